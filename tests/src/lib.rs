@@ -1,0 +1,36 @@
+//! The harness of the end-to-end tests, the benchmarks and the demo: private PostgreSQL
+//! clusters that start in a second, can be killed at any moment, and never outlive the program.
+//!
+//! A table of contents; each noun has its file.
+//!
+//! ```no_run
+//! # async fn example() -> anyhow::Result<()> {
+//! use pg_once_tests::Cluster;
+//!
+//! let mut cluster = Cluster::launch()?;
+//! let client = cluster.create_database_with_extension("shop").await?;
+//! client.execute("create table orders (id text primary key)", &[]).await?;
+//! cluster.kill_9()?;
+//! cluster.start()?;
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod builder;
+mod cluster;
+mod leash;
+mod os_user;
+mod place;
+mod pooler;
+mod programs;
+pub mod race;
+mod standby;
+
+pub use builder::Builder;
+pub use cluster::{Cluster, StopMode};
+pub use leash::Leash;
+pub use os_user::OsUser;
+pub use pooler::{PgBouncer, PoolMode};
+pub use programs::{Output, Programs};
+pub use race::Lsn;

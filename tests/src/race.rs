@@ -1,0 +1,121 @@
+//! What tests of races need: to see that a backend waits, and what a call wrote.
+//!
+//! A race is provoked by watching for the lock wait and then letting go, never by sleeping.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use tokio_postgres::{Client, Error};
+
+/// How long a race may take to come about.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const BACKEND_PID: &str = "select pg_catalog.pg_backend_pid()";
+
+/// Without a transaction id nothing was written and no row was locked.
+const XID_UNASSIGNED: &str = "select pg_catalog.pg_current_xact_id_if_assigned() is null";
+
+/// `pg_stat_activity` alone is not enough: a backend shows `Lock` a moment before its lock request
+/// is in the table that the deadlock detector and `pg_blocking_pids` read.
+const WAITS: &str = "\
+select a.state, a.wait_event_type, a.wait_event, a.query,
+       a.wait_event_type = 'Lock' and pg_catalog.cardinality(pg_catalog.pg_blocking_pids(a.pid)) > 0
+  from pg_catalog.pg_stat_activity as a
+ where a.pid = $1";
+
+/// A position in the write-ahead log, in bytes.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Lsn(pub u64);
+
+impl Lsn {
+    /// Where the next record will be written: unmoved between two looks means that nobody in the
+    /// whole cluster wrote anything. Autovacuum, checkpoints and a standby's feedback write too.
+    ///
+    /// # Errors
+    /// If the server is a standby or not there.
+    pub async fn inserted(client: &Client) -> Result<Self> {
+        Self::of(client, "pg_current_wal_insert_lsn").await
+    }
+
+    pub(crate) async fn of(client: &Client, function: &str) -> Result<Self> {
+        let sql = format!("select (pg_catalog.{function}() - '0/0'::pg_lsn)::bigint");
+        let bytes: i64 = client.query_one(&sql, &[]).await?.get(0);
+        Ok(Self(u64::try_from(bytes)?))
+    }
+
+    /// Bytes written since `earlier`.
+    #[must_use]
+    pub fn bytes_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// The process id of the backend that serves `client`.
+///
+/// # Errors
+/// If the connection is gone.
+pub async fn backend_pid(client: &Client) -> Result<i32> {
+    Ok(client.query_one(BACKEND_PID, &[]).await?.get(0))
+}
+
+/// Waits until the backend `pid` waits for a lock that another backend holds.
+///
+/// # Errors
+/// If it does not, after a bounded time; the error says what it does instead.
+pub async fn wait_until_waiting(admin: &Client, pid: i32) -> Result<()> {
+    let mut seen = String::from("is not there");
+    let waiting = poll_async("a backend to wait for a lock", async || {
+        let Some(row) = admin.query_opt(WAITS, &[&pid]).await? else {
+            return Ok(None);
+        };
+        let text = |column: usize| row.get::<_, Option<String>>(column).unwrap_or_default();
+        seen = format!(
+            "is {}, wait event {}/{}, query: {}",
+            text(0),
+            text(1),
+            text(2),
+            text(3)
+        );
+        Ok((row.get::<_, Option<bool>>(4) == Some(true)).then_some(()))
+    })
+    .await;
+    waiting.with_context(|| format!("backend {pid} {seen}"))
+}
+
+/// Whether the present transaction of `client` has no transaction id, and so has written nothing.
+/// Ask inside the transaction that made the calls in question.
+///
+/// # Errors
+/// If the connection is gone or its transaction failed.
+pub async fn xid_unassigned(client: &impl tokio_postgres::GenericClient) -> Result<bool> {
+    Ok(client.query_one(XID_UNASSIGNED, &[]).await?.get(0))
+}
+
+/// The SQLSTATE of a failed call; an empty text when it did not fail, and `"-"` when the failure
+/// did not come from the server.
+pub fn sqlstate<T>(result: &Result<T, Error>) -> &str {
+    match result {
+        Ok(_) => "",
+        Err(error) => error
+            .code()
+            .map_or("-", tokio_postgres::error::SqlState::code),
+    }
+}
+
+/// Asks `look` again and again until it has an answer; an error names `what` did not happen.
+///
+/// # Errors
+/// When `look` fails, or has no answer in time.
+pub async fn poll_async<T>(
+    what: &str,
+    mut look: impl AsyncFnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
+        if let Some(found) = look().await? {
+            return Ok(found);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    bail!("waited {} s for {what}", PATIENCE.as_secs())
+}
