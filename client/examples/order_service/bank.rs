@@ -1,0 +1,94 @@
+//! Owns talking to the bank over HTTP, and telling the ways in which that can end apart.
+//!
+//! Invariant: [`Ended::NoAnswer`] is never taken for a refusal. The bank may have charged.
+
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use serde::{Deserialize, Serialize};
+
+/// The bank, as far as this service knows it.
+#[derive(Clone)]
+pub struct Bank {
+    http: reqwest::Client,
+    url: String,
+    /// Whether it makes one charge of many requests with one `Idempotency-Key`.
+    pub dedupes: bool,
+    /// Whether it can be asked which charges it made for a reference.
+    pub can_be_asked: bool,
+}
+
+/// A charge to make.
+#[derive(Serialize)]
+pub struct Charge<'a> {
+    pub amount_cents: i64,
+    pub customer: &'a str,
+    pub reference: &'a str,
+}
+
+#[derive(Deserialize)]
+struct Made {
+    charge_id: String,
+}
+
+/// How a request for a charge ended.
+pub enum Ended {
+    /// The bank charged, now or before.
+    Charged(String),
+    /// The bank says no: it did not charge and will not.
+    Refused(StatusCode),
+    /// Nobody knows.
+    NoAnswer(String),
+}
+
+impl Bank {
+    pub fn new(
+        url: &str,
+        timeout: Duration,
+        dedupes: bool,
+        can_be_asked: bool,
+    ) -> reqwest::Result<Self> {
+        let http = reqwest::Client::builder().timeout(timeout).build()?;
+        Ok(Self {
+            http,
+            url: url.trim_end_matches('/').to_owned(),
+            dedupes,
+            can_be_asked,
+        })
+    }
+
+    /// Asks for a charge.
+    pub async fn charge(&self, derived_key: &str, charge: &Charge<'_>) -> Ended {
+        let request = self
+            .http
+            .post(format!("{}/charges", self.url))
+            .header("Idempotency-Key", derived_key)
+            .json(charge);
+        let response = match request.send().await {
+            Ok(response) => response,
+            Err(error) => return Ended::NoAnswer(format!("the bank did not answer: {error}")),
+        };
+        match response.status() {
+            status if status.is_success() => match response.json::<Made>().await {
+                Ok(made) => Ended::Charged(made.charge_id),
+                Err(error) => Ended::NoAnswer(format!("the bank's answer broke off: {error}")),
+            },
+            // "Slow down" and "took too long" are client errors by number only.
+            status @ (StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::REQUEST_TIMEOUT
+            | StatusCode::CONFLICT) => Ended::NoAnswer(format!("the bank says {status}")),
+            status if status.is_client_error() => Ended::Refused(status),
+            status => Ended::NoAnswer(format!("the bank says {status}")),
+        }
+    }
+
+    /// Looks for a charge that an earlier attempt made.
+    pub async fn find(&self, reference: &str) -> reqwest::Result<Option<String>> {
+        let request = self
+            .http
+            .get(format!("{}/charges", self.url))
+            .query(&[("reference", reference)]);
+        let made: Vec<Made> = request.send().await?.error_for_status()?.json().await?;
+        Ok(made.into_iter().next().map(|made| made.charge_id))
+    }
+}

@@ -1,0 +1,182 @@
+//! An HTTP order service that takes each `POST /orders` exactly once.
+//!
+//! `orders.rs` is the part to read: the phases of an order. This file owns the way in: the
+//! `Idempotency-Key` header, the request as the key's fingerprint, and the answer as the IETF draft
+//! has it (400, 409, 422, 410; a replay is marked).
+
+mod bank;
+mod crash;
+mod orders;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use axum::routing::{get, post};
+use axum::{Json as JsonBody, Router};
+use clap::{ArgAction, Parser};
+use deadpool_postgres::{Manager, Pool};
+use pg_once::http::{Answer, IDEMPOTENCY_KEY, key_of_header};
+use pg_once::{Error, Json, Outcome, Scope};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use bank::Bank;
+use orders::{Order, Shop};
+
+/// Takes orders over HTTP, charges them at a bank, and does each of them exactly once.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// Where to listen. The address is printed on standard output.
+    #[arg(long, env = "ORDERS_LISTEN", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// A database with the extension pg_once.
+    #[arg(long, env = "ORDERS_DATABASE_URL")]
+    database_url: String,
+    /// The bank, such as http://127.0.0.1:9000
+    #[arg(long, env = "ORDERS_BANK_URL")]
+    bank_url: String,
+    /// How long the bank may take, in milliseconds.
+    #[arg(long, env = "ORDERS_BANK_TIMEOUT_MS", default_value_t = 1000)]
+    bank_timeout_ms: u64,
+    /// Whether the bank makes one charge of many requests with one Idempotency-Key. If not, it is
+    /// looked at before it is asked again.
+    #[arg(long, env = "ORDERS_BANK_DEDUPES", default_value_t = true, action = ArgAction::Set)]
+    bank_dedupes: bool,
+    /// Whether the bank can be asked for the charges of a reference. If it neither dedupes nor can
+    /// be asked, an order whose charge was not answered is parked.
+    #[arg(long, env = "ORDERS_BANK_CAN_BE_ASKED", default_value_t = true, action = ArgAction::Set)]
+    bank_can_be_asked: bool,
+    /// The lease of a key, in milliseconds: how soon another process goes on after this one died.
+    #[arg(long, env = "ORDERS_LEASE_MS", default_value_t = 5000)]
+    lease_ms: u64,
+    /// The scope of the keys.
+    #[arg(long, env = "ORDERS_SCOPE", default_value = "orders.create")]
+    scope: String,
+    /// Connections to the database.
+    #[arg(long, env = "ORDERS_CONNECTIONS", default_value_t = 16)]
+    connections: usize,
+}
+
+#[derive(Clone)]
+struct Service {
+    shop: Shop,
+    scope: Scope,
+    lease: Duration,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let args = Args::parse();
+
+    let manager = Manager::new(args.database_url.parse()?, tokio_postgres::NoTls);
+    let pool = Pool::builder(manager).max_size(args.connections).build()?;
+    let timeout = Duration::from_millis(args.bank_timeout_ms);
+    let bank = Bank::new(
+        &args.bank_url,
+        timeout,
+        args.bank_dedupes,
+        args.bank_can_be_asked,
+    )?;
+    let shop = Shop { pool, bank };
+    shop.prepare()
+        .await
+        .context("the table of orders cannot be made")?;
+
+    let lease = Duration::from_millis(args.lease_ms);
+    let service = Service {
+        shop,
+        scope: Scope::new(&args.scope),
+        lease,
+    };
+    let app = Router::new()
+        .route("/orders", post(create_order))
+        .route("/health", get(|| async { "ok" }))
+        .route("/healthz", get(|| async { "ok" }))
+        .with_state(service);
+    let listener = tokio::net::TcpListener::bind(args.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", args.listen))?;
+    println!("listening on {}", listener.local_addr()?);
+    let mut terminate = signal(SignalKind::terminate())?;
+    axum::serve(listener, app)
+        .with_graceful_shutdown(async move {
+            terminate.recv().await;
+        })
+        .await?;
+    Ok(())
+}
+
+async fn create_order(
+    State(service): State<Service>,
+    headers: HeaderMap,
+    JsonBody(order): JsonBody<Order>,
+) -> Result<Response, StatusCode> {
+    let header = headers
+        .get(IDEMPOTENCY_KEY)
+        .map(|value| value.to_str().unwrap_or_default());
+    let key = match key_of_header(header) {
+        Ok(key) => key,
+        Err(answer) => return response(answer),
+    };
+    // A task of its own: a client that hangs up must not stop an order half-way. What it would
+    // leave behind is right, but the retry would have to wait for the lease to run out.
+    let run = tokio::spawn(async move { service.run(&key, order).await });
+    let answer = match run.await {
+        Ok(Ok(outcome)) => Answer::of(&outcome),
+        Ok(Err(error)) => {
+            tracing::error!(%error, "an order failed");
+            Answer::of_error(&error)
+        }
+        Err(_) => return Err(StatusCode::INTERNAL_SERVER_ERROR),
+    };
+    response(answer)
+}
+
+impl Service {
+    async fn run(self, key: &str, order: Order) -> Result<Outcome, Error> {
+        self.scope
+            .key(key)
+            .run(&self.shop.pool)
+            .request(Json::of(&order)?)
+            .lease(self.lease)
+            .run(|lease| self.shop.clone().make(lease, order.clone()))
+            .await
+    }
+}
+
+/// The answer as axum sends it: a stored body byte for byte, or a problem document.
+fn response(answer: Answer) -> Result<Response, StatusCode> {
+    let problem = answer
+        .problem
+        .map(|title| json!({"title": title}).to_string());
+    let kind = if problem.is_some() {
+        "application/problem+json"
+    } else {
+        "application/json"
+    };
+    let body = problem
+        .or(answer.body.map(Json::into_string))
+        .unwrap_or_default();
+    let mut response = Response::builder()
+        .status(answer.status)
+        .header(CONTENT_TYPE, kind);
+    for (name, value) in answer.headers {
+        response = response.header(name, value);
+    }
+    response
+        .body(Body::from(body))
+        .map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
+}

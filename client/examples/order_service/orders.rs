@@ -1,0 +1,183 @@
+//! Owns making one order: its phases, and what each of them commits.
+//!
+//! 1. The key is claimed (by the runner) with the order as its request.
+//! 2. The step `charge` is begun and committed, then the bank is asked, then the step's end and the
+//!    recovery point `charged` are committed.
+//! 3. The order's row and the answer commit together.
+//!
+//! Invariant: a process that dies anywhere leaves a state from which [`Shop::make`] goes on rightly,
+//! in another process, knowing nothing but the lease.
+
+use deadpool_postgres::Pool;
+use pg_once::{Done, Failure, Json, Lease, Response, Step};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::bank::{Bank, Charge, Ended};
+use crate::crash;
+
+/// No unique constraint on the key: a duplicate would be there to see.
+const TABLE: &str = "CREATE TABLE orders (order_id text PRIMARY KEY, idempotency_key text NOT NULL, \
+    customer text NOT NULL, item text, amount_cents bigint NOT NULL, charge_id text NOT NULL, \
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp())";
+const INSERT: &str = "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents, charge_id) \
+    VALUES ($1, $2, $3, $4, $5, $6)";
+
+/// What a client asks for.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Order {
+    pub customer: String,
+    pub item: String,
+    pub amount_cents: i64,
+}
+
+/// The state that phase 2 leaves for phase 3.
+#[derive(Deserialize, Serialize)]
+struct Charged {
+    charge_id: String,
+}
+
+#[derive(Clone)]
+pub struct Shop {
+    pub pool: Pool,
+    pub bank: Bank,
+}
+
+impl Shop {
+    /// Makes the table where it is missing. Looked up first: the service may have no right to
+    /// create what somebody else has made for it.
+    pub async fn prepare(&self) -> anyhow::Result<()> {
+        let client = self.pool.get().await?;
+        let there: bool = client
+            .query_one("SELECT to_regclass('orders') IS NOT NULL", &[])
+            .await?
+            .try_get(0)?;
+        if !there {
+            client.batch_execute(TABLE).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the order, from wherever the last attempt got to.
+    pub async fn make(self, lease: Lease, order: Order) -> Result<Done, Failure> {
+        crash::point("after_claim");
+        let charged = match (lease.recovery_point(), lease.state()) {
+            ("charged", Some(state)) => state.parse()?,
+            _ => self.charge(&lease, &order).await?,
+        };
+        self.save(&lease, &order, charged).await
+    }
+
+    async fn charge(&self, lease: &Lease, order: &Order) -> Result<Charged, Failure> {
+        let (derived_key, look_first) = match lease.step(&self.pool, "charge").await? {
+            Step::Done(Some(result)) => return self.charged(lease, result.parse()?).await,
+            Step::Done(None) => {
+                return Err(Failure::unknown("the charge is recorded without its id"));
+            }
+            Step::First { derived_key } => (derived_key, false),
+            // A bank that dedupes is asked again with the same key; any other is looked at first.
+            Step::Again { derived_key, .. } => (derived_key, !self.bank.dedupes),
+        };
+        crash::point("after_step_begin");
+        let charge_id = match look_first {
+            true => self.look_then_ask(lease, &derived_key, order).await?,
+            false => self.ask(lease, &derived_key, order).await?,
+        };
+        crash::point("after_charge");
+        let charged = Charged { charge_id };
+        lease
+            .step_done(&self.pool, "charge", Some(&Json::of(&charged)?))
+            .await?;
+        crash::point("after_step_done");
+        self.charged(lease, charged).await
+    }
+
+    /// Phase 2 is over.
+    async fn charged(&self, lease: &Lease, charged: Charged) -> Result<Charged, Failure> {
+        lease
+            .advance(&self.pool, "charged", Some(&Json::of(&charged)?), None)
+            .await?;
+        crash::point("after_advance");
+        Ok(charged)
+    }
+
+    async fn look_then_ask(
+        &self,
+        lease: &Lease,
+        derived_key: &str,
+        order: &Order,
+    ) -> Result<String, Failure> {
+        if !self.bank.can_be_asked {
+            return Err(Failure::unknown(
+                "an earlier attempt may have charged, and the bank cannot be asked",
+            ));
+        }
+        match self.bank.find(lease.key().as_str()).await {
+            Ok(Some(charge_id)) => Ok(charge_id),
+            Ok(None) => self.ask(lease, derived_key, order).await,
+            Err(error) => Err(Failure::retry(format!(
+                "the bank could not be looked at: {error}"
+            ))),
+        }
+    }
+
+    async fn ask(
+        &self,
+        lease: &Lease,
+        derived_key: &str,
+        order: &Order,
+    ) -> Result<String, Failure> {
+        let reference = lease.key().as_str();
+        let charge = Charge {
+            amount_cents: order.amount_cents,
+            customer: &order.customer,
+            reference,
+        };
+        match self.bank.charge(derived_key, &charge).await {
+            Ended::Charged(charge_id) => Ok(charge_id),
+            Ended::Refused(status) => {
+                let problem =
+                    json!({"title": "the bank refused the charge", "bank_status": status.as_u16()});
+                Err(Failure::Abort(Response::new(402).with_body(&problem)?))
+            }
+            // The next attempt can find out what happened, or nobody can.
+            Ended::NoAnswer(error) if self.bank.dedupes || self.bank.can_be_asked => {
+                Err(Failure::retry(error))
+            }
+            Ended::NoAnswer(error) => Err(Failure::unknown(error)),
+        }
+    }
+
+    /// Phase 3: the order and the answer, together.
+    async fn save(&self, lease: &Lease, order: &Order, charged: Charged) -> Result<Done, Failure> {
+        let order_id = Uuid::new_v4().to_string();
+        let answer = Response::new(201).with_body(&json!({
+            "order_id": order_id,
+            "charge_id": charged.charge_id,
+            "customer": order.customer,
+            "amount_cents": order.amount_cents,
+        }))?;
+        let mut connection = self.pool.get().await?;
+        let transaction = connection.transaction().await?;
+        let key = lease.key().as_str();
+        transaction
+            .execute(
+                INSERT,
+                &[
+                    &order_id,
+                    &key,
+                    &order.customer,
+                    &order.item,
+                    &order.amount_cents,
+                    &charged.charge_id,
+                ],
+            )
+            .await?;
+        lease.complete(&transaction, &answer).await?;
+        crash::point("before_complete_commit");
+        transaction.commit().await?;
+        crash::point("after_complete");
+        Ok(Done::Stored(answer))
+    }
+}

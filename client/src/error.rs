@@ -1,0 +1,206 @@
+//! Owns what can go wrong and what to do about it.
+//!
+//! Invariant: every question about an error is answered from its SQLSTATE, in the one `match` of
+//! [`kind_of_sqlstate`], never from its text.
+
+use std::error::Error as StdError;
+use std::io;
+
+use deadpool_postgres::PoolError;
+
+/// What a call of this crate can fail with.
+///
+/// An expected outcome (somebody else holds the key, the answer is a replay) is not an error: it is
+/// a variant of [`Claim`](crate::Claim) or [`Outcome`](crate::Outcome).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The server refused, or the connection to it failed.
+    #[error("{}", describe(.0))]
+    Database(#[source] tokio_postgres::Error),
+    /// The pool could not hand out a connection.
+    #[error("no connection from the pool: {0}")]
+    Pool(#[source] PoolError),
+    /// A value could not be written as JSON, or JSON is not of the type asked for.
+    #[error("json: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The database did not answer within [`Backoff::call_timeout`](crate::Backoff). The call may
+    /// have been carried out all the same; repeating it converges.
+    #[error("the database did not answer in time")]
+    TimedOut,
+    /// The server answered something that this version of the client does not know.
+    #[error("the server's answer is not understood: {0}")]
+    Answer(String),
+}
+
+/// What an [`Error`] means to the caller: one kind, one thing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// `ON001`: the lease is somebody else's now. Stop; undo what was made outside the database.
+    LeaseLost,
+    /// `ON006`: this token has already finished the key, with another answer. Read the stored one.
+    AlreadyFinished,
+    /// A race was lost (`40001`, `40P01`, `55P03`): run the same transaction again.
+    Conflict,
+    /// The database is away or going away: run the same call again, on another connection.
+    Unavailable,
+    /// `25006`: this server takes no writes. Send the call to the primary.
+    ReadOnly,
+    /// `55006`: it is in use (a live lease, a key that is not parked).
+    InUse,
+    /// `22023`, `22P02` and their like: the program passed something wrong.
+    InvalidArgument,
+    /// `42501`: this role may not.
+    Forbidden,
+    /// Anything else; read [`Error::code`] and the message.
+    Other,
+}
+
+impl Error {
+    /// The SQLSTATE, where the server gave one.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// use pg_once::{ClaimOptions, Kind, Scope};
+    ///
+    /// let nameless = Scope::new("payments.create").key("");
+    /// if let Err(error) = nameless.claim(&pool, &ClaimOptions::new()).await {
+    ///     assert_eq!(error.code(), Some("22023"));
+    ///     assert_eq!(error.kind(), Kind::InvalidArgument);
+    ///     assert!(!error.is_retryable());
+    /// }
+    /// # Ok(()) });
+    /// ```
+    #[must_use]
+    pub fn code(&self) -> Option<&str> {
+        Some(self.backend()?.code()?.code())
+    }
+
+    /// What the error means; the one question from which the others are answered.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match (self, self.backend()) {
+            (_, Some(backend)) => match backend.code() {
+                Some(state) => kind_of_sqlstate(state.code()),
+                None if is_transport(backend) => Kind::Unavailable,
+                None => Kind::Other,
+            },
+            (Self::TimedOut | Self::Pool(PoolError::Timeout(_)), None) => Kind::Unavailable,
+            _ => Kind::Other,
+        }
+    }
+
+    /// Whether the same call, or the same transaction, can simply be run again.
+    ///
+    /// Every call of this crate that presents a token converges when it is repeated, so a call
+    /// whose answer was lost may be repeated too. A lost lease is not retryable.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.kind(), Kind::Conflict | Kind::Unavailable)
+    }
+
+    /// The error of the driver, wherever it is wrapped.
+    fn backend(&self) -> Option<&tokio_postgres::Error> {
+        match self {
+            Self::Database(error) | Self::Pool(PoolError::Backend(error)) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for Error {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<PoolError> for Error {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Backend(error) => Self::Database(error),
+            other => Self::Pool(other),
+        }
+    }
+}
+
+/// The one table of SQLSTATEs.
+fn kind_of_sqlstate(code: &str) -> Kind {
+    match code {
+        "ON001" => Kind::LeaseLost,
+        "ON006" => Kind::AlreadyFinished,
+        // Serialization failure, deadlock, lock not available; "completion unknown" is as good as
+        // a lost answer.
+        "40001" | "40003" | "40P01" | "55P03" => Kind::Conflict,
+        // Shutdown, crash, starting up, idle-session and idle-in-transaction timeouts, out of
+        // connections, the pooler's "server login failed" and "database is being dropped".
+        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "53300" => Kind::Unavailable,
+        "25006" => Kind::ReadOnly,
+        "55006" => Kind::InUse,
+        "42501" => Kind::Forbidden,
+        // The connection exceptions.
+        code if code.starts_with("08") => Kind::Unavailable,
+        // The data exceptions: a bad argument, text that is not JSON, a value out of range.
+        code if code.starts_with("22") => Kind::InvalidArgument,
+        _ => Kind::Other,
+    }
+}
+
+/// Whether the driver failed on the way to the server rather than on what was said.
+fn is_transport(error: &tokio_postgres::Error) -> bool {
+    error.is_closed() || error.source().is_some_and(|cause| cause.is::<io::Error>())
+}
+
+/// The server's message with its SQLSTATE and hint; the driver's own words otherwise.
+fn describe(error: &tokio_postgres::Error) -> String {
+    let Some(db) = error.as_db_error() else {
+        return match error.source() {
+            Some(cause) => format!("{error}: {cause}"),
+            None => error.to_string(),
+        };
+    };
+    let hint = db
+        .hint()
+        .map(|hint| format!(" ({hint})"))
+        .unwrap_or_default();
+    format!("{}: {}{hint}", db.code().code(), db.message())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_sqlstate_has_one_meaning() {
+        for (code, kind) in [
+            ("ON001", Kind::LeaseLost),
+            ("ON006", Kind::AlreadyFinished),
+            ("40001", Kind::Conflict),
+            ("40P01", Kind::Conflict),
+            ("55P03", Kind::Conflict),
+            ("57P01", Kind::Unavailable),
+            ("57P02", Kind::Unavailable),
+            ("57P03", Kind::Unavailable),
+            ("08006", Kind::Unavailable),
+            ("08P01", Kind::Unavailable),
+            ("53300", Kind::Unavailable),
+            ("25006", Kind::ReadOnly),
+            ("55006", Kind::InUse),
+            ("22023", Kind::InvalidArgument),
+            ("22P02", Kind::InvalidArgument),
+            ("42501", Kind::Forbidden),
+            ("42883", Kind::Other),
+            ("57014", Kind::Other),
+        ] {
+            assert_eq!(kind_of_sqlstate(code), kind, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_was_not_answered_may_be_repeated_and_a_closed_pool_may_not() {
+        assert!(Error::TimedOut.is_retryable());
+        assert!(!Error::from(PoolError::Closed).is_retryable());
+        assert!(!Error::Answer("?".into()).is_retryable());
+    }
+}

@@ -1,0 +1,92 @@
+//! Owns the way to the server: whatever the caller has at hand, one round trip a call.
+//!
+//! Invariant: a call is one Parse-Bind-Execute-Sync of an unnamed statement. Nothing is left behind
+//! in the session, so every executor works through a transaction-mode pooler.
+
+use std::future::Future;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+use crate::Error;
+
+/// The arguments of a call: each with the type it is sent as.
+pub type Args<'a> = [(&'a (dyn ToSql + Sync), Type)];
+
+/// Something that runs a statement: a connection, a transaction, a pool.
+///
+/// Pass a transaction to make a call part of it; pass a pool or a connection to commit each call by
+/// itself. Implement it for your own wrapper to use that one.
+pub trait Executor: Sync {
+    /// Runs one statement in one round trip.
+    ///
+    /// # Errors
+    /// What the connection or the server says.
+    fn query(
+        &self,
+        sql: &str,
+        args: &Args<'_>,
+    ) -> impl Future<Output = Result<Vec<Row>, Error>> + Send;
+}
+
+/// An executor on which each call commits by itself.
+///
+/// The helpers that make several calls with other work in between ([`Key::run`](crate::Key::run))
+/// ask for it: inside one open transaction nobody else would see their claim.
+pub trait Autocommit: Executor {}
+
+impl<E: Executor> Executor for &E {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+        (**self).query(sql, args).await
+    }
+}
+
+impl<E: Autocommit> Autocommit for &E {}
+
+impl Executor for tokio_postgres::Client {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+        Ok(self.query_typed(sql, args).await?)
+    }
+}
+
+impl Autocommit for tokio_postgres::Client {}
+
+impl Executor for tokio_postgres::Transaction<'_> {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+        Ok(self.query_typed(sql, args).await?)
+    }
+}
+
+impl Executor for deadpool_postgres::Client {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+        Ok(self.query_typed(sql, args).await?)
+    }
+}
+
+impl Autocommit for deadpool_postgres::Client {}
+
+impl Executor for deadpool_postgres::Transaction<'_> {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+        Ok(self.query_typed(sql, args).await?)
+    }
+}
+
+impl Executor for deadpool_postgres::Pool {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+        let client = self.get().await?;
+        Ok(client.query_typed(sql, args).await?)
+    }
+}
+
+impl Autocommit for deadpool_postgres::Pool {}
+
+/// The only row of an answer that always has one.
+pub(crate) fn only(rows: Vec<Row>) -> Result<Row, Error> {
+    match <[Row; 1]>::try_from(rows) {
+        Ok([row]) => Ok(row),
+        Err(rows) => Err(Error::Answer(format!(
+            "one row expected, {} came",
+            rows.len()
+        ))),
+    }
+}

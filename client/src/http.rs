@@ -1,0 +1,310 @@
+//! Owns how outcomes look over HTTP, without depending on any HTTP library.
+//!
+//! Follows the IETF draft "The Idempotency-Key HTTP Header Field": 400 without a key, 409 while it is
+//! in progress, 422 for another request under the same key. Invariant: a replay is always marked as
+//! one, and `Retry-After` is there exactly when coming back can help without anybody's verdict.
+
+use std::time::Duration;
+
+use crate::{Claim, Error, Failure, Json, Kind, Outcome, Response};
+
+/// The request header that carries the key.
+pub const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
+/// The response header that marks a replay.
+pub const IDEMPOTENT_REPLAYED: &str = "Idempotent-Replayed";
+/// The response header that says when to come back, in seconds.
+pub const RETRY_AFTER: &str = "Retry-After";
+
+/// The longest key a scope takes.
+const MAX_KEY_CHARS: usize = 255;
+const SOON: Duration = Duration::from_secs(1);
+
+/// An answer for an HTTP client.
+///
+/// ```
+/// use pg_once::{Outcome, Response, http::Answer};
+/// use std::time::Duration;
+///
+/// let busy = Answer::of(&Outcome::InProgress { retry_after: Duration::from_millis(1200) });
+/// assert_eq!((busy.status, busy.header("Retry-After")), (409, Some("2")));
+///
+/// let replay = Answer::of(&Outcome::Replayed(Response::new(201)));
+/// assert_eq!((replay.status, replay.header("Idempotent-Replayed")), (201, Some("true")));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    /// Headers beside those that the stored answer has itself.
+    pub headers: Vec<(&'static str, String)>,
+    /// What the answer is, for a problem document; `None` where the work gave the answer.
+    pub problem: Option<&'static str>,
+    /// The body that the work gave.
+    pub body: Option<Json>,
+}
+
+impl Answer {
+    /// The answer for what became of a request.
+    #[must_use]
+    pub fn of(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Ran(answer)
+            | Outcome::Aborted(answer)
+            | Outcome::Unkeyed(Ok(answer) | Err(Failure::Abort(answer))) => Self::given(answer),
+            Outcome::Replayed(answer) => Self::replay(answer),
+            Outcome::InProgress { retry_after } => Self::in_progress(*retry_after),
+            Outcome::Released { retry_after, .. }
+            | Outcome::Unkeyed(Err(Failure::Retry { retry_after, .. })) => {
+                Self::problem(503, "the request could not be finished")
+                    .after(retry_after.unwrap_or(SOON))
+            }
+            Outcome::LeaseLost => Self::in_progress(SOON),
+            Outcome::Parked { .. } => Self::parked(),
+            Outcome::Mismatched => Self::mismatched(),
+            Outcome::Gone => Self::gone(),
+            Outcome::Unkeyed(Err(Failure::Unknown { .. })) => {
+                Self::problem(500, "it is not known whether the request was carried out")
+            }
+            Outcome::Unkeyed(Err(Failure::Database(error))) => Self::of_error(error),
+        }
+    }
+
+    /// The answer for a claim; `None` if it is there to run.
+    #[must_use]
+    pub fn of_claim(claim: &Claim) -> Option<Self> {
+        Some(match claim {
+            Claim::Claimed(_) | Claim::Resumed(_) => return None,
+            Claim::Replayed(answer) => Self::replay(answer),
+            Claim::InProgress { retry_after } => Self::in_progress(*retry_after),
+            Claim::Mismatched => Self::mismatched(),
+            Claim::Gone => Self::gone(),
+            Claim::Parked { .. } => Self::parked(),
+        })
+    }
+
+    /// The answer for an error. Its text stays here: it is for the log.
+    #[must_use]
+    pub fn of_error(error: &Error) -> Self {
+        match error.kind() {
+            Kind::Conflict | Kind::LeaseLost => Self::in_progress(SOON),
+            Kind::Unavailable | Kind::ReadOnly => {
+                Self::problem(503, "the database is away").after(SOON)
+            }
+            _ => Self::problem(500, "internal error"),
+        }
+    }
+
+    /// One of the headers.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
+    }
+
+    fn given(answer: &Response) -> Self {
+        // A code that is no HTTP status cannot be sent as one.
+        let status = u16::try_from(answer.code)
+            .ok()
+            .filter(|code| (200..600).contains(code));
+        Self {
+            status: status.unwrap_or(500),
+            headers: Vec::new(),
+            problem: None,
+            body: answer.body.clone(),
+        }
+    }
+
+    fn replay(answer: &Response) -> Self {
+        Self {
+            headers: vec![(IDEMPOTENT_REPLAYED, "true".to_owned())],
+            ..Self::given(answer)
+        }
+    }
+
+    fn in_progress(retry_after: Duration) -> Self {
+        Self::problem(409, "a request with this key is in progress").after(retry_after)
+    }
+
+    const fn parked() -> Self {
+        Self::problem(
+            409,
+            "the outcome of a request with this key is not known yet",
+        )
+    }
+
+    const fn mismatched() -> Self {
+        Self::problem(422, "this key was used for a different request")
+    }
+
+    const fn gone() -> Self {
+        Self::problem(410, "a request with this key was finished long ago")
+    }
+
+    const fn problem(status: u16, problem: &'static str) -> Self {
+        Self {
+            status,
+            headers: Vec::new(),
+            problem: Some(problem),
+            body: None,
+        }
+    }
+
+    /// Whole seconds, rounded up: never zero, and never sooner than said.
+    fn after(mut self, time: Duration) -> Self {
+        let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+        self.headers.push((RETRY_AFTER, seconds.max(1).to_string()));
+        self
+    }
+}
+
+/// Reads the value of an `Idempotency-Key` header.
+///
+/// The draft says a quoted string (a Structured Header string); most clients send it bare. Both
+/// name the same key.
+///
+/// ```
+/// use pg_once::http::key_of_header;
+///
+/// assert_eq!(key_of_header(Some("\"8e03978e\"")), Ok("8e03978e".to_owned()));
+/// assert_eq!(key_of_header(Some("8e03978e")), Ok("8e03978e".to_owned()));
+/// assert_eq!(key_of_header(None).map_err(|answer| answer.status), Err(400));
+/// ```
+///
+/// # Errors
+/// The 400 to send: there is none, or it is empty, too long, or not well formed.
+pub fn key_of_header(value: Option<&str>) -> Result<String, Answer> {
+    let value = value
+        .ok_or(Answer::problem(
+            400,
+            "the Idempotency-Key header is missing",
+        ))?
+        .trim();
+    let key = match value.strip_prefix('"') {
+        Some(rest) => unquoted(rest),
+        None => Some(value.to_owned()).filter(|key| !key.contains('"')),
+    };
+    key.filter(|key| {
+        (1..=MAX_KEY_CHARS).contains(&key.chars().count()) && !key.contains(char::is_control)
+    })
+    .ok_or(Answer::problem(
+        400,
+        "the Idempotency-Key header is not well formed",
+    ))
+}
+
+/// The rest of a Structured Header string, after its first quote: a backslash may stand before a
+/// quote or a backslash only, and nothing may follow the last quote.
+fn unquoted(rest: &str) -> Option<String> {
+    let mut key = String::new();
+    let mut chars = rest.chars();
+    loop {
+        match chars.next()? {
+            '"' => return chars.as_str().is_empty().then_some(key),
+            '\\' => key.push(chars.next().filter(|c| matches!(c, '"' | '\\'))?),
+            plain @ ' '..='~' => key.push(plain),
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(millis: u64) -> Option<String> {
+        let claim = Claim::InProgress {
+            retry_after: Duration::from_millis(millis),
+        };
+        Answer::of_claim(&claim)?
+            .header(RETRY_AFTER)
+            .map(str::to_owned)
+    }
+
+    #[test]
+    fn retry_after_is_rounded_up_to_at_least_a_second() {
+        for (millis, header) in [
+            (0, "1"),
+            (100, "1"),
+            (1000, "1"),
+            (1001, "2"),
+            (59_999, "60"),
+        ] {
+            assert_eq!(seconds(millis).as_deref(), Some(header), "{millis} ms");
+        }
+    }
+
+    #[test]
+    fn each_outcome_has_its_status_and_only_waiting_helps_with_retry_after() {
+        let stored = || Response {
+            code: 201,
+            body: Some(Json::from_text("{ }")),
+            headers: None,
+        };
+        for (outcome, status, retry, replayed) in [
+            (Outcome::Ran(stored()), 201, false, false),
+            (Outcome::Aborted(Response::new(402)), 402, false, false),
+            (Outcome::Replayed(stored()), 201, false, true),
+            (Outcome::InProgress { retry_after: SOON }, 409, true, false),
+            (
+                Outcome::Released {
+                    error: "e".into(),
+                    retry_after: None,
+                },
+                503,
+                true,
+                false,
+            ),
+            (Outcome::LeaseLost, 409, true, false),
+            (Outcome::Parked { attempt: 1 }, 409, false, false),
+            (Outcome::Mismatched, 422, false, false),
+            (Outcome::Gone, 410, false, false),
+            (Outcome::Unkeyed(Ok(stored())), 201, false, false),
+            (
+                Outcome::Unkeyed(Err(Failure::unknown("?"))),
+                500,
+                false,
+                false,
+            ),
+        ] {
+            let answer = Answer::of(&outcome);
+            assert_eq!(answer.status, status, "{outcome:?}");
+            assert_eq!(answer.header(RETRY_AFTER).is_some(), retry, "{outcome:?}");
+            assert_eq!(
+                answer.header(IDEMPOTENT_REPLAYED).is_some(),
+                replayed,
+                "{outcome:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_database_that_is_away_is_503_and_a_code_that_is_no_status_is_500() {
+        let away = Answer::of_error(&Error::TimedOut);
+        assert_eq!((away.status, away.header(RETRY_AFTER)), (503, Some("1")));
+        assert_eq!(Answer::of(&Outcome::Ran(Response::new(7))).status, 500);
+        assert_eq!(Answer::of(&Outcome::Ran(Response::new(-1))).status, 500);
+    }
+
+    #[test]
+    fn the_key_may_be_quoted_or_bare() {
+        for (value, key) in [
+            ("\"a b\"", Some("a b")),
+            (" a-b ", Some("a-b")),
+            (r#""a\"\\""#, Some(r#"a"\"#)),
+            ("\"open", None),
+            ("\"a\" b", None),
+            (r#""a\b""#, None),
+            ("\"\"", None),
+            ("", None),
+            ("a\"b", None),
+            ("\"\u{e9}\"", None),
+            ("a\u{7}b", None),
+        ] {
+            assert_eq!(key_of_header(Some(value)).ok().as_deref(), key, "{value:?}");
+        }
+        assert!(key_of_header(Some(&"k".repeat(255))).is_ok());
+        assert!(key_of_header(Some(&"k".repeat(256))).is_err());
+    }
+}

@@ -1,0 +1,120 @@
+//! Owns the wire form of PostgreSQL's `interval`: 16 bytes, microseconds, days, months.
+//!
+//! Invariant: a `Duration` goes out as microseconds alone, so that the server never has to guess how
+//! long a day or a month is. What comes back is counted as the server's own `extract(epoch)` does
+//! for days (24 hours) and months (30 days); nothing negative leaves this file.
+
+use std::error::Error;
+use std::time::Duration;
+
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
+
+const MICROS_PER_DAY: i64 = 24 * 60 * 60 * 1_000_000;
+const DAYS_PER_MONTH: i64 = 30;
+
+/// A length of time on its way to or from an `interval`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interval(pub(crate) Duration);
+
+impl Interval {
+    /// The 16 bytes the server reads. More than an interval can hold becomes the most it can hold:
+    /// the server then refuses it by the argument's name, which is clearer than an error from here.
+    fn encode(self) -> [u8; 16] {
+        let micros = i64::try_from(self.0.as_micros()).unwrap_or(i64::MAX);
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&micros.to_be_bytes());
+        bytes
+    }
+
+    /// Reads the 16 bytes the server sends; a negative length becomes zero.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (micros, rest) = bytes.split_first_chunk::<8>()?;
+        let (days, rest) = rest.split_first_chunk::<4>()?;
+        let (months, rest) = rest.split_first_chunk::<4>()?;
+        if !rest.is_empty() {
+            return None;
+        }
+        let days = i64::from(i32::from_be_bytes(*days))
+            .saturating_add(i64::from(i32::from_be_bytes(*months)).saturating_mul(DAYS_PER_MONTH));
+        let total = i64::from_be_bytes(*micros).saturating_add(days.saturating_mul(MICROS_PER_DAY));
+        Some(Self(Duration::from_micros(
+            u64::try_from(total).unwrap_or(0),
+        )))
+    }
+}
+
+impl ToSql for Interval {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        out.extend_from_slice(&self.encode());
+        Ok(IsNull::No)
+    }
+
+    accepts!(INTERVAL);
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Interval {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Self::decode(raw).ok_or_else(|| "an interval is 16 bytes".into())
+    }
+
+    accepts!(INTERVAL);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a test may fail loudly
+
+    use super::*;
+
+    fn wire(micros: i64, days: i32, months: i32) -> Vec<u8> {
+        [
+            micros.to_be_bytes().as_slice(),
+            &days.to_be_bytes(),
+            &months.to_be_bytes(),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn a_duration_survives_the_way_out_and_back_to_the_microsecond() {
+        for duration in [
+            Duration::ZERO,
+            Duration::from_micros(1),
+            Duration::from_millis(1500),
+            Duration::from_secs(60 * 60 * 24 * 400),
+        ] {
+            let back = Interval::decode(&Interval(duration).encode()).unwrap();
+            assert_eq!(back.0, duration);
+        }
+    }
+
+    #[test]
+    fn days_and_months_count_as_the_server_counts_them() {
+        let got = Interval::decode(&wire(1, 2, 1)).unwrap().0;
+        assert_eq!(
+            got,
+            Duration::from_secs(32 * 86_400) + Duration::from_micros(1)
+        );
+    }
+
+    #[test]
+    fn a_negative_interval_is_zero_and_a_huge_duration_is_the_largest_interval() {
+        assert_eq!(Interval::decode(&wire(-5, 0, 0)).unwrap().0, Duration::ZERO);
+        assert_eq!(
+            Interval::decode(&wire(10, -1, 0)).unwrap().0,
+            Duration::ZERO
+        );
+        assert_eq!(
+            Interval(Duration::MAX).encode()[..8],
+            i64::MAX.to_be_bytes()
+        );
+    }
+
+    #[test]
+    fn anything_but_sixteen_bytes_is_refused() {
+        assert!(Interval::decode(&[0; 15]).is_none());
+        assert!(Interval::decode(&[0; 17]).is_none());
+    }
+}

@@ -1,0 +1,224 @@
+//! Owns the claim: asking for a key and hearing what there is to do.
+//!
+//! Invariant: every outcome the server knows is a variant of [`Claim`], and a caller's `match` has
+//! to say what happens in each; one that this client does not know is an error, never a guess.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::{Key, Lease, Response, column};
+use crate::executor::only;
+use crate::interval::Interval;
+use crate::{Error, Executor, Json};
+
+const CLAIM: &str = "SELECT * FROM once.key_claim(scope => $1, key => $2, request => $3, \
+                     lease => $4, ttl => $5, holder => $6)";
+const CLAIM_HASHED: &str = "SELECT * FROM once.key_claim_hashed(scope => $1, key => $2, \
+                            fingerprint => $3, lease => $4, ttl => $5, holder => $6)";
+
+/// What a claim says. A `match` has to say what happens in each case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The first claim of this key: run it.
+    Claimed(Lease),
+    /// An earlier holder gave it back or its lease ran out: go on from the lease's recovery point.
+    Resumed(Lease),
+    /// It is finished: hand the stored answer back.
+    Replayed(Response),
+    /// Somebody holds it, or it is not due yet: come back after this time.
+    InProgress {
+        /// When it is worth asking again.
+        retry_after: Duration,
+    },
+    /// The same key came with a different request.
+    Mismatched,
+    /// It finished so long ago that its answer is no longer kept.
+    Gone,
+    /// Nobody knows how the last attempt ended, or the attempts are used up:
+    /// [`Key::resolve`](crate::Key::resolve) is needed.
+    Parked {
+        /// The attempt that is parked.
+        attempt: i32,
+    },
+}
+
+/// What a claim asks for; everything is optional.
+#[derive(Clone, Debug, Default)]
+pub struct ClaimOptions {
+    request: Option<Json>,
+    lease: Option<Duration>,
+    ttl: Option<Duration>,
+    holder: Option<String>,
+}
+
+impl ClaimOptions {
+    /// No request to compare, the scope's lease and ttl, no holder.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A claim for this request: the same key with a different one is [`Claim::Mismatched`].
+    ///
+    /// # Errors
+    /// [`Error::Json`] if it cannot be written as JSON.
+    pub fn of<T: Serialize + ?Sized>(request: &T) -> Result<Self, Error> {
+        Ok(Self::new().request(Json::of(request)?))
+    }
+
+    /// The request, as JSON already.
+    #[must_use]
+    pub fn request(self, request: Json) -> Self {
+        Self {
+            request: Some(request),
+            ..self
+        }
+    }
+
+    /// How long the lease lasts, instead of the scope's.
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Self {
+        Self {
+            lease: Some(lease),
+            ..self
+        }
+    }
+
+    /// How long the answer is kept, instead of the scope's; fixed by the claim that makes the key.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self {
+            ttl: Some(ttl),
+            ..self
+        }
+    }
+
+    /// The name of this attempt. The same holder claiming again gets its own lease back, so that a
+    /// claim whose answer was lost costs nothing. Never a worker's name or anything a client sends:
+    /// two attempts with one name would both believe that they hold the key.
+    #[must_use]
+    pub fn holder(self, holder: impl Into<String>) -> Self {
+        Self {
+            holder: Some(holder.into()),
+            ..self
+        }
+    }
+
+    pub(crate) const fn lease_length(&self) -> Option<Duration> {
+        self.lease
+    }
+
+    /// A fresh holder, a random UUID.
+    #[must_use]
+    pub fn fresh_holder(self) -> Self {
+        self.holder(Uuid::new_v4().to_string())
+    }
+}
+
+impl Key {
+    /// Asks for the key. Never waits for another transaction.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// use pg_once::{Claim, ClaimOptions, Response, Scope};
+    ///
+    /// let key = Scope::new("payments.create").key(&idempotency_key);
+    /// let request = serde_json::json!({"amount": 100});
+    /// match key.claim(&pool, &ClaimOptions::of(&request)?).await? {
+    ///     Claim::Claimed(lease) | Claim::Resumed(lease) => {
+    ///         // do the work, then store the answer
+    ///         lease.complete(&pool, &Response::new(201).with_body("paid")?).await?;
+    ///     }
+    ///     Claim::Replayed(answer) => println!("done before: {}", answer.code),
+    ///     Claim::InProgress { retry_after } => println!("come back in {retry_after:?}"),
+    ///     Claim::Mismatched => println!("this key was another request's"),
+    ///     Claim::Gone => println!("done long ago"),
+    ///     Claim::Parked { attempt } => println!("attempt {attempt} needs a verdict"),
+    /// }
+    /// let again = key.claim(&pool, &ClaimOptions::of(&request)?).await?;
+    /// assert!(matches!(again, Claim::Replayed(answer) if answer.code == 201));
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// `22023` for a bad argument, `25006` where it would have to write and may not, `40001` above
+    /// READ COMMITTED, `42501` if the scope is somebody else's.
+    pub async fn claim<E: Executor>(
+        &self,
+        exec: &E,
+        options: &ClaimOptions,
+    ) -> Result<Claim, Error> {
+        let (lease, ttl) = (options.lease.map(Interval), options.ttl.map(Interval));
+        let args = [
+            (&self.scope() as _, Type::TEXT),
+            (&self.as_str() as _, Type::TEXT),
+            (&options.request as _, Type::JSONB),
+            (&lease as _, Type::INTERVAL),
+            (&ttl as _, Type::INTERVAL),
+            (&options.holder as _, Type::TEXT),
+        ];
+        Claim::of_row(self, &only(exec.query(CLAIM, &args).await?)?)
+    }
+
+    /// [`Key::claim`] for callers that hash the raw request themselves; the request of `options`
+    /// is not looked at.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// use pg_once::{Claim, ClaimOptions, Scope};
+    ///
+    /// let key = Scope::new("uploads.create").key(&idempotency_key);
+    /// let sha256_of_body = [7; 32];
+    /// let first = key.claim_hashed(&pool, &sha256_of_body, &ClaimOptions::new()).await?;
+    /// assert!(matches!(first, Claim::Claimed(_)));
+    /// let other = key.claim_hashed(&pool, &[8; 32], &ClaimOptions::new()).await?;
+    /// assert_eq!(other, Claim::Mismatched);
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Key::claim`].
+    pub async fn claim_hashed<E: Executor>(
+        &self,
+        exec: &E,
+        fingerprint: &[u8; 32],
+        options: &ClaimOptions,
+    ) -> Result<Claim, Error> {
+        let (lease, ttl) = (options.lease.map(Interval), options.ttl.map(Interval));
+        let args = [
+            (&self.scope() as _, Type::TEXT),
+            (&self.as_str() as _, Type::TEXT),
+            (&fingerprint.as_slice() as _, Type::BYTEA),
+            (&lease as _, Type::INTERVAL),
+            (&ttl as _, Type::INTERVAL),
+            (&options.holder as _, Type::TEXT),
+        ];
+        Claim::of_row(self, &only(exec.query(CLAIM_HASHED, &args).await?)?)
+    }
+}
+
+impl Claim {
+    pub(super) fn of_row(key: &Key, row: &Row) -> Result<Self, Error> {
+        Ok(match column(row, "outcome")? {
+            "claimed" => Self::Claimed(Lease::of_row(key, row)?),
+            "resumed" => Self::Resumed(Lease::of_row(key, row)?),
+            "replayed" => Self::Replayed(Response::of_row(row)?),
+            "in_progress" => {
+                let Interval(retry_after) = column(row, "retry_after")?;
+                Self::InProgress { retry_after }
+            }
+            "mismatched" => Self::Mismatched,
+            "gone" => Self::Gone,
+            "parked" => Self::Parked {
+                attempt: column(row, "attempt")?,
+            },
+            other => return Err(Error::Answer(format!("claim outcome {other:?}"))),
+        })
+    }
+}

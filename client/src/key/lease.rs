@@ -1,0 +1,306 @@
+//! Owns the lease: the right to work on a key, and every write that needs it.
+//!
+//! Invariant: each write presents the lease's token. Once somebody else has the key it fails with
+//! `ON001`, which undoes the transaction it stands in; so a write made in the same transaction as
+//! the caller's own rows fences them. Repeating the last write is always safe.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::{Key, Response, column};
+use crate::executor::{Args, only};
+use crate::interval::Interval;
+use crate::{Error, Executor, Json};
+
+const ADVANCE: &str = "SELECT once.key_advance(scope => $1, key => $2, token => $3, \
+                       recovery_point => $4, state => $5, lease => $6)";
+const COMPLETE: &str = "SELECT once.key_complete(scope => $1, key => $2, token => $3, \
+                        response_code => $4, response_body => $5, response_headers => $6)";
+const ABORT: &str = "SELECT once.key_abort(scope => $1, key => $2, token => $3, \
+                     response_code => $4, response_body => $5, response_headers => $6)";
+const RELEASE: &str = "SELECT once.key_release(scope => $1, key => $2, token => $3, \
+                       error => $4, retry_after => $5)";
+const PARK: &str = "SELECT once.key_park(scope => $1, key => $2, token => $3, reason => $4)";
+const EXTEND: &str = "SELECT once.key_extend(scope => $1, key => $2, token => $3, \
+                      lease => $4)";
+
+/// The right to work on a key until a time, proved by a token.
+///
+/// A plain value: it may be cloned into the futures of the work. Dropping it gives nothing back; a
+/// lease that nobody ends runs out by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    key: Key,
+    token: i64,
+    attempt: i32,
+    recovery_point: String,
+    state: Option<Json>,
+    lease_left: Duration,
+}
+
+impl Lease {
+    /// The key.
+    #[must_use]
+    pub const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The proof; grows with each holder, fits a JavaScript number.
+    #[must_use]
+    pub const fn token(&self) -> i64 {
+        self.token
+    }
+
+    /// Which attempt at the request this is, from 1.
+    #[must_use]
+    pub const fn attempt(&self) -> i32 {
+        self.attempt
+    }
+
+    /// The last phase that committed when this lease was given; `started` at first.
+    #[must_use]
+    pub fn recovery_point(&self) -> &str {
+        &self.recovery_point
+    }
+
+    /// What that phase left for the next.
+    #[must_use]
+    pub const fn state(&self) -> Option<&Json> {
+        self.state.as_ref()
+    }
+
+    /// How long the lease lasted when it was given.
+    #[must_use]
+    pub const fn lease_left(&self) -> Duration {
+        self.lease_left
+    }
+
+    /// Ends a phase: the next attempt goes on from `recovery_point` with `state` (`None` keeps the
+    /// state there is). Belongs in the transaction of the phase's own writes. Tells what is left of
+    /// the lease, which begins anew.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// # use pg_once::{Claim, ClaimOptions, Scope};
+    /// # let key = Scope::new("payments.create").key(&idempotency_key);
+    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// use pg_once::Json;
+    ///
+    /// let mut client = pool.get().await?;
+    /// let transaction = client.transaction().await?;
+    /// // ... the phase's own rows, in this transaction ...
+    /// let state = Json::of(&serde_json::json!({"charge": "ch_1"}))?;
+    /// lease.advance(&transaction, "charged", Some(&state), None).await?;
+    /// transaction.commit().await?;
+    ///
+    /// lease.release(&pool, Some("the worker is going down"), None).await?;
+    /// let Claim::Resumed(next) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// assert_eq!(next.recovery_point(), "charged");
+    /// assert_eq!(next.state(), Some(&state));
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// `ON001` if the lease is lost; `22023` for a point the scope does not declare or a step back.
+    pub async fn advance<E: Executor>(
+        &self,
+        exec: &E,
+        recovery_point: &str,
+        state: Option<&Json>,
+        lease: Option<Duration>,
+    ) -> Result<Duration, Error> {
+        let lease = lease.map(Interval);
+        let own = [
+            (&recovery_point as _, Type::TEXT),
+            (&state as _, Type::JSON),
+            (&lease as _, Type::INTERVAL),
+        ];
+        lease_left(&self.call(exec, ADVANCE, &own).await?)
+    }
+
+    /// Stores the final answer: every later claim replays it. In the transaction of the last writes
+    /// the two commit together.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// # use pg_once::{Claim, ClaimOptions, Scope};
+    /// # let key = Scope::new("payments.create").key(&idempotency_key);
+    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// use pg_once::Response;
+    ///
+    /// let answer = Response::new(201).with_body(&serde_json::json!({"id": 7}))?;
+    /// let mut client = pool.get().await?;
+    /// let transaction = client.transaction().await?;
+    /// // ... the last rows, in this transaction ...
+    /// lease.complete(&transaction, &answer).await?;
+    /// transaction.commit().await?;
+    ///
+    /// // The answer of the commit was lost? The same call again changes nothing.
+    /// lease.complete(&pool, &answer).await?;
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// `ON001` if the lease is lost; `ON006` if this token has finished the key with another answer.
+    pub async fn complete<E: Executor>(&self, exec: &E, answer: &Response) -> Result<(), Error> {
+        self.finish(exec, COMPLETE, answer).await
+    }
+
+    /// Stores the final answer of a failure. It is replayed like any other.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// # use pg_once::{Claim, ClaimOptions, Scope};
+    /// # let key = Scope::new("payments.create").key(&idempotency_key);
+    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// use pg_once::Response;
+    ///
+    /// lease.abort(&pool, &Response::new(402).with_body("card refused")?).await?;
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Lease::complete`].
+    pub async fn abort<E: Executor>(&self, exec: &E, answer: &Response) -> Result<(), Error> {
+        self.finish(exec, ABORT, answer).await
+    }
+
+    /// Gives the key back after a failure that is worth a retry: the next claim resumes, not before
+    /// `retry_after`.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// # use pg_once::{Claim, ClaimOptions, Scope};
+    /// # let key = Scope::new("payments.create").key(&idempotency_key);
+    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// use std::time::Duration;
+    ///
+    /// lease.release(&pool, Some("bank says 503"), Some(Duration::from_secs(30))).await?;
+    /// let early = key.claim(&pool, &ClaimOptions::new()).await?;
+    /// assert!(matches!(early, Claim::InProgress { retry_after } if retry_after.as_secs() < 31));
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// `ON001` if the lease is lost; `ON006` if this token has finished the key.
+    pub async fn release<E: Executor>(
+        &self,
+        exec: &E,
+        error: Option<&str>,
+        retry_after: Option<Duration>,
+    ) -> Result<(), Error> {
+        let retry_after = retry_after.map(Interval);
+        let own = [
+            (&error as _, Type::TEXT),
+            (&retry_after as _, Type::INTERVAL),
+        ];
+        self.call(exec, RELEASE, &own).await.map(drop)
+    }
+
+    /// Sets the key aside: nobody knows how the foreign call ended, and running it again could do it
+    /// twice. Every claim says [`Parked`](crate::Claim::Parked) until
+    /// [`Key::resolve`](crate::Key::resolve).
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// # use pg_once::{Claim, ClaimOptions, Scope};
+    /// # let key = Scope::new("payments.create").key(&idempotency_key);
+    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// lease.park(&pool, "the bank did not answer and does not dedupe").await?;
+    /// assert_eq!(key.claim(&pool, &ClaimOptions::new()).await?, Claim::Parked { attempt: 1 });
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Lease::release`].
+    pub async fn park<E: Executor>(&self, exec: &E, reason: &str) -> Result<(), Error> {
+        self.call(exec, PARK, &[(&reason as _, Type::TEXT)])
+            .await
+            .map(drop)
+    }
+
+    /// Makes the lease last longer, from now; tells what was granted, which ends with the scope's
+    /// `max_lease_life`.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// # use pg_once::{Claim, ClaimOptions, Scope};
+    /// # let key = Scope::new("payments.create").key(&idempotency_key);
+    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// use std::time::Duration;
+    ///
+    /// let left = lease.extend(&pool, Some(Duration::from_secs(300))).await?;
+    /// assert!(left > Duration::from_secs(290));
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// `ON001` if the lease is lost; `ON006` if this token has finished the key.
+    pub async fn extend<E: Executor>(
+        &self,
+        exec: &E,
+        lease: Option<Duration>,
+    ) -> Result<Duration, Error> {
+        let lease = lease.map(Interval);
+        lease_left(
+            &self
+                .call(exec, EXTEND, &[(&lease as _, Type::INTERVAL)])
+                .await?,
+        )
+    }
+
+    async fn finish<E: Executor>(
+        &self,
+        exec: &E,
+        sql: &str,
+        answer: &Response,
+    ) -> Result<(), Error> {
+        let own = [
+            (&answer.code as _, Type::INT4),
+            (&answer.body as _, Type::JSON),
+            (&answer.headers as _, Type::JSON),
+        ];
+        self.call(exec, sql, &own).await.map(drop)
+    }
+
+    /// One call that presents the token: scope, key and token first, then the call's own arguments.
+    pub(super) async fn call<E: Executor>(
+        &self,
+        exec: &E,
+        sql: &str,
+        own: &Args<'_>,
+    ) -> Result<Row, Error> {
+        let (scope, key) = (self.key.scope(), self.key.as_str());
+        let fixed: [(&(dyn ToSql + Sync), Type); 3] = [
+            (&scope, Type::TEXT),
+            (&key, Type::TEXT),
+            (&self.token, Type::INT8),
+        ];
+        only(exec.query(sql, &[&fixed, own].concat()).await?)
+    }
+
+    pub(super) fn of_row(key: &Key, row: &Row) -> Result<Self, Error> {
+        let Interval(lease_left) = column(row, "lease_left")?;
+        Ok(Self {
+            key: key.clone(),
+            token: column(row, "token")?,
+            attempt: column(row, "attempt")?,
+            recovery_point: column(row, "recovery_point")?,
+            state: column(row, "state")?,
+            lease_left,
+        })
+    }
+}
+
+fn lease_left(row: &Row) -> Result<Duration, Error> {
+    let Interval(left) = column(row, 0)?;
+    Ok(left)
+}

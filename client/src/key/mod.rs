@@ -1,0 +1,129 @@
+//! Owns the noun `key`: one logical request, one execution.
+//!
+//! A key's life, in the order of its calls: a [`Key`] is named within its [`Scope`] and claimed; the
+//! claim says what there is to do ([`Claim`]). Who holds it ([`Lease`]) records each phase with
+//! [`Lease::advance`] and each foreign call with [`Lease::step`], and ends it with the answer that
+//! every later claim replays ([`Lease::complete`], [`Lease::abort`]), or gives it back
+//! ([`Lease::release`], [`Lease::park`]).
+//!
+//! Invariant: each method is one call of the SQL function of the same name, in one round trip on
+//! the caller's executor; nothing is remembered here that the database does not know.
+
+mod claim;
+mod lease;
+mod record;
+mod response;
+mod scope;
+mod step;
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, Type};
+
+use crate::executor::only;
+use crate::{Error, Executor};
+
+pub use claim::{Claim, ClaimOptions};
+pub use lease::Lease;
+pub use record::{KeyRecord, KeyStatus, Verdict};
+pub use response::Response;
+pub use scope::{Abandoned, OnExpiry, Scope, ScopeOptions};
+pub use step::{Step, StepEnd};
+
+const DERIVE: &str = "SELECT once.key_derive(scope => $1, key => $2, step => $3)";
+const FORGET: &str = "SELECT once.key_forget(scope => $1, key => $2)";
+
+/// One logical request: the caller's name for it, within a scope.
+///
+/// Made by [`Scope::key`]; cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Key {
+    scope: Arc<str>,
+    key: Arc<str>,
+}
+
+impl Key {
+    pub(crate) fn new(scope: &Scope, key: &str) -> Self {
+        Self {
+            scope: scope.shared_name(),
+            key: key.into(),
+        }
+    }
+
+    /// The scope's name.
+    #[must_use]
+    pub fn scope(&self) -> &str {
+        &self.scope
+    }
+
+    /// The key itself.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.key
+    }
+
+    /// The key to hand to the other side of a foreign call, known without a lease: the same on
+    /// every attempt, so that a side that dedupes by it acts once.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// use pg_once::Scope;
+    ///
+    /// let key = Scope::new("payments.create").key(&idempotency_key);
+    /// let charge = key.derive(&pool, "charge").await?;
+    /// assert_eq!(charge, key.derive(&pool, "charge").await?);
+    /// assert_ne!(charge, key.derive(&pool, "notify").await?);
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// `22023` for a bad name.
+    pub async fn derive<E: Executor>(&self, exec: &E, step: &str) -> Result<String, Error> {
+        let args = [
+            (&self.scope() as _, Type::TEXT),
+            (&self.as_str() as _, Type::TEXT),
+            (&step as _, Type::TEXT),
+        ];
+        column(&only(exec.query(DERIVE, &args).await?)?, 0)
+    }
+
+    /// Forgets the key, its answer and its steps; `false` if there was none. The next claim is new
+    /// and would do everything again: for tests and for repairs by hand.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// use pg_once::Scope;
+    ///
+    /// let key = Scope::new("payments.create").key(&idempotency_key);
+    /// assert!(!key.forget(&pool).await?);
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// `55006` while its lease lives.
+    pub async fn forget<E: Executor>(&self, exec: &E) -> Result<bool, Error> {
+        let args = [
+            (&self.scope() as _, Type::TEXT),
+            (&self.as_str() as _, Type::TEXT),
+        ];
+        column(&only(exec.query(FORGET, &args).await?)?, 0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}/{:?}", self.scope, self.key)
+    }
+}
+
+/// Reads one column; what is not there or not of this type is an error, never a panic.
+fn column<'a, T: FromSql<'a>>(
+    row: &'a Row,
+    name: impl tokio_postgres::row::RowIndex + fmt::Display,
+) -> Result<T, Error> {
+    Ok(row.try_get(name)?)
+}

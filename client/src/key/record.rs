@@ -1,0 +1,183 @@
+//! Owns looking at a key from outside, and the verdict on one that is parked.
+
+use std::time::{Duration, SystemTime};
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::{Key, Response, column};
+use crate::interval::Interval;
+use crate::{Error, Executor, Json};
+
+const GET: &str = "SELECT * FROM once.key_get(scope => $1, key => $2)";
+const RESOLVE: &str = "SELECT once.key_resolve(scope => $1, key => $2, attempt => $3, \
+                       verdict => $4, response_code => $5, response_body => $6, \
+                       response_headers => $7)";
+
+/// Where a key stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeyStatus {
+    /// Somebody holds it, or held it and died.
+    Running,
+    /// Given back; the next claim resumes.
+    Released,
+    /// Waits for a verdict.
+    Parked,
+    /// Has its answer.
+    Finished,
+    /// Had its answer; only the tombstone is left.
+    Gone,
+}
+
+/// Everything that is stored about a key, except its token.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct KeyRecord {
+    /// Where it stands.
+    pub status: KeyStatus,
+    /// How many attempts there were.
+    pub attempt: i32,
+    /// The name of the last attempt.
+    pub holder: Option<String>,
+    /// The last phase that committed.
+    pub recovery_point: Option<String>,
+    /// What that phase left.
+    pub state: Option<Json>,
+    /// The steps, their results and versions.
+    pub steps: Option<Json>,
+    /// The answer, if it is finished and still kept.
+    pub response: Option<Response>,
+    /// The request, if the scope keeps it.
+    pub request: Option<Json>,
+    /// What the last attempt that gave it back or parked it said.
+    pub last_error: Option<String>,
+    /// When the key was made.
+    pub created_at: Option<SystemTime>,
+    /// What is left of the lease; nothing if nobody holds it.
+    pub lease_left: Option<Duration>,
+    /// When it was finished.
+    pub finished_at: Option<SystemTime>,
+    /// When its answer goes, or went.
+    pub gone_at: Option<SystemTime>,
+}
+
+/// The verdict on a parked key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Run it again; the count towards `max_attempts` starts anew.
+    Retry,
+    /// It had happened: this is its answer.
+    Complete(Response),
+    /// It had not, and will not: this is its answer.
+    Abort(Response),
+}
+
+impl Key {
+    /// Looks at the key; `None` if there is none.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// use pg_once::{ClaimOptions, KeyStatus, Scope};
+    ///
+    /// let key = Scope::new("payments.create").key(&idempotency_key);
+    /// assert!(key.get(&pool).await?.is_none());
+    /// key.claim(&pool, &ClaimOptions::new()).await?;
+    /// let record = key.get(&pool).await?;
+    /// assert_eq!(record.map(|record| record.status), Some(KeyStatus::Running));
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// `42501` without the right to operate.
+    pub async fn get<E: Executor>(&self, exec: &E) -> Result<Option<KeyRecord>, Error> {
+        let args = [
+            (&self.scope() as _, Type::TEXT),
+            (&self.as_str() as _, Type::TEXT),
+        ];
+        exec.query(GET, &args)
+            .await?
+            .first()
+            .map(KeyRecord::of_row)
+            .transpose()
+    }
+
+    /// Decides about a key that is parked at this attempt. The same verdict again changes nothing.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// # use pg_once::{Claim, ClaimOptions, Response, Scope};
+    /// # let key = Scope::new("payments.create").key(&idempotency_key);
+    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// # lease.park(&pool, "no answer").await?;
+    /// use pg_once::Verdict;
+    ///
+    /// // The bank's own books say that it was paid.
+    /// let answer = Response::new(201).with_body("paid")?;
+    /// key.resolve(&pool, 1, &Verdict::Complete(answer.clone())).await?;
+    /// assert_eq!(key.claim(&pool, &ClaimOptions::new()).await?, Claim::Replayed(answer));
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// `55006` if it is not parked; `ON001` for another attempt, or after another verdict.
+    pub async fn resolve<E: Executor>(
+        &self,
+        exec: &E,
+        attempt: i32,
+        verdict: &Verdict,
+    ) -> Result<(), Error> {
+        let (name, answer) = match verdict {
+            Verdict::Retry => ("retry", None),
+            Verdict::Complete(answer) => ("complete", Some(answer)),
+            Verdict::Abort(answer) => ("abort", Some(answer)),
+        };
+        let code = answer.map(|answer| answer.code);
+        let body = answer.and_then(|answer| answer.body.as_ref());
+        let headers = answer.and_then(|answer| answer.headers.as_ref());
+        let args = [
+            (&self.scope() as _, Type::TEXT),
+            (&self.as_str() as _, Type::TEXT),
+            (&attempt as _, Type::INT4),
+            (&name as _, Type::TEXT),
+            (&code as _, Type::INT4),
+            (&body as _, Type::JSON),
+            (&headers as _, Type::JSON),
+        ];
+        exec.query(RESOLVE, &args).await.map(drop)
+    }
+}
+
+impl KeyRecord {
+    fn of_row(row: &Row) -> Result<Self, Error> {
+        let code: Option<i32> = column(row, "response_code")?;
+        let lease_left: Option<Interval> = column(row, "lease_left")?;
+        Ok(Self {
+            status: status_of(column(row, "status")?)?,
+            attempt: column::<Option<i32>>(row, "attempt")?.unwrap_or_default(),
+            holder: column(row, "holder")?,
+            recovery_point: column(row, "recovery_point")?,
+            state: column(row, "state")?,
+            steps: column(row, "steps")?,
+            response: code.map(|_| Response::of_row(row)).transpose()?,
+            request: column(row, "request")?,
+            last_error: column(row, "last_error")?,
+            created_at: column(row, "created_at")?,
+            lease_left: lease_left.map(|Interval(left)| left),
+            finished_at: column(row, "finished_at")?,
+            gone_at: column(row, "gone_at")?,
+        })
+    }
+}
+
+fn status_of(name: &str) -> Result<KeyStatus, Error> {
+    Ok(match name {
+        "running" => KeyStatus::Running,
+        "released" => KeyStatus::Released,
+        "parked" => KeyStatus::Parked,
+        "finished" => KeyStatus::Finished,
+        "gone" => KeyStatus::Gone,
+        other => return Err(Error::Answer(format!("key status {other:?}"))),
+    })
+}

@@ -1,0 +1,82 @@
+//! Owns the stored answer of a finished key.
+
+use serde::Serialize;
+use serde::de::Deserialize;
+use tokio_postgres::Row;
+
+use super::column;
+use crate::{Error, Json};
+
+/// An answer: what the first run gave and every replay hands back.
+///
+/// ```
+/// # fn main() -> Result<(), pg_once::Error> {
+/// use pg_once::Response;
+///
+/// let answer = Response::new(201).with_body(&["made"])?.with_headers(&[("Location", "/orders/1")])?;
+/// assert_eq!(answer.code, 201);
+/// assert_eq!(answer.parse::<Vec<String>>()?, ["made"]);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// The code, an HTTP status where there is HTTP.
+    pub code: i32,
+    /// The body, if there is one.
+    pub body: Option<Json>,
+    /// Headers to send with it, if any; their form is the caller's.
+    pub headers: Option<Json>,
+}
+
+impl Response {
+    /// An answer of nothing but a code.
+    #[must_use]
+    pub const fn new(code: i32) -> Self {
+        Self {
+            code,
+            body: None,
+            headers: None,
+        }
+    }
+
+    /// The same answer with this body.
+    ///
+    /// # Errors
+    /// [`Error::Json`] if it cannot be written as JSON.
+    pub fn with_body<T: Serialize + ?Sized>(self, body: &T) -> Result<Self, Error> {
+        Ok(Self {
+            body: Some(Json::of(body)?),
+            ..self
+        })
+    }
+
+    /// The same answer with these headers.
+    ///
+    /// # Errors
+    /// [`Error::Json`] if they cannot be written as JSON.
+    pub fn with_headers<T: Serialize + ?Sized>(self, headers: &T) -> Result<Self, Error> {
+        Ok(Self {
+            headers: Some(Json::of(headers)?),
+            ..self
+        })
+    }
+
+    /// Reads the body as a `T`; an answer without a body reads as JSON `null`.
+    ///
+    /// # Errors
+    /// [`Error::Json`] if it is not one.
+    pub fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Error> {
+        Ok(serde_json::from_str(
+            self.body.as_ref().map_or("null", Json::as_str),
+        )?)
+    }
+
+    /// Reads the three response columns.
+    pub(super) fn of_row(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            code: column(row, "response_code")?,
+            body: column(row, "response_body")?,
+            headers: column(row, "response_headers")?,
+        })
+    }
+}

@@ -1,0 +1,261 @@
+//! Owns scopes: a namespace of keys with its options, and the intake of abandoned keys.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::{Claim, Key, Lease, column};
+use crate::executor::only;
+use crate::interval::Interval;
+use crate::{Error, Executor, Json};
+
+const SET: &str = "SELECT once.scope_set(scope => $1, options => $2)";
+const GET: &str = "SELECT once.scope_get(scope => $1)";
+const TAKE_ABANDONED: &str = "SELECT * FROM once.key_take_abandoned(scope => $1, max => $2, \
+                              lease => $3, holder => $4)";
+
+/// A namespace of keys: one tenant's one operation. Needs no declaration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Scope(Arc<str>);
+
+/// What happens to a key whose lease ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OnExpiry {
+    /// The next claim resumes it.
+    Resume,
+    /// It is parked: a person or a reconciler decides.
+    Park,
+}
+
+/// The options to change; those not named stay as they are.
+#[derive(Clone, Debug, Default)]
+pub struct ScopeOptions(Map<String, Value>);
+
+/// A key whose holder is gone, taken up by [`Scope::take_abandoned`].
+#[derive(Clone, Debug)]
+pub struct Abandoned {
+    /// The lease to go on with, from its recovery point.
+    pub lease: Lease,
+    /// The request, if the scope keeps it.
+    pub request: Option<Json>,
+}
+
+impl ScopeOptions {
+    /// Changes nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long a lease lasts.
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Self {
+        self.interval("lease", lease)
+    }
+
+    /// How long an answer is kept.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.interval("ttl", ttl)
+    }
+
+    /// How long a key is known to be gone after that; zero: it is new at once.
+    #[must_use]
+    pub fn gone_for(self, gone_for: Duration) -> Self {
+        self.interval("gone_for", gone_for)
+    }
+
+    /// What becomes of a key whose lease ran out.
+    #[must_use]
+    pub fn on_expiry(self, on_expiry: OnExpiry) -> Self {
+        let name = match on_expiry {
+            OnExpiry::Resume => "resume",
+            OnExpiry::Park => "park",
+        };
+        self.with("on_expiry", name.into())
+    }
+
+    /// How many attempts there are before the key parks.
+    #[must_use]
+    pub fn max_attempts(self, attempts: i32) -> Self {
+        self.with("max_attempts", attempts.into())
+    }
+
+    /// No lease goes past its claim plus this, however often it is extended.
+    #[must_use]
+    pub fn max_lease_life(self, life: Duration) -> Self {
+        self.interval("max_lease_life", life)
+    }
+
+    /// Whether the request is kept for whoever takes the key up later.
+    #[must_use]
+    pub fn keep_request(self, keep: bool) -> Self {
+        self.with("keep_request", keep.into())
+    }
+
+    /// The phases, in order; a point that is not among them, or a step back, is refused.
+    #[must_use]
+    pub fn recovery_points<'p>(self, points: impl IntoIterator<Item = &'p str>) -> Self {
+        self.with("recovery_points", points.into_iter().collect())
+    }
+
+    /// Only this role's members may use the scope.
+    #[must_use]
+    pub fn owner(self, role: &str) -> Self {
+        self.with("owner", role.into())
+    }
+
+    /// Puts an option back to what it is when nobody sets it (for `max_attempts`: no limit).
+    #[must_use]
+    pub fn reset(self, option: &str) -> Self {
+        self.with(option, Value::Null)
+    }
+
+    /// The text form is exact to the microsecond and the same under every `IntervalStyle`.
+    fn interval(self, option: &str, length: Duration) -> Self {
+        self.with(
+            option,
+            format!("{} microseconds", length.as_micros()).into(),
+        )
+    }
+
+    fn with(mut self, option: &str, value: Value) -> Self {
+        self.0.insert(option.to_owned(), value);
+        self
+    }
+}
+
+impl Scope {
+    /// Names a scope.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Names one request in it.
+    ///
+    /// ```
+    /// let key = pg_once::Scope::new("payments.create").key("5f9c");
+    /// assert_eq!((key.scope(), key.as_str()), ("payments.create", "5f9c"));
+    /// ```
+    #[must_use]
+    pub fn key(&self, key: &str) -> Key {
+        Key::new(self, key)
+    }
+
+    pub(super) fn shared_name(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
+
+    /// Changes options of the scope.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// use pg_once::{OnExpiry, Scope, ScopeOptions};
+    /// use std::time::Duration;
+    ///
+    /// let scope = Scope::new("doc.transfers");
+    /// let options = ScopeOptions::new()
+    ///     .lease(Duration::from_secs(30))
+    ///     .on_expiry(OnExpiry::Park)
+    ///     .recovery_points(["started", "charged"]);
+    /// scope.set(&pool, &options).await?;
+    /// let now: serde_json::Value = scope.get(&pool).await?.parse()?;
+    /// assert_eq!(now["on_expiry"], "park");
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// `22023` for an option or a value that is not known; `42501` if it is somebody else's.
+    pub async fn set<E: Executor>(&self, exec: &E, options: &ScopeOptions) -> Result<(), Error> {
+        let options = Json::of(&options.0)?;
+        let args = [
+            (&self.as_str() as _, Type::TEXT),
+            (&options as _, Type::JSONB),
+        ];
+        exec.query(SET, &args).await.map(drop)
+    }
+
+    /// The options as they count now, the defaults too.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// let options: serde_json::Value =
+    ///     pg_once::Scope::new("doc.never-set").get(&pool).await?.parse()?;
+    /// assert_eq!(options["max_attempts"], 25);
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// `22023` for a bad name.
+    pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
+        let args = [(&self.as_str() as _, Type::TEXT)];
+        column(&only(exec.query(GET, &args).await?)?, 0)
+    }
+
+    /// Takes up to `max` keys whose holder is gone: the completer's intake. Leaves out what is
+    /// parked, locked or not due. The same holder asking again gets its live ones, and no new ones
+    /// while it has any.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// use pg_once::{Claim, ClaimOptions, Response, Scope};
+    ///
+    /// let scope = Scope::new(&format!("doc.{idempotency_key}"));
+    /// let claim = scope.key("k-1").claim(&pool, &ClaimOptions::new()).await?;
+    /// # let Claim::Claimed(lease) = claim else { panic!() };
+    /// // ... the worker gives it back, or dies and its lease runs out ...
+    /// # lease.release(&pool, None, None).await?;
+    /// for abandoned in scope.take_abandoned(&pool, 10, None, None).await? {
+    ///     assert_eq!(abandoned.lease.key().as_str(), "k-1");
+    ///     abandoned.lease.complete(&pool, &Response::new(200)).await?;
+    /// }
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// `22023` for a bad argument; `42501` if the scope is somebody else's.
+    pub async fn take_abandoned<E: Executor>(
+        &self,
+        exec: &E,
+        max: i32,
+        lease: Option<Duration>,
+        holder: Option<&str>,
+    ) -> Result<Vec<Abandoned>, Error> {
+        let lease = lease.map(Interval);
+        let args = [
+            (&self.as_str() as _, Type::TEXT),
+            (&max as _, Type::INT4),
+            (&lease as _, Type::INTERVAL),
+            (&holder as _, Type::TEXT),
+        ];
+        exec.query(TAKE_ABANDONED, &args)
+            .await?
+            .iter()
+            .map(|row| self.abandoned(row))
+            .collect()
+    }
+
+    fn abandoned(&self, row: &Row) -> Result<Abandoned, Error> {
+        let key = self.key(column(row, "key")?);
+        match Claim::of_row(&key, row)? {
+            Claim::Claimed(lease) | Claim::Resumed(lease) => Ok(Abandoned {
+                lease,
+                request: column(row, "request")?,
+            }),
+            other => Err(Error::Answer(format!("taken, but {other:?}"))),
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Client for the pg_once PostgreSQL extension: each request exactly once, retries that converge.
+//!
+//! A [`Scope`] names an operation, a [`Key`] one logical request in it. [`Key::run`] does the whole
+//! thing: claim, work, stored answer, replay. Underneath, every call of the extension is a method
+//! that takes the caller's [`Executor`]: a pool, a connection, or the caller's open transaction.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+//! # with_database(async |pool, idempotency_key| {
+//! use pg_once::{Done, Json, Outcome, Response, Scope};
+//!
+//! let order = serde_json::json!({"item": "book", "amount_cents": 1200});
+//! let outcome = Scope::new("orders.create")
+//!     .key(&idempotency_key)
+//!     .run(&pool)
+//!     .request(Json::of(&order)?)
+//!     .run(|lease| {
+//!         let pool = pool.clone();
+//!         async move {
+//!             let mut client = pool.get().await?;
+//!             let transaction = client.transaction().await?;
+//!             let answer = Response::new(201).with_body("made")?;
+//!             // ... INSERT INTO orders, in the same transaction as the answer ...
+//!             lease.complete(&transaction, &answer).await?;
+//!             transaction.commit().await?;
+//!             Ok(Done::Stored(answer))
+//!         }
+//!     })
+//!     .await?;
+//! assert!(matches!(outcome, Outcome::Ran(answer) if answer.code == 201));
+//! # Ok(()) });
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod executor;
+pub mod http;
+mod interval;
+mod json;
+mod key;
+mod retry;
+mod run;
+
+pub use error::{Error, Kind};
+pub use executor::{Args, Autocommit, Executor};
+pub use json::Json;
+pub use key::{
+    Abandoned, Claim, ClaimOptions, Key, KeyRecord, KeyStatus, Lease, OnExpiry, Response, Scope,
+    ScopeOptions, Step, StepEnd, Verdict,
+};
+pub use retry::Backoff;
+pub use run::{Done, Failure, OpenRunner, Outcome, Runner};

@@ -1,0 +1,77 @@
+//! Owns keeping a lease alive while the work runs, and noticing that it is lost.
+//!
+//! Invariant: the work never runs on past the time up to which its lease is known to be alive. That
+//! time is counted from before each question was sent, so it is never later than the server's.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+use crate::{Autocommit, Backoff, Error, Kind, Lease};
+
+/// The shortest time between two beats, however short the lease.
+const SHORTEST_BEAT: Duration = Duration::from_millis(10);
+
+/// A lease as far as it is known to be alive.
+pub(super) struct Heartbeat<'a, E> {
+    pub(super) exec: &'a E,
+    pub(super) backoff: &'a Backoff,
+    pub(super) lease: &'a Lease,
+    /// What each beat asks for; `None` asks for what the scope says.
+    pub(super) length: Option<Duration>,
+    /// When the claim was sent.
+    pub(super) since: Instant,
+}
+
+impl<E: Autocommit> Heartbeat<'_, E> {
+    /// Extends the lease at every third of it; returns only when it is lost.
+    ///
+    /// Nothing is lost by dropping this future: an extension that is on its way counts or does not.
+    pub(super) async fn until_lost(&self) {
+        let (mut asked, mut left) = (self.since, self.lease.lease_left());
+        loop {
+            let ends = asked + left;
+            sleep_until(asked + (left / 3).max(SHORTEST_BEAT)).await;
+            (asked, left) = match timeout_at(ends, self.beat()).await {
+                Ok(Ok(granted)) => granted,
+                Ok(Err(error)) if error.kind() == Kind::AlreadyFinished => {
+                    // The work has stored its answer itself; nothing is left to keep alive.
+                    return std::future::pending().await;
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(key = ?self.lease.key(), attempt = self.lease.attempt(), %error,
+                        "the lease is lost; the work is stopped");
+                    return;
+                }
+                Err(_) => {
+                    tracing::warn!(key = ?self.lease.key(), attempt = self.lease.attempt(),
+                        "the lease ran out before it could be extended; the work is stopped");
+                    return;
+                }
+            };
+            if left.is_zero() {
+                tracing::warn!(key = ?self.lease.key(), attempt = self.lease.attempt(),
+                    "the lease has reached its longest life; the work is stopped");
+                return;
+            }
+        }
+    }
+
+    /// One extension, tried until it is answered: the caller bounds it by the end of the lease.
+    async fn beat(&self) -> Result<(Instant, Duration), Error> {
+        let mut failures = 0;
+        loop {
+            let sent = Instant::now();
+            let extend = self.lease.extend(self.exec, self.length);
+            let error = match timeout(self.backoff.call_timeout, extend).await {
+                Ok(Ok(left)) => return Ok((sent, left)),
+                Ok(Err(error)) if !error.is_retryable() => return Err(error),
+                Ok(Err(error)) => error,
+                Err(_) => Error::TimedOut,
+            };
+            failures += 1;
+            tracing::debug!(key = ?self.lease.key(), %error, failures, "a heartbeat failed");
+            tokio::time::sleep(self.backoff.wait(failures)).await;
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Owns running a keyed request through its phases: claim, work, answer.
+//!
+//! Invariant: whatever the work and the network do, the key ends in a state from which the next
+//! claim goes on rightly. The runner may be dropped at any await: then the lease runs out by itself
+//! and the next attempt resumes from the last recovery point.
+
+mod heartbeat;
+mod outcome;
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::{Autocommit, Backoff, Claim, ClaimOptions, Error, Json, Key, Kind, Lease, Response};
+use heartbeat::Heartbeat;
+pub use outcome::{Done, Failure, Outcome};
+
+/// How often the work may run in one [`Runner::run`] when the database fails under it.
+const ROUNDS: u32 = 3;
+
+/// Runs one request exactly once; made by [`Key::run`].
+#[derive(Debug)]
+#[must_use = "a runner does nothing until `run` is called"]
+pub struct Runner<'e, E> {
+    exec: &'e E,
+    key: Key,
+    options: ClaimOptions,
+    backoff: Backoff,
+}
+
+/// A [`Runner`] that runs the work without a key when the database is away.
+#[derive(Debug)]
+#[must_use = "a runner does nothing until `run` is called"]
+pub struct OpenRunner<'e, E, H> {
+    runner: Runner<'e, E>,
+    hook: H,
+}
+
+/// How a round of the work ended.
+enum Round {
+    Over(Outcome),
+    /// The database failed under the work and the key is given back: claim it again.
+    Again(Error),
+}
+
+impl Key {
+    /// Prepares to run this request. The executor is one on which each call commits by itself: a
+    /// pool or a connection.
+    pub fn run<E: Autocommit>(self, exec: &E) -> Runner<'_, E> {
+        Runner {
+            exec,
+            key: self,
+            options: ClaimOptions::new(),
+            backoff: Backoff::default(),
+        }
+    }
+}
+
+impl<'e, E: Autocommit> Runner<'e, E> {
+    /// The request: the same key with a different one is [`Outcome::Mismatched`].
+    pub fn request(self, request: Json) -> Self {
+        Self {
+            options: self.options.request(request),
+            ..self
+        }
+    }
+
+    /// How long the lease lasts at a time, instead of the scope's. It is extended while the work
+    /// runs, so it says how soon others notice that this process died, not how long the work takes.
+    pub fn lease(self, lease: Duration) -> Self {
+        Self {
+            options: self.options.lease(lease),
+            ..self
+        }
+    }
+
+    /// How long the answer is kept, instead of the scope's.
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self {
+            options: self.options.ttl(ttl),
+            ..self
+        }
+    }
+
+    /// How patiently calls to the database are repeated.
+    pub fn backoff(self, backoff: Backoff) -> Self {
+        Self { backoff, ..self }
+    }
+
+    /// Chooses to run the work **without a key** when the database cannot be reached to claim it.
+    ///
+    /// Without this, such a request fails with an error (it fails closed). With it, requests get
+    /// through and nothing keeps them from being done twice: two copies of one request both run, a
+    /// retry runs again, nothing is stored to replay, and a claim whose answer was lost stays
+    /// behind until its lease runs out and the next retry runs the request once more. Choose it
+    /// only where a duplicate is cheaper than a refusal.
+    ///
+    /// `hook` is called with the error each time, to count and to alert; a `WARN` line is logged
+    /// each time. The work then gets no lease, which its type makes it say what to do about. Only a
+    /// database that is away opens: a refusal (no right, a bad argument, a read-only server) does
+    /// not, and neither does a database that goes away once the work has begun.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// use pg_once::{Outcome, Response, Scope};
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    ///
+    /// static UNKEYED: AtomicU64 = AtomicU64::new(0);
+    /// let outcome = Scope::new("mail.send")
+    ///     .key(&idempotency_key)
+    ///     .run(&pool)
+    ///     .fail_open(|_error| { UNKEYED.fetch_add(1, Ordering::Relaxed); })
+    ///     .run(|lease| async move {
+    ///         // `lease` is None when the database is away.
+    ///         let keyed = lease.is_some();
+    ///         Ok(Response::new(200).with_body(&keyed)?.into())
+    ///     })
+    ///     .await?;
+    /// assert!(matches!(outcome, Outcome::Ran(_)));
+    /// assert_eq!(UNKEYED.load(Ordering::Relaxed), 0);
+    /// # Ok(()) });
+    /// ```
+    pub fn fail_open<H: Fn(&Error)>(self, hook: H) -> OpenRunner<'e, E, H> {
+        OpenRunner { runner: self, hook }
+    }
+
+    /// Claims the key and, if it is there to run, runs the work and ends the key as the work says.
+    ///
+    /// - The claim has a fresh holder and is repeated with it until it is answered.
+    /// - The lease is extended at every third of it while the work runs. When it is lost, or cannot
+    ///   be extended before it ends, the work's future is dropped ([`Outcome::LeaseLost`]).
+    /// - The work gets the lease, goes on from [`Lease::recovery_point`], and calls
+    ///   [`Lease::advance`] and [`Lease::step`] on the way. It may store the answer itself, in the
+    ///   transaction of its last writes, and say [`Done::Stored`]; else the runner stores it.
+    /// - After [`Failure::Retry`] the key is released, after [`Failure::Unknown`] parked, after
+    ///   [`Failure::Abort`] ended with that answer.
+    /// - When the database fails under the work, the key is released and the work runs again in a
+    ///   new attempt, up to three times in all.
+    ///
+    /// A work that keeps the key's row locked in one transaction for longer than the lease is
+    /// stopped, since the heartbeat waits for that lock.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # with_database(async |pool, idempotency_key| {
+    /// use pg_once::{Json, Outcome, Response, Scope};
+    ///
+    /// let payments = Scope::new("payments.create");
+    /// let request = Json::of(&serde_json::json!({"amount": 100}))?;
+    /// for attempt in 1..=2 {
+    ///     let outcome = payments
+    ///         .key(&idempotency_key)
+    ///         .run(&pool)
+    ///         .request(request.clone())
+    ///         .run(|_lease| async { Ok(Response::new(201).with_body("paid")?.into()) })
+    ///         .await?;
+    ///     match outcome {
+    ///         Outcome::Ran(answer) => assert_eq!((attempt, answer.code), (1, 201)),
+    ///         Outcome::Replayed(answer) => assert_eq!((attempt, answer.code), (2, 201)),
+    ///         other => panic!("{other:?}"),
+    ///     }
+    /// }
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// # Errors
+    /// What the database says when it cannot be reached, refuses the claim, or fails for good. The
+    /// request fails closed then: it may be retried and goes on from where it stands.
+    pub async fn run<W, F>(&self, work: W) -> Result<Outcome, Error>
+    where
+        W: FnMut(Lease) -> F,
+        F: Future<Output = Result<Done, Failure>>,
+    {
+        let first = self.claim().await?;
+        self.go_on(first, work).await
+    }
+
+    /// Claims with a fresh holder, repeated until answered: a lost answer costs nothing, since the
+    /// same holder gets its own lease back. Tells since when the lease counts at the latest.
+    async fn claim(&self) -> Result<(Instant, Claim), Error> {
+        let options = self.options.clone().fresh_holder();
+        let ask = || async {
+            let sent = Instant::now();
+            Ok((sent, self.key.claim(self.exec, &options).await?))
+        };
+        self.backoff.retry(ask).await
+    }
+
+    async fn go_on<W, F>(&self, first: (Instant, Claim), mut work: W) -> Result<Outcome, Error>
+    where
+        W: FnMut(Lease) -> F,
+        F: Future<Output = Result<Done, Failure>>,
+    {
+        let (mut since, mut claim) = first;
+        let mut round = 0;
+        loop {
+            let lease = match claim {
+                Claim::Claimed(lease) | Claim::Resumed(lease) => lease,
+                Claim::Replayed(answer) => return Ok(Outcome::Replayed(answer)),
+                Claim::InProgress { retry_after } => {
+                    return Ok(Outcome::InProgress { retry_after });
+                }
+                Claim::Mismatched => return Ok(Outcome::Mismatched),
+                Claim::Gone => return Ok(Outcome::Gone),
+                Claim::Parked { attempt } => return Ok(Outcome::Parked { attempt }),
+            };
+            let error = match self.round(&lease, since, work(lease.clone())).await? {
+                Round::Over(outcome) => return Ok(outcome),
+                Round::Again(error) => error,
+            };
+            round += 1;
+            if round == ROUNDS {
+                return Ok(Outcome::Released {
+                    error: error.to_string(),
+                    retry_after: None,
+                });
+            }
+            tracing::info!(key = ?self.key, round, %error, "the database failed under the work; once more");
+            tokio::time::sleep(self.backoff.wait(round)).await;
+            (since, claim) = self.claim().await?;
+        }
+    }
+
+    async fn round(
+        &self,
+        lease: &Lease,
+        since: Instant,
+        work: impl Future<Output = Result<Done, Failure>>,
+    ) -> Result<Round, Error> {
+        let length = self.options.lease_length();
+        let heartbeat = Heartbeat {
+            exec: self.exec,
+            backoff: &self.backoff,
+            lease,
+            length,
+            since,
+        };
+        let ended = tokio::select! {
+            biased;
+            ended = work => ended,
+            () = heartbeat.until_lost() => return Ok(Round::Over(Outcome::LeaseLost)),
+        };
+        self.settle(lease, ended).await
+    }
+
+    /// Ends the key as the work says.
+    async fn settle(&self, lease: &Lease, ended: Result<Done, Failure>) -> Result<Round, Error> {
+        let (written, outcome) = match ended {
+            Ok(Done::Stored(answer)) => return Ok(Round::Over(Outcome::Ran(answer))),
+            Ok(Done::Answer(answer)) => {
+                let complete = || lease.complete(self.exec, &answer);
+                (self.backoff.retry(complete).await, Outcome::Ran(answer))
+            }
+            Err(Failure::Abort(answer)) => {
+                let abort = || lease.abort(self.exec, &answer);
+                (self.backoff.retry(abort).await, Outcome::Aborted(answer))
+            }
+            Err(Failure::Retry { error, retry_after }) => {
+                let written = self.release(lease, &error, retry_after).await;
+                (written, Outcome::Released { error, retry_after })
+            }
+            Err(Failure::Unknown { reason }) => {
+                tracing::warn!(key = ?self.key, attempt = lease.attempt(), %reason, "parked");
+                let park = || lease.park(self.exec, &reason);
+                (
+                    self.backoff.retry(park).await,
+                    Outcome::Parked {
+                        attempt: lease.attempt(),
+                    },
+                )
+            }
+            Err(Failure::Database(error)) => return self.settle_database(lease, error).await,
+        };
+        match written {
+            Ok(()) => Ok(Round::Over(outcome)),
+            Err(error) => self.settle_refusal(error).await,
+        }
+    }
+
+    /// The database failed under the work. What it had done since the last recovery point may or
+    /// may not have been committed; a new attempt finds out.
+    async fn settle_database(&self, lease: &Lease, error: Error) -> Result<Round, Error> {
+        if matches!(error.kind(), Kind::LeaseLost | Kind::AlreadyFinished) {
+            return self.settle_refusal(error).await;
+        }
+        match self.release(lease, &error.to_string(), None).await {
+            Ok(()) if error.is_retryable() => Ok(Round::Again(error)),
+            Ok(()) => Err(error),
+            Err(refusal) => self.settle_refusal(refusal).await,
+        }
+    }
+
+    /// A write with the token was refused, or the database stayed away.
+    async fn settle_refusal(&self, error: Error) -> Result<Round, Error> {
+        match error.kind() {
+            Kind::LeaseLost => Ok(Round::Over(Outcome::LeaseLost)),
+            // This token has finished the key: a commit whose answer was lost.
+            Kind::AlreadyFinished => match self.claim().await?.1 {
+                Claim::Replayed(answer) => Ok(Round::Over(Outcome::Ran(answer))),
+                other => Err(Error::Answer(format!("finished, but {other:?}"))),
+            },
+            _ => {
+                tracing::warn!(key = ?self.key, %error, "the end of the attempt could not be stored");
+                Err(error)
+            }
+        }
+    }
+
+    async fn release(
+        &self,
+        lease: &Lease,
+        error: &str,
+        after: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.backoff
+            .retry(|| lease.release(self.exec, Some(error), after))
+            .await
+    }
+}
+
+impl<E: Autocommit, H: Fn(&Error)> OpenRunner<'_, E, H> {
+    /// [`Runner::run`], but without a key when the database is away: see [`Runner::fail_open`].
+    ///
+    /// # Errors
+    /// As [`Runner::run`], except for a database that is away when the key is claimed.
+    pub async fn run<W, F>(&self, mut work: W) -> Result<Outcome, Error>
+    where
+        W: FnMut(Option<Lease>) -> F,
+        F: Future<Output = Result<Done, Failure>>,
+    {
+        match self.runner.claim().await {
+            Ok(first) => self.runner.go_on(first, |lease| work(Some(lease))).await,
+            Err(error) if error.kind() == Kind::Unavailable => {
+                tracing::warn!(key = ?self.runner.key, %error, "failing open: the work runs without a key");
+                (self.hook)(&error);
+                Ok(Outcome::Unkeyed(work(None).await.map(unstored)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn unstored(done: Done) -> Response {
+    match done {
+        Done::Answer(answer) | Done::Stored(answer) => answer,
+    }
+}

@@ -1,0 +1,14 @@
+// Included, hidden, by every example in the documentation that needs a database: opens the one that
+// PG_ONCE_URL names and hands over a pool and a key that nobody used before.
+fn with_database<F>(example: F)
+where
+    F: AsyncFnOnce(deadpool_postgres::Pool, String) -> Result<(), Box<dyn std::error::Error>>,
+{
+    let url = std::env::var("PG_ONCE_URL")
+        .expect("PG_ONCE_URL names no database with pg_once in it; `make test` starts one");
+    let config = url.parse().expect("PG_ONCE_URL is a connection string");
+    let manager = deadpool_postgres::Manager::new(config, tokio_postgres::NoTls);
+    let pool = deadpool_postgres::Pool::builder(manager).build().expect("a pool");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(example(pool, uuid::Uuid::new_v4().to_string())).expect("the example fails");
+}
