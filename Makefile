@@ -1,0 +1,52 @@
+# Everything a person types. Each target sets up what it needs by itself and says what it does;
+# the work is in tests/scripts/, whose files open with what they own.
+#
+#   PG_CONFIG=/path/to/pg_config   the server of install and package
+#   PG_VERSIONS="15 18"            the server versions of setup and test
+#   ARGS="..."                     further arguments for demo, bench and psql
+
+SCRIPTS := tests/scripts
+export PG_CONFIG PG_VERSIONS QUICK
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-db test-e2e test-client bench install lint package psql psql-stop
+
+help: ## lists what there is
+	@echo "pg_once: retries that converge. make ..."
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+setup: ## gets what is missing: Rust, cargo-pgrx, PostgreSQL servers (all of it under target/ where that is possible)
+	@bash $(SCRIPTS)/setup.sh $(PG_VERSIONS)
+
+demo: ## an order service under fire, naive and with pg_once: a table, and target/demo/report.html
+	@bash $(SCRIPTS)/program.sh demo $(ARGS)
+
+test: ## lints and all tests, on PostgreSQL 15, 18 and what else is here (PG_VERSIONS="15 18")
+	@bash $(SCRIPTS)/test.sh
+
+test-db: ## the in-database tests alone
+	@bash $(SCRIPTS)/test.sh db
+
+test-e2e: ## the end-to-end tests alone: races, crashes, poolers, dump and restore
+	@bash $(SCRIPTS)/test.sh e2e
+
+test-client: ## the client's unit tests, doctests and examples alone
+	@bash $(SCRIPTS)/test.sh unit client
+
+bench: ## pgbench against raw SQL in the same run: a table, and JSON under target/bench/ (QUICK=1: a few minutes)
+	@bash $(SCRIPTS)/program.sh bench $(if $(QUICK),--quick) $(ARGS)
+
+install: ## builds (release) and installs into a server: make install PG_CONFIG=/path/to/pg_config
+	@bash $(SCRIPTS)/install.sh
+
+lint: ## formatting, clippy, shellcheck and rustdoc; any finding fails
+	@bash $(SCRIPTS)/lint.sh
+
+package: ## a tarball of the library, control and SQL files in target/package/ (PG_CONFIG=...)
+	@bash $(SCRIPTS)/package.sh
+
+psql: ## psql in a private cluster that has the extension (its data stay in target/)
+	@bash $(SCRIPTS)/psql.sh $(ARGS)
+
+psql-stop: ## stops that cluster
+	@bash $(SCRIPTS)/psql.sh stop

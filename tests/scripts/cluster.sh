@@ -1,0 +1,76 @@
+# shellcheck shell=bash
+# A named private cluster that shells can start and stop. Sourced after servers.sh. (Programs in
+# Rust use the harness in tests/src instead, which also survives being killed.)
+
+# Paths of unix sockets have at most 107 bytes; ours lie in the cluster's directory if they fit.
+cluster_sockets() {
+    if [ "${#1}" -lt 80 ]; then
+        echo "$1/sockets"
+    else
+        echo "/tmp/pg_once-$(printf %s "$1" | cksum | cut -d' ' -f1)-s"
+    fi
+}
+
+cluster_directory() { echo "$STATE/clusters/$1"; }
+
+cluster_is_running() {
+    [ -d "$1/data" ] && as_server_user "$(dirname "$2")/pg_ctl" status -D "$1/data" >/dev/null 2>&1
+}
+
+free_port() {
+    local port
+    for ((port = 32000 + RANDOM % 700; port < 32760; port++)); do
+        if ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+            echo "$port"
+            return
+        fi
+    done
+    die "no port is free between 32000 and 32760"
+}
+
+# `cluster_start name pg_config [setting ...]` sets CLUSTER_PORT and CLUSTER_SOCKETS. Without a
+# setting of its own the cluster listens on its unix socket only, which only its owner can reach:
+# nobody has a password here.
+cluster_start() {
+    local directory config=$2 bin
+    directory=$(cluster_directory "$1")
+    shift 2
+    bin=$("$config" --bindir)
+    CLUSTER_SOCKETS=$(cluster_sockets "$directory")
+    if cluster_is_running "$directory" "$bin/pg_config"; then
+        CLUSTER_PORT=$(cat "$directory/port")
+        return
+    fi
+    mkdir -p "$directory" "$CLUSTER_SOCKETS"
+    chmod 0700 "$CLUSTER_SOCKETS"
+    if is_root; then chown "$SERVER_USER" "$directory" "$CLUSTER_SOCKETS"; fi
+    if [ ! -s "$directory/data/PG_VERSION" ]; then
+        note "making a cluster in ${directory#"$ROOT"/}"
+        (cd "$directory" && as_server_user "$bin/initdb" --pgdata data --username postgres --auth trust \
+            --encoding UTF8 --locale C.UTF-8 --no-sync >initdb.log 2>&1 </dev/null) ||
+            die "initdb failed" "$(tail -5 "$directory/initdb.log")"
+        printf '%s\n' "listen_addresses = ''" "$@" | as_server_user tee -a "$directory/data/postgresql.conf" >/dev/null
+    fi
+    CLUSTER_PORT=$(free_port)
+    echo "$CLUSTER_PORT" >"$directory/port"
+    (cd "$directory" && as_server_user "$bin/pg_ctl" start --wait --silent -D data -l "$directory/data/server.log" \
+        -o "-p $CLUSTER_PORT -k $CLUSTER_SOCKETS" >/dev/null 2>&1 </dev/null) ||
+        die "the server did not start" "$(tail -5 "$directory/data/server.log")"
+}
+
+# `cluster_stop name pg_config`
+cluster_stop() {
+    local directory
+    directory=$(cluster_directory "$1")
+    if cluster_is_running "$directory" "$("$2" --bindir)/pg_config"; then
+        (cd "$directory" && as_server_user "$("$2" --bindir)/pg_ctl" stop --wait --silent -D data -m fast)
+    fi
+}
+
+# `cluster_remove name pg_config`: stops it and deletes its data.
+cluster_remove() {
+    local directory
+    directory=$(cluster_directory "$1")
+    cluster_stop "$@" || true
+    rm -rf "$directory" "$(cluster_sockets "$directory")"
+}

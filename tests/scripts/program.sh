@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# make demo, make bench: sets up, installs a release build into a private server, and runs one of
+# the programs of tests/ on it: `program.sh demo|bench [arguments of the program]`.
+# shellcheck source=tests/scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+. tests/scripts/toolchain.sh
+. tests/scripts/servers.sh
+. tests/scripts/extension.sh
+
+program=$1
+shift
+say "Setting up (the first time takes minutes, mostly to compile)"
+need_rust
+need_c_toolchain
+need_cargo_pgrx
+need_any_server
+say "Building and installing the extension into the private PostgreSQL $CHOSEN"
+install_extension "$CHOSEN_PG_CONFIG"
+say "Building the programs"
+cargo build --quiet --release --package pg-once --examples
+cargo build --quiet --release --package pg-once-tests --bins
+say "Running the $program"
+export PG_ONCE_PG_CONFIG=$CHOSEN_PG_CONFIG
+mkdir -p "$ROOT/target/$program"
+exec cargo run --quiet --release --package pg-once-tests --bin "$program" -- "$@"

