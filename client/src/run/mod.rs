@@ -168,7 +168,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// # Errors
     /// What the database says when it cannot be reached, refuses the claim, or fails for good. The
     /// request fails closed then: it may be retried and goes on from where it stands.
-    pub async fn run<W, F>(&self, work: W) -> Result<Outcome, Error>
+    pub async fn run<W, F>(self, work: W) -> Result<Outcome, Error>
     where
         W: FnMut(Lease) -> F,
         F: Future<Output = Result<Done, Failure>>,
@@ -325,7 +325,7 @@ impl<E: Autocommit, H: Fn(&Error)> OpenRunner<'_, E, H> {
     ///
     /// # Errors
     /// As [`Runner::run`], except for a database that is away when the key is claimed.
-    pub async fn run<W, F>(&self, mut work: W) -> Result<Outcome, Error>
+    pub async fn run<W, F>(self, mut work: W) -> Result<Outcome, Error>
     where
         W: FnMut(Option<Lease>) -> F,
         F: Future<Output = Result<Done, Failure>>,

@@ -1,0 +1,128 @@
+//! Refusals of a real server, and what the client makes of them.
+
+use std::time::Duration;
+
+use pg_once::{ClaimOptions, Error, Kind, Response, Verdict};
+
+use crate::support::{claimed, connect, fresh_key, pool, take_over};
+
+fn refused<T>(result: Result<T, Error>) -> (String, Kind, bool) {
+    match result {
+        Ok(_) => panic!("this is to be refused"),
+        Err(error) => (
+            error.code().unwrap_or_default().to_owned(),
+            error.kind(),
+            error.is_retryable(),
+        ),
+    }
+}
+
+fn lost<T>(result: Result<T, Error>) {
+    assert_eq!(
+        refused(result),
+        ("ON001".to_owned(), Kind::LeaseLost, false)
+    );
+}
+
+#[tokio::test]
+async fn every_write_of_a_superseded_holder_is_a_lost_lease() {
+    let (pool, key) = (pool(), fresh_key());
+    let old = claimed(&key, &pool).await;
+    old.step(&pool, "charge").await.unwrap();
+    take_over(&key, &ClaimOptions::new()).await;
+
+    lost(old.advance(&pool, "on", None, None).await);
+    lost(old.complete(&pool, &Response::new(200)).await);
+    lost(old.abort(&pool, &Response::new(500)).await);
+    lost(old.release(&pool, None, None).await);
+    lost(old.park(&pool, "?").await);
+    lost(old.extend(&pool, None).await);
+    lost(old.step(&pool, "charge").await);
+    lost(old.step_done(&pool, "charge", None).await);
+    lost(old.rotate(&pool, "charge", 1).await);
+}
+
+#[tokio::test]
+async fn another_answer_after_the_end_is_already_finished() {
+    let (pool, key) = (pool(), fresh_key());
+    let lease = claimed(&key, &pool).await;
+    lease.complete(&pool, &Response::new(200)).await.unwrap();
+    lease.complete(&pool, &Response::new(200)).await.unwrap();
+    let other = lease.complete(&pool, &Response::new(201)).await;
+    assert_eq!(
+        refused(other),
+        ("ON006".to_owned(), Kind::AlreadyFinished, false)
+    );
+}
+
+#[tokio::test]
+async fn a_key_in_use_and_a_key_that_is_not_parked_say_so() {
+    let (pool, key) = (pool(), fresh_key());
+    claimed(&key, &pool).await;
+    let in_use = ("55006".to_owned(), Kind::InUse, false);
+    assert_eq!(refused(key.forget(&pool).await), in_use);
+    assert_eq!(
+        refused(key.resolve(&pool, 1, &Verdict::Retry).await),
+        in_use
+    );
+}
+
+#[tokio::test]
+async fn a_lease_of_no_length_and_one_beyond_all_measure_are_bad_arguments() {
+    let pool = pool();
+    for length in [Duration::ZERO, Duration::MAX] {
+        let (code, kind, retryable) = refused(
+            fresh_key()
+                .claim(&pool, &ClaimOptions::new().lease(length))
+                .await,
+        );
+        assert_eq!((kind, retryable), (Kind::InvalidArgument, false), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn a_claim_where_nothing_may_be_written_is_read_only_and_a_replay_there_is_not() {
+    let (pool, done) = (pool(), fresh_key());
+    claimed(&done, &pool)
+        .await
+        .complete(&pool, &Response::new(200))
+        .await
+        .unwrap();
+
+    let mut client = connect().await;
+    let reader = client
+        .build_transaction()
+        .read_only(true)
+        .start()
+        .await
+        .unwrap();
+    done.claim(&reader, &ClaimOptions::new()).await.unwrap();
+    let refusal = refused(fresh_key().claim(&reader, &ClaimOptions::new()).await);
+    assert_eq!(refusal, ("25006".to_owned(), Kind::ReadOnly, false));
+}
+
+#[tokio::test]
+async fn a_terminated_backend_is_worth_a_retry() {
+    let (victim, other) = (connect().await, connect().await);
+    let pid: i32 = victim
+        .query_one("SELECT pg_backend_pid()", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let terminate = "SELECT pg_terminate_backend($1, 10000)";
+    assert!(
+        other
+            .query_one(terminate, &[&pid])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
+    );
+    let error = fresh_key()
+        .claim(&victim, &ClaimOptions::new())
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.kind(), error.is_retryable()),
+        (Kind::Unavailable, true)
+    );
+}

@@ -1,0 +1,93 @@
+//! Every call runs on whatever the caller has at hand.
+
+use pg_once::{Claim, ClaimOptions, Executor, Json, Response};
+
+use crate::support::{claimed, connect, fresh_key, pool};
+
+/// A key from its claim to its replay, on one executor.
+async fn whole_life<E: Executor>(exec: &E) {
+    let key = fresh_key();
+    let Claim::Claimed(lease) = key
+        .claim(exec, &ClaimOptions::of(&[1]).unwrap())
+        .await
+        .unwrap()
+    else {
+        panic!("a fresh key is claimed")
+    };
+    lease.step(exec, "charge").await.unwrap();
+    lease
+        .step_done(exec, "charge", Some(&Json::from_text("1")))
+        .await
+        .unwrap();
+    lease.advance(exec, "charged", None, None).await.unwrap();
+    lease.complete(exec, &Response::new(201)).await.unwrap();
+    let again = key
+        .claim(exec, &ClaimOptions::of(&[1]).unwrap())
+        .await
+        .unwrap();
+    assert_eq!(again, Claim::Replayed(Response::new(201)));
+}
+
+#[tokio::test]
+async fn on_a_pool_a_connection_and_a_transaction_of_either_driver() {
+    let pool = pool();
+    whole_life(&pool).await;
+    whole_life(&&pool).await;
+
+    let mut pooled = pool.get().await.unwrap();
+    whole_life(&pooled).await;
+    let transaction = pooled.transaction().await.unwrap();
+    whole_life(&transaction).await;
+    transaction.commit().await.unwrap();
+
+    let mut client = connect().await;
+    whole_life(&client).await;
+    let transaction = client.transaction().await.unwrap();
+    whole_life(&transaction).await;
+    transaction.commit().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_in_a_transaction_that_is_rolled_back_never_happened() {
+    let (pool, key) = (pool(), fresh_key());
+    let mut client = pool.get().await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    assert!(matches!(
+        key.claim(&transaction, &ClaimOptions::new()).await.unwrap(),
+        Claim::Claimed(_)
+    ));
+    transaction.rollback().await.unwrap();
+    claimed(&key, &pool).await;
+}
+
+#[tokio::test]
+async fn a_response_of_ten_megabytes_comes_back_byte_for_byte() {
+    let (pool, key) = (pool(), fresh_key());
+    let lease = claimed(&key, &pool).await;
+    let body = format!(
+        " {{\"b\" :  1.0, \"a\": \"{}\"}}\n",
+        "\u{e4}".repeat(5 << 20)
+    );
+    let answer = Response {
+        code: 200,
+        body: Some(Json::from_text(body)),
+        headers: Some(Json::from_text("{ }")),
+    };
+    lease.complete(&pool, &answer).await.unwrap();
+    assert_eq!(
+        key.claim(&pool, &ClaimOptions::new()).await.unwrap(),
+        Claim::Replayed(answer)
+    );
+}
+
+#[tokio::test]
+async fn nothing_is_left_in_the_session() {
+    let client = connect().await;
+    whole_life(&client).await;
+    let left = client
+        .query_one("SELECT count(*) FROM pg_prepared_statements", &[])
+        .await
+        .unwrap();
+    // The statement that asks is itself a prepared one.
+    assert_eq!(left.get::<_, i64>(0), 1);
+}

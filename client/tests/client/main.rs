@@ -1,0 +1,16 @@
+//! The client against a real server: the one that `PG_ONCE_URL` names, as a superuser.
+//!
+//! Trouble is made by what really causes it (a backend that is terminated, a connection cut between
+//! the commit and its answer, a server that stops answering), and time passes for a lease by a
+//! session whose clock is ahead, not by sleeping.
+
+// A test may fail loudly, and its name is its documentation.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod errors;
+mod executors;
+mod fail;
+mod lost_answers;
+mod proxy;
+mod run;
+mod support;

@@ -1,0 +1,335 @@
+//! The run helper: each way in which the work can end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use pg_once::{
+    Claim, ClaimOptions, Done, Failure, Json, KeyStatus, Outcome, Response, Step, Verdict,
+};
+
+use crate::proxy::Proxy;
+use crate::support::{QUICK, claimed, fresh_key, pool, pool_to, take_over};
+
+/// Says whether the future that holds it was dropped.
+struct Dropped(Arc<AtomicBool>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn the_work_runs_once_and_its_answer_is_replayed() {
+    let (pool, key) = (pool(), fresh_key());
+    let runs = AtomicU32::new(0);
+    let request = Json::from_text(r#"{"amount": 100}"#);
+    let run = || {
+        let runner = key.clone().run(&pool).request(request.clone());
+        let runs = &runs;
+        async move {
+            runner
+                .run(|lease| async move {
+                    assert_eq!((lease.attempt(), lease.recovery_point()), (1, "started"));
+                    runs.fetch_add(1, Ordering::SeqCst);
+                    Ok(Response::new(201).with_body("made")?.into())
+                })
+                .await
+                .unwrap()
+        }
+    };
+    assert!(matches!(run().await, Outcome::Ran(answer) if answer.code == 201));
+    assert!(
+        matches!(run().await, Outcome::Replayed(answer) if answer.parse::<String>().unwrap() == "made")
+    );
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+
+    let other = key.run(&pool).request(Json::from_text("7"));
+    assert!(matches!(
+        other.run(|_| async { panic!("not to run") }).await.unwrap(),
+        Outcome::Mismatched
+    ));
+}
+
+#[tokio::test]
+async fn an_answer_stored_in_the_work_s_own_transaction_commits_with_its_rows() {
+    let (pool, key) = (pool(), fresh_key());
+    let answer = Response::new(201);
+    let work = |lease: pg_once::Lease| {
+        let (pool, answer) = (pool.clone(), answer.clone());
+        async move {
+            let mut client = pool.get().await?;
+            let transaction = client.transaction().await?;
+            lease.complete(&transaction, &answer).await?;
+            transaction.commit().await?;
+            Ok(Done::Stored(answer))
+        }
+    };
+    assert!(matches!(
+        key.clone().run(&pool).run(work).await.unwrap(),
+        Outcome::Ran(_)
+    ));
+    assert!(matches!(
+        key.run(&pool).run(work).await.unwrap(),
+        Outcome::Replayed(_)
+    ));
+}
+
+#[tokio::test]
+async fn a_retryable_failure_releases_the_key_and_the_next_run_resumes_it() {
+    let (pool, key) = (pool(), fresh_key());
+    let first = key.clone().run(&pool).run(|lease| {
+        let pool = pool.clone();
+        async move {
+            lease
+                .advance(&pool, "halfway", Some(&Json::from_text("[1]")), None)
+                .await?;
+            Err(Failure::retry("try me later"))
+        }
+    });
+    assert!(
+        matches!(first.await.unwrap(), Outcome::Released { error, .. } if error == "try me later")
+    );
+    let record = key.get(&pool).await.unwrap().unwrap();
+    assert_eq!(
+        (record.status, record.last_error.as_deref()),
+        (KeyStatus::Released, Some("try me later"))
+    );
+
+    let second = key.run(&pool).run(|lease| async move {
+        assert_eq!((lease.attempt(), lease.recovery_point()), (2, "halfway"));
+        assert_eq!(lease.state().map(Json::as_str), Some("[1]"));
+        Ok(Response::new(200).into())
+    });
+    assert!(matches!(second.await.unwrap(), Outcome::Ran(_)));
+}
+
+#[tokio::test]
+async fn a_key_that_is_not_due_is_in_progress() {
+    let (pool, key) = (pool(), fresh_key());
+    let minute = Duration::from_secs(60);
+    let first = key
+        .clone()
+        .run(&pool)
+        .run(|_| async move { Err(Failure::retry_after("later", minute)) });
+    assert!(
+        matches!(first.await.unwrap(), Outcome::Released { retry_after: Some(after), .. } if after == minute)
+    );
+    let second = key.run(&pool).run(|_| async { panic!("not to run") });
+    match second.await.unwrap() {
+        Outcome::InProgress { retry_after } => {
+            assert!(retry_after <= minute && retry_after > minute / 2)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_outcome_parks_the_key_until_the_verdict() {
+    let (pool, key) = (pool(), fresh_key());
+    let first = key
+        .clone()
+        .run(&pool)
+        .run(|_| async { Err(Failure::unknown("the bank is silent")) });
+    assert!(matches!(
+        first.await.unwrap(),
+        Outcome::Parked { attempt: 1 }
+    ));
+    let never = key
+        .clone()
+        .run(&pool)
+        .run(|_| async { panic!("not to run") });
+    assert!(matches!(
+        never.await.unwrap(),
+        Outcome::Parked { attempt: 1 }
+    ));
+
+    key.resolve(&pool, 1, &Verdict::Retry).await.unwrap();
+    let last = key.run(&pool).run(|lease| async move {
+        assert_eq!(lease.attempt(), 2);
+        Ok(Response::new(200).into())
+    });
+    assert!(matches!(last.await.unwrap(), Outcome::Ran(_)));
+}
+
+#[tokio::test]
+async fn a_failure_for_good_is_stored_and_replayed() {
+    let (pool, key) = (pool(), fresh_key());
+    let first = key
+        .clone()
+        .run(&pool)
+        .run(|_| async { Err(Failure::Abort(Response::new(402))) });
+    assert!(matches!(first.await.unwrap(), Outcome::Aborted(answer) if answer.code == 402));
+    let again = key.run(&pool).run(|_| async { panic!("not to run") });
+    assert!(matches!(again.await.unwrap(), Outcome::Replayed(answer) if answer.code == 402));
+}
+
+#[tokio::test]
+async fn a_lease_that_somebody_took_over_stops_the_work() {
+    let (pool, key) = (pool(), fresh_key());
+    let stopped = Arc::new(AtomicBool::new(false));
+    let run = key
+        .clone()
+        .run(&pool)
+        .lease(Duration::from_millis(600))
+        .run(|_| {
+            let (key, dropped) = (key.clone(), Dropped(Arc::clone(&stopped)));
+            async move {
+                let _dropped = dropped;
+                take_over(&key, &ClaimOptions::new()).await;
+                std::future::pending().await
+            }
+        });
+    assert!(matches!(run.await.unwrap(), Outcome::LeaseLost));
+    assert!(stopped.load(Ordering::SeqCst));
+}
+
+#[tokio::test]
+async fn a_work_that_finishes_after_its_lease_was_taken_over_stores_nothing() {
+    let (pool, key) = (pool(), fresh_key());
+    let run = key.clone().run(&pool).run(|_| async {
+        take_over(&key, &ClaimOptions::new()).await;
+        Ok(Response::new(201).into())
+    });
+    assert!(matches!(run.await.unwrap(), Outcome::LeaseLost));
+    let record = key.get(&pool).await.unwrap().unwrap();
+    assert_eq!((record.status, record.attempt), (KeyStatus::Running, 2));
+}
+
+#[tokio::test]
+async fn the_lease_is_kept_alive_for_as_long_as_the_work_runs() {
+    let (pool, key) = (pool(), fresh_key());
+    let lease = Duration::from_millis(500);
+    let run = key.clone().run(&pool).lease(lease).run(|_| {
+        let (pool, key) = (pool.clone(), key.clone());
+        async move {
+            let began = Instant::now();
+            while began.elapsed() < lease * 4 {
+                let other = key.claim(&pool, &ClaimOptions::new()).await?;
+                assert!(matches!(other, Claim::InProgress { .. }), "{other:?}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Ok(Response::new(200).into())
+        }
+    });
+    assert!(matches!(run.await.unwrap(), Outcome::Ran(_)));
+    assert_eq!(key.get(&pool).await.unwrap().unwrap().attempt, 1);
+}
+
+#[tokio::test]
+async fn a_server_that_falls_silent_stops_the_work_when_the_lease_ends() {
+    let proxy = Proxy::start().await;
+    let (pool, key) = (pool_to(proxy.config()), fresh_key());
+    let lease = Duration::from_millis(900);
+    let began = Instant::now();
+    let run = key.run(&pool).lease(lease).backoff(QUICK).run(|_| {
+        proxy.fall_silent();
+        std::future::pending()
+    });
+    assert!(matches!(run.await.unwrap(), Outcome::LeaseLost));
+    assert!(began.elapsed() >= lease / 2);
+}
+
+#[tokio::test]
+async fn a_terminated_backend_makes_the_work_run_again_in_a_new_attempt() {
+    let (pool, key) = (pool(), fresh_key());
+    let run = key.clone().run(&pool).backoff(QUICK).run(|lease| {
+        let pool = pool.clone();
+        async move {
+            let step = lease.step(&pool, "charge").await?;
+            let mut client = pool.get().await?;
+            let transaction = client.transaction().await?;
+            if lease.attempt() == 1 {
+                assert!(matches!(step, Step::First { .. }));
+                transaction
+                    .query("SELECT pg_terminate_backend(pg_backend_pid())", &[])
+                    .await?;
+            }
+            // The new attempt is told that the old one may have called.
+            assert!(matches!(step, Step::Again { attempted: 1, .. }));
+            Ok(Response::new(200).into())
+        }
+    });
+    assert!(matches!(run.await.unwrap(), Outcome::Ran(_)));
+    assert_eq!(key.get(&pool).await.unwrap().unwrap().attempt, 2);
+}
+
+#[tokio::test]
+async fn a_final_error_of_the_database_releases_the_key_and_is_handed_on() {
+    let (pool, key) = (pool(), fresh_key());
+    let runs = AtomicU32::new(0);
+    let run = key.clone().run(&pool).run(|_| {
+        runs.fetch_add(1, Ordering::SeqCst);
+        let pool = pool.clone();
+        async move {
+            pool.get().await?.batch_execute("SELECT 1/0").await?;
+            Ok(Response::new(200).into())
+        }
+    });
+    assert_eq!(run.await.unwrap_err().code(), Some("22012"));
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert_eq!(
+        key.get(&pool).await.unwrap().unwrap().status,
+        KeyStatus::Released
+    );
+}
+
+#[tokio::test]
+async fn a_dropped_run_leaves_a_key_that_others_resume() {
+    let (pool, key) = (pool(), fresh_key());
+    let (begun, begins) = tokio::sync::oneshot::channel();
+    let begun = std::sync::Mutex::new(Some(begun));
+    let run = key.clone().run(&pool).run(|lease| {
+        let (pool, begun) = (pool.clone(), begun.lock().unwrap().take());
+        async move {
+            lease.advance(&pool, "halfway", None, None).await?;
+            let _ = begun.map(|begun| begun.send(()));
+            std::future::pending().await
+        }
+    });
+    tokio::select! { _ = run => panic!("the work has no end"), _ = begins => {} }
+    assert!(matches!(
+        key.claim(&pool, &ClaimOptions::new()).await.unwrap(),
+        Claim::InProgress { .. }
+    ));
+    let next = take_over(&key, &ClaimOptions::new()).await;
+    assert_eq!((next.attempt(), next.recovery_point()), (2, "halfway"));
+}
+
+#[tokio::test]
+async fn ten_runs_of_one_key_at_once_do_the_work_once() {
+    let (pool, key) = (pool(), fresh_key());
+    let runs = Arc::new(AtomicU32::new(0));
+    let all: Vec<_> = (0..10)
+        .map(|_| {
+            let (pool, key, runs) = (pool.clone(), key.clone(), Arc::clone(&runs));
+            tokio::spawn(async move {
+                key.run(&pool)
+                    .run(|_| {
+                        runs.fetch_add(1, Ordering::SeqCst);
+                        async { Ok(Response::new(200).into()) }
+                    })
+                    .await
+                    .unwrap()
+            })
+        })
+        .collect();
+    let mut ran = 0;
+    for one in all {
+        match one.await.unwrap() {
+            Outcome::Ran(_) => ran += 1,
+            Outcome::Replayed(_) | Outcome::InProgress { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((ran, runs.load(Ordering::SeqCst)), (1, 1));
+}
+
+#[tokio::test]
+async fn a_key_that_somebody_holds_is_in_progress() {
+    let (pool, key) = (pool(), fresh_key());
+    claimed(&key, &pool).await;
+    let run = key.run(&pool).run(|_| async { panic!("not to run") });
+    assert!(matches!(run.await.unwrap(), Outcome::InProgress { .. }));
+}
