@@ -1,0 +1,170 @@
+//! A client of the order service: sends, waits, times out, backs off, sends again.
+//!
+//! Invariant: it repeats one request (same key, same bytes) until the answer is final, or until
+//! its deadline, which the proof then counts as stuck. Each attempt is in the journal.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use crate::journal::{Attempt, Journal, Outcome};
+
+/// How long a client waits for one answer.
+pub const PATIENCE: Duration = Duration::from_millis(800);
+/// After this a client stops asking; the order is stuck.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+const BACKOFF_BASE: Duration = Duration::from_millis(50);
+const BACKOFF_CAP: Duration = Duration::from_secs(1);
+
+/// One logical request.
+#[derive(Clone)]
+pub struct Ask {
+    pub key: String,
+    pub client: &'static str,
+    pub amount_cents: i64,
+    pub body: String,
+}
+
+#[derive(Clone)]
+pub struct Clients {
+    http: Client<HttpConnector, Full<Bytes>>,
+    fronts: Arc<[SocketAddr]>,
+    journal: Arc<Journal>,
+}
+
+/// An answer as it came over the wire.
+struct Answer {
+    outcome: Outcome,
+    status: Option<u16>,
+    body: Option<String>,
+    retry_after: Option<Duration>,
+}
+
+impl Answer {
+    fn none(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            status: None,
+            body: None,
+            retry_after: None,
+        }
+    }
+}
+
+impl Clients {
+    pub fn new(fronts: &[SocketAddr], journal: Arc<Journal>) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        Self {
+            http: Client::builder(TokioExecutor::new()).build(connector),
+            fronts: fronts.into(),
+            journal,
+        }
+    }
+
+    /// Asks until the answer is final.
+    pub async fn insist(&self, ask: &Ask, rng: &mut StdRng) -> Outcome {
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        let mut backoff = BACKOFF_BASE;
+        loop {
+            let answer = self.attempt(ask, PATIENCE, Outcome::TimedOut, rng).await;
+            if answer.outcome.is_final() || tokio::time::Instant::now() > deadline {
+                return answer.outcome;
+            }
+            // Full jitter; what the server asks for comes first.
+            let jitter = backoff.mul_f64(rng.random());
+            backoff = (backoff * 2).min(BACKOFF_CAP);
+            tokio::time::sleep(answer.retry_after.unwrap_or_default() + jitter).await;
+        }
+    }
+
+    /// Asks once and hangs up after `patience`.
+    pub async fn hang_up_after(&self, ask: &Ask, patience: Duration, rng: &mut StdRng) -> Outcome {
+        self.attempt(ask, patience, Outcome::GaveUp, rng)
+            .await
+            .outcome
+    }
+
+    async fn attempt(
+        &self,
+        ask: &Ask,
+        patience: Duration,
+        on_timeout: Outcome,
+        rng: &mut StdRng,
+    ) -> Answer {
+        let sent_ms = self.journal.now_ms();
+        // Each attempt may reach another process, as behind a load balancer.
+        let front = self.fronts.get(rng.random_range(0..self.fronts.len()));
+        let answer = match front {
+            Some(front) => match tokio::time::timeout(patience, self.exchange(*front, ask)).await {
+                Ok(Some(answer)) => answer,
+                Ok(None) => Answer::none(Outcome::ConnectionLost),
+                Err(_) => Answer::none(on_timeout),
+            },
+            None => Answer::none(Outcome::ConnectionLost),
+        };
+        self.journal.attempt(Attempt {
+            key: ask.key.clone(),
+            client: ask.client,
+            asked_cents: ask.amount_cents,
+            sent_ms,
+            answered_ms: self.journal.now_ms(),
+            outcome: answer.outcome,
+            status: answer.status,
+            body: answer.body.clone(),
+        });
+        answer
+    }
+
+    /// None: no whole answer came.
+    async fn exchange(&self, front: SocketAddr, ask: &Ask) -> Option<Answer> {
+        let request = Request::post(format!("http://{front}/orders"))
+            .header("content-type", "application/json")
+            .header("idempotency-key", &ask.key)
+            .body(Full::from(ask.body.clone()))
+            .ok()?;
+        let response = self.http.request(request).await.ok()?;
+        let outcome = classify(&response);
+        let status = response.status().as_u16();
+        let retry_after = retry_after(&response);
+        let body = response.into_body().collect().await.ok()?.to_bytes();
+        Some(Answer {
+            outcome,
+            status: Some(status),
+            body: Some(String::from_utf8_lossy(&body).into_owned()),
+            retry_after,
+        })
+    }
+}
+
+fn classify<B>(response: &Response<B>) -> Outcome {
+    let status = response.status();
+    if status.is_success() {
+        return match response.headers().get("idempotent-replayed") {
+            Some(value) if value == "true" => Outcome::Replayed,
+            _ => Outcome::Created,
+        };
+    }
+    match status {
+        StatusCode::CONFLICT if retry_after(response).is_some() => Outcome::InProgress,
+        StatusCode::CONFLICT => Outcome::Parked,
+        StatusCode::UNPROCESSABLE_ENTITY => Outcome::Mismatched,
+        StatusCode::GONE => Outcome::Gone,
+        _ if status.is_server_error() => Outcome::ServerError,
+        _ => Outcome::Refused,
+    }
+}
+
+fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
+    let value = response.headers().get("retry-after")?.to_str().ok()?;
+    value.parse().ok().map(Duration::from_secs_f64)
+}

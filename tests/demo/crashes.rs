@@ -1,0 +1,60 @@
+//! Hands out the recovery points at which service processes are to kill themselves.
+//!
+//! Invariant: a point leaves the list only when a process has died there, so every point is hit
+//! while the load lasts, however the dice fall.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Where a process dies, and at which of its passes there, on average.
+#[derive(Clone, Copy)]
+pub struct Crash {
+    pub point: &'static str,
+    pub one_in: usize,
+}
+
+pub struct Crashes {
+    waiting: Mutex<VecDeque<&'static str>>,
+    lanes: usize,
+    orders_left: AtomicUsize,
+}
+
+impl Crashes {
+    /// Each of `points`, `times` times.
+    pub fn new(points: &[&'static str], times: usize, lanes: usize, orders: usize) -> Self {
+        let waiting = (0..times).flat_map(|_| points.iter().copied()).collect();
+        Self {
+            waiting: Mutex::new(waiting),
+            lanes,
+            orders_left: AtomicUsize::new(orders),
+        }
+    }
+
+    pub fn order_started(&self) {
+        self.orders_left.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// What a new process is armed with: such odds that the list is done before the load is.
+    pub fn next(&self) -> Option<Crash> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let lives = waiting.len();
+        let point = waiting.pop_front()?;
+        // A process passes each point about once for each order that reaches it.
+        let passes = self.orders_left.load(Ordering::Relaxed) / (lives + self.lanes);
+        Some(Crash {
+            point,
+            one_in: (passes * 2 / 3).clamp(2, 100),
+        })
+    }
+
+    /// The process armed with this died of something else.
+    pub fn give_back(&self, point: Option<&'static str>) {
+        if let Some(point) = point {
+            self.waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push_front(point);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Runs the plan: every order's client at its time, all of them at once.
+//!
+//! Invariant: arrivals do not wait for answers (an open loop), so a slow or dead service does not
+//! get less to do, as it would not in life.
+
+use std::sync::Arc;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::client::{Ask, Clients};
+use crate::crashes::Crashes;
+use crate::plan::{Manner, Order};
+use crate::progress::Progress;
+
+/// The whole load, until every client has its final answer or has gone.
+pub async fn run(clients: &Clients, orders: &[Order], crashes: &Arc<Crashes>, progress: &Progress) {
+    let begin = Instant::now();
+    let mut running = JoinSet::new();
+    for order in orders {
+        tokio::time::sleep_until(begin + order.starts).await;
+        crashes.order_started();
+        let (clients, order) = (clients.clone(), order.clone());
+        running.spawn(async move { serve(&clients, &order).await });
+        while running.try_join_next().is_some() {
+            progress.order_done();
+        }
+    }
+    while running.join_next().await.is_some() {
+        progress.order_done();
+    }
+}
+
+/// Somebody comes back for the orders whose clients went away: each is finished then.
+pub async fn finish_abandoned(clients: &Clients, orders: &[Order]) {
+    let mut running = JoinSet::new();
+    for order in orders
+        .iter()
+        .filter(|order| matches!(order.manner, Manner::GivesUp { .. }))
+    {
+        let (clients, order) = (clients.clone(), order.clone());
+        running.spawn(async move {
+            let mut rng = StdRng::seed_from_u64(order.seed ^ 2);
+            clients.insist(&ask(&order, "late"), &mut rng).await;
+        });
+    }
+    while running.join_next().await.is_some() {}
+}
+
+fn ask(order: &Order, client: &'static str) -> Ask {
+    Ask {
+        key: order.key.clone(),
+        client,
+        amount_cents: order.amount_cents,
+        body: order.body(),
+    }
+}
+
+async fn serve(clients: &Clients, order: &Order) {
+    let mut rng = StdRng::seed_from_u64(order.seed);
+    let first = ask(order, "first");
+    match order.manner {
+        Manner::Plain => {
+            clients.insist(&first, &mut rng).await;
+        }
+        Manner::Twice => {
+            let mut other_rng = StdRng::seed_from_u64(order.seed ^ 1);
+            let twin = ask(order, "twin");
+            tokio::join!(
+                clients.insist(&first, &mut rng),
+                clients.insist(&twin, &mut other_rng)
+            );
+        }
+        Manner::OtherBody => {
+            clients.insist(&first, &mut rng).await;
+            let other = Ask {
+                client: "other_body",
+                amount_cents: order.other_amount(),
+                body: order.other_body(),
+                ..first
+            };
+            clients.insist(&other, &mut rng).await;
+        }
+        Manner::GivesUp { after } => {
+            let once = Ask {
+                client: "once",
+                ..first
+            };
+            clients.hang_up_after(&once, after, &mut rng).await;
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The load, written down before it runs: who orders what, when, and how the client misbehaves.
+//!
+//! Invariant: the same seed gives the same plan, so the naive service and pg_once get the same.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+
+/// How the client of an order behaves, beyond timing out and retrying, which all of them do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    Plain,
+    /// Sends the same request twice at once.
+    Twice,
+    /// Uses the key again, later, for another order.
+    OtherBody,
+    /// Hangs up in the middle of its first request and never comes back.
+    GivesUp {
+        after: Duration,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub struct Order {
+    pub key: String,
+    pub customer: String,
+    pub item: &'static str,
+    pub amount_cents: i64,
+    pub starts: Duration,
+    pub manner: Manner,
+    /// Where the randomness of this client's backoff begins.
+    pub seed: u64,
+}
+
+const ITEMS: [&str; 6] = [
+    "tea",
+    "coffee",
+    "bicycle bell",
+    "notebook",
+    "umbrella",
+    "lamp",
+];
+
+impl Order {
+    pub fn body(&self) -> String {
+        self.body_with(self.amount_cents)
+    }
+
+    /// What the same client sends when it uses the key for something else.
+    pub fn other_body(&self) -> String {
+        self.body_with(self.other_amount())
+    }
+
+    pub fn other_amount(&self) -> i64 {
+        self.amount_cents + 1
+    }
+
+    fn body_with(&self, amount_cents: i64) -> String {
+        json!({ "customer": self.customer, "item": self.item, "amount_cents": amount_cents })
+            .to_string()
+    }
+}
+
+/// `count` orders spread over `window`, in the order of their start.
+pub fn plan(count: usize, window: Duration, seed: u64) -> Vec<Order> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut orders: Vec<Order> = (0..count).map(|_| order(&mut rng, window)).collect();
+    orders.sort_by_key(|order| order.starts);
+    orders
+}
+
+fn order(rng: &mut StdRng, window: Duration) -> Order {
+    let item = ITEMS
+        .get(rng.random_range(0..ITEMS.len()))
+        .copied()
+        .unwrap_or("tea");
+    Order {
+        key: uuid::Builder::from_random_bytes(rng.random())
+            .into_uuid()
+            .to_string(),
+        customer: format!("customer-{:03}", rng.random_range(0..400)),
+        item,
+        amount_cents: rng.random_range(150..25_000),
+        starts: window.mul_f64(rng.random()),
+        manner: match rng.random_range(0..100) {
+            0..6 => Manner::Twice,
+            6..10 => Manner::OtherBody,
+            10..13 => Manner::GivesUp {
+                after: Duration::from_micros(rng.random_range(1_000..25_000)),
+            },
+            _ => Manner::Plain,
+        },
+        seed: rng.random(),
+    }
+}

@@ -1,0 +1,99 @@
+//! What the demo can be told, and the names and times that its parts agree on.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+
+/// The scope of the service's keys.
+pub const SCOPE: &str = "orders.create";
+
+/// Runs one load through a hand-written order service and through pg_once, with real trouble
+/// (kill -9, lost answers, duplicates, terminated backends), and counts what went wrong.
+///
+/// Starts its own PostgreSQL (the server of PG_ONCE_PG_CONFIG, where `make install` has put
+/// pg_once), a bank and several service processes; nothing of it is left afterwards. Writes
+/// report.html and results.json. Ends with status 1 unless pg_once made every order exactly once
+/// and the trouble really happened.
+#[derive(Parser, Clone)]
+#[command(name = "demo", version)]
+pub struct Settings {
+    /// Orders in each of the two big runs; the run against a bank without idempotency keys has a
+    /// fifth of it
+    #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u32).range(400..=100_000))]
+    pub orders: u32,
+    /// How long the orders of a big run keep arriving, in seconds
+    #[arg(long, default_value_t = 26, value_parser = clap::value_parser!(u32).range(5..=3600))]
+    pub seconds: u32,
+    /// Seed of the load and of the trouble
+    #[arg(long, default_value_t = 20)]
+    pub seed: u64,
+    /// Service processes
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub services: u16,
+    /// The lease of a request, in milliseconds
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u64).range(500..=60_000))]
+    pub lease_ms: u64,
+    /// Where report.html and results.json go
+    #[arg(long, default_value = "target/demo")]
+    pub out: PathBuf,
+    /// Keep the server running after the report, to look at the tables, until Ctrl-C
+    #[arg(long)]
+    pub keep: bool,
+    /// Run only this one; may be given again
+    #[arg(long, value_parser = ["naive", "pg_once", "pg_once_forgetful_bank"])]
+    pub only: Vec<String>,
+    /// The order service of pg_once (default: examples/order_service beside this program)
+    #[arg(long)]
+    pub service: Option<PathBuf>,
+}
+
+/// The programs that the demo starts.
+pub struct Paths {
+    pub bank: PathBuf,
+    pub naive: PathBuf,
+    pub pg_once: PathBuf,
+}
+
+impl Settings {
+    /// Whether the run of this name is wanted.
+    pub fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|wanted| wanted == name)
+    }
+
+    pub fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
+    }
+
+    /// When a request counts as stuck: one lease, the second that Retry-After rounds up to, and
+    /// the time that the attempt itself and the client's backoff may take.
+    pub fn stuck_after(&self) -> f64 {
+        (self.lease() + Duration::from_millis(3500)).as_secs_f64()
+    }
+
+    /// The programs were built beside this one.
+    pub fn paths(&self) -> Result<Paths> {
+        let own = std::env::current_exe().context("this program's own path")?;
+        let directory = own.parent().context("this program's own directory")?;
+        Ok(Paths {
+            bank: existing(&directory.join("bank"))?,
+            naive: existing(&directory.join("naive_service"))?,
+            pg_once: existing(
+                &self
+                    .service
+                    .clone()
+                    .unwrap_or_else(|| directory.join("examples/order_service")),
+            )?,
+        })
+    }
+}
+
+fn existing(path: &Path) -> Result<PathBuf> {
+    ensure!(
+        path.is_file(),
+        "{} is not built; `make demo` builds everything",
+        path.display()
+    );
+    Ok(path.canonicalize()?)
+}

@@ -1,0 +1,149 @@
+//! Whether the demo may say that it worked.
+//!
+//! Invariant: it says no unless everything that must be zero is zero *and* the trouble really
+//! happened; a demo that could not fail would prove nothing.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::case::Outcome;
+use crate::journal::{self, What};
+
+const KILLS_AT_LEAST: usize = 20;
+
+/// The trouble of one run, counted.
+#[derive(Clone, Debug, Serialize)]
+pub struct Trouble {
+    pub kills: usize,
+    pub kills_by_supervisor: usize,
+    pub kills_at_point: BTreeMap<String, usize>,
+    pub backends_terminated: usize,
+    pub answers_cut: usize,
+    pub bank_answered_late: u64,
+    pub bank_cut: u64,
+    pub bank_saw_key_again: u64,
+    pub attempts: usize,
+    pub retries: usize,
+    pub outcomes: BTreeMap<&'static str, usize>,
+}
+
+impl Trouble {
+    pub fn of(outcome: &Outcome) -> Self {
+        let count = |wanted: fn(&What) -> bool| {
+            outcome
+                .events
+                .iter()
+                .filter(|event| wanted(&event.what))
+                .count()
+        };
+        let mut kills_at_point: BTreeMap<String, usize> = outcome
+            .case
+            .points()
+            .iter()
+            .map(|point| ((*point).to_owned(), 0))
+            .collect();
+        for event in &outcome.events {
+            if let What::CrashedAt { point, .. } = &event.what {
+                *kills_at_point.entry(point.clone()).or_default() += 1;
+            }
+        }
+        let mut outcomes = BTreeMap::new();
+        for attempt in &outcome.attempts {
+            *outcomes.entry(attempt.outcome.name()).or_default() += 1;
+        }
+        Self {
+            kills: count(What::is_kill),
+            kills_by_supervisor: count(|what| matches!(what, What::Killed { .. })),
+            kills_at_point,
+            backends_terminated: count(|what| matches!(what, What::BackendTerminated)),
+            answers_cut: count(|what| matches!(what, What::AnswerCut { .. })),
+            bank_answered_late: outcome.bank.slow,
+            bank_cut: outcome.bank.cut,
+            bank_saw_key_again: outcome.bank.repeated,
+            attempts: outcome.attempts.len(),
+            retries: outcome
+                .attempts
+                .iter()
+                .filter(|attempt| !attempt.outcome.is_final())
+                .count(),
+            outcomes,
+        }
+    }
+
+    fn saw(&self, outcome: journal::Outcome) -> usize {
+        self.outcomes
+            .get(outcome.name())
+            .copied()
+            .unwrap_or_default()
+    }
+}
+
+/// Everything that is wrong with a run of pg_once; empty is a pass.
+pub fn faults(outcome: &Outcome) -> Vec<String> {
+    let title = outcome.case.title;
+    let mut faults = Vec::new();
+    for event in &outcome.events {
+        if let What::Died { lane, last_words } = &event.what {
+            faults.push(format!(
+                "{title}: service {} ended without being killed: {last_words}",
+                lane + 1
+            ));
+        }
+    }
+    if !outcome.case.keyed {
+        return faults;
+    }
+    for proven in outcome
+        .proven
+        .iter()
+        .filter(|proven| !proven.is_right(outcome.case.orders))
+    {
+        faults.push(format!("{title}: {} = {}", proven.name, proven.value));
+    }
+    let trouble = Trouble::of(outcome);
+    for (point, kills) in &trouble.kills_at_point {
+        if *kills == 0 {
+            faults.push(format!("{title}: no process died at {point}"));
+        }
+    }
+    let happened = [
+        (
+            "a mismatch (422)",
+            trouble.saw(journal::Outcome::Mismatched),
+        ),
+        (
+            "an answer \"in progress\" (409)",
+            trouble.saw(journal::Outcome::InProgress),
+        ),
+        ("a replay", trouble.saw(journal::Outcome::Replayed)),
+        ("an answer cut on its way", trouble.answers_cut),
+        ("a terminated backend", trouble.backends_terminated),
+        (
+            "an answer that the bank cut",
+            usize::try_from(trouble.bank_cut).unwrap_or_default(),
+        ),
+    ];
+    for (what, times) in happened {
+        if times == 0 {
+            faults.push(format!(
+                "{title}: the trouble did not happen: not once {what}"
+            ));
+        }
+    }
+    let refused = trouble.saw(journal::Outcome::Refused);
+    if refused > 0 {
+        faults.push(format!(
+            "{title}: {refused} requests were refused with a status that nobody expects"
+        ));
+    }
+    faults
+}
+
+/// The kills of the runs of pg_once together.
+pub fn too_few_kills(outcomes: &[Outcome]) -> Option<String> {
+    let keyed = outcomes.iter().filter(|outcome| outcome.case.keyed);
+    let kills = keyed.map(|outcome| Trouble::of(outcome).kills).max()?;
+    (kills < KILLS_AT_LEAST)
+        .then(|| format!("only {kills} kills in the run of pg_once, {KILLS_AT_LEAST} are wanted"))
+}
