@@ -62,7 +62,7 @@ impl Error {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// use pg_once::{ClaimOptions, Kind, Scope};
     ///
     /// let nameless = Scope::new("payments.create").key("");
@@ -71,7 +71,7 @@ impl Error {
     ///     assert_eq!(error.kind(), Kind::InvalidArgument);
     ///     assert!(!error.is_retryable());
     /// }
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn code(&self) -> Option<&str> {

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-//! # with_database(async |pool, idempotency_key| {
+//! # fn main() { with_database(async |pool, idempotency_key| {
 //! use pg_once::{Done, Json, Outcome, Response, Scope};
 //!
 //! let order = serde_json::json!({"item": "book", "amount_cents": 1200});
@@ -28,7 +28,7 @@
 //!     })
 //!     .await?;
 //! assert!(matches!(outcome, Outcome::Ran(answer) if answer.code == 201));
-//! # Ok(()) });
+//! # Ok(()) }) }
 //! ```
 
 #![forbid(unsafe_code)]

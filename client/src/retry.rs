@@ -59,13 +59,13 @@ impl Backoff {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// use pg_once::{Backoff, Scope};
     ///
     /// let key = Scope::new("payments.create").key(&idempotency_key);
     /// let derived = Backoff::default().retry(|| key.derive(&pool, "charge")).await?;
     /// assert!(derived.len() <= 255);
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

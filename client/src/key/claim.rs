@@ -124,7 +124,7 @@ impl Key {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// use pg_once::{Claim, ClaimOptions, Response, Scope};
     ///
     /// let key = Scope::new("payments.create").key(&idempotency_key);
@@ -142,7 +142,7 @@ impl Key {
     /// }
     /// let again = key.claim(&pool, &ClaimOptions::of(&request)?).await?;
     /// assert!(matches!(again, Claim::Replayed(answer) if answer.code == 201));
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -170,7 +170,7 @@ impl Key {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// use pg_once::{Claim, ClaimOptions, Scope};
     ///
     /// let key = Scope::new("uploads.create").key(&idempotency_key);
@@ -179,7 +179,7 @@ impl Key {
     /// assert!(matches!(first, Claim::Claimed(_)));
     /// let other = key.claim_hashed(&pool, &[8; 32], &ClaimOptions::new()).await?;
     /// assert_eq!(other, Claim::Mismatched);
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

@@ -83,7 +83,7 @@ impl Lease {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// # use pg_once::{Claim, ClaimOptions, Scope};
     /// # let key = Scope::new("payments.create").key(&idempotency_key);
     /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
@@ -100,7 +100,7 @@ impl Lease {
     /// let Claim::Resumed(next) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
     /// assert_eq!(next.recovery_point(), "charged");
     /// assert_eq!(next.state(), Some(&state));
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -126,7 +126,7 @@ impl Lease {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// # use pg_once::{Claim, ClaimOptions, Scope};
     /// # let key = Scope::new("payments.create").key(&idempotency_key);
     /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
@@ -141,7 +141,7 @@ impl Lease {
     ///
     /// // The answer of the commit was lost? The same call again changes nothing.
     /// lease.complete(&pool, &answer).await?;
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -154,14 +154,14 @@ impl Lease {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// # use pg_once::{Claim, ClaimOptions, Scope};
     /// # let key = Scope::new("payments.create").key(&idempotency_key);
     /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
     /// use pg_once::Response;
     ///
     /// lease.abort(&pool, &Response::new(402).with_body("card refused")?).await?;
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -175,7 +175,7 @@ impl Lease {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// # use pg_once::{Claim, ClaimOptions, Scope};
     /// # let key = Scope::new("payments.create").key(&idempotency_key);
     /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
@@ -184,7 +184,7 @@ impl Lease {
     /// lease.release(&pool, Some("bank says 503"), Some(Duration::from_secs(30))).await?;
     /// let early = key.claim(&pool, &ClaimOptions::new()).await?;
     /// assert!(matches!(early, Claim::InProgress { retry_after } if retry_after.as_secs() < 31));
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -209,13 +209,13 @@ impl Lease {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// # use pg_once::{Claim, ClaimOptions, Scope};
     /// # let key = Scope::new("payments.create").key(&idempotency_key);
     /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
     /// lease.park(&pool, "the bank did not answer and does not dedupe").await?;
     /// assert_eq!(key.claim(&pool, &ClaimOptions::new()).await?, Claim::Parked { attempt: 1 });
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -231,7 +231,7 @@ impl Lease {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// # use pg_once::{Claim, ClaimOptions, Scope};
     /// # let key = Scope::new("payments.create").key(&idempotency_key);
     /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
@@ -239,7 +239,7 @@ impl Lease {
     ///
     /// let left = lease.extend(&pool, Some(Duration::from_secs(300))).await?;
     /// assert!(left > Duration::from_secs(290));
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

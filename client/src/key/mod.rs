@@ -69,14 +69,14 @@ impl Key {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// use pg_once::Scope;
     ///
     /// let key = Scope::new("payments.create").key(&idempotency_key);
     /// let charge = key.derive(&pool, "charge").await?;
     /// assert_eq!(charge, key.derive(&pool, "charge").await?);
     /// assert_ne!(charge, key.derive(&pool, "notify").await?);
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -95,12 +95,12 @@ impl Key {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// use pg_once::Scope;
     ///
     /// let key = Scope::new("payments.create").key(&idempotency_key);
     /// assert!(!key.forget(&pool).await?);
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

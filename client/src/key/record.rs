@@ -77,7 +77,7 @@ impl Key {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// use pg_once::{ClaimOptions, KeyStatus, Scope};
     ///
     /// let key = Scope::new("payments.create").key(&idempotency_key);
@@ -85,7 +85,7 @@ impl Key {
     /// key.claim(&pool, &ClaimOptions::new()).await?;
     /// let record = key.get(&pool).await?;
     /// assert_eq!(record.map(|record| record.status), Some(KeyStatus::Running));
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Key {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// # use pg_once::{Claim, ClaimOptions, Response, Scope};
     /// # let key = Scope::new("payments.create").key(&idempotency_key);
     /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
@@ -117,7 +117,7 @@ impl Key {
     /// let answer = Response::new(201).with_body("paid")?;
     /// key.resolve(&pool, 1, &Verdict::Complete(answer.clone())).await?;
     /// assert_eq!(key.claim(&pool, &ClaimOptions::new()).await?, Claim::Replayed(answer));
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

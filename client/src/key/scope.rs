@@ -160,7 +160,7 @@ impl Scope {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// use pg_once::{OnExpiry, Scope, ScopeOptions};
     /// use std::time::Duration;
     ///
@@ -172,7 +172,7 @@ impl Scope {
     /// scope.set(&pool, &options).await?;
     /// let now: serde_json::Value = scope.get(&pool).await?.parse()?;
     /// assert_eq!(now["on_expiry"], "park");
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -190,11 +190,11 @@ impl Scope {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// let options: serde_json::Value =
     ///     pg_once::Scope::new("doc.never-set").get(&pool).await?.parse()?;
     /// assert_eq!(options["max_attempts"], 25);
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -210,7 +210,7 @@ impl Scope {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// use pg_once::{Claim, ClaimOptions, Response, Scope};
     ///
     /// let scope = Scope::new(&format!("doc.{idempotency_key}"));
@@ -222,7 +222,7 @@ impl Scope {
     ///     assert_eq!(abandoned.lease.key().as_str(), "k-1");
     ///     abandoned.lease.complete(&pool, &Response::new(200)).await?;
     /// }
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

@@ -56,7 +56,7 @@ impl Lease {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// # use pg_once::{Claim, ClaimOptions, Scope};
     /// # let key = Scope::new("payments.create").key(&idempotency_key);
     /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
@@ -75,7 +75,7 @@ impl Lease {
     /// };
     /// lease.step_done(&pool, "charge", result.as_ref()).await?;
     /// assert_eq!(lease.step(&pool, "charge").await?, Step::Done(result));
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl Lease {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// # use pg_once::{Claim, ClaimOptions, Scope};
     /// # let key = Scope::new("payments.create").key(&idempotency_key);
     /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
@@ -110,7 +110,7 @@ impl Lease {
     /// lease.step(&pool, "charge").await?;
     /// let charge = Json::of("ch_1")?;
     /// assert!(lease.step_done(&pool, "charge", Some(&charge)).await?.recorded);
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl Lease {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// # use pg_once::{Claim, ClaimOptions, Scope};
     /// # let key = Scope::new("payments.create").key(&idempotency_key);
     /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
@@ -144,7 +144,7 @@ impl Lease {
     /// assert_eq!(lease.rotate(&pool, "charge", 1).await?, 2);
     /// assert_eq!(lease.rotate(&pool, "charge", 1).await?, 2);
     /// assert_ne!(key.derive(&pool, "charge").await?, before);
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

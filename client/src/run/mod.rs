@@ -103,7 +103,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// use pg_once::{Outcome, Response, Scope};
     /// use std::sync::atomic::{AtomicU64, Ordering};
     ///
@@ -120,7 +120,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     ///     .await?;
     /// assert!(matches!(outcome, Outcome::Ran(_)));
     /// assert_eq!(UNKEYED.load(Ordering::Relaxed), 0);
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     pub fn fail_open<H: Fn(&Error)>(self, hook: H) -> OpenRunner<'e, E, H> {
         OpenRunner { runner: self, hook }
@@ -144,7 +144,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # with_database(async |pool, idempotency_key| {
+    /// # fn main() { with_database(async |pool, idempotency_key| {
     /// use pg_once::{Json, Outcome, Response, Scope};
     ///
     /// let payments = Scope::new("payments.create");
@@ -162,7 +162,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     ///         other => panic!("{other:?}"),
     ///     }
     /// }
-    /// # Ok(()) });
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

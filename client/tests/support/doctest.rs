@@ -10,5 +10,6 @@ where
     let manager = deadpool_postgres::Manager::new(config, tokio_postgres::NoTls);
     let pool = deadpool_postgres::Pool::builder(manager).build().expect("a pool");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(example(pool, uuid::Uuid::new_v4().to_string())).expect("the example fails");
+    let key = uuid::Uuid::new_v4().to_string();
+    runtime.block_on(example(pool, key)).expect("the example fails");
 }
