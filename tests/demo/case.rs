@@ -69,6 +69,8 @@ pub struct Outcome {
     pub attempts: Vec<Attempt>,
     pub events: Vec<Event>,
     pub bank: BankTrouble,
+    /// What a request without a key was told.
+    pub status_without_key: Option<u16>,
     /// When money was taken for an order that was paid for already, in milliseconds.
     pub double_charges: Vec<f64>,
     pub seconds: f64,
@@ -108,6 +110,11 @@ impl Case {
         let fronts: Vec<_> = proxies.iter().map(|proxy| proxy.front).collect();
         let clients = Clients::new(&fronts, Arc::clone(&journal));
 
+        let status_without_key = match orders.first() {
+            Some(order) => clients.without_key(&order.body()).await,
+            None => None,
+        };
+
         let began = journal.now_ms();
         let progress = Progress::new(self.title, self.orders, Arc::clone(&journal));
         let rng = StdRng::seed_from_u64(settings.seed);
@@ -141,6 +148,7 @@ impl Case {
             attempts,
             events,
             bank: trouble,
+            status_without_key,
             double_charges,
             seconds,
         })

@@ -94,6 +94,16 @@ impl Clients {
             .outcome
     }
 
+    /// The status of a request that names no key; None if there was no answer.
+    pub async fn without_key(&self, body: &str) -> Option<u16> {
+        let request = Request::post(format!("http://{}/orders", self.fronts.first()?))
+            .header("content-type", "application/json")
+            .body(Full::from(body.to_owned()))
+            .ok()?;
+        let answer = tokio::time::timeout(PATIENCE, self.http.request(request)).await;
+        answer.ok()?.ok().map(|answer| answer.status().as_u16())
+    }
+
     async fn attempt(
         &self,
         ask: &Ask,

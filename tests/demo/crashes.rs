@@ -58,3 +58,29 @@ impl Crashes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_comes_back_when_the_process_died_of_something_else() {
+        let crashes = Crashes::new(&["a", "b"], 1, 2, 100);
+        let first = crashes.next().map(|crash| crash.point);
+        crashes.give_back(first);
+        let mut handed: Vec<_> = std::iter::from_fn(|| crashes.next())
+            .map(|crash| crash.point)
+            .collect();
+        handed.sort_unstable();
+        assert_eq!(handed, ["a", "b"]);
+    }
+
+    #[test]
+    fn the_odds_rise_towards_the_end_of_the_load() {
+        let crashes = Crashes::new(&["a", "b"], 1, 2, 60);
+        let early = crashes.next().map(|crash| crash.one_in);
+        (0..55).for_each(|_| crashes.order_started());
+        let late = crashes.next().map(|crash| crash.one_in);
+        assert!(late < early);
+    }
+}

@@ -95,3 +95,30 @@ fn order(rng: &mut StdRng, window: Duration) -> Order {
         seed: rng.random(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_plan_and_another_seed_another() {
+        let keys = |seed| {
+            plan(50, Duration::from_secs(1), seed)
+                .into_iter()
+                .map(|order| order.key)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(keys(1), keys(1));
+        assert_ne!(keys(1), keys(2));
+    }
+
+    #[test]
+    fn a_plan_of_the_smallest_size_has_every_manner() {
+        let orders = plan(80, Duration::from_secs(1), 20);
+        let has = |wanted: fn(&Manner) -> bool| orders.iter().any(|order| wanted(&order.manner));
+        assert!(has(|manner| *manner == Manner::Plain));
+        assert!(has(|manner| *manner == Manner::Twice));
+        assert!(has(|manner| *manner == Manner::OtherBody));
+        assert!(has(|manner| matches!(manner, Manner::GivesUp { .. })));
+    }
+}

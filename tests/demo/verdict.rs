@@ -131,6 +131,12 @@ pub fn faults(outcome: &Outcome) -> Vec<String> {
             ));
         }
     }
+    if outcome.status_without_key != Some(400) {
+        faults.push(format!(
+            "{title}: a request without a key was told {:?}",
+            outcome.status_without_key
+        ));
+    }
     let refused = trouble.saw(journal::Outcome::Refused);
     if refused > 0 {
         faults.push(format!(
@@ -146,4 +152,78 @@ pub fn too_few_kills(outcomes: &[Outcome]) -> Option<String> {
     let kills = keyed.map(|outcome| Trouble::of(outcome).kills).max()?;
     (kills < KILLS_AT_LEAST)
         .then(|| format!("only {kills} kills in the run of pg_once, {KILLS_AT_LEAST} are wanted"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::bank_process::BankTrouble;
+    use crate::case::Case;
+    use crate::proof::{Proven, Want};
+
+    fn quiet_run(double_charges: f64) -> Outcome {
+        let case = Case {
+            name: "pg_once",
+            title: "pg_once",
+            keyed: true,
+            bank_dedupes: true,
+            orders: 3,
+            window: Duration::from_secs(1),
+            rounds: 1,
+        };
+        let proven = vec![Proven {
+            name: "double charges",
+            want: Want::Zero,
+            unit: "",
+            sql: String::new(),
+            value: double_charges,
+        }];
+        Outcome {
+            case,
+            proven,
+            attempts: Vec::new(),
+            events: Vec::new(),
+            bank: BankTrouble {
+                slow: 0,
+                cut: 0,
+                repeated: 0,
+            },
+            status_without_key: Some(400),
+            double_charges: Vec::new(),
+            seconds: 1.0,
+        }
+    }
+
+    #[test]
+    fn a_run_without_trouble_fails_although_nothing_went_wrong() {
+        let faults = faults(&quiet_run(0.0));
+        assert!(
+            faults
+                .iter()
+                .any(|fault| fault.contains("no process died at after_charge")),
+            "{faults:?}"
+        );
+        assert!(
+            faults
+                .iter()
+                .any(|fault| fault.contains("not once a replay")),
+            "{faults:?}"
+        );
+        assert!(
+            !faults.iter().any(|fault| fault.contains("double charges")),
+            "{faults:?}"
+        );
+        assert!(too_few_kills(&[quiet_run(0.0)]).is_some());
+    }
+
+    #[test]
+    fn one_double_charge_fails_the_demo() {
+        let faults = faults(&quiet_run(1.0));
+        assert!(
+            faults.contains(&"pg_once: double charges = 1".to_owned()),
+            "{faults:?}"
+        );
+    }
 }

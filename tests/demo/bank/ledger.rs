@@ -221,3 +221,71 @@ fn micros_now() -> u64 {
         .unwrap_or_default();
     u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        reason = "a test fails by panicking"
+    )]
+    use super::*;
+
+    fn request(amount_cents: i64) -> ChargeRequest {
+        ChargeRequest {
+            amount_cents,
+            customer: "ann".into(),
+            reference: "order 1".into(),
+        }
+    }
+
+    fn place(name: &str) -> std::path::PathBuf {
+        let path =
+            std::env::temp_dir().join(format!("pg_once_ledger_{name}_{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        path
+    }
+
+    #[tokio::test]
+    async fn the_same_key_is_charged_once_also_after_a_restart() {
+        let path = place("dedupe");
+        let key = Some("k".to_owned());
+        let first = Ledger::open(&path, true).unwrap();
+        let Posted::New(charge) = first.charge(request(5), key.clone()).await.unwrap() else {
+            panic!("not new")
+        };
+        let second = Ledger::open(&path, true).unwrap();
+        let Posted::Again(again) = second.charge(request(5), key.clone()).await.unwrap() else {
+            panic!("not again")
+        };
+        assert_eq!(again.charge_id, charge.charge_id);
+        assert!(matches!(
+            second.charge(request(6), key).await.unwrap(),
+            Posted::OtherRequest
+        ));
+        assert_eq!(second.list(None).await.unwrap().len(), 1);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_bank_that_does_not_dedupe_charges_every_time() {
+        let path = place("forgetful");
+        let ledger = Ledger::open(&path, false).unwrap();
+        for _ in 0..2 {
+            assert!(matches!(
+                ledger.charge(request(5), Some("k".into())).await.unwrap(),
+                Posted::New(_)
+            ));
+        }
+        assert_eq!(ledger.list(Some("order 1".into())).await.unwrap().len(), 2);
+        assert!(
+            ledger
+                .list(Some("order 2".into()))
+                .await
+                .unwrap()
+                .is_empty()
+        );
+        std::fs::remove_file(path).unwrap();
+    }
+}
