@@ -1,11 +1,15 @@
 //! The results on a terminal: the table side by side, the trouble, and the queries.
 
+use std::io::IsTerminal;
+
 use crate::case::Outcome;
 use crate::proof::{Proven, Want};
 use crate::verdict::Trouble;
 
 const NAME_WIDTH: usize = 36;
 const COLUMN_WIDTH: usize = 24;
+/// What stands behind a number that must not be so.
+const WRONG: &str = " !";
 
 /// `1234.5` as people write it.
 pub fn number(value: f64, unit: &str) -> String {
@@ -26,17 +30,18 @@ pub fn number(value: f64, unit: &str) -> String {
 
 /// The value of this question in this run, marked if it is wrong.
 fn cell(outcome: &Outcome, name: &str) -> String {
-    match outcome.proven.iter().find(|proven| proven.name == name) {
-        None => "-".to_owned(),
-        Some(proven) => {
+    let found = outcome.proven.iter().find(|proven| proven.name == name);
+    found.map_or_else(
+        || "-".to_owned(),
+        |proven| {
             let mark = if proven.is_right(outcome.case.orders) {
                 ""
             } else {
-                " !"
+                WRONG
             };
             format!("{}{mark}", number(proven.value, proven.unit))
-        }
-    }
+        },
+    )
 }
 
 /// Every question that any run was asked, in their order.
@@ -50,50 +55,48 @@ pub fn all_questions(outcomes: &[Outcome]) -> Vec<&Proven> {
     all
 }
 
+/// The table side by side: the answers first, then the trouble.
 pub fn print(outcomes: &[Outcome]) {
+    let rule = format!(
+        "  {}",
+        "-".repeat(NAME_WIDTH + COLUMN_WIDTH * outcomes.len())
+    );
     println!();
-    let line = |name: &str, cells: Vec<String>| {
-        print!("  {name:<NAME_WIDTH$}");
-        for cell in cells {
-            print!("{cell:>COLUMN_WIDTH$}");
-        }
-        println!();
-    };
-    let rule = || {
-        println!(
-            "  {}",
-            "-".repeat(NAME_WIDTH + COLUMN_WIDTH * outcomes.len())
-        )
-    };
     line(
         "",
-        outcomes
-            .iter()
-            .map(|outcome| outcome.case.title.to_owned())
-            .collect(),
+        outcomes.iter().map(|outcome| outcome.case.title.to_owned()),
     );
-    rule();
+    println!("{rule}");
     for question in all_questions(outcomes) {
         line(
             question.name,
-            outcomes
-                .iter()
-                .map(|outcome| cell(outcome, question.name))
-                .collect(),
+            outcomes.iter().map(|outcome| cell(outcome, question.name)),
         );
     }
-    rule();
+    println!("{rule}");
     let troubles: Vec<Trouble> = outcomes.iter().map(Trouble::of).collect();
     for (name, count) in trouble_rows() {
         line(
             name,
-            troubles
-                .iter()
-                .map(|trouble| number(count(trouble), ""))
-                .collect(),
+            troubles.iter().map(|trouble| number(count(trouble), "")),
         );
     }
-    rule();
+    println!("{rule}");
+}
+
+fn line(name: &str, cells: impl Iterator<Item = String>) {
+    let colours = std::io::stdout().is_terminal();
+    print!("  {name:<NAME_WIDTH$}");
+    for cell in cells {
+        // Padded before it is coloured: the escape sequences would count as letters.
+        let padded = format!("{cell:>COLUMN_WIDTH$}");
+        if colours && cell.ends_with(WRONG) {
+            print!("\x1b[1;31m{padded}\x1b[0m");
+        } else {
+            print!("{padded}");
+        }
+    }
+    println!();
 }
 
 type Count = fn(&Trouble) -> f64;
