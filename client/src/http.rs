@@ -35,12 +35,14 @@ const SOON: Duration = Duration::from_secs(1);
 pub struct Answer {
     /// The status code.
     pub status: u16,
-    /// Headers beside those that the stored answer has itself.
+    /// Headers of the protocol, beside the stored ones.
     pub headers: Vec<(&'static str, String)>,
     /// What the answer is, for a problem document; `None` where the work gave the answer.
     pub problem: Option<&'static str>,
     /// The body that the work gave.
     pub body: Option<Json>,
+    /// The headers that the work stored with it, in the work's own form.
+    pub stored_headers: Option<Json>,
 }
 
 impl Answer {
@@ -65,7 +67,7 @@ impl Answer {
             Outcome::Unkeyed(Err(Failure::Unknown { .. })) => {
                 Self::problem(500, "it is not known whether the request was carried out")
             }
-            Outcome::Unkeyed(Err(Failure::Database(error))) => Self::of_error(error),
+            Outcome::Unkeyed(Err(Failure::Error(error))) => Self::of_error(error),
         }
     }
 
@@ -113,6 +115,7 @@ impl Answer {
             headers: Vec::new(),
             problem: None,
             body: answer.body.clone(),
+            stored_headers: answer.headers.clone(),
         }
     }
 
@@ -148,6 +151,7 @@ impl Answer {
             headers: Vec::new(),
             problem: Some(problem),
             body: None,
+            stored_headers: None,
         }
     }
 

@@ -12,13 +12,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
+use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::routing::{get, post};
-use axum::{Json as JsonBody, Router};
 use clap::{ArgAction, Parser};
 use deadpool_postgres::{Manager, Pool};
 use pg_once::http::{Answer, IDEMPOTENCY_KEY, key_of_header};
@@ -122,18 +122,19 @@ async fn main() -> anyhow::Result<()> {
 async fn create_order(
     State(service): State<Service>,
     headers: HeaderMap,
-    JsonBody(order): JsonBody<Order>,
+    body: String,
 ) -> Result<Response, StatusCode> {
-    let header = headers
-        .get(IDEMPOTENCY_KEY)
-        .map(|value| value.to_str().unwrap_or_default());
-    let key = match key_of_header(header) {
+    let header = headers.get(IDEMPOTENCY_KEY);
+    let key = match key_of_header(header.map(|value| value.to_str().unwrap_or_default())) {
         Ok(key) => key,
         Err(answer) => return response(answer),
     };
+    // The body as it came is the request that the key stands for; the order is what is read of it.
+    let request = Json::from_text(body);
+    let order: Order = request.parse().map_err(|_| StatusCode::BAD_REQUEST)?;
     // A task of its own: a client that hangs up must not stop an order half-way. What it would
     // leave behind is right, but the retry would have to wait for the lease to run out.
-    let run = tokio::spawn(async move { service.run(&key, order).await });
+    let run = tokio::spawn(async move { service.run(&key, request, order).await });
     let answer = match run.await {
         Ok(Ok(outcome)) => Answer::of(&outcome),
         Ok(Err(error)) => {
@@ -146,11 +147,11 @@ async fn create_order(
 }
 
 impl Service {
-    async fn run(self, key: &str, order: Order) -> Result<Outcome, Error> {
+    async fn run(self, key: &str, request: Json, order: Order) -> Result<Outcome, Error> {
         self.scope
             .key(key)
             .run(&self.shop.pool)
-            .request(Json::of(&order)?)
+            .request(request)
             .lease(self.lease)
             .run(|lease| self.shop.clone().make(lease, order.clone()))
             .await

@@ -25,7 +25,7 @@ const INSERT: &str = "INSERT INTO orders (order_id, idempotency_key, customer, i
     VALUES ($1, $2, $3, $4, $5, $6)";
 
 /// What a client asks for.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct Order {
     pub customer: String,
     pub item: String,

@@ -271,7 +271,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
                     },
                 )
             }
-            Err(Failure::Database(error)) => return self.settle_database(lease, error).await,
+            Err(Failure::Error(error)) => return self.settle_error(lease, error).await,
         };
         match written {
             Ok(()) => Ok(Round::Over(outcome)),
@@ -279,9 +279,9 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         }
     }
 
-    /// The database failed under the work. What it had done since the last recovery point may or
+    /// A call failed under the work. What it had done since the last recovery point may or
     /// may not have been committed; a new attempt finds out.
-    async fn settle_database(&self, lease: &Lease, error: Error) -> Result<Round, Error> {
+    async fn settle_error(&self, lease: &Lease, error: Error) -> Result<Round, Error> {
         if matches!(error.kind(), Kind::LeaseLost | Kind::AlreadyFinished) {
             return self.settle_refusal(error).await;
         }

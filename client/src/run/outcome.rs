@@ -39,9 +39,10 @@ pub enum Failure {
     },
     /// It failed for good: this answer is stored and replayed.
     Abort(Response),
-    /// A call to the database failed. After a lost race or a lost connection the key is released
-    /// and the work runs again in a new attempt; a lost lease ends it.
-    Database(Error),
+    /// A call failed, mostly one to the database; this is what `?` makes of it. After a lost race or
+    /// a lost connection the key is released and the work runs again in a new attempt; a lost lease
+    /// ends it; any other error releases the key and is handed on.
+    Error(Error),
 }
 
 impl Failure {
@@ -71,19 +72,19 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Database(error)
+        Self::Error(error)
     }
 }
 
 impl From<tokio_postgres::Error> for Failure {
     fn from(error: tokio_postgres::Error) -> Self {
-        Self::Database(error.into())
+        Self::Error(error.into())
     }
 }
 
 impl From<PoolError> for Failure {
     fn from(error: PoolError) -> Self {
-        Self::Database(error.into())
+        Self::Error(error.into())
     }
 }
 
