@@ -19,6 +19,9 @@ pub use outcome::{Done, Failure, Outcome};
 /// How often the work may run in one [`Runner::run`] when the database fails under it.
 const ROUNDS: u32 = 3;
 
+/// The longest reason that the server keeps, in characters.
+const LONGEST_REASON: usize = 10_000;
+
 /// Runs one request exactly once; made by [`Key::run`].
 #[derive(Debug)]
 #[must_use = "a runner does nothing until `run` is called"]
@@ -263,6 +266,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
             }
             Err(Failure::Unknown { reason }) => {
                 tracing::warn!(key = ?self.key, attempt = lease.attempt(), %reason, "parked");
+                let reason = storable(&reason);
                 let park = || lease.park(self.exec, &reason);
                 (
                     self.backoff.retry(park).await,
@@ -314,8 +318,9 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         error: &str,
         after: Option<Duration>,
     ) -> Result<(), Error> {
+        let error = storable(error);
         self.backoff
-            .retry(|| lease.release(self.exec, Some(error), after))
+            .retry(|| lease.release(self.exec, Some(&error), after))
             .await
     }
 }
@@ -339,6 +344,21 @@ impl<E: Autocommit, H: Fn(&Error)> OpenRunner<'_, E, H> {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+/// A reason in a form that the server takes: not empty, not endless, without a NUL. A key that could
+/// not be parked because of how its reason is written would be run again.
+fn storable(reason: &str) -> String {
+    let kept: String = reason
+        .chars()
+        .filter(|c| *c != '\0')
+        .take(LONGEST_REASON)
+        .collect();
+    if kept.is_empty() {
+        "no reason given".to_owned()
+    } else {
+        kept
     }
 }
 

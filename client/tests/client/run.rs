@@ -154,6 +154,17 @@ async fn an_unknown_outcome_parks_the_key_until_the_verdict() {
 }
 
 #[tokio::test]
+async fn a_reason_that_no_text_column_takes_still_parks_the_key() {
+    let pool = pool();
+    for reason in [String::new(), "\0".into(), "\u{e4}".repeat(20_000)] {
+        let run = fresh_key()
+            .run(&pool)
+            .run(|_| async { Err(Failure::unknown(reason.clone())) });
+        assert!(matches!(run.await.unwrap(), Outcome::Parked { attempt: 1 }));
+    }
+}
+
+#[tokio::test]
 async fn a_failure_for_good_is_stored_and_replayed() {
     let (pool, key) = (pool(), fresh_key());
     let first = key
