@@ -1,0 +1,175 @@
+//! Reading the arguments of one SQL call straight from the server's datums, without copies where they
+//! are stored plainly. Every reader names its argument in the error it returns.
+
+use crate::clock;
+use crate::error::{Error, Result};
+use pgrx::pg_sys::{self, Datum};
+
+/// The longest scope and step, in characters.
+pub const SCOPE_MAX: usize = 100;
+/// The longest key, in characters.
+pub const KEY_MAX: usize = 255;
+/// The longest free text that is kept (errors, reasons, holders), in characters.
+pub const TEXT_MAX: usize = 10_000;
+
+/// One call in progress. Slices it hands out live as long as the call.
+#[derive(Clone, Copy)]
+pub struct Call {
+    fcinfo: pg_sys::FunctionCallInfo,
+}
+
+impl Call {
+    /// SAFETY: `fcinfo` is the one the server passed to the function that is running now.
+    pub unsafe fn new(fcinfo: pg_sys::FunctionCallInfo) -> Call {
+        Call { fcinfo }
+    }
+
+    /// The call's own structure, for a function that returns a set.
+    pub fn fcinfo(&self) -> pg_sys::FunctionCallInfo {
+        self.fcinfo
+    }
+
+    /// Argument `i` (from 0); None for SQL NULL.
+    pub fn datum(&self, i: usize) -> Option<Datum> {
+        // SAFETY: the server allocated nargs arguments behind fcinfo; past them there is nothing to read.
+        unsafe {
+            let args = (*self.fcinfo).args.as_slice((*self.fcinfo).nargs as usize);
+            args.get(i).filter(|a| !a.isnull).map(|a| a.value)
+        }
+    }
+
+    /// The bytes of a text, json or bytea argument.
+    pub fn bytes(&self, i: usize) -> Option<&[u8]> {
+        self.datum(i).map(|d| varlena(d))
+    }
+
+    /// A json argument as it is to be stored, None for NULL.
+    pub fn json(&self, i: usize) -> Option<Datum> {
+        self.datum(i)
+    }
+
+    /// A text of 1 to `max` characters.
+    pub fn text(&self, i: usize, name: &str, max: usize) -> Result<&[u8]> {
+        match self.opt_text(i, name, max)? {
+            Some(text) => Ok(text),
+            None => Err(Error::bad_argument(
+                name,
+                "must not be null",
+                format!("Give a text of 1 to {max} characters."),
+            )),
+        }
+    }
+
+    /// NULL, or a text of 1 to `max` characters.
+    pub fn opt_text(&self, i: usize, name: &str, max: usize) -> Result<Option<&[u8]>> {
+        let Some(text) = self.bytes(i) else {
+            return Ok(None);
+        };
+        if text.is_empty() {
+            return Err(Error::bad_argument(
+                name,
+                "must not be empty",
+                format!("Give a text of 1 to {max} characters."),
+            ));
+        }
+        if text.len() > max && characters(text) > max {
+            return Err(Error::bad_argument(
+                name,
+                format!("is longer than {max} characters"),
+                "Use a shorter name, or a hash of the long one.",
+            ));
+        }
+        Ok(Some(text))
+    }
+
+    /// NULL, or a free text that is cut to what is kept of errors and reasons.
+    pub fn note(&self, i: usize) -> Option<&[u8]> {
+        self.bytes(i).map(|t| clipped(t, TEXT_MAX))
+    }
+
+    pub fn i64(&self, i: usize, name: &str) -> Result<i64> {
+        self.datum(i)
+            .map(|d| d.value() as i64)
+            .ok_or_else(|| not_null(name, "Give a whole number."))
+    }
+
+    pub fn i32(&self, i: usize, name: &str) -> Result<i32> {
+        self.datum(i)
+            .map(|d| d.value() as i32)
+            .ok_or_else(|| not_null(name, "Give a whole number."))
+    }
+
+    /// A number of rows between 1 and `most`.
+    pub fn limit(&self, i: usize, name: &str, most: i32) -> Result<i32> {
+        let n = self.i32(i, name)?;
+        if n < 1 || n > most {
+            return Err(Error::bad_argument(
+                name,
+                format!("must be between 1 and {most}, not {n}"),
+                "Call again for more; every call is bounded.",
+            ));
+        }
+        Ok(n)
+    }
+
+    /// NULL, or a positive finite interval in microseconds.
+    pub fn interval(&self, i: usize, name: &str) -> Result<Option<i64>> {
+        match self.datum(i) {
+            None => Ok(None),
+            Some(d) => clock::positive_us(d).map(Some).map_err(|problem| {
+                Error::bad_argument(name, problem, "Give an interval such as '30 seconds'.")
+            }),
+        }
+    }
+
+    /// Refuses an argument that a later version brings.
+    pub fn refuse(&self, i: usize, name: &str, comes_with: &str) -> Result<()> {
+        match self.datum(i) {
+            None => Ok(()),
+            Some(_) => Err(Error::new(
+                crate::error::Kind::NotYetSupported,
+                format!("argument \"{name}\" is not supported yet"),
+            )
+            .hint(format!("Leave it NULL; it comes with {comes_with}."))),
+        }
+    }
+
+    /// Marks the result as SQL NULL.
+    pub fn return_null(&self) -> Datum {
+        // SAFETY: fcinfo is the running call's.
+        unsafe { (*self.fcinfo).isnull = true };
+        Datum::from(0)
+    }
+}
+
+fn not_null(name: &str, hint: &str) -> Error {
+    Error::bad_argument(name, "must not be null", hint)
+}
+
+/// The payload of a varlena datum, detoasted where it has to be.
+pub fn varlena<'a>(datum: Datum) -> &'a [u8] {
+    // SAFETY: the datum is a non-null varlena; the detoasted copy and the original both live in memory
+    // that the server frees after the call (or keeps pinned in a slot that outlives the use).
+    unsafe {
+        let plain = pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr());
+        pgrx::varlena_to_byte_slice(plain)
+    }
+}
+
+/// Characters of a text in the database's encoding.
+fn characters(text: &[u8]) -> usize {
+    // SAFETY: reads `len` bytes of a live buffer.
+    unsafe { pg_sys::pg_mbstrlen_with_len(text.as_ptr().cast(), text.len() as i32) as usize }
+}
+
+/// At most `max` characters of a text, cut at a character's end.
+fn clipped(text: &[u8], max: usize) -> &[u8] {
+    if text.len() <= max {
+        return text;
+    }
+    // SAFETY: reads `len` bytes of a live buffer and returns a length within it.
+    let len = unsafe {
+        pg_sys::pg_mbcharcliplen(text.as_ptr().cast(), text.len() as i32, max as i32) as usize
+    };
+    &text[..len.min(text.len())]
+}

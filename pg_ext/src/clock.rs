@@ -1,0 +1,72 @@
+//! The one clock, and intervals in microseconds.
+//!
+//! Every time that decides an outcome is read here: the server's real clock, or `once.fake_now` in tests.
+//! Tokens are always the real clock (`real_us`), so moving the clock in a test never repeats one.
+
+use crate::error::Result;
+use crate::settings;
+use pgrx::pg_sys::{self, Datum};
+
+/// The longest interval accepted anywhere: a thousand years. Sums of two of them and a date cannot
+/// overflow a timestamptz.
+pub const LONGEST_US: i64 = 1_000 * 365 * DAY_US;
+const DAY_US: i64 = 86_400_000_000;
+
+/// `timestamptz` infinity.
+pub const INFINITY: i64 = i64::MAX;
+
+/// Microseconds since 2000 of the server's real clock.
+pub fn real_us() -> i64 {
+    // SAFETY: reads the clock; no arguments, no failure.
+    unsafe { pg_sys::GetCurrentTimestamp() }
+}
+
+/// Now, for every outcome: `once.fake_now` where set, else the real clock.
+pub fn now_us() -> Result<i64> {
+    match settings::fake_now()? {
+        Some(us) => Ok(us),
+        None => Ok(real_us()),
+    }
+}
+
+/// A positive finite interval in microseconds (a month counts 30 days), or what is wrong with it.
+pub fn positive_us(interval: Datum) -> std::result::Result<i64, &'static str> {
+    match interval_us(interval)? {
+        0 => Err("must be positive, not zero"),
+        us if us < 0 => Err("must be positive, not negative"),
+        us => Ok(us),
+    }
+}
+
+/// A finite interval in microseconds (a month counts 30 days), or what is wrong with it.
+pub fn interval_us(interval: Datum) -> std::result::Result<i64, &'static str> {
+    // SAFETY: the datum is a non-null interval; the server stores it as this structure.
+    let i = unsafe { &*interval.cast_mut_ptr::<pg_sys::Interval>() };
+    let infinite = (i.month, i.day, i.time) == (i32::MAX, i32::MAX, i64::MAX)
+        || (i.month, i.day, i.time) == (i32::MIN, i32::MIN, i64::MIN);
+    if infinite {
+        return Err("must be finite");
+    }
+    let us = i128::from(i.month) * 30 * i128::from(DAY_US)
+        + i128::from(i.day) * i128::from(DAY_US)
+        + i128::from(i.time);
+    if us > i128::from(LONGEST_US) {
+        return Err("is longer than 1000 years");
+    }
+    Ok(us.max(i128::from(i64::MIN)) as i64)
+}
+
+/// An interval datum of so many microseconds.
+pub fn interval_datum(us: i64) -> Datum {
+    // SAFETY: allocates one Interval in the current memory context and fills all of it.
+    unsafe {
+        let i: *mut pg_sys::Interval =
+            pg_sys::palloc(std::mem::size_of::<pg_sys::Interval>()).cast();
+        *i = pg_sys::Interval {
+            time: us,
+            day: 0,
+            month: 0,
+        };
+        Datum::from(i)
+    }
+}

@@ -1,0 +1,100 @@
+//! Every error the extension raises by itself: its kind (one SQLSTATE each), words and hint.
+//!
+//! Functions return `Result<_, Error>`; only `raise.rs` turns one into a PostgreSQL error, after every
+//! Rust value of the call has been dropped. An error of the server itself (out of disk, cancelled) does
+//! not pass through here: pgrx carries it as it is.
+
+/// What went wrong, as the caller's program tells it apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    LeaseLost,
+    AlreadyFinished,
+    BadArgument,
+    NotYours,
+    RetryTransaction,
+    InUse,
+    ReadOnly,
+    NotYetSupported,
+    UndefinedObject,
+    NotInstalled,
+    Internal,
+}
+
+impl Kind {
+    /// The SQLSTATE, one place for all.
+    pub fn sqlstate(self) -> &'static [u8; 5] {
+        match self {
+            Kind::LeaseLost => b"ON001",
+            Kind::AlreadyFinished => b"ON006",
+            Kind::BadArgument => b"22023",
+            Kind::NotYours => b"42501",
+            Kind::RetryTransaction => b"40001",
+            Kind::InUse => b"55006",
+            Kind::ReadOnly => b"25006",
+            Kind::NotYetSupported => b"0A000",
+            Kind::UndefinedObject => b"42704",
+            Kind::NotInstalled => b"55000",
+            Kind::Internal => b"XX000",
+        }
+    }
+}
+
+/// An error with everything that the person who reads it needs.
+#[derive(Debug)]
+pub struct Error {
+    pub kind: Kind,
+    pub message: String,
+    pub detail: Option<String>,
+    pub hint: Option<String>,
+}
+
+/// What every function of the extension returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub fn new(kind: Kind, message: impl Into<String>) -> Error {
+        Error {
+            kind,
+            message: message.into(),
+            detail: None,
+            hint: None,
+        }
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Error {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub fn detail(mut self, detail: impl Into<String>) -> Error {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// 22023, naming the argument first.
+    pub fn bad_argument(name: &str, problem: impl AsRef<str>, hint: impl Into<String>) -> Error {
+        Error::new(
+            Kind::BadArgument,
+            format!("argument \"{name}\" {}", problem.as_ref()),
+        )
+        .hint(hint)
+    }
+
+    /// 40001 for a race that a snapshot above READ COMMITTED cannot see the end of.
+    pub fn retry_transaction(what: impl AsRef<str>) -> Error {
+        Error::new(
+            Kind::RetryTransaction,
+            format!("could not serialize access to {} due to a concurrent change", what.as_ref()),
+        )
+        .hint("Roll back and run the whole transaction again.")
+    }
+
+    /// 25006 for a call that has to write where nothing can be written.
+    pub fn read_only(what: impl AsRef<str>) -> Error {
+        Error::new(
+            Kind::ReadOnly,
+            format!("cannot write {} in a read-only transaction", what.as_ref()),
+        )
+        .hint("Call it in a READ WRITE transaction on the primary server.")
+    }
+}

@@ -1,0 +1,61 @@
+//! The symbols that `sql/*.sql` names, and nothing else: each one reads its call, runs a function of a
+//! noun and raises its error. A released symbol never goes away.
+
+use crate::call::Call;
+use crate::error::Result;
+use crate::{janitor, key, raise, role};
+use pgrx::pg_sys::{self, Datum};
+
+fn run(fcinfo: pg_sys::FunctionCallInfo, function: fn(&Call) -> Result<Datum>) -> Datum {
+    // SAFETY: fcinfo is what the server passed to the exported function.
+    let call = unsafe { Call::new(fcinfo) };
+    match function(&call) {
+        Ok(datum) => datum,
+        Err(error) => raise::raise(error),
+    }
+}
+
+/// Exports `$symbol` with the version-1 calling convention.
+macro_rules! export {
+    ($($symbol:ident => $function:path;)*) => {$(
+        const _: () = {
+            #[pgrx::pg_guard]
+            #[unsafe(export_name = stringify!($symbol))]
+            pub extern "C-unwind" fn called(fcinfo: pg_sys::FunctionCallInfo) -> Datum {
+                run(fcinfo, $function)
+            }
+
+            #[unsafe(export_name = concat!("pg_finfo_", stringify!($symbol)))]
+            pub extern "C" fn convention() -> &'static pg_sys::Pg_finfo_record {
+                static V1: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
+                &V1
+            }
+        };
+    )*};
+}
+
+export! {
+    pg_once_key_claim => key::claim::key_claim;
+    pg_once_key_claim_hashed => key::claim::key_claim_hashed;
+    pg_once_key_advance => key::hold::key_advance;
+    pg_once_key_extend => key::hold::key_extend;
+    pg_once_key_complete => key::finish::key_complete;
+    pg_once_key_abort => key::finish::key_abort;
+    pg_once_key_release => key::finish::key_release;
+    pg_once_key_park => key::finish::key_park;
+    pg_once_key_resolve => key::resolve::key_resolve;
+    pg_once_key_forget => key::resolve::key_forget;
+    pg_once_key_step => key::step::key_step;
+    pg_once_key_step_done => key::step::key_step_done;
+    pg_once_key_derive => key::step::key_derive;
+    pg_once_key_rotate => key::step::key_rotate;
+    pg_once_key_take_abandoned => key::abandoned::key_take_abandoned;
+    pg_once_key_get => key::inspect::key_get;
+    pg_once_scope_set => key::scope::scope_set;
+    pg_once_scope_get => key::scope::scope_get;
+    pg_once_sweep => janitor::sweep;
+    pg_once_sweep_key_reap => janitor::sweep_key_reap;
+    pg_once_sweep_key_tombstone => janitor::sweep_key_tombstone;
+    pg_once_grant_role => role::grant_role;
+    pg_once_revoke_role => role::revoke_role;
+}

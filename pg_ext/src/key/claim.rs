@@ -1,0 +1,333 @@
+//! Claiming: `key_claim` and `key_claim_hashed`.
+//!
+//! Read first: an answer that needs no claim (replay, in progress, ...) is one index probe and writes
+//! nothing. A claim never waits: between its last look and its insert it holds a try-lock of the key, and
+//! a dirty look tells whether another transaction's row stands there undecided.
+
+use super::decide::{self, Decision};
+use super::fingerprint::Request;
+use super::identity::KeyId;
+use super::record::{Col, Record, Status, TABLE};
+use super::scope::Options;
+use super::step;
+use crate::call::{Call, KEY_MAX, SCOPE_MAX};
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::row::{self, Column, Shape};
+use crate::table::{self, Outcome, Snapshot, Table, Wait};
+use crate::trylock::TryLock;
+use pgrx::pg_sys::{self, Datum};
+
+/// Looks that may find the row changed under them before the claim gives up as in progress.
+const MAX_LOOKS: usize = 8;
+/// The longest holder, in characters.
+const HOLDER_MAX: usize = 200;
+pub const STARTED: &[u8] = b"started";
+
+pub const COLUMNS: &[Column] = &[
+    (c"outcome", pg_sys::TEXTOID),
+    (c"token", pg_sys::INT8OID),
+    (c"attempt", pg_sys::INT4OID),
+    (c"recovery_point", pg_sys::TEXTOID),
+    (c"state", pg_sys::JSONOID),
+    (c"response_code", pg_sys::INT4OID),
+    (c"response_body", pg_sys::JSONOID),
+    (c"response_headers", pg_sys::JSONOID),
+    (c"lease_left", pg_sys::INTERVALOID),
+    (c"retry_after", pg_sys::INTERVALOID),
+];
+
+thread_local! {
+    static SHAPE: Shape = const { Shape::new(COLUMNS) };
+}
+
+/// `once.key_claim`.
+pub fn key_claim(call: &Call) -> Result<Datum> {
+    claim(call, Request::Jsonb(call.datum(2)))
+}
+
+/// `once.key_claim_hashed`.
+pub fn key_claim_hashed(call: &Call) -> Result<Datum> {
+    let problem = |what: &str| {
+        Error::bad_argument("fingerprint", what, "Give the 32 bytes of a SHA-256: sha256(body).")
+    };
+    let bytes = call.bytes(2).ok_or_else(|| problem("must not be null"))?;
+    let hash: &[u8; 32] = bytes
+        .try_into()
+        .map_err(|_| problem(&format!("must be exactly 32 bytes, not {}", bytes.len())))?;
+    claim(call, Request::Hashed(hash))
+}
+
+fn claim(call: &Call, request: Request) -> Result<Datum> {
+    let scope = call.text(0, "scope", SCOPE_MAX)?;
+    let claim = Claim {
+        key: call.text(1, "key", KEY_MAX)?,
+        scope,
+        request,
+        lease: call.interval(3, "lease")?,
+        ttl: call.interval(4, "ttl")?,
+        holder: call.opt_text(5, "holder", HOLDER_MAX)?,
+        options: Options::of(scope)?,
+    };
+    claim.run()
+}
+
+/// One claim with everything it was called with.
+struct Claim<'a> {
+    scope: &'a [u8],
+    key: &'a [u8],
+    request: Request<'a>,
+    lease: Option<i64>,
+    ttl: Option<i64>,
+    holder: Option<&'a [u8]>,
+    options: Options,
+}
+
+impl Claim<'_> {
+    fn run(&self) -> Result<Datum> {
+        let id = KeyId::of(self.scope, self.key);
+        for _ in 0..MAX_LOOKS {
+            if let Some(answer) = self.look(id)? {
+                return Ok(answer);
+            }
+        }
+        Ok(in_progress(decide::LEAST_RETRY_US))
+    }
+
+    /// One look and what follows from it; None where somebody changed the row meanwhile.
+    fn look(&self, id: KeyId) -> Result<Option<Datum>> {
+        let table = Table::to_read(TABLE)?;
+        let snapshot = Snapshot::now();
+        let Some(mut row) = Record::find(&table, id, &snapshot)? else {
+            return self.insert(id);
+        };
+        check_names(&row, self.scope, self.key)?;
+        let now = clock::now_us()?;
+        let decision = decide::decide(&row, now, &self.options, &self.request, self.holder)?;
+        match decision {
+            Decision::TakeOver => {}
+            Decision::Fresh => {}
+            other => return Ok(Some(answer(other, &row, now))),
+        }
+        let table = Table::to_write(TABLE)?;
+        let Some(lock) = TryLock::acquire(id.lock_hash()) else {
+            return Ok(Some(in_progress(decide::UNSEEN_RETRY_US)));
+        };
+        let taken = match decision {
+            Decision::Fresh => self.renew(&table, &mut row, &snapshot)?,
+            _ => take_over(&table, &mut row, &snapshot, &self.options, self.lease, self.holder)?,
+        };
+        drop(lock);
+        match taken {
+            Outcome::Done => Ok(Some(claimed(&row, clock::now_us()?))),
+            Outcome::Busy => Ok(Some(in_progress(decide::UNSEEN_RETRY_US))),
+            Outcome::Changed if table::above_read_committed() => Err(self.lost_race()),
+            Outcome::Changed => Ok(None),
+        }
+    }
+
+    /// The first claim of a key.
+    fn insert(&self, id: KeyId) -> Result<Option<Datum>> {
+        let table = Table::to_write(TABLE)?;
+        let Some(lock) = TryLock::acquire(id.lock_hash()) else {
+            return Ok(Some(in_progress(decide::UNSEEN_RETRY_US)));
+        };
+        let dirty = Snapshot::dirty();
+        if Record::find(&table, id, &dirty)?.is_some() {
+            return match dirty.undecided() {
+                true => Ok(Some(in_progress(decide::UNSEEN_RETRY_US))),
+                false if table::above_read_committed() => Err(self.lost_race()),
+                false => Ok(None),
+            };
+        }
+        let now = now_in_transaction()?;
+        let mut row = Record::empty();
+        row.put_id(&id);
+        self.fill(&mut row, now)?;
+        row.insert(&table)?;
+        drop(lock);
+        Ok(Some(claimed(&row, now)))
+    }
+
+    /// A first claim over a row whose time is over.
+    fn renew(&self, table: &Table, row: &mut Record, snapshot: &Snapshot) -> Result<Outcome> {
+        let Some(tid) = row.tid() else {
+            return Ok(Outcome::Changed);
+        };
+        let locked = table.lock(tid, snapshot, Wait::No)?;
+        if locked != Outcome::Done {
+            return Ok(locked);
+        }
+        step::forget_all(KeyId::of(self.scope, self.key), snapshot)?;
+        self.fill(row, now_in_transaction()?)?;
+        row.update_at(table, tid, Wait::No)
+    }
+
+    /// Every column of a first claim but the id.
+    fn fill(&self, row: &mut Record, now: i64) -> Result<()> {
+        let lease = self.options.granted_lease(self.lease);
+        let ttl = self.ttl.unwrap_or(self.options.ttl_us);
+        row.put_i64(Col::Token, next_token(row.i64(Col::Token)));
+        row.put_i64(Col::LeaseUntil, now + lease);
+        row.put_i64(Col::ClaimedAt, now);
+        row.put_i64(Col::CreatedAt, now);
+        row.put_i64(Col::LookAt, now + lease);
+        row.put_i64(Col::ReapAt, now + ttl);
+        row.put_i64(Col::TtlUs, ttl);
+        row.put_i64(Col::LastCall, 0);
+        row.put_i32(Col::Attempt, 1);
+        row.put_i32(Col::AttemptBase, 0);
+        row.put_status(Status::Running);
+        row.put(Col::ReapStage, Some(Datum::from(b'0')));
+        row.put_text(Col::Scope, Some(self.scope));
+        row.put_text(Col::Key, Some(self.key));
+        row.put_text(Col::RecoveryPoint, Some(STARTED));
+        let fingerprint = self.request.fingerprint()?;
+        row.put_text(Col::Fingerprint, fingerprint.as_ref().map(|f| f.as_slice()));
+        row.put_text(Col::Holder, self.holder);
+        let kept = self.request.kept().filter(|_| self.options.keep_request);
+        row.put(Col::Request, kept);
+        for col in [
+            Col::State,
+            Col::FinishedAt,
+            Col::ResponseCode,
+            Col::ResponseBody,
+            Col::ResponseHeaders,
+            Col::Note,
+            Col::ResolvedAttempt,
+            Col::ResolvedVerdict,
+        ] {
+            row.put(col, None);
+        }
+        Ok(())
+    }
+
+    fn lost_race(&self) -> Error {
+        Error::retry_transaction(named(self.scope, self.key))
+    }
+}
+
+/// The next attempt of an unfinished key; `row` is the new one when Done. The caller holds the try-lock.
+pub fn take_over(
+    table: &Table,
+    row: &mut Record,
+    snapshot: &Snapshot,
+    options: &Options,
+    lease: Option<i64>,
+    holder: Option<&[u8]>,
+) -> Result<Outcome> {
+    let Some(tid) = row.tid() else {
+        return Ok(Outcome::Changed);
+    };
+    let locked = table.lock(tid, snapshot, Wait::No)?;
+    if locked != Outcome::Done {
+        return Ok(locked);
+    }
+    let now = now_in_transaction()?;
+    let lease = options.granted_lease(lease);
+    row.put_i64(Col::Token, next_token(row.i64(Col::Token)));
+    row.put_i64(Col::LeaseUntil, now + lease);
+    row.put_i64(Col::ClaimedAt, now);
+    row.put_i64(Col::LookAt, now + lease);
+    row.put_i64(Col::LastCall, 0);
+    row.put_i32(Col::Attempt, row.i32(Col::Attempt).saturating_add(1));
+    row.put_status(Status::Running);
+    row.put_text(Col::Holder, holder);
+    row.update_at(table, tid, Wait::No)
+}
+
+/// Now, for a write of look_at: the transaction has its id before the clock is read, which the bookmark
+/// of `abandoned.rs` relies on.
+pub fn now_in_transaction() -> Result<i64> {
+    table::ensure_writable(TABLE)?;
+    // SAFETY: assigns this transaction's id where it has none; writing is allowed here.
+    unsafe { pg_sys::GetCurrentTransactionId() };
+    clock::now_us()
+}
+
+/// The server's real clock in microseconds, or the previous token plus one if that is larger.
+pub fn next_token(previous: i64) -> i64 {
+    clock::real_us().max(previous.saturating_add(1))
+}
+
+/// How errors name a key.
+pub fn named(scope: &[u8], key: &[u8]) -> String {
+    format!(
+        "key \"{}\" of scope \"{}\"",
+        String::from_utf8_lossy(key),
+        String::from_utf8_lossy(scope)
+    )
+}
+
+/// The id is a hash: fail closed should two keys ever share one.
+pub fn check_names(row: &Record, scope: &[u8], key: &[u8]) -> Result<()> {
+    match row.bytes(Col::Scope) == Some(scope) && row.bytes(Col::Key) == Some(key) {
+        true => Ok(()),
+        false => Err(Error::new(
+            Kind::Internal,
+            format!("{} has the id of another key", named(scope, key)),
+        )
+        .hint("Use another key.")),
+    }
+}
+
+fn answer(decision: Decision, row: &Record, now: i64) -> Datum {
+    match decision {
+        Decision::Held => claimed(row, now),
+        Decision::Replayed => replayed(row),
+        Decision::InProgress { retry_after_us } => in_progress(retry_after_us),
+        Decision::Mismatched => bare(b"mismatched"),
+        Decision::Gone => bare(b"gone"),
+        _ => parked(row),
+    }
+}
+
+/// `claimed` for the first attempt as long as nothing advanced, else `resumed`.
+pub fn claim_values(row: &Record, now: i64) -> [Option<Datum>; 10] {
+    let advanced = row.i32(Col::Attempt) > 1 || row.i64(Col::LastCall) != 0;
+    let mut values = [None; 10];
+    values[0] = Some(row::text(if advanced { b"resumed" } else { b"claimed" }));
+    values[1] = row.raw(Col::Token);
+    values[2] = row.raw(Col::Attempt);
+    values[3] = row.raw(Col::RecoveryPoint);
+    values[4] = row.raw(Col::State);
+    values[8] = Some(clock::interval_datum(row.i64(Col::LeaseUntil) - now));
+    values
+}
+
+fn claimed(row: &Record, now: i64) -> Datum {
+    shape_row(&claim_values(row, now))
+}
+
+fn replayed(row: &Record) -> Datum {
+    let mut values = [None; 10];
+    values[0] = Some(row::text(b"replayed"));
+    values[5] = row.raw(Col::ResponseCode);
+    values[6] = row.raw(Col::ResponseBody);
+    values[7] = row.raw(Col::ResponseHeaders);
+    shape_row(&values)
+}
+
+fn in_progress(retry_after_us: i64) -> Datum {
+    let mut values = [None; 10];
+    values[0] = Some(row::text(b"in_progress"));
+    values[9] = Some(clock::interval_datum(retry_after_us));
+    shape_row(&values)
+}
+
+fn parked(row: &Record) -> Datum {
+    let mut values = [None; 10];
+    values[0] = Some(row::text(b"parked"));
+    values[2] = row.raw(Col::Attempt);
+    shape_row(&values)
+}
+
+fn bare(outcome: &[u8]) -> Datum {
+    let mut values = [None; 10];
+    values[0] = Some(row::text(outcome));
+    shape_row(&values)
+}
+
+fn shape_row(values: &[Option<Datum>]) -> Datum {
+    SHAPE.with(|shape| shape.row(values))
+}

@@ -1,0 +1,144 @@
+//! The fence: every write that presents a token passes here.
+//!
+//! A write reads the row, checks that the token is the present lease's, and updates or locks the row in
+//! the caller's transaction, waiting for whoever holds it; so a later claim and this write can never both
+//! commit. If somebody else changed the row meanwhile it looks again (READ COMMITTED) or raises 40001.
+
+use super::claim::{check_names, named};
+use super::identity::KeyId;
+use super::record::{Col, Record, Status, TABLE};
+use super::scope::Options;
+use crate::call::{Call, KEY_MAX, SCOPE_MAX};
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::table::{self, Outcome, Snapshot, Table, Wait};
+
+/// What a write wants done with the row it was shown.
+pub enum Change {
+    /// Store the row as it is now.
+    Write,
+    /// Lock it to the end of the transaction, so that no other attempt can take over before that.
+    Lock,
+    /// Nothing: the answer is there already.
+    Nothing,
+}
+
+/// The key that a call names, and the options of its scope.
+pub struct Named<'a> {
+    pub scope: &'a [u8],
+    pub key: &'a [u8],
+    pub options: Options,
+}
+
+impl<'a> Named<'a> {
+    /// Reads arguments 0 and 1; refuses who is not a member of the scope's owner.
+    pub fn of(call: &'a Call) -> Result<Named<'a>> {
+        let scope = call.text(0, "scope", SCOPE_MAX)?;
+        let key = call.text(1, "key", KEY_MAX)?;
+        let options = Options::of(scope)?;
+        Ok(Named { scope, key, options })
+    }
+
+    pub fn id(&self) -> KeyId {
+        KeyId::of(self.scope, self.key)
+    }
+
+    /// Shows the present row (None: there is none) to `decide` and does what it says.
+    pub fn change<T>(
+        &self,
+        mut decide: impl FnMut(Option<&mut Record>, i64) -> Result<(Change, T)>,
+    ) -> Result<T> {
+        loop {
+            let table = Table::to_read(TABLE)?;
+            let snapshot = Snapshot::now();
+            let mut row = Record::find(&table, self.id(), &snapshot)?;
+            let now = clock::now_us()?;
+            if let Some(row) = &row {
+                check_names(row, self.scope, self.key)?;
+            }
+            row = row.filter(|r| !self.is_over(r, now));
+            let (change, answer) = decide(row.as_mut(), now)?;
+            let (Some(row), Some(tid)) = (&row, row.as_ref().and_then(Record::tid)) else {
+                return Ok(answer);
+            };
+            let outcome = match change {
+                Change::Nothing => return Ok(answer),
+                Change::Write => row.update_at(&Table::to_write(TABLE)?, tid, Wait::Yes)?,
+                Change::Lock => Table::to_write(TABLE)?.lock(tid, &snapshot, Wait::Yes)?,
+            };
+            match outcome {
+                Outcome::Done => return Ok(answer),
+                _ if table::above_read_committed() => {
+                    return Err(Error::retry_transaction(named(self.scope, self.key)));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Past ttl and gone_for: the key counts as not there, swept or not.
+    pub fn is_over(&self, row: &Record, now: i64) -> bool {
+        row.status().finished() && now >= row.expires_at().saturating_add(self.options.gone_for_us)
+    }
+
+    pub fn lost(&self, why: impl Into<String>) -> Error {
+        Error::new(Kind::LeaseLost, format!("lease of {} is lost", named(self.scope, self.key)))
+            .detail(why)
+            .hint("Stop this attempt and roll its writes back; claim the key again to learn what became of it.")
+    }
+}
+
+/// A write with the token of argument 2.
+pub struct Fenced<'a> {
+    pub named: Named<'a>,
+    pub token: i64,
+}
+
+impl<'a> Fenced<'a> {
+    pub fn of(call: &'a Call) -> Result<Fenced<'a>> {
+        let named = Named::of(call)?;
+        let token = call.i64(2, "token")?;
+        Ok(Fenced { named, token })
+    }
+
+    /// Shows the row to `decide` while its lease is this token's. `repeated` is asked first, with the row
+    /// of an ended token, whether this very call ended it.
+    pub fn change<T>(
+        &self,
+        mut repeated: impl FnMut(&Record) -> Option<T>,
+        mut decide: impl FnMut(&mut Record, i64) -> Result<(Change, T)>,
+    ) -> Result<T> {
+        self.named.change(|row, now| {
+            let Some(row) = row else {
+                return Err(self.named.lost("There is no such key: never claimed, forgotten or reaped."));
+            };
+            if row.i64(Col::Token) == self.token
+                && row.status() != Status::Running
+                && let Some(answer) = repeated(row)
+            {
+                return Ok((Change::Nothing, answer));
+            }
+            self.ensure_held(row)?;
+            decide(row, now)
+        })
+    }
+
+    fn ensure_held(&self, row: &Record) -> Result<()> {
+        let ours = row.i64(Col::Token) == self.token;
+        match row.status() {
+            Status::Running if ours => Ok(()),
+            status if ours && status.finished() => Err(Error::new(
+                Kind::AlreadyFinished,
+                format!("{} is already finished", named(self.named.scope, self.named.key)),
+            )
+            .hint("Read the stored answer: claim the key again with the same request.")),
+            Status::Running => Err(self.named.lost(format!(
+                "Attempt {} holds it now.",
+                row.i32(Col::Attempt)
+            ))),
+            Status::Released => Err(self.named.lost("It was released or resolved for a retry.")),
+            Status::Parked => Err(self.named.lost("It was parked.")),
+            _ => Err(self.named.lost("Another attempt or a verdict has finished the key.")),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What a request is compared by: a scheme byte and a SHA-256.
+
+use super::jsonb;
+use crate::call::varlena;
+use crate::error::{Error, Kind, Result};
+use pgrx::pg_sys::Datum;
+use sha2::{Digest, Sha256};
+
+/// Scheme 1: the canonical bytes of `jsonb.rs`.
+const CANONICAL_JSONB: u8 = 1;
+/// Scheme 2: the caller's own 32 bytes.
+const CALLERS_HASH: u8 = 2;
+
+/// The request of a claim.
+#[derive(Clone, Copy)]
+pub enum Request<'a> {
+    Jsonb(Option<Datum>),
+    Hashed(&'a [u8; 32]),
+}
+
+impl Request<'_> {
+    /// What a new key stores: None for a NULL request.
+    pub fn fingerprint(&self) -> Result<Option<[u8; 33]>> {
+        match self {
+            Request::Jsonb(None) => Ok(None),
+            Request::Jsonb(Some(request)) => of_jsonb(varlena(*request)).map(Some),
+            Request::Hashed(hash) => Ok(Some(with_scheme(CALLERS_HASH, hash.as_slice()))),
+        }
+    }
+
+    /// Compares under the scheme that the stored one was made with; a scheme this library does not know
+    /// (written by a newer one) is an error, never a match.
+    pub fn matches(&self, stored: Option<&[u8]>) -> Result<bool> {
+        match stored.and_then(|s| s.first()) {
+            Some(&(CANONICAL_JSONB | CALLERS_HASH)) | None => {
+                Ok(self.fingerprint()?.as_ref().map(|f| f.as_slice()) == stored)
+            }
+            Some(scheme) => Err(Error::new(
+                Kind::Internal,
+                format!("fingerprint scheme {scheme} is not known to this library"),
+            )
+            .hint("The key was written by a newer pg_once: load that version of the library.")),
+        }
+    }
+
+    /// The request itself, for scopes that keep it.
+    pub fn kept(&self) -> Option<Datum> {
+        match self {
+            Request::Jsonb(request) => *request,
+            Request::Hashed(_) => None,
+        }
+    }
+}
+
+fn of_jsonb(payload: &[u8]) -> Result<[u8; 33]> {
+    let mut hash = Sha256::new();
+    jsonb::canonical(payload, &mut |bytes| hash.update(bytes))
+        .map_err(|_| Error::new(Kind::Internal, "argument \"request\" is not a jsonb of this server"))?;
+    Ok(with_scheme(CANONICAL_JSONB, hash.finalize().as_slice()))
+}
+
+fn with_scheme(scheme: u8, hash: &[u8]) -> [u8; 33] {
+    let mut fingerprint = [scheme; 33];
+    fingerprint[1..].copy_from_slice(hash);
+    fingerprint
+}

@@ -1,0 +1,115 @@
+//! Writes that end the lease: `key_complete`, `key_abort`, `key_release`, `key_park`.
+
+use super::claim::now_in_transaction;
+use super::fence::{Change, Fenced};
+use super::identity::call_mark;
+use super::record::{Col, Record, Status};
+use crate::call::{Call, TEXT_MAX};
+use crate::clock;
+use crate::error::Result;
+use pgrx::pg_sys::Datum;
+
+/// The final answer of a key, as it is stored and compared.
+pub struct Answer {
+    code: i32,
+    body: Option<Datum>,
+    headers: Option<Datum>,
+}
+
+impl Answer {
+    /// Reads response_code, response_body and response_headers from argument `i` on.
+    pub fn of(call: &Call, i: usize) -> Result<Answer> {
+        Ok(Answer {
+            code: call.i32(i, "response_code")?,
+            body: call.json(i + 1),
+            headers: call.json(i + 2),
+        })
+    }
+
+    /// Makes the row a finished one; a HOT update when stored.
+    pub fn store(&self, row: &mut Record, status: Status, now: i64) {
+        row.put_status(status);
+        row.put_i64(Col::FinishedAt, now);
+        row.put_i32(Col::ResponseCode, self.code);
+        row.put(Col::ResponseBody, self.body);
+        row.put(Col::ResponseHeaders, self.headers);
+    }
+
+    /// The row holds exactly this answer.
+    pub fn is_stored(&self, row: &Record, status: Status) -> bool {
+        let same = |stored: Option<&[u8]>, given: Option<Datum>| {
+            stored == given.map(crate::call::varlena)
+        };
+        row.status() == status
+            && row.i32(Col::ResponseCode) == self.code
+            && same(row.bytes(Col::ResponseBody), self.body)
+            && same(row.bytes(Col::ResponseHeaders), self.headers)
+    }
+}
+
+/// `once.key_complete`.
+pub fn key_complete(call: &Call) -> Result<Datum> {
+    finish(call, Status::Completed)
+}
+
+/// `once.key_abort`.
+pub fn key_abort(call: &Call) -> Result<Datum> {
+    finish(call, Status::Aborted)
+}
+
+fn finish(call: &Call, status: Status) -> Result<Datum> {
+    let fenced = Fenced::of(call)?;
+    let answer = Answer::of(call, 3)?;
+    fenced.change(
+        // Past its ttl an answer cannot be compared any more, swept or not.
+        |row| {
+            let now = clock::now_us().ok()?;
+            (answer.is_stored(row, status) && now < row.expires_at()).then_some(())
+        },
+        |row, now| {
+            answer.store(row, status, now);
+            Ok((Change::Write, ()))
+        },
+    )?;
+    Ok(call.return_null())
+}
+
+/// `once.key_release`.
+pub fn key_release(call: &Call) -> Result<Datum> {
+    let fenced = Fenced::of(call)?;
+    let error = call.note(3);
+    let retry_after = call.interval(4, "retry_after")?;
+    let after = retry_after.map(i64::to_be_bytes);
+    let mark = call_mark("release", &[error, after.as_ref().map(|b| b.as_slice())]);
+    fenced.change(
+        |row| (row.i64(Col::LastCall) == mark).then_some(()),
+        |row, _| {
+            let due = now_in_transaction()? + retry_after.unwrap_or(0);
+            row.put_status(Status::Released);
+            row.put_i64(Col::LeaseUntil, due);
+            row.put_i64(Col::LookAt, due);
+            row.put_text(Col::Note, error);
+            row.put_i64(Col::LastCall, mark);
+            Ok((Change::Write, ()))
+        },
+    )?;
+    Ok(call.return_null())
+}
+
+/// `once.key_park`.
+pub fn key_park(call: &Call) -> Result<Datum> {
+    let fenced = Fenced::of(call)?;
+    let reason = call.text(3, "reason", TEXT_MAX)?;
+    let mark = call_mark("park", &[Some(reason)]);
+    fenced.change(
+        |row| (row.i64(Col::LastCall) == mark).then_some(()),
+        |row, _| {
+            row.put_status(Status::Parked);
+            row.put_i64(Col::LookAt, clock::INFINITY);
+            row.put_text(Col::Note, Some(reason));
+            row.put_i64(Col::LastCall, mark);
+            Ok((Change::Write, ()))
+        },
+    )?;
+    Ok(call.return_null())
+}

@@ -1,0 +1,94 @@
+//! Writes that keep the lease: `key_advance` and `key_extend`. Both are HOT updates.
+
+use super::fence::{Change, Fenced};
+use super::identity::call_mark;
+use super::record::{Col, POINT_MAX, Record};
+use super::scope::Options;
+use crate::call::Call;
+use crate::clock;
+use crate::error::{Error, Result};
+use pgrx::pg_sys::Datum;
+
+/// `once.key_advance`.
+pub fn key_advance(call: &Call) -> Result<Datum> {
+    let fenced = Fenced::of(call)?;
+    let point = call.text(3, "recovery_point", POINT_MAX)?;
+    let lease = call.interval(5, "lease")?;
+    let mark = call_mark(
+        "advance",
+        &[Some(point), call.bytes(4), lease.map(i64::to_be_bytes).as_ref().map(|b| b.as_slice())],
+    );
+    let left = fenced.change(
+        |_| None,
+        |row, now| {
+            if row.i64(Col::LastCall) == mark {
+                return Ok((Change::Lock, row.i64(Col::LeaseUntil) - now));
+            }
+            ensure_forward(&fenced.named.options, row, point)?;
+            row.put_text(Col::RecoveryPoint, Some(point));
+            if let Some(state) = call.json(4) {
+                row.put(Col::State, Some(state));
+            }
+            row.put_i64(Col::LastCall, mark);
+            Ok((Change::Write, renew(row, &fenced.named.options, lease, now)))
+        },
+    )?;
+    Ok(clock::interval_datum(left.max(0)))
+}
+
+/// `once.key_extend`.
+pub fn key_extend(call: &Call) -> Result<Datum> {
+    let fenced = Fenced::of(call)?;
+    let lease = call.interval(3, "lease")?;
+    let left = fenced.change(
+        |_| None,
+        |row, now| Ok((Change::Write, renew(row, &fenced.named.options, lease, now))),
+    )?;
+    Ok(clock::interval_datum(left.max(0)))
+}
+
+/// Counts the lease from now, never past the claim's time plus max_lease_life. A lease that the caller
+/// did not name never gets shorter by it. Returns what is left.
+fn renew(row: &mut Record, options: &Options, lease: Option<i64>, now: i64) -> i64 {
+    let last = row.i64(Col::ClaimedAt).saturating_add(options.max_lease_life_us);
+    let until = match lease {
+        Some(us) => now + us,
+        None => (now + options.lease_us).max(row.i64(Col::LeaseUntil)),
+    }
+    .min(last);
+    row.put_i64(Col::LeaseUntil, until);
+    until - now
+}
+
+/// Where the scope declares its points, a key moves forward only; from a point that is no longer declared
+/// it may go to any.
+fn ensure_forward(options: &Options, row: &Record, point: &[u8]) -> Result<()> {
+    let Some(points) = options.recovery_points() else {
+        return Ok(());
+    };
+    let position = |wanted: &[u8]| points.iter().position(|p| *p == wanted);
+    let list = || {
+        let names: Vec<_> = points.iter().map(|p| String::from_utf8_lossy(p)).collect();
+        format!("The scope declares, in this order: {}.", names.join(", "))
+    };
+    let Some(target) = position(point) else {
+        return Err(Error::bad_argument(
+            "recovery_point",
+            format!("\"{}\" is not declared by the scope", String::from_utf8_lossy(point)),
+            list(),
+        ));
+    };
+    let present = row.bytes(Col::RecoveryPoint).unwrap_or_default();
+    match position(present) {
+        Some(here) if here > target => Err(Error::bad_argument(
+            "recovery_point",
+            format!(
+                "\"{}\" lies before the present point \"{}\"",
+                String::from_utf8_lossy(point),
+                String::from_utf8_lossy(present)
+            ),
+            list(),
+        )),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,71 @@
+//! Names made of hashes: a key's row id, a step's derived key, the mark of a call.
+//!
+//! All are pure functions of their inputs and never change between versions: rows are found by the id,
+//! other systems remember derived keys.
+
+use sha2::{Digest, Sha256};
+
+/// A key's id, as text for errors and as bytes for the index.
+#[derive(Clone, Copy)]
+pub struct KeyId([u8; 16]);
+
+impl KeyId {
+    /// First 16 bytes of SHA-256(scope, 0x00, key). A text cannot contain a NUL byte, so no two pairs
+    /// share an input.
+    pub fn of(scope: &[u8], key: &[u8]) -> KeyId {
+        let digest = Sha256::new().chain_update(scope).chain_update([0]).chain_update(key).finalize();
+        let mut id = [0; 16];
+        id.copy_from_slice(&digest[..16]);
+        KeyId(id)
+    }
+
+    pub fn bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// 64 bits for the try-lock.
+    pub fn lock_hash(&self) -> u64 {
+        self.0.iter().take(8).fold(0, |hash, byte| hash << 8 | u64::from(*byte))
+    }
+}
+
+/// The idempotency key that a step sends to the other side: "once-" and 64 hex digits of
+/// SHA-256(scope, 0x00, key, 0x00, step, 0x00, version in decimal).
+pub fn derived_key(scope: &[u8], key: &[u8], step: &[u8], version: i32) -> String {
+    let digest = Sha256::new()
+        .chain_update(scope)
+        .chain_update([0])
+        .chain_update(key)
+        .chain_update([0])
+        .chain_update(step)
+        .chain_update([0])
+        .chain_update(version.to_string())
+        .finalize();
+    digest.iter().fold(String::from("once-"), |mut text, byte| {
+        text.push(hex_digit(byte >> 4));
+        text.push(hex_digit(byte & 15));
+        text
+    })
+}
+
+fn hex_digit(nibble: u8) -> char {
+    char::from_digit(u32::from(nibble), 16).unwrap_or('0')
+}
+
+/// 64 bits over a call and its arguments, never 0: tells a repeated call from a new one. Each part is
+/// preceded by its length, NULL by a length that no text has.
+pub fn call_mark(function: &str, parts: &[Option<&[u8]>]) -> i64 {
+    let mut hash = Sha256::new().chain_update(function);
+    for part in parts {
+        match part {
+            None => hash.update(u64::MAX.to_be_bytes()),
+            Some(bytes) => {
+                hash.update((bytes.len() as u64).to_be_bytes());
+                hash.update(bytes);
+            }
+        }
+    }
+    let digest = hash.finalize();
+    let mark = digest.iter().take(8).fold(0i64, |mark, byte| mark << 8 | i64::from(*byte));
+    if mark == 0 { 1 } else { mark }
+}

@@ -1,0 +1,90 @@
+//! `key_get`: what is known of one key, for people and their tools.
+
+use super::decide::{self, Decision};
+use super::fence::Named;
+use super::record::{Col, Record, Status, TABLE, id_datum};
+use crate::call::Call;
+use crate::clock;
+use crate::error::Result;
+use crate::row::{self, Rows};
+use crate::spi::{self, Kept};
+use crate::table::{Snapshot, Table};
+use pgrx::pg_sys::{self, Datum};
+
+// The derived key is identity::derived_key in SQL; a test holds the two together.
+const STEPS: &std::ffi::CStr = c"
+    SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_object(
+               'step', s.step, 'done', s.done_at IS NOT NULL, 'result', s.result, 'version', s.version,
+               'begun', s.begun, 'first_at', s.first_at, 'done_at', s.done_at,
+               'derived_key', 'once-' || pg_catalog.encode(pg_catalog.sha256(
+                   $2 || '\\x00' || $3 || '\\x00' || s.step_bytes || '\\x00' || s.version_bytes), 'hex'))
+           ORDER BY COALESCE(s.first_at, s.done_at), s.step), '[]')
+      FROM (SELECT t.*, pg_catalog.convert_to(t.step, pg_catalog.getdatabaseencoding()) AS step_bytes,
+                   pg_catalog.convert_to(t.version::text, 'SQL_ASCII') AS version_bytes
+              FROM once.key_step t WHERE t.key_id = $1) s";
+
+thread_local! {
+    static STEPS_OF: Kept = const {
+        Kept::new(STEPS, &[pg_sys::UUIDOID, pg_sys::BYTEAOID, pg_sys::BYTEAOID])
+    };
+}
+
+/// `once.key_get`.
+pub fn key_get(call: &Call) -> Result<Datum> {
+    let key = Named::of(call)?;
+    let rows = Rows::begin(call);
+    let now = clock::now_us()?;
+    let found = Record::find(&Table::to_read(TABLE)?, key.id(), &Snapshot::now())?;
+    if let Some(row) = found.filter(|r| !key.is_over(r, now)) {
+        rows.push(&values(&key, &row, now)?);
+    }
+    Ok(call.return_null())
+}
+
+fn values(key: &Named, row: &Record, now: i64) -> Result<[Option<Datum>; 15]> {
+    let finished = row.status().finished();
+    let gone = finished && now >= row.expires_at();
+    let live = |col| row.raw(col).filter(|_| !gone);
+    Ok([
+        Some(row::text(status(key, row, now))),
+        row.raw(Col::Attempt),
+        row.raw(Col::Holder),
+        row.raw(Col::RecoveryPoint),
+        live(Col::State),
+        steps(key, gone)?,
+        live(Col::ResponseCode),
+        live(Col::ResponseBody),
+        live(Col::ResponseHeaders),
+        live(Col::Request),
+        row.raw(Col::Note),
+        row.raw(Col::CreatedAt),
+        (row.status() == Status::Running)
+            .then(|| clock::interval_datum(row.i64(Col::LeaseUntil) - now)),
+        row.raw(Col::FinishedAt),
+        finished.then(|| Datum::from(row.expires_at())),
+    ])
+}
+
+fn status(key: &Named, row: &Record, now: i64) -> &'static [u8] {
+    if row.status().finished() {
+        return if now >= row.expires_at() { b"gone" } else { b"finished" };
+    }
+    match (decide::unfinished(row, now, &key.options), row.status()) {
+        (Decision::Parked, _) => b"parked",
+        (_, Status::Released) => b"released",
+        _ => b"running",
+    }
+}
+
+fn steps(key: &Named, gone: bool) -> Result<Option<Datum>> {
+    if gone {
+        return Ok(Some(row::text(b"[]")));
+    }
+    let args = [
+        Some(id_datum(&key.id())),
+        Some(row::text(key.scope)),
+        Some(row::text(key.key)),
+    ];
+    let rows = spi::query(&STEPS_OF, &args)?;
+    Ok(rows.first().and_then(|r| r.first().copied().flatten()))
+}

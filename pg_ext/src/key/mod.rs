@@ -1,0 +1,20 @@
+//! key: one logical request, one execution. The life of a key is told at the top of `sql/key.sql`.
+//!
+//! `record` names the columns of a row, `claim` decides and claims, `hold`, `finish` and `step` are the
+//! writes that present a token (`fence` checks it), `resolve` is for people, `abandoned` for completers.
+
+pub mod abandoned;
+pub mod claim;
+pub mod finish;
+pub mod hold;
+pub mod inspect;
+pub mod resolve;
+pub mod scope;
+pub mod step;
+
+mod decide;
+mod fence;
+mod fingerprint;
+mod identity;
+mod jsonb;
+mod record;

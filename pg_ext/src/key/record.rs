@@ -1,0 +1,200 @@
+//! One row of `once.key`, with names for its columns (in the order of `sql/key.sql`).
+
+use super::identity::KeyId;
+use crate::call::varlena;
+use crate::error::Result;
+use crate::row;
+use crate::table::{Name, Outcome, ScanKey, Slot, Snapshot, Table, Wait};
+use pgrx::pg_sys::{self, Datum};
+
+pub const TABLE: Name = c"key";
+pub const BY_ID: Name = c"key_pkey";
+pub const BY_LOOK: Name = c"key_look";
+
+const COLUMNS: usize = 27;
+/// The longest recovery point, in bytes of a scope's option and characters of an argument.
+pub const POINT_MAX: usize = 100;
+
+/// Column numbers, from 1.
+#[derive(Clone, Copy)]
+pub enum Col {
+    Token = 1,
+    LeaseUntil,
+    ClaimedAt,
+    CreatedAt,
+    LookAt,
+    ReapAt,
+    TtlUs,
+    LastCall,
+    Attempt,
+    AttemptBase,
+    Status,
+    ReapStage,
+    Id,
+    Scope,
+    Key,
+    RecoveryPoint,
+    Fingerprint,
+    Holder,
+    State,
+    FinishedAt,
+    ResponseCode,
+    ResponseBody,
+    ResponseHeaders,
+    Note,
+    Request,
+    ResolvedAttempt,
+    ResolvedVerdict,
+}
+
+/// What the status column says; what a claim answers also depends on the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Running,
+    Released,
+    Parked,
+    Completed,
+    Aborted,
+    Tombstone,
+}
+
+impl Status {
+    pub fn code(self) -> u8 {
+        match self {
+            Status::Running => b'r',
+            Status::Released => b'l',
+            Status::Parked => b'p',
+            Status::Completed => b'c',
+            Status::Aborted => b'a',
+            Status::Tombstone => b'g',
+        }
+    }
+
+    fn of(code: u8) -> Status {
+        match code {
+            b'r' => Status::Running,
+            b'l' => Status::Released,
+            b'p' => Status::Parked,
+            b'c' => Status::Completed,
+            b'a' => Status::Aborted,
+            _ => Status::Tombstone,
+        }
+    }
+
+    pub fn finished(self) -> bool {
+        matches!(self, Status::Completed | Status::Aborted | Status::Tombstone)
+    }
+}
+
+/// A row as it is stored, or as it is to be stored. Values read from the slot stay valid with it.
+pub struct Record {
+    /// Keeps the page pinned that the values point into.
+    _slot: Option<Slot>,
+    tid: Option<pg_sys::ItemPointerData>,
+    values: [Option<Datum>; COLUMNS],
+}
+
+impl Record {
+    /// A row that is not stored yet.
+    pub fn empty() -> Record {
+        Record {
+            _slot: None,
+            tid: None,
+            values: [None; COLUMNS],
+        }
+    }
+
+    /// The row of a key under a snapshot.
+    pub fn find(table: &Table, id: KeyId, snapshot: &Snapshot) -> Result<Option<Record>> {
+        let found = table.find(BY_ID, &mut [ScanKey::uuid(1, id_datum(&id))], snapshot)?;
+        Ok(found.map(Record::load))
+    }
+
+    pub fn load(slot: Slot) -> Record {
+        let mut record = Record::look(&slot);
+        record._slot = Some(slot);
+        record
+    }
+
+    /// The present row of a scan; valid until the scan moves on.
+    pub fn look(slot: &Slot) -> Record {
+        Record {
+            _slot: None,
+            tid: Some(slot.tid()),
+            values: std::array::from_fn(|i| slot.column(i + 1)),
+        }
+    }
+
+    /// Where the row is stored, for a record that was loaded.
+    pub fn tid(&self) -> Option<pg_sys::ItemPointerData> {
+        self.tid
+    }
+
+    pub fn insert(&self, table: &Table) -> Result<()> {
+        table.insert(&self.values)
+    }
+
+    /// Writes this row over the one at `tid`.
+    pub fn update_at(&self, table: &Table, tid: pg_sys::ItemPointerData, wait: Wait) -> Result<Outcome> {
+        table.update(tid, &self.values, wait)
+    }
+
+    pub fn raw(&self, col: Col) -> Option<Datum> {
+        self.values[col as usize - 1]
+    }
+
+    pub fn put(&mut self, col: Col, value: Option<Datum>) {
+        self.values[col as usize - 1] = value;
+    }
+
+    pub fn put_i64(&mut self, col: Col, value: i64) {
+        self.put(col, Some(Datum::from(value)));
+    }
+
+    pub fn put_i32(&mut self, col: Col, value: i32) {
+        self.put(col, Some(Datum::from(value)));
+    }
+
+    pub fn put_text(&mut self, col: Col, value: Option<&[u8]>) {
+        self.put(col, value.map(row::text));
+    }
+
+    pub fn put_status(&mut self, status: Status) {
+        self.put(Col::Status, Some(Datum::from(status.code())));
+    }
+
+    pub fn put_id(&mut self, id: &KeyId) {
+        self.put(Col::Id, Some(id_datum(id)));
+    }
+
+    pub fn i64(&self, col: Col) -> i64 {
+        self.raw(col).map_or(0, |d| d.value() as i64)
+    }
+
+    pub fn i32(&self, col: Col) -> i32 {
+        self.raw(col).map_or(0, |d| d.value() as i32)
+    }
+
+    pub fn bytes(&self, col: Col) -> Option<&[u8]> {
+        self.raw(col).map(varlena)
+    }
+
+    pub fn status(&self) -> Status {
+        Status::of(self.raw(Col::Status).map_or(0, |d| d.value() as u8))
+    }
+
+    /// When the answer stops being replayed; only of a finished key.
+    pub fn expires_at(&self) -> i64 {
+        self.i64(Col::FinishedAt).saturating_add(self.i64(Col::TtlUs))
+    }
+}
+
+/// A uuid datum.
+pub fn id_datum(id: &KeyId) -> Datum {
+    // SAFETY: copies 16 bytes into new memory of that size.
+    unsafe {
+        let copy: *mut u8 = pg_sys::palloc(16).cast();
+        std::ptr::copy_nonoverlapping(id.bytes().as_ptr(), copy, 16);
+        Datum::from(copy)
+    }
+}

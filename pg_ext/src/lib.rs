@@ -1,0 +1,55 @@
+//! pg_once: retries that converge. This file is the table of contents.
+//!
+//! One noun, one stem: `key`, `janitor` and `role` have a Rust file or folder here, a SQL file in `sql/`
+//! and an in-database test file in `pgrx-tests/`. The other files are the mechanisms they share.
+//! What SQL sees (names, arguments, comments) is in `sql/`; `exports.rs` ties its symbols to functions.
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "safety is said at each unsafe block"
+)]
+
+// Nouns.
+mod janitor;
+mod key;
+mod role;
+
+// Shared mechanisms.
+mod call;
+mod clock;
+mod error;
+mod exports;
+mod raise;
+mod row;
+mod settings;
+mod spi;
+mod table;
+mod trylock;
+
+pgrx::pg_module_magic!(name, version);
+
+pgrx::extension_sql_file!("../sql/key.sql", name = "key");
+pgrx::extension_sql_file!("../sql/janitor.sql", name = "janitor", requires = ["key"]);
+pgrx::extension_sql_file!("../sql/role.sql", name = "role", finalize);
+
+/// Called once by the server when the library is loaded: registers the `once.*` settings.
+#[allow(non_snake_case, reason = "the server looks this name up")]
+#[pgrx::pg_guard]
+pub extern "C-unwind" fn _PG_init() {
+    settings::register();
+}
+
+#[cfg(any(test, feature = "pg_test"))]
+#[path = "../../pgrx-tests/key.rs"]
+mod key_tests;
+
+/// What `cargo pgrx test` asks of an extension's crate.
+#[cfg(test)]
+pub mod pg_test {
+    /// Nothing to prepare.
+    pub fn setup(_options: Vec<&str>) {}
+
+    /// The tests need no setting of their own.
+    pub fn postgresql_conf_options() -> Vec<&'static str> {
+        vec![]
+    }
+}

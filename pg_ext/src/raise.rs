@@ -1,0 +1,55 @@
+//! Raising an [`Error`] as a PostgreSQL error with its own SQLSTATE: pgrx has no way to raise a code
+//! outside its enum. Nothing with a destructor may be alive when `raise` jumps.
+
+use crate::error::Error;
+use pgrx::pg_sys;
+use std::ffi::{c_char, c_int};
+
+unsafe extern "C-unwind" {
+    fn errstart(elevel: c_int, domain: *const c_char) -> bool;
+    fn errcode(sqlerrcode: c_int) -> c_int;
+    fn errmsg_internal(fmt: *const c_char, ...) -> c_int;
+    fn errdetail_internal(fmt: *const c_char, ...) -> c_int;
+    fn errhint(fmt: *const c_char, ...) -> c_int;
+    fn errfinish(filename: *const c_char, lineno: c_int, funcname: *const c_char);
+}
+
+/// Six bits a character, as the server's MAKE_SQLSTATE packs them.
+fn packed(sqlstate: &[u8; 5]) -> c_int {
+    sqlstate
+        .iter()
+        .enumerate()
+        .fold(0, |code, (i, c)| code | (((c - b'0') as c_int & 0x3f) << (6 * i)))
+}
+
+/// Copies a text into server memory, ended by NUL; a NUL inside ends it early.
+fn server_string(text: Option<String>) -> *mut c_char {
+    match text {
+        None => std::ptr::null_mut(),
+        // SAFETY: pnstrdup copies at most len bytes of a live buffer into the current memory context.
+        Some(t) => unsafe { pg_sys::pnstrdup(t.as_ptr().cast(), t.len()) },
+    }
+}
+
+/// Raises the error; does not come back.
+pub fn raise(error: Error) -> ! {
+    let code = packed(error.kind.sqlstate());
+    let message = server_string(Some(error.message));
+    let detail = server_string(error.detail);
+    let hint = server_string(error.hint);
+    // SAFETY: all arguments are NUL-terminated server strings passed through "%s"; every Rust value of
+    // this frame is plain data by now, so the jump out of errfinish skips no destructor.
+    unsafe {
+        errstart(pgrx::PgLogLevel::ERROR as c_int, std::ptr::null());
+        errcode(code);
+        errmsg_internal(c"%s".as_ptr(), message);
+        if !detail.is_null() {
+            errdetail_internal(c"%s".as_ptr(), detail);
+        }
+        if !hint.is_null() {
+            errhint(c"%s".as_ptr(), hint);
+        }
+        errfinish(c"pg_once".as_ptr(), 0, c"raise".as_ptr());
+    }
+    unreachable!("errfinish(ERROR) does not return")
+}

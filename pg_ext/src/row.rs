@@ -1,0 +1,112 @@
+//! Result rows: one row of OUT columns, or a set.
+//!
+//! The row type of a function never changes within one version of the library, so each backend builds
+//! it once and keeps it blessed; asking the catalog for it on every call costs more than a replay.
+
+use crate::call::Call;
+use pgrx::pg_sys::{self, Datum};
+use std::cell::Cell;
+use std::ffi::CStr;
+
+/// Name and type of an OUT column, as the function's SQL declares it.
+pub type Column = (&'static CStr, pg_sys::Oid);
+
+/// The row type of one function; keep it in a `thread_local`.
+pub struct Shape {
+    columns: &'static [Column],
+    blessed: Cell<pg_sys::TupleDesc>,
+}
+
+impl Shape {
+    pub const fn new(columns: &'static [Column]) -> Shape {
+        Shape {
+            columns,
+            blessed: Cell::new(std::ptr::null_mut()),
+        }
+    }
+
+    /// A composite datum of these values.
+    pub fn row(&self, values: &[Option<Datum>]) -> Datum {
+        let mut datums = [Datum::from(0); 16];
+        let mut nulls = [true; 16];
+        for (i, value) in values.iter().enumerate().take(16) {
+            datums[i] = value.unwrap_or(Datum::from(0));
+            nulls[i] = value.is_none();
+        }
+        // SAFETY: the descriptor has as many columns as the function's SQL, at most 16, and each value is
+        // of its column's type; the tuple is copied into the current memory context.
+        unsafe {
+            let desc = self.descriptor();
+            let tuple = pg_sys::heap_form_tuple(desc, datums.as_mut_ptr(), nulls.as_mut_ptr());
+            pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data)
+        }
+    }
+
+    fn descriptor(&self) -> pg_sys::TupleDesc {
+        if self.blessed.get().is_null() {
+            // SAFETY: built once per backend in memory that lives as long as it does.
+            unsafe {
+                let before = pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext);
+                let desc = pg_sys::CreateTemplateTupleDesc(self.columns.len() as i32);
+                for (i, (name, type_oid)) in self.columns.iter().enumerate() {
+                    pg_sys::TupleDescInitEntry(
+                        desc,
+                        i as i16 + 1,
+                        name.as_ptr(),
+                        *type_oid,
+                        -1,
+                        0,
+                    );
+                }
+                self.blessed.set(pg_sys::BlessTupleDesc(desc));
+                pg_sys::MemoryContextSwitchTo(before);
+            }
+        }
+        self.blessed.get()
+    }
+}
+
+/// The rows of a set-returning call, collected as they come.
+pub struct Rows {
+    info: *mut pg_sys::ReturnSetInfo,
+}
+
+impl Rows {
+    /// Begins the set; raises 0A000 where the call cannot take one.
+    pub fn begin(call: &Call) -> Rows {
+        let fcinfo = call.fcinfo();
+        // SAFETY: fcinfo is the running call's; the server checks that it can take a set.
+        unsafe {
+            pg_sys::InitMaterializedSRF(fcinfo, 0);
+            Rows {
+                info: (*fcinfo).resultinfo.cast(),
+            }
+        }
+    }
+
+    /// Adds one row.
+    pub fn push(&self, values: &[Option<Datum>]) {
+        let mut datums: Vec<Datum> = values.iter().map(|v| v.unwrap_or(Datum::from(0))).collect();
+        let mut nulls: Vec<bool> = values.iter().map(Option::is_none).collect();
+        // SAFETY: as many values as the function's SQL declares columns, of their types; copied.
+        unsafe {
+            pg_sys::tuplestore_putvalues(
+                (*self.info).setResult,
+                (*self.info).setDesc,
+                datums.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            );
+        }
+    }
+}
+
+/// A text datum.
+pub fn text(bytes: &[u8]) -> Datum {
+    // SAFETY: copies len bytes into a new text in the current memory context.
+    unsafe {
+        Datum::from(pg_sys::cstring_to_text_with_len(
+            bytes.as_ptr().cast(),
+            bytes.len() as i32,
+        ))
+    }
+}

@@ -1,0 +1,89 @@
+//! The `once.*` settings.
+
+use crate::error::{Error, Result};
+use pgrx::pg_sys;
+use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
+use std::ffi::{CStr, CString};
+
+static KEY_LEASE: GucSetting<i32> = GucSetting::<i32>::new(60_000);
+static KEY_TTL: GucSetting<i32> = GucSetting::<i32>::new(86_400);
+static FAKE_NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+
+/// How long a claim's lease lives where neither the call nor the scope says (once.key_lease).
+pub fn key_lease_us() -> i64 {
+    i64::from(KEY_LEASE.get()) * 1_000
+}
+
+/// How long an answer is replayed where neither the call nor the scope says (once.key_ttl).
+pub fn key_ttl_us() -> i64 {
+    i64::from(KEY_TTL.get()) * 1_000_000
+}
+
+/// The pretended clock in microseconds since 2000, where once.fake_now is set.
+pub fn fake_now() -> Result<Option<i64>> {
+    let Some(text) = FAKE_NOW.get() else {
+        return Ok(None);
+    };
+    if text.is_empty() {
+        return Ok(None);
+    }
+    match parse_timestamptz(&text) {
+        Some(us) => Ok(Some(us)),
+        None => Err(Error::bad_argument(
+            "once.fake_now",
+            "is not a finite timestamptz",
+            "SET LOCAL once.fake_now = '2030-01-01 00:00:00+00', or RESET once.fake_now.",
+        )),
+    }
+}
+
+fn parse_timestamptz(text: &CStr) -> Option<i64> {
+    let parsed = pgrx::PgTryBuilder::new(|| {
+        // SAFETY: timestamptz_in takes a C string, an unused oid and a typmod, and returns an i64.
+        unsafe {
+            pgrx::direct_function_call::<i64>(
+                pg_sys::timestamptz_in,
+                &[
+                    Some(pg_sys::Datum::from(text.as_ptr())),
+                    Some(pg_sys::Datum::from(0)),
+                    Some(pg_sys::Datum::from(-1i32)),
+                ],
+            )
+        }
+    })
+    .catch_others(|_| None)
+    .execute();
+    parsed.filter(|us| *us != i64::MAX && *us != i64::MIN)
+}
+
+/// Registers every setting; called when the library is loaded.
+pub fn register() {
+    GucRegistry::define_int_guc(
+        c"once.key_lease",
+        c"Lease of a claimed key where neither the call nor its scope gives one.",
+        c"In milliseconds without a unit; default 60s. Precedence: argument, scope option, this.",
+        &KEY_LEASE,
+        1,
+        i32::MAX,
+        GucContext::Userset,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"once.key_ttl",
+        c"How long a finished key replays its answer where neither the call nor its scope says.",
+        c"In seconds without a unit; default 1d. Precedence: argument, scope option, this.",
+        &KEY_TTL,
+        1,
+        i32::MAX,
+        GucContext::Userset,
+        GucFlags::UNIT_S,
+    );
+    GucRegistry::define_string_guc(
+        c"once.fake_now",
+        c"Pretended time of every outcome, for tests only.",
+        c"A timestamptz; empty (the default): the real clock. Tokens always come from the real clock.",
+        &FAKE_NOW,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+}

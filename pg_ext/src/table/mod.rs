@@ -1,0 +1,251 @@
+//! Direct access to the extension's own tables: open, find by index, insert, update, lock, delete.
+//!
+//! Why not SPI: a claim is one index probe and one insert, and the executor around two kept plans costs
+//! more than both (`make bench`). It also needs no change of user: only these functions can reach the
+//! tables, no name is looked up through search_path and no operator is resolved. Rows are plain arrays
+//! of datums here; `key/record.rs` gives them names.
+//!
+//! Locks: a table is opened FOR reading with AccessShareLock, for writing with RowExclusiveLock, both
+//! kept to the end of the transaction as any statement does.
+
+mod names;
+mod snapshot;
+mod write;
+
+pub use names::key_table_owner;
+pub use snapshot::{Snapshot, above_read_committed, ended_before, next_xid};
+pub use write::{Outcome, Wait, ensure_writable};
+
+use crate::error::Result;
+use pgrx::pg_sys::{self, Datum};
+use std::ffi::CStr;
+
+/// A table or index of the extension.
+pub type Name = &'static CStr;
+
+/// An open table.
+pub struct Table {
+    rel: pg_sys::Relation,
+}
+
+impl Table {
+    /// Opens a table for looking only (works on a standby).
+    pub fn to_read(name: Name) -> Result<Table> {
+        Table::open(name, pg_sys::AccessShareLock as i32)
+    }
+
+    /// Opens a table for writing; 25006 where nothing can be written.
+    pub fn to_write(name: Name) -> Result<Table> {
+        ensure_writable(name)?;
+        Table::open(name, pg_sys::RowExclusiveLock as i32)
+    }
+
+    fn open(name: Name, lock: i32) -> Result<Table> {
+        let oid = names::oid_of(name)?;
+        // SAFETY: the oid is a table of the extension, checked by names; table_open raises otherwise.
+        let rel = unsafe { pg_sys::table_open(oid, lock) };
+        Ok(Table { rel })
+    }
+
+    /// The first row that an index finds under this snapshot.
+    pub fn find(&self, index: Name, keys: &mut [ScanKey], snapshot: &Snapshot) -> Result<Option<Slot>> {
+        let mut scan = self.scan(index, keys, snapshot)?;
+        let found = scan.advance().is_some();
+        Ok(scan.into_slot().filter(|_| found))
+    }
+
+    /// Rows in the order of an index.
+    pub fn scan(&self, index: Name, keys: &mut [ScanKey], snapshot: &Snapshot) -> Result<Scan> {
+        let index_oid = names::oid_of(index)?;
+        let slot = self.slot();
+        // SAFETY: the index belongs to this open table; keys are initialised and copied by index_rescan.
+        unsafe {
+            let index = pg_sys::index_open(index_oid, pg_sys::AccessShareLock as i32);
+            let scan = begin_scan(self.rel, index, snapshot.raw(), keys.len() as i32);
+            pg_sys::index_rescan(
+                scan,
+                keys.as_mut_ptr().cast(),
+                keys.len() as i32,
+                std::ptr::null_mut(),
+                0,
+            );
+            Ok(Scan {
+                index,
+                scan,
+                slot: Some(slot),
+            })
+        }
+    }
+
+    fn slot(&self) -> Slot {
+        // SAFETY: the relation is open; the slot is freed when the Slot is dropped.
+        let raw = unsafe { pg_sys::table_slot_create(self.rel, std::ptr::null_mut()) };
+        Slot { raw }
+    }
+
+    /// Number of columns.
+    pub fn columns(&self) -> usize {
+        // SAFETY: the relation is open, so its tuple descriptor is there.
+        unsafe { (*(*self.rel).rd_att).natts as usize }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // SAFETY: opened by us; NoLock keeps the lock to the end of the transaction.
+            unsafe { pg_sys::relation_close(self.rel, pg_sys::NoLock as i32) };
+        }
+    }
+}
+
+#[cfg(not(feature = "pg18"))]
+unsafe fn begin_scan(
+    table: pg_sys::Relation,
+    index: pg_sys::Relation,
+    snapshot: pg_sys::Snapshot,
+    keys: i32,
+) -> pg_sys::IndexScanDesc {
+    // SAFETY: as the caller says; the server added an argument in 18.
+    unsafe { pg_sys::index_beginscan(table, index, snapshot, keys, 0) }
+}
+
+#[cfg(feature = "pg18")]
+unsafe fn begin_scan(
+    table: pg_sys::Relation,
+    index: pg_sys::Relation,
+    snapshot: pg_sys::Snapshot,
+    keys: i32,
+) -> pg_sys::IndexScanDesc {
+    // SAFETY: as the caller says; no instrumentation.
+    unsafe { pg_sys::index_beginscan(table, index, snapshot, std::ptr::null_mut(), keys, 0) }
+}
+
+/// An index scan in progress and the slot that holds its present row.
+pub struct Scan {
+    index: pg_sys::Relation,
+    scan: pg_sys::IndexScanDesc,
+    slot: Option<Slot>,
+}
+
+impl Scan {
+    /// Moves to the next row; None at the end.
+    pub fn advance(&mut self) -> Option<&Slot> {
+        let slot = self.slot.as_ref()?;
+        // SAFETY: the scan and the slot are alive until end or drop.
+        let found = unsafe {
+            pg_sys::index_getnext_slot(
+                self.scan,
+                pg_sys::ScanDirection::ForwardScanDirection,
+                slot.raw,
+            )
+        };
+        found.then_some(slot)
+    }
+
+    /// Ends the scan and keeps its last row.
+    fn into_slot(mut self) -> Option<Slot> {
+        self.slot.take()
+    }
+}
+
+impl Drop for Scan {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // SAFETY: begun by us and ended once; a slot keeps its own pin on its row's page.
+            unsafe {
+                pg_sys::index_endscan(self.scan);
+                pg_sys::relation_close(self.index, pg_sys::NoLock as i32);
+            }
+        }
+    }
+}
+
+/// A row, pinned where it is stored. Datums read from it are valid while it lives.
+pub struct Slot {
+    raw: *mut pg_sys::TupleTableSlot,
+}
+
+impl Slot {
+    /// All columns: value, or None for NULL.
+    pub fn column(&self, attribute: usize) -> Option<Datum> {
+        // SAFETY: the slot holds a row of its table; attributes count from 1 to natts.
+        unsafe {
+            if ((*self.raw).tts_nvalid as usize) < attribute {
+                pg_sys::slot_getsomeattrs_int(
+                    self.raw,
+                    (*(*self.raw).tts_tupleDescriptor).natts,
+                );
+            }
+            let i = attribute - 1;
+            (!*(*self.raw).tts_isnull.add(i)).then(|| *(*self.raw).tts_values.add(i))
+        }
+    }
+
+    /// Where the row is stored.
+    pub fn tid(&self) -> pg_sys::ItemPointerData {
+        // SAFETY: the slot holds a stored row.
+        unsafe { (*self.raw).tts_tid }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // SAFETY: created by table_slot_create and dropped once.
+            unsafe { pg_sys::ExecDropSingleTupleTableSlot(self.raw) };
+        }
+    }
+}
+
+/// One condition of an index scan.
+#[repr(transparent)]
+pub struct ScanKey(pg_sys::ScanKeyData);
+
+impl ScanKey {
+    fn new(attribute: i16, strategy: u32, function: u32, value: Datum) -> ScanKey {
+        let mut key = pg_sys::ScanKeyData::default();
+        // SAFETY: fills a ScanKeyData of ours; the function is a built-in comparison. Texts compare
+        // under "C", which is the collation of every text column of ours.
+        unsafe {
+            pg_sys::ScanKeyInit(
+                &mut key,
+                attribute,
+                strategy as pg_sys::StrategyNumber,
+                pg_sys::Oid::from(function),
+                value,
+            );
+        }
+        ScanKey(key)
+    }
+
+    /// Index column = uuid.
+    pub fn uuid(attribute: i16, value: Datum) -> ScanKey {
+        ScanKey::new(attribute, pg_sys::BTEqualStrategyNumber, pg_sys::F_UUID_EQ, value)
+    }
+
+    /// Index column = text.
+    pub fn text(attribute: i16, value: Datum) -> ScanKey {
+        ScanKey::new(attribute, pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, value)
+    }
+
+    /// Index column > timestamptz.
+    pub fn after(attribute: i16, us: i64) -> ScanKey {
+        ScanKey::new(
+            attribute,
+            pg_sys::BTGreaterStrategyNumber,
+            pg_sys::F_TIMESTAMPTZ_GT,
+            Datum::from(us),
+        )
+    }
+
+    /// Index column <= timestamptz.
+    pub fn until(attribute: i16, us: i64) -> ScanKey {
+        ScanKey::new(
+            attribute,
+            pg_sys::BTLessEqualStrategyNumber,
+            pg_sys::F_TIMESTAMPTZ_LE,
+            Datum::from(us),
+        )
+    }
+}

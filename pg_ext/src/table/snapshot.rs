@@ -1,0 +1,88 @@
+//! Which rows a look sees.
+//!
+//! READ COMMITTED: each look takes a fresh snapshot, so that a look after a lost race sees who won.
+//! Above it: the transaction's snapshot. `Dirty` sees uncommitted rows of other transactions too, which
+//! is how a claim learns that somebody is at it without waiting for them.
+
+use pgrx::pg_sys;
+
+/// True under REPEATABLE READ and SERIALIZABLE.
+pub fn above_read_committed() -> bool {
+    // SAFETY: reads a variable of this backend.
+    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
+}
+
+/// The next transaction id that will be given out, with its epoch.
+pub fn next_xid() -> i64 {
+    // SAFETY: reads shared memory under its own lock.
+    unsafe { pg_sys::ReadNextFullTransactionId().value as i64 }
+}
+
+/// A registered snapshot, or the dirty one.
+pub enum Snapshot {
+    Mvcc(pg_sys::Snapshot),
+    Dirty(Box<pg_sys::SnapshotData>),
+}
+
+impl Snapshot {
+    /// What this statement may see now, its own earlier writes included.
+    pub fn now() -> Snapshot {
+        // SAFETY: makes our own writes visible to the snapshot taken next, as SPI does for each
+        // statement of a volatile function; the snapshot is unregistered on drop.
+        unsafe {
+            pg_sys::CommandCounterIncrement();
+            Snapshot::Mvcc(pg_sys::RegisterSnapshot(pg_sys::GetTransactionSnapshot()))
+        }
+    }
+
+    /// Everything alive or not yet decided.
+    pub fn dirty() -> Snapshot {
+        Snapshot::Dirty(Box::new(pg_sys::SnapshotData {
+            snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
+            ..Default::default()
+        }))
+    }
+
+    pub(super) fn raw(&self) -> pg_sys::Snapshot {
+        match self {
+            Snapshot::Mvcc(s) => *s,
+            Snapshot::Dirty(s) => std::ptr::from_ref(&**s).cast_mut(),
+        }
+    }
+
+    /// After a dirty look found a row: another transaction that has not ended inserted or deleted it.
+    pub fn undecided(&self) -> bool {
+        match self {
+            Snapshot::Mvcc(_) => false,
+            Snapshot::Dirty(_) => {
+                // SAFETY: the server wrote the ids through the pointer raw() gave it.
+                let s = unsafe { &*self.raw() };
+                s.xmin != pg_sys::InvalidTransactionId || s.xmax != pg_sys::InvalidTransactionId
+            }
+        }
+    }
+
+    /// The oldest transaction id that was still running for this snapshot, with its epoch.
+    fn oldest_running(&self) -> i64 {
+        let next = next_xid();
+        // SAFETY: a registered snapshot stays valid until drop.
+        let xmin = unsafe { (*self.raw()).xmin };
+        next - i64::from((next as u32).wrapping_sub(xmin.into_inner()))
+    }
+}
+
+/// Every transaction with an id below `xid` has ended, as this snapshot sees it.
+pub fn ended_before(snapshot: &Snapshot, xid: i64) -> bool {
+    snapshot.oldest_running() >= xid
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        if let Snapshot::Mvcc(s) = self
+            && !std::thread::panicking()
+        {
+            // SAFETY: registered by now() and unregistered once.
+            unsafe { pg_sys::UnregisterSnapshot(*s) };
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Insert, update, lock and delete of one row, with the server's own outcomes.
+
+use super::{Name, Slot, Snapshot, Table};
+use crate::error::{Error, Kind, Result};
+use pgrx::pg_sys::{self, Datum, TM_Result};
+
+/// How a write of one row ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    /// Another transaction changed or deleted the row and committed.
+    Changed,
+    /// Another transaction that has not ended holds the row (only with `Wait::No`).
+    Busy,
+}
+
+/// Whether to wait for another transaction that holds the row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    Yes,
+    No,
+}
+
+/// 25006 in a READ ONLY transaction and on a standby.
+pub fn ensure_writable(name: Name) -> Result<()> {
+    // SAFETY: both read this server's state.
+    let read_only = unsafe { pg_sys::XactReadOnly || pg_sys::RecoveryInProgress() };
+    match read_only {
+        true => Err(Error::read_only(format!("once.{}", name.to_string_lossy()))),
+        false => Ok(()),
+    }
+}
+
+impl Table {
+    /// Inserts one row; the caller has made sure that no unique index refuses it.
+    pub fn insert(&self, row: &[Option<Datum>]) -> Result<()> {
+        let slot = self.filled_slot(row)?;
+        // SAFETY: the slot holds a complete virtual row of this table.
+        unsafe { pg_sys::simple_table_tuple_insert(self.rel, slot.raw) };
+        self.index(&slot, Indexes::AllNew);
+        Ok(())
+    }
+
+    /// Replaces the row at `tid`.
+    pub fn update(&self, tid: pg_sys::ItemPointerData, row: &[Option<Datum>], wait: Wait) -> Result<Outcome> {
+        let slot = self.filled_slot(row)?;
+        let mut tid = tid;
+        let mut failure = pg_sys::TM_FailureData::default();
+        let mut mode = 0;
+        let mut update_indexes = Default::default();
+        // SAFETY: the table's own access method, called as the executor does, behind pgrx's barrier
+        // because it is a function pointer; every argument is plain data that outlives the call.
+        let result = unsafe {
+            let update = (*(*self.rel).rd_tableam).tuple_update;
+            let (rel, raw) = (self.rel, slot.raw);
+            let (tid, failure) = (&raw mut tid, &raw mut failure);
+            let (mode, indexes) = (&raw mut mode, &raw mut update_indexes);
+            let nothing = std::ptr::null_mut();
+            let blocking = wait == Wait::Yes;
+            let cid = pg_sys::GetCurrentCommandId(true);
+            pg_sys::ffi::pg_guard_ffi_boundary(|| {
+                update.map(|f| {
+                    f(rel, tid, raw, cid, nothing, nothing, blocking, failure, mode, indexes)
+                })
+            })
+        };
+        let outcome = outcome(result)?;
+        if outcome == Outcome::Done
+            && let Some(indexes) = stale_indexes(update_indexes)
+        {
+            self.index(&slot, indexes);
+        }
+        Ok(outcome)
+    }
+
+    /// Locks the row at `tid` as an update would, without writing it.
+    pub fn lock(&self, tid: pg_sys::ItemPointerData, snapshot: &Snapshot, wait: Wait) -> Result<Outcome> {
+        let slot = self.slot();
+        let mut tid = tid;
+        let mut failure = pg_sys::TM_FailureData::default();
+        // SAFETY: as in update.
+        let result = unsafe {
+            let lock = (*(*self.rel).rd_tableam).tuple_lock;
+            let (rel, raw, snapshot) = (self.rel, slot.raw, snapshot.raw());
+            let (tid, failure) = (&raw mut tid, &raw mut failure);
+            let policy = match wait {
+                Wait::Yes => pg_sys::LockWaitPolicy::LockWaitBlock,
+                Wait::No => pg_sys::LockWaitPolicy::LockWaitSkip,
+            };
+            let cid = pg_sys::GetCurrentCommandId(false);
+            let mode = pg_sys::LockTupleMode::LockTupleNoKeyExclusive;
+            pg_sys::ffi::pg_guard_ffi_boundary(|| {
+                lock.map(|f| f(rel, tid, snapshot, raw, cid, mode, policy, 0, failure))
+            })
+        };
+        outcome(result)
+    }
+
+    /// Deletes the row at `tid`, which the caller has locked.
+    pub fn delete(&self, tid: pg_sys::ItemPointerData, snapshot: &Snapshot) {
+        let mut tid = tid;
+        // SAFETY: the row is locked by this transaction, so nobody else can have changed it.
+        unsafe { pg_sys::simple_table_tuple_delete(self.rel, &mut tid, snapshot.raw()) };
+    }
+
+    fn filled_slot(&self, row: &[Option<Datum>]) -> Result<Slot> {
+        if row.len() != self.columns() {
+            return Err(Error::new(
+                Kind::NotInstalled,
+                format!("a table of pg_once has {} columns instead of {}", self.columns(), row.len()),
+            )
+            .hint("Do not alter the extension's tables; if the library is newer, ALTER EXTENSION pg_once UPDATE."));
+        }
+        let slot = self.slot();
+        // SAFETY: the slot has room for natts values; `row` has exactly that many (checked).
+        unsafe {
+            for (i, value) in row.iter().enumerate() {
+                *(*slot.raw).tts_values.add(i) = value.unwrap_or(Datum::from(0));
+                *(*slot.raw).tts_isnull.add(i) = value.is_none();
+            }
+            pg_sys::ExecStoreVirtualTuple(slot.raw);
+        }
+        Ok(slot)
+    }
+
+    /// Adds index entries for the stored row, a DBA's own indexes included.
+    fn index(&self, slot: &Slot, which: Indexes) {
+        // SAFETY: the sequence of the server's own ExecSimpleRelationInsert and -Update.
+        unsafe {
+            let estate = pg_sys::CreateExecutorState();
+            let info: *mut pg_sys::ResultRelInfo =
+                pg_sys::palloc0(std::mem::size_of::<pg_sys::ResultRelInfo>()).cast();
+            (*info).type_ = pg_sys::NodeTag::T_ResultRelInfo;
+            pg_sys::InitResultRelInfo(info, self.rel, 1, std::ptr::null_mut(), 0);
+            pg_sys::ExecOpenIndices(info, false);
+            insert_index_entries(info, slot.raw, estate, which);
+            pg_sys::ExecCloseIndices(info);
+            pg_sys::FreeExecutorState(estate);
+        }
+    }
+}
+
+/// Which indexes get an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Indexes {
+    AllNew,
+    AllUpdated,
+    /// A heap-only update that a BRIN index still has to see (16 and later).
+    #[cfg_attr(feature = "pg15", allow(dead_code))]
+    OnlySummarizing,
+}
+
+fn outcome(result: Option<TM_Result::Type>) -> Result<Outcome> {
+    match result {
+        Some(TM_Result::TM_Ok) => Ok(Outcome::Done),
+        Some(TM_Result::TM_Updated | TM_Result::TM_Deleted) => Ok(Outcome::Changed),
+        Some(TM_Result::TM_BeingModified | TM_Result::TM_WouldBlock) => Ok(Outcome::Busy),
+        other => Err(Error::new(
+            Kind::Internal,
+            format!("unexpected result {other:?} of a row write"),
+        )),
+    }
+}
+
+#[cfg(feature = "pg15")]
+fn stale_indexes(update_indexes: bool) -> Option<Indexes> {
+    update_indexes.then_some(Indexes::AllUpdated)
+}
+
+#[cfg(not(feature = "pg15"))]
+fn stale_indexes(update_indexes: pg_sys::TU_UpdateIndexes::Type) -> Option<Indexes> {
+    match update_indexes {
+        pg_sys::TU_UpdateIndexes::TU_None => None,
+        pg_sys::TU_UpdateIndexes::TU_Summarizing => Some(Indexes::OnlySummarizing),
+        _ => Some(Indexes::AllUpdated),
+    }
+}
+
+unsafe fn insert_index_entries(
+    info: *mut pg_sys::ResultRelInfo,
+    slot: *mut pg_sys::TupleTableSlot,
+    estate: *mut pg_sys::EState,
+    which: Indexes,
+) {
+    let nil: *mut pg_sys::List = std::ptr::null_mut();
+    let update = which != Indexes::AllNew;
+    // SAFETY: as the caller says; no conflict is looked for, so no list of arbiters.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        pg_sys::ExecInsertIndexTuples(info, slot, estate, update, false, nil.cast(), nil);
+        #[cfg(not(feature = "pg15"))]
+        pg_sys::ExecInsertIndexTuples(
+            info,
+            slot,
+            estate,
+            update,
+            false,
+            nil.cast(),
+            nil,
+            which == Indexes::OnlySummarizing,
+        );
+    }
+}

@@ -1,0 +1,258 @@
+-- key: one logical request, one execution.
+--
+-- A key's life in the order of its calls:
+--   key_claim      inserts one row in once.key (status r, running) and hands out a token;
+--   key_step       notes in once.key_step that a foreign call begins, key_step_done that it ended;
+--   key_advance    moves the recovery point in the transaction of the phase's own writes (HOT update);
+--   key_complete   stores the answer (status c; key_abort: a), one HOT update; later claims replay it;
+--   key_release    gives it back for a retry (status l), key_park to a person (status p);
+--   key_claim      by another caller, once the lease is over: the same row, a larger token, attempt + 1;
+--   ttl after the finish the key is gone (410): sweep_key_tombstone empties the row (status g),
+--   gone_for later it is new again: sweep_key_reap deletes the row and its steps.
+-- What a claim answers depends on the clock and these columns alone, never on whether a sweep has run.
+--
+-- Lock order (binds callers too): the key's row first, its steps after it; several keys in one
+-- transaction: sorted by scope and key. Claims wait for nobody: they try, and answer in_progress.
+
+-- One row per logical request. No index on a column that a completion changes, so every completion is
+-- a HOT update; fillfactor leaves room for it on the row's own page. `id` is the first 16 bytes of
+-- SHA-256(scope, 0x00, key): a third of the index that the two texts would need, whatever their length.
+-- look_at and reap_at are written by claims and sweeps, never by advance, extend or complete.
+CREATE TABLE once.key (
+    token            bigint      NOT NULL,
+    lease_until      timestamptz NOT NULL,
+    claimed_at       timestamptz NOT NULL,
+    created_at       timestamptz NOT NULL,
+    look_at          timestamptz NOT NULL,
+    reap_at          timestamptz NOT NULL,
+    ttl_us           bigint      NOT NULL,
+    last_call        bigint      NOT NULL,
+    attempt          integer     NOT NULL,
+    attempt_base     integer     NOT NULL,
+    status           "char"      NOT NULL CHECK (status IN ('r', 'l', 'p', 'c', 'a', 'g')),
+    reap_stage       "char"      NOT NULL CHECK (reap_stage IN ('0', '1')),
+    id               uuid        NOT NULL,
+    scope            text        COLLATE "C" NOT NULL,
+    key              text        COLLATE "C" NOT NULL,
+    recovery_point   text        COLLATE "C" NOT NULL,
+    fingerprint      bytea,
+    holder           text        COLLATE "C",
+    state            json,
+    finished_at      timestamptz,
+    response_code    integer,
+    response_body    json,
+    response_headers json,
+    note             text,
+    request          jsonb,
+    resolved_attempt integer,
+    resolved_verdict "char",
+    CONSTRAINT key_pkey PRIMARY KEY (id)
+) WITH (fillfactor = 60);
+
+CREATE INDEX key_look ON once.key (scope, look_at);
+CREATE INDEX key_reap ON once.key (reap_stage, reap_at);
+
+COMMENT ON TABLE once.key IS 'One row per logical request: its lease, its recovery point and, once finished, its answer. Reached through the key_* functions only.';
+COMMENT ON COLUMN once.key.token IS 'The present or last lease: the server''s clock in microseconds since 2000, or the previous token plus one; it only grows.';
+COMMENT ON COLUMN once.key.lease_until IS 'End of the lease while running; when released: not to be claimed before.';
+COMMENT ON COLUMN once.key.claimed_at IS 'When the present attempt claimed it; max_lease_life counts from here.';
+COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
+COMMENT ON COLUMN once.key.look_at IS 'key_take_abandoned has to look at an unfinished key from this time on (infinity: parked).';
+COMMENT ON COLUMN once.key.reap_at IS 'The sweeps have to look at the key from this time on: its earliest expiry (stage 0) or the end of gone_for (stage 1).';
+COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
+COMMENT ON COLUMN once.key.last_call IS 'First 8 bytes of SHA-256 over the last advance, release or park and its arguments: tells a repeated call from a new one. 0: none.';
+COMMENT ON COLUMN once.key.attempt IS 'Claims that ran, 1 for the first.';
+COMMENT ON COLUMN once.key.attempt_base IS 'The attempt at the last verdict retry; max_attempts counts from here.';
+COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked, c completed, a aborted, g tombstone.';
+COMMENT ON COLUMN once.key.reap_stage IS '0: keeps its answer or has none yet; 1: tombstone.';
+COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key).';
+COMMENT ON COLUMN once.key.fingerprint IS 'Scheme byte (1: canonical jsonb, 2: the caller''s own hash) and SHA-256; NULL: claimed without a request.';
+COMMENT ON COLUMN once.key.note IS 'Last error (release) or reason (park).';
+
+-- A foreign call inside a request. Deleted with its key.
+CREATE TABLE once.key_step (
+    key_id      uuid        NOT NULL,
+    step        text        COLLATE "C" NOT NULL,
+    version     integer     NOT NULL,
+    begun       integer     NOT NULL,
+    begun_token bigint,
+    first_at    timestamptz,
+    done_at     timestamptz,
+    done_token  bigint,
+    result      json,
+    CONSTRAINT key_step_pkey PRIMARY KEY (key_id, step)
+);
+COMMENT ON TABLE once.key_step IS 'Foreign calls of a request: how often begun, and the result once known.';
+COMMENT ON COLUMN once.key_step.version IS 'Version of the step''s derived key; key_rotate adds 1.';
+COMMENT ON COLUMN once.key_step.begun IS 'Attempts that began this version of the step.';
+COMMENT ON COLUMN once.key_step.begun_token IS 'Token of the last attempt that began it.';
+COMMENT ON COLUMN once.key_step.first_at IS 'When this version was first begun.';
+
+-- Options of a scope; a scope without a row has the defaults. NULL: the once.* setting or the default.
+CREATE TABLE once.scope (
+    scope           text     COLLATE "C" NOT NULL CONSTRAINT scope_pkey PRIMARY KEY,
+    lease           interval,
+    ttl             interval,
+    gone_for        interval,
+    max_lease_life  interval,
+    on_expiry       text,
+    max_attempts    integer,
+    keep_request    boolean,
+    recovery_points text[]   COLLATE "C",
+    owner           regrole
+);
+COMMENT ON TABLE once.scope IS 'Options set by scope_set.';
+COMMENT ON COLUMN once.scope.max_attempts IS 'NULL: 25; 0: no limit.';
+
+-- Where key_take_abandoned goes on. Every key of the scope with look_at <= upto is finished or has been
+-- moved forward, so a take reads only what came after it. next_upto becomes upto when every transaction
+-- that ran when it was noted (full transaction id below next_xid) has ended. A cache: without its row a
+-- take reads from the beginning, so it is not dumped (transaction ids mean nothing in another cluster).
+CREATE TABLE once.key_bookmark (
+    scope     text        COLLATE "C" NOT NULL CONSTRAINT key_bookmark_pkey PRIMARY KEY,
+    upto      timestamptz NOT NULL,
+    next_upto timestamptz NOT NULL,
+    next_xid  bigint      NOT NULL
+) WITH (fillfactor = 50);
+COMMENT ON TABLE once.key_bookmark IS 'How far key_take_abandoned has read in each scope.';
+
+SELECT pg_catalog.pg_extension_config_dump('once.key', '');
+SELECT pg_catalog.pg_extension_config_dump('once.key_step', '');
+SELECT pg_catalog.pg_extension_config_dump('once.scope', '');
+
+CREATE FUNCTION once.key_claim(
+    scope text, key text, request jsonb = NULL, lease interval = NULL, ttl interval = NULL, holder text = NULL,
+    OUT outcome text, OUT token bigint, OUT attempt integer, OUT recovery_point text, OUT state json,
+    OUT response_code integer, OUT response_body json, OUT response_headers json,
+    OUT lease_left interval, OUT retry_after interval)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_claim';
+COMMENT ON FUNCTION once.key_claim(text, text, jsonb, interval, interval, text) IS
+$$Claims one logical request. scope: 1 to 100 characters, key: 1 to 255; request: what the key stands for (compared by SHA-256 of its canonical form; NULL equals only NULL); lease, ttl: positive intervals (default: the scope's, then once.key_lease and once.key_ttl); holder: a fresh UUID per attempt, so that a lost answer can be asked for again.
+outcome: claimed (run it), resumed (go on from recovery_point), replayed (hand back response_*), in_progress (try again after retry_after), mismatched (same key, different request), gone (finished and past its ttl), parked (needs key_resolve).
+Never waits for another transaction. Every answer but claimed and resumed writes nothing.
+Errors: 22023 bad argument, 42501 not a member of the scope's owner, 40001 a lost race above READ COMMITTED, 25006 a claim in a read-only transaction.
+The outcomes follow the IETF draft "The Idempotency-Key HTTP Header Field"; recovery points follow Brandur Leach's "Implementing Stripe-like Idempotency Keys in Postgres".$$;
+
+CREATE FUNCTION once.key_claim_hashed(
+    scope text, key text, fingerprint bytea, lease interval = NULL, ttl interval = NULL, holder text = NULL,
+    OUT outcome text, OUT token bigint, OUT attempt integer, OUT recovery_point text, OUT state json,
+    OUT response_code integer, OUT response_body json, OUT response_headers json,
+    OUT lease_left interval, OUT retry_after interval)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_claim_hashed';
+COMMENT ON FUNCTION once.key_claim_hashed(text, text, bytea, interval, interval, text) IS
+'key_claim for callers that hash the raw request themselves. fingerprint: exactly 32 bytes. A key claimed here never matches one claimed with a jsonb request.';
+
+CREATE FUNCTION once.key_advance(
+    scope text, key text, token bigint, recovery_point text, state json = NULL, lease interval = NULL,
+    OUT lease_left interval)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_advance';
+COMMENT ON FUNCTION once.key_advance(text, text, bigint, text, json, interval) IS
+$$Moves the recovery point; call it in the transaction of the phase's own writes. state: NULL keeps the present one. The lease counts from now: by lease where given, else it becomes at least the scope's. Repeating the last advance changes nothing.
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 a point that the scope does not declare, or a backward one.$$;
+
+CREATE FUNCTION once.key_complete(
+    scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
+RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_complete';
+COMMENT ON FUNCTION once.key_complete(text, text, bigint, integer, json, json) IS
+$$Stores the final answer; later claims replay it byte for byte until ttl after now. Repeating it with the same token and answer is a no-op.
+Errors: ON001 the lease is lost, ON006 the finishing token with another answer.$$;
+
+CREATE FUNCTION once.key_abort(
+    scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
+RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_abort';
+COMMENT ON FUNCTION once.key_abort(text, text, bigint, integer, json, json) IS
+$$Stores the final answer of a failure; later claims replay it like any other. Repeating it with the same token and answer is a no-op.
+Errors: ON001 the lease is lost, ON006 the finishing token with another answer.$$;
+
+CREATE FUNCTION once.key_release(scope text, key text, token bigint, error text = NULL, retry_after interval = NULL)
+RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_release';
+COMMENT ON FUNCTION once.key_release(text, text, bigint, text, interval) IS
+$$Gives the key back after a failure that is worth a retry: the next claim resumes from the recovery point, not before retry_after. The token ends.
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument.$$;
+
+CREATE FUNCTION once.key_park(scope text, key text, token bigint, reason text)
+RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_park';
+COMMENT ON FUNCTION once.key_park(text, text, bigint, text) IS
+$$Ends the attempt with an outcome that nobody knows (a foreign call timed out): claims answer parked until key_resolve. The token ends.
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument.$$;
+
+CREATE FUNCTION once.key_resolve(
+    scope text, key text, attempt integer, verdict text, response_code integer = NULL, response_body json = NULL, response_headers json = NULL)
+RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_resolve';
+COMMENT ON FUNCTION once.key_resolve(text, text, integer, text, integer, json, json) IS
+$$Ends a parking. attempt: the parked one, as key_claim or key_get tells it; verdict: retry (the next claim resumes; max_attempts counts anew), complete or abort (with response_code and the answer to store). Repeating the same verdict for that attempt is a no-op.
+Errors: 55006 the key is not parked, ON001 another verdict or attempt, or no such key, ON006 the same verdict with another answer, 22023 bad argument.$$;
+
+CREATE FUNCTION once.key_extend(scope text, key text, token bigint, lease interval = NULL, OUT lease_left interval)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_extend';
+COMMENT ON FUNCTION once.key_extend(text, text, bigint, interval) IS
+$$A heartbeat: the lease counts from now, but never past its claim's time plus max_lease_life; lease_left tells what was granted.
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument.$$;
+
+CREATE FUNCTION once.key_step(
+    scope text, key text, token bigint, step text, on_abort json = NULL,
+    OUT done boolean, OUT result json, OUT attempted integer, OUT first_at timestamptz, OUT derived_key text)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step';
+COMMENT ON FUNCTION once.key_step(text, text, bigint, text, json) IS
+$$Records that a foreign call begins; commit it before the call. step: 1 to 100 characters. done and result: it ended before, do not call again. attempted: beginnings by earlier attempts whose end nobody recorded, the first at first_at; above 0 the other side may have acted. derived_key: the idempotency key to send, the same on every attempt.
+on_abort comes with the outbox; until then a non-NULL one is refused with 0A000.
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument.$$;
+
+CREATE FUNCTION once.key_step_done(
+    scope text, key text, token bigint, step text, result json = NULL, on_complete json = NULL, on_abort json = NULL,
+    OUT recorded boolean, OUT result json)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step_done';
+COMMENT ON FUNCTION once.key_step_done(text, text, bigint, text, json, json, json) IS
+$$Records that a foreign call ended, and its result. The first write wins: recorded is false where an earlier attempt recorded it, and result is that one's.
+on_complete and on_abort come with the outbox; until then a non-NULL one is refused with 0A000.
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument.$$;
+
+CREATE FUNCTION once.key_derive(scope text, key text, step text)
+RETURNS text LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_derive';
+COMMENT ON FUNCTION once.key_derive(text, text, text) IS
+$$The idempotency key that this step sends to the other side: a pure function of scope, key, step and the step's version, 69 ASCII characters. Needs no lease and no existing key.
+Errors: 22023 bad argument.$$;
+
+CREATE FUNCTION once.key_rotate(scope text, key text, token bigint, step text, from_version integer, OUT version integer)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_rotate';
+COMMENT ON FUNCTION once.key_rotate(text, text, bigint, text, integer) IS
+$$Gives one step a new derived key, after the other side has cached a validation error under the old one. from_version: the version to leave (the first is 1); from the same version again it is a no-op.
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 the step is done, or from_version is neither the present version nor the one before.$$;
+
+CREATE FUNCTION once.key_take_abandoned(
+    scope text, max integer = 10, lease interval = NULL, holder text = NULL,
+    OUT outcome text, OUT token bigint, OUT attempt integer, OUT recovery_point text, OUT state json,
+    OUT response_code integer, OUT response_body json, OUT response_headers json,
+    OUT lease_left interval, OUT retry_after interval, OUT key text, OUT request jsonb)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_key_take_abandoned';
+COMMENT ON FUNCTION once.key_take_abandoned(text, integer, interval, text) IS
+$$A completer's intake: claims up to max (1 to 10000) unfinished keys of the scope whose lease ran out or that were released and are due, and leaves out what is parked, locked or not due. request is filled where the scope keeps it (keep_request). The same holder asking again gets its live ones, and no new ones while it has any.
+Errors: 22023 bad argument, 42501 not a member of the scope's owner.$$;
+
+CREATE FUNCTION once.key_get(
+    scope text, key text,
+    OUT status text, OUT attempt integer, OUT holder text, OUT recovery_point text, OUT state json, OUT steps json,
+    OUT response_code integer, OUT response_body json, OUT response_headers json, OUT request jsonb,
+    OUT last_error text, OUT created_at timestamptz, OUT lease_left interval,
+    OUT finished_at timestamptz, OUT gone_at timestamptz)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_key_get';
+COMMENT ON FUNCTION once.key_get(text, text) IS
+$$What is known of a key: status running, released, parked, finished or gone; no row for a missing one. steps: an array of {step, done, result, version, begun, first_at, done_at, derived_key}. lease_left may be negative: the lease ran out. Never tells a token.
+Errors: 22023 bad argument, 42501 not a member of the scope's owner.$$;
+
+CREATE FUNCTION once.key_forget(scope text, key text)
+RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_forget';
+COMMENT ON FUNCTION once.key_forget(text, text) IS
+$$Deletes a key, its steps and its answer: the next claim is a first one. false: there was none.
+Errors: 55006 its lease is alive, 22023 bad argument, 42501 not a member of the scope's owner.$$;
+
+CREATE FUNCTION once.scope_set(scope text, options jsonb)
+RETURNS jsonb LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_scope_set';
+COMMENT ON FUNCTION once.scope_set(text, jsonb) IS
+$$Changes the options named in a JSON object and returns them all; null resets one (max_attempts: null means no limit). lease, ttl, max_lease_life: positive intervals as text; gone_for: an interval, 0 makes an expired key new at once; on_expiry: "resume" or "park"; max_attempts: a whole number above 0; keep_request: a boolean; recovery_points: an array of texts, in order; owner: a role, only its members may use the scope then.
+Errors: 22023 an unknown option or a bad value, 42501 not a member of the present and the new owner.$$;
+
+CREATE FUNCTION once.scope_get(scope text)
+RETURNS jsonb LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_scope_get';
+COMMENT ON FUNCTION once.scope_get(text) IS
+'The options of a scope as one JSON object, defaults included. Errors: 22023 bad argument, 42501 not a member of the owner.';

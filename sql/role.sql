@@ -1,0 +1,47 @@
+-- role: who may call what. All grants of the extension are in this file.
+--
+-- PUBLIC gets nothing: what is not granted by grant_role is for the extension's owner. The functions
+-- reach the extension's tables by themselves, so no role ever needs a right on a table.
+
+-- Kinds of rights, and the functions that each opens. grant_role applies these rows; an upgrade that adds
+-- functions adds rows and calls grants_reapply().
+CREATE TABLE once.role_function (
+    kind          text NOT NULL CHECK (kind IN ('use', 'operate', 'observe')),
+    function_name name NOT NULL,
+    CONSTRAINT role_function_pkey PRIMARY KEY (kind, function_name)
+);
+COMMENT ON TABLE once.role_function IS 'The functions that each kind of grant_role opens; written by the extension''s scripts only.';
+
+INSERT INTO once.role_function (kind, function_name) VALUES
+    ('use', 'key_claim'), ('use', 'key_claim_hashed'), ('use', 'key_advance'), ('use', 'key_complete'),
+    ('use', 'key_abort'), ('use', 'key_release'), ('use', 'key_park'), ('use', 'key_extend'),
+    ('use', 'key_step'), ('use', 'key_step_done'), ('use', 'key_derive'), ('use', 'key_rotate'),
+    ('use', 'key_take_abandoned'), ('use', 'scope_get'),
+    ('operate', 'key_get'), ('operate', 'key_resolve'), ('operate', 'key_forget'), ('operate', 'scope_set'),
+    ('operate', 'sweep'), ('operate', 'sweep_key_reap'), ('operate', 'sweep_key_tombstone');
+-- operate: everything that use opens, too.
+INSERT INTO once.role_function (kind, function_name)
+    SELECT 'operate', function_name FROM once.role_function WHERE kind = 'use';
+
+CREATE TABLE once.role_grant (
+    role regrole NOT NULL,
+    kind text    NOT NULL CHECK (kind IN ('use', 'operate', 'observe')),
+    CONSTRAINT role_grant_pkey PRIMARY KEY (role, kind)
+);
+COMMENT ON TABLE once.role_grant IS 'What grant_role has granted; applied again by an upgrade.';
+SELECT pg_catalog.pg_extension_config_dump('once.role_grant', '');
+
+CREATE FUNCTION once.grant_role(role regrole, kind text)
+RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_grant_role';
+COMMENT ON FUNCTION once.grant_role(regrole, text) IS
+$$Lets a role call the functions of a kind: use (requests and workers), operate (also options, verdicts, sweeps) or observe (watching; no payloads). Remembered, and applied to functions that an upgrade adds. For the extension's owner.
+Errors: 22023 an unknown kind, 42704 no such role.$$;
+
+CREATE FUNCTION once.revoke_role(role regrole, kind text)
+RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_revoke_role';
+COMMENT ON FUNCTION once.revoke_role(regrole, text) IS
+'Takes back what grant_role granted; what another kind of the same role still opens stays open. Errors: 22023 an unknown kind, 42704 no such role.';
+
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA once FROM PUBLIC;
+REVOKE ALL ON SCHEMA once FROM PUBLIC;
