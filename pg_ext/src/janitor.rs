@@ -17,23 +17,24 @@ const MOST: i32 = 1_000_000;
 // keys that were never emptied (no sweep ran for long) are looked for among the oldest of the other
 // stage, in a bounded range: key_tombstone moves what stands before them out of the way.
 const REAP: &CStr = c"
-    WITH due AS MATERIALIZED (
-        (SELECT k.id
-           FROM once.key k LEFT JOIN once.scope s ON s.scope = k.scope
-          WHERE k.reap_stage = '1' AND k.reap_at <= $1
-            AND k.finished_at + k.ttl_us * interval '1 microsecond'
-                + COALESCE(s.gone_for, interval '24 hours') <= $1
-          ORDER BY k.reap_at LIMIT $2 FOR UPDATE OF k SKIP LOCKED)
-        UNION ALL
-        (SELECT k.id
-           FROM (SELECT o.id FROM once.key o WHERE o.reap_stage = '0' AND o.reap_at <= $1
-                  ORDER BY o.reap_at LIMIT 2 * $2) oldest
-                JOIN once.key k ON k.id = oldest.id
-                LEFT JOIN once.scope s ON s.scope = k.scope
-          WHERE k.finished_at + k.ttl_us * interval '1 microsecond'
-                + COALESCE(s.gone_for, interval '24 hours') <= $1
-          LIMIT $2 FOR UPDATE OF k SKIP LOCKED)
-        LIMIT $2),
+    WITH tombstones AS MATERIALIZED (
+        SELECT k.id
+          FROM once.key k LEFT JOIN once.scope s ON s.scope = k.scope
+         WHERE k.reap_stage = '1' AND k.reap_at <= $1
+           AND k.finished_at + k.ttl_us * interval '1 microsecond'
+               + COALESCE(s.gone_for, interval '24 hours') <= $1
+         ORDER BY k.reap_at LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
+    never_emptied AS MATERIALIZED (
+        SELECT k.id
+          FROM (SELECT o.id FROM once.key o WHERE o.reap_stage = '0' AND o.reap_at <= $1
+                 ORDER BY o.reap_at LIMIT 2 * $2) oldest
+               JOIN once.key k ON k.id = oldest.id
+               LEFT JOIN once.scope s ON s.scope = k.scope
+         WHERE k.finished_at + k.ttl_us * interval '1 microsecond'
+               + COALESCE(s.gone_for, interval '24 hours') <= $1
+         LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
+    due AS MATERIALIZED (
+        SELECT id FROM tombstones UNION ALL SELECT id FROM never_emptied LIMIT $2),
     steps AS (DELETE FROM once.key_step s USING due WHERE s.key_id = due.id),
     reaped AS (DELETE FROM once.key k USING due WHERE k.id = due.id RETURNING 1)
     SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped";
@@ -62,7 +63,7 @@ const TOMBSTONE: &CStr = c"
           FROM due WHERE k.id = due.id AND due.expires_at <= $1
         RETURNING 1)
     SELECT (SELECT pg_catalog.count(*) FROM emptied),
-           (SELECT pg_catalog.count(*) FROM due) >= $2 OR (SELECT pg_catalog.count(*) FROM later) < 0";
+           (SELECT pg_catalog.count(*) FROM due) >= $2";
 
 const TYPES: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT4OID];
 

@@ -163,7 +163,7 @@ impl Take<'_> {
             return Ok(Visit::Busy);
         }
         row.put_i64(Col::LookAt, to);
-        match row.update_at(table, tid, Wait::No)? {
+        match row.update_at(table, tid, Wait::Yes)? {
             Outcome::Done => Ok(Visit::Passed),
             _ => Ok(Visit::Busy),
         }

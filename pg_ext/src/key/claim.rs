@@ -160,7 +160,7 @@ impl Claim<'_> {
         }
         step::forget_all(KeyId::of(self.scope, self.key), snapshot)?;
         self.fill(row, now_in_transaction()?)?;
-        row.update_at(table, tid, Wait::No)
+        row.update_at(table, tid, Wait::Yes)
     }
 
     /// Every column of a first claim but the id.
@@ -233,7 +233,7 @@ pub fn take_over(
     row.put_i32(Col::Attempt, row.i32(Col::Attempt).saturating_add(1));
     row.put_status(Status::Running);
     row.put_text(Col::Holder, holder);
-    row.update_at(table, tid, Wait::No)
+    row.update_at(table, tid, Wait::Yes)
 }
 
 /// Now, for a write of look_at: the transaction has its id before the clock is read, which the bookmark

@@ -14,7 +14,8 @@ pub enum Outcome {
     Busy,
 }
 
-/// Whether to wait for another transaction that holds the row.
+/// Whether to wait for another transaction that holds the row. A row that this transaction has locked
+/// itself is updated with `Yes`: the server calls it busy with `No`, and there is nobody to wait for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     Yes,
@@ -125,13 +126,14 @@ impl Table {
 
     /// Adds index entries for the stored row, a DBA's own indexes included.
     fn index(&self, slot: &Slot, which: Indexes) {
-        // SAFETY: the sequence of the server's own ExecSimpleRelationInsert and -Update.
+        // SAFETY: the sequence of the server's own ExecSimpleRelationInsert and -Update; range table index
+        // 0 says that there is no statement whose updated columns could be asked for.
         unsafe {
             let estate = pg_sys::CreateExecutorState();
             let info: *mut pg_sys::ResultRelInfo =
                 pg_sys::palloc0(std::mem::size_of::<pg_sys::ResultRelInfo>()).cast();
             (*info).type_ = pg_sys::NodeTag::T_ResultRelInfo;
-            pg_sys::InitResultRelInfo(info, self.rel, 1, std::ptr::null_mut(), 0);
+            pg_sys::InitResultRelInfo(info, self.rel, 0, std::ptr::null_mut(), 0);
             pg_sys::ExecOpenIndices(info, false);
             insert_index_entries(info, slot.raw, estate, which);
             pg_sys::ExecCloseIndices(info);
