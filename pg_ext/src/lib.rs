@@ -39,8 +39,14 @@ pub extern "C-unwind" fn _PG_init() {
 }
 
 #[cfg(any(test, feature = "pg_test"))]
+#[path = "../../pgrx-tests/janitor.rs"]
+mod janitor_tests;
+#[cfg(any(test, feature = "pg_test"))]
 #[path = "../../pgrx-tests/key.rs"]
 mod key_tests;
+#[cfg(any(test, feature = "pg_test"))]
+#[path = "../../pgrx-tests/role.rs"]
+mod role_tests;
 
 /// What `cargo pgrx test` asks of an extension's crate.
 #[cfg(test)]

@@ -84,7 +84,12 @@ impl Take<'_> {
             return Ok(false);
         };
         let table = Table::to_read(TABLE)?;
-        let keys = &mut [ScanKey::text(1, row::text(self.scope)), ScanKey::after(2, bookmark.upto)];
+        let keys = &mut [
+            ScanKey::text(1, row::text(self.scope)),
+            ScanKey::after(2, bookmark.upto),
+            // Parked keys stand at infinity.
+            ScanKey::until(2, clock::INFINITY - 1),
+        ];
         let mut scan = table.scan(BY_LOOK, keys, snapshot)?;
         let mut any = false;
         while let Some(slot) = scan.advance() {

@@ -1,0 +1,60 @@
+//! In-database tests of the noun `janitor`: a sweep changes no answer.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "tests fail by panicking")]
+
+#[pgrx::pg_schema]
+mod tests {
+    use pgrx::prelude::*;
+
+    fn outcome() -> Option<String> {
+        Spi::get_one("SELECT outcome FROM once.key_claim('s', 'k', '{\"a\": 1}')").unwrap()
+    }
+
+    fn finish() {
+        Spi::run(
+            "SELECT once.key_complete('s', 'k', token, 200, '1') FROM once.key_claim('s', 'k', '{\"a\": 1}')",
+        )
+        .unwrap();
+    }
+
+    fn after(interval: &str) {
+        Spi::run(&format!(
+            "SELECT pg_catalog.set_config('once.fake_now', \
+             (pg_catalog.clock_timestamp() + interval '{interval}')::text, true)"
+        ))
+        .unwrap();
+    }
+
+    fn sweep() -> i64 {
+        Spi::get_one("SELECT pg_catalog.sum(done)::bigint FROM once.sweep()").unwrap().unwrap()
+    }
+
+    #[pg_test]
+    fn a_key_is_gone_at_its_ttl_swept_or_not() {
+        finish();
+        after("25 hours");
+        assert_eq!(outcome().as_deref(), Some("gone"));
+        assert_eq!(sweep(), 1);
+        assert_eq!(outcome().as_deref(), Some("gone"));
+        let empty = Spi::get_one::<bool>(
+            "SELECT response_body IS NULL AND request IS NULL AND state IS NULL FROM once.key",
+        );
+        assert_eq!(empty, Ok(Some(true)));
+    }
+
+    #[pg_test]
+    fn a_key_that_no_sweep_has_emptied_is_deleted_all_the_same() {
+        finish();
+        after("49 hours");
+        assert_eq!(sweep(), 1);
+        assert_eq!(Spi::get_one("SELECT pg_catalog.count(*) FROM once.key"), Ok(Some(0i64)));
+    }
+
+    #[pg_test]
+    fn an_unfinished_key_is_never_swept() {
+        outcome();
+        after("100 years");
+        assert_eq!(sweep(), 0);
+        assert_eq!(outcome().as_deref(), Some("resumed"));
+    }
+}
