@@ -79,7 +79,7 @@ impl ClaimOptions {
         }
     }
 
-    /// How long the lease lasts, instead of the scope's.
+    /// How long the lease lasts, instead of the scope's. It is renewed by this length too.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         Self {
@@ -106,10 +106,6 @@ impl ClaimOptions {
             holder: Some(holder.into()),
             ..self
         }
-    }
-
-    pub(crate) const fn lease_length(&self) -> Option<Duration> {
-        self.lease
     }
 
     /// A fresh holder, a random UUID.
@@ -162,7 +158,7 @@ impl Key {
             (&ttl as _, Type::INTERVAL),
             (&options.holder as _, Type::TEXT),
         ];
-        Claim::of_row(self, &only(exec.query(CLAIM, &args).await?)?)
+        Claim::of_row(self, &only(exec.query(CLAIM, &args).await?)?, options.lease)
     }
 
     /// [`Key::claim`] for callers that hash the raw request themselves; the request of `options`
@@ -199,15 +195,19 @@ impl Key {
             (&ttl as _, Type::INTERVAL),
             (&options.holder as _, Type::TEXT),
         ];
-        Claim::of_row(self, &only(exec.query(CLAIM_HASHED, &args).await?)?)
+        Claim::of_row(
+            self,
+            &only(exec.query(CLAIM_HASHED, &args).await?)?,
+            options.lease,
+        )
     }
 }
 
 impl Claim {
-    pub(super) fn of_row(key: &Key, row: &Row) -> Result<Self, Error> {
+    pub(super) fn of_row(key: &Key, row: &Row, length: Option<Duration>) -> Result<Self, Error> {
         Ok(match column(row, "outcome")? {
-            "claimed" => Self::Claimed(Lease::of_row(key, row)?),
-            "resumed" => Self::Resumed(Lease::of_row(key, row)?),
+            "claimed" => Self::Claimed(Lease::of_row(key, row, length)?),
+            "resumed" => Self::Resumed(Lease::of_row(key, row, length)?),
             "replayed" => Self::Replayed(Response::of_row(row)?),
             "in_progress" => {
                 let Interval(retry_after) = column(row, "retry_after")?;

@@ -38,6 +38,9 @@ pub struct Lease {
     recovery_point: String,
     state: Option<Json>,
     lease_left: Duration,
+    /// The length that the claim asked for: what a renewal without one asks for again. The server
+    /// does not keep it, and a short lease would become as long as the scope's.
+    length: Option<Duration>,
 }
 
 impl Lease {
@@ -78,8 +81,8 @@ impl Lease {
     }
 
     /// Ends a phase: the next attempt goes on from `recovery_point` with `state` (`None` keeps the
-    /// state there is). Belongs in the transaction of the phase's own writes. Tells what is left of
-    /// the lease, which begins anew.
+    /// state there is). Belongs in the transaction of the phase's own writes. The lease begins anew,
+    /// with `lease`, or what the claim asked for, or the scope's; what is left of it comes back.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -112,7 +115,7 @@ impl Lease {
         state: Option<&Json>,
         lease: Option<Duration>,
     ) -> Result<Duration, Error> {
-        let lease = lease.map(Interval);
+        let lease = lease.or(self.length).map(Interval);
         let own = [
             (&recovery_point as _, Type::TEXT),
             (&state as _, Type::JSON),
@@ -226,7 +229,8 @@ impl Lease {
             .map(drop)
     }
 
-    /// Makes the lease last longer, from now; tells what was granted, which ends with the scope's
+    /// Makes the lease last longer, from now: by `lease`, or what the claim asked for, or the
+    /// scope's. Tells what was granted, which ends with the scope's
     /// `max_lease_life`.
     ///
     /// ```
@@ -249,7 +253,7 @@ impl Lease {
         exec: &E,
         lease: Option<Duration>,
     ) -> Result<Duration, Error> {
-        let lease = lease.map(Interval);
+        let lease = lease.or(self.length).map(Interval);
         lease_left(
             &self
                 .call(exec, EXTEND, &[(&lease as _, Type::INTERVAL)])
@@ -287,7 +291,7 @@ impl Lease {
         only(exec.query(sql, &[&fixed, own].concat()).await?)
     }
 
-    pub(super) fn of_row(key: &Key, row: &Row) -> Result<Self, Error> {
+    pub(super) fn of_row(key: &Key, row: &Row, length: Option<Duration>) -> Result<Self, Error> {
         let Interval(lease_left) = column(row, "lease_left")?;
         Ok(Self {
             key: key.clone(),
@@ -296,6 +300,7 @@ impl Lease {
             recovery_point: column(row, "recovery_point")?,
             state: column(row, "state")?,
             lease_left,
+            length,
         })
     }
 }

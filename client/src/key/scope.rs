@@ -234,23 +234,23 @@ impl Scope {
         lease: Option<Duration>,
         holder: Option<&str>,
     ) -> Result<Vec<Abandoned>, Error> {
-        let lease = lease.map(Interval);
+        let length = lease.map(Interval);
         let args = [
             (&self.as_str() as _, Type::TEXT),
             (&max as _, Type::INT4),
-            (&lease as _, Type::INTERVAL),
+            (&length as _, Type::INTERVAL),
             (&holder as _, Type::TEXT),
         ];
         exec.query(TAKE_ABANDONED, &args)
             .await?
             .iter()
-            .map(|row| self.abandoned(row))
+            .map(|row| self.abandoned(row, lease))
             .collect()
     }
 
-    fn abandoned(&self, row: &Row) -> Result<Abandoned, Error> {
+    fn abandoned(&self, row: &Row, length: Option<Duration>) -> Result<Abandoned, Error> {
         let key = self.key(column(row, "key")?);
-        match Claim::of_row(&key, row)? {
+        match Claim::of_row(&key, row, length)? {
             Claim::Claimed(lease) | Claim::Resumed(lease) => Ok(Abandoned {
                 lease,
                 request: column(row, "request")?,

@@ -17,8 +17,6 @@ pub(super) struct Heartbeat<'a, E> {
     pub(super) exec: &'a E,
     pub(super) backoff: &'a Backoff,
     pub(super) lease: &'a Lease,
-    /// What each beat asks for; `None` asks for what the scope says.
-    pub(super) length: Option<Duration>,
     /// When the claim was sent.
     pub(super) since: Instant,
 }
@@ -62,7 +60,7 @@ impl<E: Autocommit> Heartbeat<'_, E> {
         let mut failures = 0;
         loop {
             let sent = Instant::now();
-            let extend = self.lease.extend(self.exec, self.length);
+            let extend = self.lease.extend(self.exec, None);
             let error = match timeout(self.backoff.call_timeout, extend).await {
                 Ok(Ok(left)) => return Ok((sent, left)),
                 Ok(Err(error)) if !error.is_retryable() => return Err(error),

@@ -232,12 +232,10 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         since: Instant,
         work: impl Future<Output = Result<Done, Failure>>,
     ) -> Result<Round, Error> {
-        let length = self.options.lease_length();
         let heartbeat = Heartbeat {
             exec: self.exec,
             backoff: &self.backoff,
             lease,
-            length,
             since,
         };
         let ended = tokio::select! {

@@ -229,6 +229,18 @@ async fn the_lease_is_kept_alive_for_as_long_as_the_work_runs() {
 }
 
 #[tokio::test]
+async fn a_short_lease_stays_short_when_a_phase_ends() {
+    let (pool, key) = (pool(), fresh_key());
+    let short = Duration::from_secs(2);
+    let options = ClaimOptions::new().lease(short);
+    let Claim::Claimed(lease) = key.claim(&pool, &options).await.unwrap() else {
+        panic!("a fresh key is claimed")
+    };
+    assert!(lease.advance(&pool, "on", None, None).await.unwrap() <= short);
+    assert!(lease.extend(&pool, None).await.unwrap() <= short);
+}
+
+#[tokio::test]
 async fn a_server_that_falls_silent_stops_the_work_when_the_lease_ends() {
     let proxy = Proxy::start().await;
     let (pool, key) = (pool_to(proxy.config()), fresh_key());
