@@ -8,6 +8,7 @@ mod bank;
 mod crash;
 mod orders;
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -78,6 +79,7 @@ async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     let args = Args::parse();
 
@@ -137,6 +139,8 @@ async fn create_order(
     let run = tokio::spawn(async move { service.run(&key, request, order).await });
     let answer = match run.await {
         Ok(Ok(outcome)) => Answer::of(&outcome),
+        // JSON that jsonb cannot hold: a string with \u0000. Refused before anything was done.
+        Ok(Err(error)) if error.code() == Some("22P05") => return Err(StatusCode::BAD_REQUEST),
         Ok(Err(error)) => {
             tracing::error!(%error, "an order failed");
             Answer::of_error(&error)
