@@ -69,7 +69,7 @@ fn change(call: &Call, memory: &'static std::thread::LocalKey<Kept>) -> Result<D
             .hint("Name an existing role."));
     }
     for statement in statements.iter().flatten().flatten() {
-        spi::run(&String::from_utf8_lossy(varlena(*statement)))?;
+        spi::run(varlena(*statement))?;
     }
     Ok(call.return_null())
 }

@@ -53,7 +53,8 @@ fn parse_timestamptz(text: &CStr) -> Option<i64> {
     })
     .catch_others(|_| None)
     .execute();
-    parsed.filter(|us| *us != i64::MAX && *us != i64::MIN)
+    // Far enough from either end of time that no sum of ours overflows (until the year 148,000).
+    parsed.filter(|us| us.unsigned_abs() < u64::MAX / 4)
 }
 
 /// Registers every setting; called when the library is loaded.
@@ -86,4 +87,6 @@ pub fn register() {
         GucContext::Suset,
         GucFlags::default(),
     );
+    // SAFETY: a C string; unknown once.* settings are refused from now on.
+    unsafe { pg_sys::MarkGUCPrefixReserved(c"once".as_ptr()) };
 }

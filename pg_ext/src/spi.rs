@@ -47,7 +47,7 @@ pub fn query(kept: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<Ve
 }
 
 /// Runs a statement made at run time (utility statements have no parameters) as the extension's owner.
-pub fn run(sql: &str) -> Result<()> {
+pub fn run(sql: &[u8]) -> Result<()> {
     let sql = CString::new(sql)
         .map_err(|_| Error::new(Kind::Internal, "a statement contains a NUL byte"))?;
     as_owner(|| execute(prepare(&sql, &[])?, &[]).map(drop))

@@ -135,6 +135,11 @@ const ELEMENTS: &std::ffi::CStr = c"
 
 const ROLE: &std::ffi::CStr = c"SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = $1";
 
+// Makes the row and locks it; the owner it returns is the one that this change is made under.
+const LOCK: &std::ffi::CStr = c"
+    INSERT INTO once.scope AS s (scope) VALUES ($1)
+    ON CONFLICT (scope) DO UPDATE SET scope = excluded.scope RETURNING s.owner";
+
 const SET: &std::ffi::CStr = c"
     INSERT INTO once.scope AS s (scope, lease, ttl, gone_for, max_lease_life, on_expiry, max_attempts,
                                  keep_request, recovery_points, owner)
@@ -184,6 +189,7 @@ thread_local! {
     static EACH: Kept = const { Kept::new(EACH_OPTION, &[pg_sys::JSONBOID]) };
     static EACH_ELEMENT: Kept = const { Kept::new(ELEMENTS, &[pg_sys::TEXTOID]) };
     static ROLE_OID: Kept = const { Kept::new(ROLE, &[pg_sys::NAMEOID]) };
+    static LOCKED: Kept = const { Kept::new(LOCK, &[pg_sys::TEXTOID]) };
     static SET_ALL: Kept =
         const { Kept::new(SET, &[pg_sys::TEXTOID, pg_sys::JSONBOID, pg_sys::REGROLEOID]) };
     static RELOOK: Kept = const { Kept::new(LOOK_AGAIN, &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID]) };
@@ -208,9 +214,10 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
     }
     crate::table::ensure_writable(TABLE)?;
     let name = row::text(scope);
+    for present in spi::query(&LOCKED, &[Some(name)])?.iter().flatten().flatten() {
+        ensure_member(scope, *present)?;
+    }
     spi::query(&SET_ALL, &[Some(name), Some(options), owner])?;
-    // Whoever was the owner when the row was locked must have let the caller in.
-    Options::of(scope)?;
     spi::query(&RELOOK, &[Some(name), Some(Datum::from(clock::now_us()?))])?;
     all_options(scope)
 }
