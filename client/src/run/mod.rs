@@ -102,7 +102,8 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// `hook` is called with the error each time, to count and to alert; a `WARN` line is logged
     /// each time. The work then gets no lease, which its type makes it say what to do about. Only a
     /// database that is away opens: a refusal (no right, a bad argument, a read-only server) does
-    /// not, and neither does a database that goes away once the work has begun.
+    /// not, and neither does a database that goes away once the work has begun. Away means no
+    /// connection or no answer within the [`Backoff`]; a pool that is used up looks the same.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -143,7 +144,8 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     ///   new attempt, up to three times in all.
     ///
     /// A work that keeps the key's row locked in one transaction for longer than the lease is
-    /// stopped, since the heartbeat waits for that lock.
+    /// stopped, since the heartbeat waits for that lock. Heartbeats need a connection as well: a pool
+    /// that the works use up to the last one lets their leases run out.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
