@@ -98,6 +98,7 @@ client_tests() {
     PGHOST=127.0.0.1 PGPORT=$CLUSTER_PORT PGUSER=postgres "$("$config" --bindir)/psql" -X -q -d postgres \
         -c 'create database examples' -c '\c examples' -c 'create extension pg_once'
     export PG_ONCE_URL=postgresql://postgres@127.0.0.1:$CLUSTER_PORT/examples
+    cargo test --quiet --package pg-once --test client
     cargo test --quiet --package pg-once --doc
     cargo build --quiet --package pg-once --examples
     for example in client/examples/*.rs; do
@@ -142,6 +143,6 @@ if wanted e2e; then
 fi
 if wanted client; then
     version=${VERSIONS[${#VERSIONS[@]} - 1]}
-    part "doctests and examples of the client, PostgreSQL $version" client_tests "$version"
+    part "tests, doctests and examples of the client, PostgreSQL $version" client_tests "$version"
 fi
 summary
