@@ -9,16 +9,14 @@ need_rust >/dev/null
 need_c_toolchain >/dev/null
 need_any_server >/dev/null
 
-# rustfmt need not be of the compiler's version: rustup's stable one will do.
+# Formatting need not be of the compiler's version: a linked toolchain may have no `cargo fmt`.
 format_check() {
     if cargo fmt --version >/dev/null 2>&1; then
         cargo fmt --all --check
     elif have rustup && RUSTUP_TOOLCHAIN=stable cargo fmt --version >/dev/null 2>&1; then
         RUSTUP_TOOLCHAIN=stable cargo fmt --all --check
-    elif apt_install rustfmt-web; then
-        cargo fmt --all --check
     else
-        die "rustfmt is missing" "Run: rustup component add rustfmt" "or: sudo apt-get install rustfmt-web"
+        die "cargo fmt is missing" "Run: rustup component add rustfmt" "or: sudo apt-get install rustfmt-web"
     fi
 }
 

@@ -39,7 +39,14 @@ debian_rust() {
 }
 
 need_rust() {
-    [ -x "$HOME/.cargo/bin/cargo" ] && PATH=$PATH:$HOME/.cargo/bin
+    if [ -x "$HOME/.cargo/bin/cargo" ]; then PATH=$PATH:$HOME/.cargo/bin; fi
+    need_rustc
+    # pgrx formats the bindings that it generates, and does not build without.
+    rustfmt --version >/dev/null 2>&1 || apt_install rustfmt-web ||
+        die "rustfmt is missing" "Run: rustup component add rustfmt" "or, on Debian 12: sudo apt-get install rustfmt-web"
+}
+
+need_rustc() {
     if have cargo && rust_is_new_enough rustc; then
         note "Rust: $(rustc --version)"
         return
@@ -96,15 +103,17 @@ need_c_toolchain() {
 # For a user who may not install packages: libclang from PyPI. It comes without the compiler's own
 # headers (stddef.h and the like), which gcc has.
 need_libclang_wheel() {
-    local directory=$TOOLS/libclang
-    if ! compgen -G "$directory/clang/native/libclang.so*" >/dev/null; then
+    local directory=$TOOLS/libclang library
+    library=$(find "$directory" -name 'libclang.so*' -print -quit 2>/dev/null || true)
+    if [ -z "$library" ]; then
         note "getting libclang (a Python wheel) for bindgen into target/tools"
         wheel libclang==18.1.1 "$directory" ||
             die "libclang is needed to read PostgreSQL's headers" "Run: sudo apt-get install clang libclang-dev"
+        library=$(find "$directory" -name 'libclang.so*' -print -quit)
     fi
-    export LIBCLANG_PATH=$directory/clang/native
+    LIBCLANG_PATH=$(dirname "$library")
     BINDGEN_EXTRA_CLANG_ARGS="-isystem $(cc -print-file-name=include)${BINDGEN_EXTRA_CLANG_ARGS:+ $BINDGEN_EXTRA_CLANG_ARGS}"
-    export BINDGEN_EXTRA_CLANG_ARGS
+    export LIBCLANG_PATH BINDGEN_EXTRA_CLANG_ARGS
     note "bindgen uses libclang from target/tools and the compiler's headers of $(cc --version | head -1)"
 }
 
@@ -147,7 +156,8 @@ need_cargo_pgrx() {
     if [ "$(cargo-pgrx pgrx --version 2>/dev/null)" = "cargo-pgrx $PGRX_NEEDED" ]; then return; fi
     note "building cargo-pgrx $PGRX_NEEDED into target/tools (a few minutes, once)"
     # Without TLS: it is never asked to download a server here, and so needs no OpenSSL headers.
-    cargo install cargo-pgrx --version "$PGRX_NEEDED" --locked --no-default-features --quiet --root "$TOOLS" ||
+    # A debug build: it takes a third of the time, and cargo-pgrx has little to do itself.
+    cargo install cargo-pgrx --version "$PGRX_NEEDED" --locked --no-default-features --debug --quiet --root "$TOOLS" ||
         die "cargo-pgrx could not be built" "Try: cargo install cargo-pgrx --version $PGRX_NEEDED --locked"
 }
 
