@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# make lint: formatting, clippy, shellcheck and the client's documentation; any finding fails.
+# make lint: formatting, clippy, shellcheck and the client's documentation. All of them run; any
+# finding fails.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -8,16 +9,22 @@
 need_rust >/dev/null
 need_c_toolchain >/dev/null
 need_any_server >/dev/null
+findings=()
+
+# `check "name" command ...`
+check() {
+    local name=$1
+    shift
+    say "$name"
+    "$@" || findings+=("$name")
+}
 
 # Formatting need not be of the compiler's version: a linked toolchain may have no `cargo fmt`.
 format_check() {
-    if cargo fmt --version >/dev/null 2>&1; then
-        cargo fmt --all --check
-    elif have rustup && RUSTUP_TOOLCHAIN=stable cargo fmt --version >/dev/null 2>&1; then
-        RUSTUP_TOOLCHAIN=stable cargo fmt --all --check
-    else
-        die "cargo fmt is missing" "Run: rustup component add rustfmt" "or: sudo apt-get install rustfmt-web"
-    fi
+    local toolchain=${RUSTUP_TOOLCHAIN:-}
+    if ! cargo fmt --version >/dev/null 2>&1; then toolchain=stable; fi
+    # Names of files, not the whole difference: `cargo fmt --all` shows and mends it.
+    env ${toolchain:+RUSTUP_TOOLCHAIN="$toolchain"} cargo fmt --all --check -- -l
 }
 
 clippy() {
@@ -26,24 +33,24 @@ clippy() {
     cargo clippy --quiet "$@" --all-targets -- -D warnings
 }
 
+clippy_extension() {
+    pgrx_env "$CHOSEN" "$CHOSEN_PG_CONFIG"
+    clippy --package pg_once --no-default-features --features "pg$CHOSEN pg_test"
+}
+
 shell_check() {
     if ! have shellcheck && ! apt_install shellcheck; then
-        if is_ci; then die "shellcheck is missing" "Run: apt-get install shellcheck"; fi
-        note "NOT CHECKED: shell scripts (sudo apt-get install shellcheck)"
-        return
+        note "NOT CHECKED: shellcheck is missing: sudo apt-get install shellcheck"
+        if is_ci; then return 1; else return 0; fi
     fi
     shellcheck -x tests/scripts/*.sh .ci/run
 }
 
-say "Formatting"
-format_check
-say "Shell scripts"
-shell_check
-say "Clippy: the client and the tests"
-clippy --package pg-once --package pg-once-tests
-say "Clippy: the extension (PostgreSQL $CHOSEN)"
-pgrx_env "$CHOSEN" "$CHOSEN_PG_CONFIG"
-clippy --package pg_once --no-default-features --features "pg$CHOSEN pg_test"
-say "The client's documentation"
-RUSTDOCFLAGS="-D warnings" cargo doc --quiet --package pg-once --no-deps
+check "Formatting (these files differ from what 'cargo fmt --all' makes of them)" format_check
+check "Shell scripts" shell_check
+check "Clippy: the client and the tests" clippy --package pg-once --package pg-once-tests
+check "Clippy: the extension (PostgreSQL $CHOSEN)" clippy_extension
+check "The client's documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --package pg-once --no-deps
+
+if [ "${#findings[@]}" != 0 ]; then die "findings in:" "${findings[@]}"; fi
 note "no findings"

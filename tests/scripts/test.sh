@@ -82,11 +82,11 @@ db_tests() {
 }
 
 e2e_tests() {
-    PG_ONCE_PG_CONFIG=$(private_pg_config "$1") cargo test --quiet --package pg-once-tests
+    PG_ONCE_PG_CONFIG=$(private_pg_config "$1") cargo test --package pg-once-tests
 }
 
 # An example that serves until it is stopped is only compiled here; the demo runs it.
-is_service() { grep -qE 'TcpListener|axum::serve' "$1"; }
+is_service() { grep -rqE 'TcpListener|axum::serve' "$1"; }
 
 client_tests() {
     local version=$1 config example name
@@ -99,17 +99,16 @@ client_tests() {
         -c 'create database examples' -c '\c examples' -c 'create extension pg_once'
     export PG_ONCE_URL=postgresql://postgres@127.0.0.1:$CLUSTER_PORT/examples
     cargo test --quiet --package pg-once --test client
-    cargo test --quiet --package pg-once --doc
+    cargo test --package pg-once --doc
     cargo build --quiet --package pg-once --examples
-    for example in client/examples/*.rs; do
-        [ -e "$example" ] || continue
+    for example in client/examples/*; do
         name=$(basename "$example" .rs)
         if is_service "$example"; then
             note "example $name: compiled"
-            continue
+        else
+            note "example $name"
+            timeout 120 cargo run --quiet --package pg-once --example "$name" </dev/null
         fi
-        note "example $name"
-        timeout 120 cargo run --quiet --package pg-once --example "$name" </dev/null
     done
 }
 
@@ -124,7 +123,7 @@ setup
 choose_versions
 
 if wanted lint; then part "formatting and lints" bash tests/scripts/lint.sh; fi
-if wanted unit; then part "unit tests of the client" cargo test --quiet --package pg-once --lib; fi
+if wanted unit; then part "unit tests of the client" cargo test --package pg-once --lib; fi
 if wanted db; then
     for version in "${VERSIONS[@]}"; do
         part "in-database tests, PostgreSQL $version" db_tests "$version"
