@@ -9,7 +9,7 @@ use pg_once::{
 };
 
 use crate::proxy::Proxy;
-use crate::support::{QUICK, claimed, fresh_key, pool, pool_to, take_over};
+use crate::support::{QUICK, claimed, config, fresh_key, pool, pool_to, take_over};
 
 /// Says whether the future that holds it was dropped.
 struct Dropped(Arc<AtomicBool>);
@@ -321,9 +321,16 @@ async fn a_dropped_run_leaves_a_key_that_others_resume() {
 }
 
 #[tokio::test]
-async fn ten_runs_of_one_key_at_once_do_the_work_once() {
-    let (pool, key) = (pool(), fresh_key());
-    let runs = Arc::new(AtomicU32::new(0));
+async fn ten_runs_of_one_key_at_once_do_the_work_once_at_every_isolation_level() {
+    for level in ["read\\ committed", "repeatable\\ read", "serializable"] {
+        let mut config = config();
+        config.options(format!("-c default_transaction_isolation={level}"));
+        ten_runs_at_once(pool_to(config)).await;
+    }
+}
+
+async fn ten_runs_at_once(pool: deadpool_postgres::Pool) {
+    let (key, runs) = (fresh_key(), Arc::new(AtomicU32::new(0)));
     let all: Vec<_> = (0..10)
         .map(|_| {
             let (pool, key, runs) = (pool.clone(), key.clone(), Arc::clone(&runs));
