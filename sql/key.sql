@@ -16,7 +16,7 @@
 
 -- One row per logical request. No index on a column that a completion changes, so every completion is
 -- a HOT update; fillfactor leaves room for it on the row's own page. `id` is the first 16 bytes of
--- SHA-256(scope, 0x00, key): a third of the index that the two texts would need, whatever their length.
+-- SHA-256(scope, 0x00, key), in UTF-8: a third of the index that the two texts would need, whatever their length.
 -- look_at and reap_at are written by claims and sweeps, never by advance, extend or complete.
 CREATE TABLE once.key (
     token            bigint      NOT NULL,
@@ -65,7 +65,7 @@ COMMENT ON COLUMN once.key.attempt IS 'Claims that ran, 1 for the first.';
 COMMENT ON COLUMN once.key.attempt_base IS 'The attempt at the last verdict retry; max_attempts counts from here.';
 COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked, c completed, a aborted, g tombstone.';
 COMMENT ON COLUMN once.key.reap_stage IS '0: keeps its answer or has none yet; 1: tombstone.';
-COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key).';
+COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8.';
 COMMENT ON COLUMN once.key.fingerprint IS 'Scheme byte (1: canonical jsonb, 2: the caller''s own hash) and SHA-256; NULL: claimed without a request.';
 COMMENT ON COLUMN once.key.note IS 'Last error (release) or reason (park).';
 
@@ -89,17 +89,18 @@ COMMENT ON COLUMN once.key_step.begun_token IS 'Token of the last attempt that b
 COMMENT ON COLUMN once.key_step.first_at IS 'When this version was first begun.';
 
 -- Options of a scope; a scope without a row has the defaults. NULL: the once.* setting or the default.
+-- Durations are microseconds: a day counts 24 hours and a month 30 days, for claims and sweeps alike.
 CREATE TABLE once.scope (
-    scope           text     COLLATE "C" NOT NULL CONSTRAINT scope_pkey PRIMARY KEY,
-    lease           interval,
-    ttl             interval,
-    gone_for        interval,
-    max_lease_life  interval,
-    on_expiry       text,
-    max_attempts    integer,
-    keep_request    boolean,
-    recovery_points text[]   COLLATE "C",
-    owner           regrole
+    scope             text     COLLATE "C" NOT NULL CONSTRAINT scope_pkey PRIMARY KEY,
+    lease_us          bigint,
+    ttl_us            bigint,
+    gone_for_us       bigint,
+    max_lease_life_us bigint,
+    on_expiry         text,
+    max_attempts      integer,
+    keep_request      boolean,
+    recovery_points   text[]   COLLATE "C",
+    owner             regrole
 );
 COMMENT ON TABLE once.scope IS 'Options set by scope_set.';
 COMMENT ON COLUMN once.scope.max_attempts IS 'NULL: 25; 0: no limit.';

@@ -4,6 +4,7 @@
 use crate::clock;
 use crate::error::{Error, Result};
 use pgrx::pg_sys::{self, Datum};
+use std::borrow::Cow;
 
 /// The longest scope and step, in characters.
 pub const SCOPE_MAX: usize = 100;
@@ -157,9 +158,32 @@ pub fn varlena<'a>(datum: Datum) -> &'a [u8] {
 }
 
 /// Characters of a text in the database's encoding.
-fn characters(text: &[u8]) -> usize {
+pub fn characters(text: &[u8]) -> usize {
     // SAFETY: reads `len` bytes of a live buffer.
     unsafe { pg_sys::pg_mbstrlen_with_len(text.as_ptr().cast(), text.len() as i32) as usize }
+}
+
+/// A text of this database in UTF-8; in a SQL_ASCII database its bytes as they are. Hashes that must
+/// survive a restore into a database of another encoding are made of this form.
+pub fn utf8(text: &[u8]) -> Cow<'_, [u8]> {
+    // SAFETY: reads a variable of this backend; the conversion reads `len` bytes of a live buffer and
+    // returns either the same pointer or a new NUL-terminated string.
+    unsafe {
+        let encoding = pg_sys::GetDatabaseEncoding();
+        let as_is = [pg_sys::pg_enc::PG_UTF8 as i32, pg_sys::pg_enc::PG_SQL_ASCII as i32];
+        if as_is.contains(&encoding) || text.is_ascii() {
+            return Cow::Borrowed(text);
+        }
+        let utf8 = pg_sys::pg_enc::PG_UTF8 as i32;
+        let converted =
+            pg_sys::pg_server_to_any(text.as_ptr().cast(), text.len() as i32, utf8);
+        Cow::Owned(std::ffi::CStr::from_ptr(converted).to_bytes().to_vec())
+    }
+}
+
+/// A text of this database as errors show it.
+pub fn shown(text: &[u8]) -> String {
+    String::from_utf8_lossy(&utf8(text)).into_owned()
 }
 
 /// At most `max` characters of a text, cut at a character's end.

@@ -10,7 +10,8 @@ use pgrx::pg_sys::{self, Datum};
 /// The longest interval accepted anywhere: a thousand years. Sums of two of them and a date cannot
 /// overflow a timestamptz.
 pub const LONGEST_US: i64 = 1_000 * 365 * DAY_US;
-const DAY_US: i64 = 86_400_000_000;
+/// 24 hours.
+pub const DAY_US: i64 = 86_400_000_000;
 
 /// `timestamptz` infinity.
 pub const INFINITY: i64 = i64::MAX;

@@ -22,7 +22,7 @@ const REAP: &CStr = c"
           FROM once.key k LEFT JOIN once.scope s ON s.scope = k.scope
          WHERE k.reap_stage = '1' AND k.reap_at <= $1
            AND k.finished_at + k.ttl_us * interval '1 microsecond'
-               + COALESCE(s.gone_for, interval '24 hours') <= $1
+               + COALESCE(s.gone_for_us, $3) * interval '1 microsecond' <= $1
          ORDER BY k.reap_at LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
     never_emptied AS MATERIALIZED (
         SELECT k.id
@@ -31,7 +31,7 @@ const REAP: &CStr = c"
                JOIN once.key k ON k.id = oldest.id
                LEFT JOIN once.scope s ON s.scope = k.scope
          WHERE k.finished_at + k.ttl_us * interval '1 microsecond'
-               + COALESCE(s.gone_for, interval '24 hours') <= $1
+               + COALESCE(s.gone_for_us, $3) * interval '1 microsecond' <= $1
          LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
     due AS MATERIALIZED (
         SELECT id FROM tombstones UNION ALL SELECT id FROM never_emptied LIMIT $2),
@@ -45,7 +45,7 @@ const TOMBSTONE: &CStr = c"
     WITH due AS MATERIALIZED (
         SELECT k.id, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
                k.ttl_us * interval '1 microsecond' AS ttl,
-               COALESCE(s.gone_for, interval '24 hours') AS gone_for
+               COALESCE(s.gone_for_us, $3) * interval '1 microsecond' AS gone_for
           FROM once.key k LEFT JOIN once.scope s ON s.scope = k.scope
          WHERE k.reap_stage = '0' AND k.reap_at <= $1
          ORDER BY k.reap_at LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
@@ -65,7 +65,8 @@ const TOMBSTONE: &CStr = c"
     SELECT (SELECT pg_catalog.count(*) FROM emptied),
            (SELECT pg_catalog.count(*) FROM due) >= $2";
 
-const TYPES: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT4OID];
+/// Now, the bound, and the default of gone_for in microseconds.
+const TYPES: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT4OID, pg_sys::INT8OID];
 
 thread_local! {
     static KEY_REAP: Kept = const { Kept::new(REAP, TYPES) };
@@ -111,7 +112,11 @@ fn alone(call: &Call, task: Task) -> Result<Datum> {
 
 fn run((name, statement): Task, max: i32) -> Result<[Option<Datum>; 4]> {
     table::ensure_writable(c"key")?;
-    let args = [Some(Datum::from(clock::now_us()?)), Some(Datum::from(max))];
+    let args = [
+        Some(Datum::from(clock::now_us()?)),
+        Some(Datum::from(max)),
+        Some(Datum::from(clock::DAY_US)),
+    ];
     let result = spi::query(statement, &args)?;
     let column = |i: usize| result.first().and_then(|r| r.get(i).copied().flatten());
     Ok([Some(row::text(name)), column(0), Some(Datum::from(0i64)), column(1)])

@@ -22,12 +22,22 @@ fn packed(sqlstate: &[u8; 5]) -> c_int {
         .fold(0, |code, (i, c)| code | (((c - b'0') as c_int & 0x3f) << (6 * i)))
 }
 
-/// Copies a text into server memory, ended by NUL; a NUL inside ends it early.
+/// Copies a text into server memory in the database's encoding, ended by NUL; a NUL inside ends it early.
 fn server_string(text: Option<String>) -> *mut c_char {
     match text {
         None => std::ptr::null_mut(),
-        // SAFETY: pnstrdup copies at most len bytes of a live buffer into the current memory context.
-        Some(t) => unsafe { pg_sys::pnstrdup(t.as_ptr().cast(), t.len()) },
+        // SAFETY: pnstrdup copies at most len bytes of a live buffer into the current memory context;
+        // the conversion returns its argument or another server string.
+        Some(t) => unsafe {
+            let copy = pg_sys::pnstrdup(t.as_ptr().cast(), t.len());
+            match t.is_ascii() {
+                true => copy,
+                false => {
+                    let utf8 = pg_sys::pg_enc::PG_UTF8 as c_int;
+                    pg_sys::pg_any_to_server(copy, t.len() as c_int, utf8)
+                }
+            }
+        },
     }
 }
 

@@ -5,7 +5,8 @@ use crate::call::Call;
 use crate::error::{Error, Kind, Result};
 use crate::row;
 use crate::spi::{self, Kept};
-use crate::{call::varlena, table};
+use crate::call::{shown, varlena};
+use crate::table;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
@@ -55,7 +56,7 @@ fn change(call: &Call, memory: &'static std::thread::LocalKey<Kept>) -> Result<D
     if !matches!(kind, b"use" | b"operate" | b"observe") {
         return Err(Error::bad_argument(
             "kind",
-            format!("must not be \"{}\"", String::from_utf8_lossy(kind)),
+            format!("must not be \"{}\"", shown(kind)),
             "Kinds: use, operate, observe.",
         ));
     }

@@ -68,14 +68,19 @@ fn execute(plan: pg_sys::SPIPlanPtr, args: &[Option<Datum>]) -> Result<Vec<Row>>
     let mut values: Vec<Datum> = args.iter().map(|v| v.unwrap_or(Datum::from(0))).collect();
     let mut nulls: Vec<std::ffi::c_char> =
         args.iter().map(|v| if v.is_none() { b'n' } else { b' ' } as _).collect();
-    // SAFETY: connected to SPI by as_owner; as many values as the plan has parameters.
-    let result = unsafe {
-        pg_sys::SPI_execute_plan(plan, values.as_mut_ptr(), nulls.as_mut_ptr(), false, 0)
-    };
-    if result < 0 {
-        return Err(Error::new(Kind::Internal, format!("SPI_execute_plan: {result}")));
+    let (values, nulls) = (values.as_mut_ptr(), nulls.as_mut_ptr());
+    let result = pgrx::PgTryBuilder::new(|| {
+        // SAFETY: connected to SPI by as_owner; as many values as the plan has parameters.
+        Some(unsafe { pg_sys::SPI_execute_plan(plan, values, nulls, false, 0) })
+    })
+    // Raised anew with a hint and without the text of an internal statement.
+    .catch_when(pgrx::PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE, |_| None)
+    .execute();
+    match result {
+        Some(result) if result >= 0 => Ok(rows()),
+        Some(result) => Err(Error::new(Kind::Internal, format!("SPI_execute_plan: {result}"))),
+        None => Err(Error::retry_transaction("a row of pg_once")),
     }
-    Ok(rows())
 }
 
 /// The rows of the last statement, copied out of SPI's memory.

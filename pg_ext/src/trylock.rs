@@ -11,25 +11,27 @@ const LOCK_SPACE: u16 = 0x6f6e;
 const ADVISORY_METHOD: u8 = 2;
 
 /// A held lock; dropping it gives it back.
-pub struct TryLock(pg_sys::LOCKTAG);
+pub struct TryLock {
+    tag: pg_sys::LOCKTAG,
+    mode: i32,
+}
 
 impl TryLock {
     /// None: somebody else holds it.
     pub fn acquire(hash: u64) -> Option<TryLock> {
-        // SAFETY: MyDatabaseId is set in every backend that runs a function; the tag is plain data.
-        let (tag, got) = unsafe {
-            let tag = pg_sys::LOCKTAG {
-                locktag_field1: pg_sys::MyDatabaseId.to_u32(),
-                locktag_field2: (hash >> 32) as u32,
-                locktag_field3: hash as u32,
-                locktag_field4: LOCK_SPACE,
-                locktag_type: pg_sys::LockTagType::LOCKTAG_ADVISORY as u8,
-                locktag_lockmethodid: ADVISORY_METHOD,
-            };
-            let got = pg_sys::LockAcquire(&tag, pg_sys::ExclusiveLock as i32, false, true);
-            (tag, got)
-        };
-        (got != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL).then_some(TryLock(tag))
+        TryLock::attempt(hash, pg_sys::ExclusiveLock as i32)
+    }
+
+    /// Beside other shared holders; None: somebody holds it exclusively.
+    pub fn shared(hash: u64) -> Option<TryLock> {
+        TryLock::attempt(hash, pg_sys::ShareLock as i32)
+    }
+
+    fn attempt(hash: u64, mode: i32) -> Option<TryLock> {
+        let tag = tag(hash);
+        // SAFETY: the tag is plain data; asks without waiting, for the transaction.
+        let got = unsafe { pg_sys::LockAcquire(&tag, mode, false, true) };
+        (got != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL).then(|| TryLock { tag, mode })
     }
 
     /// Keeps the lock until the transaction ends.
@@ -38,12 +40,31 @@ impl TryLock {
     }
 }
 
+/// Waits until nobody else holds the lock and keeps it until the transaction ends. For the rare paths
+/// only; lock_timeout bounds the wait.
+pub fn wait_exclusive(hash: u64) {
+    // SAFETY: the tag is plain data; waiting is what the caller wants.
+    unsafe { pg_sys::LockAcquire(&tag(hash), pg_sys::ExclusiveLock as i32, false, false) };
+}
+
+fn tag(hash: u64) -> pg_sys::LOCKTAG {
+    pg_sys::LOCKTAG {
+        // SAFETY: set once when this backend started.
+        locktag_field1: unsafe { pg_sys::MyDatabaseId.to_u32() },
+        locktag_field2: (hash >> 32) as u32,
+        locktag_field3: hash as u32,
+        locktag_field4: LOCK_SPACE,
+        locktag_type: pg_sys::LockTagType::LOCKTAG_ADVISORY as u8,
+        locktag_lockmethodid: ADVISORY_METHOD,
+    }
+}
+
 impl Drop for TryLock {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // SAFETY: the lock is held by this transaction since acquire; an abort would have freed it,
-            // but then this value is dropped while unwinding and does nothing.
-            unsafe { pg_sys::LockRelease(&self.0, pg_sys::ExclusiveLock as i32, false) };
+            // SAFETY: the lock is held by this transaction since it was acquired; an abort would have
+            // freed it, but then this value is dropped while unwinding and does nothing.
+            unsafe { pg_sys::LockRelease(&self.tag, self.mode, false) };
         }
     }
 }

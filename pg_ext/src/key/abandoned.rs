@@ -14,7 +14,7 @@ use super::claim::{claim_values, take_over};
 use super::decide::{self, Decision};
 use super::identity::KeyId;
 use super::record::{BY_LOOK, Col, Record, Status, TABLE};
-use super::scope::Options;
+use super::scope::{Options, put_aside_lock};
 use crate::call::{Call, SCOPE_MAX};
 use crate::clock;
 use crate::error::Result;
@@ -154,10 +154,27 @@ impl Take<'_> {
                     _ => Ok(Visit::Busy),
                 };
             }
-            Decision::Parked => clock::INFINITY,
+            Decision::Parked if row.status() == Status::Parked => clock::INFINITY,
+            Decision::Parked if self.may_put_aside(row)? => clock::INFINITY,
+            Decision::Parked => return Ok(Visit::Busy),
             _ => row.i64(Col::LeaseUntil),
         };
         self.move_forward(table, row, snapshot, next_look)
+    }
+
+    /// A key that only the options park is put aside until they change. scope_set waits for this
+    /// transaction before it looks for such keys; the options are read again under the lock, in case it
+    /// came first.
+    fn may_put_aside(&self, row: &Record) -> Result<bool> {
+        if table::above_read_committed() {
+            return Ok(false);
+        }
+        let Some(lock) = TryLock::shared(put_aside_lock(self.scope)) else {
+            return Ok(false);
+        };
+        lock.keep();
+        let options = Options::of(self.scope)?;
+        Ok(decide::unfinished(row, self.now, &options) == Decision::Parked)
     }
 
     fn move_forward(&self, table: &Table, row: &mut Record, snapshot: &Snapshot, to: i64) -> Result<Visit> {
@@ -253,7 +270,7 @@ impl Bookmark {
             }
             None => {
                 let key = &mut [ScanKey::text(1, row::text(scope))];
-                if table.find(BY_SCOPE, key, &Snapshot::dirty())?.is_none() {
+                if table.find(BY_SCOPE, key, &Snapshot::latest())?.is_none() {
                     table.insert(&values)?;
                 }
             }

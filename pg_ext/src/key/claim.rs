@@ -10,7 +10,7 @@ use super::identity::KeyId;
 use super::record::{Col, Record, Status, TABLE};
 use super::scope::Options;
 use super::step;
-use crate::call::{Call, KEY_MAX, SCOPE_MAX};
+use crate::call::{Call, KEY_MAX, SCOPE_MAX, shown};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::row::{self, Column, Shape};
@@ -133,10 +133,14 @@ impl Claim<'_> {
             return Ok(Some(in_progress(decide::UNSEEN_RETRY_US)));
         };
         let dirty = Snapshot::dirty();
-        if Record::find(&table, id, &dirty)?.is_some() {
-            return match dirty.undecided() {
-                true => Ok(Some(in_progress(decide::UNSEEN_RETRY_US))),
-                false if table::above_read_committed() => Err(self.lost_race()),
+        let found = Record::find(&table, id, &dirty)?.is_some();
+        if found && dirty.undecided() {
+            return Ok(Some(in_progress(decide::UNSEEN_RETRY_US)));
+        }
+        // Rows come to be under this lock only: one that is there now was committed before it.
+        if found || Record::find(&table, id, &Snapshot::latest())?.is_some() {
+            return match table::above_read_committed() {
+                true => Err(self.lost_race()),
                 false => Ok(None),
             };
         }
@@ -158,7 +162,7 @@ impl Claim<'_> {
         if locked != Outcome::Done {
             return Ok(locked);
         }
-        step::forget_all(KeyId::of(self.scope, self.key), snapshot)?;
+        step::forget_all(KeyId::of(self.scope, self.key))?;
         self.fill(row, now_in_transaction()?)?;
         row.update_at(table, tid, Wait::Yes)
     }
@@ -254,8 +258,8 @@ pub fn next_token(previous: i64) -> i64 {
 pub fn named(scope: &[u8], key: &[u8]) -> String {
     format!(
         "key \"{}\" of scope \"{}\"",
-        String::from_utf8_lossy(key),
-        String::from_utf8_lossy(scope)
+        shown(key),
+        shown(scope)
     )
 }
 

@@ -4,7 +4,7 @@ use super::fence::{Change, Fenced};
 use super::identity::call_mark;
 use super::record::{Col, POINT_MAX, Record};
 use super::scope::Options;
-use crate::call::Call;
+use crate::call::{Call, shown};
 use crate::clock;
 use crate::error::{Error, Result};
 use pgrx::pg_sys::Datum;
@@ -68,13 +68,13 @@ fn ensure_forward(options: &Options, row: &Record, point: &[u8]) -> Result<()> {
     };
     let position = |wanted: &[u8]| points.iter().position(|p| *p == wanted);
     let list = || {
-        let names: Vec<_> = points.iter().map(|p| String::from_utf8_lossy(p)).collect();
+        let names: Vec<_> = points.iter().map(|p| shown(p)).collect();
         format!("The scope declares, in this order: {}.", names.join(", "))
     };
     let Some(target) = position(point) else {
         return Err(Error::bad_argument(
             "recovery_point",
-            format!("\"{}\" is not declared by the scope", String::from_utf8_lossy(point)),
+            format!("\"{}\" is not declared by the scope", shown(point)),
             list(),
         ));
     };
@@ -84,8 +84,8 @@ fn ensure_forward(options: &Options, row: &Record, point: &[u8]) -> Result<()> {
             "recovery_point",
             format!(
                 "\"{}\" lies before the present point \"{}\"",
-                String::from_utf8_lossy(point),
-                String::from_utf8_lossy(present)
+                shown(point),
+                shown(present)
             ),
             list(),
         )),

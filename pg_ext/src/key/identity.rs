@@ -1,8 +1,10 @@
 //! Names made of hashes: a key's row id, a step's derived key, the mark of a call.
 //!
 //! All are pure functions of their inputs and never change between versions: rows are found by the id,
-//! other systems remember derived keys.
+//! other systems remember derived keys. Texts are hashed in UTF-8, whatever the database's encoding, so
+//! that a dump may be restored into another one.
 
+use crate::call::utf8;
 use sha2::{Digest, Sha256};
 
 /// A key's id, as text for errors and as bytes for the index.
@@ -13,7 +15,11 @@ impl KeyId {
     /// First 16 bytes of SHA-256(scope, 0x00, key). A text cannot contain a NUL byte, so no two pairs
     /// share an input.
     pub fn of(scope: &[u8], key: &[u8]) -> KeyId {
-        let digest = Sha256::new().chain_update(scope).chain_update([0]).chain_update(key).finalize();
+        let digest = Sha256::new()
+            .chain_update(utf8(scope))
+            .chain_update([0])
+            .chain_update(utf8(key))
+            .finalize();
         let mut id = [0; 16];
         id.copy_from_slice(&digest[..16]);
         KeyId(id)
@@ -33,11 +39,11 @@ impl KeyId {
 /// SHA-256(scope, 0x00, key, 0x00, step, 0x00, version in decimal).
 pub fn derived_key(scope: &[u8], key: &[u8], step: &[u8], version: i32) -> String {
     let digest = Sha256::new()
-        .chain_update(scope)
+        .chain_update(utf8(scope))
         .chain_update([0])
-        .chain_update(key)
+        .chain_update(utf8(key))
         .chain_update([0])
-        .chain_update(step)
+        .chain_update(utf8(step))
         .chain_update([0])
         .chain_update(version.to_string())
         .finalize();

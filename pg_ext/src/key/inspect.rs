@@ -11,21 +11,17 @@ use crate::spi::{self, Kept};
 use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 
-// The derived key is identity::derived_key in SQL; a test holds the two together.
 const STEPS: &std::ffi::CStr = c"
     SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_object(
                'step', s.step, 'done', s.done_at IS NOT NULL, 'result', s.result, 'version', s.version,
                'begun', s.begun, 'first_at', s.first_at, 'done_at', s.done_at,
-               'derived_key', 'once-' || pg_catalog.encode(pg_catalog.sha256(
-                   $2 || '\\x00' || $3 || '\\x00' || s.step_bytes || '\\x00' || s.version_bytes), 'hex'))
+               'derived_key', once.key_derive($2, $3, s.step))
            ORDER BY COALESCE(s.first_at, s.done_at), s.step), '[]')
-      FROM (SELECT t.*, pg_catalog.convert_to(t.step, pg_catalog.getdatabaseencoding()) AS step_bytes,
-                   pg_catalog.convert_to(t.version::text, 'SQL_ASCII') AS version_bytes
-              FROM once.key_step t WHERE t.key_id = $1) s";
+      FROM once.key_step s WHERE s.key_id = $1";
 
 thread_local! {
     static STEPS_OF: Kept = const {
-        Kept::new(STEPS, &[pg_sys::UUIDOID, pg_sys::BYTEAOID, pg_sys::BYTEAOID])
+        Kept::new(STEPS, &[pg_sys::UUIDOID, pg_sys::TEXTOID, pg_sys::TEXTOID])
     };
 }
 
@@ -48,7 +44,7 @@ fn values(key: &Named, row: &Record, now: i64) -> Result<[Option<Datum>; 15]> {
     Ok([
         Some(row::text(status(key, row, now))),
         row.raw(Col::Attempt),
-        row.raw(Col::Holder),
+        live(Col::Holder),
         row.raw(Col::RecoveryPoint),
         live(Col::State),
         steps(key, gone)?,
@@ -56,7 +52,7 @@ fn values(key: &Named, row: &Record, now: i64) -> Result<[Option<Datum>; 15]> {
         live(Col::ResponseBody),
         live(Col::ResponseHeaders),
         live(Col::Request),
-        row.raw(Col::Note),
+        live(Col::Note),
         row.raw(Col::CreatedAt),
         (row.status() == Status::Running)
             .then(|| clock::interval_datum(row.i64(Col::LeaseUntil) - now)),

@@ -30,32 +30,66 @@ pub struct Malformed;
 
 type Walk = Result<(), Malformed>;
 
-/// Writes the canonical bytes of a jsonb (the payload behind its varlena header) to `out`.
-pub fn canonical(jsonb: &[u8], out: &mut impl FnMut(&[u8])) -> Walk {
-    container(jsonb, out)
+/// A container being walked. Nesting is kept on the heap, not on the stack: whatever depth the server
+/// can hold, a claim can hash.
+struct Level<'a> {
+    bytes: &'a [u8],
+    /// Entries in all; an object has its keys first, then its values.
+    entries: usize,
+    object: bool,
+    visited: usize,
 }
 
-fn container(bytes: &[u8], out: &mut impl FnMut(&[u8])) -> Walk {
+/// Writes the canonical bytes of a jsonb (the payload behind its varlena header) to `out`.
+pub fn canonical(jsonb: &[u8], out: &mut impl FnMut(&[u8])) -> Walk {
+    let mut levels = vec![enter(jsonb, out)?];
+    while let Some(level) = levels.last_mut() {
+        if level.visited == level.entries {
+            levels.pop();
+            continue;
+        }
+        let i = match level.object {
+            true => level.visited / 2 + level.visited % 2 * (level.entries / 2),
+            false => level.visited,
+        };
+        level.visited += 1;
+        let (bytes, entries) = (level.bytes, level.entries);
+        if let Some(child) = element(bytes, entries, i, out)? {
+            levels.push(enter(child, out)?);
+        }
+    }
+    Ok(())
+}
+
+fn enter<'a>(bytes: &'a [u8], out: &mut impl FnMut(&[u8])) -> Result<Level<'a>, Malformed> {
     let header = word(bytes, 0)?;
     let count = (header & COUNT) as usize;
-    if header & OBJECT != 0 {
-        tagged(b'{', count, out);
-        for i in 0..count {
-            element(bytes, count * 2, i, out)?;
-            element(bytes, count * 2, count + i, out)?;
-        }
-        return Ok(());
-    }
-    if header & ARRAY == 0 {
+    let object = header & OBJECT != 0;
+    if !object && header & ARRAY == 0 {
         return Err(Malformed);
     }
     // A bare scalar is stored as an array of one that is marked so.
-    tagged(if header & SCALAR != 0 { b'v' } else { b'[' }, count, out);
-    (0..count).try_for_each(|i| element(bytes, count, i, out))
+    let tag = match (object, header & SCALAR != 0) {
+        (true, _) => b'{',
+        (false, true) => b'v',
+        (false, false) => b'[',
+    };
+    tagged(tag, count, out);
+    Ok(Level {
+        bytes,
+        entries: if object { count * 2 } else { count },
+        object,
+        visited: 0,
+    })
 }
 
-/// Element `i` of a container with `entries` entries in all (an object has its keys first).
-fn element(bytes: &[u8], entries: usize, i: usize, out: &mut impl FnMut(&[u8])) -> Walk {
+/// Writes element `i` of a container, or returns it where it is a container itself.
+fn element<'a>(
+    bytes: &'a [u8],
+    entries: usize,
+    i: usize,
+    out: &mut impl FnMut(&[u8]),
+) -> Result<Option<&'a [u8]>, Malformed> {
     let entry = word(bytes, 4 + 4 * i)?;
     let (start, end) = extent(bytes, i)?;
     let data = bytes.get(4 + 4 * entries..).ok_or(Malformed)?;
@@ -69,13 +103,13 @@ fn element(bytes: &[u8], entries: usize, i: usize, out: &mut impl FnMut(&[u8])) 
             out(text);
         }
         NUMERIC => number(content(aligned)?, out)?,
-        CONTAINER => container(content(aligned)?, out)?,
+        CONTAINER => return content(aligned).map(Some),
         FALSE => out(b"f"),
         TRUE => out(b"t"),
         NULL => out(b"n"),
         _ => return Err(Malformed),
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Where element `i` begins and ends in the data: entries hold lengths, some of them end offsets.

@@ -6,7 +6,7 @@ use super::fence::{Change, Named};
 use super::finish::Answer;
 use super::record::{Col, Record, Status, TABLE};
 use super::step;
-use crate::call::Call;
+use crate::call::{Call, shown};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::table::{self, Outcome, Snapshot, Table, Wait};
@@ -27,7 +27,7 @@ impl Verdict {
             other => {
                 return Err(Error::bad_argument(
                     "verdict",
-                    format!("must not be \"{}\"", String::from_utf8_lossy(other)),
+                    format!("must not be \"{}\"", shown(other)),
                     "Verdicts: retry, complete, abort.",
                 ));
             }
@@ -64,7 +64,7 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
             return Err(key.lost("There is no such key: never claimed, forgotten or reaped."));
         };
         if row.raw(Col::ResolvedAttempt).is_some() && row.i32(Col::ResolvedAttempt) == attempt {
-            return repeated(&key, row, &verdict).map(|()| (Change::Nothing, ()));
+            return repeated(&key, row, &verdict, now).map(|()| (Change::Nothing, ()));
         }
         if row.status().finished() || decide::unfinished(row, now, &key.options) != Decision::Parked {
             return Err(Error::new(
@@ -99,14 +99,16 @@ fn apply(row: &mut Record, verdict: &Verdict, attempt: i32, now: i64) {
     }
 }
 
-/// The same verdict for the same attempt again is a no-op.
-fn repeated(key: &Named, row: &Record, verdict: &Verdict) -> Result<()> {
+/// The same verdict for the same attempt again is a no-op. Past its ttl an answer cannot be compared any
+/// more, swept or not.
+fn repeated(key: &Named, row: &Record, verdict: &Verdict, now: i64) -> Result<()> {
     let stored = row.raw(Col::ResolvedVerdict).map_or(0, |d| d.value() as u8);
     if stored != verdict.code() {
         return Err(key.lost("Another verdict was given for this attempt."));
     }
     match verdict {
-        Verdict::Finish(status, answer) if !answer.is_stored(row, *status) => Err(Error::new(
+        Verdict::Finish(status, answer)
+            if now < row.expires_at() && !answer.is_stored(row, *status) => Err(Error::new(
             Kind::AlreadyFinished,
             format!("{} is already finished with another answer", named(key.scope, key.key)),
         )
@@ -138,7 +140,7 @@ pub fn key_forget(call: &Call) -> Result<Datum> {
         let table = Table::to_write(TABLE)?;
         match table.lock(tid, &snapshot, Wait::Yes)? {
             Outcome::Done => {
-                step::forget_all(key.id(), &Snapshot::now())?;
+                step::forget_all(key.id())?;
                 table.delete(tid, &snapshot);
                 return Ok(Datum::from(true));
             }

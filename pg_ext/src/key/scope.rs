@@ -3,19 +3,20 @@
 //! A scope needs no declaration; one without a row has the defaults. A scope with an owner is closed to
 //! all but the owner's members: every function of a key passes through [`Options::of`], which checks it.
 
+use super::identity::KeyId;
 use super::record;
-use crate::call::{Call, SCOPE_MAX, varlena};
-use crate::clock;
+use crate::call::{Call, SCOPE_MAX, characters, shown, varlena};
+use crate::clock::{self, DAY_US};
 use crate::error::{Error, Kind, Result};
 use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept};
 use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
+use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{self, Datum};
 
 const TABLE: Name = c"scope";
 const BY_SCOPE: Name = c"scope_pkey";
-const DAY_US: i64 = 86_400_000_000;
 const MAX_ATTEMPTS: i32 = 25;
 
 /// The options in force for one scope.
@@ -44,7 +45,7 @@ impl Options {
         if let Some(owner) = row.column(10) {
             ensure_member(scope, owner)?;
         }
-        let us = |column| row.column(column).map(|d| clock::interval_us(d).unwrap_or(0));
+        let us = |column| row.column(column).map(|d| d.value() as i64);
         let defaults = Options::defaults();
         Ok(Options {
             lease_us: us(2).unwrap_or(defaults.lease_us),
@@ -119,7 +120,7 @@ fn ensure_member(scope: &[u8], owner: Datum) -> Result<()> {
         true => Ok(()),
         false => Err(Error::new(
             Kind::NotYours,
-            format!("permission denied for scope \"{}\"", String::from_utf8_lossy(scope)),
+            format!("permission denied for scope \"{}\"", shown(scope)),
         )
         .hint("The scope has an owner: GRANT its role to the caller, or use another scope.")),
     }
@@ -140,43 +141,39 @@ const LOCK: &std::ffi::CStr = c"
     INSERT INTO once.scope AS s (scope) VALUES ($1)
     ON CONFLICT (scope) DO UPDATE SET scope = excluded.scope RETURNING s.owner";
 
+// Durations come as microseconds, so that Rust and the sweeps count days and months alike.
 const SET: &std::ffi::CStr = c"
-    INSERT INTO once.scope AS s (scope, lease, ttl, gone_for, max_lease_life, on_expiry, max_attempts,
-                                 keep_request, recovery_points, owner)
-    VALUES ($1, ($2 ->> 'lease')::interval, ($2 ->> 'ttl')::interval, ($2 ->> 'gone_for')::interval,
-            ($2 ->> 'max_lease_life')::interval, $2 ->> 'on_expiry',
-            CASE pg_catalog.jsonb_typeof($2 -> 'max_attempts') WHEN 'null' THEN 0
-                 ELSE ($2 ->> 'max_attempts')::integer END,
-            ($2 ->> 'keep_request')::boolean,
-            CASE pg_catalog.jsonb_typeof($2 -> 'recovery_points') WHEN 'array' THEN ARRAY(
-                SELECT e.value
-                  FROM pg_catalog.jsonb_array_elements_text($2 -> 'recovery_points')
-                       WITH ORDINALITY e(value, n)
-                 ORDER BY e.n) END,
-            $3)
-    ON CONFLICT (scope) DO UPDATE SET
-        lease           = CASE WHEN $2 ? 'lease' THEN excluded.lease ELSE s.lease END,
-        ttl             = CASE WHEN $2 ? 'ttl' THEN excluded.ttl ELSE s.ttl END,
-        gone_for        = CASE WHEN $2 ? 'gone_for' THEN excluded.gone_for ELSE s.gone_for END,
-        max_lease_life  = CASE WHEN $2 ? 'max_lease_life' THEN excluded.max_lease_life
-                               ELSE s.max_lease_life END,
-        on_expiry       = CASE WHEN $2 ? 'on_expiry' THEN excluded.on_expiry ELSE s.on_expiry END,
-        max_attempts    = CASE WHEN $2 ? 'max_attempts' THEN excluded.max_attempts ELSE s.max_attempts END,
-        keep_request    = CASE WHEN $2 ? 'keep_request' THEN excluded.keep_request ELSE s.keep_request END,
-        recovery_points = CASE WHEN $2 ? 'recovery_points' THEN excluded.recovery_points
-                               ELSE s.recovery_points END,
-        owner           = CASE WHEN $2 ? 'owner' THEN excluded.owner ELSE s.owner END";
+    UPDATE once.scope SET
+        lease_us          = CASE WHEN $2 ? 'lease' THEN $4 ELSE lease_us END,
+        ttl_us            = CASE WHEN $2 ? 'ttl' THEN $5 ELSE ttl_us END,
+        gone_for_us       = CASE WHEN $2 ? 'gone_for' THEN $6 ELSE gone_for_us END,
+        max_lease_life_us = CASE WHEN $2 ? 'max_lease_life' THEN $7 ELSE max_lease_life_us END,
+        on_expiry         = CASE WHEN $2 ? 'on_expiry' THEN $2 ->> 'on_expiry' ELSE on_expiry END,
+        max_attempts      = CASE WHEN NOT $2 ? 'max_attempts' THEN max_attempts
+                                 ELSE COALESCE(($2 ->> 'max_attempts')::integer, 0) END,
+        keep_request      = CASE WHEN $2 ? 'keep_request' THEN ($2 ->> 'keep_request')::boolean
+                                 ELSE keep_request END,
+        recovery_points   = CASE WHEN NOT $2 ? 'recovery_points' THEN recovery_points
+                                 WHEN pg_catalog.jsonb_typeof($2 -> 'recovery_points') = 'array' THEN ARRAY(
+                                     SELECT e.value
+                                       FROM pg_catalog.jsonb_array_elements_text($2 -> 'recovery_points')
+                                            WITH ORDINALITY e(value, n)
+                                      ORDER BY e.n) END,
+        owner             = CASE WHEN $2 ? 'owner' THEN $3 ELSE owner END
+     WHERE scope = $1";
 
 // Keys that a take has put aside as parked by the old options are looked at again.
 const LOOK_AGAIN: &std::ffi::CStr = c"
     UPDATE once.key SET look_at = $2
-     WHERE scope = $1 AND look_at = 'infinity' AND status IN ('r', 'l')";
+     WHERE scope = $1 AND look_at = 'infinity' AND status IN ('r', 'l')
+       AND ($3 ? 'on_expiry' OR $3 ? 'max_attempts')";
 
 const GET: &std::ffi::CStr = c"
     SELECT pg_catalog.jsonb_build_object(
-        'lease', COALESCE(s.lease, $2), 'ttl', COALESCE(s.ttl, $3),
-        'gone_for', COALESCE(s.gone_for, '24:00:00'),
-        'max_lease_life', COALESCE(s.max_lease_life, '24:00:00'),
+        'lease', COALESCE(s.lease_us, $2) * interval '1 microsecond',
+        'ttl', COALESCE(s.ttl_us, $3) * interval '1 microsecond',
+        'gone_for', COALESCE(s.gone_for_us, $4) * interval '1 microsecond',
+        'max_lease_life', COALESCE(s.max_lease_life_us, $5) * interval '1 microsecond',
         'on_expiry', COALESCE(s.on_expiry, 'resume'),
         'max_attempts', NULLIF(COALESCE(s.max_attempts, 25), 0),
         'keep_request', COALESCE(s.keep_request, false),
@@ -190,12 +187,35 @@ thread_local! {
     static EACH_ELEMENT: Kept = const { Kept::new(ELEMENTS, &[pg_sys::TEXTOID]) };
     static ROLE_OID: Kept = const { Kept::new(ROLE, &[pg_sys::NAMEOID]) };
     static LOCKED: Kept = const { Kept::new(LOCK, &[pg_sys::TEXTOID]) };
-    static SET_ALL: Kept =
-        const { Kept::new(SET, &[pg_sys::TEXTOID, pg_sys::JSONBOID, pg_sys::REGROLEOID]) };
-    static RELOOK: Kept = const { Kept::new(LOOK_AGAIN, &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID]) };
-    static GET_ALL: Kept = const {
-        Kept::new(GET, &[pg_sys::TEXTOID, pg_sys::INTERVALOID, pg_sys::INTERVALOID])
+    static SET_ALL: Kept = const { Kept::new(SET, &[
+        pg_sys::TEXTOID,
+        pg_sys::JSONBOID,
+        pg_sys::REGROLEOID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+    ]) };
+    static RELOOK: Kept = const {
+        Kept::new(LOOK_AGAIN, &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID, pg_sys::JSONBOID])
     };
+    static GET_ALL: Kept = const { Kept::new(GET, &[
+        pg_sys::TEXTOID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+    ]) };
+}
+
+/// What a change sets besides the values that SQL reads from the JSON itself.
+#[derive(Default)]
+struct Given {
+    owner: Option<Datum>,
+    lease_us: Option<i64>,
+    ttl_us: Option<i64>,
+    gone_for_us: Option<i64>,
+    max_lease_life_us: Option<i64>,
 }
 
 /// `once.scope_set`.
@@ -205,21 +225,41 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
         Error::bad_argument("options", "must not be null", "Give a JSON object of options.")
     })?;
     Options::of(scope)?;
-    let mut owner = None;
+    let mut given = Given::default();
     for option in spi::query(&EACH, &[Some(options)])? {
-        if let Some(role) = check_option(&option)? {
-            ensure_member(scope, role)?;
-            owner = Some(role);
-        }
+        read_option(&option, &mut given)?;
+    }
+    if let Some(role) = given.owner {
+        ensure_member(scope, role)?;
     }
     crate::table::ensure_writable(TABLE)?;
+    // Waits for takes that are putting keys aside under the present options (see abandoned.rs).
+    wait_exclusive(put_aside_lock(scope));
     let name = row::text(scope);
     for present in spi::query(&LOCKED, &[Some(name)])?.iter().flatten().flatten() {
         ensure_member(scope, *present)?;
     }
-    spi::query(&SET_ALL, &[Some(name), Some(options), owner])?;
-    spi::query(&RELOOK, &[Some(name), Some(Datum::from(clock::now_us()?))])?;
+    let us = |value: Option<i64>| value.map(Datum::from);
+    spi::query(
+        &SET_ALL,
+        &[
+            Some(name),
+            Some(options),
+            given.owner,
+            us(given.lease_us),
+            us(given.ttl_us),
+            us(given.gone_for_us),
+            us(given.max_lease_life_us),
+        ],
+    )?;
+    let now = Datum::from(clock::now_us()?);
+    spi::query(&RELOOK, &[Some(name), Some(now), Some(options)])?;
     all_options(scope)
+}
+
+/// What a take holds shared while it puts keys aside, and a change of options exclusively.
+pub fn put_aside_lock(scope: &[u8]) -> u64 {
+    KeyId::of(b"put aside", scope).lock_hash()
 }
 
 /// `once.scope_get`.
@@ -234,8 +274,10 @@ fn all_options(scope: &[u8]) -> Result<Datum> {
         &GET_ALL,
         &[
             Some(row::text(scope)),
-            Some(clock::interval_datum(settings::key_lease_us())),
-            Some(clock::interval_datum(settings::key_ttl_us())),
+            Some(Datum::from(settings::key_lease_us())),
+            Some(Datum::from(settings::key_ttl_us())),
+            Some(Datum::from(DAY_US)),
+            Some(Datum::from(DAY_US)),
         ],
     )?;
     rows.first()
@@ -243,43 +285,58 @@ fn all_options(scope: &[u8]) -> Result<Datum> {
         .ok_or_else(|| Error::new(Kind::Internal, "a scope without options"))
 }
 
-/// Checks one option (name, JSON type, value as text); returns the role of an owner.
-fn check_option(option: &[Option<Datum>]) -> Result<Option<Datum>> {
+/// Checks one option (name, JSON type, value as text) and notes what SQL does not read by itself.
+fn read_option(option: &[Option<Datum>], given: &mut Given) -> Result<()> {
     let text = |i: usize| option.get(i).copied().flatten().map(varlena).unwrap_or_default();
     let (name, json_type, value) = (text(0), text(1), text(2));
     let null = json_type == b"null";
+    let duration = |least: i64| match null {
+        true => Ok(None),
+        false => read_duration(name, json_type, value, least).map(Some),
+    };
+    let ensure = |good: bool, problem: &str| match null || good {
+        true => Ok(()),
+        false => Err(bad(name, problem)),
+    };
     match name {
-        b"lease" | b"ttl" | b"max_lease_life" if null => Ok(()),
-        b"lease" | b"ttl" | b"max_lease_life" => check_interval(name, value, 1),
-        b"gone_for" if null => Ok(()),
-        b"gone_for" => check_interval(name, value, 0),
-        b"on_expiry" if null || value == b"resume" || value == b"park" => Ok(()),
-        b"on_expiry" => Err(bad(name, "must be \"resume\" or \"park\"")),
-        b"max_attempts" if null || (json_type == b"number" && is_count(value)) => Ok(()),
-        b"max_attempts" => Err(bad(name, "must be a whole number above 0, or null for no limit")),
-        b"keep_request" if null || json_type == b"boolean" => Ok(()),
-        b"keep_request" => Err(bad(name, "must be true or false")),
-        b"recovery_points" if null => Ok(()),
-        b"recovery_points" if json_type == b"array" => check_points(value),
-        b"recovery_points" => Err(bad(name, "must be an array of texts")),
-        b"owner" if null => Ok(()),
-        b"owner" if json_type == b"string" => return owner_role(value).map(Some),
-        b"owner" => Err(bad(name, "must be the name of a role")),
-        b"" => Err(Error::bad_argument("options", "must be a JSON object of options", OPTIONS_HINT)),
-        other => Err(Error::bad_argument(
-            "options",
-            format!("has an unknown option \"{}\"", String::from_utf8_lossy(other)),
-            OPTIONS_HINT,
-        )),
+        b"lease" => given.lease_us = duration(1)?,
+        b"ttl" => given.ttl_us = duration(1)?,
+        b"max_lease_life" => given.max_lease_life_us = duration(1)?,
+        b"gone_for" => given.gone_for_us = duration(0)?,
+        b"owner" if null => given.owner = None,
+        b"owner" if json_type == b"string" => given.owner = Some(owner_role(value)?),
+        b"owner" => return Err(bad(name, "must be the name of a role")),
+        b"on_expiry" => ensure(
+            json_type == b"string" && (value == b"resume" || value == b"park"),
+            "must be \"resume\" or \"park\"",
+        )?,
+        b"max_attempts" => ensure(
+            json_type == b"number" && is_count(value),
+            "must be a whole number above 0, or null for no limit",
+        )?,
+        b"keep_request" => ensure(json_type == b"boolean", "must be true or false")?,
+        b"recovery_points" if null => {}
+        b"recovery_points" if json_type == b"array" => check_points(value)?,
+        b"recovery_points" => return Err(bad(name, "must be an array of texts")),
+        b"" => {
+            return Err(Error::bad_argument("options", "must be a JSON object of options", OPTIONS_HINT));
+        }
+        other => {
+            return Err(Error::bad_argument(
+                "options",
+                format!("has an unknown option \"{}\"", shown(other)),
+                OPTIONS_HINT,
+            ));
+        }
     }
-    .map(|()| None)
+    Ok(())
 }
 
 const OPTIONS_HINT: &str = "Options: lease, ttl, gone_for, max_lease_life, on_expiry, max_attempts, \
                             keep_request, recovery_points, owner.";
 
 fn bad(option: &[u8], problem: &str) -> Error {
-    let option = String::from_utf8_lossy(option);
+    let option = shown(option);
     Error::bad_argument("options", format!("has a bad value: option \"{option}\" {problem}"), OPTIONS_HINT)
 }
 
@@ -287,8 +344,13 @@ fn is_count(value: &[u8]) -> bool {
     std::str::from_utf8(value).is_ok_and(|v| v.parse::<i32>().is_ok_and(|n| n > 0))
 }
 
-fn check_interval(option: &[u8], value: &[u8], least: i64) -> Result<()> {
-    let parsed = parse_interval(value)
+/// An interval as text, in microseconds; the number 0 is one, too, where 0 is allowed.
+fn read_duration(option: &[u8], json_type: &[u8], value: &[u8], least: i64) -> Result<i64> {
+    if json_type == b"number" && value == b"0" && least == 0 {
+        return Ok(0);
+    }
+    let parsed = Some(value).filter(|_| json_type == b"string").and_then(parse_interval);
+    let parsed = parsed
         .ok_or_else(|| bad(option, "must be an interval as text, such as \"30 seconds\""))?;
     match clock::interval_us(parsed) {
         Err(problem) => Err(bad(option, problem)),
@@ -296,7 +358,7 @@ fn check_interval(option: &[u8], value: &[u8], least: i64) -> Result<()> {
             option,
             if least > 0 { "must be positive" } else { "must not be negative" },
         )),
-        Ok(_) => Ok(()),
+        Ok(us) => Ok(us),
     }
 }
 
@@ -326,7 +388,7 @@ fn check_points(array: &[u8]) -> Result<()> {
     for point in &points {
         let text = |i: usize| point.get(i).copied().flatten().map(varlena).unwrap_or_default();
         let (json_type, value) = (text(0), text(1));
-        if json_type != b"string" || value.is_empty() || value.len() > record::POINT_MAX {
+        if json_type != b"string" || value.is_empty() || characters(value) > record::POINT_MAX {
             return Err(bad(name, "must be an array of texts of 1 to 100 characters"));
         }
         if seen.contains(&value) {

@@ -7,7 +7,7 @@ use super::claim::named;
 use super::fence::{Change, Fenced, Named};
 use super::identity::{KeyId, derived_key};
 use super::record::{Record, TABLE as KEY_TABLE, id_datum};
-use crate::call::{Call, varlena};
+use crate::call::{Call, shown, varlena};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::row::{self, Shape};
@@ -96,7 +96,7 @@ impl Step {
         ];
         match &self.slot {
             Some(slot) => table.update(slot.tid(), &values, Wait::Yes),
-            None if Step::find(id, step, &Snapshot::dirty())?.is_some() => Ok(Outcome::Changed),
+            None if Step::find(id, step, &Snapshot::latest())?.is_some() => Ok(Outcome::Changed),
             None => table.insert(&values).map(|()| Outcome::Done),
         }
     }
@@ -160,7 +160,7 @@ impl<'a> Write<'a> {
     }
 
     fn raced(&self) -> Error {
-        let step = String::from_utf8_lossy(self.step);
+        let step = shown(self.step);
         let key = named(self.fenced.named.scope, self.fenced.named.key);
         Error::retry_transaction(format!("step \"{step}\" of {key}"))
     }
@@ -227,7 +227,7 @@ pub fn key_rotate(call: &Call) -> Result<Datum> {
         if step.done_at.is_some() {
             return Err(Error::bad_argument(
                 "step",
-                format!("\"{}\" is done", String::from_utf8_lossy(write.step)),
+                format!("\"{}\" is done", shown(write.step)),
                 "A step whose end is recorded keeps its derived key.",
             ));
         }
@@ -261,8 +261,10 @@ pub fn key_derive(call: &Call) -> Result<Datum> {
     Ok(row::text(derived_key(key.scope, key.key, step, version).as_bytes()))
 }
 
-/// Deletes every step of a key whose row the caller has locked.
-pub fn forget_all(id: KeyId, snapshot: &Snapshot) -> Result<()> {
+/// Deletes every step of a key whose row the caller has locked: what is committed now, because a step
+/// call only locks that row, and an older snapshot would miss what it wrote.
+pub fn forget_all(id: KeyId) -> Result<()> {
+    let snapshot = &Snapshot::latest();
     let table = Table::to_write(TABLE)?;
     let mut scan = table.scan(BY_STEP, &mut [ScanKey::uuid(1, id_datum(&id))], snapshot)?;
     while let Some(slot) = scan.advance() {

@@ -1,7 +1,8 @@
 //! Which rows a look sees.
 //!
 //! READ COMMITTED: each look takes a fresh snapshot, so that a look after a lost race sees who won.
-//! Above it: the transaction's snapshot. `Dirty` sees uncommitted rows of other transactions too, which
+//! Above it: the transaction's snapshot; `latest` is for a check under a lock, which no snapshot from
+//! before the lock can answer. `Dirty` sees uncommitted rows of other transactions too, which
 //! is how a claim learns that somebody is at it without waiting for them.
 
 use pgrx::pg_sys;
@@ -35,7 +36,17 @@ impl Snapshot {
         }
     }
 
-    /// Everything alive or not yet decided.
+    /// What is committed now, whatever the isolation level, and our own earlier writes.
+    pub fn latest() -> Snapshot {
+        // SAFETY: as in now().
+        unsafe {
+            pg_sys::CommandCounterIncrement();
+            Snapshot::Mvcc(pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot()))
+        }
+    }
+
+    /// Everything alive or not yet decided. It can miss a committed row that moves (a non-HOT update)
+    /// while it looks, so who finds nothing has to look again with `latest`, which cannot.
     pub fn dirty() -> Snapshot {
         Snapshot::Dirty(Box::new(pg_sys::SnapshotData {
             snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
