@@ -14,6 +14,10 @@
 -- Lock order (binds callers too): the key's row first, its steps after it; several keys in one
 -- transaction: sorted by scope and key. Claims wait for nobody: they try, and answer in_progress.
 
+-- The schema belongs to the extension: DROP EXTENSION takes it, and the rights on it, along.
+CREATE SCHEMA once;
+COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the manual.';
+
 -- One row per logical request. No index on a column that a completion changes, so every completion is
 -- a HOT update; fillfactor leaves room for it on the row's own page. `id` is the first 16 bytes of
 -- SHA-256(scope, 0x00, key), in UTF-8: a third of the index that the two texts would need, whatever their length.

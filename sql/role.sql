@@ -4,7 +4,7 @@
 -- reach the extension's tables by themselves, so no role ever needs a right on a table.
 
 -- Kinds of rights, and the functions that each opens. grant_role applies these rows; an upgrade that adds
--- functions adds rows and calls grants_reapply().
+-- functions adds rows and calls grant_role again for what once.role_grant remembers.
 CREATE TABLE once.role_function (
     kind          text NOT NULL CHECK (kind IN ('use', 'operate', 'observe')),
     function_name name NOT NULL,
@@ -29,7 +29,9 @@ CREATE TABLE once.role_grant (
     CONSTRAINT role_grant_pkey PRIMARY KEY (role, kind)
 );
 COMMENT ON TABLE once.role_grant IS 'What grant_role has granted; applied again by an upgrade.';
-SELECT pg_catalog.pg_extension_config_dump('once.role_grant', '');
+-- A role that is gone is not dumped: its number could be another role's in the cluster of the restore.
+SELECT pg_catalog.pg_extension_config_dump(
+    'once.role_grant', 'WHERE EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = role)');
 
 CREATE FUNCTION once.grant_role(role regrole, kind text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_grant_role';

@@ -96,7 +96,7 @@ impl Take<'_> {
             let row = Record::look(slot);
             let live = row.status() == Status::Running && self.now < row.i64(Col::LeaseUntil);
             if live && row.bytes(Col::Holder) == Some(holder) {
-                rows.push(&self.values(&row));
+                rows.push(&values(&row)?);
                 any = true;
             }
         }
@@ -128,7 +128,7 @@ impl Take<'_> {
             match self.visit(&table, &mut row, snapshot)? {
                 Visit::Taken => {
                     taken += 1;
-                    rows.push(&self.values(&row));
+                    rows.push(&values(&row)?);
                 }
                 Visit::Passed => {}
                 Visit::Busy => pass.stuck = true,
@@ -195,13 +195,13 @@ impl Take<'_> {
         let key = row.bytes(Col::Key).unwrap_or_default();
         TryLock::acquire(KeyId::of(self.scope, key).lock_hash())
     }
+}
 
-    fn values(&self, row: &Record) -> Vec<Option<Datum>> {
-        let mut values = claim_values(row, self.now).to_vec();
-        values.push(row.raw(Col::Key));
-        values.push(row.raw(Col::Request));
-        values
-    }
+fn values(row: &Record) -> Result<Vec<Option<Datum>>> {
+    let mut values = claim_values(row, clock::now_us()?).to_vec();
+    values.push(row.raw(Col::Key));
+    values.push(row.raw(Col::Request));
+    Ok(values)
 }
 
 enum Visit {

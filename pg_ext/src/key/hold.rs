@@ -1,5 +1,6 @@
 //! Writes that keep the lease: `key_advance` and `key_extend`. Both are HOT updates.
 
+use super::claim::now_in_transaction;
 use super::fence::{Change, Fenced};
 use super::identity::call_mark;
 use super::record::{Col, POINT_MAX, Record};
@@ -30,7 +31,7 @@ pub fn key_advance(call: &Call) -> Result<Datum> {
                 row.put(Col::State, Some(state));
             }
             row.put_i64(Col::LastCall, mark);
-            Ok((Change::Write, renew(row, &fenced.named.options, lease, now)))
+            Ok((Change::Write, renew(row, &fenced.named.options, lease, now)?))
         },
     )?;
     Ok(clock::interval_datum(left.max(0)))
@@ -42,14 +43,14 @@ pub fn key_extend(call: &Call) -> Result<Datum> {
     let lease = call.interval(3, "lease")?;
     let left = fenced.change(
         |_| None,
-        |row, now| Ok((Change::Write, renew(row, &fenced.named.options, lease, now))),
+        |row, now| Ok((Change::Write, renew(row, &fenced.named.options, lease, now)?)),
     )?;
     Ok(clock::interval_datum(left.max(0)))
 }
 
 /// Counts the lease from now, never past the claim's time plus max_lease_life. A lease that the caller
 /// did not name never gets shorter by it. Returns what is left.
-fn renew(row: &mut Record, options: &Options, lease: Option<i64>, now: i64) -> i64 {
+fn renew(row: &mut Record, options: &Options, lease: Option<i64>, now: i64) -> Result<i64> {
     let last = row.i64(Col::ClaimedAt).saturating_add(options.max_lease_life_us);
     let until = match lease {
         Some(us) => now + us,
@@ -57,7 +58,11 @@ fn renew(row: &mut Record, options: &Options, lease: Option<i64>, now: i64) -> i
     }
     .min(last);
     row.put_i64(Col::LeaseUntil, until);
-    until - now
+    if until < row.i64(Col::LookAt) {
+        // Ends before a completer would look: the one case in which this is not a HOT update.
+        row.put_i64(Col::LookAt, until.max(now_in_transaction()?));
+    }
+    Ok(until - now)
 }
 
 /// Where the scope declares its points, a key moves forward only; from a point that is no longer declared
