@@ -1,0 +1,184 @@
+//! The holder's writes against takeovers: they never both count, and only the write ever waits.
+
+use crate::playground::Playground;
+use crate::waiting::{Waiting, at_once, code, sessions};
+
+/// Every call that presents a token.
+const WRITES: [&str; 9] = [
+    "key_advance('s', 'k', TOKEN, 'paid', '{}')",
+    "key_complete('s', 'k', TOKEN, 200)",
+    "key_abort('s', 'k', TOKEN, 402)",
+    "key_release('s', 'k', TOKEN, 'no')",
+    "key_park('s', 'k', TOKEN, 'unknown')",
+    "key_extend('s', 'k', TOKEN)",
+    "key_step('s', 'k', TOKEN, 'pay')",
+    "key_step_done('s', 'k', TOKEN, 'pay', '1')",
+    "key_rotate('s', 'k', TOKEN, 'pay', 1)",
+];
+
+fn with(write: &str, token: i64) -> String {
+    format!("select once.{}", write.replace("TOKEN", &token.to_string()))
+}
+
+/// The token of a holder whose lease has run out already.
+async fn expired(play: &Playground) -> i64 {
+    play.show("select once.key_forget('s', 'k')").await;
+    play.token("k", ", lease => '1 microsecond'").await
+}
+
+#[tokio::test]
+async fn a_claim_does_not_wait_for_the_old_holders_open_write() {
+    let play = Playground::open().await;
+    let holder = play.another().await;
+    play.show("set lock_timeout = '1ms'").await;
+    for write in WRITES {
+        let token = expired(&play).await;
+        holder.show("begin").await;
+        holder.show(&with(write, token)).await;
+        assert_eq!(play.claim("k", "").await, "in_progress", "{write}");
+        assert_eq!(
+            play.show("select key from once.key_take_abandoned('s')").await,
+            "",
+            "{write}"
+        );
+        holder.show("rollback").await;
+        assert_eq!(play.claim("k", ", lease => '1 microsecond'").await, "resumed", "{write}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_old_holder_committed_is_what_the_next_claim_finds() {
+    let play = Playground::open().await;
+    let after = [
+        "in_progress", "replayed", "replayed", "resumed", "parked", "in_progress", "resumed", "resumed",
+        "resumed",
+    ];
+    for (write, outcome) in WRITES.iter().zip(after) {
+        let token = expired(&play).await;
+        play.show(&with(write, token)).await;
+        assert_eq!(
+            play.claim("k", ", lease => '1 microsecond'").await,
+            outcome,
+            "{write}"
+        );
+        // Not a live lease: the next round forgets the key.
+        play.show("update once.key set lease_until = now()").await;
+    }
+}
+
+#[tokio::test]
+async fn every_write_waits_for_an_open_takeover_and_is_then_refused() {
+    let play = Playground::open().await;
+    let mut holder = play.another().await;
+    let thief = play.another().await;
+    for write in WRITES {
+        let token = expired(&play).await;
+        thief.show("begin").await;
+        assert_eq!(thief.claim("k", ", lease => '1 microsecond'").await, "resumed");
+        let waiting = Waiting::begin(&play, holder, &with(write, token)).await;
+        thief.show("commit").await;
+        let (session, answer) = waiting.end().await;
+        let refusal = answer.unwrap_err();
+        assert_eq!(refusal.code, "ON001", "{write}");
+        assert!(refusal.message.contains("\"k\"") && !refusal.hint.is_empty(), "{refusal:?}");
+        holder = session;
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_waited_for_a_takeover_that_rolled_back_counts() {
+    let play = Playground::open().await;
+    let mut holder = play.another().await;
+    let thief = play.another().await;
+    for write in WRITES {
+        let token = expired(&play).await;
+        thief.show("begin").await;
+        assert_eq!(thief.claim("k", "").await, "resumed");
+        let waiting = Waiting::begin(&play, holder, &with(write, token)).await;
+        thief.show("rollback").await;
+        let (session, answer) = waiting.end().await;
+        assert_eq!(code(&answer), "", "{write}: {answer:?}");
+        holder = session;
+        play.show("update once.key set lease_until = now()").await;
+    }
+}
+
+#[tokio::test]
+async fn a_refused_write_undoes_the_transaction_around_it() {
+    let play = Playground::open().await;
+    let token = expired(&play).await;
+    assert_eq!(play.claim("k", "").await, "resumed");
+    play.show("create table orders (id int)").await;
+    let sql = format!("begin; insert into orders values (1); {}; commit", with(WRITES[1], token));
+    assert_eq!(play.code(&sql).await, "ON001");
+    play.show("rollback").await;
+    assert_eq!(play.show("select count(*) from orders").await, "0");
+}
+
+#[tokio::test]
+async fn the_same_completion_from_sixteen_connections_counts_once() {
+    let play = Playground::open().await;
+    let sessions = sessions(&play, 16).await;
+    let token = play.token("k", "").await;
+    let same = at_once(&sessions, |_| {
+        format!("select once.key_complete('s', 'k', {token}, 201, '{{\"a\":  1}}')")
+    })
+    .await;
+    assert!(same.iter().all(Result::is_ok), "{same:?}");
+
+    let token = play.token("k2", "").await;
+    let different = at_once(&sessions, |i| {
+        format!("select once.key_complete('s', 'k2', {token}, {i})")
+    })
+    .await;
+    assert_eq!(different.iter().filter(|a| a.is_ok()).count(), 1);
+    assert!(different.iter().all(|a| a.is_ok() || code(a) == "ON006"), "{different:?}");
+}
+
+#[tokio::test]
+async fn two_connections_of_one_token_begin_a_step_once() {
+    let play = Playground::open().await;
+    let second = play.another().await;
+    let token = play.token("k", "").await;
+    play.show("begin").await;
+    let begin = format!("select done, attempted from once.key_step('s', 'k', {token}, 'pay')");
+    assert_eq!(play.show(&begin).await, "f|0");
+    let watcher = play.another().await;
+    let waiting = Waiting::begin(&watcher, second, &begin).await;
+    play.show("commit").await;
+    let (second, answer) = waiting.end().await;
+    assert_eq!(answer.unwrap(), "f|0");
+    assert_eq!(second.show("select begun from once.key_step").await, "1");
+}
+
+#[tokio::test]
+async fn of_many_ends_of_one_step_the_first_stays() {
+    let play = Playground::open().await;
+    let sessions = sessions(&play, 8).await;
+    let token = play.token("k", "").await;
+    let answers = at_once(&sessions, |i| {
+        format!("select recorded, result from once.key_step_done('s', 'k', {token}, 'pay', '{i}')")
+    })
+    .await;
+    let (mut recorded, mut results) = (0, Vec::new());
+    for answer in answers {
+        let answer = answer.unwrap();
+        let (first, result) = answer.split_once('|').unwrap();
+        recorded += usize::from(first == "t");
+        results.push(result.to_owned());
+    }
+    assert_eq!(recorded, 1);
+    let stored = play.show("select result from once.key_step").await;
+    assert!(results.iter().all(|result| *result == stored), "{results:?} {stored}");
+}
+
+#[tokio::test]
+async fn of_two_rotations_from_one_version_one_counts() {
+    let play = Playground::open().await;
+    let sessions = sessions(&play, 8).await;
+    let token = play.token("k", "").await;
+    let rotate = format!("select once.key_rotate('s', 'k', {token}, 'pay', 1)");
+    for answer in at_once(&sessions, |_| rotate.clone()).await {
+        assert_eq!(answer.unwrap(), "2");
+    }
+}

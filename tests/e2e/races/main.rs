@@ -1,0 +1,20 @@
+//! Races over one key: whoever loses learns so at once, and nothing happens twice.
+//!
+//! Where the contract lets a call wait, the wait is seen in the server before the other side goes on;
+//! nothing here depends on a sleep.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test fails"
+)]
+
+mod abandoned;
+mod claims;
+mod fences;
+mod others;
+#[path = "../playground.rs"]
+mod playground;
+#[path = "../waiting.rs"]
+mod waiting;

@@ -1,0 +1,70 @@
+//! Statements of many sessions at once, and statements that have to wait.
+//!
+//! A wait is seen in the server before the test goes on, so that no test depends on who is faster.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::sync::Arc;
+
+use pg_once_tests::race;
+use tokio::task::JoinHandle;
+
+use crate::playground::{Playground, Refusal};
+
+type Answer = Result<String, Refusal>;
+
+/// A statement that waits for a lock of another session.
+pub struct Waiting {
+    task: JoinHandle<(Playground, Answer)>,
+}
+
+impl Waiting {
+    /// Sends `sql` through `session` and returns once the server says that it waits.
+    pub async fn begin(watcher: &Playground, session: Playground, sql: &str) -> Waiting {
+        let pid = race::backend_pid(&session.client).await.unwrap();
+        let sql = sql.to_owned();
+        let task = tokio::spawn(async move {
+            let answer = session.attempt(&sql).await;
+            (session, answer)
+        });
+        race::wait_until_waiting(&watcher.client, pid).await.unwrap();
+        Waiting { task }
+    }
+
+    /// The session again, and what its statement came to.
+    pub async fn end(self) -> (Playground, Answer) {
+        self.task.await.unwrap()
+    }
+}
+
+/// So many more sessions, none of which ever waits for long.
+pub async fn sessions(play: &Playground, count: usize) -> Vec<Arc<Playground>> {
+    let mut sessions = Vec::with_capacity(count);
+    for _ in 0..count {
+        let session = play.another().await;
+        session.show("set lock_timeout = '5s'").await;
+        sessions.push(Arc::new(session));
+    }
+    sessions
+}
+
+/// Sends a statement through each session at the same time; the answers in the sessions' order.
+pub async fn at_once(sessions: &[Arc<Playground>], sql: impl Fn(usize) -> String) -> Vec<Answer> {
+    let tasks: Vec<_> = sessions
+        .iter()
+        .enumerate()
+        .map(|(i, session)| {
+            let (session, sql) = (Arc::clone(session), sql(i));
+            tokio::spawn(async move { session.attempt(&sql).await })
+        })
+        .collect();
+    let mut answers = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        answers.push(task.await.unwrap());
+    }
+    answers
+}
+
+/// The code of a refusal; empty where there is none.
+pub fn code<T>(answer: &Result<T, Refusal>) -> &str {
+    answer.as_ref().err().map_or("", |refusal| refusal.code.as_str())
+}
