@@ -5,6 +5,7 @@
 install_extension() {
     local config=$1 version headers sudo=()
     version=$(major_version "$config")
+    "$config" --includedir-server >/dev/null 2>&1 || die "$config is not a pg_config"
     case " $KNOWN_VERSIONS " in
         *" $version "*) ;;
         *) die "$config is not the pg_config of PostgreSQL 15 to 18 (it says: $("$config" --version 2>&1 | head -1))" ;;
@@ -18,7 +19,8 @@ install_extension() {
         if [ -t 0 ] || sudo -n true 2>/dev/null; then
             sudo=(--sudo)
         else
-            die "only root may install into $("$config" --pkglibdir)" "Run: sudo make install PG_CONFIG=$config"
+            die "only root may install into $("$config" --pkglibdir)" \
+                "Run: sudo -v && make install PG_CONFIG=$config" "or the latter as root"
         fi
     fi
     headers=$(headers_for "$version" "$config")
