@@ -43,7 +43,10 @@ impl Options {
             return Ok(Options::defaults());
         };
         if let Some(owner) = row.column(10) {
-            ensure_member(scope, owner)?;
+            match is_known_here(owner, row.column(11), row.column(12)) {
+                true => ensure_member(scope, owner)?,
+                false => ensure_superuser(scope)?,
+            }
         }
         let us = |column| row.column(column).map(|d| d.value() as i64);
         let defaults = Options::defaults();
@@ -112,17 +115,48 @@ fn texts_of<'a>(array: Datum) -> Vec<&'a [u8]> {
     }
 }
 
+/// A role's number means something in the cluster that stored it. Elsewhere, after a restore, it must
+/// belong to a role of the name that was stored with it: the number of a role that was dropped before the
+/// dump may be anybody's there.
+fn is_known_here(owner: Datum, name: Option<Datum>, cluster: Option<Datum>) -> bool {
+    // SAFETY: reads the control file's copy in memory; looks the role up; both names end with NUL.
+    unsafe {
+        let here = pg_sys::GetSystemIdentifier() as i64;
+        if cluster.is_some_and(|d| d.value() as i64 == here) {
+            return true;
+        }
+        let present = pg_sys::GetUserNameFromId(pg_sys::Oid::from(owner.value() as u32), true);
+        name.is_some_and(|stored| {
+            !present.is_null()
+                && std::ffi::CStr::from_ptr(present)
+                    == std::ffi::CStr::from_ptr(stored.cast_mut_ptr::<std::ffi::c_char>())
+        })
+    }
+}
+
+fn ensure_superuser(scope: &[u8]) -> Result<()> {
+    // SAFETY: reads the system caches.
+    match unsafe { pg_sys::superuser() } {
+        true => Ok(()),
+        false => Err(not_yours(scope)),
+    }
+}
+
+fn not_yours(scope: &[u8]) -> Error {
+    Error::new(
+        Kind::NotYours,
+        format!("permission denied for scope \"{}\"", shown(scope)),
+    )
+    .hint("The scope has an owner: GRANT its role to the caller, or use another scope.")
+}
+
 fn ensure_member(scope: &[u8], owner: Datum) -> Result<()> {
     let owner = pg_sys::Oid::from(owner.value() as u32);
     // SAFETY: both read the system caches; an owner that is gone has no members but superusers.
     let member = unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), owner) };
     match member {
         true => Ok(()),
-        false => Err(Error::new(
-            Kind::NotYours,
-            format!("permission denied for scope \"{}\"", shown(scope)),
-        )
-        .hint("The scope has an owner: GRANT its role to the caller, or use another scope.")),
+        false => Err(not_yours(scope)),
     }
 }
 
@@ -136,10 +170,10 @@ const ELEMENTS: &std::ffi::CStr = c"
 
 const ROLE: &std::ffi::CStr = c"SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = $1";
 
-// Makes the row and locks it; the owner it returns is the one that this change is made under.
+// Makes the row and locks it: the owner it has then is the one that this change is made under.
 const LOCK: &std::ffi::CStr = c"
     INSERT INTO once.scope AS s (scope) VALUES ($1)
-    ON CONFLICT (scope) DO UPDATE SET scope = excluded.scope RETURNING s.owner";
+    ON CONFLICT (scope) DO UPDATE SET scope = excluded.scope";
 
 // Durations come as microseconds, so that Rust and the sweeps count days and months alike.
 const SET: &std::ffi::CStr = c"
@@ -159,7 +193,10 @@ const SET: &std::ffi::CStr = c"
                                        FROM pg_catalog.jsonb_array_elements_text($2 -> 'recovery_points')
                                             WITH ORDINALITY e(value, n)
                                       ORDER BY e.n) END,
-        owner             = CASE WHEN $2 ? 'owner' THEN $3 ELSE owner END
+        owner             = CASE WHEN $2 ? 'owner' THEN $3 ELSE owner END,
+        owner_name        = CASE WHEN $2 ? 'owner' THEN (SELECT r.rolname FROM pg_catalog.pg_roles r
+                                                          WHERE r.oid = $3) ELSE owner_name END,
+        owner_cluster     = CASE WHEN $2 ? 'owner' THEN $8 ELSE owner_cluster END
      WHERE scope = $1";
 
 // Keys that a take has put aside as parked by the old options are looked at again.
@@ -191,6 +228,7 @@ thread_local! {
         pg_sys::TEXTOID,
         pg_sys::JSONBOID,
         pg_sys::REGROLEOID,
+        pg_sys::INT8OID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
@@ -236,9 +274,8 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
     // Waits for takes that are putting keys aside under the present options (see abandoned.rs).
     wait_exclusive(put_aside_lock(scope));
     let name = row::text(scope);
-    for present in spi::query(&LOCKED, &[Some(name)])?.iter().flatten().flatten() {
-        ensure_member(scope, *present)?;
-    }
+    spi::query(&LOCKED, &[Some(name)])?;
+    Options::of(scope)?;
     let us = |value: Option<i64>| value.map(Datum::from);
     spi::query(
         &SET_ALL,
@@ -250,6 +287,8 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
             us(given.ttl_us),
             us(given.gone_for_us),
             us(given.max_lease_life_us),
+            // SAFETY: reads the control file's copy in memory.
+            Some(Datum::from(unsafe { pg_sys::GetSystemIdentifier() } as i64)),
         ],
     )?;
     let now = Datum::from(clock::now_us()?);
