@@ -1,0 +1,362 @@
+//! `key_take_abandoned`: it finds every abandoned key, wherever it stands and whenever it was committed,
+//! and hands out nothing else.
+//!
+//! Most of this runs on the real clock, because a pretended one switches the bookmark off: an abandoned
+//! key is one whose lease was a microsecond long.
+
+use pg_once_tests::race;
+
+use crate::playground::Playground;
+
+const SHORT: &str = ", lease => '1 microsecond'";
+const TAKE: &str = "select outcome, key from once.key_take_abandoned('s', 100)";
+
+/// So many keys that were claimed and finished; the bookmark is worth moving over 64.
+async fn finish_keys(play: &Playground, prefix: &str, count: u32) {
+    play.show(&format!(
+        "select count(once.key_complete('s', '{prefix}' || n, c.token, 200)::text)
+           from generate_series(1, {count}) n,
+                once.key_claim('s', '{prefix}' || n{SHORT}) c"
+    ))
+    .await;
+}
+
+/// Takes (finding nothing) until the bookmark stands behind everything that is there now.
+async fn advance_bookmark(play: &Playground) {
+    let target = play.show("select clock_timestamp()").await;
+    for round in 0..500 {
+        finish_keys(play, &format!("filler {round} "), 70).await;
+        assert_eq!(play.show(TAKE).await, "");
+        let moved =
+            format!("select coalesce(bool_and(upto >= '{target}'), false) from once.key_bookmark");
+        if play.show(&moved).await == "t" {
+            return;
+        }
+    }
+    panic!("the bookmark does not move");
+}
+
+#[tokio::test]
+async fn a_take_claims_what_is_abandoned_and_leaves_out_everything_else() {
+    let play = Playground::open().await;
+    let other = play.another().await;
+    play.show(r#"select once.scope_set('s', '{"keep_request": true}')"#)
+        .await;
+    play.token("abandoned", &format!(r#", '{{"n": 1.50}}'{SHORT}"#))
+        .await;
+    let token = play.token("advanced", SHORT).await;
+    play.show(&format!(
+        "select once.key_advance('s', 'advanced', {token}, 'paid', '{{\"a\": 1}}', '1 microsecond')"
+    ))
+    .await;
+    let token = play.token("released", "").await;
+    play.show(&format!(
+        "select once.key_release('s', 'released', {token})"
+    ))
+    .await;
+    let token = play.token("not due", SHORT).await;
+    play.show(&format!(
+        "select once.key_release('s', 'not due', {token}, null, '1 day')"
+    ))
+    .await;
+    let token = play.token("parked", SHORT).await;
+    play.show(&format!(
+        "select once.key_park('s', 'parked', {token}, 'x')"
+    ))
+    .await;
+    let token = play.token("finished", SHORT).await;
+    play.show(&format!(
+        "select once.key_complete('s', 'finished', {token}, 200)"
+    ))
+    .await;
+    play.token("alive", "").await;
+    play.show("select once.key_claim('another scope', 'k', lease => '1 microsecond')")
+        .await;
+    let token = play.token("locked", SHORT).await;
+    other
+        .show(&format!(
+            "begin; select once.key_extend('s', 'locked', {token}, '1 microsecond')"
+        ))
+        .await;
+    let taken = play
+        .show(
+            "select outcome, token is not null, attempt, recovery_point, state, response_code,
+                    response_body, response_headers, lease_left > '59 s' and lease_left <= '60 s',
+                    retry_after, key, request from once.key_take_abandoned('s') order by key",
+        )
+        .await;
+    assert_eq!(
+        taken,
+        "resumed|t|2|started|~|~|~|~|t|~|abandoned|{\"n\": 1.50}\n\
+         resumed|t|2|paid|{\"a\": 1}|~|~|~|t|~|advanced|~\n\
+         resumed|t|2|started|~|~|~|~|t|~|released|~"
+    );
+    assert_eq!(play.show(TAKE).await, "", "they have leases now");
+    other.show("rollback").await;
+    assert_eq!(play.show(TAKE).await, "resumed|locked");
+}
+
+#[tokio::test]
+async fn a_take_is_bounded_and_the_next_one_goes_on() {
+    let play = Playground::open().await;
+    for n in 0..5 {
+        play.token(&format!("k{n}"), SHORT).await;
+    }
+    let two = "select count(*) from once.key_take_abandoned('s', 2)";
+    let mut counts = Vec::new();
+    for _ in 0..4 {
+        counts.push(play.show(two).await);
+    }
+    assert_eq!(counts, ["2", "2", "1", "0"]);
+    assert_eq!(
+        play.show("select count(*) from once.key_take_abandoned('nowhere')")
+            .await,
+        "0"
+    );
+}
+
+#[tokio::test]
+async fn the_same_holder_asking_again_gets_its_live_keys_and_no_new_ones() {
+    let play = Playground::open().await;
+    play.token("a", SHORT).await;
+    let take = "select key, token, attempt from once.key_take_abandoned('s', 10, '1 hour', 'h')";
+    let first = play.show(take).await;
+    play.token("b", SHORT).await;
+    let stored = play.stored().await;
+    assert_eq!(play.show(take).await, first);
+    assert_eq!(play.stored().await, stored);
+    assert!(
+        play.show("select key from once.key_take_abandoned('s', 10, '1 hour', 'i')")
+            .await
+            == "b"
+    );
+    let token = first.split('|').nth(1).unwrap();
+    play.show(&format!("select once.key_complete('s', 'a', {token}, 200)"))
+        .await;
+    play.token("c", SHORT).await;
+    assert!(
+        play.show(take).await.starts_with("c|"),
+        "it has none left: it gets new ones"
+    );
+}
+
+#[tokio::test]
+async fn two_completers_at_once_never_get_the_same_key_and_never_wait() {
+    let play = Playground::open().await;
+    let other = play.another().await;
+    for key in ["a", "b", "c"] {
+        play.token(key, SHORT).await;
+    }
+    play.show("begin").await;
+    assert_eq!(
+        play.show("select key from once.key_take_abandoned('s', 2)")
+            .await,
+        "a\nb"
+    );
+    assert_eq!(other.show(TAKE).await, "resumed|c");
+    play.show("rollback").await;
+    assert_eq!(
+        other.show(TAKE).await,
+        "resumed|a\nresumed|b",
+        "a take that was rolled back took nothing"
+    );
+}
+
+#[tokio::test]
+async fn an_abandoned_key_behind_thousands_of_finished_ones_is_found_on_each_kind_of_poll() {
+    let play = Playground::open().await;
+    finish_keys(&play, "before ", 2500).await;
+    play.token("first", SHORT).await;
+    finish_keys(&play, "after ", 2500).await;
+    assert_eq!(play.show(TAKE).await, "resumed|first", "no bookmark yet");
+    play.token("second", SHORT).await;
+    assert_eq!(
+        play.show(TAKE).await,
+        "resumed|second",
+        "a bookmark that is only noted"
+    );
+    advance_bookmark(&play).await;
+    play.token("third", SHORT).await;
+    assert_eq!(
+        play.show(TAKE).await,
+        "resumed|third",
+        "a bookmark that has moved"
+    );
+    finish_keys(&play, "more ", 100).await;
+    play.token("fourth", SHORT).await;
+    assert_eq!(
+        play.show(
+            "begin isolation level repeatable read; select key from once.key_take_abandoned('s')"
+        )
+        .await,
+        "fourth"
+    );
+    play.show("commit").await;
+    play.clock("10 min").await;
+    let keys = play
+        .show("select string_agg(key, ' ' order by key) from once.key_take_abandoned('s')")
+        .await;
+    assert_eq!(
+        keys, "first fourth second third",
+        "the leases that the takes gave, in pretended time"
+    );
+}
+
+#[tokio::test]
+async fn a_key_whose_claim_commits_late_is_found_though_the_bookmark_has_moved_on() {
+    let play = Playground::open().await;
+    let late = play.another().await;
+    let early_id = play.another().await;
+    advance_bookmark(&play).await;
+    early_id.show("begin; select pg_current_xact_id()").await;
+    late.show("begin; select once.key_claim('s', 'late', lease => '1 microsecond')")
+        .await;
+    for round in 0..4 {
+        finish_keys(&play, &format!("meanwhile {round} "), 100).await;
+        assert_eq!(play.show(TAKE).await, "");
+    }
+    early_id
+        .show("select once.key_claim('s', 'early id', lease => '1 microsecond')")
+        .await;
+    for round in 4..8 {
+        finish_keys(&play, &format!("meanwhile {round} "), 100).await;
+        assert_eq!(play.show(TAKE).await, "");
+    }
+    late.show("commit").await;
+    assert_eq!(play.show(TAKE).await, "resumed|late");
+    finish_keys(&play, "then ", 100).await;
+    assert_eq!(play.show(TAKE).await, "");
+    early_id.show("commit").await;
+    assert_eq!(play.show(TAKE).await, "resumed|early id");
+}
+
+#[tokio::test]
+async fn keys_that_are_abandoned_again_and_again_are_found_each_time() {
+    let play = Playground::open().await;
+    let mut token = play.token("k", SHORT).await;
+    for round in 0..6 {
+        // So that some rounds note the bookmark and some move it.
+        finish_keys(&play, &format!("round {round} "), 80).await;
+        let taken = play
+            .show("select token from once.key_take_abandoned('s', 10, '1 microsecond')")
+            .await;
+        let next: i64 = taken.parse().unwrap();
+        assert!(next > token);
+        token = next;
+        if round % 2 == 0 {
+            play.show(&format!("select once.key_release('s', 'k', {token})"))
+                .await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_extended_lease_is_left_alone_and_found_when_it_has_run_out() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    let token = play.token("k", ", lease => '1 min'").await;
+    play.clock("59 s").await;
+    play.show(&format!(
+        "select once.key_extend('s', 'k', {token}, '1 hour')"
+    ))
+    .await;
+    for minutes in [1, 30, 60] {
+        play.clock(&format!("{minutes} min")).await;
+        assert_eq!(play.show(TAKE).await, "");
+    }
+    play.clock("61 min").await;
+    assert_eq!(play.show(TAKE).await, "resumed|k");
+}
+
+#[tokio::test]
+async fn a_lease_that_its_holder_made_shorter_is_found_when_it_has_run_out() {
+    let play = Playground::open().await;
+    let token = play.token("extended", ", lease => '1 hour'").await;
+    play.show(&format!(
+        "select once.key_extend('s', 'extended', {token}, '1 microsecond')"
+    ))
+    .await;
+    assert_eq!(play.show(TAKE).await, "resumed|extended");
+    let token = play.token("advanced", ", lease => '1 hour'").await;
+    play.show(&format!(
+        "select once.key_advance('s', 'advanced', {token}, 'p', null, '1 microsecond')"
+    ))
+    .await;
+    assert_eq!(play.show(TAKE).await, "resumed|advanced");
+}
+
+#[tokio::test]
+async fn keys_that_the_options_park_are_found_when_the_options_change() {
+    let play = Playground::open().await;
+    play.token("expired", SHORT).await;
+    play.token("used up", SHORT).await;
+    play.show(r#"select once.scope_set('s', '{"on_expiry": "park"}')"#)
+        .await;
+    assert_eq!(play.show(TAKE).await, "");
+    play.show(r#"select once.scope_set('s', '{"on_expiry": null, "max_attempts": 1}')"#)
+        .await;
+    assert_eq!(play.show(TAKE).await, "");
+    play.show(r#"select once.scope_set('s', '{"max_attempts": null}')"#)
+        .await;
+    assert_eq!(play.show(TAKE).await, "resumed|expired\nresumed|used up");
+}
+
+/// A defect once: the take put the key aside for ever, out of sight of the change of options.
+#[tokio::test]
+async fn a_key_that_a_take_puts_aside_while_the_options_change_is_not_lost() {
+    let play = Playground::open().await;
+    let other = play.another().await;
+    play.token("k", SHORT).await;
+    play.show(r#"select once.scope_set('s', '{"on_expiry": "park"}')"#)
+        .await;
+    play.show("begin").await;
+    assert_eq!(play.show(TAKE).await, "");
+    // The change may go through at once, or wait until the take has ended.
+    let pid = race::backend_pid(&other.client).await.unwrap();
+    let change = tokio::spawn(async move {
+        other
+            .show(r#"select once.scope_set('s', '{"on_expiry": null}')"#)
+            .await
+    });
+    let admin = play.another().await;
+    let state = format!("select wait_event_type = 'Lock' from pg_stat_activity where pid = {pid}");
+    race::poll_async("the change to go through or to wait", async || {
+        Ok((change.is_finished() || admin.show(&state).await == "t").then_some(()))
+    })
+    .await
+    .unwrap();
+    play.show("commit").await;
+    change.await.unwrap();
+    assert_eq!(play.show(TAKE).await, "resumed|k");
+}
+
+#[tokio::test]
+async fn a_verdict_retry_puts_a_parked_key_back_into_the_intake() {
+    let play = Playground::open().await;
+    let token = play.token("k", "").await;
+    play.show(&format!("select once.key_park('s', 'k', {token}, 'x')"))
+        .await;
+    advance_bookmark(&play).await;
+    play.show("select once.key_resolve('s', 'k', 1, 'retry')")
+        .await;
+    assert_eq!(play.show(TAKE).await, "resumed|k");
+}
+
+#[tokio::test]
+async fn a_request_is_kept_only_where_the_scope_says_so() {
+    let play = Playground::open().await;
+    play.token("before", &format!(", '1'{SHORT}")).await;
+    play.show(r#"select once.scope_set('s', '{"keep_request": true}')"#)
+        .await;
+    play.token("kept", &format!(r#", '{{"b":1,"a":[1.0, null]}}'{SHORT}"#))
+        .await;
+    play.show("select once.key_claim_hashed('s', 'hashed', sha256('x'), lease => '1 microsecond')")
+        .await;
+    let taken = play
+        .show("select key, request from once.key_take_abandoned('s') order by key")
+        .await;
+    assert_eq!(
+        taken,
+        "before|~\nhashed|~\nkept|{\"a\": [1.0, null], \"b\": 1}"
+    );
+}

@@ -1,0 +1,507 @@
+//! Two requests have the same fingerprint exactly when PostgreSQL's jsonb says that they are equal.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use crate::playground::Playground;
+
+/// Spellings of equal and of nearly equal numbers.
+const NUMBERS: &[&str] = &[
+    "0",
+    "0.0",
+    "-0",
+    "0e10",
+    "0e-5",
+    "1",
+    "1.0",
+    "1.00000",
+    "10e-1",
+    "0.1e1",
+    "1e0",
+    "-1",
+    "-1.0",
+    "10",
+    "1e1",
+    "100",
+    "1e2",
+    "1.0e2",
+    "1000",
+    "9999",
+    "10000",
+    "1e4",
+    "1.0e4",
+    "10001",
+    "99999",
+    "100000",
+    "1e5",
+    "1e8",
+    "100000000",
+    "100000001",
+    "0.1",
+    "0.10",
+    "1e-1",
+    "0.01",
+    "1e-2",
+    "0.001",
+    "0.0001",
+    "1e-4",
+    "0.00010",
+    "0.00001",
+    "1e-5",
+    "0.00009999",
+    "0.1000",
+    "0.10001",
+    "0.9999",
+    "0.99999",
+    "1.0001",
+    "1.00001",
+    "12345.6789",
+    "12345.67890",
+    "1234567890e-5",
+    "12345.678901",
+    "0.3",
+    "0.30000000000000004",
+    "9007199254740992",
+    "9007199254740993",
+    "9007199254740993.0",
+    "1e15",
+    "1e16",
+    "1e100",
+    "10e99",
+    "1e-100",
+    "10e-101",
+    "1.7976931348623157e308",
+    "1e309",
+    "1e400",
+    "10e399",
+    "1e-400",
+    "123e1000",
+    "1230e999",
+    "1e131071",
+    "10e131070",
+    "1e131070",
+    "-1e131071",
+    "1e-16383",
+    "10e-16383",
+    "1e-16382",
+    "1e64",
+    "1e252",
+    "1e256",
+    "1e260",
+    "1e-252",
+    "1e-256",
+    "1e-260",
+    "0.5e-260",
+];
+
+const TEXTS: &[&str] = &[
+    "", "a", "A", "b", "aa", "é", "e\u{301}", "日本", "😀", "\\u0041", "\\u00e9", "\\n", "\\\"",
+    "\\\\", "0", "1", "null", "true", "a b", "a  b", " a", "k", "kk", "{}", "[]",
+];
+
+fn pick<'a>(random: &mut StdRng, from: &[&'a str]) -> &'a str {
+    from.choose(random).copied().unwrap_or_default()
+}
+
+fn space(random: &mut StdRng) -> &'static str {
+    pick(random, &["", "", "", " ", "\n\t"])
+}
+
+fn value(random: &mut StdRng, depth: u32) -> String {
+    let kinds = if depth == 0 { 5 } else { 8 };
+    match random.random_range(0..kinds) {
+        0 | 1 => pick(random, NUMBERS).to_owned(),
+        2 => format!("\"{}\"", pick(random, TEXTS)),
+        3 => pick(random, &["true", "false", "null"]).to_owned(),
+        4 => pick(random, &["{}", "[]", "[[]]", "[{}]", "\"\"", "0"]).to_owned(),
+        5 => {
+            let items: Vec<_> = (0..random.random_range(0..5))
+                .map(|_| value(random, depth - 1))
+                .collect();
+            let space = space(random);
+            format!("[{space}{}{space}]", items.join(","))
+        }
+        _ => {
+            let members: Vec<_> = (0..random.random_range(0..5))
+                .map(|_| {
+                    let name = pick(random, TEXTS);
+                    format!("\"{name}\"{}:{}", space(random), value(random, depth - 1))
+                })
+                .collect();
+            format!("{{{}{}}}", space(random), members.join(","))
+        }
+    }
+}
+
+/// The same value written otherwise, or one that differs in one small place: by luck.
+fn variant(random: &mut StdRng, json: &str) -> String {
+    match random.random_range(0..6) {
+        0 => format!(" {json}\n"),
+        1 => json.replace("1.0", "1.00"),
+        2 => json.replacen("true", "false", 1),
+        3 => json.replace("\"a\"", "\"\\u0061\""),
+        4 => json.replacen("10000", "1e4", 1),
+        _ => {
+            let (from, to) = (pick(random, NUMBERS), pick(random, NUMBERS));
+            json.replacen(from, to, 1)
+        }
+    }
+}
+
+/// A text as jsonb; what a variant has spoilt (not JSON any more, or too large a number) is one value.
+const AS_JSONB: &str = r#"
+    create function as_jsonb(json text) returns jsonb language plpgsql immutable as $$
+        begin return json::jsonb;
+        exception when others then return '"spoilt"';
+        end $$"#;
+
+/// Stores the fingerprint of each text under its number.
+const STORE: &str = "
+    select count(*) from jsonb_array_elements_text($1::text::jsonb) with ordinality as t(json, n),
+           once.key_claim('s', n::text, as_jsonb(t.json)) as c where c.outcome = 'claimed'";
+
+/// Pairs of neighbours 2k-1, 2k: equal as jsonb, equal by fingerprint.
+const COMPARE: &str = "
+    select count(*), count(*) filter (where equal), count(*) filter (where equal <> same),
+           max(json) filter (where equal <> same)
+      from (select as_jsonb(a.json) = as_jsonb(b.json) as equal, ka.fingerprint = kb.fingerprint as same,
+                   a.json || ' / ' || b.json as json
+              from jsonb_array_elements_text($1::text::jsonb) with ordinality as a(json, n)
+              join jsonb_array_elements_text($1::text::jsonb) with ordinality as b(json, n) on b.n = a.n + 1
+              join once.key ka on ka.key = a.n::text
+              join once.key kb on kb.key = b.n::text
+             where a.n % 2 = 1) pairs";
+
+async fn open() -> Playground {
+    let play = Playground::open().await;
+    play.show(AS_JSONB).await;
+    play
+}
+
+async fn check(play: &Playground, texts: &[String]) -> (i64, i64) {
+    let array = serde_json::to_string(texts).unwrap();
+    play.show("delete from once.key").await;
+    let stored: i64 = play
+        .client
+        .query_one(STORE, &[&array])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(usize::try_from(stored).unwrap(), texts.len());
+    let row = play.client.query_one(COMPARE, &[&array]).await.unwrap();
+    let wrong: i64 = row.get(2);
+    assert_eq!(
+        wrong,
+        0,
+        "{:.1000}",
+        row.get::<_, Option<String>>(3).unwrap_or_default()
+    );
+    (row.get(0), row.get(1))
+}
+
+#[tokio::test]
+async fn of_ten_thousand_random_pairs_those_have_the_same_fingerprint_that_jsonb_calls_equal() {
+    let play = open().await;
+    let seed = std::env::var("PG_ONCE_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or_else(rand::random);
+    println!("PG_ONCE_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let (mut pairs, mut equal) = (0, 0);
+    for _ in 0..5 {
+        let texts: Vec<String> = (0..2000)
+            .flat_map(|_| {
+                let first = value(&mut random, 3);
+                let second = if random.random_bool(0.8) {
+                    variant(&mut random, &first)
+                } else {
+                    value(&mut random, 1)
+                };
+                [first, second]
+            })
+            .collect();
+        let (n, e) = check(&play, &texts).await;
+        pairs += n;
+        equal += e;
+    }
+    assert_eq!(pairs, 10_000);
+    assert!(
+        equal > 1000 && equal < 9500,
+        "both kinds are there: {equal} of {pairs} are equal"
+    );
+}
+
+#[tokio::test]
+async fn every_pair_of_numbers_agrees_with_numeric_equality_at_every_depth() {
+    let play = open().await;
+    let mut spellings: HashMap<String, Vec<String>> = HashMap::new();
+    for (wrap, unwrap) in [("", ""), ("[", "]"), ("{\"a\":", "}")] {
+        let texts: Vec<String> = NUMBERS
+            .iter()
+            .map(|n| format!("{wrap}{n}{unwrap}"))
+            .collect();
+        let array = serde_json::to_string(&texts[..]).unwrap();
+        play.show("delete from once.key").await;
+        play.client.query_one(STORE, &[&array]).await.unwrap();
+        let rows = play
+            .client
+            .query(
+                "select key::int, encode(fingerprint, 'hex') from once.key order by key::int",
+                &[],
+            )
+            .await
+            .unwrap();
+        assert_eq!(rows.len(), NUMBERS.len());
+        for row in rows {
+            let n = usize::try_from(row.get::<_, i32>(0) - 1).unwrap();
+            spellings
+                .entry(row.get(1))
+                .or_default()
+                .push(format!("{wrap}{}{unwrap}", NUMBERS[n]));
+        }
+        let all = "select count(distinct fingerprint), (select count(distinct x::numeric)
+                     from unnest($1::text[]) x) from once.key";
+        let row = play.client.query_one(all, &[&NUMBERS]).await.unwrap();
+        assert_eq!(
+            row.get::<_, i64>(0),
+            row.get::<_, i64>(1),
+            "as many fingerprints as numbers"
+        );
+    }
+    let ones = spellings
+        .values()
+        .find(|s| s.iter().any(|s| s == "1"))
+        .unwrap();
+    assert_eq!(
+        ones,
+        &["1", "1.0", "1.00000", "10e-1", "0.1e1", "1e0"],
+        "a bare scalar is not an array of one"
+    );
+}
+
+#[tokio::test]
+async fn near_equal_structures_are_told_apart() {
+    let play = open().await;
+    let texts: &[&str] = &[
+        "1",
+        "[1]",
+        "[[1]]",
+        "{\"1\": 1}",
+        "{\"a\": [1]}",
+        "{\"a\": {\"1\": 1}}",
+        "[1, 2]",
+        "[2, 1]",
+        "[12]",
+        "[[1], 2]",
+        "[1, [2]]",
+        "[[1, 2]]",
+        "\"1\"",
+        "[\"1\"]",
+        "[\"1\", 2]",
+        "[\"1,2\"]",
+        "[\"a\", \"b\"]",
+        "[\"ab\"]",
+        "[\"\", \"ab\"]",
+        "{\"a\": 1, \"b\": 2}",
+        "{\"a\": 2, \"b\": 1}",
+        "{\"ab\": 1}",
+        "{\"a\": \"b\"}",
+        "[\"a\", \"b\", null]",
+        "null",
+        "[null]",
+        "{\"a\": null}",
+        "{}",
+        "[]",
+        "[{}]",
+        "[[]]",
+        "{\"a\": {}}",
+        "{\"a\": []}",
+        "true",
+        "false",
+        "\"true\"",
+        "\"null\"",
+        "\"\"",
+        "[\"\"]",
+        "0",
+        "[0]",
+        "-1",
+        "{\"a\":{\"b\":1},\"c\":2}",
+        "{\"a\":{\"b\":1,\"c\":2}}",
+        "[[],[]]",
+        "[[[]]]",
+        "[[],[],[]]",
+        "\"\\u0001\"",
+        "\"a\"",
+        "\"A\"",
+        "\"e\\u0301\"",
+        "\"é\"",
+    ];
+    let array = serde_json::to_string(&texts[..]).unwrap();
+    play.client.query_one(STORE, &[&array]).await.unwrap();
+    let distinct: i64 = play
+        .client
+        .query_one("select count(distinct fingerprint) from once.key", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(usize::try_from(distinct).unwrap(), texts.len());
+}
+
+#[tokio::test]
+async fn large_arrays_and_objects_with_offsets_between_their_entries_agree() {
+    let play = open().await;
+    let mut texts = Vec::new();
+    for count in [1, 31, 32, 33, 63, 64, 65, 1000, 5000] {
+        let mut random = StdRng::seed_from_u64(count);
+        let items: Vec<String> = (0..count).map(|_| value(&mut random, 1)).collect();
+        let members: Vec<String> = items
+            .iter()
+            .enumerate()
+            .map(|(n, v)| format!("\"k{n}\": {v}"))
+            .collect();
+        let mut backwards = members.clone();
+        backwards.reverse();
+        let mut one_else = items.clone();
+        one_else[count as usize / 2] = "\"something else\"".to_owned();
+        texts.extend([
+            format!("[{}]", items.join(",")),
+            format!("[ {} ]", items.join(" , ")),
+        ]);
+        texts.extend([
+            format!("{{{}}}", members.join(",")),
+            format!("{{{}}}", backwards.join(", ")),
+        ]);
+        texts.extend([
+            format!("[{}]", items.join(",")),
+            format!("[{}]", one_else.join(",")),
+        ]);
+    }
+    let (pairs, equal) = check(&play, &texts).await;
+    assert_eq!((pairs, equal), (27, 18));
+}
+
+#[tokio::test]
+async fn claims_themselves_agree_with_jsonb_equality() {
+    let play = open().await;
+    let mut random = StdRng::seed_from_u64(42);
+    let mut equal_pairs = 0;
+    for n in 0..200 {
+        let (first, second) = (value(&mut random, 2), value(&mut random, 1));
+        let second = if n % 2 == 0 {
+            variant(&mut random, &first)
+        } else {
+            second
+        };
+        let key = format!("k{n}");
+        let claim = "select outcome from once.key_claim('s', $1, as_jsonb($2::text))";
+        play.client.query_one(claim, &[&key, &first]).await.unwrap();
+        let outcome: String = play
+            .client
+            .query_one(claim, &[&key, &second])
+            .await
+            .unwrap()
+            .get(0);
+        let equal = "select as_jsonb($1::text) = as_jsonb($2::text)";
+        let equal: bool = play
+            .client
+            .query_one(equal, &[&first, &second])
+            .await
+            .unwrap()
+            .get(0);
+        assert_eq!(
+            outcome,
+            if equal { "in_progress" } else { "mismatched" },
+            "{first} / {second}"
+        );
+        equal_pairs += i32::from(equal);
+    }
+    assert!((20..180).contains(&equal_pairs), "{equal_pairs}");
+}
+
+#[tokio::test]
+async fn nine_kilobytes_of_huge_numbers_claim_in_milliseconds() {
+    let play = open().await;
+    let numbers = vec!["1e131071"; 1000].join(",");
+    let request = format!("[{numbers}]");
+    play.token("warm", ", '1'").await;
+    let begin = Instant::now();
+    assert_eq!(play.claim("k", &format!(", '{request}'")).await, "claimed");
+    assert_eq!(
+        play.claim("k", &format!(", '{request}'")).await,
+        "in_progress"
+    );
+    let other = request.replacen("1e131071", "10e131070", 1);
+    assert_eq!(
+        play.claim("k", &format!(", '{other}'")).await,
+        "in_progress"
+    );
+    let other = request.replacen("1e131071", "1e131070", 1);
+    assert_eq!(play.claim("k", &format!(", '{other}'")).await, "mismatched");
+    assert!(
+        begin.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+/// A defect once: the server died of a request that was nested thousands of levels deep.
+#[tokio::test]
+async fn whatever_depth_of_nesting_the_server_can_hold_can_be_claimed() {
+    let play = open().await;
+    for depth in [100, 1000, 5000, 8000, 20_000, 100_000, 1_000_000] {
+        for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+            let inner = if open == "[" { "" } else { "1" };
+            let request = format!(
+                "(repeat('{open}', {depth}) || '{inner}' || repeat('{close}', {depth}))::jsonb"
+            );
+            let held = play
+                .attempt(&format!("select length(({request})::text) > 0"))
+                .await;
+            let claim =
+                format!("select outcome from once.key_claim('s', '{depth}{open}', {request})");
+            match held {
+                Ok(_) => {
+                    assert_eq!(play.show(&claim).await, "claimed", "{depth}");
+                    assert_eq!(play.show(&claim).await, "in_progress", "{depth}");
+                }
+                Err(refusal) => assert_eq!(play.code(&claim).await, refusal.code, "{depth}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_comes_compressed_or_from_a_toast_table_is_the_same_request() {
+    let play = open().await;
+    play.show(
+        "create table request as
+            select jsonb_build_object('text', repeat('again ', 20000), 'n', 1.0) as compressed,
+                   (select jsonb_agg(md5(n::text)) from generate_series(1, 5000) n) as external",
+    )
+    .await;
+    for column in ["compressed", "external"] {
+        let stored = format!(
+            "select outcome from request, once.key_claim('s', '{column}', request.{column})"
+        );
+        assert_eq!(play.show(&stored).await, "claimed");
+        assert_eq!(play.show(&stored).await, "in_progress");
+        let fresh = match column {
+            "compressed" => "jsonb_build_object('n', 1, 'text', repeat('again ', 20000))",
+            _ => "(select jsonb_agg(md5(n::text)) from generate_series(1, 5000) n)",
+        };
+        assert_eq!(
+            play.claim(column, &format!(", {fresh}")).await,
+            "in_progress"
+        );
+        assert_eq!(
+            play.claim(column, &format!(", jsonb_build_array({fresh})"))
+                .await,
+            "mismatched"
+        );
+    }
+}

@@ -1,0 +1,21 @@
+//! End-to-end tests of keys over real connections, one module for each theme.
+//!
+//! One binary and one cluster for all of them, a database of its own for each test.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test fails"
+)]
+
+mod playground;
+
+mod abandoned;
+mod bad_input;
+mod fingerprints;
+mod inspect;
+mod outcomes;
+mod payloads;
+mod repeats;
+mod scopes;

@@ -1,0 +1,603 @@
+//! Every outcome of a claim and what it fills, and what completers, people and scopes see of a key.
+//!
+//! The table of the contract is the specification: what it does not name is NULL, and the clock
+//! decides, whether or not a sweep has run.
+use crate::playground::Playground;
+
+/// Every column of a claim but the token, which is shown as whether there is one.
+fn claim_of(arguments: &str) -> String {
+    format!(
+        "select outcome, token is not null, attempt, recovery_point, state, response_code, response_body,
+                response_headers, lease_left, retry_after from once.key_claim({arguments})"
+    )
+}
+
+const IN_PROGRESS: &str = "in_progress|f|~|~|~|~|~|~|~";
+const MISMATCHED: &str = "mismatched|f|~|~|~|~|~|~|~|~";
+const GONE: &str = "gone|f|~|~|~|~|~|~|~|~";
+
+#[tokio::test]
+async fn a_first_claim_is_claimed_with_a_token_the_first_attempt_and_its_lease() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k'")).await,
+        "claimed|t|1|started|~|~|~|~|00:01:00|~"
+    );
+    assert_eq!(
+        play.show(&claim_of("'s', 'k2', lease => '5 min'")).await,
+        "claimed|t|1|started|~|~|~|~|00:05:00|~"
+    );
+    play.show("set once.key_lease = '7s'").await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k3'")).await,
+        "claimed|t|1|started|~|~|~|~|00:00:07|~"
+    );
+    play.show(r#"select once.scope_set('s', '{"lease": "9 s"}')"#)
+        .await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k4'")).await,
+        "claimed|t|1|started|~|~|~|~|00:00:09|~"
+    );
+}
+
+#[tokio::test]
+async fn a_token_is_the_servers_real_clock_even_where_time_is_pretended() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    let token = play.token("k", "").await;
+    let real: i64 = play
+        .show("select ((extract(epoch from clock_timestamp()) - 946684800) * 1000000)::bigint")
+        .await
+        .parse()
+        .unwrap();
+    assert!((real - token).abs() < 60_000_000, "{token} against {real}");
+    assert!(token < 1 << 53, "it fits a JavaScript number");
+}
+
+#[tokio::test]
+async fn a_claim_of_a_held_key_is_in_progress_for_as_long_as_the_lease_has_left() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    play.token("k", "").await;
+    play.clock("20 s").await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k'")).await,
+        format!("{IN_PROGRESS}|00:00:40")
+    );
+    play.clock("59.99 s").await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k'")).await,
+        format!("{IN_PROGRESS}|00:00:00.1"),
+        "never under 100 ms"
+    );
+}
+
+#[tokio::test]
+async fn a_claim_that_another_open_transaction_is_making_is_in_progress_for_a_second() {
+    let play = Playground::open().await;
+    let other = play.another().await;
+    other.show("begin; select once.key_claim('s', 'k')").await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k'")).await,
+        format!("{IN_PROGRESS}|00:00:01")
+    );
+    other.show("rollback").await;
+    assert_eq!(play.claim("k", "").await, "claimed");
+}
+
+#[tokio::test]
+async fn a_claim_rolled_back_to_a_savepoint_leaves_the_key_free() {
+    let play = Playground::open().await;
+    let other = play.another().await;
+    other
+        .show("begin; savepoint a; select once.key_claim('s', 'k'); rollback to a; select 1")
+        .await;
+    assert_eq!(play.claim("k", "").await, "claimed");
+    other.show("commit").await;
+}
+
+#[tokio::test]
+async fn a_lease_that_ran_out_is_resumed_from_the_recovery_point_with_its_state() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    let token = play.token("k", "").await;
+    play.show(&format!(
+        r#"select once.key_advance('s', 'k', {token}, 'paid', '{{"a":  1}}')"#
+    ))
+    .await;
+    play.clock("60 s").await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k'")).await,
+        r#"resumed|t|2|paid|{"a":  1}|~|~|~|00:01:00|~"#
+    );
+    play.clock("120 s").await;
+    assert!(
+        play.token("k", "").await > token,
+        "tokens grow with each holder"
+    );
+}
+
+#[tokio::test]
+async fn a_released_key_is_resumed_at_once_or_not_before_it_is_due() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    let token = play.token("k", "").await;
+    play.show(&format!(
+        "select once.key_release('s', 'k', {token}, 'bank away')"
+    ))
+    .await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k'")).await,
+        "resumed|t|2|started|~|~|~|~|00:01:00|~"
+    );
+    let token = play.token("k2", "").await;
+    play.show(&format!(
+        "select once.key_release('s', 'k2', {token}, null, '10 s')"
+    ))
+    .await;
+    play.clock("4 s").await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k2'")).await,
+        format!("{IN_PROGRESS}|00:00:06")
+    );
+    play.clock("9.95 s").await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k2'")).await,
+        format!("{IN_PROGRESS}|00:00:00.1")
+    );
+    play.clock("10 s").await;
+    assert_eq!(play.claim("k2", "").await, "resumed");
+}
+
+#[tokio::test]
+async fn a_finished_key_replays_its_answer_whether_completed_or_aborted() {
+    let play = Playground::open().await;
+    for (function, key) in [("key_complete", "c"), ("key_abort", "a")] {
+        let token = play.token(key, "").await;
+        play.show(&format!(
+            r#"select once.{function}('s', '{key}', {token}, 201, '{{"id":  7}}', '{{"X":1}}')"#
+        ))
+        .await;
+        assert_eq!(
+            play.show(&claim_of(&format!("'s', '{key}'"))).await,
+            r#"replayed|f|~|~|~|201|{"id":  7}|{"X":1}|~|~"#
+        );
+    }
+    let token = play.token("bare", "").await;
+    play.show(&format!(
+        "select once.key_complete('s', 'bare', {token}, 204)"
+    ))
+    .await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'bare'")).await,
+        "replayed|f|~|~|~|204|~|~|~|~"
+    );
+}
+
+#[tokio::test]
+async fn another_request_under_the_same_key_is_mismatched_in_every_state() {
+    let play = Playground::open().await;
+    let wrong = claim_of("'s', 'k', '2', holder => 'h'");
+    play.clock("0").await;
+    let token = play
+        .token("k", ", '1', holder => 'h', ttl => '1 hour'")
+        .await;
+    assert_eq!(
+        play.show(&wrong).await,
+        MISMATCHED,
+        "held by the same holder"
+    );
+    play.clock("2 min").await;
+    assert_eq!(play.show(&wrong).await, MISMATCHED, "abandoned");
+    play.show(&format!(
+        "select once.key_park('s', 'k', {token}, 'timeout')"
+    ))
+    .await;
+    assert_eq!(play.show(&wrong).await, MISMATCHED, "parked");
+    play.show("select once.key_resolve('s', 'k', 1, 'retry')")
+        .await;
+    assert_eq!(play.show(&wrong).await, MISMATCHED, "released");
+    let token = play.token("k", ", '1'").await;
+    play.show(&format!(
+        "select once.key_complete('s', 'k', {token}, 200, '\"secret\"')"
+    ))
+    .await;
+    assert_eq!(play.show(&wrong).await, MISMATCHED, "finished");
+    play.clock("2 hours").await;
+    assert_eq!(play.show(&wrong).await, MISMATCHED, "gone");
+    assert_eq!(play.show(&claim_of("'s', 'k', '1'")).await, GONE);
+    play.show("select * from once.sweep()").await;
+    assert_eq!(play.show(&wrong).await, MISMATCHED, "tombstone");
+    assert_eq!(play.show(&claim_of("'s', 'k', '1'")).await, GONE);
+    play.clock("26 hours").await;
+    assert_eq!(play.claim("k", ", '2'").await, "claimed", "new again");
+}
+
+#[tokio::test]
+async fn sql_null_equals_only_null_and_a_callers_hash_only_the_same_hash() {
+    let play = Playground::open().await;
+    play.token("n", "").await;
+    assert_eq!(play.claim("n", ", null").await, "in_progress");
+    assert_eq!(play.claim("n", ", 'null'").await, "mismatched");
+    play.token("j", ", 'null'").await;
+    assert_eq!(play.claim("j", "").await, "mismatched");
+    let hashed = |key: &str, body: &str| {
+        format!("select outcome from once.key_claim_hashed('s', '{key}', sha256('{body}'))")
+    };
+    assert_eq!(play.show(&hashed("h", "a")).await, "claimed");
+    assert_eq!(play.show(&hashed("h", "a")).await, "in_progress");
+    assert_eq!(play.show(&hashed("h", "b")).await, "mismatched");
+    assert_eq!(play.claim("h", "").await, "mismatched");
+    assert_eq!(play.claim("h", ", '1'").await, "mismatched");
+    assert_eq!(play.show(&hashed("n", "a")).await, "mismatched");
+    play.show("update once.key set fingerprint = '\\x01'::bytea || sha256('z') where key = 'j'")
+        .await;
+    assert_eq!(
+        play.show(&hashed("j", "z")).await,
+        "mismatched",
+        "the same bytes under another scheme"
+    );
+}
+
+#[tokio::test]
+async fn the_holder_of_a_live_lease_gets_its_token_again_and_nothing_is_written() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    let token = play.token("k", ", holder => 'h'").await;
+    play.clock("10 s").await;
+    let stored = play.stored().await;
+    let again = "select outcome, token, attempt, recovery_point, lease_left
+                   from once.key_claim('s', 'k', holder => 'h', lease => '1 day')";
+    assert_eq!(
+        play.show(again).await,
+        format!("claimed|{token}|1|started|00:00:50")
+    );
+    assert_eq!(play.stored().await, stored);
+    assert_eq!(play.claim("k", ", holder => 'H'").await, "in_progress");
+    assert_eq!(
+        play.claim("k", "").await,
+        "in_progress",
+        "NULL matches nobody"
+    );
+    play.show(&format!(
+        "select once.key_advance('s', 'k', {token}, 'paid')"
+    ))
+    .await;
+    assert_eq!(
+        play.show(again).await,
+        format!("resumed|{token}|1|paid|00:01:00"),
+        "something advanced"
+    );
+    play.clock("5 min").await;
+    assert_eq!(play.claim("k", ", holder => 'h'").await, "resumed");
+    assert!(
+        play.token("k", ", holder => 'h'").await > token,
+        "the lease ran out: a new attempt"
+    );
+    play.token("nobody", "").await;
+    assert_eq!(
+        play.claim("nobody", "").await,
+        "in_progress",
+        "NULL matches nobody"
+    );
+}
+
+#[tokio::test]
+async fn the_ttl_runs_from_the_finish_and_is_fixed_by_the_first_claim() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    let token = play.token("k", ", ttl => '1 hour'").await;
+    play.show(r#"select once.scope_set('s', '{"ttl": "1 s", "gone_for": "2 hours"}')"#)
+        .await;
+    play.clock("3 days").await;
+    play.show(&format!("select once.key_complete('s', 'k', {token}, 200)"))
+        .await;
+    play.clock("3 days 00:59:59.999999").await;
+    assert_eq!(play.claim("k", ", ttl => '1 s'").await, "replayed");
+    play.clock("3 days 01:00").await;
+    assert_eq!(play.claim("k", "").await, "gone");
+    play.clock("3 days 02:59:59.999999").await;
+    assert_eq!(play.claim("k", "").await, "gone");
+    play.clock("3 days 03:00").await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k', '\"other\"'")).await,
+        "claimed|t|1|started|~|~|~|~|00:01:00|~",
+        "new, with any request"
+    );
+}
+
+#[tokio::test]
+async fn with_gone_for_zero_an_expired_key_is_new_at_once() {
+    let play = Playground::open().await;
+    play.show(r#"select once.scope_set('s', '{"gone_for": "0", "ttl": "1 min"}')"#)
+        .await;
+    play.clock("0").await;
+    let token = play.token("k", "").await;
+    play.show(&format!("select once.key_complete('s', 'k', {token}, 200)"))
+        .await;
+    play.clock("59 s").await;
+    assert_eq!(play.claim("k", "").await, "replayed");
+    play.clock("60 s").await;
+    assert!(
+        play.token("k", ", '1'").await > token,
+        "tokens grow over the key's lives, too"
+    );
+}
+
+#[tokio::test]
+async fn a_key_that_is_new_again_has_lost_its_state_steps_and_attempts() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    let token = play.token("k", ", '1', ttl => '1 s', holder => 'h'").await;
+    play.show(&format!(
+        "begin; select once.key_step('s', 'k', {token}, 'pay');
+         select once.key_rotate('s', 'k', {token}, 'pay', 1);
+         select once.key_advance('s', 'k', {token}, 'paid', '7');
+         select once.key_complete('s', 'k', {token}, 200); commit"
+    ))
+    .await;
+    play.clock("2 days").await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k'")).await,
+        "claimed|t|1|started|~|~|~|~|00:01:00|~"
+    );
+    assert_eq!(
+        play.show(
+            "select status, attempt, holder, recovery_point, state, steps, response_code,
+                          request, last_error, finished_at, gone_at from once.key_get('s', 'k')"
+        )
+        .await,
+        "running|1|~|started|~|[]|~|~|~|~|~"
+    );
+}
+
+#[tokio::test]
+async fn an_unfinished_key_never_expires() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    play.token("k", ", ttl => '1 s'").await;
+    play.clock("300 years").await;
+    assert_eq!(
+        play.show("select sum(done) from once.sweep()").await,
+        "0",
+        "no sweep takes an unfinished key"
+    );
+    assert_eq!(play.claim("k", "").await, "resumed");
+}
+
+#[tokio::test]
+async fn a_lease_that_ran_out_parks_where_the_scope_says_so() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    let token = play.token("k", "").await;
+    play.show(r#"select once.scope_set('s', '{"on_expiry": "park"}')"#)
+        .await;
+    play.clock("59 s").await;
+    assert_eq!(play.claim("k", "").await, "in_progress");
+    play.clock("60 s").await;
+    let stored = play.stored().await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k'")).await,
+        "parked|f|1|~|~|~|~|~|~|~"
+    );
+    assert_eq!(play.stored().await, stored, "computed, never written");
+    assert_eq!(
+        play.show("select status from once.key_get('s', 'k')").await,
+        "parked"
+    );
+    // Until a verdict the last holder may still write, which ends the parking.
+    play.show(&format!("select once.key_extend('s', 'k', {token})"))
+        .await;
+    assert_eq!(play.claim("k", "").await, "in_progress");
+    play.clock("10 min").await;
+    assert_eq!(play.claim("k", "").await, "parked");
+    play.show(r#"select once.scope_set('s', '{"on_expiry": null}')"#)
+        .await;
+    assert_eq!(
+        play.claim("k", "").await,
+        "resumed",
+        "the present options decide"
+    );
+}
+
+#[tokio::test]
+async fn a_released_key_is_not_parked_by_the_expiry_of_its_lease() {
+    let play = Playground::open().await;
+    play.show(r#"select once.scope_set('s', '{"on_expiry": "park"}')"#)
+        .await;
+    play.clock("0").await;
+    let token = play.token("k", "").await;
+    play.show(&format!("select once.key_release('s', 'k', {token})"))
+        .await;
+    play.clock("1 day").await;
+    assert_eq!(play.claim("k", "").await, "resumed");
+}
+
+#[tokio::test]
+async fn after_max_attempts_a_key_is_parked_and_the_verdict_retry_counts_anew() {
+    let play = Playground::open().await;
+    play.show(r#"select once.scope_set('s', '{"max_attempts": 2}')"#)
+        .await;
+    play.clock("0").await;
+    play.token("k", "").await;
+    play.clock("1 h").await;
+    let second = play.token("k", "").await;
+    play.clock("2 h").await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k'")).await,
+        "parked|f|2|~|~|~|~|~|~|~"
+    );
+    play.show(&format!(
+        "select once.key_release('s', 'k', {second}, null, '1 h')"
+    ))
+    .await;
+    assert_eq!(
+        play.claim("k", "").await,
+        "parked",
+        "released and not due, but used up"
+    );
+    play.show("select once.key_resolve('s', 'k', 2, 'retry')")
+        .await;
+    for attempt in 3..5 {
+        let claimed = play
+            .show("select outcome, attempt from once.key_claim('s', 'k')")
+            .await;
+        assert_eq!(claimed, format!("resumed|{attempt}"));
+        play.clock(&format!("{attempt} h")).await;
+    }
+    assert_eq!(
+        play.show(&claim_of("'s', 'k'")).await,
+        "parked|f|4|~|~|~|~|~|~|~"
+    );
+}
+
+#[tokio::test]
+async fn without_a_setting_the_25th_attempt_is_the_last_and_null_means_no_limit() {
+    let play = Playground::open().await;
+    for _ in 0..25 {
+        play.token("k", ", lease => '1 microsecond'").await;
+    }
+    assert_eq!(
+        play.show(&claim_of("'s', 'k'")).await,
+        "parked|f|25|~|~|~|~|~|~|~"
+    );
+    play.show(r#"select once.scope_set('s', '{"max_attempts": null}')"#)
+        .await;
+    for _ in 0..30 {
+        play.token("k", ", lease => '1 microsecond'").await;
+    }
+    let last = play
+        .show("select outcome, attempt from once.key_claim('s', 'k')")
+        .await;
+    assert_eq!(last, "resumed|56");
+}
+
+#[tokio::test]
+async fn a_parked_key_stays_parked_until_its_verdict() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    let token = play.token("k", ", holder => 'h'").await;
+    play.show(&format!(
+        "select once.key_park('s', 'k', {token}, 'the bank timed out')"
+    ))
+    .await;
+    play.clock("10 years").await;
+    let stored = play.stored().await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k', holder => 'h'")).await,
+        "parked|f|1|~|~|~|~|~|~|~"
+    );
+    assert_eq!(play.stored().await, stored);
+    play.show("select once.key_resolve('s', 'k', 1, 'complete', 200, '\"paid\"')")
+        .await;
+    assert_eq!(
+        play.show(&claim_of("'s', 'k'")).await,
+        "replayed|f|~|~|~|200|\"paid\"|~|~|~"
+    );
+}
+
+#[tokio::test]
+async fn answers_that_need_no_claim_take_no_transaction_id() {
+    let play = Playground::open().await;
+    let token = play.token("done", "").await;
+    play.show(&format!(
+        "select once.key_complete('s', 'done', {token}, 200)"
+    ))
+    .await;
+    let token = play.token("parked", "").await;
+    play.show(&format!(
+        "select once.key_park('s', 'parked', {token}, 'x')"
+    ))
+    .await;
+    play.token("held", ", holder => 'h'").await;
+    let token = play.token("over", ", ttl => '1 microsecond'").await;
+    play.show(&format!(
+        "select once.key_complete('s', 'over', {token}, 200)"
+    ))
+    .await;
+    for (key, more, outcome) in [
+        ("done", "", "replayed"),
+        ("done", ", '1'", "mismatched"),
+        ("parked", "", "parked"),
+        ("held", "", "in_progress"),
+        ("held", ", holder => 'h'", "claimed"),
+        ("over", "", "gone"),
+    ] {
+        play.show("begin").await;
+        assert_eq!(play.claim(key, more).await, outcome);
+        let clean = "select pg_current_xact_id_if_assigned() is null,
+                (select count(*) from pg_locks where locktype = 'advisory')";
+        assert_eq!(play.show(clean).await, "t|0", "{outcome}");
+        play.show("rollback").await;
+    }
+    play.show("begin read only").await;
+    assert_eq!(play.claim("done", "").await, "replayed");
+    assert_eq!(
+        play.show("select status from once.key_get('s', 'done')")
+            .await,
+        "finished"
+    );
+    assert_eq!(
+        play.show("select once.scope_get('s') ->> 'lease'").await,
+        "00:01:00"
+    );
+    play.show("select once.key_derive('s', 'done', 'pay')")
+        .await;
+    assert_eq!(
+        play.show("select pg_current_xact_id_if_assigned() is null")
+            .await,
+        "t"
+    );
+    assert_eq!(
+        play.code("select once.key_claim('s', 'free')").await,
+        "25006"
+    );
+    play.show("rollback").await;
+}
+
+#[tokio::test]
+async fn one_transaction_can_claim_write_and_complete_many_keys() {
+    let play = Playground::open().await;
+    let finished = play
+        .show(
+            "begin;
+             select once.key_complete('s', n::text, c.token, 200)
+               from generate_series(1, 500) n, once.key_claim('s', n::text) c;
+             select c.outcome, count(*) from generate_series(1, 500) n, once.key_claim('s', n::text) c
+              group by 1",
+        )
+        .await;
+    assert_eq!(
+        finished, "replayed|500",
+        "a transaction sees its own answers"
+    );
+    let other = play.another().await;
+    assert_eq!(other.claim("7", "").await, "in_progress");
+    play.show("rollback").await;
+    assert_eq!(other.claim("7", "").await, "claimed");
+}
+
+#[tokio::test]
+async fn keys_of_two_scopes_and_keys_that_differ_in_one_byte_are_apart() {
+    let play = Playground::open().await;
+    for (scope, key) in [
+        ("s", "k"),
+        ("S", "k"),
+        ("s", "K"),
+        ("s", "k "),
+        ("sk", ""),
+        ("s", "é"),
+        ("s", "e\u{301}"),
+    ] {
+        let key = if key.is_empty() { "-" } else { key };
+        assert_eq!(
+            play.show(&format!(
+                "select outcome from once.key_claim('{scope}', '{key}')"
+            ))
+            .await,
+            "claimed",
+            "{scope}/{key}"
+        );
+    }
+}

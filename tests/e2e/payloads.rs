@@ -1,0 +1,318 @@
+//! What is handed in comes back byte for byte: large bodies, oddly written JSON, every encoding.
+
+use pg_once_tests::Cluster;
+
+use crate::playground::{Playground, cluster};
+
+#[tokio::test]
+async fn a_body_of_ten_megabytes_comes_back_byte_for_byte() {
+    let play = Playground::open().await;
+    // Numbers that do not compress to nothing, spaces that a rebuild would lose.
+    let mut body = String::from("[  ");
+    let mut x: u64 = 7;
+    while body.len() < 10 << 20 {
+        x = x
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        body.push_str(&format!("{:e} ,", x as f64));
+    }
+    body.push_str(" 0 ]");
+    let client = &play.client;
+    let token: i64 = client
+        .query_one("select token from once.key_claim('s', 'k')", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let complete = "select once.key_complete('s', 'k', $1, 200, $2::text::json, $3::text::json)";
+    for _ in 0..2 {
+        client
+            .execute(complete, &[&token, &body, &"{\"a\":\u{20}1}"])
+            .await
+            .unwrap();
+    }
+    let replay =
+        "select outcome, response_body::text, response_headers::text from once.key_claim('s', 'k')";
+    let row = client.query_one(replay, &[]).await.unwrap();
+    assert_eq!(row.get::<_, String>(0), "replayed");
+    assert!(row.get::<_, String>(1) == body, "the body is the same");
+    assert_eq!(row.get::<_, String>(2), "{\"a\": 1}");
+    let get = "select response_body::text from once.key_get('s', 'k')";
+    assert!(
+        client
+            .query_one(get, &[])
+            .await
+            .unwrap()
+            .get::<_, String>(0)
+            == body
+    );
+    let changed = body.replace("[  ", "[   ");
+    let error = client
+        .execute(complete, &[&token, &changed, &"{\"a\": 1}"])
+        .await
+        .unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "ON006");
+}
+
+#[tokio::test]
+async fn a_large_state_and_request_survive_advance_takeover_and_release() {
+    let play = Playground::open().await;
+    play.show(r#"select once.scope_set('s', '{"keep_request": true}')"#)
+        .await;
+    play.show("create table big as select (select json_agg(md5(n::text || i)) from generate_series(1, 40000) n) as body from generate_series(1, 2) i").await;
+    play.clock("0").await;
+    let token = play
+        .show("select c.token from (select body::jsonb b from big limit 1) x, once.key_claim('s', 'k', x.b) c")
+        .await;
+    play.show(&format!(
+        "select once.key_advance('s', 'k', {token}, 'p', x.body), once.key_step_done('s', 'k', {token}, 'pay', x.body)
+           from (select body from big offset 1) x"
+    ))
+    .await;
+    play.show("update big set body = null").await;
+    play.show("vacuum full big").await;
+    for minutes in [2, 4, 6] {
+        play.clock(&format!("{minutes} min")).await;
+        let taken = "select length(state::text) > 1000000, length(request::text) > 1000000, token
+                       from once.key_take_abandoned('s')";
+        let taken = play.show(taken).await;
+        let token = taken.strip_prefix("t|t|").unwrap();
+        play.show(&format!("select once.key_release('s', 'k', {token})"))
+            .await;
+        play.show("vacuum once.key").await;
+        let token = play.show("select token from once.key_claim('s', 'k', (select request from once.key_get('s', 'k')))").await;
+        assert_eq!(
+            play.show(&format!("select done, length(result::text) > 1000000 from once.key_step('s', 'k', {token}, 'pay')")).await,
+            "t|t"
+        );
+    }
+}
+
+#[tokio::test]
+async fn json_comes_back_as_it_was_written() {
+    let play = Playground::open().await;
+    let bodies = [
+        r#"{"a" :1,"a":2,   "b": [ 1.00, -0, 1e5, 1E+5, 0.10 ] }"#,
+        r#"  "leading and trailing"  "#,
+        r#""nul \u0000 and \ud83d\ude00 and \/ and \u00e9""#,
+        "{\n\t\"tab\":\r\n null}",
+        r#"{"big": 123456789012345678901234567890.123456789012345678901234567890}"#,
+        "1e400",
+        "\"日本語 😀 é\"",
+        "{}",
+        "null",
+    ];
+    for (n, body) in bodies.iter().enumerate() {
+        let key = format!("k{n}");
+        let client = &play.client;
+        let token: i64 = client
+            .query_one("select token from once.key_claim('s', $1)", &[&key])
+            .await
+            .unwrap()
+            .get(0);
+        let advance = "select once.key_advance('s', $1, $2, 'p', $3::text::json)";
+        client
+            .execute(advance, &[&key, &token, body])
+            .await
+            .unwrap();
+        let step = "select recorded, result::text from once.key_step_done('s', $1, $2, 'pay', $3::text::json)";
+        assert_eq!(
+            client
+                .query_one(step, &[&key, &token, body])
+                .await
+                .unwrap()
+                .get::<_, String>(1),
+            *body
+        );
+        let again = "select result::text from once.key_step('s', $1, $2, 'pay')";
+        assert_eq!(
+            client
+                .query_one(again, &[&key, &token])
+                .await
+                .unwrap()
+                .get::<_, String>(0),
+            *body
+        );
+        let state = "select state::text from once.key_get('s', $1)";
+        assert_eq!(
+            client
+                .query_one(state, &[&key])
+                .await
+                .unwrap()
+                .get::<_, String>(0),
+            *body
+        );
+        let complete = "select once.key_complete('s', $1, $2, 200, $3::text::json, $3::text::json)";
+        client
+            .execute(complete, &[&key, &token, body])
+            .await
+            .unwrap();
+        let replay =
+            "select response_body::text, response_headers::text from once.key_claim('s', $1)";
+        let row = client.query_one(replay, &[&key]).await.unwrap();
+        assert_eq!(row.get::<_, String>(0), *body);
+        assert_eq!(row.get::<_, String>(1), *body);
+        let steps = "select steps::text from once.key_get('s', $1)";
+        let steps: String = client.query_one(steps, &[&key]).await.unwrap().get(0);
+        assert!(steps.contains(body.trim()), "{steps}");
+    }
+}
+
+#[tokio::test]
+async fn keys_in_any_script_are_told_apart_and_named_in_errors() {
+    let play = Playground::open().await;
+    for key in [
+        "日本語",
+        "日本",
+        "Ключ",
+        "ключ",
+        "😀",
+        "a\u{301}",
+        "á",
+        "%s%n%d",
+        "quote ' and \" and \\",
+        " ",
+        "\t\n",
+    ] {
+        let quoted = key.replace('\'', "''");
+        assert_eq!(
+            play.show(&format!(
+                "select outcome from once.key_claim('s', '{quoted}')"
+            ))
+            .await,
+            "claimed",
+            "{key}"
+        );
+        let refused = play
+            .refused(&format!("select once.key_extend('s', '{quoted}', 1)"))
+            .await;
+        assert!(refused.message.contains(key), "{refused:?}");
+    }
+}
+
+/// A database in another encoding; the client speaks `client`.
+async fn in_encoding(
+    cluster: &Cluster,
+    database: &str,
+    encoding: &str,
+    client: &str,
+) -> Playground {
+    let admin = cluster.connect("postgres").await.unwrap();
+    admin
+        .batch_execute(&format!(
+            "create database {database} encoding {encoding} lc_collate 'C' lc_ctype 'C' template template0"
+        ))
+        .await
+        .unwrap();
+    let play = Playground {
+        client: cluster.connect(database).await.unwrap(),
+        database: database.to_owned(),
+    };
+    play.show(&format!(
+        "create extension pg_once; set client_encoding = {client}"
+    ))
+    .await;
+    play
+}
+
+#[tokio::test]
+async fn databases_in_latin1_and_sql_ascii_work_with_keys_that_are_not_ascii() {
+    for (database, encoding, client, longest) in [
+        ("lat", "latin1", "utf8", 255),
+        ("ascii", "sql_ascii", "sql_ascii", 127),
+    ] {
+        let play = in_encoding(cluster(), database, encoding, client).await;
+        let key = "é".repeat(longest);
+        let claimed = play
+            .show(&format!(
+                r#"select outcome, token from once.key_claim('s', '{key}', '{{"ä": "ö"}}')"#
+            ))
+            .await;
+        let token = claimed.strip_prefix("claimed|").unwrap().to_owned();
+        let step = play
+            .show(&format!(
+                "select derived_key from once.key_step('s', '{key}', {token}, 'zählen')"
+            ))
+            .await;
+        let listed = play
+            .show(&format!("select steps -> 0 ->> 'step', steps -> 0 ->> 'derived_key' from once.key_get('s', '{key}')"))
+            .await;
+        assert_eq!(listed, format!("zählen|{step}"));
+        assert_eq!(
+            play.code(&format!("select once.key_claim('s', '{key}é')"))
+                .await,
+            "22023",
+            "{encoding}: one more character"
+        );
+        play.show(&format!(
+            "select once.key_complete('s', '{key}', {token}, 200, '\"ü\"')"
+        ))
+        .await;
+        let replay = play
+            .show(&format!(
+                r#"select outcome, response_body from once.key_claim('s', '{key}', '{{"ä":"ö"}}')"#
+            ))
+            .await;
+        assert_eq!(replay, "replayed|\"ü\"");
+        let lost = play
+            .refused(&format!("select once.key_extend('s', '{key}', 1)"))
+            .await;
+        assert_eq!(lost.code, "ON001");
+        assert!(lost.message.contains(&key), "{encoding}: {}", lost.message);
+        let unknown = play
+            .refused(r#"select once.scope_set('s', '{"größe": 1}')"#)
+            .await;
+        assert!(
+            unknown.message.contains("größe"),
+            "{encoding}: {}",
+            unknown.message
+        );
+    }
+}
+
+/// A defect once: a key's row was found by a hash over the bytes of the encoding it was claimed in.
+#[tokio::test]
+async fn keys_dumped_from_latin1_and_restored_into_utf8_are_the_same_keys() {
+    let play = in_encoding(cluster(), "dumped", "latin1", "utf8").await;
+    let token = play.token("clé", ", '\"ä\"'").await;
+    let derived = play
+        .show(&format!(
+            "select derived_key from once.key_step('s', 'clé', {token}, 'zählen')"
+        ))
+        .await;
+    play.show(&format!(
+        "select once.key_complete('s', 'clé', {token}, 200, '\"ü\"')"
+    ))
+    .await;
+    cluster()
+        .run("pg_dump", &["-d", "dumped", "-Fc", "-f", "dumped.dump"])
+        .unwrap();
+    cluster()
+        .connect("postgres")
+        .await
+        .unwrap()
+        .batch_execute("create database restored encoding utf8 template template0")
+        .await
+        .unwrap();
+    cluster()
+        .run(
+            "pg_restore",
+            &["-d", "restored", "--exit-on-error", "dumped.dump"],
+        )
+        .unwrap();
+    let restored = Playground {
+        client: cluster().connect("restored").await.unwrap(),
+        database: "restored".to_owned(),
+    };
+    assert_eq!(
+        restored
+            .show("select outcome, response_body from once.key_claim('s', 'clé', '\"ä\"')")
+            .await,
+        "replayed|\"ü\""
+    );
+    assert_eq!(
+        restored
+            .show("select once.key_derive('s', 'clé', 'zählen')")
+            .await,
+        derived
+    );
+}

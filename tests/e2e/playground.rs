@@ -1,0 +1,158 @@
+//! What the SQL tests of one binary share: one cluster, a fresh database with the extension for each
+//! test, SQL in and plain text out.
+//!
+//! A row is shown as its columns joined by `|` and NULL as `~`, so that an expectation is one literal.
+//! Time is moved with `once.fake_now`, never by sleeping.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pg_once_tests::Cluster;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+/// Where pretended time begins in these tests.
+const EPOCH: &str = "2030-01-01 00:00:00+00";
+
+/// The binary's cluster; the harness's leash removes it when the program ends.
+pub fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| {
+        let cluster = Cluster::launch().unwrap();
+        cluster.psql("postgres", "create database model").unwrap();
+        cluster.psql("model", "create extension pg_once").unwrap();
+        cluster
+    })
+}
+
+/// A session of a superuser in a database of its own, and what a test says in it.
+pub struct Playground {
+    pub client: Client,
+    pub database: String,
+}
+
+/// What a refused statement told.
+#[derive(Debug)]
+pub struct Refusal {
+    pub code: String,
+    pub message: String,
+    pub hint: String,
+    pub detail: String,
+}
+
+impl Playground {
+    /// A new database with the extension, and a session in it.
+    pub async fn open() -> Playground {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let database = format!("play_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let admin = cluster().connect("postgres").await.unwrap();
+        admin
+            .batch_execute(&format!("create database {database} template model"))
+            .await
+            .unwrap();
+        let client = cluster().connect(&database).await.unwrap();
+        Playground { client, database }
+    }
+
+    /// Another session in the same database.
+    pub async fn another(&self) -> Playground {
+        self.another_as("postgres").await
+    }
+
+    /// Another session in the same database, of another role.
+    pub async fn another_as(&self, role: &str) -> Playground {
+        let client = cluster().connect_as(role, &self.database).await.unwrap();
+        Playground {
+            client,
+            database: self.database.clone(),
+        }
+    }
+
+    /// The rows of the last statement in `sql`, one per line.
+    pub async fn show(&self, sql: &str) -> String {
+        match self.attempt(sql).await {
+            Ok(rows) => rows,
+            Err(refusal) => panic!("{sql}\n{refusal:?}"),
+        }
+    }
+
+    /// As `show`, where the statement may be refused.
+    pub async fn attempt(&self, sql: &str) -> Result<String, Refusal> {
+        let messages = match self.client.simple_query(sql).await {
+            Ok(messages) => messages,
+            Err(error) => {
+                let error = error
+                    .as_db_error()
+                    .unwrap_or_else(|| panic!("{sql}\n{error}"));
+                return Err(Refusal {
+                    code: error.code().code().to_owned(),
+                    message: error.message().to_owned(),
+                    hint: error.hint().unwrap_or_default().to_owned(),
+                    detail: error.detail().unwrap_or_default().to_owned(),
+                });
+            }
+        };
+        let (mut last, mut rows) = (Vec::new(), Vec::new());
+        for message in messages {
+            match message {
+                SimpleQueryMessage::Row(row) => {
+                    let columns = (0..row.len()).map(|i| row.get(i).unwrap_or("~"));
+                    rows.push(columns.collect::<Vec<_>>().join("|"));
+                }
+                SimpleQueryMessage::CommandComplete(_) => last = std::mem::take(&mut rows),
+                _ => {}
+            }
+        }
+        Ok(last.join("\n"))
+    }
+
+    /// Why the statement was refused.
+    pub async fn refused(&self, sql: &str) -> Refusal {
+        match self.attempt(sql).await {
+            Ok(rows) => panic!("not refused: {sql}\n{rows}"),
+            Err(refusal) => refusal,
+        }
+    }
+
+    /// The SQLSTATE of a refused statement.
+    pub async fn code(&self, sql: &str) -> String {
+        self.refused(sql).await.code
+    }
+
+    /// Claims a key that is free or abandoned and returns its token; `more` are further arguments.
+    pub async fn token(&self, key: &str, more: &str) -> i64 {
+        let claim = format!("select outcome, token from once.key_claim('s', '{key}'{more})");
+        let shown = self.show(&claim).await;
+        let (outcome, token) = shown.split_once('|').unwrap();
+        assert!(matches!(outcome, "claimed" | "resumed"), "{claim}: {shown}");
+        token.parse().unwrap()
+    }
+
+    /// The outcome of a claim in scope s.
+    pub async fn claim(&self, key: &str, more: &str) -> String {
+        self.show(&format!(
+            "select outcome from once.key_claim('s', '{key}'{more})"
+        ))
+        .await
+    }
+
+    /// Pretends, in this session, that so much time has passed since the tests' epoch.
+    pub async fn clock(&self, since: &str) {
+        let sql = format!(
+            "select set_config('once.fake_now', (timestamptz '{EPOCH}' + interval '{since}')::text, false)"
+        );
+        self.show(&sql).await;
+    }
+
+    /// Everything that the extension has stored.
+    pub async fn stored(&self) -> String {
+        self.show(
+            "select coalesce(string_agg(r, ';' order by r), '') from (
+                select 'k' || k::text from once.key k union all
+                select 's' || s::text from once.key_step s union all
+                select 'o' || o::text from once.scope o union all
+                select 'g' || g::text from once.role_grant g) rows(r)",
+        )
+        .await
+    }
+}

@@ -1,0 +1,501 @@
+//! Rule 3: the answer to any call can be lost. The same call again gives the same answer and changes
+//! nothing more, until somebody else has the lease; then it is ON001, and the transaction around it goes.
+
+use crate::playground::Playground;
+
+/// Every write that presents a token, `$` stands for it. Each ends with its answer, which must be the
+/// same again.
+const WRITES: &[(&str, &str)] = &[
+    (
+        "advance",
+        "select once.key_advance('s', 'k', $, 'paid', '{\"a\": 1}')",
+    ),
+    (
+        "advance with a lease",
+        "select once.key_advance('s', 'k', $, 'paid', null, '9 s')",
+    ),
+    (
+        "complete",
+        "select once.key_complete('s', 'k', $, 200, '{\"a\":  1}', '[]')",
+    ),
+    (
+        "complete without a body",
+        "select once.key_complete('s', 'k', $, 204)",
+    ),
+    ("abort", "select once.key_abort('s', 'k', $, 502, '\"no\"')"),
+    (
+        "release",
+        "select once.key_release('s', 'k', $, 'error', '3 s')",
+    ),
+    ("release at once", "select once.key_release('s', 'k', $)"),
+    ("park", "select once.key_park('s', 'k', $, 'why')"),
+    ("step", "select * from once.key_step('s', 'k', $, 'mail')"),
+    (
+        "step_done",
+        "select * from once.key_step_done('s', 'k', $, 'pay', '{\"id\":  7}')",
+    ),
+    (
+        "step_done without a result",
+        "select * from once.key_step_done('s', 'k', $, 'pay')",
+    ),
+    ("rotate", "select once.key_rotate('s', 'k', $, 'pay', 1)"),
+];
+
+/// A claimed key with a step begun and a point reached: something for each write to change.
+async fn begin(play: &Playground) -> i64 {
+    begin_key(play, "k").await
+}
+
+async fn begin_key(play: &Playground, key: &str) -> i64 {
+    play.clock("0").await;
+    let token = play.token(key, ", '1'").await;
+    play.show(&format!(
+        "select once.key_step('s', '{key}', {token}, 'pay');
+         select once.key_advance('s', '{key}', {token}, 'begun', '0')"
+    ))
+    .await;
+    token
+}
+
+fn with(sql: &str, token: i64) -> String {
+    sql.replace('$', &token.to_string())
+}
+
+fn with_key(sql: &str, key: &str, token: i64) -> String {
+    with(sql, token).replace("'k'", &format!("'{key}'"))
+}
+
+#[tokio::test]
+async fn every_write_repeated_answers_the_same_and_changes_nothing_more() {
+    let play = Playground::open().await;
+    let other_session = play.another().await;
+    other_session.clock("0").await;
+    for (name, write) in WRITES {
+        let token = begin_key(&play, name).await;
+        let write = with_key(write, name, token);
+        let before = play.stored().await;
+        let first = play.show(&write).await;
+        let stored = play.stored().await;
+        assert_ne!(stored, before, "{name} writes something");
+        assert_eq!(play.show(&write).await, first, "{name}");
+        assert_eq!(
+            other_session.show(&write).await,
+            first,
+            "{name} over another connection"
+        );
+        assert_eq!(play.stored().await, stored, "{name}");
+        play.clock("2 min").await;
+        let late = play.show(&write).await;
+        assert!(late == first || late == "00:00:00", "{name}: {late}");
+        assert_eq!(
+            play.stored().await,
+            stored,
+            "{name} after the lease ran out"
+        );
+    }
+}
+
+#[tokio::test]
+async fn every_write_repeated_after_somebody_else_took_over_is_lease_lost() {
+    let play = Playground::open().await;
+    for (name, write) in WRITES {
+        let token = begin_key(&play, name).await;
+        let write = with_key(write, name, token);
+        play.show(&write).await;
+        play.clock("2 h").await;
+        let taken = play.claim(name, ", '1'").await;
+        let stored = play.stored().await;
+        let repeated = play.attempt(&write).await.map_err(|refusal| refusal.code);
+        match taken.as_str() {
+            "resumed" => assert_eq!(repeated.unwrap_err(), "ON001", "{name}"),
+            "replayed" | "parked" => assert!(repeated.is_ok(), "{name}: nobody else has it"),
+            other => panic!("{name}: {other}"),
+        }
+        assert_eq!(play.stored().await, stored, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn every_write_of_a_superseded_holder_is_lease_lost_and_undoes_the_transaction() {
+    let play = Playground::open().await;
+    play.show("create table local (write text)").await;
+    let token = begin(&play).await;
+    play.clock("2 h").await;
+    let present = play.token("k", ", '1'").await;
+    let stored = play.stored().await;
+    let extend = ("extend", "select once.key_extend('s', 'k', $)");
+    for (name, write) in WRITES.iter().chain([&extend]) {
+        for wrong in [token, present + 1, present - 1, 0, -1, i64::MAX, i64::MIN] {
+            play.show(&format!("begin; insert into local values ('{name}')"))
+                .await;
+            let refused = play.refused(&with(write, wrong)).await;
+            assert_eq!(refused.code, "ON001", "{name}: {refused:?}");
+            assert!(
+                refused.message.contains("\"k\"") && refused.message.contains("\"s\""),
+                "{refused:?}"
+            );
+            assert!(!refused.hint.is_empty(), "{refused:?}");
+            assert_eq!(
+                play.code("select 1").await,
+                "25P02",
+                "{name}: the transaction has failed"
+            );
+            play.show("commit").await;
+        }
+    }
+    assert_eq!(play.show("select count(*) from local").await, "0");
+    assert_eq!(play.stored().await, stored);
+    // Caught, it undoes what the subtransaction did, and the rest commits.
+    play.show(&format!(
+        "do $$ begin
+            insert into local values ('kept');
+            begin
+                insert into local values ('fenced');
+                perform once.key_advance('s', 'k', {token}, 'p');
+            exception when sqlstate 'ON001' then null; end;
+         end $$"
+    ))
+    .await;
+    assert_eq!(
+        play.show("select string_agg(write, ' ') from local").await,
+        "kept"
+    );
+    assert_eq!(
+        play.show(&format!("select once.key_extend('s', 'k', {present})"))
+            .await,
+        "00:01:00"
+    );
+}
+
+#[tokio::test]
+async fn a_holder_whose_lease_ran_out_while_nobody_took_over_can_do_each_write() {
+    let extend = ("extend", "select once.key_extend('s', 'k', $)");
+    let play = Playground::open().await;
+    for (name, write) in WRITES.iter().chain([&extend]) {
+        let token = begin_key(&play, name).await;
+        play.clock("3 h").await;
+        let before = play.stored().await;
+        play.show(&with_key(write, name, token)).await;
+        assert_ne!(play.stored().await, before, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_holder_whose_lease_ran_out_into_a_parking_by_option_can_do_each_write() {
+    let play = Playground::open().await;
+    play.show(r#"select once.scope_set('s', '{"on_expiry": "park", "max_attempts": 1}')"#)
+        .await;
+    for (name, write) in WRITES {
+        let token = begin_key(&play, name).await;
+        play.clock("3 h").await;
+        assert_eq!(play.claim(name, ", '1'").await, "parked");
+        assert_eq!(
+            play.show("select count(*) from once.key_take_abandoned('s')")
+                .await,
+            "0"
+        );
+        let before = play.stored().await;
+        play.show(&with_key(write, name, token)).await;
+        assert_ne!(play.stored().await, before, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn every_write_to_a_key_that_is_not_there_is_lease_lost() {
+    let play = Playground::open().await;
+    let extend = ("extend", "select once.key_extend('s', 'k', $)");
+    for (name, write) in WRITES.iter().chain([&extend]) {
+        let refused = play.refused(&with(write, 7)).await;
+        assert_eq!(refused.code, "ON001", "{name}");
+        assert!(
+            refused.message.contains("\"k\"") && !refused.hint.is_empty(),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(play.stored().await, "");
+    for ended in ["forgotten", "past gone_for"] {
+        let token = begin(&play).await;
+        play.show(&format!("select once.key_complete('s', 'k', {token}, 200)"))
+            .await;
+        match ended {
+            "forgotten" => drop(play.show("select once.key_forget('s', 'k')").await),
+            _ => play.clock("3 days").await,
+        }
+        for (name, write) in WRITES.iter().chain([&extend]) {
+            assert_eq!(
+                play.code(&with(write, token)).await,
+                "ON001",
+                "{name} after {ended}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn extend_alone_counts_afresh_when_it_is_repeated() {
+    let play = Playground::open().await;
+    let token = begin(&play).await;
+    let extend = format!("select once.key_extend('s', 'k', {token}, '30 s')");
+    assert_eq!(play.show(&extend).await, "00:00:30");
+    play.clock("20 s").await;
+    assert_eq!(play.show(&extend).await, "00:00:30");
+    play.clock("50 s").await;
+    assert_eq!(play.claim("k", ", '1'").await, "resumed");
+    assert_eq!(play.code(&extend).await, "ON001");
+}
+
+#[tokio::test]
+async fn after_the_finish_any_other_write_or_answer_of_the_finishing_token_is_already_finished() {
+    let extend = ("extend", "select once.key_extend('s', 'k', $)");
+    for finish in ["key_complete", "key_abort"] {
+        let play = Playground::open().await;
+        let token = begin(&play).await;
+        let the_finish = format!("select once.{finish}('s', 'k', {token}, 201, '1', '2')");
+        play.show(&the_finish).await;
+        let stored = play.stored().await;
+        let others = [
+            "select once.key_complete('s', 'k', $, 202, '1', '2')",
+            "select once.key_complete('s', 'k', $, 201, '1 ', '2')",
+            "select once.key_complete('s', 'k', $, 201, '1', null)",
+            "select once.key_complete('s', 'k', $, 201, null, '2')",
+            "select once.key_abort('s', 'k', $, 201, '1', '[2]')",
+        ];
+        let writes = WRITES
+            .iter()
+            .chain([&extend])
+            .map(|(_, write)| *write)
+            .chain(others);
+        for write in writes {
+            let refused = play.refused(&with(write, token)).await;
+            assert_eq!(refused.code, "ON006", "{write}: {refused:?}");
+            assert!(
+                refused.message.contains("\"k\"") && !refused.hint.is_empty(),
+                "{refused:?}"
+            );
+            assert_eq!(
+                play.code(&with(write, token - 1)).await,
+                "ON001",
+                "any other token: {write}"
+            );
+        }
+        let other = if finish == "key_abort" {
+            "key_complete"
+        } else {
+            "key_abort"
+        };
+        assert_eq!(play.code(&the_finish.replace(finish, other)).await, "ON006");
+        play.show(&the_finish).await;
+        assert_eq!(play.stored().await, stored);
+    }
+}
+
+#[tokio::test]
+async fn a_released_or_parked_lease_is_lost_to_every_write_but_the_one_that_ended_it() {
+    let extend = ("extend", "select once.key_extend('s', 'k', $)");
+    for end in [
+        "select once.key_release('s', 'k', $, 'e', '1 h')",
+        "select once.key_park('s', 'k', $, 'p')",
+    ] {
+        let play = Playground::open().await;
+        let token = begin(&play).await;
+        play.show(&with(end, token)).await;
+        let stored = play.stored().await;
+        let others = [
+            "select once.key_release('s', 'k', $, 'f', '1 h')",
+            "select once.key_release('s', 'k', $, 'e', '2 h')",
+            "select once.key_release('s', 'k', $, 'e')",
+            "select once.key_release('s', 'k', $, null, '1 h')",
+            "select once.key_park('s', 'k', $, 'q')",
+        ];
+        for write in WRITES
+            .iter()
+            .chain([&extend])
+            .map(|(_, write)| *write)
+            .chain(others)
+        {
+            assert_eq!(
+                play.code(&with(write, token)).await,
+                "ON001",
+                "{end}: {write}"
+            );
+        }
+        play.show(&with(end, token)).await;
+        assert_eq!(play.stored().await, stored);
+    }
+}
+
+#[tokio::test]
+async fn an_earlier_advance_that_comes_again_after_a_later_one_is_a_new_advance() {
+    let play = Playground::open().await;
+    let token = begin(&play).await;
+    for (point, state) in [("a", "1"), ("b", "2"), ("a", "1")] {
+        play.show(&format!(
+            "select once.key_advance('s', 'k', {token}, '{point}', '{state}')"
+        ))
+        .await;
+        assert_eq!(
+            play.show("select recovery_point, state from once.key_get('s', 'k')")
+                .await,
+            format!("{point}|{state}")
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_verdict_repeated_is_a_no_op_and_another_one_is_lease_lost() {
+    for (verdict, then) in [
+        ("'retry'", "resumed"),
+        ("'complete', 200, '1'", "replayed"),
+        ("'abort', 500", "replayed"),
+    ] {
+        let play = Playground::open().await;
+        let token = begin(&play).await;
+        play.show(&format!("select once.key_park('s', 'k', {token}, 'x')"))
+            .await;
+        let resolve = format!("select once.key_resolve('s', 'k', 1, {verdict})");
+        play.show(&resolve).await;
+        let stored = play.stored().await;
+        play.show(&resolve).await;
+        for other in ["'retry'", "'complete', 200, '1'", "'abort', 500"] {
+            if other != verdict {
+                let refused = play
+                    .refused(&format!("select once.key_resolve('s', 'k', 1, {other})"))
+                    .await;
+                assert_eq!(
+                    refused.code, "ON001",
+                    "{verdict}, then {other}: {refused:?}"
+                );
+            }
+        }
+        let refused = play
+            .refused("select once.key_resolve('s', 'k', 2, 'retry')")
+            .await;
+        assert!(
+            matches!(refused.code.as_str(), "ON001" | "55006"),
+            "{refused:?}"
+        );
+        assert_eq!(
+            play.code(&format!("select once.key_park('s', 'k', {token}, 'x')"))
+                .await,
+            "ON001"
+        );
+        assert_eq!(
+            play.code(&format!(
+                "select once.key_complete('s', 'k', {token}, 200, '1')"
+            ))
+            .await,
+            "ON001"
+        );
+        assert_eq!(play.stored().await, stored);
+        assert_eq!(play.claim("k", ", '1'").await, then);
+        play.show(&resolve).await;
+    }
+    let play = Playground::open().await;
+    let token = begin(&play).await;
+    play.show(&format!("select once.key_park('s', 'k', {token}, 'x')"))
+        .await;
+    play.show("select once.key_resolve('s', 'k', 1, 'complete', 200, '1')")
+        .await;
+    let other_answer = play
+        .refused("select once.key_resolve('s', 'k', 1, 'complete', 200, '2')")
+        .await;
+    assert!(
+        matches!(other_answer.code.as_str(), "ON006" | "ON001"),
+        "{other_answer:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_verdict_repeated_after_the_key_was_parked_again_does_not_end_the_new_parking() {
+    let play = Playground::open().await;
+    let token = begin(&play).await;
+    play.show(&format!("select once.key_park('s', 'k', {token}, 'x')"))
+        .await;
+    play.show("select once.key_resolve('s', 'k', 1, 'retry')")
+        .await;
+    let token = play.token("k", ", '1'").await;
+    play.show(&format!("select once.key_park('s', 'k', {token}, 'y')"))
+        .await;
+    play.show("select once.key_resolve('s', 'k', 1, 'retry')")
+        .await;
+    assert_eq!(play.claim("k", ", '1'").await, "parked");
+    assert_eq!(
+        play.code("select once.key_resolve('s', 'k', 1, 'complete', 200)")
+            .await,
+        "ON001"
+    );
+    play.show("select once.key_resolve('s', 'k', 2, 'retry')")
+        .await;
+    assert_eq!(play.claim("k", ", '1'").await, "resumed");
+}
+
+#[tokio::test]
+async fn a_verdict_that_names_an_earlier_attempt_is_lease_lost_or_not_parked() {
+    let play = Playground::open().await;
+    let mut token = begin(&play).await;
+    for hours in 1..4 {
+        play.clock(&format!("{hours} h")).await;
+        token = play.token("k", ", '1'").await;
+    }
+    play.show(&format!("select once.key_park('s', 'k', {token}, 'x')"))
+        .await;
+    for attempt in [i32::MIN, -1, 0, 1, 3, 5, i32::MAX] {
+        let resolve = format!("select once.key_resolve('s', 'k', {attempt}, 'retry')");
+        assert_eq!(play.code(&resolve).await, "ON001", "{attempt}");
+    }
+    play.show("select once.key_resolve('s', 'k', 4, 'retry')")
+        .await;
+}
+
+#[tokio::test]
+async fn a_claim_that_lost_its_answer_gets_it_again_by_its_holder_alone() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    let claim =
+        "select outcome, token, attempt from once.key_claim('s', 'k', '1', holder => 'one')";
+    let first = play.show(claim).await;
+    assert_eq!(play.show(claim).await, first);
+    play.clock("1 h").await;
+    let taken = play.show(&claim.replace("'one'", "'two'")).await;
+    assert!(taken.starts_with("resumed|"), "{taken}");
+    assert!(
+        play.show(claim).await.starts_with("in_progress|"),
+        "it is somebody else's now"
+    );
+}
+
+#[tokio::test]
+async fn a_derived_key_rotated_by_one_holder_is_not_rotated_again_by_the_next() {
+    let play = Playground::open().await;
+    let token = begin(&play).await;
+    let rotate =
+        |token: i64, from: i32| format!("select once.key_rotate('s', 'k', {token}, 'pay', {from})");
+    assert_eq!(play.show(&rotate(token, 1)).await, "2");
+    play.clock("1 h").await;
+    let next = play.token("k", ", '1'").await;
+    assert_eq!(
+        play.show(&rotate(next, 1)).await,
+        "2",
+        "from the same version a no-op"
+    );
+    assert_eq!(play.show(&rotate(next, 2)).await, "3");
+    assert_eq!(play.code(&rotate(next, 1)).await, "22023");
+}
+
+#[tokio::test]
+async fn options_and_sweeps_and_grants_repeated_converge() {
+    let play = Playground::open().await;
+    play.show("create role repeats_worker").await;
+    for call in [
+        r#"select once.scope_set('s', '{"lease": "5 s", "max_attempts": null}')"#,
+        "select once.grant_role('repeats_worker', 'use')",
+        "select once.revoke_role('repeats_worker', 'use')",
+        "select once.revoke_role('repeats_worker', 'use')",
+        "select * from once.sweep()",
+    ] {
+        let first = play.show(call).await;
+        let stored = play.stored().await;
+        assert_eq!(play.show(call).await, first, "{call}");
+        assert_eq!(play.stored().await, stored, "{call}");
+    }
+}

@@ -1,0 +1,272 @@
+//! Options of a scope: each one, each bad value, what null does, and what recovery points allow.
+
+use crate::playground::Playground;
+
+const DEFAULTS: &str = r#"{"ttl": "24:00:00", "lease": "00:01:00", "owner": null, "gone_for": "24:00:00", "on_expiry": "resume", "keep_request": false, "max_attempts": 25, "max_lease_life": "24:00:00", "recovery_points": null}"#;
+
+async fn set(play: &Playground, options: &str) -> String {
+    play.show(&format!("select once.scope_set('s', '{options}')"))
+        .await
+}
+
+#[tokio::test]
+async fn a_scope_needs_no_declaration_and_shows_the_defaults() {
+    let play = Playground::open().await;
+    assert_eq!(play.show("select once.scope_get('s')").await, DEFAULTS);
+    play.show("set once.key_lease = '5s'; set once.key_ttl = '2h'")
+        .await;
+    let shown = play.show("select once.scope_get('s')").await;
+    assert!(
+        shown.contains(r#""lease": "00:00:05""#) && shown.contains(r#""ttl": "02:00:00""#),
+        "{shown}"
+    );
+    assert_eq!(play.stored().await, "");
+}
+
+#[tokio::test]
+async fn setting_changes_only_what_is_named_and_null_resets_one() {
+    let play = Playground::open().await;
+    play.show("create role scope_owner").await;
+    let all = set(
+        &play,
+        r#"{"lease": "2 min", "ttl": "1 h", "gone_for": "0", "on_expiry": "park", "max_attempts": 3,
+            "max_lease_life": "10 min", "keep_request": true, "recovery_points": ["a", "b"],
+            "owner": "scope_owner"}"#,
+    )
+    .await;
+    let expected = r#"{"ttl": "01:00:00", "lease": "00:02:00", "owner": "scope_owner", "gone_for": "00:00:00", "on_expiry": "park", "keep_request": true, "max_attempts": 3, "max_lease_life": "00:10:00", "recovery_points": ["a", "b"]}"#;
+    assert_eq!(all, expected, "scope_set returns them all");
+    assert_eq!(play.show("select once.scope_get('s')").await, expected);
+    assert_eq!(set(&play, "{}").await, expected, "nothing is named");
+    assert_eq!(
+        set(&play, r#"{"lease": "3 min"}"#).await,
+        expected.replace("00:02:00", "00:03:00")
+    );
+    let unlimited = set(&play, r#"{"lease": null, "max_attempts": null}"#).await;
+    assert_eq!(
+        unlimited,
+        expected
+            .replace("00:02:00", "00:01:00")
+            .replace(r#""max_attempts": 3"#, r#""max_attempts": null"#),
+        "for max_attempts null means no limit"
+    );
+    let nulls = r#"{"lease": null, "ttl": null, "gone_for": null, "on_expiry": null, "max_attempts": 25,
+                    "max_lease_life": null, "keep_request": null, "recovery_points": null, "owner": null}"#;
+    assert_eq!(set(&play, nulls).await, DEFAULTS);
+    assert_eq!(
+        play.show("select once.scope_get('other')").await,
+        DEFAULTS,
+        "another scope"
+    );
+}
+
+#[tokio::test]
+async fn every_bad_option_is_refused_by_name_and_changes_nothing() {
+    let play = Playground::open().await;
+    set(&play, r#"{"lease": "2 min", "max_attempts": 7}"#).await;
+    let stored = play.stored().await;
+    for (options, named) in [
+        (r#"{"leese": "1 s"}"#, "leese"),
+        (r#"{"Lease": "1 s"}"#, "Lease"),
+        (r#"{"": "1 s"}"#, "options"),
+        (r#"{"lease": "1 s", "surprise": 1}"#, "surprise"),
+        (r#"{"lease": "0"}"#, "lease"),
+        (r#"{"lease": "-1 s"}"#, "lease"),
+        (r#"{"lease": "soon"}"#, "lease"),
+        (r#"{"lease": ""}"#, "lease"),
+        (r#"{"lease": 30}"#, "lease"),
+        (r#"{"lease": true}"#, "lease"),
+        (r#"{"lease": ["1 s"]}"#, "lease"),
+        (r#"{"lease": {"seconds": 1}}"#, "lease"),
+        (r#"{"lease": "1100 years"}"#, "lease"),
+        (r#"{"lease": "178000000 years"}"#, "lease"),
+        (r#"{"lease": "infinity"}"#, "lease"),
+        (r#"{"ttl": "0"}"#, "ttl"),
+        (r#"{"ttl": "-1 day"}"#, "ttl"),
+        (r#"{"ttl": 3600}"#, "ttl"),
+        (r#"{"max_lease_life": "0 s"}"#, "max_lease_life"),
+        (r#"{"max_lease_life": "x"}"#, "max_lease_life"),
+        (r#"{"gone_for": "-1 microsecond"}"#, "gone_for"),
+        (r#"{"gone_for": "never"}"#, "gone_for"),
+        (r#"{"on_expiry": "PARK"}"#, "on_expiry"),
+        (r#"{"on_expiry": ""}"#, "on_expiry"),
+        (r#"{"on_expiry": true}"#, "on_expiry"),
+        (r#"{"on_expiry": ["park"]}"#, "on_expiry"),
+        (r#"{"max_attempts": 0}"#, "max_attempts"),
+        (r#"{"max_attempts": -1}"#, "max_attempts"),
+        (r#"{"max_attempts": 1.5}"#, "max_attempts"),
+        (r#"{"max_attempts": 2147483648}"#, "max_attempts"),
+        (r#"{"max_attempts": 1e131071}"#, "max_attempts"),
+        (r#"{"max_attempts": "3"}"#, "max_attempts"),
+        (r#"{"keep_request": "true"}"#, "keep_request"),
+        (r#"{"keep_request": 1}"#, "keep_request"),
+        (r#"{"recovery_points": []}"#, "recovery_points"),
+        (r#"{"recovery_points": "a"}"#, "recovery_points"),
+        (r#"{"recovery_points": {"a": 1}}"#, "recovery_points"),
+        (r#"{"recovery_points": ["a", ""]}"#, "recovery_points"),
+        (r#"{"recovery_points": ["a", 1]}"#, "recovery_points"),
+        (r#"{"recovery_points": ["a", null]}"#, "recovery_points"),
+        (r#"{"recovery_points": ["a", ["b"]]}"#, "recovery_points"),
+        (r#"{"recovery_points": ["a", "a"]}"#, "recovery_points"),
+        (r#"{"owner": "nobody of that name"}"#, "owner"),
+        (r#"{"owner": ""}"#, "owner"),
+        (r#"{"owner": 10}"#, "owner"),
+        (r#"{"owner": ["postgres"]}"#, "owner"),
+        ("[]", "options"),
+        (r#"["lease"]"#, "options"),
+        (r#""lease""#, "options"),
+        ("5", "options"),
+        ("true", "options"),
+        ("null", "options"),
+    ] {
+        let refused = play
+            .refused(&format!("select once.scope_set('s', '{options}')"))
+            .await;
+        assert_eq!(refused.code, "22023", "{options}: {refused:?}");
+        assert!(
+            refused.message.contains("\"options\""),
+            "{options}: {refused:?}"
+        );
+        assert!(refused.message.contains(named), "{options}: {refused:?}");
+        assert!(!refused.hint.is_empty(), "{options}: {refused:?}");
+    }
+    let long = "x".repeat(101);
+    assert_eq!(
+        play.code(&format!(
+            r#"select once.scope_set('s', '{{"recovery_points": ["{long}"]}}')"#
+        ))
+        .await,
+        "22023"
+    );
+    assert_eq!(play.code("select once.scope_set('s', null)").await, "22023");
+    assert_eq!(play.stored().await, stored);
+}
+
+/// A defect once: the option counted bytes, the argument characters.
+#[tokio::test]
+async fn a_recovery_point_of_a_hundred_characters_of_four_bytes_can_be_declared_and_reached() {
+    let play = Playground::open().await;
+    let point = "😀".repeat(100);
+    set(&play, &format!(r#"{{"recovery_points": ["{point}"]}}"#)).await;
+    let token = play.token("k", "").await;
+    play.show(&format!(
+        "select once.key_advance('s', 'k', {token}, '{point}')"
+    ))
+    .await;
+    assert_eq!(
+        play.show("select recovery_point from once.key_get('s', 'k')")
+            .await,
+        point
+    );
+}
+
+#[tokio::test]
+async fn declared_recovery_points_are_reached_in_their_order_only() {
+    let play = Playground::open().await;
+    set(
+        &play,
+        r#"{"recovery_points": ["charged", "shipped", "mailed"]}"#,
+    )
+    .await;
+    let token = play.token("k", "").await;
+    let advance = |point: &str| format!("select once.key_advance('s', 'k', {token}, '{point}')");
+    let unknown = play.refused(&advance("chargd")).await;
+    assert_eq!(unknown.code, "22023");
+    assert!(
+        unknown.message.contains("recovery_point") && unknown.message.contains("chargd"),
+        "{unknown:?}"
+    );
+    assert!(unknown.hint.contains("charged"), "{unknown:?}");
+    play.show(&advance("shipped")).await;
+    let backward = play.refused(&advance("charged")).await;
+    assert_eq!(backward.code, "22023");
+    assert!(backward.message.contains("charged"), "{backward:?}");
+    assert_eq!(play.code(&advance("started")).await, "22023");
+    play.show(&format!(
+        "select once.key_advance('s', 'k', {token}, 'shipped', '{{}}')"
+    ))
+    .await;
+    set(&play, r#"{"recovery_points": ["packed", "posted"]}"#).await;
+    play.show(&advance("posted")).await;
+    assert_eq!(play.code(&advance("packed")).await, "22023");
+    set(&play, r#"{"recovery_points": null}"#).await;
+    play.show(&advance("anything")).await;
+    play.show(&advance("back again")).await;
+    assert_eq!(
+        play.show("select recovery_point, state from once.key_get('s', 'k')")
+            .await,
+        "back again|{}"
+    );
+}
+
+#[tokio::test]
+async fn a_repeated_advance_is_no_move_backward() {
+    let play = Playground::open().await;
+    set(&play, r#"{"recovery_points": ["a", "b"]}"#).await;
+    let token = play.token("k", "").await;
+    let advance = format!("select once.key_advance('s', 'k', {token}, 'b', '1')");
+    play.show(&advance).await;
+    set(&play, r#"{"recovery_points": ["b", "a", "c"]}"#).await;
+    play.show(&advance).await;
+    set(&play, r#"{"recovery_points": ["x"]}"#).await;
+    play.show(&advance).await;
+}
+
+#[tokio::test]
+async fn no_lease_goes_past_its_claims_time_plus_max_lease_life() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    set(&play, r#"{"max_lease_life": "10 min", "lease": "4 min"}"#).await;
+    let claim = "select token, lease_left from once.key_claim('s', 'k', lease => '1 day')";
+    let claimed = play.show(claim).await;
+    let (token, left) = claimed.split_once('|').unwrap();
+    assert_eq!(left, "00:10:00", "what is granted is told");
+    let extend = |more: &str| format!("select once.key_extend('s', 'k', {token}{more})");
+    play.clock("3 min").await;
+    assert_eq!(
+        play.show(&extend(", '1 min'")).await,
+        "00:01:00",
+        "counted from now, shorter too"
+    );
+    assert_eq!(play.show(&extend("")).await, "00:04:00");
+    assert_eq!(play.show(&extend(", '1 hour'")).await, "00:07:00");
+    let advance = format!("select once.key_advance('s', 'k', {token}, 'p', null, '1 hour')");
+    play.clock("8 min").await;
+    assert_eq!(play.show(&advance).await, "00:02:00");
+    play.clock("15 min").await;
+    assert_eq!(play.show(&extend(", '1 hour'")).await, "00:00:00");
+    assert_eq!(play.claim("k", "").await, "resumed");
+}
+
+#[tokio::test]
+async fn an_advance_without_a_lease_never_makes_it_shorter() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    let token = play.token("k", ", lease => '1 hour'").await;
+    assert_eq!(
+        play.show(&format!("select once.key_advance('s', 'k', {token}, 'a')"))
+            .await,
+        "01:00:00"
+    );
+    play.clock("59 min 50 s").await;
+    assert_eq!(
+        play.show(&format!("select once.key_advance('s', 'k', {token}, 'b')"))
+            .await,
+        "00:01:00"
+    );
+    assert_eq!(
+        play.show(&format!(
+            "select once.key_advance('s', 'k', {token}, 'c', '1', '5 s')"
+        ))
+        .await,
+        "00:00:05"
+    );
+    play.show(&format!("select once.key_advance('s', 'k', {token}, 'd')"))
+        .await;
+    assert_eq!(
+        play.show("select recovery_point, state from once.key_get('s', 'k')")
+            .await,
+        "d|1",
+        "a NULL state keeps the present one"
+    );
+}
