@@ -1,6 +1,11 @@
 //! In-database tests of the noun `janitor`: a sweep changes no answer.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "tests fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests fail by panicking"
+)]
 
 #[pgrx::pg_schema]
 mod tests {
@@ -26,7 +31,9 @@ mod tests {
     }
 
     fn sweep() -> i64 {
-        Spi::get_one("SELECT pg_catalog.sum(done)::bigint FROM once.sweep()").unwrap().unwrap()
+        Spi::get_one("SELECT pg_catalog.sum(done)::bigint FROM once.sweep()")
+            .unwrap()
+            .unwrap()
     }
 
     #[pg_test]
@@ -47,7 +54,10 @@ mod tests {
         finish();
         after("49 hours");
         assert_eq!(sweep(), 1);
-        assert_eq!(Spi::get_one("SELECT pg_catalog.count(*) FROM once.key"), Ok(Some(0i64)));
+        assert_eq!(
+            Spi::get_one("SELECT pg_catalog.count(*) FROM once.key"),
+            Ok(Some(0i64))
+        );
     }
 
     #[pg_test]

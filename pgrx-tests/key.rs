@@ -1,7 +1,12 @@
 //! In-database tests of the noun `key`: what a person could not see from outside, such as that the
 //! Rust and the SQL side of the extension agree.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "tests fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests fail by panicking"
+)]
 
 #[pgrx::pg_schema]
 mod tests {
@@ -13,14 +18,19 @@ mod tests {
 
     #[pg_test]
     fn a_key_goes_from_claimed_to_replayed() {
-        assert_eq!(one("SELECT outcome FROM once.key_claim('s', 'k', '{}')").as_deref(), Some("claimed"));
+        assert_eq!(
+            one("SELECT outcome FROM once.key_claim('s', 'k', '{}')").as_deref(),
+            Some("claimed")
+        );
         assert_eq!(
             one("SELECT outcome FROM once.key_claim('s', 'k', '{}')").as_deref(),
             Some("in_progress")
         );
-        Spi::run("SELECT once.key_complete('s', 'k', token, 200, '{\"a\":  1}') FROM once.key").unwrap();
+        Spi::run("SELECT once.key_complete('s', 'k', token, 200, '{\"a\":  1}') FROM once.key")
+            .unwrap();
         assert_eq!(
-            one("SELECT outcome || response_body::text FROM once.key_claim('s', 'k', '{}')").as_deref(),
+            one("SELECT outcome || response_body::text FROM once.key_claim('s', 'k', '{}')")
+                .as_deref(),
             Some("replayed{\"a\":  1}")
         );
     }
@@ -69,10 +79,8 @@ mod tests {
         // Other systems remember these: a change of the formula would charge cards twice.
         assert_eq!(
             one("SELECT once.key_derive('payments', 'order-1', 'charge')"),
-            one(
-                "SELECT 'once-' || pg_catalog.encode(pg_catalog.sha256(\
-                 '\\x7061796d656e7473006f726465722d31006368617267650031'), 'hex')"
-            )
+            one("SELECT 'once-' || pg_catalog.encode(pg_catalog.sha256(\
+                 '\\x7061796d656e7473006f726465722d31006368617267650031'), 'hex')")
         );
     }
 

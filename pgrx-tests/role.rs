@@ -1,6 +1,11 @@
 //! In-database tests of the noun `role`: nothing is open that no kind opens.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "tests fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests fail by panicking"
+)]
 
 #[pgrx::pg_schema]
 mod tests {

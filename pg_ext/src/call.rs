@@ -41,7 +41,7 @@ impl Call {
 
     /// The bytes of a text, json or bytea argument.
     pub fn bytes(&self, i: usize) -> Option<&[u8]> {
-        self.datum(i).map(|d| varlena(d))
+        self.datum(i).map(varlena)
     }
 
     /// A json argument as it is to be stored, None for NULL.
@@ -157,6 +157,31 @@ pub fn varlena<'a>(datum: Datum) -> &'a [u8] {
     }
 }
 
+/// The elements of a text[] without NULLs.
+pub fn texts<'a>(array: Datum) -> Vec<&'a [u8]> {
+    let mut elements: *mut Datum = std::ptr::null_mut();
+    let mut count = 0;
+    // SAFETY: the datum is a text[]; the elements are allocated in the current memory context.
+    unsafe {
+        let array = pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast();
+        let (typlen, byval, align) = (-1, false, b'i' as std::ffi::c_char);
+        let nulls = std::ptr::null_mut();
+        pg_sys::deconstruct_array(
+            array,
+            pg_sys::TEXTOID,
+            typlen,
+            byval,
+            align,
+            &mut elements,
+            nulls,
+            &mut count,
+        );
+        (0..count as usize)
+            .map(|i| varlena(*elements.add(i)))
+            .collect()
+    }
+}
+
 /// Characters of a text in the database's encoding.
 pub fn characters(text: &[u8]) -> usize {
     // SAFETY: reads `len` bytes of a live buffer.
@@ -170,13 +195,15 @@ pub fn utf8(text: &[u8]) -> Cow<'_, [u8]> {
     // returns either the same pointer or a new NUL-terminated string.
     unsafe {
         let encoding = pg_sys::GetDatabaseEncoding();
-        let as_is = [pg_sys::pg_enc::PG_UTF8 as i32, pg_sys::pg_enc::PG_SQL_ASCII as i32];
+        let as_is = [
+            pg_sys::pg_enc::PG_UTF8 as i32,
+            pg_sys::pg_enc::PG_SQL_ASCII as i32,
+        ];
         if as_is.contains(&encoding) || text.is_ascii() {
             return Cow::Borrowed(text);
         }
         let utf8 = pg_sys::pg_enc::PG_UTF8 as i32;
-        let converted =
-            pg_sys::pg_server_to_any(text.as_ptr().cast(), text.len() as i32, utf8);
+        let converted = pg_sys::pg_server_to_any(text.as_ptr().cast(), text.len() as i32, utf8);
         Cow::Owned(std::ffi::CStr::from_ptr(converted).to_bytes().to_vec())
     }
 }

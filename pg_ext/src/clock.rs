@@ -6,6 +6,7 @@
 use crate::error::Result;
 use crate::settings;
 use pgrx::pg_sys::{self, Datum};
+use std::ffi::{CStr, CString};
 
 /// The longest interval accepted anywhere: a thousand years. Sums of two of them and a date cannot
 /// overflow a timestamptz.
@@ -70,4 +71,34 @@ pub fn interval_datum(us: i64) -> Datum {
         };
         Datum::from(i)
     }
+}
+
+/// An interval as PostgreSQL reads it, or None.
+pub fn parse_interval(text: &[u8]) -> Option<Datum> {
+    let text = CString::new(text).ok()?;
+    read(&text, pg_sys::interval_in)
+}
+
+/// A timestamptz as PostgreSQL reads it, in microseconds since 2000, or None.
+pub fn parse_timestamptz(text: &CStr) -> Option<i64> {
+    read(text, pg_sys::timestamptz_in).map(|d| d.value() as i64)
+}
+
+type InputFunction = unsafe fn(pg_sys::FunctionCallInfo) -> Datum;
+
+fn read(text: &CStr, input: InputFunction) -> Option<Datum> {
+    pgrx::PgTryBuilder::new(|| {
+        // SAFETY: an input function of the server takes a C string, an unused oid and a typmod; it only
+        // computes, so an error of it leaves nothing behind.
+        unsafe {
+            let args = [
+                Datum::from(text.as_ptr()),
+                Datum::from(0),
+                Datum::from(-1i32),
+            ];
+            pgrx::direct_function_call_as_datum(input, &args.map(Some))
+        }
+    })
+    .catch_others(|_| None)
+    .execute()
 }

@@ -84,7 +84,10 @@ impl Error {
     pub fn retry_transaction(what: impl AsRef<str>) -> Error {
         Error::new(
             Kind::RetryTransaction,
-            format!("could not serialize access to {} due to a concurrent change", what.as_ref()),
+            format!(
+                "could not serialize access to {} due to a concurrent change",
+                what.as_ref()
+            ),
         )
         .hint("Roll back and run the whole transaction again.")
     }

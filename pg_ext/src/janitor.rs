@@ -119,5 +119,10 @@ fn run((name, statement): Task, max: i32) -> Result<[Option<Datum>; 4]> {
     ];
     let result = spi::query(statement, &args)?;
     let column = |i: usize| result.first().and_then(|r| r.get(i).copied().flatten());
-    Ok([Some(row::text(name)), column(0), Some(Datum::from(0i64)), column(1)])
+    Ok([
+        Some(row::text(name)),
+        column(0),
+        Some(Datum::from(0i64)),
+        column(1),
+    ])
 }

@@ -15,6 +15,7 @@ mod role;
 
 // Shared mechanisms.
 mod call;
+mod caller;
 mod clock;
 mod error;
 mod exports;

@@ -16,10 +16,9 @@ unsafe extern "C-unwind" {
 
 /// Six bits a character, as the server's MAKE_SQLSTATE packs them.
 fn packed(sqlstate: &[u8; 5]) -> c_int {
-    sqlstate
-        .iter()
-        .enumerate()
-        .fold(0, |code, (i, c)| code | (((c - b'0') as c_int & 0x3f) << (6 * i)))
+    sqlstate.iter().enumerate().fold(0, |code, (i, c)| {
+        code | (((c - b'0') as c_int & 0x3f) << (6 * i))
+    })
 }
 
 /// Copies a text into server memory in the database's encoding, ended by NUL; a NUL inside ends it early.

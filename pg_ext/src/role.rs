@@ -2,10 +2,10 @@
 //! turns those rows into grants and remembers them.
 
 use crate::call::Call;
+use crate::call::{shown, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::row;
 use crate::spi::{self, Kept};
-use crate::call::{shown, varlena};
 use crate::table;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
@@ -49,9 +49,9 @@ pub fn revoke_role(call: &Call) -> Result<Datum> {
 }
 
 fn change(call: &Call, memory: &'static std::thread::LocalKey<Kept>) -> Result<Datum> {
-    let role = call.datum(0).ok_or_else(|| {
-        Error::bad_argument("role", "must not be null", "Name an existing role.")
-    })?;
+    let role = call
+        .datum(0)
+        .ok_or_else(|| Error::bad_argument("role", "must not be null", "Name an existing role."))?;
     let kind = call.text(1, "kind", 20)?;
     if !matches!(kind, b"use" | b"operate" | b"observe") {
         return Err(Error::bad_argument(

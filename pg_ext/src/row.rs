@@ -49,14 +49,7 @@ impl Shape {
                 let before = pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext);
                 let desc = pg_sys::CreateTemplateTupleDesc(self.columns.len() as i32);
                 for (i, (name, type_oid)) in self.columns.iter().enumerate() {
-                    pg_sys::TupleDescInitEntry(
-                        desc,
-                        i as i16 + 1,
-                        name.as_ptr(),
-                        *type_oid,
-                        -1,
-                        0,
-                    );
+                    pg_sys::TupleDescInitEntry(desc, i as i16 + 1, name.as_ptr(), *type_oid, -1, 0);
                 }
                 self.blessed.set(pg_sys::BlessTupleDesc(desc));
                 pg_sys::MemoryContextSwitchTo(before);
@@ -109,4 +102,20 @@ pub fn text(bytes: &[u8]) -> Datum {
             bytes.len() as i32,
         ))
     }
+}
+
+/// A uuid datum.
+pub fn uuid(bytes: &[u8; 16]) -> Datum {
+    // SAFETY: copies 16 bytes into new memory of that size.
+    unsafe {
+        let copy: *mut u8 = pg_sys::palloc(bytes.len()).cast();
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), copy, bytes.len());
+        Datum::from(copy)
+    }
+}
+
+/// A varlena that outlives the stored row it was read from.
+pub fn copied(value: Datum) -> Datum {
+    // SAFETY: a varlena of a pinned row is copied into the current memory context.
+    unsafe { Datum::from(pg_sys::pg_detoast_datum_copy(value.cast_mut_ptr())) }
 }

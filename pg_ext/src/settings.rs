@@ -1,9 +1,10 @@
 //! The `once.*` settings.
 
+use crate::clock;
 use crate::error::{Error, Result};
 use pgrx::pg_sys;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 
 static KEY_LEASE: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 static KEY_TTL: GucSetting<i32> = GucSetting::<i32>::new(86_400);
@@ -27,7 +28,9 @@ pub fn fake_now() -> Result<Option<i64>> {
     if text.is_empty() {
         return Ok(None);
     }
-    match parse_timestamptz(&text) {
+    // Far enough from either end of time that no sum of ours overflows (until the year 148,000).
+    let sane = |us: &i64| us.unsigned_abs() < u64::MAX / 4;
+    match clock::parse_timestamptz(&text).filter(sane) {
         Some(us) => Ok(Some(us)),
         None => Err(Error::bad_argument(
             "once.fake_now",
@@ -35,26 +38,6 @@ pub fn fake_now() -> Result<Option<i64>> {
             "SET LOCAL once.fake_now = '2030-01-01 00:00:00+00', or RESET once.fake_now.",
         )),
     }
-}
-
-fn parse_timestamptz(text: &CStr) -> Option<i64> {
-    let parsed = pgrx::PgTryBuilder::new(|| {
-        // SAFETY: timestamptz_in takes a C string, an unused oid and a typmod, and returns an i64.
-        unsafe {
-            pgrx::direct_function_call::<i64>(
-                pg_sys::timestamptz_in,
-                &[
-                    Some(pg_sys::Datum::from(text.as_ptr())),
-                    Some(pg_sys::Datum::from(0)),
-                    Some(pg_sys::Datum::from(-1i32)),
-                ],
-            )
-        }
-    })
-    .catch_others(|_| None)
-    .execute();
-    // Far enough from either end of time that no sum of ours overflows (until the year 148,000).
-    parsed.filter(|us| us.unsigned_abs() < u64::MAX / 4)
 }
 
 /// Registers every setting; called when the library is loaded.

@@ -56,29 +56,39 @@ pub fn run(sql: &[u8]) -> Result<()> {
 fn prepare(sql: &CStr, types: &[pg_sys::Oid]) -> Result<pg_sys::SPIPlanPtr> {
     let mut types = types.to_vec();
     // SAFETY: connected to SPI by as_owner; the types are copied.
-    let plan =
-        unsafe { pg_sys::SPI_prepare(sql.as_ptr(), types.len() as i32, types.as_mut_ptr()) };
+    let plan = unsafe { pg_sys::SPI_prepare(sql.as_ptr(), types.len() as i32, types.as_mut_ptr()) };
     match plan.is_null() {
-        true => Err(Error::new(Kind::Internal, "a statement of pg_once could not be prepared")),
+        true => Err(Error::new(
+            Kind::Internal,
+            "a statement of pg_once could not be prepared",
+        )),
         false => Ok(plan),
     }
 }
 
 fn execute(plan: pg_sys::SPIPlanPtr, args: &[Option<Datum>]) -> Result<Vec<Row>> {
     let mut values: Vec<Datum> = args.iter().map(|v| v.unwrap_or(Datum::from(0))).collect();
-    let mut nulls: Vec<std::ffi::c_char> =
-        args.iter().map(|v| if v.is_none() { b'n' } else { b' ' } as _).collect();
+    let mut nulls: Vec<std::ffi::c_char> = args
+        .iter()
+        .map(|v| if v.is_none() { b'n' } else { b' ' } as _)
+        .collect();
     let (values, nulls) = (values.as_mut_ptr(), nulls.as_mut_ptr());
     let result = pgrx::PgTryBuilder::new(|| {
         // SAFETY: connected to SPI by as_owner; as many values as the plan has parameters.
         Some(unsafe { pg_sys::SPI_execute_plan(plan, values, nulls, false, 0) })
     })
     // Raised anew with a hint and without the text of an internal statement.
-    .catch_when(pgrx::PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE, |_| None)
+    .catch_when(
+        pgrx::PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+        |_| None,
+    )
     .execute();
     match result {
         Some(result) if result >= 0 => Ok(rows()),
-        Some(result) => Err(Error::new(Kind::Internal, format!("SPI_execute_plan: {result}"))),
+        Some(result) => Err(Error::new(
+            Kind::Internal,
+            format!("SPI_execute_plan: {result}"),
+        )),
         None => Err(Error::retry_transaction("a row of pg_once")),
     }
 }
@@ -95,7 +105,11 @@ fn rows() -> Vec<Row> {
         let desc = (*table).tupdesc;
         let columns = (*desc).natts;
         (0..(*table).numvals as usize)
-            .map(|r| (1..=columns).map(|c| value(*(*table).vals.add(r), desc, c)).collect())
+            .map(|r| {
+                (1..=columns)
+                    .map(|c| value(*(*table).vals.add(r), desc, c))
+                    .collect()
+            })
             .collect()
     }
 }

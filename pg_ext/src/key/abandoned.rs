@@ -149,7 +149,14 @@ impl Take<'_> {
                 let Some(_lock) = self.try_lock(row) else {
                     return Ok(Visit::Busy);
                 };
-                return match take_over(table, row, snapshot, &self.options, self.lease, self.holder)? {
+                return match take_over(
+                    table,
+                    row,
+                    snapshot,
+                    &self.options,
+                    self.lease,
+                    self.holder,
+                )? {
                     Outcome::Done => Ok(Visit::Taken),
                     _ => Ok(Visit::Busy),
                 };
@@ -177,7 +184,13 @@ impl Take<'_> {
         Ok(decide::unfinished(row, self.now, &options) == Decision::Parked)
     }
 
-    fn move_forward(&self, table: &Table, row: &mut Record, snapshot: &Snapshot, to: i64) -> Result<Visit> {
+    fn move_forward(
+        &self,
+        table: &Table,
+        row: &mut Record,
+        snapshot: &Snapshot,
+        to: i64,
+    ) -> Result<Visit> {
         let Some(tid) = row.tid() else {
             return Ok(Visit::Busy);
         };
@@ -229,7 +242,10 @@ impl Bookmark {
         let table = Table::to_read(BOOKMARKS)?;
         let key = &mut [ScanKey::text(1, row::text(scope))];
         let Some(slot) = table.find(BY_SCOPE, key, snapshot)? else {
-            return Ok(Bookmark { upto: EVER, stored: None });
+            return Ok(Bookmark {
+                upto: EVER,
+                stored: None,
+            });
         };
         let int = |column| slot.column(column).map_or(EVER, |d| d.value() as i64);
         // A clock that a test has moved, or that went back, makes the bookmark worthless.

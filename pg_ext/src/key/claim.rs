@@ -49,7 +49,11 @@ pub fn key_claim(call: &Call) -> Result<Datum> {
 /// `once.key_claim_hashed`.
 pub fn key_claim_hashed(call: &Call) -> Result<Datum> {
     let problem = |what: &str| {
-        Error::bad_argument("fingerprint", what, "Give the 32 bytes of a SHA-256: sha256(body).")
+        Error::bad_argument(
+            "fingerprint",
+            what,
+            "Give the 32 bytes of a SHA-256: sha256(body).",
+        )
     };
     let bytes = call.bytes(2).ok_or_else(|| problem("must not be null"))?;
     let hash: &[u8; 32] = bytes
@@ -115,7 +119,14 @@ impl Claim<'_> {
         };
         let taken = match decision {
             Decision::Fresh => self.renew(&table, &mut row, &snapshot)?,
-            _ => take_over(&table, &mut row, &snapshot, &self.options, self.lease, self.holder)?,
+            _ => take_over(
+                &table,
+                &mut row,
+                &snapshot,
+                &self.options,
+                self.lease,
+                self.holder,
+            )?,
         };
         drop(lock);
         match taken {
@@ -244,8 +255,7 @@ pub fn take_over(
 /// of `abandoned.rs` relies on.
 pub fn now_in_transaction() -> Result<i64> {
     table::ensure_writable(TABLE)?;
-    // SAFETY: assigns this transaction's id where it has none; writing is allowed here.
-    unsafe { pg_sys::GetCurrentTransactionId() };
+    table::assign_xid();
     clock::now_us()
 }
 
@@ -256,11 +266,7 @@ pub fn next_token(previous: i64) -> i64 {
 
 /// How errors name a key.
 pub fn named(scope: &[u8], key: &[u8]) -> String {
-    format!(
-        "key \"{}\" of scope \"{}\"",
-        shown(key),
-        shown(scope)
-    )
+    format!("key \"{}\" of scope \"{}\"", shown(key), shown(scope))
 }
 
 /// The id is a hash: fail closed should two keys ever share one.

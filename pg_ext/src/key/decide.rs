@@ -20,7 +20,9 @@ pub enum Decision {
     /// The caller is the holder.
     Held,
     Replayed,
-    InProgress { retry_after_us: i64 },
+    InProgress {
+        retry_after_us: i64,
+    },
     Mismatched,
     Gone,
     Parked,
@@ -43,7 +45,9 @@ pub fn decide(
     Ok(match row.status() {
         _ if row.status().finished() && now >= row.expires_at() => Decision::Gone,
         Status::Completed | Status::Aborted => Decision::Replayed,
-        Status::Running if now < row.i64(Col::LeaseUntil) && is_holder(row, holder) => Decision::Held,
+        Status::Running if now < row.i64(Col::LeaseUntil) && is_holder(row, holder) => {
+            Decision::Held
+        }
         _ => unfinished(row, now, options),
     })
 }

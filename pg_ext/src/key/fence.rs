@@ -36,7 +36,11 @@ impl<'a> Named<'a> {
         let scope = call.text(0, "scope", SCOPE_MAX)?;
         let key = call.text(1, "key", KEY_MAX)?;
         let options = Options::of(scope)?;
-        Ok(Named { scope, key, options })
+        Ok(Named {
+            scope,
+            key,
+            options,
+        })
     }
 
     pub fn id(&self) -> KeyId {
@@ -110,7 +114,9 @@ impl<'a> Fenced<'a> {
     ) -> Result<T> {
         self.named.change(|row, now| {
             let Some(row) = row else {
-                return Err(self.named.lost("There is no such key: never claimed, forgotten or reaped."));
+                return Err(self
+                    .named
+                    .lost("There is no such key: never claimed, forgotten or reaped."));
             };
             if row.i64(Col::Token) == self.token
                 && row.status() != Status::Running
@@ -129,16 +135,20 @@ impl<'a> Fenced<'a> {
             Status::Running if ours => Ok(()),
             status if ours && status.finished() => Err(Error::new(
                 Kind::AlreadyFinished,
-                format!("{} is already finished", named(self.named.scope, self.named.key)),
+                format!(
+                    "{} is already finished",
+                    named(self.named.scope, self.named.key)
+                ),
             )
             .hint("Read the stored answer: claim the key again with the same request.")),
-            Status::Running => Err(self.named.lost(format!(
-                "Attempt {} holds it now.",
-                row.i32(Col::Attempt)
-            ))),
+            Status::Running => Err(self
+                .named
+                .lost(format!("Attempt {} holds it now.", row.i32(Col::Attempt)))),
             Status::Released => Err(self.named.lost("It was released or resolved for a retry.")),
             Status::Parked => Err(self.named.lost("It was parked.")),
-            _ => Err(self.named.lost("Another attempt or a verdict has finished the key.")),
+            _ => Err(self
+                .named
+                .lost("Another attempt or a verdict has finished the key.")),
         }
     }
 }

@@ -54,8 +54,12 @@ impl Request<'_> {
 
 fn of_jsonb(payload: &[u8]) -> Result<[u8; 33]> {
     let mut hash = Sha256::new();
-    jsonb::canonical(payload, &mut |bytes| hash.update(bytes))
-        .map_err(|_| Error::new(Kind::Internal, "argument \"request\" is not a jsonb of this server"))?;
+    jsonb::canonical(payload, &mut |bytes| hash.update(bytes)).map_err(|_| {
+        Error::new(
+            Kind::Internal,
+            "argument \"request\" is not a jsonb of this server",
+        )
+    })?;
     Ok(with_scheme(CANONICAL_JSONB, hash.finalize().as_slice()))
 }
 

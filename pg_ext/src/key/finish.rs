@@ -37,9 +37,8 @@ impl Answer {
 
     /// The row holds exactly this answer.
     pub fn is_stored(&self, row: &Record, status: Status) -> bool {
-        let same = |stored: Option<&[u8]>, given: Option<Datum>| {
-            stored == given.map(crate::call::varlena)
-        };
+        let same =
+            |stored: Option<&[u8]>, given: Option<Datum>| stored == given.map(crate::call::varlena);
         row.status() == status
             && row.i32(Col::ResponseCode) == self.code
             && same(row.bytes(Col::ResponseBody), self.body)

@@ -17,7 +17,11 @@ pub fn key_advance(call: &Call) -> Result<Datum> {
     let lease = call.interval(5, "lease")?;
     let mark = call_mark(
         "advance",
-        &[Some(point), call.bytes(4), lease.map(i64::to_be_bytes).as_ref().map(|b| b.as_slice())],
+        &[
+            Some(point),
+            call.bytes(4),
+            lease.map(i64::to_be_bytes).as_ref().map(|b| b.as_slice()),
+        ],
     );
     let left = fenced.change(
         |_| None,
@@ -31,7 +35,10 @@ pub fn key_advance(call: &Call) -> Result<Datum> {
                 row.put(Col::State, Some(state));
             }
             row.put_i64(Col::LastCall, mark);
-            Ok((Change::Write, renew(row, &fenced.named.options, lease, now)?))
+            Ok((
+                Change::Write,
+                renew(row, &fenced.named.options, lease, now)?,
+            ))
         },
     )?;
     Ok(clock::interval_datum(left.max(0)))
@@ -43,7 +50,12 @@ pub fn key_extend(call: &Call) -> Result<Datum> {
     let lease = call.interval(3, "lease")?;
     let left = fenced.change(
         |_| None,
-        |row, now| Ok((Change::Write, renew(row, &fenced.named.options, lease, now)?)),
+        |row, now| {
+            Ok((
+                Change::Write,
+                renew(row, &fenced.named.options, lease, now)?,
+            ))
+        },
     )?;
     Ok(clock::interval_datum(left.max(0)))
 }
@@ -51,7 +63,9 @@ pub fn key_extend(call: &Call) -> Result<Datum> {
 /// Counts the lease from now, never past the claim's time plus max_lease_life. A lease that the caller
 /// did not name never gets shorter by it. Returns what is left.
 fn renew(row: &mut Record, options: &Options, lease: Option<i64>, now: i64) -> Result<i64> {
-    let last = row.i64(Col::ClaimedAt).saturating_add(options.max_lease_life_us);
+    let last = row
+        .i64(Col::ClaimedAt)
+        .saturating_add(options.max_lease_life_us);
     let until = match lease {
         Some(us) => now + us,
         None => (now + options.lease_us).max(row.i64(Col::LeaseUntil)),

@@ -31,7 +31,10 @@ impl KeyId {
 
     /// 64 bits for the try-lock.
     pub fn lock_hash(&self) -> u64 {
-        self.0.iter().take(8).fold(0, |hash, byte| hash << 8 | u64::from(*byte))
+        self.0
+            .iter()
+            .take(8)
+            .fold(0, |hash, byte| hash << 8 | u64::from(*byte))
     }
 }
 
@@ -72,6 +75,9 @@ pub fn call_mark(function: &str, parts: &[Option<&[u8]>]) -> i64 {
         }
     }
     let digest = hash.finalize();
-    let mark = digest.iter().take(8).fold(0i64, |mark, byte| mark << 8 | i64::from(*byte));
+    let mark = digest
+        .iter()
+        .take(8)
+        .fold(0i64, |mark, byte| mark << 8 | i64::from(*byte));
     if mark == 0 { 1 } else { mark }
 }

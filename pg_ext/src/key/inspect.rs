@@ -63,7 +63,11 @@ fn values(key: &Named, row: &Record, now: i64) -> Result<[Option<Datum>; 15]> {
 
 fn status(key: &Named, row: &Record, now: i64) -> &'static [u8] {
     if row.status().finished() {
-        return if now >= row.expires_at() { b"gone" } else { b"finished" };
+        return if now >= row.expires_at() {
+            b"gone"
+        } else {
+            b"finished"
+        };
     }
     match (decide::unfinished(row, now, &key.options), row.status()) {
         (Decision::Parked, _) => b"parked",

@@ -124,7 +124,11 @@ fn extent(bytes: &[u8], i: usize) -> Result<(usize, usize), Malformed> {
     }
     let entry = word(bytes, 4 + 4 * i)?;
     let value = (entry & ENTRY_LENGTH) as usize;
-    let end = if entry & ENTRY_IS_OFFSET != 0 { value } else { start + value };
+    let end = if entry & ENTRY_IS_OFFSET != 0 {
+        value
+    } else {
+        start + value
+    };
     Ok((start, end))
 }
 
@@ -140,7 +144,11 @@ fn number(varlena: &[u8], out: &mut impl FnMut(&[u8])) -> Walk {
         NUMERIC_SPECIAL => return Err(Malformed),
         NUMERIC_SHORT => {
             let magnitude = (header & 0x003f) as i32;
-            let weight = if header & 0x0040 != 0 { magnitude - 64 } else { magnitude };
+            let weight = if header & 0x0040 != 0 {
+                magnitude - 64
+            } else {
+                magnitude
+            };
             (header & 0x2000 != 0, weight, &numeric[2..])
         }
         sign => {
@@ -175,7 +183,11 @@ fn payload(varlena: &[u8]) -> Result<&[u8], Malformed> {
         return varlena.get(1..(first >> 1) as usize).ok_or(Malformed);
     }
     let header = word(varlena, 0)?;
-    let length = if cfg!(target_endian = "little") { header >> 2 } else { header & 0x3fff_ffff };
+    let length = if cfg!(target_endian = "little") {
+        header >> 2
+    } else {
+        header & 0x3fff_ffff
+    };
     varlena.get(4..length as usize).ok_or(Malformed)
 }
 

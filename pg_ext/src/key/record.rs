@@ -82,7 +82,10 @@ impl Status {
     }
 
     pub fn finished(self) -> bool {
-        matches!(self, Status::Completed | Status::Aborted | Status::Tombstone)
+        matches!(
+            self,
+            Status::Completed | Status::Aborted | Status::Tombstone
+        )
     }
 }
 
@@ -135,7 +138,12 @@ impl Record {
     }
 
     /// Writes this row over the one at `tid`.
-    pub fn update_at(&self, table: &Table, tid: pg_sys::ItemPointerData, wait: Wait) -> Result<Outcome> {
+    pub fn update_at(
+        &self,
+        table: &Table,
+        tid: pg_sys::ItemPointerData,
+        wait: Wait,
+    ) -> Result<Outcome> {
         table.update(tid, &self.values, wait)
     }
 
@@ -185,16 +193,12 @@ impl Record {
 
     /// When the answer stops being replayed; only of a finished key.
     pub fn expires_at(&self) -> i64 {
-        self.i64(Col::FinishedAt).saturating_add(self.i64(Col::TtlUs))
+        self.i64(Col::FinishedAt)
+            .saturating_add(self.i64(Col::TtlUs))
     }
 }
 
-/// A uuid datum.
+/// The id as a datum.
 pub fn id_datum(id: &KeyId) -> Datum {
-    // SAFETY: copies 16 bytes into new memory of that size.
-    unsafe {
-        let copy: *mut u8 = pg_sys::palloc(16).cast();
-        std::ptr::copy_nonoverlapping(id.bytes().as_ptr(), copy, 16);
-        Datum::from(copy)
-    }
+    row::uuid(id.bytes())
 }

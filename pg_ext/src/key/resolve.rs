@@ -66,7 +66,8 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
         if row.raw(Col::ResolvedAttempt).is_some() && row.i32(Col::ResolvedAttempt) == attempt {
             return repeated(&key, row, &verdict, now).map(|()| (Change::Nothing, ()));
         }
-        if row.status().finished() || decide::unfinished(row, now, &key.options) != Decision::Parked {
+        if row.status().finished() || decide::unfinished(row, now, &key.options) != Decision::Parked
+        {
             return Err(Error::new(
                 Kind::InUse,
                 format!("{} is not parked", named(key.scope, key.key)),
@@ -108,11 +109,17 @@ fn repeated(key: &Named, row: &Record, verdict: &Verdict, now: i64) -> Result<()
     }
     match verdict {
         Verdict::Finish(status, answer)
-            if now < row.expires_at() && !answer.is_stored(row, *status) => Err(Error::new(
-            Kind::AlreadyFinished,
-            format!("{} is already finished with another answer", named(key.scope, key.key)),
-        )
-        .hint("Read the stored answer with key_get.")),
+            if now < row.expires_at() && !answer.is_stored(row, *status) =>
+        {
+            Err(Error::new(
+                Kind::AlreadyFinished,
+                format!(
+                    "{} is already finished with another answer",
+                    named(key.scope, key.key)
+                ),
+            )
+            .hint("Read the stored answer with key_get."))
+        }
         _ => Ok(()),
     }
 }

@@ -5,7 +5,8 @@
 
 use super::identity::KeyId;
 use super::record;
-use crate::call::{Call, SCOPE_MAX, characters, shown, varlena};
+use crate::call::{Call, SCOPE_MAX, characters, shown, texts, varlena};
+use crate::caller;
 use crate::clock::{self, DAY_US};
 use crate::error::{Error, Kind, Result};
 use crate::row;
@@ -88,30 +89,7 @@ impl Options {
 
     /// The declared recovery points in order, where the scope has some.
     pub fn recovery_points(&self) -> Option<Vec<&[u8]>> {
-        self.recovery_points.map(texts_of)
-    }
-}
-
-/// The elements of a text[] without NULLs.
-fn texts_of<'a>(array: Datum) -> Vec<&'a [u8]> {
-    let mut elements: *mut Datum = std::ptr::null_mut();
-    let mut count = 0;
-    // SAFETY: the datum is a text[]; the elements are allocated in the current memory context.
-    unsafe {
-        let array = pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast();
-        let (typlen, byval, align) = (-1, false, b'i' as std::ffi::c_char);
-        let nulls = std::ptr::null_mut();
-        pg_sys::deconstruct_array(
-            array,
-            pg_sys::TEXTOID,
-            typlen,
-            byval,
-            align,
-            &mut elements,
-            nulls,
-            &mut count,
-        );
-        (0..count as usize).map(|i| varlena(*elements.add(i))).collect()
+        self.recovery_points.map(texts)
     }
 }
 
@@ -119,27 +97,14 @@ fn texts_of<'a>(array: Datum) -> Vec<&'a [u8]> {
 /// belong to a role of the name that was stored with it: the number of a role that was dropped before the
 /// dump may be anybody's there.
 fn is_known_here(owner: Datum, name: Option<Datum>, cluster: Option<Datum>) -> bool {
-    // SAFETY: reads the control file's copy in memory; looks the role up; both names end with NUL.
-    unsafe {
-        let here = pg_sys::GetSystemIdentifier() as i64;
-        if cluster.is_some_and(|d| d.value() as i64 == here) {
-            return true;
-        }
-        let present = pg_sys::GetUserNameFromId(pg_sys::Oid::from(owner.value() as u32), true);
-        name.is_some_and(|stored| {
-            !present.is_null()
-                && std::ffi::CStr::from_ptr(present)
-                    == std::ffi::CStr::from_ptr(stored.cast_mut_ptr::<std::ffi::c_char>())
-        })
-    }
+    cluster.is_some_and(|d| d.value() as i64 == caller::cluster())
+        || name.is_some_and(|name| caller::is_named(owner, name))
 }
 
 fn ensure_superuser(scope: &[u8]) -> Result<()> {
-    // SAFETY: reads the system caches.
-    match unsafe { pg_sys::superuser() } {
-        true => Ok(()),
-        false => Err(not_yours(scope)),
-    }
+    caller::is_superuser()
+        .then_some(())
+        .ok_or_else(|| not_yours(scope))
 }
 
 fn not_yours(scope: &[u8]) -> Error {
@@ -151,13 +116,9 @@ fn not_yours(scope: &[u8]) -> Error {
 }
 
 fn ensure_member(scope: &[u8], owner: Datum) -> Result<()> {
-    let owner = pg_sys::Oid::from(owner.value() as u32);
-    // SAFETY: both read the system caches; an owner that is gone has no members but superusers.
-    let member = unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), owner) };
-    match member {
-        true => Ok(()),
-        false => Err(not_yours(scope)),
-    }
+    caller::has_rights_of(owner)
+        .then_some(())
+        .ok_or_else(|| not_yours(scope))
 }
 
 const EACH_OPTION: &std::ffi::CStr = c"
@@ -260,7 +221,11 @@ struct Given {
 pub fn scope_set(call: &Call) -> Result<Datum> {
     let scope = call.text(0, "scope", SCOPE_MAX)?;
     let options = call.datum(1).ok_or_else(|| {
-        Error::bad_argument("options", "must not be null", "Give a JSON object of options.")
+        Error::bad_argument(
+            "options",
+            "must not be null",
+            "Give a JSON object of options.",
+        )
     })?;
     Options::of(scope)?;
     let mut given = Given::default();
@@ -287,8 +252,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
             us(given.ttl_us),
             us(given.gone_for_us),
             us(given.max_lease_life_us),
-            // SAFETY: reads the control file's copy in memory.
-            Some(Datum::from(unsafe { pg_sys::GetSystemIdentifier() } as i64)),
+            Some(Datum::from(caller::cluster())),
         ],
     )?;
     let now = Datum::from(clock::now_us()?);
@@ -326,7 +290,14 @@ fn all_options(scope: &[u8]) -> Result<Datum> {
 
 /// Checks one option (name, JSON type, value as text) and notes what SQL does not read by itself.
 fn read_option(option: &[Option<Datum>], given: &mut Given) -> Result<()> {
-    let text = |i: usize| option.get(i).copied().flatten().map(varlena).unwrap_or_default();
+    let text = |i: usize| {
+        option
+            .get(i)
+            .copied()
+            .flatten()
+            .map(varlena)
+            .unwrap_or_default()
+    };
     let (name, json_type, value) = (text(0), text(1), text(2));
     let null = json_type == b"null";
     let duration = |least: i64| match null {
@@ -358,7 +329,11 @@ fn read_option(option: &[Option<Datum>], given: &mut Given) -> Result<()> {
         b"recovery_points" if json_type == b"array" => check_points(value)?,
         b"recovery_points" => return Err(bad(name, "must be an array of texts")),
         b"" => {
-            return Err(Error::bad_argument("options", "must be a JSON object of options", OPTIONS_HINT));
+            return Err(Error::bad_argument(
+                "options",
+                "must be a JSON object of options",
+                OPTIONS_HINT,
+            ));
         }
         other => {
             return Err(Error::bad_argument(
@@ -376,7 +351,11 @@ const OPTIONS_HINT: &str = "Options: lease, ttl, gone_for, max_lease_life, on_ex
 
 fn bad(option: &[u8], problem: &str) -> Error {
     let option = shown(option);
-    Error::bad_argument("options", format!("has a bad value: option \"{option}\" {problem}"), OPTIONS_HINT)
+    Error::bad_argument(
+        "options",
+        format!("has a bad value: option \"{option}\" {problem}"),
+        OPTIONS_HINT,
+    )
 }
 
 fn is_count(value: &[u8]) -> bool {
@@ -388,36 +367,27 @@ fn read_duration(option: &[u8], json_type: &[u8], value: &[u8], least: i64) -> R
     if json_type == b"number" && value == b"0" && least == 0 {
         return Ok(0);
     }
-    let parsed = Some(value).filter(|_| json_type == b"string").and_then(parse_interval);
-    let parsed = parsed
-        .ok_or_else(|| bad(option, "must be an interval as text, such as \"30 seconds\""))?;
+    let parsed = Some(value)
+        .filter(|_| json_type == b"string")
+        .and_then(clock::parse_interval);
+    let parsed = parsed.ok_or_else(|| {
+        bad(
+            option,
+            "must be an interval as text, such as \"30 seconds\"",
+        )
+    })?;
     match clock::interval_us(parsed) {
         Err(problem) => Err(bad(option, problem)),
         Ok(us) if us < least => Err(bad(
             option,
-            if least > 0 { "must be positive" } else { "must not be negative" },
+            if least > 0 {
+                "must be positive"
+            } else {
+                "must not be negative"
+            },
         )),
         Ok(us) => Ok(us),
     }
-}
-
-fn parse_interval(value: &[u8]) -> Option<Datum> {
-    let text = std::ffi::CString::new(value).ok()?;
-    pgrx::PgTryBuilder::new(|| {
-        // SAFETY: interval_in takes a C string, an unused oid and a typmod, and returns a pointer.
-        unsafe {
-            pgrx::direct_function_call_as_datum(
-                pg_sys::interval_in,
-                &[
-                    Some(Datum::from(text.as_ptr())),
-                    Some(Datum::from(0)),
-                    Some(Datum::from(-1i32)),
-                ],
-            )
-        }
-    })
-    .catch_others(|_| None)
-    .execute()
 }
 
 fn check_points(array: &[u8]) -> Result<()> {
@@ -425,10 +395,20 @@ fn check_points(array: &[u8]) -> Result<()> {
     let points = spi::query(&EACH_ELEMENT, &[Some(row::text(array))])?;
     let mut seen: Vec<&[u8]> = Vec::new();
     for point in &points {
-        let text = |i: usize| point.get(i).copied().flatten().map(varlena).unwrap_or_default();
+        let text = |i: usize| {
+            point
+                .get(i)
+                .copied()
+                .flatten()
+                .map(varlena)
+                .unwrap_or_default()
+        };
         let (json_type, value) = (text(0), text(1));
         if json_type != b"string" || value.is_empty() || characters(value) > record::POINT_MAX {
-            return Err(bad(name, "must be an array of texts of 1 to 100 characters"));
+            return Err(bad(
+                name,
+                "must be an array of texts of 1 to 100 characters",
+            ));
         }
         if seen.contains(&value) {
             return Err(bad(name, "names a point twice"));
@@ -449,5 +429,7 @@ fn owner_role(name: &[u8]) -> Result<Datum> {
     let mut padded = [0u8; pg_sys::NAMEDATALEN as usize];
     padded[..name.len()].copy_from_slice(name);
     let rows = spi::query(&ROLE_OID, &[Some(Datum::from(padded.as_ptr()))])?;
-    rows.first().and_then(|r| r.first().copied().flatten()).ok_or_else(missing)
+    rows.first()
+        .and_then(|r| r.first().copied().flatten())
+        .ok_or_else(missing)
 }

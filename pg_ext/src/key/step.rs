@@ -76,7 +76,10 @@ impl Step {
 
     fn find(id: KeyId, step: &[u8], snapshot: &Snapshot) -> Result<Option<Step>> {
         let table = Table::to_read(TABLE)?;
-        let keys = &mut [ScanKey::uuid(1, id_datum(&id)), ScanKey::text(2, row::text(step))];
+        let keys = &mut [
+            ScanKey::uuid(1, id_datum(&id)),
+            ScanKey::text(2, row::text(step)),
+        ];
         Ok(table.find(BY_STEP, keys, snapshot)?.map(Step::load))
     }
 
@@ -144,7 +147,9 @@ impl<'a> Write<'a> {
         match store && at.0.store(self.id(), self.step)? != Outcome::Done {
             false => Ok(answer),
             true if table::above_read_committed() => Err(self.raced()),
-            true => Err(self.raced().detail("The step was written while its key was locked.")),
+            true => Err(self
+                .raced()
+                .detail("The step was written while its key was locked.")),
         }
     }
 
@@ -188,7 +193,7 @@ fn begin_values(write: &Write, step: &Step, token: i64) -> [Option<Datum>; 5] {
     let attempted = if done { 0 } else { step.begun_before(token) };
     [
         Some(Datum::from(done)),
-        step.result.map(copied),
+        step.result.map(row::copied),
         Some(Datum::from(attempted)),
         step.first_at.filter(|_| attempted > 0).map(Datum::from),
         Some(write.derived_key(step.version)),
@@ -211,7 +216,10 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
         }
         let same = step.result.map(varlena) == given.map(varlena);
         let repeated = step.done_token == Some(token) && same;
-        Ok((false, [Some(Datum::from(repeated)), step.result.map(copied)]))
+        Ok((
+            false,
+            [Some(Datum::from(repeated)), step.result.map(row::copied)],
+        ))
     })?;
     Ok(DONE.with(|shape| shape.row(&values)))
 }
@@ -221,7 +229,11 @@ pub fn key_rotate(call: &Call) -> Result<Datum> {
     let write = Write::of(call)?;
     let from = call.i32(4, "from_version")?;
     let problem = |what: String| {
-        Error::bad_argument("from_version", what, "Versions begin at 1; give the one that was refused.")
+        Error::bad_argument(
+            "from_version",
+            what,
+            "Versions begin at 1; give the one that was refused.",
+        )
     };
     let version = write.change(|step, _| {
         if step.done_at.is_some() {
@@ -235,7 +247,10 @@ pub fn key_rotate(call: &Call) -> Result<Datum> {
             return Ok((false, step.version));
         }
         if from != step.version || from == i32::MAX {
-            return Err(problem(format!("is {from}, but the present version is {}", step.version)));
+            return Err(problem(format!(
+                "is {from}, but the present version is {}",
+                step.version
+            )));
         }
         step.version += 1;
         step.begun = 0;
@@ -258,7 +273,9 @@ pub fn key_derive(call: &Call) -> Result<Datum> {
         None => 1,
         Some(_) => Step::find(key.id(), step, &snapshot)?.map_or(1, |s| s.version),
     };
-    Ok(row::text(derived_key(key.scope, key.key, step, version).as_bytes()))
+    Ok(row::text(
+        derived_key(key.scope, key.key, step, version).as_bytes(),
+    ))
 }
 
 /// Deletes every step of a key whose row the caller has locked: what is committed now, because a step
@@ -271,10 +288,4 @@ pub fn forget_all(id: KeyId) -> Result<()> {
         table.delete(slot.tid(), snapshot);
     }
     Ok(())
-}
-
-/// A value of a row that the answer outlives.
-fn copied(value: Datum) -> Datum {
-    // SAFETY: a varlena of a pinned row is copied into the current memory context.
-    unsafe { Datum::from(pg_sys::pg_detoast_datum_copy(value.cast_mut_ptr())) }
 }

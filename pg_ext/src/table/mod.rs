@@ -13,7 +13,7 @@ mod snapshot;
 mod write;
 
 pub use names::key_table_owner;
-pub use snapshot::{Snapshot, above_read_committed, ended_before, next_xid};
+pub use snapshot::{Snapshot, above_read_committed, assign_xid, ended_before, next_xid};
 pub use write::{Outcome, Wait, ensure_writable};
 
 use crate::error::Result;
@@ -48,7 +48,12 @@ impl Table {
     }
 
     /// The first row that an index finds under this snapshot.
-    pub fn find(&self, index: Name, keys: &mut [ScanKey], snapshot: &Snapshot) -> Result<Option<Slot>> {
+    pub fn find(
+        &self,
+        index: Name,
+        keys: &mut [ScanKey],
+        snapshot: &Snapshot,
+    ) -> Result<Option<Slot>> {
         let mut scan = self.scan(index, keys, snapshot)?;
         let found = scan.advance().is_some();
         Ok(scan.into_slot().filter(|_| found))
@@ -172,10 +177,7 @@ impl Slot {
         // SAFETY: the slot holds a row of its table; attributes count from 1 to natts.
         unsafe {
             if ((*self.raw).tts_nvalid as usize) < attribute {
-                pg_sys::slot_getsomeattrs_int(
-                    self.raw,
-                    (*(*self.raw).tts_tupleDescriptor).natts,
-                );
+                pg_sys::slot_getsomeattrs_int(self.raw, (*(*self.raw).tts_tupleDescriptor).natts);
             }
             let i = attribute - 1;
             (!*(*self.raw).tts_isnull.add(i)).then(|| *(*self.raw).tts_values.add(i))
@@ -221,12 +223,22 @@ impl ScanKey {
 
     /// Index column = uuid.
     pub fn uuid(attribute: i16, value: Datum) -> ScanKey {
-        ScanKey::new(attribute, pg_sys::BTEqualStrategyNumber, pg_sys::F_UUID_EQ, value)
+        ScanKey::new(
+            attribute,
+            pg_sys::BTEqualStrategyNumber,
+            pg_sys::F_UUID_EQ,
+            value,
+        )
     }
 
     /// Index column = text.
     pub fn text(attribute: i16, value: Datum) -> ScanKey {
-        ScanKey::new(attribute, pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, value)
+        ScanKey::new(
+            attribute,
+            pg_sys::BTEqualStrategyNumber,
+            pg_sys::F_TEXTEQ,
+            value,
+        )
     }
 
     /// Index column > timestamptz.

@@ -19,6 +19,12 @@ pub fn next_xid() -> i64 {
     unsafe { pg_sys::ReadNextFullTransactionId().value as i64 }
 }
 
+/// Gives this transaction its id where it has none; the caller has made sure that it may write.
+pub fn assign_xid() {
+    // SAFETY: takes no argument; raises where no id can be given.
+    unsafe { pg_sys::GetCurrentTransactionId() };
+}
+
 /// A registered snapshot, or the dirty one.
 pub enum Snapshot {
     Mvcc(pg_sys::Snapshot),

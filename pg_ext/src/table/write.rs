@@ -43,7 +43,12 @@ impl Table {
     }
 
     /// Replaces the row at `tid`.
-    pub fn update(&self, tid: pg_sys::ItemPointerData, row: &[Option<Datum>], wait: Wait) -> Result<Outcome> {
+    pub fn update(
+        &self,
+        tid: pg_sys::ItemPointerData,
+        row: &[Option<Datum>],
+        wait: Wait,
+    ) -> Result<Outcome> {
         let slot = self.filled_slot(row)?;
         let mut tid = tid;
         let mut failure = pg_sys::TM_FailureData::default();
@@ -61,7 +66,9 @@ impl Table {
             let cid = pg_sys::GetCurrentCommandId(true);
             pg_sys::ffi::pg_guard_ffi_boundary(|| {
                 update.map(|f| {
-                    f(rel, tid, raw, cid, nothing, nothing, blocking, failure, mode, indexes)
+                    f(
+                        rel, tid, raw, cid, nothing, nothing, blocking, failure, mode, indexes,
+                    )
                 })
             })
         };
@@ -75,7 +82,12 @@ impl Table {
     }
 
     /// Locks the row at `tid` as an update would, without writing it.
-    pub fn lock(&self, tid: pg_sys::ItemPointerData, snapshot: &Snapshot, wait: Wait) -> Result<Outcome> {
+    pub fn lock(
+        &self,
+        tid: pg_sys::ItemPointerData,
+        snapshot: &Snapshot,
+        wait: Wait,
+    ) -> Result<Outcome> {
         let slot = self.slot();
         let mut tid = tid;
         let mut failure = pg_sys::TM_FailureData::default();
