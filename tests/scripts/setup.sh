@@ -11,7 +11,7 @@ note "state: $STATE; servers run as the OS user $SERVER_USER"
 need_rust
 need_c_toolchain
 need_cargo_pgrx
-note "$(cargo-pgrx pgrx --version)"
+note "$(cargo pgrx --version)"
 # A version that was asked for by name must be had; of the usual ones, one will do for a user.
 strict=$#
 if [ "$strict" = 0 ]; then

@@ -153,7 +153,7 @@ python_pip() {
 
 need_cargo_pgrx() {
     PATH=$TOOLS/bin:$PATH
-    if [ "$(cargo-pgrx pgrx --version 2>/dev/null)" = "cargo-pgrx $PGRX_NEEDED" ]; then return; fi
+    if [ "$(cargo pgrx --version 2>/dev/null)" = "cargo-pgrx $PGRX_NEEDED" ]; then return; fi
     note "building cargo-pgrx $PGRX_NEEDED into target/tools (a few minutes, once)"
     # Without TLS: it is never asked to download a server here, and so needs no OpenSSL headers.
     # A debug build: it takes a third of the time, and cargo-pgrx has little to do itself.
