@@ -26,7 +26,9 @@ impl Waiting {
             let answer = session.attempt(&sql).await;
             (session, answer)
         });
-        race::wait_until_waiting(&watcher.client, pid).await.unwrap();
+        race::wait_until_waiting(&watcher.client, pid)
+            .await
+            .unwrap();
         Waiting { task }
     }
 
@@ -66,5 +68,8 @@ pub async fn at_once(sessions: &[Arc<Playground>], sql: impl Fn(usize) -> String
 
 /// The code of a refusal; empty where there is none.
 pub fn code<T>(answer: &Result<T, Refusal>) -> &str {
-    answer.as_ref().err().map_or("", |refusal| refusal.code.as_str())
+    answer
+        .as_ref()
+        .err()
+        .map_or("", |refusal| refusal.code.as_str())
 }

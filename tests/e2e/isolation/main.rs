@@ -8,7 +8,7 @@
     reason = "a failed expectation is how a test fails"
 )]
 
-#[path = "../playground.rs"]
+#[path = "../keys/playground.rs"]
 mod playground;
 mod read_only;
 mod serializable;
@@ -24,8 +24,10 @@ const ABOVE: [&str; 2] = ["repeatable read", "serializable"];
 
 /// Begins a transaction whose snapshot, where it has one for all statements, is taken now.
 async fn begin(play: &Playground, level: &str) {
-    play.show(&format!("begin isolation level {level}; select count(*) from pg_class"))
-        .await;
+    play.show(&format!(
+        "begin isolation level {level}; select count(*) from pg_class"
+    ))
+    .await;
 }
 
 /// Asserts that a lost race is told as a race, with what to do about it.
@@ -45,6 +47,8 @@ async fn refused(play: &Playground, sql: &str) -> Refusal {
 }
 
 async fn complete(play: &Playground, key: &str, token: i64) {
-    play.show(&format!("select once.key_complete('s', '{key}', {token}, 200, '\"ok\"')"))
-        .await;
+    play.show(&format!(
+        "select once.key_complete('s', '{key}', {token}, 200, '\"ok\"')"
+    ))
+    .await;
 }

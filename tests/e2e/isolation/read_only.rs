@@ -6,14 +6,24 @@ use crate::playground::Playground;
 /// Keys in every state, by name, and the token of `held`.
 async fn keys(play: &Playground) -> i64 {
     let done = play.token("done", ", '1'").await;
-    play.show(&format!("select once.key_complete('s', 'done', {done}, 200, '\"ok\"')")).await;
+    play.show(&format!(
+        "select once.key_complete('s', 'done', {done}, 200, '\"ok\"')"
+    ))
+    .await;
     let gone = play.token("gone", ", '1', ttl => '1 microsecond'").await;
-    play.show(&format!("select once.key_complete('s', 'gone', {gone}, 200)")).await;
+    play.show(&format!(
+        "select once.key_complete('s', 'gone', {gone}, 200)"
+    ))
+    .await;
     let parked = play.token("parked", ", '1'").await;
-    play.show(&format!("select once.key_park('s', 'parked', {parked}, 'unknown')")).await;
+    play.show(&format!(
+        "select once.key_park('s', 'parked', {parked}, 'unknown')"
+    ))
+    .await;
     play.token("lost", ", '1', lease => '1 microsecond'").await;
     let held = play.token("held", ", '1', holder => 'me'").await;
-    play.show(&format!("select once.key_step('s', 'held', {held}, 'pay')")).await;
+    play.show(&format!("select once.key_step('s', 'held', {held}, 'pay')"))
+        .await;
     held
 }
 
@@ -22,7 +32,8 @@ async fn answers_that_need_no_write_come_in_a_read_only_transaction() {
     let play = Playground::open().await;
     let held = keys(&play).await;
     for level in LEVELS {
-        play.show(&format!("begin isolation level {level} read only")).await;
+        play.show(&format!("begin isolation level {level} read only"))
+            .await;
         for (claim, outcome) in [
             ("'done', '1'", "replayed"),
             ("'done', '2'", "mismatched"),
@@ -33,11 +44,25 @@ async fn answers_that_need_no_write_come_in_a_read_only_transaction() {
         ] {
             let sql = format!("select outcome from once.key_claim('s', {claim})");
             let answer = play.show(&sql).await;
-            assert!(answer == outcome || (claim.contains("me") && answer == "claimed"), "{claim}: {answer}");
+            assert!(
+                answer == outcome || (claim.contains("me") && answer == "claimed"),
+                "{claim}: {answer}"
+            );
         }
-        assert_eq!(play.show("select status from once.key_get('s', 'held')").await, "running");
-        assert_eq!(play.show("select once.scope_get('s') ->> 'lease'").await, "00:01:00");
-        assert_eq!(play.show("select length(once.key_derive('s', 'k', 'pay'))").await, "69");
+        assert_eq!(
+            play.show("select status from once.key_get('s', 'held')")
+                .await,
+            "running"
+        );
+        assert_eq!(
+            play.show("select once.scope_get('s') ->> 'lease'").await,
+            "00:01:00"
+        );
+        assert_eq!(
+            play.show("select length(once.key_derive('s', 'k', 'pay'))")
+                .await,
+            "69"
+        );
         // The last write with a token, repeated, changes nothing.
         let step = format!("select attempted from once.key_step('s', 'held', {held}, 'pay')");
         assert_eq!(play.show(&step).await, "0");
@@ -75,7 +100,8 @@ async fn calls_that_have_to_write_are_refused_in_a_read_only_transaction() {
     let before = play.stored().await;
     for level in LEVELS {
         for call in calls {
-            play.show(&format!("begin isolation level {level} read only")).await;
+            play.show(&format!("begin isolation level {level} read only"))
+                .await;
             let sql = format!("select once.{}", call.replace("TOKEN", &held.to_string()));
             let refusal = play.refused(&sql).await;
             play.show("rollback").await;

@@ -7,7 +7,11 @@ use crate::waiting::{at_once, sessions};
 use crate::{assert_retryable, complete};
 
 /// Runs both statements in two overlapping serializable transactions; the refusals of either side.
-async fn overlap(play: &Playground, first: [&str; 2], second: [&str; 2]) -> Vec<crate::playground::Refusal> {
+async fn overlap(
+    play: &Playground,
+    first: [&str; 2],
+    second: [&str; 2],
+) -> Vec<crate::playground::Refusal> {
     let other = play.another().await;
     let mut refusals = Vec::new();
     for session in [play, &other] {
@@ -37,8 +41,14 @@ async fn two_readers_of_each_others_unfinished_keys_cannot_both_write() {
     // Each sees the other's key unfinished and finishes its own: no serial order shows that to both.
     let refusals = overlap(
         &play,
-        ["select once.key_claim('s', 'b')", &format!("select once.key_complete('s', 'a', {a}, 200)")],
-        ["select once.key_claim('s', 'a')", &format!("select once.key_complete('s', 'b', {b}, 200)")],
+        [
+            "select once.key_claim('s', 'b')",
+            &format!("select once.key_complete('s', 'a', {a}, 200)"),
+        ],
+        [
+            "select once.key_claim('s', 'a')",
+            &format!("select once.key_complete('s', 'b', {b}, 200)"),
+        ],
     )
     .await;
     assert_eq!(refusals.len(), 1, "{refusals:?}");
@@ -50,8 +60,14 @@ async fn two_readers_of_each_others_missing_keys_cannot_both_claim() {
     let play = Playground::open().await;
     let refusals = overlap(
         &play,
-        ["select once.key_get('s', 'b')", "select once.key_claim('s', 'a')"],
-        ["select once.key_get('s', 'a')", "select once.key_claim('s', 'b')"],
+        [
+            "select once.key_get('s', 'b')",
+            "select once.key_claim('s', 'a')",
+        ],
+        [
+            "select once.key_get('s', 'a')",
+            "select once.key_claim('s', 'b')",
+        ],
     )
     .await;
     assert_eq!(refusals.len(), 1, "{refusals:?}");
@@ -63,7 +79,10 @@ async fn sixteen_serializable_claims_of_one_key_have_one_winner() {
     let play = Playground::open().await;
     let sessions = sessions(&play, 16).await;
     for round in 0..20 {
-        at_once(&sessions, |_| "begin isolation level serializable".to_owned()).await;
+        at_once(&sessions, |_| {
+            "begin isolation level serializable".to_owned()
+        })
+        .await;
         let answers = at_once(&sessions, |_| {
             format!("select outcome from once.key_claim('s', 'k{round}')")
         })
@@ -104,7 +123,8 @@ async fn serializable_requests_with_retries_all_end_and_each_runs_once() {
         task.await.unwrap();
     }
     assert_eq!(
-        play.show("select count(*), count(distinct id) from orders").await,
+        play.show("select count(*), count(distinct id) from orders")
+            .await,
         "25|25"
     );
 }

@@ -12,7 +12,9 @@ const CALLS: [&str; 7] = [
     "select sum(done) from once.sweep()",
 ];
 
-const ANSWERS: [&str; 7] = ["claimed", "claimed", "running", "l", "01:00:00", "01:00:00", "0"];
+const ANSWERS: [&str; 7] = [
+    "claimed", "claimed", "running", "l", "01:00:00", "01:00:00", "0",
+];
 
 async fn all(play: &Playground, how: &str) {
     for (i, (call, answer)) in CALLS.iter().zip(ANSWERS).enumerate() {
@@ -32,9 +34,11 @@ async fn prepared_statements_outlive_drop_and_create_extension() {
     }
     all(&play, "execute").await;
     for _ in 0..3 {
-        play.show("drop extension pg_once; create extension pg_once").await;
+        play.show("drop extension pg_once; create extension pg_once")
+            .await;
         all(&play, "execute").await;
-        play.show("drop extension pg_once; create extension pg_once").await;
+        play.show("drop extension pg_once; create extension pg_once")
+            .await;
         all(&play, "plain").await;
     }
 }
@@ -47,7 +51,9 @@ async fn prepared_statements_outlive_an_extension_made_anew_by_another_session()
         play.show(&format!("prepare p{i} as {call}")).await;
     }
     all(&play, "execute").await;
-    other.show("begin; drop extension pg_once; create extension pg_once; commit").await;
+    other
+        .show("begin; drop extension pg_once; create extension pg_once; commit")
+        .await;
     all(&play, "execute").await;
 }
 
@@ -55,11 +61,15 @@ async fn prepared_statements_outlive_an_extension_made_anew_by_another_session()
 async fn a_rolled_back_drop_leaves_everything_usable() {
     let play = Playground::open().await;
     all(&play, "plain").await;
-    play.show("begin; drop extension pg_once; create extension pg_once").await;
+    play.show("begin; drop extension pg_once; create extension pg_once")
+        .await;
     all(&play, "plain").await;
     play.show("rollback").await;
     assert_eq!(play.claim("k", ", '2'").await, "mismatched");
-    assert_eq!(play.show("select status from once.key_get('s', 'k')").await, "running");
+    assert_eq!(
+        play.show("select status from once.key_get('s', 'k')").await,
+        "running"
+    );
 }
 
 #[tokio::test]
@@ -75,10 +85,12 @@ async fn a_table_rewritten_by_a_person_stays_usable() {
     ] {
         other.show(sql).await;
     }
-    play.show(&format!("select once.key_complete('s', 'k', {token}, 200)")).await;
+    play.show(&format!("select once.key_complete('s', 'k', {token}, 200)"))
+        .await;
     assert_eq!(play.claim("k", "").await, "replayed");
     assert_eq!(play.claim("new", "").await, "claimed");
-    let found = "set enable_seqscan = off; select count(*) from once.key where created_at > '2000-01-01'";
+    let found =
+        "set enable_seqscan = off; select count(*) from once.key where created_at > '2000-01-01'";
     assert_eq!(other.show(found).await, "2");
     play.show("truncate once.key").await;
     assert_eq!(play.claim("k", "").await, "claimed");

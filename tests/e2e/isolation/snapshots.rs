@@ -20,13 +20,17 @@ async fn a_request_runs_through_its_phases_at_every_level() {
         begin(&play, level).await;
         let token = play.token(&key, ", '{\"a\": 1}'").await;
         play.show("commit").await;
-        let call = |what: &str| format!("select once.{what}").replace("K,", &format!("'s', '{key}', {token},"));
+        let call = |what: &str| {
+            format!("select once.{what}").replace("K,", &format!("'s', '{key}', {token},"))
+        };
         in_transaction(call("key_step(K, 'pay')")).await;
         in_transaction(call("key_step_done(K, 'pay', '1')")).await;
         in_transaction(call("key_advance(K, 'paid', '{}')")).await;
         in_transaction(call("key_extend(K, '5 min')")).await;
         in_transaction(call("key_complete(K, 200, '2')")).await;
-        let replay = format!("select outcome, response_body from once.key_claim('s', '{key}', '{{\"a\": 1}}')");
+        let replay = format!(
+            "select outcome, response_body from once.key_claim('s', '{key}', '{{\"a\": 1}}')"
+        );
         assert_eq!(in_transaction(replay).await, "replayed|2", "{level}");
     }
 }
@@ -37,7 +41,11 @@ async fn claim_writes_and_completion_fit_one_transaction_at_every_level() {
     for level in LEVELS {
         begin(&play, level).await;
         let token = play.token(level, "").await;
-        for sql in ["key_step('s', K, 'pay')", "key_step_done('s', K, 'pay')", "key_advance('s', K, 'paid')"] {
+        for sql in [
+            "key_step('s', K, 'pay')",
+            "key_step_done('s', K, 'pay')",
+            "key_advance('s', K, 'paid')",
+        ] {
             let sql = sql.replace("K", &format!("'{level}', {token}"));
             play.show(&format!("select once.{sql}")).await;
         }
@@ -95,7 +103,9 @@ async fn an_answer_is_as_of_the_snapshot() {
         play.show("commit").await;
         assert_eq!(play.claim(level, "").await, "replayed");
         begin(&play, level).await;
-        other.show(&format!("select once.key_forget('s', '{level}')")).await;
+        other
+            .show(&format!("select once.key_forget('s', '{level}')"))
+            .await;
         assert_eq!(play.claim(level, "").await, "replayed");
         play.show("commit").await;
         assert_eq!(play.claim(level, "").await, "claimed");
@@ -113,7 +123,9 @@ const SINCE: [&str; 6] = [
 ];
 
 fn call(call: &str, key: &str, token: i64) -> String {
-    let call = call.replace("K,", &format!("'{key}',")).replace("K)", &format!("'{key}')"));
+    let call = call
+        .replace("K,", &format!("'{key}',"))
+        .replace("K)", &format!("'{key}')"));
     format!("select once.{}", call.replace("TOKEN", &token.to_string()))
 }
 
@@ -199,7 +211,9 @@ async fn a_step_that_another_connection_wrote_since_the_snapshot_is_a_race() {
                     let key = format!("k{round}-{i}-{j}-{begun}");
                     let token = other.token(&key, EXPIRED).await;
                     if begun {
-                        let old = other.show(&call("key_step('s', K, TOKEN, 'pay')", &key, token)).await;
+                        let old = other
+                            .show(&call("key_step('s', K, TOKEN, 'pay')", &key, token))
+                            .await;
                         assert!(old.contains(",0,"), "{old}");
                     }
                     begin(&play, level).await;
@@ -230,10 +244,18 @@ async fn a_forget_leaves_no_step_behind_that_its_snapshot_does_not_show() {
             let key = format!("{level} {begun}");
             let token = other.token(&key, EXPIRED).await;
             if begun {
-                other.show(&call("key_step('s', K, TOKEN, 'pay')", &key, token)).await;
+                other
+                    .show(&call("key_step('s', K, TOKEN, 'pay')", &key, token))
+                    .await;
             }
             begin(&play, level).await;
-            other.show(&call("key_step_done('s', K, TOKEN, 'pay', '7')", &key, token)).await;
+            other
+                .show(&call(
+                    "key_step_done('s', K, TOKEN, 'pay', '7')",
+                    &key,
+                    token,
+                ))
+                .await;
             match play.attempt(&call("key_forget('s', K)", &key, 0)).await {
                 Ok(_) => play.show("commit").await,
                 Err(refusal) => {
@@ -242,13 +264,20 @@ async fn a_forget_leaves_no_step_behind_that_its_snapshot_does_not_show() {
                     play.show(&call("key_forget('s', K)", &key, 0)).await
                 }
             };
-            assert_eq!(play.show("select count(*) from once.key_step").await, "0", "{key}");
+            assert_eq!(
+                play.show("select count(*) from once.key_step").await,
+                "0",
+                "{key}"
+            );
             let token = play.token(&key, "").await;
             let step = play
-                .show(&format!("select done, attempted from once.key_step('s', '{key}', {token}, 'pay')"))
+                .show(&format!(
+                    "select done, attempted from once.key_step('s', '{key}', {token}, 'pay')"
+                ))
                 .await;
             assert_eq!(step, "f|0", "{key}");
-            play.show("delete from once.key_step; delete from once.key").await;
+            play.show("delete from once.key_step; delete from once.key")
+                .await;
         }
     }
 }
@@ -262,7 +291,9 @@ async fn a_completer_leaves_out_what_changed_since_its_snapshot() {
         play.token("goes", EXPIRED).await;
         begin(&play, level).await;
         other.token("goes", "").await;
-        let taken = play.show("select key from once.key_take_abandoned('s')").await;
+        let taken = play
+            .show("select key from once.key_take_abandoned('s')")
+            .await;
         assert_eq!(taken, "stays", "{level}");
         play.show("commit").await;
         play.show("delete from once.key").await;
@@ -273,7 +304,8 @@ async fn a_completer_leaves_out_what_changed_since_its_snapshot() {
 async fn a_sweep_with_an_old_snapshot_sweeps_or_is_a_race() {
     let play = Playground::open().await;
     let other = play.another().await;
-    play.show(r#"select once.scope_set('s', '{"gone_for": "0"}')"#).await;
+    play.show(r#"select once.scope_set('s', '{"gone_for": "0"}')"#)
+        .await;
     for level in LEVELS {
         for sweep in ["sweep()", "sweep_key_reap()", "sweep_key_tombstone()"] {
             for other_does in ["select once.key_claim('s', 'k')", "select once.sweep()"] {
@@ -299,10 +331,16 @@ async fn options_set_since_the_snapshot_are_a_race() {
         for known in [false, true] {
             let scope = format!("{level} {known}");
             if known {
-                other.show(&format!("select once.scope_set('{scope}', '{{}}')")).await;
+                other
+                    .show(&format!("select once.scope_set('{scope}', '{{}}')"))
+                    .await;
             }
             begin(&play, level).await;
-            other.show(&format!(r#"select once.scope_set('{scope}', '{{"ttl": "1 h"}}')"#)).await;
+            other
+                .show(&format!(
+                    r#"select once.scope_set('{scope}', '{{"ttl": "1 h"}}')"#
+                ))
+                .await;
             let set = format!(r#"select once.scope_set('{scope}', '{{"lease": "1 h"}}')"#);
             assert_retryable(&refused(&play, &set).await, &scope);
         }
@@ -312,7 +350,8 @@ async fn options_set_since_the_snapshot_are_a_race() {
 #[tokio::test]
 async fn old_snapshots_never_meet_a_duplicate_key_while_the_row_moves() {
     let play = Playground::open().await;
-    play.show(r#"select once.scope_set('s', '{"max_attempts": null}')"#).await;
+    play.show(r#"select once.scope_set('s', '{"max_attempts": null}')"#)
+        .await;
     let sessions = sessions(&play, 4).await;
     at_once(&sessions, |i| match i {
         0 | 1 => "begin isolation level repeatable read; select 1".to_owned(),
@@ -343,7 +382,10 @@ async fn old_snapshots_never_meet_a_duplicate_key_while_the_row_moves() {
             end loop;
         end $$";
     play.token("k", EXPIRED).await;
-    let answers = at_once(&sessions, |i| if i < 2 { claimer } else { mover }.to_owned()).await;
+    let answers = at_once(&sessions, |i| {
+        if i < 2 { claimer } else { mover }.to_owned()
+    })
+    .await;
     for answer in answers {
         assert_eq!(code(&answer), "", "{answer:?}");
     }

@@ -24,12 +24,24 @@ async fn two_completers_share_abandoned_keys_without_waiting_or_overlap() {
     second.show("set lock_timeout = '1ms'").await;
     abandon(&play, 40).await;
     first.show("begin").await;
-    let mine = keys(&first.show("select key from once.key_take_abandoned('s', 15)").await);
-    let theirs = keys(&second.show("select key from once.key_take_abandoned('s', 100)").await);
+    let mine = keys(
+        &first
+            .show("select key from once.key_take_abandoned('s', 15)")
+            .await,
+    );
+    let theirs = keys(
+        &second
+            .show("select key from once.key_take_abandoned('s', 100)")
+            .await,
+    );
     assert_eq!((mine.len(), theirs.len()), (15, 25));
     assert!(mine.is_disjoint(&theirs));
     first.show("rollback").await;
-    let left = keys(&second.show("select key from once.key_take_abandoned('s', 100)").await);
+    let left = keys(
+        &second
+            .show("select key from once.key_take_abandoned('s', 100)")
+            .await,
+    );
     assert_eq!(left, mine);
 }
 
@@ -56,7 +68,8 @@ async fn eight_completers_at_once_take_each_key_once() {
     }
     assert_eq!(seen.len(), 400);
     assert_eq!(
-        play.show("select min(attempt), max(attempt) from once.key").await,
+        play.show("select min(attempt), max(attempt) from once.key")
+            .await,
         "2|2"
     );
 }
@@ -73,7 +86,10 @@ async fn a_claim_and_a_completer_never_both_get_the_key() {
             _ => "select outcome from once.key_take_abandoned('s')".to_owned(),
         })
         .await;
-        let got = answers.iter().filter(|a| a.as_ref().unwrap() == "resumed").count();
+        let got = answers
+            .iter()
+            .filter(|a| a.as_ref().unwrap() == "resumed")
+            .count();
         assert_eq!(got, 1, "{answers:?}");
     }
 }
@@ -90,18 +106,34 @@ async fn a_claim_that_commits_late_is_found_behind_thousands_of_finished_keys() 
     late.token("late", ", lease => '1 microsecond'").await;
     for batch in ["a", "b", "c"] {
         play.show(&finished.replace("BATCH", batch)).await;
-        assert_eq!(play.show("select key from once.key_take_abandoned('s')").await, "");
+        assert_eq!(
+            play.show("select key from once.key_take_abandoned('s')")
+                .await,
+            ""
+        );
     }
     late.show("commit").await;
-    assert_eq!(play.show("select key from once.key_take_abandoned('s')").await, "late");
+    assert_eq!(
+        play.show("select key from once.key_take_abandoned('s')")
+            .await,
+        "late"
+    );
 
     // With nobody in between, the bookmark goes on, and what it passed was finished.
     for batch in ["d", "e", "f"] {
         play.show(&finished.replace("BATCH", batch)).await;
-        assert_eq!(play.show("select key from once.key_take_abandoned('s')").await, "");
+        assert_eq!(
+            play.show("select key from once.key_take_abandoned('s')")
+                .await,
+            ""
+        );
     }
     play.token("last", ", lease => '1 microsecond'").await;
-    assert_eq!(play.show("select key from once.key_take_abandoned('s')").await, "last");
+    assert_eq!(
+        play.show("select key from once.key_take_abandoned('s')")
+            .await,
+        "last"
+    );
 }
 
 #[tokio::test]
@@ -110,16 +142,20 @@ async fn a_key_whose_completer_rolled_back_is_not_behind_the_bookmark() {
     let completer = play.another().await;
     abandon(&play, 200).await;
     completer.show("begin").await;
-    completer.show("select count(*) from once.key_take_abandoned('s', 200)").await;
+    completer
+        .show("select count(*) from once.key_take_abandoned('s', 200)")
+        .await;
     for _ in 0..3 {
         assert_eq!(
-            play.show("select count(*) from once.key_take_abandoned('s')").await,
+            play.show("select count(*) from once.key_take_abandoned('s')")
+                .await,
             "0"
         );
     }
     completer.show("rollback").await;
     assert_eq!(
-        play.show("select count(*) from once.key_take_abandoned('s', 1000)").await,
+        play.show("select count(*) from once.key_take_abandoned('s', 1000)")
+            .await,
         "200"
     );
 }
@@ -128,14 +164,22 @@ async fn a_key_whose_completer_rolled_back_is_not_behind_the_bookmark() {
 async fn a_key_put_aside_while_its_scope_parked_comes_back_when_the_scope_resumes() {
     let play = Playground::open().await;
     let completer = play.another().await;
-    play.show(r#"select once.scope_set('s', '{"on_expiry": "park"}')"#).await;
+    play.show(r#"select once.scope_set('s', '{"on_expiry": "park"}')"#)
+        .await;
     play.token("k", ", lease => '1 microsecond'").await;
     completer.show("begin").await;
-    assert_eq!(completer.show("select key from once.key_take_abandoned('s')").await, "");
+    assert_eq!(
+        completer
+            .show("select key from once.key_take_abandoned('s')")
+            .await,
+        ""
+    );
     // It may wait for the completer, but not see less than everything that was put aside.
     let setter = play.another().await;
     let set = tokio::spawn(async move {
-        setter.show(r#"select once.scope_set('s', '{"on_expiry": "resume"}')"#).await
+        setter
+            .show(r#"select once.scope_set('s', '{"on_expiry": "resume"}')"#)
+            .await
     });
     let pause = pg_once_tests::race::poll_async("the setter to end or wait", async || {
         let waits = play
@@ -147,8 +191,13 @@ async fn a_key_put_aside_while_its_scope_parked_comes_back_when_the_scope_resume
     completer.show("commit").await;
     set.await.unwrap();
     // A completer has to find it again within the time of a lease.
-    play.show("set once.fake_now = '2200-01-01 00:00:00+00'").await;
-    assert_eq!(play.show("select key from once.key_take_abandoned('s')").await, "k");
+    play.show("set once.fake_now = '2200-01-01 00:00:00+00'")
+        .await;
+    assert_eq!(
+        play.show("select key from once.key_take_abandoned('s')")
+            .await,
+        "k"
+    );
 }
 
 #[tokio::test]

@@ -11,7 +11,11 @@ fn claim(key: &str) -> String {
 }
 
 /// The index of the one session that got the key; all others were told `other`.
-fn winner(answers: &[Result<String, crate::playground::Refusal>], mine: &str, other: &str) -> usize {
+fn winner(
+    answers: &[Result<String, crate::playground::Refusal>],
+    mine: &str,
+    other: &str,
+) -> usize {
     let mut winners = Vec::new();
     for (i, answer) in answers.iter().enumerate() {
         match answer.as_ref().unwrap() {
@@ -32,7 +36,8 @@ async fn sixteen_connections_claim_one_key_and_one_gets_it() {
         winner(&answers, "claimed", "in_progress");
     }
     assert_eq!(
-        play.show("select count(*), sum(attempt) from once.key").await,
+        play.show("select count(*), sum(attempt) from once.key")
+            .await,
         "100|100"
     );
 }
@@ -102,12 +107,14 @@ async fn an_expired_lease_is_taken_over_by_one_of_sixteen() {
     let sessions = sessions(&play, CONNECTIONS).await;
     for round in 0..50 {
         let key = format!("k{round}");
-        play.token(&key, ", '{\"a\": 1}', lease => '1 microsecond'").await;
+        play.token(&key, ", '{\"a\": 1}', lease => '1 microsecond'")
+            .await;
         let answers = at_once(&sessions, |_| claim(&key)).await;
         winner(&answers, "resumed", "in_progress");
     }
     assert_eq!(
-        play.show("select count(*) from once.key where attempt = 2").await,
+        play.show("select count(*) from once.key where attempt = 2")
+            .await,
         "50"
     );
 }
@@ -125,7 +132,8 @@ async fn a_takeover_that_rolls_back_leaves_the_key_to_the_next() {
     assert_eq!(second.claim("k", "").await, "resumed");
     second.show("rollback").await;
     // Nobody took over in the end, so the lease that only ran out is still its holder's.
-    play.show(&format!("select once.key_complete('s', 'k', {token}, 200)")).await;
+    play.show(&format!("select once.key_complete('s', 'k', {token}, 200)"))
+        .await;
     first.show("commit").await;
     assert_eq!(first.claim("k", "").await, "replayed");
 }
@@ -134,18 +142,27 @@ async fn a_takeover_that_rolls_back_leaves_the_key_to_the_next() {
 async fn an_expired_answer_is_claimed_anew_by_one_of_sixteen() {
     let play = Playground::open().await;
     let sessions = sessions(&play, CONNECTIONS).await;
-    play.show(r#"select once.scope_set('s', '{"gone_for": "0"}')"#).await;
+    play.show(r#"select once.scope_set('s', '{"gone_for": "0"}')"#)
+        .await;
     for round in 0..50 {
         let key = format!("k{round}");
         let token = play.token(&key, ", ttl => '1 microsecond'").await;
-        play.show(&format!("select once.key_step('s', '{key}', {token}, 'pay')")).await;
-        play.show(&format!("select once.key_complete('s', '{key}', {token}, 200)")).await;
+        play.show(&format!(
+            "select once.key_step('s', '{key}', {token}, 'pay')"
+        ))
+        .await;
+        play.show(&format!(
+            "select once.key_complete('s', '{key}', {token}, 200)"
+        ))
+        .await;
         let answers = at_once(&sessions, |_| claim(&key)).await;
         winner(&answers, "claimed", "in_progress");
     }
     assert_eq!(
-        play.show("select count(*), sum(attempt), (select count(*) from once.key_step) from once.key")
-            .await,
+        play.show(
+            "select count(*), sum(attempt), (select count(*) from once.key_step) from once.key"
+        )
+        .await,
         "50|50|0"
     );
 }

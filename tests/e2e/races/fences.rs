@@ -37,12 +37,17 @@ async fn a_claim_does_not_wait_for_the_old_holders_open_write() {
         holder.show(&with(write, token)).await;
         assert_eq!(play.claim("k", "").await, "in_progress", "{write}");
         assert_eq!(
-            play.show("select key from once.key_take_abandoned('s')").await,
+            play.show("select key from once.key_take_abandoned('s')")
+                .await,
             "",
             "{write}"
         );
         holder.show("rollback").await;
-        assert_eq!(play.claim("k", ", lease => '1 microsecond'").await, "resumed", "{write}");
+        assert_eq!(
+            play.claim("k", ", lease => '1 microsecond'").await,
+            "resumed",
+            "{write}"
+        );
     }
 }
 
@@ -50,7 +55,14 @@ async fn a_claim_does_not_wait_for_the_old_holders_open_write() {
 async fn what_the_old_holder_committed_is_what_the_next_claim_finds() {
     let play = Playground::open().await;
     let after = [
-        "in_progress", "replayed", "replayed", "resumed", "parked", "in_progress", "resumed", "resumed",
+        "in_progress",
+        "replayed",
+        "replayed",
+        "resumed",
+        "parked",
+        "in_progress",
+        "resumed",
+        "resumed",
         "resumed",
     ];
     for (write, outcome) in WRITES.iter().zip(after) {
@@ -74,13 +86,19 @@ async fn every_write_waits_for_an_open_takeover_and_is_then_refused() {
     for write in WRITES {
         let token = expired(&play).await;
         thief.show("begin").await;
-        assert_eq!(thief.claim("k", ", lease => '1 microsecond'").await, "resumed");
+        assert_eq!(
+            thief.claim("k", ", lease => '1 microsecond'").await,
+            "resumed"
+        );
         let waiting = Waiting::begin(&play, holder, &with(write, token)).await;
         thief.show("commit").await;
         let (session, answer) = waiting.end().await;
         let refusal = answer.unwrap_err();
         assert_eq!(refusal.code, "ON001", "{write}");
-        assert!(refusal.message.contains("\"k\"") && !refusal.hint.is_empty(), "{refusal:?}");
+        assert!(
+            refusal.message.contains("\"k\"") && !refusal.hint.is_empty(),
+            "{refusal:?}"
+        );
         holder = session;
     }
 }
@@ -109,7 +127,10 @@ async fn a_refused_write_undoes_the_transaction_around_it() {
     let token = expired(&play).await;
     assert_eq!(play.claim("k", "").await, "resumed");
     play.show("create table orders (id int)").await;
-    let sql = format!("begin; insert into orders values (1); {}; commit", with(WRITES[1], token));
+    let sql = format!(
+        "begin; insert into orders values (1); {}; commit",
+        with(WRITES[1], token)
+    );
     assert_eq!(play.code(&sql).await, "ON001");
     play.show("rollback").await;
     assert_eq!(play.show("select count(*) from orders").await, "0");
@@ -132,7 +153,10 @@ async fn the_same_completion_from_sixteen_connections_counts_once() {
     })
     .await;
     assert_eq!(different.iter().filter(|a| a.is_ok()).count(), 1);
-    assert!(different.iter().all(|a| a.is_ok() || code(a) == "ON006"), "{different:?}");
+    assert!(
+        different.iter().all(|a| a.is_ok() || code(a) == "ON006"),
+        "{different:?}"
+    );
 }
 
 #[tokio::test]
@@ -169,7 +193,10 @@ async fn of_many_ends_of_one_step_the_first_stays() {
     }
     assert_eq!(recorded, 1);
     let stored = play.show("select result from once.key_step").await;
-    assert!(results.iter().all(|result| *result == stored), "{results:?} {stored}");
+    assert!(
+        results.iter().all(|result| *result == stored),
+        "{results:?} {stored}"
+    );
 }
 
 #[tokio::test]

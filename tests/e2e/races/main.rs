@@ -14,7 +14,7 @@ mod abandoned;
 mod claims;
 mod fences;
 mod others;
-#[path = "../playground.rs"]
+#[path = "../keys/playground.rs"]
 mod playground;
 #[path = "../waiting.rs"]
 mod waiting;

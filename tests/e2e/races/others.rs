@@ -8,7 +8,10 @@ const FORGET: &str = "select once.key_forget('s', 'k')";
 
 async fn finished(play: &Playground, key: &str, more: &str) {
     let token = play.token(key, more).await;
-    play.show(&format!("select once.key_complete('s', '{key}', {token}, 200)")).await;
+    play.show(&format!(
+        "select once.key_complete('s', '{key}', {token}, 200)"
+    ))
+    .await;
 }
 
 #[tokio::test]
@@ -22,7 +25,8 @@ async fn a_claim_does_not_wait_for_an_open_forget_and_begins_anew_after_it() {
     assert_eq!(play.claim("k", "").await, "in_progress");
     person.show("commit").await;
     assert_eq!(
-        play.show("select outcome, attempt from once.key_claim('s', 'k')").await,
+        play.show("select outcome, attempt from once.key_claim('s', 'k')")
+            .await,
         "claimed|1"
     );
 }
@@ -47,7 +51,8 @@ async fn a_forget_that_waited_for_a_completion_deletes_the_answer() {
     let person = play.another().await;
     let token = play.token("k", EXPIRED).await;
     play.show("begin").await;
-    play.show(&format!("select once.key_complete('s', 'k', {token}, 200)")).await;
+    play.show(&format!("select once.key_complete('s', 'k', {token}, 200)"))
+        .await;
     let watcher = play.another().await;
     let waiting = Waiting::begin(&watcher, person, FORGET).await;
     play.show("commit").await;
@@ -69,7 +74,11 @@ async fn a_row_that_a_person_has_locked_stops_no_answer_and_no_claim() {
     assert_eq!(play.claim("held", "").await, "in_progress");
     assert_eq!(play.claim("lost", "").await, "in_progress");
     assert_eq!(play.claim("new", "").await, "claimed");
-    assert_eq!(play.show("select key from once.key_take_abandoned('s')").await, "");
+    assert_eq!(
+        play.show("select key from once.key_take_abandoned('s')")
+            .await,
+        ""
+    );
     let complete = format!("select once.key_complete('s', 'held', {token}, 200)");
     let waiting = Waiting::begin(&play, holder, &complete).await;
     person.show("commit").await;
@@ -87,7 +96,9 @@ async fn a_row_that_a_person_shares_can_be_looked_at_but_not_taken() {
     play.token("k", EXPIRED).await;
     person.show("begin; select from once.key for share").await;
     assert_eq!(play.claim("k", "").await, "in_progress");
-    person.show("commit; begin; select from once.key for key share").await;
+    person
+        .show("commit; begin; select from once.key for key share")
+        .await;
     assert_eq!(play.claim("k", "").await, "resumed");
     person.show("commit").await;
 }
@@ -97,21 +108,29 @@ async fn a_claim_meets_an_open_reap_and_an_open_claim_is_skipped_by_the_reap() {
     let play = Playground::open().await;
     let sweeper = play.another().await;
     play.show("set lock_timeout = '1ms'").await;
-    play.show(r#"select once.scope_set('s', '{"gone_for": "0"}')"#).await;
+    play.show(r#"select once.scope_set('s', '{"gone_for": "0"}')"#)
+        .await;
     finished(&play, "k", ", ttl => '1 microsecond'").await;
     sweeper.show("begin").await;
-    assert_eq!(sweeper.show("select done from once.sweep_key_reap()").await, "1");
+    assert_eq!(
+        sweeper.show("select done from once.sweep_key_reap()").await,
+        "1"
+    );
     assert_eq!(play.claim("k", "").await, "in_progress");
     sweeper.show("rollback; begin").await;
     play.show("begin").await;
     assert_eq!(play.claim("k", "").await, "claimed");
     assert_eq!(
-        sweeper.show("select task, done, failed from once.sweep()").await,
+        sweeper
+            .show("select task, done, failed from once.sweep()")
+            .await,
         "key_reap|0|0\nkey_tombstone|0|0"
     );
     play.show("commit").await;
     assert_eq!(
-        sweeper.show("select task, done, failed from once.sweep()").await,
+        sweeper
+            .show("select task, done, failed from once.sweep()")
+            .await,
         "key_reap|0|0\nkey_tombstone|0|0"
     );
     sweeper.show("commit").await;
@@ -121,7 +140,8 @@ async fn a_claim_meets_an_open_reap_and_an_open_claim_is_skipped_by_the_reap() {
 #[tokio::test]
 async fn claims_completions_and_sweeps_of_expiring_keys_never_fail() {
     let play = Playground::open().await;
-    play.show(r#"select once.scope_set('s', '{"gone_for": "0", "max_attempts": null}')"#).await;
+    play.show(r#"select once.scope_set('s', '{"gone_for": "0", "max_attempts": null}')"#)
+        .await;
     let sessions = sessions(&play, 8).await;
     // A body of its own for each iteration: the subtransaction fences the completion.
     let worker = "
@@ -138,14 +158,18 @@ async fn claims_completions_and_sweeps_of_expiring_keys_never_fail() {
         end $$";
     let sweeper = "
         do $$ begin for i in 1 .. 200 loop perform once.sweep(3); commit; end loop; end $$";
-    let answers = at_once(&sessions, |i| if i < 6 { worker } else { sweeper }.to_owned()).await;
+    let answers = at_once(&sessions, |i| {
+        if i < 6 { worker } else { sweeper }.to_owned()
+    })
+    .await;
     for answer in answers {
         assert!(answer.is_ok(), "{answer:?}");
     }
     play.show("select once.sweep()").await;
     play.show("select once.sweep()").await;
     assert_eq!(
-        play.show("select (select count(*) from once.key), (select count(*) from once.key_step)").await,
+        play.show("select (select count(*) from once.key), (select count(*) from once.key_step)")
+            .await,
         "0|0"
     );
 }

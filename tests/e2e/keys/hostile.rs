@@ -1,0 +1,232 @@
+//! A hostile search_path: objects with the names of built-in ones, found before them, are never run or
+//! read by any function of the extension, whoever calls it.
+
+use crate::playground::Playground;
+
+/// In schema evil a twin of every operator of pg_catalog, of the functions that SQL of the extension
+/// could name, and of types and tables. Each function tells who ran it and raises.
+const EVIL: &str = r#"
+create schema evil;
+grant usage on schema evil to public;
+do $do$
+declare o record; n int := 0;
+begin
+    for o in
+        select oprname, oprleft::regtype as l, oprright::regtype as r, oprresult::regtype as res
+          from pg_operator where oprnamespace = 'pg_catalog'::regnamespace and oprleft <> 0
+    loop
+        begin
+            execute format('create function evil.f%s(%s, %s) returns %s language plpgsql as
+                $f$ begin raise exception using errcode = %L, message = %L; end $f$',
+                n, o.l, o.r, o.res, 'EVIL0', format('evil operator %s (%s, %s)', o.oprname, o.l, o.r));
+            execute format('create operator evil.%s (leftarg = %s, rightarg = %s, function = evil.f%s)',
+                o.oprname, o.l, o.r, n);
+            n := n + 1;
+        exception when others then null;
+        end;
+    end loop;
+    for o in
+        select p.proname, pg_get_function_identity_arguments(p.oid) as args, pg_get_function_result(p.oid) as res
+          from pg_proc p where p.pronamespace = 'pg_catalog'::regnamespace and p.prokind = 'f'
+           and p.proname ~ '^(jsonb?_|sha256|encode|decode|convert|format|quote_|now|clock_timestamp|make_interval|interval|text|int[48]|timestamptz|getdatabaseencoding|array_|has_|pg_has_role|current_setting|set_config|set_byte|length|starts_with|date_part|extract|md5|max|upper|lower|nextval|random|least|greatest)'
+    loop
+        begin
+            execute format('create function evil.%I(%s) returns %s language plpgsql as
+                $f$ begin raise exception using errcode = %L, message = %L; end $f$',
+                o.proname, o.args, o.res, 'EVIL0', 'evil function ' || o.proname);
+            n := n + 1;
+        exception when others then null;
+        end;
+    end loop;
+    if n < 800 then raise 'only % twins', n; end if;
+end $do$;
+create table evil.pg_roles (rolname name, oid oid);
+create table evil.pg_proc (oid oid, proname name, pronamespace oid);
+create table evil.key (id int);
+create table evil.scope (scope text);
+create table evil.key_step (key_id int);
+create table evil.role_grant (role text, kind text);
+create domain evil.text as int;
+create domain evil.jsonb as int;
+create domain evil.oid as int;
+create domain evil.regrole as int;
+create domain evil.regprocedure as int;
+create domain evil.timestamptz as int;
+grant all on all tables in schema evil to public;
+"#;
+
+const HOSTILE: &str = "set search_path = evil, pg_catalog";
+
+/// Temporary objects come before everything else where a relation is looked up by its bare name.
+const TEMPORARY: &str = "
+create temp table key (id int); create temp table scope (scope int); create temp table key_step (step int);
+create temp table key_bookmark (x int); create temp table role_grant (role int); create temp table role_function (x int);
+create temp table pg_roles (x int); create temp table pg_proc (x int);
+create domain pg_temp.interval as int; create domain pg_temp.jsonb as int;
+create function pg_temp.coalesce(int) returns int language sql as 'select 1'";
+
+/// Calls that reach every function with something to do for each; they name no operator themselves.
+async fn call_everything(session: &Playground) {
+    let at = |minutes: &str| format!("set once.fake_now = '2030-01-01 {minutes}:00+00'");
+    session.show(
+        r#"select once.scope_set('s', '{"lease": "1 min", "ttl": "1 hour", "gone_for": "0", "on_expiry": "resume",
+            "max_attempts": 30, "max_lease_life": "2 hours", "keep_request": true,
+            "recovery_points": ["a", "b"], "owner": null}')"#,
+    ).await;
+    session.show("select once.scope_get('s')").await;
+    let token = session.show("select token from once.key_claim('s', 'k', '{\"a\": [1.0, \"x\"]}', '1 min', '1 h', 'h')").await;
+    for call in [
+        "key_claim('s', 'k', '{\"a\": [1.0, \"x\"]}', '1 min', '1 h', 'h')",
+        "key_claim('s', 'k', '{\"a\": [1, \"x\"]}')",
+        "key_claim('s', 'k', '2')",
+        "key_claim_hashed('s', 'k', '\\x0000000000000000000000000000000000000000000000000000000000000000')",
+        "key_advance('s', 'k', $, 'a', '1', '1 min')",
+        "key_extend('s', 'k', $, '2 min')",
+        "key_step('s', 'k', $, 'pay')",
+        "key_rotate('s', 'k', $, 'pay', 1)",
+        "key_step_done('s', 'k', $, 'pay', '1')",
+        "key_derive('s', 'k', 'pay')",
+        "key_get('s', 'k')",
+        "key_release('s', 'k', $, 'error')",
+        "key_take_abandoned('s', 10, '1 min', 'taker')",
+        "key_take_abandoned('s', 10, '1 min', 'taker')",
+    ] {
+        session
+            .show(&format!("select * from once.{}", call.replace('$', &token)))
+            .await;
+    }
+    let token = session
+        .show(
+            "select token from once.key_claim('s', 'k', '{\"a\": [1, \"x\"]}', holder => 'taker')",
+        )
+        .await;
+    for call in [
+        "key_park('s', 'k', $, 'why')",
+        "key_resolve('s', 'k', 2, 'complete', 200, '1')",
+        "key_claim('s', 'k', '{\"a\": [1, \"x\"]}')",
+        "key_get('s', 'k')",
+        "sweep(10)",
+    ] {
+        session
+            .show(&format!("select * from once.{}", call.replace('$', &token)))
+            .await;
+    }
+    let token = session
+        .show("select token from once.key_claim('s', 'aborted')")
+        .await;
+    session
+        .show(&format!(
+            "select once.key_abort('s', 'aborted', {token}, 500)"
+        ))
+        .await;
+    session.show("select once.key_forget('s', 'aborted')").await;
+    let token = session
+        .show("select token from once.key_claim('other', 'k')")
+        .await;
+    session
+        .show(&format!(
+            "select once.key_complete('other', 'k', {token}, 200, '1', '2')"
+        ))
+        .await;
+    if session.attempt(&at("03:00")).await.is_ok() {
+        session.show("select * from once.sweep_key_reap(10)").await;
+        session
+            .show("select * from once.sweep_key_tombstone(10)")
+            .await;
+        session.show("select once.key_claim('s', 'k')").await;
+        session.show("set once.fake_now = '2031-01-01'").await;
+        session.show("select * from once.sweep(10)").await;
+        session.show("reset once.fake_now").await;
+        session
+            .show("select once.grant_role('hostile_user', 'observe')")
+            .await;
+        session
+            .show("select once.revoke_role('hostile_user', 'observe')")
+            .await;
+        session
+            .show(r#"select once.scope_set('s', '{"owner": "hostile_user"}')"#)
+            .await;
+    }
+    for refused in [
+        "select once.key_claim('', 'k')",
+        "select once.key_complete('s', 'k', 1, 200)",
+        r#"select once.scope_set('s', '{"nothing": 1}')"#,
+        r#"select once.scope_set('s', '{"lease": "x"}')"#,
+    ] {
+        assert!(
+            matches!(session.code(refused).await.as_str(), "22023" | "ON001"),
+            "{refused}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_hostile_search_path_never_runs_anything_of_its_own() {
+    let play = Playground::open().await;
+    play.show("create role hostile_user login; select once.grant_role('hostile_user', 'operate')")
+        .await;
+    play.show(EVIL).await;
+    for role in ["postgres", "hostile_user"] {
+        // A fresh session: its plans are made under the hostile path.
+        let session = play.another_as(role).await;
+        session.show(HOSTILE).await;
+        for trap in [
+            "1 = 1",
+            "'{}'::pg_catalog.jsonb ->> 'a'",
+            "'a'::pg_catalog.text = 'a'",
+            "now()",
+        ] {
+            assert_eq!(
+                session.code(&format!("select {trap}")).await,
+                "EVIL0",
+                "the trap works: {trap}"
+            );
+        }
+        call_everything(&session).await;
+        play.show("delete from once.key; delete from once.key_step; delete from once.scope")
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn temporary_objects_of_the_same_names_do_not_matter() {
+    let play = Playground::open().await;
+    play.show("create role hostile_temp login; select once.grant_role('hostile_temp', 'operate')")
+        .await;
+    play.show(
+        "do $$ begin create role hostile_user; exception when duplicate_object then null; end $$",
+    )
+    .await;
+    for role in ["postgres", "hostile_temp"] {
+        let session = play.another_as(role).await;
+        session.show(TEMPORARY).await;
+        call_everything(&session).await;
+        session.show("set search_path = pg_temp, pg_catalog").await;
+        play.show("delete from once.key; delete from once.key_step; delete from once.scope")
+            .await;
+        call_everything(&session).await;
+        play.show("delete from once.key; delete from once.key_step; delete from once.scope")
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn an_index_or_trigger_function_cannot_be_reached_with_the_owners_rights() {
+    let play = Playground::open().await;
+    play.show("create role hostile_ddl login; select once.grant_role('hostile_ddl', 'operate')")
+        .await;
+    let session = play.another_as("hostile_ddl").await;
+    for ddl in [
+        "create index on once.key ((1))",
+        "create trigger t before insert on once.key for each row execute function suppress_redundant_updates_trigger()",
+        "create rule r as on insert to once.key do also select 1",
+        "alter table once.key add x int",
+        "create policy p on once.key",
+        "do $$ begin lock table once.key in access exclusive mode; end $$",
+        "create view v as select * from once.key; select * from v",
+        "comment on table once.key is 'x'",
+        "grant select on once.key to hostile_ddl",
+    ] {
+        assert_eq!(session.code(ddl).await, "42501", "{ddl}");
+    }
+}
