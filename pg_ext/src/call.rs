@@ -191,20 +191,33 @@ pub fn characters(text: &[u8]) -> usize {
 /// A text of this database in UTF-8; in a SQL_ASCII database its bytes as they are. Hashes that must
 /// survive a restore into a database of another encoding are made of this form.
 pub fn utf8(text: &[u8]) -> Cow<'_, [u8]> {
-    // SAFETY: reads a variable of this backend; the conversion reads `len` bytes of a live buffer and
-    // returns either the same pointer or a new NUL-terminated string.
+    match to_utf8() {
+        Some(convert) => convert(text),
+        None => Cow::Borrowed(text),
+    }
+}
+
+/// The conversion that [`utf8`] makes; None where there is none to make.
+pub fn to_utf8() -> Option<fn(&[u8]) -> Cow<'_, [u8]>> {
+    // SAFETY: reads a variable of this backend.
+    let encoding = unsafe { pg_sys::GetDatabaseEncoding() };
+    let as_is = [
+        pg_sys::pg_enc::PG_UTF8 as i32,
+        pg_sys::pg_enc::PG_SQL_ASCII as i32,
+    ];
+    (!as_is.contains(&encoding)).then_some(converted)
+}
+
+fn converted(text: &[u8]) -> Cow<'_, [u8]> {
+    if text.is_ascii() {
+        return Cow::Borrowed(text);
+    }
+    // SAFETY: reads `len` bytes of a live buffer and returns the same pointer or a new string that ends
+    // with NUL; only the latter for a text that is not ASCII and a database that is not in UTF-8.
     unsafe {
-        let encoding = pg_sys::GetDatabaseEncoding();
-        let as_is = [
-            pg_sys::pg_enc::PG_UTF8 as i32,
-            pg_sys::pg_enc::PG_SQL_ASCII as i32,
-        ];
-        if as_is.contains(&encoding) || text.is_ascii() {
-            return Cow::Borrowed(text);
-        }
         let utf8 = pg_sys::pg_enc::PG_UTF8 as i32;
-        let converted = pg_sys::pg_server_to_any(text.as_ptr().cast(), text.len() as i32, utf8);
-        Cow::Owned(std::ffi::CStr::from_ptr(converted).to_bytes().to_vec())
+        let new = pg_sys::pg_server_to_any(text.as_ptr().cast(), text.len() as i32, utf8);
+        Cow::Owned(std::ffi::CStr::from_ptr(new).to_bytes().to_vec())
     }
 }
 

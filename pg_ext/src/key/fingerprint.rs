@@ -1,7 +1,7 @@
 //! What a request is compared by: a scheme byte and a SHA-256.
 
 use super::jsonb;
-use crate::call::varlena;
+use crate::call::{to_utf8, varlena};
 use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys::Datum;
 use sha2::{Digest, Sha256};
@@ -54,7 +54,7 @@ impl Request<'_> {
 
 fn of_jsonb(payload: &[u8]) -> Result<[u8; 33]> {
     let mut hash = Sha256::new();
-    jsonb::canonical(payload, &mut |bytes| hash.update(bytes)).map_err(|_| {
+    jsonb::canonical(payload, to_utf8(), &mut |bytes| hash.update(bytes)).map_err(|_| {
         Error::new(
             Kind::Internal,
             "argument \"request\" is not a jsonb of this server",

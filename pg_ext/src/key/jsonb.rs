@@ -1,13 +1,16 @@
 //! Canonical bytes of a jsonb value, read from its binary form: equal values, and only equal values,
 //! give the same bytes.
 //!
-//! The binary form keeps object keys sorted and unique, but numbers keep their scale (1.0 is stored
+//! Texts are written in UTF-8, so that a dump may be restored into a database of another encoding. The
+//! binary form keeps object keys sorted and unique, but numbers keep their scale (1.0 is stored
 //! otherwise than 1), offsets depend on neighbours and padding on position. So values are walked and
 //! written as tag, length and content; a number as sign, weight and base-10000 digits without zeros at
 //! either end, which is what numeric equality compares. Nothing is parsed or printed: nine kilobytes of
 //! 1e131071 stay nine kilobytes.
 //!
 //! Layout: PostgreSQL's utils/jsonb.h and utils/adt/numeric.c, on disk unchanged since 9.4.
+
+use std::borrow::Cow;
 
 const COUNT: u32 = 0x0fff_ffff;
 const SCALAR: u32 = 0x1000_0000;
@@ -37,31 +40,67 @@ struct Level<'a> {
     /// Entries in all; an object has its keys first, then its values.
     entries: usize,
     object: bool,
+    /// The order of an object's members where it is not the stored one.
+    order: Option<Vec<usize>>,
     visited: usize,
 }
 
+/// How the database's texts become UTF-8; None: they are.
+pub type ToUtf8 = Option<fn(&[u8]) -> Cow<'_, [u8]>>;
+
 /// Writes the canonical bytes of a jsonb (the payload behind its varlena header) to `out`.
-pub fn canonical(jsonb: &[u8], out: &mut impl FnMut(&[u8])) -> Walk {
-    let mut levels = vec![enter(jsonb, out)?];
+pub fn canonical(jsonb: &[u8], to_utf8: ToUtf8, out: &mut impl FnMut(&[u8])) -> Walk {
+    let mut levels = vec![enter(jsonb, to_utf8, out)?];
     while let Some(level) = levels.last_mut() {
         if level.visited == level.entries {
             levels.pop();
             continue;
         }
         let i = match level.object {
-            true => level.visited / 2 + level.visited % 2 * (level.entries / 2),
+            true => level.member(level.visited / 2) + level.visited % 2 * (level.entries / 2),
             false => level.visited,
         };
         level.visited += 1;
         let (bytes, entries) = (level.bytes, level.entries);
-        if let Some(child) = element(bytes, entries, i, out)? {
-            levels.push(enter(child, out)?);
+        if let Some(child) = element(bytes, entries, i, to_utf8, out)? {
+            levels.push(enter(child, to_utf8, out)?);
         }
     }
     Ok(())
 }
 
-fn enter<'a>(bytes: &'a [u8], out: &mut impl FnMut(&[u8])) -> Result<Level<'a>, Malformed> {
+impl Level<'_> {
+    /// The stored place of the n-th member.
+    fn member(&self, n: usize) -> usize {
+        self.order
+            .as_ref()
+            .and_then(|o| o.get(n).copied())
+            .unwrap_or(n)
+    }
+}
+
+/// Members by length and bytes of their names in UTF-8, as a database in UTF-8 stores them.
+fn utf8_order(
+    bytes: &[u8],
+    count: usize,
+    to_utf8: fn(&[u8]) -> Cow<'_, [u8]>,
+) -> Result<Vec<usize>, Malformed> {
+    let data = bytes.get(4 + 8 * count..).ok_or(Malformed)?;
+    let mut members = Vec::with_capacity(count);
+    for i in 0..count {
+        let (start, end) = extent(bytes, i)?;
+        let name = to_utf8(data.get(start..end).ok_or(Malformed)?);
+        members.push((name.len(), name, i));
+    }
+    members.sort();
+    Ok(members.into_iter().map(|(_, _, i)| i).collect())
+}
+
+fn enter<'a>(
+    bytes: &'a [u8],
+    to_utf8: ToUtf8,
+    out: &mut impl FnMut(&[u8]),
+) -> Result<Level<'a>, Malformed> {
     let header = word(bytes, 0)?;
     let count = (header & COUNT) as usize;
     let object = header & OBJECT != 0;
@@ -79,6 +118,10 @@ fn enter<'a>(bytes: &'a [u8], out: &mut impl FnMut(&[u8])) -> Result<Level<'a>, 
         bytes,
         entries: if object { count * 2 } else { count },
         object,
+        order: match to_utf8 {
+            Some(to_utf8) if object => Some(utf8_order(bytes, count, to_utf8)?),
+            _ => None,
+        },
         visited: 0,
     })
 }
@@ -88,6 +131,7 @@ fn element<'a>(
     bytes: &'a [u8],
     entries: usize,
     i: usize,
+    to_utf8: ToUtf8,
     out: &mut impl FnMut(&[u8]),
 ) -> Result<Option<&'a [u8]>, Malformed> {
     let entry = word(bytes, 4 + 4 * i)?;
@@ -99,8 +143,9 @@ fn element<'a>(
     match entry & ENTRY_TYPE {
         STRING => {
             let text = content(start)?;
+            let text = to_utf8.map_or(Cow::Borrowed(text), |convert| convert(text));
             tagged(b's', text.len(), out);
-            out(text);
+            out(&text);
         }
         NUMERIC => number(content(aligned)?, out)?,
         CONTAINER => return content(aligned).map(Some),
