@@ -1,0 +1,521 @@
+//! Crashes, backups and dumps: what was committed goes on where it was, and no token ever comes twice.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test fails"
+)]
+
+#[path = "keys/playground.rs"]
+mod playground;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use pg_once_tests::{Cluster, StopMode, race};
+use playground::Playground;
+
+async fn on(cluster: &Cluster, database: &str) -> Playground {
+    Playground {
+        client: cluster.connect(database).await.unwrap(),
+        database: database.to_owned(),
+    }
+}
+
+async fn with_shop(cluster: &Cluster) -> Playground {
+    cluster
+        .create_database_with_extension("shop")
+        .await
+        .unwrap();
+    on(cluster, "shop").await
+}
+
+/// Claims so many keys one by one, each in its own transaction, and adds the tokens to `seen`.
+async fn claim(play: &Playground, prefix: &str, count: usize, seen: &mut BTreeSet<i64>) {
+    for i in 0..count {
+        let token = play.token(&format!("{prefix}{i}"), "").await;
+        assert!(seen.insert(token), "token {token} was handed out before");
+    }
+}
+
+#[tokio::test]
+async fn no_token_comes_twice_after_kill_9_with_asynchronous_commit() {
+    let mut cluster = Cluster::builder()
+        .setting("synchronous_commit", "off")
+        .setting("wal_writer_delay", "10s")
+        .launch()
+        .unwrap();
+    let play = with_shop(&cluster).await;
+    play.show(r#"select once.scope_set('s', '{"max_attempts": null}')"#)
+        .await;
+    play.show("checkpoint").await;
+    drop(play);
+    let (mut seen, mut lost) = (BTreeSet::new(), 0);
+    for round in 0..20 {
+        let play = on(&cluster, "shop").await;
+        for key in 0..40 {
+            let claim = format!(
+                "select outcome, token from once.key_claim('s', 'k{key}', lease => '1 microsecond')"
+            );
+            let shown = play.show(&claim).await;
+            let (outcome, token) = shown.split_once('|').unwrap();
+            assert!(
+                seen.insert(token.parse::<i64>().unwrap()),
+                "token {token} came before"
+            );
+            lost += usize::from(outcome == "claimed" && round > 0);
+        }
+        cluster.kill_9().unwrap();
+        cluster.start().unwrap();
+        if round >= 4 && lost > 0 {
+            return;
+        }
+    }
+    panic!("no commit was lost, so nothing was tested");
+}
+
+#[tokio::test]
+async fn a_superseded_holder_from_before_a_crash_cannot_write_to_the_claim_after_it() {
+    let mut cluster = Cluster::builder()
+        .setting("synchronous_commit", "off")
+        .setting("wal_writer_delay", "10s")
+        .launch()
+        .unwrap();
+    let play = with_shop(&cluster).await;
+    play.show("set synchronous_commit = on; create table fence (id int)")
+        .await;
+    drop(play);
+    let mut vanished = 0;
+    for round in 0..20 {
+        let play = on(&cluster, "shop").await;
+        let key = format!("k{round}");
+        let before = play.token(&key, "").await;
+        cluster.kill_9().unwrap();
+        cluster.start().unwrap();
+        let play = on(&cluster, "shop").await;
+        if play.claim(&key, "").await == "in_progress" {
+            continue;
+        }
+        // The commit was lost and the key claimed anew: the old token is worth nothing.
+        vanished += 1;
+        for call in [
+            "key_complete('s', K, 200)",
+            "key_extend('s', K)",
+            "key_step('s', K, 'pay')",
+        ] {
+            let sql = format!(
+                "select once.{}",
+                call.replace("K", &format!("'{key}', {before}"))
+            );
+            assert_eq!(play.code(&sql).await, "ON001");
+        }
+        if vanished == 3 {
+            return;
+        }
+    }
+    panic!("no commit was lost, so nothing was tested");
+}
+
+#[tokio::test]
+async fn synchronously_committed_answers_survive_kill_9() {
+    let mut cluster = Cluster::builder().fsync(true).launch().unwrap();
+    let play = with_shop(&cluster).await;
+    let mut held = Vec::new();
+    for round in 0..3 {
+        let play = on(&cluster, "shop").await;
+        for i in 0..20 {
+            let key = format!("k{round}-{i}");
+            let token = play.token(&key, ", '1'").await;
+            if i % 2 == 0 {
+                play.show(&format!(
+                    "select once.key_complete('s', '{key}', {token}, {i}, '\"{key}\"')"
+                ))
+                .await;
+            } else {
+                play.show(&format!(
+                    "select once.key_advance('s', '{key}', {token}, 'paid', '{i}')"
+                ))
+                .await;
+                play.show(&format!(
+                    "select once.key_step('s', '{key}', {token}, 'ship')"
+                ))
+                .await;
+                held.push((key, token));
+            }
+        }
+        cluster.kill_9().unwrap();
+        cluster.start().unwrap();
+    }
+    drop(play);
+    let play = on(&cluster, "shop").await;
+    for round in 0..3 {
+        for i in (0..20).step_by(2) {
+            let key = format!("k{round}-{i}");
+            let shown = play
+                .show(&format!(
+                    "select outcome, response_code, response_body from once.key_claim('s', '{key}', '1')"
+                ))
+                .await;
+            assert_eq!(shown, format!("replayed|{i}|\"{key}\""));
+        }
+    }
+    for (key, token) in held {
+        let sql = format!("select attempted from once.key_step('s', '{key}', {token}, 'ship')");
+        assert_eq!(play.show(&sql).await, "0");
+        play.show(&format!(
+            "select once.key_complete('s', '{key}', {token}, 200)"
+        ))
+        .await;
+    }
+}
+
+/// Copies a stopped cluster's files, owners and all.
+fn copy(from: &Path, to: &Path) {
+    let done = Command::new("cp")
+        .arg("-a")
+        .arg(from)
+        .arg(to)
+        .status()
+        .unwrap();
+    assert!(done.success());
+}
+
+#[tokio::test]
+async fn no_token_from_after_a_backup_matches_one_from_after_its_restore() {
+    let mut cluster = Cluster::launch().unwrap();
+    let play = with_shop(&cluster).await;
+    let mut seen = BTreeSet::new();
+    let kept = play.token("kept", "").await;
+    claim(&play, "before", 20, &mut seen).await;
+    drop(play);
+    cluster.stop(StopMode::Fast).unwrap();
+    let (data, backup) = (cluster.data_directory(), cluster.directory().join("backup"));
+    copy(&data, &backup);
+    for round in 0..2 {
+        cluster.start().unwrap();
+        let play = on(&cluster, "shop").await;
+        claim(&play, "after", 50, &mut seen).await;
+        // A claim that the restore will forget; its holder lives on.
+        let forgotten = play.token(&format!("other{round}"), "").await;
+        drop(play);
+        cluster.kill_9().unwrap();
+        std::fs::remove_dir_all(&data).unwrap();
+        copy(&backup, &data);
+        cluster.start().unwrap();
+        let play = on(&cluster, "shop").await;
+        assert!(seen.insert(play.token(&format!("other{round}"), "").await));
+        let late = format!("select once.key_complete('s', 'other{round}', {forgotten}, 200)");
+        assert_eq!(play.code(&late).await, "ON001");
+        claim(&play, "after", 50, &mut seen).await;
+        play.show(&format!("select once.key_extend('s', 'kept', {kept})"))
+            .await;
+        drop(play);
+        cluster.kill_9().unwrap();
+        std::fs::remove_dir_all(&data).unwrap();
+        copy(&backup, &data);
+    }
+}
+
+#[tokio::test]
+async fn a_killed_client_process_leaves_its_key_to_the_next() {
+    let cluster = Cluster::launch().unwrap();
+    let play = with_shop(&cluster).await;
+    for (round, key) in ["new", "lost"].iter().enumerate() {
+        if round == 1 {
+            play.token(key, ", lease => '1 microsecond'").await;
+        }
+        let mut client = cluster
+            .command("psql")
+            .args(["-X", "-q", "-A", "-t", "-d", "shop"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let claim = format!("begin; select outcome from once.key_claim('s', '{key}');\n");
+        client
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(claim.as_bytes())
+            .unwrap();
+        let mut outcome = String::new();
+        BufReader::new(client.stdout.take().unwrap())
+            .read_line(&mut outcome)
+            .unwrap();
+        assert_eq!(
+            outcome.trim(),
+            if round == 0 { "claimed" } else { "resumed" }
+        );
+        assert_eq!(play.claim(key, "").await, "in_progress");
+        client.kill().unwrap();
+        client.wait().unwrap();
+        let free = race::poll_async("the key to be free", async || {
+            let outcome = play.claim(key, "").await;
+            Ok((outcome != "in_progress").then_some(outcome))
+        });
+        assert_eq!(free.await.unwrap(), outcome.trim());
+    }
+}
+
+#[tokio::test]
+async fn a_terminated_backend_and_a_killed_one_leave_the_key_to_the_next() {
+    let cluster = Cluster::launch().unwrap();
+    let play = with_shop(&cluster).await;
+    let victim = on(&cluster, "shop").await;
+    victim.show("begin").await;
+    victim.token("k", "").await;
+    let pid = race::backend_pid(&victim.client).await.unwrap();
+    play.show(&format!("select pg_terminate_backend({pid}, 10000)"))
+        .await;
+    let free = race::poll_async("the key to be free", async || {
+        Ok((play.claim("k", ", lease => '1 microsecond'").await == "claimed").then_some(()))
+    });
+    free.await.unwrap();
+
+    let victim = on(&cluster, "shop").await;
+    victim.show("begin").await;
+    assert_eq!(victim.claim("k", "").await, "resumed");
+    assert_eq!(play.claim("k", "").await, "in_progress");
+    let pid = race::backend_pid(&victim.client).await.unwrap();
+    // A backend that dies so takes all others along; the postmaster then starts over by itself.
+    let killed = Command::new("kill")
+        .args(["-9", &pid.to_string()])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    let again = race::poll_async("the server to come back", async || {
+        match cluster.connect("shop").await {
+            Ok(client) if client.simple_query("select 1").await.is_ok() => Ok(Some(client)),
+            _ => Ok(None),
+        }
+    });
+    let play = Playground {
+        client: again.await.unwrap(),
+        database: "shop".to_owned(),
+    };
+    assert_eq!(play.claim("k", "").await, "resumed");
+}
+
+#[tokio::test]
+async fn a_prepared_transaction_holds_its_key_over_a_crash() {
+    let mut cluster = Cluster::launch().unwrap();
+    let play = with_shop(&cluster).await;
+    play.show("begin").await;
+    let token = play.token("k", "").await;
+    play.show("prepare transaction 'p'").await;
+    assert_eq!(play.claim("k", "").await, "in_progress");
+    drop(play);
+    cluster.kill_9().unwrap();
+    cluster.start().unwrap();
+    let play = on(&cluster, "shop").await;
+    assert_eq!(play.claim("k", "").await, "in_progress");
+    play.show("commit prepared 'p'").await;
+    play.show(&format!("select once.key_complete('s', 'k', {token}, 200)"))
+        .await;
+    assert_eq!(play.claim("k", "").await, "replayed");
+}
+
+/// Keys in every state, options, an owner and rights; the tokens of `held` and `expired`.
+async fn a_working_day(play: &Playground) -> (i64, i64) {
+    play.show("create role shop_owner; create role worker login in role shop_owner; create role boss login")
+        .await;
+    play.show("select once.grant_role('worker', 'use'), once.grant_role('boss', 'operate')")
+        .await;
+    play.show(r#"select once.scope_set('s', '{"keep_request": true, "max_attempts": 9, "gone_for": "3 days"}')"#)
+        .await;
+    play.show(r#"select once.scope_set('owned', '{"owner": "shop_owner", "lease": "5 min"}')"#)
+        .await;
+    play.show("select once.key_claim('owned', 'k')").await;
+    let request = ", '{\"n\": 1.00, \"t\": \"\u{1F980}\\n\"}'";
+    let held = play
+        .token("held", &format!("{request}, holder => 'h'"))
+        .await;
+    play.show(&format!(
+        "select once.key_advance('s', 'held', {held}, 'paid', '{{\"b\":  1,\"a\":2}}')"
+    ))
+    .await;
+    play.show(&format!("select once.key_step('s', 'held', {held}, 'pay')"))
+        .await;
+    play.show(&format!(
+        "select once.key_step_done('s', 'held', {held}, 'pay', '{{\"id\":   1}}')"
+    ))
+    .await;
+    play.show(&format!(
+        "select once.key_rotate('s', 'held', {held}, 'ship', 1)"
+    ))
+    .await;
+    let expired = play
+        .token("expired", &format!("{request}, lease => '1 microsecond'"))
+        .await;
+    play.show(&format!(
+        "select once.key_step('s', 'expired', {expired}, 'pay')"
+    ))
+    .await;
+    let parked = play.token("parked", request).await;
+    play.show(&format!(
+        "select once.key_park('s', 'parked', {parked}, 'timed out')"
+    ))
+    .await;
+    let released = play.token("released", request).await;
+    play.show(&format!(
+        "select once.key_release('s', 'released', {released}, 'no')"
+    ))
+    .await;
+    let done = play.token("done", request).await;
+    play.show(&format!(
+        "select once.key_complete('s', 'done', {done}, 201, E'{{\"a\":  1.0e3,\\n \"a\": 2}}', '{{\"X\":  \"y\"}}')"
+    ))
+    .await;
+    let gone = play
+        .token("gone", &format!("{request}, ttl => '1 microsecond'"))
+        .await;
+    play.show(&format!(
+        "select once.key_complete('s', 'gone', {gone}, 200)"
+    ))
+    .await;
+    play.show("select once.sweep_key_tombstone()").await;
+    // The bookmark of a completer that has read much.
+    play.show(
+        "select count(once.key_complete('s', 'b' || g, (once.key_claim('s', 'b' || g, lease => '1 us')).token, 200))
+           from generate_series(1, 300) as g",
+    )
+    .await;
+    for _ in 0..3 {
+        play.show("select key from once.key_take_abandoned('s', 1, '1 microsecond')")
+            .await;
+    }
+    (held, expired)
+}
+
+const STATES: &str = "
+    select string_agg(concat_ws('|', k.key, g.status, g.attempt, g.holder, g.recovery_point, g.state::text,
+                                g.steps::text, g.response_code, g.response_body::text,
+                                g.response_headers::text, g.request, g.last_error, g.created_at,
+                                g.finished_at, g.gone_at), E'\\n' order by k.key)
+      from once.key as k, lateral once.key_get(k.scope, k.key) as g where k.scope = 's'";
+
+#[tokio::test]
+async fn a_dump_restored_into_a_fresh_cluster_goes_on_where_it_was() {
+    let old = Cluster::launch().unwrap();
+    let play = with_shop(&old).await;
+    let (held, _) = a_working_day(&play).await;
+    let before = play.show(STATES).await;
+    let derived = play
+        .show("select once.key_derive('s', 'held', 'ship')")
+        .await;
+    old.run("pg_dumpall", &["--roles-only", "-f", "roles.sql"])
+        .unwrap();
+    old.run("pg_dump", &["-d", "shop", "-Fc", "-f", "dump"])
+        .unwrap();
+
+    let new = Cluster::launch().unwrap();
+    // Transaction ids of another age: nothing stored may depend on them.
+    for name in ["roles.sql", "dump"] {
+        copy(&old.directory().join(name), &new.directory().join(name));
+    }
+    drop(old);
+    let roles = std::fs::read_to_string(new.directory().join("roles.sql")).unwrap();
+    for line in roles.lines().filter(|line| !line.contains("ROLE postgres")) {
+        if line.starts_with("CREATE ROLE")
+            || line.starts_with("ALTER ROLE")
+            || line.starts_with("GRANT")
+        {
+            new.psql("postgres", line).unwrap();
+        }
+    }
+    new.psql("postgres", "create database shop").unwrap();
+    new.run("pg_restore", &["-d", "shop", "--exit-on-error", "dump"])
+        .unwrap();
+    let play = on(&new, "shop").await;
+    assert_eq!(play.show(STATES).await, before);
+    assert_eq!(
+        play.show("select once.key_derive('s', 'held', 'ship')")
+            .await,
+        derived
+    );
+    goes_on(&play, held).await;
+    rights_are_kept(&new).await;
+
+    // And once more from the restored one, as plain SQL.
+    let states = play.show(STATES).await;
+    let text = new
+        .run("pg_dump", &["-d", "shop", "-f", "plain.sql"])
+        .unwrap();
+    assert_eq!(text.stderr, "");
+    new.psql("postgres", "create database shop2").unwrap();
+    new.run(
+        "psql",
+        &[
+            "-X",
+            "-q",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-d",
+            "shop2",
+            "-f",
+            "plain.sql",
+        ],
+    )
+    .unwrap();
+    assert_eq!(on(&new, "shop2").await.show(STATES).await, states);
+}
+
+async fn goes_on(play: &Playground, held: i64) {
+    let request = ", '{\"t\": \"\u{1F980}\\n\", \"n\": 1}'";
+    assert_eq!(play.claim("done", request).await, "replayed");
+    assert_eq!(play.claim("done", ", '7'").await, "mismatched");
+    assert_eq!(play.claim("gone", request).await, "gone");
+    assert_eq!(play.claim("parked", request).await, "parked");
+    assert_eq!(play.claim("held", request).await, "in_progress");
+    let body = "select response_body from once.key_claim('s', 'done', '{\"t\": \"\u{1F980}\\n\", \"n\": 1}')";
+    assert_eq!(play.show(body).await, "{\"a\":  1.0e3,\n \"a\": 2}");
+    // The holder of before the dump still is it, and its step is still done.
+    let step = format!("select done, result from once.key_step('s', 'held', {held}, 'pay')");
+    assert_eq!(play.show(&step).await, "t|{\"id\":   1}");
+    play.show(&format!(
+        "select once.key_complete('s', 'held', {held}, 200)"
+    ))
+    .await;
+    let taken = play
+        .show("select string_agg(key || ' ' || (request is not null), ', ' order by key) from once.key_take_abandoned('s')")
+        .await;
+    assert_eq!(taken, "expired true, released true");
+    let step = "select attempted > 0 from once.key_step('s', 'expired', (select token from once.key where key = 'expired'), 'pay')";
+    assert_eq!(play.show(step).await, "t");
+    play.show("select once.key_resolve('s', 'parked', 1, 'retry')")
+        .await;
+    assert_eq!(play.claim("parked", request).await, "resumed");
+    assert_eq!(
+        play.show("select o ->> 'max_attempts', o ->> 'gone_for' from once.scope_get('s') as o")
+            .await,
+        "9|72:00:00"
+    );
+    play.clock("10 years").await;
+    play.show("select once.sweep()").await;
+    play.show("reset once.fake_now").await;
+}
+
+async fn rights_are_kept(cluster: &Cluster) {
+    let as_role = async |role: &str| Playground {
+        client: cluster.connect_as(role, "shop").await.unwrap(),
+        database: "shop".to_owned(),
+    };
+    let worker = as_role("worker").await;
+    assert_eq!(worker.claim("of the worker", "").await, "claimed");
+    let owned = "select outcome from once.key_claim('owned', 'k')";
+    assert_eq!(worker.show(owned).await, "in_progress");
+    assert_eq!(worker.code("select once.sweep()").await, "42501");
+    assert_eq!(worker.code("select * from once.key").await, "42501");
+    let boss = as_role("boss").await;
+    boss.show("select once.sweep()").await;
+    assert_eq!(boss.code(owned).await, "42501");
+    let admin = as_role("postgres").await;
+    admin.show("select once.revoke_role('worker', 'use')").await;
+    assert_eq!(
+        worker.code("select once.key_claim('s', 'x')").await,
+        "42501"
+    );
+}

@@ -1,0 +1,169 @@
+//! A hot standby answers what is known, refuses what has to be written, and goes on after a failover.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test fails"
+)]
+
+#[path = "keys/playground.rs"]
+mod playground;
+
+use pg_once_tests::Cluster;
+use playground::Playground;
+
+async fn on(cluster: &Cluster) -> Playground {
+    Playground {
+        client: cluster.connect("shop").await.unwrap(),
+        database: "shop".to_owned(),
+    }
+}
+
+async fn primary() -> (Cluster, Playground) {
+    let cluster = Cluster::launch().unwrap();
+    cluster
+        .create_database_with_extension("shop")
+        .await
+        .unwrap();
+    let play = on(&cluster).await;
+    (cluster, play)
+}
+
+#[tokio::test]
+async fn a_standby_answers_and_after_its_promotion_the_keys_go_on() {
+    let (cluster, play) = primary().await;
+    play.show(r#"select once.scope_set('s', '{"keep_request": true}')"#)
+        .await;
+    let done = play.token("done", ", '{\"a\": 1}'").await;
+    play.show(&format!("select once.key_step('s', 'done', {done}, 'pay')"))
+        .await;
+    play.show(&format!(
+        "select once.key_complete('s', 'done', {done}, 201, '{{\"id\":  7}}')"
+    ))
+    .await;
+    let held = play.token("held", "").await;
+    play.token("lost", ", lease => '1 microsecond'").await;
+    let rotated = play.token("rotated", "").await;
+    play.show(&format!(
+        "select once.key_rotate('s', 'rotated', {rotated}, 'pay', 1)"
+    ))
+    .await;
+    let derived = play
+        .show("select once.key_derive('s', 'rotated', 'pay')")
+        .await;
+    let parked = play.token("parked", "").await;
+    play.show(&format!(
+        "select once.key_park('s', 'parked', {parked}, 'unknown')"
+    ))
+    .await;
+    let standby = cluster.standby().unwrap();
+    standby.wait_caught_up(&cluster).await.unwrap();
+
+    let there = on(&standby).await;
+    for level in ["read committed", "repeatable read"] {
+        there.show(&format!("begin isolation level {level}")).await;
+        assert_eq!(
+            there
+                .show("select outcome, response_code, response_body from once.key_claim('s', 'done', '{\"a\": 1.0}')")
+                .await,
+            "replayed|201|{\"id\":  7}"
+        );
+        assert_eq!(there.claim("done", ", '2'").await, "mismatched");
+        assert_eq!(there.claim("held", "").await, "in_progress");
+        assert_eq!(there.claim("parked", "").await, "parked");
+        assert_eq!(
+            there
+                .show("select status, steps -> 0 ->> 'step' from once.key_get('s', 'done')")
+                .await,
+            "finished|pay"
+        );
+        assert_eq!(
+            there
+                .show("select once.key_derive('s', 'rotated', 'pay')")
+                .await,
+            derived
+        );
+        assert_eq!(
+            there
+                .show("select once.scope_get('s') ->> 'keep_request'")
+                .await,
+            "true"
+        );
+        there.show("commit").await;
+    }
+    for call in [
+        "key_claim('s', 'new')",
+        "key_claim('s', 'lost')",
+        "key_take_abandoned('s')",
+        &format!("key_complete('s', 'held', {held}, 200)"),
+        &format!("key_step('s', 'held', {held}, 'pay')"),
+        &format!("key_extend('s', 'held', {held})"),
+        "key_resolve('s', 'parked', 1, 'retry')",
+        "key_forget('s', 'lost')",
+        "scope_set('s', '{}')",
+        "sweep()",
+        "grant_role('pg_monitor', 'use')",
+    ] {
+        let refusal = there.refused(&format!("select once.{call}")).await;
+        assert_eq!(refusal.code, "25006", "{call}: {refusal:?}");
+        assert!(!refusal.hint.is_empty(), "{call}: {refusal:?}");
+    }
+
+    drop(play);
+    drop(cluster);
+    standby.promote().await.unwrap();
+    // The same session: what it knew as a standby must not stick.
+    there
+        .show(&format!(
+            "select once.key_complete('s', 'held', {held}, 200)"
+        ))
+        .await;
+    assert_eq!(there.claim("held", "").await, "replayed");
+    assert_eq!(there.claim("new", "").await, "claimed");
+    assert_eq!(
+        there
+            .show("select key from once.key_take_abandoned('s')")
+            .await,
+        "lost"
+    );
+    assert_eq!(there.show("select once.key_forget('s', 'done')").await, "t");
+    there.show("select once.sweep()").await;
+}
+
+#[tokio::test]
+async fn a_claim_that_an_asynchronous_failover_lost_runs_again_with_a_new_token_and_the_same_derived_keys()
+ {
+    let (cluster, play) = primary().await;
+    let standby = cluster.standby().unwrap();
+    standby.wait_caught_up(&cluster).await.unwrap();
+    // From here on the standby hears nothing.
+    let there = on(&standby).await;
+    there.show("alter system set primary_conninfo = ''").await;
+    there.show("select pg_reload_conf()").await;
+    pg_once_tests::race::poll_async("the receiver to end", async || {
+        Ok((there
+            .show("select count(*) from pg_stat_wal_receiver")
+            .await
+            == "0")
+            .then_some(()))
+    })
+    .await
+    .unwrap();
+    let lost = play.token("k", "").await;
+    let derived = play
+        .show(&format!(
+            "select derived_key from once.key_step('s', 'k', {lost}, 'pay')"
+        ))
+        .await;
+    drop(play);
+    drop(cluster);
+    standby.promote().await.unwrap();
+    let token = there.token("k", "").await;
+    assert!(token > lost);
+    let step =
+        format!("select derived_key, attempted from once.key_step('s', 'k', {token}, 'pay')");
+    assert_eq!(there.show(&step).await, format!("{derived}|0"));
+    let late = format!("select once.key_complete('s', 'k', {lost}, 200)");
+    assert_eq!(there.code(&late).await, "ON001");
+}
