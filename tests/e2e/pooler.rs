@@ -87,23 +87,17 @@ async fn many_clients_over_four_server_sessions_make_each_order_once() {
     let Some((cluster, pooler)) = pooled(4).await else {
         return;
     };
-    let clients = (0..24).map(|_| async {
+    let mut tasks = Vec::new();
+    for _ in 0..24 {
         let client = through(&pooler).await;
-        tokio::spawn(async move {
-            let mut replayed = 0;
+        tasks.push(tokio::spawn(async move {
             for key in 0..15 {
                 while !request(&client, &format!("k{key}")).await {}
-                replayed += 1;
             }
-            replayed
-        })
-    });
-    let mut tasks = Vec::new();
-    for client in clients {
-        tasks.push(client.await);
+        }));
     }
     for task in tasks {
-        assert_eq!(task.await.unwrap(), 15);
+        task.await.unwrap();
     }
     let shown = cluster
         .psql("shop", "select count(*), count(distinct id) from orders")

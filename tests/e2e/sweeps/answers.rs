@@ -1,0 +1,175 @@
+//! What claims answer before, during and after a sweep: the same.
+
+use crate::playground::Playground;
+use crate::{counts, drain, finish, reap};
+
+#[tokio::test]
+async fn a_key_that_finishes_late_keeps_its_answer_for_its_whole_ttl() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    let token = play.token("k", ", ttl => '1 h'").await;
+    play.clock("10 days").await;
+    drain(&play, 10).await;
+    play.show(&format!("select once.key_complete('s', 'k', {token}, 200)"))
+        .await;
+    for (clock, outcome) in [
+        ("10 days 59 min", "replayed"),
+        ("10 days 61 min", "gone"),
+        ("11 days 59 min", "gone"),
+    ] {
+        play.clock(clock).await;
+        drain(&play, 10).await;
+        assert_eq!(play.claim("k", "").await, outcome, "{clock}");
+    }
+    play.clock("11 days 61 min").await;
+    drain(&play, 10).await;
+    assert_eq!(counts(&play).await, "0|0");
+}
+
+/// What claims of eight keys with different ttls answer at this time.
+async fn answers(play: &Playground) -> String {
+    play.show(
+        "select string_agg(outcome, ' ' order by g) from generate_series(1, 8) as g,
+                lateral once.key_claim('s', 'k' || g, '1')
+          where (select count(*) from once.key_get('s', 'k' || g)) > 0",
+    )
+    .await
+}
+
+#[tokio::test]
+async fn answers_do_not_depend_on_whether_a_sweep_has_run() {
+    for options in [
+        "{}",
+        r#"{"gone_for": "0"}"#,
+        r#"{"gone_for": "1 month"}"#,
+        r#"{"gone_for": "1 day"}"#,
+        r#"{"gone_for": "1 year 2 months"}"#,
+    ] {
+        let (swept, unswept) = (Playground::open().await, Playground::open().await);
+        for play in [&swept, &unswept] {
+            // A session whose days have 23 or 25 hours sometimes, and whose months differ.
+            play.show("set timezone = 'Europe/Berlin'").await;
+            play.show(&format!("select once.scope_set('s', '{options}')"))
+                .await;
+            play.clock("31 days").await;
+            for key in 1..=8 {
+                play.show(&format!(
+                    "select once.key_complete('s', 'k{key}', (once.key_claim('s', 'k{key}', '1',
+                            ttl => '{} h')).token, 200)",
+                    key * key
+                ))
+                .await;
+            }
+        }
+        for days in [
+            31, 32, 33, 34, 35, 58, 59, 60, 61, 62, 63, 64, 87, 88, 89, 90, 450, 456, 457, 458,
+        ] {
+            for hours in [1, 4, 13] {
+                for play in [&swept, &unswept] {
+                    play.clock(&format!("{days} days {hours} hours 1 min"))
+                        .await;
+                }
+                drain(&swept, 3).await;
+                let (with, without) = (answers(&swept).await, answers(&unswept).await);
+                assert_eq!(with, without, "{options} after {days} days {hours} hours");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_gone_for_that_changes_counts_for_tombstones_too() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    play.show(r#"select once.scope_set('s', '{"gone_for": "10 years"}')"#)
+        .await;
+    finish(&play, "k", 10, "'1 h'").await;
+    play.clock("2 h").await;
+    assert_eq!(drain(&play, 100).await, 10);
+    assert_eq!(play.claim("k1", ", '1'").await, "gone");
+    play.show(r#"select once.scope_set('s', '{"gone_for": "2 h"}')"#)
+        .await;
+    play.clock("4 h").await;
+    assert_eq!(play.claim("k1", ", '1'").await, "claimed");
+    assert_eq!(drain(&play, 100).await, 9, "the space comes back");
+    assert_eq!(counts(&play).await, "1|0");
+}
+
+#[tokio::test]
+async fn a_gone_for_that_grows_keeps_tombstones_and_stops_no_others() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    finish(&play, "k", 30, "'1 h'").await;
+    play.show(
+        "do $$ declare t bigint; begin
+            select token into t from once.key_claim('other', 'k', ttl => '1 h');
+            perform once.key_complete('other', 'k', t, 200);
+         end $$",
+    )
+    .await;
+    play.clock("2 h").await;
+    assert_eq!(drain(&play, 100).await, 31);
+    play.show(r#"select once.scope_set('s', '{"gone_for": "10 years"}')"#)
+        .await;
+    play.clock("3 days").await;
+    assert_eq!(drain(&play, 5).await, 1);
+    assert_eq!(play.claim("k1", ", '1'").await, "gone");
+    play.clock("11 years").await;
+    assert_eq!(drain(&play, 5).await, 30);
+}
+
+#[tokio::test]
+async fn with_gone_for_0_an_expired_key_is_new_at_once_swept_or_not() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    play.show(r#"select once.scope_set('s', '{"gone_for": "0"}')"#)
+        .await;
+    finish(&play, "k", 6, "'1 h'").await;
+    play.clock("61 min").await;
+    let first = "select outcome, attempt from once.key_claim('s', 'KEY', '2')";
+    assert_eq!(play.show(&first.replace("KEY", "k1")).await, "claimed|1");
+    assert_eq!(reap(&play, 2).await, "2|0|t");
+    drain(&play, 2).await;
+    assert_eq!(counts(&play).await, "1|0");
+    assert_eq!(play.show(&first.replace("KEY", "k2")).await, "claimed|1");
+}
+
+#[tokio::test]
+async fn claims_during_an_open_sweep_answer_as_before_it() {
+    let play = Playground::open().await;
+    let sweeper = play.another().await;
+    for session in [&play, &sweeper] {
+        session.show("set lock_timeout = '1ms'").await;
+    }
+    play.clock("0").await;
+    finish(&play, "k", 3, "'1 h'").await;
+    finish(&play, "live", 1, "'1 year'").await;
+    for (clock, sweep, before, after) in [
+        ("2 h", "sweep_key_tombstone", "gone", "gone"),
+        ("2 days", "sweep_key_reap", "in_progress", "claimed"),
+    ] {
+        for session in [&play, &sweeper] {
+            session.clock(clock).await;
+        }
+        sweeper.show("begin").await;
+        assert_eq!(
+            sweeper
+                .show(&format!("select done from once.{sweep}()"))
+                .await,
+            "3"
+        );
+        assert_eq!(play.claim("k1", ", '1'").await, before);
+        assert_eq!(
+            play.claim("k1", ", '2'").await,
+            if before == "gone" {
+                "mismatched"
+            } else {
+                before
+            }
+        );
+        assert_eq!(play.claim("live1", ", '1'").await, "replayed");
+        assert_eq!(play.claim(&format!("new {clock}"), "").await, "claimed");
+        sweeper.show("commit").await;
+        assert_eq!(play.claim("k1", ", '1'").await, after);
+    }
+}

@@ -1,0 +1,226 @@
+//! How much a sweep does, in which order, and that any number of sessions may sweep at once.
+
+use crate::playground::Playground;
+use crate::waiting::{at_once, sessions};
+use crate::{counts, drain, finish, reap, tombstone};
+
+#[tokio::test]
+async fn each_sweep_is_bounded_by_max_and_says_whether_more_is_waiting() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    finish(&play, "k", 25, "'1 h'").await;
+    play.clock("59 min").await;
+    assert_eq!(tombstone(&play, 10).await, "0|0|f");
+    play.clock("61 min").await;
+    assert_eq!(tombstone(&play, 10).await, "10|0|t");
+    assert_eq!(tombstone(&play, 10).await, "10|0|t");
+    assert_eq!(counts(&play).await, "25|5");
+    assert_eq!(tombstone(&play, 10).await, "5|0|f");
+    assert_eq!(reap(&play, 10).await, "0|0|f");
+    play.clock("25 h 1 min").await;
+    assert_eq!(reap(&play, 10).await, "10|0|t");
+    assert_eq!(reap(&play, 14).await, "14|0|t");
+    assert_eq!(counts(&play).await, "1|0");
+    assert_eq!(reap(&play, 14).await, "1|0|f");
+}
+
+#[tokio::test]
+async fn one_pass_of_sweep_does_each_task_up_to_max() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    finish(&play, "old", 5, "'1 h'").await;
+    play.clock("26 h").await;
+    finish(&play, "new", 5, "'1 h'").await;
+    play.clock("28 h").await;
+    let shown = play.show("select * from once.sweep(3)").await;
+    assert_eq!(shown, "key_reap|3|0|t\nkey_tombstone|3|0|t");
+    // Old keys came before new ones in both tasks: two of the old were emptied before they went.
+    assert_eq!(drain(&play, 3).await, 2 + 4);
+    assert_eq!(counts(&play).await, "5|0");
+}
+
+#[tokio::test]
+async fn an_unfinished_key_is_never_swept_however_old() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    play.token("running", ", ttl => '1 s'").await;
+    let token = play.token("released", ", ttl => '1 s'").await;
+    play.show(&format!(
+        "select once.key_release('s', 'released', {token})"
+    ))
+    .await;
+    let token = play.token("parked", ", ttl => '1 s'").await;
+    play.show(&format!(
+        "select once.key_step('s', 'parked', {token}, 'pay')"
+    ))
+    .await;
+    play.show(&format!(
+        "select once.key_park('s', 'parked', {token}, 'unknown')"
+    ))
+    .await;
+    for years in [0, 1, 10, 100] {
+        play.clock(&format!("{years} years 1 min")).await;
+        assert_eq!(drain(&play, 2).await, 0);
+    }
+    assert_eq!(counts(&play).await, "3|1");
+    assert_eq!(play.claim("running", "").await, "resumed");
+    assert_eq!(play.claim("parked", "").await, "parked");
+}
+
+#[tokio::test]
+async fn long_lived_keys_at_the_head_do_not_starve_short_ones() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    finish(&play, "long", 300, "'10 years'").await;
+    play.show(
+        "select count(*) from generate_series(1, 300) as g,
+                lateral once.key_claim('s', 'open' || g, ttl => '1 s')",
+    )
+    .await;
+    finish(&play, "short", 20, "'1 min'").await;
+    play.clock("1 day").await;
+    assert_eq!(drain(&play, 10).await, 20);
+    play.clock("3 days").await;
+    assert_eq!(drain(&play, 10).await, 20);
+    assert_eq!(counts(&play).await, "600|300");
+}
+
+#[tokio::test]
+async fn a_reap_alone_gets_past_unfinished_keys_at_the_head() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    play.show(
+        "select count(*) from generate_series(1, 100) as g,
+                lateral once.key_claim('s', 'open' || g, ttl => '1 s')",
+    )
+    .await;
+    finish(&play, "done", 20, "'1 min'").await;
+    play.clock("3 days").await;
+    // Whoever schedules the tasks one by one lets both run.
+    for _ in 0..30 {
+        reap(&play, 10).await;
+        tombstone(&play, 10).await;
+    }
+    assert_eq!(counts(&play).await, "100|0");
+}
+
+#[tokio::test]
+async fn a_row_that_somebody_holds_is_skipped_and_swept_later() {
+    let play = Playground::open().await;
+    let holder = play.another().await;
+    play.show("set lock_timeout = '1ms'").await;
+    play.clock("0").await;
+    finish(&play, "k", 10, "'1 h'").await;
+    play.clock("2 h").await;
+    let hold = "begin; select from once.key where key in ('k3', 'k7') for key share";
+    holder.show(hold).await;
+    assert_eq!(drain(&play, 100).await, 8);
+    holder.show("commit").await;
+    assert_eq!(drain(&play, 100).await, 2);
+    play.clock("2 days").await;
+    holder.show(hold).await;
+    assert_eq!(drain(&play, 100).await, 8);
+    holder.show("commit").await;
+    assert_eq!(drain(&play, 100).await, 2);
+    assert_eq!(counts(&play).await, "0|0");
+}
+
+#[tokio::test]
+async fn four_sessions_sweep_at_once_and_everything_is_done_once() {
+    let play = Playground::open().await;
+    let sessions = sessions(&play, 4).await;
+    play.clock("0").await;
+    finish(&play, "k", 3000, "'1 h'").await;
+    play.show("create table done (clock text, done bigint)")
+        .await;
+    for clock in ["2030-01-01 02:00+00", "2030-01-03 00:00+00"] {
+        at_once(&sessions, |_| format!("set once.fake_now = '{clock}'")).await;
+        let sweep = format!(
+            "do $$ begin
+                for i in 1 .. 40 loop
+                    insert into done select '{clock}', s.done from once.sweep(100) as s;
+                    commit;
+                end loop;
+             end $$"
+        );
+        for answer in at_once(&sessions, |_| sweep.clone()).await {
+            answer.unwrap();
+        }
+    }
+    assert_eq!(
+        play.show("select sum(done) from done group by clock order by clock")
+            .await,
+        "3000\n3000"
+    );
+    assert_eq!(counts(&play).await, "0|0");
+}
+
+#[tokio::test]
+async fn twenty_thousand_keys_that_were_never_swept_go_in_bounded_passes() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    finish(&play, "k", 20_000, "'1 h'").await;
+    play.show("analyze once.key").await;
+    play.clock("30 days").await;
+    let sql = "
+        do $$ declare s record; most bigint := 0; passes int := 0; worst interval := '0'; at timestamptz; begin
+            loop
+                at := clock_timestamp();
+                select sum(done) as done, max(done) as most, bool_or(more) as more into s from once.sweep(1000);
+                worst := greatest(worst, clock_timestamp() - at);
+                passes := passes + 1; most := greatest(most, s.most);
+                exit when not s.more and s.done = 0 or passes > 100;
+                commit;
+            end loop;
+            if most > 1000 or passes > 45 or worst > interval '10 s' then
+                raise '% in one pass, % passes, the longest took %', most, passes, worst;
+            end if;
+        end $$";
+    play.show(sql).await;
+    assert_eq!(counts(&play).await, "0|0");
+}
+
+/// How many rows of keys and steps a sweep reads.
+async fn rows_read(play: &Playground, sweep: &str) -> i64 {
+    // The counters are of what was not yet sent to the statistics.
+    play.show("select pg_stat_force_next_flush()").await;
+    play.show("begin").await;
+    play.show(sweep).await;
+    let rows = play
+        .show(
+            "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))
+               from pg_stat_xact_user_tables where schemaname = 'once'",
+        )
+        .await;
+    play.show("commit").await;
+    rows.parse().unwrap()
+}
+
+#[tokio::test]
+async fn both_sweeps_read_in_the_order_of_their_index_and_no_more_than_they_need() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    // A session that has swept while there was nothing, as a janitor's has.
+    for _ in 0..10 {
+        play.show("select once.sweep(50)").await;
+    }
+    finish(&play, "k", 5000, "'1 h'").await;
+    for analyzed in [false, true] {
+        if analyzed {
+            play.show("vacuum analyze once.key").await;
+            play.show("vacuum analyze once.key_step").await;
+        }
+        play.clock("2 h").await;
+        let emptied = rows_read(&play, "select once.sweep_key_tombstone(50)").await;
+        assert!(
+            emptied < 1000,
+            "{emptied} rows read to empty 50, analyzed {analyzed}"
+        );
+        play.clock("2 days").await;
+        let reaped = rows_read(&play, "select once.sweep_key_reap(50)").await;
+        assert!(
+            reaped < 1000,
+            "{reaped} rows read to delete 50, analyzed {analyzed}"
+        );
+    }
+}
