@@ -13,17 +13,22 @@ use std::thread::LocalKey;
 
 const MOST: i32 = 1_000_000;
 
-// A key goes with its steps, in one statement. Tombstones come first by their own stage of the index;
-// keys that were never emptied (no sweep ran for long) are looked for among the oldest of the other
-// stage, in a bounded range: key_tombstone moves what stands before them out of the way.
+// A key goes with its steps, in one statement. Tombstones come first by their own stage of the index; one
+// that is not due (gone_for was raised, or it was only to be looked at) is moved to its next look. Keys
+// that were never emptied (no sweep ran for long) are looked for among the oldest of the other stage, in a
+// bounded range: key_tombstone moves what stands before them out of the way.
 const REAP: &CStr = c"
-    WITH tombstones AS MATERIALIZED (
-        SELECT k.id
+    WITH oldest AS MATERIALIZED (
+        SELECT k.id, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
+               COALESCE(s.gone_for_us, $3) * interval '1 microsecond' AS gone_for
           FROM once.key k LEFT JOIN once.scope s ON s.scope = k.scope
          WHERE k.reap_stage = '1' AND k.reap_at <= $1
-           AND k.finished_at + k.ttl_us * interval '1 microsecond'
-               + COALESCE(s.gone_for_us, $3) * interval '1 microsecond' <= $1
          ORDER BY k.reap_at LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
+    later AS (
+        UPDATE once.key k
+           SET reap_at = LEAST(o.expires_at + o.gone_for,
+                               $1 + GREATEST(interval '1 day', $1 - o.expires_at))
+          FROM oldest o WHERE k.id = o.id AND o.expires_at + o.gone_for > $1),
     never_emptied AS MATERIALIZED (
         SELECT k.id
           FROM (SELECT o.id FROM once.key o WHERE o.reap_stage = '0' AND o.reap_at <= $1
@@ -34,13 +39,18 @@ const REAP: &CStr = c"
                + COALESCE(s.gone_for_us, $3) * interval '1 microsecond' <= $1
          LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
     due AS MATERIALIZED (
-        SELECT id FROM tombstones UNION ALL SELECT id FROM never_emptied LIMIT $2),
+        SELECT id FROM oldest WHERE expires_at + gone_for <= $1
+        UNION ALL
+        SELECT id FROM never_emptied LIMIT $2),
     steps AS (DELETE FROM once.key_step s USING due WHERE s.key_id = due.id),
     reaped AS (DELETE FROM once.key k USING due WHERE k.id = due.id RETURNING 1)
-    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped";
+    SELECT pg_catalog.count(*),
+           pg_catalog.count(*) >= $2 OR (SELECT pg_catalog.count(*) FROM oldest) >= $2 FROM reaped";
 
 // Keys whose time has not come yet (finished after they were claimed, or not at all) are moved to when
-// it will have; that counts towards the bound, not towards what was done.
+// it will have; that counts towards the bound, not towards what was done. A tombstone is looked at again
+// when gone_for ends, but at the latest after a day, then after twice its age: a gone_for that is lowered
+// meanwhile gives its space back, and a long one costs a few writes in all.
 const TOMBSTONE: &CStr = c"
     WITH due AS MATERIALIZED (
         SELECT k.id, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
@@ -57,7 +67,9 @@ const TOMBSTONE: &CStr = c"
         RETURNING 1),
     emptied AS (
         UPDATE once.key k
-           SET status = 'g', reap_stage = '1', reap_at = due.expires_at + due.gone_for,
+           SET status = 'g', reap_stage = '1',
+               reap_at = LEAST(due.expires_at + due.gone_for,
+                               $1 + GREATEST(interval '1 day', $1 - due.expires_at)),
                state = NULL, request = NULL, note = NULL, holder = NULL,
                response_code = NULL, response_body = NULL, response_headers = NULL
           FROM due WHERE k.id = due.id AND due.expires_at <= $1
