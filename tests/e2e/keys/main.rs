@@ -9,15 +9,20 @@
     reason = "a failed expectation is how a test fails"
 )]
 
-mod playground;
-
 mod abandoned;
 mod bad_input;
 mod fingerprints;
 mod hostile;
 mod inspect;
+mod lifetimes;
+mod limits;
 mod outcomes;
+mod owners;
 mod payloads;
+mod playground;
+mod random_json;
 mod repeats;
 mod roles;
 mod scopes;
+mod steps;
+mod verdicts;

@@ -203,10 +203,7 @@ async fn in_encoding(
         ))
         .await
         .unwrap();
-    let play = Playground {
-        client: cluster.connect(database).await.unwrap(),
-        database: database.to_owned(),
-    };
+    let play = Playground::of(cluster.connect(database).await.unwrap(), database);
     play.show(&format!(
         "create extension pg_once; set client_encoding = {client}"
     ))
@@ -299,10 +296,7 @@ async fn keys_dumped_from_latin1_and_restored_into_utf8_are_the_same_keys() {
             &["-d", "restored", "--exit-on-error", "dumped.dump"],
         )
         .unwrap();
-    let restored = Playground {
-        client: cluster().connect("restored").await.unwrap(),
-        database: "restored".to_owned(),
-    };
+    let restored = Playground::of(cluster().connect("restored").await.unwrap(), "restored");
     assert_eq!(
         restored
             .show("select outcome, response_body from once.key_claim('s', 'clé', '\"ä\"')")
@@ -315,4 +309,32 @@ async fn keys_dumped_from_latin1_and_restored_into_utf8_are_the_same_keys() {
             .await,
         derived
     );
+}
+
+/// jsonb orders an object's names by their bytes in the database's encoding.
+#[tokio::test]
+async fn a_request_has_the_same_fingerprint_in_latin1_and_in_utf8() {
+    let requests = [
+        "\"é\"",
+        r#"{"é": 1, "zz": 2, "a": 3, "ÿÿ": 4, "zzz": 5, "ü": {"ß": ["ø", 1.0]}}"#,
+        r#"{"éa": 1, "aé": 2, "aaa": 3, "éé": 4, "é": 5, "z": 6, "": 7}"#,
+        r#"[{"ä": null}, {"a": null}, "aä", ["ä", "a"]]"#,
+    ];
+    let mut fingerprints = Vec::new();
+    for (database, encoding) in [
+        ("fp_latin1", "latin1"),
+        ("fp_latin9", "latin9"),
+        ("fp_utf8", "utf8"),
+    ] {
+        let play = in_encoding(cluster(), database, encoding, "utf8").await;
+        for (n, request) in requests.iter().enumerate() {
+            play.token(&n.to_string(), &format!(", '{request}'")).await;
+        }
+        let all = "select string_agg(encode(fingerprint, 'hex'), ' ' order by key), count(distinct fingerprint)
+                     from once.key";
+        fingerprints.push(play.show(all).await);
+    }
+    assert!(fingerprints[0].ends_with("|4"), "{fingerprints:?}");
+    assert_eq!(fingerprints[0], fingerprints[2]);
+    assert_eq!(fingerprints[1], fingerprints[2]);
 }

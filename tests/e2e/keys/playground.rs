@@ -5,8 +5,8 @@
 //! Time is moved with `once.fake_now`, never by sleeping.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use pg_once_tests::Cluster;
 use tokio_postgres::{Client, SimpleQueryMessage};
@@ -25,10 +25,34 @@ pub fn cluster() -> &'static Cluster {
     })
 }
 
+/// A database that a test has for itself. When the test has passed, the next one gets it with a new
+/// extension: making a database takes ten times as long.
+pub struct Database {
+    pub name: String,
+    /// Made here, not by a test that wanted it otherwise.
+    plain: bool,
+}
+
+/// Databases that nobody has at the moment.
+static FREE: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// What a test may have made outside schema once.
+const CLEAR: &str = "
+drop extension pg_once cascade; drop schema if exists evil cascade; drop schema public cascade;
+create schema public; grant all on schema public to public; create extension pg_once";
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        if self.plain && !std::thread::panicking() {
+            FREE.lock().unwrap().push(std::mem::take(&mut self.name));
+        }
+    }
+}
+
 /// A session of a superuser in a database of its own, and what a test says in it.
 pub struct Playground {
     pub client: Client,
-    pub database: String,
+    pub database: Arc<Database>,
 }
 
 /// What a refused statement told.
@@ -41,16 +65,30 @@ pub struct Refusal {
 }
 
 impl Playground {
-    /// A new database with the extension, and a session in it.
+    /// A database with the extension that nobody else has, and a session in it.
     pub async fn open() -> Playground {
+        let free = FREE.lock().unwrap().pop();
+        if let Some(name) = free {
+            let client = cluster().connect(&name).await.unwrap();
+            client.batch_execute(CLEAR).await.unwrap();
+            return Playground::in_database(client, name, true);
+        }
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let database = format!("play_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!("play_{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let admin = cluster().connect("postgres").await.unwrap();
-        admin
-            .batch_execute(&format!("create database {database} template model"))
-            .await
-            .unwrap();
-        let client = cluster().connect(&database).await.unwrap();
+        let create = format!("create database {name} template model");
+        admin.batch_execute(&create).await.unwrap();
+        let client = cluster().connect(&name).await.unwrap();
+        Playground::in_database(client, name, true)
+    }
+
+    /// A session in a database that a test has made.
+    pub fn of(client: Client, database: &str) -> Playground {
+        Playground::in_database(client, database.to_owned(), false)
+    }
+
+    fn in_database(client: Client, name: String, plain: bool) -> Playground {
+        let database = Arc::new(Database { name, plain });
         Playground { client, database }
     }
 
@@ -61,10 +99,13 @@ impl Playground {
 
     /// Another session in the same database, of another role.
     pub async fn another_as(&self, role: &str) -> Playground {
-        let client = cluster().connect_as(role, &self.database).await.unwrap();
+        let client = cluster()
+            .connect_as(role, &self.database.name)
+            .await
+            .unwrap();
         Playground {
             client,
-            database: self.database.clone(),
+            database: Arc::clone(&self.database),
         }
     }
 

@@ -46,7 +46,7 @@ async fn begin(play: &Playground) -> i64 {
     begin_key(play, "k").await
 }
 
-async fn begin_key(play: &Playground, key: &str) -> i64 {
+pub async fn begin_key(play: &Playground, key: &str) -> i64 {
     play.clock("0").await;
     let token = play.token(key, ", '1'").await;
     play.show(&format!(
@@ -339,112 +339,6 @@ async fn an_earlier_advance_that_comes_again_after_a_later_one_is_a_new_advance(
             format!("{point}|{state}")
         );
     }
-}
-
-#[tokio::test]
-async fn a_verdict_repeated_is_a_no_op_and_another_one_is_lease_lost() {
-    for (verdict, then) in [
-        ("'retry'", "resumed"),
-        ("'complete', 200, '1'", "replayed"),
-        ("'abort', 500", "replayed"),
-    ] {
-        let play = Playground::open().await;
-        let token = begin(&play).await;
-        play.show(&format!("select once.key_park('s', 'k', {token}, 'x')"))
-            .await;
-        let resolve = format!("select once.key_resolve('s', 'k', 1, {verdict})");
-        play.show(&resolve).await;
-        let stored = play.stored().await;
-        play.show(&resolve).await;
-        for other in ["'retry'", "'complete', 200, '1'", "'abort', 500"] {
-            if other != verdict {
-                let refused = play
-                    .refused(&format!("select once.key_resolve('s', 'k', 1, {other})"))
-                    .await;
-                assert_eq!(
-                    refused.code, "ON001",
-                    "{verdict}, then {other}: {refused:?}"
-                );
-            }
-        }
-        let refused = play
-            .refused("select once.key_resolve('s', 'k', 2, 'retry')")
-            .await;
-        assert!(
-            matches!(refused.code.as_str(), "ON001" | "55006"),
-            "{refused:?}"
-        );
-        assert_eq!(
-            play.code(&format!("select once.key_park('s', 'k', {token}, 'x')"))
-                .await,
-            "ON001"
-        );
-        assert_eq!(
-            play.code(&format!(
-                "select once.key_complete('s', 'k', {token}, 200, '1')"
-            ))
-            .await,
-            "ON001"
-        );
-        assert_eq!(play.stored().await, stored);
-        assert_eq!(play.claim("k", ", '1'").await, then);
-        play.show(&resolve).await;
-    }
-    let play = Playground::open().await;
-    let token = begin(&play).await;
-    play.show(&format!("select once.key_park('s', 'k', {token}, 'x')"))
-        .await;
-    play.show("select once.key_resolve('s', 'k', 1, 'complete', 200, '1')")
-        .await;
-    let other_answer = play
-        .refused("select once.key_resolve('s', 'k', 1, 'complete', 200, '2')")
-        .await;
-    assert!(
-        matches!(other_answer.code.as_str(), "ON006" | "ON001"),
-        "{other_answer:?}"
-    );
-}
-
-#[tokio::test]
-async fn a_verdict_repeated_after_the_key_was_parked_again_does_not_end_the_new_parking() {
-    let play = Playground::open().await;
-    let token = begin(&play).await;
-    play.show(&format!("select once.key_park('s', 'k', {token}, 'x')"))
-        .await;
-    play.show("select once.key_resolve('s', 'k', 1, 'retry')")
-        .await;
-    let token = play.token("k", ", '1'").await;
-    play.show(&format!("select once.key_park('s', 'k', {token}, 'y')"))
-        .await;
-    play.show("select once.key_resolve('s', 'k', 1, 'retry')")
-        .await;
-    assert_eq!(play.claim("k", ", '1'").await, "parked");
-    assert_eq!(
-        play.code("select once.key_resolve('s', 'k', 1, 'complete', 200)")
-            .await,
-        "ON001"
-    );
-    play.show("select once.key_resolve('s', 'k', 2, 'retry')")
-        .await;
-    assert_eq!(play.claim("k", ", '1'").await, "resumed");
-}
-
-#[tokio::test]
-async fn a_verdict_that_names_an_earlier_attempt_is_lease_lost_or_not_parked() {
-    let play = Playground::open().await;
-    let mut token = begin(&play).await;
-    for hours in 1..4 {
-        play.clock(&format!("{hours} h")).await;
-        token = play.token("k", ", '1'").await;
-    }
-    play.show(&format!("select once.key_park('s', 'k', {token}, 'x')"))
-        .await;
-    for attempt in [i32::MIN, -1, 0, 1, 3, 5, i32::MAX] {
-        let resolve = format!("select once.key_resolve('s', 'k', {attempt}, 'retry')");
-        assert_eq!(play.code(&resolve).await, "ON001", "{attempt}");
-    }
-    play.show("select once.key_resolve('s', 'k', 4, 'retry')")
-        .await;
 }
 
 #[tokio::test]
