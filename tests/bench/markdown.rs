@@ -1,0 +1,67 @@
+//! The same results as a table for the documentation.
+
+use std::fmt::Write as _;
+
+use crate::measured::Results;
+use crate::table::{among, grouped, ratio, verdict};
+
+/// The whole text.
+pub fn of(results: &Results) -> String {
+    let mut text = String::new();
+    // Writing to a String does not fail.
+    let _ = write(results, &mut text);
+    text
+}
+
+fn write(results: &Results, text: &mut String) -> std::fmt::Result {
+    writeln!(
+        text,
+        "{}, {} cores, {} connections, `synchronous_commit = off`, median of {} interleaved rounds of \
+         {} s (`make bench{}`). ratio: pg_once's throughput divided by that side's. The CPU column is \
+         the server's, per call.\n",
+        results.postgresql,
+        results.cores,
+        results.clients,
+        results.rounds,
+        results.seconds_per_run,
+        if results.quick { " QUICK=1" } else { "" }
+    )?;
+    writeln!(text, "| case | beside | ratio | bar | pg_once | beside | CPU pg_once | CPU beside |")?;
+    writeln!(text, "|---|---|--:|---|--:|--:|--:|--:|")?;
+    for case in &results.cases {
+        let Some((ours, others)) = case.sides.split_first() else {
+            continue;
+        };
+        let cpu = |us: Option<f64>| us.map_or_else(String::new, |us| format!("{us:.0} µs"));
+        for side in others {
+            writeln!(
+                text,
+                "| {}{} | {} | {} | {} | {}/s | {}/s | {} | {} |",
+                case.name,
+                among(case.finished_keys),
+                side.name,
+                ratio(side.ratio),
+                verdict(side.bar),
+                grouped(ours.median_per_second),
+                grouped(side.median_per_second),
+                cpu(ours.median_cpu_us),
+                cpu(side.median_cpu_us)
+            )?;
+        }
+    }
+    writeln!(text, "\n| claim + complete writes | at once | WAL | table | indexes | HOT |")?;
+    writeln!(text, "|---|--:|--:|--:|--:|--:|")?;
+    for cost in &results.costs {
+        writeln!(
+            text,
+            "| {} | {} | {:.0} B | {:.0} B | {:.0} B | {:.1} % |",
+            cost.side,
+            cost.in_flight_per_client,
+            cost.wal_bytes,
+            cost.heap_bytes,
+            cost.index_bytes,
+            cost.hot_share * 100.0
+        )?;
+    }
+    Ok(())
+}

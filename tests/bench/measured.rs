@@ -1,0 +1,152 @@
+//! What was measured: runs, their ratios, and the bars that the ratios have to pass.
+//!
+//! Invariant: a ratio is the median over rounds of ours to the other side's of the same round.
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::cost::Cost;
+use crate::database::Database;
+use crate::settings::Settings;
+
+/// A ratio that is asked for.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Bar {
+    pub at_least: f64,
+    pub met: bool,
+}
+
+/// One side of a case; ours is the first of its case.
+#[derive(Clone, Debug, Serialize)]
+pub struct Side {
+    pub name: String,
+    /// Calls (pairs of claim and complete) per second, of each round.
+    pub per_second: Vec<f64>,
+    /// CPU microseconds of the server's backends per call, of each round.
+    pub cpu_us: Vec<f64>,
+    pub median_per_second: f64,
+    pub median_cpu_us: Option<f64>,
+    /// Ours divided by this side's throughput; none for ours.
+    pub ratio: Option<f64>,
+    /// This side's CPU time divided by ours: steadier than throughput on a machine that others use.
+    pub cpu_ratio: Option<f64>,
+    pub bar: Option<Bar>,
+}
+
+/// A case with all its sides.
+#[derive(Clone, Debug, Serialize)]
+pub struct Case {
+    pub name: String,
+    pub finished_keys: u64,
+    pub sides: Vec<Side>,
+}
+
+/// Everything that the run showed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    pub postgresql: String,
+    pub extension: String,
+    pub cores: usize,
+    pub clients: u32,
+    pub rounds: u32,
+    pub seconds_per_run: u32,
+    pub quick: bool,
+    pub cases: Vec<Case>,
+    pub costs: Vec<Cost>,
+    pub left_out: Vec<String>,
+    pub seconds: u64,
+}
+
+impl Results {
+    /// An empty one, with what the run was made on.
+    pub async fn of(database: &Database, settings: &Settings) -> Result<Self> {
+        let row = database
+            .client
+            .query_one(
+                "SELECT split_part(version(), ' on ', 1), extversion FROM pg_extension \
+                 WHERE extname = 'pg_once'",
+                &[],
+            )
+            .await?;
+        Ok(Self {
+            postgresql: row.get(0),
+            extension: row.get(1),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            clients: settings.clients,
+            rounds: settings.rounds,
+            seconds_per_run: settings.seconds(),
+            quick: settings.quick,
+            cases: Vec::new(),
+            costs: Vec::new(),
+            left_out: Vec::new(),
+            seconds: 0,
+        })
+    }
+
+    /// How many bars there are, and how many were missed.
+    pub fn bars(&self) -> (usize, usize) {
+        let bars = || self.cases.iter().flat_map(|case| &case.sides).filter_map(|side| side.bar);
+        (bars().count(), bars().filter(|bar| !bar.met).count())
+    }
+}
+
+/// What the rounds showed of one side.
+#[derive(Clone, Debug)]
+pub struct Runs {
+    pub name: &'static str,
+    pub per_second: Vec<f64>,
+    pub cpu_us: Vec<f64>,
+    /// The ratio of ours to it that is asked for.
+    pub at_least: Option<f64>,
+}
+
+impl Case {
+    /// The case of these runs, ours first.
+    pub fn of(name: &str, finished_keys: u64, runs: Vec<Runs>) -> Self {
+        let ours = runs.first().cloned();
+        let sides = runs.into_iter().enumerate();
+        Self {
+            name: name.to_owned(),
+            finished_keys,
+            sides: sides
+                .map(|(at, runs)| runs.side(ours.as_ref().filter(|_| at > 0)))
+                .collect(),
+        }
+    }
+}
+
+impl Runs {
+    fn side(self, ours: Option<&Runs>) -> Side {
+        let ratio = ours.and_then(|ours| ratio_of(&ours.per_second, &self.per_second));
+        Side {
+            name: self.name.to_owned(),
+            median_per_second: median(self.per_second.clone()).unwrap_or_default(),
+            median_cpu_us: median(self.cpu_us.clone()),
+            ratio,
+            cpu_ratio: ours.and_then(|ours| ratio_of(&self.cpu_us, &ours.cpu_us)),
+            bar: ratio.zip(self.at_least).map(|(ratio, at_least)| Bar {
+                at_least,
+                met: ratio >= at_least,
+            }),
+            per_second: self.per_second,
+            cpu_us: self.cpu_us,
+        }
+    }
+}
+
+/// The median of the rounds' own ratios.
+fn ratio_of(above: &[f64], below: &[f64]) -> Option<f64> {
+    median(above.iter().zip(below).map(|(a, b)| a / b).collect())
+}
+
+/// The middle value; none of nothing.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = *values.get(middle)?;
+    Some(if values.len().is_multiple_of(2) {
+        (values[middle - 1] + upper) / 2.0
+    } else {
+        upper
+    })
+}

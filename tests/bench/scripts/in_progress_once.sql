@@ -1,0 +1,2 @@
+\set k random(1, :held)
+SELECT * FROM once.key_claim('held', :k, :request);

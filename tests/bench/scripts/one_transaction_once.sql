@@ -1,0 +1,5 @@
+\set k random(1000000000000000000, 9000000000000000000)
+BEGIN;
+SELECT * FROM once.key_claim('payments.create', :k, :request) \gset
+SELECT once.key_complete('payments.create', :k, :token, 201, :response);
+COMMIT;

@@ -1,0 +1,140 @@
+//! Tables full of finished keys, made as a superuser can: one INSERT ... SELECT per side.
+//!
+//! Invariant: the extension answers for every key of the stock as if it had been claimed and
+//! completed through it (the row is a copy of one that was; only its name, its id and the times by
+//! which the indexes sort it are its own), and every side has the same rows.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::database::{Database, TABLES};
+use crate::pgbench::{HELD, REQUEST, RESPONSE};
+use crate::table;
+
+/// Space that a key takes with its indexes, on all sides together and in the log.
+const BYTES_PER_KEY: u64 = 3_500;
+
+/// PL/pgSQL is not measured on larger tables: what is asked there is how ours and raw SQL compare.
+pub const MOST_FOR_PLPGSQL: u64 = 1_000_000;
+
+/// A key claimed and completed through the API: what every key of the stock is a copy of.
+const TEMPLATE: &str = "SELECT once.key_complete('stock', 'template', c.token, 201, $2::text::json) \
+    FROM once.key_claim('stock', 'template', $1::text::jsonb, ttl => '30 days') c";
+
+/// Keys that somebody holds.
+const HOLD: &str = "SELECT count(*) FROM generate_series(1, $2::bigint) i, \
+    LATERAL once.key_claim('held', i::text, $1::text::jsonb, '6 hours') c WHERE c.outcome = 'claimed'";
+const HOLD_PLPGSQL: &str = "SELECT count(*) FROM generate_series(1, $2::bigint) i, \
+    LATERAL plpgsql.key_claim('held', i::text, $1::text::jsonb, '6 hours') c WHERE c.outcome = 'claimed'";
+
+/// How each side names a row. The extension's: the first 16 bytes of SHA-256(scope, 0x00, key).
+const IDS: [(&str, &str); 3] = [
+    (
+        "once.key",
+        "substr(encode(sha256(t.scope::bytea || '\\x00'::bytea || i::text::bytea), 'hex'), 1, 32)::uuid",
+    ),
+    ("raw.key", "md5(i::text)::uuid"),
+    ("plpgsql.key", "md5(t.scope || chr(1) || i::text)::uuid"),
+];
+
+/// Why a stock of that size does not fit here; none if it does.
+pub fn room_for(keys: u64, directory: &Path) -> Result<Option<String>> {
+    let disk = nix::sys::statvfs::statvfs(directory)?;
+    let free = disk.blocks_available() as u64 * disk.fragment_size() as u64;
+    let needed = keys * BYTES_PER_KEY + 10_000_000_000;
+    Ok((free < needed).then(|| {
+        format!("needs {} GB of disk, {} GB are free", needed >> 30, free >> 30)
+    }))
+}
+
+/// Empties every table and fills it with `keys` finished keys, and with the held ones.
+pub async fn remake(database: &Database, keys: u64) -> Result<()> {
+    let client = &database.client;
+    client.batch_execute(&format!("TRUNCATE {}", TABLES.join(", "))).await?;
+    if keys > 0 {
+        table::say(&format!("Making {keys} finished keys on each side"));
+        client.execute(TEMPLATE, &[&REQUEST, &RESPONSE]).await.context("the template key")?;
+        let spread = "t.COLUMN - (TO - i) * interval '1 millisecond'".replace("TO", &keys.to_string());
+        for (into, id) in IDS {
+            // PL/pgSQL prints the request to compare it.
+            let printed = format!("sha256('{REQUEST}'::jsonb::text::bytea)");
+            match into {
+                "plpgsql.key" if keys > MOST_FOR_PLPGSQL => {}
+                "plpgsql.key" => {
+                    fill(database, into, id, keys, &spread, &[("fingerprint", &printed)]).await?;
+                }
+                _ => fill(database, into, id, keys, &spread, &[]).await?,
+            }
+        }
+    }
+    let held = i64::try_from(HELD)?;
+    client.execute(HOLD, &[&REQUEST, &held]).await?;
+    client.execute(HOLD_PLPGSQL, &[&REQUEST, &held]).await?;
+    for each in TABLES {
+        client.batch_execute(&format!("VACUUM ANALYZE {each}")).await?;
+    }
+    client.batch_execute("CHECKPOINT").await?;
+    Ok(())
+}
+
+/// Makes `keys` keys that were finished, emptied by their ttl and are past gone_for: what
+/// sweep_key_reap deletes.
+pub async fn remake_expired(database: &Database, keys: u64) -> Result<()> {
+    let client = &database.client;
+    client.batch_execute("TRUNCATE once.key").await?;
+    client.execute(TEMPLATE, &[&REQUEST, &RESPONSE]).await.context("the template key")?;
+    let past = "t.COLUMN - interval '1000 days'";
+    let tombstone = [
+        ("status", "'g'"),
+        ("reap_stage", "'1'"),
+        ("response_code", "NULL"),
+        ("response_body", "NULL"),
+    ];
+    fill(database, IDS[0].0, IDS[0].1, keys, past, &tombstone).await?;
+    client.batch_execute("VACUUM ANALYZE once.key").await?;
+    Ok(())
+}
+
+/// Copies the template `keys` times. `times` is what becomes of a column of times; `others` replaces
+/// further columns.
+async fn fill(
+    database: &Database,
+    into: &str,
+    id: &str,
+    keys: u64,
+    times: &str,
+    others: &[(&str, &str)],
+) -> Result<()> {
+    let rows = database
+        .client
+        .query(
+            "SELECT attname::text, atttypid = 'timestamptz'::regtype FROM pg_attribute \
+             WHERE attrelid = 'once.key'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+            &[],
+        )
+        .await?;
+    let mut columns = Vec::new();
+    let mut values = Vec::new();
+    for row in rows {
+        let (name, is_time): (String, bool) = (row.get(0), row.get(1));
+        let other = others.iter().find(|(column, _)| *column == name);
+        values.push(match (name.as_str(), other) {
+            (_, Some((_, value))) => (*value).to_owned(),
+            ("id", _) => id.to_owned(),
+            ("key", _) => "i::text".to_owned(),
+            (column, _) if is_time => times.replace("COLUMN", column),
+            (column, _) => format!("t.{column}"),
+        });
+        columns.push(name);
+    }
+    let copy = format!(
+        "INSERT INTO {into} ({}) SELECT {} FROM generate_series(1, {keys}) i, \
+         (SELECT * FROM once.key WHERE scope = 'stock' AND key = 'template') t",
+        columns.join(", "),
+        values.join(", ")
+    );
+    let copied = database.client.execute(&copy, &[]).await.context(copy)?;
+    anyhow::ensure!(copied == keys, "{copied} keys were made in {into}, not {keys}");
+    Ok(())
+}

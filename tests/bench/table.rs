@@ -1,0 +1,138 @@
+//! The results on a terminal, and what is told while it works.
+
+use std::io::IsTerminal;
+
+use crate::measured::{Bar, Case, Results, Side};
+
+/// Says what is being done, on standard error.
+pub fn say(text: &str) {
+    eprintln!("==> {text}");
+}
+
+/// Says which case begins.
+pub fn begin(name: &str, finished_keys: u64) {
+    say(&format!("{name}{}", among(finished_keys)));
+}
+
+/// How a case's title tells the size of the table.
+pub fn among(finished_keys: u64) -> String {
+    match finished_keys {
+        0 => String::new(),
+        keys => format!(", among {} finished keys", grouped(keys as f64)),
+    }
+}
+
+/// `1234567` as people write it.
+pub fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A ratio, or nothing.
+pub fn ratio(value: Option<f64>) -> String {
+    value.map_or_else(String::new, |value| format!("{value:.2}"))
+}
+
+/// The bar and whether it was met.
+pub fn verdict(bar: Option<Bar>) -> String {
+    bar.map_or_else(String::new, |bar| {
+        let met = if bar.met { "met" } else { "MISSED" };
+        // "more than" is asked for as 1.005, which nobody needs to read.
+        if bar.at_least > 1.0 && bar.at_least < 1.01 {
+            format!("> 1: {met}")
+        } else {
+            format!(">= {}: {met}", bar.at_least)
+        }
+    })
+}
+
+/// All of it.
+pub fn print(results: &Results) {
+    println!();
+    println!(
+        "{}, pg_once {}, {} cores, {} connections, synchronous_commit off, median of {} rounds of {} s",
+        results.postgresql,
+        results.extension,
+        results.cores,
+        results.clients,
+        results.rounds,
+        results.seconds_per_run
+    );
+    println!(
+        "ratio: pg_once's throughput divided by that side's; CPU ratio: that side's server CPU time per \
+         call divided by pg_once's"
+    );
+    for case in &results.cases {
+        print_case(case);
+    }
+    print_costs(results);
+    for left_out in &results.left_out {
+        println!("\nleft out: {left_out}");
+    }
+    let (bars, missed) = results.bars();
+    println!(
+        "\n{} of {bars} bars met{} ({} s)",
+        bars - missed,
+        if missed > 0 { "; MISSED are marked" } else { "" },
+        results.seconds
+    );
+}
+
+fn print_case(case: &Case) {
+    println!("\n{}{}", case.name, among(case.finished_keys));
+    let width = 34;
+    println!(
+        "  {:width$} {:>10} {:>12} {:>8} {:>10}   bar",
+        "", "calls/s", "server CPU", "ratio", "CPU ratio"
+    );
+    for side in &case.sides {
+        println!("{}", line(side, width));
+    }
+}
+
+fn line(side: &Side, width: usize) -> String {
+    let cpu = side.median_cpu_us.map_or_else(String::new, |cpu| format!("{cpu:.1} us"));
+    let text = format!(
+        "  {:width$} {:>10} {:>12} {:>8} {:>10}   {}",
+        side.name,
+        grouped(side.median_per_second),
+        cpu,
+        ratio(side.ratio),
+        ratio(side.cpu_ratio),
+        verdict(side.bar)
+    );
+    let missed = side.bar.is_some_and(|bar| !bar.met);
+    if missed && std::io::stdout().is_terminal() {
+        format!("\x1b[31m{text}\x1b[0m")
+    } else {
+        text.trim_end().to_owned()
+    }
+}
+
+fn print_costs(results: &Results) {
+    println!("\nwhat a claim and its completion write, in bytes");
+    println!(
+        "  {:34} {:>10} {:>10} {:>10} {:>12}",
+        "", "WAL", "table", "indexes", "HOT updates"
+    );
+    for cost in &results.costs {
+        let side = match cost.in_flight_per_client {
+            1 => cost.side.clone(),
+            n => format!("{}, {n} at once", cost.side),
+        };
+        println!(
+            "  {side:34} {:>10.0} {:>10.0} {:>10.0} {:>10.1} %",
+            cost.wal_bytes,
+            cost.heap_bytes,
+            cost.index_bytes,
+            cost.hot_share * 100.0
+        );
+    }
+}
