@@ -360,3 +360,28 @@ async fn a_request_is_kept_only_where_the_scope_says_so() {
         "before|~\nhashed|~\nkept|{\"a\": [1.0, null], \"b\": 1}"
     );
 }
+
+#[tokio::test]
+async fn a_take_never_waits_for_a_change_of_options() {
+    let play = Playground::open().await;
+    let other = play.another().await;
+    play.token("parked by option", SHORT).await;
+    play.show(r#"select once.scope_set('s', '{"max_attempts": 1}')"#)
+        .await;
+    let token = play.token("released", "").await;
+    play.show("select once.scope_set('s', '{\"max_attempts\": 2}')")
+        .await;
+    play.show(&format!(
+        "select once.key_release('s', 'released', {token})"
+    ))
+    .await;
+    play.show("select once.scope_set('s', '{\"on_expiry\": \"park\"}')")
+        .await;
+    other
+        .show(r#"begin; select once.scope_set('s', '{"on_expiry": null}')"#)
+        .await;
+    play.show("set statement_timeout = '20s'").await;
+    assert_eq!(play.show(TAKE).await, "resumed|released");
+    other.show("commit").await;
+    assert_eq!(play.show(TAKE).await, "resumed|parked by option");
+}

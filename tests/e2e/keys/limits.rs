@@ -139,3 +139,25 @@ async fn a_pretended_time_that_is_none_is_refused_and_so_is_who_is_not_a_superus
         "the real clock"
     );
 }
+
+#[tokio::test]
+async fn time_can_be_pretended_for_a_whole_database() {
+    let play = Playground::open().await;
+    let name = &play.database.name;
+    play.show("create role limits_clock login; select once.grant_role('limits_clock', 'operate')")
+        .await;
+    play.show(&format!(
+        "alter database {name} set once.fake_now = '2040-01-01 00:00:00+00'"
+    ))
+    .await;
+    let worker = play.another_as("limits_clock").await;
+    worker.token("k", ", lease => '1 min'").await;
+    let created = "select created_at = '2040-01-01+00', lease_left from once.key_get('s', 'k')";
+    assert_eq!(worker.show(created).await, "t|00:01:00");
+    assert_eq!(worker.code("set once.fake_now = ''").await, "42501");
+    play.show(&format!("alter database {name} reset once.fake_now"))
+        .await;
+    let worker = play.another_as("limits_clock").await;
+    let real = "select lease_left > '1 year' from once.key_get('s', 'k')";
+    assert_eq!(worker.show(real).await, "t", "back to the real clock");
+}
