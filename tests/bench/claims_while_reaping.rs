@@ -81,7 +81,9 @@ async fn claims_while_reaping(database: &Database) -> Result<Run> {
 
 /// How many keys were deleted, and how many by the last sweep.
 async fn reap_until(session: Client, enough: Arc<AtomicBool>) -> Result<(i64, i64)> {
-    let sweep = session.prepare("SELECT done FROM once.sweep_key_reap($1)").await?;
+    let sweep = session
+        .prepare("SELECT done FROM once.sweep_key_reap($1)")
+        .await?;
     let mut reaped = 0;
     let mut last = 0;
     while !enough.load(Ordering::Relaxed) {

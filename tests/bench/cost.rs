@@ -35,9 +35,21 @@ pub async fn all(database: &Database) -> Result<Vec<Cost>> {
     table::say("What a claim and its completion write");
     let sides = [
         ("pg_once", TABLES[0], script!("claim_complete_once")),
-        ("raw INSERT + UPDATE", TABLES[1], script!("claim_complete_raw")),
-        ("PL/pgSQL functions", TABLES[2], script!("claim_complete_plpgsql")),
-        ("application, 8 round trips", TABLES[3], script!("claim_complete_application")),
+        (
+            "raw INSERT + UPDATE",
+            TABLES[1],
+            script!("claim_complete_raw"),
+        ),
+        (
+            "PL/pgSQL functions",
+            TABLES[2],
+            script!("claim_complete_plpgsql"),
+        ),
+        (
+            "application, 8 round trips",
+            TABLES[3],
+            script!("claim_complete_application"),
+        ),
     ];
     let mut costs = Vec::new();
     for (side, table, script) in sides {
@@ -96,7 +108,8 @@ async fn one(
 /// variables, one line claims, one completes.
 fn in_flight(script: &str) -> String {
     let mut text = String::new();
-    let (set, calls): (Vec<&str>, Vec<&str>) = script.lines().partition(|line| line.starts_with('\\'));
+    let (set, calls): (Vec<&str>, Vec<&str>) =
+        script.lines().partition(|line| line.starts_with('\\'));
     for line in set {
         text.push_str(line);
         text.push('\n');

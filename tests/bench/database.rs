@@ -108,8 +108,7 @@ impl Database {
     /// The postmaster's process id.
     pub fn postmaster(&self) -> Result<u32> {
         let path = self.cluster.data_directory().join("postmaster.pid");
-        let text =
-            std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let line = text.lines().next().context("postmaster.pid is empty")?;
         Ok(line.trim().parse()?)
     }

@@ -40,11 +40,15 @@ async fn measure(settings: &Settings) -> Result<Results> {
         let room = stock::room_for(keys, database.directory())?;
         if let Some(reason) = room {
             table::say(&format!("Left out: {keys} finished keys ({reason})"));
-            results.left_out.push(format!("{keys} finished keys: {reason}"));
+            results
+                .left_out
+                .push(format!("{keys} finished keys: {reason}"));
             continue;
         }
         stock::remake(&database, keys).await?;
-        results.cases.extend(cases::with_stock(&database, keys).await?);
+        results
+            .cases
+            .extend(cases::with_stock(&database, keys).await?);
     }
     Ok(results)
 }

@@ -26,7 +26,10 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
         results.seconds_per_run,
         if results.quick { " QUICK=1" } else { "" }
     )?;
-    writeln!(text, "| case | beside | ratio | bar | pg_once | beside | CPU pg_once | CPU beside |")?;
+    writeln!(
+        text,
+        "| case | beside | ratio | bar | pg_once | beside | CPU pg_once | CPU beside |"
+    )?;
     writeln!(text, "|---|---|--:|---|--:|--:|--:|--:|")?;
     for case in &results.cases {
         let Some((ours, others)) = case.sides.split_first() else {
@@ -49,7 +52,10 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
             )?;
         }
     }
-    writeln!(text, "\n| claim + complete writes | at once | WAL | table | indexes | HOT |")?;
+    writeln!(
+        text,
+        "\n| claim + complete writes | at once | WAL | table | indexes | HOT |"
+    )?;
     writeln!(text, "|---|--:|--:|--:|--:|--:|")?;
     for cost in &results.costs {
         writeln!(

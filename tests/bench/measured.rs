@@ -85,7 +85,12 @@ impl Results {
 
     /// How many bars there are, and how many were missed.
     pub fn bars(&self) -> (usize, usize) {
-        let bars = || self.cases.iter().flat_map(|case| &case.sides).filter_map(|side| side.bar);
+        let bars = || {
+            self.cases
+                .iter()
+                .flat_map(|case| &case.sides)
+                .filter_map(|side| side.bar)
+        };
         (bars().count(), bars().filter(|bar| !bar.met).count())
     }
 }

@@ -85,14 +85,21 @@ pub fn run(database: &Database, script: Script<'_>, stock: u64, until: Until) ->
         .run("pgbench", &arguments)
         .with_context(|| format!("script {}", script.name))?;
     wait_for_backends_to_end(postmaster, children)?;
-    let spent = cpu.zip(ended_children_ticks(postmaster)).map(|(before, after)| after - before);
+    let spent = cpu
+        .zip(ended_children_ticks(postmaster))
+        .map(|(before, after)| after - before);
     let read = |label: &str| {
         number_after(&output.stdout, label)
             .with_context(|| format!("no \"{label}\" in pgbench's output:\n{}", output.stdout))
     };
     let count = read("number of transactions actually processed:")?;
     if read("number of failed transactions:")? > 0.0 || count == 0.0 {
-        bail!("script {} failed:\n{}{}", script.name, output.stdout, output.stderr);
+        bail!(
+            "script {} failed:\n{}{}",
+            script.name,
+            output.stdout,
+            output.stderr
+        );
     }
     Ok(Run {
         per_second: read("tps =")?,
@@ -129,7 +136,9 @@ fn children_of(postmaster: u32) -> usize {
     let parent = postmaster.to_string();
     let is_child = |pid: u32| stat_words(pid).is_some_and(|words| words.get(1) == Some(&parent));
     std::fs::read_dir("/proc").map_or(0, |entries| {
-        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let pids = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         pids.filter(|pid| is_child(*pid)).count()
     })
 }

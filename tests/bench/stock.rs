@@ -44,25 +44,43 @@ pub fn room_for(keys: u64, directory: &Path) -> Result<Option<String>> {
     let free = disk.blocks_available() as u64 * disk.fragment_size() as u64;
     let needed = keys * BYTES_PER_KEY + 10_000_000_000;
     Ok((free < needed).then(|| {
-        format!("needs {} GB of disk, {} GB are free", needed >> 30, free >> 30)
+        format!(
+            "needs {} GB of disk, {} GB are free",
+            needed >> 30,
+            free >> 30
+        )
     }))
 }
 
 /// Empties every table and fills it with `keys` finished keys, and with the held ones.
 pub async fn remake(database: &Database, keys: u64) -> Result<()> {
     let client = &database.client;
-    client.batch_execute(&format!("TRUNCATE {}", TABLES.join(", "))).await?;
+    client
+        .batch_execute(&format!("TRUNCATE {}", TABLES.join(", ")))
+        .await?;
     if keys > 0 {
         table::say(&format!("Making {keys} finished keys on each side"));
-        client.execute(TEMPLATE, &[&REQUEST, &RESPONSE]).await.context("the template key")?;
-        let spread = "t.COLUMN - (TO - i) * interval '1 millisecond'".replace("TO", &keys.to_string());
+        client
+            .execute(TEMPLATE, &[&REQUEST, &RESPONSE])
+            .await
+            .context("the template key")?;
+        let spread =
+            "t.COLUMN - (TO - i) * interval '1 millisecond'".replace("TO", &keys.to_string());
         for (into, id) in IDS {
             // PL/pgSQL prints the request to compare it.
             let printed = format!("sha256('{REQUEST}'::jsonb::text::bytea)");
             match into {
                 "plpgsql.key" if keys > MOST_FOR_PLPGSQL => {}
                 "plpgsql.key" => {
-                    fill(database, into, id, keys, &spread, &[("fingerprint", &printed)]).await?;
+                    fill(
+                        database,
+                        into,
+                        id,
+                        keys,
+                        &spread,
+                        &[("fingerprint", &printed)],
+                    )
+                    .await?;
                 }
                 _ => fill(database, into, id, keys, &spread, &[]).await?,
             }
@@ -72,9 +90,31 @@ pub async fn remake(database: &Database, keys: u64) -> Result<()> {
     client.execute(HOLD, &[&REQUEST, &held]).await?;
     client.execute(HOLD_PLPGSQL, &[&REQUEST, &held]).await?;
     for each in TABLES {
-        client.batch_execute(&format!("VACUUM ANALYZE {each}")).await?;
+        client
+            .batch_execute(&format!("VACUUM ANALYZE {each}"))
+            .await?;
     }
     client.batch_execute("CHECKPOINT").await?;
+    check(database, keys).await
+}
+
+/// A stock that answered `mismatched` would be cheaper to ask, and nobody would see it.
+async fn check(database: &Database, keys: u64) -> Result<()> {
+    for side in ["once", "plpgsql"] {
+        let has_stock = keys > 0 && (side == "once" || keys <= MOST_FOR_PLPGSQL);
+        for (scope, want) in [("stock", "replayed"), ("held", "in_progress")] {
+            if scope == "stock" && !has_stock {
+                continue;
+            }
+            let ask = format!("SELECT outcome FROM {side}.key_claim($1, '1', $2::text::jsonb)");
+            let row = database.client.query_one(&ask, &[&scope, &REQUEST]).await?;
+            let outcome: String = row.get(0);
+            anyhow::ensure!(
+                outcome == want,
+                "{side} answers {outcome} for a key of {scope}, not {want}"
+            );
+        }
+    }
     Ok(())
 }
 
@@ -83,7 +123,10 @@ pub async fn remake(database: &Database, keys: u64) -> Result<()> {
 pub async fn remake_expired(database: &Database, keys: u64) -> Result<()> {
     let client = &database.client;
     client.batch_execute("TRUNCATE once.key").await?;
-    client.execute(TEMPLATE, &[&REQUEST, &RESPONSE]).await.context("the template key")?;
+    client
+        .execute(TEMPLATE, &[&REQUEST, &RESPONSE])
+        .await
+        .context("the template key")?;
     let past = "t.COLUMN - interval '1000 days'";
     let tombstone = [
         ("status", "'g'"),
@@ -135,6 +178,9 @@ async fn fill(
         values.join(", ")
     );
     let copied = database.client.execute(&copy, &[]).await.context(copy)?;
-    anyhow::ensure!(copied == keys, "{copied} keys were made in {into}, not {keys}");
+    anyhow::ensure!(
+        copied == keys,
+        "{copied} keys were made in {into}, not {keys}"
+    );
     Ok(())
 }

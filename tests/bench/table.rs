@@ -80,7 +80,11 @@ pub fn print(results: &Results) {
     println!(
         "\n{} of {bars} bars met{} ({} s)",
         bars - missed,
-        if missed > 0 { "; MISSED are marked" } else { "" },
+        if missed > 0 {
+            "; MISSED are marked"
+        } else {
+            ""
+        },
         results.seconds
     );
 }
@@ -98,7 +102,9 @@ fn print_case(case: &Case) {
 }
 
 fn line(side: &Side, width: usize) -> String {
-    let cpu = side.median_cpu_us.map_or_else(String::new, |cpu| format!("{cpu:.1} us"));
+    let cpu = side
+        .median_cpu_us
+        .map_or_else(String::new, |cpu| format!("{cpu:.1} us"));
     let text = format!(
         "  {:width$} {:>10} {:>12} {:>8} {:>10}   {}",
         side.name,
