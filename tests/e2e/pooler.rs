@@ -38,10 +38,7 @@ async fn pooled(servers: u32) -> Option<(Cluster, PgBouncer)> {
 }
 
 async fn through(pooler: &PgBouncer) -> Playground {
-    Playground {
-        client: pooler.connect("shop").await.unwrap(),
-        database: "shop".to_owned(),
-    }
+    Playground::of(pooler.connect("shop").await.unwrap(), "shop")
 }
 
 #[tokio::test]

@@ -14,10 +14,7 @@ use pg_once_tests::Cluster;
 use playground::Playground;
 
 async fn on(cluster: &Cluster) -> Playground {
-    Playground {
-        client: cluster.connect("shop").await.unwrap(),
-        database: "shop".to_owned(),
-    }
+    Playground::of(cluster.connect("shop").await.unwrap(), "shop")
 }
 
 async fn primary() -> (Cluster, Playground) {

@@ -25,10 +25,7 @@ async fn quiet(builder: Builder) -> (Cluster, Playground) {
         .create_database_with_extension("quiet")
         .await
         .unwrap();
-    let play = Playground {
-        client,
-        database: "quiet".to_owned(),
-    };
+    let play = Playground::of(client, "quiet");
     (cluster, play)
 }
 

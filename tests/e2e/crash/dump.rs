@@ -186,10 +186,8 @@ async fn goes_on(play: &Playground, held: i64) {
 }
 
 async fn rights_are_kept(cluster: &Cluster) {
-    let as_role = async |role: &str| Playground {
-        client: cluster.connect_as(role, "shop").await.unwrap(),
-        database: "shop".to_owned(),
-    };
+    let as_role =
+        async |role: &str| Playground::of(cluster.connect_as(role, "shop").await.unwrap(), "shop");
     let worker = as_role("worker").await;
     assert_eq!(worker.claim("of the worker", "").await, "claimed");
     let owned = "select outcome from once.key_claim('owned', 'k')";

@@ -20,10 +20,7 @@ use pg_once_tests::{Cluster, StopMode, race};
 use playground::Playground;
 
 async fn on(cluster: &Cluster, database: &str) -> Playground {
-    Playground {
-        client: cluster.connect(database).await.unwrap(),
-        database: database.to_owned(),
-    }
+    Playground::of(cluster.connect(database).await.unwrap(), database)
 }
 
 async fn with_shop(cluster: &Cluster) -> Playground {
@@ -293,10 +290,7 @@ async fn a_terminated_backend_and_a_killed_one_leave_the_key_to_the_next() {
             _ => Ok(None),
         }
     });
-    let play = Playground {
-        client: again.await.unwrap(),
-        database: "shop".to_owned(),
-    };
+    let play = Playground::of(again.await.unwrap(), "shop");
     assert_eq!(play.claim("k", "").await, "resumed");
 }
 

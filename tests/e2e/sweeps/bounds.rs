@@ -181,7 +181,7 @@ async fn twenty_thousand_keys_that_were_never_swept_go_in_bounded_passes() {
 }
 
 /// How many rows of keys and steps a sweep reads.
-async fn rows_read(play: &Playground, sweep: &str) -> i64 {
+pub(crate) async fn rows_read(play: &Playground, sweep: &str) -> i64 {
     // The counters are of what was not yet sent to the statistics.
     play.show("select pg_stat_force_next_flush()").await;
     play.show("begin").await;
