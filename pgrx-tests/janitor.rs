@@ -1,4 +1,5 @@
-//! In-database tests of the noun `janitor`: a sweep changes no answer.
+//! In-database tests of the noun `janitor`: a sweep changes no answer. Every test has a key of its own and
+//! sees no other's, because none of them commits.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,14 +12,17 @@
 mod tests {
     use pgrx::prelude::*;
 
-    fn outcome() -> Option<String> {
-        Spi::get_one("SELECT outcome FROM once.key_claim('s', 'k', '{\"a\": 1}')").unwrap()
+    fn outcome(key: &str) -> Option<String> {
+        let claim =
+            format!("SELECT outcome FROM once.key_claim('sweeps', '{key}', '{{\"a\": 1}}')");
+        Spi::get_one(&claim).unwrap()
     }
 
-    fn finish() {
-        Spi::run(
-            "SELECT once.key_complete('s', 'k', token, 200, '1') FROM once.key_claim('s', 'k', '{\"a\": 1}')",
-        )
+    fn finish(key: &str) {
+        Spi::run(&format!(
+            "SELECT once.key_complete('sweeps', '{key}', token, 200, '1') \
+               FROM once.key_claim('sweeps', '{key}', '{{\"a\": 1}}')"
+        ))
         .unwrap();
     }
 
@@ -38,11 +42,11 @@ mod tests {
 
     #[pg_test]
     fn a_key_is_gone_at_its_ttl_swept_or_not() {
-        finish();
+        finish("k1");
         after("25 hours");
-        assert_eq!(outcome().as_deref(), Some("gone"));
+        assert_eq!(outcome("k1").as_deref(), Some("gone"));
         assert_eq!(sweep(), 1);
-        assert_eq!(outcome().as_deref(), Some("gone"));
+        assert_eq!(outcome("k1").as_deref(), Some("gone"));
         let empty = Spi::get_one::<bool>(
             "SELECT response_body IS NULL AND request IS NULL AND state IS NULL FROM once.key",
         );
@@ -51,7 +55,7 @@ mod tests {
 
     #[pg_test]
     fn a_key_that_no_sweep_has_emptied_is_deleted_all_the_same() {
-        finish();
+        finish("k2");
         after("49 hours");
         assert_eq!(sweep(), 1);
         assert_eq!(
@@ -62,9 +66,9 @@ mod tests {
 
     #[pg_test]
     fn an_unfinished_key_is_never_swept() {
-        outcome();
+        outcome("k3");
         after("100 years");
         assert_eq!(sweep(), 0);
-        assert_eq!(outcome().as_deref(), Some("resumed"));
+        assert_eq!(outcome("k3").as_deref(), Some("resumed"));
     }
 }

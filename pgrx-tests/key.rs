@@ -1,5 +1,6 @@
 //! In-database tests of the noun `key`: what a person could not see from outside, such as that the
-//! Rust and the SQL side of the extension agree.
+//! Rust and the SQL side of the extension agree. The tests run at once, each in a transaction that is rolled
+//! back: every one has a key of its own.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,17 +20,17 @@ mod tests {
     #[pg_test]
     fn a_key_goes_from_claimed_to_replayed() {
         assert_eq!(
-            one("SELECT outcome FROM once.key_claim('s', 'k', '{}')").as_deref(),
+            one("SELECT outcome FROM once.key_claim('s', 'k1', '{}')").as_deref(),
             Some("claimed")
         );
         assert_eq!(
-            one("SELECT outcome FROM once.key_claim('s', 'k', '{}')").as_deref(),
+            one("SELECT outcome FROM once.key_claim('s', 'k1', '{}')").as_deref(),
             Some("in_progress")
         );
-        Spi::run("SELECT once.key_complete('s', 'k', token, 200, '{\"a\":  1}') FROM once.key")
+        Spi::run("SELECT once.key_complete('s', 'k1', token, 200, '{\"a\":  1}') FROM once.key WHERE key = 'k1'")
             .unwrap();
         assert_eq!(
-            one("SELECT outcome || response_body::text FROM once.key_claim('s', 'k', '{}')")
+            one("SELECT outcome || response_body::text FROM once.key_claim('s', 'k1', '{}')")
                 .as_deref(),
             Some("replayed{\"a\":  1}")
         );
@@ -39,7 +40,7 @@ mod tests {
     fn a_composite_result_agrees_with_the_declared_columns() {
         // Read as a record and re-read through the catalog: a mismatch raises an error in the executor.
         let row = one(
-            "SELECT pg_catalog.row_to_json(c)::text FROM once.key_claim('s', 'k') c \
+            "SELECT pg_catalog.row_to_json(c)::text FROM once.key_claim('s', 'k2') c \
              WHERE c.token > 0 AND c.attempt = 1 AND c.recovery_point = 'started' \
                AND c.lease_left > '1 s' AND c.retry_after IS NULL",
         );
@@ -47,7 +48,8 @@ mod tests {
         let declared = one(
             "SELECT pg_catalog.string_agg(name || ' ' || type::regtype, ', ' ORDER BY n) \
                FROM pg_catalog.pg_proc, \
-                    pg_catalog.unnest(proargnames, proallargtypes, proargmodes) \
+                    ROWS FROM (pg_catalog.unnest(proargnames), pg_catalog.unnest(proallargtypes), \
+                               pg_catalog.unnest(proargmodes)) \
                     WITH ORDINALITY u(name, type, mode, n) \
               WHERE proname = 'key_claim' AND mode = 'o'",
         );
@@ -64,13 +66,13 @@ mod tests {
     #[pg_test]
     fn key_get_and_key_derive_derive_the_same_key() {
         Spi::run(
-            "SELECT once.key_step('s é', 'k', token, 'st ü') FROM once.key_claim('s é', 'k');
-             SELECT once.key_rotate('s é', 'k', token, 'st ü', 1) FROM once.key",
+            "SELECT once.key_step('s é', 'k3', token, 'st ü') FROM once.key_claim('s é', 'k3');
+             SELECT once.key_rotate('s é', 'k3', token, 'st ü', 1) FROM once.key WHERE key = 'k3'",
         )
         .unwrap();
         assert_eq!(
-            one("SELECT steps -> 0 ->> 'derived_key' FROM once.key_get('s é', 'k')"),
-            one("SELECT once.key_derive('s é', 'k', 'st ü')")
+            one("SELECT steps -> 0 ->> 'derived_key' FROM once.key_get('s é', 'k3')"),
+            one("SELECT once.key_derive('s é', 'k3', 'st ü')")
         );
     }
 
@@ -104,7 +106,7 @@ mod tests {
     fn a_dbas_own_index_is_kept_up_to_date() {
         Spi::run(
             "CREATE INDEX mine ON once.key (holder, response_code);
-             SELECT once.key_complete('s', 'k', token, 207) FROM once.key_claim('s', 'k', holder => 'me');
+             SELECT once.key_complete('s', 'k6', token, 207) FROM once.key_claim('s', 'k6', holder => 'me');
              SET LOCAL enable_seqscan = off",
         )
         .unwrap();
@@ -118,11 +120,11 @@ mod tests {
     fn a_large_answer_comes_back_byte_for_byte() {
         Spi::run(
             "CREATE TEMP TABLE big AS SELECT ('[' || repeat('\"é  \", ', 1000000) || '1]')::json AS body;
-             SELECT once.key_complete('s', 'k', token, 200, body) FROM big, once.key_claim('s', 'k')",
+             SELECT once.key_complete('s', 'k7', token, 200, body) FROM big, once.key_claim('s', 'k7')",
         )
         .unwrap();
         let same = Spi::get_one::<bool>(
-            "SELECT response_body::text = body::text FROM big, once.key_claim('s', 'k')",
+            "SELECT response_body::text = body::text FROM big, once.key_claim('s', 'k7')",
         );
         assert_eq!(same, Ok(Some(true)));
     }

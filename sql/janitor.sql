@@ -1,8 +1,8 @@
 -- janitor: bounded passes that push forward what time has made due.
 --
 -- Every task takes its rows with SKIP LOCKED, at most max of them, in the caller's transaction, and may
--- run from many sessions at once. No answer of the API depends on a sweep having run: they only give
--- back space. Times come from the one clock of the extension (pg_once_clock).
+-- run from many sessions at once. Under the same options no answer of the API depends on a sweep
+-- having run: they only give back space. Times come from the one clock of the extension (pg_once_clock).
 
 CREATE FUNCTION once.sweep_key_reap(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_key_reap';

@@ -22,7 +22,8 @@ COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the ma
 -- a HOT update; fillfactor leaves room for it on the row's own page (measured: 90 gives 97 to 100 % HOT at
 -- two thirds of the space that 60 needs, which would give 98.6 to 100 %). `id` is the first 16 bytes of
 -- SHA-256(scope, 0x00, key), in UTF-8: a third of the index that the two texts would need, whatever their length.
--- look_at and reap_at are written by claims and sweeps, never by advance, extend or complete.
+-- look_at and reap_at are not written by complete, abort and the usual advance or extend (only by one that
+-- makes the lease end before the next look).
 CREATE TABLE once.key (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -36,6 +37,7 @@ CREATE TABLE once.key (
     attempt_base     integer     NOT NULL,
     status           "char"      NOT NULL CHECK (status IN ('r', 'l', 'p', 'c', 'a', 'g')),
     reap_stage       "char"      NOT NULL CHECK (reap_stage IN ('0', '1')),
+    look_lane        "char"      NOT NULL CHECK (look_lane IN ('0', '1')),
     id               uuid        NOT NULL,
     scope            text        COLLATE "C" NOT NULL,
     key              text        COLLATE "C" NOT NULL,
@@ -54,15 +56,15 @@ CREATE TABLE once.key (
     CONSTRAINT key_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90);
 
-CREATE INDEX key_look ON once.key (scope, look_at);
+CREATE INDEX key_look ON once.key (scope, look_lane, look_at);
 CREATE INDEX key_reap ON once.key (reap_stage, reap_at);
 
 COMMENT ON TABLE once.key IS 'One row per logical request: its lease, its recovery point and, once finished, its answer. Reached through the key_* functions only.';
-COMMENT ON COLUMN once.key.token IS 'The present or last lease: the server''s clock in microseconds since 2000, or the previous token plus one; it only grows.';
+COMMENT ON COLUMN once.key.token IS 'The present or last lease: the server''s clock in microseconds since 2000, or the previous token plus one; it grows as long as the key lives.';
 COMMENT ON COLUMN once.key.lease_until IS 'End of the lease while running; when released: not to be claimed before.';
 COMMENT ON COLUMN once.key.claimed_at IS 'When the present attempt claimed it; max_lease_life counts from here.';
 COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
-COMMENT ON COLUMN once.key.look_at IS 'key_take_abandoned has to look at an unfinished key from this time on (infinity: parked).';
+COMMENT ON COLUMN once.key.look_at IS 'key_take_abandoned has to look at an unfinished key from this time on (infinity: parked, by a call or by the scope''s options).';
 COMMENT ON COLUMN once.key.reap_at IS 'The sweeps have to look at the key from this time on: its earliest expiry (stage 0) or the end of gone_for (stage 1).';
 COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
 COMMENT ON COLUMN once.key.last_call IS 'First 8 bytes of SHA-256 over the last advance, release or park and its arguments: tells a repeated call from a new one. 0: none.';
@@ -70,6 +72,7 @@ COMMENT ON COLUMN once.key.attempt IS 'Claims that ran, 1 for the first.';
 COMMENT ON COLUMN once.key.attempt_base IS 'The attempt at the last verdict retry; max_attempts counts from here.';
 COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked, c completed, a aborted, g tombstone.';
 COMMENT ON COLUMN once.key.reap_stage IS '0: keeps its answer or has none yet; 1: tombstone.';
+COMMENT ON COLUMN once.key.look_lane IS '0: in its first attempt; 1: it was claimed again, released, parked or moved forward. The few of lane 1 are what a completer asks for again.';
 COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8.';
 COMMENT ON COLUMN once.key.fingerprint IS 'Scheme byte (1: canonical jsonb, 2: the caller''s own hash) and SHA-256; NULL: claimed without a request.';
 COMMENT ON COLUMN once.key.note IS 'Last error (release) or reason (park).';
@@ -105,12 +108,12 @@ CREATE TABLE once.scope (
     max_attempts      integer,
     keep_request      boolean,
     recovery_points   text[]   COLLATE "C",
-    owner             regrole,
+    owner             oid,
     owner_name        name,
     owner_cluster     bigint
 );
 COMMENT ON TABLE once.scope IS 'Options set by scope_set.';
-COMMENT ON COLUMN once.scope.owner IS 'Only its members may use the scope. A number means something only in the cluster that wrote it: elsewhere (a restore) the role must have the name it had, else only superusers get in.';
+COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the scope. Its number counts in the cluster that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.';
 COMMENT ON COLUMN once.scope.owner_name IS 'The owner''s name when it was set.';
 COMMENT ON COLUMN once.scope.owner_cluster IS 'System identifier of the cluster where the owner was set.';
 COMMENT ON COLUMN once.scope.max_attempts IS 'NULL: 25; 0: no limit.';
@@ -237,8 +240,8 @@ CREATE FUNCTION once.key_take_abandoned(
     OUT lease_left interval, OUT retry_after interval, OUT key text, OUT request jsonb)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_key_take_abandoned';
 COMMENT ON FUNCTION once.key_take_abandoned(text, integer, interval, text) IS
-$$A completer's intake: claims up to max (1 to 10000) unfinished keys of the scope whose lease ran out or that were released and are due, and leaves out what is parked, locked or not due. request is filled where the scope keeps it (keep_request). The same holder asking again gets its live ones, and no new ones while it has any.
-Errors: 22023 bad argument, 42501 not a member of the scope's owner.$$;
+$$A completer's intake: claims up to max (1 to 10000) unfinished keys of the scope whose lease ran out or that were released and are due, and leaves out what is parked, locked or not due. request is filled where the scope keeps it (keep_request). The same holder asking again gets its live ones, and no new ones while it has any. Call it under READ COMMITTED; above that it leaves out whatever changed after the snapshot.
+Errors: 22023 bad argument, 42501 not a member of the scope's owner, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.key_get(
     scope text, key text,
@@ -261,7 +264,8 @@ CREATE FUNCTION once.scope_set(scope text, options jsonb)
 RETURNS jsonb LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_scope_set';
 COMMENT ON FUNCTION once.scope_set(text, jsonb) IS
 $$Changes the options named in a JSON object and returns them all; null resets one (max_attempts: null means no limit). lease, ttl, max_lease_life: positive intervals as text; gone_for: an interval, 0 makes an expired key new at once; on_expiry: "resume" or "park"; max_attempts: a whole number above 0; keep_request: a boolean; recovery_points: an array of texts, in order; owner: a role, only its members may use the scope then.
-Errors: 22023 an unknown option or a bad value, 42501 not a member of the present and the new owner.$$;
+Answers follow the options as they are at the call; an answer that a sweep has thrown away under an earlier gone_for does not come back. Waits for open takes of the scope that put keys aside.
+Errors: 22023 an unknown option or a bad value, 42501 not a member of the present and the new owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.scope_get(scope text)
 RETURNS jsonb LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_scope_get';

@@ -23,15 +23,17 @@ INSERT INTO once.role_function (kind, function_name) VALUES
 INSERT INTO once.role_function (kind, function_name)
     SELECT 'operate', function_name FROM once.role_function WHERE kind = 'use';
 
+-- A role's number counts in the cluster that wrote it (its system identifier stands beside it); elsewhere,
+-- after a restore, the row means the role of that name.
 CREATE TABLE once.role_grant (
-    role regrole NOT NULL,
-    kind text    NOT NULL CHECK (kind IN ('use', 'operate', 'observe')),
-    CONSTRAINT role_grant_pkey PRIMARY KEY (role, kind)
+    role      oid    NOT NULL,
+    role_name name   NOT NULL,
+    cluster   bigint NOT NULL,
+    kind      text   NOT NULL CHECK (kind IN ('use', 'operate', 'observe')),
+    CONSTRAINT role_grant_pkey PRIMARY KEY (role, cluster, kind)
 );
 COMMENT ON TABLE once.role_grant IS 'What grant_role has granted; applied again by an upgrade.';
--- A role that is gone is not dumped: its number could be another role's in the cluster of the restore.
-SELECT pg_catalog.pg_extension_config_dump(
-    'once.role_grant', 'WHERE EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = role)');
+SELECT pg_catalog.pg_extension_config_dump('once.role_grant', '');
 
 CREATE FUNCTION once.grant_role(role regrole, kind text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_grant_role';
@@ -45,5 +47,28 @@ COMMENT ON FUNCTION once.revoke_role(regrole, text) IS
 'Takes back what grant_role granted; what another kind of the same role still opens stays open. Errors: 22023 an unknown kind, 42704 no such role.';
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM PUBLIC;
-REVOKE ALL ON ALL TABLES IN SCHEMA once FROM PUBLIC;
-REVOKE ALL ON SCHEMA once FROM PUBLIC;
+
+-- Somebody's ALTER DEFAULT PRIVILEGES may have opened more while the objects were made.
+DO $$
+DECLARE
+    statement text;
+BEGIN
+    FOR statement IN
+        SELECT pg_catalog.format('REVOKE ALL ON %s FROM %s', o.object,
+                   CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::pg_catalog.regrole::text END)
+          FROM (SELECT 'TABLE ' || c.oid::pg_catalog.regclass, c.relacl, c.relowner
+                  FROM pg_catalog.pg_class c
+                 WHERE c.relnamespace = 'once'::pg_catalog.regnamespace AND c.relkind IN ('r', 'v', 'S')
+                UNION ALL
+                SELECT 'FUNCTION ' || p.oid::pg_catalog.regprocedure, p.proacl, p.proowner
+                  FROM pg_catalog.pg_proc p
+                 WHERE p.pronamespace = 'once'::pg_catalog.regnamespace
+                UNION ALL
+                SELECT 'SCHEMA once', n.nspacl, n.nspowner
+                  FROM pg_catalog.pg_namespace n WHERE n.nspname = 'once') o (object, acl, owner),
+               pg_catalog.aclexplode(o.acl) a
+         WHERE a.grantee <> o.owner
+    LOOP
+        EXECUTE statement;
+    END LOOP;
+END $$;

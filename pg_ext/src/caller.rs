@@ -1,7 +1,7 @@
 //! Who is calling: `current_user`, also after SET ROLE and inside the caller's SECURITY DEFINER functions.
 
 use pgrx::pg_sys::{self, Datum};
-use std::ffi::{CStr, c_char};
+use std::ffi::c_char;
 
 /// This cluster's system identifier; stands beside everything stored that means something only here.
 pub fn cluster() -> i64 {
@@ -21,14 +21,11 @@ pub fn is_superuser() -> bool {
     unsafe { pg_sys::superuser() }
 }
 
-/// A role of this number exists and has this name (a `name` datum).
-pub fn is_named(role: Datum, name: Datum) -> bool {
-    // SAFETY: looks the role up without an error for a missing one; both names end with NUL.
-    unsafe {
-        let present = pg_sys::GetUserNameFromId(oid(role), true);
-        let wanted = name.cast_mut_ptr::<c_char>();
-        !present.is_null() && CStr::from_ptr(present) == CStr::from_ptr(wanted)
-    }
+/// The role of this name (a `name` datum), where there is one.
+pub fn role_named(name: Datum) -> Option<Datum> {
+    // SAFETY: a name ends with NUL; looks the role up without an error for a missing one.
+    let role = unsafe { pg_sys::get_role_oid(name.cast_mut_ptr::<c_char>(), true) };
+    (role != pg_sys::InvalidOid).then(|| Datum::from(role))
 }
 
 fn oid(role: Datum) -> pg_sys::Oid {

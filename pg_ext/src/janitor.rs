@@ -48,7 +48,8 @@ const REAP: &CStr = c"
            pg_catalog.count(*) >= $2 OR (SELECT pg_catalog.count(*) FROM oldest) >= $2 FROM reaped";
 
 // Keys whose time has not come yet (finished after they were claimed, or not at all) are moved to when
-// it will have; that counts towards the bound, not towards what was done. A tombstone is looked at again
+// it will have; that counts towards the bound, not towards what was done. An unfinished one is shown to
+// completers again: should a clock that stepped back have hidden it from them, that ends here. A tombstone is looked at again
 // when gone_for ends, but at the latest after a day, then after twice its age: a gone_for that is lowered
 // meanwhile gives its space back, and a long one costs a few writes in all.
 const TOMBSTONE: &CStr = c"
@@ -62,7 +63,10 @@ const TOMBSTONE: &CStr = c"
     steps AS (
         DELETE FROM once.key_step s USING due WHERE s.key_id = due.id AND due.expires_at <= $1),
     later AS (
-        UPDATE once.key k SET reap_at = COALESCE(due.expires_at, $1 + due.ttl)
+        UPDATE once.key k
+           SET reap_at = COALESCE(due.expires_at, $1 + GREATEST(due.ttl, interval '10 minutes')),
+               look_at = CASE WHEN k.status IN ('r', 'l') THEN GREATEST(k.look_at, $1)
+                              ELSE k.look_at END
           FROM due WHERE k.id = due.id AND (due.expires_at > $1 OR due.expires_at IS NULL)
         RETURNING 1),
     emptied AS (

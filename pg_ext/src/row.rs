@@ -104,6 +104,22 @@ pub fn text(bytes: &[u8]) -> Datum {
     }
 }
 
+/// A text[] datum.
+pub fn texts(values: &[&[u8]]) -> Datum {
+    let mut elements: Vec<Datum> = values.iter().map(|v| text(v)).collect();
+    // SAFETY: copies the elements into a new array in the current memory context.
+    unsafe {
+        Datum::from(pg_sys::construct_array(
+            elements.as_mut_ptr(),
+            elements.len() as i32,
+            pg_sys::TEXTOID,
+            -1,
+            false,
+            b'i' as std::ffi::c_char,
+        ))
+    }
+}
+
 /// A uuid datum.
 pub fn uuid(bytes: &[u8; 16]) -> Datum {
     // SAFETY: copies 16 bytes into new memory of that size.

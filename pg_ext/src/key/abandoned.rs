@@ -1,26 +1,29 @@
 //! `key_take_abandoned`: a completer's intake.
 //!
-//! Unfinished keys are found through the index (scope, look_at), which no completion touches: look_at is
-//! when the first lease ends, and moves only on the rare paths (takeover, release, park, this take). So a
-//! range of it holds finished keys too, and a bookmark keeps each of them from being read twice: every
-//! key at or before the bookmark is finished or has been moved forward.
+//! Unfinished keys are found through the index (scope, look_lane, look_at), which no completion touches:
+//! look_at is when the first lease ends, and moves only on the rare paths (takeover, release, park, this
+//! take), which also put the key into the second lane. So a range of it holds finished keys too, and a
+//! bookmark keeps each of them from being read twice: every key at or before the bookmark is finished or
+//! has been moved forward. The second lane is short: it is where a holder's live leases are found.
 //!
 //! A claim that commits late could appear behind the bookmark. Claims read the clock after they have a
 //! transaction id, so once every transaction that ran at time T has ended, nothing new appears before T:
 //! the bookmark first notes (T, next transaction id), and moves to T when all ids below that have ended.
-//! An open transaction only makes takes read more; it hides nothing and stops nothing.
+//! An open transaction only makes takes read more; it hides nothing and stops nothing. A clock that steps
+//! back by less than MARGIN hides nothing either; what a larger step hides from completers (never from
+//! claims) is shown to them again by sweep_key_tombstone, at the latest a ttl later.
 
-use super::claim::{claim_values, take_over};
+use super::claim::{claim_values, now_in_transaction, take_over};
 use super::decide::{self, Decision};
 use super::identity::KeyId;
-use super::record::{BY_LOOK, Col, Record, Status, TABLE};
+use super::record::{BY_LOOK, Col, FIRST_ATTEMPT, LOOKED_AFTER, Record, Status, TABLE};
 use super::scope::{Options, put_aside_lock};
 use crate::call::{Call, SCOPE_MAX};
 use crate::clock;
 use crate::error::Result;
 use crate::row::{self, Rows};
 use crate::settings;
-use crate::table::{self, Name, Outcome, ScanKey, Snapshot, Table, Wait};
+use crate::table::{self, Name, Outcome, Scan, ScanKey, Snapshot, Table, Wait};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::Datum;
 
@@ -30,6 +33,8 @@ const MOST: i32 = 10_000;
 const HOLDER_MAX: usize = 200;
 /// Rows read since the bookmark before it is worth a write.
 const WORTH_MOVING: usize = 64;
+/// How far behind the noted time the bookmark stays.
+const MARGIN_US: i64 = 5_000_000;
 /// `-infinity`.
 const EVER: i64 = i64::MIN;
 
@@ -63,8 +68,82 @@ struct Pass {
     read: usize,
     /// Every key up to here is finished or moved forward.
     upto: i64,
+}
+
+/// One lane of the index in the range of this take.
+struct Lane<'t> {
+    take: &'t Take<'t>,
+    table: &'t Table,
+    snapshot: &'t Snapshot,
+    scan: Scan,
+    read: usize,
+    upto: i64,
     /// A key that could not be moved: nothing behind it counts as passed.
     stuck: bool,
+}
+
+impl Lane<'_> {
+    /// Goes on until it has taken `quota` keys or reaches the end of the range; tells how many it took.
+    fn take(&mut self, quota: usize, rows: &Rows) -> Result<usize> {
+        let mut taken = 0;
+        while taken < quota {
+            let Some(slot) = self.scan.advance() else {
+                self.reach(self.take.now);
+                break;
+            };
+            let mut row = Record::look(slot);
+            let look_at = row.i64(Col::LookAt);
+            self.read += 1;
+            match self.take.visit(self.table, &mut row, self.snapshot)? {
+                Visit::Taken => {
+                    taken += 1;
+                    rows.push(&values(&row)?);
+                }
+                Visit::Passed => {}
+                Visit::Busy => self.stuck = true,
+            }
+            // Keys with the same look_at may follow.
+            self.reach(look_at - 1);
+        }
+        Ok(taken)
+    }
+
+    fn reach(&mut self, upto: i64) {
+        if !self.stuck {
+            self.upto = self.upto.max(upto);
+        }
+    }
+}
+
+/// The scan keys of a lane: look_at after `from`, at most `to`.
+fn lane(scope: &[u8], name: u8, from: i64, to: i64) -> [ScanKey; 4] {
+    [
+        ScanKey::text(1, row::text(scope)),
+        ScanKey::char(2, name),
+        ScanKey::after(3, from),
+        ScanKey::until(3, to),
+    ]
+}
+
+/// After a change of options: shows the keys that takes have put aside under the old ones to takes again.
+/// The caller holds [`put_aside_lock`] exclusively; what is committed now counts, whatever the isolation.
+pub fn look_again(scope: &[u8]) -> Result<()> {
+    let table = Table::to_write(TABLE)?;
+    let snapshot = Snapshot::latest();
+    let keys = &mut lane(scope, LOOKED_AFTER, clock::INFINITY - 1, clock::INFINITY);
+    let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
+    while let Some(slot) = scan.advance() {
+        let mut row = Record::look(slot);
+        let (Some(tid), false) = (row.tid(), row.status() == Status::Parked) else {
+            continue;
+        };
+        // A key that changes meanwhile is being claimed or resolved, which shows it by itself.
+        if !row.status().finished() && table.lock(tid, &snapshot, Wait::Yes)? == Outcome::Done {
+            row.put_look(LOOKED_AFTER, now_in_transaction()?);
+            row.update_at(&table, tid, Wait::Yes)?;
+        }
+    }
+    Ok(())
 }
 
 impl Take<'_> {
@@ -84,12 +163,8 @@ impl Take<'_> {
             return Ok(false);
         };
         let table = Table::to_read(TABLE)?;
-        let keys = &mut [
-            ScanKey::text(1, row::text(self.scope)),
-            ScanKey::after(2, bookmark.upto),
-            // Parked keys stand at infinity.
-            ScanKey::until(2, clock::INFINITY - 1),
-        ];
+        // Parked keys stand at infinity.
+        let keys = &mut lane(self.scope, LOOKED_AFTER, bookmark.upto, clock::INFINITY - 1);
         let mut scan = table.scan(BY_LOOK, keys, snapshot)?;
         let mut any = false;
         while let Some(slot) = scan.advance() {
@@ -103,40 +178,40 @@ impl Take<'_> {
         Ok(any)
     }
 
+    /// Half of what is taken comes from each lane, as long as both have enough: keys that fail again and
+    /// again do not keep those of a dead client waiting, nor the other way round.
     fn take(&self, bookmark: &Bookmark, snapshot: &Snapshot, rows: &Rows) -> Result<Pass> {
         let table = Table::to_write(TABLE)?;
-        let keys = &mut [
-            ScanKey::text(1, row::text(self.scope)),
-            ScanKey::after(2, bookmark.upto),
-            ScanKey::until(2, self.now),
-        ];
-        let mut scan = table.scan(BY_LOOK, keys, snapshot)?;
-        let mut pass = Pass {
+        let mut again = self.lane(&table, LOOKED_AFTER, bookmark, snapshot)?;
+        let mut first = self.lane(&table, FIRST_ATTEMPT, bookmark, snapshot)?;
+        let coin = (clock::real_us() & 1) as usize;
+        let mut left = self.max;
+        left -= again.take((left + coin) / 2, rows)?;
+        left -= first.take(left, rows)?;
+        again.take(left, rows)?;
+        Ok(Pass {
+            read: again.read + first.read,
+            upto: again.upto.min(first.upto),
+        })
+    }
+
+    fn lane<'t>(
+        &'t self,
+        table: &'t Table,
+        name: u8,
+        bookmark: &Bookmark,
+        snapshot: &'t Snapshot,
+    ) -> Result<Lane<'t>> {
+        let keys = &mut lane(self.scope, name, bookmark.upto, self.now);
+        Ok(Lane {
+            take: self,
+            table,
+            snapshot,
+            scan: table.scan(BY_LOOK, keys, snapshot)?,
             read: 0,
             upto: bookmark.upto,
             stuck: false,
-        };
-        let mut taken = 0;
-        while taken < self.max {
-            let Some(slot) = scan.advance() else {
-                pass.reach(self.now);
-                break;
-            };
-            let mut row = Record::look(slot);
-            let look_at = row.i64(Col::LookAt);
-            pass.read += 1;
-            match self.visit(&table, &mut row, snapshot)? {
-                Visit::Taken => {
-                    taken += 1;
-                    rows.push(&values(&row)?);
-                }
-                Visit::Passed => {}
-                Visit::Busy => pass.stuck = true,
-            }
-            // Keys with the same look_at may follow.
-            pass.reach(look_at - 1);
-        }
-        Ok(pass)
+        })
     }
 
     /// Takes one key, or moves it forward to when it has to be looked at again.
@@ -197,7 +272,7 @@ impl Take<'_> {
         if table.lock(tid, snapshot, Wait::No)? != Outcome::Done {
             return Ok(Visit::Busy);
         }
-        row.put_i64(Col::LookAt, to);
+        row.put_look(LOOKED_AFTER, to);
         match row.update_at(table, tid, Wait::Yes)? {
             Outcome::Done => Ok(Visit::Passed),
             _ => Ok(Visit::Busy),
@@ -221,14 +296,6 @@ enum Visit {
     Taken,
     Passed,
     Busy,
-}
-
-impl Pass {
-    fn reach(&mut self, upto: i64) {
-        if !self.stuck {
-            self.upto = self.upto.max(upto);
-        }
-    }
 }
 
 /// A row of `once.key_bookmark`, or where to begin without one.
@@ -276,7 +343,7 @@ impl Bookmark {
         let values = [
             Some(row::text(scope)),
             Some(Datum::from(upto)),
-            Some(Datum::from(now)),
+            Some(Datum::from(now - MARGIN_US)),
             Some(Datum::from(table::next_xid())),
         ];
         let table = Table::to_write(BOOKMARKS)?;

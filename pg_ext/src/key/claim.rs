@@ -7,7 +7,7 @@
 use super::decide::{self, Decision};
 use super::fingerprint::Request;
 use super::identity::KeyId;
-use super::record::{Col, Record, Status, TABLE};
+use super::record::{Col, FIRST_ATTEMPT, LOOKED_AFTER, Record, Status, TABLE};
 use super::scope::Options;
 use super::step;
 use crate::call::{Call, KEY_MAX, SCOPE_MAX, shown};
@@ -186,7 +186,7 @@ impl Claim<'_> {
         row.put_i64(Col::LeaseUntil, now + lease);
         row.put_i64(Col::ClaimedAt, now);
         row.put_i64(Col::CreatedAt, now);
-        row.put_i64(Col::LookAt, now + lease);
+        row.put_look(FIRST_ATTEMPT, now + lease);
         row.put_i64(Col::ReapAt, now + ttl);
         row.put_i64(Col::TtlUs, ttl);
         row.put_i64(Col::LastCall, 0);
@@ -243,7 +243,7 @@ pub fn take_over(
     row.put_i64(Col::Token, next_token(row.i64(Col::Token)));
     row.put_i64(Col::LeaseUntil, now + lease);
     row.put_i64(Col::ClaimedAt, now);
-    row.put_i64(Col::LookAt, now + lease);
+    row.put_look(LOOKED_AFTER, now + lease);
     row.put_i64(Col::LastCall, 0);
     row.put_i32(Col::Attempt, row.i32(Col::Attempt).saturating_add(1));
     row.put_status(Status::Running);

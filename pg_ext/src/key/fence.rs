@@ -52,6 +52,7 @@ impl<'a> Named<'a> {
         &self,
         mut decide: impl FnMut(Option<&mut Record>, i64) -> Result<(Change, T)>,
     ) -> Result<T> {
+        let mut locked = false;
         loop {
             let table = Table::to_read(TABLE)?;
             let snapshot = Snapshot::now();
@@ -65,18 +66,29 @@ impl<'a> Named<'a> {
             let (Some(row), Some(tid)) = (&row, row.as_ref().and_then(Record::tid)) else {
                 return Ok(answer);
             };
+            let lock = || Table::to_write(TABLE)?.lock(tid, &snapshot, Wait::Yes);
             let outcome = match change {
                 Change::Nothing => return Ok(answer),
-                Change::Write => row.update_at(&Table::to_write(TABLE)?, tid, Wait::Yes)?,
-                Change::Lock => Table::to_write(TABLE)?.lock(tid, &snapshot, Wait::Yes)?,
-            };
-            match outcome {
-                Outcome::Done => return Ok(answer),
-                _ if table::above_read_committed() => {
-                    return Err(Error::retry_transaction(named(self.scope, self.key)));
+                Change::Lock => lock()?,
+                Change::Write if locked => {
+                    row.update_at(&Table::to_write(TABLE)?, tid, Wait::Yes)?
                 }
-                _ => {}
+                Change::Write => row.update_at(&Table::to_write(TABLE)?, tid, Wait::No)?,
+            };
+            // A write never waits with a clock that it has read already: it waits for the lock, then
+            // looks, reads the clock and decides again.
+            let outcome = match outcome {
+                Outcome::Busy => {
+                    locked = true;
+                    lock()?
+                }
+                Outcome::Done => return Ok(answer),
+                Outcome::Changed => Outcome::Changed,
+            };
+            if outcome != Outcome::Done && table::above_read_committed() {
+                return Err(Error::retry_transaction(named(self.scope, self.key)));
             }
+            locked = locked && outcome == Outcome::Done;
         }
     }
 

@@ -3,7 +3,7 @@
 use super::claim::now_in_transaction;
 use super::fence::{Change, Fenced};
 use super::identity::call_mark;
-use super::record::{Col, Record, Status};
+use super::record::{Col, LOOKED_AFTER, Record, Status};
 use crate::call::{Call, TEXT_MAX};
 use crate::clock;
 use crate::error::Result;
@@ -86,7 +86,7 @@ pub fn key_release(call: &Call) -> Result<Datum> {
             let due = now_in_transaction()? + retry_after.unwrap_or(0);
             row.put_status(Status::Released);
             row.put_i64(Col::LeaseUntil, due);
-            row.put_i64(Col::LookAt, due);
+            row.put_look(LOOKED_AFTER, due);
             row.put_text(Col::Note, error);
             row.put_i64(Col::LastCall, mark);
             Ok((Change::Write, ()))
@@ -104,7 +104,7 @@ pub fn key_park(call: &Call) -> Result<Datum> {
         |row| (row.i64(Col::LastCall) == mark).then_some(()),
         |row, _| {
             row.put_status(Status::Parked);
-            row.put_i64(Col::LookAt, clock::INFINITY);
+            row.put_look(LOOKED_AFTER, clock::INFINITY);
             row.put_text(Col::Note, Some(reason));
             row.put_i64(Col::LastCall, mark);
             Ok((Change::Write, ()))

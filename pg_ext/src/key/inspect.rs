@@ -2,8 +2,9 @@
 
 use super::decide::{self, Decision};
 use super::fence::Named;
+use super::identity::derived_key;
 use super::record::{Col, Record, Status, TABLE, id_datum};
-use crate::call::Call;
+use crate::call::{Call, varlena};
 use crate::clock;
 use crate::error::Result;
 use crate::row::{self, Rows};
@@ -12,16 +13,24 @@ use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 
 const STEPS: &std::ffi::CStr = c"
+    SELECT s.step, s.version FROM once.key_step s WHERE s.key_id = $1";
+
+// $2: names of steps, $3: their derived keys, which only Rust makes.
+const AS_JSON: &std::ffi::CStr = c"
     SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_object(
                'step', s.step, 'done', s.done_at IS NOT NULL, 'result', s.result, 'version', s.version,
                'begun', s.begun, 'first_at', s.first_at, 'done_at', s.done_at,
-               'derived_key', once.key_derive($2, $3, s.step))
+               'derived_key', d.derived_key)
            ORDER BY COALESCE(s.first_at, s.done_at), s.step), '[]')
-      FROM once.key_step s WHERE s.key_id = $1";
+      FROM once.key_step s
+           LEFT JOIN ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3)) d (step, derived_key)
+           ON d.step = s.step
+     WHERE s.key_id = $1";
 
 thread_local! {
-    static STEPS_OF: Kept = const {
-        Kept::new(STEPS, &[pg_sys::UUIDOID, pg_sys::TEXTOID, pg_sys::TEXTOID])
+    static STEPS_OF: Kept = const { Kept::new(STEPS, &[pg_sys::UUIDOID]) };
+    static STEPS_AS_JSON: Kept = const {
+        Kept::new(AS_JSON, &[pg_sys::UUIDOID, pg_sys::TEXTARRAYOID, pg_sys::TEXTARRAYOID])
     };
 }
 
@@ -80,11 +89,17 @@ fn steps(key: &Named, gone: bool) -> Result<Option<Datum>> {
     if gone {
         return Ok(Some(row::text(b"[]")));
     }
-    let args = [
-        Some(id_datum(&key.id())),
-        Some(row::text(key.scope)),
-        Some(row::text(key.key)),
-    ];
-    let rows = spi::query(&STEPS_OF, &args)?;
+    let id = Some(id_datum(&key.id()));
+    let (mut names, mut derived): (Vec<&[u8]>, Vec<String>) = Default::default();
+    for step in spi::query(&STEPS_OF, &[id])? {
+        if let [Some(name), Some(version)] = step[..] {
+            let (name, version) = (varlena(name), version.value() as i32);
+            names.push(name);
+            derived.push(derived_key(key.scope, key.key, name, version));
+        }
+    }
+    let derived: Vec<&[u8]> = derived.iter().map(String::as_bytes).collect();
+    let args = [id, Some(row::texts(&names)), Some(row::texts(&derived))];
+    let rows = spi::query(&STEPS_AS_JSON, &args)?;
     Ok(rows.first().and_then(|r| r.first().copied().flatten()))
 }

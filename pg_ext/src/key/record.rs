@@ -11,9 +11,14 @@ pub const TABLE: Name = c"key";
 pub const BY_ID: Name = c"key_pkey";
 pub const BY_LOOK: Name = c"key_look";
 
-const COLUMNS: usize = 27;
+const COLUMNS: usize = 28;
 /// The longest recovery point, in bytes of a scope's option and characters of an argument.
 pub const POINT_MAX: usize = 100;
+
+/// Lane of a key in its first attempt.
+pub const FIRST_ATTEMPT: u8 = b'0';
+/// Lane of a key that was claimed again, released, parked or moved forward.
+pub const LOOKED_AFTER: u8 = b'1';
 
 /// Column numbers, from 1.
 #[derive(Clone, Copy)]
@@ -30,6 +35,7 @@ pub enum Col {
     AttemptBase,
     Status,
     ReapStage,
+    LookLane,
     Id,
     Scope,
     Key,
@@ -77,7 +83,9 @@ impl Status {
             b'p' => Status::Parked,
             b'c' => Status::Completed,
             b'a' => Status::Aborted,
-            _ => Status::Tombstone,
+            b'g' => Status::Tombstone,
+            // Written by a newer library: nobody may run it or take it for finished.
+            _ => Status::Parked,
         }
     }
 
@@ -169,6 +177,12 @@ impl Record {
 
     pub fn put_status(&mut self, status: Status) {
         self.put(Col::Status, Some(Datum::from(status.code())));
+    }
+
+    /// When a completer has to look, and in which lane of the index.
+    pub fn put_look(&mut self, lane: u8, at: i64) {
+        self.put(Col::LookLane, Some(Datum::from(lane)));
+        self.put_i64(Col::LookAt, at);
     }
 
     pub fn put_id(&mut self, id: &KeyId) {

@@ -4,7 +4,7 @@ use super::claim::{named, next_token, now_in_transaction};
 use super::decide::{self, Decision};
 use super::fence::{Change, Named};
 use super::finish::Answer;
-use super::record::{Col, Record, Status, TABLE};
+use super::record::{Col, LOOKED_AFTER, Record, Status, TABLE};
 use super::step;
 use crate::call::{Call, shown};
 use crate::clock;
@@ -94,7 +94,7 @@ fn apply(row: &mut Record, verdict: &Verdict, attempt: i32, now: i64) {
             row.put_status(Status::Released);
             row.put_i32(Col::AttemptBase, attempt);
             row.put_i64(Col::LeaseUntil, now);
-            row.put_i64(Col::LookAt, now);
+            row.put_look(LOOKED_AFTER, now);
         }
         Verdict::Finish(status, answer) => answer.store(row, *status, now),
     }

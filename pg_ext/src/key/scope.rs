@@ -3,6 +3,7 @@
 //! A scope needs no declaration; one without a row has the defaults. A scope with an owner is closed to
 //! all but the owner's members: every function of a key passes through [`Options::of`], which checks it.
 
+use super::abandoned;
 use super::identity::KeyId;
 use super::record;
 use crate::call::{Call, SCOPE_MAX, characters, shown, texts, varlena};
@@ -44,9 +45,9 @@ impl Options {
             return Ok(Options::defaults());
         };
         if let Some(owner) = row.column(10) {
-            match is_known_here(owner, row.column(11), row.column(12)) {
-                true => ensure_member(scope, owner)?,
-                false => ensure_superuser(scope)?,
+            match owner_here(owner, row.column(11), row.column(12)) {
+                Some(owner) => ensure_member(scope, owner)?,
+                None => ensure_superuser(scope)?,
             }
         }
         let us = |column| row.column(column).map(|d| d.value() as i64);
@@ -93,12 +94,13 @@ impl Options {
     }
 }
 
-/// A role's number means something in the cluster that stored it. Elsewhere, after a restore, it must
-/// belong to a role of the name that was stored with it: the number of a role that was dropped before the
-/// dump may be anybody's there.
-fn is_known_here(owner: Datum, name: Option<Datum>, cluster: Option<Datum>) -> bool {
-    cluster.is_some_and(|d| d.value() as i64 == caller::cluster())
-        || name.is_some_and(|name| caller::is_named(owner, name))
+/// A role's number means something in the cluster that stored it. Elsewhere, after a restore, the owner is
+/// the role of the name that was stored with it; the number may be anybody's there.
+fn owner_here(owner: Datum, name: Option<Datum>, cluster: Option<Datum>) -> Option<Datum> {
+    match cluster.is_some_and(|d| d.value() as i64 == caller::cluster()) {
+        true => Some(owner),
+        false => name.and_then(caller::role_named),
+    }
 }
 
 fn ensure_superuser(scope: &[u8]) -> Result<()> {
@@ -160,12 +162,6 @@ const SET: &std::ffi::CStr = c"
         owner_cluster     = CASE WHEN $2 ? 'owner' THEN $8 ELSE owner_cluster END
      WHERE scope = $1";
 
-// Keys that a take has put aside as parked by the old options are looked at again.
-const LOOK_AGAIN: &std::ffi::CStr = c"
-    UPDATE once.key SET look_at = $2
-     WHERE scope = $1 AND look_at = 'infinity' AND status IN ('r', 'l')
-       AND ($3 ? 'on_expiry' OR $3 ? 'max_attempts')";
-
 const GET: &std::ffi::CStr = c"
     SELECT pg_catalog.jsonb_build_object(
         'lease', COALESCE(s.lease_us, $2) * interval '1 microsecond',
@@ -176,8 +172,8 @@ const GET: &std::ffi::CStr = c"
         'max_attempts', NULLIF(COALESCE(s.max_attempts, 25), 0),
         'keep_request', COALESCE(s.keep_request, false),
         'recovery_points', s.recovery_points,
-        'owner', COALESCE((SELECT r.rolname::text FROM pg_catalog.pg_roles r WHERE r.oid = s.owner),
-                          s.owner::oid::text))
+        'owner', COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r
+                            WHERE r.oid = s.owner AND s.owner_cluster = $6), s.owner_name)::text)
       FROM (SELECT $1 AS scope) asked LEFT JOIN once.scope s ON s.scope = asked.scope";
 
 thread_local! {
@@ -188,18 +184,16 @@ thread_local! {
     static SET_ALL: Kept = const { Kept::new(SET, &[
         pg_sys::TEXTOID,
         pg_sys::JSONBOID,
-        pg_sys::REGROLEOID,
+        pg_sys::OIDOID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
     ]) };
-    static RELOOK: Kept = const {
-        Kept::new(LOOK_AGAIN, &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID, pg_sys::JSONBOID])
-    };
     static GET_ALL: Kept = const { Kept::new(GET, &[
         pg_sys::TEXTOID,
+        pg_sys::INT8OID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
@@ -255,14 +249,14 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
             Some(Datum::from(caller::cluster())),
         ],
     )?;
-    let now = Datum::from(clock::now_us()?);
-    spi::query(&RELOOK, &[Some(name), Some(now), Some(options)])?;
+    abandoned::look_again(scope)?;
     all_options(scope)
 }
 
 /// What a take holds shared while it puts keys aside, and a change of options exclusively.
 pub fn put_aside_lock(scope: &[u8]) -> u64 {
-    KeyId::of(b"put aside", scope).lock_hash()
+    // No key has an empty scope, and a text has no NUL byte: no key's lock is the same.
+    KeyId::of(b"", &[b"put aside\0", scope].concat()).lock_hash()
 }
 
 /// `once.scope_get`.
@@ -281,6 +275,7 @@ fn all_options(scope: &[u8]) -> Result<Datum> {
             Some(Datum::from(settings::key_ttl_us())),
             Some(Datum::from(DAY_US)),
             Some(Datum::from(DAY_US)),
+            Some(Datum::from(caller::cluster())),
         ],
     )?;
     rows.first()

@@ -241,6 +241,17 @@ impl ScanKey {
         )
     }
 
+    /// Index column = "char".
+    pub fn char(attribute: i16, value: u8) -> ScanKey {
+        let value = Datum::from(value);
+        ScanKey::new(
+            attribute,
+            pg_sys::BTEqualStrategyNumber,
+            pg_sys::F_CHAREQ,
+            value,
+        )
+    }
+
     /// Index column > timestamptz.
     pub fn after(attribute: i16, us: i64) -> ScanKey {
         ScanKey::new(

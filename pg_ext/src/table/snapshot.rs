@@ -6,6 +6,7 @@
 //! is how a claim learns that somebody is at it without waiting for them.
 
 use pgrx::pg_sys;
+use std::cell::UnsafeCell;
 
 /// True under REPEATABLE READ and SERIALIZABLE.
 pub fn above_read_committed() -> bool {
@@ -28,7 +29,7 @@ pub fn assign_xid() {
 /// A registered snapshot, or the dirty one.
 pub enum Snapshot {
     Mvcc(pg_sys::Snapshot),
-    Dirty(Box<pg_sys::SnapshotData>),
+    Dirty(Box<UnsafeCell<pg_sys::SnapshotData>>),
 }
 
 impl Snapshot {
@@ -54,16 +55,16 @@ impl Snapshot {
     /// Everything alive or not yet decided. It can miss a committed row that moves (a non-HOT update)
     /// while it looks, so who finds nothing has to look again with `latest`, which cannot.
     pub fn dirty() -> Snapshot {
-        Snapshot::Dirty(Box::new(pg_sys::SnapshotData {
+        Snapshot::Dirty(Box::new(UnsafeCell::new(pg_sys::SnapshotData {
             snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
             ..Default::default()
-        }))
+        })))
     }
 
     pub(super) fn raw(&self) -> pg_sys::Snapshot {
         match self {
             Snapshot::Mvcc(s) => *s,
-            Snapshot::Dirty(s) => std::ptr::from_ref(&**s).cast_mut(),
+            Snapshot::Dirty(s) => s.get(),
         }
     }
 
