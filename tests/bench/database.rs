@@ -25,8 +25,6 @@ const SERVER: &[(&str, &str)] = &[
     ("max_wal_size", "8GB"),
     ("checkpoint_timeout", "1h"),
     ("autovacuum", "off"),
-    // Tables that were never analyzed look small: nobody's prepared statement shall be a seqscan.
-    ("enable_seqscan", "off"),
 ];
 
 /// Tables and functions of the other sides.
