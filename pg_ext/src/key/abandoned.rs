@@ -80,15 +80,18 @@ struct Lane<'t> {
     upto: i64,
     /// A key that could not be moved: nothing behind it counts as passed.
     stuck: bool,
+    /// Everything was read; asked again, an index scan would begin anew.
+    ended: bool,
 }
 
 impl Lane<'_> {
     /// Goes on until it has taken `quota` keys or reaches the end of the range; tells how many it took.
     fn take(&mut self, quota: usize, rows: &Rows) -> Result<usize> {
         let mut taken = 0;
-        while taken < quota {
+        while taken < quota && !self.ended {
             let Some(slot) = self.scan.advance() else {
                 self.reach(self.take.now);
+                self.ended = true;
                 break;
             };
             let mut row = Record::look(slot);
@@ -211,6 +214,7 @@ impl Take<'_> {
             read: 0,
             upto: bookmark.upto,
             stuck: false,
+            ended: false,
         })
     }
 
