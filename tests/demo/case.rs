@@ -197,6 +197,7 @@ impl Case {
         if self.keyed {
             questions.extend(proof::key_questions());
         }
+        questions.extend(proof::latencies());
         proof::ask(owner, questions).await
     }
 }

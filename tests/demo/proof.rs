@@ -60,7 +60,7 @@ fn question(name: &'static str, want: Want, sql: impl Into<String>) -> Question 
 
 /// The questions for every service; `stuck_after` is one lease plus slack, in seconds.
 pub fn questions(stuck_after: f64) -> Vec<Question> {
-    let mut all = vec![
+    vec![
         question("orders asked for", Want::Any, "select count(*) from asked"),
         question(
             "orders made",
@@ -93,16 +93,19 @@ pub fn questions(stuck_after: f64) -> Vec<Question> {
         ),
         question("wrong answers replayed", Want::Zero, WRONG_ANSWERS),
         question("requests stuck", Want::Zero, stuck(stuck_after)),
-    ];
-    for (name, share) in [("latency p50", 0.5), ("latency p99", 0.99)] {
-        all.push(Question {
+    ]
+}
+
+/// How long clients waited.
+pub fn latencies() -> Vec<Question> {
+    [("latency p50", 0.5), ("latency p99", 0.99)]
+        .map(|(name, share)| Question {
             name,
             want: Want::Any,
             unit: "ms",
             sql: latency(share),
-        });
-    }
-    all
+        })
+        .into()
 }
 
 /// What only a service with keys can be asked.

@@ -66,10 +66,11 @@ impl Settings {
         Duration::from_millis(self.lease_ms)
     }
 
-    /// When a request counts as stuck: one lease, the second that Retry-After rounds up to, and
-    /// the time that the attempt itself and the client's backoff may take.
+    /// When a request counts as stuck, in seconds: one lease, and as slack the second that an
+    /// attempt may wait for the bank, the second that Retry-After rounds up to, and half a second
+    /// for a busy machine.
     pub fn stuck_after(&self) -> f64 {
-        (self.lease() + Duration::from_millis(3500)).as_secs_f64()
+        (self.lease() + Duration::from_millis(2500)).as_secs_f64()
     }
 
     /// The programs were built beside this one.

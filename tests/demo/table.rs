@@ -44,7 +44,7 @@ fn cell(outcome: &Outcome, name: &str) -> String {
     )
 }
 
-/// Every question that any run was asked, in their order.
+/// Every question that any run was asked, in their order, times last.
 pub fn all_questions(outcomes: &[Outcome]) -> Vec<&Proven> {
     let mut all: Vec<&Proven> = Vec::new();
     for proven in outcomes.iter().flat_map(|outcome| &outcome.proven) {
@@ -52,6 +52,8 @@ pub fn all_questions(outcomes: &[Outcome]) -> Vec<&Proven> {
             all.push(proven);
         }
     }
+    // What was waited comes after what must be so, also where the runs were asked unlike things.
+    all.sort_by_key(|proven| proven.unit == "ms");
     all
 }
 

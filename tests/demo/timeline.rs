@@ -8,7 +8,7 @@ use crate::journal::{self, What};
 use crate::svg::Svg;
 
 const WIDTH: f64 = 1120.0;
-const LEFT: f64 = 132.0;
+const LEFT: f64 = 150.0;
 const RIGHT: f64 = 1076.0;
 const CHART_TOP: f64 = 14.0;
 const CHART_HEIGHT: f64 = 120.0;
@@ -74,10 +74,10 @@ pub fn draw(outcome: &Outcome) -> String {
     for lane in 0..lanes {
         timeline.service(lane);
     }
-    timeline.marks("answers cut", "mark net", |what| {
+    timeline.marks("answers lost", "mark net", |what| {
         matches!(what, What::AnswerCut { .. })
     });
-    timeline.marks("backends ended", "mark database", |what| {
+    timeline.marks("backends terminated", "mark database", |what| {
         matches!(what, What::BackendTerminated)
     });
     timeline.double_charges();
