@@ -17,9 +17,9 @@ need_any_server
 say "Building and installing the extension into the private PostgreSQL $CHOSEN"
 install_extension "$CHOSEN_PG_CONFIG"
 say "Building the programs"
-cargo build --quiet --release --package pg-once --examples
-cargo build --quiet --release --package pg-once-tests --bins
+cargo build --quiet --profile programs --package pg-once --examples
+cargo build --quiet --profile programs --package pg-once-tests --bins
 say "Running the $program"
 export PG_ONCE_PG_CONFIG=$CHOSEN_PG_CONFIG
 mkdir -p "$ROOT/target/$program"
-exec cargo run --quiet --release --package pg-once-tests --bin "$program" -- "$@"
+exec cargo run --quiet --profile programs --package pg-once-tests --bin "$program" -- "$@"
