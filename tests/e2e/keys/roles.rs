@@ -70,7 +70,7 @@ async fn each_kind_opens_exactly_its_functions_and_no_table() {
         );
     }
     let grants =
-        "select string_agg(role::text || ' ' || kind, ', ' order by kind) from once.role_grant";
+        "select string_agg(role_name || ' ' || kind, ', ' order by kind) from once.role_grant";
     let remembered = play.show(grants).await;
     assert_eq!(
         remembered,
@@ -153,7 +153,7 @@ async fn nobody_but_the_extensions_owner_grants() {
     }
     assert_eq!(
         climber
-            .code("insert into once.role_grant values ('climber', 'observe')")
+            .code("insert into once.role_grant values (1, 'climber', 1, 'observe')")
             .await,
         "42501"
     );
