@@ -10,6 +10,7 @@
 mod dump;
 #[path = "../keys/playground.rs"]
 mod playground;
+mod strangers;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};

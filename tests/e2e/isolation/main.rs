@@ -10,6 +10,7 @@
 
 #[path = "../keys/playground.rs"]
 mod playground;
+mod put_aside;
 mod read_only;
 mod serializable;
 mod sessions;

@@ -13,8 +13,10 @@
 mod abandoned;
 mod claims;
 mod fences;
+mod grants;
 mod others;
 #[path = "../keys/playground.rs"]
 mod playground;
+mod told_leases;
 #[path = "../waiting.rs"]
 mod waiting;

@@ -13,6 +13,7 @@ mod answers;
 mod bounds;
 #[path = "../keys/playground.rs"]
 mod playground;
+mod unfinished;
 #[path = "../waiting.rs"]
 mod waiting;
 
