@@ -197,8 +197,11 @@ pub fn utf8(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
+/// A conversion of a text of this database to UTF-8.
+pub type ToUtf8 = fn(&[u8]) -> Cow<'_, [u8]>;
+
 /// The conversion that [`utf8`] makes; None where there is none to make.
-pub fn to_utf8() -> Option<fn(&[u8]) -> Cow<'_, [u8]>> {
+pub fn to_utf8() -> Option<ToUtf8> {
     // SAFETY: reads a variable of this backend.
     let encoding = unsafe { pg_sys::GetDatabaseEncoding() };
     let as_is = [

@@ -10,6 +10,7 @@
 //!
 //! Layout: PostgreSQL's utils/jsonb.h and utils/adt/numeric.c, on disk unchanged since 9.4.
 
+use crate::call::ToUtf8;
 use std::borrow::Cow;
 
 const COUNT: u32 = 0x0fff_ffff;
@@ -45,11 +46,9 @@ struct Level<'a> {
     visited: usize,
 }
 
-/// How the database's texts become UTF-8; None: they are.
-pub type ToUtf8 = Option<fn(&[u8]) -> Cow<'_, [u8]>>;
-
-/// Writes the canonical bytes of a jsonb (the payload behind its varlena header) to `out`.
-pub fn canonical(jsonb: &[u8], to_utf8: ToUtf8, out: &mut impl FnMut(&[u8])) -> Walk {
+/// Writes the canonical bytes of a jsonb (the payload behind its varlena header) to `out`, its texts in
+/// UTF-8 (`to_utf8` None: they are).
+pub fn canonical(jsonb: &[u8], to_utf8: Option<ToUtf8>, out: &mut impl FnMut(&[u8])) -> Walk {
     let mut levels = vec![enter(jsonb, to_utf8, out)?];
     while let Some(level) = levels.last_mut() {
         if level.visited == level.entries {
@@ -80,11 +79,7 @@ impl Level<'_> {
 }
 
 /// Members by length and bytes of their names in UTF-8, as a database in UTF-8 stores them.
-fn utf8_order(
-    bytes: &[u8],
-    count: usize,
-    to_utf8: fn(&[u8]) -> Cow<'_, [u8]>,
-) -> Result<Vec<usize>, Malformed> {
+fn utf8_order(bytes: &[u8], count: usize, to_utf8: ToUtf8) -> Result<Vec<usize>, Malformed> {
     let data = bytes.get(4 + 8 * count..).ok_or(Malformed)?;
     let mut members = Vec::with_capacity(count);
     for i in 0..count {
@@ -98,7 +93,7 @@ fn utf8_order(
 
 fn enter<'a>(
     bytes: &'a [u8],
-    to_utf8: ToUtf8,
+    to_utf8: Option<ToUtf8>,
     out: &mut impl FnMut(&[u8]),
 ) -> Result<Level<'a>, Malformed> {
     let header = word(bytes, 0)?;
@@ -131,7 +126,7 @@ fn element<'a>(
     bytes: &'a [u8],
     entries: usize,
     i: usize,
-    to_utf8: ToUtf8,
+    to_utf8: Option<ToUtf8>,
     out: &mut impl FnMut(&[u8]),
 ) -> Result<Option<&'a [u8]>, Malformed> {
     let entry = word(bytes, 4 + 4 * i)?;
