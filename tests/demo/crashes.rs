@@ -16,6 +16,8 @@ pub struct Crash {
 
 pub struct Crashes {
     waiting: Mutex<VecDeque<&'static str>>,
+    /// How many wait when every point was handed out once.
+    after_first_round: usize,
     lanes: usize,
     orders_left: AtomicUsize,
 }
@@ -26,6 +28,7 @@ impl Crashes {
         let waiting = (0..times).flat_map(|_| points.iter().copied()).collect();
         Self {
             waiting: Mutex::new(waiting),
+            after_first_round: points.len() * times.saturating_sub(1),
             lanes,
             orders_left: AtomicUsize::new(orders),
         }
@@ -35,16 +38,22 @@ impl Crashes {
         self.orders_left.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// What a new process is armed with: such odds that the list is done before the load is.
+    /// What a new process is armed with: such odds that the list is done before the load is, and
+    /// the first round early, because every point must be hit once.
     pub fn next(&self) -> Option<Crash> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let lives = waiting.len();
         let point = waiting.pop_front()?;
         // A process passes each point about once for each order that reaches it.
         let passes = self.orders_left.load(Ordering::Relaxed) / (lives + self.lanes);
+        let one_in = if lives > self.after_first_round {
+            passes / 4
+        } else {
+            passes * 2 / 3
+        };
         Some(Crash {
             point,
-            one_in: (passes * 2 / 3).clamp(2, 100),
+            one_in: one_in.clamp(2, 100),
         })
     }
 

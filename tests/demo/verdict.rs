@@ -146,10 +146,12 @@ pub fn faults(outcome: &Outcome) -> Vec<String> {
     faults
 }
 
-/// The kills of the runs of pg_once together.
+/// The big run of pg_once must have had its share; the small one is too short for that.
 pub fn too_few_kills(outcomes: &[Outcome]) -> Option<String> {
-    let keyed = outcomes.iter().filter(|outcome| outcome.case.keyed);
-    let kills = keyed.map(|outcome| Trouble::of(outcome).kills).max()?;
+    let big = outcomes
+        .iter()
+        .find(|outcome| outcome.case.keyed && outcome.case.bank_dedupes)?;
+    let kills = Trouble::of(big).kills;
     (kills < KILLS_AT_LEAST)
         .then(|| format!("only {kills} kills in the run of pg_once, {KILLS_AT_LEAST} are wanted"))
 }
