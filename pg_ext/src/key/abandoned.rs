@@ -136,17 +136,32 @@ pub fn look_again(scope: &[u8]) -> Result<()> {
     let keys = &mut lane(scope, LOOKED_AFTER, clock::INFINITY - 1, clock::INFINITY);
     let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
     while let Some(slot) = scan.advance() {
-        let mut row = Record::look(slot);
-        let (Some(tid), false) = (row.tid(), row.status() == Status::Parked) else {
-            continue;
-        };
-        // A key that changes meanwhile is being claimed or resolved, which shows it by itself.
-        if !row.status().finished() && table.lock(tid, &snapshot, Wait::Yes)? == Outcome::Done {
-            row.put_look(LOOKED_AFTER, now_in_transaction()?);
-            row.update_at(&table, tid, Wait::Yes)?;
-        }
+        let key = Record::look(slot);
+        show_again(
+            &table,
+            KeyId::of(scope, key.bytes(Col::Key).unwrap_or_default()),
+        )?;
     }
     Ok(())
+}
+
+/// Shows one key again that the options had parked, however often it changes meanwhile.
+fn show_again(table: &Table, id: KeyId) -> Result<()> {
+    loop {
+        let snapshot = Snapshot::latest();
+        let found = Record::find(table, id, &snapshot)?.filter(|row| {
+            let by_options = matches!(row.status(), Status::Running | Status::Released);
+            by_options && row.i64(Col::LookAt) == clock::INFINITY
+        });
+        let Some((mut row, tid)) = found.and_then(|row| row.tid().map(|tid| (row, tid))) else {
+            return Ok(());
+        };
+        if table.lock(tid, &snapshot, Wait::Yes)? == Outcome::Done {
+            row.put_look(LOOKED_AFTER, now_in_transaction()?);
+            row.update_at(table, tid, Wait::Yes)?;
+            return Ok(());
+        }
+    }
 }
 
 impl Take<'_> {
