@@ -39,6 +39,7 @@ pub struct BankTrouble {
     pub slow: u64,
     pub cut: u64,
     pub repeated: u64,
+    pub looked_up: u64,
 }
 
 impl Bank {

@@ -104,7 +104,7 @@ fn line(name: &str, cells: impl Iterator<Item = String>) {
 type Count = fn(&Trouble) -> f64;
 
 /// The trouble that is worth a line.
-pub fn trouble_rows() -> [(&'static str, Count); 11] {
+pub fn trouble_rows() -> [(&'static str, Count); 12] {
     fn saw(trouble: &Trouble, outcome: &str) -> f64 {
         trouble.outcomes.get(outcome).copied().unwrap_or_default() as f64
     }
@@ -123,6 +123,9 @@ pub fn trouble_rows() -> [(&'static str, Count); 11] {
         ("stored answers replayed", |t| saw(t, "replayed")),
         ("charges the bank recognised", |t| {
             t.bank_saw_key_again as f64
+        }),
+        ("looks at the bank before charging", |t| {
+            t.bank_was_looked_at as f64
         }),
     ]
 }

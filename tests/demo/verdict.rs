@@ -23,6 +23,7 @@ pub struct Trouble {
     pub bank_answered_late: u64,
     pub bank_cut: u64,
     pub bank_saw_key_again: u64,
+    pub bank_was_looked_at: u64,
     pub attempts: usize,
     pub retries: usize,
     pub outcomes: BTreeMap<&'static str, usize>,
@@ -61,6 +62,7 @@ impl Trouble {
             bank_answered_late: outcome.bank.slow,
             bank_cut: outcome.bank.cut,
             bank_saw_key_again: outcome.bank.repeated,
+            bank_was_looked_at: outcome.bank.looked_up,
             attempts: outcome.attempts.len(),
             retries: outcome
                 .attempts
@@ -107,7 +109,17 @@ pub fn faults(outcome: &Outcome) -> Vec<String> {
             faults.push(format!("{title}: no process died at {point}"));
         }
     }
+    // How the repeated charge was kept from happening.
+    let saved = if outcome.case.bank_dedupes {
+        ("a key that the bank recognised", trouble.bank_saw_key_again)
+    } else {
+        (
+            "a look at the bank before charging",
+            trouble.bank_was_looked_at,
+        )
+    };
     let happened = [
+        (saved.0, usize::try_from(saved.1).unwrap_or_default()),
         (
             "a mismatch (422)",
             trouble.saw(journal::Outcome::Mismatched),
@@ -191,6 +203,7 @@ mod tests {
                 slow: 0,
                 cut: 0,
                 repeated: 0,
+                looked_up: 0,
             },
             status_without_key: Some(400),
             double_charges: Vec::new(),

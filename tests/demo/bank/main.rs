@@ -71,6 +71,7 @@ struct Trouble {
     slow: AtomicU64,
     cut: AtomicU64,
     repeated: AtomicU64,
+    looked_up: AtomicU64,
 }
 
 enum Fate {
@@ -150,6 +151,7 @@ struct ByReference {
 }
 
 async fn charges(State(bank): State<Bank>, Query(by): Query<ByReference>) -> Response {
+    bank.trouble.looked_up.fetch_add(1, Ordering::Relaxed);
     listed(bank.ledger.list(Some(by.reference)).await)
 }
 
@@ -170,6 +172,7 @@ async fn trouble(State(bank): State<Bank>) -> Response {
         "slow": trouble.slow.load(Ordering::Relaxed),
         "cut": trouble.cut.load(Ordering::Relaxed),
         "repeated": trouble.repeated.load(Ordering::Relaxed),
+        "looked_up": trouble.looked_up.load(Ordering::Relaxed),
     }))
     .into_response()
 }
@@ -185,6 +188,7 @@ async fn main() -> Result<()> {
             slow: AtomicU64::new(0),
             cut: AtomicU64::new(0),
             repeated: AtomicU64::new(0),
+            looked_up: AtomicU64::new(0),
         }),
     };
     let app = Router::new()
