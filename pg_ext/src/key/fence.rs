@@ -66,21 +66,21 @@ impl<'a> Named<'a> {
             let (Some(row), Some(tid)) = (&row, row.as_ref().and_then(Record::tid)) else {
                 return Ok(answer);
             };
-            let lock = || Table::to_write(TABLE)?.lock(tid, &snapshot, Wait::Yes);
+            let lock = |wait| Table::to_write(TABLE)?.lock(tid, &snapshot, wait);
+            let update = |wait| row.update_at(&Table::to_write(TABLE)?, tid, wait);
             let outcome = match change {
                 Change::Nothing => return Ok(answer),
-                Change::Lock => lock()?,
-                Change::Write if locked => {
-                    row.update_at(&Table::to_write(TABLE)?, tid, Wait::Yes)?
-                }
-                Change::Write => row.update_at(&Table::to_write(TABLE)?, tid, Wait::No)?,
+                Change::Lock if locked => return Ok(answer),
+                Change::Lock => lock(Wait::No)?,
+                Change::Write if locked => update(Wait::Yes)?,
+                Change::Write => update(Wait::No)?,
             };
             // A write never waits with a clock that it has read already: it waits for the lock, then
             // looks, reads the clock and decides again.
             let outcome = match outcome {
                 Outcome::Busy => {
                     locked = true;
-                    lock()?
+                    lock(Wait::Yes)?
                 }
                 Outcome::Done => return Ok(answer),
                 Outcome::Changed => Outcome::Changed,
