@@ -49,7 +49,7 @@ impl Crashes {
         let one_in = if lives > self.after_first_round {
             passes / 4
         } else {
-            passes * 2 / 3
+            passes * 5 / 6
         };
         Some(Crash {
             point,

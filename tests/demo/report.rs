@@ -171,7 +171,8 @@ fn run(page: &mut String, outcome: &Outcome) -> Result<()> {
     }
     writeln!(
         page,
-        "<span><b class=\"outside\">K</b>any moment, by the supervisor ×{}</span></div>",
+        "<span><b class=\"outside\">K</b>any moment, by the supervisor ×{}</span>\
+         <span><i class=\"end\"></i>the load ends; somebody comes back for the orders whose clients left</span></div>",
         trouble.kills_by_supervisor
     )?;
     page.push_str(&timeline::draw(outcome));
