@@ -10,6 +10,8 @@ use std::borrow::Cow;
 pub const SCOPE_MAX: usize = 100;
 /// The longest key, in characters.
 pub const KEY_MAX: usize = 255;
+/// The longest holder, in characters.
+pub const HOLDER_MAX: usize = 200;
 /// The longest free text that is kept (errors, reasons, holders), in characters.
 pub const TEXT_MAX: usize = 10_000;
 
@@ -42,11 +44,6 @@ impl Call {
     /// The bytes of a text, json or bytea argument.
     pub fn bytes(&self, i: usize) -> Option<&[u8]> {
         self.datum(i).map(varlena)
-    }
-
-    /// A json argument as it is to be stored, None for NULL.
-    pub fn json(&self, i: usize) -> Option<Datum> {
-        self.datum(i)
     }
 
     /// A text of 1 to `max` characters.

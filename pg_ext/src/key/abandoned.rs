@@ -18,7 +18,7 @@ use super::decide::{self, Decision};
 use super::identity::KeyId;
 use super::record::{BY_LOOK, Col, FIRST_ATTEMPT, LOOKED_AFTER, Record, Status, TABLE};
 use super::scope::{Options, put_aside_lock};
-use crate::call::{Call, SCOPE_MAX};
+use crate::call::{Call, HOLDER_MAX, SCOPE_MAX};
 use crate::clock;
 use crate::error::Result;
 use crate::row::{self, Rows};
@@ -30,7 +30,6 @@ use pgrx::pg_sys::Datum;
 const BOOKMARKS: Name = c"key_bookmark";
 const BY_SCOPE: Name = c"key_bookmark_pkey";
 const MOST: i32 = 10_000;
-const HOLDER_MAX: usize = 200;
 /// Rows read since the bookmark before it is worth a write.
 const WORTH_MOVING: usize = 64;
 /// How far behind the noted time the bookmark stays.

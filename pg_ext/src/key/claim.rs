@@ -10,7 +10,7 @@ use super::identity::KeyId;
 use super::record::{Col, FIRST_ATTEMPT, LOOKED_AFTER, Record, Status, TABLE};
 use super::scope::Options;
 use super::step;
-use crate::call::{Call, KEY_MAX, SCOPE_MAX, shown};
+use crate::call::{Call, HOLDER_MAX, KEY_MAX, SCOPE_MAX, shown};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::row::{self, Column, Shape};
@@ -20,8 +20,6 @@ use pgrx::pg_sys::{self, Datum};
 
 /// Looks that may find the row changed under them before the claim gives up as in progress.
 const MAX_LOOKS: usize = 8;
-/// The longest holder, in characters.
-const HOLDER_MAX: usize = 200;
 pub const STARTED: &[u8] = b"started";
 
 pub const COLUMNS: &[Column] = &[
@@ -109,8 +107,7 @@ impl Claim<'_> {
         let now = clock::now_us()?;
         let decision = decide::decide(&row, now, &self.options, &self.request, self.holder)?;
         match decision {
-            Decision::TakeOver => {}
-            Decision::Fresh => {}
+            Decision::TakeOver | Decision::Fresh => {}
             other => return Ok(Some(answer(other, &row, now))),
         }
         let table = Table::to_write(TABLE)?;

@@ -78,17 +78,14 @@ impl<'a> Named<'a> {
             // A write never waits with a clock that it has read already: it waits for the lock, then
             // looks, reads the clock and decides again.
             let outcome = match outcome {
-                Outcome::Busy => {
-                    locked = true;
-                    lock(Wait::Yes)?
-                }
+                Outcome::Busy => lock(Wait::Yes)?,
                 Outcome::Done => return Ok(answer),
                 Outcome::Changed => Outcome::Changed,
             };
             if outcome != Outcome::Done && table::above_read_committed() {
                 return Err(Error::retry_transaction(named(self.scope, self.key)));
             }
-            locked = locked && outcome == Outcome::Done;
+            locked = outcome == Outcome::Done;
         }
     }
 

@@ -21,8 +21,8 @@ impl Answer {
     pub fn of(call: &Call, i: usize) -> Result<Answer> {
         Ok(Answer {
             code: call.i32(i, "response_code")?,
-            body: call.json(i + 1),
-            headers: call.json(i + 2),
+            body: call.datum(i + 1),
+            headers: call.datum(i + 2),
         })
     }
 

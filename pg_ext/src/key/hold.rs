@@ -31,7 +31,7 @@ pub fn key_advance(call: &Call) -> Result<Datum> {
             }
             ensure_forward(&fenced.named.options, row, point)?;
             row.put_text(Col::RecoveryPoint, Some(point));
-            if let Some(state) = call.json(4) {
+            if let Some(state) = call.datum(4) {
                 row.put(Col::State, Some(state));
             }
             row.put_i64(Col::LastCall, mark);

@@ -206,7 +206,7 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
     call.refuse(6, "on_abort", OUTBOX)?;
     let write = Write::of(call)?;
     let token = write.fenced.token;
-    let given = call.json(4);
+    let given = call.datum(4);
     let values = write.change(|step, now| {
         if step.done_at.is_none() {
             step.done_at = Some(now);
