@@ -14,6 +14,29 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_key_tom
 COMMENT ON FUNCTION once.sweep_key_tombstone(integer) IS
 'Empties up to max (1 to 1000000) finished keys that are past their ttl: the answer, the state and the steps go, the fingerprint stays until gone_for ends.';
 
+-- When each task last ran for each machine; machine_assert asks whether a claim state is covered.
+CREATE TABLE once.janitor (
+    task       text        COLLATE "C" NOT NULL,
+    machine    text        COLLATE "C" NOT NULL,
+    last_end   timestamptz,
+    good_end   timestamptz,
+    done       bigint      NOT NULL,
+    failed     bigint      NOT NULL,
+    last_error text,
+    CONSTRAINT janitor_pkey PRIMARY KEY (task, machine)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE once.janitor IS 'The last run of each sweep task for each machine.';
+COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run that failed nowhere.';
+COMMENT ON COLUMN once.janitor.done IS 'Rows of all runs.';
+SELECT pg_catalog.pg_extension_config_dump('once.janitor', '');
+
+CREATE FUNCTION once.sweep_action_release(
+    max integer = 1000, machine text = NULL, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_action_release';
+COMMENT ON FUNCTION once.sweep_action_release(integer, text) IS
+$$Reverts up to max (1 to 1000000) rows whose action's lease is overdue (NULL: of all machines), as the owner of their table in a security-restricted operation: pinned search_path, row security off, constraints immediate. Rows and leases that somebody has locked wait for the next sweep; a row that cannot be reverted is counted as failed and put off, each time twice as long. Removes leases that ended 24 hours ago.
+Sets the caller's deferred constraints to immediate. Errors: 42704 no such machine, 22023 bad argument, 25006 in a read-only transaction.$$;
+
 CREATE FUNCTION once.sweep(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 2 AS 'MODULE_PATHNAME', 'pg_once_sweep';
 COMMENT ON FUNCTION once.sweep(integer) IS

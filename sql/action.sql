@@ -1,0 +1,85 @@
+-- action: one row's work that can die half-way, under a lease.
+--
+-- An action's life in the order of its calls:
+--   action_claim     moves the row from its step's status to claim_into and hands out a token (one row in
+--                    once.action_lease, state h);
+--   action_extend    a heartbeat that also tells of a cancellation; called in the transaction of each item;
+--   action_finish    claim_into -> successful_state, in the transaction of the action's writes (state f);
+--   action_release   claim_into -> revert_to after a failure (state l);
+--   sweep_action_release, when the holder died: claim_into -> revert_to, one lease later (state s).
+-- An ended lease stays for 24 hours, or until the next claim, so that its token answers repeats.
+-- The lease remembers where the row goes; the user's table needs no column for it.
+
+-- No index on a column that finish and release change, so that both are HOT updates; look_at is not later
+-- than the end of the lease, and the sweep moves it. `id` is the first 16 bytes of SHA-256(machine, 0x00,
+-- row_id), in UTF-8.
+CREATE TABLE once.action_lease (
+    token            bigint      NOT NULL,
+    lease_until      timestamptz NOT NULL,
+    look_at          timestamptz NOT NULL,
+    ended_at         timestamptz,
+    last_call        bigint      NOT NULL,
+    ended_version    bigint,
+    failures         integer     NOT NULL,
+    state            "char"      NOT NULL CHECK (state IN ('h', 'f', 'l', 's')),
+    id               uuid        NOT NULL,
+    machine          text        COLLATE "C" NOT NULL,
+    row_id           text        COLLATE "C" NOT NULL,
+    claim_into       text        COLLATE "C" NOT NULL,
+    revert_to        text        COLLATE "C" NOT NULL,
+    step_key         text        COLLATE "C",
+    successful_state text        COLLATE "C",
+    holder           text        COLLATE "C",
+    note             text,
+    CONSTRAINT action_lease_pkey PRIMARY KEY (id)
+) WITH (fillfactor = 90);
+CREATE INDEX action_lease_look ON once.action_lease (machine, look_at);
+COMMENT ON TABLE once.action_lease IS 'The last lease of each machine row that was claimed. Reached through the action_* functions only.';
+COMMENT ON COLUMN once.action_lease.token IS 'The server''s clock in microseconds since 2000 at the claim, or the previous token plus one.';
+COMMENT ON COLUMN once.action_lease.look_at IS 'action_release has to look at the lease from this time on.';
+COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the finish or release that ended it and its arguments. 0: none.';
+COMMENT ON COLUMN once.action_lease.ended_version IS 'The row''s version when the lease ended.';
+COMMENT ON COLUMN once.action_lease.failures IS 'Sweeps in a row that could not revert the row; each doubles the wait for the next.';
+COMMENT ON COLUMN once.action_lease.state IS 'h held, f finished, l released, s swept.';
+COMMENT ON COLUMN once.action_lease.step_key IS 'NULL, with successful_state: adopted by action_adopt.';
+COMMENT ON COLUMN once.action_lease.note IS 'The error that action_release was given, or that the last sweep met.';
+SELECT pg_catalog.pg_extension_config_dump('once.action_lease', '');
+
+CREATE FUNCTION once.action_claim(
+    machine text, id text, step_key text, requester text = NULL, lease interval = NULL, holder text = NULL,
+    version bigint = NULL,
+    OUT outcome text, OUT token bigint, OUT status text, OUT version bigint, OUT lease_left interval,
+    OUT retry_after interval)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_claim';
+COMMENT ON FUNCTION once.action_claim(text, text, text, text, interval, text, bigint) IS
+$$Claims one row for one step's action. requester: whose claim state (NULL: that of "*"); lease: a positive interval (default: the step's, then once.action_lease); holder: a fresh UUID per attempt, so that a lost answer can be asked for again; version: only at this version.
+outcome: claimed (the row wears claim_into now; commit before any foreign call), busy (somebody has it; try again after retry_after), cancelling (its cancel flag is set and nobody has it: tear down), refused (not in the step's status or not at this version, or the step names no such requester), not_found, unclaimed (no claim state for this requester: end it with transition). Never waits for another transaction.
+Errors: 42704 no such machine, 22023 bad argument or unknown step_key, 42501 no right to update the table, 40001 a lost race above READ COMMITTED.
+A transient claim status that a sweep reverts is an old pattern of workflow engines; here it is a lease with a token.$$;
+
+CREATE FUNCTION once.action_extend(
+    machine text, id text, token bigint, lease interval = NULL, OUT lease_left interval, OUT cancelling boolean)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_extend';
+COMMENT ON FUNCTION once.action_extend(text, text, bigint, interval) IS
+$$A heartbeat: the lease counts from now. cancelling: the row's cancel flag is set; roll back, release, tear down. It locks the lease to the end of the transaction: called in the transaction of an item's writes it keeps the item of a lost lease from committing.
+Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument.$$;
+
+CREATE FUNCTION once.action_finish(
+    machine text, id text, token bigint, patch jsonb = NULL, OUT outcome text, OUT status text, OUT version bigint)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
+COMMENT ON FUNCTION once.action_finish(text, text, bigint, jsonb) IS
+$$Ends an action that succeeded, in the transaction of its writes. patch: other columns of the row to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, then release and tear down). Repeating it with the same arguments gives the same answer until the next claim, or for 24 hours.
+Errors: ON001 the lease is lost, ON006 it is finished with another patch, 22023 bad argument.$$;
+
+CREATE FUNCTION once.action_release(
+    machine text, id text, token bigint, error text = NULL, OUT status text, OUT version bigint)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_release';
+COMMENT ON FUNCTION once.action_release(text, text, bigint, text) IS
+$$Gives a row back after a failure, or for a teardown: claim_into -> revert_to. error: kept with the lease. Repeating it gives the same answer until the next claim, or for 24 hours.
+Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument.$$;
+
+CREATE FUNCTION once.action_adopt(machine text, max integer = 1000)
+RETURNS integer LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_adopt';
+COMMENT ON FUNCTION once.action_adopt(text, integer) IS
+$$Gives up to max (1 to 1000000) rows that wear a claim state without a lease (loaded, replicated, there before the definition) an overdue one, so that the next sweep reverts them. Returns how many. Skips rows that somebody has locked.
+Errors: 42704 no such machine, 42501 no right to update the table, 22023 bad argument.$$;

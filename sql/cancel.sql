@@ -1,0 +1,104 @@
+-- cancel: a teardown whose terminal state comes last.
+--
+-- A teardown in the order of its calls, each of which may be repeated, by anybody:
+--   cancel_request   sets the row's flag: from now on nothing starts, and whoever is at it sees `cancelling`;
+--                    one row in once.cancel;
+--   refund           marks every undecided item and credits the wallet, in one statement; a row in once.refund;
+--   cleanup_items    lists what carries the marker; the caller deletes its artifacts;
+--   cleanup_confirm  says that everything of a pass is deleted;
+--   cancel_finish    the terminal move, once nothing is undecided and the last pass is confirmed.
+-- The marker on the item is what keeps money from being given back twice: it is set by the statement that
+-- credits the wallet.
+--
+-- Lock order: see machine.sql. All writes of these two tables are made under the machine row's lock.
+
+CREATE TABLE once.cancel (
+    machine        text        COLLATE "C" NOT NULL,
+    row_id         text        COLLATE "C" NOT NULL,
+    relation       regclass    NOT NULL,
+    requested_at   timestamptz NOT NULL,
+    finished_at    timestamptz,
+    open           boolean     NOT NULL,
+    pass           bigint      NOT NULL,
+    confirmed_pass bigint      NOT NULL,
+    items_total    bigint      NOT NULL,
+    amount_total   numeric     NOT NULL,
+    CONSTRAINT cancel_pkey PRIMARY KEY (machine, row_id)
+);
+CREATE INDEX cancel_open ON once.cancel (machine, open, requested_at);
+COMMENT ON TABLE once.cancel IS 'One row per teardown: how far it is. Reached through the cancel_* functions only.';
+COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table then: a row of another table is another row.';
+COMMENT ON COLUMN once.cancel.pass IS 'Number of the last refund that marked something, at least 1 after the first; 0: none yet.';
+COMMENT ON COLUMN once.cancel.confirmed_pass IS 'The last pass whose artifacts are deleted.';
+COMMENT ON COLUMN once.cancel.items_total IS 'Items that refunds of this teardown have marked.';
+COMMENT ON COLUMN once.cancel.amount_total IS 'What they have credited.';
+
+-- Append-only: the proof of what was credited.
+CREATE TABLE once.refund (
+    machine text        COLLATE "C" NOT NULL,
+    row_id  text        COLLATE "C" NOT NULL,
+    pass    bigint      NOT NULL,
+    at      timestamptz NOT NULL,
+    items   bigint      NOT NULL,
+    amount  numeric     NOT NULL,
+    wallet  text,
+    role    text        NOT NULL
+);
+CREATE INDEX refund_row ON once.refund (machine, row_id, pass);
+COMMENT ON TABLE once.refund IS 'One row per refund that marked something.';
+COMMENT ON COLUMN once.refund.items IS 'Items that it marked.';
+COMMENT ON COLUMN once.refund.amount IS 'What it credited to the wallet.';
+COMMENT ON COLUMN once.refund.role IS 'The current_user that called it.';
+SELECT pg_catalog.pg_extension_config_dump('once.cancel', '');
+SELECT pg_catalog.pg_extension_config_dump('once.refund', '');
+
+CREATE FUNCTION once.cancel_request(machine text, id text, OUT outcome text, OUT status text)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_request';
+COMMENT ON FUNCTION once.cancel_request(text, text) IS
+$$Sets the row's cancel flag. outcome: teardown (nobody is at it and nobody can start now: tear down), accepted (it is in a claim state: its holder sees cancelling, releases and tears down; should it die, the sweep reverts the row and cancel_pending lists it), done (already cancelled), too_late (another terminal state), not_found.
+Errors: 42704 no such machine, 22023 the machine declares no cancel, 42501 no right to update the table.$$;
+
+CREATE FUNCTION once.refund(
+    machine text, id text, max_items integer = NULL,
+    OUT items bigint, OUT amount numeric, OUT items_total bigint, OUT amount_total numeric, OUT remaining boolean,
+    OUT pass bigint)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_refund';
+COMMENT ON FUNCTION once.refund(text, text, integer) IS
+$$Marks every undecided item (max_items: at most so many, by key) and credits the amounts of those that match the definition's when, in one statement with the caller's rights. items, amount: this call's; remaining: some are still undecided; pass: for cleanup_confirm. Running it again adds nothing twice.
+Errors: ON002 the flag is not set, a lease is on the row, or it is in another terminal state; 22023 an amount that is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 an overflow; 42704 no such machine.$$;
+
+CREATE FUNCTION once.cleanup_items(
+    machine text, id text, after_id text = NULL, max integer = 1000, OUT item_id text, OUT item json)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cleanup_items';
+COMMENT ON FUNCTION once.cleanup_items(text, text, text, integer) IS
+$$All items of the row that carry the marker, by key order, every time: delete their artifacts. after_id: the last item_id of the previous page; max: 1 to 100000.
+Errors: 42704 no such machine, 22023 bad argument.$$;
+
+CREATE FUNCTION once.cleanup_confirm(machine text, id text, pass bigint, OUT confirmed boolean)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cleanup_confirm';
+COMMENT ON FUNCTION once.cleanup_confirm(text, text, bigint) IS
+$$Says that everything listed after refund returned pass is deleted (deleting a missing artifact is success). false: a later refund marked more, list again.
+Errors: ON002 as refund, 22023 a pass that no refund returned, 42704 no such machine.$$;
+
+CREATE FUNCTION once.cancel_finish(
+    machine text, id text, patch jsonb = NULL, OUT status text, OUT items_total bigint, OUT amount_total numeric)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_finish';
+COMMENT ON FUNCTION once.cancel_finish(text, text, jsonb) IS
+$$The terminal move of a teardown. patch: other columns of the row to set. Takes the row FOR UPDATE and then looks at what is committed, at every isolation level; a transaction that wrote items should not call it. Once cancelled it is a no-op.
+Errors: ON005 an item is undecided or the last pass is not confirmed, ON002 as refund, 42704 no such machine.$$;
+
+CREATE FUNCTION once.cancel_pending(
+    machine text, max integer = 100,
+    OUT id text, OUT status text, OUT requested_at timestamptz, OUT items_total bigint, OUT amount_total numeric)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_pending';
+COMMENT ON FUNCTION once.cancel_pending(text, integer) IS
+$$What a teardown worker takes up: rows whose flag is set, that nobody has leased and that are not finished, oldest request first. max: 1 to 100000.
+Errors: 42704 no such machine, 22023 bad argument.$$;
+
+CREATE FUNCTION once.refund_audit(
+    machine text, id text = NULL,
+    OUT id text, OUT marked_amount numeric, OUT refunded_amount numeric, OUT difference numeric)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_refund_audit';
+COMMENT ON FUNCTION once.refund_audit(text, text) IS
+$$Rows of the machine (NULL: all) where the sum of the marked items that match when and the recorded refunds disagree; no rows is the proof. difference: refunded_amount - marked_amount. A row of the machine that is gone is not audited. Reads the items with the caller's rights.
+Errors: 42704 no such machine, 42501 no right to read the items.$$;
