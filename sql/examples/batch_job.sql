@@ -1,0 +1,34 @@
+-- The tables of a costly batch job that can be cancelled while it runs. batch_job.md tells the story,
+-- batch_job.json declares the machine over them.
+
+CREATE TABLE wallet (
+    customer text   PRIMARY KEY,
+    points   bigint NOT NULL CHECK (points >= 0)
+);
+
+-- No CHECK on status: the machine and its guard say what may stand there.
+CREATE TABLE batch_job (
+    id               bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    customer         text    NOT NULL REFERENCES wallet,
+    status           text    NOT NULL DEFAULT 'queued',
+    cancel_requested boolean NOT NULL DEFAULT false,
+    version          bigint  NOT NULL DEFAULT 0,
+    result           text
+);
+
+-- An item's row, with the name of its artifact, is there before the artifact is made, so that whatever
+-- was made is listed by cleanup_items.
+CREATE TABLE batch_item (
+    id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job_id   bigint NOT NULL REFERENCES batch_job,
+    input    text   NOT NULL,
+    state    text   NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'working', 'succeeded', 'failed')),
+    points   bigint NOT NULL CHECK (points >= 0), -- what a success costs
+    artifact text   NOT NULL,                     -- a file's name
+    settled  text            CHECK (settled IN ('kept', 'returned'))
+);
+COMMENT ON COLUMN batch_item.settled IS
+'NULL: undecided. kept: the job is done and the points are spent. returned: the job was cancelled; what a success had cost is back in the wallet.';
+
+-- refund and cleanup_items look items up by their job, in the order of their key.
+CREATE INDEX batch_item_job ON batch_item (job_id, id);

@@ -1,0 +1,30 @@
+-- The tables of billings that clerks close and take payments for. billing.md tells the story,
+-- billing.json declares the machine over them.
+
+CREATE TYPE billing_status AS ENUM ('open', 'closing', 'closed', 'applying_payment', 'paid', 'void');
+
+CREATE TABLE billing (
+    id       uuid           PRIMARY KEY DEFAULT gen_random_uuid(),
+    customer text           NOT NULL,
+    status   billing_status NOT NULL DEFAULT 'open',
+    version  bigint         NOT NULL DEFAULT 0,
+    total    numeric(12, 2) NOT NULL DEFAULT 0,
+    invoices integer        NOT NULL DEFAULT 0
+);
+
+-- No unique constraint on billing_id: a second invoice or payment would be there to see.
+CREATE TABLE invoice (
+    id         bigint         GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    billing_id uuid           NOT NULL REFERENCES billing,
+    total      numeric(12, 2) NOT NULL,
+    fiscal_no  text           NOT NULL, -- what the tax office's service answered
+    made_at    timestamptz    NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE TABLE payment (
+    id         bigint         GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    billing_id uuid           NOT NULL REFERENCES billing,
+    amount     numeric(12, 2) NOT NULL,
+    reference  text           NOT NULL,
+    made_at    timestamptz    NOT NULL DEFAULT clock_timestamp()
+);
