@@ -221,6 +221,21 @@ fn converted(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
+/// A text in UTF-8 as this database encodes it.
+pub fn from_utf8(text: &str) -> Cow<'_, [u8]> {
+    if text.is_ascii() || to_utf8().is_none() {
+        return Cow::Borrowed(text.as_bytes());
+    }
+    // SAFETY: reads `len` bytes of a live buffer and returns a new string that ends with NUL, or raises
+    // what has no counterpart in this encoding.
+    unsafe {
+        let utf8 = pg_sys::pg_enc::PG_UTF8 as i32;
+        let copy = pg_sys::pnstrdup(text.as_ptr().cast(), text.len());
+        let new = pg_sys::pg_any_to_server(copy, text.len() as i32, utf8);
+        Cow::Owned(std::ffi::CStr::from_ptr(new).to_bytes().to_vec())
+    }
+}
+
 /// A text of this database as errors show it.
 pub fn shown(text: &[u8]) -> String {
     String::from_utf8_lossy(&utf8(text)).into_owned()

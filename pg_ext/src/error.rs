@@ -8,6 +8,10 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     LeaseLost,
+    IllegalTransition,
+    InvalidDefinition,
+    UncoveredClaimState,
+    TeardownIncomplete,
     AlreadyFinished,
     BadArgument,
     NotYours,
@@ -16,6 +20,7 @@ pub enum Kind {
     ReadOnly,
     NotYetSupported,
     UndefinedObject,
+    MissingWallet,
     NotInstalled,
     Internal,
 }
@@ -25,7 +30,12 @@ impl Kind {
     pub fn sqlstate(self) -> &'static [u8; 5] {
         match self {
             Kind::LeaseLost => b"ON001",
+            Kind::IllegalTransition => b"ON002",
+            Kind::InvalidDefinition => b"ON003",
+            Kind::UncoveredClaimState => b"ON004",
+            Kind::TeardownIncomplete => b"ON005",
             Kind::AlreadyFinished => b"ON006",
+            Kind::MissingWallet => b"23503",
             Kind::BadArgument => b"22023",
             Kind::NotYours => b"42501",
             Kind::RetryTransaction => b"40001",

@@ -23,6 +23,7 @@ mod raise;
 mod row;
 mod settings;
 mod spi;
+mod subxact;
 mod table;
 mod trylock;
 

@@ -7,7 +7,7 @@ use super::abandoned;
 use super::identity::KeyId;
 use super::record;
 use crate::call::{Call, SCOPE_MAX, characters, shown, texts, varlena};
-use crate::caller;
+use crate::caller::{self, Owner};
 use crate::clock::{self, DAY_US};
 use crate::error::{Error, Kind, Result};
 use crate::row;
@@ -44,11 +44,8 @@ impl Options {
         let Some(row) = table.find(BY_SCOPE, key, &Snapshot::now())? else {
             return Ok(Options::defaults());
         };
-        if let Some(owner) = row.column(10) {
-            match owner_here(owner, row.column(11), row.column(12)) {
-                Some(owner) => ensure_member(scope, owner)?,
-                None => ensure_superuser(scope)?,
-            }
+        if let Some(owner) = Owner::stored(row.column(10), row.column(11), row.column(12)) {
+            owner.ensure_member("scope", scope)?;
         }
         let us = |column| row.column(column).map(|d| d.value() as i64);
         let defaults = Options::defaults();
@@ -94,35 +91,6 @@ impl Options {
     }
 }
 
-/// A role's number means something in the cluster that stored it. Elsewhere, after a restore, the owner is
-/// the role of the name that was stored with it; the number may be anybody's there.
-fn owner_here(owner: Datum, name: Option<Datum>, cluster: Option<Datum>) -> Option<Datum> {
-    match cluster.is_some_and(|d| d.value() as i64 == caller::cluster()) {
-        true => Some(owner),
-        false => name.and_then(caller::role_named),
-    }
-}
-
-fn ensure_superuser(scope: &[u8]) -> Result<()> {
-    caller::is_superuser()
-        .then_some(())
-        .ok_or_else(|| not_yours(scope))
-}
-
-fn not_yours(scope: &[u8]) -> Error {
-    Error::new(
-        Kind::NotYours,
-        format!("permission denied for scope \"{}\"", shown(scope)),
-    )
-    .hint("The scope has an owner: GRANT its role to the caller, or use another scope.")
-}
-
-fn ensure_member(scope: &[u8], owner: Datum) -> Result<()> {
-    caller::has_rights_of(owner)
-        .then_some(())
-        .ok_or_else(|| not_yours(scope))
-}
-
 const EACH_OPTION: &std::ffi::CStr = c"
     SELECT o.key, pg_catalog.jsonb_typeof(o.value), o.value #>> '{}'
       FROM pg_catalog.jsonb_each(CASE pg_catalog.jsonb_typeof($1) WHEN 'object' THEN $1 ELSE '{\"\": 0}' END) o";
@@ -130,8 +98,6 @@ const EACH_OPTION: &std::ffi::CStr = c"
 const ELEMENTS: &std::ffi::CStr = c"
     SELECT pg_catalog.jsonb_typeof(e.value), e.value #>> '{}'
       FROM pg_catalog.jsonb_array_elements($1::jsonb) e";
-
-const ROLE: &std::ffi::CStr = c"SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = $1";
 
 // Makes the row and locks it: the owner it has then is the one that this change is made under.
 const LOCK: &std::ffi::CStr = c"
@@ -179,7 +145,6 @@ const GET: &std::ffi::CStr = c"
 thread_local! {
     static EACH: Kept = const { Kept::new(EACH_OPTION, &[pg_sys::JSONBOID]) };
     static EACH_ELEMENT: Kept = const { Kept::new(ELEMENTS, &[pg_sys::TEXTOID]) };
-    static ROLE_OID: Kept = const { Kept::new(ROLE, &[pg_sys::NAMEOID]) };
     static LOCKED: Kept = const { Kept::new(LOCK, &[pg_sys::TEXTOID]) };
     static SET_ALL: Kept = const { Kept::new(SET, &[
         pg_sys::TEXTOID,
@@ -227,7 +192,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
         read_option(&option, &mut given)?;
     }
     if let Some(role) = given.owner {
-        ensure_member(scope, role)?;
+        Owner::Role(role).ensure_member("scope", scope)?;
     }
     crate::table::ensure_writable(TABLE)?;
     // Waits for takes that are putting keys aside under the present options (see abandoned.rs).
@@ -417,14 +382,6 @@ fn check_points(array: &[u8]) -> Result<()> {
 }
 
 fn owner_role(name: &[u8]) -> Result<Datum> {
-    let missing = || bad(b"owner", "names a role that does not exist");
-    if name.is_empty() || name.len() >= pg_sys::NAMEDATALEN as usize {
-        return Err(missing());
-    }
-    let mut padded = [0u8; pg_sys::NAMEDATALEN as usize];
-    padded[..name.len()].copy_from_slice(name);
-    let rows = spi::query(&ROLE_OID, &[Some(Datum::from(padded.as_ptr()))])?;
-    rows.first()
-        .and_then(|r| r.first().copied().flatten())
-        .ok_or_else(missing)
+    caller::role_of_name(name)
+        .ok_or_else(|| bad(b"owner", "names a role that does not exist"))
 }

@@ -61,7 +61,7 @@ impl Snapshot {
         })))
     }
 
-    pub(super) fn raw(&self) -> pg_sys::Snapshot {
+    pub fn raw(&self) -> pg_sys::Snapshot {
         match self {
             Snapshot::Mvcc(s) => *s,
             Snapshot::Dirty(s) => s.get(),

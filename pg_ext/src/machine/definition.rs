@@ -1,0 +1,131 @@
+//! A machine's definition as the other files read it. `validate.rs` makes one out of what a person wrote and
+//! tells every fault; what is stored is read back here without being judged again.
+//!
+//! The stored form (`once.machine.definition`) is this structure as JSON: column names as the catalog
+//! spells them, predicates deparsed with every name qualified, leases in microseconds, no table names and no
+//! owner (they stand in columns of their own).
+
+use serde::{Deserialize, Serialize};
+
+/// Everything that one machine declares, but its tables and its owner.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Definition {
+    pub machine: String,
+    /// Column names.
+    pub id: String,
+    pub status: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    pub status_types: Vec<String>,
+    #[serde(default)]
+    pub terminal: Vec<String>,
+    #[serde(default)]
+    pub transitions: Vec<Transition>,
+    #[serde(default)]
+    pub steps: Vec<Step>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<Cancel>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refund: Option<Refund>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Transition {
+    pub from: Vec<String>,
+    pub to: String,
+    /// A predicate over the row's columns, every name qualified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    pub step_key: String,
+    pub status: String,
+    /// By requester ("*": any): claim_into and revert_to.
+    #[serde(default)]
+    pub claim_state: std::collections::BTreeMap<String, (String, String)>,
+    /// By requester ("*": any).
+    #[serde(default)]
+    pub successful_state: std::collections::BTreeMap<String, String>,
+    /// As the definition gives it: an interval as text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_us: Option<i64>,
+    /// Free JSON of the reader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<serde_json::Value>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cancel {
+    /// Column name.
+    pub flag: String,
+    pub to: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Refund {
+    /// Columns of the items table.
+    pub item_id: String,
+    pub subject: String,
+    pub marker: String,
+    /// The marker's values as texts that its type reads.
+    pub marked: String,
+    /// None: NULL means undecided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undecided: Option<String>,
+    /// A predicate over an item's columns, every name qualified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<String>,
+    pub amount: String,
+    /// Columns of the wallet table.
+    pub wallet_id: String,
+    pub balance: String,
+    /// Column of the machine's table.
+    pub account: String,
+}
+
+/// Any requester.
+pub const ANYBODY: &str = "*";
+
+impl Definition {
+    pub fn is_terminal(&self, status: &str) -> bool {
+        self.terminal.iter().any(|t| t == status)
+    }
+
+    pub fn is_claim_state(&self, status: &str) -> bool {
+        self.claim_states().any(|(into, _)| into == status)
+    }
+
+    /// Every (claim_into, revert_to), in the order of the steps; the same pair may come twice.
+    pub fn claim_states(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.steps
+            .iter()
+            .flat_map(|step| step.claim_state.values())
+            .map(|(into, revert)| (into.as_str(), revert.as_str()))
+    }
+}
+
+impl Step {
+    /// What this requester claims into and reverts to.
+    pub fn claim_of(&self, requester: Option<&str>) -> Option<(&str, &str)> {
+        let (into, revert) = named_or_anybody(&self.claim_state, requester)?;
+        Some((into, revert))
+    }
+
+    /// Where this requester's success leads.
+    pub fn success_of(&self, requester: Option<&str>) -> Option<&str> {
+        named_or_anybody(&self.successful_state, requester).map(String::as_str)
+    }
+}
+
+fn named_or_anybody<'a, T>(
+    map: &'a std::collections::BTreeMap<String, T>,
+    requester: Option<&str>,
+) -> Option<&'a T> {
+    requester
+        .and_then(|name| map.get(name))
+        .or_else(|| map.get(ANYBODY))
+}

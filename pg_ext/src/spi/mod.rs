@@ -1,0 +1,269 @@
+//! Running SQL: statements on the user's tables as the caller ([`Plan`]), and the extension's own that are
+//! not hot (options, sweeps, grants) as its owner ([`Kept`], [`run`]).
+//!
+//! The extension's hot tables are not reached from here (see `table/`). Everything named in these
+//! statements is qualified, and the user is switched (`user.rs`) only while the server runs them: to the
+//! caller's program `current_user` never changes. Plans are kept per backend.
+
+mod user;
+
+pub use user::SwitchedUser;
+
+use crate::call::from_utf8;
+use crate::error::{Error, Kind, Result};
+use crate::table::{self, Snapshot};
+use pgrx::pg_sys::{self, Datum};
+use std::cell::Cell;
+use std::ffi::{CStr, CString};
+use std::thread::LocalKey;
+
+/// What errors of the extension's own statements call the row.
+const OWN_ROW: &str = "a row of pg_once";
+
+/// One result row; None for NULL. Values are copied into the caller's memory.
+pub type Row = Vec<Option<Datum>>;
+
+/// A statement that a backend plans once; keep it in a `thread_local`.
+pub struct Kept {
+    sql: &'static CStr,
+    types: &'static [pg_sys::Oid],
+    plan: Cell<pg_sys::SPIPlanPtr>,
+}
+
+impl Kept {
+    pub const fn new(sql: &'static CStr, types: &'static [pg_sys::Oid]) -> Kept {
+        Kept {
+            sql,
+            types,
+            plan: Cell::new(std::ptr::null_mut()),
+        }
+    }
+
+    fn plan(&self) -> Result<pg_sys::SPIPlanPtr> {
+        if self.plan.get().is_null() {
+            let plan = prepare(self.sql, self.types, 0)?;
+            // SAFETY: a plan just prepared in this SPI connection; kept plans outlive it.
+            unsafe { pg_sys::SPI_keepplan(plan) };
+            self.plan.set(plan);
+        }
+        Ok(self.plan.get())
+    }
+}
+
+/// Runs a kept statement as the extension's owner.
+pub fn query(kept: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<Vec<Row>> {
+    as_owner(|| kept.with(|k| execute(k.plan()?, args, None, OWN_ROW)))
+}
+
+/// Runs a statement made at run time (utility statements have no parameters) as the extension's owner.
+pub fn run(sql: &[u8]) -> Result<()> {
+    let sql = c_string(sql)?;
+    as_owner(|| execute(prepare(&sql, &[], 0)?, &[], None, OWN_ROW).map(drop))
+}
+
+/// A statement on the user's tables, made at run time and kept until it is dropped. It runs as whoever is
+/// the current user then. Its generic plan is always used: it finds rows by key, whatever the values.
+pub struct Plan {
+    raw: pg_sys::SPIPlanPtr,
+    row: String,
+}
+
+impl Plan {
+    /// Prepares a statement; `row` is what a lost race calls the row.
+    pub fn prepare(sql: &str, types: &[pg_sys::Oid], row: impl Into<String>) -> Result<Plan> {
+        let sql = c_string(&from_utf8(sql))?;
+        let raw = connected(|| {
+            let plan = prepare(&sql, types, pg_sys::CURSOR_OPT_GENERIC_PLAN as i32)?;
+            // SAFETY: a plan just prepared in this SPI connection; kept plans outlive it.
+            unsafe { pg_sys::SPI_keepplan(plan) };
+            Ok(plan)
+        })?;
+        Ok(Plan {
+            raw,
+            row: row.into(),
+        })
+    }
+
+    /// Runs it under a snapshot of its own; all rows it returns.
+    pub fn query(&self, args: &[Option<Datum>]) -> Result<Vec<Row>> {
+        connected(|| execute(self.raw, args, None, &self.row))
+    }
+
+    /// Runs a statement that only looks, under the given snapshot.
+    pub fn look(&self, args: &[Option<Datum>], snapshot: &Snapshot) -> Result<Vec<Row>> {
+        connected(|| execute(self.raw, args, Some(snapshot), &self.row))
+    }
+
+    /// Runs a statement that only looks, under the given snapshot, and hands out its rows `step` at a time
+    /// until `each` says stop (false).
+    pub fn stream(
+        &self,
+        args: &[Option<Datum>],
+        snapshot: &Snapshot,
+        step: i64,
+        mut each: impl FnMut(Vec<Row>) -> Result<bool>,
+    ) -> Result<()> {
+        let (mut values, mut nulls) = parameters(args);
+        connected(|| {
+            // SAFETY: connected; as many values as the plan has parameters. A read-only cursor runs under
+            // the active snapshot, which is popped once the cursor has its own registration of it.
+            let portal = unsafe {
+                pg_sys::PushActiveSnapshot(snapshot.raw());
+                let name = std::ptr::null();
+                let portal = pg_sys::SPI_cursor_open(
+                    name,
+                    self.raw,
+                    values.as_mut_ptr(),
+                    nulls.as_mut_ptr(),
+                    true,
+                );
+                pg_sys::PopActiveSnapshot();
+                portal
+            };
+            loop {
+                // SAFETY: the portal is open.
+                unsafe { pg_sys::SPI_cursor_fetch(portal, true, step) };
+                let batch = rows();
+                if batch.is_empty() || !each(batch)? {
+                    break;
+                }
+            }
+            // SAFETY: the portal is open; an error of the server closes it with the (sub)transaction.
+            unsafe { pg_sys::SPI_cursor_close(portal) };
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        // SAFETY: a kept plan of ours, freed once. The server counts references to a plan that is running.
+        unsafe { pg_sys::SPI_freeplan(self.raw) };
+    }
+}
+
+fn c_string(sql: &[u8]) -> Result<CString> {
+    CString::new(sql).map_err(|_| Error::new(Kind::Internal, "a statement contains a NUL byte"))
+}
+
+fn prepare(sql: &CStr, types: &[pg_sys::Oid], options: i32) -> Result<pg_sys::SPIPlanPtr> {
+    let mut types = types.to_vec();
+    // SAFETY: connected to SPI; the types are copied.
+    let plan = unsafe {
+        pg_sys::SPI_prepare_cursor(
+            sql.as_ptr(),
+            types.len() as i32,
+            types.as_mut_ptr(),
+            options,
+        )
+    };
+    match plan.is_null() {
+        true => Err(Error::new(
+            Kind::Internal,
+            "a statement of pg_once could not be prepared",
+        )),
+        false => Ok(plan),
+    }
+}
+
+/// Values and NULL marks as the server takes them.
+fn parameters(args: &[Option<Datum>]) -> (Vec<Datum>, Vec<std::ffi::c_char>) {
+    let null = |v: &Option<Datum>| if v.is_none() { b'n' } else { b' ' } as _;
+    let values = args.iter().map(|v| v.unwrap_or(Datum::from(0))).collect();
+    (values, args.iter().map(null).collect())
+}
+
+fn execute(
+    plan: pg_sys::SPIPlanPtr,
+    args: &[Option<Datum>],
+    snapshot: Option<&Snapshot>,
+    row: &str,
+) -> Result<Vec<Row>> {
+    let (mut values, mut nulls) = parameters(args);
+    let (values, nulls) = (values.as_mut_ptr(), nulls.as_mut_ptr());
+    let snapshot = snapshot.map(Snapshot::raw);
+    let result = pgrx::PgTryBuilder::new(|| {
+        // SAFETY: connected to SPI; as many values as the plan has parameters; a given snapshot is
+        // registered by whoever gave it.
+        Some(unsafe {
+            match snapshot {
+                None => pg_sys::SPI_execute_plan(plan, values, nulls, false, 0),
+                Some(snapshot) => pg_sys::SPI_execute_snapshot(
+                    plan,
+                    values,
+                    nulls,
+                    snapshot,
+                    std::ptr::null_mut(),
+                    true,
+                    true,
+                    0,
+                ),
+            }
+        })
+    })
+    // Raised anew with a hint and without the text of an internal statement.
+    .catch_when(
+        pgrx::PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+        |_| None,
+    )
+    .execute();
+    match result {
+        Some(result) if result >= 0 => Ok(rows()),
+        Some(result) => Err(Error::new(
+            Kind::Internal,
+            format!("SPI_execute_plan: {result}"),
+        )),
+        None => Err(Error::retry_transaction(row)),
+    }
+}
+
+/// The rows of the last statement, copied out of SPI's memory.
+fn rows() -> Vec<Row> {
+    // SAFETY: SPI_tuptable is the last statement's result or null; its rows and their descriptor live
+    // until SPI_finish; SPI_datumTransfer copies each value into the memory of SPI's caller.
+    unsafe {
+        let table = pg_sys::SPI_tuptable;
+        if table.is_null() {
+            return Vec::new();
+        }
+        let desc = (*table).tupdesc;
+        let columns = (*desc).natts;
+        (0..(*table).numvals as usize)
+            .map(|r| {
+                (1..=columns)
+                    .map(|c| value(*(*table).vals.add(r), desc, c))
+                    .collect()
+            })
+            .collect()
+    }
+}
+
+unsafe fn value(tuple: pg_sys::HeapTuple, desc: pg_sys::TupleDesc, column: i32) -> Option<Datum> {
+    let mut null = false;
+    let (mut by_value, mut length, mut align) = (false, 0i16, 0);
+    // SAFETY: as the caller says; column is between 1 and natts.
+    unsafe {
+        let datum = pg_sys::SPI_getbinval(tuple, desc, column, &mut null);
+        if null {
+            return None;
+        }
+        let type_oid = pg_sys::SPI_gettypeid(desc, column);
+        pg_sys::get_typlenbyvalalign(type_oid, &mut length, &mut by_value, &mut align);
+        Some(pg_sys::SPI_datumTransfer(datum, by_value, length.into()))
+    }
+}
+
+fn as_owner<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _user = SwitchedUser::to_owner_of_extension(table::key_table_owner()?);
+    connected(work)
+}
+
+fn connected<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    // SAFETY: paired with SPI_finish below; an error of the server ends the connection with the
+    // (sub)transaction.
+    unsafe { pg_sys::SPI_connect() };
+    let result = work();
+    // SAFETY: connected above.
+    unsafe { pg_sys::SPI_finish() };
+    result
+}

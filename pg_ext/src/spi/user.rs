@@ -1,0 +1,74 @@
+//! Acting as another role for a few statements.
+//!
+//! As the extension's owner: its own tables. As the owner of a user's table, in a security-restricted
+//! operation: what a sweep or a guard does there, whoever runs it; triggers and constraints of that table
+//! then run with the rights of whoever wrote them or could have, never with the sweeper's.
+
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// An operator of the caller's must never run as somebody else.
+const SEARCH_PATH: (&CStr, &CStr) = (c"search_path", c"pg_catalog, pg_temp");
+/// A row that row security hides from the owner is an error, not a row that stays stuck.
+const ROW_SECURITY: (&CStr, &CStr) = (c"row_security", c"off");
+
+/// The user and settings while statements run as another role; restored on drop. An abort of the
+/// (sub)transaction restores them by itself.
+pub struct SwitchedUser {
+    user: pg_sys::Oid,
+    context: i32,
+    settings_level: i32,
+}
+
+impl SwitchedUser {
+    pub(super) fn to_owner_of_extension(owner: pg_sys::Oid) -> SwitchedUser {
+        let context = pg_sys::SECURITY_LOCAL_USERID_CHANGE;
+        SwitchedUser::to(owner, context, &[SEARCH_PATH])
+    }
+
+    /// A security-restricted operation of a user's table's owner.
+    pub fn to_owner_of_table(owner: pg_sys::Oid) -> SwitchedUser {
+        let context =
+            pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
+        SwitchedUser::to(owner, context, &[SEARCH_PATH, ROW_SECURITY])
+    }
+
+    fn to(owner: pg_sys::Oid, flags: u32, settings: &[(&CStr, &CStr)]) -> SwitchedUser {
+        let mut before = SwitchedUser {
+            user: pg_sys::InvalidOid,
+            context: 0,
+            settings_level: 0,
+        };
+        // SAFETY: reads and sets this backend's user and, at a settings level of its own, its settings.
+        unsafe {
+            pg_sys::GetUserIdAndSecContext(&mut before.user, &mut before.context);
+            pg_sys::SetUserIdAndSecContext(owner, before.context | flags as i32);
+            before.settings_level = pg_sys::NewGUCNestLevel();
+            for (name, value) in settings {
+                pg_sys::set_config_option(
+                    name.as_ptr(),
+                    value.as_ptr(),
+                    pg_sys::GucContext::PGC_USERSET,
+                    pg_sys::GucSource::PGC_S_SESSION,
+                    pg_sys::GucAction::GUC_ACTION_SAVE,
+                    true,
+                    0,
+                    false,
+                );
+            }
+        }
+        before
+    }
+}
+
+impl Drop for SwitchedUser {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // SAFETY: the level and the values of before the switch.
+            unsafe {
+                pg_sys::AtEOXact_GUC(true, self.settings_level);
+                pg_sys::SetUserIdAndSecContext(self.user, self.context);
+            }
+        }
+    }
+}
