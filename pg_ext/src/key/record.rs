@@ -1,11 +1,10 @@
 //! One row of `once.key`, with names for its columns (in the order of `sql/key.sql`).
 
 use super::identity::KeyId;
-use crate::call::varlena;
 use crate::error::Result;
 use crate::row;
-use crate::table::{Name, Outcome, ScanKey, Slot, Snapshot, Table, Wait};
-use pgrx::pg_sys::{self, Datum};
+use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
+use pgrx::pg_sys::Datum;
 
 pub const TABLE: Name = c"key";
 pub const BY_ID: Name = c"key_pkey";
@@ -97,82 +96,20 @@ impl Status {
     }
 }
 
-/// A row as it is stored, or as it is to be stored. Values read from the slot stay valid with it.
-pub struct Record {
-    /// Keeps the page pinned that the values point into.
-    _slot: Option<Slot>,
-    tid: Option<pg_sys::ItemPointerData>,
-    values: [Option<Datum>; COLUMNS],
+impl Column for Col {
+    fn number(self) -> usize {
+        self as usize
+    }
 }
 
-impl Record {
-    /// A row that is not stored yet.
-    pub fn empty() -> Record {
-        Record {
-            _slot: None,
-            tid: None,
-            values: [None; COLUMNS],
-        }
-    }
+/// A row of `once.key`.
+pub type Record = table::Record<Col, COLUMNS>;
 
+impl Record {
     /// The row of a key under a snapshot.
     pub fn find(table: &Table, id: KeyId, snapshot: &Snapshot) -> Result<Option<Record>> {
         let found = table.find(BY_ID, &mut [ScanKey::uuid(1, id_datum(&id))], snapshot)?;
         Ok(found.map(Record::load))
-    }
-
-    pub fn load(slot: Slot) -> Record {
-        let mut record = Record::look(&slot);
-        record._slot = Some(slot);
-        record
-    }
-
-    /// The present row of a scan; valid until the scan moves on.
-    pub fn look(slot: &Slot) -> Record {
-        Record {
-            _slot: None,
-            tid: Some(slot.tid()),
-            values: std::array::from_fn(|i| slot.column(i + 1)),
-        }
-    }
-
-    /// Where the row is stored, for a record that was loaded.
-    pub fn tid(&self) -> Option<pg_sys::ItemPointerData> {
-        self.tid
-    }
-
-    pub fn insert(&self, table: &Table) -> Result<()> {
-        table.insert(&self.values)
-    }
-
-    /// Writes this row over the one at `tid`.
-    pub fn update_at(
-        &self,
-        table: &Table,
-        tid: pg_sys::ItemPointerData,
-        wait: Wait,
-    ) -> Result<Outcome> {
-        table.update(tid, &self.values, wait)
-    }
-
-    pub fn raw(&self, col: Col) -> Option<Datum> {
-        self.values[col as usize - 1]
-    }
-
-    pub fn put(&mut self, col: Col, value: Option<Datum>) {
-        self.values[col as usize - 1] = value;
-    }
-
-    pub fn put_i64(&mut self, col: Col, value: i64) {
-        self.put(col, Some(Datum::from(value)));
-    }
-
-    pub fn put_i32(&mut self, col: Col, value: i32) {
-        self.put(col, Some(Datum::from(value)));
-    }
-
-    pub fn put_text(&mut self, col: Col, value: Option<&[u8]>) {
-        self.put(col, value.map(row::text));
     }
 
     pub fn put_status(&mut self, status: Status) {
@@ -187,18 +124,6 @@ impl Record {
 
     pub fn put_id(&mut self, id: &KeyId) {
         self.put(Col::Id, Some(id_datum(id)));
-    }
-
-    pub fn i64(&self, col: Col) -> i64 {
-        self.raw(col).map_or(0, |d| d.value() as i64)
-    }
-
-    pub fn i32(&self, col: Col) -> i32 {
-        self.raw(col).map_or(0, |d| d.value() as i32)
-    }
-
-    pub fn bytes(&self, col: Col) -> Option<&[u8]> {
-        self.raw(col).map(varlena)
     }
 
     pub fn status(&self) -> Status {

@@ -3,16 +3,18 @@
 //! Why not SPI: a claim is one index probe and one insert, and the executor around two kept plans costs
 //! more than both (`make bench`). It also needs no change of user: only these functions can reach the
 //! tables, no name is looked up through search_path and no operator is resolved. Rows are plain arrays
-//! of datums here; `key/record.rs` gives them names.
+//! of datums here; `record.rs` gives them names.
 //!
 //! Locks: a table is opened FOR reading with AccessShareLock, for writing with RowExclusiveLock, both
 //! kept to the end of the transaction as any statement does.
 
 mod names;
+mod record;
 mod snapshot;
 mod write;
 
 pub use names::key_table_owner;
+pub use record::{Column, Record};
 pub use snapshot::{Snapshot, above_read_committed, assign_xid, ended_before, next_xid};
 pub use write::{Outcome, Wait, ensure_writable};
 

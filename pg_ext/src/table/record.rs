@@ -1,0 +1,102 @@
+//! A row of one of our tables with names for its columns.
+
+use super::{Outcome, Slot, Table, Wait};
+use crate::call::varlena;
+use crate::error::Result;
+use crate::row;
+use pgrx::pg_sys::{self, Datum};
+use std::marker::PhantomData;
+
+/// A column of one table; an enum in the order of its SQL.
+pub trait Column: Copy {
+    /// From 1.
+    fn number(self) -> usize;
+}
+
+/// A row as it is stored, or as it is to be stored. Values read from the slot stay valid with it.
+pub struct Record<C, const COLUMNS: usize> {
+    /// Keeps the page pinned that the values point into.
+    _slot: Option<Slot>,
+    tid: Option<pg_sys::ItemPointerData>,
+    values: [Option<Datum>; COLUMNS],
+    columns: PhantomData<C>,
+}
+
+impl<C: Column, const COLUMNS: usize> Record<C, COLUMNS> {
+    /// A row that is not stored yet.
+    pub fn empty() -> Self {
+        Record {
+            _slot: None,
+            tid: None,
+            values: [None; COLUMNS],
+            columns: PhantomData,
+        }
+    }
+
+    pub fn load(slot: Slot) -> Self {
+        let mut record = Self::look(&slot);
+        record._slot = Some(slot);
+        record
+    }
+
+    /// The present row of a scan; valid until the scan moves on.
+    pub fn look(slot: &Slot) -> Self {
+        Record {
+            _slot: None,
+            tid: Some(slot.tid()),
+            values: std::array::from_fn(|i| slot.column(i + 1)),
+            columns: PhantomData,
+        }
+    }
+
+    /// Where the row is stored, for a record that was loaded.
+    pub fn tid(&self) -> Option<pg_sys::ItemPointerData> {
+        self.tid
+    }
+
+    pub fn insert(&self, table: &Table) -> Result<()> {
+        table.insert(&self.values)
+    }
+
+    /// Writes this row over the one at `tid`.
+    pub fn update_at(
+        &self,
+        table: &Table,
+        tid: pg_sys::ItemPointerData,
+        wait: Wait,
+    ) -> Result<Outcome> {
+        table.update(tid, &self.values, wait)
+    }
+
+    pub fn raw(&self, col: C) -> Option<Datum> {
+        self.values[col.number() - 1]
+    }
+
+    pub fn put(&mut self, col: C, value: Option<Datum>) {
+        self.values[col.number() - 1] = value;
+    }
+
+    pub fn put_i64(&mut self, col: C, value: i64) {
+        self.put(col, Some(Datum::from(value)));
+    }
+
+    pub fn put_i32(&mut self, col: C, value: i32) {
+        self.put(col, Some(Datum::from(value)));
+    }
+
+    pub fn put_text(&mut self, col: C, value: Option<&[u8]>) {
+        self.put(col, value.map(row::text));
+    }
+
+    pub fn i64(&self, col: C) -> i64 {
+        self.raw(col).map_or(0, |d| d.value() as i64)
+    }
+
+    pub fn i32(&self, col: C) -> i32 {
+        self.raw(col).map_or(0, |d| d.value() as i32)
+    }
+
+    pub fn bytes(&self, col: C) -> Option<&[u8]> {
+        self.raw(col).map(varlena)
+    }
+}
