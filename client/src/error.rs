@@ -8,6 +8,9 @@ use std::io;
 
 use deadpool_postgres::PoolError;
 
+/// Any error, boxed: what the caller's own callbacks fail with.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
 /// What a call of this crate can fail with.
 ///
 /// An expected outcome (somebody else holds the key, the answer is a replay) is not an error: it is
@@ -28,6 +31,10 @@ pub enum Error {
     /// have been carried out all the same; repeating it converges.
     #[error("the database did not answer in time")]
     TimedOut,
+    /// Artifacts could not be deleted: what the caller's own callback said. The teardown goes on
+    /// from the top when it is run again.
+    #[error("cleaning up failed: {0}")]
+    Cleanup(#[source] BoxError),
     /// The server answered something that this version of the client does not know.
     #[error("the server's answer is not understood: {0}")]
     Answer(String),
@@ -39,8 +46,20 @@ pub enum Error {
 pub enum Kind {
     /// `ON001`: the lease is somebody else's now. Stop; undo what was made outside the database.
     LeaseLost,
-    /// `ON006`: this token has already finished the key, with another answer. Read the stored one.
+    /// `ON006`: this token has already finished the key or the action, with another answer. Read the
+    /// stored one.
     AlreadyFinished,
+    /// `ON002`: a move that is not declared, a step of the teardown out of its place, or a write that
+    /// the machine's guard refuses. Fix the program, or the definition.
+    IllegalTransition,
+    /// `ON003`: the machine's definition is wrong; [`Error::faults`] says where.
+    InvalidDefinition,
+    /// `ON004`: a claim state that nobody sweeps. Start the janitor before the service.
+    UncoveredClaimState,
+    /// `ON005`: items are undecided or artifacts not confirmed to be gone. Refund and clean up first.
+    TeardownIncomplete,
+    /// `42704`: no such machine.
+    Undeclared,
     /// A race was lost (`40001`, `40P01`, `55P03`): run the same transaction again.
     Conflict,
     /// The database is away or going away: run the same call again, on another connection.
@@ -76,6 +95,28 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> Option<&str> {
         Some(self.backend()?.code()?.code())
+    }
+
+    /// Everything that is wrong with a machine's definition, one line a fault; nothing for any other
+    /// error.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # fn main() { with_database(async |pool, _| {
+    /// use pg_once::{Json, Kind, Machine};
+    ///
+    /// let error = Machine::define(&pool, &Json::from_text("{}")).await.unwrap_err();
+    /// assert_eq!(error.kind(), Kind::InvalidDefinition);
+    /// assert!(error.faults().count() > 0);
+    /// # Ok(()) }) }
+    /// ```
+    pub fn faults(&self) -> impl Iterator<Item = &str> {
+        let faulty = self.kind() == Kind::InvalidDefinition;
+        let detail = self
+            .backend()
+            .filter(|_| faulty)
+            .and_then(|error| error.as_db_error()?.detail());
+        detail.unwrap_or_default().lines()
     }
 
     /// What the error means; the one question from which the others are answered.
@@ -129,6 +170,10 @@ impl From<PoolError> for Error {
 fn kind_of_sqlstate(code: &str) -> Kind {
     match code {
         "ON001" => Kind::LeaseLost,
+        "ON002" => Kind::IllegalTransition,
+        "ON003" => Kind::InvalidDefinition,
+        "ON004" => Kind::UncoveredClaimState,
+        "ON005" => Kind::TeardownIncomplete,
         "ON006" => Kind::AlreadyFinished,
         // Serialization failure, deadlock, lock not available; "completion unknown" is as good as
         // a lost answer.
@@ -139,6 +184,7 @@ fn kind_of_sqlstate(code: &str) -> Kind {
         "25006" => Kind::ReadOnly,
         "55006" => Kind::InUse,
         "42501" => Kind::Forbidden,
+        "42704" => Kind::Undeclared,
         // The connection exceptions.
         code if code.starts_with("08") => Kind::Unavailable,
         // The data exceptions: a bad argument, text that is not JSON, a value out of range.
@@ -164,7 +210,12 @@ fn describe(error: &tokio_postgres::Error) -> String {
         .hint()
         .map(|hint| format!(" ({hint})"))
         .unwrap_or_default();
-    format!("{}: {}{hint}", db.code().code(), db.message())
+    // The faults of a definition name nothing but what its author wrote; other details may quote rows.
+    let faults = match (kind_of_sqlstate(db.code().code()), db.detail()) {
+        (Kind::InvalidDefinition, Some(detail)) => format!(": {}", detail.replace('\n', "; ")),
+        _ => String::new(),
+    };
+    format!("{}: {}{faults}{hint}", db.code().code(), db.message())
 }
 
 #[cfg(test)]
@@ -175,7 +226,12 @@ mod tests {
     fn each_sqlstate_has_one_meaning() {
         for (code, kind) in [
             ("ON001", Kind::LeaseLost),
+            ("ON002", Kind::IllegalTransition),
+            ("ON003", Kind::InvalidDefinition),
+            ("ON004", Kind::UncoveredClaimState),
+            ("ON005", Kind::TeardownIncomplete),
             ("ON006", Kind::AlreadyFinished),
+            ("42704", Kind::Undeclared),
             ("40001", Kind::Conflict),
             ("40P01", Kind::Conflict),
             ("55P03", Kind::Conflict),
@@ -202,5 +258,6 @@ mod tests {
         assert!(Error::TimedOut.is_retryable());
         assert!(!Error::from(PoolError::Closed).is_retryable());
         assert!(!Error::Answer("?".into()).is_retryable());
+        assert!(!Error::Cleanup("the store is away".into()).is_retryable());
     }
 }

@@ -3,10 +3,12 @@
 //! Invariant: a call is one Parse-Bind-Execute-Sync of an unnamed statement. Nothing is left behind
 //! in the session, so every executor works through a transaction-mode pooler.
 
+use std::fmt;
 use std::future::Future;
 
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::row::RowIndex;
+use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use crate::Error;
 
@@ -89,4 +91,12 @@ pub(crate) fn only(rows: Vec<Row>) -> Result<Row, Error> {
             rows.len()
         ))),
     }
+}
+
+/// Reads one column; what is not there or not of this type is an error, never a panic.
+pub(crate) fn column<'a, T: FromSql<'a>>(
+    row: &'a Row,
+    name: impl RowIndex + fmt::Display,
+) -> Result<T, Error> {
+    Ok(row.try_get(name)?)
 }

@@ -33,21 +33,33 @@
 
 #![forbid(unsafe_code)]
 
+mod action;
+mod cancel;
 mod error;
 mod executor;
 pub mod http;
 mod interval;
 mod json;
 mod key;
+mod machine;
 mod retry;
 mod run;
 
-pub use error::{Error, Kind};
+pub use action::{Action, ActionClaim, ActionEnd, ActionOptions, Extended, Released};
+pub use cancel::{
+    Amount, Cancel, CancelRequest, Cancelled, CleanupItem, PendingCancel, RefundMismatch, Refunded,
+    Teardown,
+};
+pub use error::{BoxError, Error, Kind};
 pub use executor::{Args, Autocommit, Executor};
 pub use json::Json;
 pub use key::{
     Abandoned, Claim, ClaimOptions, Key, KeyRecord, KeyStatus, Lease, OnExpiry, Response, Scope,
     ScopeOptions, Step, StepEnd, Verdict,
 };
+pub use machine::{Finding, Machine, MachineRow, MovedRow, Reason, Transition, Transitioned};
 pub use retry::Backoff;
-pub use run::{Done, Failure, OpenRunner, Outcome, Runner};
+pub use run::{
+    Done, Failure, Job, JobFailure, JobOutcome, JobRunner, OpenRunner, Outcome, Runner,
+    TeardownWorker, TornDown,
+};

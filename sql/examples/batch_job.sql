@@ -17,14 +17,15 @@ CREATE TABLE batch_job (
 );
 
 -- An item's row, with the name of its artifact, is there before the artifact is made, so that whatever
--- was made is listed by cleanup_items.
+-- was made is listed by cleanup_items. The artifact is a directory: each attempt puts a file of its own
+-- into it, so that two attempts never write to, or delete, the same file.
 CREATE TABLE batch_item (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     job_id   bigint NOT NULL REFERENCES batch_job,
     input    text   NOT NULL,
     state    text   NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'working', 'succeeded', 'failed')),
     points   bigint NOT NULL CHECK (points >= 0), -- what a success costs
-    artifact text   NOT NULL,                     -- a file's name
+    artifact text   NOT NULL,                     -- a directory of the store
     settled  text            CHECK (settled IN ('kept', 'returned'))
 );
 COMMENT ON COLUMN batch_item.settled IS

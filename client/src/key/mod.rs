@@ -19,10 +19,9 @@ mod step;
 use std::fmt;
 use std::sync::Arc;
 
-use tokio_postgres::Row;
-use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::types::Type;
 
-use crate::executor::only;
+use crate::executor::{column, only};
 use crate::{Error, Executor};
 
 pub use claim::{Claim, ClaimOptions};
@@ -118,12 +117,4 @@ impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}/{:?}", self.scope, self.key)
     }
-}
-
-/// Reads one column; what is not there or not of this type is an error, never a panic.
-fn column<'a, T: FromSql<'a>>(
-    row: &'a Row,
-    name: impl tokio_postgres::row::RowIndex + fmt::Display,
-) -> Result<T, Error> {
-    Ok(row.try_get(name)?)
 }

@@ -3,25 +3,52 @@
 //! Invariant: the work never runs on past the time up to which its lease is known to be alive. That
 //! time is counted from before each question was sent, so it is never later than the server's.
 
+use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use crate::{Autocommit, Backoff, Error, Kind, Lease};
+use crate::{Autocommit, Backoff, Error, Executor, Kind, Lease};
 
 /// The shortest time between two beats, however short the lease.
 const SHORTEST_BEAT: Duration = Duration::from_millis(10);
 
+/// What a heartbeat keeps alive.
+pub(super) trait Leased {
+    /// What the log calls it; no payload.
+    fn name(&self) -> String;
+
+    /// How long the lease lasted when it was given.
+    fn lease_left(&self) -> Duration;
+
+    /// Makes it last longer, by as much as was asked for at first; tells what is left.
+    fn renew<E: Executor>(&self, exec: &E) -> impl Future<Output = Result<Duration, Error>> + Send;
+}
+
+impl Leased for Lease {
+    fn name(&self) -> String {
+        format!("{:?}, attempt {}", self.key(), self.attempt())
+    }
+
+    fn lease_left(&self) -> Duration {
+        Self::lease_left(self)
+    }
+
+    fn renew<E: Executor>(&self, exec: &E) -> impl Future<Output = Result<Duration, Error>> + Send {
+        self.extend(exec, None)
+    }
+}
+
 /// A lease as far as it is known to be alive.
-pub(super) struct Heartbeat<'a, E> {
+pub(super) struct Heartbeat<'a, E, L> {
     pub(super) exec: &'a E,
     pub(super) backoff: &'a Backoff,
-    pub(super) lease: &'a Lease,
+    pub(super) lease: &'a L,
     /// When the claim was sent.
     pub(super) since: Instant,
 }
 
-impl<E: Autocommit> Heartbeat<'_, E> {
+impl<E: Autocommit, L: Leased> Heartbeat<'_, E, L> {
     /// Extends the lease at every third of it; returns only when it is lost.
     ///
     /// Nothing is lost by dropping this future: an extension that is on its way counts or does not.
@@ -33,23 +60,27 @@ impl<E: Autocommit> Heartbeat<'_, E> {
             (asked, left) = match timeout_at(ends, self.beat()).await {
                 Ok(Ok(granted)) => granted,
                 Ok(Err(error)) if error.kind() == Kind::AlreadyFinished => {
-                    // The work has stored its answer itself; nothing is left to keep alive.
+                    // The work has ended it itself; nothing is left to keep alive.
                     return std::future::pending().await;
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(key = ?self.lease.key(), attempt = self.lease.attempt(), %error,
+                    tracing::warn!(lease = self.lease.name(), %error,
                         "the lease is lost; the work is stopped");
                     return;
                 }
                 Err(_) => {
-                    tracing::warn!(key = ?self.lease.key(), attempt = self.lease.attempt(),
-                        "the lease ran out before it could be extended; the work is stopped");
+                    tracing::warn!(
+                        lease = self.lease.name(),
+                        "the lease ran out before it could be extended; the work is stopped"
+                    );
                     return;
                 }
             };
             if left.is_zero() {
-                tracing::warn!(key = ?self.lease.key(), attempt = self.lease.attempt(),
-                    "the lease has reached its longest life; the work is stopped");
+                tracing::warn!(
+                    lease = self.lease.name(),
+                    "the lease has reached its longest life; the work is stopped"
+                );
                 return;
             }
         }
@@ -60,7 +91,7 @@ impl<E: Autocommit> Heartbeat<'_, E> {
         let mut failures = 0;
         loop {
             let sent = Instant::now();
-            let extend = self.lease.extend(self.exec, None);
+            let extend = self.lease.renew(self.exec);
             let error = match timeout(self.backoff.call_timeout, extend).await {
                 Ok(Ok(left)) => return Ok((sent, left)),
                 Ok(Err(error)) if !error.is_retryable() => return Err(error),
@@ -68,7 +99,7 @@ impl<E: Autocommit> Heartbeat<'_, E> {
                 Err(_) => Error::TimedOut,
             };
             failures += 1;
-            tracing::debug!(key = ?self.lease.key(), %error, failures, "a heartbeat failed");
+            tracing::debug!(lease = self.lease.name(), %error, failures, "a heartbeat failed");
             tokio::time::sleep(self.backoff.wait(failures)).await;
         }
     }

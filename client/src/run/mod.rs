@@ -5,7 +5,9 @@
 //! and the next attempt resumes from the last recovery point.
 
 mod heartbeat;
+mod job;
 mod outcome;
+mod teardown_worker;
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,7 +16,9 @@ use tokio::time::Instant;
 
 use crate::{Autocommit, Backoff, Claim, ClaimOptions, Error, Json, Key, Kind, Lease, Response};
 use heartbeat::Heartbeat;
+pub use job::{Job, JobFailure, JobOutcome, JobRunner};
 pub use outcome::{Done, Failure, Outcome};
+pub use teardown_worker::{TeardownWorker, TornDown};
 
 /// How often the work may run in one [`Runner::run`] when the database fails under it.
 const ROUNDS: u32 = 3;

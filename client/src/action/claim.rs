@@ -1,0 +1,179 @@
+//! Owns claiming a row for a step's action, and every answer that a claim can get.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::Action;
+use crate::executor::column;
+use crate::interval::Interval;
+use crate::{Error, Executor, MachineRow};
+
+const CLAIM: &str = "SELECT * FROM once.action_claim(machine => $1, id => $2, step_key => $3, \
+                     requester => $4, lease => $5, holder => $6, version => $7)";
+
+/// What a claim says. A `match` has to say what happens in each case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ActionClaim {
+    /// The row wears the claim state now. Commit before any foreign call, then work.
+    Claimed(Action),
+    /// Somebody has it: come back after this time.
+    Busy {
+        /// When it is worth asking again.
+        retry_after: Duration,
+    },
+    /// Its cancel flag is set and nobody has it: tear it down.
+    Cancelling,
+    /// It is not in the step's status, not at the version asked for, or the step names no such
+    /// requester.
+    Refused {
+        /// The status that the row has.
+        status: String,
+        /// Its version, where the machine has one.
+        version: Option<i64>,
+    },
+    /// There is no such row.
+    NotFound,
+    /// The step declares no claim state for this requester: there is no lease; end it with
+    /// [`MachineRow::transition`].
+    Unclaimed,
+}
+
+/// What a claim asks for; everything is optional.
+#[derive(Clone, Debug, Default)]
+pub struct ActionOptions {
+    requester: Option<String>,
+    lease: Option<Duration>,
+    holder: Option<String>,
+    version: Option<i64>,
+}
+
+impl ActionOptions {
+    /// The claim state of any requester (`*`), the step's lease, no holder, any version.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Who asks: whose claim state the row is to wear.
+    #[must_use]
+    pub fn requester(self, requester: impl Into<String>) -> Self {
+        Self {
+            requester: Some(requester.into()),
+            ..self
+        }
+    }
+
+    /// How long the lease lasts, instead of the step's. It is renewed by this length too.
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Self {
+        Self {
+            lease: Some(lease),
+            ..self
+        }
+    }
+
+    /// The name of this attempt. The same holder claiming again gets its own lease back, so that a
+    /// claim whose answer was lost costs nothing. Never a worker's name: two attempts with one name
+    /// would both believe that they hold the row.
+    #[must_use]
+    pub fn holder(self, holder: impl Into<String>) -> Self {
+        Self {
+            holder: Some(holder.into()),
+            ..self
+        }
+    }
+
+    /// A fresh holder, a random UUID.
+    #[must_use]
+    pub fn fresh_holder(self) -> Self {
+        self.holder(Uuid::new_v4().to_string())
+    }
+
+    /// Only if the row is at this version.
+    #[must_use]
+    pub fn version(self, version: i64) -> Self {
+        Self {
+            version: Some(version),
+            ..self
+        }
+    }
+
+    pub(crate) const fn length(&self) -> Option<Duration> {
+        self.lease
+    }
+}
+
+impl MachineRow {
+    /// Claims the row for a step's action. Never waits for another transaction.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
+    /// # fn main() { with_machine(async |pool, machine, job| {
+    /// use pg_once::{ActionClaim, ActionOptions};
+    ///
+    /// let worker = ActionOptions::new().requester("worker");
+    /// let job = machine.row(job);
+    /// let action = match job.claim(&pool, "run", &worker.clone().fresh_holder()).await? {
+    ///     ActionClaim::Claimed(action) => action,
+    ///     ActionClaim::Busy { retry_after } => panic!("come back in {retry_after:?}"),
+    ///     ActionClaim::Cancelling => panic!("tear it down"),
+    ///     ActionClaim::Refused { status, .. } => panic!("it is {status}"),
+    ///     ActionClaim::NotFound => panic!("no such job"),
+    ///     ActionClaim::Unclaimed => panic!("no claim state for this requester"),
+    /// };
+    /// // The queue delivers the job a second time.
+    /// let second = job.claim(&pool, "run", &worker.fresh_holder()).await?;
+    /// assert!(matches!(second, ActionClaim::Busy { .. }));
+    /// action.release(&pool, Some("only looking")).await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `42704` if there is no such machine; `22023` for an unknown step; `42501` without the right to
+    /// update the table; `40001` for a lost race above READ COMMITTED.
+    pub async fn claim<E: Executor>(
+        &self,
+        exec: &E,
+        step_key: &str,
+        options: &ActionOptions,
+    ) -> Result<ActionClaim, Error> {
+        let lease = options.lease.map(Interval);
+        let own = [
+            (&step_key as _, Type::TEXT),
+            (&options.requester as _, Type::TEXT),
+            (&lease as _, Type::INTERVAL),
+            (&options.holder as _, Type::TEXT),
+            (&options.version as _, Type::INT8),
+        ];
+        let row = self.call(exec, CLAIM, &own).await?;
+        self.claim_of_row(step_key, &row, options)
+    }
+
+    fn claim_of_row(
+        &self,
+        step_key: &str,
+        row: &Row,
+        options: &ActionOptions,
+    ) -> Result<ActionClaim, Error> {
+        Ok(match column(row, "outcome")? {
+            "claimed" => {
+                ActionClaim::Claimed(Action::of_row(self, step_key, row, options.length())?)
+            }
+            "busy" => {
+                let Interval(retry_after) = column(row, "retry_after")?;
+                ActionClaim::Busy { retry_after }
+            }
+            "cancelling" => ActionClaim::Cancelling,
+            "refused" => ActionClaim::Refused {
+                status: column(row, "status")?,
+                version: column(row, "version")?,
+            },
+            "not_found" => ActionClaim::NotFound,
+            "unclaimed" => ActionClaim::Unclaimed,
+            other => return Err(Error::Answer(format!("action outcome {other:?}"))),
+        })
+    }
+}

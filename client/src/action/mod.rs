@@ -1,0 +1,275 @@
+//! Owns the noun `action`: one row's work that can die half-way, under a lease.
+//!
+//! An action's life, in the order of its calls: a row is claimed for a step ([`MachineRow::claim`])
+//! and wears the step's claim state from then on; the holder says that it lives and hears of a
+//! cancellation ([`Action::extend`], also in the transaction of each item), and ends it with
+//! [`Action::finish`] in the transaction of its own writes, or gives the row back
+//! ([`Action::release`]). If the holder dies, a sweep gives the row back once the lease is over.
+//!
+//! Invariant: each write presents the action's token. Once the lease is lost it fails with `ON001`,
+//! which undoes the transaction it stands in. Repeating the last write is always safe.
+
+mod claim;
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+use crate::executor::{Args, column, only};
+use crate::interval::Interval;
+use crate::{Error, Executor, Json, Machine, MachineRow};
+
+pub use claim::{ActionClaim, ActionOptions};
+
+const EXTEND: &str = "SELECT * FROM once.action_extend(machine => $1, id => $2, token => $3, \
+                      lease => $4)";
+const FINISH: &str = "SELECT * FROM once.action_finish(machine => $1, id => $2, token => $3, \
+                      patch => $4)";
+const RELEASE: &str = "SELECT * FROM once.action_release(machine => $1, id => $2, token => $3, \
+                       error => $4)";
+const ADOPT: &str = "SELECT once.action_adopt(machine => $1, max => $2)";
+
+/// A row that is claimed for a step's action: it must be finished or released.
+///
+/// A plain value, as a key's [`Lease`](crate::Lease): it may be cloned into the futures of the work.
+/// Dropping it gives nothing back; the row stays in its claim state until the lease runs out and a
+/// sweep reverts it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "finish or release the action; dropped, its row waits for the end of the lease"]
+pub struct Action {
+    row: MachineRow,
+    step_key: String,
+    token: i64,
+    status: String,
+    version: Option<i64>,
+    lease_left: Duration,
+    /// The length that the claim asked for: what a renewal without one asks for again. The server
+    /// does not keep it, and a short lease would become as long as the step's.
+    length: Option<Duration>,
+}
+
+/// What [`Action::extend`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extended {
+    /// What is left of the lease now.
+    pub lease_left: Duration,
+    /// The row's cancel flag is set: roll back, release, tear down.
+    pub cancelling: bool,
+}
+
+/// What [`Action::finish`] says. A `match` has to say what happens in each case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ActionEnd {
+    /// It is finished: the row has its step's successful state.
+    Finished {
+        /// That state.
+        status: String,
+        /// The row's version, where the machine has one.
+        version: Option<i64>,
+    },
+    /// The row's cancel flag is set and nothing was changed: roll this transaction back, then
+    /// release and tear down.
+    Cancelling,
+}
+
+/// Where [`Action::release`] left the row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// The status it went back to.
+    pub status: String,
+    /// Its version, where the machine has one.
+    pub version: Option<i64>,
+}
+
+impl Action {
+    /// The row that is claimed.
+    #[must_use]
+    pub const fn row(&self) -> &MachineRow {
+        &self.row
+    }
+
+    /// The step it is claimed for.
+    #[must_use]
+    pub fn step_key(&self) -> &str {
+        &self.step_key
+    }
+
+    /// The proof; grows with each holder, fits a JavaScript number. What an attempt makes outside
+    /// the database can be named by it, so that no other attempt has that name.
+    #[must_use]
+    pub const fn token(&self) -> i64 {
+        self.token
+    }
+
+    /// The claim state that the row wears.
+    #[must_use]
+    pub fn status(&self) -> &str {
+        &self.status
+    }
+
+    /// The row's version after the claim, where the machine has one.
+    #[must_use]
+    pub const fn version(&self) -> Option<i64> {
+        self.version
+    }
+
+    /// How long the lease lasted when it was given.
+    #[must_use]
+    pub const fn lease_left(&self) -> Duration {
+        self.lease_left
+    }
+
+    /// Says that the holder lives, and hears whether the row is being cancelled. The lease begins
+    /// anew, with `lease`, or what the claim asked for, or the step's.
+    ///
+    /// As the first call in the transaction of an item's writes it keeps the item of a lost lease
+    /// from committing.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
+    /// # fn main() { with_machine(async |pool, machine, job| {
+    /// # use pg_once::{ActionClaim, ActionOptions};
+    /// # let options = ActionOptions::new().requester("worker");
+    /// # let claim = machine.row(job).claim(&pool, "run", &options).await?;
+    /// # let ActionClaim::Claimed(action) = claim else { panic!() };
+    /// let mut client = pool.get().await?;
+    /// let transaction = client.transaction().await?;
+    /// if action.extend(&transaction, None).await?.cancelling {
+    ///     transaction.rollback().await?;
+    ///     action.release(&pool, None).await?;
+    ///     // ... and tear down
+    /// } else {
+    ///     // ... the item's own writes ...
+    ///     transaction.commit().await?;
+    /// }
+    /// # action.release(&pool, None).await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `ON001` if the lease is lost; `ON006` if the action is finished.
+    pub async fn extend<E: Executor>(
+        &self,
+        exec: &E,
+        lease: Option<Duration>,
+    ) -> Result<Extended, Error> {
+        let lease = lease.or(self.length).map(Interval);
+        let row = self
+            .call(exec, EXTEND, (&lease as _, Type::INTERVAL))
+            .await?;
+        let Interval(lease_left) = column(&row, "lease_left")?;
+        Ok(Extended {
+            lease_left,
+            cancelling: column(&row, "cancelling")?,
+        })
+    }
+
+    /// Ends an action that succeeded; `patch` sets other columns of the row. Belongs in the
+    /// transaction of the action's last writes, before those that touch items or wallets: it locks
+    /// the row.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
+    /// # fn main() { with_machine(async |pool, machine, job| {
+    /// # use pg_once::{ActionClaim, ActionOptions};
+    /// # let options = ActionOptions::new().requester("worker");
+    /// # let claim = machine.row(job).claim(&pool, "run", &options).await?;
+    /// # let ActionClaim::Claimed(action) = claim else { panic!() };
+    /// use pg_once::{ActionEnd, Json};
+    ///
+    /// let result = Json::of(&serde_json::json!({"result": "3 of 3"}))?;
+    /// let mut client = pool.get().await?;
+    /// let transaction = client.transaction().await?;
+    /// match action.finish(&transaction, Some(&result)).await? {
+    ///     ActionEnd::Finished { status, .. } => {
+    ///         assert_eq!(status, "done");
+    ///         // ... the last writes of the job ...
+    ///         transaction.commit().await?;
+    ///     }
+    ///     ActionEnd::Cancelling => {
+    ///         transaction.rollback().await?;
+    ///         action.release(&pool, None).await?;
+    ///         // ... and tear down
+    ///     }
+    /// }
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `ON001` if the lease is lost; `ON006` if it is finished with another patch; `22023` for a
+    /// column that may not be set.
+    pub async fn finish<E: Executor>(
+        &self,
+        exec: &E,
+        patch: Option<&Json>,
+    ) -> Result<ActionEnd, Error> {
+        let row = self.call(exec, FINISH, (&patch as _, Type::JSONB)).await?;
+        Ok(match column(&row, "outcome")? {
+            "finished" => ActionEnd::Finished {
+                status: column(&row, "status")?,
+                version: column(&row, "version")?,
+            },
+            "cancelling" => ActionEnd::Cancelling,
+            other => return Err(Error::Answer(format!("end of an action {other:?}"))),
+        })
+    }
+
+    /// Gives the row back, after a failure or for a teardown; `error` is kept with the lease.
+    ///
+    /// # Errors
+    /// `ON001` if the lease is lost; `ON006` if the action is finished.
+    pub async fn release<E: Executor>(
+        &self,
+        exec: &E,
+        error: Option<&str>,
+    ) -> Result<Released, Error> {
+        let row = self.call(exec, RELEASE, (&error as _, Type::TEXT)).await?;
+        Ok(Released {
+            status: column(&row, "status")?,
+            version: column(&row, "version")?,
+        })
+    }
+
+    /// One call that presents the token: machine, id and token first, then the call's own argument.
+    async fn call<E: Executor>(
+        &self,
+        exec: &E,
+        sql: &str,
+        own: (&(dyn ToSql + Sync), Type),
+    ) -> Result<Row, Error> {
+        let args: &Args<'_> = &[(&self.token as _, Type::INT8), own];
+        only(self.row.rows(exec, sql, args).await?)
+    }
+
+    fn of_row(
+        subject: &MachineRow,
+        step_key: &str,
+        row: &Row,
+        length: Option<Duration>,
+    ) -> Result<Self, Error> {
+        let Interval(lease_left) = column(row, "lease_left")?;
+        Ok(Self {
+            row: subject.clone(),
+            step_key: step_key.to_owned(),
+            token: column(row, "token")?,
+            status: column(row, "status")?,
+            version: column(row, "version")?,
+            lease_left,
+            length,
+        })
+    }
+}
+
+impl Machine {
+    /// Gives up to `max` rows that wear a claim state without a lease (loaded, replicated, there
+    /// before the definition) an overdue one, so that the next sweep reverts them. Tells how many.
+    ///
+    /// # Errors
+    /// `42704` if there is no such machine; `42501` without the right to operate or to update the
+    /// table.
+    pub async fn adopt<E: Executor>(&self, exec: &E, max: i32) -> Result<i32, Error> {
+        let args = [(&self.as_str() as _, Type::TEXT), (&max as _, Type::INT4)];
+        column(&only(exec.query(ADOPT, &args).await?)?, 0)
+    }
+}

@@ -1,0 +1,46 @@
+//! Owns amounts: decimals as the server prints them, never through a float.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An amount of money or points, exact to the last digit: the text of a `numeric`.
+///
+/// ```
+/// # fn total(amount: &pg_once::Amount) -> Result<i64, std::num::ParseIntError> {
+/// amount.parse::<i64>() // or a decimal type of your choice
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Amount(Box<str>);
+
+impl Amount {
+    pub(super) fn of_text(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// The digits.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Reads the digits as a number of the caller's choice.
+    ///
+    /// # Errors
+    /// What that type says to digits it cannot hold.
+    pub fn parse<T: FromStr>(&self) -> Result<T, T::Err> {
+        self.0.parse()
+    }
+}
+
+impl fmt::Debug for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

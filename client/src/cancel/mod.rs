@@ -1,0 +1,242 @@
+//! Owns the noun `cancel`: a teardown whose terminal state comes last.
+//!
+//! A teardown, in the order of its calls: [`Cancel::request`] sets the flag; once nobody is at the
+//! row, [`Cancel::refund`] gives back what its items had cost, [`Cancel::cleanup_items`] lists what to
+//! delete, [`Cancel::confirm`] says that it is deleted, and [`Cancel::finish`] makes the terminal
+//! move. [`Cancel::teardown`] does the four of them. Each call may be repeated, by anybody, and the
+//! whole may be run again from the top wherever it stopped.
+//!
+//! Invariant: the terminal state is written by [`Cancel::finish`] alone, after the money is back and
+//! the caller's callback has said that the artifacts are gone.
+
+mod amount;
+mod pending;
+mod teardown;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use crate::executor::column;
+use crate::{Error, Executor, Json, MachineRow};
+
+pub use amount::Amount;
+pub use pending::{PendingCancel, RefundMismatch};
+pub use teardown::Teardown;
+
+const REQUEST: &str = "SELECT * FROM once.cancel_request(machine => $1, id => $2)";
+// Amounts travel as text: the driver knows no numeric, and a float would round.
+const REFUND: &str = "SELECT items, amount::text AS amount, items_total, \
+                      amount_total::text AS amount_total, remaining, pass \
+                      FROM once.refund(machine => $1, id => $2, max_items => $3)";
+const CLEANUP_ITEMS: &str = "SELECT * FROM once.cleanup_items(machine => $1, id => $2, \
+                             after_id => $3, max => $4)";
+const CLEANUP_CONFIRM: &str = "SELECT once.cleanup_confirm(machine => $1, id => $2, pass => $3)";
+const FINISH: &str = "SELECT status, items_total, amount_total::text AS amount_total \
+                      FROM once.cancel_finish(machine => $1, id => $2, patch => $3)";
+
+/// The cancellation of one row; made by [`MachineRow::cancel`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cancel {
+    row: MachineRow,
+}
+
+/// What [`Cancel::request`] says. A `match` has to say what happens in each case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CancelRequest {
+    /// Nobody is at the row and nobody can start now: tear it down.
+    Teardown {
+        /// The row's status.
+        status: String,
+    },
+    /// Somebody is at it. They see the flag, release and tear down; if they die, the row is listed
+    /// by [`Machine::cancel_pending`](crate::Machine::cancel_pending) once it is swept back.
+    Accepted {
+        /// The claim state it wears.
+        status: String,
+    },
+    /// It is cancelled already.
+    Done {
+        /// The cancelled status.
+        status: String,
+    },
+    /// It ended in another way.
+    TooLate {
+        /// The terminal status it has.
+        status: String,
+    },
+    /// There is no such row.
+    NotFound,
+}
+
+/// What [`Cancel::refund`] says.
+#[derive(Clone, Debug)]
+pub struct Refunded {
+    /// The items that this call marked.
+    pub items: i64,
+    /// What it gave back.
+    pub amount: Amount,
+    /// The items that this teardown has marked in all.
+    pub items_total: i64,
+    /// What it has given back in all.
+    pub amount_total: Amount,
+    /// Whether items are still undecided: call again.
+    pub remaining: bool,
+    /// For [`Cancel::confirm`].
+    pub pass: i64,
+}
+
+/// An item whose artifact is to be deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CleanupItem {
+    /// Its key.
+    pub item_id: String,
+    /// Its row.
+    pub item: Json,
+}
+
+/// A row in its cancelled state.
+#[derive(Clone, Debug)]
+pub struct Cancelled {
+    /// That state.
+    pub status: String,
+    /// The items that the teardown has marked in all.
+    pub items_total: i64,
+    /// What it has given back in all.
+    pub amount_total: Amount,
+}
+
+impl MachineRow {
+    /// The row's cancellation.
+    #[must_use]
+    pub fn cancel(&self) -> Cancel {
+        Cancel { row: self.clone() }
+    }
+}
+
+impl Cancel {
+    /// The row.
+    #[must_use]
+    pub const fn row(&self) -> &MachineRow {
+        &self.row
+    }
+
+    /// Asks for the cancellation: sets the row's flag. From now on nothing starts on it.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
+    /// # fn main() { with_machine(async |pool, machine, job| {
+    /// use pg_once::CancelRequest;
+    ///
+    /// match machine.row(job).cancel().request(&pool).await? {
+    ///     CancelRequest::Teardown { status } => assert_eq!(status, "queued"), // tear it down
+    ///     CancelRequest::Accepted { .. } => println!("whoever is at it will tear it down"),
+    ///     CancelRequest::Done { .. } => println!("it is cancelled"),
+    ///     CancelRequest::TooLate { status } => println!("it is {status} already"),
+    ///     CancelRequest::NotFound => println!("no such job"),
+    /// }
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `42704` if there is no such machine; `22023` if it declares no `cancel`; `42501` without the
+    /// right to update the table.
+    pub async fn request<E: Executor>(&self, exec: &E) -> Result<CancelRequest, Error> {
+        let row = self.row.call(exec, REQUEST, &[]).await?;
+        let outcome: &str = column(&row, "outcome")?;
+        if outcome == "not_found" {
+            return Ok(CancelRequest::NotFound);
+        }
+        let status = column(&row, "status")?;
+        Ok(match outcome {
+            "teardown" => CancelRequest::Teardown { status },
+            "accepted" => CancelRequest::Accepted { status },
+            "done" => CancelRequest::Done { status },
+            "too_late" => CancelRequest::TooLate { status },
+            other => return Err(Error::Answer(format!("cancel outcome {other:?}"))),
+        })
+    }
+
+    /// Marks the undecided items (at most `max_items`) and gives back what they had cost, in one
+    /// statement. Running it again adds nothing twice.
+    ///
+    /// # Errors
+    /// `ON002` if the flag is not set, somebody is at the row, or it ended in another way; `22023`
+    /// for an amount that is no amount; `23503` if the wallet is missing.
+    pub async fn refund<E: Executor>(
+        &self,
+        exec: &E,
+        max_items: Option<i32>,
+    ) -> Result<Refunded, Error> {
+        let row = self
+            .row
+            .call(exec, REFUND, &[(&max_items as _, Type::INT4)])
+            .await?;
+        Ok(Refunded {
+            items: column(&row, "items")?,
+            amount: amount(&row, "amount")?,
+            items_total: column(&row, "items_total")?,
+            amount_total: amount(&row, "amount_total")?,
+            remaining: column(&row, "remaining")?,
+            pass: column(&row, "pass")?,
+        })
+    }
+
+    /// A page of the items that carry the marker, by key: delete their artifacts. The next page
+    /// begins after the last `item_id`; an answer shorter than `max` is the last.
+    ///
+    /// # Errors
+    /// `42704` if there is no such machine; `22023` for a bad argument.
+    pub async fn cleanup_items<E: Executor>(
+        &self,
+        exec: &E,
+        after_id: Option<&str>,
+        max: i32,
+    ) -> Result<Vec<CleanupItem>, Error> {
+        let own = [(&after_id as _, Type::TEXT), (&max as _, Type::INT4)];
+        let rows = self.row.rows(exec, CLEANUP_ITEMS, &own).await?;
+        rows.iter().map(CleanupItem::of_row).collect()
+    }
+
+    /// Says that everything listed after the refund that returned `pass` is deleted. `false`: a
+    /// later refund has marked more; list again.
+    ///
+    /// # Errors
+    /// `ON002` as [`Cancel::refund`]; `22023` for a pass that no refund returned.
+    pub async fn confirm<E: Executor>(&self, exec: &E, pass: i64) -> Result<bool, Error> {
+        let own = [(&pass as _, Type::INT8)];
+        column(&self.row.call(exec, CLEANUP_CONFIRM, &own).await?, 0)
+    }
+
+    /// The terminal move; `patch` sets other columns of the row. A transaction that wrote items
+    /// should not call it. Once the row is cancelled it changes nothing more.
+    ///
+    /// # Errors
+    /// `ON005` while an item is undecided or the last pass is not confirmed; `ON002` as
+    /// [`Cancel::refund`].
+    pub async fn finish<E: Executor>(
+        &self,
+        exec: &E,
+        patch: Option<&Json>,
+    ) -> Result<Cancelled, Error> {
+        let own = [(&patch as _, Type::JSONB)];
+        let row = self.row.call(exec, FINISH, &own).await?;
+        Ok(Cancelled {
+            status: column(&row, "status")?,
+            items_total: column(&row, "items_total")?,
+            amount_total: amount(&row, "amount_total")?,
+        })
+    }
+}
+
+impl CleanupItem {
+    fn of_row(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            item_id: column(row, "item_id")?,
+            item: column(row, "item")?,
+        })
+    }
+}
+
+fn amount(row: &Row, name: &str) -> Result<Amount, Error> {
+    Ok(Amount::of_text(column(row, name)?))
+}

@@ -1,0 +1,120 @@
+//! Owns looking at a machine's cancellations from outside: what waits, and whether the sums agree.
+
+use std::time::SystemTime;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::{Amount, amount};
+use crate::executor::column;
+use crate::{Error, Executor, Machine, MachineRow};
+
+const PENDING: &str = "SELECT id, status, requested_at, items_total, \
+                       amount_total::text AS amount_total \
+                       FROM once.cancel_pending(machine => $1, max => $2)";
+const AUDIT: &str = "SELECT id, marked_amount::text AS marked_amount, \
+                     refunded_amount::text AS refunded_amount, difference::text AS difference \
+                     FROM once.refund_audit(machine => $1, id => $2)";
+
+/// A row whose teardown waits for somebody: flagged, not leased, not finished.
+#[derive(Clone, Debug)]
+pub struct PendingCancel {
+    /// The row.
+    pub row: MachineRow,
+    /// Its status.
+    pub status: String,
+    /// When its cancellation was asked for.
+    pub requested_at: SystemTime,
+    /// The items that its teardown has marked so far.
+    pub items_total: i64,
+    /// What it has given back so far.
+    pub amount_total: Amount,
+}
+
+/// A row whose marked items and recorded refunds do not add up to the same.
+#[derive(Clone, Debug)]
+pub struct RefundMismatch {
+    /// The row.
+    pub row: MachineRow,
+    /// The sum of its marked items that are to be given back.
+    pub marked_amount: Amount,
+    /// The sum of its recorded refunds.
+    pub refunded_amount: Amount,
+    /// What was refunded too much; negative: too little.
+    pub difference: Amount,
+}
+
+impl Machine {
+    /// Up to `max` rows that a teardown worker takes up, the oldest request first.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
+    /// # fn main() { with_machine(async |pool, machine, job| {
+    /// machine.row(job).cancel().request(&pool).await?;
+    /// let pending = machine.cancel_pending(&pool, 100).await?;
+    /// assert_eq!(pending.len(), 1);
+    /// assert_eq!(pending[0].row, machine.row(job));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `42704` if there is no such machine; `22023` for a bad argument.
+    pub async fn cancel_pending<E: Executor>(
+        &self,
+        exec: &E,
+        max: i32,
+    ) -> Result<Vec<PendingCancel>, Error> {
+        let args = [(&self.as_str() as _, Type::TEXT), (&max as _, Type::INT4)];
+        let rows = exec.query(PENDING, &args).await?;
+        rows.iter().map(|row| self.pending(row)).collect()
+    }
+
+    /// The rows where the marked items and the recorded refunds disagree. None is the proof that
+    /// nothing was given back twice or not at all.
+    ///
+    /// # Errors
+    /// `42704` if there is no such machine; `42501` without the right to read the items.
+    pub async fn refund_audit<E: Executor>(&self, exec: &E) -> Result<Vec<RefundMismatch>, Error> {
+        self.audit(exec, None).await
+    }
+
+    async fn audit<E: Executor>(
+        &self,
+        exec: &E,
+        id: Option<&str>,
+    ) -> Result<Vec<RefundMismatch>, Error> {
+        let args = [(&self.as_str() as _, Type::TEXT), (&id as _, Type::TEXT)];
+        let rows = exec.query(AUDIT, &args).await?;
+        rows.iter().map(|row| self.mismatch(row)).collect()
+    }
+
+    fn pending(&self, row: &Row) -> Result<PendingCancel, Error> {
+        Ok(PendingCancel {
+            row: self.row(column::<&str>(row, "id")?),
+            status: column(row, "status")?,
+            requested_at: column(row, "requested_at")?,
+            items_total: column(row, "items_total")?,
+            amount_total: amount(row, "amount_total")?,
+        })
+    }
+
+    fn mismatch(&self, row: &Row) -> Result<RefundMismatch, Error> {
+        Ok(RefundMismatch {
+            row: self.row(column::<&str>(row, "id")?),
+            marked_amount: amount(row, "marked_amount")?,
+            refunded_amount: amount(row, "refunded_amount")?,
+            difference: amount(row, "difference")?,
+        })
+    }
+}
+
+impl super::Cancel {
+    /// [`Machine::refund_audit`] of this row alone; `None` is the proof.
+    ///
+    /// # Errors
+    /// As [`Machine::refund_audit`].
+    pub async fn audit<E: Executor>(&self, exec: &E) -> Result<Option<RefundMismatch>, Error> {
+        let row = self.row();
+        Ok(row.machine().audit(exec, Some(row.id())).await?.pop())
+    }
+}

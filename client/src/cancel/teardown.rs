@@ -1,0 +1,171 @@
+//! Owns tearing one row down: refund, clean up, confirm, finish.
+//!
+//! Invariant: it begins at the top whatever an earlier attempt has done, and each step commits by
+//! itself, so it may be dropped or die anywhere and be run again, by anybody. The terminal move comes
+//! only after the callback has said that everything listed is deleted.
+
+use std::future::Future;
+
+use super::{Cancel, Cancelled, CleanupItem};
+use crate::error::BoxError;
+use crate::{Autocommit, Backoff, Error, Json, Kind};
+
+/// How often items that came late may send one teardown back to the top.
+const ROUNDS: u32 = 10;
+
+/// How many items are listed at a time, unless the caller says otherwise.
+const PAGE: i32 = 1000;
+
+/// Tears one row down; made by [`Cancel::teardown`].
+#[derive(Debug)]
+#[must_use = "a teardown does nothing until `run` is called"]
+pub struct Teardown<'e, E> {
+    exec: &'e E,
+    cancel: Cancel,
+    page: i32,
+    max_items: Option<i32>,
+    patch: Option<Json>,
+    backoff: Backoff,
+}
+
+impl Cancel {
+    /// Prepares to tear the row down. The executor is one on which each call commits by itself: a
+    /// pool or a connection.
+    ///
+    /// For a machine that declares a `refund`; one without has nothing to tear down, and
+    /// [`Cancel::finish`] is all there is to do.
+    pub fn teardown<E: Autocommit>(self, exec: &E) -> Teardown<'_, E> {
+        Teardown {
+            exec,
+            cancel: self,
+            page: PAGE,
+            max_items: None,
+            patch: None,
+            backoff: Backoff::default(),
+        }
+    }
+}
+
+impl<E: Autocommit> Teardown<'_, E> {
+    /// How many items the callback gets at a time, at most.
+    pub fn page(self, items: i32) -> Self {
+        Self {
+            page: items,
+            ..self
+        }
+    }
+
+    /// How many items one refund marks, at most; without it all of them in one statement.
+    pub fn max_items(self, items: i32) -> Self {
+        Self {
+            max_items: Some(items),
+            ..self
+        }
+    }
+
+    /// Other columns of the row to set with the terminal move.
+    pub fn patch(self, patch: Json) -> Self {
+        Self {
+            patch: Some(patch),
+            ..self
+        }
+    }
+
+    /// How patiently calls to the database are repeated.
+    pub fn backoff(self, backoff: Backoff) -> Self {
+        Self { backoff, ..self }
+    }
+
+    /// Gives everything back, has `clean` delete the artifacts, and makes the terminal move.
+    ///
+    /// `clean` gets the items a page at a time, those too that an earlier attempt had cleaned:
+    /// deleting what is not there is success. When it fails, its error comes back as
+    /// [`Error::Cleanup`] and the row is not cancelled; run the teardown again.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
+    /// # fn main() { with_machine(async |pool, machine, job| {
+    /// use pg_once::CleanupItem;
+    ///
+    /// async fn delete(items: Vec<CleanupItem>) -> Result<(), pg_once::BoxError> {
+    ///     for item in items {
+    ///         let row: serde_json::Value = item.item.parse()?;
+    ///         println!("deleting {}", row["artifact"]);
+    ///     }
+    ///     Ok(())
+    /// }
+    ///
+    /// let cancel = machine.row(job).cancel();
+    /// cancel.request(&pool).await?;
+    /// let cancelled = cancel.clone().teardown(&pool).run(delete).await?;
+    /// assert_eq!((&*cancelled.status, cancelled.items_total), ("cancelled", 3));
+    /// // Its answer was lost? Run again, it changes nothing.
+    /// cancel.teardown(&pool).run(delete).await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Cleanup`] from `clean`; `ON002` if the flag is not set, somebody is at the row, or it
+    /// ended in another way; `ON005` if items kept coming.
+    pub async fn run<C, F, X>(self, mut clean: C) -> Result<Cancelled, Error>
+    where
+        C: FnMut(Vec<CleanupItem>) -> F,
+        F: Future<Output = Result<(), X>>,
+        X: Into<BoxError>,
+    {
+        let mut round = 1;
+        loop {
+            let pass = self.refund().await?;
+            self.clean(&mut clean).await?;
+            let confirm = || self.cancel.confirm(self.exec, pass);
+            let confirmed = self.backoff.retry(confirm).await?;
+            let last = round == ROUNDS;
+            if confirmed || last {
+                let finish = || self.cancel.finish(self.exec, self.patch.as_ref());
+                match self.backoff.retry(finish).await {
+                    // An item came after the refund had looked.
+                    Err(error) if error.kind() == Kind::TeardownIncomplete && !last => {}
+                    end => return end,
+                }
+            }
+            tracing::debug!(row = ?self.cancel.row(), round, "items came late; from the top");
+            tokio::time::sleep(self.backoff.wait(round)).await;
+            round += 1;
+        }
+    }
+
+    /// Marks everything; tells the pass to confirm.
+    async fn refund(&self) -> Result<i64, Error> {
+        loop {
+            let refund = || self.cancel.refund(self.exec, self.max_items);
+            let refunded = self.backoff.retry(refund).await?;
+            if !refunded.remaining {
+                return Ok(refunded.pass);
+            }
+        }
+    }
+
+    /// Hands every marked item to the callback.
+    async fn clean<C, F, X>(&self, clean: &mut C) -> Result<(), Error>
+    where
+        C: FnMut(Vec<CleanupItem>) -> F,
+        F: Future<Output = Result<(), X>>,
+        X: Into<BoxError>,
+    {
+        let mut after: Option<String> = None;
+        loop {
+            let list = || {
+                self.cancel
+                    .cleanup_items(self.exec, after.as_deref(), self.page)
+            };
+            let items = self.backoff.retry(list).await?;
+            let Some(last) = items.last() else {
+                return Ok(());
+            };
+            after = Some(last.item_id.clone());
+            clean(items)
+                .await
+                .map_err(|error| Error::Cleanup(error.into()))?;
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Owns declaring a machine and asking whether it still fits its tables.
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::Machine;
+use crate::executor::{column, only};
+use crate::{Error, Executor, Json};
+
+const DEFINE: &str = "SELECT once.machine_define(definition => $1)";
+const GET: &str = "SELECT once.machine_get(machine => $1)";
+const DROP: &str = "SELECT once.machine_drop(machine => $1)";
+const CHECK: &str = "SELECT * FROM once.machine_check(machine => $1)";
+const ASSERT: &str = "SELECT once.machine_assert()";
+const GUARD: &str = "SELECT once.machine_guard(machine => $1, enabled => $2)";
+
+/// Something in which a definition and its tables disagree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The machine's name.
+    pub machine: String,
+    /// What is wrong.
+    pub problem: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+impl Machine {
+    /// Declares a machine, or replaces its definition. The stored definition comes back.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # fn main() { with_database(async |pool, key| {
+    /// use pg_once::{Json, Machine};
+    ///
+    /// # let table = format!("doc_{}", key.replace('-', ""));
+    /// # let create = format!("CREATE TABLE {table} (id bigint PRIMARY KEY, status text NOT NULL)");
+    /// # pool.get().await?.batch_execute(&create).await?;
+    /// # let name = &table;
+    /// let definition = Json::of(&serde_json::json!({
+    ///     "machine": name, "table": table, "id": "id", "status": "status",
+    ///     "status_types": ["draft", "sent"], "terminal": ["sent"],
+    ///     "transitions": [{"from": ["draft"], "to": "sent"}],
+    /// }))?;
+    /// let stored = Machine::define(&pool, &definition).await?;
+    /// assert_eq!(stored, Machine::new(name).get(&pool).await?);
+    /// # Machine::new(name).drop(&pool).await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `ON003` with all that is wrong with it ([`Error::faults`]); `42501` if the table is not the
+    /// caller's; `55006` if a live lease uses a status that the new definition removes.
+    pub async fn define<E: Executor>(exec: &E, definition: &Json) -> Result<Json, Error> {
+        let args = [(definition as _, Type::JSONB)];
+        column(&only(exec.query(DEFINE, &args).await?)?, 0)
+    }
+
+    /// The definition as it is stored.
+    ///
+    /// # Errors
+    /// `42704` if there is no such machine; `42501` if it is somebody else's.
+    pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
+        let args = [(&self.as_str() as _, Type::TEXT)];
+        column(&only(exec.query(GET, &args).await?)?, 0)
+    }
+
+    /// Forgets the machine and takes its guard off. What was refunded stays on record.
+    ///
+    /// # Errors
+    /// `42704` if there is no such machine; `55006` while one of its rows is leased.
+    pub async fn drop<E: Executor>(&self, exec: &E) -> Result<(), Error> {
+        let args = [(&self.as_str() as _, Type::TEXT)];
+        exec.query(DROP, &args).await.map(drop)
+    }
+
+    /// What disagrees between the definition and what the tables have become; nothing if all is well.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
+    /// # fn main() { with_machine(async |pool, machine, _job| {
+    /// for finding in machine.check(&pool).await? {
+    ///     eprintln!("{}: {}", finding.machine, finding.problem);
+    /// }
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `42704` if there is no such machine.
+    pub async fn check<E: Executor>(&self, exec: &E) -> Result<Vec<Finding>, Error> {
+        findings(exec, Some(self.as_str())).await
+    }
+
+    /// [`Machine::check`] of every machine that is open to the caller.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn check_all<E: Executor>(exec: &E) -> Result<Vec<Finding>, Error> {
+        findings(exec, None).await
+    }
+
+    /// Refuses to go on while a claim state is swept by nobody: a service calls it when it boots,
+    /// before it claims anything that only a sweep could bring back.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
+    /// # fn main() { with_machine(async |pool, _machine, _job| {
+    /// use pg_once::{Kind, Machine};
+    ///
+    /// match Machine::assert_covered(&pool).await {
+    ///     Ok(()) => println!("somebody sweeps"),
+    ///     Err(error) if error.kind() == Kind::UncoveredClaimState => println!("not booting: {error}"),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `ON004`, naming every machine and claim state that is not covered.
+    pub async fn assert_covered<E: Executor>(exec: &E) -> Result<(), Error> {
+        exec.query(ASSERT, &[]).await.map(drop)
+    }
+
+    /// Puts triggers on the machine's tables that refuse whatever is not declared, whoever writes;
+    /// or takes them off.
+    ///
+    /// # Errors
+    /// `42704` if there is no such machine; `42501` if a table is not the caller's.
+    pub async fn guard<E: Executor>(&self, exec: &E, enabled: bool) -> Result<(), Error> {
+        let args = [
+            (&self.as_str() as _, Type::TEXT),
+            (&enabled as _, Type::BOOL),
+        ];
+        exec.query(GUARD, &args).await.map(drop)
+    }
+}
+
+async fn findings<E: Executor>(exec: &E, machine: Option<&str>) -> Result<Vec<Finding>, Error> {
+    let args = [(&machine as _, Type::TEXT)];
+    let rows = exec.query(CHECK, &args).await?;
+    rows.iter().map(Finding::of_row).collect()
+}
+
+impl Finding {
+    fn of_row(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            machine: column(row, "machine")?,
+            problem: column(row, "problem")?,
+            hint: column(row, "hint")?,
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! Owns the noun `machine`: the declared states and moves of one of the user's tables.
+//!
+//! A [`Machine`] is declared once ([`Machine::define`]), from JSON that lives in the repository. A
+//! [`MachineRow`] is one row of its table: it makes declared moves ([`MachineRow::transition`]), is
+//! claimed for work that can die half-way ([`MachineRow::claim`]), and is torn down
+//! ([`MachineRow::cancel`]).
+//!
+//! Invariant: each method is one call of the SQL function of the same name, in one round trip on
+//! the caller's executor; nothing is remembered here that the database does not know.
+
+mod define;
+mod transition;
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+use crate::executor::{Args, only};
+use crate::{Error, Executor};
+
+pub use define::Finding;
+pub use transition::{MovedRow, Reason, Transition, Transitioned};
+
+/// A machine, by its name. Naming it here declares nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Machine(Arc<str>);
+
+/// One row of a machine's table, by its id.
+///
+/// Made by [`Machine::row`]; cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct MachineRow {
+    machine: Machine,
+    id: Arc<str>,
+}
+
+impl Machine {
+    /// Names a machine.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Names one of its rows, by whatever prints as the id does in SQL: a number, a text, a UUID.
+    ///
+    /// ```
+    /// let job = pg_once::Machine::new("batch_job").row(7);
+    /// assert_eq!((job.machine().as_str(), job.id()), ("batch_job", "7"));
+    /// ```
+    #[must_use]
+    pub fn row(&self, id: impl fmt::Display) -> MachineRow {
+        MachineRow {
+            machine: self.clone(),
+            id: id.to_string().into(),
+        }
+    }
+}
+
+impl MachineRow {
+    /// The machine.
+    #[must_use]
+    pub const fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The row's id, as text.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// One call about this row: machine and id first, then the call's own arguments. The answer is
+    /// always one row.
+    pub(crate) async fn call<E: Executor>(
+        &self,
+        exec: &E,
+        sql: &str,
+        own: &Args<'_>,
+    ) -> Result<Row, Error> {
+        only(self.rows(exec, sql, own).await?)
+    }
+
+    /// The same for answers of any number of rows.
+    pub(crate) async fn rows<E: Executor>(
+        &self,
+        exec: &E,
+        sql: &str,
+        own: &Args<'_>,
+    ) -> Result<Vec<Row>, Error> {
+        let (machine, id) = (self.machine.as_str(), self.id());
+        let fixed: [(&(dyn ToSql + Sync), Type); 2] = [(&machine, Type::TEXT), (&id, Type::TEXT)];
+        exec.query(sql, &[&fixed, own].concat()).await
+    }
+}
+
+impl fmt::Debug for MachineRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}/{:?}", self.machine.as_str(), self.id)
+    }
+}

@@ -1,0 +1,245 @@
+//! Owns the declared move: one row, one conditional UPDATE, and why it was not made.
+//!
+//! Invariant: a lost race is an answer and never an error (under READ COMMITTED); every reason the
+//! server knows is a variant of [`Reason`], and one that this client does not know is an error.
+
+use std::fmt::Display;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::{Machine, MachineRow};
+use crate::executor::column;
+use crate::{Error, Executor, Json};
+
+const TRANSITION: &str = "SELECT * FROM once.transition(machine => $1, id => $2, to_status => $3, \
+                          from_status => $4, patch => $5, requester => $6, version => $7)";
+const TRANSITION_MANY: &str = "SELECT * FROM once.transition_many(machine => $1, ids => $2, \
+                               to_status => $3, from_status => $4, requester => $5)";
+
+/// A move to make: where to, and what has to hold for it.
+#[derive(Clone, Debug)]
+pub struct Transition {
+    to: String,
+    from: Option<Vec<String>>,
+    patch: Option<Json>,
+    requester: Option<String>,
+    version: Option<i64>,
+}
+
+/// What became of a move. A `match` has to say what happens in each case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transitioned {
+    /// It was made, here and now.
+    Moved {
+        /// The row's new status.
+        status: String,
+        /// Its new version, where the machine has one.
+        version: Option<i64>,
+    },
+    /// It was not made; nothing was written.
+    NotMoved {
+        /// Why.
+        reason: Reason,
+        /// The status that the row has instead; `None` if there is no row.
+        status: Option<String>,
+        /// Its version, where the machine has one.
+        version: Option<i64>,
+    },
+}
+
+/// Why a move was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// There is no such row.
+    NotFound,
+    /// The row's status is not one to move from: somebody else was first.
+    Status,
+    /// The move's `when` does not hold.
+    Guard,
+    /// The row is at another version.
+    Version,
+    /// The row wears a claim state: somebody's action is at work on it.
+    Claimed,
+    /// The row's cancel flag is set.
+    Cancelling,
+}
+
+/// One row of [`Machine::transition_many`]'s answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedRow {
+    /// The row's id, as it was given.
+    pub id: String,
+    /// What became of its move.
+    pub outcome: Transitioned,
+}
+
+impl Transition {
+    /// A move to this status from wherever the machine declares one.
+    #[must_use]
+    pub fn to(status: impl Into<String>) -> Self {
+        Self {
+            to: status.into(),
+            from: None,
+            patch: None,
+            requester: None,
+            version: None,
+        }
+    }
+
+    /// Only from these statuses.
+    #[must_use]
+    pub fn from<S: Into<String>>(self, statuses: impl IntoIterator<Item = S>) -> Self {
+        Self {
+            from: Some(statuses.into_iter().map(Into::into).collect()),
+            ..self
+        }
+    }
+
+    /// Other columns of the row to set in the same UPDATE: a JSON object.
+    #[must_use]
+    pub fn patch(self, patch: Json) -> Self {
+        Self {
+            patch: Some(patch),
+            ..self
+        }
+    }
+
+    /// Who asks: the moves of steps that declare no claim state for them count too.
+    #[must_use]
+    pub fn requester(self, requester: impl Into<String>) -> Self {
+        Self {
+            requester: Some(requester.into()),
+            ..self
+        }
+    }
+
+    /// Only if the row is at this version.
+    #[must_use]
+    pub fn version(self, version: i64) -> Self {
+        Self {
+            version: Some(version),
+            ..self
+        }
+    }
+}
+
+impl MachineRow {
+    /// Makes a declared move, or says why not. For work that can die half-way use
+    /// [`MachineRow::claim`].
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
+    /// # fn main() { with_machine(async |pool, machine, job| {
+    /// use pg_once::{Reason, Transition, Transitioned};
+    ///
+    /// let give_up = Transition::to("failed").from(["queued"]).version(0);
+    /// let job = machine.row(job);
+    /// match job.transition(&pool, &give_up).await? {
+    ///     Transitioned::Moved { status, version } => assert_eq!((&*status, version), ("failed", Some(1))),
+    ///     Transitioned::NotMoved { reason, .. } => panic!("{reason:?}"),
+    /// }
+    /// // Somebody else tries the same: an answer, not an error.
+    /// let late = job.transition(&pool, &give_up).await?;
+    /// assert!(matches!(late, Transitioned::NotMoved { reason: Reason::Status, .. }));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `ON002` if no declared move leads there; `22023` for a bad argument; `42501` without the right
+    /// to update the table; `40001` for a lost race above READ COMMITTED.
+    pub async fn transition<E: Executor>(
+        &self,
+        exec: &E,
+        transition: &Transition,
+    ) -> Result<Transitioned, Error> {
+        let own = [
+            (&transition.to as _, Type::TEXT),
+            (&transition.from as _, Type::TEXT_ARRAY),
+            (&transition.patch as _, Type::JSONB),
+            (&transition.requester as _, Type::TEXT),
+            (&transition.version as _, Type::INT8),
+        ];
+        Transitioned::of_row(&self.call(exec, TRANSITION, &own).await?)
+    }
+}
+
+impl Machine {
+    /// One move for many rows in one statement: each row once, locked in the order of their ids.
+    /// `from` and `requester` as in [`Transition`].
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
+    /// # fn main() { with_machine(async |pool, machine, job| {
+    /// use pg_once::Transitioned;
+    ///
+    /// let ids = [job, 999_999];
+    /// let moved = machine.transition_many(&pool, &ids, "failed", Some(&["queued"]), None).await?;
+    /// assert_eq!(moved.len(), 2);
+    /// let made = moved.iter().filter(|row| matches!(row.outcome, Transitioned::Moved { .. }));
+    /// assert_eq!(made.count(), 1);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`MachineRow::transition`]; `22023` for more than 10,000 rows.
+    pub async fn transition_many<E: Executor, I: Display + Sync>(
+        &self,
+        exec: &E,
+        ids: &[I],
+        to: &str,
+        from: Option<&[&str]>,
+        requester: Option<&str>,
+    ) -> Result<Vec<MovedRow>, Error> {
+        let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        let args = [
+            (&self.as_str() as _, Type::TEXT),
+            (&ids as _, Type::TEXT_ARRAY),
+            (&to as _, Type::TEXT),
+            (&from as _, Type::TEXT_ARRAY),
+            (&requester as _, Type::TEXT),
+        ];
+        let rows = exec.query(TRANSITION_MANY, &args).await?;
+        rows.iter().map(MovedRow::of_row).collect()
+    }
+}
+
+impl MovedRow {
+    fn of_row(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            id: column(row, "id")?,
+            outcome: Transitioned::of_row(row)?,
+        })
+    }
+}
+
+impl Transitioned {
+    fn of_row(row: &Row) -> Result<Self, Error> {
+        let version = column(row, "version")?;
+        if column(row, "moved")? {
+            return Ok(Self::Moved {
+                status: column(row, "status")?,
+                version,
+            });
+        }
+        Ok(Self::NotMoved {
+            reason: Reason::of_name(column(row, "reason")?)?,
+            status: column(row, "status")?,
+            version,
+        })
+    }
+}
+
+impl Reason {
+    fn of_name(name: &str) -> Result<Self, Error> {
+        Ok(match name {
+            "not_found" => Self::NotFound,
+            "status" => Self::Status,
+            "guard" => Self::Guard,
+            "version" => Self::Version,
+            "claimed" => Self::Claimed,
+            "cancelling" => Self::Cancelling,
+            other => return Err(Error::Answer(format!("reason {other:?}"))),
+        })
+    }
+}

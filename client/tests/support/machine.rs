@@ -1,0 +1,33 @@
+// Included by the tests and, through doctest_machine.rs, by examples in the documentation: the tables
+// and the machine of sql/examples/batch_job, in a schema of their own, with a job of three items at 10
+// points each and a wallet of 100.
+async fn make_machine(
+    mut config: tokio_postgres::Config,
+) -> Result<(deadpool_postgres::Pool, pg_once::Machine, i64), Box<dyn std::error::Error>> {
+    const TABLES: &str = include_str!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../sql/examples/batch_job.sql"
+    ));
+    const DEFINITION: &str = include_str!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../sql/examples/batch_job.json"
+    ));
+    const JOB: &str = "WITH wallet AS (INSERT INTO wallet VALUES ('ada', 100)), \
+        job AS (INSERT INTO batch_job (customer) VALUES ('ada') RETURNING id), \
+        items AS (INSERT INTO batch_item (job_id, input, points, artifact) \
+            SELECT job.id, 'page ' || n, 10, 'item-' || n FROM job, generate_series(1, 3) n) \
+        SELECT id FROM job";
+
+    let name = format!("jobs_{}", uuid::Uuid::new_v4().simple());
+    config.options(format!("-c search_path={name}"));
+    let manager = deadpool_postgres::Manager::new(config, tokio_postgres::NoTls);
+    let pool = deadpool_postgres::Pool::builder(manager).build()?;
+    let client = pool.get().await?;
+    client.batch_execute(&format!("CREATE SCHEMA {name}")).await?;
+    client.batch_execute(TABLES).await?;
+    let mut definition: serde_json::Value = serde_json::from_str(DEFINITION)?;
+    definition["machine"] = name.as_str().into();
+    pg_once::Machine::define(&client, &definition.into()).await?;
+    let job = client.query_one(JOB, &[]).await?.try_get(0)?;
+    Ok((pool, pg_once::Machine::new(&name), job))
+}
