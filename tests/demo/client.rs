@@ -1,4 +1,4 @@
-//! A client of the order service: sends, waits, times out, backs off, sends again.
+//! A client of a service: sends, waits, times out, backs off, sends again.
 //!
 //! Invariant: it repeats one request (same key, same bytes) until the answer is final, or until
 //! its deadline, which the proof then counts as stuck. Each attempt is in the journal.
@@ -18,9 +18,7 @@ use rand::rngs::StdRng;
 
 use crate::journal::{Attempt, Journal, Outcome};
 
-/// How long a client waits for one answer.
-pub const PATIENCE: Duration = Duration::from_millis(800);
-/// After this a client stops asking; the order is stuck.
+/// After this a client stops asking; what it asked for is stuck.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 const BACKOFF_BASE: Duration = Duration::from_millis(50);
 const BACKOFF_CAP: Duration = Duration::from_secs(1);
@@ -28,6 +26,9 @@ const BACKOFF_CAP: Duration = Duration::from_secs(1);
 /// One logical request.
 #[derive(Clone)]
 pub struct Ask {
+    /// Where it goes, such as `/orders`.
+    pub path: String,
+    /// The Idempotency-Key, and the name in the journal.
     pub key: String,
     pub client: &'static str,
     pub amount_cents: i64,
@@ -38,6 +39,8 @@ pub struct Ask {
 pub struct Clients {
     http: Client<HttpConnector, Full<Bytes>>,
     fronts: Arc<[SocketAddr]>,
+    /// How long they wait for one answer.
+    patience: Duration,
     journal: Arc<Journal>,
 }
 
@@ -61,12 +64,13 @@ impl Answer {
 }
 
 impl Clients {
-    pub fn new(fronts: &[SocketAddr], journal: Arc<Journal>) -> Self {
+    pub fn new(fronts: &[SocketAddr], patience: Duration, journal: Arc<Journal>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         Self {
             http: Client::builder(TokioExecutor::new()).build(connector),
             fronts: fronts.into(),
+            patience,
             journal,
         }
     }
@@ -76,7 +80,9 @@ impl Clients {
         let deadline = tokio::time::Instant::now() + DEADLINE;
         let mut backoff = BACKOFF_BASE;
         loop {
-            let answer = self.attempt(ask, PATIENCE, Outcome::TimedOut, rng).await;
+            let answer = self
+                .attempt(ask, self.patience, Outcome::TimedOut, rng)
+                .await;
             if answer.outcome.is_final() || tokio::time::Instant::now() > deadline {
                 return answer.outcome;
             }
@@ -95,12 +101,12 @@ impl Clients {
     }
 
     /// The status of a request that names no key; None if there was no answer.
-    pub async fn without_key(&self, body: &str) -> Option<u16> {
-        let request = Request::post(format!("http://{}/orders", self.fronts.first()?))
+    pub async fn without_key(&self, path: &str, body: &str) -> Option<u16> {
+        let request = Request::post(format!("http://{}{path}", self.fronts.first()?))
             .header("content-type", "application/json")
             .body(Full::from(body.to_owned()))
             .ok()?;
-        let answer = tokio::time::timeout(PATIENCE, self.http.request(request)).await;
+        let answer = tokio::time::timeout(self.patience, self.http.request(request)).await;
         answer.ok()?.ok().map(|answer| answer.status().as_u16())
     }
 
@@ -137,7 +143,7 @@ impl Clients {
 
     /// None: no whole answer came.
     async fn exchange(&self, front: SocketAddr, ask: &Ask) -> Option<Answer> {
-        let request = Request::post(format!("http://{front}/orders"))
+        let request = Request::post(format!("http://{front}{}", ask.path))
             .header("content-type", "application/json")
             .header("idempotency-key", &ask.key)
             .body(Full::from(ask.body.clone()))
@@ -158,6 +164,9 @@ impl Clients {
 
 fn classify<B>(response: &Response<B>) -> Outcome {
     let status = response.status();
+    if status == StatusCode::ACCEPTED {
+        return Outcome::InProgress;
+    }
     if status.is_success() {
         return match response.headers().get("idempotent-replayed") {
             Some(value) if value == "true" => Outcome::Replayed,

@@ -1,4 +1,4 @@
-//! Hands out the recovery points at which service processes are to kill themselves.
+//! Hands out the points at which service processes are to kill themselves.
 //!
 //! Invariant: a point leaves the list only when a process has died there, so every point is hit
 //! while the load lasts, however the dice fall.
@@ -19,23 +19,34 @@ pub struct Crashes {
     /// How many wait when every point was handed out once.
     after_first_round: usize,
     lanes: usize,
-    orders_left: AtomicUsize,
+    passes_left: AtomicUsize,
 }
 
 impl Crashes {
-    /// Each of `points`, `times` times.
-    pub fn new(points: &[&'static str], times: usize, lanes: usize, orders: usize) -> Self {
+    /// Each of `points`, `times` times, by `lanes` processes that will pass each point about `passes`
+    /// times together.
+    pub fn new(points: &[&'static str], times: usize, lanes: usize, passes: usize) -> Self {
         let waiting = (0..times).flat_map(|_| points.iter().copied()).collect();
         Self {
             waiting: Mutex::new(waiting),
             after_first_round: points.len() * times.saturating_sub(1),
             lanes,
-            orders_left: AtomicUsize::new(orders),
+            passes_left: AtomicUsize::new(passes),
         }
     }
 
-    pub fn order_started(&self) {
-        self.orders_left.fetch_sub(1, Ordering::Relaxed);
+    /// For processes that die only when the supervisor says so.
+    pub fn none() -> Self {
+        Self::new(&[], 0, 1, 0)
+    }
+
+    /// One of the expected passes has begun.
+    pub fn one_started(&self) {
+        let less = |left: usize| left.checked_sub(1);
+        // An error says that it was 0 already: more came than were expected.
+        let _ = self
+            .passes_left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// What a new process is armed with: such odds that the list is done before the load is, and
@@ -44,8 +55,7 @@ impl Crashes {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let lives = waiting.len();
         let point = waiting.pop_front()?;
-        // A process passes each point about once for each order that reaches it.
-        let passes = self.orders_left.load(Ordering::Relaxed) / (lives + self.lanes);
+        let passes = self.passes_left.load(Ordering::Relaxed) / (lives + self.lanes);
         let one_in = if lives > self.after_first_round {
             passes / 4
         } else {
@@ -88,7 +98,7 @@ mod tests {
     fn the_odds_rise_towards_the_end_of_the_load() {
         let crashes = Crashes::new(&["a", "b"], 1, 2, 60);
         let early = crashes.next().map(|crash| crash.one_in);
-        (0..55).for_each(|_| crashes.order_started());
+        (0..55).for_each(|_| crashes.one_started());
         let late = crashes.next().map(|crash| crash.one_in);
         assert!(late < early);
     }

@@ -1,101 +1,66 @@
 //! The databases of the demo: one for each run, all in one private cluster.
 //!
-//! Invariant: the services connect as a role that may use `once` and write orders, and nothing
-//! else; what the proof needs is loaded beside it by the owner, after the run.
+//! Invariant: the services connect as a role that may use `once` and write its own tables, and
+//! nothing else; what the proof needs is loaded beside it by the owner, after the run.
+
+use std::time::Duration;
 
 use anyhow::Result;
 use futures_util::SinkExt;
 use hyper::body::Bytes;
 use pg_once_tests::Cluster;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use tokio_postgres::Client;
 
-use crate::bank_process::Charge;
-use crate::journal::Attempt;
-use crate::plan::Order;
+use crate::journal::{Attempt, Journal, What};
 
 /// The role of the services.
 pub const SERVICE_ROLE: &str = "shop";
+/// The role that sweeps and tears down.
+pub const JANITOR_ROLE: &str = "janitor";
 
-const ORDERS: &str = "\
-create table orders (
-    order_id text primary key,
-    idempotency_key text not null,
-    customer text not null,
-    item text,
-    amount_cents bigint not null,
-    charge_id text not null,
-    created_at timestamptz not null default clock_timestamp()
-);
-create index on orders (idempotency_key);
-grant select, insert on orders to shop;";
-
-const PROOF_TABLES: &str = "\
-create table bank_ledger (charge_id text, idempotency_key text, reference text, customer text, amount_cents bigint);
-create table asked (key text primary key, customer text, amount_cents bigint);
+/// Every answer that a client got.
+pub const SAW: &str = "\
 create table saw (key text, client text, asked_cents bigint, sent_s float8, answered_s float8,
                   outcome text, status int, final boolean, body text);
-create index on bank_ledger (charge_id);
-create index on bank_ledger (reference);
-create index on saw (key);
-create index on orders (charge_id);";
+create index on saw (key);";
 
-/// Makes the role that services use in every database.
-pub async fn create_role(cluster: &Cluster) -> Result<()> {
+/// Makes the roles that the services use in every database.
+pub async fn create_roles(cluster: &Cluster) -> Result<()> {
     let admin = cluster.connect("postgres").await?;
     admin
-        .batch_execute(&format!("create role {SERVICE_ROLE} login"))
+        .batch_execute(&format!(
+            "create role {SERVICE_ROLE} login; create role {JANITOR_ROLE} login"
+        ))
         .await?;
     Ok(())
 }
 
-/// A database with the table `orders`, and the extension if the service needs it.
+/// A database, with the extension and the rights to it if the service needs it.
 pub async fn create(cluster: &Cluster, name: &str, extension: bool) -> Result<Client> {
-    let client = if extension {
+    if extension {
         let client = cluster.create_database_with_extension(name).await?;
-        client
-            .execute(
-                "select once.grant_role($1::text::regrole, 'use')",
-                &[&SERVICE_ROLE],
-            )
-            .await?;
-        client
-    } else {
-        let admin = cluster.connect("postgres").await?;
-        admin
-            .batch_execute(&format!("create database {name}"))
-            .await?;
-        cluster.connect(name).await?
-    };
-    client.batch_execute(ORDERS).await?;
-    Ok(client)
+        for (role, kind) in [(SERVICE_ROLE, "use"), (JANITOR_ROLE, "operate")] {
+            client
+                .execute(
+                    "select once.grant_role($1::text::regrole, $2)",
+                    &[&role, &kind],
+                )
+                .await?;
+        }
+        return Ok(client);
+    }
+    let admin = cluster.connect("postgres").await?;
+    admin
+        .batch_execute(&format!("create database {name}"))
+        .await?;
+    cluster.connect(name).await
 }
 
-/// Puts the bank's ledger, the plan and the clients' journal beside the orders.
-pub async fn load_evidence(
-    client: &Client,
-    ledger: &[Charge],
-    plan: &[Order],
-    attempts: &[Attempt],
-) -> Result<()> {
-    client.batch_execute(PROOF_TABLES).await?;
-    let charges = ledger.iter().map(|charge| {
-        [
-            Some(charge.charge_id.clone()),
-            charge.idempotency_key.clone(),
-            Some(charge.reference.clone()),
-            Some(charge.customer.clone()),
-            Some(charge.amount_cents.to_string()),
-        ]
-    });
-    copy(client, "bank_ledger", charges).await?;
-    let orders = plan.iter().map(|order| {
-        [
-            Some(order.key.clone()),
-            Some(order.customer.clone()),
-            Some(order.amount_cents.to_string()),
-        ]
-    });
-    copy(client, "asked", orders).await?;
+/// Loads the clients' journal into `saw`.
+pub async fn load_saw(client: &Client, attempts: &[Attempt]) -> Result<()> {
+    client.batch_execute(SAW).await?;
     let attempts = attempts.iter().map(|attempt| {
         [
             Some(attempt.key.clone()),
@@ -109,15 +74,11 @@ pub async fn load_evidence(
             attempt.body.clone(),
         ]
     });
-    copy(client, "saw", attempts).await?;
-    client
-        .batch_execute("analyze bank_ledger, asked, saw, orders")
-        .await?;
-    Ok(())
+    copy(client, "saw", attempts).await
 }
 
 /// COPY in CSV: unquoted and empty is NULL, everything else is quoted.
-async fn copy<const N: usize>(
+pub async fn copy<const N: usize>(
     client: &Client,
     table: &str,
     rows: impl Iterator<Item = [Option<String>; N]>,
@@ -143,4 +104,25 @@ async fn copy<const N: usize>(
     sink.send(Bytes::from(text)).await?;
     sink.finish().await?;
     Ok(())
+}
+
+const TERMINATE_ONE: &str = "\
+select pg_terminate_backend(pid) from pg_stat_activity
+where datname = $1 and usename = any (array['shop', 'janitor']) order by random() limit 1";
+
+/// Terminates a random backend of the services, again and again.
+pub async fn terminate_backends(
+    cluster: &Cluster,
+    database: &str,
+    seed: u64,
+    journal: &Journal,
+) -> Result<()> {
+    let admin = cluster.connect("postgres").await?;
+    let mut rng = StdRng::seed_from_u64(seed);
+    loop {
+        tokio::time::sleep(Duration::from_millis(rng.random_range(400..1200))).await;
+        if !admin.query(TERMINATE_ONE, &[&database]).await?.is_empty() {
+            journal.event(What::BackendTerminated);
+        }
+    }
 }

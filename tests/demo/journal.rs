@@ -16,7 +16,7 @@ pub enum Outcome {
     Created,
     /// 2xx, marked as the stored answer of an earlier attempt.
     Replayed,
-    /// 409 with Retry-After.
+    /// 409 with Retry-After, or 202: ask again.
     InProgress,
     /// 409 without Retry-After.
     Parked,
@@ -67,8 +67,9 @@ impl Outcome {
 #[derive(Clone, Debug)]
 pub struct Attempt {
     pub key: String,
-    /// Who asked: `first`, `twin` and `other_body` insist; `once` goes away; `late` comes for it.
+    /// Who asked: the names are the stories' own.
     pub client: &'static str,
+    /// 0 where no amount is asked for.
     pub asked_cents: i64,
     pub sent_ms: f64,
     pub answered_ms: f64,
@@ -83,7 +84,7 @@ pub struct Attempt {
 pub enum What {
     /// A service process accepts requests.
     Up { lane: usize },
-    /// It killed itself (SIGKILL) at a recovery point.
+    /// It killed itself (SIGKILL) at a point between two effects.
     CrashedAt { lane: usize, point: String },
     /// The supervisor killed it (SIGKILL).
     Killed { lane: usize },
@@ -93,7 +94,7 @@ pub enum What {
     AnswerCut { lane: usize },
     /// A backend of the service's database was terminated.
     BackendTerminated,
-    /// The load is over; from here on only unfinished orders are retried.
+    /// The load is over; from here on only what is unfinished goes on.
     LoadOver,
 }
 

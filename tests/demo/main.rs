@@ -1,22 +1,22 @@
-//! `make demo`: the same load through a hand-written order service and through pg_once, with
-//! real trouble, and the proof of what came of it.
+//! `make demo`: the same load through hand-written services and through pg_once, with real
+//! trouble, and the proof of what came of it.
 //!
-//! Invariant: exit status 0 means that pg_once made every order exactly once while all the
-//! trouble happened. A table of contents; each noun has its file.
+//! Invariant: exit status 0 means that pg_once made every order exactly once, and ended every job
+//! whole or with everything given back, while all the trouble happened. A table of contents; each
+//! noun has its file, each story its folder.
 
-mod bank_process;
-mod case;
+mod batch;
 mod client;
 mod crashes;
 mod database;
 mod journal;
-mod load;
-mod plan;
+mod orders;
 mod progress;
 mod proof;
 mod proxy;
 mod report;
 mod settings;
+mod story;
 mod supervisor;
 mod svg;
 mod table;
@@ -24,51 +24,15 @@ mod timeline;
 mod verdict;
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use pg_once_tests::{Cluster, Leash};
 
-use crate::case::{Case, Outcome};
 use crate::settings::Settings;
 
-/// The three runs, in the order of the story.
-fn cases(settings: &Settings) -> [Case; 3] {
-    let orders = settings.orders as usize;
-    let window = Duration::from_secs(settings.seconds.into());
-    [
-        Case {
-            name: "naive",
-            title: "charge, then save",
-            keyed: false,
-            bank_dedupes: true,
-            orders,
-            window,
-            rounds: 7,
-        },
-        Case {
-            name: "pg_once",
-            title: "pg_once",
-            keyed: true,
-            bank_dedupes: true,
-            orders,
-            window,
-            rounds: 3,
-        },
-        Case {
-            name: "pg_once_forgetful_bank",
-            title: "pg_once, forgetful bank",
-            keyed: true,
-            bank_dedupes: false,
-            orders: orders / 5,
-            window: window.mul_f64(0.4),
-            rounds: 1,
-        },
-    ]
-}
-
-async fn tell_the_story(settings: &Settings) -> Result<Vec<String>> {
+async fn tell_the_stories(settings: &Settings) -> Result<Vec<String>> {
     let paths = settings.paths()?;
     std::fs::create_dir_all(&settings.out).with_context(|| settings.out.display().to_string())?;
     // Absolute and ours alone: everything that runs in it dies with this program.
@@ -80,7 +44,7 @@ async fn tell_the_story(settings: &Settings) -> Result<Vec<String>> {
     let leash = Leash::on(&work)?;
     let began = Instant::now();
     let cluster = tokio::task::block_in_place(|| Cluster::builder().fsync(true).launch())?;
-    database::create_role(&cluster).await?;
+    database::create_roles(&cluster).await?;
     eprintln!(
         "PostgreSQL {} on port {}, {} service processes",
         cluster.version(),
@@ -88,21 +52,17 @@ async fn tell_the_story(settings: &Settings) -> Result<Vec<String>> {
         settings.services
     );
 
-    let mut outcomes: Vec<Outcome> = Vec::new();
-    for case in cases(settings)
-        .into_iter()
-        .filter(|case| settings.wants(case.name))
-    {
-        outcomes.push(
-            case.run(settings, &paths, &cluster, leash.directory())
-                .await?,
-        );
-    }
-    table::print_queries(&outcomes);
-    table::print(&outcomes);
-    let mut faults: Vec<String> = outcomes.iter().flat_map(verdict::faults).collect();
-    faults.extend(verdict::too_few_kills(&outcomes));
-    report::write(settings, &outcomes, &faults, cluster.version())?;
+    let work = leash.directory();
+    let mut stories = vec![
+        orders::tell(settings, &paths, &cluster, work).await?,
+        batch::tell(settings, &paths, &cluster, work).await?,
+    ];
+    stories.retain(|story| !story.runs.is_empty());
+    stories.iter().for_each(table::print_queries);
+    stories.iter().for_each(table::print);
+    let runs = stories.iter().flat_map(|story| &story.runs);
+    let faults: Vec<String> = runs.flat_map(|run| run.faults.clone()).collect();
+    report::write(settings, &stories, &faults, cluster.version())?;
     println!("\n  {}", settings.out.join("report.html").display());
     println!("  {}", settings.out.join("results.json").display());
     println!(
@@ -112,7 +72,7 @@ async fn tell_the_story(settings: &Settings) -> Result<Vec<String>> {
     );
     if settings.keep {
         println!(
-            "The server is kept until Ctrl-C: psql {}",
+            "The server is kept until Ctrl-C: psql {} (or another run's name)",
             cluster.url("pg_once")
         );
         tokio::signal::ctrl_c().await?;
@@ -123,9 +83,12 @@ async fn tell_the_story(settings: &Settings) -> Result<Vec<String>> {
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
     let settings = Settings::parse();
-    let faults = tell_the_story(&settings).await?;
+    let faults = tell_the_stories(&settings).await?;
     if faults.is_empty() {
-        println!("With pg_once every order was made exactly once.");
+        println!(
+            "With pg_once every order was made exactly once, and every job ended done and paid for, or cancelled with \
+             everything given back."
+        );
         return Ok(ExitCode::SUCCESS);
     }
     println!("The demo has failed:");

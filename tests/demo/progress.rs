@@ -12,34 +12,41 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 
 pub struct Progress {
     bar: ProgressBar,
+    /// What is counted, such as "orders".
+    unit: &'static str,
     title: &'static str,
     journal: Arc<Journal>,
     visible: bool,
 }
 
 impl Progress {
-    pub fn new(title: &'static str, orders: usize, journal: Arc<Journal>) -> Self {
+    pub fn new(
+        title: &'static str,
+        (count, unit): (usize, &'static str),
+        journal: Arc<Journal>,
+    ) -> Self {
         let visible = std::io::stderr().is_terminal();
         let bar = if visible {
-            ProgressBar::new(orders as u64)
+            ProgressBar::new(count as u64)
         } else {
             ProgressBar::hidden()
         };
-        bar.set_length(orders as u64);
-        let template = "  {prefix:<34} [{bar:30}] {pos:>5}/{len} orders  {msg}";
-        if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_length(count as u64);
+        let template = format!("  {{prefix:<34}} [{{bar:30}}] {{pos:>5}}/{{len}} {unit}  {{msg}}");
+        if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_prefix(title);
         Self {
             bar,
+            unit,
             title,
             journal,
             visible,
         }
     }
 
-    pub fn order_done(&self) {
+    pub fn one_done(&self) {
         self.bar.inc(1);
     }
 
@@ -71,8 +78,9 @@ impl Progress {
     fn line(&self) {
         let (done, all) = (self.bar.position(), self.bar.length().unwrap_or_default());
         eprintln!(
-            "  {:<34} {done:>5}/{all} orders  {}",
+            "  {:<34} {done:>5}/{all} {}  {}",
             self.title,
+            self.unit,
             self.trouble()
         );
     }

@@ -7,36 +7,25 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use serde_json::json;
 
-use crate::case::Outcome;
 use crate::proof::{Proven, Want};
 use crate::settings::Settings;
+use crate::story::{Run, Story};
 use crate::svg::escape;
-use crate::table::{all_questions, number, trouble_rows};
-use crate::timeline::{self, KINDS};
-use crate::verdict::Trouble;
+use crate::table::{all_questions, number, went_through};
+use crate::timeline;
 
 const STYLE: &str = include_str!("report.css");
 
-/// What the cards show of a run, in large digits.
-const HEADLINES: [&str; 5] = [
-    "orders made",
-    "double charges",
-    "charges without an order",
-    "wrong answers replayed",
-    "requests stuck",
-];
-
-pub fn write(
-    settings: &Settings,
-    outcomes: &[Outcome],
-    faults: &[String],
-    server: u32,
-) -> Result<()> {
+pub fn write(settings: &Settings, stories: &[Story], faults: &[String], server: u32) -> Result<()> {
     std::fs::write(
         settings.out.join("report.html"),
-        page(settings, outcomes, faults, server)?,
+        page(stories, faults, server)?,
     )?;
-    let runs: Vec<_> = outcomes.iter().map(run_as_json).collect();
+    let runs: Vec<_> = stories
+        .iter()
+        .flat_map(|story| &story.runs)
+        .map(run_as_json)
+        .collect();
     let results = json!({
         "passed": faults.is_empty(),
         "faults": faults,
@@ -53,39 +42,29 @@ pub fn write(
     Ok(())
 }
 
-fn run_as_json(outcome: &Outcome) -> serde_json::Value {
+fn run_as_json(run: &Run) -> serde_json::Value {
+    let went_through: serde_json::Map<String, serde_json::Value> = run
+        .went_through
+        .iter()
+        .map(|(name, count)| ((*name).to_owned(), json!(count)))
+        .collect();
     json!({
-        "name": outcome.case.name,
-        "title": outcome.case.title,
-        "bank_dedupes": outcome.case.bank_dedupes,
-        "seconds": outcome.seconds,
-        "answers": outcome.proven,
-        "trouble": Trouble::of(outcome),
+        "name": run.name,
+        "title": run.title,
+        "seconds": run.seconds,
+        "answers": run.proven,
+        "trouble": run.trouble,
+        "went_through": went_through,
     })
 }
 
-fn page(
-    settings: &Settings,
-    outcomes: &[Outcome],
-    faults: &[String],
-    server: u32,
-) -> Result<String> {
+fn page(stories: &[Story], faults: &[String], server: u32) -> Result<String> {
     let mut page = String::new();
-    let kills: usize = outcomes
-        .iter()
-        .map(|outcome| Trouble::of(outcome).kills)
-        .sum();
     writeln!(
         page,
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>pg_once: the demo's report</title>\n\
-         <style>\n{STYLE}</style>\n<main>\n\
-         <h1>The same orders, the same trouble</h1>\n\
-         <p class=\"lead\">Clients send <code>POST /orders</code> with an Idempotency-Key to {} service processes, \
-         which charge a bank over HTTP and save the order in PostgreSQL {server}. Answers get lost, clients time out and \
-         retry, requests come twice, backends are terminated, and {kills} times a process is killed with \
-         <code>kill -9</code>.</p>",
-        settings.services
+         <style>\n{STYLE}</style>\n<main>"
     )?;
     for fault in faults {
         writeln!(
@@ -94,41 +73,52 @@ fn page(
             escape(fault)
         )?;
     }
-    page.push_str("<div class=\"cards\">\n");
-    for outcome in outcomes {
-        card(&mut page, outcome)?;
+    for story in stories {
+        tell(&mut page, story, server)?;
     }
-    page.push_str("</div>\n");
-    for outcome in outcomes {
-        run(&mut page, outcome)?;
-    }
-    table(&mut page, outcomes)?;
-    queries(&mut page, outcomes)?;
     page.push_str("</main>\n</html>\n");
     Ok(page)
 }
 
-fn answer<'a>(outcome: &'a Outcome, name: &str) -> Option<&'a Proven> {
-    outcome.proven.iter().find(|proven| proven.name == name)
+fn tell(page: &mut String, story: &Story, server: u32) -> Result<()> {
+    let kills: usize = story.runs.iter().map(|run| run.trouble.kills).sum();
+    writeln!(
+        page,
+        "<h1>{}</h1>\n<p class=\"lead\">{} PostgreSQL {server}, {kills} kills.</p>\n<div class=\"cards\">",
+        escape(story.title),
+        story.lead
+    )?;
+    for run in &story.runs {
+        card(page, story, run)?;
+    }
+    page.push_str("</div>\n");
+    for run in &story.runs {
+        picture(page, story, run)?;
+    }
+    table(page, &story.runs)?;
+    queries(page, story)
 }
 
-fn card(page: &mut String, outcome: &Outcome) -> Result<()> {
-    let orders = outcome.case.orders;
-    let clean = outcome.proven.iter().all(|proven| proven.is_right(orders));
+fn answer<'a>(run: &'a Run, name: &str) -> Option<&'a Proven> {
+    run.proven.iter().find(|proven| proven.name == name)
+}
+
+fn card(page: &mut String, story: &Story, run: &Run) -> Result<()> {
+    let clean = run.proven.iter().all(|proven| proven.is_right(run.asked));
     let class = if clean { "card" } else { "card bad" };
     writeln!(
         page,
         "<div class=\"{class}\"><h2>{}</h2><dl>",
-        escape(outcome.case.title)
+        escape(run.title)
     )?;
-    for proven in HEADLINES.iter().filter_map(|name| answer(outcome, name)) {
-        let class = match (proven.is_right(orders), proven.want) {
+    for proven in story.headlines.iter().filter_map(|name| answer(run, name)) {
+        let class = match (proven.is_right(run.asked), proven.want) {
             (false, _) => "wrong",
             (true, Want::Zero) => "right",
             (true, _) => "plain",
         };
-        let of = if proven.want == Want::AllOrders {
-            format!("of {} {}", number(orders as f64, ""), proven.name)
+        let of = if proven.want == Want::All {
+            format!("of {} {}", number(run.asked as f64, ""), proven.name)
         } else {
             proven.name.to_owned()
         };
@@ -143,21 +133,21 @@ fn card(page: &mut String, outcome: &Outcome) -> Result<()> {
 }
 
 /// The picture of one run with the words that explain it.
-fn run(page: &mut String, outcome: &Outcome) -> Result<()> {
-    let trouble = Trouble::of(outcome);
+fn picture(page: &mut String, story: &Story, run: &Run) -> Result<()> {
     writeln!(
         page,
         "<section><h2>{}</h2>\n<p>{}</p>",
-        escape(outcome.case.title),
-        explain(outcome)
+        escape(run.title),
+        run.explain
     )?;
     page.push_str("<div class=\"legend\">");
-    for (name, class) in KINDS {
+    for (name, class) in story.kinds {
         write!(page, "<span><i class=\"{class}\"></i>{name}</span>")?;
     }
     page.push_str("</div>\n<div class=\"legend\"><span>kill -9 at:</span>");
-    for (at, point) in outcome.case.points().iter().enumerate() {
-        let times = trouble
+    for (at, point) in run.points.iter().enumerate() {
+        let times = run
+            .trouble
             .kills_at_point
             .get(*point)
             .copied()
@@ -172,41 +162,27 @@ fn run(page: &mut String, outcome: &Outcome) -> Result<()> {
     writeln!(
         page,
         "<span><b class=\"outside\">K</b>any moment, by the supervisor ×{}</span>\
-         <span><i class=\"end\"></i>the load ends; somebody comes back for the orders whose clients left</span></div>",
-        trouble.kills_by_supervisor
+         <span><i class=\"end\"></i>the load ends; {}</span></div>",
+        run.trouble.kills_by_supervisor, story.after_load
     )?;
-    page.push_str(&timeline::draw(outcome));
+    page.push_str(&timeline::draw(run, story.kinds));
     page.push_str("</section>\n");
     Ok(())
 }
 
-fn explain(outcome: &Outcome) -> &'static str {
-    match (outcome.case.keyed, outcome.case.bank_dedupes) {
-        (false, _) => {
-            "A handler as people write it by hand: look the key up, charge, save the order."
-        }
-        (true, true) => {
-            "The same load. The handler claims the key, records each step, and a retry resumes where the dead one stopped."
-        }
-        (true, false) => {
-            "A bank that forgets Idempotency-Keys: when a step was begun before, the handler looks at the bank first."
-        }
-    }
-}
-
-fn table(page: &mut String, outcomes: &[Outcome]) -> Result<()> {
+fn table(page: &mut String, runs: &[Run]) -> Result<()> {
     page.push_str("<section><h2>Side by side</h2>\n<table><thead><tr><th></th>");
-    for outcome in outcomes {
-        write!(page, "<th>{}</th>", escape(outcome.case.title))?;
+    for run in runs {
+        write!(page, "<th>{}</th>", escape(run.title))?;
     }
     page.push_str("</tr></thead>\n<tbody>\n");
-    for question in all_questions(outcomes) {
+    for question in all_questions(runs) {
         write!(page, "<tr><td>{}</td>", escape(question.name))?;
-        for outcome in outcomes {
-            match answer(outcome, question.name) {
+        for run in runs {
+            match answer(run, question.name) {
                 None => page.push_str("<td>–</td>"),
                 Some(proven) => {
-                    let class = match (proven.want, proven.is_right(outcome.case.orders)) {
+                    let class = match (proven.want, proven.is_right(run.asked)) {
                         (Want::Any, _) => "",
                         (_, true) => "right",
                         (_, false) => "wrong",
@@ -224,13 +200,12 @@ fn table(page: &mut String, outcomes: &[Outcome]) -> Result<()> {
     writeln!(
         page,
         "<tr class=\"part\"><td colspan=\"{}\">What they went through</td></tr>",
-        outcomes.len() + 1
+        runs.len() + 1
     )?;
-    let troubles: Vec<Trouble> = outcomes.iter().map(Trouble::of).collect();
-    for (name, count) in trouble_rows() {
+    for (name, counts) in went_through(runs) {
         write!(page, "<tr><td>{}</td>", escape(name))?;
-        for trouble in &troubles {
-            write!(page, "<td>{}</td>", number(count(trouble), ""))?;
+        for count in counts {
+            write!(page, "<td>{}</td>", number(count, ""))?;
         }
         page.push_str("</tr>\n");
     }
@@ -238,13 +213,13 @@ fn table(page: &mut String, outcomes: &[Outcome]) -> Result<()> {
     Ok(())
 }
 
-fn queries(page: &mut String, outcomes: &[Outcome]) -> Result<()> {
-    page.push_str(
-        "<section><h2>The queries that prove it</h2>\n<p>Over the table <code>orders</code>, the bank's own ledger \
-         (<code>bank_ledger</code>), what was asked for (<code>asked</code>) and every answer that a client got \
-         (<code>saw</code>).</p>\n",
-    );
-    for question in all_questions(outcomes) {
+fn queries(page: &mut String, story: &Story) -> Result<()> {
+    writeln!(
+        page,
+        "<section><h2>The queries that prove it</h2>\n<p>Over {}.</p>",
+        escape(story.evidence)
+    )?;
+    for question in all_questions(&story.runs) {
         writeln!(
             page,
             "<details><summary>{}</summary><pre>{}</pre></details>",

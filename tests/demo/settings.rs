@@ -9,13 +9,14 @@ use clap::Parser;
 /// The scope of the service's keys.
 pub const SCOPE: &str = "orders.create";
 
-/// Runs one load through a hand-written order service and through pg_once, with real trouble
-/// (kill -9, lost answers, duplicates, terminated backends), and counts what went wrong.
+/// Runs two loads, orders and batch jobs, through hand-written services and through pg_once, with
+/// real trouble (kill -9, lost answers, duplicates, cancellations, terminated backends), and counts
+/// what went wrong.
 ///
 /// Starts its own PostgreSQL (the server of PG_ONCE_PG_CONFIG, where `make install` has put
 /// pg_once), a bank and several service processes; nothing of it is left afterwards. Writes
-/// report.html and results.json. Ends with status 1 unless pg_once made every order exactly once
-/// and the trouble really happened.
+/// report.html and results.json. Ends with status 1 unless pg_once made every order exactly once,
+/// ended every job whole or cancelled with everything given back, and the trouble really happened.
 #[derive(Parser, Clone)]
 #[command(name = "demo", version)]
 pub struct Settings {
@@ -26,13 +27,19 @@ pub struct Settings {
     /// How long the orders of a big run keep arriving, in seconds
     #[arg(long, default_value_t = 26, value_parser = clap::value_parser!(u32).range(5..=3600))]
     pub seconds: u32,
+    /// Batch jobs in each of their two runs, of 5 to 20 items
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(100..=100_000))]
+    pub jobs: u32,
+    /// How long the queue keeps delivering new jobs, in seconds
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(5..=3600))]
+    pub job_seconds: u32,
     /// Seed of the load and of the trouble
     #[arg(long, default_value_t = 20)]
     pub seed: u64,
-    /// Service processes
+    /// Service processes; so many workers for the jobs
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub services: u16,
-    /// The lease of a request, in milliseconds
+    /// The lease of a request or a job, in milliseconds
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u64).range(500..=60_000))]
     pub lease_ms: u64,
     /// Where report.html and results.json go
@@ -42,7 +49,7 @@ pub struct Settings {
     #[arg(long)]
     pub keep: bool,
     /// Run only this one; may be given again
-    #[arg(long, value_parser = ["naive", "pg_once", "pg_once_forgetful_bank"])]
+    #[arg(long, value_parser = ["naive", "pg_once", "pg_once_forgetful_bank", "batch_naive", "batch_pg_once"])]
     pub only: Vec<String>,
     /// The order service of pg_once (default: examples/order_service beside this program)
     #[arg(long)]
@@ -54,6 +61,7 @@ pub struct Paths {
     pub bank: PathBuf,
     pub naive: PathBuf,
     pub pg_once: PathBuf,
+    pub batch: PathBuf,
 }
 
 impl Settings {
@@ -80,6 +88,7 @@ impl Settings {
         Ok(Paths {
             bank: existing(&directory.join("bank"))?,
             naive: existing(&directory.join("naive_service"))?,
+            batch: existing(&directory.join("batch_service"))?,
             pg_once: existing(
                 &self
                     .service

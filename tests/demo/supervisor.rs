@@ -34,12 +34,18 @@ pub struct Program {
     pub directory: PathBuf,
 }
 
-/// One place where a service process runs; when it dies the next one takes the place.
+/// A place where a service process runs; when it dies the next one takes the place.
+pub struct Post {
+    pub program: Program,
+    /// The address under which clients know it.
+    pub proxy: Arc<Proxy>,
+    /// Where it is to die.
+    pub crashes: Arc<Crashes>,
+}
+
 struct Lane {
     number: usize,
-    program: Program,
-    proxy: Arc<Proxy>,
-    crashes: Arc<Crashes>,
+    post: Post,
     journal: Arc<Journal>,
     kill: Arc<Notify>,
     stop: Arc<Notify>,
@@ -54,13 +60,8 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts one process for each proxy, and returns when all of them accept requests.
-    pub async fn start(
-        program: &Program,
-        proxies: &[Arc<Proxy>],
-        crashes: &Arc<Crashes>,
-        journal: &Arc<Journal>,
-    ) -> Result<Self> {
+    /// Starts one process for each post, and returns when all of them accept requests.
+    pub async fn start(posts: Vec<Post>, journal: &Arc<Journal>) -> Result<Self> {
         let stopping = Arc::new(AtomicBool::new(false));
         let mut supervisor = Self {
             kills: vec![],
@@ -68,12 +69,10 @@ impl Supervisor {
             stopping: Arc::clone(&stopping),
             lanes: vec![],
         };
-        for (number, proxy) in proxies.iter().enumerate() {
+        for (number, post) in posts.into_iter().enumerate() {
             let lane = Lane {
                 number,
-                program: program.clone(),
-                proxy: Arc::clone(proxy),
-                crashes: Arc::clone(crashes),
+                post,
                 journal: Arc::clone(journal),
                 kill: Arc::default(),
                 stop: Arc::default(),
@@ -131,7 +130,7 @@ impl Lane {
                 () = self.kill.notified() => true,
                 () = self.stop.notified() => true,
             };
-            self.proxy.set_upstream(None);
+            self.post.proxy.set_upstream(None);
             // SIGKILL; does nothing to one that has ended by itself.
             running.child.kill().await?;
             let words = running.last_words.await?;
@@ -149,7 +148,7 @@ impl Lane {
             Some(point) => What::CrashedAt { lane, point },
             None => {
                 // It died of something else: somebody must still die at that point.
-                self.crashes.give_back(armed);
+                self.post.crashes.give_back(armed);
                 if killed {
                     What::Killed { lane }
                 } else {
@@ -178,34 +177,34 @@ impl Lane {
 
     async fn launch_once(&self) -> Result<Running> {
         let address = free_address()?;
-        let mut command = Command::new(&self.program.path);
+        let mut command = Command::new(&self.post.program.path);
         command
-            .args(&self.program.arguments)
+            .args(&self.post.program.arguments)
             .arg("--listen")
             .arg(address.to_string())
-            .current_dir(&self.program.directory)
+            .current_dir(&self.post.program.directory)
             .env_remove("PG_ONCE_CRASH_AT")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
-        let armed = self.crashes.next();
+        let armed = self.post.crashes.next();
         if let Some(crash) = armed {
             command.env("PG_ONCE_CRASH_AT", crash.point);
             command.env("PG_ONCE_CRASH_ONE_IN", crash.one_in.to_string());
         }
         let mut child = command
             .spawn()
-            .with_context(|| format!("cannot start {}", self.program.path.display()))?;
+            .with_context(|| format!("cannot start {}", self.post.program.path.display()))?;
         let stderr = child.stderr.take().context("no standard error")?;
         let last_words = tokio::spawn(listen(stderr));
         let armed = armed.map(|crash| crash.point);
-        if let Err(error) = wait_until_up(&mut child, address, &self.program).await {
-            self.crashes.give_back(armed);
+        if let Err(error) = wait_until_up(&mut child, address, &self.post.program).await {
+            self.post.crashes.give_back(armed);
             child.kill().await?;
             return Err(error.context(last_words.await?.tail.join("\n")));
         }
-        self.proxy.set_upstream(Some(address));
+        self.post.proxy.set_upstream(Some(address));
         self.journal.event(What::Up { lane: self.number });
         Ok(Running {
             child,

@@ -2,9 +2,8 @@
 
 use std::io::IsTerminal;
 
-use crate::case::Outcome;
 use crate::proof::{Proven, Want};
-use crate::verdict::Trouble;
+use crate::story::{Run, Story};
 
 const NAME_WIDTH: usize = 36;
 const COLUMN_WIDTH: usize = 24;
@@ -29,12 +28,12 @@ pub fn number(value: f64, unit: &str) -> String {
 }
 
 /// The value of this question in this run, marked if it is wrong.
-fn cell(outcome: &Outcome, name: &str) -> String {
-    let found = outcome.proven.iter().find(|proven| proven.name == name);
+fn cell(run: &Run, name: &str) -> String {
+    let found = run.proven.iter().find(|proven| proven.name == name);
     found.map_or_else(
         || "-".to_owned(),
         |proven| {
-            let mark = if proven.is_right(outcome.case.orders) {
+            let mark = if proven.is_right(run.asked) {
                 ""
             } else {
                 WRONG
@@ -45,9 +44,9 @@ fn cell(outcome: &Outcome, name: &str) -> String {
 }
 
 /// Every question that any run was asked, in their order, times last.
-pub fn all_questions(outcomes: &[Outcome]) -> Vec<&Proven> {
+pub fn all_questions(runs: &[Run]) -> Vec<&Proven> {
     let mut all: Vec<&Proven> = Vec::new();
-    for proven in outcomes.iter().flat_map(|outcome| &outcome.proven) {
+    for proven in runs.iter().flat_map(|run| &run.proven) {
         if !all.iter().any(|known| known.name == proven.name) {
             all.push(proven);
         }
@@ -58,30 +57,21 @@ pub fn all_questions(outcomes: &[Outcome]) -> Vec<&Proven> {
 }
 
 /// The table side by side: the answers first, then the trouble.
-pub fn print(outcomes: &[Outcome]) {
-    let rule = format!(
-        "  {}",
-        "-".repeat(NAME_WIDTH + COLUMN_WIDTH * outcomes.len())
-    );
+pub fn print(story: &Story) {
+    let runs = &story.runs;
+    let rule = format!("  {}", "-".repeat(NAME_WIDTH + COLUMN_WIDTH * runs.len()));
     println!();
-    line(
-        "",
-        outcomes.iter().map(|outcome| outcome.case.title.to_owned()),
-    );
+    line("", runs.iter().map(|run| run.title.to_owned()));
     println!("{rule}");
-    for question in all_questions(outcomes) {
+    for question in all_questions(runs) {
         line(
             question.name,
-            outcomes.iter().map(|outcome| cell(outcome, question.name)),
+            runs.iter().map(|run| cell(run, question.name)),
         );
     }
     println!("{rule}");
-    let troubles: Vec<Trouble> = outcomes.iter().map(Trouble::of).collect();
-    for (name, count) in trouble_rows() {
-        line(
-            name,
-            troubles.iter().map(|trouble| number(count(trouble), "")),
-        );
+    for (name, counts) in went_through(runs) {
+        line(name, counts.map(|count| number(count, "")));
     }
     println!("{rule}");
 }
@@ -101,49 +91,33 @@ fn line(name: &str, cells: impl Iterator<Item = String>) {
     println!();
 }
 
-type Count = fn(&Trouble) -> f64;
-
-/// The trouble that is worth a line.
-pub fn trouble_rows() -> [(&'static str, Count); 12] {
-    fn saw(trouble: &Trouble, outcome: &str) -> f64 {
-        trouble.outcomes.get(outcome).copied().unwrap_or_default() as f64
-    }
-    [
-        ("requests sent, retries included", |t| t.attempts as f64),
-        ("service processes killed (kill -9)", |t| t.kills as f64),
-        ("database backends terminated", |t| {
-            t.backends_terminated as f64
-        }),
-        ("answers lost by the network", |t| t.answers_cut as f64),
-        ("charges made but never answered", |t| t.bank_cut as f64),
-        ("charges answered too late", |t| t.bank_answered_late as f64),
-        ("clients that timed out", |t| saw(t, "timed_out")),
-        ("told \"in progress\" (409)", |t| saw(t, "in_progress")),
-        ("told \"another request\" (422)", |t| saw(t, "mismatched")),
-        ("stored answers replayed", |t| saw(t, "replayed")),
-        ("charges the bank recognised", |t| {
-            t.bank_saw_key_again as f64
-        }),
-        ("looks at the bank before charging", |t| {
-            t.bank_was_looked_at as f64
-        }),
-    ]
+/// The lines of trouble, each with what every run met.
+pub fn went_through(
+    runs: &[Run],
+) -> impl Iterator<Item = (&'static str, impl Iterator<Item = f64>)> {
+    let names = runs.first().map_or(&[][..], |run| &run.went_through);
+    names.iter().enumerate().map(move |(at, (name, _))| {
+        let counts = runs
+            .iter()
+            .filter_map(move |run| run.went_through.get(at))
+            .map(|(_, count)| *count);
+        (*name, counts)
+    })
 }
 
 /// The queries behind the table, each with what it says in every run.
-pub fn print_queries(outcomes: &[Outcome]) {
-    println!("\nThe queries, over `orders`, the bank's ledger (`bank_ledger`), the plan (`asked`)");
-    println!("and every answer that a client got (`saw`):");
-    for question in all_questions(outcomes) {
+pub fn print_queries(story: &Story) {
+    println!("\n{}. The queries, over {}:", story.title, story.evidence);
+    for question in all_questions(&story.runs) {
         if question.want == Want::Any && question.unit == "ms" {
             continue;
         }
         println!("\n-- {}", question.name);
         println!("{};", question.sql);
-        for outcome in outcomes {
-            let value = cell(outcome, question.name);
+        for run in &story.runs {
+            let value = cell(run, question.name);
             if value != "-" {
-                println!("--   {:<34} {value:>8}", outcome.case.title);
+                println!("--   {:<34} {value:>8}", run.title);
             }
         }
     }

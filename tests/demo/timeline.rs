@@ -1,10 +1,10 @@
 //! One run as a picture: answers over time, one lane for each service process with its kills, and
-//! what the network, the database and the bank did.
+//! what the network and the database did, and what damage came of it.
 //!
 //! Invariant: everything in the journal is drawn at its own time; nothing is left out or moved.
 
-use crate::case::Outcome;
 use crate::journal::{self, What};
+use crate::story::{Kind, Run};
 use crate::svg::Svg;
 
 const WIDTH: f64 = 1120.0;
@@ -15,27 +15,19 @@ const CHART_HEIGHT: f64 = 120.0;
 const LANE: f64 = 24.0;
 const BIN_MS: f64 = 250.0;
 
-/// Kinds of answers, from the bottom of a bar to its top, with the classes of their colours.
-pub const KINDS: [(&str, &str); 5] = [
-    ("order made", "made"),
-    ("stored answer replayed", "replayed"),
-    ("422 another request", "mismatched"),
-    ("409 in progress", "waiting"),
-    ("failed: cut, timed out, 5xx", "failed"),
-];
-
-fn kind(outcome: journal::Outcome) -> usize {
+/// The class of an answer's colour.
+fn class(outcome: journal::Outcome) -> &'static str {
     use journal::Outcome::{Created, InProgress, Mismatched, Replayed};
     match outcome {
-        Created => 0,
-        Replayed => 1,
-        Mismatched => 2,
-        InProgress => 3,
-        _ => 4,
+        Created => "made",
+        Replayed => "replayed",
+        Mismatched => "mismatched",
+        InProgress => "waiting",
+        _ => "failed",
     }
 }
 
-/// The sign of a kill: the number of its recovery point, or K for one by the supervisor.
+/// The sign of a kill: the number of its point, or K for one by the supervisor.
 pub fn sign(points: &[&str], what: &What) -> Option<String> {
     match what {
         What::CrashedAt { point, .. } => {
@@ -48,31 +40,28 @@ pub fn sign(points: &[&str], what: &What) -> Option<String> {
 }
 
 struct Timeline<'a> {
-    outcome: &'a Outcome,
+    run: &'a Run,
+    kinds: &'static [Kind],
     svg: Svg,
     end_ms: f64,
     y: f64,
 }
 
-pub fn draw(outcome: &Outcome) -> String {
-    let answered = outcome.attempts.iter().map(|attempt| attempt.answered_ms);
+pub fn draw(run: &Run, kinds: &'static [Kind]) -> String {
+    let answered = run.attempts.iter().map(|attempt| attempt.answered_ms);
     let end_ms = answered.fold(1000.0, f64::max);
-    let lanes = 1 + outcome
-        .events
-        .iter()
-        .filter_map(|event| lane(&event.what))
-        .max()
-        .unwrap_or_default();
+    let lanes = run.lanes.len();
     let height = CHART_TOP + CHART_HEIGHT + 16.0 + (lanes + 3) as f64 * LANE + 30.0;
     let mut timeline = Timeline {
-        outcome,
+        run,
+        kinds,
         svg: Svg::new(WIDTH, height),
         end_ms,
         y: CHART_TOP,
     };
     timeline.answers();
-    for lane in 0..lanes {
-        timeline.service(lane);
+    for (lane, name) in run.lanes.iter().enumerate() {
+        timeline.service(lane, name);
     }
     timeline.marks("answers lost", "mark net", |what| {
         matches!(what, What::AnswerCut { .. })
@@ -80,22 +69,9 @@ pub fn draw(outcome: &Outcome) -> String {
     timeline.marks("backends terminated", "mark database", |what| {
         matches!(what, What::BackendTerminated)
     });
-    timeline.double_charges();
+    timeline.damage();
     timeline.axis();
-    timeline
-        .svg
-        .finish(&format!("Timeline of {}", outcome.case.title))
-}
-
-fn lane(what: &What) -> Option<usize> {
-    match what {
-        What::Up { lane }
-        | What::CrashedAt { lane, .. }
-        | What::Killed { lane }
-        | What::Died { lane, .. }
-        | What::AnswerCut { lane } => Some(*lane),
-        What::BackendTerminated | What::LoadOver => None,
-    }
+    timeline.svg.finish(&format!("Timeline of {}", run.title))
 }
 
 impl Timeline<'_> {
@@ -105,10 +81,12 @@ impl Timeline<'_> {
 
     /// Stacked bars: how many answers of which kind clients got in each quarter of a second.
     fn answers(&mut self) {
-        let mut bins = vec![[0_usize; KINDS.len()]; (self.end_ms / BIN_MS) as usize + 1];
-        for attempt in &self.outcome.attempts {
+        let mut bins = vec![vec![0_usize; self.kinds.len()]; (self.end_ms / BIN_MS) as usize + 1];
+        for attempt in &self.run.attempts {
             let bin = bins.get_mut((attempt.answered_ms / BIN_MS) as usize);
-            if let Some(count) = bin.and_then(|bin| bin.get_mut(kind(attempt.outcome))) {
+            let class = class(attempt.outcome);
+            let kind = self.kinds.iter().position(|(_, known)| *known == class);
+            if let Some(count) = bin.zip(kind).and_then(|(bin, kind)| bin.get_mut(kind)) {
                 *count += 1;
             }
         }
@@ -141,7 +119,7 @@ impl Timeline<'_> {
         let width = (self.x(BIN_MS) - LEFT - 0.8).max(0.6);
         for (at, bin) in bins.iter().enumerate() {
             let mut y = bottom;
-            for (count, (_, class)) in bin.iter().zip(KINDS).filter(|(count, _)| **count > 0) {
+            for (count, (_, class)) in bin.iter().zip(self.kinds).filter(|(count, _)| **count > 0) {
                 let height = CHART_HEIGHT * (*count as f64 * 1000.0 / BIN_MS) / per_second;
                 y -= height;
                 self.svg
@@ -152,13 +130,13 @@ impl Timeline<'_> {
     }
 
     /// A bar while the process lives, a badge where it is killed.
-    fn service(&mut self, lane: usize) {
-        self.row(&format!("service {}", lane + 1));
+    fn service(&mut self, lane: usize, name: &str) {
+        self.row(name);
         let (top, middle) = (self.y + 7.0, self.y + LANE / 2.0);
-        let points = self.outcome.case.points();
+        let points = &self.run.points;
         let mut up_since = None;
         let mut badges = Vec::new();
-        for event in &self.outcome.events {
+        for event in &self.run.events {
             match &event.what {
                 What::Up { lane: up } if *up == lane => up_since = Some(event.at_ms),
                 What::CrashedAt { lane: down, .. } | What::Killed { lane: down }
@@ -209,21 +187,17 @@ impl Timeline<'_> {
     }
 
     fn marks(&mut self, name: &str, class: &str, wanted: fn(&What) -> bool) {
-        let events = self
-            .outcome
-            .events
-            .iter()
-            .filter(|event| wanted(&event.what));
+        let events = self.run.events.iter().filter(|event| wanted(&event.what));
         let times: Vec<f64> = events.map(|event| event.at_ms).collect();
         self.ticks(name, class, &times);
     }
 
-    fn double_charges(&mut self) {
-        let times = self.outcome.double_charges.clone();
+    fn damage(&mut self) {
+        let times = &self.run.damage.at_ms;
         let class = if times.is_empty() { "none" } else { "damage" };
         self.svg
             .rect((LEFT, self.y + 1.0), (RIGHT - LEFT, LANE - 2.0), class);
-        self.ticks("double charges", "mark double", &times);
+        self.ticks(self.run.damage.name, "mark double", times);
     }
 
     /// A row of marks with their number at its end.
@@ -260,7 +234,7 @@ impl Timeline<'_> {
             at += step;
         }
         let over = self
-            .outcome
+            .run
             .events
             .iter()
             .find(|event| matches!(event.what, What::LoadOver));

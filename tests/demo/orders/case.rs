@@ -1,4 +1,4 @@
-//! One run: a service, a bank, the load, the trouble, and the proof.
+//! One run of the order service: a bank, the load, the trouble, and the proof.
 //!
 //! Invariant: every run has its own database, bank and processes, and the same trouble by the
 //! same seed; what differs is the service and whether the bank remembers keys.
@@ -10,24 +10,26 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pg_once_tests::Cluster;
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 
-use crate::bank_process::{Bank, BankTrouble, Charge};
+use super::bank_process::{Bank, BankTrouble, Charge};
+use super::verdict::{self, Evidence};
+use super::{database, load, plan, proof};
 use crate::client::Clients;
 use crate::crashes::Crashes;
-use crate::database::{self, SERVICE_ROLE};
-use crate::journal::{Attempt, Event, Journal, What};
-use crate::load;
-use crate::plan;
+use crate::database::{SERVICE_ROLE, create, terminate_backends};
+use crate::journal::{Journal, Outcome, What};
 use crate::progress::Progress;
-use crate::proof::{self, Proven};
+use crate::proof::{Proven, ask, latencies};
 use crate::proxy::Proxy;
 use crate::settings::{Paths, SCOPE, Settings};
-use crate::supervisor::{Program, Supervisor};
+use crate::story::{Damage, Run};
+use crate::supervisor::{Post, Program, Supervisor};
+use crate::verdict::Trouble;
 
 /// The recovery points of the service that uses pg_once: every place between two effects.
-pub const KEYED_POINTS: &[&str] = &[
+const KEYED_POINTS: &[&str] = &[
     "after_claim",
     "after_step_begin",
     "after_charge",
@@ -37,13 +39,14 @@ pub const KEYED_POINTS: &[&str] = &[
     "after_complete",
 ];
 /// The places between the effects of the hand-written one.
-pub const NAIVE_POINTS: &[&str] = &["after_lookup", "after_charge", "after_save"];
+const NAIVE_POINTS: &[&str] = &["after_lookup", "after_charge", "after_save"];
 
 /// What is run.
 pub struct Case {
     /// The database's name, and the name in results.json.
     pub name: &'static str,
     pub title: &'static str,
+    pub explain: &'static str,
     pub keyed: bool,
     pub bank_dedupes: bool,
     pub orders: usize,
@@ -60,32 +63,17 @@ impl Case {
             NAIVE_POINTS
         }
     }
-}
 
-/// What came of it.
-pub struct Outcome {
-    pub case: Case,
-    pub proven: Vec<Proven>,
-    pub attempts: Vec<Attempt>,
-    pub events: Vec<Event>,
-    pub bank: BankTrouble,
-    /// What a request without a key was told.
-    pub status_without_key: Option<u16>,
-    /// When money was taken for an order that was paid for already, in milliseconds.
-    pub double_charges: Vec<f64>,
-    pub seconds: f64,
-}
-
-impl Case {
     pub async fn run(
         self,
         settings: &Settings,
         paths: &Paths,
         cluster: &Cluster,
         work: &Path,
-    ) -> Result<Outcome> {
+    ) -> Result<Run> {
         let journal = Arc::new(Journal::new());
-        let owner = database::create(cluster, self.name, self.keyed).await?;
+        let owner = create(cluster, self.name, self.keyed).await?;
+        owner.batch_execute(database::ORDERS).await?;
         let bank = Bank::start(
             &paths.bank,
             work,
@@ -99,24 +87,27 @@ impl Case {
         let lanes = usize::from(settings.services);
         let crashes = Arc::new(Crashes::new(self.points(), self.rounds, lanes, self.orders));
 
-        let mut proxies = Vec::new();
+        let (mut posts, mut fronts) = (Vec::new(), Vec::new());
         for lane in 0..lanes {
             let seed = settings.seed.wrapping_add(lane as u64);
-            proxies.push(Arc::new(
-                Proxy::start(lane, seed, Arc::clone(&journal)).await?,
-            ));
+            let proxy = Arc::new(Proxy::start(lane, seed, Arc::clone(&journal)).await?);
+            fronts.push(proxy.front);
+            posts.push(Post {
+                program: program.clone(),
+                proxy,
+                crashes: Arc::clone(&crashes),
+            });
         }
-        let supervisor = Supervisor::start(&program, &proxies, &crashes, &journal).await?;
-        let fronts: Vec<_> = proxies.iter().map(|proxy| proxy.front).collect();
-        let clients = Clients::new(&fronts, Arc::clone(&journal));
+        let supervisor = Supervisor::start(posts, &journal).await?;
+        let clients = Clients::new(&fronts, load::PATIENCE, Arc::clone(&journal));
 
         let status_without_key = match orders.first() {
-            Some(order) => clients.without_key(&order.body()).await,
+            Some(order) => clients.without_key(load::PATH, &order.body()).await,
             None => None,
         };
 
         let began = journal.now_ms();
-        let progress = Progress::new(self.title, self.orders, Arc::clone(&journal));
+        let progress = Progress::new(self.title, (self.orders, "orders"), Arc::clone(&journal));
         let rng = StdRng::seed_from_u64(settings.seed);
         tokio::select! {
             () = load::run(&clients, &orders, &crashes, &progress) => {}
@@ -132,24 +123,43 @@ impl Case {
         let seconds = (journal.now_ms() - began) / 1000.0;
         supervisor.stop().await?;
 
-        let attempts = journal.attempts();
+        let (attempts, events) = (journal.attempts(), journal.events());
         let ledger = bank.ledger().await?;
         database::load_evidence(&owner, &ledger, &orders, &attempts).await?;
         let proven = self.prove(settings, &owner).await?;
-        let double_charges = double_charges(&ledger)
-            .map(|charge| journal.ms_of(charge.at_micros))
-            .collect();
-        let trouble = bank.trouble().await?;
+        let bank_trouble = bank.trouble().await?;
         bank.stop().await?;
-        let events = journal.events();
-        Ok(Outcome {
-            case: self,
+
+        let trouble = Trouble::of(&events, &attempts, self.points());
+        let lanes: Vec<String> = (1..=lanes).map(|lane| format!("service {lane}")).collect();
+        let faults = verdict::faults(&Evidence {
+            case: &self,
+            lanes: &lanes,
+            events: &events,
+            proven: &proven,
+            trouble: &trouble,
+            bank: &bank_trouble,
+            status_without_key,
+        });
+        Ok(Run {
+            name: self.name,
+            title: self.title,
+            explain: self.explain,
+            asked: self.orders,
+            points: self.points().to_vec(),
+            lanes,
             proven,
             attempts,
             events,
-            bank: trouble,
-            status_without_key,
-            double_charges,
+            went_through: went_through(&trouble, &bank_trouble),
+            trouble,
+            damage: Damage {
+                name: "double charges",
+                at_ms: double_charges(&ledger)
+                    .map(|charge| journal.ms_of(charge.at_micros))
+                    .collect(),
+            },
+            faults,
             seconds,
         })
     }
@@ -197,9 +207,31 @@ impl Case {
         if self.keyed {
             questions.extend(proof::key_questions());
         }
-        questions.extend(proof::latencies());
-        proof::ask(owner, questions).await
+        questions.extend(latencies(["latency p50", "latency p99"], "'first', 'twin'"));
+        ask(owner, questions).await
     }
+}
+
+/// The trouble that is worth a line.
+fn went_through(trouble: &Trouble, bank: &BankTrouble) -> Vec<(&'static str, f64)> {
+    let saw = |outcome| trouble.saw(outcome) as f64;
+    vec![
+        ("requests sent, retries included", trouble.attempts as f64),
+        ("service processes killed (kill -9)", trouble.kills as f64),
+        (
+            "database backends terminated",
+            trouble.backends_terminated as f64,
+        ),
+        ("answers lost by the network", trouble.answers_cut as f64),
+        ("charges made but never answered", bank.cut as f64),
+        ("charges answered too late", bank.slow as f64),
+        ("clients that timed out", saw(Outcome::TimedOut)),
+        ("told \"in progress\" (409)", saw(Outcome::InProgress)),
+        ("told \"another request\" (422)", saw(Outcome::Mismatched)),
+        ("stored answers replayed", saw(Outcome::Replayed)),
+        ("charges the bank recognised", bank.repeated as f64),
+        ("looks at the bank before charging", bank.looked_up as f64),
+    ]
 }
 
 /// The ledger is in the order of the charges: each but the first of a reference is one too many.
@@ -208,29 +240,4 @@ fn double_charges(ledger: &[Charge]) -> impl Iterator<Item = &Charge> {
     ledger
         .iter()
         .filter(move |charge| !paid.insert(charge.reference.as_str()))
-}
-
-const TERMINATE_ONE: &str = "\
-select pg_terminate_backend(pid) from pg_stat_activity
-where datname = $1 and usename = $2 order by random() limit 1";
-
-/// Terminates a random backend of the services, again and again.
-async fn terminate_backends(
-    cluster: &Cluster,
-    database: &str,
-    seed: u64,
-    journal: &Journal,
-) -> Result<()> {
-    let admin = cluster.connect("postgres").await?;
-    let mut rng = StdRng::seed_from_u64(seed);
-    loop {
-        tokio::time::sleep(Duration::from_millis(rng.random_range(400..1200))).await;
-        if !admin
-            .query(TERMINATE_ONE, &[&database, &SERVICE_ROLE])
-            .await?
-            .is_empty()
-        {
-            journal.event(What::BackendTerminated);
-        }
-    }
 }

@@ -4,6 +4,7 @@
 //! get less to do, as it would not in life.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -12,8 +13,14 @@ use tokio::time::Instant;
 
 use crate::client::{Ask, Clients};
 use crate::crashes::Crashes;
-use crate::plan::{Manner, Order};
 use crate::progress::Progress;
+
+use super::plan::{Manner, Order};
+
+/// Where orders are sent.
+pub const PATH: &str = "/orders";
+/// How long a client waits for one answer.
+pub const PATIENCE: Duration = Duration::from_millis(800);
 
 /// The whole load, until every client has its final answer or has gone.
 pub async fn run(clients: &Clients, orders: &[Order], crashes: &Arc<Crashes>, progress: &Progress) {
@@ -21,15 +28,15 @@ pub async fn run(clients: &Clients, orders: &[Order], crashes: &Arc<Crashes>, pr
     let mut running = JoinSet::new();
     for order in orders {
         tokio::time::sleep_until(begin + order.starts).await;
-        crashes.order_started();
+        crashes.one_started();
         let (clients, order) = (clients.clone(), order.clone());
         running.spawn(async move { serve(&clients, &order).await });
         while running.try_join_next().is_some() {
-            progress.order_done();
+            progress.one_done();
         }
     }
     while running.join_next().await.is_some() {
-        progress.order_done();
+        progress.one_done();
     }
 }
 
@@ -51,6 +58,7 @@ pub async fn finish_abandoned(clients: &Clients, orders: &[Order]) {
 
 fn ask(order: &Order, client: &'static str) -> Ask {
     Ask {
+        path: PATH.to_owned(),
         key: order.key.clone(),
         client,
         amount_cents: order.amount_cents,

@@ -1,0 +1,106 @@
+//! The story of the orders: clients send `POST /orders`, the service charges a bank over HTTP and
+//! saves the order.
+
+mod bank_process;
+mod case;
+mod database;
+mod load;
+mod plan;
+mod proof;
+mod verdict;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use pg_once_tests::Cluster;
+
+use crate::settings::{Paths, Settings};
+use crate::story::{Kind, Story};
+use case::Case;
+
+const HEADLINES: [&str; 5] = [
+    "orders made",
+    "double charges",
+    "charges without an order",
+    "wrong answers replayed",
+    "requests stuck",
+];
+
+const KINDS: [Kind; 5] = [
+    ("order made", "made"),
+    ("stored answer replayed", "replayed"),
+    ("422 another request", "mismatched"),
+    ("409 in progress", "waiting"),
+    ("failed: cut, timed out, 5xx", "failed"),
+];
+
+/// The three runs, in the order of the story.
+fn cases(settings: &Settings) -> [Case; 3] {
+    let orders = settings.orders as usize;
+    let window = Duration::from_secs(settings.seconds.into());
+    [
+        Case {
+            name: "naive",
+            title: "charge, then save",
+            explain: "A handler as people write it by hand: look the key up, charge, save the order.",
+            keyed: false,
+            bank_dedupes: true,
+            orders,
+            window,
+            rounds: 7,
+        },
+        Case {
+            name: "pg_once",
+            title: "pg_once",
+            explain: "The same load. The handler claims the key, records each step, and a retry resumes where the dead \
+                      one stopped.",
+            keyed: true,
+            bank_dedupes: true,
+            orders,
+            window,
+            rounds: 3,
+        },
+        Case {
+            name: "pg_once_forgetful_bank",
+            title: "pg_once, forgetful bank",
+            explain: "A bank that forgets Idempotency-Keys: when a step was begun before, the handler looks at the bank \
+                      first.",
+            keyed: true,
+            bank_dedupes: false,
+            orders: orders / 5,
+            window: window.mul_f64(0.4),
+            rounds: 1,
+        },
+    ]
+}
+
+pub async fn tell(
+    settings: &Settings,
+    paths: &Paths,
+    cluster: &Cluster,
+    work: &Path,
+) -> Result<Story> {
+    let mut runs = Vec::new();
+    for case in cases(settings)
+        .into_iter()
+        .filter(|case| settings.wants(case.name))
+    {
+        runs.push(case.run(settings, paths, cluster, work).await?);
+    }
+    Ok(Story {
+        title: "The same orders, the same trouble",
+        lead: format!(
+            "Clients send <code>POST /orders</code> with an Idempotency-Key to {} service processes, which charge a \
+             bank over HTTP and save the order. Answers get lost, clients time out and retry, requests come twice, \
+             backends are terminated, and processes are killed with <code>kill -9</code>.",
+            settings.services
+        ),
+        headlines: &HEADLINES,
+        evidence: "the table `orders`, the bank's own ledger (`bank_ledger`), what was asked for (`asked`) and every \
+                   answer that a client got (`saw`)",
+        kinds: &KINDS,
+        after_load: "somebody comes back for the orders whose clients left",
+        runs,
+    })
+}

@@ -1,0 +1,92 @@
+//! The questions that decide about orders, each one SQL over the orders and the bank's own ledger.
+
+use crate::proof::{Question, Want, question};
+use crate::settings::SCOPE;
+
+/// The questions for every service; `stuck_after` is one lease plus slack, in seconds.
+pub fn questions(stuck_after: f64) -> Vec<Question> {
+    vec![
+        question("orders asked for", Want::Any, "select count(*) from asked"),
+        question(
+            "orders made",
+            Want::All,
+            "select count(distinct o.idempotency_key)\nfrom orders o join asked a on a.key = o.idempotency_key",
+        ),
+        question(
+            "orders made twice",
+            Want::Zero,
+            "select count(*) - count(distinct idempotency_key) from orders",
+        ),
+        question(
+            "double charges",
+            Want::Zero,
+            "select coalesce(sum(times - 1), 0)\n\
+             from (select count(*) as times from bank_ledger group by reference) charged",
+        ),
+        question(
+            "charges without an order",
+            Want::Zero,
+            "select count(*) from bank_ledger l\n\
+             where not exists (select from orders o where o.charge_id = l.charge_id)",
+        ),
+        question(
+            "orders without a charge",
+            Want::Zero,
+            "select count(*) from orders o\n\
+             where not exists (select from bank_ledger l where l.charge_id = o.charge_id\n\
+             \x20                   and l.amount_cents = o.amount_cents and l.reference = o.idempotency_key)",
+        ),
+        question("wrong answers replayed", Want::Zero, WRONG_ANSWERS),
+        question("requests stuck", Want::Zero, stuck(stuck_after)),
+    ]
+}
+
+/// What only a service with keys can be asked.
+pub fn key_questions() -> Vec<Question> {
+    vec![
+        question(
+            "keys not finished",
+            Want::Zero,
+            format!(
+                "select count(*) from asked a\n\
+                 left join lateral once.key_get('{SCOPE}', a.key) k on true\n\
+                 where k.status is distinct from 'finished'"
+            ),
+        ),
+        question(
+            "answers other than the stored one",
+            Want::Zero,
+            format!(
+                "select count(*) from saw s, lateral once.key_get('{SCOPE}', s.key) k\n\
+                 where s.status between 200 and 299 and s.body is distinct from k.response_body::text"
+            ),
+        ),
+    ]
+}
+
+/// An answer for another request; an order that is not there; two different answers for one key.
+const WRONG_ANSWERS: &str = "\
+with good as (select key, asked_cents, body::jsonb as body from saw where status between 200 and 299)
+select (select count(*) from good g
+        where (g.body->>'amount_cents')::bigint <> g.asked_cents
+           or not exists (select from orders o
+                          where o.order_id = g.body->>'order_id' and o.charge_id = g.body->>'charge_id'
+                            and o.idempotency_key = g.key))
+     + (select count(*) from (select from good group by key having count(distinct body) > 1) changed)";
+
+/// A key is stuck when its clients hear nothing but \"in progress\" for longer than a lease after
+/// the last thing that went wrong (or after the first request), or never get a final answer.
+fn stuck(after: f64) -> String {
+    format!(
+        "select count(distinct key)\n\
+         from (select key, client, outcome, answered_s,\n\
+         \x20            max(case when outcome = 'in_progress' then null else answered_s end)\n\
+         \x20              over (partition by key order by answered_s) as last_trouble,\n\
+         \x20            min(sent_s) over (partition by key) as first_sent,\n\
+         \x20            bool_or(final) over (partition by key, client) as ended,\n\
+         \x20            bool_or(outcome in ('created', 'replayed')) over (partition by key) as answered\n\
+         \x20     from saw) seen\n\
+         where outcome = 'in_progress' and answered_s - coalesce(last_trouble, first_sent) > {after}\n\
+         \x20  or not answered or not (ended or client = 'once')"
+    )
+}
