@@ -1,0 +1,60 @@
+//! Owns the artifacts: a directory for each item, in it a file for each attempt.
+//!
+//! Invariant: deleting what is not there is success, and an attempt that lost its lease deletes its
+//! own file alone. The files are small, so the plain calls of the standard library do.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+#[derive(Clone)]
+pub struct Store(PathBuf);
+
+impl Store {
+    pub fn open(root: PathBuf) -> io::Result<Self> {
+        fs::create_dir_all(&root)?;
+        Ok(Self(root))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes an attempt's file of an item.
+    pub fn write(&self, artifact: &str, token: i64, content: &str) -> io::Result<()> {
+        let directory = self.0.join(artifact);
+        fs::create_dir_all(&directory)?;
+        fs::write(directory.join(token.to_string()), content)
+    }
+
+    /// Deletes an attempt's file; the directory too, if it was the last.
+    pub fn delete_attempt(&self, artifact: &str, token: i64) -> io::Result<()> {
+        let directory = self.0.join(artifact);
+        missing_is_fine(fs::remove_file(directory.join(token.to_string())))?;
+        match fs::remove_dir(directory) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
+            end => missing_is_fine(end),
+        }
+    }
+
+    /// Deletes everything that any attempt has made of an item.
+    pub fn delete(&self, artifact: &str) -> io::Result<()> {
+        missing_is_fine(fs::remove_dir_all(self.0.join(artifact)))
+    }
+
+    /// How many items have artifacts.
+    pub fn count(&self, prefix: &str) -> io::Result<usize> {
+        let mut count = 0;
+        for entry in fs::read_dir(&self.0)? {
+            count += usize::from(entry?.file_name().to_string_lossy().starts_with(prefix));
+        }
+        Ok(count)
+    }
+}
+
+fn missing_is_fine(end: io::Result<()>) -> io::Result<()> {
+    match end {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        end => end,
+    }
+}
