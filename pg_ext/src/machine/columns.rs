@@ -1,0 +1,232 @@
+//! The user's tables and columns as the checks of a definition need them: what the catalog says, read once
+//! for each table, under a lock that keeps it from changing until the definition is stored.
+
+use super::faults::{Faults, quoted};
+use crate::call::{from_utf8, shown, varlena};
+use crate::error::Result;
+use crate::row;
+use crate::spi::{self, Kept, Plan, Row};
+use crate::subxact;
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::ffi::CStr;
+
+/// By the caller's own search_path, as in a statement of the caller's.
+const BY_NAME: &str = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
+
+const TABLE: &CStr = c"
+    SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), c.relkind, c.relpersistence = 't',
+           n.nspname IN ('pg_catalog', 'information_schema', 'pg_toast', 'once'),
+           c.relkind = 'r' AND EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
+      FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.oid = $1";
+
+// A domain's own length or precision stands in the domain. A NOT NULL that is not valid (18) says nothing of
+// the rows that are there. A partition key, of this table or of any above or below it, has a dependency of
+// its columns on the table.
+const COLUMNS: &CStr = c"
+    WITH RECURSIVE base (number, type, modifier) AS (
+        SELECT a.attnum, a.atttypid, a.atttypmod FROM pg_catalog.pg_attribute a
+         WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
+        UNION ALL
+        SELECT b.number, t.typbasetype, t.typtypmod
+          FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.type WHERE t.typtype = 'd'),
+    family (relation) AS (
+        SELECT $1::oid UNION SELECT relid::oid FROM pg_catalog.pg_partition_ancestors($1)
+        UNION SELECT relid::oid FROM pg_catalog.pg_partition_tree($1)),
+    partition_key (name) AS (
+        SELECT k.attname FROM family f JOIN pg_catalog.pg_partitioned_table p ON p.partrelid = f.relation
+          JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = p.partrelid
+           AND d.refclassid = d.classid AND d.refobjid = p.partrelid AND d.refobjsubid = 0 AND d.deptype = 'i'
+          JOIN pg_catalog.pg_attribute k ON k.attrelid = p.partrelid AND k.attnum = d.objsubid)
+    SELECT a.attname::text, b.type, b.modifier, pg_catalog.format_type(a.atttypid, a.atttypmod),
+           t.typtype = 'e',
+           a.attnotnull AND NOT EXISTS (
+               SELECT FROM pg_catalog.pg_constraint c
+                WHERE c.conrelid = $1 AND c.contype = 'n' AND NOT c.convalidated AND c.conkey = ARRAY[a.attnum]),
+           COALESCE(o.collisdeterministic, true),
+           EXISTS (SELECT FROM pg_catalog.pg_index i
+                    WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indisready AND i.indimmediate
+                      AND i.indpred IS NULL AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum),
+           a.attgenerated <> '' OR a.attidentity = 'a',
+           a.attname IN (SELECT name FROM partition_key)
+      FROM pg_catalog.pg_attribute a
+      JOIN base b ON b.number = a.attnum
+      JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype <> 'd'
+      LEFT JOIN pg_catalog.pg_collation o ON o.oid = a.attcollation
+     WHERE a.attrelid = $1
+     ORDER BY a.attnum";
+
+thread_local! {
+    static ONE_TABLE: Kept = const { Kept::new(TABLE, &[pg_sys::OIDOID]) };
+    static ITS_COLUMNS: Kept = const { Kept::new(COLUMNS, &[pg_sys::OIDOID]) };
+}
+
+/// A table that a definition names.
+pub struct Table {
+    pub oid: Oid,
+    /// Quoted and qualified.
+    pub name: String,
+    kind: u8,
+    temporary: bool,
+    system: bool,
+    inherited: bool,
+    columns: Vec<Column>,
+}
+
+/// A column, with what its domain, if it has one, is made of.
+pub struct Column {
+    pub name: String,
+    pub base_type: Oid,
+    pub modifier: i32,
+    /// As a statement may name it.
+    pub type_name: String,
+    pub is_enum: bool,
+    pub not_null: bool,
+    pub deterministic: bool,
+    /// A valid unique index that is not partial is on it alone.
+    pub unique: bool,
+    /// Generated: nobody can set it.
+    pub generated: bool,
+    pub partition_key: bool,
+}
+
+impl Table {
+    /// The table of that name, locked; None with a fault where there is none that can be used.
+    pub fn named(path: &str, name: &str, faults: &mut Faults) -> Result<Option<Table>> {
+        let found = subxact::attempt(|| {
+            let plan = Plan::prepare(BY_NAME, &[pg_sys::TEXTOID], "pg_class")?;
+            plan.query(&[Some(row::text(&from_utf8(name)))])
+        })?;
+        let oid = match &found {
+            Err(failure) => {
+                faults.add(path, failure);
+                return Ok(None);
+            }
+            Ok(rows) => rows.first().and_then(|r| oid(r, 0)),
+        };
+        let table = match oid {
+            Some(oid) => Table::read(oid)?,
+            None => None,
+        };
+        if table.is_none() {
+            faults.add(path, format!("there is no table {}", quoted(name)));
+        }
+        Ok(table)
+    }
+
+    fn read(relation: Oid) -> Result<Option<Table>> {
+        // SAFETY: a lock on what was a relation a moment ago; kept to the end of the transaction.
+        unsafe { pg_sys::LockRelationOid(relation, pg_sys::AccessShareLock as i32) };
+        let argument = [Some(Datum::from(relation))];
+        let table = spi::query(&ONE_TABLE, &argument)?;
+        let Some(row) = table.first() else {
+            return Ok(None);
+        };
+        let columns = spi::query(&ITS_COLUMNS, &argument)?;
+        Ok(Some(Table {
+            oid: relation,
+            name: text(row, 0),
+            kind: value(row, 1).map_or(0, |d| d.value() as u8),
+            temporary: flag(row, 2),
+            system: flag(row, 3),
+            inherited: flag(row, 4),
+            columns: columns.iter().map(Column::read).collect(),
+        }))
+    }
+
+    /// An ordinary or partitioned table that outlives the session; one fault says why not.
+    pub fn check(&self, path: &str, faults: &mut Faults) {
+        let name = &self.name;
+        let problem = match self.kind {
+            b'r' | b'p' if self.temporary => format!("{name} is a temporary table"),
+            b'r' | b'p' if self.system => format!("{name} is a system table"),
+            b'r' if self.inherited => {
+                format!("other tables inherit from {name}; its ids are not unique over them")
+            }
+            b'r' | b'p' => return,
+            _ => format!("{name} is neither an ordinary nor a partitioned table"),
+        };
+        faults.add(path, problem);
+    }
+
+    /// The column of that name; None with a fault where there is none.
+    pub fn column(&self, path: &str, name: &str, faults: &mut Faults) -> Option<&Column> {
+        let found = self.columns.iter().find(|column| column.name == name);
+        if found.is_none() {
+            faults.add(
+                path,
+                format!("{} has no column {}", self.name, quoted(name)),
+            );
+        }
+        found
+    }
+
+    /// The caller owns the table, or is a superuser.
+    pub fn is_callers(&self) -> bool {
+        owned_by_caller(self.oid)
+    }
+}
+
+/// The caller owns this relation.
+pub fn owned_by_caller(relation: Oid) -> bool {
+    // SAFETY: looks into the system caches; the relation is locked, or was found there just now.
+    unsafe {
+        let caller = pg_sys::GetUserId();
+        #[cfg(feature = "pg15")]
+        let owns = pg_sys::pg_class_ownercheck(relation, caller);
+        #[cfg(not(feature = "pg15"))]
+        let owns = pg_sys::object_ownercheck(pg_sys::RelationRelationId, relation, caller);
+        owns
+    }
+}
+
+/// Types that a column of ours may have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    Integer,
+    Text,
+    Uuid,
+}
+
+impl Column {
+    fn read(row: &Row) -> Column {
+        Column {
+            name: text(row, 0),
+            base_type: oid(row, 1).unwrap_or(pg_sys::InvalidOid),
+            modifier: value(row, 2).map_or(-1, |d| d.value() as i32),
+            type_name: text(row, 3),
+            is_enum: flag(row, 4),
+            not_null: flag(row, 5),
+            deterministic: flag(row, 6),
+            unique: flag(row, 7),
+            generated: flag(row, 8),
+            partition_key: flag(row, 9),
+        }
+    }
+
+    /// What ids are made of; None: no id.
+    pub fn family(&self) -> Option<Family> {
+        match self.base_type {
+            pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID => Some(Family::Integer),
+            pg_sys::TEXTOID | pg_sys::VARCHAROID => Some(Family::Text),
+            pg_sys::UUIDOID => Some(Family::Uuid),
+            _ => None,
+        }
+    }
+}
+
+fn value(row: &Row, i: usize) -> Option<Datum> {
+    row.get(i).copied().flatten()
+}
+
+fn text(row: &Row, i: usize) -> String {
+    value(row, i).map(|d| shown(varlena(d))).unwrap_or_default()
+}
+
+fn flag(row: &Row, i: usize) -> bool {
+    value(row, i).is_some_and(|d| d.value() != 0)
+}
+
+fn oid(row: &Row, i: usize) -> Option<Oid> {
+    value(row, i).map(|d| Oid::from(d.value() as u32))
+}

@@ -1,0 +1,247 @@
+//! machine_define and machine_drop: who may change a machine, and what a live lease keeps them from.
+//!
+//! Whoever changes a machine holds its lock (`lock_of`) exclusively to the end of the transaction, and claims
+//! hold it shared: a claim is seen here, or it sees what was changed. Under the lock everything is looked
+//! up in the latest snapshot, at every isolation level.
+
+use super::columns;
+use super::definition::Definition;
+use super::draft::Draft;
+use super::faults::{Faults, quoted};
+use super::inspect;
+use super::lock_of;
+use super::model::{Col, Stored, TABLE, jsonb_text};
+use super::relation::Relation;
+use super::validate::{self, Valid, not_yours};
+use crate::action::lease;
+use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8, varlena};
+use crate::caller;
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::row;
+use crate::spi::{self, Kept};
+use crate::table::{self, ScanKey, Slot, Snapshot, Table};
+use crate::trylock::wait_exclusive;
+use pgrx::pg_sys::{self, Datum};
+use serde_json::Value;
+use std::ffi::CStr;
+
+/// The longest definition, as the server prints it.
+const MOST_BYTES: usize = 1_000_000;
+
+const STORE: &CStr = c"
+    INSERT INTO once.machine (machine, revision, relation, items, wallet, guarded, owner, owner_name,
+                              owner_cluster, definition)
+    VALUES ($1, $2, $3, $4, $5, false, $6, (SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = $6),
+            CASE WHEN $6 IS NOT NULL THEN $7 END, $8::pg_catalog.jsonb)
+    ON CONFLICT (machine) DO UPDATE SET
+        revision = excluded.revision, relation = excluded.relation, items = excluded.items,
+        wallet = excluded.wallet, owner = excluded.owner, owner_name = excluded.owner_name,
+        owner_cluster = excluded.owner_cluster, definition = excluded.definition";
+
+// Not covered until a sweep has run.
+const WATCH: &CStr = c"
+    INSERT INTO once.janitor (task, machine, done, failed) VALUES ('action_release', $1, 0, 0)
+    ON CONFLICT (task, machine) DO NOTHING";
+
+const FORGET: &CStr = c"
+    WITH leases AS (DELETE FROM once.action_lease WHERE machine = $1),
+         watched AS (DELETE FROM once.janitor WHERE task = 'action_release' AND machine = $1)
+    DELETE FROM once.machine WHERE machine = $1";
+
+thread_local! {
+    static STORED: Kept = const { Kept::new(STORE, &[
+        pg_sys::TEXTOID,
+        pg_sys::INT8OID,
+        pg_sys::OIDOID,
+        pg_sys::OIDOID,
+        pg_sys::OIDOID,
+        pg_sys::OIDOID,
+        pg_sys::INT8OID,
+        pg_sys::TEXTOID,
+    ]) };
+    static WATCHED: Kept = const { Kept::new(WATCH, &[pg_sys::TEXTOID]) };
+    static FORGOTTEN: Kept = const { Kept::new(FORGET, &[pg_sys::TEXTOID]) };
+}
+
+/// `once.machine_define`.
+pub fn machine_define(call: &Call) -> Result<Datum> {
+    let json = argument(call)?;
+    table::ensure_writable(TABLE)?;
+    let mut faults = Faults::default();
+    let draft = Draft::read(&json, &mut faults).unwrap_or_default();
+    let present = match draft.machine.as_deref() {
+        Some(name) => {
+            wait_exclusive(lock_of(name));
+            Stored::find(&from_utf8(name))?
+        }
+        None => None,
+    };
+    if let (Some(present), Some(name)) = (&present, &draft.machine) {
+        ensure_may_change(present, &from_utf8(name))?;
+    }
+    let valid = validate::validate(draft, faults)?;
+    if let Some(present) = &present {
+        ensure_leases_fit(present, &valid)?;
+    }
+    // GUARD: where `present` is guarded and the tables, status, flag or refund columns change, its triggers
+    // move here.
+    store(&valid, present.as_ref())?;
+    inspect::described(&Stored::of(&from_utf8(&valid.definition.machine))?)
+}
+
+/// The definition as a JSON object.
+fn argument(call: &Call) -> Result<Value> {
+    let bad = |problem: &str| {
+        let hint = "Give a JSON object; \\df+ once.machine_define lists its members.";
+        Error::bad_argument("definition", problem, hint)
+    };
+    let jsonb = call.datum(0).ok_or_else(|| bad("must not be null"))?;
+    let text = jsonb_text(jsonb);
+    if text.len() > MOST_BYTES {
+        return Err(bad("is longer than 1000000 bytes"));
+    }
+    let json: Value =
+        serde_json::from_slice(&utf8(&text)).map_err(|e| bad(&format!("cannot be read: {e}")))?;
+    match json.is_object() {
+        true => Ok(json),
+        false => Err(bad("must be a JSON object")),
+    }
+}
+
+/// 42501 unless the caller has the rights of the machine's owner, if it has one, and owns its table. Of a
+/// table that is gone: unless the machine has an owner, or the caller is a superuser.
+fn ensure_may_change(stored: &Stored, machine: &[u8]) -> Result<()> {
+    let owner = stored.owner();
+    if let Some(owner) = owner {
+        owner.ensure_member("machine", machine)?;
+    }
+    match stored.relation(Col::Relation).and_then(Relation::of) {
+        Some(table) if columns::owned_by_caller(table.oid) => Ok(()),
+        Some(table) => Err(not_yours(&table.name)),
+        None if owner.is_some() || caller::is_superuser() => Ok(()),
+        None => Err(Error::new(
+            Kind::NotYours,
+            format!(
+                "permission denied for machine \"{}\", whose table is gone",
+                shown(machine)
+            ),
+        )
+        .hint("A machine without an owner and without a table is a superuser's.")),
+    }
+}
+
+/// 55006 where a lease that somebody holds would lose what it remembers: its table, its claim state, or
+/// a status that it leads to. Live or overdue: a sweep ends the latter.
+fn ensure_leases_fit(present: &Stored, valid: &Valid) -> Result<()> {
+    let (old, new) = (present.definition()?, &valid.definition);
+    let moved = present.relation(Col::Relation) != Some(valid.relation)
+        || (&old.id, &old.status) != (&new.id, &new.status);
+    each_held(&from_utf8(&new.machine), |lease| {
+        if moved {
+            return Err(in_use(
+                new,
+                lease,
+                "another table or column cannot be taken".to_owned(),
+            ));
+        }
+        for col in [
+            lease::Col::ClaimInto,
+            lease::Col::RevertTo,
+            lease::Col::SuccessfulState,
+        ] {
+            if let Some(status) = lease_text(lease, col)
+                && !new.status_types.contains(&status)
+            {
+                let problem = format!("status {} cannot be removed", quoted(&status));
+                return Err(in_use(new, lease, problem));
+            }
+        }
+        match lease_text(lease, lease::Col::ClaimInto) {
+            Some(into) if !new.is_claim_state(&into) => {
+                let problem = format!("status {} must stay a claim state", quoted(&into));
+                Err(in_use(new, lease, problem))
+            }
+            _ => Ok(()),
+        }
+    })
+}
+
+fn in_use(definition: &Definition, lease: &Slot, problem: String) -> Error {
+    let (machine, row) = (
+        quoted(&definition.machine),
+        lease_text(lease, lease::Col::RowId),
+    );
+    let row = quoted(&row.unwrap_or_default());
+    Error::new(
+        Kind::InUse,
+        format!("machine {machine} is in use: row {row} is leased, so {problem}"),
+    )
+    .hint("Wait until its action is finished or released, or let a sweep revert it once it is overdue.")
+}
+
+fn lease_text(lease: &Slot, col: lease::Col) -> Option<String> {
+    lease.column(col as usize).map(|d| shown(varlena(d)))
+}
+
+/// Looks at each lease of the machine that somebody holds, in the latest snapshot.
+fn each_held(machine: &[u8], mut look: impl FnMut(&Slot) -> Result<()>) -> Result<()> {
+    let leases = Table::to_read(lease::TABLE)?;
+    let key = &mut [ScanKey::text(1, row::text(machine))];
+    let mut scan = leases.scan(lease::BY_LOOK, key, &Snapshot::latest())?;
+    while let Some(lease) = scan.advance() {
+        let state = lease
+            .column(lease::Col::State as usize)
+            .map(|d| d.value() as u8);
+        if state == Some(b'h') {
+            look(lease)?;
+        }
+    }
+    Ok(())
+}
+
+fn store(valid: &Valid, present: Option<&Stored>) -> Result<()> {
+    let damaged = |e: serde_json::Error| Error::new(Kind::Internal, e.to_string());
+    let definition = serde_json::to_string(&valid.definition).map_err(damaged)?;
+    let name = row::text(&from_utf8(&valid.definition.machine));
+    let revision = present
+        .map_or(0, |p| p.revision() + 1)
+        .max(clock::real_us());
+    spi::query(
+        &STORED,
+        &[
+            Some(name),
+            Some(Datum::from(revision)),
+            Some(Datum::from(valid.relation)),
+            valid.items.map(Datum::from),
+            valid.wallet.map(Datum::from),
+            valid.owner,
+            Some(Datum::from(caller::cluster())),
+            Some(row::text(&from_utf8(&definition))),
+        ],
+    )?;
+    spi::query(&WATCHED, &[Some(name)])?;
+    Ok(())
+}
+
+/// `once.machine_drop`.
+pub fn machine_drop(call: &Call) -> Result<Datum> {
+    let name = call.text(0, "machine", SCOPE_MAX)?;
+    ensure_may_change(&Stored::of(name)?, name)?;
+    table::ensure_writable(TABLE)?;
+    wait_exclusive(lock_of(&shown(name)));
+    // Somebody else may have changed or dropped it meanwhile.
+    let stored = Stored::of(name)?;
+    ensure_may_change(&stored, name)?;
+    each_held(name, |lease| {
+        let row = quoted(&lease_text(lease, lease::Col::RowId).unwrap_or_default());
+        Err(Error::new(
+            Kind::InUse,
+            format!("machine \"{}\" is in use: row {row} is leased", shown(name)),
+        )
+        .hint("Wait until its action is finished or released, or let a sweep revert it once it is overdue."))
+    })?;
+    // GUARD: where `stored` is guarded, its triggers are taken off the tables here.
+    spi::query(&FORGOTTEN, &[Some(row::text(name))])?;
+    Ok(call.return_null())
+}

@@ -1,0 +1,265 @@
+//! A `when`: a predicate over one row's own columns, as in a CHECK constraint.
+//!
+//! It is read once, when the machine is defined, by the server's own parser under the caller's settings, and
+//! kept as the text that the server makes of the parsed form: every name outside pg_catalog is qualified, every
+//! implicit cast is written out, no comment is left, and literals mean the same under every setting. A
+//! statement that contains that text between parentheses means what was meant here.
+
+use crate::call::{from_utf8, shown};
+use crate::error::{Error, Kind, Result};
+use crate::subxact::{self, Failure};
+use pgrx::pg_sys::{self, Oid};
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
+
+/// A predicate as it is kept.
+#[derive(Debug)]
+pub struct Predicate {
+    pub text: String,
+    /// The columns that it names.
+    pub columns: BTreeSet<String>,
+}
+
+/// What the text is made under: names outside pg_catalog are qualified, and times, intervals, numbers and
+/// quotation marks are written so that every session reads them alike.
+const WRITTEN_UNDER: [(&CStr, &CStr); 7] = [
+    (c"search_path", c"pg_catalog, pg_temp"),
+    (c"DateStyle", c"ISO, YMD"),
+    (c"IntervalStyle", c"postgres"),
+    (c"TimeZone", c"UTC"),
+    (c"extra_float_digits", c"3"),
+    (c"quote_all_identifiers", c"off"),
+    (c"standard_conforming_strings", c"on"),
+];
+
+/// Reads a predicate over the columns of a table that the caller has locked, or tells what is wrong with it.
+pub fn read(relation: Oid, text: &str) -> Result<std::result::Result<Predicate, Failure>> {
+    let Ok(source) = CString::new(from_utf8(text).into_owned()) else {
+        return Ok(Err("contains a NUL character".to_owned()));
+    };
+    subxact::attempt(|| {
+        let open = Opened::relation(relation);
+        let expression = analysed(&open, &source)?;
+        let columns = open.columns(expression)?;
+        let text = open.written(expression);
+        open.close();
+        Ok(Predicate {
+            text: literals_for_every_session(&text),
+            columns,
+        })
+    })
+}
+
+fn refused<T>(why: &str) -> Result<T> {
+    Err(Error::new(Kind::InvalidDefinition, why))
+}
+
+/// The one expression of the text, and nothing else beside it.
+fn only_expression(source: &CStr) -> Result<*mut pg_sys::Node> {
+    // SAFETY: the grammar's tree lives in the current memory context. In this mode it is one raw statement
+    // that is a SELECT; each member is read as what the grammar makes it, after its node tag is looked at.
+    unsafe {
+        let mode = pg_sys::RawParseMode::RAW_PARSE_PLPGSQL_EXPR;
+        let statements =
+            pgrx::PgList::<pg_sys::RawStmt>::from_pg(pg_sys::raw_parser(source.as_ptr(), mode));
+        let select = match statements.get_ptr(0).map(|raw| (*raw).stmt) {
+            Some(node) if statements.len() == 1 && is(node, pg_sys::NodeTag::T_SelectStmt) => {
+                node.cast::<pg_sys::SelectStmt>()
+            }
+            _ => return refused("must be one expression"),
+        };
+        if !is_bare(&*select) {
+            return refused("must be an expression only, without any clause of a query");
+        }
+        let targets = pgrx::PgList::<pg_sys::ResTarget>::from_pg((*select).targetList);
+        let target = match (targets.len(), targets.get_ptr(0)) {
+            (1, Some(target)) => &*target,
+            (0, _) => return refused("is empty"),
+            _ => return refused("must be one expression"),
+        };
+        if !target.name.is_null() || !target.indirection.is_null() {
+            return refused("must be an expression without a name for its result");
+        }
+        if is_star(target.val) {
+            return refused("must be one expression, not *");
+        }
+        Ok(target.val)
+    }
+}
+
+/// A SELECT of nothing but its targets.
+fn is_bare(select: &pg_sys::SelectStmt) -> bool {
+    let lists = [
+        select.distinctClause,
+        select.fromClause,
+        select.groupClause,
+        select.windowClause,
+        select.valuesLists,
+        select.sortClause,
+        select.lockingClause,
+    ];
+    let nodes = [
+        select.whereClause,
+        select.havingClause,
+        select.limitOffset,
+        select.limitCount,
+    ];
+    lists.iter().all(|list| list.is_null())
+        && nodes.iter().all(|node| node.is_null())
+        && select.intoClause.is_null()
+        && select.withClause.is_null()
+        && select.op == pg_sys::SetOperation::SETOP_NONE
+}
+
+/// SAFETY: `node` is null or a node.
+unsafe fn is(node: *mut pg_sys::Node, tag: pg_sys::NodeTag) -> bool {
+    // SAFETY: every node begins with its tag.
+    !node.is_null() && unsafe { (*node).type_ } == tag
+}
+
+/// A lone `*`, which only a target list may have; the analysis of expressions takes it for a name.
+///
+/// SAFETY: `node` is null or a node.
+unsafe fn is_star(node: *mut pg_sys::Node) -> bool {
+    // SAFETY: a column reference has a list of nodes.
+    unsafe {
+        if !is(node, pg_sys::NodeTag::T_ColumnRef) {
+            return false;
+        }
+        let fields =
+            pgrx::PgList::<pg_sys::Node>::from_pg((*node.cast::<pg_sys::ColumnRef>()).fields);
+        fields.len() == 1
+            && fields
+                .get_ptr(0)
+                .is_some_and(|field| is(field, pg_sys::NodeTag::T_A_Star))
+    }
+}
+
+/// The expression with every name resolved, as the server does it for a CHECK constraint: it refuses
+/// subqueries, aggregates, window and set-returning functions, and parameters.
+fn analysed(open: &Opened, source: &CStr) -> Result<*mut pg_sys::Node> {
+    let raw = only_expression(source)?;
+    // SAFETY: the relation is open and locked; the parse state is freed before the relation is closed, and
+    // what it hands out lives in the current memory context.
+    let expression = unsafe {
+        let state = pg_sys::make_parsestate(std::ptr::null_mut());
+        (*state).p_sourcetext = source.as_ptr();
+        let lock = pg_sys::AccessShareLock as i32;
+        let no_alias = std::ptr::null_mut();
+        let item =
+            pg_sys::addRangeTableEntryForRelation(state, open.0, lock, no_alias, false, true);
+        pg_sys::addNSItemToQuery(state, item, true, true, true);
+        let kind = pg_sys::ParseExprKind::EXPR_KIND_CHECK_CONSTRAINT;
+        let expression = pg_sys::transformExpr(state, raw, kind);
+        let expression = pg_sys::coerce_to_boolean(state, expression, c"when".as_ptr());
+        pg_sys::assign_expr_collations(state, expression);
+        pg_sys::free_parsestate(state);
+        expression
+    };
+    // SAFETY: a complete expression tree.
+    if unsafe { pg_sys::contain_volatile_functions(expression) } {
+        return refused("calls a volatile function");
+    }
+    Ok(expression)
+}
+
+/// The open table. Only closed where all went well: a failure leaves it to the subtransaction's end.
+struct Opened(pg_sys::Relation);
+
+impl Opened {
+    fn relation(oid: Oid) -> Opened {
+        // SAFETY: raises for a table that is gone.
+        Opened(unsafe { pg_sys::table_open(oid, pg_sys::AccessShareLock as i32) })
+    }
+
+    fn close(self) {
+        // SAFETY: opened by us; the lock stays to the end of the transaction.
+        unsafe { pg_sys::relation_close(self.0, pg_sys::NoLock as i32) };
+    }
+
+    /// The columns that an expression names: plain ones only.
+    fn columns(&self, expression: *mut pg_sys::Node) -> Result<BTreeSet<String>> {
+        let mut numbers: *mut pg_sys::Bitmapset = std::ptr::null_mut();
+        let mut columns = BTreeSet::new();
+        // SAFETY: the tree names columns of its first and only table; the set counts from the lowest number
+        // of a system column, and every number above 0 is one of the open table's columns.
+        unsafe {
+            pg_sys::pull_varattnos(expression, 1, &mut numbers);
+            let mut next = -1;
+            loop {
+                next = pg_sys::bms_next_member(numbers, next);
+                if next < 0 {
+                    return Ok(columns);
+                }
+                let number = next + pg_sys::FirstLowInvalidHeapAttributeNumber;
+                match number {
+                    0 => return refused("names the whole row; name its columns"),
+                    n if n < 0 => return refused("names a system column"),
+                    _ => {}
+                }
+                if pg_sys::get_attgenerated((*self.0).rd_id, number as i16) as u8 == b'v' {
+                    return refused("names a virtual generated column");
+                }
+                let name = pg_sys::get_attname((*self.0).rd_id, number as i16, false);
+                columns.insert(shown(CStr::from_ptr(name).to_bytes()));
+            }
+        }
+    }
+
+    /// The expression as text, under settings of its own.
+    fn written(&self, expression: *mut pg_sys::Node) -> String {
+        // SAFETY: the settings are set at a level of their own, which ends here, or with the subtransaction
+        // where something fails; the result is a C string in the current memory context.
+        unsafe {
+            let level = pg_sys::NewGUCNestLevel();
+            for (name, value) in WRITTEN_UNDER {
+                pg_sys::set_config_option(
+                    name.as_ptr(),
+                    value.as_ptr(),
+                    pg_sys::GucContext::PGC_USERSET,
+                    pg_sys::GucSource::PGC_S_SESSION,
+                    pg_sys::GucAction::GUC_ACTION_SAVE,
+                    true,
+                    0,
+                    false,
+                );
+            }
+            let table = pg_sys::get_rel_name((*self.0).rd_id);
+            let context = pg_sys::deparse_context_for(table, (*self.0).rd_id);
+            let text = pg_sys::deparse_expression(expression, context, false, true);
+            pg_sys::AtEOXact_GUC(true, level);
+            shown(CStr::from_ptr(text).to_bytes())
+        }
+    }
+}
+
+/// Literals with a backslash mean something else where standard_conforming_strings is off; as E'' they mean
+/// the same everywhere. The text is the server's own: between literals and quoted names there are no comments.
+fn literals_for_every_session(text: &str) -> String {
+    let mut result = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    while let Some(start) = rest.find(['\'', '"']) {
+        let (before, quoted) = rest.split_at(start);
+        let (quoted, after) = quoted.split_at(end_of_quoted(quoted));
+        result.push_str(before);
+        match quoted.starts_with('\'') && quoted.contains('\\') {
+            true => result.push_str(&format!(" E{}", quoted.replace('\\', "\\\\"))),
+            false => result.push_str(quoted),
+        }
+        rest = after;
+    }
+    result.push_str(rest);
+    result
+}
+
+/// Where the literal or name that begins a text ends; a doubled quotation mark is part of it.
+fn end_of_quoted(text: &str) -> usize {
+    let quote = text.as_bytes().first().copied();
+    let mut inner = text.bytes().enumerate().skip(1).peekable();
+    while let Some((i, byte)) = inner.next() {
+        if Some(byte) == quote && inner.next_if(|(_, next)| Some(*next) == quote).is_none() {
+            return i + 1;
+        }
+    }
+    text.len()
+}

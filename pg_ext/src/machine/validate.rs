@@ -1,0 +1,235 @@
+//! A definition, from the JSON that somebody wrote to what is stored; or everything that is wrong with it.
+//!
+//! No check stops another: what is missing or of the wrong type is one fault, and only the checks that need it
+//! are left out. `draft` reads the members, `rules` looks at what they say together, `fit` and `money` at
+//! the tables, and this file puts the definition together once nothing is wrong.
+
+use super::columns::Table;
+use super::definition::{self, Definition};
+use super::draft::Draft;
+use super::faults::{Faults, quoted};
+use super::model::{BY_NAME, Col, TABLE, jsonb_text};
+use super::predicate::Predicate;
+use super::{fit, money, rules};
+use crate::call::{from_utf8, shown, utf8, varlena};
+use crate::caller::{self, Owner};
+use crate::error::{Error, Kind, Result};
+use crate::table::{self, Snapshot};
+use crate::trylock::wait_exclusive;
+use pgrx::pg_sys::{Datum, Oid};
+use serde_json::Value;
+
+/// A definition that is right, and what stands beside it in once.machine.
+pub struct Valid {
+    pub definition: Definition,
+    pub relation: Oid,
+    pub items: Option<Oid>,
+    pub wallet: Option<Oid>,
+    pub owner: Option<Datum>,
+}
+
+/// Checks a draft; the faults are those of reading it. 42501 where the table is not the caller's, or the
+/// owner not a role of the caller's.
+pub fn validate(draft: Draft, mut faults: Faults) -> Result<Valid> {
+    let found = &mut faults;
+    let owner = owner(&draft, found)?;
+    let named = |path: &str, name: Option<&String>, faults: &mut Faults| match name {
+        Some(name) => Table::named(path, name, faults),
+        None => Ok(None),
+    };
+    let table = named("table", draft.table.as_ref(), found)?;
+    if let Some(table) = &table {
+        ensure_callers(table)?;
+    }
+    rules::check(&draft, found);
+    let refund = draft.refund.as_ref();
+    let items = named("refund.items", refund.and_then(|r| r.items.as_ref()), found)?;
+    let wallet = named(
+        "refund.wallet",
+        refund.and_then(|r| r.wallet.as_ref()),
+        found,
+    )?;
+    let whens = match &table {
+        Some(table) => {
+            nobody_else_has_it(&draft, table, found)?;
+            fit::check(&draft, table, found)?
+        }
+        None => Vec::new(),
+    };
+    let refund_when = match refund {
+        Some(refund) => {
+            let tables = money::Tables {
+                machine: table.as_ref(),
+                items: items.as_ref(),
+                wallet: wallet.as_ref(),
+            };
+            money::check(&draft, refund, &tables, found)?
+        }
+        None => None,
+    };
+    if let Some(error) = faults.into_error(draft.machine.as_deref()) {
+        return Err(error);
+    }
+    let oid = |table: &Option<Table>| table.as_ref().map(|table| table.oid);
+    let relation = oid(&table);
+    let (items, wallet) = (oid(&items), oid(&wallet));
+    match (built(draft, whens, refund_when), relation) {
+        (Some(definition), Some(relation)) => Ok(Valid {
+            definition,
+            relation,
+            items,
+            wallet,
+            owner,
+        }),
+        _ => Err(Error::new(
+            Kind::Internal,
+            "a definition without faults lacks a member",
+        )),
+    }
+}
+
+/// The role that owns the machine, one that the caller is a member of.
+fn owner(draft: &Draft, faults: &mut Faults) -> Result<Option<Datum>> {
+    let (Some(name), machine) = (&draft.owner, draft.machine.as_deref().unwrap_or_default()) else {
+        return Ok(None);
+    };
+    let role = caller::role_of_name(&from_utf8(name));
+    match role {
+        Some(role) => Owner::Role(role).ensure_member("machine", &from_utf8(machine))?,
+        None => faults.add("owner", format!("there is no role {}", quoted(name))),
+    }
+    Ok(role)
+}
+
+/// 42501 where the caller does not own the table.
+fn ensure_callers(table: &Table) -> Result<()> {
+    match table.is_callers() {
+        true => Ok(()),
+        false => Err(not_yours(&table.name)),
+    }
+}
+
+/// 42501 for a table that is not the caller's.
+pub fn not_yours(table: &str) -> Error {
+    Error::new(Kind::NotYours, format!("must be owner of table {table}")).hint(
+        "A machine belongs to who owns its table; ask them, or SET ROLE to the table's owner.",
+    )
+}
+
+/// No other machine has this table and status column. Two definitions of one table come one after the
+/// other, to the end of the first one's transaction.
+fn nobody_else_has_it(draft: &Draft, table: &Table, faults: &mut Faults) -> Result<()> {
+    let (Some(machine), Some(status)) = (&draft.machine, &draft.status) else {
+        return Ok(());
+    };
+    // No machine's name begins with NUL: the lock is no machine's.
+    wait_exclusive(super::lock_of(&format!("\0table {}", table.oid.to_u32())));
+    let machines = table::Table::to_read(TABLE)?;
+    let mut scan = machines.scan(BY_NAME, &mut [], &Snapshot::latest())?;
+    while let Some(slot) = scan.advance() {
+        let of = slot
+            .column(Col::Relation as usize)
+            .map(|d| Oid::from(d.value() as u32));
+        let name = slot
+            .column(Col::Machine as usize)
+            .map(|d| shown(varlena(d)));
+        if of != Some(table.oid) || name.as_ref() == Some(machine) {
+            continue;
+        }
+        let definition = slot.column(Col::Definition as usize);
+        if definition.and_then(status_column).as_ref() == Some(status) {
+            let (status, table) = (quoted(status), &table.name);
+            let other = quoted(&name.unwrap_or_default());
+            faults.add(
+                "table",
+                format!("machine {other} has {table} and its column {status} already"),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The status column that a stored definition names.
+fn status_column(definition: Datum) -> Option<String> {
+    let json: Value = serde_json::from_slice(&utf8(&jsonb_text(definition))).ok()?;
+    json.get("status")?.as_str().map(str::to_owned)
+}
+
+/// The definition as it is stored; None only where a member is missing, which is a fault before this.
+fn built(
+    draft: Draft,
+    whens: Vec<Option<Predicate>>,
+    refund_when: Option<Predicate>,
+) -> Option<Definition> {
+    let transitions = draft
+        .transitions
+        .into_iter()
+        .zip(whens)
+        .map(|(transition, when)| {
+            Some(definition::Transition {
+                from: transition
+                    .from
+                    .into_iter()
+                    .map(|(_, status)| status)
+                    .collect(),
+                to: transition.to?,
+                when: when.map(|when| when.text),
+            })
+        });
+    let steps = draft.steps.into_iter().map(|step| {
+        let claims = step.claim_state?.into_iter();
+        let successes = step.successful_state?.into_iter();
+        let (lease, lease_us) = step.lease.unzip();
+        Some(definition::Step {
+            step_key: step.step_key?,
+            status: step.status?,
+            claim_state: claims
+                .map(|(who, pair)| Some((who, pair?)))
+                .collect::<Option<_>>()?,
+            successful_state: successes
+                .map(|(who, to)| Some((who, to?)))
+                .collect::<Option<_>>()?,
+            lease,
+            lease_us,
+            action: step.action,
+        })
+    });
+    let cancel = match draft.cancel {
+        Some(cancel) => Some(definition::Cancel {
+            flag: cancel.flag?,
+            to: cancel.to?,
+        }),
+        None => None,
+    };
+    let refund = match draft.refund {
+        Some(refund) => Some(definition::Refund {
+            item_id: refund.item_id?,
+            subject: refund.subject?,
+            marker: refund.marker?,
+            marked: refund.marked?,
+            undecided: refund.undecided?,
+            when: refund_when.map(|when| when.text),
+            amount: refund.amount?,
+            wallet_id: refund.wallet_id?,
+            balance: refund.balance?,
+            account: refund.account?,
+        }),
+        None => None,
+    };
+    Some(Definition {
+        transitions: transitions.collect::<Option<_>>()?,
+        steps: steps.collect::<Option<_>>()?,
+        cancel,
+        refund,
+        machine: draft.machine?,
+        id: draft.id?,
+        status: draft.status?,
+        version: draft.version,
+        status_types: draft.status_types?,
+        terminal: draft
+            .terminal
+            .into_iter()
+            .map(|(_, status)| status)
+            .collect(),
+    })
+}
