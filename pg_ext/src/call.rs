@@ -156,13 +156,18 @@ pub fn varlena<'a>(datum: Datum) -> &'a [u8] {
 
 /// The elements of a text[] without NULLs.
 pub fn texts<'a>(array: Datum) -> Vec<&'a [u8]> {
+    texts_or_null(array).into_iter().flatten().collect()
+}
+
+/// The elements of a text[].
+pub fn texts_or_null<'a>(array: Datum) -> Vec<Option<&'a [u8]>> {
     let mut elements: *mut Datum = std::ptr::null_mut();
+    let mut nulls: *mut bool = std::ptr::null_mut();
     let mut count = 0;
     // SAFETY: the datum is a text[]; the elements are allocated in the current memory context.
     unsafe {
         let array = pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast();
         let (typlen, byval, align) = (-1, false, b'i' as std::ffi::c_char);
-        let nulls = std::ptr::null_mut();
         pg_sys::deconstruct_array(
             array,
             pg_sys::TEXTOID,
@@ -170,11 +175,11 @@ pub fn texts<'a>(array: Datum) -> Vec<&'a [u8]> {
             byval,
             align,
             &mut elements,
-            nulls,
+            &mut nulls,
             &mut count,
         );
         (0..count as usize)
-            .map(|i| varlena(*elements.add(i)))
+            .map(|i| (!*nulls.add(i)).then(|| varlena(*elements.add(i))))
             .collect()
     }
 }

@@ -23,6 +23,12 @@ pub fn real_us() -> i64 {
     unsafe { pg_sys::GetCurrentTimestamp() }
 }
 
+/// A new lease's token: the server's real clock in microseconds, or the previous token plus one if that is
+/// larger.
+pub fn next_token(previous: i64) -> i64 {
+    real_us().max(previous.saturating_add(1))
+}
+
 /// Now, for every outcome: `once.fake_now` where set, else the real clock.
 pub fn now_us() -> Result<i64> {
     match settings::fake_now()? {

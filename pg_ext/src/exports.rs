@@ -3,7 +3,7 @@
 
 use crate::call::Call;
 use crate::error::Result;
-use crate::{janitor, key, raise, role};
+use crate::{action, janitor, key, machine, raise, role};
 use pgrx::pg_sys::{self, Datum};
 
 fn run(fcinfo: pg_sys::FunctionCallInfo, function: fn(&Call) -> Result<Datum>) -> Datum {
@@ -53,7 +53,18 @@ export! {
     pg_once_key_get => key::inspect::key_get;
     pg_once_scope_set => key::scope::scope_set;
     pg_once_scope_get => key::scope::scope_get;
+    pg_once_machine_define => machine::define::machine_define;
+    pg_once_machine_drop => machine::define::machine_drop;
+    pg_once_machine_get => machine::inspect::machine_get;
+    pg_once_transition => machine::transition::transition;
+    pg_once_transition_many => machine::transition::transition_many;
+    pg_once_action_claim => action::claim::action_claim;
+    pg_once_action_extend => action::hold::action_extend;
+    pg_once_action_finish => action::end::action_finish;
+    pg_once_action_release => action::end::action_release;
+    pg_once_action_adopt => action::adopt::action_adopt;
     pg_once_sweep => janitor::sweep;
+    pg_once_sweep_action_release => janitor::sweep_action_release;
     pg_once_sweep_key_reap => janitor::sweep_key_reap;
     pg_once_sweep_key_tombstone => janitor::sweep_key_tombstone;
     pg_once_grant_role => role::grant_role;

@@ -1,12 +1,14 @@
 //! janitor: the sweeps. Each task is one bounded statement over rows that time has made due, taken with
 //! SKIP LOCKED, so that any number of sessions may sweep at once.
 
-use crate::call::Call;
+use crate::action::sweep as sweep_actions;
+use crate::call::{Call, SCOPE_MAX, from_utf8};
 use crate::clock;
 use crate::error::Result;
 use crate::row::{self, Rows, Shape};
+use crate::settings;
 use crate::spi::{self, Kept};
-use crate::table;
+use crate::table::{self, Column, Name, Outcome, ScanKey, Snapshot, Table, Wait};
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 use std::thread::LocalKey;
@@ -87,6 +89,7 @@ const TYPES: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT4OID, pg_sys:
 thread_local! {
     static KEY_REAP: Kept = const { Kept::new(REAP, TYPES) };
     static KEY_TOMBSTONE: Kept = const { Kept::new(TOMBSTONE, TYPES) };
+    static NEW_RUN: Kept = const { Kept::new(INSERT_RUN, &[pg_sys::TEXTOID, pg_sys::TEXTOID]) };
     static TASK: Shape = const { Shape::new(&[
         (c"task", pg_sys::TEXTOID),
         (c"done", pg_sys::INT8OID),
@@ -94,6 +97,110 @@ thread_local! {
         (c"more", pg_sys::BOOLOID),
     ]) };
 }
+
+/// What one run of a task did.
+#[derive(Default)]
+pub struct Swept {
+    pub done: i64,
+    pub failed: i64,
+    pub more: bool,
+    pub last_error: Option<String>,
+}
+
+impl Swept {
+    pub fn add(&mut self, other: Swept) {
+        self.done += other.done;
+        self.failed += other.failed;
+        self.more |= other.more;
+        self.last_error = other.last_error.or(self.last_error.take());
+    }
+}
+
+/// Notes the end of a run for one machine. Another session that is noting one is not waited for: it says
+/// the same.
+pub fn record(task: &str, machine: &[u8], swept: &Swept) -> Result<()> {
+    let table = Table::to_write(RUNS)?;
+    let snapshot = Snapshot::latest();
+    let mut run = match find_run(&table, task, machine, &snapshot)? {
+        Some(run) => run,
+        None => {
+            let args = [Some(row::text(task.as_bytes())), Some(row::text(machine))];
+            spi::query(&NEW_RUN, &args)?;
+            return match find_run(&table, task, machine, &Snapshot::latest())? {
+                Some(_) => record(task, machine, swept),
+                None => Ok(()),
+            };
+        }
+    };
+    let Some(tid) = run.tid() else {
+        return Ok(());
+    };
+    if table.lock(tid, &snapshot, Wait::No)? != Outcome::Done {
+        return Ok(());
+    }
+    let now = clock::now_us()?;
+    run.put_i64(Run::LastEnd, now);
+    if swept.failed == 0 {
+        run.put_i64(Run::GoodEnd, now);
+    }
+    run.put_i64(Run::Done, run.i64(Run::Done).saturating_add(swept.done));
+    run.put_i64(Run::Failed, run.i64(Run::Failed).saturating_add(swept.failed));
+    if let Some(error) = &swept.last_error {
+        run.put_text(Run::LastError, Some(&from_utf8(error)));
+    }
+    run.update_at(&table, tid, Wait::Yes).map(drop)
+}
+
+/// When a task last ended for a machine; i64::MIN: never.
+pub fn last_end(task: &str, machine: &[u8]) -> Result<i64> {
+    let run = find_run(&Table::to_read(RUNS)?, task, machine, &Snapshot::latest())?;
+    let end = run.filter(|r| r.raw(Run::LastEnd).is_some());
+    Ok(end.map_or(i64::MIN, |r| r.i64(Run::LastEnd)))
+}
+
+/// A sweep of the machine's claim states has ended without failure within once.janitor_grace.
+pub fn covers(machine: &[u8]) -> Result<bool> {
+    let table = Table::to_read(RUNS)?;
+    let run = find_run(&table, sweep_actions::TASK, machine, &Snapshot::latest())?;
+    let good = run.filter(|r| r.raw(Run::GoodEnd).is_some());
+    let since = clock::now_us()?.saturating_sub(settings::janitor_grace_us());
+    Ok(good.is_some_and(|r| r.i64(Run::GoodEnd) >= since))
+}
+
+const RUNS: Name = c"janitor";
+
+/// Columns of once.janitor.
+#[derive(Clone, Copy)]
+enum Run {
+    LastEnd = 3,
+    GoodEnd,
+    Done,
+    Failed,
+    LastError,
+}
+
+impl Column for Run {
+    fn number(self) -> usize {
+        self as usize
+    }
+}
+
+fn find_run(
+    table: &Table,
+    task: &str,
+    machine: &[u8],
+    snapshot: &Snapshot,
+) -> Result<Option<table::Record<Run, 7>>> {
+    let keys = &mut [
+        ScanKey::text(1, row::text(task.as_bytes())),
+        ScanKey::text(2, row::text(machine)),
+    ];
+    let found = table.find(c"janitor_pkey", keys, snapshot)?;
+    Ok(found.map(table::Record::load))
+}
+
+const INSERT_RUN: &CStr = c"
+    INSERT INTO once.janitor (task, machine, done, failed) VALUES ($1, $2, 0, 0) ON CONFLICT DO NOTHING";
 
 /// A task's name and its statement.
 type Task = (&'static [u8], &'static LocalKey<Kept>);
@@ -105,10 +212,30 @@ const TOMBSTONE_TASK: Task = (b"key_tombstone", &KEY_TOMBSTONE);
 pub fn sweep(call: &Call) -> Result<Datum> {
     let max = call.limit(0, "max", MOST)?;
     let rows = Rows::begin(call);
+    rows.push(&release_actions(max, None)?);
     for task in [REAP_TASK, TOMBSTONE_TASK] {
         rows.push(&run(task, max)?);
     }
     Ok(call.return_null())
+}
+
+/// `once.sweep_action_release`.
+pub fn sweep_action_release(call: &Call) -> Result<Datum> {
+    let max = call.limit(0, "max", MOST)?;
+    let machine = call.opt_text(1, "machine", SCOPE_MAX)?;
+    let values = release_actions(max, machine)?;
+    Ok(TASK.with(|shape| shape.row(&values)))
+}
+
+fn release_actions(max: i32, machine: Option<&[u8]>) -> Result<[Option<Datum>; 4]> {
+    table::ensure_writable(c"action_lease")?;
+    let swept = sweep_actions::sweep(max.into(), machine)?;
+    Ok([
+        Some(row::text(sweep_actions::TASK.as_bytes())),
+        Some(Datum::from(swept.done)),
+        Some(Datum::from(swept.failed)),
+        Some(Datum::from(swept.more)),
+    ])
 }
 
 /// `once.sweep_key_reap`.

@@ -9,8 +9,10 @@
 )]
 
 // Nouns.
+mod action;
 mod janitor;
 mod key;
+mod machine;
 mod role;
 
 // Shared mechanisms.
@@ -19,6 +21,7 @@ mod caller;
 mod clock;
 mod error;
 mod exports;
+mod mark;
 mod raise;
 mod row;
 mod settings;

@@ -106,16 +106,23 @@ pub fn text(bytes: &[u8]) -> Datum {
 
 /// A text[] datum.
 pub fn texts(values: &[&[u8]]) -> Datum {
-    let mut elements: Vec<Datum> = values.iter().map(|v| text(v)).collect();
-    // SAFETY: copies the elements into a new array in the current memory context.
+    array(values.iter().map(|v| text(v)), pg_sys::TEXTOID)
+}
+
+/// An array datum of elements of this type.
+pub fn array(values: impl Iterator<Item = Datum>, element: pg_sys::Oid) -> Datum {
+    let mut elements: Vec<Datum> = values.collect();
+    let (mut length, mut by_value, mut align) = (0i16, false, 0);
+    // SAFETY: copies the elements, which are of that type, into a new array in the current memory context.
     unsafe {
+        pg_sys::get_typlenbyvalalign(element, &mut length, &mut by_value, &mut align);
         Datum::from(pg_sys::construct_array(
             elements.as_mut_ptr(),
             elements.len() as i32,
-            pg_sys::TEXTOID,
-            -1,
-            false,
-            b'i' as std::ffi::c_char,
+            element,
+            length.into(),
+            by_value,
+            align,
         ))
     }
 }

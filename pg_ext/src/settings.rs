@@ -8,6 +8,8 @@ use std::ffi::CString;
 
 static KEY_LEASE: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 static KEY_TTL: GucSetting<i32> = GucSetting::<i32>::new(86_400);
+static ACTION_LEASE: GucSetting<i32> = GucSetting::<i32>::new(300_000);
+static JANITOR_GRACE: GucSetting<i32> = GucSetting::<i32>::new(600_000);
 static FAKE_NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
 /// How long a claim's lease lives where neither the call nor the scope says (once.key_lease).
@@ -18,6 +20,16 @@ pub fn key_lease_us() -> i64 {
 /// How long an answer is replayed where neither the call nor the scope says (once.key_ttl).
 pub fn key_ttl_us() -> i64 {
     i64::from(KEY_TTL.get()) * 1_000_000
+}
+
+/// How long a claimed action's lease lives where neither the call nor the step says (once.action_lease).
+pub fn action_lease_us() -> i64 {
+    i64::from(ACTION_LEASE.get()) * 1_000
+}
+
+/// How long a good sweep of a machine covers its claim states (once.janitor_grace).
+pub fn janitor_grace_us() -> i64 {
+    i64::from(JANITOR_GRACE.get()) * 1_000
 }
 
 /// The pretended clock in microseconds since 2000, where once.fake_now is set.
@@ -61,6 +73,26 @@ pub fn register() {
         i32::MAX,
         GucContext::Userset,
         GucFlags::UNIT_S,
+    );
+    GucRegistry::define_int_guc(
+        c"once.action_lease",
+        c"Lease of a claimed action where neither the call nor its step gives one.",
+        c"In milliseconds without a unit; default 5min. Precedence: argument, the step's lease, this.",
+        &ACTION_LEASE,
+        1,
+        i32::MAX,
+        GucContext::Userset,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"once.janitor_grace",
+        c"How long a sweep that failed nowhere covers a machine's claim states (machine_assert).",
+        c"In milliseconds without a unit; default 10min.",
+        &JANITOR_GRACE,
+        1,
+        i32::MAX,
+        GucContext::Suset,
+        GucFlags::UNIT_MS,
     );
     GucRegistry::define_string_guc(
         c"once.fake_now",

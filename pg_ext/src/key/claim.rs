@@ -179,7 +179,7 @@ impl Claim<'_> {
     fn fill(&self, row: &mut Record, now: i64) -> Result<()> {
         let lease = self.options.granted_lease(self.lease);
         let ttl = self.ttl.unwrap_or(self.options.ttl_us);
-        row.put_i64(Col::Token, next_token(row.i64(Col::Token)));
+        row.put_i64(Col::Token, clock::next_token(row.i64(Col::Token)));
         row.put_i64(Col::LeaseUntil, now + lease);
         row.put_i64(Col::ClaimedAt, now);
         row.put_i64(Col::CreatedAt, now);
@@ -237,7 +237,7 @@ pub fn take_over(
     }
     let now = now_in_transaction()?;
     let lease = options.granted_lease(lease);
-    row.put_i64(Col::Token, next_token(row.i64(Col::Token)));
+    row.put_i64(Col::Token, clock::next_token(row.i64(Col::Token)));
     row.put_i64(Col::LeaseUntil, now + lease);
     row.put_i64(Col::ClaimedAt, now);
     row.put_look(LOOKED_AFTER, now + lease);
@@ -254,11 +254,6 @@ pub fn now_in_transaction() -> Result<i64> {
     table::ensure_writable(TABLE)?;
     table::assign_xid();
     clock::now_us()
-}
-
-/// The server's real clock in microseconds, or the previous token plus one if that is larger.
-pub fn next_token(previous: i64) -> i64 {
-    clock::real_us().max(previous.saturating_add(1))
 }
 
 /// How errors name a key.

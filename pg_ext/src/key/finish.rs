@@ -2,7 +2,7 @@
 
 use super::claim::now_in_transaction;
 use super::fence::{Change, Fenced};
-use super::identity::call_mark;
+use crate::mark::call_mark;
 use super::record::{Col, LOOKED_AFTER, Record, Status};
 use crate::call::{Call, TEXT_MAX};
 use crate::clock;

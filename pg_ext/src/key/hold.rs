@@ -2,7 +2,7 @@
 
 use super::claim::now_in_transaction;
 use super::fence::{Change, Fenced};
-use super::identity::call_mark;
+use crate::mark::call_mark;
 use super::record::{Col, POINT_MAX, Record};
 use super::scope::Options;
 use crate::call::{Call, shown};

@@ -1,6 +1,6 @@
 //! What people do with a key: `key_resolve` ends a parking, `key_forget` deletes.
 
-use super::claim::{named, next_token, now_in_transaction};
+use super::claim::{named, now_in_transaction};
 use super::decide::{self, Decision};
 use super::fence::{Change, Named};
 use super::finish::Answer;
@@ -85,7 +85,7 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
 
 fn apply(row: &mut Record, verdict: &Verdict, attempt: i32, now: i64) {
     // The parked holder's token ends with the verdict.
-    row.put_i64(Col::Token, next_token(row.i64(Col::Token)));
+    row.put_i64(Col::Token, clock::next_token(row.i64(Col::Token)));
     row.put_i64(Col::LastCall, 0);
     row.put_i32(Col::ResolvedAttempt, attempt);
     row.put(Col::ResolvedVerdict, Some(Datum::from(verdict.code())));

@@ -1,10 +1,43 @@
 //! machine: the declared states and moves of one of the user's tables. Told at the top of `sql/machine.sql`.
 //!
-//! `definition` is what a machine declares; `validate` makes one out of JSON and tells every fault,
-//! `predicate` reads a `when`; `define` stores it.
+//! `definition` is what a machine declares and `model` that definition fitted to the tables as they are;
+//! `moves`, `patch`, `id`, `relation` and `sql` are what statements on the user's tables are made of;
+//! `transition` moves a row. `define` stores what `validate` has made of JSON, or every fault that it has
+//! found (`draft`, `rules`, `fit`, `money`; `predicate` reads a `when`), and `inspect` shows it again.
 
 pub mod define;
 pub mod definition;
+pub mod id;
+pub mod inspect;
+pub mod model;
+pub mod patch;
+pub mod relation;
+pub mod sql;
+pub mod transition;
 
+pub mod permit;
+mod columns;
+mod draft;
+mod faults;
+mod fit;
+mod members;
+mod money;
+mod moves;
 mod predicate;
+mod rules;
 mod validate;
+
+use sha2::{Digest, Sha256};
+
+/// The lock that claims hold shared to the end of their transaction, and a change of the definition
+/// exclusively: what is claimed meanwhile is seen by it.
+pub fn lock_of(machine: &str) -> u64 {
+    let digest = Sha256::new()
+        .chain_update("machine\0")
+        .chain_update(machine)
+        .finalize();
+    digest
+        .iter()
+        .take(8)
+        .fold(0, |hash, byte| hash << 8 | u64::from(*byte))
+}

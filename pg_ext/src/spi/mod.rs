@@ -61,6 +61,11 @@ pub fn run(sql: &[u8]) -> Result<()> {
     as_owner(|| execute(prepare(&sql, &[], 0)?, &[], None, OWN_ROW).map(drop))
 }
 
+/// Runs a statement without parameters as the current user.
+pub fn run_as_caller(sql: &CStr) -> Result<()> {
+    connected(|| execute(prepare(sql, &[], 0)?, &[], None, OWN_ROW).map(drop))
+}
+
 /// A statement on the user's tables, made at run time and kept until it is dropped. It runs as whoever is
 /// the current user then. Its generic plan is always used: it finds rows by key, whatever the values.
 pub struct Plan {

@@ -16,7 +16,7 @@ mod write;
 pub use names::key_table_owner;
 pub use record::{Column, Record};
 pub use snapshot::{Snapshot, above_read_committed, assign_xid, ended_before, next_xid};
-pub use write::{Outcome, Wait, ensure_writable};
+pub use write::{Outcome, Wait, ensure_writable, is_writable};
 
 use crate::error::Result;
 use pgrx::pg_sys::{self, Datum};

@@ -22,13 +22,17 @@ pub enum Wait {
     No,
 }
 
+/// False in a READ ONLY transaction and on a standby.
+pub fn is_writable() -> bool {
+    // SAFETY: both read this server's state.
+    unsafe { !(pg_sys::XactReadOnly || pg_sys::RecoveryInProgress()) }
+}
+
 /// 25006 in a READ ONLY transaction and on a standby.
 pub fn ensure_writable(name: Name) -> Result<()> {
-    // SAFETY: both read this server's state.
-    let read_only = unsafe { pg_sys::XactReadOnly || pg_sys::RecoveryInProgress() };
-    match read_only {
-        true => Err(Error::read_only(format!("once.{}", name.to_string_lossy()))),
-        false => Ok(()),
+    match is_writable() {
+        false => Err(Error::read_only(format!("once.{}", name.to_string_lossy()))),
+        true => Ok(()),
     }
 }
 

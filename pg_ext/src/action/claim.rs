@@ -1,0 +1,294 @@
+//! `action_claim`: one row for one step's action.
+//!
+//! A claim never waits: it takes the row only if nobody has it locked, and the lease under the row's lock
+//! likewise. Where a live lease stands it only looks. The decision is one function of what the row, the lease
+//! and the clock say; it is made again under the locks.
+
+use super::lease::{Col, Lease, State, TABLE};
+use super::row::{self as user_row, If, Lock, Seen};
+use crate::call::{Call, HOLDER_MAX, SCOPE_MAX, from_utf8, shown, utf8};
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::machine::definition::Step;
+use crate::machine::id::RowId;
+use crate::machine::model::Machine;
+use crate::machine::patch::Patch;
+use crate::machine::transition::version_argument;
+use crate::row::{self, Shape};
+use crate::settings;
+use crate::table::{self, Outcome, Snapshot, Table, Wait};
+use crate::trylock::TryLock;
+use pgrx::pg_sys::{self, Datum};
+use std::rc::Rc;
+
+/// Looks that may find something changed under them before the claim gives up as busy.
+const MAX_LOOKS: usize = 8;
+/// The least that a caller is told to wait.
+const LEAST_RETRY_US: i64 = 100_000;
+/// Where the one who has the row cannot be seen, or a sweep has to come first.
+const UNSEEN_RETRY_US: i64 = 1_000_000;
+
+thread_local! {
+    static SHAPE: Shape = const { Shape::new(&[
+        (c"outcome", pg_sys::TEXTOID),
+        (c"token", pg_sys::INT8OID),
+        (c"status", pg_sys::TEXTOID),
+        (c"version", pg_sys::INT8OID),
+        (c"lease_left", pg_sys::INTERVALOID),
+        (c"retry_after", pg_sys::INTERVALOID),
+    ]) };
+}
+
+/// `once.action_claim`.
+pub fn action_claim(call: &Call) -> Result<Datum> {
+    let machine = Machine::of(call)?;
+    let text = |t: &[u8]| String::from_utf8_lossy(&utf8(t)).into_owned();
+    let mut claim = Claim {
+        id: machine.id(call, 1)?,
+        step_key: text(call.text(2, "step_key", SCOPE_MAX)?),
+        requester: call.opt_text(3, "requester", SCOPE_MAX)?.map(text),
+        lease: call.interval(4, "lease")?,
+        holder: call.opt_text(5, "holder", HOLDER_MAX)?,
+        version: version_argument(&machine, call, 6)?.map(|d| d.value() as i64),
+        machine,
+    };
+    for _ in 0..MAX_LOOKS {
+        claim.ensure_step()?;
+        if let Some(answer) = claim.attempt()? {
+            return Ok(answer);
+        }
+        claim.machine = Machine::of(call)?;
+    }
+    Ok(busy(None, UNSEEN_RETRY_US))
+}
+
+struct Claim<'a> {
+    machine: Rc<Machine>,
+    id: RowId,
+    step_key: String,
+    requester: Option<String>,
+    lease: Option<i64>,
+    holder: Option<&'a [u8]>,
+    version: Option<i64>,
+}
+
+/// What follows from what was seen.
+enum Decision<'a> {
+    Answer(Datum),
+    /// Move the row into the first and remember where it goes.
+    Claim {
+        step: &'a Step,
+        into: &'a str,
+        revert: &'a str,
+        success: &'a str,
+    },
+}
+
+impl Claim<'_> {
+    /// An unknown step is an error, a step in another status is not.
+    fn ensure_step(&self) -> Result<()> {
+        let steps = &self.machine.definition.steps;
+        if steps.iter().any(|s| s.step_key == self.step_key) {
+            return Ok(());
+        }
+        let mut known: Vec<_> = steps.iter().map(|s| s.step_key.as_str()).collect();
+        known.dedup();
+        Err(Error::bad_argument(
+            "step_key",
+            format!(
+                "\"{}\" is no step of machine \"{}\"",
+                self.step_key,
+                self.machine.name()
+            ),
+            format!("Steps: {}.", known.join(", ")),
+        ))
+    }
+
+    /// One look and what follows from it; None where something changed meanwhile.
+    fn attempt(&self) -> Result<Option<Datum>> {
+        let writable = table::is_writable();
+        let lease = Lease::latest(&self.machine, &self.id)?;
+        let now = clock::now_us()?;
+        let live = |l: &Lease| l.state() == State::Held && l.i64(Col::LeaseUntil) > now;
+        if !writable || lease.as_ref().is_some_and(live) {
+            let seen = user_row::look(&self.machine, &self.id, Lock::No)?;
+            match self.decide(seen.as_ref(), lease.as_ref(), now) {
+                Decision::Answer(answer) => return Ok(Some(answer)),
+                _ if !writable => {
+                    return Err(Error::read_only(self.machine.row_named(&self.id)));
+                }
+                _ => {}
+            }
+        }
+        // A definition that changes waits until this transaction ends, and sees its lease.
+        let Some(shared) = TryLock::shared(self.machine.lock) else {
+            return Ok(Some(busy(None, UNSEEN_RETRY_US)));
+        };
+        let newer = Machine::named(&from_utf8(self.machine.name()))?;
+        if newer.revision != self.machine.revision {
+            return Ok(None);
+        }
+        let Some(seen) = user_row::look(&self.machine, &self.id, Lock::UpdateIfFree)? else {
+            return self.locked_or_gone().map(Some);
+        };
+        let table = Table::to_write(TABLE)?;
+        let snapshot = Snapshot::latest();
+        let lease = Lease::find(&table, &self.machine, &self.id, &snapshot)?;
+        let tid = lease.as_ref().and_then(Lease::tid);
+        if let Some(tid) = tid {
+            match table.lock(tid, &snapshot, Wait::No)? {
+                Outcome::Done => {}
+                Outcome::Busy => return Ok(Some(busy(Some(&seen), UNSEEN_RETRY_US))),
+                Outcome::Changed => return Ok(None),
+            }
+        }
+        let now = clock::now_us()?;
+        match self.decide(Some(&seen), lease.as_ref(), now) {
+            Decision::Answer(answer) => Ok(Some(answer)),
+            Decision::Claim {
+                step,
+                into,
+                revert,
+                success,
+            } => {
+                let from = shown(seen.status());
+                let patch = Patch::none();
+                let moved =
+                    user_row::move_row(&self.machine, &self.id, &from, into, If::Unflagged, &patch)?;
+                let Some(moved) = moved else {
+                    return Ok(Some(answer(b"refused", Some(&seen))));
+                };
+                let mut new = lease.unwrap_or_else(Lease::empty);
+                self.fill(&mut new, step, into, revert, success, now);
+                match tid {
+                    Some(tid) => drop(new.update_at(&table, tid, Wait::Yes)?),
+                    None => new.insert(&table)?,
+                }
+                shared.keep();
+                Ok(Some(claimed(&new, &moved, now)))
+            }
+        }
+    }
+
+    /// The row could not be locked at once: it is gone, or somebody has it, who may be only about to write
+    /// something else. What can be told without it is told.
+    fn locked_or_gone(&self) -> Result<Datum> {
+        let seen = user_row::look(&self.machine, &self.id, Lock::No)?;
+        let lease = Lease::latest(&self.machine, &self.id)?;
+        match self.decide(seen.as_ref(), lease.as_ref(), clock::now_us()?) {
+            Decision::Answer(answer) => Ok(answer),
+            Decision::Claim { .. } => Ok(busy(seen.as_ref(), UNSEEN_RETRY_US)),
+        }
+    }
+
+    fn decide(&self, seen: Option<&Seen>, lease: Option<&Lease>, now: i64) -> Decision<'_> {
+        let Some(seen) = seen else {
+            return Decision::Answer(answer(b"not_found", None));
+        };
+        let definition = &self.machine.definition;
+        let covering = lease.filter(|l| l.covers(seen.status()));
+        let status = match covering {
+            Some(lease) => {
+                let left = lease.i64(Col::LeaseUntil) - now;
+                let same = self.holder.is_some()
+                    && lease.bytes(Col::Holder) == self.holder
+                    && lease.text(Col::StepKey) == self.step_key;
+                if left > 0 && same {
+                    return Decision::Answer(claimed(lease, seen, now));
+                }
+                if seen.flagged || left > 0 {
+                    let retry = if left > 0 { left } else { UNSEEN_RETRY_US };
+                    return Decision::Answer(busy(Some(seen), retry));
+                }
+                lease.text(Col::RevertTo)
+            }
+            None => shown(seen.status()),
+        };
+        if covering.is_none() && seen.flagged && !definition.is_terminal(&status) {
+            return Decision::Answer(answer(b"cancelling", Some(seen)));
+        }
+        let refused = || Decision::Answer(answer(b"refused", Some(seen)));
+        let wanted = |s: &&Step| s.step_key == self.step_key && s.status == status;
+        let Some(step) = definition.steps.iter().find(wanted) else {
+            return refused();
+        };
+        let requester = self.requester.as_deref();
+        let version = seen.version.map(|d| d.value() as i64);
+        if self.version.is_some() && self.version != version {
+            return refused();
+        }
+        match (step.claim_of(requester), step.success_of(requester)) {
+            (Some((into, revert)), Some(success)) => Decision::Claim {
+                step,
+                into,
+                revert,
+                success,
+            },
+            (None, Some(_)) if covering.is_some() => {
+                Decision::Answer(busy(Some(seen), UNSEEN_RETRY_US))
+            }
+            (None, Some(_)) => Decision::Answer(answer(b"unclaimed", Some(seen))),
+            (_, None) => refused(),
+        }
+    }
+
+    fn fill(
+        &self,
+        lease: &mut Lease,
+        step: &Step,
+        into: &str,
+        revert: &str,
+        success: &str,
+        now: i64,
+    ) {
+        let here = from_utf8;
+        let us = self
+            .lease
+            .or(step.lease_us)
+            .unwrap_or_else(settings::action_lease_us);
+        lease.begin(&self.machine, &self.id, now, us);
+        lease.put_text(Col::ClaimInto, Some(&here(into)));
+        lease.put_text(Col::RevertTo, Some(&here(revert)));
+        lease.put_text(Col::StepKey, Some(&here(&self.step_key)));
+        lease.put_text(Col::SuccessfulState, Some(&here(success)));
+        lease.put_text(Col::Holder, self.holder);
+    }
+}
+
+fn claimed(lease: &Lease, seen: &Seen, now: i64) -> Datum {
+    shape_row([
+        Some(row::text(b"claimed")),
+        lease.raw(Col::Token),
+        seen.status,
+        seen.version,
+        Some(clock::interval_datum(lease.i64(Col::LeaseUntil) - now)),
+        None,
+    ])
+}
+
+fn busy(seen: Option<&Seen>, retry_after_us: i64) -> Datum {
+    let retry = clock::interval_datum(retry_after_us.max(LEAST_RETRY_US));
+    shape_row([
+        Some(row::text(b"busy")),
+        None,
+        seen.and_then(|s| s.status),
+        seen.and_then(|s| s.version),
+        None,
+        Some(retry),
+    ])
+}
+
+fn answer(outcome: &[u8], seen: Option<&Seen>) -> Datum {
+    shape_row([
+        Some(row::text(outcome)),
+        None,
+        seen.and_then(|s| s.status),
+        seen.and_then(|s| s.version),
+        None,
+        None,
+    ])
+}
+
+fn shape_row(values: [Option<Datum>; 6]) -> Datum {
+    SHAPE.with(|shape| shape.row(&values))
+}

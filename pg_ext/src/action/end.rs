@@ -1,0 +1,110 @@
+//! `action_finish` and `action_release`: the row leaves its claim state, and the lease ends with it.
+//!
+//! The row first (lock order), by an UPDATE that asks for the claim state, then the lease. A sweep or another
+//! claim changes the lease under the row's lock only, so what the lease says after the UPDATE is final.
+
+use super::fence::{Fenced, Present};
+use super::lease::{Col, Lease, State};
+use super::row::{self as user_row, If, Seen};
+use crate::call::Call;
+use crate::error::Result;
+use crate::machine::model::jsonb_text;
+use crate::machine::patch::Patch;
+use crate::mark::call_mark;
+use crate::row::{self, Shape};
+use pgrx::pg_sys::{self, Datum};
+
+thread_local! {
+    static FINISHED: Shape = const { Shape::new(&[
+        (c"outcome", pg_sys::TEXTOID),
+        (c"status", pg_sys::TEXTOID),
+        (c"version", pg_sys::INT8OID),
+    ]) };
+    static RELEASED: Shape = const { Shape::new(&[
+        (c"status", pg_sys::TEXTOID),
+        (c"version", pg_sys::INT8OID),
+    ]) };
+}
+
+/// `once.action_finish`.
+pub fn action_finish(call: &Call) -> Result<Datum> {
+    let fenced = Fenced::of(call)?;
+    let patch = Patch::read(&fenced.machine, call.datum(3))?;
+    let text = call.datum(3).map(jsonb_text);
+    let mark = call_mark("finish", &[text.as_deref()]);
+    let row = |outcome: &[u8], status, version| {
+        FINISHED.with(|shape| shape.row(&[Some(row::text(outcome)), status, version]))
+    };
+    let repeated = |lease: &Lease| {
+        let status = lease.raw(Col::SuccessfulState);
+        row(b"finished", status, lease.raw(Col::EndedVersion))
+    };
+    let (lease, present) = fenced.lease(mark)?;
+    if present == Present::Repeated {
+        return Ok(repeated(&lease));
+    }
+    let (from, to) = (lease.text(Col::ClaimInto), lease.text(Col::SuccessfulState));
+    if let Some(moved) = leave(&fenced, &from, &to, If::Unflagged, &patch)? {
+        end(&fenced, State::Finished, mark, &moved, None)?;
+        return Ok(row(b"finished", moved.status, moved.version));
+    }
+    // While it waited for the row, this very call may have ended the lease in another session.
+    let (lease, present) = fenced.lease(mark)?;
+    if present == Present::Repeated {
+        return Ok(repeated(&lease));
+    }
+    let seen = user_row::look_latest(&fenced.machine, &fenced.id)?;
+    match seen {
+        Some(seen) if seen.flagged && lease.covers(seen.status()) => {
+            Ok(row(b"cancelling", seen.status, seen.version))
+        }
+        other => Err(fenced.dead(other.as_ref().map(Seen::status))),
+    }
+}
+
+/// `once.action_release`.
+pub fn action_release(call: &Call) -> Result<Datum> {
+    let fenced = Fenced::of(call)?;
+    let error = call.note(3);
+    let mark = call_mark("release", &[error]);
+    let row = |status, version| RELEASED.with(|shape| shape.row(&[status, version]));
+    let repeated = |lease: &Lease| row(lease.raw(Col::RevertTo), lease.raw(Col::EndedVersion));
+    let (lease, present) = fenced.lease(mark)?;
+    if present == Present::Repeated {
+        return Ok(repeated(&lease));
+    }
+    let (from, to) = (lease.text(Col::ClaimInto), lease.text(Col::RevertTo));
+    if let Some(moved) = leave(&fenced, &from, &to, If::Always, &Patch::none())? {
+        end(&fenced, State::Released, mark, &moved, error)?;
+        return Ok(row(moved.status, moved.version));
+    }
+    let (lease, present) = fenced.lease(mark)?;
+    if present == Present::Repeated {
+        return Ok(repeated(&lease));
+    }
+    let seen = user_row::look_latest(&fenced.machine, &fenced.id)?;
+    Err(fenced.dead(seen.as_ref().map(Seen::status)))
+}
+
+fn leave(
+    fenced: &Fenced,
+    from: &str,
+    to: &str,
+    condition: If,
+    patch: &Patch,
+) -> Result<Option<Seen>> {
+    user_row::move_row(&fenced.machine, &fenced.id, from, to, condition, patch)
+}
+
+fn end(
+    fenced: &Fenced,
+    state: State,
+    mark: i64,
+    moved: &Seen,
+    note: Option<&[u8]>,
+) -> Result<()> {
+    fenced.write(|lease: &mut Lease, now| {
+        lease.end(state, now, mark, moved.version);
+        lease.put_text(Col::Note, note);
+    })
+}

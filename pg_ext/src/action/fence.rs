@@ -1,0 +1,101 @@
+//! The fence: every write that presents an action's token passes here.
+
+use super::lease::{Col, Lease, State, TABLE};
+use crate::call::{Call, shown};
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::machine::id::RowId;
+use crate::machine::model::Machine;
+use crate::table::{Outcome, Snapshot, Table, Wait};
+use std::rc::Rc;
+
+/// A call with machine, id and token as arguments 0 to 2.
+pub struct Fenced {
+    pub machine: Rc<Machine>,
+    pub id: RowId,
+    token: i64,
+}
+
+impl Fenced {
+    pub fn of(call: &Call) -> Result<Fenced> {
+        let machine = Machine::of(call)?;
+        Ok(Fenced {
+            id: machine.id(call, 1)?,
+            token: call.i64(2, "token")?,
+            machine,
+        })
+    }
+
+    /// The lease, while it is this token's; or what it was ended with, if `mark` says that by this very call.
+    pub fn lease(&self, mark: i64) -> Result<(Lease, Present)> {
+        let Some(lease) = Lease::latest(&self.machine, &self.id)? else {
+            return Err(self.lost("There is no lease on this row: never claimed, or long ended."));
+        };
+        if lease.i64(Col::Token) != self.token {
+            return Err(self.lost("Another holder has claimed the row since."));
+        }
+        match lease.state() {
+            State::Held => Ok((lease, Present::Held)),
+            _ if mark != 0 && lease.i64(Col::LastCall) == mark => Ok((lease, Present::Repeated)),
+            State::Finished => Err(Error::new(
+                Kind::AlreadyFinished,
+                format!("the action on {} is already finished", self.named()),
+            )
+            .hint("Read the row: it has left the claim state.")),
+            State::Released => Err(self.lost("It was released.")),
+            State::Swept => Err(self.lost("It ran out, and a sweep has reverted the row.")),
+        }
+    }
+
+    /// Writes the lease while it is this token's. `change` gets the time; a write never waits with a clock
+    /// that it has read already: it waits for the lock, then looks, reads the clock and decides again.
+    pub fn write<T>(&self, mut change: impl FnMut(&mut Lease, i64) -> T) -> Result<T> {
+        let mut locked = false;
+        loop {
+            let (mut lease, _) = self.lease(0)?;
+            let Some(tid) = lease.tid() else {
+                continue;
+            };
+            let answer = change(&mut lease, clock::now_us()?);
+            let table = Table::to_write(TABLE)?;
+            let wait = if locked { Wait::Yes } else { Wait::No };
+            match lease.update_at(&table, tid, wait)? {
+                Outcome::Done => return Ok(answer),
+                Outcome::Busy => {
+                    let latest = Snapshot::latest();
+                    locked = table.lock(tid, &latest, Wait::Yes)? == Outcome::Done;
+                }
+                Outcome::Changed => locked = false,
+            }
+        }
+    }
+
+    pub fn lost(&self, why: impl Into<String>) -> Error {
+        Error::new(
+            Kind::LeaseLost,
+            format!("lease of {} is lost", self.named()),
+        )
+        .detail(why)
+        .hint("Stop this attempt, roll its writes back and delete what it made outside the database.")
+    }
+
+    /// The row has left its claim state although the lease was not ended.
+    pub fn dead(&self, status: Option<&[u8]>) -> Error {
+        self.lost(match status {
+            None => "The row is gone.".to_owned(),
+            Some(status) => format!("The row's status is \"{}\" now.", shown(status)),
+        })
+    }
+
+    pub fn named(&self) -> String {
+        self.machine.row_named(&self.id)
+    }
+}
+
+/// What a token stands for now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Present {
+    Held,
+    /// This very call ended it before.
+    Repeated,
+}

@@ -1,0 +1,56 @@
+//! `action_extend`: a heartbeat that fences and tells of a cancellation. A HOT update of the lease, and a look
+//! at the row that locks nothing.
+
+use super::fence::Fenced;
+use super::lease::Col;
+use super::row::look_latest;
+use crate::call::Call;
+use crate::clock;
+use crate::error::Result;
+use crate::row::Shape;
+use crate::settings;
+use pgrx::pg_sys::{self, Datum};
+
+thread_local! {
+    static SHAPE: Shape = const { Shape::new(&[
+        (c"lease_left", pg_sys::INTERVALOID),
+        (c"cancelling", pg_sys::BOOLOID),
+    ]) };
+}
+
+/// `once.action_extend`.
+pub fn action_extend(call: &Call) -> Result<Datum> {
+    let fenced = Fenced::of(call)?;
+    let asked = call.interval(3, "lease")?;
+    let steps = &fenced.machine.definition.steps;
+    let left = fenced.write(|lease, now| {
+        let step = lease.text(Col::StepKey);
+        let declared = || steps.iter().find(|s| s.step_key == step)?.lease_us;
+        // A lease that the caller did not name never gets shorter by it.
+        let until = match asked {
+            Some(us) => now + us,
+            None => {
+                let us = declared().unwrap_or_else(settings::action_lease_us);
+                (now + us).max(lease.i64(Col::LeaseUntil))
+            }
+        };
+        lease.put_i64(Col::LeaseUntil, until);
+        if until < lease.i64(Col::LookAt) {
+            // Ends before the sweep would look: the one case in which this is not a HOT update.
+            lease.put_i64(Col::LookAt, until);
+        }
+        (until - now, lease.bytes(Col::ClaimInto).map(<[u8]>::to_vec))
+    })?;
+    let (left, claim_into) = left;
+    let seen = look_latest(&fenced.machine, &fenced.id)?;
+    match seen {
+        Some(seen) if Some(seen.status()) == claim_into.as_deref() => {
+            let values = [
+                Some(clock::interval_datum(left)),
+                Some(Datum::from(seen.flagged)),
+            ];
+            Ok(SHAPE.with(|shape| shape.row(&values)))
+        }
+        other => Err(fenced.dead(other.as_ref().map(|s| s.status()))),
+    }
+}

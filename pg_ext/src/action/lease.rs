@@ -1,0 +1,163 @@
+//! One row of `once.action_lease`, with names for its columns (in the order of `sql/action.sql`).
+
+use crate::call::{from_utf8, utf8};
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::machine::id::RowId;
+use crate::machine::model::Machine;
+use crate::row;
+use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
+use pgrx::pg_sys::Datum;
+
+pub const TABLE: Name = c"action_lease";
+const BY_ID: Name = c"action_lease_pkey";
+pub const BY_LOOK: Name = c"action_lease_look";
+
+/// An ended lease answers repeats of its token so long.
+pub const REMEMBERED_US: i64 = clock::DAY_US;
+
+/// Column numbers, from 1.
+#[derive(Clone, Copy)]
+pub enum Col {
+    Token = 1,
+    LeaseUntil,
+    LookAt,
+    EndedAt,
+    LastCall,
+    EndedVersion,
+    Failures,
+    State,
+    Id,
+    Machine,
+    RowId,
+    ClaimInto,
+    RevertTo,
+    StepKey,
+    SuccessfulState,
+    Holder,
+    Note,
+}
+
+const COLUMNS: usize = 17;
+
+impl Column for Col {
+    fn number(self) -> usize {
+        self as usize
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Held,
+    Finished,
+    Released,
+    Swept,
+}
+
+impl State {
+    fn code(self) -> u8 {
+        match self {
+            State::Held => b'h',
+            State::Finished => b'f',
+            State::Released => b'l',
+            State::Swept => b's',
+        }
+    }
+
+    fn of(code: u8) -> State {
+        match code {
+            b'f' => State::Finished,
+            b'l' => State::Released,
+            b's' => State::Swept,
+            // Written by a newer library: nobody may take it for free.
+            _ => State::Held,
+        }
+    }
+}
+
+/// A row of `once.action_lease`.
+pub type Lease = table::Record<Col, COLUMNS>;
+
+impl Lease {
+    /// The lease of a machine's row under a snapshot.
+    pub fn find(
+        table: &Table,
+        machine: &Machine,
+        id: &RowId,
+        snapshot: &Snapshot,
+    ) -> Result<Option<Lease>> {
+        Lease::find_by_key(table, &id.key(machine.name()), snapshot)?
+            .map(|lease| match lease.bytes(Col::RowId) == Some(&id.text) {
+                true => Ok(lease),
+                // The key is a hash: fail closed should two rows ever share one.
+                false => Err(Error::new(
+                    Kind::Internal,
+                    format!("{} has the lease of another row", machine.row_named(id)),
+                )),
+            })
+            .transpose()
+    }
+
+    pub fn find_by_key(
+        table: &Table,
+        key: &[u8; 16],
+        snapshot: &Snapshot,
+    ) -> Result<Option<Lease>> {
+        let keys = &mut [ScanKey::uuid(1, row::uuid(key))];
+        Ok(table.find(BY_ID, keys, snapshot)?.map(Lease::load))
+    }
+
+    /// What is committed now of a row's lease, and our own writes.
+    pub fn latest(machine: &Machine, id: &RowId) -> Result<Option<Lease>> {
+        Lease::find(&Table::to_read(TABLE)?, machine, id, &Snapshot::latest())
+    }
+
+    pub fn state(&self) -> State {
+        State::of(self.raw(Col::State).map_or(0, |d| d.value() as u8))
+    }
+
+    pub fn put_state(&mut self, state: State) {
+        self.put(Col::State, Some(Datum::from(state.code())));
+    }
+
+    /// The key of the row it is on.
+    pub fn key(&self) -> Option<[u8; 16]> {
+        // SAFETY: a uuid datum points at 16 bytes of the stored row.
+        self.raw(Col::Id)
+            .map(|d| unsafe { *d.cast_mut_ptr::<[u8; 16]>() })
+    }
+
+    /// What every new lease begins with; it grows the token.
+    pub fn begin(&mut self, machine: &Machine, id: &RowId, now: i64, lease_us: i64) {
+        self.put_i64(Col::Token, clock::next_token(self.i64(Col::Token)));
+        self.put_i64(Col::LeaseUntil, now + lease_us);
+        self.put_i64(Col::LookAt, now + lease_us);
+        self.put(Col::EndedAt, None);
+        self.put_i64(Col::LastCall, 0);
+        self.put(Col::EndedVersion, None);
+        self.put_i32(Col::Failures, 0);
+        self.put_state(State::Held);
+        self.put(Col::Id, Some(row::uuid(&id.key(machine.name()))));
+        self.put_text(Col::Machine, Some(&from_utf8(machine.name())));
+        self.put_text(Col::RowId, Some(&id.text));
+        self.put(Col::Note, None);
+    }
+
+    /// Held, and the row wears what it claimed: somebody has the row, or died with it. Anything else is dead.
+    pub fn covers(&self, status: &[u8]) -> bool {
+        self.state() == State::Held && self.bytes(Col::ClaimInto) == Some(status)
+    }
+
+    pub fn text(&self, col: Col) -> String {
+        let bytes = self.bytes(col).unwrap_or_default();
+        String::from_utf8_lossy(&utf8(bytes)).into_owned()
+    }
+
+    /// The lease is over for its holder.
+    pub fn end(&mut self, state: State, now: i64, mark: i64, version: Option<Datum>) {
+        self.put_state(state);
+        self.put_i64(Col::EndedAt, now);
+        self.put_i64(Col::LastCall, mark);
+        self.put(Col::EndedVersion, version);
+    }
+}

@@ -1,0 +1,144 @@
+//! The machine's row itself, read and moved with the rights of whoever is the current user.
+
+use crate::call::{shown, utf8, varlena};
+use crate::error::{Error, Kind, Result};
+use crate::machine::id::RowId;
+use crate::machine::model::{Machine, column};
+use crate::machine::patch::Patch;
+use crate::machine::permit::{self, Doing};
+use crate::machine::sql::{is_any, literal};
+use crate::spi::Row;
+use crate::table::Snapshot;
+use pgrx::pg_sys::{self, Datum};
+
+const LOOK: &str = "
+    SELECT {status}::pg_catalog.text, {version}, {flag} FROM {table} AS t
+     WHERE {id} OPERATOR(pg_catalog.=) $1 {lock}";
+
+/// $1 id, $2 patch.
+const MOVE: &str = "
+    UPDATE {table} AS t SET {status_column} = {to}{next_version}{patch}
+     WHERE {id} OPERATOR(pg_catalog.=) $1 AND {from} AND {condition}
+    RETURNING {status}::pg_catalog.text, {version}";
+
+/// What a look saw.
+pub struct Seen {
+    pub status: Option<Datum>,
+    pub version: Option<Datum>,
+    pub flagged: bool,
+}
+
+impl Seen {
+    pub fn status(&self) -> &[u8] {
+        self.status.map(varlena).unwrap_or_default()
+    }
+}
+
+/// How a look locks the row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lock {
+    No,
+    /// As an update of anything but the id; waits.
+    Update,
+    /// The same, but a row that somebody has locked counts as not there.
+    UpdateIfFree,
+    /// Also against FOR KEY SHARE, which writers of items hold; waits.
+    Whole,
+}
+
+/// The row as it is now, None: not there (or not visible to the current user).
+pub fn look(machine: &Machine, id: &RowId, lock: Lock) -> Result<Option<Seen>> {
+    let rows = look_plan(machine, lock)?.query(&[Some(id.value)])?;
+    Ok(rows.first().map(seen))
+}
+
+/// The row as it is committed now, whatever the isolation level; locks nothing.
+pub fn look_latest(machine: &Machine, id: &RowId) -> Result<Option<Seen>> {
+    let plan = look_plan(machine, Lock::No)?;
+    let rows = plan.look(&[Some(id.value)], &Snapshot::latest())?;
+    Ok(rows.first().map(seen))
+}
+
+fn look_plan(machine: &Machine, lock: Lock) -> Result<std::rc::Rc<crate::spi::Plan>> {
+    let (key, clause) = match lock {
+        Lock::No => ("row", ""),
+        Lock::Update => ("row update", "FOR NO KEY UPDATE OF t"),
+        Lock::UpdateIfFree => ("row free", "FOR NO KEY UPDATE OF t SKIP LOCKED"),
+        Lock::Whole => ("row whole", "FOR UPDATE OF t"),
+    };
+    machine.plan(key, &[machine.id_type()], || {
+        machine.parts().fill(LOOK, &[("lock", clause)])
+    })
+}
+
+fn seen(row: &Row) -> Seen {
+    Seen {
+        status: column(row, 0),
+        version: column(row, 1),
+        flagged: column(row, 2).is_some_and(|d| d.value() != 0),
+    }
+}
+
+/// Which rows a move takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum If {
+    Always,
+    Unflagged,
+}
+
+/// Moves the row from one status to another; None: it was not in that status (or flagged). Waits for whoever
+/// has it locked. Statuses are the machine's or a lease's, never an argument.
+pub fn move_row(
+    machine: &Machine,
+    id: &RowId,
+    from: &str,
+    to: &str,
+    condition: If,
+    patch: &Patch,
+) -> Result<Option<Seen>> {
+    let (name, sql) = match condition {
+        If::Always => ("", "true"),
+        If::Unflagged => ("unflagged", "NOT {flag}"),
+    };
+    let key = format!("go\0{from}\0{to}\0{name}\0{}", patch.key());
+    let types = [machine.id_type(), pg_sys::JSONBOID];
+    let plan = machine.plan(&key, &types, || {
+        let parts = machine.parts();
+        let condition = parts.fill(sql, &[]);
+        parts.fill(
+            MOVE,
+            &[
+                ("status_column", &machine.shape.status.name),
+                ("to", &literal(to)),
+                ("next_version", &machine.next_version()),
+                ("patch", &patch.assignments(2)),
+                ("from", &is_any(&parts.status, [from])),
+                ("condition", &condition),
+            ],
+        )
+    })?;
+    let doing = Doing::Move(from.to_owned(), to.to_owned());
+    let permit = permit::grant(machine.name(), [id.text.as_slice()], doing);
+    let rows = plan.query(&[Some(id.value), patch.value])?;
+    drop(permit);
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    let moved = Seen {
+        status: column(row, 0),
+        version: column(row, 1),
+        flagged: false,
+    };
+    if utf8(moved.status()) != to.as_bytes() {
+        return Err(Error::new(
+            Kind::IllegalTransition,
+            format!(
+                "{} was to become \"{to}\" and became \"{}\"",
+                machine.row_named(id),
+                shown(moved.status())
+            ),
+        )
+        .hint("A trigger of the table changes the status: let it leave this machine's moves alone."));
+    }
+    Ok(Some(moved))
+}

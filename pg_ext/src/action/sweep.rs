@@ -1,0 +1,439 @@
+//! The sweep task `action_release`: rows whose action's lease is overdue go back to revert_to.
+//!
+//! For each machine: its overdue leases by the index, one batch in one subtransaction, as the owner of the
+//! table in a security-restricted operation. Rows that somebody has locked are passed over; of a batch that
+//! fails each half is tried by itself, so that one row whose trigger refuses is found in log n steps; it is
+//! put off, each time twice as long. Nothing outside the subtransaction depends on what failed.
+
+use super::lease::{BY_LOOK, Col, Lease, REMEMBERED_US, State, TABLE};
+use crate::call::{from_utf8, varlena};
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::janitor::{self, Swept};
+use crate::machine::id::RowId;
+use crate::machine::model::{self, Machine, Stored, column};
+use crate::machine::permit::{self, Doing};
+use crate::machine::sql::{is_any, literal};
+use crate::row;
+use crate::spi::{self, SwitchedUser};
+use crate::subxact;
+use crate::table::{Outcome, ScanKey, Snapshot, Table, Wait};
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+pub const TASK: &str = "action_release";
+
+/// Leases that are looked at for each one that may be swept: the others have ended or were extended.
+const LOOKS_PER_ROW: usize = 10;
+/// The first wait of a row that could not be reverted; doubled each time.
+const PUT_OFF_US: i64 = 10_000_000;
+const LONGEST_PUT_OFF_US: i64 = 3_600_000_000;
+
+/// $1 ids. Locked in the order of their ids, but for those that somebody has locked.
+const TAKE: &str = "
+    SELECT {id}::pg_catalog.text, {status}::pg_catalog.text FROM {table} AS t
+     WHERE {id} OPERATOR(pg_catalog.=) ANY ($1) ORDER BY {id} FOR NO KEY UPDATE OF t SKIP LOCKED";
+
+/// $1 ids.
+const PRESENT: &str = "
+    SELECT {id}::pg_catalog.text FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) ANY ($1)";
+
+/// $1 ids.
+const REVERT: &str = "
+    UPDATE {table} AS t SET {status_column} = {to}{next_version}
+     WHERE {id} OPERATOR(pg_catalog.=) ANY ($1) AND {from}
+    RETURNING {id}::pg_catalog.text, {version}";
+
+/// A lease that was due when the sweep looked.
+#[derive(Clone)]
+struct Due {
+    key: [u8; 16],
+    row_id: Vec<u8>,
+}
+
+/// Sweeps every machine, those that were swept longest ago first, at most `max` rows in all.
+pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
+    let mut all = Swept::default();
+    let mut prepared = false;
+    for name in machines(only)? {
+        let left = max - all.done - all.failed;
+        if left <= 0 {
+            all.more = true;
+            break;
+        }
+        let swept = sweep_machine(&name, left, &mut prepared)?;
+        janitor::record(TASK, &name, &swept)?;
+        all.add(swept);
+    }
+    Ok(all)
+}
+
+/// Names of machines with claim states, by the end of their last sweep.
+fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
+    let mut found = Vec::new();
+    let mut add = |stored: &Stored| -> Result<()> {
+        let definition = stored.definition()?;
+        if definition.claim_states().next().is_some() {
+            let name = from_utf8(&definition.machine).into_owned();
+            found.push((janitor::last_end(TASK, &name)?, name));
+        }
+        Ok(())
+    };
+    match only {
+        Some(name) => add(&Stored::of(name)?)?,
+        None => model::each_stored(&mut add)?,
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(_, name)| name).collect())
+}
+
+fn sweep_machine(name: &[u8], max: i64, prepared: &mut bool) -> Result<Swept> {
+    let mut swept = Swept::default();
+    let mut after = i64::MIN;
+    let mut looks = max as usize * LOOKS_PER_ROW;
+    while looks > 0 && swept.done + swept.failed < max {
+        let chunk = look(name, after, looks.min(max as usize * 2), max as usize)?;
+        looks -= chunk.looked;
+        tidy(&chunk.ended)?;
+        let Some(last) = chunk.last else {
+            return Ok(swept);
+        };
+        after = last;
+        if !chunk.due.is_empty() {
+            if !*prepared {
+                // What the caller has deferred must not run as somebody else, and nothing is deferred from
+                // here on.
+                spi::run_as_caller(c"SET CONSTRAINTS ALL IMMEDIATE")?;
+                *prepared = true;
+            }
+            let room = (max - swept.done - swept.failed) as usize;
+            let (now, later) = chunk.due.split_at(chunk.due.len().min(room));
+            swept.more |= !later.is_empty();
+            swept.add(Batch::of(name)?.sweep(now)?);
+        }
+        swept.more |= chunk.full && swept.done + swept.failed >= max;
+    }
+    swept.more |= looks == 0;
+    Ok(swept)
+}
+
+/// What the index says of one stretch of leases.
+struct Chunk {
+    due: Vec<Due>,
+    /// Ended, or extended since: to be removed or looked at later.
+    ended: Vec<[u8; 16]>,
+    looked: usize,
+    last: Option<i64>,
+    full: bool,
+}
+
+fn look(machine: &[u8], after: i64, most: usize, most_due: usize) -> Result<Chunk> {
+    let now = clock::now_us()?;
+    let table = Table::to_read(TABLE)?;
+    let keys = &mut [
+        ScanKey::text(1, row::text(machine)),
+        ScanKey::until(2, now),
+        ScanKey::after(2, after),
+    ];
+    let mut scan = table.scan(BY_LOOK, keys, &Snapshot::now())?;
+    let mut chunk = Chunk {
+        due: Vec::new(),
+        ended: Vec::new(),
+        looked: 0,
+        last: None,
+        full: true,
+    };
+    while chunk.looked < most && chunk.due.len() < most_due {
+        let Some(slot) = scan.advance() else {
+            chunk.full = false;
+            break;
+        };
+        let lease = Lease::look(slot);
+        let Some(key) = lease.key() else {
+            continue;
+        };
+        chunk.looked += 1;
+        chunk.last = Some(lease.i64(Col::LookAt));
+        if lease.state() == State::Held && lease.i64(Col::LeaseUntil) <= now {
+            chunk.due.push(Due {
+                key,
+                row_id: lease.bytes(Col::RowId).unwrap_or_default().to_vec(),
+            });
+        } else {
+            chunk.ended.push(key);
+        }
+    }
+    Ok(chunk)
+}
+
+/// Removes leases that ended long enough ago and moves the others to their next look.
+fn tidy(keys: &[[u8; 16]]) -> Result<()> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let table = Table::to_write(TABLE)?;
+    for key in keys {
+        change(&table, key, |lease, now| match lease.state() {
+            State::Held => {
+                let until = lease.i64(Col::LeaseUntil);
+                lease.put_i64(Col::LookAt, until.max(lease.i64(Col::LookAt)));
+                Change::Write
+            }
+            _ => {
+                let forget = lease.i64(Col::EndedAt).saturating_add(REMEMBERED_US);
+                match forget <= now {
+                    true => Change::Delete,
+                    false => {
+                        lease.put_i64(Col::LookAt, forget);
+                        Change::Write
+                    }
+                }
+            }
+        })?;
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Write,
+    Delete,
+    Nothing,
+}
+
+/// Changes a lease as it is now, unless somebody has it locked. True: done.
+fn change(
+    table: &Table,
+    key: &[u8; 16],
+    decide: impl FnOnce(&mut Lease, i64) -> Change,
+) -> Result<bool> {
+    let snapshot = Snapshot::latest();
+    let Some(mut lease) = Lease::find_by_key(table, key, &snapshot)? else {
+        return Ok(false);
+    };
+    let Some(tid) = lease.tid() else {
+        return Ok(false);
+    };
+    if table.lock(tid, &snapshot, Wait::No)? != Outcome::Done {
+        return Ok(false);
+    }
+    match decide(&mut lease, clock::now_us()?) {
+        Change::Nothing => return Ok(false),
+        Change::Delete => table.delete(tid, &snapshot),
+        Change::Write => drop(lease.update_at(table, tid, Wait::Yes)?),
+    }
+    Ok(true)
+}
+
+/// Leases of one machine that are swept together.
+struct Batch {
+    machine: std::rc::Rc<Machine>,
+    owner: Oid,
+    /// The table itself could be read and locked: what failed after that is a row's.
+    reached: Cell<bool>,
+}
+
+impl Batch {
+    fn of(name: &[u8]) -> Result<BatchOrFailure> {
+        let fitted = subxact::attempt(|| {
+            let machine = Machine::for_tables(name)?;
+            let owner = machine.shape.table.owner();
+            let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
+            let owner = owner.ok_or_else(gone)?;
+            Ok((machine, owner))
+        })?;
+        Ok(match fitted {
+            Ok((machine, owner)) => BatchOrFailure::Batch(Batch {
+                machine,
+                owner,
+                reached: Cell::new(false),
+            }),
+            Err(failure) => BatchOrFailure::Failure(failure),
+        })
+    }
+
+    fn sweep(&self, due: &[Due]) -> Result<Swept> {
+        self.reached.set(false);
+        let failure = match subxact::attempt(|| self.revert(due))? {
+            Ok(done) => {
+                return Ok(Swept {
+                    done,
+                    ..Swept::default()
+                });
+            }
+            Err(failure) => failure,
+        };
+        let failed = |n: usize| Swept {
+            failed: n as i64,
+            last_error: Some(failure.clone()),
+            ..Swept::default()
+        };
+        match due {
+            // The table cannot be handled at all: that is no row's fault.
+            due if !self.reached.get() => Ok(failed(due.len())),
+            [one] => {
+                put_off(one, &failure)?;
+                Ok(failed(1))
+            }
+            due => {
+                let (first, second) = due.split_at(due.len() / 2);
+                let mut swept = self.sweep(first)?;
+                swept.add(self.sweep(second)?);
+                Ok(swept)
+            }
+        }
+    }
+
+    /// Reverts what is still due; how many rows or dead leases it dealt with.
+    fn revert(&self, due: &[Due]) -> Result<i64> {
+        let _owner = SwitchedUser::to_owner_of_table(self.owner);
+        let ids = self.ids(due)?;
+        let taken = self.statement("sweep take", TAKE, &ids)?;
+        let present = self.statement("sweep present", PRESENT, &ids)?;
+        self.reached.set(true);
+        let statuses: HashMap<&[u8], &[u8]> = taken
+            .iter()
+            .filter_map(|r| Some((varlena(column(r, 0)?), varlena(column(r, 1)?))))
+            .collect();
+        let present: HashSet<&[u8]> = present
+            .iter()
+            .filter_map(|r| column(r, 0).map(varlena))
+            .collect();
+        let table = Table::to_write(TABLE)?;
+        let mut dealt = 0;
+        let mut moves: BTreeMap<(String, String), Vec<&Due>> = BTreeMap::new();
+        for lease in due {
+            let status = statuses.get(lease.row_id.as_slice());
+            if status.is_none() && present.contains(lease.row_id.as_slice()) {
+                continue; // somebody has the row locked
+            }
+            let mut to_move = None;
+            let dead = change(&table, &lease.key, |now_lease, now| {
+                if now_lease.state() != State::Held || now_lease.i64(Col::LeaseUntil) > now {
+                    return Change::Nothing;
+                }
+                match status {
+                    Some(status) if now_lease.covers(status) => {
+                        to_move = Some((
+                            now_lease.text(Col::ClaimInto),
+                            now_lease.text(Col::RevertTo),
+                        ));
+                        Change::Nothing
+                    }
+                    // The row is gone, or has left the claim state.
+                    _ => Change::Delete,
+                }
+            })?;
+            dealt += i64::from(dead);
+            if let Some(pair) = to_move {
+                moves.entry(pair).or_default().push(lease);
+            }
+        }
+        for ((from, to), rows) in &moves {
+            dealt += self.revert_rows(&table, from, to, rows)?;
+        }
+        spi::run_as_caller(c"SET CONSTRAINTS ALL IMMEDIATE")?;
+        Ok(dealt)
+    }
+
+    /// Rows and leases are locked by now.
+    fn revert_rows(&self, table: &Table, from: &str, to: &str, due: &[&Due]) -> Result<i64> {
+        let machine = &self.machine;
+        let ids = self.ids(due.iter().copied())?;
+        let key = format!("sweep\0{from}\0{to}");
+        let plan = machine.plan(&key, &[self.array_type()], || {
+            let parts = machine.parts();
+            parts.fill(
+                REVERT,
+                &[
+                    ("status_column", &machine.shape.status.name),
+                    ("to", &literal(to)),
+                    ("next_version", &machine.next_version()),
+                    ("from", &is_any(&parts.status, [from])),
+                ],
+            )
+        })?;
+        let doing = Doing::Move(from.to_owned(), to.to_owned());
+        let permit = permit::grant(
+            machine.name(),
+            due.iter().map(|d| d.row_id.as_slice()),
+            doing,
+        );
+        let reverted = plan.query(&[Some(ids)])?;
+        drop(permit);
+        let versions: HashMap<&[u8], Option<Datum>> = reverted
+            .iter()
+            .filter_map(|r| Some((varlena(column(r, 0)?), column(r, 1))))
+            .collect();
+        for lease in due {
+            let Some(version) = versions.get(lease.row_id.as_slice()) else {
+                return Err(Error::new(
+                    Kind::IllegalTransition,
+                    "a trigger kept the row from being reverted",
+                ));
+            };
+            change(table, &lease.key, |lease, now| {
+                lease.end(State::Swept, now, 0, *version);
+                lease.put(Col::Note, None);
+                Change::Write
+            })?;
+        }
+        Ok(due.len() as i64)
+    }
+
+    fn statement(&self, key: &str, template: &str, ids: &Datum) -> Result<Vec<spi::Row>> {
+        let machine = &self.machine;
+        let plan = machine.plan(key, &[self.array_type()], || {
+            machine.parts().fill(template, &[])
+        })?;
+        plan.query(&[Some(*ids)])
+    }
+
+    fn ids<'a>(&self, due: impl IntoIterator<Item = &'a Due>) -> Result<Datum> {
+        let base = self.machine.shape.id.base_type;
+        let values = due
+            .into_iter()
+            .map(|d| Ok(RowId::read(base, &d.row_id, "id")?.value))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(row::array(values.into_iter(), self.machine.id_type()))
+    }
+
+    fn array_type(&self) -> Oid {
+        // SAFETY: looks into the system cache.
+        unsafe { pg_sys::get_array_type(self.machine.id_type()) }
+    }
+}
+
+/// A machine whose tables can be handled, or why not.
+enum BatchOrFailure {
+    Batch(Batch),
+    Failure(String),
+}
+
+impl BatchOrFailure {
+    fn sweep(&self, due: &[Due]) -> Result<Swept> {
+        match self {
+            BatchOrFailure::Batch(batch) => batch.sweep(due),
+            BatchOrFailure::Failure(failure) => Ok(Swept {
+                failed: due.len() as i64,
+                last_error: Some(failure.clone()),
+                ..Swept::default()
+            }),
+        }
+    }
+}
+
+/// A row that could not be reverted is tried again later, each time twice as long.
+fn put_off(due: &Due, failure: &str) -> Result<()> {
+    let note = from_utf8(failure);
+    change(&Table::to_write(TABLE)?, &due.key, |lease, now| {
+        let failures = lease.i32(Col::Failures).saturating_add(1);
+        let wait = PUT_OFF_US.saturating_mul(1 << failures.clamp(1, 20) - 1);
+        lease.put_i32(Col::Failures, failures);
+        lease.put_i64(Col::LookAt, now + wait.min(LONGEST_PUT_OFF_US));
+        lease.put_text(Col::Note, Some(&note));
+        Change::Write
+    })?;
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! A row's id: an argument's text as a value of the id column's type, and back as its canonical text, which
+//! is what leases and records are keyed by.
+
+use crate::call::shown;
+use crate::error::{Error, Result};
+use crate::row;
+use pgrx::pg_sys::{self, Datum, Oid};
+use sha2::{Digest, Sha256};
+use std::ffi::{CStr, CString};
+
+/// An id that was read; the value is of the parameter type that [`parameter_type`] tells.
+#[derive(Clone)]
+pub struct RowId {
+    pub value: Datum,
+    /// Canonical, in the database's encoding.
+    pub text: Vec<u8>,
+}
+
+/// What statements take ids of a column of this base type as.
+pub fn parameter_type(base: Oid) -> Oid {
+    match base {
+        pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID | pg_sys::UUIDOID => base,
+        _ => pg_sys::TEXTOID,
+    }
+}
+
+impl RowId {
+    /// Reads the argument `name`.
+    pub fn read(base: Oid, text: &[u8], name: &str) -> Result<RowId> {
+        match base {
+            pg_sys::INT2OID => integer(text, name, "a smallint", i16::MIN.into(), i16::MAX.into()),
+            pg_sys::INT4OID => integer(text, name, "an integer", i32::MIN.into(), i32::MAX.into()),
+            pg_sys::INT8OID => integer(text, name, "a bigint", i64::MIN, i64::MAX),
+            pg_sys::UUIDOID => uuid(text, name),
+            _ => Ok(RowId {
+                value: row::text(text),
+                text: text.to_vec(),
+            }),
+        }
+    }
+
+    /// For errors.
+    pub fn shown(&self) -> String {
+        shown(&self.text)
+    }
+
+    /// The key of this row in our tables.
+    pub fn key(&self, machine: &str) -> [u8; 16] {
+        key_of(machine, &self.text)
+    }
+}
+
+/// First 16 bytes of SHA-256(machine, 0x00, row id), both in UTF-8.
+pub fn key_of(machine: &str, id: &[u8]) -> [u8; 16] {
+    let digest = Sha256::new()
+        .chain_update(machine)
+        .chain_update([0])
+        .chain_update(crate::call::utf8(id))
+        .finalize();
+    let mut key = [0; 16];
+    key.copy_from_slice(&digest[..16]);
+    key
+}
+
+fn integer(text: &[u8], name: &str, what: &str, least: i64, most: i64) -> Result<RowId> {
+    let number = std::str::from_utf8(text)
+        .ok()
+        .and_then(|t| t.trim().parse::<i64>().ok())
+        .filter(|n| (least..=most).contains(n))
+        .ok_or_else(|| not_an_id(text, name, what))?;
+    Ok(RowId {
+        value: Datum::from(number),
+        text: number.to_string().into_bytes(),
+    })
+}
+
+fn uuid(text: &[u8], name: &str) -> Result<RowId> {
+    let read = CString::new(text).ok().and_then(|text| {
+        pgrx::PgTryBuilder::new(|| {
+            // SAFETY: the input function of uuid takes a C string and only computes, so an error of it
+            // leaves nothing behind.
+            unsafe {
+                let args = [Some(Datum::from(text.as_ptr()))];
+                pgrx::direct_function_call_as_datum(pg_sys::uuid_in, &args)
+            }
+        })
+        .catch_others(|_| None)
+        .execute()
+    });
+    let value = read.ok_or_else(|| not_an_id(text, name, "a uuid"))?;
+    // SAFETY: the output function of uuid returns a C string for what its input function made.
+    let text = unsafe {
+        pgrx::direct_function_call_as_datum(pg_sys::uuid_out, &[Some(value)])
+            .map(|d| CStr::from_ptr(d.cast_mut_ptr()).to_bytes().to_vec())
+    };
+    Ok(RowId {
+        value,
+        text: text.unwrap_or_default(),
+    })
+}
+
+fn not_an_id(text: &[u8], name: &str, what: &str) -> Error {
+    let start: String = shown(&text[..text.len().min(200)]).chars().take(100).collect();
+    Error::bad_argument(
+        name,
+        format!("is not {what}: \"{start}\""),
+        "Give the id of a row of the machine's table, as text.",
+    )
+}

@@ -1,0 +1,179 @@
+//! Which moves a definition declares: where a row may go to a status from, and under which condition.
+
+use super::definition::Definition;
+use super::sql::is_any;
+use crate::call::{SCOPE_MAX, characters, texts_or_null, utf8};
+use crate::error::{Error, Kind, Result};
+use pgrx::pg_sys::Datum;
+
+/// One declared way to a status.
+pub struct Move<'a> {
+    pub from: Vec<&'a str>,
+    pub when: Option<&'a str>,
+}
+
+/// Every declared way to `to`: transitions, and the steps whose requester has no claim state. Without a
+/// requester given (`Requester::Any`) every such step counts: that is how the guard sees a plain UPDATE.
+pub fn moves_to<'a>(
+    definition: &'a Definition,
+    to: &'a str,
+    requester: Requester<'a>,
+) -> impl Iterator<Item = Move<'a>> {
+    let transitions = definition
+        .transitions
+        .iter()
+        .filter(move |t| t.to == to)
+        .map(|t| Move {
+            from: t.from.iter().map(String::as_str).collect(),
+            when: t.when.as_deref(),
+        });
+    let steps = definition
+        .steps
+        .iter()
+        .filter(move |step| match requester {
+            Requester::Named(name) => {
+                step.claim_of(name).is_none() && step.success_of(name) == Some(to)
+            }
+            Requester::Any => step.successful_state.iter().any(|(name, success)| {
+                success == to && step.claim_of(Some(name)).is_none()
+            }),
+        })
+        .map(|step| Move {
+            from: vec![step.status.as_str()],
+            when: None,
+        });
+    transitions.chain(steps)
+}
+
+/// For whom steps are looked at.
+#[derive(Clone, Copy)]
+pub enum Requester<'a> {
+    Named(Option<&'a str>),
+    Any,
+}
+
+/// The condition of a row of alias t for one of the moves.
+pub fn condition(status: &str, moves: &[Move]) -> String {
+    let each: Vec<_> = moves
+        .iter()
+        .map(|m| {
+            let from = is_any(status, m.from.iter().copied());
+            match m.when {
+                None => format!("({from})"),
+                Some(when) => format!("({from} AND ({when}))"),
+            }
+        })
+        .collect();
+    format!("({})", each.join(" OR "))
+}
+
+/// Where a call wants to go, and from where.
+pub struct Wanted {
+    pub to: String,
+    /// None: from anywhere.
+    pub from: Option<Vec<String>>,
+    pub requester: Option<String>,
+}
+
+impl Wanted {
+    pub fn read(
+        to: &[u8],
+        from: Option<Datum>,
+        requester: Option<&[u8]>,
+    ) -> Result<Wanted> {
+        let text = |t: &[u8]| String::from_utf8_lossy(&utf8(t)).into_owned();
+        let from = match from.map(texts_or_null) {
+            None => None,
+            Some(elements) => Some(
+                elements
+                    .into_iter()
+                    .map(|e| match e {
+                        Some(e) if characters(e) <= SCOPE_MAX => Ok(text(e)),
+                        Some(_) => Err(bad_from("has an element longer than any status")),
+                        None => Err(bad_from("has a NULL element")),
+                    })
+                    .collect::<Result<Vec<_>>>()?,
+            ),
+        };
+        Ok(Wanted {
+            to: text(to),
+            from: from.map(|mut from| {
+                from.sort();
+                from.dedup();
+                from
+            }),
+            requester: requester.map(text),
+        })
+    }
+
+    /// Tells kept statements apart; statuses have no NUL bytes.
+    pub fn key(&self) -> String {
+        let from = self
+            .from
+            .as_ref()
+            .map_or("\u{1}".to_owned(), |from| from.join("\0"));
+        let requester = self.requester.as_deref().unwrap_or("\u{1}");
+        format!("{}\0\0{from}\0\0{requester}", self.to)
+    }
+
+    /// The declared moves that the call may make. ON002 where there is none, 22023 for a status in
+    /// from_status that the machine does not have.
+    pub fn moves<'a>(&'a self, definition: &'a Definition) -> Result<Vec<Move<'a>>> {
+        let wanted = |status: &&str| match &self.from {
+            None => true,
+            Some(from) => from.iter().any(|f| f == status),
+        };
+        let requester = Requester::Named(self.requester.as_deref());
+        let moves: Vec<_> = moves_to(definition, &self.to, requester)
+            .map(|m| Move {
+                from: m.from.into_iter().filter(wanted).collect(),
+                when: m.when,
+            })
+            .filter(|m| !m.from.is_empty())
+            .collect();
+        if moves.is_empty() {
+            return Err(self.undeclared(definition));
+        }
+        for status in self.from.iter().flatten() {
+            if !definition.status_types.contains(status) {
+                return Err(bad_from(&format!(
+                    "names \"{status}\", which is no status of the machine"
+                )));
+            }
+        }
+        Ok(moves)
+    }
+
+    fn undeclared(&self, definition: &Definition) -> Error {
+        let from = match &self.from {
+            None => String::new(),
+            Some(from) => format!(" from \"{}\"", from.join("\", \"")),
+        };
+        let ways: Vec<_> = moves_to(definition, &self.to, Requester::Any)
+            .flat_map(|m| m.from)
+            .collect();
+        Error::new(
+            Kind::IllegalTransition,
+            format!(
+                "machine \"{}\" declares no move to \"{}\"{from}",
+                definition.machine, self.to
+            ),
+        )
+        .hint(match ways.is_empty() {
+            true => "No declared move leads there; a claim state is entered by action_claim, the cancelled state by cancel_finish.".to_owned(),
+            false => format!(
+                "Declared from \"{}\"; a step's move counts for its requester only.",
+                ways.join("\", \"")
+            ),
+        })
+    }
+}
+
+fn bad_from(problem: &str) -> Error {
+    Error::bad_argument(
+        "from_status",
+        problem,
+        "Give an array of statuses, or NULL for any.",
+    )
+}
+

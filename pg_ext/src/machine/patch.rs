@@ -1,0 +1,97 @@
+//! A patch: other columns of the row that a move sets. Its names are matched against the catalog and only
+//! the catalog's spelling reaches a statement; its values go through jsonb_populate_record.
+
+use super::model::{Machine, jsonb_text};
+use crate::call::utf8;
+use crate::error::{Error, Result};
+use pgrx::pg_sys::Datum;
+
+const HINT: &str = "Give a JSON object of columns of the row, without its id, status, version and cancel flag.";
+
+/// The columns that a call's patch sets.
+pub struct Patch {
+    pub value: Option<Datum>,
+    /// Quoted, in the catalog's spelling, sorted.
+    columns: Vec<String>,
+}
+
+impl Patch {
+    /// Sets nothing.
+    pub fn none() -> Patch {
+        Patch {
+            value: None,
+            columns: Vec::new(),
+        }
+    }
+
+    /// Reads a jsonb argument.
+    pub fn read(machine: &Machine, patch: Option<Datum>) -> Result<Patch> {
+        let Some(value) = patch else {
+            return Ok(Patch::none());
+        };
+        let text = jsonb_text(value);
+        let keys: Keys = serde_json::from_slice(&utf8(&text))
+            .map_err(|_| bad("must be a JSON object".to_owned()))?;
+        let shape = &machine.shape;
+        let ours = [
+            Some(&shape.id),
+            Some(&shape.status),
+            shape.version.as_ref(),
+            shape.flag.as_ref(),
+        ];
+        let mut columns = keys
+            .0
+            .into_iter()
+            .map(|key| {
+                let column = shape.table.column(&key).ok_or_else(|| {
+                    bad(format!("names \"{key}\", which is no column of {}", shape.table.name))
+                })?;
+                match ours.iter().flatten().any(|c| c.number == column.number) {
+                    true => Err(bad(format!("must not set \"{key}\""))),
+                    false => Ok(column.name),
+                }
+            })
+            .collect::<Result<Vec<_>>>()?;
+        columns.sort();
+        Ok(Patch {
+            value: Some(value).filter(|_| !columns.is_empty()),
+            columns,
+        })
+    }
+
+    /// Tells kept statements apart.
+    pub fn key(&self) -> String {
+        self.columns.join(",")
+    }
+
+    /// What comes behind the status in SET, with the patch as parameter `$n`; the other columns keep their
+    /// values because the row itself is what the patch is laid over.
+    pub fn assignments(&self, n: usize) -> String {
+        match self.value {
+            None => String::new(),
+            Some(_) => {
+                let values: Vec<_> = self.columns.iter().map(|c| format!("p.{c}")).collect();
+                format!(
+                    ", ({}) = (SELECT {} FROM pg_catalog.jsonb_populate_record(t, ${n}) p)",
+                    self.columns.join(", "),
+                    values.join(", ")
+                )
+            }
+        }
+    }
+}
+
+fn bad(problem: String) -> Error {
+    Error::bad_argument("patch", problem, HINT)
+}
+
+/// The names of an object's members; the values are passed over.
+struct Keys(Vec<String>);
+
+impl<'de> serde::Deserialize<'de> for Keys {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Keys, D::Error> {
+        let members: std::collections::BTreeMap<String, serde::de::IgnoredAny> =
+            serde::Deserialize::deserialize(from)?;
+        Ok(Keys(members.into_keys().collect()))
+    }
+}

@@ -1,0 +1,90 @@
+//! One of the user's tables as the catalog has it now: its name, and the columns that a definition names.
+
+use super::sql::ident;
+use crate::call::{from_utf8, utf8};
+use pgrx::pg_sys;
+use std::ffi::{CStr, CString, c_char};
+
+/// A table by oid; the name is the present one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Relation {
+    pub oid: pg_sys::Oid,
+    /// Quoted and qualified.
+    pub name: String,
+}
+
+/// A column that a definition names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    /// Quoted.
+    pub name: String,
+    pub number: i16,
+    pub type_oid: pg_sys::Oid,
+    /// Of a domain: the type below it.
+    pub base_type: pg_sys::Oid,
+}
+
+impl Relation {
+    /// None: the table is gone.
+    pub fn of(oid: pg_sys::Oid) -> Option<Relation> {
+        // SAFETY: all three look into the system caches and return new strings or null.
+        let (schema, name) = unsafe {
+            let name = server_text(pg_sys::get_rel_name(oid))?;
+            let schema = pg_sys::get_namespace_name(pg_sys::get_rel_namespace(oid));
+            (server_text(schema)?, name)
+        };
+        Some(Relation {
+            oid,
+            name: format!("{}.{}", ident(&schema), ident(&name)),
+        })
+    }
+
+    /// None: there is no column of this name (any more).
+    pub fn column(&self, name: &str) -> Option<Column> {
+        column_of(self.oid, name)
+    }
+
+    /// The role that owns the table; None: it is gone.
+    pub fn owner(&self) -> Option<pg_sys::Oid> {
+        // SAFETY: null for a table that is gone; its pg_class row is there while it is open. The lock is
+        // kept to the end of the transaction.
+        unsafe {
+            let relation = pg_sys::try_relation_open(self.oid, pg_sys::AccessShareLock as i32);
+            if relation.is_null() {
+                return None;
+            }
+            let owner = (*(*relation).rd_rel).relowner;
+            pg_sys::relation_close(relation, pg_sys::NoLock as i32);
+            Some(owner)
+        }
+    }
+}
+
+/// A column of a table, or of one of its partitions, by name.
+pub fn column_of(relation: pg_sys::Oid, name: &str) -> Option<Column> {
+    let plain = CString::new(from_utf8(name).into_owned()).ok()?;
+    // SAFETY: looks into the system caches.
+    unsafe {
+        let number = pg_sys::get_attnum(relation, plain.as_ptr());
+        if number <= 0 {
+            return None;
+        }
+        let type_oid = pg_sys::get_atttype(relation, number);
+        Some(Column {
+            name: ident(name),
+            number,
+            type_oid,
+            base_type: pg_sys::getBaseType(type_oid),
+        })
+    }
+}
+
+/// A C string of the server in UTF-8; None for null.
+fn server_text(text: *mut c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so a string that ends with NUL.
+    let bytes = unsafe { CStr::from_ptr(text) }.to_bytes();
+    Some(String::from_utf8_lossy(&utf8(bytes)).into_owned())
+}

@@ -1,0 +1,45 @@
+//! Putting a machine's names into a statement: identifiers and literals of the definition, always quoted.
+//! Nothing from a caller's argument comes here; arguments are parameters.
+
+/// A statement from a template: `{name}` stands for the text given for it.
+pub fn fill(template: &str, parts: &[(&str, &str)]) -> String {
+    let mut sql = String::with_capacity(template.len() * 2);
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        sql.push_str(before);
+        let (name, after) = after.split_once('}').unwrap_or((after, ""));
+        let part = parts.iter().find(|(n, _)| *n == name);
+        sql.push_str(part.map_or("", |(_, text)| text));
+        rest = after;
+    }
+    sql.push_str(rest);
+    sql
+}
+
+/// A quoted identifier.
+pub fn ident(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A quoted literal, whatever standard_conforming_strings says.
+pub fn literal(text: &str) -> String {
+    let quoted = text.replace('\'', "''");
+    match quoted.contains('\\') {
+        true => format!(" E'{}'", quoted.replace('\\', "\\\\")),
+        false => format!("'{quoted}'"),
+    }
+}
+
+/// A text[] of literals.
+pub fn texts<'a>(values: impl IntoIterator<Item = &'a str>) -> String {
+    let literals: Vec<_> = values.into_iter().map(literal).collect();
+    format!("ARRAY[{}]::pg_catalog.text[]", literals.join(", "))
+}
+
+/// A column's value compared as bytes of its text with a list of them.
+pub fn is_any<'a>(column: &str, values: impl IntoIterator<Item = &'a str>) -> String {
+    format!(
+        "({column}::pg_catalog.text COLLATE pg_catalog.\"C\") OPERATOR(pg_catalog.=) ANY ({})",
+        texts(values)
+    )
+}

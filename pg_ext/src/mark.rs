@@ -1,0 +1,24 @@
+//! A mark of a call and its arguments: tells a repeated call from a new one.
+
+use sha2::{Digest, Sha256};
+
+/// 64 bits over a call and its arguments, never 0: tells a repeated call from a new one. Each part is
+/// preceded by its length, NULL by a length that no text has.
+pub fn call_mark(function: &str, parts: &[Option<&[u8]>]) -> i64 {
+    let mut hash = Sha256::new().chain_update(function);
+    for part in parts {
+        match part {
+            None => hash.update(u64::MAX.to_be_bytes()),
+            Some(bytes) => {
+                hash.update((bytes.len() as u64).to_be_bytes());
+                hash.update(bytes);
+            }
+        }
+    }
+    let digest = hash.finalize();
+    let mark = digest
+        .iter()
+        .take(8)
+        .fold(0i64, |mark, byte| mark << 8 | i64::from(*byte));
+    if mark == 0 { 1 } else { mark }
+}
