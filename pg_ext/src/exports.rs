@@ -3,7 +3,7 @@
 
 use crate::call::Call;
 use crate::error::Result;
-use crate::{action, janitor, key, machine, raise, role};
+use crate::{action, cancel, janitor, key, machine, raise, role};
 use pgrx::pg_sys::{self, Datum};
 
 fn run(fcinfo: pg_sys::FunctionCallInfo, function: fn(&Call) -> Result<Datum>) -> Datum {
@@ -63,6 +63,13 @@ export! {
     pg_once_action_finish => action::end::action_finish;
     pg_once_action_release => action::end::action_release;
     pg_once_action_adopt => action::adopt::action_adopt;
+    pg_once_cancel_request => cancel::request::cancel_request;
+    pg_once_refund => cancel::refund::refund;
+    pg_once_cleanup_items => cancel::cleanup::cleanup_items;
+    pg_once_cleanup_confirm => cancel::cleanup::cleanup_confirm;
+    pg_once_cancel_finish => cancel::finish::cancel_finish;
+    pg_once_cancel_pending => cancel::pending::cancel_pending;
+    pg_once_refund_audit => cancel::audit::refund_audit;
     pg_once_sweep => janitor::sweep;
     pg_once_sweep_action_release => janitor::sweep_action_release;
     pg_once_sweep_key_reap => janitor::sweep_key_reap;

@@ -10,6 +10,7 @@
 
 // Nouns.
 mod action;
+mod cancel;
 mod janitor;
 mod key;
 mod machine;

@@ -254,6 +254,16 @@ impl ScanKey {
         )
     }
 
+    /// Index column = boolean.
+    pub fn bool(attribute: i16, value: bool) -> ScanKey {
+        ScanKey::new(
+            attribute,
+            pg_sys::BTEqualStrategyNumber,
+            pg_sys::F_BOOLEQ,
+            Datum::from(value),
+        )
+    }
+
     /// Index column > timestamptz.
     pub fn after(attribute: i16, us: i64) -> ScanKey {
         ScanKey::new(

@@ -1,0 +1,151 @@
+//! `refund_audit`: the marked items beside what was credited for them.
+//!
+//! Both sides are read under one snapshot and in one order (ids as bytes), so nothing has to be kept in
+//! memory and no refund can come in between. A row that is gone has nothing to prove.
+
+use super::items::Items;
+use super::numeric;
+use super::record::{BY_ROW, Col, TABLE, Teardown};
+use crate::call::{Call, from_utf8, varlena};
+use crate::error::Result;
+use crate::machine::id::RowId;
+use crate::machine::model::{Machine, column};
+use crate::row::{self, Rows};
+use crate::table::{Scan, ScanKey, Snapshot, Table};
+use pgrx::pg_sys::Datum;
+use std::cmp::Ordering;
+
+/// Subjects summed in one go.
+const STEP: i64 = 1_000;
+
+const MARKED: &str = "
+    SELECT i.{subject}::pg_catalog.text COLLATE pg_catalog.\"C\" AS \"once$subject\",
+           COALESCE(pg_catalog.sum(i.{amount}::pg_catalog.\"numeric\"), 0)
+      FROM {items} AS i WHERE {is_marked} AND ({when}) AND {one}
+     GROUP BY 1 ORDER BY 1";
+
+/// $1 the row's id.
+const ONE: &str = "i.{subject} OPERATOR(pg_catalog.=) $1";
+
+const PRESENT: &str = "SELECT 1 FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) $1";
+
+/// `once.refund_audit`.
+pub fn refund_audit(call: &Call) -> Result<Datum> {
+    let machine = Machine::of(call)?;
+    let items = Items::of(&machine)?;
+    let id = match call.datum(1) {
+        None => None,
+        Some(_) => Some(machine.id(call, 1)?),
+    };
+    let snapshot = Snapshot::now();
+    let table = Table::to_read(TABLE)?;
+    let mut keys = vec![ScanKey::text(1, row::text(&from_utf8(machine.name())))];
+    keys.extend(id.iter().map(|id| ScanKey::text(2, row::text(&id.text))));
+    let mut audit = Audit {
+        machine: &machine,
+        rows: Rows::begin(call),
+        snapshot: &snapshot,
+        scan: Some(table.scan(BY_ROW, &mut keys, &snapshot)?),
+        next: None,
+    };
+    audit.advance();
+    let (key, one, types, args) = match &id {
+        None => ("audit", "true".to_owned(), vec![], vec![]),
+        Some(id) => (
+            "audit one",
+            items.fill(ONE, &[]),
+            vec![machine.id_type()],
+            vec![Some(id.value)],
+        ),
+    };
+    let plan = machine.plan(key, &types, || items.fill(MARKED, &[("one", &one)]))?;
+    plan.stream(&args, &snapshot, STEP, |rows| {
+        for row in &rows {
+            if let (Some(subject), Some(marked)) = (column(row, 0), column(row, 1)) {
+                audit.compare(varlena(subject), marked)?;
+            }
+        }
+        Ok(true)
+    })?;
+    audit.rest()?;
+    Ok(call.return_null())
+}
+
+/// The records' side of the comparison, moving along.
+struct Audit<'a> {
+    machine: &'a Machine,
+    rows: Rows,
+    snapshot: &'a Snapshot,
+    scan: Option<Scan>,
+    next: Option<(Vec<u8>, Datum)>,
+}
+
+impl Audit<'_> {
+    fn advance(&mut self) {
+        self.next = None;
+        while let Some(slot) = self.scan.as_mut().and_then(Scan::advance) {
+            let teardown = Teardown::look(slot);
+            if teardown.is_of(self.machine) {
+                let id = teardown.bytes(Col::RowId).unwrap_or_default().to_vec();
+                self.next = Some((id, row::copied(teardown.amount_total())));
+                return;
+            }
+        }
+        self.scan = None;
+    }
+
+    /// The marked sum of the next subject, in order.
+    fn compare(&mut self, subject: &[u8], marked: Datum) -> Result<()> {
+        while let Some((id, refunded)) = self.next.take() {
+            match id.as_slice().cmp(subject) {
+                Ordering::Less => {
+                    self.tell(&id, numeric::zero(), refunded)?;
+                    self.advance();
+                }
+                Ordering::Equal => {
+                    self.advance();
+                    return self.tell(&id, marked, refunded);
+                }
+                Ordering::Greater => {
+                    self.next = Some((id, refunded));
+                    break;
+                }
+            }
+        }
+        self.tell(subject, marked, numeric::zero())
+    }
+
+    /// Records without a marked item.
+    fn rest(&mut self) -> Result<()> {
+        while let Some((id, refunded)) = self.next.take() {
+            self.tell(&id, numeric::zero(), refunded)?;
+            self.advance();
+        }
+        Ok(())
+    }
+
+    fn tell(&self, id: &[u8], marked: Datum, refunded: Datum) -> Result<()> {
+        if numeric::equal(marked, refunded) || !self.is_present(id)? {
+            return Ok(());
+        }
+        self.rows.push(&[
+            Some(row::text(id)),
+            Some(marked),
+            Some(refunded),
+            Some(numeric::difference(refunded, marked)),
+        ]);
+        Ok(())
+    }
+
+    fn is_present(&self, id: &[u8]) -> Result<bool> {
+        let Ok(id) = RowId::read(self.machine.shape.id.base_type, id, "id") else {
+            return Ok(false);
+        };
+        let plan = self
+            .machine
+            .plan("present", &[self.machine.id_type()], || {
+                self.machine.parts().fill(PRESENT, &[])
+            })?;
+        Ok(!plan.look(&[Some(id.value)], self.snapshot)?.is_empty())
+    }
+}

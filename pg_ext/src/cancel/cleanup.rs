@@ -1,0 +1,73 @@
+//! `cleanup_items` and `cleanup_confirm`: what was made outside goes, before the row is cancelled.
+
+use super::items::Items;
+use super::record::Col;
+use super::stand::{Stand, Torn};
+use crate::action::row::Lock;
+use crate::call::Call;
+use crate::error::{Error, Result};
+use crate::machine::id::{RowId, parameter_type};
+use crate::machine::model::column;
+use crate::row::Rows;
+use pgrx::pg_sys::{self, Datum};
+
+const MOST: i32 = 100_000;
+
+/// $1 the row's id, $2 the most rows, $3 the item to begin after.
+const LIST: &str = "
+    SELECT i.{item_id}::pg_catalog.text, pg_catalog.row_to_json(i) FROM {items} AS i
+     WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND {is_marked} {after}
+     ORDER BY i.{item_id} LIMIT $2";
+
+const AFTER: &str = "AND i.{item_id} OPERATOR(pg_catalog.>) $3";
+
+/// `once.cleanup_items`.
+pub fn cleanup_items(call: &Call) -> Result<Datum> {
+    let torn = Torn::of(call)?;
+    let items = Items::of(&torn.machine)?;
+    let base = items.shape.item_id.base_type;
+    let after = call.bytes(2).map(|text| RowId::read(base, text, "after_id"));
+    let after = after.transpose()?;
+    let max = call.limit(3, "max", MOST)?;
+    let (key, clause) = match after {
+        None => ("list", String::new()),
+        Some(_) => ("list after", items.fill(AFTER, &[])),
+    };
+    let types = [torn.machine.id_type(), pg_sys::INT8OID, parameter_type(base)];
+    let types = &types[..2 + usize::from(after.is_some())];
+    let plan = torn
+        .machine
+        .plan(key, types, || items.fill(LIST, &[("after", &clause)]))?;
+    let mut args = vec![Some(torn.id.value), Some(Datum::from(i64::from(max)))];
+    args.extend(after.map(|id| Some(id.value)));
+    let rows = Rows::begin(call);
+    for row in plan.query(&args)? {
+        rows.push(&[column(&row, 0), column(&row, 1)]);
+    }
+    Ok(call.return_null())
+}
+
+/// `once.cleanup_confirm`.
+pub fn cleanup_confirm(call: &Call) -> Result<Datum> {
+    let torn = Torn::of(call)?;
+    Items::of(&torn.machine)?;
+    let pass = call.i64(2, "pass")?;
+    if let Stand::Done(_) = torn.stand(Lock::Update)? {
+        let last = torn.past_record()?.map_or(0, |t| t.i64(Col::Pass));
+        return Ok(Datum::from(pass == last));
+    }
+    let mut teardown = torn.record()?;
+    let last = teardown.i64(Col::Pass);
+    if pass < 1 || pass > last {
+        return Err(Error::bad_argument(
+            "pass",
+            format!("is {pass}, but the last refund of {} was pass {last}", torn.named()),
+            "Give the pass that once.refund returned before the items were listed.",
+        ));
+    }
+    if pass == last && teardown.i64(Col::ConfirmedPass) != last {
+        teardown.put_i64(Col::ConfirmedPass, last);
+        teardown.store()?;
+    }
+    Ok(Datum::from(pass == last))
+}

@@ -1,0 +1,98 @@
+//! `cancel_finish`: the terminal move, once everything is given back and deleted.
+//!
+//! It takes the row FOR UPDATE, which waits for every writer of an item (FOR KEY SHARE), and then looks at
+//! what is committed, at every isolation level; nothing is waited for after that.
+
+use super::items::{Items, Which};
+use super::numeric;
+use super::record::{Col, Teardown};
+use super::stand::{Stand, Torn};
+use crate::action::row::{self as user_row, If, Lock};
+use crate::call::{Call, shown, varlena};
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::machine::patch::Patch;
+use crate::row::Shape;
+use pgrx::pg_sys::{self, Datum};
+
+thread_local! {
+    static SHAPE: Shape = const { Shape::new(&[
+        (c"status", pg_sys::TEXTOID),
+        (c"items_total", pg_sys::INT8OID),
+        (c"amount_total", pg_sys::NUMERICOID),
+    ]) };
+}
+
+/// `once.cancel_finish`.
+pub fn cancel_finish(call: &Call) -> Result<Datum> {
+    let torn = Torn::of(call)?;
+    let patch = Patch::read(&torn.machine, call.datum(2))?;
+    let seen = match torn.stand(Lock::Whole)? {
+        Stand::Open(seen) => seen,
+        Stand::Done(seen) => {
+            let past = torn.past_record()?;
+            return Ok(answer(seen.status, past.as_ref()));
+        }
+    };
+    let mut teardown = torn.record()?;
+    if torn.machine.definition.refund.is_some() {
+        torn.ensure_complete(&teardown)?;
+    }
+    let from = shown(seen.status());
+    let to = &torn.cancel.to;
+    let moved = user_row::move_row(&torn.machine, &torn.id, &from, to, If::Always, &patch)?;
+    let Some(moved) = moved else {
+        return Err(torn.illegal(
+            "could not be cancelled",
+            "A trigger or a policy of the table keeps the update back.",
+        ));
+    };
+    teardown.put_i64(Col::FinishedAt, clock::now_us()?);
+    teardown.put(Col::Open, Some(Datum::from(false)));
+    teardown.store()?;
+    Ok(answer(moved.status, Some(&teardown)))
+}
+
+impl Torn {
+    /// ON005, naming what is missing.
+    fn ensure_complete(&self, teardown: &Teardown) -> Result<()> {
+        let items = Items::of(&self.machine)?;
+        if let Some(item) = items.first(&self.id, Which::Undecided)? {
+            return Err(self.incomplete(
+                format!("Item \"{}\" is undecided, perhaps others too.", shown(varlena(item))),
+                "Call once.refund, delete what once.cleanup_items lists, once.cleanup_confirm, then finish.",
+            ));
+        }
+        let pass = teardown.i64(Col::Pass);
+        let confirmed = match pass {
+            0 => items.first(&self.id, Which::Marked)?.is_none(),
+            pass => teardown.i64(Col::ConfirmedPass) == pass,
+        };
+        match confirmed {
+            true => Ok(()),
+            false => Err(self.incomplete(
+                format!("Pass {pass} of refund is not confirmed: its artifacts may still be there."),
+                "Delete what once.cleanup_items lists, then once.cleanup_confirm with that pass.",
+            )),
+        }
+    }
+
+    fn incomplete(&self, missing: String, hint: &str) -> Error {
+        Error::new(
+            Kind::TeardownIncomplete,
+            format!("the teardown of {} is not complete", self.named()),
+        )
+        .detail(missing)
+        .hint(hint)
+    }
+}
+
+fn answer(status: Option<Datum>, teardown: Option<&Teardown>) -> Datum {
+    SHAPE.with(|shape| {
+        shape.row(&[
+            status,
+            Some(Datum::from(teardown.map_or(0, |t| t.i64(Col::ItemsTotal)))),
+            Some(teardown.map_or_else(numeric::zero, Teardown::amount_total)),
+        ])
+    })
+}

@@ -1,0 +1,94 @@
+//! Statements on the items of one row, with the caller's rights.
+
+use crate::error::Result;
+use crate::machine::definition::Refund;
+use crate::machine::id::RowId;
+use crate::machine::model::{Machine, RefundShape, column};
+use crate::machine::sql::{fill, literal};
+use crate::spi::Plan;
+use crate::table::Snapshot;
+use pgrx::pg_sys::{Datum, Oid};
+use std::rc::Rc;
+
+/// $1 the row's id: the first item that fits.
+const FIRST: &str = "
+    SELECT i.{item_id}::pg_catalog.text FROM {items} AS i
+     WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND {which} ORDER BY i.{item_id} LIMIT 1";
+
+/// The parts of a statement on the items of alias i.
+pub struct Items<'a> {
+    pub machine: &'a Machine,
+    pub refund: &'a Refund,
+    pub shape: &'a RefundShape,
+}
+
+/// Which items.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    Undecided,
+    Marked,
+}
+
+impl Items<'_> {
+    /// 22023 where the machine declares no refund.
+    pub fn of(machine: &Machine) -> Result<Items<'_>> {
+        let (refund, shape) = machine.refund()?;
+        Ok(Items {
+            machine,
+            refund,
+            shape,
+        })
+    }
+
+    pub fn plan(&self, key: &str, types: &[Oid], template: &str) -> Result<Rc<Plan>> {
+        self.machine.plan(key, types, || self.fill(template, &[]))
+    }
+
+    pub fn fill(&self, template: &str, more: &[(&str, &str)]) -> String {
+        let parts = self.machine.parts();
+        let shape = self.shape;
+        let own = [
+            ("table", parts.table.as_str()),
+            ("id", &parts.id),
+            ("items", &shape.items.name),
+            ("item_id", &shape.item_id.name),
+            ("subject", &shape.subject.name),
+            ("marker", &shape.marker.name),
+            ("amount", &shape.amount.name),
+            ("wallet", &shape.wallet.name),
+            ("wallet_id", &shape.wallet_id.name),
+            ("balance", &shape.balance.name),
+            ("account", &shape.account.name),
+            ("marked", &literal(&self.refund.marked)),
+            ("when", self.refund.when.as_deref().unwrap_or("true")),
+            ("is_undecided", &self.is(Which::Undecided)),
+            ("is_marked", &self.is(Which::Marked)),
+        ];
+        fill(template, &[own.as_slice(), more].concat())
+    }
+
+    fn is(&self, which: Which) -> String {
+        let marker = format!("i.{}", self.shape.marker.name);
+        let value = match which {
+            Which::Marked => Some(&self.refund.marked),
+            Which::Undecided => self.refund.undecided.as_ref(),
+        };
+        match value {
+            None => format!("{marker} IS NULL"),
+            Some(value) => format!("{marker} OPERATOR(pg_catalog.=) {}", literal(value)),
+        }
+    }
+
+    /// The first of these items as committed now, whatever the isolation level, and in our own writes.
+    pub fn first(&self, id: &RowId, which: Which) -> Result<Option<Datum>> {
+        let key = match which {
+            Which::Undecided => "first undecided",
+            Which::Marked => "first marked",
+        };
+        let plan = self.machine.plan(key, &[self.machine.id_type()], || {
+            self.fill(FIRST, &[("which", &self.is(which))])
+        })?;
+        let rows = plan.look(&[Some(id.value)], &Snapshot::latest())?;
+        Ok(rows.first().and_then(|row| column(row, 0)))
+    }
+}

@@ -1,0 +1,16 @@
+//! cancel: a teardown whose terminal state comes last. Told at the top of `sql/cancel.sql`.
+//!
+//! `record` names the columns of a teardown's row, `stand` asks how far the user's row is; then a file for
+//! each call.
+
+pub mod audit;
+pub mod cleanup;
+pub mod finish;
+pub mod pending;
+pub mod refund;
+pub mod request;
+
+mod items;
+mod numeric;
+mod record;
+mod stand;

@@ -1,0 +1,113 @@
+//! `cancel_pending`: what a teardown worker takes up. Teardowns that are open, by the index, oldest first;
+//! the user's rows are looked at with the caller's rights.
+
+use super::record::{BY_OPEN, Col, TABLE, Teardown};
+use crate::action::lease::Lease;
+use crate::call::{Call, from_utf8, shown, varlena};
+use crate::error::Result;
+use crate::machine::id::RowId;
+use crate::machine::model::{Machine, column};
+use crate::row::{self, Rows};
+use crate::table::{Scan, ScanKey, Snapshot, Table};
+use pgrx::pg_sys::{self, Datum};
+use std::collections::HashMap;
+
+const MOST: i32 = 100_000;
+/// Teardowns looked at in one go.
+const STEP: usize = 1_000;
+
+/// $1 ids.
+const ROWS: &str = "
+    SELECT {id}::pg_catalog.text, {status}::pg_catalog.text, {flag} FROM {table} AS t
+     WHERE {id} OPERATOR(pg_catalog.=) ANY ($1)";
+
+/// An open teardown, copied from its row.
+struct Open {
+    id: RowId,
+    requested_at: i64,
+    items_total: i64,
+    amount_total: Datum,
+}
+
+/// `once.cancel_pending`.
+pub fn cancel_pending(call: &Call) -> Result<Datum> {
+    let machine = Machine::of(call)?;
+    let max = call.limit(1, "max", MOST)? as usize;
+    if machine.definition.cancel.is_none() {
+        return Err(machine.undeclared("cancel"));
+    }
+    let rows = Rows::begin(call);
+    let table = Table::to_read(TABLE)?;
+    let keys = &mut [
+        ScanKey::text(1, row::text(&from_utf8(machine.name()))),
+        ScanKey::bool(2, true),
+    ];
+    let snapshot = Snapshot::now();
+    let mut scan = Some(table.scan(BY_OPEN, keys, &snapshot)?);
+    let mut found = 0;
+    while found < max {
+        let Some(open) = next(&machine, &mut scan, STEP)? else {
+            break;
+        };
+        let present = present(&machine, &open)?;
+        for teardown in &open {
+            let Some((status, flagged)) = present.get(&teardown.id.text) else {
+                continue; // the row is gone, or not visible to the caller
+            };
+            let leased =
+                Lease::latest(&machine, &teardown.id)?.is_some_and(|l| l.covers(varlena(*status)));
+            let over = machine.definition.is_terminal(&shown(varlena(*status)));
+            if !*flagged || leased || over || found == max {
+                continue;
+            }
+            found += 1;
+            rows.push(&[
+                Some(row::text(&teardown.id.text)),
+                Some(*status),
+                Some(Datum::from(teardown.requested_at)),
+                Some(Datum::from(teardown.items_total)),
+                Some(teardown.amount_total),
+            ]);
+        }
+    }
+    Ok(call.return_null())
+}
+
+/// The next open teardowns of the scan; None at its end.
+fn next(machine: &Machine, scan: &mut Option<Scan>, most: usize) -> Result<Option<Vec<Open>>> {
+    let mut open = Vec::new();
+    while let Some(slot) = scan.as_mut().and_then(Scan::advance) {
+        let teardown = Teardown::look(slot);
+        let id = teardown.bytes(Col::RowId).unwrap_or_default();
+        // An id that is none any more (the column's type was changed) names no row.
+        let id = RowId::read(machine.shape.id.base_type, id, "id");
+        if let (true, Ok(id)) = (teardown.is_of(machine), id) {
+            open.push(Open {
+                id,
+                requested_at: teardown.i64(Col::RequestedAt),
+                items_total: teardown.i64(Col::ItemsTotal),
+                amount_total: row::copied(teardown.amount_total()),
+            });
+        }
+        if open.len() == most {
+            return Ok(Some(open));
+        }
+    }
+    *scan = None;
+    Ok(Some(open).filter(|open| !open.is_empty()))
+}
+
+fn present(machine: &Machine, open: &[Open]) -> Result<HashMap<Vec<u8>, (Datum, bool)>> {
+    // SAFETY: looks into the system cache.
+    let array_type = unsafe { pg_sys::get_array_type(machine.id_type()) };
+    let plan = machine.plan("rows", &[array_type], || machine.parts().fill(ROWS, &[]))?;
+    let ids = row::array(open.iter().map(|o| o.id.value), machine.id_type());
+    let rows = plan.query(&[Some(ids)])?;
+    Ok(rows
+        .iter()
+        .filter_map(|row| {
+            let flagged = column(row, 2).is_some_and(|d| d.value() != 0);
+            Some((varlena(column(row, 0)?).to_vec(), (column(row, 1)?, flagged)))
+        })
+        .collect())
+}

@@ -1,0 +1,157 @@
+//! Rows of `once.cancel` and `once.refund`. Written under the machine row's lock only, so nobody is waited
+//! for and nothing is written twice.
+
+use super::numeric;
+use crate::call::from_utf8;
+use crate::caller;
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::machine::id::RowId;
+use crate::machine::model::Machine;
+use crate::row;
+use crate::table::{self, Column, Name, Outcome, ScanKey, Snapshot, Table, Wait};
+use pgrx::pg_sys::Datum;
+
+pub const TABLE: Name = c"cancel";
+pub const BY_ROW: Name = c"cancel_pkey";
+pub const BY_OPEN: Name = c"cancel_open";
+const REFUNDS: Name = c"refund";
+
+/// Columns of once.cancel, from 1.
+#[derive(Clone, Copy)]
+pub enum Col {
+    Machine = 1,
+    RowId,
+    Relation,
+    RequestedAt,
+    FinishedAt,
+    Open,
+    Pass,
+    ConfirmedPass,
+    ItemsTotal,
+    AmountTotal,
+}
+
+impl Column for Col {
+    fn number(self) -> usize {
+        self as usize
+    }
+}
+
+/// A row of once.cancel.
+pub type Teardown = table::Record<Col, 10>;
+
+impl Teardown {
+    /// How far a row's teardown is; one of another table of the same machine's name is none of ours.
+    pub fn find(machine: &Machine, id: &RowId, snapshot: &Snapshot) -> Result<Option<Teardown>> {
+        let found = Teardown::any(&Table::to_read(TABLE)?, machine, id, snapshot)?;
+        Ok(found.filter(|t| t.is_of(machine)))
+    }
+
+    /// Begins the teardown of a row that is not being torn down yet.
+    pub fn begin(machine: &Machine, id: &RowId) -> Result<Teardown> {
+        let table = Table::to_write(TABLE)?;
+        let snapshot = Snapshot::latest();
+        let mut teardown =
+            Teardown::any(&table, machine, id, &snapshot)?.unwrap_or_else(Teardown::empty);
+        if teardown.is_open() && teardown.is_of(machine) {
+            return Ok(teardown);
+        }
+        teardown.put_text(Col::Machine, Some(&from_utf8(machine.name())));
+        teardown.put_text(Col::RowId, Some(&id.text));
+        teardown.put(Col::Relation, Some(Datum::from(machine.shape.table.oid)));
+        teardown.put_i64(Col::RequestedAt, clock::now_us()?);
+        teardown.put(Col::FinishedAt, None);
+        teardown.put(Col::Open, Some(Datum::from(true)));
+        teardown.put_i64(Col::Pass, 0);
+        teardown.put_i64(Col::ConfirmedPass, 0);
+        teardown.put_i64(Col::ItemsTotal, 0);
+        teardown.put(Col::AmountTotal, Some(numeric::zero()));
+        match teardown.tid() {
+            Some(_) => teardown.store()?,
+            None => teardown.insert(&table)?,
+        }
+        // Read anew, so that it knows where it is stored.
+        Teardown::any(&table, machine, id, &Snapshot::latest())?
+            .ok_or_else(|| Error::new(Kind::Internal, "a teardown that was just begun is gone"))
+    }
+
+    /// Writes the changed row back.
+    pub fn store(&self) -> Result<()> {
+        let table = Table::to_write(TABLE)?;
+        let outcome = match self.tid() {
+            Some(tid) => self.update_at(&table, tid, Wait::Yes)?,
+            None => Outcome::Changed,
+        };
+        match outcome {
+            Outcome::Done => Ok(()),
+            _ => Err(Error::retry_transaction("a teardown of pg_once")),
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.raw(Col::Open).is_some_and(|d| d.value() != 0)
+    }
+
+    pub fn is_of(&self, machine: &Machine) -> bool {
+        self.raw(Col::Relation)
+            .is_some_and(|d| d.value() as u32 == machine.shape.table.oid.to_u32())
+    }
+
+    pub fn amount_total(&self) -> Datum {
+        self.raw(Col::AmountTotal).unwrap_or_else(numeric::zero)
+    }
+
+    fn any(
+        table: &Table,
+        machine: &Machine,
+        id: &RowId,
+        snapshot: &Snapshot,
+    ) -> Result<Option<Teardown>> {
+        let keys = &mut [
+            ScanKey::text(1, row::text(&from_utf8(machine.name()))),
+            ScanKey::text(2, row::text(&id.text)),
+        ];
+        Ok(table.find(BY_ROW, keys, snapshot)?.map(Teardown::load))
+    }
+}
+
+/// Columns of once.refund, from 1.
+#[derive(Clone, Copy)]
+enum Refund {
+    Machine = 1,
+    RowId,
+    Pass,
+    At,
+    Items,
+    Amount,
+    Wallet,
+    Role,
+}
+
+impl Column for Refund {
+    fn number(self) -> usize {
+        self as usize
+    }
+}
+
+/// Notes what one refund did.
+pub fn note_refund(
+    machine: &Machine,
+    id: &RowId,
+    pass: i64,
+    items: i64,
+    amount: Datum,
+    wallet: Option<Datum>,
+) -> Result<()> {
+    let mut refund = table::Record::<Refund, 8>::empty();
+    refund.put_text(Refund::Machine, Some(&from_utf8(machine.name())));
+    refund.put_text(Refund::RowId, Some(&id.text));
+    refund.put_i64(Refund::Pass, pass);
+    refund.put_i64(Refund::At, clock::now_us()?);
+    refund.put_i64(Refund::Items, items);
+    refund.put(Refund::Amount, Some(amount));
+    refund.put(Refund::Wallet, wallet);
+    refund.put_text(Refund::Role, Some(&caller::name()));
+    refund.insert(&Table::to_write(REFUNDS)?)
+}

@@ -1,0 +1,176 @@
+//! `refund`: marks every undecided item and credits the wallet, in one statement.
+//!
+//! The marker and the money are written by the same statement under the machine row's lock, so an item is
+//! either undecided and not paid back, or marked and paid back once. Lock order: row, items by key, wallet.
+
+use super::items::{Items, Which};
+use super::numeric;
+use super::record::{Col, Teardown, note_refund};
+use super::stand::{Stand, Torn};
+use crate::action::row::Lock;
+use crate::call::{Call, shown, varlena};
+use crate::error::{Error, Kind, Result};
+use crate::machine::model::column;
+use crate::machine::permit::{self, Doing};
+use crate::row::Shape;
+use pgrx::pg_sys::{self, Datum};
+
+/// $1 the row's id, $2 the most items (NULL: all). Items are locked by key before anything is written; an
+/// item that was decided while this waited for it is left out, one that changed counts as it is now.
+const REFUND: &str = "
+    WITH due AS MATERIALIZED (
+        SELECT i.{item_id} AS \"once$key\", i.{amount}::pg_catalog.\"numeric\" AS \"once$amount\",
+               ({when}) IS TRUE AS \"once$match\"
+          FROM {items} AS i
+         WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND {is_undecided}
+         ORDER BY i.{item_id} LIMIT $2 FOR NO KEY UPDATE OF i),
+    marked AS (
+        UPDATE {items} AS i SET {marker} = {marked} FROM due
+         WHERE i.{item_id} OPERATOR(pg_catalog.=) due.\"once$key\" RETURNING 1),
+    judged AS (
+        SELECT \"once$key\", \"once$amount\",
+               \"once$amount\" IS NULL
+               OR \"once$amount\" OPERATOR(pg_catalog.<) 0::pg_catalog.\"numeric\"
+               OR \"once$amount\" OPERATOR(pg_catalog.>=) 'Infinity'::pg_catalog.\"numeric\" AS bad
+          FROM due WHERE \"once$match\"),
+    total AS MATERIALIZED (
+        SELECT (SELECT pg_catalog.count(*) FROM due) AS items,
+               COALESCE(pg_catalog.sum(\"once$amount\") FILTER (WHERE NOT bad), 0) AS amount,
+               pg_catalog.min(\"once$key\"::pg_catalog.text) FILTER (WHERE bad) AS bad_item
+          FROM judged),
+    paid AS (
+        UPDATE {wallet} AS w
+           SET {balance} = w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.+) total.amount
+          FROM total, {table} AS t
+         WHERE {id} OPERATOR(pg_catalog.=) $1
+           AND w.{wallet_id} OPERATOR(pg_catalog.=) t.{account}
+           AND total.bad_item IS NULL
+           AND total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\"
+        RETURNING w.{wallet_id}::pg_catalog.text AS wallet, w.{balance} IS NULL AS broke)
+    SELECT total.items, total.amount, total.bad_item, paid.wallet, paid.broke,
+           total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\",
+           (SELECT pg_catalog.count(*) FROM marked)
+      FROM total LEFT JOIN paid ON true";
+
+thread_local! {
+    static SHAPE: Shape = const { Shape::new(&[
+        (c"items", pg_sys::INT8OID),
+        (c"amount", pg_sys::NUMERICOID),
+        (c"items_total", pg_sys::INT8OID),
+        (c"amount_total", pg_sys::NUMERICOID),
+        (c"remaining", pg_sys::BOOLOID),
+        (c"pass", pg_sys::INT8OID),
+    ]) };
+}
+
+/// `once.refund`.
+pub fn refund(call: &Call) -> Result<Datum> {
+    let torn = Torn::of(call)?;
+    let items = Items::of(&torn.machine)?;
+    let max = match call.datum(2) {
+        None => None,
+        Some(_) => Some(call.limit(2, "max_items", i32::MAX)?),
+    };
+    if let Stand::Done(_) = torn.stand(Lock::Update)? {
+        let past = torn.past_record()?;
+        return Ok(answer(0, numeric::zero(), past.as_ref(), false));
+    }
+    let paid = pay(&torn, &items, max)?;
+    let mut teardown = torn.record()?;
+    let pass = teardown.i64(Col::Pass);
+    let changed = paid.items > 0 || pass == 0;
+    if changed {
+        teardown.put_i64(Col::Pass, pass + 1);
+        teardown.put_i64(Col::ItemsTotal, teardown.i64(Col::ItemsTotal) + paid.items);
+        let total = numeric::sum(teardown.amount_total(), paid.amount);
+        teardown.put(Col::AmountTotal, Some(total));
+        teardown.store()?;
+    }
+    if paid.items > 0 {
+        note_refund(
+            &torn.machine,
+            &torn.id,
+            pass + 1,
+            paid.items,
+            paid.amount,
+            paid.wallet,
+        )?;
+    }
+    let remaining = items.first(&torn.id, Which::Undecided)?.is_some();
+    Ok(answer(paid.items, paid.amount, Some(&teardown), remaining))
+}
+
+/// What one statement marked and credited.
+struct Paid {
+    items: i64,
+    amount: Datum,
+    wallet: Option<Datum>,
+}
+
+fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
+    let machine = &torn.machine;
+    let types = [machine.id_type(), pg_sys::INT8OID];
+    let plan = items.plan("refund", &types, REFUND)?;
+    let permit = permit::grant(machine.name(), [torn.id.text.as_slice()], Doing::Refund);
+    let max = max.map(|n| Datum::from(i64::from(n)));
+    let rows = plan.query(&[Some(torn.id.value), max])?;
+    drop(permit);
+    let row = rows
+        .first()
+        .ok_or_else(|| Error::new(Kind::Internal, "a refund without a result"))?;
+    let number = |i: usize| column(row, i).map_or(0, |d| d.value() as i64);
+    if let Some(item) = column(row, 2) {
+        return Err(Error::new(
+            Kind::BadArgument,
+            format!(
+                "item \"{}\" of {} has an amount that cannot be paid back",
+                shown(varlena(item)),
+                torn.named()
+            ),
+        )
+        .hint("Amounts of items that match the definition's when must be numbers of 0 or more; nothing was marked."));
+    }
+    let wallet = column(row, 3);
+    if number(5) != 0 && wallet.is_none() {
+        return Err(Error::new(
+            Kind::MissingWallet,
+            format!("{} names no wallet that is there", torn.named()),
+        )
+        .hint(format!(
+            "Look at its column {} and at {}; nothing was marked.",
+            items.shape.account.name, items.shape.wallet.name
+        )));
+    }
+    if number(4) != 0 {
+        return Err(Error::new(
+            Kind::BadArgument,
+            format!("the wallet of {} has a NULL balance", torn.named()),
+        )
+        .hint("Give it a number; nothing was marked."));
+    }
+    if number(6) != number(0) {
+        return Err(torn.illegal(
+            "has items that could not be marked",
+            "A trigger or a policy of the items table keeps updates back; nothing was marked.",
+        ));
+    }
+    Ok(Paid {
+        items: number(0),
+        amount: column(row, 1).unwrap_or_else(numeric::zero),
+        wallet,
+    })
+}
+
+fn answer(items: i64, amount: Datum, teardown: Option<&Teardown>, remaining: bool) -> Datum {
+    let total = |col| teardown.map_or(0, |t| t.i64(col));
+    SHAPE.with(|shape| {
+        shape.row(&[
+            Some(Datum::from(items)),
+            Some(amount),
+            Some(Datum::from(total(Col::ItemsTotal))),
+            Some(teardown.map_or_else(numeric::zero, Teardown::amount_total)),
+            Some(Datum::from(remaining)),
+            Some(Datum::from(total(Col::Pass))),
+        ])
+    })
+}

@@ -1,0 +1,119 @@
+//! How far the user's row is, for the calls of a teardown.
+
+use super::record::Teardown;
+use crate::action::lease::{Col as LeaseCol, Lease};
+use crate::action::row::{self as user_row, Lock, Seen};
+use crate::call::{Call, from_utf8, shown};
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::machine::definition::Cancel;
+use crate::machine::id::RowId;
+use crate::machine::model::Machine;
+use crate::table::{self, Snapshot};
+use std::rc::Rc;
+
+/// A call with machine and id as arguments 0 and 1, of a machine that declares `cancel`.
+pub struct Torn {
+    pub machine: Rc<Machine>,
+    pub id: RowId,
+    pub cancel: Cancel,
+}
+
+/// What may be done with the row.
+pub enum Stand {
+    /// Flagged, nobody is at it: go on.
+    Open(Seen),
+    /// Cancelled already.
+    Done(Seen),
+}
+
+impl Torn {
+    pub fn of(call: &Call) -> Result<Torn> {
+        let machine = Machine::of(call)?;
+        let cancel = machine.definition.cancel.clone();
+        Ok(Torn {
+            id: machine.id(call, 1)?,
+            cancel: cancel.ok_or_else(|| machine.undeclared("cancel"))?,
+            machine,
+        })
+    }
+
+    /// Locks the row and tells how it stands; ON002 where no teardown may go on. Where nothing can be
+    /// written only a row that is done has an answer.
+    pub fn stand(&self, lock: Lock) -> Result<Stand> {
+        let writable = table::is_writable();
+        let lock = if writable { lock } else { Lock::No };
+        let seen = user_row::look(&self.machine, &self.id, lock)?
+            .ok_or_else(|| self.illegal("is not there", "Give the id of a row of the table."))?;
+        if self.is_done(&seen) {
+            return Ok(Stand::Done(seen));
+        }
+        if !writable {
+            return Err(Error::read_only(self.named()));
+        }
+        let status = shown(seen.status());
+        if self.machine.definition.is_terminal(&status) {
+            let problem = format!("is \"{status}\", a terminal status, and cannot be torn down");
+            return Err(self.illegal(&problem, "It ended another way; nothing is left to do."));
+        }
+        if !seen.flagged {
+            return Err(self.illegal("is not being cancelled", "Call once.cancel_request first."));
+        }
+        match Lease::latest(&self.machine, &self.id)?.filter(|l| l.covers(seen.status())) {
+            None => Ok(Stand::Open(seen)),
+            Some(lease) => Err(self
+                .illegal(
+                    "is leased to an action",
+                    "Its holder releases it; should it have died, the sweep action_release does, and cancel_pending lists the row.",
+                )
+                .detail(holder_of(&lease)?)),
+        }
+    }
+
+    pub fn is_done(&self, seen: &Seen) -> bool {
+        *seen.status() == *from_utf8(&self.cancel.to)
+    }
+
+    /// The teardown's record; one is begun for a row that was flagged without cancel_request.
+    pub fn record(&self) -> Result<Teardown> {
+        match Teardown::find(&self.machine, &self.id, &Snapshot::latest())? {
+            Some(teardown) if teardown.is_open() => Ok(teardown),
+            _ => Teardown::begin(&self.machine, &self.id),
+        }
+    }
+
+    /// The record of a row that is done; None: it was not torn down by us.
+    pub fn past_record(&self) -> Result<Option<Teardown>> {
+        Teardown::find(&self.machine, &self.id, &Snapshot::latest())
+    }
+
+    pub fn illegal(&self, problem: &str, hint: &str) -> Error {
+        Error::new(
+            Kind::IllegalTransition,
+            format!("{} {problem}", self.named()),
+        )
+        .hint(hint)
+    }
+
+    pub fn named(&self) -> String {
+        self.machine.row_named(&self.id)
+    }
+}
+
+/// Who holds a lease and for how long, for errors.
+pub fn holder_of(lease: &Lease) -> Result<String> {
+    let left = lease.i64(LeaseCol::LeaseUntil) - clock::now_us()?;
+    let holder = match lease.bytes(LeaseCol::Holder) {
+        Some(holder) => format!("Holder \"{}\"", shown(holder)),
+        None => "A holder without a name".to_owned(),
+    };
+    let step = match lease.bytes(LeaseCol::StepKey) {
+        Some(step) => format!(" of step \"{}\"", shown(step)),
+        None => String::new(),
+    };
+    let seconds = left.unsigned_abs().div_ceil(1_000_000);
+    Ok(match left > 0 {
+        true => format!("{holder}{step} has it for another {seconds} s."),
+        false => format!("{holder}{step} had it until {seconds} s ago; no sweep has reverted it yet."),
+    })
+}
