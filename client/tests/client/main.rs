@@ -7,10 +7,16 @@
 // A test may fail loudly, and its name is its documentation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod action;
+mod cancel;
 mod errors;
 mod executors;
 mod fail;
+mod job;
 mod lost_answers;
+mod machine;
 mod proxy;
 mod run;
 mod support;
+mod teardown;
+mod teardown_worker;

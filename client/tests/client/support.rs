@@ -1,9 +1,13 @@
-//! Owns what the tests share: the way to the server, keys that nobody used, and somebody else.
+//! Owns what the tests share: the way to the server, keys that nobody used, a batch of jobs with its
+//! machine, and somebody else.
 
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, Pool};
-use pg_once::{Backoff, Claim, ClaimOptions, Key, Lease, Scope};
+use pg_once::{
+    Action, ActionClaim, ActionOptions, Backoff, Claim, ClaimOptions, Error, Key, Lease, Machine,
+    MachineRow, Scope,
+};
 use tokio_postgres::{Config, NoTls};
 
 /// Quick enough for a test, patient enough for a busy machine.
@@ -48,11 +52,105 @@ pub async fn claimed(key: &Key, pool: &Pool) -> Lease {
 
 /// Somebody else, for whom a year has passed: every lease has run out, and they take the key over.
 pub async fn take_over(key: &Key, options: &ClaimOptions) -> Lease {
-    let later = connect().await;
-    let a_year = "SELECT set_config('once.fake_now', (clock_timestamp() + '1 year')::text, false)";
-    later.query_one(a_year, &[]).await.unwrap();
+    let later = a_year_later().await;
     match QUICK.retry(|| key.claim(&later, options)).await.unwrap() {
         Claim::Resumed(lease) => lease,
         other => panic!("an abandoned key is resumed, not {other:?}"),
     }
+}
+
+include!("../support/machine.rs");
+
+/// The tables and the machine of the batch jobs, with a job of three items and a wallet of 100.
+pub struct Jobs {
+    pub pool: Pool,
+    pub machine: Machine,
+    pub job: MachineRow,
+    pub id: i64,
+}
+
+impl Jobs {
+    pub async fn new() -> Self {
+        let (pool, machine, id) = make_machine(config()).await.unwrap();
+        let job = machine.row(id);
+        Self {
+            pool,
+            machine,
+            job,
+            id,
+        }
+    }
+
+    /// Another job of three items, with a wallet of its own.
+    pub async fn another(&self, customer: &str) -> i64 {
+        let sql = "WITH wallet AS (INSERT INTO wallet VALUES ($1, 100)), \
+            job AS (INSERT INTO batch_job (customer) VALUES ($1) RETURNING id), \
+            items AS (INSERT INTO batch_item (job_id, input, points, artifact) \
+                SELECT job.id, 'page ' || n, 10, 'item-' || n FROM job, generate_series(1, 3) n) \
+            SELECT id FROM job";
+        let client = self.pool.get().await.unwrap();
+        client.query_one(sql, &[&customer]).await.unwrap().get(0)
+    }
+
+    /// The same tables by another way to the server.
+    pub fn through(&self, mut config: Config) -> Pool {
+        config.options(format!("-c search_path={}", self.machine.as_str()));
+        pool_to(config)
+    }
+
+    pub async fn execute(&self, sql: &str) -> u64 {
+        let client = self.pool.get().await.unwrap();
+        client.execute(sql, &[]).await.unwrap()
+    }
+
+    pub async fn text(&self, sql: &str) -> String {
+        let client = self.pool.get().await.unwrap();
+        client.query_one(sql, &[]).await.unwrap().get(0)
+    }
+
+    pub async fn status(&self) -> String {
+        let id = self.id;
+        self.text(&format!("SELECT status FROM batch_job WHERE id = {id}"))
+            .await
+    }
+
+    /// The points of the first job's customer.
+    pub async fn points(&self) -> i64 {
+        let sql = "SELECT points::text FROM wallet WHERE customer = 'ada'";
+        self.text(sql).await.parse().unwrap()
+    }
+
+    /// Claimed as a worker does, with a lease of the step's length.
+    pub async fn claimed(&self) -> Action {
+        match self.job.claim(&self.pool, "run", &worker()).await.unwrap() {
+            ActionClaim::Claimed(action) => action,
+            other => panic!("a queued job is claimed, not {other:?}"),
+        }
+    }
+
+    /// A year later somebody sweeps: whoever had a lease has lost it.
+    pub async fn swept_later(&self) {
+        let later = a_year_later().await;
+        let sweep = "SELECT done FROM once.sweep_action_release(1000, $1)";
+        let name = self.machine.as_str();
+        let done: i64 = later.query_one(sweep, &[&name]).await.unwrap().get(0);
+        assert_eq!(done, 1, "the row is given back");
+    }
+}
+
+pub fn worker() -> ActionOptions {
+    ActionOptions::new().requester("worker").fresh_holder()
+}
+
+/// The SQLSTATE of a refusal.
+pub fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
+    result.unwrap_err().code().unwrap_or_default().to_owned()
+}
+
+/// A session whose clock is a year ahead.
+pub async fn a_year_later() -> tokio_postgres::Client {
+    let later = connect().await;
+    let a_year = "SELECT set_config('once.fake_now', (clock_timestamp() + '1 year')::text, false)";
+    later.query_one(a_year, &[]).await.unwrap();
+    later
 }

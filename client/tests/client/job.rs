@@ -1,0 +1,479 @@
+//! The job runner: each way in which a job can end, and what of its items is left then.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use deadpool_postgres::{Pool, Transaction};
+use pg_once::{
+    Action, ActionClaim, BoxError, CleanupItem, Error, Job, JobFailure, JobOutcome, JobRunner,
+    Json, Kind, MachineRow,
+};
+
+use tokio::sync::Notify;
+
+use crate::proxy::Proxy;
+use crate::support::{Jobs, QUICK, connect, worker};
+
+/// What happens in the middle of the second item's work.
+enum Trouble<'t> {
+    None,
+    Cancel,
+    LoseLease(&'t Jobs),
+    LoseLeaseAndHang(&'t Jobs),
+    LoseAnswerTo(&'t Proxy, &'static str),
+    Fail,
+    Hang(&'t Notify),
+    TakeLong(Duration),
+    TerminateOnSave,
+}
+
+/// Works three items off and notes what it is asked to do.
+struct Script<'t> {
+    pool: Pool,
+    row: MachineRow,
+    id: i64,
+    trouble: Trouble<'t>,
+    cancel_in_next: bool,
+    worked: Vec<i64>,
+    discarded: Vec<i64>,
+    cleaned: Mutex<usize>,
+    cleanup_fails: bool,
+    saves: u32,
+}
+
+impl<'t> Script<'t> {
+    fn new(jobs: &Jobs, trouble: Trouble<'t>) -> Self {
+        Self {
+            pool: jobs.pool.clone(),
+            row: jobs.job.clone(),
+            id: jobs.id,
+            trouble,
+            cancel_in_next: false,
+            worked: vec![],
+            discarded: vec![],
+            cleaned: Mutex::new(0),
+            cleanup_fails: false,
+            saves: 0,
+        }
+    }
+
+    async fn run(&mut self, runner: JobRunner<'_>) -> Result<JobOutcome, Error> {
+        runner.requester("worker").backoff(QUICK).run(self).await
+    }
+
+    async fn cancel(&self) {
+        self.row.cancel().request(&self.pool).await.unwrap();
+    }
+}
+
+impl Job for Script<'_> {
+    type Item = i64;
+    type Made = ();
+
+    async fn next(&mut self, _: &Action) -> Result<Option<i64>, JobFailure> {
+        let pending = "SELECT id FROM batch_item WHERE job_id = $1 AND state <> 'succeeded' \
+            ORDER BY id LIMIT 1";
+        let client = self.pool.get().await?;
+        let row = client.query_opt(pending, &[&self.id]).await?;
+        if self.cancel_in_next && self.worked.len() == 1 {
+            self.cancel().await;
+        }
+        Ok(row.map(|row| row.get(0)))
+    }
+
+    async fn work(&mut self, _: &Action, item: &i64) -> Result<(), JobFailure> {
+        self.worked.push(*item);
+        if self.worked.len() != 2 {
+            return Ok(());
+        }
+        match &self.trouble {
+            Trouble::None | Trouble::TerminateOnSave => {}
+            Trouble::Cancel => self.cancel().await,
+            Trouble::LoseLease(jobs) => jobs.swept_later().await,
+            Trouble::LoseLeaseAndHang(jobs) => {
+                jobs.swept_later().await;
+                std::future::pending::<()>().await;
+            }
+            Trouble::LoseAnswerTo(proxy, text) => proxy.lose_answer_to(text),
+            Trouble::Fail => return Err(JobFailure::release("the service says 503")),
+            Trouble::Hang(begun) => {
+                begun.notify_one();
+                std::future::pending::<()>().await;
+            }
+            Trouble::TakeLong(time) => tokio::time::sleep(*time).await,
+        }
+        Ok(())
+    }
+
+    async fn save(
+        &mut self,
+        transaction: &Transaction<'_>,
+        item: &i64,
+        _: &(),
+    ) -> Result<(), JobFailure> {
+        self.saves += 1;
+        let done =
+            "UPDATE batch_item SET state = 'succeeded' WHERE id = $1 AND state <> 'succeeded'";
+        assert_eq!(transaction.execute(done, &[item]).await?, 1, "saved once");
+        let burn = "UPDATE wallet SET points = points - 10 WHERE customer = 'ada'";
+        transaction.execute(burn, &[]).await?;
+        if matches!(self.trouble, Trouble::TerminateOnSave) && self.saves == 2 {
+            let pid: i32 = transaction
+                .query_one("SELECT pg_backend_pid()", &[])
+                .await?
+                .get(0);
+            let terminate = "SELECT pg_terminate_backend($1, 10000)";
+            connect().await.query_one(terminate, &[&pid]).await.unwrap();
+        }
+        Ok(())
+    }
+
+    async fn result(&mut self) -> Result<Option<Json>, JobFailure> {
+        Ok(Some(Json::from_text(r#"{"result": "all of them"}"#)))
+    }
+
+    async fn finish(&mut self, transaction: &Transaction<'_>) -> Result<(), JobFailure> {
+        let keep = "UPDATE batch_item SET settled = 'kept' WHERE job_id = $1 AND settled IS NULL";
+        transaction.execute(keep, &[&self.id]).await?;
+        Ok(())
+    }
+
+    async fn discard(&mut self, _: &Action, item: &i64) {
+        self.discarded.push(*item);
+    }
+
+    async fn clean(&self, items: Vec<CleanupItem>) -> Result<(), BoxError> {
+        if self.cleanup_fails {
+            return Err("the store is away".into());
+        }
+        *self.cleaned.lock().unwrap() += items.len();
+        Ok(())
+    }
+}
+
+/// Done: every item paid for once, and kept.
+async fn assert_finished(jobs: &Jobs, outcome: &JobOutcome) {
+    assert!(
+        matches!(outcome, JobOutcome::Finished { status, .. } if status == "done"),
+        "{outcome:?}"
+    );
+    assert_eq!(
+        (jobs.status().await.as_str(), jobs.points().await),
+        ("done", 70)
+    );
+    let kept =
+        "SELECT count(*)::text FROM batch_item WHERE state = 'succeeded' AND settled = 'kept'";
+    assert_eq!(jobs.text(kept).await, "3");
+}
+
+/// Cancelled: every point back once, every item's artifact deleted.
+async fn assert_cancelled(jobs: &Jobs, job: &Script<'_>, outcome: &JobOutcome, given_back: &str) {
+    match outcome {
+        JobOutcome::Cancelled(cancelled) => assert_eq!(cancelled.amount_total.as_str(), given_back),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(
+        (jobs.status().await.as_str(), jobs.points().await),
+        ("cancelled", 100)
+    );
+    assert_eq!(*job.cleaned.lock().unwrap(), 3);
+    assert!(
+        jobs.machine
+            .refund_audit(&jobs.pool)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn every_item_is_worked_on_once_and_the_job_is_done() {
+    let jobs = Jobs::new().await;
+    let mut job = Script::new(&jobs, Trouble::None);
+    let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
+    assert_finished(&jobs, &outcome).await;
+    assert_eq!((job.worked.len(), job.discarded.len()), (3, 0));
+    assert_eq!(
+        jobs.text("SELECT result FROM batch_job").await,
+        "all of them"
+    );
+
+    let again = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
+    assert!(matches!(again, JobOutcome::Refused { status } if status == "done"));
+}
+
+#[tokio::test]
+async fn a_job_that_is_delivered_twice_is_run_once() {
+    let jobs = Jobs::new().await;
+    let action = jobs.claimed().await;
+    let mut job = Script::new(&jobs, Trouble::None);
+    let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
+    assert!(matches!(outcome, JobOutcome::Busy { .. }), "{outcome:?}");
+    action.release(&jobs.pool, None).await.unwrap();
+
+    let nobody = jobs.machine.row(999_999);
+    let outcome = job.run(nobody.job(&jobs.pool, "run")).await.unwrap();
+    assert!(matches!(outcome, JobOutcome::NotFound), "{outcome:?}");
+    assert!(job.worked.is_empty());
+}
+
+#[tokio::test]
+async fn a_cancellation_in_the_middle_of_an_item_is_seen_before_the_item_is_saved() {
+    let jobs = Jobs::new().await;
+    let mut job = Script::new(&jobs, Trouble::Cancel);
+    let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
+    assert_cancelled(&jobs, &job, &outcome, "10").await;
+    assert_eq!((job.worked.len(), job.saves), (2, 1));
+}
+
+#[tokio::test]
+async fn a_cancellation_between_items_is_seen_before_the_next_one_begins() {
+    let jobs = Jobs::new().await;
+    let mut job = Script::new(&jobs, Trouble::None);
+    job.cancel_in_next = true;
+    let runner = jobs.job.job(&jobs.pool, "run").check_every(Duration::ZERO);
+    let outcome = job.run(runner).await.unwrap();
+    assert_cancelled(&jobs, &job, &outcome, "10").await;
+    assert_eq!(job.worked.len(), 1);
+}
+
+#[tokio::test]
+async fn a_cancellation_after_the_last_item_is_seen_before_the_end() {
+    let jobs = Jobs::new().await;
+    jobs.execute("DELETE FROM batch_item WHERE artifact <> 'item-1'")
+        .await;
+    let mut job = Script::new(&jobs, Trouble::None);
+    job.cancel_in_next = true;
+    let runner = jobs.job.job(&jobs.pool, "run").check_every(Duration::MAX);
+    let outcome = job.run(runner).await.unwrap();
+    assert!(matches!(outcome, JobOutcome::Cancelled(_)), "{outcome:?}");
+    assert_eq!(
+        (jobs.status().await.as_str(), jobs.points().await),
+        ("cancelled", 100)
+    );
+}
+
+#[tokio::test]
+async fn a_delivery_of_a_job_that_is_being_cancelled_tears_it_down() {
+    let jobs = Jobs::new().await;
+    jobs.job.cancel().request(&jobs.pool).await.unwrap();
+    let mut job = Script::new(&jobs, Trouble::None);
+    let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
+    assert_cancelled(&jobs, &job, &outcome, "0").await;
+    assert!(job.worked.is_empty());
+}
+
+#[tokio::test]
+async fn a_cleanup_that_fails_leaves_the_job_to_the_next_teardown() {
+    let jobs = Jobs::new().await;
+    let mut job = Script::new(&jobs, Trouble::Cancel);
+    job.cleanup_fails = true;
+    let error = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap_err();
+    assert!(matches!(error, Error::Cleanup(_)), "{error:?}");
+    assert_eq!(jobs.status().await, "queued");
+    assert_eq!(
+        jobs.machine
+            .cancel_pending(&jobs.pool, 10)
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
+
+    job.cleanup_fails = false;
+    let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
+    assert_cancelled(&jobs, &job, &outcome, "10").await;
+}
+
+#[tokio::test]
+async fn an_item_whose_lease_was_lost_is_not_saved_and_what_it_made_is_deleted() {
+    let jobs = Jobs::new().await;
+    let mut job = Script::new(&jobs, Trouble::LoseLease(&jobs));
+    let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
+    assert!(matches!(outcome, JobOutcome::LeaseLost), "{outcome:?}");
+    assert_eq!(job.discarded, job.worked[1..]);
+    assert_eq!(
+        (jobs.status().await.as_str(), jobs.points().await),
+        ("queued", 90)
+    );
+
+    // The next delivery goes on where this one stopped.
+    let mut next = Script::new(&jobs, Trouble::None);
+    let outcome = next.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
+    assert_finished(&jobs, &outcome).await;
+    assert_eq!(next.worked, [job.worked[1], job.worked[1] + 1]);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_lost_under_a_long_item_stops_it() {
+    let jobs = Jobs::new().await;
+    let mut job = Script::new(&jobs, Trouble::LoseLeaseAndHang(&jobs));
+    let runner = jobs
+        .job
+        .job(&jobs.pool, "run")
+        .lease(Duration::from_millis(600));
+    let outcome = job.run(runner).await.unwrap();
+    assert!(matches!(outcome, JobOutcome::LeaseLost), "{outcome:?}");
+    assert_eq!(job.discarded, job.worked[1..]);
+}
+
+#[tokio::test]
+async fn the_lease_is_kept_alive_for_as_long_as_an_item_takes() {
+    let jobs = Jobs::new().await;
+    let lease = Duration::from_millis(500);
+    let mut job = Script::new(&jobs, Trouble::TakeLong(lease * 4));
+    let run = async { job.run(jobs.job.job(&jobs.pool, "run").lease(lease)).await };
+    let others = async {
+        tokio::time::sleep(lease * 3).await;
+        jobs.job.claim(&jobs.pool, "run", &worker()).await.unwrap()
+    };
+    let (outcome, other) = tokio::join!(run, others);
+    assert!(matches!(other, ActionClaim::Busy { .. }), "{other:?}");
+    assert_finished(&jobs, &outcome.unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_job_that_fails_is_given_back_and_goes_on_later() {
+    let jobs = Jobs::new().await;
+    let mut job = Script::new(&jobs, Trouble::Fail);
+    match job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap() {
+        JobOutcome::Released { error } => assert_eq!(error, "the service says 503"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(
+        (jobs.status().await.as_str(), jobs.points().await),
+        ("queued", 90)
+    );
+    let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
+    assert_finished(&jobs, &outcome).await;
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_database_gives_the_job_back_and_is_handed_on() {
+    let jobs = Jobs::new().await;
+    jobs.execute("UPDATE wallet SET points = 15").await;
+    let mut job = Script::new(&jobs, Trouble::None);
+    let error = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap_err();
+    assert_eq!(error.code(), Some("23514"), "no wallet is overdrawn");
+    assert_eq!(
+        (jobs.status().await.as_str(), jobs.points().await),
+        ("queued", 5)
+    );
+}
+
+#[tokio::test]
+async fn a_backend_that_is_terminated_under_an_item_costs_nothing_twice() {
+    let jobs = Jobs::new().await;
+    let mut job = Script::new(&jobs, Trouble::TerminateOnSave);
+    let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
+    assert_finished(&jobs, &outcome).await;
+    assert_eq!((job.worked.len(), job.discarded.len()), (4, 0));
+}
+
+#[tokio::test]
+async fn an_item_whose_commit_was_not_answered_is_neither_done_again_nor_deleted() {
+    let jobs = Jobs::new().await;
+    let proxy = Proxy::start().await;
+    let pool = jobs.through(proxy.config());
+    let mut job = Script::new(&jobs, Trouble::LoseAnswerTo(&proxy, "COMMIT"));
+    let outcome = job.run(jobs.job.job(&pool, "run")).await.unwrap();
+    assert_finished(&jobs, &outcome).await;
+    assert_eq!(
+        (proxy.lost(), job.worked.len(), job.discarded.len()),
+        (1, 3, 0)
+    );
+}
+
+#[tokio::test]
+async fn a_look_that_was_not_answered_is_taken_again() {
+    let jobs = Jobs::new().await;
+    let proxy = Proxy::start().await;
+    let pool = jobs.through(proxy.config());
+    // The first look of all, before the first item.
+    proxy.lose_answer_to("action_extend");
+    let mut job = Script::new(&jobs, Trouble::None);
+    let runner = jobs.job.job(&pool, "run").check_every(Duration::ZERO);
+    let outcome = job.run(runner).await.unwrap();
+    assert_finished(&jobs, &outcome).await;
+    assert_eq!((proxy.lost(), job.worked.len()), (1, 3));
+}
+
+#[tokio::test]
+async fn a_claim_or_a_release_whose_answer_is_lost_is_repeated() {
+    let jobs = Jobs::new().await;
+    let proxy = Proxy::start().await;
+    let pool = jobs.through(proxy.config());
+    proxy.lose_answer_to("action_claim");
+    let mut job = Script::new(&jobs, Trouble::Fail);
+    let outcome = job.run(jobs.job.job(&pool, "run")).await.unwrap();
+    assert!(
+        matches!(outcome, JobOutcome::Released { .. }),
+        "{outcome:?}"
+    );
+    proxy.lose_answer_to("action_release");
+    let mut job = Script::new(&jobs, Trouble::Cancel);
+    let outcome = job.run(jobs.job.job(&pool, "run")).await.unwrap();
+    assert_eq!(proxy.lost(), 2);
+    // One item of the first run, one of the second.
+    assert_cancelled(&jobs, &job, &outcome, "20").await;
+}
+
+#[tokio::test]
+async fn a_commit_of_the_end_that_was_not_answered_is_found_out() {
+    let jobs = Jobs::new().await;
+    jobs.execute("DELETE FROM batch_item WHERE artifact <> 'item-1'")
+        .await;
+    let proxy = Proxy::start().await;
+    let pool = jobs.through(proxy.config());
+    // The only item is saved by another; the first COMMIT through the proxy is that of the end.
+    jobs.execute("UPDATE batch_item SET state = 'succeeded'")
+        .await;
+    proxy.lose_answer_to("COMMIT");
+    let mut job = Script::new(&jobs, Trouble::None);
+    let outcome = job.run(jobs.job.job(&pool, "run")).await.unwrap();
+    assert!(
+        matches!(&outcome, JobOutcome::Finished { status, version: Some(2) } if status == "done"),
+        "{outcome:?}"
+    );
+    assert_eq!((proxy.lost(), jobs.status().await.as_str()), (1, "done"));
+}
+
+#[tokio::test]
+async fn a_runner_that_is_dropped_leaves_a_job_that_another_takes_up() {
+    let jobs = Jobs::new().await;
+    let begun = Notify::new();
+    let mut job = Script::new(&jobs, Trouble::Hang(&begun));
+    tokio::select! {
+        outcome = job.run(jobs.job.job(&jobs.pool, "run")) => panic!("{outcome:?}"),
+        () = begun.notified() => {}
+    }
+    jobs.swept_later().await;
+    let mut next = Script::new(&jobs, Trouble::None);
+    let outcome = next.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
+    assert_finished(&jobs, &outcome).await;
+    assert_eq!(job.worked.len() + next.worked.len(), 4);
+}
+
+#[tokio::test]
+async fn a_runner_can_be_spawned() {
+    let jobs = Jobs::new().await;
+    let (pool, row, id) = (jobs.pool.clone(), jobs.job.clone(), jobs.id);
+    let run = tokio::spawn(async move {
+        let mut job = Script {
+            pool: pool.clone(),
+            row: row.clone(),
+            id,
+            trouble: Trouble::None,
+            cancel_in_next: false,
+            worked: vec![],
+            discarded: vec![],
+            cleaned: Mutex::new(0),
+            cleanup_fails: false,
+            saves: 0,
+        };
+        let runner = row.job(&pool, "run").requester("worker");
+        runner.run(&mut job).await.map_err(|error| error.kind())
+    });
+    let outcome: Result<JobOutcome, Kind> = run.await.unwrap();
+    assert_finished(&jobs, &outcome.unwrap()).await;
+}

@@ -1,0 +1,220 @@
+//! The teardown of one row: in one go, from the top after anything, and never past a failed cleanup.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io;
+use std::time::Duration;
+
+use pg_once::{BoxError, CleanupItem, Error, Kind};
+
+use crate::proxy::Proxy;
+use crate::support::{Jobs, QUICK};
+
+/// A job with two successes, whose cancellation was asked for.
+async fn cancelling() -> Jobs {
+    let jobs = Jobs::new().await;
+    jobs.execute("UPDATE batch_item SET state = 'succeeded' WHERE artifact <> 'item-3'")
+        .await;
+    jobs.execute("UPDATE wallet SET points = points - 20").await;
+    jobs.job.cancel().request(&jobs.pool).await.unwrap();
+    jobs
+}
+
+async fn fine(_: Vec<CleanupItem>) -> Result<(), BoxError> {
+    Ok(())
+}
+
+/// Cancelled, with everything given back once.
+async fn assert_torn_down(jobs: &Jobs) {
+    assert_eq!(
+        (jobs.status().await.as_str(), jobs.points().await),
+        ("cancelled", 100)
+    );
+    assert!(
+        jobs.machine
+            .refund_audit(&jobs.pool)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn everything_is_given_back_and_listed_before_the_terminal_state() {
+    let jobs = cancelling().await;
+    let deleted = RefCell::new(BTreeSet::new());
+    let teardown = jobs.job.cancel().teardown(&jobs.pool).page(2).max_items(1);
+    let cancelled = teardown
+        .run(async |items: Vec<CleanupItem>| {
+            assert!(items.len() <= 2);
+            assert_eq!(jobs.status().await, "queued");
+            assert_eq!(jobs.points().await, 100);
+            deleted
+                .borrow_mut()
+                .extend(items.into_iter().map(|item| item.item_id));
+            Ok::<(), Error>(())
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        (cancelled.items_total, cancelled.amount_total.as_str()),
+        (3, "20")
+    );
+    assert_eq!(deleted.into_inner().len(), 3);
+    assert_torn_down(&jobs).await;
+
+    let again = jobs
+        .job
+        .cancel()
+        .teardown(&jobs.pool)
+        .run(fine)
+        .await
+        .unwrap();
+    assert_eq!((again.items_total, again.amount_total.as_str()), (3, "20"));
+    assert_torn_down(&jobs).await;
+}
+
+#[tokio::test]
+async fn a_failed_cleanup_comes_back_and_the_row_is_not_cancelled() {
+    let jobs = cancelling().await;
+    let away = |_| async { Err(io::Error::other("the store is away")) };
+    let teardown = jobs.job.cancel().teardown(&jobs.pool).backoff(QUICK);
+    let error = teardown.run(away).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (Kind::Other, false));
+    match error {
+        Error::Cleanup(cause) => assert_eq!(cause.to_string(), "the store is away"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(
+        (jobs.status().await.as_str(), jobs.points().await),
+        ("queued", 100)
+    );
+    jobs.job
+        .cancel()
+        .teardown(&jobs.pool)
+        .run(fine)
+        .await
+        .unwrap();
+    assert_torn_down(&jobs).await;
+}
+
+#[tokio::test]
+async fn a_teardown_that_nobody_asked_for_is_refused() {
+    let jobs = Jobs::new().await;
+    let error = jobs
+        .job
+        .cancel()
+        .teardown(&jobs.pool)
+        .run(fine)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::IllegalTransition);
+    assert_eq!(jobs.status().await, "queued");
+}
+
+/// An item that somebody inserts while the artifacts are being deleted.
+const LATE_ITEM: &str = "INSERT INTO batch_item (job_id, input, points, artifact, state) \
+    SELECT id, 'late', 10, 'late', 'pending' FROM batch_job";
+
+#[tokio::test]
+async fn an_item_that_comes_late_sends_the_teardown_back_to_the_top() {
+    for marked_by_another in [false, true] {
+        let jobs = cancelling().await;
+        let rounds = RefCell::new(0);
+        let teardown = jobs.job.cancel().teardown(&jobs.pool).backoff(QUICK);
+        let cancelled = teardown
+            .run(async |_| {
+                let first = rounds.replace_with(|rounds| *rounds + 1) == 0;
+                if first {
+                    jobs.execute(LATE_ITEM).await;
+                    if marked_by_another {
+                        jobs.job.cancel().refund(&jobs.pool, None).await?;
+                    }
+                }
+                Ok::<(), Error>(())
+            })
+            .await
+            .unwrap();
+        assert_eq!((cancelled.items_total, rounds.into_inner()), (4, 2));
+        assert_torn_down(&jobs).await;
+    }
+}
+
+#[tokio::test]
+async fn items_that_never_stop_coming_end_the_teardown_and_not_the_job() {
+    let jobs = cancelling().await;
+    let teardown = jobs.job.cancel().teardown(&jobs.pool).backoff(QUICK);
+    let error = teardown
+        .run(async |_| {
+            jobs.execute(LATE_ITEM).await;
+            Ok::<(), Error>(())
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::TeardownIncomplete);
+    assert_eq!(jobs.status().await, "queued");
+    jobs.job
+        .cancel()
+        .teardown(&jobs.pool)
+        .run(fine)
+        .await
+        .unwrap();
+    assert_torn_down(&jobs).await;
+}
+
+#[tokio::test]
+async fn a_teardown_that_is_dropped_goes_on_from_the_top() {
+    let jobs = cancelling().await;
+    let hangs = |_| std::future::pending::<Result<(), BoxError>>();
+    let teardown = jobs.job.cancel().teardown(&jobs.pool).run(hangs);
+    // Long enough that it has come to the callback, or not; it must not matter.
+    tokio::time::timeout(Duration::from_millis(200), teardown)
+        .await
+        .unwrap_err();
+    assert_eq!(jobs.status().await, "queued");
+    jobs.job
+        .cancel()
+        .teardown(&jobs.pool)
+        .run(fine)
+        .await
+        .unwrap();
+    assert_torn_down(&jobs).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_lost_on_the_way_changes_nothing() {
+    for call in [
+        "once.refund",
+        "cleanup_items",
+        "cleanup_confirm",
+        "cancel_finish",
+    ] {
+        let jobs = cancelling().await;
+        let proxy = Proxy::start().await;
+        let pool = jobs.through(proxy.config());
+        proxy.lose_answer_to(call);
+        let teardown = jobs.job.cancel().teardown(&pool).backoff(QUICK);
+        let cancelled = teardown.run(fine).await.unwrap();
+        assert_eq!(
+            (proxy.lost(), cancelled.amount_total.as_str()),
+            (1, "20"),
+            "{call}"
+        );
+        assert_torn_down(&jobs).await;
+    }
+}
+
+#[tokio::test]
+async fn ten_at_once_give_back_once() {
+    let jobs = cancelling().await;
+    let all: Vec<_> = (0..10)
+        .map(|_| {
+            let (pool, cancel) = (jobs.pool.clone(), jobs.job.cancel());
+            tokio::spawn(async move { cancel.teardown(&pool).backoff(QUICK).run(fine).await })
+        })
+        .collect();
+    for one in all {
+        assert_eq!(one.await.unwrap().unwrap().amount_total.as_str(), "20");
+    }
+    assert_torn_down(&jobs).await;
+}

@@ -1,0 +1,140 @@
+//! The teardown worker: everything that is left behind, and no row that stops it.
+
+use std::io;
+use std::time::Duration;
+
+use pg_once::{Kind, Machine, MachineRow};
+use tokio::sync::oneshot;
+
+use crate::support::{Jobs, QUICK, pool};
+
+/// Several jobs whose cancellation was asked for and who have nobody.
+async fn left_behind(customers: &[&str]) -> Jobs {
+    let jobs = Jobs::new().await;
+    let mut ids = vec![jobs.id];
+    for customer in customers {
+        ids.push(jobs.another(customer).await);
+    }
+    for id in ids {
+        jobs.machine
+            .row(id)
+            .cancel()
+            .request(&jobs.pool)
+            .await
+            .unwrap();
+    }
+    jobs
+}
+
+async fn until_cancelled(jobs: &Jobs, how_many: i64) {
+    let cancelled =
+        format!("SELECT (count(*) = {how_many})::text FROM batch_job WHERE status = 'cancelled'");
+    for _ in 0..1000 {
+        if jobs.text(&cancelled).await == "true" {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{how_many} jobs were not cancelled in time");
+}
+
+const SOON: Duration = Duration::from_millis(20);
+
+#[tokio::test]
+async fn what_is_left_behind_is_torn_down_until_the_worker_is_told_to_stop() {
+    let jobs = left_behind(&["bob", "cyd"]).await;
+    let worker = jobs
+        .machine
+        .teardown_worker(&jobs.pool)
+        .poll_every(SOON)
+        .batch(1);
+    let clean = |_, _| async { Ok::<(), io::Error>(()) };
+    let torn_down = worker.run(until_cancelled(&jobs, 3), clean).await.unwrap();
+    assert_eq!((torn_down.cancelled, torn_down.failed), (3, 0));
+    assert!(
+        jobs.machine
+            .cancel_pending(&jobs.pool, 10)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn a_row_that_cannot_be_torn_down_does_not_stop_the_others() {
+    // The oldest request is the poison one, and the worker takes one row at a time.
+    let jobs = left_behind(&["bob", "cyd"]).await;
+    let poison = jobs.job.clone();
+    let worker = jobs
+        .machine
+        .teardown_worker(&jobs.pool)
+        .poll_every(SOON)
+        .batch(1);
+    let clean = |row: MachineRow, _| {
+        let fails = row == poison;
+        async move {
+            match fails {
+                true => Err(io::Error::other("the store is away")),
+                false => Ok(()),
+            }
+        }
+    };
+    let torn_down = worker.run(until_cancelled(&jobs, 2), clean).await.unwrap();
+    assert_eq!(torn_down.cancelled, 2);
+    assert!(torn_down.failed >= 1);
+    let left = jobs.machine.cancel_pending(&jobs.pool, 10).await.unwrap();
+    assert_eq!((left.len(), &left[0].row), (1, &jobs.job));
+}
+
+#[tokio::test]
+async fn several_workers_tear_each_row_down_once() {
+    let jobs = left_behind(&["bob", "cyd", "dan", "eve"]).await;
+    jobs.execute("UPDATE batch_item SET state = 'succeeded'")
+        .await;
+    let clean = |_, _| async { Ok::<(), io::Error>(()) };
+    let work = || {
+        let worker = jobs.machine.teardown_worker(&jobs.pool).poll_every(SOON);
+        worker.run(until_cancelled(&jobs, 5), clean)
+    };
+    let (one, two, three) = tokio::join!(work(), work(), work());
+    for torn_down in [one, two, three] {
+        assert_eq!(torn_down.unwrap().failed, 0);
+    }
+    let given_back = "SELECT string_agg(DISTINCT points::text, ' ') FROM wallet";
+    assert_eq!(jobs.text(given_back).await, "130");
+    assert!(
+        jobs.machine
+            .refund_audit(&jobs.pool)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn a_teardown_that_has_begun_is_brought_to_its_end_before_the_worker_stops() {
+    let jobs = left_behind(&[]).await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let mut stop = Some(stop);
+    let shutdown = async { stopped.await.unwrap_or(()) };
+    let worker = jobs.machine.teardown_worker(&jobs.pool);
+    let clean = |_, _| {
+        drop(stop.take()); // the signal comes in the middle of it
+        async { Ok::<(), io::Error>(()) }
+    };
+    let torn_down = worker.run(shutdown, clean).await.unwrap();
+    assert_eq!(
+        (torn_down.cancelled, jobs.status().await.as_str()),
+        (1, "cancelled")
+    );
+}
+
+#[tokio::test]
+async fn a_worker_for_a_machine_that_is_not_there_says_so() {
+    let pool = pool();
+    let machine = Machine::new("no such machine");
+    let worker = machine.teardown_worker(&pool).backoff(QUICK);
+    let clean = |_, _| async { Ok::<(), io::Error>(()) };
+    let error = worker.run(std::future::pending(), clean).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Undeclared);
+}
