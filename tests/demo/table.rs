@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use crate::proof::{Proven, Want};
 use crate::story::{Run, Story};
 
-const NAME_WIDTH: usize = 36;
+const NAME_WIDTH: usize = 42;
 const COLUMN_WIDTH: usize = 24;
 /// What stands behind a number that must not be so.
 const WRONG: &str = " !";

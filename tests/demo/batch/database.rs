@@ -19,8 +19,8 @@ const MACHINE: &str = include_str!("../../../sql/examples/batch_job.json");
 const RIGHTS: &str = "\
 grant select, insert, update on wallet, batch_job, batch_item to shop, janitor;";
 
-/// AFTER triggers see what was really written, by whomever. Whose job a change of a wallet was for
-/// stands in a comment of the statement that the service sent.
+/// AFTER triggers see what was really written, by whomever. A change of a wallet was for the job whose
+/// items the same transaction wrote, or that a comment in the service's statement names.
 const LOGS: &str = "\
 create table status_log (
     id bigint generated always as identity primary key,
@@ -28,8 +28,14 @@ create table status_log (
     at timestamptz not null default clock_timestamp());
 create table wallet_log (
     id bigint generated always as identity primary key,
-    customer text not null, job bigint, delta bigint not null,
+    customer text not null, job bigint, delta bigint not null, xid xid8 not null default pg_current_xact_id(),
     at timestamptz not null default clock_timestamp());
+create table item_log (job bigint not null, xid xid8 not null default pg_current_xact_id());
+create function note_item() returns trigger language plpgsql security definer set search_path = public as $$
+begin
+    insert into item_log (job) values (new.job_id);
+    return null;
+end $$;
 create function note_status() returns trigger language plpgsql security definer set search_path = public as $$
 begin
     insert into status_log (job, old_status, new_status, flagged)
@@ -44,11 +50,13 @@ begin
 end $$;
 create trigger note_status after update on batch_job
     for each row when (old.status <> new.status) execute function note_status();
+create trigger note_item after insert or update on batch_item for each row execute function note_item();
 create trigger note_wallet after update on wallet for each row execute function note_wallet();";
 
 const EVIDENCE: &str = "\
 create table asked (job bigint primary key, customer text, price bigint);
 create table artifact (name text primary key);
+update wallet_log w set job = i.job from item_log i where w.job is null and i.xid = w.xid;
 create index on wallet_log (job);
 create index on status_log (job);";
 

@@ -6,6 +6,8 @@ mod database;
 mod load;
 mod plan;
 mod proof;
+mod stage;
+mod verdict;
 
 use std::path::Path;
 use std::time::Duration;

@@ -71,6 +71,11 @@ pub fn questions() -> Vec<Question> {
         question("orphaned artifacts", Want::Zero, ORPHANED),
         question("results lost of jobs that are done", Want::Zero, LOST),
         question("wallets that do not add up", Want::Zero, WALLETS),
+        question(
+            "changes of wallets that no job explains",
+            Want::Zero,
+            "select count(*) from wallet_log where job is null",
+        ),
         question("users told another end than the job's", Want::Zero, TOLD),
     ]
 }

@@ -7,6 +7,7 @@
 // The same way to die as the order service.
 #[path = "../../../client/examples/order_service/crash.rs"]
 mod crash;
+mod items;
 mod naive;
 mod run;
 mod store;
@@ -26,7 +27,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use clap::{Parser, ValueEnum};
 use deadpool_postgres::{Manager, Pool};
-use pg_once::Error;
+use pg_once::{Error, Machine};
 use serde::Deserialize;
 use serde_json::json;
 use tokio_postgres::NoTls;
@@ -151,6 +152,14 @@ fn response(
     }
 }
 
+/// A janitor that cannot go on is not one: somebody has to notice.
+async fn tear_down(service: PgOnce) {
+    if let Err(error) = service.keep_tearing_down().await {
+        eprintln!("janitor: {error}");
+        std::process::exit(1);
+    }
+}
+
 #[tokio::main]
 async fn main() -> Result<()> {
     let args = Args::parse();
@@ -161,10 +170,16 @@ async fn main() -> Result<()> {
         How::Naive => Service::Naive(Naive { pool, store }),
         How::PgOnce => {
             let lease = Duration::from_millis(args.lease_ms);
-            let service = PgOnce { pool, store, lease };
+            let service = PgOnce {
+                pool,
+                store,
+                machine: Machine::new("batch_job"),
+                lease,
+            };
             if args.role == Role::Janitor {
                 service.sweep().await.context("the first sweep")?;
-                tokio::spawn(service.clone().keep_house());
+                tokio::spawn(service.clone().keep_sweeping());
+                tokio::spawn(tear_down(service.clone()));
             } else {
                 // Jobs whose worker died would stay `running` if nobody swept: then do not start.
                 service.assert_swept().await?;

@@ -4,23 +4,17 @@
 //! Invariant: every step may be repeated by anybody, and the job is `cancelled` only when its points
 //! are back and its artifacts are gone. A failed step ends the attempt; the next begins from the top.
 
+use std::future::{pending, ready};
 use std::time::Duration;
 
-use pg_once::Error;
-use tokio_postgres::types::Type;
+use deadpool_postgres::Pool;
+use pg_once::{Args, Autocommit, CancelRequest, Error, Executor, Machine};
+use tokio_postgres::Row;
 
-use crate::Answer;
-use crate::crash;
-use crate::run::{MACHINE, PgOnce, disk};
+use crate::run::{PgOnce, delete};
+use crate::{Answer, crash};
 
-const REQUEST: &str = "select outcome, status from once.cancel_request(machine => $1, id => $2)";
-const CLEANUP: &str = "select item_id, item->>'artifact' \
-                       from once.cleanup_items(machine => $1, id => $2, after_id => $3, max => $4)";
-const CONFIRM: &str =
-    "select confirmed from once.cleanup_confirm(machine => $1, id => $2, pass => $3)";
-const FINISH: &str = "select status from once.cancel_finish(machine => $1, id => $2)";
-const SWEEP: &str = "select task, done, failed from once.sweep()";
-const PENDING: &str = "select id::bigint from once.cancel_pending(machine => $1)";
+const SWEEP: &str = "select task, failed from once.sweep()";
 
 /// Items a page: few, so that a teardown has several.
 const PAGE: i32 = 4;
@@ -29,128 +23,83 @@ const NAP: Duration = Duration::from_millis(700);
 /// How soon a user may look again whether a running job has stopped.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The refund of all that is undecided; the comment tells the demo's log of the wallets whose it was.
-fn refund(job: i64) -> String {
-    format!("select pass from once.refund(machine => $1, id => $2) /* job={job} */")
+/// The pool, with a place to die before and after each call of a teardown.
+struct Mortal<'a>(&'a Pool);
+
+impl Executor for Mortal<'_> {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+        let calls = |function: &str| sql.contains(function);
+        if calls("once.cancel_finish") {
+            crash::point("before_cancel_finish");
+        }
+        let rows = self.0.query(sql, args).await?;
+        for (function, point) in [
+            ("once.cancel_request", "after_cancel_request"),
+            ("once.refund", "after_refund"),
+            ("once.cleanup_confirm", "after_cleanup_confirm"),
+            ("once.cancel_finish", "after_cancel_finish"),
+        ] {
+            if calls(function) {
+                crash::point(point);
+            }
+        }
+        Ok(rows)
+    }
 }
 
+impl Autocommit for Mortal<'_> {}
+
 impl PgOnce {
+    /// Fails where nobody would give back the jobs of a worker that died.
+    pub async fn assert_swept(&self) -> Result<(), Error> {
+        Machine::assert_covered(&self.pool).await
+    }
+
     /// A user's wish.
     pub async fn cancel(&self, job: i64) -> Result<Answer, Error> {
-        let client = self.pool.get().await?;
-        let row = [
-            (&MACHINE as _, Type::TEXT),
-            (&job.to_string() as _, Type::TEXT),
-        ];
-        let row = client.query_typed_one(REQUEST, &row).await?;
-        crash::point("after_cancel_request");
-        match row.get("outcome") {
-            "teardown" => self.tear_down(job).await,
+        let cancel = self.machine.row(job).cancel();
+        let exec = Mortal(&self.pool);
+        match cancel.request(&exec).await? {
+            CancelRequest::Teardown { .. } => {
+                let clean = |items: Vec<_>| ready(delete(&self.store, &items));
+                let end = cancel.teardown(&exec).page(PAGE).run(clean).await?;
+                Ok(Answer::Ended(end.status))
+            }
             // Its worker stops at the next item and tears down, or the janitor does.
-            "accepted" => Ok(Answer::Later(LOOK_AGAIN)),
-            // It is cancelled, or too late.
-            _ => Ok(Answer::Ended(row.get("status"))),
-        }
-    }
-
-    /// Points back, artifacts away, and only then `cancelled`.
-    pub async fn tear_down(&self, job: i64) -> Result<Answer, Error> {
-        loop {
-            match self.tear_down_once(job).await {
-                Ok(true) => return Ok(Answer::Ended("cancelled".to_owned())),
-                // Another item was marked after the pass that we cleaned up after: once more.
-                Ok(false) => {}
-                Err(error) if error.code() == Some("ON005") => {}
-                // A worker still has it.
-                Err(error) if error.code() == Some("ON002") => {
-                    return Ok(Answer::Later(LOOK_AGAIN));
-                }
-                Err(error) => return Err(error),
+            CancelRequest::Accepted { .. } => Ok(Answer::Later(LOOK_AGAIN)),
+            CancelRequest::Done { status } | CancelRequest::TooLate { status } => {
+                Ok(Answer::Ended(status))
             }
+            CancelRequest::NotFound => Err(Error::Answer(format!("there is no job {job}"))),
         }
     }
 
-    /// False: there was more to delete than was listed.
-    async fn tear_down_once(&self, job: i64) -> Result<bool, Error> {
-        let mut client = self.pool.get().await?;
-        let id = job.to_string();
-        let row = [(&MACHINE as _, Type::TEXT), (&id as _, Type::TEXT)];
-        let pass: i64 = client.query_typed_one(&refund(job), &row).await?.get(0);
-        crash::point("after_refund");
-        self.delete_artifacts(&client, &id).await?;
-        let [machine, key] = row.clone();
-        let confirm = [machine, key, (&pass as _, Type::INT8)];
-        let confirmed = client.query_typed_one(CONFIRM, &confirm).await?;
-        if !confirmed.get::<_, bool>(0) {
-            return Ok(false);
-        }
-        crash::point("after_cleanup_confirm");
-        let transaction = client.transaction().await?;
-        transaction.query_typed_one(FINISH, &row).await?;
-        crash::point("before_cancel_finish_commit");
-        transaction.commit().await?;
-        crash::point("after_cancel_finish");
-        Ok(true)
-    }
-
-    async fn delete_artifacts(
-        &self,
-        client: &tokio_postgres::Client,
-        id: &str,
-    ) -> Result<(), Error> {
-        let mut after: Option<String> = None;
-        loop {
-            let arguments = [
-                (&MACHINE as _, Type::TEXT),
-                (&id as _, Type::TEXT),
-                (&after as _, Type::TEXT),
-                (&PAGE as _, Type::INT4),
-            ];
-            let page = client.query_typed(CLEANUP, &arguments).await?;
-            for item in &page {
-                self.store.delete(item.get(1)).map_err(disk)?;
-                crash::point("amid_cleanup");
-            }
-            let Some(last) = page.last() else {
-                return Ok(());
-            };
-            after = Some(last.get(0));
-        }
-    }
-
-    /// The janitor's work: gives back the jobs of dead workers, and tears down what nobody else does.
-    pub async fn keep_house(self) {
+    /// The janitor's first work: gives back the jobs of dead workers, again and again.
+    pub async fn keep_sweeping(self) {
         loop {
             tokio::time::sleep(NAP).await;
-            if let Err(error) = self.one_round().await {
-                // Its connection was cut, or a job moved under it: the next round sees to it.
+            if let Err(error) = self.sweep().await {
+                // Its connection was cut: the next round sees to it.
                 eprintln!("janitor: {error}");
             }
         }
     }
 
-    async fn one_round(&self) -> Result<(), Error> {
-        self.sweep().await?;
-        let pending = self
-            .pool
-            .get()
-            .await?
-            .query_typed(PENDING, &[(&MACHINE, Type::TEXT)])
-            .await?;
-        for row in pending {
-            self.tear_down(row.get(0)).await?;
-        }
+    /// Its second: tears down what nobody else does.
+    pub async fn keep_tearing_down(self) -> Result<(), Error> {
+        let exec = Mortal(&self.pool);
+        let worker = self.machine.teardown_worker(&exec).poll_every(NAP);
+        let clean = |_, items: Vec<_>| ready(delete(&self.store, &items));
+        worker.run(pending(), clean).await?;
         Ok(())
     }
 
     /// One bounded pass of every sweep.
     pub async fn sweep(&self) -> Result<(), Error> {
-        for row in self.pool.get().await?.query_typed(SWEEP, &[]).await? {
+        for row in self.pool.query(SWEEP, &[]).await? {
             if row.get::<_, i64>("failed") > 0 {
-                return Err(Error::Answer(format!(
-                    "the sweep {} has failed",
-                    row.get::<_, &str>("task")
-                )));
+                let task: &str = row.get("task");
+                return Err(Error::Answer(format!("the sweep {task} has failed")));
             }
         }
         Ok(())
