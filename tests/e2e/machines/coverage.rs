@@ -1,0 +1,372 @@
+//! Claim states that nobody sweeps, rows that nobody leased, and everything else that machine_check tells.
+
+use crate::playground::Playground;
+use crate::world::{JOB, define, drain, job, jobs, outcome, sweep, token, world};
+
+const ASSERT: &str = "select once.machine_assert()";
+
+fn small(machine: &str) -> String {
+    format!(
+        r#"{{"machine": "{machine}", "table": "{machine}", "id": "id", "status": "status",
+            "status_types": ["a", "w1", "w2", "b"], "steps": [
+              {{"step_key": "s", "status": "a", "claim_state": {{"*": ["w1", "a"]}}, "successful_state": {{"*": "b"}}}},
+              {{"step_key": "t", "status": "b", "claim_state": {{"x": ["w2", "b"]}}, "successful_state": {{"x": "a"}}}}]}}"#
+    )
+}
+
+async fn with_small(play: &Playground, machine: &str) {
+    play.show(&format!(
+        "create table {machine} (id int primary key, status text not null)"
+    ))
+    .await;
+    define(play, &small(machine)).await;
+}
+
+#[tokio::test]
+async fn a_service_whose_claim_states_nobody_sweeps_does_not_boot() {
+    let play = Playground::open().await;
+    play.show(ASSERT).await;
+    with_small(&play, "small").await;
+    with_small(&play, "other").await;
+    let refusal = play.refused(ASSERT).await;
+    assert_eq!(refusal.code, "ON004", "{refusal:?}");
+    let told = format!("{} {}", refusal.message, refusal.detail);
+    for name in ["small", "other", "w1", "w2"] {
+        assert!(told.contains(name), "{name}: {refusal:?}");
+    }
+    assert!(!refusal.hint.is_empty());
+    play.show("select once.sweep_action_release(10, 'small')")
+        .await;
+    let refusal = play.refused(ASSERT).await;
+    let told = format!("{} {}", refusal.message, refusal.detail);
+    assert!(
+        told.contains("other") && !told.contains("small"),
+        "{refusal:?}"
+    );
+    play.show("select once.sweep()").await;
+    play.show(ASSERT).await;
+}
+
+#[tokio::test]
+async fn a_machine_without_claim_states_needs_no_sweep() {
+    let play = Playground::open().await;
+    play.show("create table plain (id int primary key, status text not null)")
+        .await;
+    define(
+        &play,
+        r#"{"machine": "plain", "table": "plain", "id": "id", "status": "status",
+            "status_types": ["a", "b"], "transitions": [{"from": ["a"], "to": "b"}]}"#,
+    )
+    .await;
+    play.show(ASSERT).await;
+    assert_eq!(play.show("select * from once.machine_check()").await, "");
+}
+
+#[tokio::test]
+async fn a_sweep_covers_for_the_grace_time_and_no_longer() {
+    let play = Playground::open().await;
+    with_small(&play, "small").await;
+    play.clock("0").await;
+    play.show("select once.sweep_action_release()").await;
+    play.clock("9 min 59 s").await;
+    play.show(ASSERT).await;
+    play.clock("10 min 1 s").await;
+    assert_eq!(play.code(ASSERT).await, "ON004");
+    play.show("set once.janitor_grace = '1 h'").await;
+    play.show(ASSERT).await;
+    play.clock("61 min").await;
+    assert_eq!(play.code(ASSERT).await, "ON004");
+    play.show("select once.sweep()").await;
+    play.show(ASSERT).await;
+    play.show("set once.janitor_grace = '1 s'").await;
+    play.clock("61 min 2 s").await;
+    assert_eq!(play.code(ASSERT).await, "ON004");
+    for bad in ["0", "-1", "soon"] {
+        let set = format!("set once.janitor_grace = '{bad}'");
+        assert_eq!(play.code(&set).await, "22023", "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn a_sweep_that_fails_somewhere_does_not_cover() {
+    let play = world().await;
+    play.clock("0").await;
+    jobs(&play, 1, 2, "ready").await;
+    token(&play, 1, "run", "").await;
+    play.show("alter table job add constraint poison check (status <> 'ready') not valid")
+        .await;
+    play.clock("1 min").await;
+    assert_eq!(sweep(&play, 10).await, "0|1|f");
+    assert_eq!(play.code(ASSERT).await, "ON004");
+    let check = "select count(*) from once.machine_check('job') where problem ~ 'running'";
+    assert_ne!(play.show(check).await, "0");
+    play.show("alter table job drop constraint poison").await;
+    play.clock("1 year").await;
+    assert_eq!(sweep(&play, 10).await, "1|0|f");
+    play.show(ASSERT).await;
+}
+
+#[tokio::test]
+async fn a_sweep_that_is_rolled_back_does_not_cover() {
+    let play = world().await;
+    play.show("begin; select once.sweep(); rollback").await;
+    assert_eq!(play.code(ASSERT).await, "ON004");
+}
+
+/// The problems that machine_check tells, each with its hint.
+async fn problems(play: &Playground) -> String {
+    play.show("select problem || ' / ' || hint from once.machine_check('job')")
+        .await
+}
+
+/// Asserts that a fault is told in words that contain each of `words`, and that its mending is seen.
+async fn told(play: &Playground, fault: &str, words: &[&str], mend: &str) {
+    play.show("select once.sweep_action_release()").await;
+    assert_eq!(problems(play).await, "", "before {fault}");
+    play.show(fault).await;
+    let shown = problems(play).await;
+    for word in words {
+        assert!(shown.contains(word), "{fault}: {word} is not in: {shown}");
+    }
+    assert!(!shown.is_empty(), "{fault}");
+    for line in shown.lines() {
+        assert!(!line.ends_with(" / "), "{fault}: no hint in {line}");
+    }
+    play.show(mend).await;
+    assert_eq!(problems(play).await, "", "after {mend}");
+}
+
+#[tokio::test]
+async fn every_problem_is_told_and_its_mending_seen() {
+    let play = world().await;
+    play.show("select once.machine_guard('job', true)").await;
+    let index = play
+        .show(
+            "select conname from pg_constraint where conrelid = 'job'::regclass and contype = 'p'",
+        )
+        .await;
+    for (fault, words, mend) in [
+        (
+            "alter table job rename status to state",
+            vec!["status"],
+            "alter table job rename state to status",
+        ),
+        (
+            "alter table item rename settled to over",
+            vec!["settled"],
+            "alter table item rename over to settled",
+        ),
+        (
+            "alter table job disable trigger user",
+            vec!["guard"],
+            "alter table job enable trigger user",
+        ),
+        (
+            "alter table item disable trigger user",
+            vec!["guard", "item"],
+            "alter table item enable trigger user",
+        ),
+        (
+            "set session_replication_role = replica; update job set status = 'x' where false; alter table job disable trigger all",
+            vec!["guard"],
+            "set session_replication_role = origin; alter table job enable trigger all",
+        ),
+        (
+            "create function last() returns trigger language plpgsql as 'begin return new; end';
+             create trigger zzzzzz before update on job for each row execute function last()",
+            vec!["zzzzzz"],
+            "drop trigger zzzzzz on job; drop function last",
+        ),
+        (
+            &format!("alter table job drop constraint {index}"),
+            vec!["index"],
+            &format!("alter table job add constraint {index} primary key (id)"),
+        ),
+        (
+            "set once.fake_now = '2100-01-01'",
+            vec!["running", "retrying"],
+            "reset once.fake_now",
+        ),
+    ] {
+        told(&play, fault, &words, mend).await;
+    }
+}
+
+#[tokio::test]
+async fn a_guard_whose_triggers_are_gone_is_told() {
+    let play = world().await;
+    play.show("select once.machine_guard('job', true); select once.sweep()")
+        .await;
+    assert_eq!(problems(&play).await, "");
+    play.show(
+        "do $$ declare t record; begin
+            for t in select tgname from pg_trigger where tgrelid = 'job'::regclass and not tgisinternal loop
+                execute format('drop trigger %I on job', t.tgname);
+            end loop;
+         end $$",
+    )
+    .await;
+    let shown = problems(&play).await;
+    assert!(shown.contains("guard"), "{shown}");
+    play.show("select once.machine_guard('job', true)").await;
+    assert_eq!(problems(&play).await, "");
+}
+
+#[tokio::test]
+async fn rows_in_a_claim_state_without_a_lease_are_told_adopted_and_reverted() {
+    let play = world().await;
+    play.show("select once.sweep()").await;
+    jobs(&play, 1, 3, "running").await;
+    jobs(&play, 4, 4, "retrying").await;
+    jobs(&play, 5, 6, "ready").await;
+    token(&play, 5, "run", "").await;
+    let shown = problems(&play).await;
+    assert!(shown.contains("running"), "{shown}");
+    assert!(shown.contains("action_adopt"), "{shown}");
+    // Without a lease a row in a claim state is nobody's, and yet nobody's to claim.
+    assert_ne!(outcome(&play, 1, "run", "").await, "claimed|running");
+    assert_eq!(play.show("select once.action_adopt('job')").await, "4");
+    assert_eq!(play.show("select once.action_adopt('job')").await, "0");
+    assert_eq!(problems(&play).await, "");
+    assert_eq!(sweep(&play, 10).await, "4|0|f");
+    assert_eq!(
+        play.show("select string_agg(status, ',' order by id) from job")
+            .await,
+        "ready,ready,ready,failed,running,ready"
+    );
+}
+
+#[tokio::test]
+async fn an_adopted_row_may_be_claimed_at_once() {
+    let play = world().await;
+    jobs(&play, 1, 1, "running").await;
+    play.show("select once.action_adopt('job')").await;
+    let token = token(&play, 1, "run", "").await;
+    let shown = play.show(&crate::world::finish(1, token, "")).await;
+    assert!(shown.starts_with("finished|done|"), "{shown}");
+}
+
+#[tokio::test]
+async fn adopting_is_bounded_and_skips_locked_rows() {
+    let play = world().await;
+    jobs(&play, 1, 25, "running").await;
+    assert_eq!(play.show("select once.action_adopt('job', 10)").await, "10");
+    let other = play.another().await;
+    play.show("set lock_timeout = '1ms'").await;
+    other
+        .show("begin; select from job where id in (3, 17, 25) for update")
+        .await;
+    let mut adopted = 10;
+    for _ in 0..5 {
+        adopted += play
+            .show("select once.action_adopt('job', 10)")
+            .await
+            .parse::<u32>()
+            .unwrap();
+    }
+    assert!((22..=25).contains(&adopted), "{adopted}");
+    other.show("rollback").await;
+    play.show("select once.action_adopt('job')").await;
+    assert_eq!(drain(&play, 10).await, (25, 0));
+    for max in ["0", "-1", "1000001", "null"] {
+        let call = format!("select once.action_adopt('job', {max})");
+        assert_eq!(play.code(&call).await, "22023", "{max}");
+    }
+}
+
+#[tokio::test]
+async fn a_dead_lease_does_not_keep_a_row_from_being_adopted() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    let ended = token(&play, 1, "run", "").await;
+    play.show(&crate::world::finish(1, ended, "")).await;
+    play.show("update job set status = 'running' where id = 1")
+        .await;
+    assert_eq!(play.show("select once.action_adopt('job')").await, "1");
+    assert_eq!(
+        play.code(&crate::world::finish(1, ended, "")).await,
+        "ON001"
+    );
+    assert_eq!(sweep(&play, 10).await, "1|0|f");
+    assert!(job(&play, 1).await.starts_with("ready|"));
+}
+
+#[tokio::test]
+async fn adopting_needs_the_right_to_update_the_table() {
+    let play = world().await;
+    jobs(&play, 1, 1, "running").await;
+    crate::world::role(&play, "adopt_reader", "operate").await;
+    play.show("grant select on job to adopt_reader").await;
+    let reader = play.another_as("adopt_reader").await;
+    assert_eq!(
+        reader.code("select once.action_adopt('job')").await,
+        "42501"
+    );
+    play.show("grant update on job to adopt_reader").await;
+    assert_eq!(reader.show("select once.action_adopt('job')").await, "1");
+}
+
+#[tokio::test]
+async fn a_machine_with_a_held_lease_is_neither_dropped_nor_robbed_of_its_statuses() {
+    let play = world().await;
+    jobs(&play, 1, 2, "ready").await;
+    play.clock("0").await;
+    let held = token(&play, 1, "run", "").await;
+    for clock in ["0", "10 days"] {
+        play.clock(clock).await;
+        let refusal = play.refused("select once.machine_drop('job')").await;
+        assert_eq!(refusal.code, "55006", "{refusal:?}");
+    }
+    play.clock("0").await;
+    let without = JOB
+        .replace(r#""running", "#, "")
+        .replace(r#""done", "failed""#, r#""done", "working", "failed""#)
+        .replace(r#"["running", "ready"]"#, r#"["working", "ready"]"#);
+    assert!(!without.contains("running"));
+    let define = format!("select once.machine_define($def${without}$def$)");
+    assert_eq!(play.code(&define).await, "55006");
+    let shown = play.show(&crate::world::finish(1, held, "")).await;
+    assert_eq!(shown, "finished|done|2");
+    play.show(&define).await;
+    assert_eq!(outcome(&play, 2, "run", "").await, "claimed|working");
+    play.show("update job set status = 'ready' where id = 2; select once.machine_drop('job')")
+        .await;
+}
+
+#[tokio::test]
+async fn a_check_of_a_table_that_the_caller_may_not_read_says_so() {
+    let play = world().await;
+    crate::world::role(&play, "check_blind", "operate").await;
+    let blind = play.another_as("check_blind").await;
+    match blind
+        .attempt("select problem from once.machine_check('job')")
+        .await
+    {
+        Ok(shown) => assert!(!shown.is_empty()),
+        Err(refusal) => assert_eq!(refusal.code, "42501", "{refusal:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_claim_beside_a_drop_of_the_machine_is_told_or_keeps_it() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    let (worker, admin) = (play.another().await, play.another().await);
+    worker.show("begin").await;
+    token(&worker, 1, "run", "").await;
+    admin.show("set lock_timeout = '2s'").await;
+    let answer = admin.attempt("select once.machine_drop('job')").await;
+    worker.show("commit").await;
+    // Either the drop was refused (it saw or waited for the claim), or nothing of the machine is left over.
+    match answer {
+        Err(refusal) => assert!(
+            matches!(refusal.code.as_str(), "55006" | "55P03"),
+            "{refusal:?}"
+        ),
+        Ok(_) => assert_eq!(
+            play.show("select count(*) from once.action_lease").await,
+            "0",
+            "a lease of a machine that is gone"
+        ),
+    }
+}

@@ -1,0 +1,336 @@
+//! Tables that change under a machine: renames, columns that come and go, types, new definitions.
+
+use crate::playground::Playground;
+use crate::world::{JOB, claim, define, finish, job, jobs, moves, release, token, world};
+
+/// What machine_check says of the machine, apart from sweeps that have not run.
+async fn problems(play: &Playground) -> String {
+    play.show("select once.sweep_action_release(1)").await;
+    play.show("select coalesce(string_agg(problem || ' / ' || hint, '; '), '') from once.machine_check('job')")
+        .await
+}
+
+/// Calls that look for columns by their names, each in a session that has used them before and in a new
+/// one; every one is refused.
+async fn nothing_works(play: &Playground, id: i64, token: i64) {
+    let fresh = play.another().await;
+    for session in [play, &fresh] {
+        for call in [
+            crate::world::transition(&id.to_string(), "failed", ""),
+            format!("select * from {}", claim(id, "run", "")),
+            finish(id, token, ""),
+            release(id, token, ""),
+        ] {
+            let refusal = session.refused(&call).await;
+            let code = refusal.code.as_str();
+            assert!(code != "XX000" && code != "ON001", "{call}: {refusal:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_renamed_table_goes_on() {
+    let play = world().await;
+    jobs(&play, 1, 2, "ready").await;
+    let token = token(&play, 1, "run", "").await;
+    play.show("alter table job rename to task; create schema moved_to; alter table task set schema moved_to")
+        .await;
+    for session in [play.another().await, play.another().await] {
+        session.show("set search_path = pg_catalog").await;
+    }
+    assert_eq!(moves(&play, "2", "failed", "").await, "t|failed|1|~");
+    assert_eq!(play.show(&finish(1, token, "")).await, "finished|done|2");
+    assert_eq!(problems(&play).await, "");
+    let shown = play
+        .show("select once.machine_get('job') ->> 'table'")
+        .await;
+    assert_eq!(shown, "moved_to.task");
+    play.show("select once.machine_guard('job', true)").await;
+    assert_eq!(
+        play.code("update moved_to.task set status = 'ready' where id = 1")
+            .await,
+        "ON002"
+    );
+    play.show("drop schema moved_to cascade").await;
+}
+
+#[tokio::test]
+async fn a_renamed_or_dropped_column_is_an_error_and_reported_and_its_return_heals() {
+    for column in ["id", "status", "version", "cancel_requested", "customer"] {
+        let play = world().await;
+        jobs(&play, 1, 2, "ready").await;
+        let token = token(&play, 1, "run", "").await;
+        assert_eq!(problems(&play).await, "");
+        play.show(&format!("alter table job rename {column} to other"))
+            .await;
+        if column != "customer" {
+            nothing_works(&play, 1, token).await;
+        }
+        let told = problems(&play).await;
+        assert!(told.contains(column), "{column}: {told}");
+        play.show(&format!("alter table job rename other to {column}"))
+            .await;
+        assert_eq!(problems(&play).await, "", "{column}");
+        assert!(
+            play.show(&finish(1, token, ""))
+                .await
+                .starts_with("finished")
+        );
+        play.show(&format!("alter table job drop {column}")).await;
+        let told = problems(&play).await;
+        assert!(told.contains(column), "{column}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn a_renamed_column_of_the_items_or_the_wallet_is_reported() {
+    for (table, column) in [
+        ("item", "settled"),
+        ("item", "points"),
+        ("item", "job_id"),
+        ("item", "state"),
+        ("wallet", "points"),
+        ("wallet", "customer"),
+    ] {
+        let play = world().await;
+        assert_eq!(problems(&play).await, "");
+        play.show(&format!("alter table {table} rename {column} to other"))
+            .await;
+        let told = problems(&play).await;
+        assert!(told.contains(column), "{table}.{column}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_table_is_an_error_and_reported() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    let token = token(&play, 1, "run", "").await;
+    play.show("drop table job").await;
+    nothing_works(&play, 1, token).await;
+    let shown = play
+        .show("select count(*) > 0 from once.machine_check('job')")
+        .await;
+    assert_eq!(shown, "t");
+    // The sweep reports it and goes on with the others.
+    play.clock("1 year").await;
+    let sweep = play
+        .show("select done from once.sweep_action_release(10)")
+        .await;
+    assert_eq!(sweep, "0");
+    // And the machine can be defined over a new table of that name.
+    play.show(
+        "create table job (id bigint primary key, customer text not null default 'c',
+            status text not null default 'new', version bigint not null default 0,
+            cancel_requested boolean not null default false, n int not null default 0)",
+    )
+    .await;
+    define(&play, JOB).await;
+    jobs(&play, 1, 1, "new").await;
+    assert_eq!(moves(&play, "1", "ready", "").await, "t|ready|1|~");
+    crate::world::token(&play, 1, "run", "").await;
+}
+
+#[tokio::test]
+async fn columns_that_come_and_go_do_not_disturb_open_sessions() {
+    let play = world().await;
+    let other = play.another().await;
+    jobs(&play, 1, 1, "ready").await;
+    let patch = r#", patch => '{"note": "x", "n": 1}'"#;
+    for round in 0..6 {
+        for session in [&play, &other] {
+            for _ in 0..3 {
+                let shown = moves(session, "1", "new", patch).await;
+                assert!(shown.starts_with("t|new|"), "{round}: {shown}");
+                let shown = moves(session, "1", "ready", patch).await;
+                assert!(shown.starts_with("t|ready|"), "{round}: {shown}");
+                let token = token(session, 1, "run", "").await;
+                session.show(&crate::world::extend(1, token)).await;
+                session.show(&release(1, token, "")).await;
+            }
+        }
+        let change = match round {
+            0 => "alter table job add c1 int default 7",
+            1 => "alter table job add c2 text, drop short",
+            2 => "alter table job drop c1",
+            3 => "create index on job (note); alter table job add short text",
+            4 => "vacuum full job",
+            _ => "analyze job",
+        };
+        other.show(change).await;
+    }
+    assert_eq!(problems(&play).await, "");
+}
+
+#[tokio::test]
+async fn a_column_whose_type_is_altered_goes_on_or_says_so() {
+    for change in [
+        "alter status type varchar(20)",
+        "alter id type int",
+        "alter id type text",
+        "alter id type numeric",
+        "alter version type int",
+        "alter note type varchar",
+        "alter n type bigint",
+        "alter status drop not null",
+        "alter version drop not null",
+    ] {
+        let play = world().await;
+        jobs(&play, 1, 2, "ready").await;
+        let token = token(&play, 1, "run", "").await;
+        play.show(&format!("alter table job {change}")).await;
+        for session in [&play, &play.another().await] {
+            for call in [
+                crate::world::transition("2", "failed", r#", patch => '{"n": 3, "note": "x"}'"#),
+                crate::world::transition("2", "new", ""),
+                crate::world::transition("2", "ready", ""),
+                finish(1, token, ""),
+            ] {
+                if let Err(refusal) = session.attempt(&call).await {
+                    assert!(
+                        !refusal.code.starts_with("XX"),
+                        "{change}: {call}: {refusal:?}"
+                    );
+                    let told = problems(&play).await;
+                    assert_ne!(told, "", "{change}: {call} was refused: {refusal:?}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_enum_label_that_no_status_names_is_reported() {
+    let play = Playground::open().await;
+    play.show(
+        "create type st as enum ('a', 'b'); create table t (id int primary key, status st not null)",
+    )
+    .await;
+    define(
+        &play,
+        r#"{"machine": "t", "table": "t", "id": "id", "status": "status",
+            "status_types": ["a", "b"], "transitions": [{"from": ["a"], "to": "b"}, {"from": ["b"], "to": "a"}]}"#,
+    )
+    .await;
+    let check = "select coalesce(string_agg(machine || ': ' || problem, ';'), '') from once.machine_check('t')";
+    assert_eq!(play.show(check).await, "");
+    play.show("insert into t values (1, 'a'), (2, 'a')").await;
+    play.show("alter type st add value 'brand new' before 'b'")
+        .await;
+    let told = play.show(check).await;
+    assert!(told.contains("brand new"), "{told}");
+    // A row that wears it stands nowhere that the machine knows.
+    play.show("update t set status = 'brand new' where id = 1")
+        .await;
+    let shown = play
+        .show("select moved, status, reason from once.transition('t', '1', 'b')")
+        .await;
+    assert_eq!(shown, "f|brand new|status");
+    let shown = play
+        .show("select moved from once.transition('t', '2', 'b')")
+        .await;
+    assert_eq!(shown, "t");
+    // A renamed one that the definition does name is reported too.
+    play.show("alter type st rename value 'b' to 'c'").await;
+    let told = play.show(check).await;
+    assert!(told.contains('b') && told.contains('c'), "{told}");
+}
+
+#[tokio::test]
+async fn a_new_definition_is_seen_by_other_open_sessions_at_once() {
+    let play = world().await;
+    let other = play.another().await;
+    jobs(&play, 1, 3, "ready").await;
+    // Both sessions have used the machine, and one is in the middle of a transaction.
+    moves(&other, "1", "failed", "").await;
+    let held = token(&other, 3, "run", "").await;
+    other.show("begin").await;
+    moves(&other, "1", "new", "").await;
+    let changed = JOB
+        .replace(
+            r#"{"from": ["ready"], "to": "failed"}"#,
+            r#"{"from": ["ready"], "to": "archived"}"#,
+        )
+        .replace("30 seconds", "1 hour");
+    define(&play, &changed).await;
+    let refusal = other
+        .refused(&crate::world::transition("2", "failed", ""))
+        .await;
+    assert_eq!(refusal.code, "ON002");
+    other.show("rollback").await;
+    assert_eq!(moves(&other, "2", "archived", "").await, "t|archived|1|~");
+    // A live lease is as it was.
+    other.clock("0").await;
+    assert!(
+        other
+            .show(&finish(3, held, ""))
+            .await
+            .starts_with("finished")
+    );
+    jobs(&play, 4, 4, "ready").await;
+    let shown = other
+        .show(&format!("select lease_left from {}", claim(4, "run", "")))
+        .await;
+    assert_eq!(shown, "01:00:00");
+}
+
+#[tokio::test]
+async fn a_definition_over_another_table_moves_the_rows_of_that_one() {
+    let play = world().await;
+    let other = play.another().await;
+    jobs(&play, 1, 1, "new").await;
+    assert_eq!(moves(&other, "1", "ready", "").await, "t|ready|1|~");
+    play.show("create table task (like job including all); insert into task (id) values (1)")
+        .await;
+    define(
+        &play,
+        &JOB.replace(r#""table": "job""#, r#""table": "task""#),
+    )
+    .await;
+    assert_eq!(moves(&other, "1", "ready", "").await, "t|ready|1|~");
+    assert_eq!(job(&play, 1).await, "ready|1");
+    assert_eq!(play.show("select status from task").await, "ready");
+}
+
+#[tokio::test]
+async fn a_dropped_machine_is_gone_for_other_open_sessions_and_may_come_back() {
+    let play = world().await;
+    let other = play.another().await;
+    jobs(&play, 1, 1, "new").await;
+    moves(&other, "1", "ready", "").await;
+    play.show("select once.machine_drop('job')").await;
+    assert_eq!(
+        other.code(&crate::world::transition("1", "new", "")).await,
+        "42704"
+    );
+    define(&play, JOB).await;
+    assert_eq!(moves(&other, "1", "new", "").await, "t|new|2|~");
+}
+
+#[tokio::test]
+async fn a_definition_that_is_rolled_back_was_never_there() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    play.show("begin; savepoint s").await;
+    define(
+        &play,
+        &JOB.replace(
+            r#"{"from": ["ready"], "to": "failed"}"#,
+            r#"{"from": ["ready"], "to": "archived"}"#,
+        ),
+    )
+    .await;
+    assert_eq!(moves(&play, "1", "archived", "").await, "t|archived|1|~");
+    play.show("rollback to s").await;
+    assert_eq!(
+        play.code(&crate::world::transition("1", "archived", ", '{ready}'"))
+            .await,
+        "ON002"
+    );
+    play.show("rollback").await;
+    assert_eq!(moves(&play, "1", "failed", "").await, "t|failed|1|~");
+    // The extension itself may go and come in one session.
+    play.show("begin; drop extension pg_once cascade").await;
+    play.show("rollback").await;
+    assert_eq!(moves(&play, "1", "new", "").await, "t|new|2|~");
+}

@@ -1,0 +1,330 @@
+//! How a lease ends: finish, release, a take-over, a sweep; what its token is answered afterwards.
+
+use crate::playground::Playground;
+use crate::world::{claim, extend, finish, job, jobs, outcome, release, sweep, token, world};
+
+/// A machine and one claimed job.
+async fn running() -> (Playground, i64) {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    play.clock("0").await;
+    let token = token(&play, 1, "run", "").await;
+    (play, token)
+}
+
+/// Asserts that every write with this token is told that the lease is lost.
+async fn is_lost(play: &Playground, token: i64, why: &str) {
+    for call in [
+        extend(1, token),
+        finish(1, token, ""),
+        finish(1, token, r#", '{"note": "x"}'"#),
+        release(1, token, ""),
+        release(1, token, ", 'other'"),
+    ] {
+        let refusal = play.refused(&call).await;
+        assert_eq!(refusal.code, "ON001", "{why}: {call}: {refusal:?}");
+        assert!(refusal.message.contains("job"), "{refusal:?}");
+        assert!(!refusal.hint.is_empty(), "{refusal:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_finish_makes_the_successful_move_with_the_callers_writes() {
+    let (play, token) = running().await;
+    play.show("begin; insert into item (id, job_id) values (1, 1)")
+        .await;
+    assert_eq!(
+        play.show(&finish(1, token, r#", '{"note": "ok"}'"#)).await,
+        "finished|done|2"
+    );
+    play.show("rollback").await;
+    assert_eq!(job(&play, 1).await, "running|1");
+    assert_eq!(play.show(&finish(1, token, "")).await, "finished|done|2");
+    assert_eq!(job(&play, 1).await, "done|2");
+}
+
+#[tokio::test]
+async fn a_repeated_finish_gives_the_same_answer_and_another_one_is_already_finished() {
+    let (play, token) = running().await;
+    let patch = r#", '{"note": "a", "n": 1}'"#;
+    let first = play.show(&finish(1, token, patch)).await;
+    assert_eq!(first, "finished|done|2");
+    for same in [patch, r#", '{"n": 1.0, "note": "a"}'"#] {
+        assert_eq!(play.show(&finish(1, token, same)).await, first, "{same}");
+    }
+    for other in ["", ", '{}'", r#", '{"note": "b", "n": 1}'"#] {
+        let refusal = play.refused(&finish(1, token, other)).await;
+        assert_eq!(refusal.code, "ON006", "{other}: {refusal:?}");
+        assert!(!refusal.hint.is_empty(), "{refusal:?}");
+    }
+    assert_eq!(play.code(&release(1, token, "")).await, "ON006");
+    assert_eq!(play.code(&extend(1, token)).await, "ON006");
+    assert_eq!(play.code(&finish(1, token + 1, patch)).await, "ON001");
+    // The row has gone on since: the answer is still that of then.
+    play.show("select once.transition('job', '1', 'archived')")
+        .await;
+    assert_eq!(play.show(&finish(1, token, patch)).await, first);
+    assert_eq!(job(&play, 1).await, "archived|3");
+}
+
+#[tokio::test]
+async fn a_release_gives_the_row_back_and_keeps_the_error() {
+    let (play, token) = running().await;
+    assert_eq!(
+        play.show(&release(1, token, ", 'the service said 503'"))
+            .await,
+        "ready|2"
+    );
+    assert_eq!(job(&play, 1).await, "ready|2");
+    assert_eq!(
+        play.show("select note from once.action_lease").await,
+        "the service said 503"
+    );
+}
+
+#[tokio::test]
+async fn a_repeated_release_gives_the_same_answer_and_everything_else_is_lost() {
+    let (play, token) = running().await;
+    let first = play.show(&release(1, token, ", 'e'")).await;
+    assert_eq!(play.show(&release(1, token, ", 'e'")).await, first);
+    assert_eq!(play.code(&release(1, token, ", 'f'")).await, "ON001");
+    assert_eq!(play.code(&finish(1, token, "")).await, "ON001");
+    assert_eq!(play.code(&extend(1, token)).await, "ON001");
+    assert_eq!(play.show(&release(1, token, ", 'e'")).await, first);
+    assert_eq!(job(&play, 1).await, "ready|2");
+}
+
+#[tokio::test]
+async fn after_the_next_claim_an_ended_token_is_lost() {
+    let (play, first) = running().await;
+    play.show(&release(1, first, "")).await;
+    let second = token(&play, 1, "run", "").await;
+    is_lost(&play, first, "released, then claimed again").await;
+    play.show(&finish(1, second, "")).await;
+    is_lost(&play, first, "and the next one has finished").await;
+    assert_eq!(play.show(&finish(1, second, "")).await, "finished|done|4");
+}
+
+#[tokio::test]
+async fn an_ended_token_answers_repeats_for_a_day_swept_or_not() {
+    for swept in [false, true] {
+        for finished in [false, true] {
+            let (play, token) = running().await;
+            let end = if finished {
+                finish(1, token, r#", '{"note": "x"}'"#)
+            } else {
+                release(1, token, ", 'x'")
+            };
+            let first = play.show(&end).await;
+            play.clock("23 h 59 min").await;
+            if swept {
+                sweep(&play, 10).await;
+            }
+            assert_eq!(play.show(&end).await, first, "{swept} {finished}");
+            play.clock("24 h 1 min").await;
+            if swept {
+                sweep(&play, 10).await;
+                assert_eq!(
+                    play.show("select count(*) from once.action_lease").await,
+                    "0"
+                );
+            }
+            is_lost(&play, token, &format!("a day later, swept {swept}")).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_taken_over_or_swept_lease_is_lost_and_one_that_only_ran_out_is_not() {
+    let (play, first) = running().await;
+    play.clock("31 s").await;
+    assert_eq!(play.show(&extend(1, first)).await, "00:00:30|f");
+    play.clock("62 s").await;
+    let second = token(&play, 1, "run", "").await;
+    assert!(second > first);
+    is_lost(&play, first, "taken over").await;
+    play.clock("100 s").await;
+    assert_eq!(sweep(&play, 10).await, "1|0|f");
+    is_lost(&play, second, "swept").await;
+    assert!(job(&play, 1).await.starts_with("ready|"));
+    let third = token(&play, 1, "run", "").await;
+    play.clock("5 min").await;
+    assert!(
+        play.show(&finish(1, third, ""))
+            .await
+            .starts_with("finished|done|")
+    );
+}
+
+#[tokio::test]
+async fn an_overdue_lease_is_taken_over_only_where_the_claim_would_succeed_after_the_revert() {
+    let play = world().await;
+    jobs(&play, 1, 3, "failed").await;
+    play.clock("0").await;
+    let token = token(&play, 1, "retry", ", 'worker'").await;
+    play.clock("10 min").await;
+    // failed is not where run begins.
+    assert_eq!(outcome(&play, 1, "run", "").await, "refused|retrying");
+    // retry names no such requester.
+    assert_eq!(
+        outcome(&play, 1, "retry", ", 'clerk'").await,
+        "refused|retrying"
+    );
+    assert_eq!(job(&play, 1).await, "retrying|1");
+    assert_eq!(
+        outcome(&play, 1, "retry", ", 'worker'").await,
+        "claimed|retrying"
+    );
+    assert_eq!(
+        play.code(&format!(
+            "select * from once.action_finish('job', '1', {token})"
+        ))
+        .await,
+        "ON001"
+    );
+}
+
+#[tokio::test]
+async fn a_take_over_counts_as_a_move_and_ends_as_any_claim() {
+    let (play, _) = running().await;
+    play.clock("1 min").await;
+    let shown = play
+        .show(&format!(
+            "select outcome, status, lease_left, version = (select version from job) from {}",
+            claim(1, "run", "")
+        ))
+        .await;
+    assert!(shown.starts_with("claimed|running|00:00:30|"), "{shown}");
+    let told = play
+        .show("select token from once.action_lease")
+        .await
+        .parse()
+        .unwrap();
+    assert!(
+        play.show(&finish(1, told, ""))
+            .await
+            .starts_with("finished|done|")
+    );
+}
+
+#[tokio::test]
+async fn wrong_tokens_and_rows_that_were_never_claimed_are_lost() {
+    let (play, token) = running().await;
+    jobs(&play, 2, 2, "ready").await;
+    for token in [token - 1, token + 1, 0, -1, i64::MAX, i64::MIN] {
+        is_lost(&play, token, "a token of nobody").await;
+    }
+    for id in [2, 77] {
+        for call in [
+            extend(id, token),
+            finish(id, token, ""),
+            release(id, token, ""),
+        ] {
+            assert_eq!(play.code(&call).await, "ON001", "{call}");
+        }
+    }
+    assert_eq!(job(&play, 1).await, "running|1");
+}
+
+#[tokio::test]
+async fn a_finish_on_a_flagged_row_changes_nothing_and_the_release_gives_it_to_the_teardown() {
+    let (play, token) = running().await;
+    play.show("select once.cancel_request('job', '1')").await;
+    let before = job(&play, 1).await;
+    assert_eq!(play.show(&extend(1, token)).await, "00:00:30|t");
+    let shown = play.show(&finish(1, token, r#", '{"note": "x"}'"#)).await;
+    assert!(shown.starts_with("cancelling|running|"), "{shown}");
+    assert_eq!(job(&play, 1).await, before);
+    assert_eq!(play.show("select note from job").await, "~");
+    // The lease is still there.
+    assert_eq!(play.show(&extend(1, token)).await, "00:00:30|t");
+    let shown = play.show(&release(1, token, "")).await;
+    assert!(shown.starts_with("ready|"), "{shown}");
+    assert_eq!(play.show(&release(1, token, "")).await, shown);
+    assert_eq!(outcome(&play, 1, "run", "").await, "cancelling|ready");
+    assert_eq!(
+        play.show("select id, status from once.cancel_pending('job')")
+            .await,
+        "1|ready"
+    );
+}
+
+#[tokio::test]
+async fn a_lease_whose_row_is_gone_is_dead() {
+    let (play, dead) = running().await;
+    play.show("delete from job where id = 1").await;
+    assert_eq!(play.code(&finish(1, dead, "")).await, "ON001");
+    assert_eq!(play.code(&release(1, dead, "")).await, "ON001");
+    assert_eq!(outcome(&play, 1, "run", "").await, "not_found|~");
+    jobs(&play, 1, 1, "ready").await;
+    let next = token(&play, 1, "run", "").await;
+    assert!(next > dead);
+    play.show("delete from job where id = 1").await;
+    play.clock("1 h").await;
+    assert_eq!(crate::world::drain(&play, 10).await.1, 0);
+    assert_eq!(
+        play.show("select count(*) from once.action_lease where state = 'h'")
+            .await,
+        "0"
+    );
+}
+
+#[tokio::test]
+async fn a_lease_whose_row_left_its_claim_state_by_hand_is_dead() {
+    let (play, dead) = running().await;
+    play.show("update job set status = 'ready' where id = 1")
+        .await;
+    let before = job(&play, 1).await;
+    assert_eq!(play.code(&finish(1, dead, "")).await, "ON001");
+    assert_eq!(play.code(&release(1, dead, "")).await, "ON001");
+    assert_eq!(job(&play, 1).await, before);
+    // The lease has not run out and stands in nobody's way.
+    let next = token(&play, 1, "run", "").await;
+    assert!(next > dead);
+    play.show("update job set status = 'archived' where id = 1")
+        .await;
+    play.clock("1 h").await;
+    assert_eq!(crate::world::drain(&play, 10).await.1, 0);
+    assert!(job(&play, 1).await.starts_with("archived|"));
+    assert_eq!(
+        play.show("select count(*) from once.action_lease where state = 'h'")
+            .await,
+        "0"
+    );
+}
+
+#[tokio::test]
+async fn an_error_of_a_lost_lease_undoes_what_stands_beside_it() {
+    let (play, token) = running().await;
+    play.show(&release(1, token, "")).await;
+    let sql = format!(
+        "begin; insert into item (id, job_id) values (1, 1);
+         select once.action_extend('job', '1', {token}); commit"
+    );
+    assert_eq!(play.code(&sql).await, "ON001");
+    play.show("rollback").await;
+    assert_eq!(play.show("select count(*) from item").await, "0");
+}
+
+#[tokio::test]
+async fn an_extended_lease_counts_from_now_for_as_long_as_is_asked() {
+    let (play, token) = running().await;
+    play.clock("20 s").await;
+    assert_eq!(play.show(&extend(1, token)).await, "00:00:30|f");
+    play.clock("45 s").await;
+    assert_eq!(outcome(&play, 1, "run", "").await, "busy|running");
+    assert_eq!(sweep(&play, 10).await, "0|0|f");
+    let longer = format!("select lease_left from once.action_extend('job', '1', {token}, '2 h')");
+    assert_eq!(play.show(&longer).await, "02:00:00");
+    play.clock("2 h").await;
+    assert_eq!(sweep(&play, 10).await, "0|0|f");
+    let shorter = format!("select lease_left from once.action_extend('job', '1', {token}, '1 s')");
+    assert_eq!(play.show(&shorter).await, "00:00:01");
+    play.clock("2 h 2 s").await;
+    assert_eq!(sweep(&play, 10).await, "1|0|f");
+    for bad in ["0", "-1 s"] {
+        let call =
+            format!("select lease_left from once.action_extend('job', '1', {token}, '{bad}')");
+        assert_eq!(play.code(&call).await, "22023");
+    }
+}

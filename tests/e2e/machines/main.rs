@@ -1,0 +1,33 @@
+//! End-to-end tests of machines and actions over real connections, one module for each theme.
+//!
+//! One binary and one cluster for all of them, a database of its own for each test.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test fails"
+)]
+
+mod claim_races;
+mod claims;
+mod coverage;
+mod drift;
+mod hostile;
+mod ids;
+mod lease_ends;
+mod partitions;
+mod patches;
+#[path = "../keys/playground.rs"]
+mod playground;
+mod read_only;
+mod rights;
+mod sweep_rights;
+mod sweeps;
+mod transition_many;
+mod transition_races;
+mod transitions;
+mod types;
+#[path = "../waiting.rs"]
+mod waiting;
+mod world;

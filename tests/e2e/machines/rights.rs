@@ -1,0 +1,357 @@
+//! Who may do what: the user's tables with the caller's rights, the extension's never by hand.
+
+use crate::playground::Playground;
+use crate::world::{
+    JOB, TABLES, claim, define, finish, jobs, moves, role, token, transition, world,
+};
+
+#[tokio::test]
+async fn a_role_without_update_cannot_move_a_row_and_one_with_it_can() {
+    let play = world().await;
+    jobs(&play, 1, 2, "ready").await;
+    role(&play, "rights_reader", "use").await;
+    role(&play, "rights_writer", "use").await;
+    play.show(
+        "grant select on job to rights_reader, rights_writer; grant update on job to rights_writer",
+    )
+    .await;
+    let held = token(&play, 2, "run", "").await;
+    let reader = play.another_as("rights_reader").await;
+    for call in [
+        transition("1", "failed", ""),
+        format!("select * from {}", claim(1, "run", "")),
+        finish(2, held, ""),
+        crate::world::release(2, held, ""),
+        "select once.transition_many('job', '{1}', 'failed')".to_owned(),
+        "select once.cancel_request('job', '1')".to_owned(),
+    ] {
+        assert_eq!(reader.code(&call).await, "42501", "{call}");
+    }
+    let writer = play.another_as("rights_writer").await;
+    assert_eq!(moves(&writer, "1", "failed", "").await, "t|failed|1|~");
+    assert_eq!(writer.show(&finish(2, held, "")).await, "finished|done|2");
+}
+
+#[tokio::test]
+async fn a_role_without_the_extensions_right_calls_nothing() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    play.show("do $$ begin create role rights_nobody login; exception when duplicate_object then null; end $$")
+        .await;
+    play.show("grant all on job, item, wallet to rights_nobody")
+        .await;
+    let nobody = play.another_as("rights_nobody").await;
+    for call in [
+        "transition('job', '1', 'failed')",
+        "action_claim('job', '1', 'run')",
+        "cancel_request('job', '1')",
+        "refund('job', '1')",
+        "machine_get('job')",
+        "machine_check()",
+        "machine_assert()",
+        "sweep_action_release()",
+        "refund_audit('job')",
+    ] {
+        let code = nobody.code(&format!("select once.{call}")).await;
+        assert_eq!(code, "42501", "{call}");
+    }
+}
+
+#[tokio::test]
+async fn use_may_not_what_operate_may() {
+    let play = world().await;
+    role(&play, "rights_use", "use").await;
+    role(&play, "rights_operate", "operate").await;
+    play.show("grant all on job, item, wallet to rights_use, rights_operate")
+        .await;
+    let user = play.another_as("rights_use").await;
+    let operator = play.another_as("rights_operate").await;
+    for call in [
+        "machine_define('{}')",
+        "machine_drop('job')",
+        "action_adopt('job')",
+        "sweep_action_release()",
+        "sweep()",
+    ] {
+        let refusal = user.refused(&format!("select once.{call}")).await;
+        assert_eq!(refusal.code, "42501", "{call}");
+        assert!(refusal.message.contains("permission denied"), "{refusal:?}");
+    }
+    operator.show("select once.action_adopt('job')").await;
+    operator.show("select once.sweep()").await;
+    user.show("select once.machine_assert()").await;
+    // Over a table that is not theirs nobody defines a machine.
+    for call in [
+        format!("select once.machine_define($def${JOB}$def$)"),
+        "select once.machine_guard('job', true)".to_owned(),
+    ] {
+        let code = operator.code(&call).await;
+        assert_eq!(code, "42501", "{call}");
+    }
+}
+
+#[tokio::test]
+async fn the_extensions_tables_are_closed() {
+    let play = world().await;
+    role(&play, "rights_closed", "operate").await;
+    play.show("grant all on job, item, wallet to rights_closed")
+        .await;
+    let session = play.another_as("rights_closed").await;
+    for table in ["machine", "action_lease", "cancel", "refund", "janitor"] {
+        for sql in [
+            format!("select count(*) from once.{table}"),
+            format!("delete from once.{table}"),
+            format!("update once.{table} set machine = 'x'"),
+            format!("lock table once.{table} in share mode"),
+            format!("copy once.{table} to stdout"),
+        ] {
+            assert_eq!(session.code(&sql).await, "42501", "{sql}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_right_on_the_columns_that_a_move_writes_is_enough_and_a_patch_needs_its_own() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    role(&play, "rights_columns", "use").await;
+    play.show("grant select on job to rights_columns; grant update (status, version) on job to rights_columns")
+        .await;
+    let session = play.another_as("rights_columns").await;
+    assert_eq!(moves(&session, "1", "failed", "").await, "t|failed|1|~");
+    let patched = transition("1", "new", r#", patch => '{"note": "x"}'"#);
+    assert_eq!(session.code(&patched).await, "42501");
+    play.show("grant update (note) on job to rights_columns")
+        .await;
+    assert_eq!(session.show(&patched).await, "t|new|2|~");
+}
+
+#[tokio::test]
+async fn rights_that_are_taken_away_count_at_once() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    role(&play, "rights_taken", "use").await;
+    play.show("grant select, update on job to rights_taken")
+        .await;
+    let session = play.another_as("rights_taken").await;
+    for _ in 0..4 {
+        moves(&session, "1", "new", "").await;
+        moves(&session, "1", "ready", "").await;
+    }
+    play.show("revoke update on job from rights_taken").await;
+    assert_eq!(session.code(&transition("1", "new", "")).await, "42501");
+    // A plan kept under one role is judged by the rights of the next.
+    play.show("grant rights_taken to postgres").await;
+    for _ in 0..4 {
+        moves(&play, "1", "new", "").await;
+        moves(&play, "1", "ready", "").await;
+    }
+    play.show("set role rights_taken").await;
+    assert_eq!(play.code(&transition("1", "new", "")).await, "42501");
+    play.show("reset role").await;
+    assert!(moves(&play, "1", "new", "").await.starts_with("t|"));
+}
+
+#[tokio::test]
+async fn row_level_security_is_the_callers() {
+    let play = world().await;
+    jobs(&play, 1, 3, "ready").await;
+    role(&play, "rights_ann", "use").await;
+    role(&play, "rights_bob", "use").await;
+    play.show(
+        "alter table job enable row level security;
+         grant select, update on job to rights_ann, rights_bob;
+         create policy own on job using (customer = current_user) with check (customer = current_user and n < 100);
+         update job set customer = 'rights_ann' where id = 1; update job set customer = 'rights_bob' where id > 1",
+    )
+    .await;
+    let ann = play.another_as("rights_ann").await;
+    let bob = play.another_as("rights_bob").await;
+    assert_eq!(moves(&ann, "2", "failed", "").await, "f|~|~|not_found");
+    assert_eq!(
+        crate::world::outcome(&ann, 2, "run", "").await,
+        "not_found|~"
+    );
+    assert_eq!(
+        ann.show("select outcome from once.cancel_request('job', '2')")
+            .await,
+        "not_found"
+    );
+    assert_eq!(
+        ann.show(
+            "select id, reason from once.transition_many('job', '{1,2}', 'failed') order by 1"
+        )
+        .await,
+        "1|~\n2|not_found"
+    );
+    let stolen = transition("1", "new", r#", patch => '{"customer": "rights_bob"}'"#);
+    assert_eq!(ann.code(&stolen).await, "42501");
+    let token = token(&bob, 2, "run", "").await;
+    assert_eq!(
+        crate::world::outcome(&ann, 2, "run", "").await,
+        "not_found|~"
+    );
+    // The same kept plans in one session under another role.
+    play.show("grant rights_ann, rights_bob to postgres").await;
+    for (role, id, answer) in [
+        ("rights_ann", "1", "t|new|2|~"),
+        ("rights_bob", "1", "f|~|~|not_found"),
+        ("rights_bob", "3", "t|new|1|~"),
+        ("rights_ann", "3", "f|~|~|not_found"),
+    ] {
+        play.show(&format!("set role {role}")).await;
+        assert_eq!(moves(&play, id, "new", "").await, answer, "{role} {id}");
+        play.show("reset role").await;
+    }
+    // A row that is hidden from the caller of finish keeps its lease for who sees it.
+    let hidden = ann.attempt(&finish(2, token, "")).await;
+    assert!(hidden.is_err(), "{hidden:?}");
+    assert_eq!(bob.show(&finish(2, token, "")).await, "finished|done|2");
+}
+
+const CLOSED: [&str; 19] = [
+    "transition('job', '1', 'failed')",
+    "transition_many('job', '{1}', 'failed')",
+    "action_claim('job', '1', 'run')",
+    "action_extend('job', '1', 1)",
+    "action_finish('job', '1', 1)",
+    "action_release('job', '1', 1)",
+    "action_adopt('job')",
+    "machine_get('job')",
+    "machine_check('job')",
+    "machine_drop('job')",
+    "machine_guard('job', true)",
+    "cancel_request('job', '1')",
+    "cancel_pending('job')",
+    "cancel_finish('job', '1')",
+    "refund('job', '1')",
+    "refund_audit('job')",
+    "cleanup_items('job', '1')",
+    "cleanup_confirm('job', '1', 1)",
+    "sweep_action_release(10, 'job')",
+];
+
+fn owned(owner: &str) -> String {
+    JOB.replacen(
+        "\"machine\": \"job\"",
+        &format!("\"machine\": \"job\", \"owner\": \"{owner}\""),
+        1,
+    )
+}
+
+#[tokio::test]
+async fn a_machine_with_an_owner_is_closed_to_all_but_its_members() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    role(&play, "rights_team", "operate").await;
+    role(&play, "rights_member", "operate").await;
+    role(&play, "rights_stranger", "operate").await;
+    play.show("grant rights_team to rights_member; grant all on job, item, wallet to rights_team, rights_member, rights_stranger")
+        .await;
+    define(&play, &owned("rights_team")).await;
+    let stranger = play.another_as("rights_stranger").await;
+    for call in CLOSED {
+        // The sweep pushes everything forward for everybody.
+        if call.starts_with("sweep") {
+            continue;
+        }
+        let refusal = stranger
+            .refused(&format!("select * from once.{call}"))
+            .await;
+        assert_eq!(refusal.code, "42501", "{call}: {refusal:?}");
+        assert!(refusal.message.contains("job"), "{call}: {refusal:?}");
+    }
+    // Of all machines a stranger sees those that are open.
+    stranger.show("select * from once.machine_check()").await;
+    stranger.show("select * from once.sweep()").await;
+    for member in ["rights_member", "rights_team"] {
+        let session = play.another_as(member).await;
+        assert!(moves(&session, "1", "failed", "").await.starts_with("t|"));
+        assert!(moves(&session, "1", "new", "").await.starts_with("t|"));
+        assert!(moves(&session, "1", "ready", "").await.starts_with("t|"));
+        let held = token(&session, 1, "run", "").await;
+        session.show(&crate::world::release(1, held, "")).await;
+        session.show("select once.machine_get('job')").await;
+    }
+}
+
+#[tokio::test]
+async fn an_owner_who_is_gone_closes_the_machine_to_all_but_superusers() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    role(&play, "rights_late", "operate").await;
+    play.show(
+        "do $$ begin create role rights_gone; exception when duplicate_object then null; end $$",
+    )
+    .await;
+    play.show("grant rights_gone to rights_late; grant all on job to rights_late")
+        .await;
+    define(&play, &owned("rights_gone")).await;
+    let session = play.another_as("rights_late").await;
+    assert_eq!(moves(&session, "1", "failed", "").await, "t|failed|1|~");
+    play.show("drop role rights_gone").await;
+    assert_eq!(session.code(&transition("1", "new", "")).await, "42501");
+    assert_eq!(moves(&play, "1", "new", "").await, "t|new|2|~");
+    define(&play, &owned("rights_late")).await;
+    assert_eq!(moves(&session, "1", "ready", "").await, "t|ready|3|~");
+}
+
+#[tokio::test]
+async fn the_caller_is_the_present_user_in_security_definer_functions_too() {
+    let play = world().await;
+    jobs(&play, 1, 2, "ready").await;
+    role(&play, "rights_definer", "use").await;
+    play.show("do $$ begin create role rights_caller login; exception when duplicate_object then null; end $$")
+        .await;
+    play.show(
+        "grant select, update on job to rights_definer;
+         create function fail_it(id text) returns boolean language sql security definer set search_path = pg_catalog
+            as $$ select moved from once.transition('job', id, 'failed') $$;
+         create function run_it(id text) returns text language sql security definer set search_path = pg_catalog
+            as $$ select outcome from once.action_claim('job', id, 'run') $$;
+         alter function fail_it owner to rights_definer; alter function run_it owner to rights_definer",
+    )
+    .await;
+    let caller = play.another_as("rights_caller").await;
+    assert_eq!(caller.code(&transition("1", "failed", "")).await, "42501");
+    assert_eq!(
+        caller.show("select fail_it('1'), run_it('2')").await,
+        "t|claimed"
+    );
+    play.show(
+        "revoke update on job from rights_definer; update job set status = 'ready' where id = 1",
+    )
+    .await;
+    assert_eq!(caller.code("select fail_it('1')").await, "42501");
+    // A superuser who calls it has the definer's rights in it.
+    assert_eq!(play.code("select fail_it('1')").await, "42501");
+}
+
+#[tokio::test]
+async fn triggers_and_predicates_run_as_the_caller() {
+    let play = Playground::open().await;
+    play.show(TABLES).await;
+    play.show(
+        "create table seen (who name, what text);
+         create function seen() returns trigger language plpgsql as $$ begin
+            insert into seen values (current_user, new.status); return new; end $$;
+         create trigger seen before update on job for each row execute function seen();
+         create function is_fine(int) returns boolean language plpgsql immutable as $$ begin
+            if current_user <> 'rights_runner' then raise 'as %', current_user; end if; return true; end $$",
+    )
+    .await;
+    define(&play, &JOB.replace("n >= 0", "is_fine(n)")).await;
+    jobs(&play, 1, 1, "new").await;
+    role(&play, "rights_runner", "use").await;
+    play.show(
+        "grant select, update on job to rights_runner; grant insert on seen to rights_runner",
+    )
+    .await;
+    let session = play.another_as("rights_runner").await;
+    assert_eq!(moves(&session, "1", "ready", "").await, "t|ready|1|~");
+    token(&session, 1, "run", "").await;
+    assert_eq!(
+        play.show("select * from seen").await,
+        "rights_runner|ready\nrights_runner|running"
+    );
+}

@@ -1,0 +1,421 @@
+//! sweep_action_release: what is overdue goes back, bounded, from many sessions, past what is locked and
+//! what cannot be reverted.
+
+use crate::playground::Playground;
+use crate::waiting::{at_once, sessions};
+use crate::world::{drain, job, jobs, outcome, sweep, token, world};
+
+/// Jobs 1 to `count`, each claimed for a microsecond.
+async fn overdue(count: i64) -> Playground {
+    let play = world().await;
+    claimed(&play, 1, count).await;
+    play
+}
+
+async fn claimed(play: &Playground, first: i64, last: i64) {
+    jobs(play, first, last, "ready").await;
+    let shown = play
+        .show(&format!(
+            "select count(*) filter (where outcome = 'claimed') from generate_series({first}, {last}) as g,
+                lateral once.action_claim('job', g::text, 'run', lease => '1 us')"
+        ))
+        .await;
+    assert_eq!(shown, (last - first + 1).to_string());
+}
+
+async fn count(play: &Playground, status: &str) -> String {
+    play.show(&format!(
+        "select count(*) from job where status = '{status}'"
+    ))
+    .await
+}
+
+#[tokio::test]
+async fn an_overdue_row_goes_back_once_its_lease_is_over_and_not_before() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    play.clock("0").await;
+    token(&play, 1, "run", "").await;
+    play.clock("29 s").await;
+    assert_eq!(sweep(&play, 10).await, "0|0|f");
+    assert_eq!(job(&play, 1).await, "running|1");
+    play.clock("31 s").await;
+    assert_eq!(
+        play.show("select * from once.sweep_action_release(10)")
+            .await,
+        "action_release|1|0|f"
+    );
+    assert_eq!(job(&play, 1).await, "ready|2");
+    assert_eq!(sweep(&play, 10).await, "0|0|f");
+}
+
+#[tokio::test]
+async fn each_sweep_is_bounded_and_says_whether_more_is_waiting() {
+    let play = overdue(25).await;
+    assert_eq!(sweep(&play, 10).await, "10|0|t");
+    assert_eq!(count(&play, "ready").await, "10");
+    assert_eq!(sweep(&play, 10).await, "10|0|t");
+    assert_eq!(sweep(&play, 10).await, "5|0|f");
+    assert_eq!(count(&play, "ready").await, "25");
+    for max in ["0", "-1", "1000001", "null"] {
+        let call = format!("select once.sweep_action_release({max})");
+        assert_eq!(play.code(&call).await, "22023", "{max}");
+    }
+}
+
+#[tokio::test]
+async fn a_sweep_tells_of_action_release_beside_the_other_tasks() {
+    let play = overdue(5).await;
+    let shown = play
+        .show("select done, failed, more from once.sweep(3) where task = 'action_release'")
+        .await;
+    assert_eq!(shown, "3|0|t");
+    let shown = play
+        .show("select string_agg(task, ',' order by task) from once.sweep(3)")
+        .await;
+    assert_eq!(shown, "action_release,key_reap,key_tombstone");
+    assert_eq!(count(&play, "ready").await, "5");
+}
+
+#[tokio::test]
+async fn a_sweep_of_one_machine_leaves_the_others_alone() {
+    let play = overdue(3).await;
+    play.show("create table other (id int primary key, status text not null)")
+        .await;
+    crate::world::define(
+        &play,
+        r#"{"machine": "other", "table": "other", "id": "id", "status": "status",
+            "status_types": ["a", "w", "b"], "steps": [{"step_key": "s", "status": "a",
+            "claim_state": {"*": ["w", "a"]}, "successful_state": {"*": "b"}}]}"#,
+    )
+    .await;
+    play.show("insert into other values (1, 'a'); select once.action_claim('other', '1', 's', lease => '1 us')")
+        .await;
+    assert_eq!(
+        play.show("select done, failed, more from once.sweep_action_release(10, 'other')")
+            .await,
+        "1|0|f"
+    );
+    assert_eq!(count(&play, "running").await, "3");
+    assert_eq!(sweep(&play, 10).await, "3|0|f");
+}
+
+#[tokio::test]
+async fn one_row_that_cannot_be_reverted_does_not_stop_a_thousand_others() {
+    let play = overdue(1001).await;
+    play.show(
+        "create function poison() returns trigger language plpgsql as $$ begin
+            if new.id = 500 and new.status = 'ready' then raise 'never row %', new.id; end if; return new; end $$;
+         create trigger poison before update on job for each row execute function poison()",
+    )
+    .await;
+    assert_eq!(drain(&play, 100).await, (1000, 1));
+    assert_eq!(count(&play, "ready").await, "1000");
+    assert_eq!(job(&play, 500).await, "running|1");
+    let noted = play
+        .show("select failures, note like '%never row 500%' from once.action_lease where row_id = '500'")
+        .await;
+    assert_eq!(noted, "1|t");
+    let told = play
+        .show("select failed, last_error like '%never row 500%' from once.janitor where task = 'action_release'")
+        .await;
+    assert_eq!(told, "1|t");
+}
+
+#[tokio::test]
+async fn a_row_that_cannot_be_reverted_is_put_off_twice_as_long_each_time_and_then_comes_back() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    play.clock("0").await;
+    token(&play, 1, "run", "").await;
+    play.show("alter table job add constraint poison check (status <> 'ready') not valid")
+        .await;
+    let mut last = 0.0;
+    let mut minutes = 1.0;
+    for failures in 1..=6 {
+        play.clock(&format!("{minutes} min")).await;
+        assert_eq!(sweep(&play, 10).await, "0|1|f", "{failures}");
+        assert_eq!(sweep(&play, 10).await, "0|0|f", "{failures}");
+        let shown = play
+            .show(
+                "select failures, extract(epoch from look_at - current_setting('once.fake_now')::timestamptz) / 60
+                   from once.action_lease",
+            )
+            .await;
+        let (count, delay) = shown.split_once('|').unwrap();
+        let delay: f64 = delay.parse().unwrap();
+        assert_eq!(count, failures.to_string());
+        assert!(delay > last, "{delay} min after {last}");
+        minutes += delay - 0.001;
+        play.clock(&format!("{minutes} min")).await;
+        assert_eq!(sweep(&play, 10).await, "0|0|f", "{failures}: too early");
+        minutes += 0.002;
+        last = delay;
+    }
+    play.show("alter table job drop constraint poison").await;
+    play.clock(&format!("{minutes} min")).await;
+    assert_eq!(sweep(&play, 10).await, "1|0|f");
+    assert!(job(&play, 1).await.starts_with("ready|"));
+    // The next holder begins with a clean slate.
+    token(&play, 1, "run", "").await;
+    assert_eq!(
+        play.show("select failures from once.action_lease").await,
+        "0"
+    );
+}
+
+#[tokio::test]
+async fn poison_rows_at_the_head_do_not_starve_the_others() {
+    let play = overdue(60).await;
+    play.show(
+        "alter table job add constraint poison check (status <> 'ready' or id > 30) not valid",
+    )
+    .await;
+    let mut done = 0;
+    for _ in 0..20 {
+        let shown = sweep(&play, 10).await;
+        done += shown.split('|').next().unwrap().parse::<u64>().unwrap();
+    }
+    assert_eq!(done, 30);
+    assert_eq!(count(&play, "ready").await, "30");
+}
+
+#[tokio::test]
+async fn locked_rows_and_locked_leases_wait_for_the_next_sweep() {
+    let play = overdue(6).await;
+    let (first, second) = (play.another().await, play.another().await);
+    play.show("set lock_timeout = '1ms'").await;
+    first
+        .show("begin; select from job where id = 2 for no key update; update job set note = 'x' where id = 3")
+        .await;
+    second
+        .show("begin; select from once.action_lease where row_id = '5' for update")
+        .await;
+    assert_eq!(sweep(&play, 10).await.split_once('|').unwrap().0, "3");
+    first.show("commit").await;
+    second.show("commit").await;
+    // Skipped is not failed: nothing was put off.
+    assert_eq!(
+        play.show("select sum(failures) from once.action_lease")
+            .await,
+        "0"
+    );
+    assert_eq!(drain(&play, 10).await, (3, 0));
+    assert_eq!(count(&play, "ready").await, "6");
+}
+
+#[tokio::test]
+async fn locked_rows_at_the_head_do_not_starve_the_others() {
+    let play = overdue(50).await;
+    let other = play.another().await;
+    play.show("set lock_timeout = '1ms'").await;
+    other
+        .show("begin; select from job where id <= 20 for update")
+        .await;
+    let mut done = 0;
+    for _ in 0..20 {
+        let shown = sweep(&play, 10).await;
+        done += shown.split('|').next().unwrap().parse::<u64>().unwrap();
+    }
+    assert_eq!(done, 30);
+    other.show("rollback").await;
+    assert_eq!(drain(&play, 10).await, (20, 0));
+}
+
+#[tokio::test]
+async fn a_row_locked_for_key_share_by_an_item_writer_is_reverted() {
+    let play = overdue(1).await;
+    let other = play.another().await;
+    other.show("begin; select from job for key share").await;
+    assert_eq!(sweep(&play, 10).await, "1|0|f");
+    other.show("commit").await;
+}
+
+#[tokio::test]
+async fn leases_that_ended_a_day_ago_are_removed_and_younger_ones_stay() {
+    let play = world().await;
+    jobs(&play, 1, 4, "ready").await;
+    play.clock("0").await;
+    for id in 1..=4 {
+        let token = token(&play, id, "run", "").await;
+        if id <= 2 {
+            play.show(&crate::world::finish(id, token, "")).await;
+        } else {
+            play.show(&crate::world::release(id, token, "")).await;
+        }
+    }
+    play.clock("1 h").await;
+    let held = token(&play, 4, "run", ", lease => '3 days'").await;
+    let leases = "select string_agg(row_id, ',' order by row_id) from once.action_lease";
+    play.clock("23 h").await;
+    drain(&play, 10).await;
+    assert_eq!(play.show(leases).await, "1,2,3,4");
+    play.clock("25 h").await;
+    drain(&play, 10).await;
+    assert_eq!(play.show(leases).await, "4");
+    assert!(
+        play.show(&crate::world::finish(4, held, ""))
+            .await
+            .starts_with("finished")
+    );
+}
+
+#[tokio::test]
+async fn dead_leases_are_removed_without_touching_anything() {
+    let play = overdue(4).await;
+    play.show("delete from job where id = 1; update job set status = 'archived' where id = 2; update job set status = 'ready' where id = 3")
+        .await;
+    let before = play
+        .show("select string_agg(job::text, ';' order by id) from job where id <> 4")
+        .await;
+    let (_, failed) = drain(&play, 10).await;
+    assert_eq!(failed, 0);
+    assert_eq!(
+        play.show("select string_agg(job::text, ';' order by id) from job where id <> 4")
+            .await,
+        before
+    );
+    assert_eq!(
+        play.show("select count(*) from once.action_lease where state = 'h'")
+            .await,
+        "0"
+    );
+    assert!(job(&play, 4).await.starts_with("ready|"));
+}
+
+#[tokio::test]
+async fn a_flagged_row_goes_back_and_is_pending_then() {
+    let play = overdue(2).await;
+    play.show("select once.cancel_request('job', '1')").await;
+    assert_eq!(
+        play.show("select id from once.cancel_pending('job')").await,
+        ""
+    );
+    assert_eq!(sweep(&play, 10).await, "2|0|f");
+    assert_eq!(
+        play.show("select id, status from once.cancel_pending('job')")
+            .await,
+        "1|ready"
+    );
+    assert_eq!(outcome(&play, 1, "run", "").await, "cancelling|ready");
+    assert_eq!(outcome(&play, 2, "run", "").await, "claimed|running");
+}
+
+#[tokio::test]
+async fn deferred_constraints_are_checked_row_by_row() {
+    let play = overdue(30).await;
+    play.show(
+        "create function late() returns trigger language plpgsql as $$ begin
+            if new.id % 10 = 5 and new.status = 'ready' then raise 'late row %', new.id; end if; return null; end $$;
+         create constraint trigger late after update on job deferrable initially deferred
+            for each row execute function late()",
+    )
+    .await;
+    assert_eq!(drain(&play, 7).await, (27, 3));
+    assert_eq!(count(&play, "running").await, "3");
+
+    // A deferred foreign key whose row is gone by now.
+    let play = world().await;
+    play.show(
+        "create table state (name text primary key); insert into state select unnest(array['ready', 'running']);
+         alter table job add foreign key (status) references state deferrable initially deferred",
+    )
+    .await;
+    claimed(&play, 1, 5).await;
+    play.show("delete from state where name = 'ready'").await;
+    assert_eq!(sweep(&play, 10).await, "0|5|f");
+    assert_eq!(count(&play, "running").await, "5");
+}
+
+#[tokio::test]
+async fn four_sessions_sweep_at_once_and_every_row_goes_back_once() {
+    let play = overdue(600).await;
+    play.show("create table swept (done bigint, failed bigint)")
+        .await;
+    let sessions = sessions(&play, 4).await;
+    let sweeper = "do $$ begin
+            for i in 1 .. 40 loop
+                insert into swept select done, failed from once.sweep_action_release(10); commit;
+            end loop;
+        end $$";
+    for answer in at_once(&sessions, |_| sweeper.to_owned()).await {
+        answer.unwrap();
+    }
+    assert_eq!(
+        play.show("select sum(done), sum(failed) from swept").await,
+        "600|0"
+    );
+    assert_eq!(
+        play.show("select count(*) from job where status = 'ready' and version = 2")
+            .await,
+        "600"
+    );
+}
+
+#[tokio::test]
+async fn the_cost_of_a_sweep_follows_the_overdue_leases_and_not_the_table() {
+    let play = world().await;
+    play.show(
+        "insert into job (id, status) select g, 'ready' from generate_series(1000, 30000) as g",
+    )
+    .await;
+    claimed(&play, 1, 20).await;
+    play.show("select count(*) from generate_series(1000, 5000) as g, lateral once.action_claim('job', g::text, 'run', lease => '1 h')")
+        .await;
+    play.show("analyze job; analyze once.action_lease").await;
+    play.show("select pg_stat_force_next_flush()").await;
+    play.show("begin").await;
+    assert_eq!(sweep(&play, 100).await, "20|0|f");
+    let rows = play
+        .show(
+            "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_user_tables
+              where relname in ('job', 'action_lease')",
+        )
+        .await;
+    play.show("commit").await;
+    assert!(
+        rows.parse::<u64>().unwrap() < 400,
+        "{rows} rows read for 20"
+    );
+}
+
+#[tokio::test]
+async fn a_table_that_cannot_be_handled_is_reported_and_the_others_are_swept() {
+    let play = overdue(3).await;
+    play.show("create table other (id int primary key, status text not null)")
+        .await;
+    crate::world::define(
+        &play,
+        r#"{"machine": "an_other", "table": "other", "id": "id", "status": "status",
+            "status_types": ["a", "w", "b"], "steps": [{"step_key": "s", "status": "a",
+            "claim_state": {"*": ["w", "a"]}, "successful_state": {"*": "b"}}]}"#,
+    )
+    .await;
+    play.show(
+        "insert into other select g, 'a' from generate_series(1, 4) as g;
+         select once.action_claim('an_other', id::text, 's', lease => '1 us') from other;
+         alter table other rename status to gone",
+    )
+    .await;
+    let (done, failed) = drain(&play, 10).await;
+    assert_eq!(done, 3);
+    assert!(failed > 0);
+    assert_eq!(count(&play, "ready").await, "3");
+    let told = play
+        .show("select last_error is not null, good_end is null from once.janitor where machine = 'an_other'")
+        .await;
+    assert_eq!(told, "t|t");
+    play.show("alter table other rename gone to status").await;
+    play.clock("10 years").await;
+    assert_eq!(drain(&play, 10).await.0, 4);
+}
+
+#[tokio::test]
+async fn a_sweep_rolls_back_with_its_transaction() {
+    let play = overdue(5).await;
+    play.show("begin").await;
+    assert_eq!(sweep(&play, 10).await, "5|0|f");
+    play.show("rollback").await;
+    assert_eq!(count(&play, "running").await, "5");
+    assert_eq!(sweep(&play, 10).await, "5|0|f");
+}

@@ -1,0 +1,311 @@
+//! transition: one declared move of one row, or the reason why not; an error only for what no
+//! concurrent session can cause.
+
+use crate::playground::Playground;
+use crate::world::{job, jobs, moves, token, transition, world};
+
+#[tokio::test]
+async fn a_declared_move_is_made_and_its_repeat_answers_where_the_row_stands() {
+    let play = world().await;
+    jobs(&play, 1, 1, "new").await;
+    assert_eq!(moves(&play, "1", "ready", "").await, "t|ready|1|~");
+    assert_eq!(moves(&play, "1", "ready", "").await, "f|ready|1|status");
+    assert_eq!(moves(&play, "1", "new", "").await, "t|new|2|~");
+    assert_eq!(job(&play, 1).await, "new|2");
+}
+
+#[tokio::test]
+async fn a_row_that_is_not_there_is_not_found() {
+    let play = world().await;
+    assert_eq!(moves(&play, "77", "ready", "").await, "f|~|~|not_found");
+}
+
+#[tokio::test]
+async fn a_status_that_the_move_does_not_start_from_is_told() {
+    let play = world().await;
+    jobs(&play, 1, 1, "done").await;
+    assert_eq!(moves(&play, "1", "ready", "").await, "f|done|0|status");
+    assert_eq!(moves(&play, "1", "failed", "").await, "f|done|0|status");
+}
+
+#[tokio::test]
+async fn a_terminal_status_has_no_way_out() {
+    let play = world().await;
+    jobs(&play, 1, 1, "archived").await;
+    for to in ["new", "ready", "failed", "archived"] {
+        assert_eq!(moves(&play, "1", to, "").await, "f|archived|0|status");
+    }
+}
+
+#[tokio::test]
+async fn a_when_that_is_false_or_null_is_the_reason_guard() {
+    let play = world().await;
+    jobs(&play, 1, 2, "new").await;
+    play.show("update job set n = -1 where id = 1").await;
+    play.show("alter table job alter n drop not null; update job set n = null where id = 2")
+        .await;
+    assert_eq!(moves(&play, "1", "ready", "").await, "f|new|0|guard");
+    assert_eq!(moves(&play, "2", "ready", "").await, "f|new|0|guard");
+    play.show("update job set n = 0").await;
+    assert_eq!(moves(&play, "1", "ready", "").await, "t|ready|1|~");
+}
+
+#[tokio::test]
+async fn a_when_reads_the_row_as_it_was_and_not_the_patch() {
+    let play = world().await;
+    jobs(&play, 1, 2, "new").await;
+    play.show("update job set n = -1 where id = 1").await;
+    let patch = r#", patch => '{"n": 5}'"#;
+    assert_eq!(moves(&play, "1", "ready", patch).await, "f|new|0|guard");
+    let patch = r#", patch => '{"n": -5}'"#;
+    assert_eq!(moves(&play, "2", "ready", patch).await, "t|ready|1|~");
+    assert_eq!(play.show("select n from job order by id").await, "-1\n-5");
+}
+
+#[tokio::test]
+async fn another_version_is_the_reason_version() {
+    let play = world().await;
+    jobs(&play, 1, 1, "new").await;
+    assert_eq!(
+        moves(&play, "1", "ready", ", version => 3").await,
+        "f|new|0|version"
+    );
+    assert_eq!(
+        moves(&play, "1", "ready", ", version => 0").await,
+        "t|ready|1|~"
+    );
+    assert_eq!(
+        moves(&play, "1", "new", ", version => 0").await,
+        "f|ready|1|version"
+    );
+}
+
+#[tokio::test]
+async fn a_row_in_a_claim_state_is_claimed() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    token(&play, 1, "run", "").await;
+    for to in ["new", "ready", "failed"] {
+        assert_eq!(moves(&play, "1", to, "").await, "f|running|1|claimed");
+    }
+}
+
+#[tokio::test]
+async fn a_row_whose_flag_is_set_is_cancelling() {
+    let play = world().await;
+    jobs(&play, 1, 1, "new").await;
+    play.show("select once.cancel_request('job', '1')").await;
+    assert!(
+        moves(&play, "1", "ready", "")
+            .await
+            .ends_with("|cancelling"),
+        "{}",
+        moves(&play, "1", "ready", "").await
+    );
+    assert!(job(&play, 1).await.starts_with("new|"));
+}
+
+#[tokio::test]
+async fn a_move_that_nothing_declares_is_illegal_whatever_the_row_says() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    for (to, more) in [
+        ("running", ""),
+        ("retrying", ""),
+        ("cancelled", ""),
+        ("nonsense", ""),
+        ("", ""),
+        ("ready", ", from_status => '{done}'"),
+        ("ready", ", from_status => '{failed,done}'"),
+        // Only boss has this move.
+        ("archived", ", from_status => '{failed}'"),
+        (
+            "archived",
+            ", from_status => '{failed}', requester => 'worker'",
+        ),
+        // A step with a claim state declares no plain move.
+        ("done", ""),
+        ("done", ", requester => 'worker'"),
+        ("ready", ", from_status => '{nonsense}'"),
+    ] {
+        for id in ["1", "77"] {
+            let refusal = play.refused(&transition(id, to, more)).await;
+            assert_eq!(refusal.code, "ON002", "{to} {more}: {refusal:?}");
+            assert!(refusal.message.contains("job"), "{refusal:?}");
+            assert!(!refusal.hint.is_empty(), "{refusal:?}");
+        }
+    }
+    assert_eq!(job(&play, 1).await, "ready|0");
+}
+
+#[tokio::test]
+async fn a_step_without_a_claim_state_declares_the_move_for_its_requester_alone() {
+    let play = world().await;
+    jobs(&play, 1, 2, "failed").await;
+    assert_eq!(moves(&play, "1", "archived", "").await, "f|failed|0|status");
+    assert_eq!(
+        moves(&play, "1", "archived", ", requester => 'nobody'").await,
+        "f|failed|0|status"
+    );
+    assert_eq!(
+        moves(&play, "1", "archived", ", requester => 'boss'").await,
+        "t|archived|1|~"
+    );
+    assert_eq!(
+        moves(&play, "2", "archived", ", '{failed}', requester => 'boss'").await,
+        "t|archived|1|~"
+    );
+}
+
+#[tokio::test]
+async fn from_status_narrows_the_declared_moves() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    jobs(&play, 2, 2, "failed").await;
+    let from = ", from_status => '{failed}'";
+    assert_eq!(moves(&play, "1", "new", from).await, "f|ready|0|status");
+    assert_eq!(moves(&play, "2", "new", from).await, "t|new|1|~");
+    // A status from which the move is not declared does not declare it.
+    let from = ", from_status => '{ready,done}'";
+    assert_eq!(moves(&play, "1", "new", from).await, "t|new|1|~");
+    jobs(&play, 3, 3, "done").await;
+    assert_eq!(moves(&play, "3", "new", from).await, "f|done|0|status");
+}
+
+#[tokio::test]
+async fn from_status_with_something_that_is_no_status_is_a_bad_argument() {
+    let play = world().await;
+    jobs(&play, 1, 1, "new").await;
+    for from in ["{new,nonsense}", "{new,NULL}", "{new,\"\"}", "{new,NEW}"] {
+        let refusal = play
+            .refused(&transition(
+                "1",
+                "ready",
+                &format!(", from_status => '{from}'"),
+            ))
+            .await;
+        assert_eq!(refusal.code, "22023", "{from}: {refusal:?}");
+        assert!(refusal.message.contains("from_status"), "{refusal:?}");
+    }
+    // From nowhere, no move is declared.
+    let refusal = play
+        .refused(&transition("1", "ready", ", from_status => '{}'"))
+        .await;
+    assert!(
+        matches!(refusal.code.as_str(), "ON002" | "22023"),
+        "{refusal:?}"
+    );
+    assert_eq!(job(&play, 1).await, "new|0");
+}
+
+#[tokio::test]
+async fn an_unknown_machine_is_told_by_every_function() {
+    let play = world().await;
+    for call in [
+        "transition('x', '1', 'ready')",
+        "transition_many('x', '{1}', 'ready')",
+        "action_claim('x', '1', 'run')",
+        "action_extend('x', '1', 1)",
+        "action_finish('x', '1', 1)",
+        "action_release('x', '1', 1)",
+        "action_adopt('x')",
+        "machine_get('x')",
+        "machine_check('x')",
+        "machine_drop('x')",
+        "machine_guard('x', true)",
+        "cancel_request('x', '1')",
+        "cancel_pending('x')",
+        "cancel_finish('x', '1')",
+        "refund('x', '1')",
+        "refund_audit('x')",
+        "cleanup_items('x', '1')",
+        "cleanup_confirm('x', '1', 1)",
+        "sweep_action_release(10, 'x')",
+    ] {
+        let refusal = play.refused(&format!("select * from once.{call}")).await;
+        assert_eq!(refusal.code, "42704", "{call}: {refusal:?}");
+        assert!(refusal.message.contains("\"x\""), "{call}: {refusal:?}");
+        assert!(!refusal.hint.is_empty(), "{call}: {refusal:?}");
+    }
+}
+
+#[tokio::test]
+async fn missing_arguments_are_named() {
+    let play = world().await;
+    jobs(&play, 1, 1, "new").await;
+    for (call, argument) in [
+        ("transition(null, '1', 'ready')", "machine"),
+        ("transition('job', null, 'ready')", "id"),
+        ("transition('job', '1', null)", "to_status"),
+        ("transition_many('job', null, 'ready')", "ids"),
+        ("transition_many('job', '{1,null}', 'ready')", "ids"),
+        ("transition_many('job', '{1}', null)", "to_status"),
+        ("action_claim('job', null, 'run')", "id"),
+        ("action_claim('job', '1', null)", "step_key"),
+        ("action_extend('job', '1', null)", "token"),
+        ("action_finish('job', null, 1)", "id"),
+        ("action_release('job', '1', null)", "token"),
+        ("action_adopt('job', null)", "max"),
+        ("machine_guard('job', null)", "enabled"),
+        ("cancel_request('job', null)", "id"),
+        ("cleanup_confirm('job', '1', null)", "pass"),
+    ] {
+        let refusal = play.refused(&format!("select * from once.{call}")).await;
+        assert_eq!(refusal.code, "22023", "{call}: {refusal:?}");
+        assert!(
+            refusal.message.contains(&format!("\"{argument}\"")),
+            "{call}: {refusal:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_move_rolls_back_with_the_callers_transaction_and_to_its_savepoint() {
+    let play = world().await;
+    jobs(&play, 1, 1, "new").await;
+    play.show("begin; savepoint s").await;
+    assert_eq!(moves(&play, "1", "ready", "").await, "t|ready|1|~");
+    play.show("rollback to s").await;
+    assert_eq!(moves(&play, "1", "ready", "").await, "t|ready|1|~");
+    assert_eq!(moves(&play, "1", "new", "").await, "t|new|2|~");
+    play.show("rollback").await;
+    assert_eq!(job(&play, 1).await, "new|0");
+}
+
+#[tokio::test]
+async fn a_machine_without_a_version_column_tells_no_version() {
+    let play = Playground::open().await;
+    play.show("create table plain (id int primary key, status text not null)")
+        .await;
+    crate::world::define(
+        &play,
+        r#"{"machine": "plain", "table": "plain", "id": "id", "status": "status",
+            "status_types": ["a", "b"], "terminal": ["b"], "transitions": [{"from": ["a"], "to": "b"}]}"#,
+    )
+    .await;
+    play.show("insert into plain values (1, 'a')").await;
+    let call = "select moved, status, version, reason from once.transition('plain', '1', 'b')";
+    assert_eq!(play.show(call).await, "t|b|~|~");
+    // Where nothing counts versions, one cannot be asked for.
+    let call = "select * from once.transition('plain', '1', 'b', version => 1)";
+    assert_eq!(play.code(call).await, "22023");
+}
+
+#[tokio::test]
+async fn a_trigger_of_the_table_that_raises_is_an_error_and_one_that_skips_the_row_is_no_move() {
+    let play = world().await;
+    jobs(&play, 1, 2, "new").await;
+    play.show(
+        "create function odd() returns trigger language plpgsql as $$ begin
+            if new.id = 1 then raise exception using errcode = 'ZZ001', message = 'odd'; end if;
+            return null; end $$;
+         create trigger odd before update on job for each row execute function odd()",
+    )
+    .await;
+    assert_eq!(play.code(&transition("1", "ready", "")).await, "ZZ001");
+    // Whatever it is told, it is not told as moved.
+    if let Ok(answer) = play.attempt(&transition("2", "ready", "")).await {
+        assert!(answer.starts_with("f|new|0|"), "{answer}");
+    }
+    assert_eq!(job(&play, 2).await, "new|0");
+}
