@@ -82,6 +82,15 @@ pub async fn wait_until_waiting(admin: &Client, pid: i32) -> Result<()> {
     waiting.with_context(|| format!("backend {pid} {seen}"))
 }
 
+/// Whether the backend `pid` waits at this moment for a lock that another backend holds.
+///
+/// # Errors
+/// If the connection of `admin` is gone.
+pub async fn is_waiting(admin: &Client, pid: i32) -> Result<bool> {
+    let row = admin.query_opt(WAITS, &[&pid]).await?;
+    Ok(row.is_some_and(|row| row.get::<_, Option<bool>>(4) == Some(true)))
+}
+
 /// Whether the present transaction of `client` has no transaction id, and so has written nothing.
 /// Ask inside the transaction that made the calls in question.
 ///

@@ -1,0 +1,30 @@
+//! Teardown of a job that is cancelled while it runs: points come back exactly once, artifacts are gone,
+//! `cancelled` is written last, and dying anywhere and starting over comes to the same end.
+//!
+//! The tables and the machine are those of `sql/examples/batch_job.*`, as a user would copy them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test fails"
+)]
+
+mod actor;
+mod amounts;
+mod audit;
+mod dump;
+mod explorer;
+mod finish;
+mod killed;
+mod pages;
+#[path = "../keys/playground.rs"]
+mod playground;
+mod prefixes;
+mod requests;
+mod shapes;
+mod shop;
+mod stage;
+mod storms;
+#[path = "../waiting.rs"]
+mod waiting;

@@ -1,0 +1,199 @@
+//! One order of statements, carried out over real connections, and the walk through all of them.
+//!
+//! A schedule is a list of choices: which of the actors that can go on sends its next statement. A
+//! statement that waits for a lock is seen waiting in the server and left pending while the others go on;
+//! it is looked at again after each of their statements. `Path` is a depth-first walk: each run repeats
+//! the choices of the one before up to the last that had an alternative, and takes that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pg_once_tests::race;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::actor::{Actor, Answer};
+use crate::playground::Playground;
+
+/// How long a statement may run before the server is asked whether it waits. Only when to ask: the
+/// answer decides.
+const ASK_AFTER: Duration = Duration::from_millis(2);
+
+/// A session for an actor, kept from one schedule to the next.
+pub struct Seat {
+    pub session: Arc<Playground>,
+    pid: i32,
+}
+
+impl Seat {
+    pub async fn take(play: &Playground) -> Seat {
+        let session = play.another().await;
+        let pid = race::backend_pid(&session.client).await.unwrap();
+        Seat {
+            session: Arc::new(session),
+            pid,
+        }
+    }
+}
+
+/// The alternatives at one point of a schedule: a bit for each actor that could go on, and the one taken.
+#[derive(Clone, Copy)]
+struct Fork {
+    open: u32,
+    taken: usize,
+}
+
+impl Fork {
+    fn new(open: u32) -> Fork {
+        let taken = open.trailing_zeros() as usize;
+        Fork { open, taken }
+    }
+
+    /// Moves on to the next alternative, if there is one.
+    fn advance(&mut self) -> bool {
+        let later = self.open & !((2 << self.taken) - 1);
+        self.taken = later.trailing_zeros() as usize;
+        later != 0
+    }
+}
+
+/// A walk through all schedules, from one end to the other.
+#[derive(Default)]
+pub struct Path {
+    forks: Vec<Fork>,
+    depth: usize,
+    /// Runs that did not come along the same way as the one before, though they made the same choices.
+    pub astray: u64,
+}
+
+impl Path {
+    fn choose(&mut self, open: u32) -> usize {
+        match self.forks.get(self.depth) {
+            Some(fork) if fork.open == open => {}
+            Some(_) => {
+                self.astray += 1;
+                self.forks.truncate(self.depth);
+                self.forks.push(Fork::new(open));
+            }
+            None => self.forks.push(Fork::new(open)),
+        }
+        self.depth += 1;
+        self.forks[self.depth - 1].taken
+    }
+
+    /// Prepares the next schedule; false after the last one.
+    pub fn advance(&mut self) -> bool {
+        self.forks.truncate(self.depth);
+        self.depth = 0;
+        while let Some(fork) = self.forks.last_mut() {
+            if fork.advance() {
+                return true;
+            }
+            self.forks.pop();
+        }
+        false
+    }
+}
+
+/// Actors in their seats, and what they have said and heard so far.
+pub struct Stage<'a> {
+    pub actors: Vec<Actor>,
+    seats: &'a [Seat],
+    watcher: &'a Playground,
+    pending: Vec<Option<JoinHandle<Answer>>>,
+    pub told: Vec<String>,
+    /// How often a statement was seen to wait.
+    pub waits: u64,
+}
+
+impl<'a> Stage<'a> {
+    pub fn new(actors: Vec<Actor>, seats: &'a [Seat], watcher: &'a Playground) -> Stage<'a> {
+        Stage {
+            pending: actors.iter().map(|_| None).collect(),
+            actors,
+            seats,
+            watcher,
+            told: Vec::new(),
+            waits: 0,
+        }
+    }
+
+    /// Carries out one schedule to its end.
+    pub async fn play(&mut self, path: &mut Path) {
+        while !self.actors.iter().all(Actor::over) {
+            let open = self.open();
+            assert_ne!(open, 0, "all wait for each other: {:#?}", self.told);
+            let chosen = path.choose(open);
+            self.send(chosen);
+            if self.settle(chosen).await {
+                for other in 0..self.actors.len() {
+                    if self.pending[other].is_some() {
+                        self.settle(other).await;
+                    }
+                }
+            } else {
+                self.waits += 1;
+            }
+        }
+    }
+
+    fn open(&self) -> u32 {
+        let free = |i: &usize| !self.actors[*i].over() && self.pending[*i].is_none();
+        let bits = (0..self.actors.len()).filter(free).map(|i| 1 << i);
+        bits.sum()
+    }
+
+    fn send(&mut self, i: usize) {
+        let actor = &mut self.actors[i];
+        self.told.push(format!("{}: {:?}", actor.name, actor.step));
+        let (session, sql) = (Arc::clone(&self.seats[i].session), actor.statement());
+        let sent = tokio::spawn(async move {
+            let answer = session.attempt(&sql).await;
+            if answer.is_err() {
+                // The server tells of an error before it lets go of the locks; this answer comes after.
+                session.show("").await;
+            }
+            answer
+        });
+        self.pending[i] = Some(sent);
+    }
+
+    /// Waits until the actor's statement has ended (true) or waits for a lock of another session.
+    async fn settle(&mut self, i: usize) -> bool {
+        let sent = self.pending[i].as_mut().unwrap();
+        let answer = loop {
+            if let Ok(answer) = timeout(ASK_AFTER, &mut *sent).await {
+                break answer.unwrap();
+            }
+            let watcher = &self.watcher.client;
+            if race::is_waiting(watcher, self.seats[i].pid).await.unwrap() {
+                // It may have ended between the server's answer and now; then it is not pending.
+                if !sent.is_finished() {
+                    self.note(i, "waits");
+                    return false;
+                }
+            }
+        };
+        self.pending[i] = None;
+        let short = match &answer {
+            Ok(rows) => rows.replace('\n', " "),
+            Err(refusal) => format!("{} {}", refusal.code, refusal.message),
+        };
+        self.note(i, &format!("-> {short}"));
+        self.actors[i].answered(&answer);
+        true
+    }
+
+    fn note(&mut self, i: usize, what: &str) {
+        let actor = &self.actors[i];
+        self.told
+            .push(format!("    {} {:?} {what}", actor.name, actor.step));
+    }
+
+    pub async fn alone(session: &Playground, actor: &mut Actor) {
+        while !actor.over() {
+            let answer = session.attempt(&actor.statement()).await;
+            actor.answered(&answer);
+        }
+    }
+}
