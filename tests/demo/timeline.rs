@@ -49,7 +49,8 @@ struct Timeline<'a> {
 
 pub fn draw(run: &Run, kinds: &'static [Kind]) -> String {
     let answered = run.attempts.iter().map(|attempt| attempt.answered_ms);
-    let end_ms = answered.fold(1000.0, f64::max);
+    let happened = run.events.iter().map(|event| event.at_ms);
+    let end_ms = answered.chain(happened).fold(1000.0, f64::max);
     let lanes = run.lanes.len();
     let height = CHART_TOP + CHART_HEIGHT + 16.0 + (lanes + 3) as f64 * LANE + 30.0;
     let mut timeline = Timeline {
