@@ -1,8 +1,15 @@
 //! Client for the pg_once PostgreSQL extension: each request exactly once, retries that converge.
 //!
 //! A [`Scope`] names an operation, a [`Key`] one logical request in it. [`Key::run`] does the whole
-//! thing: claim, work, stored answer, replay. Underneath, every call of the extension is a method
-//! that takes the caller's [`Executor`]: a pool, a connection, or the caller's open transaction.
+//! thing: claim, work, stored answer, replay.
+//!
+//! A [`Machine`] declares the states and moves of one of your tables, a [`MachineRow`] is one row in
+//! it. [`MachineRow::transition`] makes one declared move, [`MachineRow::claim`] takes the row for
+//! work that can die half-way, [`MachineRow::job`] runs such work item by item, and
+//! [`Cancel::teardown`] gives back, cleans up and only then says `cancelled`.
+//!
+//! Underneath, every call of the extension is a method that takes the caller's [`Executor`]: a pool,
+//! a connection, or the caller's open transaction.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -4,6 +4,7 @@
 //! transaction, and what happens when the lease is lost or the job is cancelled, is the runner's
 //! ([`JobRunner`]).
 
+mod items;
 mod outcome;
 mod runner;
 mod watch;
@@ -50,7 +51,8 @@ pub trait Job: Send + Sync {
         action: &Action,
     ) -> impl Future<Output = Result<Option<Self::Item>, JobFailure>> + Send;
 
-    /// Does the item's work outside the database. It is dropped when the lease is lost.
+    /// Does the item's work outside the database. An earlier attempt may have begun it and left
+    /// something behind. The future is dropped when the lease is lost.
     fn work(
         &mut self,
         action: &Action,

@@ -1,8 +1,7 @@
-//! Owns running a cancellable job: claim, item by item, and an end in every case.
+//! Owns running a cancellable job: the claim, and an end in every case.
 //!
-//! Invariant: an item's writes commit only together with an extension of the lease that did not say
-//! `cancelling`; whatever the job and the network do, the row ends in a state from which the next
-//! claim, or a teardown, goes on rightly. The runner may be dropped at any await: then the lease runs
+//! Invariant: whatever the job and the network do, the row ends in a state from which the next claim,
+//! or a teardown, goes on rightly. The runner may be dropped at any await: then the lease runs
 //! out by itself and a sweep gives the row back.
 
 use std::time::Duration;
@@ -12,11 +11,10 @@ use tokio::time::Instant;
 
 use super::super::heartbeat::Heartbeat;
 use super::super::storable;
+use super::items::{End, Items};
 use super::watch::Watch;
 use super::{Job, JobFailure, JobOutcome};
-use crate::{
-    Action, ActionClaim, ActionEnd, ActionOptions, Backoff, Error, Json, Kind, MachineRow,
-};
+use crate::{Action, ActionClaim, ActionOptions, Backoff, Error, Kind, MachineRow};
 
 /// How long a runner goes without looking for a cancellation before it begins an item.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -32,23 +30,6 @@ pub struct JobRunner<'p> {
     check_every: Duration,
     backoff: Backoff,
 }
-
-/// How the work under a lease ended.
-enum End {
-    Finished(JobOutcome),
-    Cancelling,
-    LeaseLost,
-    Failed(JobFailure),
-}
-
-/// How a turn ended, if the work did not.
-enum Turn {
-    Done,
-    End(End),
-}
-
-/// The item that is being worked on, for as long as its artifact may be deleted again.
-struct AtHand<I>(Option<I>);
 
 impl MachineRow {
     /// Prepares to run this row's job as the action of a step. The runner takes a pool: it opens the
@@ -192,10 +173,18 @@ impl JobRunner<'_> {
             lease: &watch,
             since,
         };
-        let mut at_hand = AtHand(None);
+        let mut at_hand = None;
+        let mut items = Items {
+            pool: self.pool,
+            backoff: &self.backoff,
+            check_every: self.check_every,
+            watch: &watch,
+            job: &mut *job,
+            at_hand: &mut at_hand,
+        };
         let end = tokio::select! {
             biased;
-            end = self.work_off(action, &watch, job, &mut at_hand) => end,
+            end = items.work_off() => end,
             () = heartbeat.until_lost() => End::LeaseLost,
         };
         match end {
@@ -224,169 +213,6 @@ impl JobRunner<'_> {
         }
     }
 
-    /// Item by item, until the job has an end of some kind.
-    async fn work_off<J: Job>(
-        &self,
-        action: &Action,
-        watch: &Watch<'_>,
-        job: &mut J,
-        at_hand: &mut AtHand<J::Item>,
-    ) -> End {
-        let mut failures = 0;
-        loop {
-            let error = match self.turn(action, watch, job, at_hand).await {
-                Ok(Turn::Done) => {
-                    failures = 0;
-                    continue;
-                }
-                Ok(Turn::End(end)) => return end,
-                Err(JobFailure::Error(error)) => error,
-                Err(failure) => return End::Failed(failure),
-            };
-            failures += 1;
-            if error.kind() == Kind::LeaseLost {
-                return End::LeaseLost;
-            }
-            if failures >= self.backoff.tries || !error.is_retryable() {
-                return End::Failed(error.into());
-            }
-            tracing::info!(row = ?self.row, %error, failures, "the database failed under an item; once more");
-            tokio::time::sleep(self.backoff.wait(failures)).await;
-        }
-    }
-
-    /// One item, or the end of the job.
-    async fn turn<J: Job>(
-        &self,
-        action: &Action,
-        watch: &Watch<'_>,
-        job: &mut J,
-        at_hand: &mut AtHand<J::Item>,
-    ) -> Result<Turn, JobFailure> {
-        let item = job.next(action).await?;
-        if watch.silence() >= self.check_every {
-            watch.look(self.pool).await?;
-        }
-        if watch.is_cancelling() {
-            return Ok(Turn::End(End::Cancelling));
-        }
-        let Some(item) = item else {
-            return self.finish(action, job).await.map(Turn::End);
-        };
-        let item = at_hand.0.insert(item);
-        let made = job.work(action, item).await?;
-        if watch.is_cancelling() || !self.save(watch, job, at_hand, &made).await? {
-            return Ok(Turn::End(End::Cancelling));
-        }
-        Ok(Turn::Done)
-    }
-
-    /// The item's writes, together with the extension that fences them; `false`: the job is being
-    /// cancelled and nothing was written.
-    async fn save<J: Job>(
-        &self,
-        watch: &Watch<'_>,
-        job: &mut J,
-        at_hand: &mut AtHand<J::Item>,
-        made: &J::Made,
-    ) -> Result<bool, JobFailure> {
-        let mut failures = 0;
-        loop {
-            match self.save_once(watch, job, at_hand, made).await {
-                // The transaction was rolled back, for certain: the work need not be done again.
-                Err(JobFailure::Error(error))
-                    if error.kind() == Kind::Conflict && failures + 1 < self.backoff.tries =>
-                {
-                    failures += 1;
-                    tokio::time::sleep(self.backoff.wait(failures)).await;
-                }
-                end => return end,
-            }
-        }
-    }
-
-    async fn save_once<J: Job>(
-        &self,
-        watch: &Watch<'_>,
-        job: &mut J,
-        at_hand: &mut AtHand<J::Item>,
-        made: &J::Made,
-    ) -> Result<bool, JobFailure> {
-        let Some(item) = at_hand.0.as_ref() else {
-            return Ok(true);
-        };
-        let mut client = self.pool.get().await?;
-        let transaction = client.transaction().await?;
-        watch.look(&transaction).await?;
-        if watch.is_cancelling() {
-            transaction.rollback().await?;
-            return Ok(false);
-        }
-        job.save(&transaction, item, made).await?;
-        // From here on nobody knows whether the item is saved until the answer is there: what it has
-        // made must not be deleted.
-        let item = at_hand.0.take();
-        match transaction.commit().await.map_err(Error::from) {
-            Ok(()) => Ok(true),
-            Err(error) => {
-                if error.kind() == Kind::Conflict {
-                    at_hand.0 = item;
-                }
-                Err(error.into())
-            }
-        }
-    }
-
-    /// The end of the action and the job's last writes, together.
-    async fn finish<J: Job>(&self, action: &Action, job: &mut J) -> Result<End, JobFailure> {
-        let patch = job.result().await?;
-        let mut failures = 0;
-        loop {
-            let error = match self.finish_once(action, job, patch.as_ref()).await {
-                Err(JobFailure::Error(error)) => error,
-                end => return end,
-            };
-            failures += 1;
-            if failures >= self.backoff.tries || !error.is_retryable() {
-                return Err(error.into());
-            }
-            tokio::time::sleep(self.backoff.wait(failures)).await;
-            if error.kind() != Kind::Conflict && self.is_finished(action).await? {
-                // A commit whose answer was lost; the same call again tells what it said.
-                let ask = || action.finish(self.pool, patch.as_ref());
-                return Ok(end_of(self.backoff.retry(ask).await?));
-            }
-        }
-    }
-
-    async fn finish_once<J: Job>(
-        &self,
-        action: &Action,
-        job: &mut J,
-        patch: Option<&Json>,
-    ) -> Result<End, JobFailure> {
-        let mut client = self.pool.get().await?;
-        let transaction = client.transaction().await?;
-        // The row before the items: the order in which everybody locks.
-        let end = end_of(action.finish(&transaction, patch).await?);
-        if matches!(end, End::Cancelling) {
-            transaction.rollback().await?;
-            return Ok(end);
-        }
-        job.finish(&transaction).await?;
-        transaction.commit().await?;
-        Ok(end)
-    }
-
-    async fn is_finished(&self, action: &Action) -> Result<bool, Error> {
-        let ask = || action.extend(self.pool, None);
-        match self.backoff.retry(ask).await {
-            Ok(_) => Ok(false),
-            Err(error) if error.kind() == Kind::AlreadyFinished => Ok(true),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Releases the row; `false` if it was taken away.
     async fn give_back(&self, action: &Action, reason: Option<&str>) -> Result<bool, Error> {
         let reason = reason.map(storable);
@@ -403,9 +229,9 @@ impl JobRunner<'_> {
         &self,
         action: &Action,
         job: &mut J,
-        at_hand: AtHand<J::Item>,
+        at_hand: Option<J::Item>,
     ) -> Result<JobOutcome, Error> {
-        if let AtHand(Some(item)) = at_hand {
+        if let Some(item) = at_hand {
             job.discard(action, &item).await;
         }
         Ok(JobOutcome::LeaseLost)
@@ -415,14 +241,5 @@ impl JobRunner<'_> {
         let teardown = self.row.cancel().teardown(self.pool).backoff(self.backoff);
         let cancelled = teardown.run(|items| job.clean(items)).await?;
         Ok(JobOutcome::Cancelled(cancelled))
-    }
-}
-
-fn end_of(end: ActionEnd) -> End {
-    match end {
-        ActionEnd::Finished { status, version } => {
-            End::Finished(JobOutcome::Finished { status, version })
-        }
-        ActionEnd::Cancelling => End::Cancelling,
     }
 }

@@ -29,6 +29,10 @@ impl<'a> Watch<'a> {
         }
     }
 
+    pub(super) const fn action(&self) -> &'a Action {
+        self.action
+    }
+
     pub(super) fn is_cancelling(&self) -> bool {
         self.cancelling.load(Ordering::Relaxed)
     }

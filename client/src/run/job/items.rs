@@ -1,0 +1,187 @@
+//! Owns the work under a lease: item after item, each in its fence, and the end of the job.
+//!
+//! Invariant: an item's writes commit only together with an extension of the lease that did not say
+//! `cancelling`. An item stays at hand, and may be discarded, exactly as long as it is certain that
+//! it is not saved.
+
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+
+use super::watch::Watch;
+use super::{Job, JobFailure, JobOutcome};
+use crate::{ActionEnd, Backoff, Error, Json, Kind};
+
+/// How the work under a lease ended.
+pub(super) enum End {
+    Finished(JobOutcome),
+    Cancelling,
+    LeaseLost,
+    Failed(JobFailure),
+}
+
+/// How a turn ended, if the work did not.
+enum Turn {
+    Done,
+    End(End),
+}
+
+/// A job that is being worked off.
+pub(super) struct Items<'a, J: Job> {
+    pub(super) pool: &'a Pool,
+    pub(super) backoff: &'a Backoff,
+    pub(super) check_every: Duration,
+    pub(super) watch: &'a Watch<'a>,
+    pub(super) job: &'a mut J,
+    /// The item whose work may be discarded.
+    pub(super) at_hand: &'a mut Option<J::Item>,
+}
+
+impl<J: Job> Items<'_, J> {
+    /// Item by item, until the job has an end of some kind.
+    pub(super) async fn work_off(&mut self) -> End {
+        let mut failures = 0;
+        loop {
+            let error = match self.turn().await {
+                Ok(Turn::Done) => {
+                    failures = 0;
+                    continue;
+                }
+                Ok(Turn::End(end)) => return end,
+                Err(JobFailure::Error(error)) => error,
+                Err(failure) => return End::Failed(failure),
+            };
+            failures += 1;
+            if error.kind() == Kind::LeaseLost {
+                return End::LeaseLost;
+            }
+            if failures >= self.backoff.tries || !error.is_retryable() {
+                return End::Failed(error.into());
+            }
+            let row = self.watch.action().row();
+            tracing::info!(?row, %error, failures, "the database failed under an item; once more");
+            tokio::time::sleep(self.backoff.wait(failures)).await;
+        }
+    }
+
+    /// One item, or the end of the job.
+    async fn turn(&mut self) -> Result<Turn, JobFailure> {
+        let action = self.watch.action();
+        let item = self.job.next(action).await?;
+        if self.watch.silence() >= self.check_every {
+            self.watch.look(self.pool).await?;
+        }
+        if self.watch.is_cancelling() {
+            return Ok(Turn::End(End::Cancelling));
+        }
+        let Some(item) = item else {
+            return self.finish().await.map(Turn::End);
+        };
+        let item = self.at_hand.insert(item);
+        let made = self.job.work(action, item).await?;
+        if self.watch.is_cancelling() || !self.save(&made).await? {
+            return Ok(Turn::End(End::Cancelling));
+        }
+        Ok(Turn::Done)
+    }
+
+    /// The item's writes, together with the extension that fences them; `false`: the job is being
+    /// cancelled and nothing was written.
+    async fn save(&mut self, made: &J::Made) -> Result<bool, JobFailure> {
+        let mut failures = 0;
+        loop {
+            match self.save_once(made).await {
+                // The transaction was rolled back, for certain: the work need not be done again.
+                Err(JobFailure::Error(error))
+                    if error.kind() == Kind::Conflict && failures + 1 < self.backoff.tries =>
+                {
+                    failures += 1;
+                    tokio::time::sleep(self.backoff.wait(failures)).await;
+                }
+                end => return end,
+            }
+        }
+    }
+
+    async fn save_once(&mut self, made: &J::Made) -> Result<bool, JobFailure> {
+        let Some(item) = self.at_hand.as_ref() else {
+            return Ok(true);
+        };
+        let mut client = self.pool.get().await?;
+        let transaction = client.transaction().await?;
+        self.watch.look(&transaction).await?;
+        if self.watch.is_cancelling() {
+            transaction.rollback().await?;
+            return Ok(false);
+        }
+        self.job.save(&transaction, item, made).await?;
+        // From here on nobody knows whether the item is saved until the answer is there: what it has
+        // made must not be deleted.
+        let item = self.at_hand.take();
+        match transaction.commit().await.map_err(Error::from) {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                if error.kind() == Kind::Conflict {
+                    *self.at_hand = item;
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The end of the action and the job's last writes, together.
+    async fn finish(&mut self) -> Result<End, JobFailure> {
+        let patch = self.job.result().await?;
+        let mut failures = 0;
+        loop {
+            let error = match self.finish_once(patch.as_ref()).await {
+                Err(JobFailure::Error(error)) => error,
+                end => return end,
+            };
+            failures += 1;
+            if failures >= self.backoff.tries || !error.is_retryable() {
+                return Err(error.into());
+            }
+            tokio::time::sleep(self.backoff.wait(failures)).await;
+            if error.kind() != Kind::Conflict && self.is_finished().await? {
+                // A commit whose answer was lost; the same call again tells what it said.
+                let ask = || self.watch.action().finish(self.pool, patch.as_ref());
+                return Ok(End::of(self.backoff.retry(ask).await?));
+            }
+        }
+    }
+
+    async fn finish_once(&mut self, patch: Option<&Json>) -> Result<End, JobFailure> {
+        let mut client = self.pool.get().await?;
+        let transaction = client.transaction().await?;
+        // The row before the items: the order in which everybody locks.
+        let end = End::of(self.watch.action().finish(&transaction, patch).await?);
+        if matches!(end, End::Cancelling) {
+            transaction.rollback().await?;
+            return Ok(end);
+        }
+        self.job.finish(&transaction).await?;
+        transaction.commit().await?;
+        Ok(end)
+    }
+
+    async fn is_finished(&self) -> Result<bool, Error> {
+        let ask = || self.watch.action().extend(self.pool, None);
+        match self.backoff.retry(ask).await {
+            Ok(_) => Ok(false),
+            Err(error) if error.kind() == Kind::AlreadyFinished => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl End {
+    fn of(end: ActionEnd) -> Self {
+        match end {
+            ActionEnd::Finished { status, version } => {
+                Self::Finished(JobOutcome::Finished { status, version })
+            }
+            ActionEnd::Cancelling => Self::Cancelling,
+        }
+    }
+}
