@@ -18,6 +18,7 @@ use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8, varlena};
 use crate::caller;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
+use crate::guard::install;
 use crate::row;
 use crate::spi::{self, Kept};
 use crate::table::{self, ScanKey, Slot, Snapshot, Table};
@@ -84,10 +85,17 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     if let Some(present) = &present {
         ensure_leases_fit(present, &valid)?;
     }
-    // GUARD: where `present` is guarded and the tables, status, flag or refund columns change, its triggers
-    // move here.
     store(&valid, present.as_ref())?;
-    inspect::described(&Stored::of(&from_utf8(&valid.definition.machine))?)
+    let name = from_utf8(&valid.definition.machine);
+    if present.is_some_and(|p| p.guarded()) {
+        install::move_to(&name)?;
+    }
+    // Guards remember the definition until something about their tables changes.
+    for table in [Some(valid.relation), valid.items].into_iter().flatten() {
+        // SAFETY: the table is there, locked by its look-up.
+        unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
+    }
+    inspect::described(&Stored::of(&name)?)
 }
 
 /// The definition as a JSON object.
@@ -241,7 +249,7 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
         )
         .hint("Wait until its action is finished or released, or let a sweep revert it once it is overdue."))
     })?;
-    // GUARD: where `stored` is guarded, its triggers are taken off the tables here.
+    install::remove(&shown(name))?;
     spi::query(&FORGOTTEN, &[Some(row::text(name))])?;
     Ok(call.return_null())
 }

@@ -1,10 +1,11 @@
 //! A `when`: a predicate over one row's own columns, as in a CHECK constraint.
 //!
-//! It is read once, when the machine is defined, by the server's own parser under the caller's settings, and
-//! kept as the text that the server makes of the parsed form: every name outside pg_catalog is qualified, every
-//! implicit cast is written out, no comment is left, and literals mean the same under every setting. A
-//! statement that contains that text between parentheses means what was meant here.
+//! It is read once, when the machine is defined, by the server's own parser, and kept as the text that the
+//! server makes of the parsed form: every name is qualified (`qualify.rs`), every implicit cast is written
+//! out, no comment is left, and literals mean the same under every setting. A statement that contains that
+//! text between parentheses means what was meant here, whoever runs it.
 
+use super::qualify;
 use crate::call::{from_utf8, shown};
 use crate::error::{Error, Kind, Result};
 use crate::subxact::{self, Failure};
@@ -39,15 +40,49 @@ pub fn read(relation: Oid, text: &str) -> Result<std::result::Result<Predicate, 
     };
     subxact::attempt(|| {
         let open = Opened::relation(relation);
-        let expression = analysed(&open, &source)?;
+        let path = callers_path()?;
+        let expression = under(&[(c"search_path", &path)], || analysed(&open, &source))?;
         let columns = open.columns(expression)?;
-        let text = open.written(expression);
+        let text = under(&WRITTEN_UNDER, || open.written(expression))?;
         open.close();
-        Ok(Predicate {
-            text: literals_for_every_session(&text),
-            columns,
-        })
+        Ok(Predicate { text, columns })
     })
+}
+
+/// The caller's search_path, but with pg_catalog first: a name of it means the same whoever defines the machine.
+fn callers_path() -> Result<CString> {
+    // SAFETY: a setting's text; the server never leaves it null.
+    let path = unsafe { CStr::from_ptr(pg_sys::namespace_search_path) }.to_bytes();
+    let path = match path.trim_ascii() {
+        [] => b"pg_catalog, pg_temp".to_vec(),
+        path => [b"pg_catalog, ", path, b", pg_temp"].concat(),
+    };
+    CString::new(path).map_err(|e| Error::new(Kind::Internal, e.to_string()))
+}
+
+/// Works under these settings; a failure leaves them to the subtransaction's end.
+fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -> Result<T> {
+    // SAFETY: the settings are set at a level of their own, which ends below.
+    let level = unsafe { pg_sys::NewGUCNestLevel() };
+    for (name, value) in settings {
+        // SAFETY: a setting that anybody may change, to a value that it takes.
+        unsafe {
+            pg_sys::set_config_option(
+                name.as_ptr(),
+                value.as_ptr(),
+                pg_sys::GucContext::PGC_USERSET,
+                pg_sys::GucSource::PGC_S_SESSION,
+                pg_sys::GucAction::GUC_ACTION_SAVE,
+                true,
+                0,
+                false,
+            );
+        }
+    }
+    let result = work()?;
+    // SAFETY: the level begun above.
+    unsafe { pg_sys::AtEOXact_GUC(true, level) };
+    Ok(result)
 }
 
 fn refused<T>(why: &str) -> Result<T> {
@@ -206,29 +241,26 @@ impl Opened {
         }
     }
 
-    /// The expression as text, under settings of its own.
-    fn written(&self, expression: *mut pg_sys::Node) -> String {
-        // SAFETY: the settings are set at a level of their own, which ends here, or with the subtransaction
-        // where something fails; the result is a C string in the current memory context.
+    /// The expression as it is kept; read again it is the same.
+    fn written(&self, expression: *mut pg_sys::Node) -> Result<String> {
+        let plain = self.deparsed(expression);
+        let text = literals_for_every_session(&shown(&qualify::qualified(plain)?));
+        let source = CString::new(from_utf8(&text).into_owned())
+            .map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
+        match self.deparsed(analysed(self, &source)?) == plain {
+            true => Ok(text),
+            false => refused("cannot be written with every name qualified"),
+        }
+    }
+
+    /// The expression as the server writes it.
+    fn deparsed<'a>(&self, expression: *mut pg_sys::Node) -> &'a CStr {
+        // SAFETY: the relation is open; the result is a C string in the current memory context, which
+        // lives as long as the call.
         unsafe {
-            let level = pg_sys::NewGUCNestLevel();
-            for (name, value) in WRITTEN_UNDER {
-                pg_sys::set_config_option(
-                    name.as_ptr(),
-                    value.as_ptr(),
-                    pg_sys::GucContext::PGC_USERSET,
-                    pg_sys::GucSource::PGC_S_SESSION,
-                    pg_sys::GucAction::GUC_ACTION_SAVE,
-                    true,
-                    0,
-                    false,
-                );
-            }
             let table = pg_sys::get_rel_name((*self.0).rd_id);
             let context = pg_sys::deparse_context_for(table, (*self.0).rd_id);
-            let text = pg_sys::deparse_expression(expression, context, false, true);
-            pg_sys::AtEOXact_GUC(true, level);
-            shown(CStr::from_ptr(text).to_bytes())
+            CStr::from_ptr(pg_sys::deparse_expression(expression, context, false, true))
         }
     }
 }

@@ -1,0 +1,162 @@
+//! Every name of an expression qualified, those of pg_catalog too.
+//!
+//! The server writes a name bare where its search_path finds it, and pg_catalog is always searched; but a
+//! session may put another schema, or its temporary one, before pg_catalog. So the text is parsed
+//! once more, and where the grammar saw a bare operator, function, type or collation, `pg_catalog.` is put
+//! before it. Only the grammar knows which word is which.
+//!
+//! The operator inside IS DISTINCT FROM, NULLIF and CASE x WHEN has no way to be named: there a search_path
+//! with a schema before pg_catalog still counts.
+
+use crate::error::{Error, Kind, Result};
+use pgrx::PgList;
+use pgrx::pg_sys::{self, Node, NodeTag};
+use std::ffi::{CStr, c_void};
+
+/// A change of the text: at a byte, so many bytes become these.
+struct Edit {
+    at: usize,
+    length: usize,
+    text: String,
+}
+
+/// The text of one expression whose bare names are all of pg_catalog, with every name qualified.
+pub fn qualified(text: &CStr) -> Result<Vec<u8>> {
+    let mut found = Found {
+        text: text.to_bytes(),
+        edits: Vec::new(),
+    };
+    // SAFETY: the text ends with NUL; the tree lives in the current memory context, and the walker hands
+    // each of its nodes to `visit` with the context that it is given here.
+    unsafe {
+        let mode = pg_sys::RawParseMode::RAW_PARSE_PLPGSQL_EXPR;
+        let tree = pg_sys::raw_parser(text.as_ptr(), mode);
+        let statements = PgList::<pg_sys::RawStmt>::from_pg(tree);
+        let statement = statements.get_ptr(0).map(|raw| (*raw).stmt);
+        visit(
+            statement.unwrap_or(std::ptr::null_mut()),
+            (&raw mut found).cast(),
+        );
+    }
+    apply(found)
+}
+
+struct Found<'a> {
+    text: &'a [u8],
+    edits: Vec<Edit>,
+}
+
+impl Found<'_> {
+    fn put_before(&mut self, at: i32) {
+        self.edits.push(Edit {
+            at: at.max(0) as usize,
+            length: 0,
+            text: "pg_catalog.".to_owned(),
+        });
+    }
+
+    fn put_operator(&mut self, at: i32, operator: &CStr) {
+        let operator = operator.to_string_lossy();
+        self.edits.push(Edit {
+            at: at.max(0) as usize,
+            length: operator.len(),
+            text: format!("OPERATOR(pg_catalog.{operator})"),
+        });
+    }
+
+    /// Where the name after the word COLLATE begins.
+    fn after_collate(&self, at: i32) -> i32 {
+        const WORD: usize = "COLLATE".len();
+        let rest = self
+            .text
+            .get(at.max(0) as usize + WORD..)
+            .unwrap_or_default();
+        let spaces = rest
+            .iter()
+            .take_while(|byte| byte.is_ascii_whitespace())
+            .count();
+        at + (WORD + spaces) as i32
+    }
+}
+
+/// Notes what a node names bare, then looks at its children. Goes on to the end (false).
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn visit(node: *mut Node, context: *mut c_void) -> bool {
+    if node.is_null() {
+        return false;
+    }
+    // SAFETY: a node of the grammar's tree, read as what its tag says; the context is the one `qualified`
+    // gave, and nobody else uses it meanwhile.
+    unsafe {
+        let found = &mut *context.cast::<Found>();
+        match (*node).type_ {
+            NodeTag::T_A_Expr => {
+                let e = &*node.cast::<pg_sys::A_Expr>();
+                let written = matches!(
+                    e.kind,
+                    pg_sys::A_Expr_Kind::AEXPR_OP
+                        | pg_sys::A_Expr_Kind::AEXPR_OP_ANY
+                        | pg_sys::A_Expr_Kind::AEXPR_OP_ALL
+                );
+                if let Some(operator) = bare(e.name).filter(|_| written) {
+                    found.put_operator(e.location, operator);
+                }
+            }
+            NodeTag::T_FuncCall => {
+                let f = &*node.cast::<pg_sys::FuncCall>();
+                if bare(f.funcname).is_some() {
+                    found.put_before(f.location);
+                }
+            }
+            NodeTag::T_TypeName => {
+                let t = &*node.cast::<pg_sys::TypeName>();
+                if bare(t.names).is_some() {
+                    found.put_before(t.location);
+                }
+            }
+            NodeTag::T_CollateClause => {
+                let c = &*node.cast::<pg_sys::CollateClause>();
+                if bare(c.collname).is_some() {
+                    let at = found.after_collate(c.location);
+                    found.put_before(at);
+                }
+            }
+            _ => {}
+        }
+        pg_sys::raw_expression_tree_walker(node, Some(visit), context)
+    }
+}
+
+/// The only part of a name that is not qualified.
+///
+/// SAFETY: `name` is null or a list of the grammar's strings.
+unsafe fn bare<'a>(name: *mut pg_sys::List) -> Option<&'a CStr> {
+    // SAFETY: as the caller says; the string lives as long as the tree.
+    unsafe {
+        let parts = PgList::<pg_sys::String>::from_pg(name);
+        match (parts.len(), parts.get_ptr(0)) {
+            (1, Some(only)) => Some(CStr::from_ptr((*only).sval)),
+            _ => None,
+        }
+    }
+}
+
+fn apply(found: Found) -> Result<Vec<u8>> {
+    let Found { text, mut edits } = found;
+    edits.sort_by_key(|edit| edit.at);
+    let mut result = Vec::with_capacity(text.len() * 2);
+    let mut done = 0;
+    for edit in edits {
+        let Some(between) = text
+            .get(done..edit.at)
+            .filter(|_| edit.at + edit.length <= text.len())
+        else {
+            return Err(Error::new(Kind::Internal, "a name outside its expression"));
+        };
+        result.extend_from_slice(between);
+        result.extend_from_slice(edit.text.as_bytes());
+        done = edit.at + edit.length;
+    }
+    result.extend_from_slice(text.get(done..).unwrap_or_default());
+    Ok(result)
+}
