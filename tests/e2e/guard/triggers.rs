@@ -1,0 +1,215 @@
+//! The guard beside the table's own triggers: it fires last, and what switches it off is told.
+
+use crate::playground::Playground;
+use crate::world::{jobs, token};
+use crate::{guarded, illegal, with_jobs};
+
+/// A BEFORE trigger of this name on job with this body.
+async fn with_trigger(play: &Playground, name: &str, event: &str, body: &str) {
+    play.show(&format!(
+        "create function f_{event}_{} () returns trigger language plpgsql as $$ begin {body} return new; end $$;
+         create trigger \"{name}\" before {event} on job for each row execute function f_{event}_{}()",
+        name.trim_matches('~').to_lowercase(),
+        name.trim_matches('~').to_lowercase(),
+    ))
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_trigger_of_the_table_makes_of_a_row_is_what_is_judged() {
+    for name in [
+        "a_first",
+        "once",
+        "zz_last",
+        "zzzzzzzzzzzzzzzz",
+        "~~~tilde~~~",
+    ] {
+        let play = guarded().await;
+        jobs(&play, 1, 3, "new").await;
+        with_trigger(
+            &play,
+            name,
+            "update",
+            "if new.note = 'skip' then new.status := 'done'; end if;
+             if new.note = 'unflag' then new.cancel_requested := false; end if;
+             if new.note = 'fix' then new.status := 'ready'; end if;",
+        )
+        .await;
+        let machine_check = play
+            .show("select count(*) from once.machine_check('job') where problem ~ 'trigger' or hint ~ 'trigger'")
+            .await;
+        let skipped = play
+            .attempt("update job set note = 'skip' where id = 1")
+            .await;
+        // A trigger that fires behind the guard cannot be stopped, but it is told.
+        let guard_is_last = skipped.is_err();
+        match skipped {
+            Err(refusal) => assert_eq!(refusal.code, "ON002", "{name}: {refusal:?}"),
+            Ok(_) => assert_ne!(machine_check, "0", "{name} comes last and is not told"),
+        }
+        if guard_is_last {
+            play.show("select once.cancel_request('job', '2')").await;
+            illegal(&play, "update job set note = 'unflag' where id = 2").await;
+            // An undeclared move that the table itself mends is none.
+            play.show("update job set note = 'fix', status = 'done' where id = 3")
+                .await;
+            assert_eq!(
+                play.show("select status from job where id = 3").await,
+                "ready",
+                "{name}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_insert_that_a_trigger_puts_into_a_claim_state_is_refused() {
+    let play = guarded().await;
+    with_trigger(
+        &play,
+        "zz_put",
+        "insert",
+        "if new.note = 'odd' then new.status := 'running'; end if;",
+    )
+    .await;
+    illegal(&play, "insert into job (id, note) values (1, 'odd')").await;
+    play.show("insert into job (id, note) values (1, 'fine')")
+        .await;
+}
+
+#[tokio::test]
+async fn a_trigger_that_writes_other_rows_of_the_table_meets_the_guard_too() {
+    let play = guarded().await;
+    with_jobs(&play).await;
+    play.show(
+        "create function more() returns trigger language plpgsql as $$ begin
+            if new.note = 'more' then update job set status = 'ready' where id = 7; end if; return null; end $$;
+         create trigger more after update on job for each row execute function more()",
+    )
+    .await;
+    illegal(&play, "update job set note = 'more' where id = 1").await;
+    // And while a function of the API makes its own write.
+    let refusal = play
+        .refused("select once.transition('job', '1', 'ready', patch => '{\"note\": \"more\"}')")
+        .await;
+    assert_eq!(refusal.code, "ON002", "{refusal:?}");
+    let refusal = play
+        .refused("select once.transition('job', '1', 'ready', patch => '{\"note\": \"more\"}', version => 0)")
+        .await;
+    assert_eq!(refusal.code, "ON002", "{refusal:?}");
+}
+
+#[tokio::test]
+async fn a_trigger_that_turns_the_apis_own_write_into_another_is_refused() {
+    let play = guarded().await;
+    jobs(&play, 1, 2, "ready").await;
+    with_trigger(
+        &play,
+        "aa_turn",
+        "update",
+        "if new.note = 'turn' and new.status = 'running' then new.status := 'retrying'; end if;
+         if new.note = 'turn' and new.status = 'failed' then new.status := 'done'; end if;",
+    )
+    .await;
+    play.show("update job set note = 'turn'").await;
+    let refusal = play
+        .refused("select * from once.action_claim('job', '1', 'run')")
+        .await;
+    assert_eq!(refusal.code, "ON002", "{refusal:?}");
+    let refusal = play
+        .refused("select * from once.transition('job', '2', 'failed')")
+        .await;
+    assert_eq!(refusal.code, "ON002", "{refusal:?}");
+    assert_eq!(
+        play.show("select count(*) from job where status = 'ready'")
+            .await,
+        "2"
+    );
+    assert_eq!(
+        play.show("select count(*) from once.action_lease").await,
+        "0"
+    );
+}
+
+#[tokio::test]
+async fn replica_mode_is_not_seen() {
+    let play = guarded().await;
+    with_jobs(&play).await;
+    play.show("set session_replication_role = replica").await;
+    play.show("update job set status = 'ready' where id = 7; update item set settled = null where id = 71")
+        .await;
+    play.show("set session_replication_role = origin").await;
+    illegal(
+        &play,
+        "update job set cancel_requested = false where id = 7",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_disabled_guard_is_reported_and_turning_it_on_again_enables_it() {
+    let play = guarded().await;
+    with_jobs(&play).await;
+    play.show("select once.sweep()").await;
+    let check = "select count(*) from once.machine_check('job')";
+    assert_eq!(play.show(check).await, "0");
+    for table in ["job", "item"] {
+        play.show(&format!("alter table {table} disable trigger user"))
+            .await;
+        assert_ne!(play.show(check).await, "0", "{table}");
+        play.show("select once.machine_guard('job', true)").await;
+        assert_eq!(play.show(check).await, "0", "{table}");
+    }
+    illegal(&play, "update job set status = 'ready' where id = 7").await;
+    illegal(&play, "update item set settled = null where id = 71").await;
+}
+
+#[tokio::test]
+async fn truncate_is_not_seen_and_leaves_leases_that_are_dead() {
+    let play = guarded().await;
+    let held = with_jobs(&play).await;
+    play.show("truncate job, item").await;
+    assert_eq!(
+        play.code(&format!("select once.action_finish('job', '3', {held})"))
+            .await,
+        "ON001"
+    );
+    jobs(&play, 3, 3, "ready").await;
+    token(&play, 3, "run", "").await;
+}
+
+#[tokio::test]
+async fn the_guards_functions_cannot_be_called_or_used_by_hand() {
+    let play = guarded().await;
+    for call in ["once.machine_guard_row()", "once.machine_guard_item()"] {
+        assert!(play.attempt(&format!("select {call}")).await.is_err());
+    }
+    play.show("create table other (id int, status text)").await;
+    for (function, when) in [
+        ("machine_guard_row('job')", "before update"),
+        ("machine_guard_row()", "before insert"),
+        ("machine_guard_row('nothing')", "after update"),
+        ("machine_guard_item('job')", "before update"),
+    ] {
+        play.show(&format!(
+            "create trigger odd {when} on other for each row execute function once.{function}"
+        ))
+        .await;
+        for sql in [
+            "insert into other values (1, 'a')",
+            "update other set status = 'b'",
+        ] {
+            if let Err(refusal) = play.attempt(sql).await {
+                assert!(!refusal.code.starts_with("XX"), "{function}: {refusal:?}");
+            }
+        }
+        play.show("drop trigger odd on other").await;
+    }
+    play.show(
+        "create trigger odd before update on job for each statement execute function once.machine_guard_row('job')",
+    )
+    .await;
+    if let Err(refusal) = play.attempt("update job set n = 1").await {
+        assert!(!refusal.code.starts_with("XX"), "{refusal:?}");
+    }
+}
