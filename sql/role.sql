@@ -17,6 +17,15 @@ INSERT INTO once.role_function (kind, function_name) VALUES
     ('use', 'key_abort'), ('use', 'key_release'), ('use', 'key_park'), ('use', 'key_extend'),
     ('use', 'key_step'), ('use', 'key_step_done'), ('use', 'key_derive'), ('use', 'key_rotate'),
     ('use', 'key_take_abandoned'), ('use', 'scope_get'),
+    ('use', 'machine_get'), ('use', 'machine_assert'), ('use', 'machine_guard'),
+    ('use', 'transition'), ('use', 'transition_many'),
+    ('use', 'action_claim'), ('use', 'action_extend'), ('use', 'action_finish'), ('use', 'action_release'),
+    ('use', 'cancel_request'), ('use', 'refund'), ('use', 'cleanup_items'), ('use', 'cleanup_confirm'),
+    ('use', 'cancel_finish'), ('use', 'cancel_pending'),
+    ('observe', 'machine_check'), ('observe', 'refund_audit'),
+    ('operate', 'machine_check'), ('operate', 'refund_audit'),
+    ('operate', 'machine_define'), ('operate', 'machine_drop'), ('operate', 'action_adopt'),
+    ('operate', 'sweep_action_release'),
     ('operate', 'key_get'), ('operate', 'key_resolve'), ('operate', 'key_forget'), ('operate', 'scope_set'),
     ('operate', 'sweep'), ('operate', 'sweep_key_reap'), ('operate', 'sweep_key_tombstone');
 -- operate: everything that use opens, too.

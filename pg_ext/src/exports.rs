@@ -3,7 +3,7 @@
 
 use crate::call::Call;
 use crate::error::Result;
-use crate::{action, cancel, janitor, key, machine, raise, role};
+use crate::{action, cancel, guard, janitor, key, machine, raise, role};
 use pgrx::pg_sys::{self, Datum};
 
 fn run(fcinfo: pg_sys::FunctionCallInfo, function: fn(&Call) -> Result<Datum>) -> Datum {
@@ -56,6 +56,11 @@ export! {
     pg_once_machine_define => machine::define::machine_define;
     pg_once_machine_drop => machine::define::machine_drop;
     pg_once_machine_get => machine::inspect::machine_get;
+    pg_once_machine_check => machine::check::machine_check;
+    pg_once_machine_assert => machine::check::machine_assert;
+    pg_once_machine_guard => guard::install::machine_guard;
+    pg_once_machine_guard_row => guard::row::machine_guard_row;
+    pg_once_machine_guard_item => guard::item::machine_guard_item;
     pg_once_transition => machine::transition::transition;
     pg_once_transition_many => machine::transition::transition_many;
     pg_once_action_claim => action::claim::action_claim;

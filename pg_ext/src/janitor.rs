@@ -144,7 +144,10 @@ pub fn record(task: &str, machine: &[u8], swept: &Swept) -> Result<()> {
         run.put_i64(Run::GoodEnd, now);
     }
     run.put_i64(Run::Done, run.i64(Run::Done).saturating_add(swept.done));
-    run.put_i64(Run::Failed, run.i64(Run::Failed).saturating_add(swept.failed));
+    run.put_i64(
+        Run::Failed,
+        run.i64(Run::Failed).saturating_add(swept.failed),
+    );
     if let Some(error) = &swept.last_error {
         run.put_text(Run::LastError, Some(&from_utf8(error)));
     }
@@ -165,6 +168,13 @@ pub fn covers(machine: &[u8]) -> Result<bool> {
     let good = run.filter(|r| r.raw(Run::GoodEnd).is_some());
     let since = clock::now_us()?.saturating_sub(settings::janitor_grace_us());
     Ok(good.is_some_and(|r| r.i64(Run::GoodEnd) >= since))
+}
+
+/// What the last failure of a machine's sweep said.
+pub fn last_error(machine: &[u8]) -> Result<Option<Vec<u8>>> {
+    let table = Table::to_read(RUNS)?;
+    let run = find_run(&table, sweep_actions::TASK, machine, &Snapshot::latest())?;
+    Ok(run.and_then(|r| r.bytes(Run::LastError).map(<[u8]>::to_vec)))
 }
 
 const RUNS: Name = c"janitor";

@@ -11,6 +11,7 @@
 // Nouns.
 mod action;
 mod cancel;
+mod guard;
 mod janitor;
 mod key;
 mod machine;
@@ -34,7 +35,14 @@ mod trylock;
 pgrx::pg_module_magic!(name, version);
 
 pgrx::extension_sql_file!("../sql/key.sql", name = "key");
-pgrx::extension_sql_file!("../sql/janitor.sql", name = "janitor", requires = ["key"]);
+pgrx::extension_sql_file!("../sql/machine.sql", name = "machine", requires = ["key"]);
+pgrx::extension_sql_file!("../sql/action.sql", name = "action", requires = ["machine"]);
+pgrx::extension_sql_file!("../sql/cancel.sql", name = "cancel", requires = ["action"]);
+pgrx::extension_sql_file!(
+    "../sql/janitor.sql",
+    name = "janitor",
+    requires = ["cancel"]
+);
 pgrx::extension_sql_file!("../sql/role.sql", name = "role", finalize);
 
 /// Called once by the server when the library is loaded: registers the `once.*` settings.

@@ -11,9 +11,7 @@ pub type Failure = String;
 /// Runs `work` in a subtransaction. A failure undoes what it wrote and is told; but for those that are meant
 /// for the whole transaction (a cancelled query, a shutdown, a lost race above READ COMMITTED), which go on.
 /// Nothing with a pin or an open relation may outlive `work` when it fails.
-pub fn attempt<T>(
-    work: impl FnOnce() -> Result<T>,
-) -> Result<std::result::Result<T, Failure>> {
+pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Result<T, Failure>> {
     // SAFETY: plain reads; both are set again below, as PL/pgSQL does around an exception block.
     let (memory, owner) = unsafe { (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner) };
     // SAFETY: paired with exactly one release or rollback below.

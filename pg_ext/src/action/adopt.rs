@@ -39,7 +39,10 @@ pub fn orphans(machine: &Machine, each: &mut dyn FnMut(RowId) -> Result<bool>) -
     }
     let plan = machine.plan("claimed rows", &[], || {
         let parts = machine.parts();
-        parts.fill(IN_CLAIM_STATES, &[("claimed", &is_any(&parts.status, states))])
+        parts.fill(
+            IN_CLAIM_STATES,
+            &[("claimed", &is_any(&parts.status, states))],
+        )
     })?;
     let base = machine.shape.id.base_type;
     plan.stream(&[], &Snapshot::now(), STEP, |rows| {

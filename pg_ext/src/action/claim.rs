@@ -153,8 +153,14 @@ impl Claim<'_> {
             } => {
                 let from = shown(seen.status());
                 let patch = Patch::none();
-                let moved =
-                    user_row::move_row(&self.machine, &self.id, &from, into, If::Unflagged, &patch)?;
+                let moved = user_row::move_row(
+                    &self.machine,
+                    &self.id,
+                    &from,
+                    into,
+                    If::Unflagged,
+                    &patch,
+                )?;
                 let Some(moved) = moved else {
                     return Ok(Some(answer(b"refused", Some(&seen))));
                 };

@@ -96,13 +96,7 @@ fn leave(
     user_row::move_row(&fenced.machine, &fenced.id, from, to, condition, patch)
 }
 
-fn end(
-    fenced: &Fenced,
-    state: State,
-    mark: i64,
-    moved: &Seen,
-    note: Option<&[u8]>,
-) -> Result<()> {
+fn end(fenced: &Fenced, state: State, mark: i64, moved: &Seen, note: Option<&[u8]>) -> Result<()> {
     fenced.write(|lease: &mut Lease, now| {
         lease.end(state, now, mark, moved.version);
         lease.put_text(Col::Note, note);

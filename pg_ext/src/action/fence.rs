@@ -76,7 +76,9 @@ impl Fenced {
             format!("lease of {} is lost", self.named()),
         )
         .detail(why)
-        .hint("Stop this attempt, roll its writes back and delete what it made outside the database.")
+        .hint(
+            "Stop this attempt, roll its writes back and delete what it made outside the database.",
+        )
     }
 
     /// The row has left its claim state although the lease was not ended.

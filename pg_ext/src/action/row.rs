@@ -138,7 +138,9 @@ pub fn move_row(
                 shown(moved.status())
             ),
         )
-        .hint("A trigger of the table changes the status: let it leave this machine's moves alone."));
+        .hint(
+            "A trigger of the table changes the status: let it leave this machine's moves alone.",
+        ));
     }
     Ok(Some(moved))
 }

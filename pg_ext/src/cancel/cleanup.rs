@@ -26,14 +26,20 @@ pub fn cleanup_items(call: &Call) -> Result<Datum> {
     let torn = Torn::of(call)?;
     let items = Items::of(&torn.machine)?;
     let base = items.shape.item_id.base_type;
-    let after = call.bytes(2).map(|text| RowId::read(base, text, "after_id"));
+    let after = call
+        .bytes(2)
+        .map(|text| RowId::read(base, text, "after_id"));
     let after = after.transpose()?;
     let max = call.limit(3, "max", MOST)?;
     let (key, clause) = match after {
         None => ("list", String::new()),
         Some(_) => ("list after", items.fill(AFTER, &[])),
     };
-    let types = [torn.machine.id_type(), pg_sys::INT8OID, parameter_type(base)];
+    let types = [
+        torn.machine.id_type(),
+        pg_sys::INT8OID,
+        parameter_type(base),
+    ];
     let types = &types[..2 + usize::from(after.is_some())];
     let plan = torn
         .machine
@@ -61,7 +67,10 @@ pub fn cleanup_confirm(call: &Call) -> Result<Datum> {
     if pass < 1 || pass > last {
         return Err(Error::bad_argument(
             "pass",
-            format!("is {pass}, but the last refund of {} was pass {last}", torn.named()),
+            format!(
+                "is {pass}, but the last refund of {} was pass {last}",
+                torn.named()
+            ),
             "Give the pass that once.refund returned before the items were listed.",
         ));
     }

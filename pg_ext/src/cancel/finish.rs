@@ -71,7 +71,9 @@ impl Torn {
         match confirmed {
             true => Ok(()),
             false => Err(self.incomplete(
-                format!("Pass {pass} of refund is not confirmed: its artifacts may still be there."),
+                format!(
+                    "Pass {pass} of refund is not confirmed: its artifacts may still be there."
+                ),
                 "Delete what once.cleanup_items lists, then once.cleanup_confirm with that pass.",
             )),
         }

@@ -14,3 +14,5 @@ mod items;
 mod numeric;
 mod record;
 mod stand;
+
+pub use stand::holder_of;

@@ -107,7 +107,10 @@ fn present(machine: &Machine, open: &[Open]) -> Result<HashMap<Vec<u8>, (Datum, 
         .iter()
         .filter_map(|row| {
             let flagged = column(row, 2).is_some_and(|d| d.value() != 0);
-            Some((varlena(column(row, 0)?).to_vec(), (column(row, 1)?, flagged)))
+            Some((
+                varlena(column(row, 0)?).to_vec(),
+                (column(row, 1)?, flagged),
+            ))
         })
         .collect())
 }

@@ -114,6 +114,8 @@ pub fn holder_of(lease: &Lease) -> Result<String> {
     let seconds = left.unsigned_abs().div_ceil(1_000_000);
     Ok(match left > 0 {
         true => format!("{holder}{step} has it for another {seconds} s."),
-        false => format!("{holder}{step} had it until {seconds} s ago; no sweep has reverted it yet."),
+        false => {
+            format!("{holder}{step} had it until {seconds} s ago; no sweep has reverted it yet.")
+        }
     })
 }

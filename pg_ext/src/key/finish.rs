@@ -2,11 +2,11 @@
 
 use super::claim::now_in_transaction;
 use super::fence::{Change, Fenced};
-use crate::mark::call_mark;
 use super::record::{Col, LOOKED_AFTER, Record, Status};
 use crate::call::{Call, TEXT_MAX};
 use crate::clock;
 use crate::error::Result;
+use crate::mark::call_mark;
 use pgrx::pg_sys::Datum;
 
 /// The final answer of a key, as it is stored and compared.

@@ -2,12 +2,12 @@
 
 use super::claim::now_in_transaction;
 use super::fence::{Change, Fenced};
-use crate::mark::call_mark;
 use super::record::{Col, POINT_MAX, Record};
 use super::scope::Options;
 use crate::call::{Call, shown};
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::mark::call_mark;
 use pgrx::pg_sys::Datum;
 
 /// `once.key_advance`.

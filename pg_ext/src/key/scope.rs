@@ -382,6 +382,5 @@ fn check_points(array: &[u8]) -> Result<()> {
 }
 
 fn owner_role(name: &[u8]) -> Result<Datum> {
-    caller::role_of_name(name)
-        .ok_or_else(|| bad(b"owner", "names a role that does not exist"))
+    caller::role_of_name(name).ok_or_else(|| bad(b"owner", "names a role that does not exist"))
 }

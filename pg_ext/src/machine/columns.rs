@@ -39,6 +39,11 @@ const COLUMNS: &CStr = c"
            AND d.refclassid = d.classid AND d.refobjid = p.partrelid AND d.refobjsubid = 0 AND d.deptype = 'i'
           JOIN pg_catalog.pg_attribute k ON k.attrelid = p.partrelid AND k.attnum = d.objsubid)
     SELECT a.attname::text, b.type, b.modifier, pg_catalog.format_type(a.atttypid, a.atttypmod),
+           CASE a.atttypmod WHEN -1 THEN (SELECT pg_catalog.format('%I.%I', n.nspname, w.typname)
+                                            FROM pg_catalog.pg_type w
+                                            JOIN pg_catalog.pg_namespace n ON n.oid = w.typnamespace
+                                           WHERE w.oid = a.atttypid)
+                            ELSE pg_catalog.format_type(a.atttypid, a.atttypmod) END,
            t.typtype = 'e',
            a.attnotnull AND NOT EXISTS (
                SELECT FROM pg_catalog.pg_constraint c
@@ -78,8 +83,10 @@ pub struct Column {
     pub name: String,
     pub base_type: Oid,
     pub modifier: i32,
-    /// As a statement may name it.
+    /// As people name it.
     pub type_name: String,
+    /// As a statement names it under any search_path.
+    pub cast_to: String,
     pub is_enum: bool,
     pub not_null: bool,
     pub deterministic: bool,
@@ -195,12 +202,13 @@ impl Column {
             base_type: oid(row, 1).unwrap_or(pg_sys::InvalidOid),
             modifier: value(row, 2).map_or(-1, |d| d.value() as i32),
             type_name: text(row, 3),
-            is_enum: flag(row, 4),
-            not_null: flag(row, 5),
-            deterministic: flag(row, 6),
-            unique: flag(row, 7),
-            generated: flag(row, 8),
-            partition_key: flag(row, 9),
+            cast_to: text(row, 4),
+            is_enum: flag(row, 5),
+            not_null: flag(row, 6),
+            deterministic: flag(row, 7),
+            unique: flag(row, 8),
+            generated: flag(row, 9),
+            partition_key: flag(row, 10),
         }
     }
 

@@ -158,7 +158,7 @@ fn is_a_status(column: &Column, faults: &mut Faults) -> bool {
 fn statuses_fit(draft: &Draft, column: &Column, faults: &mut Faults) -> Result<()> {
     let all = draft.status_types.as_deref().unwrap_or_default();
     let name = quoted(&column.name);
-    for (i, problem) in misfits(all, &column.type_name)? {
+    for (i, problem) in misfits(all, &column.cast_to)? {
         let status = all.get(i).map(|s| quoted(s)).unwrap_or_default();
         let path = element("status_types", i);
         faults.add(

@@ -100,7 +100,10 @@ fn uuid(text: &[u8], name: &str) -> Result<RowId> {
 }
 
 fn not_an_id(text: &[u8], name: &str, what: &str) -> Error {
-    let start: String = shown(&text[..text.len().min(200)]).chars().take(100).collect();
+    let start: String = shown(&text[..text.len().min(200)])
+        .chars()
+        .take(100)
+        .collect();
     Error::bad_argument(
         name,
         format!("is not {what}: \"{start}\""),

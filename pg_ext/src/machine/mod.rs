@@ -15,15 +15,18 @@ pub mod relation;
 pub mod sql;
 pub mod transition;
 
+pub mod check;
+pub mod columns;
 pub mod permit;
-mod columns;
+
 mod draft;
 mod faults;
 mod fit;
 mod members;
 mod money;
-mod moves;
+pub mod moves;
 mod predicate;
+mod qualify;
 mod rules;
 mod validate;
 

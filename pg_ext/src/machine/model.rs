@@ -128,11 +128,16 @@ impl Stored {
 
     pub fn definition(&self) -> Result<Definition> {
         let damaged = |e: String| {
-            Error::new(Kind::InvalidDefinition, "a stored definition cannot be read")
-                .detail(e)
-                .hint("If the library is older than the definition, load the newer one.")
+            Error::new(
+                Kind::InvalidDefinition,
+                "a stored definition cannot be read",
+            )
+            .detail(e)
+            .hint("If the library is older than the definition, load the newer one.")
         };
-        let stored = self.column(Col::Definition).ok_or_else(|| damaged(String::new()))?;
+        let stored = self
+            .column(Col::Definition)
+            .ok_or_else(|| damaged(String::new()))?;
         let text = jsonb_text(stored);
         serde_json::from_slice(&utf8(&text)).map_err(|e| damaged(e.to_string()))
     }
@@ -351,10 +356,15 @@ fn fit(definition: &Definition, stored: &Stored) -> Result<Shape> {
     shape.ok_or_else(|| {
         Error::new(
             Kind::InvalidDefinition,
-            format!("machine \"{}\" no longer fits its tables", definition.machine),
+            format!(
+                "machine \"{}\" no longer fits its tables",
+                definition.machine
+            ),
         )
         .detail(missing.join("\n"))
-        .hint("Define it again with the present names, or drop it; machine_check lists what changed.")
+        .hint(
+            "Define it again with the present names, or drop it; machine_check lists what changed.",
+        )
     })
 }
 
@@ -393,9 +403,18 @@ impl Fitting<'_> {
         let table = self.table("table", table)?;
         let id = self.column(&table, "id", &d.id);
         let status = self.column(&table, "status", &d.status);
-        let version = d.version.as_ref().map(|c| self.column(&table, "version", c));
-        let flag = d.cancel.as_ref().map(|c| self.column(&table, "cancel.flag", &c.flag));
-        let refund = d.refund.as_ref().map(|r| self.refund(r, &table, items, wallet));
+        let version = d
+            .version
+            .as_ref()
+            .map(|c| self.column(&table, "version", c));
+        let flag = d
+            .cancel
+            .as_ref()
+            .map(|c| self.column(&table, "cancel.flag", &c.flag));
+        let refund = d
+            .refund
+            .as_ref()
+            .map(|r| self.refund(r, &table, items, wallet));
         Some(Shape {
             id: id?,
             status: status?,
@@ -482,6 +501,11 @@ fn watch(stored: &Stored) -> u64 {
             }
         }
     });
+    CHANGES.get()
+}
+
+/// Grows whenever a table of a known machine may have changed.
+pub fn changes() -> u64 {
     CHANGES.get()
 }
 

@@ -174,7 +174,7 @@ fn fits(path: &str, value: &str, marker: &Column, faults: &mut Faults) -> Result
         }
         _ => "true",
     };
-    let problem = match look(&format!("v.m = v.m AND {kept}"), &[value], marker)? {
+    let problem = match look(&format!("{} AND {kept}", same("v.m")), &[value], marker)? {
         Ok(true) => return Ok(true),
         Ok(false) => "it would be another value there".to_owned(),
         Err(failure) => failure,
@@ -188,8 +188,13 @@ fn fits(path: &str, value: &str, marker: &Column, faults: &mut Faults) -> Result
 }
 
 fn are_equal(marked: &str, undecided: &str, marker: &Column) -> Result<bool> {
-    let sql = format!("v.m = CAST($2 AS {})", marker.type_name);
+    let sql = same(&format!("CAST($2 AS {})", marker.cast_to));
     Ok(look(&sql, &[marked, undecided], marker)?.unwrap_or(false))
+}
+
+/// The marker's value is this one, as its type compares values.
+fn same(value: &str) -> String {
+    format!("ROW(v.m)::pg_catalog.record OPERATOR(pg_catalog.=) ROW({value})::pg_catalog.record")
 }
 
 /// A condition over `v.m`, the first value as the marker's type.
@@ -198,7 +203,7 @@ fn look(
     values: &[&str],
     marker: &Column,
 ) -> Result<std::result::Result<bool, subxact::Failure>> {
-    let type_name = &marker.type_name;
+    let type_name = &marker.cast_to;
     let sql =
         format!("SELECT COALESCE({condition}, false) FROM (SELECT CAST($1 AS {type_name})) v (m)");
     subxact::attempt(|| {

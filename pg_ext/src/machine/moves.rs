@@ -34,9 +34,10 @@ pub fn moves_to<'a>(
             Requester::Named(name) => {
                 step.claim_of(name).is_none() && step.success_of(name) == Some(to)
             }
-            Requester::Any => step.successful_state.iter().any(|(name, success)| {
-                success == to && step.claim_of(Some(name)).is_none()
-            }),
+            Requester::Any => step
+                .successful_state
+                .iter()
+                .any(|(name, success)| success == to && step.claim_of(Some(name)).is_none()),
         })
         .map(|step| Move {
             from: vec![step.status.as_str()],
@@ -76,11 +77,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    pub fn read(
-        to: &[u8],
-        from: Option<Datum>,
-        requester: Option<&[u8]>,
-    ) -> Result<Wanted> {
+    pub fn read(to: &[u8], from: Option<Datum>, requester: Option<&[u8]>) -> Result<Wanted> {
         let text = |t: &[u8]| String::from_utf8_lossy(&utf8(t)).into_owned();
         let from = match from.map(texts_or_null) {
             None => None,
@@ -176,4 +173,3 @@ fn bad_from(problem: &str) -> Error {
         "Give an array of statuses, or NULL for any.",
     )
 }
-

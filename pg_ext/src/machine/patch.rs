@@ -6,7 +6,8 @@ use crate::call::utf8;
 use crate::error::{Error, Result};
 use pgrx::pg_sys::Datum;
 
-const HINT: &str = "Give a JSON object of columns of the row, without its id, status, version and cancel flag.";
+const HINT: &str =
+    "Give a JSON object of columns of the row, without its id, status, version and cancel flag.";
 
 /// The columns that a call's patch sets.
 pub struct Patch {
@@ -44,7 +45,10 @@ impl Patch {
             .into_iter()
             .map(|key| {
                 let column = shape.table.column(&key).ok_or_else(|| {
-                    bad(format!("names \"{key}\", which is no column of {}", shape.table.name))
+                    bad(format!(
+                        "names \"{key}\", which is no column of {}",
+                        shape.table.name
+                    ))
                 })?;
                 match ours.iter().flatten().any(|c| c.number == column.number) {
                     true => Err(bad(format!("must not set \"{key}\""))),

@@ -33,11 +33,7 @@ thread_local! {
 pub struct Granted(());
 
 /// Grants a permit until the result is dropped.
-pub fn grant<'a>(
-    machine: &str,
-    ids: impl IntoIterator<Item = &'a [u8]>,
-    doing: Doing,
-) -> Granted {
+pub fn grant<'a>(machine: &str, ids: impl IntoIterator<Item = &'a [u8]>, doing: Doing) -> Granted {
     PERMITS.with(|p| {
         p.borrow_mut().push(Permit {
             machine: machine.to_owned(),

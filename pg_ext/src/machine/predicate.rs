@@ -33,6 +33,9 @@ const WRITTEN_UNDER: [(&CStr, &CStr); 7] = [
     (c"standard_conforming_strings", c"on"),
 ];
 
+/// Readings until a text must be written as itself.
+const READINGS: usize = 5;
+
 /// Reads a predicate over the columns of a table that the caller has locked, or tells what is wrong with it.
 pub fn read(relation: Oid, text: &str) -> Result<std::result::Result<Predicate, Failure>> {
     let Ok(source) = CString::new(from_utf8(text).into_owned()) else {
@@ -241,16 +244,24 @@ impl Opened {
         }
     }
 
-    /// The expression as it is kept; read again it is the same.
+    /// The expression as it is kept: a text that is written as itself when it is read again. The server's own
+    /// text may need a second reading for that; with its names qualified it must mean the same each time.
     fn written(&self, expression: *mut pg_sys::Node) -> Result<String> {
-        let plain = self.deparsed(expression);
-        let text = literals_for_every_session(&shown(&qualify::qualified(plain)?));
-        let source = CString::new(from_utf8(&text).into_owned())
-            .map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
-        match self.deparsed(analysed(self, &source)?) == plain {
-            true => Ok(text),
-            false => refused("cannot be written with every name qualified"),
+        let mut plain = self.deparsed(expression);
+        for _ in 0..READINGS {
+            let text = literals_for_every_session(&shown(&qualify::qualified(plain)?));
+            let source = CString::new(from_utf8(&text).into_owned())
+                .map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
+            let again = self.deparsed(analysed(self, plain)?);
+            if self.deparsed(analysed(self, &source)?) != again {
+                break;
+            }
+            if again == plain {
+                return Ok(text);
+            }
+            plain = again;
         }
+        refused("cannot be written with every name qualified")
     }
 
     /// The expression as the server writes it.

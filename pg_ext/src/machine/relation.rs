@@ -18,6 +18,8 @@ pub struct Relation {
 pub struct Column {
     /// Quoted.
     pub name: String,
+    /// As the catalog has it.
+    pub plain: String,
     pub number: i16,
     pub type_oid: pg_sys::Oid,
     /// Of a domain: the type below it.
@@ -72,6 +74,7 @@ pub fn column_of(relation: pg_sys::Oid, name: &str) -> Option<Column> {
         let type_oid = pg_sys::get_atttype(relation, number);
         Some(Column {
             name: ident(name),
+            plain: name.to_owned(),
             number,
             type_oid,
             base_type: pg_sys::getBaseType(type_oid),

@@ -75,7 +75,10 @@ pub fn version_argument(machine: &Machine, call: &Call, i: usize) -> Result<Opti
     match (call.datum(i), &machine.shape.version) {
         (Some(_), None) => Err(Error::bad_argument(
             "version",
-            format!("is given, but machine \"{}\" declares no version column", machine.name()),
+            format!(
+                "is given, but machine \"{}\" declares no version column",
+                machine.name()
+            ),
             "Leave it NULL, or add the member \"version\" to the definition.",
         )),
         (version, _) => Ok(version),
@@ -259,7 +262,11 @@ pub fn transition_many(call: &Call) -> Result<Datum> {
 /// Each id once, in the order given.
 fn read_ids(machine: &Machine, call: &Call) -> Result<Vec<RowId>> {
     let problem = |what: &str| {
-        Error::bad_argument("ids", what, format!("Give an array of 0 to {MOST_IDS} ids."))
+        Error::bad_argument(
+            "ids",
+            what,
+            format!("Give an array of 0 to {MOST_IDS} ids."),
+        )
     };
     let elements = texts_or_null(call.datum(1).ok_or_else(|| problem("must not be null"))?);
     if elements.len() > MOST_IDS {

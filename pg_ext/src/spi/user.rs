@@ -28,9 +28,16 @@ impl SwitchedUser {
 
     /// A security-restricted operation of a user's table's owner.
     pub fn to_owner_of_table(owner: pg_sys::Oid) -> SwitchedUser {
-        let context =
-            pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
+        let context = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
         SwitchedUser::to(owner, context, &[SEARCH_PATH, ROW_SECURITY])
+    }
+
+    /// As the owner of a user's table as a foreign key's check does: no policy hides a row.
+    pub fn to_owner_for_check(owner: pg_sys::Oid) -> SwitchedUser {
+        let context = pg_sys::SECURITY_LOCAL_USERID_CHANGE
+            | pg_sys::SECURITY_RESTRICTED_OPERATION
+            | pg_sys::SECURITY_NOFORCE_RLS;
+        SwitchedUser::to(owner, context, &[SEARCH_PATH])
     }
 
     fn to(owner: pg_sys::Oid, flags: u32, settings: &[(&CStr, &CStr)]) -> SwitchedUser {

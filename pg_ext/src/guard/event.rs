@@ -1,0 +1,215 @@
+//! What fired a trigger: the old and the new row, and their columns by number.
+
+use crate::call::Call;
+use crate::error::{Error, Kind, Result};
+use crate::machine::relation::{Column, column_of};
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::ffi::CStr;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    Insert,
+    Update,
+    Delete,
+}
+
+/// One row that is about to be written.
+#[derive(Clone, Copy)]
+pub struct Event {
+    data: *mut pg_sys::TriggerData,
+    pub what: What,
+}
+
+/// A row as a trigger sees it.
+#[derive(Clone, Copy)]
+pub struct Tuple {
+    raw: pg_sys::HeapTuple,
+    desc: pg_sys::TupleDesc,
+}
+
+impl Event {
+    /// The event that called this function; an error where it was not called as a row trigger.
+    pub fn of(call: &Call) -> Result<Event> {
+        // SAFETY: the call's own structure; a trigger's context is a node of this type.
+        unsafe {
+            let context = (*call.fcinfo()).context;
+            if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
+                return Err(Error::new(
+                    Kind::NotInstalled,
+                    "a guard of pg_once is a trigger and cannot be called",
+                )
+                .hint("Put it on with once.machine_guard(machine, true)."));
+            }
+            let data: *mut pg_sys::TriggerData = context.cast();
+            let what = match (*data).tg_event & pg_sys::TRIGGER_EVENT_OPMASK {
+                pg_sys::TRIGGER_EVENT_INSERT => What::Insert,
+                pg_sys::TRIGGER_EVENT_DELETE => What::Delete,
+                _ => What::Update,
+            };
+            Ok(Event { data, what })
+        }
+    }
+
+    /// The trigger's argument: the machine's name in the database's encoding.
+    pub fn machine<'a>(&self) -> &'a [u8] {
+        // SAFETY: the trigger's argument lives as long as its relation is open, which outlives the call.
+        unsafe {
+            let trigger = (*self.data).tg_trigger;
+            match (*trigger).tgnargs {
+                0 => &[],
+                _ => CStr::from_ptr(*(*trigger).tgargs).to_bytes(),
+            }
+        }
+    }
+
+    /// The table, or the partition, that is written.
+    pub fn relation(&self) -> Oid {
+        // SAFETY: the relation is open while its trigger runs.
+        unsafe { (*(*self.data).tg_relation).rd_id }
+    }
+
+    pub fn trigger(&self) -> Oid {
+        // SAFETY: as above.
+        unsafe { (*(*self.data).tg_trigger).tgoid }
+    }
+
+    pub fn is_partition(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { (*(*(*self.data).tg_relation).rd_rel).relispartition }
+    }
+
+    pub fn old(&self) -> Option<Tuple> {
+        (self.what != What::Insert).then(|| self.tuple(self.first()))
+    }
+
+    pub fn new(&self) -> Option<Tuple> {
+        match self.what {
+            What::Insert => Some(self.tuple(self.first())),
+            // SAFETY: an update has a new row.
+            What::Update => Some(self.tuple(unsafe { (*self.data).tg_newtuple })),
+            What::Delete => None,
+        }
+    }
+
+    /// What the trigger returns to let the row pass.
+    pub fn pass(&self) -> Datum {
+        self.new()
+            .or(self.old())
+            .map_or(Datum::from(0), |t| Datum::from(t.raw))
+    }
+
+    fn first(&self) -> pg_sys::HeapTuple {
+        // SAFETY: every row event has this tuple.
+        unsafe { (*self.data).tg_trigtuple }
+    }
+
+    fn tuple(&self, raw: pg_sys::HeapTuple) -> Tuple {
+        // SAFETY: the relation is open while its trigger runs.
+        let desc = unsafe { (*(*self.data).tg_relation).rd_att };
+        Tuple { raw, desc }
+    }
+
+    /// A column of the written table (a partition may number them otherwise).
+    pub fn column(&self, column: &Column) -> Result<Field> {
+        let here = column_of(self.relation(), &column.plain);
+        let here = here.ok_or_else(|| {
+            Error::new(
+                Kind::InvalidDefinition,
+                format!("column {} of a guarded table is gone", column.name),
+            )
+            .hint("Define the machine again, or take its guard off.")
+        })?;
+        Ok(Field::of(&here))
+    }
+}
+
+/// How to read and compare one column.
+#[derive(Clone, Copy)]
+pub struct Field {
+    pub number: i16,
+    type_oid: Oid,
+    by_value: bool,
+    length: i16,
+}
+
+impl Field {
+    fn of(column: &Column) -> Field {
+        let (mut length, mut by_value) = (0i16, false);
+        // SAFETY: looks into the system cache.
+        unsafe { pg_sys::get_typlenbyval(column.type_oid, &mut length, &mut by_value) };
+        Field {
+            number: column.number,
+            type_oid: column.type_oid,
+            by_value,
+            length,
+        }
+    }
+
+    /// The column's value in a row.
+    pub fn of_tuple(&self, tuple: &Tuple) -> Option<Datum> {
+        let mut null = false;
+        // SAFETY: the number is a column of the tuple's own relation.
+        let value =
+            unsafe { pg_sys::heap_getattr(tuple.raw, self.number.into(), tuple.desc, &mut null) };
+        (!null).then_some(value)
+    }
+
+    /// Two rows have the same value here, byte by byte.
+    pub fn same(&self, a: &Tuple, b: &Tuple) -> bool {
+        match (self.of_tuple(a), self.of_tuple(b)) {
+            (None, None) => true,
+            (Some(a), Some(b)) if self.by_value => a.value() == b.value(),
+            // SAFETY: two values of the column's type.
+            (Some(a), Some(b)) => unsafe {
+                pg_sys::datum_image_eq(a, b, self.by_value, self.length.into())
+            },
+            _ => false,
+        }
+    }
+
+    /// The value as the server prints it; None for NULL.
+    pub fn text(&self, tuple: &Tuple) -> Option<Vec<u8>> {
+        self.of_tuple(tuple).map(|value| self.printed(value))
+    }
+
+    fn printed(&self, value: Datum) -> Vec<u8> {
+        let (mut output, mut is_varlena) = (pg_sys::InvalidOid, false);
+        // SAFETY: the type's own output function on a value of the type.
+        unsafe {
+            pg_sys::getTypeOutputInfo(self.type_oid, &mut output, &mut is_varlena);
+            let text = pg_sys::OidOutputFunctionCall(output, value);
+            CStr::from_ptr(text).to_bytes().to_vec()
+        }
+    }
+
+    /// A literal of the definition as the server would print it.
+    pub fn canonical(&self, literal: &str) -> Result<Vec<u8>> {
+        let plain = std::ffi::CString::new(crate::call::from_utf8(literal).into_owned())
+            .map_err(|_| Error::new(Kind::InvalidDefinition, "a literal has a NUL byte"))?;
+        let (mut input, mut parameter) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
+        // SAFETY: the type's own input function; the definition was checked to be read by it.
+        let value = unsafe {
+            pg_sys::getTypeInputInfo(self.type_oid, &mut input, &mut parameter);
+            pg_sys::OidInputFunctionCall(input, plain.as_ptr().cast_mut(), parameter, -1)
+        };
+        Ok(self.printed(value))
+    }
+
+    pub fn is_true(&self, tuple: &Tuple) -> bool {
+        self.of_tuple(tuple).is_some_and(|d| d.value() != 0)
+    }
+}
+
+impl Tuple {
+    /// The row as one composite value.
+    pub fn composite(&self) -> Datum {
+        // SAFETY: the tuple and its own descriptor; copied.
+        unsafe { pg_sys::heap_copy_tuple_as_datum(self.raw, self.desc) }
+    }
+}
+
+/// The row type of a table.
+pub fn row_type(relation: Oid) -> Oid {
+    // SAFETY: looks into the system cache.
+    unsafe { pg_sys::get_rel_type_id(relation) }
+}

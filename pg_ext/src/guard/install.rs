@@ -1,0 +1,150 @@
+//! `machine_guard`: the triggers on a machine's tables, put on and taken off.
+//!
+//! They are made as the extension's owner, because a trigger's maker needs the right to call its function,
+//! which nobody else has; who asks must own the tables.
+
+use crate::call::{Call, from_utf8, varlena};
+use crate::error::{Error, Kind, Result};
+use crate::machine::columns::owned_by_caller;
+use crate::machine::model::{Machine, column};
+use crate::machine::relation::Relation;
+use crate::machine::sql::{ident, literal};
+use crate::row;
+use crate::spi::{self, Kept};
+use crate::table;
+use crate::trylock::wait_exclusive;
+use pgrx::pg_sys::{self, Datum};
+use sha2::{Digest, Sha256};
+use std::ffi::CStr;
+
+// The guards of a machine, not those that partitions have from their parents.
+const PRESENT: &CStr = c"
+    SELECT t.tgrelid, t.tgname::pg_catalog.text, t.tgenabled::pg_catalog.text
+      FROM pg_catalog.pg_trigger t
+     WHERE t.tgname = $1::pg_catalog.name AND t.tgparentid = 0
+       AND t.tgfoid IN ('once.machine_guard_row'::pg_catalog.regproc,
+                        'once.machine_guard_item'::pg_catalog.regproc)";
+
+const MARK: &CStr = c"UPDATE once.machine SET guarded = $2 WHERE machine = $1";
+
+thread_local! {
+    static PRESENT_GUARDS: Kept = const { Kept::new(PRESENT, &[pg_sys::TEXTOID]) };
+    static MARKED: Kept = const { Kept::new(MARK, &[pg_sys::TEXTOID, pg_sys::BOOLOID]) };
+}
+
+/// `once.machine_guard`.
+pub fn machine_guard(call: &Call) -> Result<Datum> {
+    let machine = Machine::of(call)?;
+    let enabled = call
+        .datum(1)
+        .ok_or_else(|| Error::bad_argument("enabled", "must not be null", "Give true or false."))?;
+    table::ensure_writable(c"machine")?;
+    wait_exclusive(machine.lock);
+    let machine = Machine::of(call)?;
+    ensure_owned(&machine)?;
+    remove(machine.name())?;
+    if enabled.value() != 0 {
+        install(&machine)?;
+    }
+    let name = row::text(&from_utf8(machine.name()));
+    spi::query(&MARKED, &[Some(name), Some(enabled)])?;
+    Ok(call.return_null())
+}
+
+/// The guards go where a changed definition says.
+pub fn move_to(machine: &[u8]) -> Result<()> {
+    let machine = Machine::for_tables(machine)?;
+    ensure_owned(&machine)?;
+    remove(machine.name())?;
+    install(&machine)
+}
+
+fn ensure_owned(machine: &Machine) -> Result<()> {
+    match tables(machine).iter().find(|t| !owned_by_caller(t.oid)) {
+        None => Ok(()),
+        Some(table) => Err(Error::new(
+            Kind::NotYours,
+            format!("must be owner of table {}", table.name),
+        )
+        .hint("The owner of the table puts guards on it and takes them off.")),
+    }
+}
+
+/// The tables that carry guards.
+pub fn tables(machine: &Machine) -> Vec<&Relation> {
+    let items = machine.shape.refund.as_ref().map(|r| &r.items);
+    std::iter::once(&machine.shape.table).chain(items).collect()
+}
+
+/// Puts the guards of a machine on its tables. The caller has made sure that they may.
+pub fn install(machine: &Machine) -> Result<()> {
+    let name = ident(&trigger_name(machine.name()));
+    let argument = literal(machine.name());
+    let on = |table: &Relation, events: &str, function: &str| {
+        let sql = format!(
+            "CREATE TRIGGER {name} BEFORE {events} ON {} FOR EACH ROW EXECUTE FUNCTION once.{function}({argument})",
+            table.name
+        );
+        spi::run(&from_utf8(&sql))
+    };
+    on(
+        &machine.shape.table,
+        "INSERT OR UPDATE",
+        "machine_guard_row",
+    )?;
+    match &machine.shape.refund {
+        Some(refund) => on(
+            &refund.items,
+            "INSERT OR UPDATE OR DELETE",
+            "machine_guard_item",
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Takes the guards of a machine off whatever tables carry them.
+pub fn remove(machine: &str) -> Result<()> {
+    for guard in present(machine)? {
+        if let Some(table) = Relation::of(guard.table) {
+            let name = ident(&trigger_name(machine));
+            let sql = format!("DROP TRIGGER {name} ON {}", table.name);
+            spi::run(&from_utf8(&sql))?;
+        }
+    }
+    Ok(())
+}
+
+/// A guard that is there.
+pub struct Present {
+    pub table: pg_sys::Oid,
+    /// Fires for ordinary sessions.
+    pub fires: bool,
+}
+
+/// The guards of a machine that are there.
+pub fn present(machine: &str) -> Result<Vec<Present>> {
+    let name = row::text(&from_utf8(&trigger_name(machine)));
+    let rows = spi::query(&PRESENT_GUARDS, &[Some(name)])?;
+    Ok(rows
+        .iter()
+        .filter_map(|row| {
+            let enabled = column(row, 2).map(varlena);
+            Some(Present {
+                table: pg_sys::Oid::from(column(row, 0)?.value() as u32),
+                fires: enabled.is_some_and(|e| e == b"O" || e == b"A"),
+            })
+        })
+        .collect())
+}
+
+/// Triggers of one kind fire in the order of their names: "~" comes after all of ASCII. A name that is too
+/// long for an identifier is a hash.
+pub fn trigger_name(machine: &str) -> String {
+    let plain = format!("~pg_once_{machine}");
+    if from_utf8(&plain).len() < pg_sys::NAMEDATALEN as usize {
+        return plain;
+    }
+    let digest = Sha256::digest(machine);
+    let hash: String = digest.iter().take(16).map(|b| format!("{b:02x}")).collect();
+    format!("~pg_once_{hash}")
+}

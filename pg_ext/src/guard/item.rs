@@ -1,0 +1,230 @@
+//! The guard on a machine's items.
+//!
+//! Every write of an item locks the machine's row FOR KEY SHARE (as a foreign key does, and as the table's
+//! owner, so the writer needs no right on it): cancel_finish takes that row FOR UPDATE, so it sees every
+//! item that was begun before it, and one that is begun after it sees the cancelled state.
+
+use super::event::{Event, Field, Tuple, What, row_type};
+use crate::call::{Call, from_utf8, shown, varlena};
+use crate::error::{Error, Kind, Result};
+use crate::machine::id::RowId;
+use crate::machine::model::{self, Machine, column};
+use crate::machine::permit::{self, Doing};
+use crate::spi::SwitchedUser;
+use pgrx::pg_sys::{Datum, Oid};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// $1 the row's id.
+const LOCK: &str = "
+    SELECT {status}::pg_catalog.text FROM {table} AS t
+     WHERE {id} OPERATOR(pg_catalog.=) $1 FOR KEY SHARE OF t";
+
+/// $1 the item.
+const WHEN: &str = "SELECT ({when}) IS TRUE FROM (SELECT ($1).*) AS i";
+
+/// The items' columns in one table or partition.
+struct Guarded {
+    trigger: Oid,
+    relation: Oid,
+    changes: u64,
+    machine: Rc<Machine>,
+    item_id: Field,
+    subject: Field,
+    marker: Field,
+    amount: Field,
+    /// The marker's values as the server prints them.
+    marked: Vec<u8>,
+    undecided: Option<Vec<u8>>,
+}
+
+thread_local! {
+    static LAST: RefCell<Option<Rc<Guarded>>> = const { RefCell::new(None) };
+}
+
+/// `once.machine_guard_item`.
+pub fn machine_guard_item(call: &Call) -> Result<Datum> {
+    let event = Event::of(call)?;
+    let guarded = Guarded::of(&event)?;
+    let (old, new) = (event.old(), event.new());
+    if !guarded.is_refund(old.as_ref(), new.as_ref()) {
+        guarded.judge(event.what, old.as_ref(), new.as_ref())?;
+    }
+    Ok(event.pass())
+}
+
+impl Guarded {
+    fn of(event: &Event) -> Result<Rc<Guarded>> {
+        let (trigger, relation) = (event.trigger(), event.relation());
+        let fits = |g: &&Rc<Guarded>| {
+            g.trigger == trigger && g.relation == relation && g.changes == model::changes()
+        };
+        let last = LAST.with(|last| last.borrow().as_ref().filter(fits).cloned());
+        if let Some(guarded) = last {
+            return Ok(guarded);
+        }
+        let machine = Machine::for_tables(event.machine())?;
+        let (refund, shape) = machine.refund()?;
+        let marker = event.column(&shape.marker)?;
+        let undecided = refund.undecided.as_ref();
+        let guarded = Rc::new(Guarded {
+            trigger,
+            relation,
+            changes: model::changes(),
+            item_id: event.column(&shape.item_id)?,
+            subject: event.column(&shape.subject)?,
+            amount: event.column(&shape.amount)?,
+            marked: marker.canonical(&refund.marked)?,
+            undecided: undecided.map(|u| marker.canonical(u)).transpose()?,
+            marker,
+            machine: machine.clone(),
+        });
+        LAST.with(|last| *last.borrow_mut() = Some(guarded.clone()));
+        Ok(guarded)
+    }
+
+    /// Our own refund marks this item right now, and does nothing else to it.
+    fn is_refund(&self, old: Option<&Tuple>, new: Option<&Tuple>) -> bool {
+        let (Some(old), Some(new)) = (old, new) else {
+            return false;
+        };
+        permit::any()
+            && self.is_undecided(old)
+            && self.is_marked(new)
+            && self.subject.same(old, new)
+            && self.amount.same(old, new)
+            && self.subject.text(old).is_some_and(|subject| {
+                permit::allows(
+                    self.machine.name(),
+                    &self.canonical(&subject),
+                    &Doing::Refund,
+                )
+            })
+    }
+
+    fn judge(&self, what: What, old: Option<&Tuple>, new: Option<&Tuple>) -> Result<()> {
+        let marked = old.filter(|old| self.is_marked(old));
+        if let (Some(old), Some(new)) = (marked, new) {
+            self.ensure_unchanged(old, new)?;
+        }
+        let subject = |t: &Tuple| self.subject.text(t).map(|s| self.canonical(&s));
+        let (old_subject, new_subject) = (old.and_then(subject), new.and_then(subject));
+        let mut subjects: Vec<_> = [&old_subject, &new_subject].into_iter().flatten().collect();
+        subjects.sort();
+        subjects.dedup();
+        for subject in subjects {
+            let Some(status) = self.lock(subject)? else {
+                continue; // the row is gone
+            };
+            let cancelled = self.is_cancelled(&status);
+            let undecided = new.filter(|new| self.is_undecided(new));
+            if cancelled
+                && new_subject.as_ref() == Some(subject)
+                && let Some(new) = undecided
+            {
+                let problem = format!(
+                    "cannot be undecided: row \"{}\" is cancelled",
+                    shown(subject)
+                );
+                return Err(self.refuse(new, &problem, "Begin no items on a cancelled row; roll this transaction back and delete what it made."));
+            }
+            if let (What::Delete, Some(old), false) = (what, marked, cancelled) {
+                return Err(self.refuse(
+                    old,
+                    "carries the refund marker and cannot be deleted before its row is cancelled",
+                    "Finish the teardown first: its artifact is listed by this item.",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn ensure_unchanged(&self, old: &Tuple, new: &Tuple) -> Result<()> {
+        let fixed = [
+            (&self.marker, "its marker"),
+            (&self.amount, "its amount"),
+            (&self.subject, "its row"),
+        ];
+        for (field, what) in fixed {
+            if !field.same(old, new) {
+                return Err(self.refuse_marked(old, what));
+            }
+        }
+        match self.matches(old)? == self.matches(new)? {
+            true => Ok(()),
+            false => Err(self.refuse_marked(old, "whether it matches the refund's when")),
+        }
+    }
+
+    fn matches(&self, item: &Tuple) -> Result<bool> {
+        let (refund, _) = self.machine.refund()?;
+        let Some(when) = &refund.when else {
+            return Ok(true);
+        };
+        let key = format!("item when\0{}", self.relation.to_u32());
+        let plan = self.machine.plan(&key, &[row_type(self.relation)], || {
+            crate::machine::sql::fill(WHEN, &[("when", when)])
+        })?;
+        let rows = plan.query(&[Some(item.composite())])?;
+        let held = rows.first().and_then(|r| column(r, 0));
+        Ok(held.is_some_and(|d| d.value() != 0))
+    }
+
+    /// Locks the machine's row as a foreign key would; its status, or None where there is no such row.
+    fn lock(&self, subject: &[u8]) -> Result<Option<Vec<u8>>> {
+        let machine = &self.machine;
+        let id = RowId::read(machine.shape.id.base_type, subject, "id")?;
+        let Some(owner) = machine.shape.table.owner() else {
+            return Ok(None);
+        };
+        let _owner = SwitchedUser::to_owner_for_check(owner);
+        let plan = machine.plan("item lock", &[machine.id_type()], || {
+            machine.parts().fill(LOCK, &[])
+        })?;
+        let rows = plan.query(&[Some(id.value)])?;
+        Ok(rows
+            .first()
+            .and_then(|row| column(row, 0))
+            .map(|status| varlena(status).to_vec()))
+    }
+
+    /// A subject as the machine's row is keyed by.
+    fn canonical(&self, subject: &[u8]) -> Vec<u8> {
+        RowId::read(self.machine.shape.id.base_type, subject, "id")
+            .map_or_else(|_| subject.to_vec(), |id| id.text)
+    }
+
+    fn is_cancelled(&self, status: &[u8]) -> bool {
+        let cancel = self.machine.definition.cancel.as_ref();
+        cancel.is_some_and(|c| *from_utf8(&c.to) == *status)
+    }
+
+    fn is_marked(&self, item: &Tuple) -> bool {
+        self.marker.text(item).is_some_and(|m| m == self.marked)
+    }
+
+    fn is_undecided(&self, item: &Tuple) -> bool {
+        self.marker.text(item) == self.undecided
+    }
+
+    fn refuse_marked(&self, item: &Tuple, what: &str) -> Error {
+        self.refuse(
+            item,
+            &format!("carries the refund marker: {what} cannot change"),
+            "What was paid back stays on record.",
+        )
+    }
+
+    fn refuse(&self, item: &Tuple, problem: &str, hint: &str) -> Error {
+        let id = self.item_id.text(item).unwrap_or_default();
+        Error::new(
+            Kind::IllegalTransition,
+            format!(
+                "item \"{}\" of machine \"{}\" {problem}",
+                shown(&id),
+                self.machine.name()
+            ),
+        )
+        .hint(hint)
+    }
+}

@@ -1,0 +1,293 @@
+//! The guard on a machine's own table.
+//!
+//! An UPDATE that touches neither status, flag nor id costs three comparisons: what is needed for them is
+//! remembered per trigger and table until a relcache message about one of the machine's tables comes
+//! (machine_define sends one too).
+
+use super::event::{Event, Field, Tuple, What, row_type};
+use crate::action::lease::Lease;
+use crate::call::{Call, shown, utf8};
+use crate::cancel::holder_of;
+use crate::error::{Error, Kind, Result};
+use crate::machine::id::RowId;
+use crate::machine::model::{self, Machine, column};
+use crate::machine::moves::{Requester, moves_to};
+use crate::machine::permit::{self, Doing};
+use pgrx::pg_sys::{Datum, Oid};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// $1 the old row.
+const WHEN: &str = "SELECT ({when}) IS TRUE FROM (SELECT ($1).*) AS t";
+
+/// A machine's columns in one table or partition.
+struct Guarded {
+    trigger: Oid,
+    relation: Oid,
+    changes: u64,
+    machine: Rc<Machine>,
+    id: Field,
+    status: Field,
+    flag: Option<Field>,
+}
+
+/// A row that an update may be moving to another partition, where it arrives as an INSERT.
+#[derive(PartialEq)]
+struct Moving {
+    machine: String,
+    id: Vec<u8>,
+    status: Vec<u8>,
+    flagged: bool,
+}
+
+thread_local! {
+    static LAST: RefCell<Option<Rc<Guarded>>> = const { RefCell::new(None) };
+    static MOVING: RefCell<Option<Moving>> = const { RefCell::new(None) };
+}
+
+/// `once.machine_guard_row`.
+pub fn machine_guard_row(call: &Call) -> Result<Datum> {
+    let event = Event::of(call)?;
+    let guarded = Guarded::of(&event)?;
+    match (event.what, event.old(), event.new()) {
+        (What::Update, Some(old), Some(new)) => guarded.update(&event, &old, &new)?,
+        (What::Insert, _, Some(new)) => guarded.insert(&event, &new)?,
+        _ => {}
+    }
+    Ok(event.pass())
+}
+
+impl Guarded {
+    fn of(event: &Event) -> Result<Rc<Guarded>> {
+        let (trigger, relation) = (event.trigger(), event.relation());
+        let fits = |g: &&Rc<Guarded>| {
+            g.trigger == trigger && g.relation == relation && g.changes == model::changes()
+        };
+        let last = LAST.with(|last| last.borrow().as_ref().filter(fits).cloned());
+        if let Some(guarded) = last {
+            return Ok(guarded);
+        }
+        let machine = Machine::for_tables(event.machine())?;
+        let shape = &machine.shape;
+        let guarded = Rc::new(Guarded {
+            trigger,
+            relation,
+            changes: model::changes(),
+            id: event.column(&shape.id)?,
+            status: event.column(&shape.status)?,
+            flag: shape.flag.as_ref().map(|f| event.column(f)).transpose()?,
+            machine,
+        });
+        LAST.with(|last| *last.borrow_mut() = Some(guarded.clone()));
+        Ok(guarded)
+    }
+
+    fn update(&self, event: &Event, old: &Tuple, new: &Tuple) -> Result<()> {
+        let same_status = self.status.same(old, new);
+        let same_flag = self.flag.is_none_or(|flag| flag.same(old, new));
+        let same_id = self.id.same(old, new);
+        if same_status && same_flag && same_id {
+            return self.may_move(event, new);
+        }
+        let flagged = self.flag.is_some_and(|flag| flag.is_true(old));
+        let from = self.status_of(old);
+        if !same_id && (flagged || self.machine.definition.is_claim_state(&from)) {
+            return Err(self.refuse(
+                old,
+                "must keep its id",
+                "A row that is leased or being cancelled is known by its id.",
+            ));
+        }
+        if !same_flag {
+            self.flag_change(old, flagged)?;
+        }
+        if !same_status {
+            self.status_change(old, &from, &self.status_of(new), flagged)?;
+        }
+        self.may_move(event, new)
+    }
+
+    fn flag_change(&self, old: &Tuple, flagged: bool) -> Result<()> {
+        let id = self.id.text(old).unwrap_or_default();
+        match flagged {
+            true => Err(self.refuse(
+                old,
+                "is being cancelled, and its cancel flag cannot be cleared",
+                "A cancellation is not taken back; finish the teardown.",
+            )),
+            false if permit::allows(self.machine.name(), &id, &Doing::Flag) => Ok(()),
+            false => Err(self.refuse(
+                old,
+                "gets its cancel flag from once.cancel_request only",
+                "Call once.cancel_request(machine, id).",
+            )),
+        }
+    }
+
+    fn status_change(&self, old: &Tuple, from: &str, to: &str, flagged: bool) -> Result<()> {
+        let definition = &self.machine.definition;
+        let id = self.id.text(old).unwrap_or_default();
+        if permit::any() {
+            let doing = Doing::Move(from.to_owned(), to.to_owned());
+            if permit::allows(self.machine.name(), &id, &doing) {
+                return Ok(());
+            }
+        }
+        if definition.cancel.as_ref().is_some_and(|c| c.to == to) {
+            let problem = format!("becomes \"{to}\" by once.cancel_finish only");
+            return Err(self.refuse(
+                old,
+                &problem,
+                "Tear it down: cancel_request, refund, cleanup, cancel_finish.",
+            ));
+        }
+        if definition.is_terminal(from) {
+            let problem = format!("is \"{from}\", which is terminal, and cannot become \"{to}\"");
+            return Err(self.refuse(
+                old,
+                &problem,
+                "What has ended stays ended; insert a new row.",
+            ));
+        }
+        if definition.is_claim_state(from) {
+            let problem =
+                format!("is in claim state \"{from}\", which it leaves by its lease only");
+            let error = self.refuse(
+                old,
+                &problem,
+                "action_finish or action_release with the lease's token; if its holder died, the sweep action_release reverts it.",
+            );
+            return Err(error.detail(self.holder(&id)?));
+        }
+        if definition.is_claim_state(to) {
+            let problem = format!("enters claim state \"{to}\" by once.action_claim only");
+            return Err(self.refuse(
+                old,
+                &problem,
+                "Call once.action_claim(machine, id, step_key).",
+            ));
+        }
+        if flagged {
+            let problem = format!("is being cancelled and cannot become \"{to}\"");
+            return Err(self.refuse(
+                old,
+                &problem,
+                "Finish the teardown with once.cancel_finish.",
+            ));
+        }
+        self.declared(old, from, to)
+    }
+
+    fn declared(&self, old: &Tuple, from: &str, to: &str) -> Result<()> {
+        let definition = &self.machine.definition;
+        let moves: Vec<_> = moves_to(definition, to, Requester::Any)
+            .filter(|m| m.from.contains(&from))
+            .collect();
+        if moves.is_empty() {
+            let problem = format!("is \"{from}\", and no move to \"{to}\" is declared");
+            let hint = match definition.status_types.iter().any(|s| s == to) {
+                true => "Declare the transition in the definition, or go by the declared ones.",
+                false => {
+                    "The machine has no such status; add it to status_types and its transitions."
+                }
+            };
+            return Err(self.refuse(old, &problem, hint));
+        }
+        if moves.iter().any(|m| m.when.is_none()) {
+            return Ok(());
+        }
+        for when in moves.iter().filter_map(|m| m.when) {
+            if self.holds(old, when)? {
+                return Ok(());
+            }
+        }
+        let problem =
+            format!("is \"{from}\", and the condition of its move to \"{to}\" is not met");
+        Err(self.refuse(
+            old,
+            &problem,
+            "See the transition's when: once.machine_get(machine).",
+        ))
+    }
+
+    fn holds(&self, row: &Tuple, when: &str) -> Result<bool> {
+        let types = [row_type(self.relation)];
+        let key = format!("when\0{}\0{when}", self.relation.to_u32());
+        let plan = self.machine.plan(&key, &types, || {
+            crate::machine::sql::fill(WHEN, &[("when", when)])
+        })?;
+        let rows = plan.query(&[Some(row.composite())])?;
+        let held = rows.first().and_then(|r| column(r, 0));
+        Ok(held.is_some_and(|d| d.value() != 0))
+    }
+
+    fn insert(&self, event: &Event, new: &Tuple) -> Result<()> {
+        let status = self.status_of(new);
+        let flagged = self.flag.is_some_and(|flag| flag.is_true(new));
+        let definition = &self.machine.definition;
+        let claimed = definition.is_claim_state(&status);
+        let cancelled = definition.cancel.as_ref().is_some_and(|c| c.to == status);
+        if !(claimed || cancelled || flagged) || self.moved_here(event, new) {
+            return Ok(());
+        }
+        let problem = match (claimed, cancelled) {
+            (true, _) => format!("cannot begin in claim state \"{status}\""),
+            (_, true) => format!("cannot begin in the cancelled state \"{status}\""),
+            _ => "cannot begin with its cancel flag set".to_owned(),
+        };
+        Err(self.refuse(
+            new,
+            &problem,
+            "Insert it in an ordinary status. To load data: take the guard off, load, once.action_adopt, put it on.",
+        ))
+    }
+
+    /// Notes a row of a partition that an INSERT could not bring by itself.
+    fn may_move(&self, event: &Event, new: &Tuple) -> Result<()> {
+        if event.is_partition() {
+            MOVING.with(|m| *m.borrow_mut() = Some(self.moving(new)));
+        }
+        Ok(())
+    }
+
+    /// The INSERT is the second half of an UPDATE of the very same row.
+    fn moved_here(&self, event: &Event, new: &Tuple) -> bool {
+        event.is_partition() && MOVING.with(|m| m.borrow_mut().take()) == Some(self.moving(new))
+    }
+
+    fn moving(&self, row: &Tuple) -> Moving {
+        Moving {
+            machine: self.machine.name().to_owned(),
+            id: self.id.text(row).unwrap_or_default(),
+            status: self.status.text(row).unwrap_or_default(),
+            flagged: self.flag.is_some_and(|flag| flag.is_true(row)),
+        }
+    }
+
+    fn status_of(&self, row: &Tuple) -> String {
+        let text = self.status.text(row).unwrap_or_default();
+        String::from_utf8_lossy(&utf8(&text)).into_owned()
+    }
+
+    /// Who has the row and for how long.
+    fn holder(&self, id: &[u8]) -> Result<String> {
+        let id = RowId::read(self.machine.shape.id.base_type, id, "id")?;
+        match Lease::latest(&self.machine, &id)? {
+            Some(lease) => holder_of(&lease),
+            None => Ok("It has no lease: once.action_adopt gives it one.".to_owned()),
+        }
+    }
+
+    fn refuse(&self, row: &Tuple, problem: &str, hint: &str) -> Error {
+        let id = self.id.text(row).unwrap_or_default();
+        Error::new(
+            Kind::IllegalTransition,
+            format!(
+                "row \"{}\" of machine \"{}\" {problem}",
+                shown(&id),
+                self.machine.name()
+            ),
+        )
+        .hint(hint)
+    }
+}

@@ -1,0 +1,277 @@
+//! `machine_check` and `machine_assert`: what disagrees between a definition and what the tables have become,
+//! and whether somebody sweeps the claim states.
+
+use super::definition::Definition;
+use super::model::{self, Machine, Stored, column};
+use super::relation::Relation;
+use crate::action::adopt::orphans;
+use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
+use crate::error::{Error, Kind, Result};
+use crate::guard::install;
+use crate::janitor;
+use crate::row::{self, Rows};
+use crate::spi::{self, Kept};
+use crate::subxact;
+use pgrx::pg_sys::{self, Datum};
+use std::ffi::CStr;
+
+/// Rows in a claim state without a lease that are counted.
+const MOST_ORPHANS: i64 = 1_000;
+
+const LABELS: &CStr = c"
+    SELECT e.enumlabel::pg_catalog.text FROM pg_catalog.pg_enum e WHERE e.enumtypid = $1
+     ORDER BY e.enumsortorder";
+
+// BEFORE row triggers that fire after ours, on the table or by inheritance on a partition of it.
+const LATER: &CStr = c"
+    SELECT t.tgname::pg_catalog.text FROM pg_catalog.pg_trigger t
+     WHERE t.tgrelid = $1 AND NOT t.tgisinternal AND t.tgname > $2::pg_catalog.name AND t.tgenabled <> 'D'
+       AND t.tgtype & 3 = 3 AND t.tgtype & 20 <> 0";
+
+const INDEXED: &CStr = c"
+    SELECT 1 FROM pg_catalog.pg_index x
+      JOIN pg_catalog.pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[0]
+     WHERE x.indrelid = $1 AND a.attnum = $2 AND x.indisvalid AND x.indpred IS NULL LIMIT 1";
+
+thread_local! {
+    static ENUM_LABELS: Kept = const { Kept::new(LABELS, &[pg_sys::OIDOID]) };
+    static LATER_TRIGGERS: Kept = const { Kept::new(LATER, &[pg_sys::OIDOID, pg_sys::TEXTOID]) };
+    static HAS_INDEX: Kept = const { Kept::new(INDEXED, &[pg_sys::OIDOID, pg_sys::INT2OID]) };
+}
+
+/// `once.machine_check`.
+pub fn machine_check(call: &Call) -> Result<Datum> {
+    let only = call.opt_text(0, "machine", SCOPE_MAX)?;
+    let rows = Rows::begin(call);
+    let look = |stored: &Stored| -> Result<()> {
+        let definition = stored.definition()?;
+        let name = from_utf8(&definition.machine).into_owned();
+        let mut found = Findings::default();
+        found.of(&name, &definition, stored)?;
+        for (problem, hint) in found.0 {
+            rows.push(&[
+                Some(row::text(&name)),
+                Some(row::text(&from_utf8(&problem))),
+                Some(row::text(&from_utf8(&hint))),
+            ]);
+        }
+        Ok(())
+    };
+    match only {
+        Some(name) => {
+            let stored = Stored::of(name)?;
+            if let Some(owner) = stored.owner() {
+                owner.ensure_member("machine", name)?;
+            }
+            look(&stored)?;
+        }
+        None => model::each_stored(&mut |stored| {
+            let open = stored
+                .owner()
+                .is_none_or(|owner| owner.ensure_member("machine", b"").is_ok());
+            if open { look(stored) } else { Ok(()) }
+        })?,
+    }
+    Ok(call.return_null())
+}
+
+/// Problems with what to do about them.
+#[derive(Default)]
+struct Findings(Vec<(String, String)>);
+
+impl Findings {
+    fn add(&mut self, problem: impl Into<String>, hint: impl Into<String>) {
+        self.0.push((problem.into(), hint.into()));
+    }
+
+    fn of(&mut self, name: &[u8], definition: &Definition, stored: &Stored) -> Result<()> {
+        self.uncovered(name, definition)?;
+        let missing = model::missing(definition, stored);
+        for line in &missing {
+            self.add(
+                line,
+                "Rename it back, define the machine again with the present names, or drop it.",
+            );
+        }
+        if !missing.is_empty() {
+            return Ok(());
+        }
+        let machine = Machine::fitted(name, stored)?;
+        self.labels(&machine)?;
+        self.guard(&machine, stored.guarded())?;
+        self.index(&machine)?;
+        self.orphans(&machine)
+    }
+
+    fn uncovered(&mut self, name: &[u8], definition: &Definition) -> Result<()> {
+        let states = claim_states(definition);
+        if !states.is_empty() && !janitor::covers(name)? {
+            let why = match janitor::last_error(name)? {
+                Some(error) => format!("; the last failure: {}", shown(&error)),
+                None => String::new(),
+            };
+            self.add(
+                format!("claim states are not covered: {}{why}", states.join(", ")),
+                "Schedule once.sweep() (or once.sweep_action_release()) every few seconds.",
+            );
+        }
+        Ok(())
+    }
+
+    fn labels(&mut self, machine: &Machine) -> Result<()> {
+        let of_type = [Some(Datum::from(machine.shape.status.base_type))];
+        let rows = spi::query(&ENUM_LABELS, &of_type)?;
+        let labels: Vec<String> = rows
+            .iter()
+            .filter_map(|r| column(r, 0).map(|d| shown(varlena(d))))
+            .collect();
+        if labels.is_empty() {
+            return Ok(());
+        }
+        let statuses = &machine.definition.status_types;
+        for label in labels.iter().filter(|l| !statuses.contains(l)) {
+            self.add(
+                format!("the status column's type has the label \"{label}\", which is no status"),
+                "Add it to status_types and its transitions, and define the machine again.",
+            );
+        }
+        for status in statuses.iter().filter(|s| !labels.contains(s)) {
+            self.add(
+                format!("the status column's type has no label \"{status}\" any more"),
+                "Rename the label back, or define the machine again.",
+            );
+        }
+        Ok(())
+    }
+
+    fn guard(&mut self, machine: &Machine, wanted: bool) -> Result<()> {
+        if !wanted {
+            return Ok(());
+        }
+        let present = install::present(machine.name())?;
+        let name = install::trigger_name(machine.name());
+        for table in install::tables(machine) {
+            let here = present.iter().find(|p| p.table == table.oid);
+            match here {
+                None => self.add(
+                    format!("the guard is missing on {}", table.name),
+                    "Call once.machine_guard(machine, true).",
+                ),
+                Some(guard) if !guard.fires => self.add(
+                    format!("the guard on {} is disabled", table.name),
+                    "ALTER TABLE ... ENABLE TRIGGER, or once.machine_guard(machine, true).",
+                ),
+                Some(_) => self.later_triggers(table, &name)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn later_triggers(&mut self, table: &Relation, guard: &str) -> Result<()> {
+        let args = [
+            Some(Datum::from(table.oid)),
+            Some(row::text(&from_utf8(guard))),
+        ];
+        for row in spi::query(&LATER_TRIGGERS, &args)? {
+            let name = column(&row, 0).map(varlena).unwrap_or_default();
+            self.add(
+                format!(
+                    "trigger {} of {} fires after the guard, which does not see what it changes",
+                    shown(name),
+                    table.name
+                ),
+                "Give it a name that sorts before the guard's.",
+            );
+        }
+        Ok(())
+    }
+
+    fn index(&mut self, machine: &Machine) -> Result<()> {
+        let Some(refund) = &machine.shape.refund else {
+            return Ok(());
+        };
+        let args = [
+            Some(Datum::from(refund.items.oid)),
+            Some(Datum::from(refund.subject.number)),
+        ];
+        if spi::query(&HAS_INDEX, &args)?.is_empty() {
+            self.add(
+                format!(
+                    "no index of {} begins with {}: every refund reads the whole table",
+                    refund.items.name, refund.subject.name
+                ),
+                format!(
+                    "CREATE INDEX ON {} ({}).",
+                    refund.items.name, refund.subject.name
+                ),
+            );
+        }
+        Ok(())
+    }
+
+    /// With the caller's rights; a caller without them is told so.
+    fn orphans(&mut self, machine: &Machine) -> Result<()> {
+        let mut without = 0;
+        let counted = subxact::attempt(|| {
+            orphans(machine, &mut |_| {
+                without += 1;
+                Ok(without < MOST_ORPHANS)
+            })
+        })?;
+        if let Err(failure) = counted {
+            self.add(
+                format!("rows in a claim state could not be looked for: {failure}"),
+                format!(
+                    "GRANT SELECT ON {} to the role that checks.",
+                    machine.shape.table.name
+                ),
+            );
+        } else if without > 0 {
+            let more = if without == MOST_ORPHANS {
+                " or more"
+            } else {
+                ""
+            };
+            self.add(
+                format!("{without}{more} rows are in a claim state without a lease"),
+                "Call once.action_adopt(machine); the next sweep reverts them.",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// `once.machine_assert`.
+pub fn machine_assert(call: &Call) -> Result<Datum> {
+    let mut uncovered = Vec::new();
+    model::each_stored(&mut |stored| {
+        let definition = stored.definition()?;
+        let states = claim_states(&definition);
+        let name = from_utf8(&definition.machine);
+        if !states.is_empty() && !janitor::covers(&name)? {
+            uncovered.push(format!(
+                "machine \"{}\": {}",
+                definition.machine,
+                states.join(", ")
+            ));
+        }
+        Ok(())
+    })?;
+    match uncovered.is_empty() {
+        true => Ok(call.return_null()),
+        false => Err(Error::new(
+            Kind::UncoveredClaimState,
+            format!("claim states that nobody sweeps: {}", uncovered.join("; ")),
+        )
+        .detail(uncovered.join("\n"))
+        .hint("A row whose worker dies would stay there. Schedule SELECT * FROM once.sweep() every few seconds; its last good run must be younger than once.janitor_grace.")),
+    }
+}
+
+/// Each claim state once.
+fn claim_states(definition: &Definition) -> Vec<&str> {
+    let mut states: Vec<_> = definition.claim_states().map(|(into, _)| into).collect();
+    states.sort_unstable();
+    states.dedup();
+    states
+}
