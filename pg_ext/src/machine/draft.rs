@@ -49,6 +49,7 @@ pub struct Step {
     pub action: Option<Value>,
 }
 
+#[derive(Default)]
 pub struct Cancel {
     pub flag: Option<String>,
     pub to: Option<String>,
@@ -130,7 +131,8 @@ impl Draft {
         for (path, value) in m.list("steps", faults) {
             draft.steps.extend(step(&path, value, faults));
         }
-        draft.cancel = m.opt("cancel").and_then(|v| cancel(v, faults));
+        // One that cannot be read is there nevertheless: a refund needs it.
+        draft.cancel = m.opt("cancel").map(|v| cancel(v, faults).unwrap_or_default());
         draft.refund = m.opt("refund").and_then(|v| refund(v, faults));
         Some(draft)
     }
