@@ -15,6 +15,7 @@ mod fail;
 mod job;
 mod lost_answers;
 mod machine;
+mod pages;
 mod proxy;
 mod run;
 mod support;
