@@ -18,8 +18,6 @@ use rand::rngs::StdRng;
 
 use crate::journal::{Attempt, Journal, Outcome};
 
-/// After this a client stops asking; what it asked for is stuck.
-pub const DEADLINE: Duration = Duration::from_secs(20);
 const BACKOFF_BASE: Duration = Duration::from_millis(50);
 const BACKOFF_CAP: Duration = Duration::from_secs(1);
 
@@ -35,12 +33,20 @@ pub struct Ask {
     pub body: String,
 }
 
+/// How patient clients are.
+#[derive(Clone, Copy)]
+pub struct Waits {
+    /// With one answer.
+    pub answer: Duration,
+    /// Altogether: then a client stops asking, and what it asked for is stuck.
+    pub end: Duration,
+}
+
 #[derive(Clone)]
 pub struct Clients {
     http: Client<HttpConnector, Full<Bytes>>,
     fronts: Arc<[SocketAddr]>,
-    /// How long they wait for one answer.
-    patience: Duration,
+    waits: Waits,
     journal: Arc<Journal>,
 }
 
@@ -64,24 +70,24 @@ impl Answer {
 }
 
 impl Clients {
-    pub fn new(fronts: &[SocketAddr], patience: Duration, journal: Arc<Journal>) -> Self {
+    pub fn new(fronts: &[SocketAddr], waits: Waits, journal: Arc<Journal>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         Self {
             http: Client::builder(TokioExecutor::new()).build(connector),
             fronts: fronts.into(),
-            patience,
+            waits,
             journal,
         }
     }
 
     /// Asks until the answer is final.
     pub async fn insist(&self, ask: &Ask, rng: &mut StdRng) -> Outcome {
-        let deadline = tokio::time::Instant::now() + DEADLINE;
+        let deadline = tokio::time::Instant::now() + self.waits.end;
         let mut backoff = BACKOFF_BASE;
         loop {
             let answer = self
-                .attempt(ask, self.patience, Outcome::TimedOut, rng)
+                .attempt(ask, self.waits.answer, Outcome::TimedOut, rng)
                 .await;
             if answer.outcome.is_final() || tokio::time::Instant::now() > deadline {
                 return answer.outcome;
@@ -106,7 +112,7 @@ impl Clients {
             .header("content-type", "application/json")
             .body(Full::from(body.to_owned()))
             .ok()?;
-        let answer = tokio::time::timeout(self.patience, self.http.request(request)).await;
+        let answer = tokio::time::timeout(self.waits.answer, self.http.request(request)).await;
         answer.ok()?.ok().map(|answer| answer.status().as_u16())
     }
 

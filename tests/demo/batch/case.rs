@@ -5,7 +5,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use pg_once_tests::Cluster;
@@ -25,11 +25,13 @@ use crate::settings::{Paths, Settings};
 use crate::story::{Damage, Run};
 use crate::verdict::Trouble;
 
-/// What is under way may end: more than the lease of a worker that died last, a sweep, and the
-/// teardown of what it gives back.
-const SETTLES_WITHIN: Duration = Duration::from_secs(8);
+/// A run is over when nothing has changed for so long: more than the lease of a worker that died
+/// last, a sweep, and the teardown of what it gives back.
+const QUIET_FOR: Duration = Duration::from_secs(6);
 
-const UNDER_WAY: &str = "select count(*) from batch_job where status not in ('done', 'cancelled')";
+/// Jobs that have not ended, and the last change of any.
+const UNDER_WAY: &str = "\
+select count(*), (select max(id) from status_log) from batch_job where status not in ('done', 'cancelled')";
 
 /// What is run.
 pub struct Case {
@@ -146,15 +148,18 @@ impl Case {
     }
 }
 
-/// Waits until every job has ended, or as long as that may take.
+/// Waits until every job has ended, or nothing happens any more.
 async fn settle(owner: &Client) -> Result<()> {
-    let deadline = tokio::time::Instant::now() + SETTLES_WITHIN;
-    while tokio::time::Instant::now() < deadline {
-        let left: i64 = owner.query_one(UNDER_WAY, &[]).await?.get(0);
-        if left == 0 {
+    let (mut seen, mut since) = (None, Instant::now());
+    loop {
+        let row = owner.query_one(UNDER_WAY, &[]).await?;
+        let (left, last): (i64, Option<i64>) = (row.get(0), row.get(1));
+        if last != seen {
+            (seen, since) = (last, Instant::now());
+        }
+        if left == 0 || since.elapsed() > QUIET_FOR {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    Ok(())
 }

@@ -12,14 +12,19 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::plan::{Job, Manner};
-use crate::client::{Ask, Clients};
+use crate::client::{Ask, Clients, Waits};
 use crate::crashes::Crashes;
 use crate::progress::Progress;
 
-/// After this the queue takes a delivery for lost: well above what a job takes.
-pub const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long a user waits for one answer.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+/// A queue takes a delivery for lost after well above what a job takes, and does not give up.
+pub const QUEUE_WAITS: Waits = Waits {
+    answer: Duration::from_secs(4),
+    end: Duration::from_secs(120),
+};
+pub const USER_WAITS: Waits = Waits {
+    answer: Duration::from_secs(1),
+    end: Duration::from_secs(20),
+};
 
 /// Who asks whom.
 #[derive(Clone)]

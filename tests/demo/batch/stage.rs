@@ -11,7 +11,7 @@ use anyhow::Result;
 use pg_once_tests::Cluster;
 
 use super::case::Case;
-use super::load::{PATIENCE, Sides, VISIBILITY_TIMEOUT};
+use super::load::{QUEUE_WAITS, Sides, USER_WAITS};
 use super::plan::Job;
 use crate::client::Clients;
 use crate::crashes::Crashes;
@@ -128,12 +128,12 @@ impl Stage {
                 });
             }
         }
-        let clients = |fronts: &[_], patience| Clients::new(fronts, patience, Arc::clone(journal));
+        let clients = |fronts: &[_], waits| Clients::new(fronts, waits, Arc::clone(journal));
         Ok(Self {
             supervisor: Supervisor::start(posts, journal).await?,
             sides: Sides {
-                queue: clients(&worker_fronts, VISIBILITY_TIMEOUT),
-                users: clients(&endpoint_fronts, PATIENCE),
+                queue: clients(&worker_fronts, QUEUE_WAITS),
+                users: clients(&endpoint_fronts, USER_WAITS),
                 worker_crashes,
                 endpoint_crashes,
             },

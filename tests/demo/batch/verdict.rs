@@ -14,7 +14,8 @@ use crate::verdict::{self, Trouble};
 
 const KILLS_AT_LEAST: usize = 20;
 
-const GIVEN_BACK: &str = "select count(*)::float8 from status_log where old_status = 'running' and new_status = 'queued'";
+const GIVEN_BACK: &str = "select count(*)::float8 from status_log where old_status = 'running' \
+                          and new_status = 'queued' and not flagged";
 const CUT_SHORT: &str = "select count(*)::float8 from batch_job j where status = 'cancelled' \
                          and exists (select from batch_item i where i.job_id = j.id and i.state = 'succeeded')";
 
@@ -101,7 +102,7 @@ pub fn went_through(
         ("jobs that the queue had twice", twice as f64),
         ("cancellations sent, retries included", sent("user")),
         ("jobs cancelled after an item's success", met.cut_short),
-        ("jobs given back to the queue", met.given_back),
+        ("jobs of dead or failed workers, begun anew", met.given_back),
         ("processes killed (kill -9)", trouble.kills as f64),
         (
             "database backends terminated",

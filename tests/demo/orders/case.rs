@@ -99,7 +99,7 @@ impl Case {
             });
         }
         let supervisor = Supervisor::start(posts, &journal).await?;
-        let clients = Clients::new(&fronts, load::PATIENCE, Arc::clone(&journal));
+        let clients = Clients::new(&fronts, load::WAITS, Arc::clone(&journal));
 
         let status_without_key = match orders.first() {
             Some(order) => clients.without_key(load::PATH, &order.body()).await,

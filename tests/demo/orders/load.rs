@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::client::{Ask, Clients};
+use crate::client::{Ask, Clients, Waits};
 use crate::crashes::Crashes;
 use crate::progress::Progress;
 
@@ -19,8 +19,10 @@ use super::plan::{Manner, Order};
 
 /// Where orders are sent.
 pub const PATH: &str = "/orders";
-/// How long a client waits for one answer.
-pub const PATIENCE: Duration = Duration::from_millis(800);
+pub const WAITS: Waits = Waits {
+    answer: Duration::from_millis(800),
+    end: Duration::from_secs(20),
+};
 
 /// The whole load, until every client has its final answer or has gone.
 pub async fn run(clients: &Clients, orders: &[Order], crashes: &Arc<Crashes>, progress: &Progress) {
