@@ -112,6 +112,28 @@ async fn no_undecided_item_comes_under_a_cancelled_row() {
 }
 
 #[tokio::test]
+async fn row_level_security_on_the_machines_table_hides_no_row_from_the_guard() {
+    let play = Playground::open().await;
+    play.show("do $$ begin create role guard_forced login; exception when duplicate_object then null; end $$")
+        .await;
+    play.show(crate::world::TABLES).await;
+    crate::world::define(&play, crate::world::JOB).await;
+    play.show("select once.machine_guard('job', true)").await;
+    with_jobs(&play).await;
+    play.show(
+        "alter table job owner to guard_forced; alter table job enable row level security;
+         alter table job force row level security; grant all on item to guard_forced",
+    )
+    .await;
+    let writer = play.another_as("guard_forced").await;
+    assert_eq!(writer.show("select count(*) from job").await, "0");
+    illegal(&writer, "insert into item (id, job_id) values (100, 7)").await;
+    illegal(&writer, "update item set settled = null where id = 71").await;
+    illegal(&writer, "update item set job_id = 7 where id = 61").await;
+    play.show("alter table job owner to postgres").await;
+}
+
+#[tokio::test]
 async fn an_item_of_no_row_is_written_as_before() {
     let play = guarded().await;
     play.show("insert into item (id, job_id) values (1, 777)")

@@ -45,7 +45,7 @@ async fn call_everything(play: &Playground, session: &Playground, owner: bool) {
     };
     if owner {
         session
-            .show(&format!("select once.machine_define($def${JOB}$def$)"))
+            .show("select once.machine_define(once.machine_get('job'))")
             .await;
         session.show("select once.machine_guard('job', true)").await;
     }

@@ -12,6 +12,12 @@
 mod claim_races;
 mod claims;
 mod coverage;
+mod definitions;
+mod definitions_columns;
+mod definitions_life;
+mod definitions_refund;
+mod definitions_rules;
+mod definitions_when;
 mod drift;
 mod hostile;
 mod ids;

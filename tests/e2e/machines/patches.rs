@@ -108,7 +108,7 @@ async fn values_that_a_column_refuses_are_the_columns_own_errors_and_nothing_mov
         (r#"{"short": "abcdef"}"#, "22001"),
         (r#"{"n": null}"#, "23502"),
         (r#"{"n": 100}"#, "23514"),
-        (r#"{"at": "yesterday?"}"#, "22007"),
+        (r#"{"at": "no time"}"#, "22007"),
     ] {
         let refusal = play.refused(&transition("1", "ready", &patch(json))).await;
         // A number too big for int is refused by its text in some servers.
@@ -248,6 +248,33 @@ async fn a_finish_takes_a_patch_under_the_same_rules() {
         play.show("select note, doc, status from job").await,
         "result|[1.50]|done"
     );
+}
+
+#[tokio::test]
+async fn columns_named_as_any_statement_might_name_its_tables_are_patched() {
+    let play = world().await;
+    play.show("alter table job add t text, add p int, add i int, add j int, add r int, add x int, add locked int, add job int")
+        .await;
+    jobs(&play, 1, 1, "new").await;
+    let json = r#"{"t": "t", "p": 1, "i": 2, "j": 3, "r": 4, "x": 5, "locked": 6, "job": 7}"#;
+    assert_eq!(
+        moves(&play, "1", "ready", &patch(json)).await,
+        "t|ready|1|~"
+    );
+    assert_eq!(
+        play.show("select t, p, i, j, r, x, locked, job from job")
+            .await,
+        "t|1|2|3|4|5|6|7"
+    );
+    assert_eq!(
+        moves(&play, "1", "new", &patch(r#"{"note": "n"}"#)).await,
+        "t|new|2|~"
+    );
+    let token = {
+        moves(&play, "1", "ready", "").await;
+        token(&play, 1, "run", "").await
+    };
+    play.show(&finish(1, token, &patch(json))).await;
 }
 
 #[tokio::test]

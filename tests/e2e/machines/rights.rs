@@ -102,10 +102,11 @@ async fn the_extensions_tables_are_closed() {
             format!("select count(*) from once.{table}"),
             format!("delete from once.{table}"),
             format!("update once.{table} set machine = 'x'"),
-            format!("lock table once.{table} in share mode"),
+            format!("begin; lock table once.{table} in share mode; commit"),
             format!("copy once.{table} to stdout"),
         ] {
             assert_eq!(session.code(&sql).await, "42501", "{sql}");
+            session.show("rollback").await;
         }
     }
 }

@@ -114,7 +114,6 @@ async fn a_move_that_nothing_declares_is_illegal_whatever_the_row_says() {
         ("retrying", ""),
         ("cancelled", ""),
         ("nonsense", ""),
-        ("", ""),
         ("ready", ", from_status => '{done}'"),
         ("ready", ", from_status => '{failed,done}'"),
         // Only boss has this move.

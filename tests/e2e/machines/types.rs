@@ -262,7 +262,7 @@ async fn a_table_in_the_search_path_of_nobody_lives_alike() {
         table: "of_nobody.t".to_owned(),
         ..Shape::plain("int", "text", ["1", "2"])
     };
-    for path in ["public", "\"$user\"", "\"\"", "pg_temp, once"] {
+    for path in ["public", "\"$user\"", "''", "pg_temp, once"] {
         let session = play.another().await;
         session.show(&format!("set search_path = {path}")).await;
         shape.live(&session).await;

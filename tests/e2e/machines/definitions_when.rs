@@ -1,0 +1,379 @@
+//! `when`: what a predicate may be, and that it is kept as a text that nobody can make mean something else.
+
+use crate::definitions::{define, faults, open, right};
+use crate::playground::Playground;
+use serde_json::{Value, json};
+
+const COLUMNS: &str = "alter table job add num numeric(10, 2), add at timestamptz, add v varchar(20), add tags text[],
+    add doc jsonb, add \"Odd col\" int, add raw bytea, add span interval, add day date";
+
+/// The predicate as it is kept.
+async fn kept(play: &Playground, when: &str) -> String {
+    let mut d = right();
+    d["transitions"][0]["when"] = json!(when);
+    let stored = play.show(&define(&d)).await;
+    // What is kept is kept as it is when it is defined again.
+    let stored: Value = serde_json::from_str(&stored).unwrap();
+    let again = play.show(&define(&stored)).await;
+    assert_eq!(
+        serde_json::from_str::<Value>(&again).unwrap(),
+        stored,
+        "{when}"
+    );
+    stored["transitions"][0]["when"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+async fn refused(play: &Playground, when: &str) -> String {
+    let mut d = right();
+    d["transitions"][0]["when"] = json!(when);
+    let found = faults(play, &d).await;
+    assert_eq!(found.len(), 1, "{when}: {found:?}");
+    found[0]
+        .strip_prefix("transitions[0].when: ")
+        .unwrap()
+        .to_owned()
+}
+
+#[tokio::test]
+async fn a_predicate_is_kept_with_every_name_qualified_and_every_cast_written_out() {
+    let play = open().await;
+    play.show(COLUMNS).await;
+    play.show(
+        "create schema \"Other\"; create type \"Other\".size as enum ('s', 'l'); alter table job add size \"Other\".size;
+         create function \"Other\".\"May\"(int) returns boolean language sql immutable as 'select $1 > 0';
+         set search_path = \"Other\", public",
+    )
+    .await;
+    for (when, text) in [
+        ("n > 0", "(n OPERATOR(pg_catalog.>) 0)"),
+        (
+            "v = 'x' -- or not",
+            "((v)::pg_catalog.text OPERATOR(pg_catalog.=) 'x'::pg_catalog.text)",
+        ),
+        (
+            "/* a */ not n = -1",
+            "(NOT (n OPERATOR(pg_catalog.=) '-1'::integer))",
+        ),
+        (
+            "size = 's'",
+            "(size OPERATOR(pg_catalog.=) 's'::\"Other\".size)",
+        ),
+        ("\"May\"(n)", "\"Other\".\"May\"(n)"),
+        ("job.\"Odd col\" is not null", "(\"Odd col\" IS NOT NULL)"),
+        (
+            "v in ('a', 'b')",
+            "((v)::pg_catalog.text OPERATOR(pg_catalog.=) ANY (ARRAY[('a'::character varying)::pg_catalog.text, ('b'::character varying)::pg_catalog.text]))",
+        ),
+        (
+            "note ilike 'A%'",
+            "(note OPERATOR(pg_catalog.~~*) 'A%'::pg_catalog.text)",
+        ),
+        (
+            "num + n >= 1.50",
+            "((num OPERATOR(pg_catalog.+) (n)::numeric) OPERATOR(pg_catalog.>=) 1.50)",
+        ),
+        (
+            "tags @> '{x}'",
+            "(tags OPERATOR(pg_catalog.@>) '{x}'::pg_catalog.text[])",
+        ),
+        (
+            "doc->>'a' = 'b'",
+            "((doc OPERATOR(pg_catalog.->>) 'a'::pg_catalog.text) OPERATOR(pg_catalog.=) 'b'::pg_catalog.text)",
+        ),
+        (
+            "note collate \"C\" < 'x'",
+            "((note COLLATE pg_catalog.\"C\") OPERATOR(pg_catalog.<) 'x'::pg_catalog.text)",
+        ),
+        (
+            "lower(note) = upper(v)",
+            "(pg_catalog.lower(note) OPERATOR(pg_catalog.=) pg_catalog.upper((v)::pg_catalog.text))",
+        ),
+        (
+            "extract(year from day) > 2000",
+            "(EXTRACT(year FROM day) OPERATOR(pg_catalog.>) (2000)::numeric)",
+        ),
+        (
+            "note = 'back\\slash'",
+            "(note OPERATOR(pg_catalog.=)  E'back\\\\slash'::pg_catalog.text)",
+        ),
+        (
+            "raw = '\\x00'",
+            "(raw OPERATOR(pg_catalog.=)  E'\\\\x00'::pg_catalog.bytea)",
+        ),
+        ("null", "NULL::boolean"),
+        ("n is distinct from 3", "(n IS DISTINCT FROM 3)"),
+        ("now() > at", "(pg_catalog.now() OPERATOR(pg_catalog.>) at)"),
+    ] {
+        assert_eq!(kept(&play, when).await, text, "{when}");
+    }
+    play.show("reset search_path; drop schema \"Other\" cascade")
+        .await;
+}
+
+#[tokio::test]
+async fn constants_mean_the_same_in_every_session() {
+    let play = open().await;
+    play.show(COLUMNS).await;
+    play.show("set datestyle = 'German'; set timezone = 'Europe/Berlin'; set intervalstyle = 'iso_8601';
+               set standard_conforming_strings = off; set escape_string_warning = off; set extra_float_digits = 0;
+               set quote_all_identifiers = on; set bytea_output = escape")
+        .await;
+    for (when, text) in [
+        (
+            "at > '03.02.2001 04:05'",
+            "(at OPERATOR(pg_catalog.>) '2001-02-03 03:05:00+00'::timestamp with time zone)",
+        ),
+        (
+            "day = '03.02.2001'",
+            "(day OPERATOR(pg_catalog.=) '2001-02-03'::pg_catalog.date)",
+        ),
+        (
+            "span > 'P1DT2H'",
+            "(span OPERATOR(pg_catalog.>) '1 day 02:00:00'::interval)",
+        ),
+        (
+            "note = 'a\\\\b'",
+            "(note OPERATOR(pg_catalog.=)  E'a\\\\b'::pg_catalog.text)",
+        ),
+        (
+            "n::float8 > 0.1::float8",
+            "((n)::double precision OPERATOR(pg_catalog.>) (0.1)::double precision)",
+        ),
+    ] {
+        assert_eq!(kept(&play, when).await, text, "{when}");
+    }
+}
+
+#[tokio::test]
+async fn a_planted_operator_or_type_is_not_what_was_meant() {
+    let play = open().await;
+    play.show(COLUMNS).await;
+    let honest = [
+        "n > 0",
+        "v = 'x'",
+        "note = 'x'",
+        "lower(note) = 'x'",
+        "note::varchar = 'x'",
+    ];
+    let mut before = Vec::new();
+    for when in honest {
+        before.push(kept(&play, when).await);
+    }
+    play.show(
+        "create function public.yes(int, int) returns boolean language sql immutable as 'select true';
+         create function public.yes(text, text) returns boolean language sql immutable as 'select true';
+         create function public.lower(text) returns text language sql immutable as 'select null';
+         create operator public.> (leftarg = int, rightarg = int, function = public.yes);
+         create operator public.= (leftarg = text, rightarg = text, function = public.yes);
+         create domain public.text as int; create domain pg_temp.text as int; create domain pg_temp.varchar as int",
+    )
+    .await;
+    for path in [
+        "\"$user\", public",
+        "public, pg_catalog",
+        "pg_temp, public, pg_catalog",
+        "''",
+    ] {
+        play.show(&format!("set search_path = {path}")).await;
+        for (when, text) in honest.iter().zip(&before) {
+            let mut d = right();
+            for name in ["items", "wallet"] {
+                let qualified = format!("public.{}", d["refund"][name].as_str().unwrap());
+                d["refund"][name] = json!(qualified);
+            }
+            d["table"] = json!("public.job");
+            d["transitions"][0]["when"] = json!(when);
+            let stored: Value = serde_json::from_str(&play.show(&define(&d)).await).unwrap();
+            assert_eq!(
+                stored["transitions"][0]["when"].as_str(),
+                Some(text.as_str()),
+                "{path}"
+            );
+        }
+        // What was kept is read as the same.
+        let again = play
+            .show("select once.machine_define(once.machine_get('m')) = once.machine_get('m')")
+            .await;
+        assert_eq!(again, "t");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_single_expression_is_refused() {
+    let play = open().await;
+    play.show("create table witness (x int)").await;
+    for (when, problem) in [
+        ("  ", "is empty"),
+        ("-- nothing", "is empty"),
+        ("n > 0, true", "must be one expression"),
+        ("*", "must be one expression, not *"),
+        (
+            "n > 0 as x",
+            "must be an expression without a name for its result",
+        ),
+        (
+            "distinct true",
+            "must be an expression only, without any clause of a query",
+        ),
+        (
+            "n > 0 from job",
+            "must be an expression only, without any clause of a query",
+        ),
+        (
+            "true where true",
+            "must be an expression only, without any clause of a query",
+        ),
+        (
+            "true group by 1",
+            "must be an expression only, without any clause of a query",
+        ),
+        (
+            "true having true",
+            "must be an expression only, without any clause of a query",
+        ),
+        (
+            "true order by 1",
+            "must be an expression only, without any clause of a query",
+        ),
+        (
+            "true limit 1",
+            "must be an expression only, without any clause of a query",
+        ),
+        (
+            "true offset 1",
+            "must be an expression only, without any clause of a query",
+        ),
+        (
+            "true for update",
+            "must be an expression only, without any clause of a query",
+        ),
+        (
+            "true window w as ()",
+            "must be an expression only, without any clause of a query",
+        ),
+        ("true; drop table witness", "syntax error at or near \";\""),
+        (") or (true", "syntax error at or near \")\""),
+        ("true) or (true", "syntax error at or near \")\""),
+        ("true into witness", "syntax error at or near \"into\""),
+        (
+            "true union select true",
+            "syntax error at or near \"union\"",
+        ),
+        ("select true", "syntax error at or near \"select\""),
+        ("n := 1", "syntax error at or near \":=\""),
+        (
+            "$$; drop table witness; $$",
+            "invalid input syntax for type boolean: \"; drop table witness; \"",
+        ),
+        ("'", "unterminated quoted string at or near \"'\""),
+        (
+            "/* n > 0",
+            "unterminated /* comment at or near \"/* n > 0\"",
+        ),
+    ] {
+        assert_eq!(refused(&play, when).await, problem, "{when}");
+    }
+    assert_eq!(play.show("select count(*) from witness").await, "0");
+}
+
+#[tokio::test]
+async fn what_a_check_constraint_may_not_have_is_refused_in_the_server_s_words() {
+    let play = open().await;
+    play.show("create sequence s").await;
+    for (when, problem) in [
+        ("nope = 1", "column \"nope\" does not exist"),
+        ("nope(n)", "function nope(integer) does not exist"),
+        (
+            "item.id = 1",
+            "missing FROM-clause entry for table \"item\"",
+        ),
+        ("$1", "there is no parameter $1"),
+        (
+            "n",
+            "argument of when must be type boolean, not type integer",
+        ),
+        ("(select true)", "cannot use subquery in check constraint"),
+        (
+            "exists (select from item)",
+            "cannot use subquery in check constraint",
+        ),
+        (
+            "n = any (select id from item)",
+            "cannot use subquery in check constraint",
+        ),
+        (
+            "count(*) > 0",
+            "aggregate functions are not allowed in check constraints",
+        ),
+        (
+            "row_number() over () = 1",
+            "window functions are not allowed in check constraints",
+        ),
+        (
+            "generate_series(1, n) = 1",
+            "set-returning functions are not allowed in check constraints",
+        ),
+        ("default", "DEFAULT is not allowed in this context"),
+        ("random() > 0.5", "calls a volatile function"),
+        ("clock_timestamp() > now()", "calls a volatile function"),
+        ("nextval('s') > 0", "calls a volatile function"),
+        ("job is not null", "names the whole row; name its columns"),
+        ("job.* is not null", "names the whole row; name its columns"),
+        ("tableoid = 0", "names a system column"),
+        (
+            "ctid is not null",
+            "system column \"ctid\" reference in check constraint is invalid",
+        ),
+    ] {
+        assert_eq!(refused(&play, when).await, problem, "{when}");
+    }
+}
+
+#[tokio::test]
+async fn huge_and_deep_texts_are_refused_or_kept_but_never_end_the_session() {
+    let play = open().await;
+    let wide = format!("n = 0{}", " or n = 0".repeat(5000));
+    assert!(
+        kept(&play, &wide)
+            .await
+            .starts_with("((n OPERATOR(pg_catalog.=) 0) OR ")
+    );
+    let deep = format!("{}n > 0{}", "(".repeat(100_000), ")".repeat(100_000));
+    assert!(refused(&play, &deep).await.starts_with("memory exhausted"));
+    let tall = format!("n = 1{}", " + 1".repeat(100_000));
+    assert_eq!(refused(&play, &tall).await, "stack depth limit exceeded");
+    assert_eq!(play.show("select 1").await, "1");
+    // A message shows a piece of such a text only.
+    let name = format!("{} = 1", "x".repeat(900_000));
+    assert!(refused(&play, &name).await.len() < 1000);
+}
+
+#[tokio::test]
+async fn a_refused_predicate_leaves_the_transaction_and_its_settings_as_they_were() {
+    let play = open().await;
+    play.show("begin; set local search_path = public; set local datestyle = 'German'; savepoint s")
+        .await;
+    for when in ["nope = 1", "random() > 0", "n >", "n > 0; x"] {
+        refused(&play, when).await;
+        play.show("rollback to s").await;
+        let settings = play
+            .show(
+                "select current_setting('search_path'), current_setting('datestyle'), current_user",
+            )
+            .await;
+        assert_eq!(settings, "public|German, DMY|postgres");
+    }
+    let caught = "do $$ begin perform once.machine_define('{\"machine\": \"m\", \"table\": \"job\", \"id\": \"id\",
+        \"status\": \"status\", \"status_types\": [\"a\"], \"transitions\": [{\"from\": [\"a\"], \"to\": \"a\", \"when\": \"nope\"}]}');
+        exception when sqlstate 'ON003' then null; end $$";
+    play.show(caught).await;
+    kept(&play, "n > 0").await;
+    let settings = play
+        .show("select current_setting('search_path'), current_setting('datestyle'), current_setting('standard_conforming_strings')")
+        .await;
+    assert_eq!(settings, "public|German, DMY|on");
+    play.show("commit").await;
+}
