@@ -108,6 +108,15 @@ pub struct Swept {
 }
 
 impl Swept {
+    /// So many rows failed, for the same reason.
+    pub fn failure(rows: usize, reason: &str) -> Swept {
+        Swept {
+            failed: rows as i64,
+            last_error: Some(reason.to_owned()),
+            ..Swept::default()
+        }
+    }
+
     pub fn add(&mut self, other: Swept) {
         self.done += other.done;
         self.failed += other.failed;

@@ -8,7 +8,7 @@ use super::lease::{Col, Lease, State};
 use super::row::{self as user_row, If, Seen};
 use crate::call::Call;
 use crate::error::Result;
-use crate::machine::model::jsonb_text;
+use crate::key::fingerprint::Request;
 use crate::machine::patch::Patch;
 use crate::mark::call_mark;
 use crate::row::{self, Shape};
@@ -30,8 +30,8 @@ thread_local! {
 pub fn action_finish(call: &Call) -> Result<Datum> {
     let fenced = Fenced::of(call)?;
     let patch = Patch::read(&fenced.machine, call.datum(3))?;
-    let text = call.datum(3).map(jsonb_text);
-    let mark = call_mark("finish", &[text.as_deref()]);
+    let request = Request::Jsonb(call.datum(3)).fingerprint()?;
+    let mark = call_mark("finish", &[request.as_ref().map(|f| f.as_slice())]);
     let row = |outcome: &[u8], status, version| {
         FINISHED.with(|shape| shape.row(&[Some(row::text(outcome)), status, version]))
     };

@@ -1,6 +1,6 @@
 //! The fence: every write that presents an action's token passes here.
 
-use super::lease::{Col, Lease, State, TABLE};
+use super::lease::{Col, Lease, REMEMBERED_US, State, TABLE};
 use crate::call::{Call, shown};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
@@ -34,8 +34,12 @@ impl Fenced {
         if lease.i64(Col::Token) != self.token {
             return Err(self.lost("Another holder has claimed the row since."));
         }
+        let forgotten = lease.i64(Col::EndedAt).saturating_add(REMEMBERED_US);
         match lease.state() {
             State::Held => Ok((lease, Present::Held)),
+            _ if forgotten <= clock::now_us()? => {
+                Err(self.lost("It ended more than 24 hours ago."))
+            }
             _ if mark != 0 && lease.i64(Col::LastCall) == mark => Ok((lease, Present::Repeated)),
             State::Finished => Err(Error::new(
                 Kind::AlreadyFinished,

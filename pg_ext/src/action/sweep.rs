@@ -92,10 +92,11 @@ fn sweep_machine(name: &[u8], max: i64, prepared: &mut bool) -> Result<Swept> {
     let mut swept = Swept::default();
     let mut after = i64::MIN;
     let mut looks = max as usize * LOOKS_PER_ROW;
-    while looks > 0 && swept.done + swept.failed < max {
+    let mut tidied = 0;
+    loop {
         let chunk = look(name, after, looks.min(max as usize * 2), max as usize)?;
         looks -= chunk.looked;
-        tidy(&chunk.ended)?;
+        tidied += tidy(&chunk.ended)?;
         let Some(last) = chunk.last else {
             return Ok(swept);
         };
@@ -110,12 +111,33 @@ fn sweep_machine(name: &[u8], max: i64, prepared: &mut bool) -> Result<Swept> {
             let room = (max - swept.done - swept.failed) as usize;
             let (now, later) = chunk.due.split_at(chunk.due.len().min(room));
             swept.more |= !later.is_empty();
-            swept.add(Batch::of(name)?.sweep(now)?);
+            if !sweep_due(name, now, &mut swept)? {
+                // Nothing of this table can be swept now: trying on would not end.
+                swept.more = false;
+                return Ok(swept);
+            }
         }
-        swept.more |= chunk.full && swept.done + swept.failed >= max;
+        let full = swept.done + swept.failed >= max;
+        if full || looks == 0 {
+            // Rows that somebody has locked are no reason to come back at once.
+            let moved = swept.done + swept.failed + tidied > 0;
+            swept.more |= chunk.full && moved;
+            return Ok(swept);
+        }
     }
-    swept.more |= looks == 0;
-    Ok(swept)
+}
+
+/// False: the table itself cannot be handled.
+fn sweep_due(name: &[u8], due: &[Due], swept: &mut Swept) -> Result<bool> {
+    let batch = match Batch::of(name)? {
+        Ok(batch) => batch,
+        Err(failure) => {
+            swept.add(Swept::failure(due.len(), &failure));
+            return Ok(false);
+        }
+    };
+    swept.add(batch.sweep(due)?);
+    Ok(batch.reached.get())
 }
 
 /// What the index says of one stretch of leases.
@@ -167,14 +189,12 @@ fn look(machine: &[u8], after: i64, most: usize, most_due: usize) -> Result<Chun
     Ok(chunk)
 }
 
-/// Removes leases that ended long enough ago and moves the others to their next look.
-fn tidy(keys: &[[u8; 16]]) -> Result<()> {
-    if keys.is_empty() {
-        return Ok(());
-    }
+/// Removes leases that ended long enough ago and moves the others to their next look; how many.
+fn tidy(keys: &[[u8; 16]]) -> Result<i64> {
+    let mut tidied = 0;
     let table = Table::to_write(TABLE)?;
     for key in keys {
-        change(&table, key, |lease, now| match lease.state() {
+        tidied += i64::from(change(&table, key, |lease, now| match lease.state() {
             State::Held => {
                 let until = lease.i64(Col::LeaseUntil);
                 lease.put_i64(Col::LookAt, until.max(lease.i64(Col::LookAt)));
@@ -190,9 +210,9 @@ fn tidy(keys: &[[u8; 16]]) -> Result<()> {
                     }
                 }
             }
-        })?;
+        })?);
     }
-    Ok(())
+    Ok(tidied)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -235,21 +255,17 @@ struct Batch {
 }
 
 impl Batch {
-    fn of(name: &[u8]) -> Result<BatchOrFailure> {
-        let fitted = subxact::attempt(|| {
+    /// Or why the machine's tables cannot be handled.
+    fn of(name: &[u8]) -> Result<std::result::Result<Batch, subxact::Failure>> {
+        subxact::attempt(|| {
             let machine = Machine::for_tables(name)?;
             let owner = machine.shape.table.owner();
             let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
-            let owner = owner.ok_or_else(gone)?;
-            Ok((machine, owner))
-        })?;
-        Ok(match fitted {
-            Ok((machine, owner)) => BatchOrFailure::Batch(Batch {
+            Ok(Batch {
+                owner: owner.ok_or_else(gone)?,
                 machine,
-                owner,
                 reached: Cell::new(false),
-            }),
-            Err(failure) => BatchOrFailure::Failure(failure),
+            })
         })
     }
 
@@ -264,17 +280,12 @@ impl Batch {
             }
             Err(failure) => failure,
         };
-        let failed = |n: usize| Swept {
-            failed: n as i64,
-            last_error: Some(failure.clone()),
-            ..Swept::default()
-        };
         match due {
             // The table cannot be handled at all: that is no row's fault.
-            due if !self.reached.get() => Ok(failed(due.len())),
+            due if !self.reached.get() => Ok(Swept::failure(due.len(), &failure)),
             [one] => {
                 put_off(one, &failure)?;
-                Ok(failed(1))
+                Ok(Swept::failure(1, &failure))
             }
             due => {
                 let (first, second) = due.split_at(due.len() / 2);
@@ -402,25 +413,6 @@ impl Batch {
     fn array_type(&self) -> Oid {
         // SAFETY: looks into the system cache.
         unsafe { pg_sys::get_array_type(self.machine.id_type()) }
-    }
-}
-
-/// A machine whose tables can be handled, or why not.
-enum BatchOrFailure {
-    Batch(Batch),
-    Failure(String),
-}
-
-impl BatchOrFailure {
-    fn sweep(&self, due: &[Due]) -> Result<Swept> {
-        match self {
-            BatchOrFailure::Batch(batch) => batch.sweep(due),
-            BatchOrFailure::Failure(failure) => Ok(Swept {
-                failed: due.len() as i64,
-                last_error: Some(failure.clone()),
-                ..Swept::default()
-            }),
-        }
     }
 }
 

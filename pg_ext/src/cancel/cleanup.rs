@@ -15,7 +15,7 @@ const MOST: i32 = 100_000;
 
 /// $1 the row's id, $2 the most rows, $3 the item to begin after.
 const LIST: &str = "
-    SELECT i.{item_id}::pg_catalog.text, pg_catalog.row_to_json(i) FROM {items} AS i
+    SELECT i.{item_id}::pg_catalog.text, pg_catalog.row_to_json(i.*) FROM {items} AS i
      WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND {is_marked} {after}
      ORDER BY i.{item_id} LIMIT $2";
 

@@ -5,6 +5,7 @@
 
 pub mod abandoned;
 pub mod claim;
+pub mod fingerprint;
 pub mod finish;
 pub mod hold;
 pub mod inspect;
@@ -14,7 +15,6 @@ pub mod step;
 
 mod decide;
 mod fence;
-mod fingerprint;
 mod identity;
 mod jsonb;
 mod record;

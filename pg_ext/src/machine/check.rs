@@ -3,6 +3,7 @@
 
 use super::definition::Definition;
 use super::model::{self, Machine, Stored, column};
+use super::predicate;
 use super::relation::Relation;
 use crate::action::adopt::orphans;
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
@@ -97,6 +98,7 @@ impl Findings {
             return Ok(());
         }
         let machine = Machine::fitted(name, stored)?;
+        self.predicates(&machine)?;
         self.labels(&machine)?;
         self.guard(&machine, stored.guarded())?;
         self.index(&machine)?;
@@ -114,6 +116,30 @@ impl Findings {
                 format!("claim states are not covered: {}{why}", states.join(", ")),
                 "Schedule once.sweep() (or once.sweep_action_release()) every few seconds.",
             );
+        }
+        Ok(())
+    }
+
+    /// Predicates are stored as text: a column that they name may have been renamed.
+    fn predicates(&mut self, machine: &Machine) -> Result<()> {
+        let definition = &machine.definition;
+        let moves = definition.transitions.iter().enumerate();
+        let table = machine.shape.table.oid;
+        let of_moves = moves.filter_map(|(n, t)| {
+            let when = t.when.as_ref()?;
+            Some((format!("transitions[{n}].when"), table, when))
+        });
+        let items = machine.shape.refund.as_ref().map(|r| r.items.oid);
+        let of_refund = definition.refund.as_ref().and_then(|r| r.when.as_ref());
+        let of_refund = items.zip(of_refund);
+        let of_refund = of_refund.map(|(items, when)| ("refund.when".to_owned(), items, when));
+        for (member, relation, when) in of_moves.chain(of_refund) {
+            if let Err(failure) = predicate::read(relation, when)? {
+                self.add(
+                    format!("{member}: {failure} ({when})"),
+                    "Rename it back, or define the machine again with the present names.",
+                );
+            }
         }
         Ok(())
     }

@@ -50,7 +50,10 @@ const FORGET: &CStr = c"
          watched AS (DELETE FROM once.janitor WHERE task = 'action_release' AND machine = $1)
     DELETE FROM once.machine WHERE machine = $1";
 
+const FORGET_LEASES: &CStr = c"DELETE FROM once.action_lease WHERE machine = $1";
+
 thread_local! {
+    static DEAD: Kept = const { Kept::new(FORGET_LEASES, &[pg_sys::TEXTOID]) };
     static STORED: Kept = const { Kept::new(STORE, &[
         pg_sys::TEXTOID,
         pg_sys::INT8OID,
@@ -83,7 +86,14 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     }
     let valid = validate::validate(draft, faults)?;
     if let Some(present) = &present {
-        ensure_leases_fit(present, &valid)?;
+        match has_table(present) {
+            true => ensure_leases_fit(present, &valid)?,
+            // Leases on rows of a table that is gone are dead.
+            false => drop(spi::query(
+                &DEAD,
+                &[Some(row::text(&from_utf8(&valid.definition.machine)))],
+            )?),
+        }
     }
     store(&valid, present.as_ref())?;
     let name = from_utf8(&valid.definition.machine);
@@ -96,6 +106,14 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
         unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
     }
     inspect::described(&Stored::of(&name)?)
+}
+
+/// The machine's table is still there.
+fn has_table(stored: &Stored) -> bool {
+    stored
+        .relation(Col::Relation)
+        .and_then(Relation::of)
+        .is_some()
 }
 
 /// The definition as a JSON object.
@@ -241,14 +259,17 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
     // Somebody else may have changed or dropped it meanwhile.
     let stored = Stored::of(name)?;
     ensure_may_change(&stored, name)?;
-    each_held(name, |lease| {
+    let held = |lease: &Slot| {
         let row = quoted(&lease_text(lease, lease::Col::RowId).unwrap_or_default());
         Err(Error::new(
             Kind::InUse,
             format!("machine \"{}\" is in use: row {row} is leased", shown(name)),
         )
         .hint("Wait until its action is finished or released, or let a sweep revert it once it is overdue."))
-    })?;
+    };
+    if has_table(&stored) {
+        each_held(name, held)?;
+    }
     install::remove(&shown(name))?;
     spi::query(&FORGOTTEN, &[Some(row::text(name))])?;
     Ok(call.return_null())

@@ -132,7 +132,9 @@ impl Draft {
             draft.steps.extend(step(&path, value, faults));
         }
         // One that cannot be read is there nevertheless: a refund needs it.
-        draft.cancel = m.opt("cancel").map(|v| cancel(v, faults).unwrap_or_default());
+        draft.cancel = m
+            .opt("cancel")
+            .map(|v| cancel(v, faults).unwrap_or_default());
         draft.refund = m.opt("refund").and_then(|v| refund(v, faults));
         Some(draft)
     }

@@ -24,6 +24,11 @@ pub fn parameter_type(base: Oid) -> Oid {
     }
 }
 
+/// Types that an id may have, domains over them included.
+pub fn is_usable(base: Oid) -> bool {
+    parameter_type(base) == base || base == pg_sys::VARCHAROID
+}
+
 impl RowId {
     /// Reads the argument `name`.
     pub fn read(base: Oid, text: &[u8], name: &str) -> Result<RowId> {
@@ -39,9 +44,9 @@ impl RowId {
         }
     }
 
-    /// For errors.
+    /// For errors: its beginning, if it is long.
     pub fn shown(&self) -> String {
-        shown(&self.text)
+        beginning(&self.text)
     }
 
     /// The key of this row in our tables.
@@ -100,13 +105,20 @@ fn uuid(text: &[u8], name: &str) -> Result<RowId> {
 }
 
 fn not_an_id(text: &[u8], name: &str, what: &str) -> Error {
-    let start: String = shown(&text[..text.len().min(200)])
-        .chars()
-        .take(100)
-        .collect();
     Error::bad_argument(
         name,
-        format!("is not {what}: \"{start}\""),
+        format!("is not {what}: \"{}\"", beginning(text)),
         "Give the id of a row of the machine's table, as text.",
     )
+}
+
+/// As much of an id as an error shows.
+fn beginning(text: &[u8]) -> String {
+    match text.len() > 400 {
+        false => shown(text),
+        true => {
+            let start: String = shown(&text[..400]).chars().take(100).collect();
+            format!("{start}...")
+        }
+    }
 }

@@ -415,6 +415,14 @@ impl Fitting<'_> {
             .refund
             .as_ref()
             .map(|r| self.refund(r, &table, items, wallet));
+        if id
+            .as_ref()
+            .is_some_and(|c| !super::id::is_usable(c.base_type))
+        {
+            let problem = format!("id: column {} has a type that is no id's", ident(&d.id));
+            self.missing.push(problem);
+            return None;
+        }
         Some(Shape {
             id: id?,
             status: status?,

@@ -131,7 +131,7 @@ fn names_a_row(path: &str, column: &Column, key: &str, of: Option<&Column>, faul
     };
     if column.family() != wanted.family() {
         let (name, type_name) = (quoted(&column.name), &column.type_name);
-        let problem = format!("is of type {type_name}, which cannot hold a {key} of type");
+        let problem = format!("is of type {type_name}, which cannot hold the {key} of type");
         faults.add(
             path,
             format!("column {name} {problem} {}", wanted.type_name),

@@ -76,7 +76,7 @@ impl Patch {
             Some(_) => {
                 let values: Vec<_> = self.columns.iter().map(|c| format!("p.{c}")).collect();
                 format!(
-                    ", ({}) = (SELECT {} FROM pg_catalog.jsonb_populate_record(t, ${n}) p)",
+                    ", ({}) = (SELECT {} FROM pg_catalog.jsonb_populate_record(t.*, ${n}) p)",
                     self.columns.join(", "),
                     values.join(", ")
                 )
