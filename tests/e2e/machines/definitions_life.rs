@@ -462,7 +462,7 @@ async fn a_definition_in_a_database_of_another_encoding_keeps_its_letters() {
     play.show("create extension pg_once; create table \"tür\" (\"nr\" int primary key, \"zustand\" text not null, \"größe\" int)").await;
     let d = json!({"machine": "tür", "table": "\"tür\"", "id": "nr", "status": "zustand", "status_types": ["öffen", "zu"],
         "transitions": [{"from": ["öffen"], "to": "zu", "when": "\"größe\" > 0 and zustand <> 'ä\\ß'"}],
-        "steps": [{"step_key": "ü", "status": "zu", "successful_state": {"é": "öffen"}, "action": "ñ"}]});
+        "steps": [{"step_key": "ü", "status": "zu", "claim_state": {}, "successful_state": {"é": "öffen"}, "action": "ñ"}]});
     let told: Value = serde_json::from_str(&play.show(&define(&d)).await).unwrap();
     assert_eq!(told["status_types"], d["status_types"]);
     assert_eq!(told["steps"], d["steps"]);

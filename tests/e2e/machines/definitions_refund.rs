@@ -351,6 +351,7 @@ async fn a_balance_holds_every_amount_exactly() {
     }
     let shown = |name: &str| match name {
         "int" => "integer".to_owned(),
+        "points" | "cents" => format!("public.{name}"),
         name => name
             .replace(", ", ",")
             .replace("numeric(10)", "numeric(10,0)")
