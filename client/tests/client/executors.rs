@@ -1,8 +1,11 @@
 //! Every call runs on whatever the caller has at hand.
 
-use pg_once::{Claim, ClaimOptions, Executor, Json, Response};
+use pg_once::{
+    ActionClaim, ActionEnd, Claim, ClaimOptions, Executor, Json, MachineRow, Response, Transition,
+    Transitioned,
+};
 
-use crate::support::{claimed, connect, fresh_key, pool};
+use crate::support::{Jobs, claimed, connect, fresh_key, pool, worker};
 
 /// A key from its claim to its replay, on one executor.
 async fn whole_life<E: Executor>(exec: &E) {
@@ -26,6 +29,53 @@ async fn whole_life<E: Executor>(exec: &E) {
         .await
         .unwrap();
     assert_eq!(again, Claim::Replayed(Response::new(201)));
+}
+
+/// A job from a move to its end, on one executor.
+async fn whole_job<E: Executor>(exec: &E, job: MachineRow) {
+    for to in ["failed", "queued"] {
+        let moved = job.transition(exec, &Transition::to(to)).await.unwrap();
+        assert!(matches!(moved, Transitioned::Moved { .. }), "{moved:?}");
+    }
+    let claim = job.claim(exec, "run", &worker()).await.unwrap();
+    let ActionClaim::Claimed(action) = claim else {
+        panic!("{claim:?}")
+    };
+    assert!(!action.extend(exec, None).await.unwrap().cancelling);
+    let end = action.finish(exec, None).await.unwrap();
+    assert!(matches!(end, ActionEnd::Finished { .. }), "{end:?}");
+}
+
+/// The teardown of a job, call by call, on one executor.
+async fn whole_teardown<E: Executor>(exec: &E, job: MachineRow) {
+    let cancel = job.cancel();
+    cancel.request(exec).await.unwrap();
+    let pass = cancel.refund(exec, None).await.unwrap().pass;
+    let items = cancel.cleanup_items(exec, None, 10).await.unwrap();
+    assert_eq!(items.len(), 3);
+    assert!(cancel.confirm(exec, pass).await.unwrap());
+    assert_eq!(cancel.finish(exec, None).await.unwrap().status, "cancelled");
+}
+
+#[tokio::test]
+async fn actions_and_teardowns_on_a_pool_a_connection_and_a_transaction() {
+    let jobs = Jobs::new().await;
+    let mut names = 'a'..='z';
+    let mut another = async || {
+        let name = names.next().unwrap().to_string();
+        jobs.machine.row(jobs.another(&name).await)
+    };
+    whole_job(&jobs.pool, another().await).await;
+    whole_teardown(&jobs.pool, another().await).await;
+
+    let mut client = jobs.pool.get().await.unwrap();
+    whole_job(&client, another().await).await;
+    whole_teardown(&client, another().await).await;
+    let (job, torn_down) = (another().await, another().await);
+    let transaction = client.transaction().await.unwrap();
+    whole_job(&transaction, job).await;
+    whole_teardown(&transaction, torn_down).await;
+    transaction.commit().await.unwrap();
 }
 
 #[tokio::test]

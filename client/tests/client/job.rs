@@ -25,6 +25,7 @@ enum Trouble<'t> {
     Hang(&'t Notify),
     TakeLong(Duration),
     TerminateOnSave,
+    LockWallet(&'t Jobs),
 }
 
 /// Works three items off and notes what it is asked to do.
@@ -39,6 +40,7 @@ struct Script<'t> {
     cleaned: Mutex<usize>,
     cleanup_fails: bool,
     saves: u32,
+    locker: Option<tokio_postgres::Client>,
 }
 
 impl<'t> Script<'t> {
@@ -54,6 +56,7 @@ impl<'t> Script<'t> {
             cleaned: Mutex::new(0),
             cleanup_fails: false,
             saves: 0,
+            locker: None,
         }
     }
 
@@ -87,7 +90,7 @@ impl Job for Script<'_> {
             return Ok(());
         }
         match &self.trouble {
-            Trouble::None | Trouble::TerminateOnSave => {}
+            Trouble::None | Trouble::TerminateOnSave | Trouble::LockWallet(_) => {}
             Trouble::Cancel => self.cancel().await,
             Trouble::LoseLease(jobs) => jobs.swept_later().await,
             Trouble::LoseLeaseAndHang(jobs) => {
@@ -112,6 +115,16 @@ impl Job for Script<'_> {
         _: &(),
     ) -> Result<(), JobFailure> {
         self.saves += 1;
+        if let Trouble::LockWallet(jobs) = &self.trouble {
+            // Somebody has the wallet until the first try has given up.
+            self.locker = match self.saves {
+                2 => Some(jobs.lock_wallet().await),
+                _ => None,
+            };
+            transaction
+                .batch_execute("SET LOCAL lock_timeout = '50ms'")
+                .await?;
+        }
         let done =
             "UPDATE batch_item SET state = 'succeeded' WHERE id = $1 AND state <> 'succeeded'";
         assert_eq!(transaction.execute(done, &[item]).await?, 1, "saved once");
@@ -188,7 +201,7 @@ async fn assert_cancelled(jobs: &Jobs, job: &Script<'_>, outcome: &JobOutcome, g
 
 #[tokio::test]
 async fn every_item_is_worked_on_once_and_the_job_is_done() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let mut job = Script::new(&jobs, Trouble::None);
     let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
     assert_finished(&jobs, &outcome).await;
@@ -204,7 +217,7 @@ async fn every_item_is_worked_on_once_and_the_job_is_done() {
 
 #[tokio::test]
 async fn a_job_that_is_delivered_twice_is_run_once() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let action = jobs.claimed().await;
     let mut job = Script::new(&jobs, Trouble::None);
     let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
@@ -219,7 +232,7 @@ async fn a_job_that_is_delivered_twice_is_run_once() {
 
 #[tokio::test]
 async fn a_cancellation_in_the_middle_of_an_item_is_seen_before_the_item_is_saved() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let mut job = Script::new(&jobs, Trouble::Cancel);
     let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
     assert_cancelled(&jobs, &job, &outcome, "10").await;
@@ -228,7 +241,7 @@ async fn a_cancellation_in_the_middle_of_an_item_is_seen_before_the_item_is_save
 
 #[tokio::test]
 async fn a_cancellation_between_items_is_seen_before_the_next_one_begins() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let mut job = Script::new(&jobs, Trouble::None);
     job.cancel_in_next = true;
     let runner = jobs.job.job(&jobs.pool, "run").check_every(Duration::ZERO);
@@ -239,7 +252,7 @@ async fn a_cancellation_between_items_is_seen_before_the_next_one_begins() {
 
 #[tokio::test]
 async fn a_cancellation_after_the_last_item_is_seen_before_the_end() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     jobs.execute("DELETE FROM batch_item WHERE artifact <> 'item-1'")
         .await;
     let mut job = Script::new(&jobs, Trouble::None);
@@ -255,7 +268,7 @@ async fn a_cancellation_after_the_last_item_is_seen_before_the_end() {
 
 #[tokio::test]
 async fn a_delivery_of_a_job_that_is_being_cancelled_tears_it_down() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     jobs.job.cancel().request(&jobs.pool).await.unwrap();
     let mut job = Script::new(&jobs, Trouble::None);
     let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
@@ -265,7 +278,7 @@ async fn a_delivery_of_a_job_that_is_being_cancelled_tears_it_down() {
 
 #[tokio::test]
 async fn a_cleanup_that_fails_leaves_the_job_to_the_next_teardown() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let mut job = Script::new(&jobs, Trouble::Cancel);
     job.cleanup_fails = true;
     let error = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap_err();
@@ -287,7 +300,7 @@ async fn a_cleanup_that_fails_leaves_the_job_to_the_next_teardown() {
 
 #[tokio::test]
 async fn an_item_whose_lease_was_lost_is_not_saved_and_what_it_made_is_deleted() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let mut job = Script::new(&jobs, Trouble::LoseLease(&jobs));
     let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
     assert!(matches!(outcome, JobOutcome::LeaseLost), "{outcome:?}");
@@ -306,7 +319,7 @@ async fn an_item_whose_lease_was_lost_is_not_saved_and_what_it_made_is_deleted()
 
 #[tokio::test]
 async fn a_lease_that_is_lost_under_a_long_item_stops_it() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let mut job = Script::new(&jobs, Trouble::LoseLeaseAndHang(&jobs));
     let runner = jobs
         .job
@@ -319,7 +332,7 @@ async fn a_lease_that_is_lost_under_a_long_item_stops_it() {
 
 #[tokio::test]
 async fn the_lease_is_kept_alive_for_as_long_as_an_item_takes() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let lease = Duration::from_millis(500);
     let mut job = Script::new(&jobs, Trouble::TakeLong(lease * 4));
     let run = async { job.run(jobs.job.job(&jobs.pool, "run").lease(lease)).await };
@@ -334,7 +347,7 @@ async fn the_lease_is_kept_alive_for_as_long_as_an_item_takes() {
 
 #[tokio::test]
 async fn a_job_that_fails_is_given_back_and_goes_on_later() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let mut job = Script::new(&jobs, Trouble::Fail);
     match job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap() {
         JobOutcome::Released { error } => assert_eq!(error, "the service says 503"),
@@ -350,7 +363,7 @@ async fn a_job_that_fails_is_given_back_and_goes_on_later() {
 
 #[tokio::test]
 async fn a_refusal_of_the_database_gives_the_job_back_and_is_handed_on() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     jobs.execute("UPDATE wallet SET points = 15").await;
     let mut job = Script::new(&jobs, Trouble::None);
     let error = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap_err();
@@ -363,7 +376,7 @@ async fn a_refusal_of_the_database_gives_the_job_back_and_is_handed_on() {
 
 #[tokio::test]
 async fn a_backend_that_is_terminated_under_an_item_costs_nothing_twice() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let mut job = Script::new(&jobs, Trouble::TerminateOnSave);
     let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
     assert_finished(&jobs, &outcome).await;
@@ -371,8 +384,18 @@ async fn a_backend_that_is_terminated_under_an_item_costs_nothing_twice() {
 }
 
 #[tokio::test]
+async fn an_item_that_loses_a_race_is_saved_later_and_not_worked_on_again() {
+    let jobs = Jobs::guarded().await;
+    let mut job = Script::new(&jobs, Trouble::LockWallet(&jobs));
+    let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
+    assert_finished(&jobs, &outcome).await;
+    assert_eq!(job.worked.len(), 3);
+    assert!(job.saves > 3, "{}", job.saves);
+}
+
+#[tokio::test]
 async fn an_item_whose_commit_was_not_answered_is_neither_done_again_nor_deleted() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let proxy = Proxy::start().await;
     let pool = jobs.through(proxy.config());
     let mut job = Script::new(&jobs, Trouble::LoseAnswerTo(&proxy, "COMMIT"));
@@ -386,7 +409,7 @@ async fn an_item_whose_commit_was_not_answered_is_neither_done_again_nor_deleted
 
 #[tokio::test]
 async fn a_look_that_was_not_answered_is_taken_again() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let proxy = Proxy::start().await;
     let pool = jobs.through(proxy.config());
     // The first look of all, before the first item.
@@ -400,7 +423,7 @@ async fn a_look_that_was_not_answered_is_taken_again() {
 
 #[tokio::test]
 async fn a_claim_or_a_release_whose_answer_is_lost_is_repeated() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let proxy = Proxy::start().await;
     let pool = jobs.through(proxy.config());
     proxy.lose_answer_to("action_claim");
@@ -420,7 +443,7 @@ async fn a_claim_or_a_release_whose_answer_is_lost_is_repeated() {
 
 #[tokio::test]
 async fn a_commit_of_the_end_that_was_not_answered_is_found_out() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     jobs.execute("DELETE FROM batch_item WHERE artifact <> 'item-1'")
         .await;
     let proxy = Proxy::start().await;
@@ -440,7 +463,7 @@ async fn a_commit_of_the_end_that_was_not_answered_is_found_out() {
 
 #[tokio::test]
 async fn a_runner_that_is_dropped_leaves_a_job_that_another_takes_up() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let begun = Notify::new();
     let mut job = Script::new(&jobs, Trouble::Hang(&begun));
     tokio::select! {
@@ -456,7 +479,7 @@ async fn a_runner_that_is_dropped_leaves_a_job_that_another_takes_up() {
 
 #[tokio::test]
 async fn a_runner_can_be_spawned() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let (pool, row, id) = (jobs.pool.clone(), jobs.job.clone(), jobs.id);
     let run = tokio::spawn(async move {
         let mut job = Script {
@@ -470,6 +493,7 @@ async fn a_runner_can_be_spawned() {
             cleaned: Mutex::new(0),
             cleanup_fails: false,
             saves: 0,
+            locker: None,
         };
         let runner = row.job(&pool, "run").requester("worker");
         runner.run(&mut job).await.map_err(|error| error.kind())

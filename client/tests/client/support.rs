@@ -81,6 +81,13 @@ impl Jobs {
         }
     }
 
+    /// With the guard on: whoever writes what is not declared is refused.
+    pub async fn guarded() -> Self {
+        let jobs = Self::new().await;
+        jobs.machine.guard(&jobs.pool, true).await.unwrap();
+        jobs
+    }
+
     /// Another job of three items, with a wallet of its own.
     pub async fn another(&self, customer: &str) -> i64 {
         let sql = "WITH wallet AS (INSERT INTO wallet VALUES ($1, 100)), \
@@ -96,6 +103,15 @@ impl Jobs {
     pub fn through(&self, mut config: Config) -> Pool {
         config.options(format!("-c search_path={}", self.machine.as_str()));
         pool_to(config)
+    }
+
+    /// A session that has the wallets locked, until it is dropped.
+    pub async fn lock_wallet(&self) -> tokio_postgres::Client {
+        let client = connect().await;
+        let schema = self.machine.as_str();
+        let lock = format!("BEGIN; SELECT FROM {schema}.wallet FOR UPDATE");
+        client.batch_execute(&lock).await.unwrap();
+        client
     }
 
     pub async fn execute(&self, sql: &str) -> u64 {

@@ -12,7 +12,7 @@ use crate::support::{Jobs, QUICK};
 
 /// A job with two successes, whose cancellation was asked for.
 async fn cancelling() -> Jobs {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     jobs.execute("UPDATE batch_item SET state = 'succeeded' WHERE artifact <> 'item-3'")
         .await;
     jobs.execute("UPDATE wallet SET points = points - 20").await;
@@ -100,7 +100,7 @@ async fn a_failed_cleanup_comes_back_and_the_row_is_not_cancelled() {
 
 #[tokio::test]
 async fn a_teardown_that_nobody_asked_for_is_refused() {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let error = jobs
         .job
         .cancel()

@@ -10,7 +10,7 @@ use crate::support::{Jobs, QUICK, pool};
 
 /// Several jobs whose cancellation was asked for and who have nobody.
 async fn left_behind(customers: &[&str]) -> Jobs {
-    let jobs = Jobs::new().await;
+    let jobs = Jobs::guarded().await;
     let mut ids = vec![jobs.id];
     for customer in customers {
         ids.push(jobs.another(customer).await);
