@@ -1,48 +1,97 @@
-//! `action_adopt`: rows that wear a claim state without a lease get an overdue one, with the caller's rights.
+//! `action_adopt`: rows that wear a claim state without a lease get an overdue one, and rows whose cancel
+//! flag was set by hand a teardown; with the caller's rights.
 
 use super::lease::{Col, Lease, TABLE};
 use super::row::{self as user_row, Lock};
 use crate::call::{Call, from_utf8, shown, varlena};
+use crate::cancel::request;
 use crate::clock;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
 use crate::machine::model::{Machine, column};
 use crate::machine::sql::is_any;
 use crate::table::{Outcome, Snapshot, Table, Wait};
+use crate::trylock::TryLock;
 use pgrx::pg_sys::Datum;
 
 const MOST: i32 = 1_000_000;
 /// Rows looked at in one go.
 const STEP: i64 = 1_000;
 
-const IN_CLAIM_STATES: &str = "
-    SELECT {id}::pg_catalog.text, {status}::pg_catalog.text FROM {table} AS t WHERE {claimed}";
+const CANDIDATES: &str = "
+    SELECT {id}::pg_catalog.text, {status}::pg_catalog.text FROM {table} AS t WHERE {which}";
+
+/// Rows that the extension does not know of as it should.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Orphan {
+    /// In a claim state without a lease.
+    Claimed,
+    /// Flagged and not cancelled, without a teardown.
+    Flagged,
+}
 
 /// `once.action_adopt`.
 pub fn action_adopt(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
     let max = call.limit(1, "max", MOST)?;
-    let mut adopted = 0;
     let table = Table::to_write(TABLE)?;
-    orphans(&machine, &mut |id| {
-        adopted += i32::from(adopt(&machine, &table, &id)?);
-        Ok(adopted < max)
-    })?;
+    // As claims do: a definition that changes meanwhile waits for this transaction.
+    let Some(shared) = TryLock::shared(machine.lock) else {
+        return Err(Error::new(
+            Kind::InUse,
+            format!("machine \"{}\" is being defined right now", machine.name()),
+        )
+        .hint("Call again."));
+    };
+    shared.keep();
+    let machine = Machine::of(call)?;
+    let mut adopted = 0;
+    for kind in [Orphan::Claimed, Orphan::Flagged] {
+        orphans(&machine, kind, &mut |id| {
+            let done = match kind {
+                Orphan::Claimed => adopt(&machine, &table, &id)?,
+                Orphan::Flagged => request::adopt(&machine, &id)?,
+            };
+            adopted += i32::from(done);
+            Ok(adopted < max)
+        })?;
+    }
     Ok(Datum::from(adopted))
 }
 
-/// Shows each row in a claim state whose lease does not cover it, until `each` says stop (false).
-pub fn orphans(machine: &Machine, each: &mut dyn FnMut(RowId) -> Result<bool>) -> Result<()> {
-    let states: Vec<_> = machine.definition.claim_states().map(|(s, _)| s).collect();
-    if states.is_empty() {
+/// Shows each orphan, until `each` says stop (false).
+pub fn orphans(
+    machine: &Machine,
+    kind: Orphan,
+    each: &mut dyn FnMut(RowId) -> Result<bool>,
+) -> Result<()> {
+    let definition = &machine.definition;
+    let states: Vec<_> = definition.claim_states().map(|(s, _)| s).collect();
+    let nothing = match kind {
+        Orphan::Claimed => states.is_empty(),
+        Orphan::Flagged => definition.cancel.is_none(),
+    };
+    if nothing {
         return Ok(());
     }
-    let plan = machine.plan("claimed rows", &[], || {
+    let key = match kind {
+        Orphan::Claimed => "claimed rows",
+        Orphan::Flagged => "flagged rows",
+    };
+    let plan = machine.plan(key, &[], || {
         let parts = machine.parts();
-        parts.fill(
-            IN_CLAIM_STATES,
-            &[("claimed", &is_any(&parts.status, states))],
-        )
+        let terminal = definition.terminal.iter().map(String::as_str);
+        let which = match kind {
+            Orphan::Claimed => is_any(&parts.status, states),
+            Orphan::Flagged => {
+                format!(
+                    "{} AND NOT ({})",
+                    parts.flag,
+                    is_any(&parts.status, terminal)
+                )
+            }
+        };
+        parts.fill(CANDIDATES, &[("which", &which)])
     })?;
     let base = machine.shape.id.base_type;
     plan.stream(&[], &Snapshot::now(), STEP, |rows| {
@@ -51,8 +100,13 @@ pub fn orphans(machine: &Machine, each: &mut dyn FnMut(RowId) -> Result<bool>) -
                 continue;
             };
             let id = RowId::read(base, varlena(id), "id")?;
-            let lease = Lease::latest(machine, &id)?;
-            if !lease.is_some_and(|l| l.covers(varlena(status))) && !each(id)? {
+            let known = match kind {
+                Orphan::Claimed => {
+                    Lease::latest(machine, &id)?.is_some_and(|lease| lease.covers(varlena(status)))
+                }
+                Orphan::Flagged => request::is_begun(machine, &id)?,
+            };
+            if !known && !each(id)? {
                 return Ok(false);
             }
         }

@@ -162,7 +162,7 @@ impl Claim<'_> {
                     &patch,
                 )?;
                 let Some(moved) = moved else {
-                    return Ok(Some(answer(b"refused", Some(&seen))));
+                    return Err(self.machine.kept_back(&self.id));
                 };
                 let mut new = lease.unwrap_or_else(Lease::empty);
                 self.fill(&mut new, step, into, revert, success, now);

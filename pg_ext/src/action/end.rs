@@ -7,11 +7,12 @@ use super::fence::{Fenced, Present};
 use super::lease::{Col, Lease, State};
 use super::row::{self as user_row, If, Seen};
 use crate::call::Call;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::key::fingerprint::Request;
 use crate::machine::patch::Patch;
 use crate::mark::call_mark;
 use crate::row::{self, Shape};
+use crate::table::above_read_committed;
 use pgrx::pg_sys::{self, Datum};
 
 thread_local! {
@@ -58,7 +59,7 @@ pub fn action_finish(call: &Call) -> Result<Datum> {
         Some(seen) if seen.flagged && lease.covers(seen.status()) => {
             Ok(row(b"cancelling", seen.status, seen.version))
         }
-        other => Err(fenced.dead(other.as_ref().map(Seen::status))),
+        other => Err(stayed(&fenced, &lease, other)),
     }
 }
 
@@ -83,7 +84,19 @@ pub fn action_release(call: &Call) -> Result<Datum> {
         return Ok(repeated(&lease));
     }
     let seen = user_row::look_latest(&fenced.machine, &fenced.id)?;
-    Err(fenced.dead(seen.as_ref().map(Seen::status)))
+    Err(stayed(&fenced, &lease, seen))
+}
+
+/// Why a row did not move although the lease is held.
+fn stayed(fenced: &Fenced, lease: &Lease, seen: Option<Seen>) -> Error {
+    match seen {
+        // Claimed since this transaction's snapshot.
+        Some(seen) if lease.covers(seen.status()) && above_read_committed() => {
+            Error::retry_transaction(fenced.named())
+        }
+        Some(seen) if lease.covers(seen.status()) => fenced.machine.kept_back(&fenced.id),
+        other => fenced.dead(other.as_ref().map(Seen::status)),
+    }
 }
 
 fn leave(

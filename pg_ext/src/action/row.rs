@@ -1,7 +1,7 @@
 //! The machine's row itself, read and moved with the rights of whoever is the current user.
 
-use crate::call::{shown, utf8, varlena};
-use crate::error::{Error, Kind, Result};
+use crate::call::{utf8, varlena};
+use crate::error::Result;
 use crate::machine::id::RowId;
 use crate::machine::model::{Machine, column};
 use crate::machine::patch::Patch;
@@ -121,7 +121,7 @@ pub fn move_row(
     let permit = permit::grant(machine.name(), [id.text.as_slice()], doing);
     let rows = plan.query(&[Some(id.value), patch.value])?;
     drop(permit);
-    let Some(row) = rows.first() else {
+    let Some(row) = machine.one(&rows)? else {
         return Ok(None);
     };
     let moved = Seen {
@@ -130,17 +130,7 @@ pub fn move_row(
         flagged: false,
     };
     if utf8(moved.status()) != to.as_bytes() {
-        return Err(Error::new(
-            Kind::IllegalTransition,
-            format!(
-                "{} was to become \"{to}\" and became \"{}\"",
-                machine.row_named(id),
-                shown(moved.status())
-            ),
-        )
-        .hint(
-            "A trigger of the table changes the status: let it leave this machine's moves alone.",
-        ));
+        return Err(machine.kept_back(id));
     }
     Ok(Some(moved))
 }

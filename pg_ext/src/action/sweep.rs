@@ -18,7 +18,7 @@ use crate::row;
 use crate::spi::{self, SwitchedUser};
 use crate::subxact;
 use crate::table::{Outcome, ScanKey, Snapshot, Table, Wait};
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::{Datum, Oid};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -94,7 +94,7 @@ fn sweep_machine(name: &[u8], max: i64, prepared: &mut bool) -> Result<Swept> {
     let mut looks = max as usize * LOOKS_PER_ROW;
     let mut tidied = 0;
     loop {
-        let chunk = look(name, after, looks.min(max as usize * 2), max as usize)?;
+        let chunk = look(name, after, looks.min(max as usize * 2), max as usize + 1)?;
         looks -= chunk.looked;
         tidied += tidy(&chunk.ended)?;
         let Some(last) = chunk.last else {
@@ -353,7 +353,7 @@ impl Batch {
         let machine = &self.machine;
         let ids = self.ids(due.iter().copied())?;
         let key = format!("sweep\0{from}\0{to}");
-        let plan = machine.plan(&key, &[self.array_type()], || {
+        let plan = machine.plan(&key, &[self.machine.id_array_type()], || {
             let parts = machine.parts();
             parts.fill(
                 REVERT,
@@ -395,7 +395,7 @@ impl Batch {
 
     fn statement(&self, key: &str, template: &str, ids: &Datum) -> Result<Vec<spi::Row>> {
         let machine = &self.machine;
-        let plan = machine.plan(key, &[self.array_type()], || {
+        let plan = machine.plan(key, &[self.machine.id_array_type()], || {
             machine.parts().fill(template, &[])
         })?;
         plan.query(&[Some(*ids)])
@@ -408,11 +408,6 @@ impl Batch {
             .map(|d| Ok(RowId::read(base, &d.row_id, "id")?.value))
             .collect::<Result<Vec<_>>>()?;
         Ok(row::array(values.into_iter(), self.machine.id_type()))
-    }
-
-    fn array_type(&self) -> Oid {
-        // SAFETY: looks into the system cache.
-        unsafe { pg_sys::get_array_type(self.machine.id_type()) }
     }
 }
 

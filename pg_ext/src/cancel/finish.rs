@@ -42,10 +42,7 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
     let to = &torn.cancel.to;
     let moved = user_row::move_row(&torn.machine, &torn.id, &from, to, If::Always, &patch)?;
     let Some(moved) = moved else {
-        return Err(torn.illegal(
-            "could not be cancelled",
-            "A trigger or a policy of the table keeps the update back.",
-        ));
+        return Err(torn.machine.kept_back(&torn.id));
     };
     teardown.put_i64(Col::FinishedAt, clock::now_us()?);
     teardown.put(Col::Open, Some(Datum::from(false)));

@@ -67,15 +67,14 @@ impl Items<'_> {
         fill(template, &[own.as_slice(), more].concat())
     }
 
+    /// A marker that is NULL says nothing, whatever else means undecided.
     fn is(&self, which: Which) -> String {
         let marker = format!("i.{}", self.shape.marker.name);
-        let value = match which {
-            Which::Marked => Some(&self.refund.marked),
-            Which::Undecided => self.refund.undecided.as_ref(),
-        };
-        match value {
-            None => format!("{marker} IS NULL"),
-            Some(value) => format!("{marker} OPERATOR(pg_catalog.=) {}", literal(value)),
+        let equals = |v: &String| format!("{marker} OPERATOR(pg_catalog.=) {}", literal(v));
+        match (which, &self.refund.undecided) {
+            (Which::Marked, _) => equals(&self.refund.marked),
+            (Which::Undecided, None) => format!("{marker} IS NULL"),
+            (Which::Undecided, Some(value)) => format!("({marker} IS NULL OR {})", equals(value)),
         }
     }
 

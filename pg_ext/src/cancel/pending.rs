@@ -9,7 +9,7 @@ use crate::machine::id::RowId;
 use crate::machine::model::{Machine, column};
 use crate::row::{self, Rows};
 use crate::table::{Scan, ScanKey, Snapshot, Table};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::Datum;
 use std::collections::HashMap;
 
 const MOST: i32 = 100_000;
@@ -98,9 +98,9 @@ fn next(machine: &Machine, scan: &mut Option<Scan>, most: usize) -> Result<Optio
 }
 
 fn present(machine: &Machine, open: &[Open]) -> Result<HashMap<Vec<u8>, (Datum, bool)>> {
-    // SAFETY: looks into the system cache.
-    let array_type = unsafe { pg_sys::get_array_type(machine.id_type()) };
-    let plan = machine.plan("rows", &[array_type], || machine.parts().fill(ROWS, &[]))?;
+    let plan = machine.plan("rows", &[machine.id_array_type()], || {
+        machine.parts().fill(ROWS, &[])
+    })?;
     let ids = row::array(open.iter().map(|o| o.id.value), machine.id_type());
     let rows = plan.query(&[Some(ids)])?;
     Ok(rows

@@ -52,11 +52,20 @@ impl Teardown {
     pub fn begin(machine: &Machine, id: &RowId) -> Result<Teardown> {
         let table = Table::to_write(TABLE)?;
         let snapshot = Snapshot::latest();
+        let teardown =
+            Teardown::any(&table, machine, id, &snapshot)?.unwrap_or_else(Teardown::empty);
+        match teardown.is_open() && teardown.is_of(machine) {
+            true => Ok(teardown),
+            false => Teardown::begin_anew(machine, id),
+        }
+    }
+
+    /// Begins a teardown, whatever stands there from another one.
+    pub fn begin_anew(machine: &Machine, id: &RowId) -> Result<Teardown> {
+        let table = Table::to_write(TABLE)?;
+        let snapshot = Snapshot::latest();
         let mut teardown =
             Teardown::any(&table, machine, id, &snapshot)?.unwrap_or_else(Teardown::empty);
-        if teardown.is_open() && teardown.is_of(machine) {
-            return Ok(teardown);
-        }
         teardown.put_text(Col::Machine, Some(&from_utf8(machine.name())));
         teardown.put_text(Col::RowId, Some(&id.text));
         teardown.put(Col::Relation, Some(Datum::from(machine.shape.table.oid)));

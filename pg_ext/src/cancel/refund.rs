@@ -26,7 +26,8 @@ const REFUND: &str = "
          ORDER BY i.{item_id} LIMIT $2 FOR NO KEY UPDATE OF i),
     marked AS (
         UPDATE {items} AS i SET {marker} = {marked} FROM due
-         WHERE i.{item_id} OPERATOR(pg_catalog.=) due.\"once$key\" RETURNING 1),
+         WHERE i.{item_id} OPERATOR(pg_catalog.=) due.\"once$key\"
+        RETURNING {is_marked} AS done),
     judged AS (
         SELECT \"once$key\", \"once$amount\",
                \"once$amount\" IS NULL
@@ -49,7 +50,7 @@ const REFUND: &str = "
         RETURNING w.{wallet_id}::pg_catalog.text AS wallet, w.{balance} IS NULL AS broke)
     SELECT total.items, total.amount, total.bad_item, paid.wallet, paid.broke,
            total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\",
-           (SELECT pg_catalog.count(*) FROM marked)
+           (SELECT pg_catalog.count(*) FROM marked WHERE done)
       FROM total LEFT JOIN paid ON true";
 
 thread_local! {
@@ -115,8 +116,8 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     let max = max.map(|n| Datum::from(i64::from(n)));
     let rows = plan.query(&[Some(torn.id.value), max])?;
     drop(permit);
-    let row = rows
-        .first()
+    let row = machine
+        .one(&rows)?
         .ok_or_else(|| Error::new(Kind::Internal, "a refund without a result"))?;
     let number = |i: usize| column(row, i).map_or(0, |d| d.value() as i64);
     if let Some(item) = column(row, 2) {

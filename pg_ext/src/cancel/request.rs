@@ -1,12 +1,14 @@
 //! `cancel_request`: sets the flag, once. From then on nothing starts on the row.
 
+use super::items::{Items, Which};
 use super::record::Teardown;
 use super::stand::Torn;
 use crate::action::lease::Lease;
 use crate::action::row::{self as user_row, Lock, Seen};
 use crate::call::{Call, shown};
 use crate::error::{Error, Result};
-use crate::machine::model::column;
+use crate::machine::id::RowId;
+use crate::machine::model::{Machine, column};
 use crate::machine::permit::{self, Doing};
 use crate::machine::sql::is_any;
 use crate::row::{self, Shape};
@@ -31,7 +33,9 @@ pub fn cancel_request(call: &Call) -> Result<Datum> {
     let torn = Torn::of(call)?;
     let mut lock = Lock::No;
     loop {
-        if table::is_writable() && torn.flag()? {
+        let was_locked = lock == Lock::Update;
+        let set = table::is_writable() && torn.flag()?;
+        if set {
             lock = Lock::Update;
         }
         let Some(seen) = user_row::look(&torn.machine, &torn.id, lock)? else {
@@ -43,8 +47,10 @@ pub fn cancel_request(call: &Call) -> Result<Datum> {
         if torn.machine.definition.is_terminal(&shown(seen.status())) {
             return Ok(answer(b"too_late", Some(&seen)));
         }
-        let begun = Teardown::find(&torn.machine, &torn.id, &Snapshot::latest())?;
-        if seen.flagged && begun.is_some_and(|t| t.is_open()) {
+        if set && seen.flagged && torn.is_another()? {
+            Teardown::begin_anew(&torn.machine, &torn.id)?;
+        }
+        if seen.flagged && is_begun(&torn.machine, &torn.id)? {
             return torn.requested(&seen);
         }
         if !table::is_writable() {
@@ -54,8 +60,12 @@ pub fn cancel_request(call: &Call) -> Result<Datum> {
             Teardown::begin(&torn.machine, &torn.id)?;
             return torn.requested(&seen);
         }
+        if set || was_locked {
+            return Err(torn.machine.kept_back(&torn.id));
+        }
         // Flagged by hand: once more under the row's lock. Or it changed since the UPDATE looked.
         lock = Lock::Update;
+        user_row::look(&torn.machine, &torn.id, lock)?;
     }
 }
 
@@ -76,6 +86,17 @@ impl Torn {
         Ok(rows.first().and_then(|row| column(row, 0)).is_some())
     }
 
+    /// The row was not flagged although a teardown stands open, and nothing of it carries the marker: it is
+    /// another row with the id of one that was deleted half-way.
+    fn is_another(&self) -> Result<bool> {
+        match self.machine.definition.refund {
+            Some(_) => Ok(Items::of(&self.machine)?
+                .first(&self.id, Which::Marked)?
+                .is_none()),
+            None => Ok(true),
+        }
+    }
+
     /// Who has the row lets it go; else nobody can start any more.
     fn requested(&self, seen: &Seen) -> Result<Datum> {
         let lease = Lease::latest(&self.machine, &self.id)?;
@@ -85,6 +106,24 @@ impl Torn {
         };
         Ok(answer(outcome, Some(seen)))
     }
+}
+
+/// A teardown of the row is under way.
+pub fn is_begun(machine: &Machine, id: &RowId) -> Result<bool> {
+    let begun = Teardown::find(machine, id, &Snapshot::latest())?;
+    Ok(begun.is_some_and(|t| t.is_open()))
+}
+
+/// Begins the teardown of a row that was flagged by hand, unless somebody has it locked.
+pub fn adopt(machine: &Machine, id: &RowId) -> Result<bool> {
+    let seen = user_row::look(machine, id, Lock::UpdateIfFree)?;
+    let open = seen
+        .is_some_and(|seen| seen.flagged && !machine.definition.is_terminal(&shown(seen.status())));
+    if !open || is_begun(machine, id)? {
+        return Ok(false);
+    }
+    Teardown::begin(machine, id)?;
+    Ok(true)
 }
 
 fn answer(outcome: &[u8], seen: Option<&Seen>) -> Datum {

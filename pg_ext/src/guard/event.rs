@@ -41,6 +41,16 @@ impl Event {
                 .hint("Put it on with once.machine_guard(machine, true)."));
             }
             let data: *mut pg_sys::TriggerData = context.cast();
+            let before_row = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_BEFORE;
+            if (*data).tg_event & (pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_TIMINGMASK)
+                != before_row
+            {
+                return Err(Error::new(
+                    Kind::NotInstalled,
+                    "a guard of pg_once is a trigger BEFORE each row",
+                )
+                .hint("Drop this one and put it on with once.machine_guard(machine, true)."));
+            }
             let what = match (*data).tg_event & pg_sys::TRIGGER_EVENT_OPMASK {
                 pg_sys::TRIGGER_EVENT_INSERT => What::Insert,
                 pg_sys::TRIGGER_EVENT_DELETE => What::Delete,
@@ -71,11 +81,6 @@ impl Event {
     pub fn trigger(&self) -> Oid {
         // SAFETY: as above.
         unsafe { (*(*self.data).tg_trigger).tgoid }
-    }
-
-    pub fn is_partition(&self) -> bool {
-        // SAFETY: as above.
-        unsafe { (*(*(*self.data).tg_relation).rd_rel).relispartition }
     }
 
     pub fn old(&self) -> Option<Tuple> {

@@ -21,14 +21,14 @@ use std::ffi::CStr;
 const PRESENT: &CStr = c"
     SELECT t.tgrelid, t.tgname::pg_catalog.text, t.tgenabled::pg_catalog.text
       FROM pg_catalog.pg_trigger t
-     WHERE t.tgname = $1::pg_catalog.name AND t.tgparentid = 0
+     WHERE t.tgname = $1::pg_catalog.name AND t.tgargs = $2 AND t.tgparentid = 0
        AND t.tgfoid IN ('once.machine_guard_row'::pg_catalog.regproc,
                         'once.machine_guard_item'::pg_catalog.regproc)";
 
 const MARK: &CStr = c"UPDATE once.machine SET guarded = $2 WHERE machine = $1";
 
 thread_local! {
-    static PRESENT_GUARDS: Kept = const { Kept::new(PRESENT, &[pg_sys::TEXTOID]) };
+    static PRESENT_GUARDS: Kept = const { Kept::new(PRESENT, &[pg_sys::TEXTOID, pg_sys::BYTEAOID]) };
     static MARKED: Kept = const { Kept::new(MARK, &[pg_sys::TEXTOID, pg_sys::BOOLOID]) };
 }
 
@@ -80,24 +80,17 @@ pub fn tables(machine: &Machine) -> Vec<&Relation> {
 pub fn install(machine: &Machine) -> Result<()> {
     let name = ident(&trigger_name(machine.name()));
     let argument = literal(machine.name());
-    let on = |table: &Relation, events: &str, function: &str| {
+    let on = |table: &Relation, function: &str| {
         let sql = format!(
-            "CREATE TRIGGER {name} BEFORE {events} ON {} FOR EACH ROW EXECUTE FUNCTION once.{function}({argument})",
+            "CREATE TRIGGER {name} BEFORE INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW \
+             EXECUTE FUNCTION once.{function}({argument})",
             table.name
         );
         spi::run(&from_utf8(&sql))
     };
-    on(
-        &machine.shape.table,
-        "INSERT OR UPDATE",
-        "machine_guard_row",
-    )?;
+    on(&machine.shape.table, "machine_guard_row")?;
     match &machine.shape.refund {
-        Some(refund) => on(
-            &refund.items,
-            "INSERT OR UPDATE OR DELETE",
-            "machine_guard_item",
-        ),
+        Some(refund) => on(&refund.items, "machine_guard_item"),
         None => Ok(()),
     }
 }
@@ -124,7 +117,9 @@ pub struct Present {
 /// The guards of a machine that are there.
 pub fn present(machine: &str) -> Result<Vec<Present>> {
     let name = row::text(&from_utf8(&trigger_name(machine)));
-    let rows = spi::query(&PRESENT_GUARDS, &[Some(name)])?;
+    // A trigger's arguments are stored with a NUL byte behind each. A bytea is laid out as a text is.
+    let argument = row::text(&[&from_utf8(machine), b"\0".as_slice()].concat());
+    let rows = spi::query(&PRESENT_GUARDS, &[Some(name), Some(argument)])?;
     Ok(rows
         .iter()
         .filter_map(|row| {
@@ -146,5 +141,5 @@ pub fn trigger_name(machine: &str) -> String {
     }
     let digest = Sha256::digest(machine);
     let hash: String = digest.iter().take(16).map(|b| format!("{b:02x}")).collect();
-    format!("~pg_once_{hash}")
+    format!("~pg_once#{hash}")
 }

@@ -204,7 +204,8 @@ impl Guarded {
     }
 
     fn is_undecided(&self, item: &Tuple) -> bool {
-        self.marker.text(item) == self.undecided
+        let marker = self.marker.text(item);
+        marker.is_none() || marker == self.undecided
     }
 
     fn refuse_marked(&self, item: &Tuple, what: &str) -> Error {

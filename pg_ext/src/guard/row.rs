@@ -31,18 +31,8 @@ struct Guarded {
     flag: Option<Field>,
 }
 
-/// A row that an update may be moving to another partition, where it arrives as an INSERT.
-#[derive(PartialEq)]
-struct Moving {
-    machine: String,
-    id: Vec<u8>,
-    status: Vec<u8>,
-    flagged: bool,
-}
-
 thread_local! {
     static LAST: RefCell<Option<Rc<Guarded>>> = const { RefCell::new(None) };
-    static MOVING: RefCell<Option<Moving>> = const { RefCell::new(None) };
 }
 
 /// `once.machine_guard_row`.
@@ -50,8 +40,9 @@ pub fn machine_guard_row(call: &Call) -> Result<Datum> {
     let event = Event::of(call)?;
     let guarded = Guarded::of(&event)?;
     match (event.what, event.old(), event.new()) {
-        (What::Update, Some(old), Some(new)) => guarded.update(&event, &old, &new)?,
-        (What::Insert, _, Some(new)) => guarded.insert(&event, &new)?,
+        (What::Update, Some(old), Some(new)) => guarded.update(&old, &new)?,
+        (What::Insert, _, Some(new)) => guarded.insert(&new)?,
+        (What::Delete, Some(old), _) => guarded.delete(&old)?,
         _ => {}
     }
     Ok(event.pass())
@@ -82,20 +73,20 @@ impl Guarded {
         Ok(guarded)
     }
 
-    fn update(&self, event: &Event, old: &Tuple, new: &Tuple) -> Result<()> {
+    fn update(&self, old: &Tuple, new: &Tuple) -> Result<()> {
         let same_status = self.status.same(old, new);
         let same_flag = self.flag.is_none_or(|flag| flag.same(old, new));
         let same_id = self.id.same(old, new);
         if same_status && same_flag && same_id {
-            return self.may_move(event, new);
+            return Ok(());
         }
         let flagged = self.flag.is_some_and(|flag| flag.is_true(old));
         let from = self.status_of(old);
-        if !same_id && (flagged || self.machine.definition.is_claim_state(&from)) {
+        if !same_id && (flagged || self.is_claimed_or_cancelled(&from)) {
             return Err(self.refuse(
                 old,
                 "must keep its id",
-                "A row that is leased or being cancelled is known by its id.",
+                "A row that is leased, being cancelled or cancelled is known by its id.",
             ));
         }
         if !same_flag {
@@ -104,7 +95,13 @@ impl Guarded {
         if !same_status {
             self.status_change(old, &from, &self.status_of(new), flagged)?;
         }
-        self.may_move(event, new)
+        Ok(())
+    }
+
+    fn is_claimed_or_cancelled(&self, status: &str) -> bool {
+        let definition = &self.machine.definition;
+        definition.is_claim_state(status)
+            || definition.cancel.as_ref().is_some_and(|c| c.to == status)
     }
 
     fn flag_change(&self, old: &Tuple, flagged: bool) -> Result<()> {
@@ -221,13 +218,13 @@ impl Guarded {
         Ok(held.is_some_and(|d| d.value() != 0))
     }
 
-    fn insert(&self, event: &Event, new: &Tuple) -> Result<()> {
+    fn insert(&self, new: &Tuple) -> Result<()> {
         let status = self.status_of(new);
         let flagged = self.flag.is_some_and(|flag| flag.is_true(new));
         let definition = &self.machine.definition;
         let claimed = definition.is_claim_state(&status);
         let cancelled = definition.cancel.as_ref().is_some_and(|c| c.to == status);
-        if !(claimed || cancelled || flagged) || self.moved_here(event, new) {
+        if !(claimed || cancelled || flagged) {
             return Ok(());
         }
         let problem = match (claimed, cancelled) {
@@ -242,26 +239,22 @@ impl Guarded {
         ))
     }
 
-    /// Notes a row of a partition that an INSERT could not bring by itself.
-    fn may_move(&self, event: &Event, new: &Tuple) -> Result<()> {
-        if event.is_partition() {
-            MOVING.with(|m| *m.borrow_mut() = Some(self.moving(new)));
+    /// A row that is being cancelled stays until it is: its items say what is still to be deleted.
+    fn delete(&self, old: &Tuple) -> Result<()> {
+        let flagged = self.flag.is_some_and(|flag| flag.is_true(old));
+        let status = if flagged {
+            self.status_of(old)
+        } else {
+            String::new()
+        };
+        if !flagged || self.machine.definition.is_terminal(&status) {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// The INSERT is the second half of an UPDATE of the very same row.
-    fn moved_here(&self, event: &Event, new: &Tuple) -> bool {
-        event.is_partition() && MOVING.with(|m| m.borrow_mut().take()) == Some(self.moving(new))
-    }
-
-    fn moving(&self, row: &Tuple) -> Moving {
-        Moving {
-            machine: self.machine.name().to_owned(),
-            id: self.id.text(row).unwrap_or_default(),
-            status: self.status.text(row).unwrap_or_default(),
-            flagged: self.flag.is_some_and(|flag| flag.is_true(row)),
-        }
+        Err(self.refuse(
+            old,
+            "is being cancelled and cannot be deleted before it is",
+            "Finish the teardown first: refund, cleanup, cancel_finish.",
+        ))
     }
 
     fn status_of(&self, row: &Tuple) -> String {

@@ -2,16 +2,17 @@
 //! and whether somebody sweeps the claim states.
 
 use super::definition::Definition;
+use super::inspect;
 use super::model::{self, Machine, Stored, column};
-use super::predicate;
 use super::relation::Relation;
-use crate::action::adopt::orphans;
+use super::validate;
+use crate::action::adopt::{Orphan, orphans};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::guard::install;
 use crate::janitor;
 use crate::row::{self, Rows};
-use crate::spi::{self, Kept};
+use crate::spi::{self, Kept, SwitchedUser};
 use crate::subxact;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
@@ -34,7 +35,12 @@ const INDEXED: &CStr = c"
       JOIN pg_catalog.pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[0]
      WHERE x.indrelid = $1 AND a.attnum = $2 AND x.indisvalid AND x.indpred IS NULL LIMIT 1";
 
+const UNIQUE: &CStr = c"
+    SELECT 1 FROM pg_catalog.pg_index x
+     WHERE x.indrelid = $1 AND x.indisunique AND x.indpred IS NULL AND $2 = ANY (x.indkey::int2[]) LIMIT 1";
+
 thread_local! {
+    static IN_UNIQUE_INDEX: Kept = const { Kept::new(UNIQUE, &[pg_sys::OIDOID, pg_sys::INT2OID]) };
     static ENUM_LABELS: Kept = const { Kept::new(LABELS, &[pg_sys::OIDOID]) };
     static LATER_TRIGGERS: Kept = const { Kept::new(LATER, &[pg_sys::OIDOID, pg_sys::TEXTOID]) };
     static HAS_INDEX: Kept = const { Kept::new(INDEXED, &[pg_sys::OIDOID, pg_sys::INT2OID]) };
@@ -98,10 +104,11 @@ impl Findings {
             return Ok(());
         }
         let machine = Machine::fitted(name, stored)?;
-        self.predicates(&machine)?;
+        self.fit(&machine, stored)?;
         self.labels(&machine)?;
         self.guard(&machine, stored.guarded())?;
         self.index(&machine)?;
+        self.waiting(&machine)?;
         self.orphans(&machine)
     }
 
@@ -116,30 +123,6 @@ impl Findings {
                 format!("claim states are not covered: {}{why}", states.join(", ")),
                 "Schedule once.sweep() (or once.sweep_action_release()) every few seconds.",
             );
-        }
-        Ok(())
-    }
-
-    /// Predicates are stored as text: a column that they name may have been renamed.
-    fn predicates(&mut self, machine: &Machine) -> Result<()> {
-        let definition = &machine.definition;
-        let moves = definition.transitions.iter().enumerate();
-        let table = machine.shape.table.oid;
-        let of_moves = moves.filter_map(|(n, t)| {
-            let when = t.when.as_ref()?;
-            Some((format!("transitions[{n}].when"), table, when))
-        });
-        let items = machine.shape.refund.as_ref().map(|r| r.items.oid);
-        let of_refund = definition.refund.as_ref().and_then(|r| r.when.as_ref());
-        let of_refund = items.zip(of_refund);
-        let of_refund = of_refund.map(|(items, when)| ("refund.when".to_owned(), items, when));
-        for (member, relation, when) in of_moves.chain(of_refund) {
-            if let Err(failure) = predicate::read(relation, when)? {
-                self.add(
-                    format!("{member}: {failure} ({when})"),
-                    "Rename it back, or define the machine again with the present names.",
-                );
-            }
         }
         Ok(())
     }
@@ -159,12 +142,6 @@ impl Findings {
             self.add(
                 format!("the status column's type has the label \"{label}\", which is no status"),
                 "Add it to status_types and its transitions, and define the machine again.",
-            );
-        }
-        for status in statuses.iter().filter(|s| !labels.contains(s)) {
-            self.add(
-                format!("the status column's type has no label \"{status}\" any more"),
-                "Rename the label back, or define the machine again.",
             );
         }
         Ok(())
@@ -235,36 +212,115 @@ impl Findings {
         Ok(())
     }
 
-    /// With the caller's rights; a caller without them is told so.
-    fn orphans(&mut self, machine: &Machine) -> Result<()> {
-        let mut without = 0;
-        let counted = subxact::attempt(|| {
-            orphans(machine, &mut |_| {
-                without += 1;
-                Ok(without < MOST_ORPHANS)
-            })
-        })?;
-        if let Err(failure) = counted {
+    /// An update of a column of a unique index waits for writers of items; a claim must not wait.
+    fn waiting(&mut self, machine: &Machine) -> Result<()> {
+        let shape = &machine.shape;
+        let ours = [
+            Some(&shape.status),
+            shape.version.as_ref(),
+            shape.flag.as_ref(),
+        ];
+        for column in ours.into_iter().flatten() {
+            let args = [
+                Some(Datum::from(shape.table.oid)),
+                Some(Datum::from(column.number)),
+            ];
+            if !spi::query(&IN_UNIQUE_INDEX, &args)?.is_empty() {
+                self.add(
+                    format!(
+                        "column {} is in a unique index: its moves wait for writers of items",
+                        column.name
+                    ),
+                    "Make the index partial, or leave the column out of it.",
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Casts, domains and types of the table are its owner's code: they run as the owner, never as whoever
+    /// checks.
+    fn fit(&mut self, machine: &Machine, stored: &Stored) -> Result<()> {
+        let written = inspect::as_written(stored)?;
+        let lines = as_owner(machine, || validate::recheck(&written))?;
+        let lines = lines.unwrap_or_else(|failure| vec![failure]);
+        for line in lines {
             self.add(
-                format!("rows in a claim state could not be looked for: {failure}"),
-                format!(
-                    "GRANT SELECT ON {} to the role that checks.",
-                    machine.shape.table.name
-                ),
-            );
-        } else if without > 0 {
-            let more = if without == MOST_ORPHANS {
-                " or more"
-            } else {
-                ""
-            };
-            self.add(
-                format!("{without}{more} rows are in a claim state without a lease"),
-                "Call once.action_adopt(machine); the next sweep reverts them.",
+                line,
+                "Change the table back, or define the machine again as the table is now.",
             );
         }
         Ok(())
     }
+
+    /// Rows that no lease or teardown knows of. Read as the owner, for callers who may read the table.
+    fn orphans(&mut self, machine: &Machine) -> Result<()> {
+        let table = &machine.shape.table;
+        if !may_read(table.oid) {
+            self.add(
+                format!(
+                    "rows in a claim state could not be looked for: no right to read {}",
+                    table.name
+                ),
+                format!("GRANT SELECT ON {} to the role that checks.", table.name),
+            );
+            return Ok(());
+        }
+        for kind in [Orphan::Claimed, Orphan::Flagged] {
+            let mut found = 0;
+            let counted = as_owner(machine, || {
+                orphans(machine, kind, &mut |_| {
+                    found += 1;
+                    Ok(found < MOST_ORPHANS)
+                })
+            })?;
+            if let Err(failure) = counted {
+                self.add(
+                    format!("rows of {} could not be looked at: {failure}", table.name),
+                    "Read the table as its owner to see why.",
+                );
+            } else if found > 0 {
+                let more = if found == MOST_ORPHANS {
+                    " or more"
+                } else {
+                    ""
+                };
+                let (problem, hint) = match kind {
+                    Orphan::Claimed => (
+                        "are in a claim state without a lease",
+                        "Call once.action_adopt(machine); the next sweep reverts them.",
+                    ),
+                    Orphan::Flagged => (
+                        "have their cancel flag set without once.cancel_request",
+                        "Call once.action_adopt(machine): cancel_pending lists them then.",
+                    ),
+                };
+                self.add(format!("{found}{more} rows {problem}"), hint);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Does something as the owner of a machine's table, in a security-restricted operation.
+fn as_owner<T>(
+    machine: &Machine,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<std::result::Result<T, subxact::Failure>> {
+    let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
+    let owner = machine.shape.table.owner().ok_or_else(gone)?;
+    subxact::attempt(|| {
+        let _owner = SwitchedUser::to_owner_of_table(owner);
+        work()
+    })
+}
+
+/// The caller may read all of the table.
+fn may_read(table: pg_sys::Oid) -> bool {
+    // SAFETY: looks into the system caches.
+    let result =
+        unsafe { pg_sys::pg_class_aclcheck(table, pg_sys::GetUserId(), pg_sys::ACL_SELECT.into()) };
+    result == pg_sys::AclResult::ACLCHECK_OK
 }
 
 /// `once.machine_assert`.

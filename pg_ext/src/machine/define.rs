@@ -183,13 +183,25 @@ fn ensure_leases_fit(present: &Stored, valid: &Valid) -> Result<()> {
                 return Err(in_use(new, lease, problem));
             }
         }
-        match lease_text(lease, lease::Col::ClaimInto) {
-            Some(into) if !new.is_claim_state(&into) => {
-                let problem = format!("status {} must stay a claim state", quoted(&into));
-                Err(in_use(new, lease, problem))
-            }
-            _ => Ok(()),
-        }
+        let text = |col| lease_text(lease, col).unwrap_or_default();
+        let (into, revert) = (text(lease::Col::ClaimInto), text(lease::Col::RevertTo));
+        let success = text(lease::Col::SuccessfulState);
+        let cancelled = new.cancel.as_ref().map_or("", |c| c.to.as_str());
+        let problem = if !new.is_claim_state(&into) {
+            format!("status {} must stay a claim state", quoted(&into))
+        } else if new.is_terminal(&revert) || new.is_claim_state(&revert) {
+            format!("status {} must stay one to go on from", quoted(&revert))
+        } else if new.is_claim_state(&success) {
+            format!("status {} must not become a claim state", quoted(&success))
+        } else if !success.is_empty() && success == cancelled {
+            format!(
+                "status {} must not become the cancelled one",
+                quoted(&success)
+            )
+        } else {
+            return Ok(());
+        };
+        Err(in_use(new, lease, problem))
     })
 }
 

@@ -24,6 +24,11 @@ impl Faults {
         self.lines.push(line.replace(char::is_control, " "));
     }
 
+    /// Everything found.
+    pub fn into_lines(self) -> Vec<String> {
+        self.lines
+    }
+
     /// Everything found, as the error that the caller gets; None when nothing is wrong.
     pub fn into_error(self, machine: Option<&str>) -> Option<Error> {
         let count = match self.lines.len() {

@@ -42,6 +42,13 @@ pub fn machine_get(call: &Call) -> Result<Datum> {
 
 /// A stored machine as jsonb.
 pub fn described(stored: &Stored) -> Result<Datum> {
+    let text = as_written(stored)?.to_string();
+    let rows = spi::query(&JSONB, &[Some(row::text(&from_utf8(&text)))])?;
+    first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a definition without a value"))
+}
+
+/// A stored machine as somebody would write it.
+pub fn as_written(stored: &Stored) -> Result<Value> {
     let mut json = object(serde_json::to_value(stored.definition()?))?;
     let named = [
         ("table", Col::Relation),
@@ -77,9 +84,7 @@ pub fn described(stored: &Stored) -> Result<Datum> {
             step.remove("lease_us");
         }
     }
-    let text = Value::Object(json).to_string();
-    let rows = spi::query(&JSONB, &[Some(row::text(&from_utf8(&text)))])?;
-    first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a definition without a value"))
+    Ok(Value::Object(json))
 }
 
 fn object(json: serde_json::Result<Value>) -> Result<Map<String, Value>> {

@@ -233,8 +233,12 @@ impl Machine {
         if self.checked.get() == changes {
             return true;
         }
+        // A statement that takes a row as a parameter does not notice that its type has changed.
+        self.plans.borrow_mut().clear();
         let fits = fit_again(&self.definition, &self.shape).as_ref() == Some(&self.shape);
-        self.checked.set(changes);
+        if fits {
+            self.checked.set(changes);
+        }
         fits
     }
 
@@ -252,6 +256,11 @@ impl Machine {
 
     pub fn id_type(&self) -> Oid {
         id::parameter_type(self.shape.id.base_type)
+    }
+
+    pub fn id_array_type(&self) -> Oid {
+        // SAFETY: looks into the system cache.
+        unsafe { pg_sys::get_array_type(self.id_type()) }
     }
 
     /// The members that cancel_* and refund need; 22023 where the machine does not declare them.
@@ -273,6 +282,29 @@ impl Machine {
     /// How errors name a row.
     pub fn row_named(&self, id: &RowId) -> String {
         format!("row \"{}\" of machine \"{}\"", id.shown(), self.name())
+    }
+
+    /// An update of a row that is there and ours to update did nothing.
+    pub fn kept_back(&self, id: &RowId) -> Error {
+        Error::new(
+            Kind::IllegalTransition,
+            format!("the update of {} was kept back", self.row_named(id)),
+        )
+        .hint("A trigger, a rule or a policy of the table suppresses or changes it: let it leave this machine's moves alone.")
+    }
+
+    /// The one row that a statement by key may touch; ON003 where the key has become no key.
+    pub fn one<'a>(&self, rows: &'a [Row]) -> Result<Option<&'a Row>> {
+        match rows {
+            [] => Ok(None),
+            [row] => Ok(Some(row)),
+            _ => Err(Error::new(
+                Kind::InvalidDefinition,
+                format!("machine \"{}\" no longer fits its tables", self.name()),
+            )
+            .detail("A key names more than one row: its unique index is gone.")
+            .hint("Make the keys unique again; machine_check lists what changed.")),
+        }
     }
 
     /// A kept statement; `key` tells it apart from the machine's others.
@@ -415,12 +447,14 @@ impl Fitting<'_> {
             .refund
             .as_ref()
             .map(|r| self.refund(r, &table, items, wallet));
-        if id
-            .as_ref()
-            .is_some_and(|c| !super::id::is_usable(c.base_type))
-        {
-            let problem = format!("id: column {} has a type that is no id's", ident(&d.id));
-            self.missing.push(problem);
+        self.typed("id", &id, id::is_usable);
+        self.typed("version", &version.clone().flatten(), |t| {
+            t == pg_sys::INT8OID
+        });
+        self.typed("cancel.flag", &flag.clone().flatten(), |t| {
+            t == pg_sys::BOOLOID
+        });
+        if !self.missing.is_empty() {
             return None;
         }
         Some(Shape {
@@ -448,8 +482,10 @@ impl Fitting<'_> {
         let subject = self.column(&items, "refund.subject", &r.subject);
         let marker = self.column(&items, "refund.marker", &r.marker);
         let amount = self.column(&items, "refund.amount", &r.amount);
+        self.typed("refund.amount", &amount, is_money);
         let wallet_id = self.column(&wallet, "refund.wallet_id", &r.wallet_id);
         let balance = self.column(&wallet, "refund.balance", &r.balance);
+        self.typed("refund.balance", &balance, is_money);
         Some(RefundShape {
             item_id: item_id?,
             subject: subject?,
@@ -461,6 +497,19 @@ impl Fitting<'_> {
             items,
             wallet,
         })
+    }
+
+    /// A column that is there has a type that can be used.
+    fn typed(&mut self, member: &str, column: &Option<Column>, usable: fn(Oid) -> bool) {
+        if let Some(column) = column
+            && !usable(column.base_type)
+        {
+            let problem = format!(
+                "{member}: the type of column {} cannot be used",
+                column.name
+            );
+            self.missing.push(problem);
+        }
     }
 
     fn table(&mut self, member: &str, oid: Option<Oid>) -> Option<Relation> {
@@ -482,6 +531,13 @@ impl Fitting<'_> {
         }
         found
     }
+}
+
+fn is_money(base: Oid) -> bool {
+    matches!(
+        base,
+        pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID | pg_sys::NUMERICOID
+    )
 }
 
 /// An optional member that is declared has to be there.

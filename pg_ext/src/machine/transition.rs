@@ -1,17 +1,19 @@
 //! `transition` and `transition_many`: one conditional UPDATE, and where it moved nothing a look that says
-//! why. The look may see a row that has become movable meanwhile; then the UPDATE is tried again.
+//! why. The look may see a row that has become movable meanwhile; then it is locked and the UPDATE is tried
+//! once more.
 
 use super::id::RowId;
 use super::model::{Machine, column};
 use super::moves::{Move, Wanted, condition};
 use super::patch::Patch;
+use crate::action::row::{Lock, look};
 use crate::call::{Call, SCOPE_MAX, texts_or_null, utf8, varlena};
 use crate::error::{Error, Result};
 use crate::row::{self, Rows, Shape};
 use crate::spi::{Plan, Row};
 use crate::table;
-use pgrx::pg_sys::{self, Datum, Oid};
-use std::collections::HashSet;
+use pgrx::pg_sys::{self, Datum};
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 /// $1 id, $2 version (NULL: any), $3 patch.
@@ -29,17 +31,17 @@ const LOOK: &str = "
            ($2::pg_catalog.int8 IS NULL OR {version} OPERATOR(pg_catalog.=) $2), {id}::pg_catalog.text
       FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) $1";
 
-/// $1 ids. Rows are locked in the order of their ids, then moved.
+/// $1 ids. Locked in the order of their ids.
+const LOCK_MANY: &str = "
+    SELECT {id}::pg_catalog.text FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) ANY ($1)
+     ORDER BY {id} FOR NO KEY UPDATE OF t";
+
+/// $1 ids, of rows that are locked.
 const MOVE_MANY: &str = "
-    WITH locked AS MATERIALIZED (
-        SELECT {id} AS \"once$id\" FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) ANY ($1)
-         ORDER BY {id} FOR NO KEY UPDATE)
     UPDATE {table} AS t SET {status_column} = {to}{next_version}
-      FROM locked WHERE {id} OPERATOR(pg_catalog.=) locked.\"once$id\" AND {moves} AND NOT {flag}
+     WHERE {id} OPERATOR(pg_catalog.=) ANY ($1) AND {moves} AND NOT {flag}
     RETURNING {id}::pg_catalog.text, {status}::pg_catalog.text, {version}";
 
-/// Looks that may find the row movable again before the call gives up.
-const MAX_TRIES: usize = 8;
 /// Rows of one transition_many.
 const MOST_IDS: usize = 10_000;
 
@@ -122,26 +124,25 @@ impl Statements {
         patch: &Patch,
     ) -> Result<Answer> {
         let writable = table::is_writable();
-        for _ in 0..MAX_TRIES {
+        for locked in [false, true] {
+            if locked {
+                // It could move when we looked: now nobody can come in between.
+                look(machine, id, Lock::Update)?;
+            }
             if writable {
                 let moved = self.update.query(&[Some(id.value), version, patch.value])?;
-                if let Some(row) = moved.first() {
+                if let Some(row) = machine.one(&moved)? {
                     return Ok(moved_answer(column(row, 0), column(row, 1)));
                 }
             }
-            match self.why_not(machine, id, version)? {
-                Some(answer) => return Ok(answer),
-                None if !writable => {
-                    return Err(Error::read_only(machine.row_named(id)));
-                }
-                None => {}
+            if let Some(answer) = self.why_not(machine, id, version)? {
+                return Ok(answer);
+            }
+            if !writable {
+                return Err(Error::read_only(machine.row_named(id)));
             }
         }
-        // Others moved it there and back each time: the race is lost.
-        let seen = self.look.query(&[Some(id.value), version])?;
-        let status = seen.first().and_then(|row| column(row, 1));
-        let version = seen.first().and_then(|row| column(row, 2));
-        Ok(stayed(status, version, b"status"))
+        Err(machine.kept_back(id))
     }
 
     /// Why the row did not move; None: it could now.
@@ -177,14 +178,6 @@ impl Statements {
     }
 }
 
-fn many_statement(machine: &Machine, wanted: &Wanted) -> Result<Rc<Plan>> {
-    let moves = wanted.moves(&machine.definition)?;
-    let key = format!("many\0{}", wanted.key());
-    machine.plan(&key, &[array_type(machine)], || {
-        fill_move(MOVE_MANY, machine, wanted, &moves, "")
-    })
-}
-
 fn fill_move(
     template: &str,
     machine: &Machine,
@@ -203,11 +196,6 @@ fn fill_move(
             ("moves", &condition(&parts.status, moves)),
         ],
     )
-}
-
-fn array_type(machine: &Machine) -> Oid {
-    // SAFETY: looks into the system cache.
-    unsafe { pg_sys::get_array_type(machine.id_type()) }
 }
 
 fn moved_answer(status: Option<Datum>, version: Option<Datum>) -> Answer {
@@ -234,29 +222,50 @@ pub fn transition_many(call: &Call) -> Result<Datum> {
     )?;
     let no_patch = Patch::none();
     let single = Statements::of(&machine, &wanted, &no_patch)?;
-    let many = many_statement(&machine, &wanted)?;
     let rows = Rows::begin(call);
-    let moved: Vec<Row> = match table::is_writable() && !ids.is_empty() {
-        true => many.query(&[Some(array(&machine, &ids))])?,
-        false => Vec::new(),
+    let writable = table::is_writable() && !ids.is_empty();
+    let (locked, moved) = match writable {
+        true => move_many(&machine, &wanted, &ids)?,
+        false => (Vec::new(), Vec::new()),
     };
-    let moved: std::collections::HashMap<&[u8], &Row> = moved
+    let locked: HashSet<&[u8]> = locked.iter().filter_map(first_text).collect();
+    let moved: HashMap<&[u8], &Row> = moved
         .iter()
-        .filter_map(|row| Some((varlena(column(row, 0)?), row)))
+        .filter_map(|row| Some((first_text(row)?, row)))
         .collect();
     for id in &ids {
         let answer = match moved.get(id.text.as_slice()) {
             Some(row) => moved_answer(column(row, 1), column(row, 2)),
+            // A row that came since was not there yet.
+            None if writable && !locked.contains(id.text.as_slice()) => {
+                stayed(None, None, b"not_found")
+            }
             None => match single.why_not(&machine, id, None)? {
                 Some(answer) => answer,
-                // Movable only since the statement looked, or nothing can be written here.
-                None => single.run(&machine, id, None, &no_patch)?,
+                None if writable => return Err(machine.kept_back(id)),
+                None => return Err(Error::read_only(machine.row_named(id))),
             },
         };
         let [is_moved, status, version, reason] = answer;
         rows.push(&[Some(row::text(&id.text)), is_moved, status, version, reason]);
     }
     Ok(call.return_null())
+}
+
+fn first_text<'a>(row: &Row) -> Option<&'a [u8]> {
+    column(row, 0).map(varlena)
+}
+
+/// The ids that are there, now locked, and the rows that moved.
+fn move_many(machine: &Machine, wanted: &Wanted, ids: &[RowId]) -> Result<(Vec<Row>, Vec<Row>)> {
+    let moves = wanted.moves(&machine.definition)?;
+    let types = [machine.id_array_type()];
+    let lock = machine.plan("lock many", &types, || machine.parts().fill(LOCK_MANY, &[]))?;
+    let update = machine.plan(&format!("many\0{}", wanted.key()), &types, || {
+        fill_move(MOVE_MANY, machine, wanted, &moves, "")
+    })?;
+    let ids = row::array(ids.iter().map(|id| id.value), machine.id_type());
+    Ok((lock.query(&[Some(ids)])?, update.query(&[Some(ids)])?))
 }
 
 /// Each id once, in the order given.
@@ -282,8 +291,4 @@ fn read_ids(machine: &Machine, call: &Call) -> Result<Vec<RowId>> {
         }
     }
     Ok(ids)
-}
-
-fn array(machine: &Machine, ids: &[RowId]) -> Datum {
-    row::array(ids.iter().map(|id| id.value), machine.id_type())
 }

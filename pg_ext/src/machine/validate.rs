@@ -88,6 +88,32 @@ pub fn validate(draft: Draft, mut faults: Faults) -> Result<Valid> {
     }
 }
 
+/// What is wrong with a stored definition, now that its tables may have changed; one line each.
+pub fn recheck(json: &Value) -> Result<Vec<String>> {
+    let mut faults = Faults::default();
+    let draft = Draft::read(json, &mut faults).unwrap_or_default();
+    let refund = draft.refund.as_ref();
+    let mut named = |path: &str, name: Option<&String>| match name {
+        Some(name) => Table::named(path, name, &mut faults),
+        None => Ok(None),
+    };
+    let table = named("table", draft.table.as_ref())?;
+    let items = named("refund.items", refund.and_then(|r| r.items.as_ref()))?;
+    let wallet = named("refund.wallet", refund.and_then(|r| r.wallet.as_ref()))?;
+    if let Some(table) = &table {
+        fit::check(&draft, table, &mut faults)?;
+    }
+    if let Some(refund) = refund {
+        let tables = money::Tables {
+            machine: table.as_ref(),
+            items: items.as_ref(),
+            wallet: wallet.as_ref(),
+        };
+        money::check(&draft, refund, &tables, &mut faults)?;
+    }
+    Ok(faults.into_lines())
+}
+
 /// The role that owns the machine, one that the caller is a member of.
 fn owner(draft: &Draft, faults: &mut Faults) -> Result<Option<Datum>> {
     let (Some(name), machine) = (&draft.owner, draft.machine.as_deref().unwrap_or_default()) else {

@@ -71,9 +71,10 @@ impl SwitchedUser {
 impl Drop for SwitchedUser {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // SAFETY: the level and the values of before the switch.
+            // SAFETY: the level and the values of before the switch. Settings that a trigger or function has
+            // changed meanwhile are rolled back, too: they were another role's, not the caller's.
             unsafe {
-                pg_sys::AtEOXact_GUC(true, self.settings_level);
+                pg_sys::AtEOXact_GUC(false, self.settings_level);
                 pg_sys::SetUserIdAndSecContext(self.user, self.context);
             }
         }
