@@ -57,14 +57,11 @@ impl Crashes {
         let point = waiting.pop_front()?;
         let passes = self.passes_left.load(Ordering::Relaxed) / (lives + self.lanes);
         let one_in = if lives > self.after_first_round {
-            passes / 4
+            (passes / 4).clamp(1, 100)
         } else {
-            passes * 5 / 6
+            (passes * 5 / 6).clamp(2, 100)
         };
-        Some(Crash {
-            point,
-            one_in: one_in.clamp(2, 100),
-        })
+        Some(Crash { point, one_in })
     }
 
     /// The process armed with this died of something else.

@@ -3,19 +3,18 @@
 //! Invariant: every end of a process is in the journal with its cause; a process that ended
 //! without being killed is `Died`, and the run fails for it. A killed one is back at once.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use rand::Rng;
 use rand::rngs::StdRng;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::net::TcpStream;
-use tokio::process::{Child, ChildStderr, Command};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -23,7 +22,7 @@ use crate::crashes::Crashes;
 use crate::journal::{Journal, What};
 use crate::proxy::Proxy;
 
-const UP_WITHIN: Duration = Duration::from_secs(10);
+const UP_WITHIN: Duration = Duration::from_secs(30);
 const LAUNCHES: usize = 5;
 
 /// The program of a service and what every process of it is started with.
@@ -162,7 +161,7 @@ impl Lane {
     }
 
     /// Starts a process that accepts connections. One that ends at its start is started again:
-    /// its first query may have met a terminated backend, or somebody took its port.
+    /// its first query may have met a terminated backend.
     async fn launch(&self) -> Result<Running> {
         let mut tries = 0;
         loop {
@@ -176,16 +175,17 @@ impl Lane {
     }
 
     async fn launch_once(&self) -> Result<Running> {
-        let address = free_address()?;
         let mut command = Command::new(&self.post.program.path);
         command
             .args(&self.post.program.arguments)
             .arg("--listen")
-            .arg(address.to_string())
+            .arg("127.0.0.1:0")
             .current_dir(&self.post.program.directory)
             .env_remove("PG_ONCE_CRASH_AT")
+            // Its last words would be nothing but that.
+            .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
         let armed = self.post.crashes.next();
@@ -199,11 +199,18 @@ impl Lane {
         let stderr = child.stderr.take().context("no standard error")?;
         let last_words = tokio::spawn(listen(stderr));
         let armed = armed.map(|crash| crash.point);
-        if let Err(error) = wait_until_up(&mut child, address, &self.post.program).await {
-            self.post.crashes.give_back(armed);
-            child.kill().await?;
-            return Err(error.context(last_words.await?.tail.join("\n")));
-        }
+        let stdout = child.stdout.take().context("no standard output")?;
+        let up = tokio::time::timeout(UP_WITHIN, address(stdout)).await;
+        let address = match up.unwrap_or_else(|_| Err(anyhow!("it does not start in time"))) {
+            Ok(address) => address,
+            Err(error) => {
+                self.post.crashes.give_back(armed);
+                child.kill().await?;
+                let words = last_words.await?.tail.join("\n");
+                let path = self.post.program.path.display();
+                return Err(error.context(format!("{path}: {words}")));
+            }
+        };
         self.post.proxy.set_upstream(Some(address));
         self.journal.event(What::Up { lane: self.number });
         Ok(Running {
@@ -214,18 +221,14 @@ impl Lane {
     }
 }
 
-async fn wait_until_up(child: &mut Child, address: SocketAddr, program: &Program) -> Result<()> {
-    let deadline = tokio::time::Instant::now() + UP_WITHIN;
-    while TcpStream::connect(address).await.is_err() {
-        if let Some(status) = child.try_wait()? {
-            bail!("{} ended at its start: {status}", program.path.display());
-        }
-        if tokio::time::Instant::now() > deadline {
-            bail!("{} does not listen on {address}", program.path.display());
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
+/// A process says where it listens once it does; one that ends first says nothing.
+async fn address(stdout: ChildStdout) -> Result<SocketAddr> {
+    let line = BufReader::new(stdout).lines().next_line().await?;
+    let address = line
+        .as_deref()
+        .and_then(|line| line.strip_prefix("listening on "))
+        .context("it does not say where it listens")?;
+    Ok(address.parse()?)
 }
 
 /// Reads a process's standard error to its end; the crash point is its last line.
@@ -243,9 +246,4 @@ async fn listen(stderr: ChildStderr) -> LastWords {
         }
     }
     words
-}
-
-/// An address nobody listens on now.
-pub fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

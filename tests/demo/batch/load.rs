@@ -76,6 +76,7 @@ fn ask(job: &Job, verb: &str, client: &'static str, body: String) -> Ask {
 async fn deliver(sides: &Sides, job: &Job) {
     let mut rng = StdRng::seed_from_u64(job.seed);
     sides.worker_crashes.one_started();
+    tokio::time::sleep(job.queued_for).await;
     let delivery = ask(job, "run", "queue", job.message());
     sides.queue.insist(&delivery, &mut rng).await;
 }
@@ -83,7 +84,7 @@ async fn deliver(sides: &Sides, job: &Job) {
 async fn deliver_again(sides: &Sides, job: &Job) {
     let Some(later) = job.again_after else { return };
     let mut rng = StdRng::seed_from_u64(job.seed ^ 1);
-    tokio::time::sleep(later).await;
+    tokio::time::sleep(job.queued_for + later).await;
     let delivery = ask(job, "run", "queue_again", job.message());
     sides.queue.insist(&delivery, &mut rng).await;
 }

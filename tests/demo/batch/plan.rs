@@ -13,8 +13,10 @@ use serde_json::json;
 const CUSTOMERS: u32 = 24;
 /// What is in a wallet at the start: more than all its jobs cost.
 pub const START_POINTS: i64 = 1_000_000;
+/// How long a job waits in the queue, in milliseconds: some are cancelled before anybody has them.
+const QUEUED_MS: std::ops::Range<u64> = 0..300;
 /// A job with nothing going wrong takes a few hundred milliseconds: most cancellations meet it.
-const CANCELLED_WITHIN_MS: u64 = 650;
+const CANCELLED_WITHIN_MS: u64 = 800;
 
 pub struct Item {
     pub input: String,
@@ -37,7 +39,7 @@ pub enum Manner {
 
 #[derive(Clone, Copy)]
 pub struct Cancel {
-    /// Since the job's first delivery.
+    /// Since the job was submitted.
     pub after: Duration,
     pub manner: Manner,
 }
@@ -46,7 +48,10 @@ pub struct Job {
     pub id: i64,
     pub customer: String,
     pub items: Vec<Item>,
+    /// When its user submits it.
     pub starts: Duration,
+    /// How much later the queue delivers it.
+    pub queued_for: Duration,
     /// The queue delivers it again, so much later, whatever became of the first.
     pub again_after: Option<Duration>,
     pub cancel: Option<Cancel>,
@@ -105,6 +110,7 @@ fn job(rng: &mut StdRng, window: Duration) -> Job {
         customer: customer(rng.random_range(0..CUSTOMERS)),
         items,
         starts: window.mul_f64(rng.random()),
+        queued_for: Duration::from_millis(rng.random_range(QUEUED_MS)),
         again_after: rng
             .random_bool(0.25)
             .then(|| Duration::from_millis(rng.random_range(0..400))),

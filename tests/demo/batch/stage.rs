@@ -96,8 +96,8 @@ impl Stage {
         let cancels = jobs.iter().filter(|job| job.cancel.is_some()).count();
         let [at_work, at_teardown] = points(case);
         let worker_crashes = Arc::new(Crashes::new(at_work, case.rounds, workers, case.jobs));
-        // About half of those who cancel meet a running job, which its worker tears down.
-        let endpoint_crashes = Crashes::new(at_teardown, case.rounds, ENDPOINTS, cancels / 2);
+        // Most of those who cancel meet a running job, which its worker tears down.
+        let endpoint_crashes = Crashes::new(at_teardown, case.rounds, ENDPOINTS, cancels / 3);
         let endpoint_crashes = Arc::new(endpoint_crashes);
         let never = Arc::new(Crashes::none());
         let roles = [
