@@ -158,7 +158,8 @@ fn look(machine: &[u8], after: i64, most: usize, most_due: usize) -> Result<Chun
         ScanKey::until(2, now),
         ScanKey::after(2, after),
     ];
-    let mut scan = table.scan(BY_LOOK, keys, &Snapshot::now())?;
+    let snapshot = Snapshot::now();
+    let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
     let mut chunk = Chunk {
         due: Vec::new(),
         ended: Vec::new(),

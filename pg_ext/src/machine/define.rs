@@ -226,7 +226,8 @@ fn lease_text(lease: &Slot, col: lease::Col) -> Option<String> {
 fn each_held(machine: &[u8], mut look: impl FnMut(&Slot) -> Result<()>) -> Result<()> {
     let leases = Table::to_read(lease::TABLE)?;
     let key = &mut [ScanKey::text(1, row::text(machine))];
-    let mut scan = leases.scan(lease::BY_LOOK, key, &Snapshot::latest())?;
+    let snapshot = Snapshot::latest();
+    let mut scan = leases.scan(lease::BY_LOOK, key, &snapshot)?;
     while let Some(lease) = scan.advance() {
         let state = lease
             .column(lease::Col::State as usize)

@@ -151,7 +151,8 @@ fn nobody_else_has_it(draft: &Draft, table: &Table, faults: &mut Faults) -> Resu
     // No machine's name begins with NUL: the lock is no machine's.
     wait_exclusive(super::lock_of(&format!("\0table {}", table.oid.to_u32())));
     let machines = table::Table::to_read(TABLE)?;
-    let mut scan = machines.scan(BY_NAME, &mut [], &Snapshot::latest())?;
+    let snapshot = Snapshot::latest();
+    let mut scan = machines.scan(BY_NAME, &mut [], &snapshot)?;
     while let Some(slot) = scan.advance() {
         let of = slot
             .column(Col::Relation as usize)
