@@ -1,11 +1,11 @@
-//! The cases, their sides and their bars.
+//! The cases of keys, their sides and their bars.
 
 use anyhow::Result;
 
 use crate::database::Database;
-use crate::measured::Case;
-use crate::pgbench::Script;
-use crate::rounds::{Contender, Contest};
+use crate::measured::{Among, Case};
+use crate::pgbench::{Script, Until};
+use crate::rounds::{Before, Contender, Contest};
 use crate::stock::MOST_FOR_PLPGSQL;
 
 /// Of raw SQL that makes the same writes.
@@ -39,7 +39,12 @@ fn contender(name: &'static str, script: Script<'static>, at_least: Option<f64>)
         name,
         script,
         at_least,
+        proof: None,
     }
+}
+
+fn seconds(database: &Database) -> Until {
+    Until::Seconds(database.settings.seconds())
 }
 
 /// On tables that begin each round empty.
@@ -51,14 +56,18 @@ pub async fn without_stock(database: &Database) -> Result<Vec<Case>> {
     let application = contender(APPLICATION, application, Some(OF_APPLICATION));
     let two_calls = Contest {
         name: TWO_CALLS,
-        finished_keys: 0,
-        empty_tables: true,
+        among: Among::FinishedKeys(0),
+        stock: 0,
+        before_round: Before::EmptyKeys,
+        until: seconds(database),
         contenders: vec![once, raw, plpgsql, application],
     };
     let one_transaction = Contest {
         name: "claim + complete, one transaction",
-        finished_keys: 0,
-        empty_tables: true,
+        among: Among::FinishedKeys(0),
+        stock: 0,
+        before_round: Before::EmptyKeys,
+        until: seconds(database),
         contenders: vec![
             contender(ONCE, script!("one_transaction_once"), None),
             contender(RAW, script!("one_transaction_raw"), Some(OF_RAW)),
@@ -76,8 +85,10 @@ pub async fn with_stock(database: &Database, keys: u64) -> Result<Vec<Case>> {
     let select = script!("replay_raw");
     let contest = |name, contenders: [Contender; 3]| Contest {
         name,
-        finished_keys: keys,
-        empty_tables: false,
+        among: Among::FinishedKeys(keys),
+        stock: keys,
+        before_round: Before::Nothing,
+        until: seconds(database),
         contenders: contenders[..if keys > MOST_FOR_PLPGSQL { 2 } else { 3 }].to_vec(),
     };
     let replay = [

@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 
 use crate::cases::script;
 use crate::database::Database;
-use crate::measured::{Case, Runs};
+use crate::measured::{Among, Case, Runs};
 use crate::pgbench::{self, Run, Script, Until};
 use crate::{stock, table};
 
@@ -26,7 +26,7 @@ const CLAIMS: Script<'static> = script!("claim_complete_once");
 
 /// Runs all rounds.
 pub async fn case(database: &Database) -> Result<Case> {
-    table::begin(NAME, 0);
+    table::begin(NAME, Among::FinishedKeys(0));
     let mut while_reaping = no_runs("pg_once", None);
     let mut without = no_runs("pg_once without key_reap", Some(AT_LEAST));
     let expired = EXPIRED_PER_SECOND * u64::from(database.settings.seconds());
@@ -41,7 +41,7 @@ pub async fn case(database: &Database) -> Result<Case> {
             without.push(claims(database)?);
         }
     }
-    Ok(Case::of(NAME, 0, vec![while_reaping, without]))
+    Ok(Case::of(NAME, Among::FinishedKeys(0), vec![while_reaping, without]))
 }
 
 fn no_runs(name: &'static str, at_least: Option<f64>) -> Runs {

@@ -1,4 +1,4 @@
-//! What a claim and its completion write: bytes of WAL and of table, and how many updates were HOT.
+//! What calls write: bytes of WAL and of table, and how many updates were HOT.
 //!
 //! These are counts, not speeds: a busy machine does not change them.
 
@@ -17,9 +17,10 @@ const PAIRS: u32 = 20_000;
 /// Keys that each client holds at once where keys are long in work.
 const IN_FLIGHT: u32 = 20;
 
-/// What one pair of claim and complete costs.
+/// What one call (or pair of calls) costs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
+    pub what: String,
     pub side: String,
     /// Whether keys are completed at once, or after others were claimed.
     pub in_flight_per_client: u32,
@@ -30,77 +31,102 @@ pub struct Cost {
     pub hot_share: f64,
 }
 
-/// Every side's.
-pub async fn all(database: &Database) -> Result<Vec<Cost>> {
+/// What is measured; the tables are as it shall find them.
+pub struct Work<'a> {
+    pub what: &'a str,
+    pub side: &'a str,
+    /// The tables that it writes to.
+    pub tables: &'a [&'a str],
+    pub script: Script<'a>,
+    pub stock: u64,
+    /// Scripts of each client.
+    pub each: u32,
+    /// Calls (or pairs) of one script.
+    pub in_flight: u32,
+}
+
+/// Every side's claim and completion of a key.
+pub async fn of_keys(database: &Database) -> Result<Vec<Cost>> {
     table::say("What a claim and its completion write");
     let sides = [
-        ("pg_once", TABLES[0], script!("claim_complete_once")),
+        ("pg_once", &TABLES[..1], script!("claim_complete_once")),
         (
             "raw INSERT + UPDATE",
-            TABLES[1],
+            &TABLES[1..2],
             script!("claim_complete_raw"),
         ),
         (
             "PL/pgSQL functions",
-            TABLES[2],
+            &TABLES[2..3],
             script!("claim_complete_plpgsql"),
         ),
         (
             "application, 8 round trips",
-            TABLES[3],
+            &TABLES[3..],
             script!("claim_complete_application"),
         ),
     ];
-    let mut costs = Vec::new();
-    for (side, table, script) in sides {
-        costs.push(one(database, side, table, script, 1).await?);
+    let mut works = Vec::new();
+    for (side, tables, script) in sides {
+        works.push((side, tables, script, 1));
     }
-    for (side, table, script) in &sides[..2] {
-        let text = in_flight(script.text);
+    let texts = [0, 1].map(|i: usize| in_flight(sides[i].2.text));
+    for ((side, tables, _), text) in sides.iter().zip(&texts) {
         let script = Script {
             name: "in_flight",
-            text: &text,
+            text,
         };
-        costs.push(one(database, side, table, script, IN_FLIGHT).await?);
+        works.push((side, tables, script, IN_FLIGHT));
+    }
+    let mut costs = Vec::new();
+    for (side, tables, script, in_flight) in works {
+        let empty = format!("TRUNCATE {}; CHECKPOINT", tables.join(", "));
+        database.client.batch_execute(&empty).await?;
+        let work = Work {
+            what: "claim + complete",
+            side,
+            tables,
+            script,
+            stock: 0,
+            each: (PAIRS / in_flight / database.settings.clients).max(1),
+            in_flight,
+        };
+        costs.push(one(database, &work).await?);
     }
     Ok(costs)
 }
 
-async fn one(
-    database: &Database,
-    side: &str,
-    table: &str,
-    script: Script<'_>,
-    in_flight: u32,
-) -> Result<Cost> {
-    let clean = format!(
-        "TRUNCATE {0}; SELECT pg_stat_reset_single_table_counters('{0}'::regclass); CHECKPOINT",
-        table
-    );
-    database.client.batch_execute(&clean).await?;
-    let position = "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint";
-    let before = database.number(position).await?;
-    let each = PAIRS / in_flight / database.settings.clients;
+/// Of the tables in $1.
+const SIZES: &str = "SELECT sum(pg_relation_size(t::regclass))::float8, \
+    sum(pg_indexes_size(t::regclass))::float8 FROM unnest($1::text[]) t";
+const HOT: &str = "SELECT coalesce(sum(n_tup_hot_upd)::float8 / nullif(sum(n_tup_upd), 0), 0)::float8 \
+    FROM pg_stat_user_tables WHERE relid = ANY ($1::text[]::regclass[])";
+const RESET: &str =
+    "SELECT pg_stat_reset_single_table_counters(t::regclass) FROM unnest($1::text[]) t";
+const POSITION: &str = "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint";
+
+/// One side's.
+pub async fn one(database: &Database, work: &Work<'_>) -> Result<Cost> {
+    let client = &database.client;
+    client.execute(RESET, &[&work.tables]).await?;
+    let size = client.query_one(SIZES, &[&work.tables]).await?;
+    let before = database.number(POSITION).await?;
+    let until = Until::Transactions(work.each);
     let run = tokio::task::block_in_place(|| {
-        pgbench::run(database, script, 0, Until::Transactions(each.max(1)))
+        pgbench::run(database, work.script, work.stock, until)
     })?;
-    let written = database.number(position).await? - before;
-    let row = database
-        .client
-        .query_one(
-            "SELECT n_tup_hot_upd::float8 / n_tup_upd, pg_relation_size(relid)::float8, \
-             pg_indexes_size(relid)::float8 FROM pg_stat_user_tables WHERE relid = $1::text::regclass",
-            &[&table],
-        )
-        .await?;
-    let pairs = run.count * f64::from(in_flight);
+    let written = database.number(POSITION).await? - before;
+    let calls = run.count * f64::from(work.in_flight);
+    let now = client.query_one(SIZES, &[&work.tables]).await?;
+    let grown = |i: usize| (now.get::<_, f64>(i) - size.get::<_, f64>(i)) / calls;
     Ok(Cost {
-        side: side.to_owned(),
-        in_flight_per_client: in_flight,
-        wal_bytes: written as f64 / pairs,
-        heap_bytes: row.get::<_, f64>(1) / pairs,
-        index_bytes: row.get::<_, f64>(2) / pairs,
-        hot_share: row.get(0),
+        what: work.what.to_owned(),
+        side: work.side.to_owned(),
+        in_flight_per_client: work.in_flight,
+        wal_bytes: written as f64 / calls,
+        heap_bytes: grown(0),
+        index_bytes: grown(1),
+        hot_share: client.query_one(HOT, &[&work.tables]).await?.get(0),
     })
 }
 

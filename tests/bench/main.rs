@@ -9,6 +9,8 @@ mod cases;
 mod claims_while_reaping;
 mod cost;
 mod database;
+mod jobs;
+mod machines;
 mod markdown;
 mod measured;
 mod pgbench;
@@ -25,18 +27,31 @@ use clap::Parser;
 
 use crate::database::Database;
 use crate::measured::Results;
-use crate::settings::Settings;
+use crate::settings::{Noun, Settings};
 
 async fn measure(settings: &Settings) -> Result<Results> {
     let database = Database::launch(settings).await?;
     let mut results = Results::of(&database, settings).await?;
-    stock::remake(&database, 0).await?;
-    results.cases.extend(cases::without_stock(&database).await?);
-    results.costs = cost::all(&database).await?;
+    if settings.wants(Noun::Machines) {
+        jobs::make(&database).await?;
+        results.cases.extend(machines::all(&database).await?);
+        results.costs.extend(machines::costs(&database).await?);
+        jobs::drop(&database).await?;
+    }
+    if settings.wants(Noun::Keys) {
+        measure_keys(&database, &mut results).await?;
+    }
+    Ok(results)
+}
+
+async fn measure_keys(database: &Database, results: &mut Results) -> Result<()> {
+    stock::remake(database, 0).await?;
+    results.cases.extend(cases::without_stock(database).await?);
+    results.costs.extend(cost::of_keys(database).await?);
     results
         .cases
-        .push(claims_while_reaping::case(&database).await?);
-    for &keys in &settings.sizes() {
+        .push(claims_while_reaping::case(database).await?);
+    for &keys in &database.settings.sizes() {
         let room = stock::room_for(keys, database.directory())?;
         if let Some(reason) = room {
             table::say(&format!("Left out: {keys} finished keys ({reason})"));
@@ -45,12 +60,12 @@ async fn measure(settings: &Settings) -> Result<Results> {
                 .push(format!("{keys} finished keys: {reason}"));
             continue;
         }
-        stock::remake(&database, keys).await?;
+        stock::remake(database, keys).await?;
         results
             .cases
-            .extend(cases::with_stock(&database, keys).await?);
+            .extend(cases::with_stock(database, keys).await?);
     }
-    Ok(results)
+    Ok(())
 }
 
 async fn run(settings: &Settings) -> Result<()> {

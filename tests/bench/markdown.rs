@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::measured::Results;
-use crate::table::{among, grouped, ratio, verdict};
+use crate::table::{grouped, ratio, size, verdict};
 
 /// The whole text.
 pub fn of(results: &Results) -> String {
@@ -41,7 +41,7 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
                 text,
                 "| {}{} | {} | {} | {} | {}/s | {}/s | {} | {} |",
                 case.name,
-                among(case.finished_keys),
+                size(case.among),
                 side.name,
                 ratio(side.ratio),
                 verdict(side.bar),
@@ -54,13 +54,14 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
     }
     writeln!(
         text,
-        "\n| claim + complete writes | at once | WAL | table | indexes | HOT |"
+        "\n| what is written | by | at once | WAL | table | indexes | HOT |"
     )?;
-    writeln!(text, "|---|--:|--:|--:|--:|--:|")?;
+    writeln!(text, "|---|---|--:|--:|--:|--:|--:|")?;
     for cost in &results.costs {
         writeln!(
             text,
-            "| {} | {} | {:.0} B | {:.0} B | {:.0} B | {:.1} % |",
+            "| {} | {} | {} | {:.0} B | {:.0} B | {:.0} B | {:.1} % |",
+            cost.what,
             cost.side,
             cost.in_flight_per_client,
             cost.wal_bytes,

@@ -20,7 +20,7 @@ pub struct Bar {
 #[derive(Clone, Debug, Serialize)]
 pub struct Side {
     pub name: String,
-    /// Calls (pairs of claim and complete) per second, of each round.
+    /// Calls (of two that belong together: pairs) per second, of each round.
     pub per_second: Vec<f64>,
     /// CPU microseconds of the server's backends per call, of each round.
     pub cpu_us: Vec<f64>,
@@ -33,11 +33,20 @@ pub struct Side {
     pub bar: Option<Bar>,
 }
 
+/// How large the tables of a case are.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Among {
+    FinishedKeys(u64),
+    Rows(u64),
+}
+
 /// A case with all its sides.
 #[derive(Clone, Debug, Serialize)]
 pub struct Case {
     pub name: String,
-    pub finished_keys: u64,
+    #[serde(flatten)]
+    pub among: Among,
     pub sides: Vec<Side>,
 }
 
@@ -107,12 +116,12 @@ pub struct Runs {
 
 impl Case {
     /// The case of these runs, ours first.
-    pub fn of(name: &str, finished_keys: u64, runs: Vec<Runs>) -> Self {
+    pub fn of(name: &str, among: Among, runs: Vec<Runs>) -> Self {
         let ours = runs.first().cloned();
         let sides = runs.into_iter().enumerate();
         Self {
             name: name.to_owned(),
-            finished_keys,
+            among,
             sides: sides
                 .map(|(at, runs)| runs.side(ours.as_ref().filter(|_| at > 0)))
                 .collect(),

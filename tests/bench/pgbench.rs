@@ -74,6 +74,9 @@ pub fn run(database: &Database, script: Script<'_>, stock: u64, until: Until) ->
         ("fingerprint", FINGERPRINT),
         ("stock", &stock.to_string()),
         ("held", &HELD.to_string()),
+        ("clients", &clients.to_string()),
+        // For scripts whose clients count through rows of their own.
+        ("n", "0"),
     ] {
         arguments.push(format!("--define={name}={value}"));
     }

@@ -1,10 +1,13 @@
-//! Interleaved rounds: each side once per round, in an order that turns with the round, so that
+//! A case run in rounds: in each round every side runs once, each time another one first, so that
 //! neither a growing table nor a busy machine favours one of them.
+//!
+//! Invariant: a figure is only taken of calls that did their work, where a contender says how that shows.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::database::{Database, TABLES};
-use crate::measured::{Case, Runs};
+use crate::jobs::Fill;
+use crate::measured::{Among, Case, Runs};
 use crate::pgbench::{self, Script, Until};
 use crate::table;
 
@@ -15,44 +18,92 @@ pub struct Contender {
     pub script: Script<'static>,
     /// The ratio of ours to this one that is asked for.
     pub at_least: Option<f64>,
+    /// How it shows that every call did its work.
+    pub proof: Option<Proof>,
 }
 
-/// A case: the contenders, ours first, and the table that they find.
+/// A number that grows with every call.
+#[derive(Clone, Copy, Debug)]
+pub struct Proof {
+    pub query: &'static str,
+    pub per_call: u32,
+}
+
+/// What is done before each round.
+#[derive(Clone, Copy, Debug)]
+pub enum Before {
+    Nothing,
+    EmptyKeys,
+    Fill(Fill),
+}
+
+/// A case: the contenders, ours first, and the tables that they find.
 #[derive(Clone, Debug)]
 pub struct Contest {
     pub name: &'static str,
-    pub finished_keys: u64,
-    /// Whether every round begins with empty tables.
-    pub empty_tables: bool,
+    pub among: Among,
+    /// What the scripts know as :stock.
+    pub stock: u64,
+    pub before_round: Before,
+    pub until: Until,
     pub contenders: Vec<Contender>,
 }
 
 impl Contest {
     /// Runs all rounds.
     pub async fn run(&self, database: &Database) -> Result<Case> {
-        table::begin(self.name, self.finished_keys);
+        table::begin(self.name, self.among);
         let mut runs: Vec<Runs> = self.contenders.iter().map(Contender::no_runs).collect();
         for round in 0..database.settings.rounds as usize {
-            if self.empty_tables {
-                let truncate = format!("TRUNCATE {}", TABLES.join(", "));
-                database.client.batch_execute(&truncate).await?;
-            }
+            self.before_round.make(database).await?;
             for turn in 0..self.contenders.len() {
                 let at = (round + turn) % self.contenders.len();
-                let until = Until::Seconds(database.settings.seconds());
-                let run = tokio::task::block_in_place(|| {
-                    let script = self.contenders[at].script;
-                    pgbench::run(database, script, self.finished_keys, until)
-                })?;
+                let run = self.contenders[at].run(database, self).await?;
                 runs[at].per_second.push(run.per_second);
                 runs[at].cpu_us.extend(run.cpu_us);
             }
         }
-        Ok(Case::of(self.name, self.finished_keys, runs))
+        Ok(Case::of(self.name, self.among, runs))
+    }
+}
+
+impl Before {
+    async fn make(&self, database: &Database) -> Result<()> {
+        match self {
+            Before::Nothing => Ok(()),
+            Before::EmptyKeys => {
+                let truncate = format!("TRUNCATE {}", TABLES.join(", "));
+                Ok(database.client.batch_execute(&truncate).await?)
+            }
+            Before::Fill(fill) => fill.make(database).await,
+        }
     }
 }
 
 impl Contender {
+    async fn run(&self, database: &Database, contest: &Contest) -> Result<pgbench::Run> {
+        let before = self.worked(database).await?;
+        let run = tokio::task::block_in_place(|| {
+            pgbench::run(database, self.script, contest.stock, contest.until)
+        })?;
+        let grown = self.worked(database).await? - before;
+        let expected = self.proof.map_or(0.0, |p| run.count * f64::from(p.per_call));
+        ensure!(
+            grown as f64 == expected,
+            "{}, {}: {grown} of {expected} moves were made",
+            contest.name,
+            self.name
+        );
+        Ok(run)
+    }
+
+    async fn worked(&self, database: &Database) -> Result<i64> {
+        match self.proof {
+            Some(proof) => database.number(proof.query).await,
+            None => Ok(0),
+        }
+    }
+
     fn no_runs(&self) -> Runs {
         Runs {
             name: self.name,

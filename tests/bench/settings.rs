@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 /// pg_once against raw SQL, over real connections to a private PostgreSQL.
 #[derive(Clone, Debug, Parser)]
@@ -23,12 +23,27 @@ pub struct Settings {
     /// Finished keys in place, for the cases that are measured again with them.
     #[arg(long, value_delimiter = ',')]
     pub keys: Option<Vec<u64>>,
+    /// Only the cases of one noun.
+    #[arg(long)]
+    pub only: Option<Noun>,
     /// Where the results are written.
     #[arg(long, default_value = "target/bench")]
     pub out: PathBuf,
 }
 
+/// What is measured.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub enum Noun {
+    Keys,
+    Machines,
+}
+
 impl Settings {
+    /// Whether the cases of `noun` are asked for.
+    pub fn wants(&self, noun: Noun) -> bool {
+        self.only.is_none_or(|only| only == noun)
+    }
+
     /// Seconds of one run.
     pub fn seconds(&self) -> u32 {
         self.seconds.unwrap_or(if self.quick { 2 } else { 5 })

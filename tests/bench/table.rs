@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use crate::measured::{Bar, Case, Results, Side};
+use crate::measured::{Among, Bar, Case, Results, Side};
 
 /// Says what is being done, on standard error.
 pub fn say(text: &str) {
@@ -10,15 +10,16 @@ pub fn say(text: &str) {
 }
 
 /// Says which case begins.
-pub fn begin(name: &str, finished_keys: u64) {
-    say(&format!("{name}{}", among(finished_keys)));
+pub fn begin(name: &str, among: Among) {
+    say(&format!("{name}{}", size(among)));
 }
 
 /// How a case's title tells the size of the table.
-pub fn among(finished_keys: u64) -> String {
-    match finished_keys {
-        0 => String::new(),
-        keys => format!(", among {} finished keys", grouped(keys as f64)),
+pub fn size(among: Among) -> String {
+    match among {
+        Among::FinishedKeys(0) => String::new(),
+        Among::FinishedKeys(keys) => format!(", among {} finished keys", grouped(keys as f64)),
+        Among::Rows(rows) => format!(", among {} rows", grouped(rows as f64)),
     }
 }
 
@@ -90,7 +91,7 @@ pub fn print(results: &Results) {
 }
 
 fn print_case(case: &Case) {
-    println!("\n{}{}", case.name, among(case.finished_keys));
+    println!("\n{}{}", case.name, size(case.among));
     let width = 34;
     println!(
         "  {:width$} {:>10} {:>12} {:>8} {:>10}   bar",
@@ -123,12 +124,16 @@ fn line(side: &Side, width: usize) -> String {
 }
 
 fn print_costs(results: &Results) {
-    println!("\nwhat a claim and its completion write, in bytes");
-    println!(
-        "  {:34} {:>10} {:>10} {:>10} {:>12}",
-        "", "WAL", "table", "indexes", "HOT updates"
-    );
+    let mut what = "";
     for cost in &results.costs {
+        if cost.what != what {
+            what = &cost.what;
+            println!("\nwhat {what} write, in bytes");
+            println!(
+                "  {:34} {:>10} {:>10} {:>10} {:>12}",
+                "", "WAL", "table", "indexes", "HOT updates"
+            );
+        }
         let side = match cost.in_flight_per_client {
             1 => cost.side.clone(),
             n => format!("{}, {n} at once", cost.side),

@@ -1,0 +1,323 @@
+//! The cases of machines, actions, refunds and guards: their sides and their bars.
+//!
+//! A "there and back" is two moves in two transactions, so that every call finds a row that it can move.
+
+use anyhow::Result;
+
+use crate::cases::script;
+use crate::cost::{self, Cost, Work};
+use crate::database::Database;
+use crate::jobs::{Fill, SIDES};
+use crate::measured::{Among, Case};
+use crate::pgbench::{Script, Until};
+use crate::rounds::{Before, Contender, Contest, Proof};
+use crate::table;
+
+const OF_UPDATE: f64 = 0.8;
+const OF_GENERIC: f64 = 1.5;
+const OF_LOAD_AND_SAVE: f64 = 1.5;
+const OF_ACTION: f64 = 0.7;
+const OF_REFUND: f64 = 0.9;
+const OF_NO_TRIGGER: f64 = 0.95;
+
+/// Rows of a side where nothing else is said.
+const ROWS: u64 = 100_000;
+const MANY_ROWS: u64 = 1_000_000;
+/// More actions than a second of any side has room for.
+const FRESH_PER_SECOND: u64 = 15_000;
+const ITEMS: u64 = 100;
+/// Refunds of each client in a second, about.
+const REFUNDS_PER_SECOND: u32 = 40;
+/// Calls of one measurement of what is written, about.
+const CALLS: u32 = 20_000;
+
+const ONCE: &str = "pg_once";
+const GUARDED: &str = "pg_once, guard on";
+
+fn contender(
+    name: &'static str,
+    script: Script<'static>,
+    at_least: Option<f64>,
+    proof: Option<Proof>,
+) -> Contender {
+    Contender {
+        name,
+        script,
+        at_least,
+        proof,
+    }
+}
+
+/// Two moves of a side's jobs for each call.
+macro_rules! moves {
+    ($side:literal) => {
+        Some(Proof {
+            query: concat!(
+                "SELECT coalesce(sum(version), 0)::bigint FROM ",
+                $side,
+                ".batch_job"
+            ),
+            per_call: 2,
+        })
+    };
+}
+
+macro_rules! refunds {
+    ($side:literal) => {
+        Some(Proof {
+            query: concat!(
+                "SELECT count(*) FROM ",
+                $side,
+                ".batch_item WHERE settled = 'returned'"
+            ),
+            per_call: 100,
+        })
+    };
+}
+
+/// All of them.
+pub async fn all(database: &Database) -> Result<Vec<Case>> {
+    let mut cases = vec![
+        transitions(database, ROWS).await?,
+        transitions(database, MANY_ROWS).await?,
+        guard(database).await?,
+        items(database).await?,
+    ];
+    for contest in actions(database) {
+        cases.push(contest.run(database).await?);
+    }
+    for contest in refunds_of(database) {
+        cases.push(contest.run(database).await?);
+    }
+    Ok(cases)
+}
+
+fn seconds(database: &Database) -> Until {
+    Until::Seconds(database.settings.seconds())
+}
+
+fn fill(sides: &'static [&'static str], jobs: u64) -> Fill {
+    Fill {
+        sides,
+        jobs,
+        items: 0,
+        cancelled: false,
+    }
+}
+
+async fn transitions(database: &Database, rows: u64) -> Result<Case> {
+    table::say(&format!("Making {rows} rows on each side"));
+    fill(&SIDES, rows).make(database).await?;
+    let generic = script!("transition_plpgsql");
+    let application = script!("transition_application");
+    Contest {
+        name: "transition, there and back",
+        among: Among::Rows(rows),
+        stock: rows,
+        before_round: Before::Nothing,
+        until: seconds(database),
+        contenders: vec![
+            contender(ONCE, script!("transition_once"), None, moves!("job")),
+            contender(
+                "raw UPDATE ... status = ANY",
+                script!("transition_raw"),
+                Some(OF_UPDATE),
+                moves!("raw"),
+            ),
+            contender(
+                "generic PL/pgSQL, EXECUTE format",
+                generic,
+                Some(OF_GENERIC),
+                moves!("plpgsql"),
+            ),
+            contender(
+                "application, load and save",
+                application,
+                Some(OF_LOAD_AND_SAVE),
+                moves!("application"),
+            ),
+            contender(GUARDED, script!("transition_guarded"), None, moves!("guarded")),
+        ],
+    }
+    .run(database)
+    .await
+}
+
+/// An UPDATE of the machine's table that the guard has nothing to say to.
+async fn guard(database: &Database) -> Result<Case> {
+    fill(&["guarded", "raw"], ROWS).make(database).await?;
+    Contest {
+        name: "UPDATE of another column, by hand",
+        among: Among::Rows(ROWS),
+        stock: ROWS,
+        before_round: Before::Nothing,
+        until: seconds(database),
+        contenders: vec![
+            contender("guard on", script!("unrelated_guarded"), None, None),
+            contender(
+                "no trigger",
+                script!("unrelated_raw"),
+                Some(OF_NO_TRIGGER),
+                None,
+            ),
+        ],
+    }
+    .run(database)
+    .await
+}
+
+/// An UPDATE of an item: the guard locks the machine's row.
+async fn items(database: &Database) -> Result<Case> {
+    let fill = Fill {
+        items: ITEMS,
+        ..fill(&["guarded", "raw"], ROWS / ITEMS)
+    };
+    fill.make(database).await?;
+    Contest {
+        name: "UPDATE of an item's state, by hand",
+        among: Among::Rows(ROWS),
+        stock: ROWS,
+        before_round: Before::Nothing,
+        until: seconds(database),
+        contenders: vec![
+            contender("guard on", script!("item_guarded"), None, None),
+            contender("no trigger", script!("item_raw"), None, None),
+        ],
+    }
+    .run(database)
+    .await
+}
+
+fn actions(database: &Database) -> [Contest; 2] {
+    let jobs = FRESH_PER_SECOND * u64::from(database.settings.seconds());
+    let finish = Contest {
+        name: "action_claim + action_finish, two transactions",
+        among: Among::Rows(jobs),
+        stock: jobs,
+        before_round: Before::Fill(fill(&["job", "guarded", "raw"], jobs)),
+        until: seconds(database),
+        contenders: vec![
+            contender(ONCE, script!("claim_finish_once"), None, moves!("job")),
+            contender(
+                "raw CTEs, the lease inserted",
+                script!("claim_finish_raw"),
+                Some(OF_ACTION),
+                moves!("raw"),
+            ),
+            contender(
+                GUARDED,
+                script!("claim_finish_guarded"),
+                None,
+                moves!("guarded"),
+            ),
+        ],
+    };
+    let release = Contest {
+        name: "action_claim + action_release, again and again",
+        among: Among::Rows(ROWS),
+        stock: ROWS,
+        before_round: Before::Fill(fill(&["job", "raw"], ROWS)),
+        until: seconds(database),
+        contenders: vec![
+            contender(ONCE, script!("claim_release_once"), None, moves!("job")),
+            contender(
+                "raw CTEs, ON CONFLICT DO UPDATE",
+                script!("claim_release_raw"),
+                Some(OF_ACTION),
+                moves!("raw"),
+            ),
+        ],
+    };
+    [finish, release]
+}
+
+fn refunds_of(database: &Database) -> [Contest; 2] {
+    let each = REFUNDS_PER_SECOND * database.settings.seconds();
+    let jobs = u64::from(each * database.settings.clients);
+    let contest = |name, contenders| Contest {
+        name,
+        among: Among::Rows(jobs * ITEMS),
+        stock: jobs,
+        before_round: Before::Fill(Fill {
+            items: ITEMS,
+            cancelled: true,
+            ..fill(&["job", "guarded", "raw", "plpgsql"], jobs)
+        }),
+        until: Until::Transactions(each),
+        contenders,
+    };
+    let raw = contender(
+        "raw CTE",
+        script!("refund_raw"),
+        Some(OF_REFUND),
+        refunds!("raw"),
+    );
+    let unlocked = contender(
+        "raw CTE that may deadlock",
+        script!("refund_unlocked"),
+        None,
+        refunds!("plpgsql"),
+    );
+    let once = contender(ONCE, script!("refund_once"), None, refunds!("job"));
+    let guarded = contender(GUARDED, script!("refund_guarded"), None, refunds!("guarded"));
+    let unasked = |contender| Contender {
+        at_least: None,
+        ..contender
+    };
+    [
+        contest("refund of 100 items", vec![once, raw, unlocked]),
+        contest("refund of 100 items, guard on", vec![guarded, unasked(raw)]),
+    ]
+}
+
+/// What a move and an action write.
+pub async fn costs(database: &Database) -> Result<Vec<Cost>> {
+    let clients = database.settings.clients;
+    let jobs = u64::from(CALLS);
+    let mut costs = Vec::new();
+    for (side, tables, script) in [
+        (ONCE, &["job.batch_job"][..], script!("transition_once")),
+        (
+            "raw UPDATE ... status = ANY",
+            &["raw.batch_job"],
+            script!("transition_raw"),
+        ),
+        (
+            GUARDED,
+            &["guarded.batch_job"],
+            script!("transition_guarded"),
+        ),
+    ] {
+        costs.push(("transition, there and back", side, tables, script));
+    }
+    for (side, tables, script) in [
+        (
+            ONCE,
+            &["job.batch_job", "once.action_lease"][..],
+            script!("claim_finish_once"),
+        ),
+        (
+            "raw CTEs, the lease inserted",
+            &["raw.batch_job", "raw.action_lease"],
+            script!("claim_finish_raw"),
+        ),
+    ] {
+        costs.push(("action_claim + action_finish", side, tables, script));
+    }
+    let mut measured = Vec::new();
+    for (what, side, tables, script) in costs {
+        table::say(&format!("What is written: {what}, {side}"));
+        fill(&SIDES[..3], jobs).make(database).await?;
+        let work = Work {
+            what,
+            side,
+            tables,
+            script,
+            stock: jobs,
+            each: CALLS / clients,
+            in_flight: 1,
+        };
+        measured.push(cost::one(database, &work).await?);
+    }
+    Ok(measured)
+}

@@ -1,0 +1,2 @@
+\set k 1 + :client_id + :clients * random(0, :stock / :clients - 1)
+UPDATE guarded.batch_item SET state = 'working' WHERE id = :k;

@@ -1,0 +1,3 @@
+\set k 1 + :client_id + :clients * :n
+\set n :n + 1
+WITH marked AS (UPDATE plpgsql.batch_item SET settled = 'returned' WHERE job_id = :k AND settled IS NULL RETURNING CASE WHEN state = 'succeeded' THEN points ELSE 0 END AS points), total AS (SELECT count(*) AS items, coalesce(sum(points), 0)::bigint AS points FROM marked), paid AS (UPDATE plpgsql.wallet w SET points = w.points + total.points FROM total, plpgsql.batch_job j WHERE j.id = :k AND j.cancel_requested AND w.customer = j.customer AND total.points > 0 RETURNING w.customer) SELECT total.items, total.points, paid.customer FROM total LEFT JOIN paid ON true;
