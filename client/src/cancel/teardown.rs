@@ -6,6 +6,9 @@
 
 use std::future::Future;
 
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
 use super::{Cancel, Cancelled, CleanupItem};
 use crate::error::BoxError;
 use crate::{Autocommit, Backoff, Error, Json, Kind};
@@ -31,9 +34,6 @@ pub struct Teardown<'e, E> {
 impl Cancel {
     /// Prepares to tear the row down. The executor is one on which each call commits by itself: a
     /// pool or a connection.
-    ///
-    /// For a machine that declares a `refund`; one without has nothing to tear down, and
-    /// [`Cancel::finish`] is all there is to do.
     pub fn teardown<E: Autocommit>(self, exec: &E) -> Teardown<'_, E> {
         Teardown {
             exec,
@@ -79,7 +79,8 @@ impl<E: Autocommit> Teardown<'_, E> {
     /// Gives everything back, has `clean` delete the artifacts, and makes the terminal move.
     ///
     /// `clean` gets the items a page at a time, those too that an earlier attempt had cleaned:
-    /// deleting what is not there is success. When it fails, its error comes back as
+    /// deleting what is not there is success. Where the machine declares no `refund` there are no
+    /// items, and the terminal move is all. When `clean` fails, its error comes back as
     /// [`Error::Cleanup`] and the row is not cancelled; run the teardown again.
     ///
     /// ```
@@ -113,6 +114,9 @@ impl<E: Autocommit> Teardown<'_, E> {
         F: Future<Output = Result<(), X>>,
         X: Into<BoxError>,
     {
+        if !self.has_items().await? {
+            return self.finish().await;
+        }
         let mut round = 1;
         loop {
             let pass = self.refund().await?;
@@ -121,8 +125,7 @@ impl<E: Autocommit> Teardown<'_, E> {
             let confirmed = self.backoff.retry(confirm).await?;
             let last = round == ROUNDS;
             if confirmed || last {
-                let finish = || self.cancel.finish(self.exec, self.patch.as_ref());
-                match self.backoff.retry(finish).await {
+                match self.finish().await {
                     // An item came after the refund had looked.
                     Err(error) if error.kind() == Kind::TeardownIncomplete && !last => {}
                     end => return end,
@@ -132,6 +135,22 @@ impl<E: Autocommit> Teardown<'_, E> {
             tokio::time::sleep(self.backoff.wait(round)).await;
             round += 1;
         }
+    }
+
+    /// Whether the machine declares a `refund`, and so has items to mark and to clean.
+    async fn has_items(&self) -> Result<bool, Error> {
+        #[derive(Deserialize)]
+        struct Definition {
+            refund: Option<IgnoredAny>,
+        }
+        let machine = self.cancel.row().machine();
+        let definition = self.backoff.retry(|| machine.get(self.exec)).await?;
+        Ok(definition.parse::<Definition>()?.refund.is_some())
+    }
+
+    async fn finish(&self) -> Result<Cancelled, Error> {
+        let finish = || self.cancel.finish(self.exec, self.patch.as_ref());
+        self.backoff.retry(finish).await
     }
 
     /// Marks everything; tells the pass to confirm.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
-use pg_once::{BoxError, CleanupItem, Error, Kind};
+use pg_once::{BoxError, CleanupItem, Error, Kind, Machine};
 
 use crate::proxy::Proxy;
 use crate::support::{Jobs, QUICK};
@@ -110,6 +110,22 @@ async fn a_teardown_that_nobody_asked_for_is_refused() {
         .unwrap_err();
     assert_eq!(error.kind(), Kind::IllegalTransition);
     assert_eq!(jobs.status().await, "queued");
+}
+
+#[tokio::test]
+async fn a_machine_without_a_refund_has_nothing_but_the_terminal_move() {
+    let jobs = cancelling().await;
+    let definition = jobs.machine.get(&jobs.pool).await.unwrap();
+    let mut definition: serde_json::Value = definition.parse().unwrap();
+    definition.as_object_mut().unwrap().remove("refund");
+    Machine::define(&jobs.pool, &definition.into())
+        .await
+        .unwrap();
+    let none = async |_| panic!("there is nothing to clean");
+    let teardown = jobs.job.cancel().teardown(&jobs.pool);
+    let cancelled = teardown.run::<_, _, BoxError>(none).await.unwrap();
+    assert_eq!(cancelled.items_total, 0);
+    assert_eq!(jobs.status().await, "cancelled");
 }
 
 /// An item that somebody inserts while the artifacts are being deleted.
