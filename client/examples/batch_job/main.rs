@@ -34,7 +34,7 @@ const STATE: &str =
     "SELECT status, points FROM batch_job JOIN wallet USING (customer) WHERE id = $1";
 const ITEMS: i32 = 5;
 /// How soon a worker's death is noticed.
-const LEASE: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(2);
 
 /// A cancellable batch job, run to its several ends.
 #[derive(Clone, Parser)]
