@@ -9,6 +9,7 @@
     reason = "a failed expectation is how a test fails"
 )]
 
+mod bad_input;
 mod claim_races;
 mod claims;
 mod coverage;
@@ -22,6 +23,7 @@ mod drift;
 mod hostile;
 mod ids;
 mod lease_ends;
+mod nested;
 mod partitions;
 mod patches;
 #[path = "../keys/playground.rs"]
