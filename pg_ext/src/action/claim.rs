@@ -168,7 +168,13 @@ impl Claim<'_> {
                 self.fill(&mut new, step, into, revert, success, now);
                 match tid {
                     Some(tid) => drop(new.update_at(&table, tid, Wait::Yes)?),
-                    None => new.insert(&table)?,
+                    None => {
+                        // A trigger of the table may have given it one meanwhile.
+                        if Lease::latest(&self.machine, &self.id)?.is_some() {
+                            return Err(self.machine.kept_back(&self.id));
+                        }
+                        new.insert(&table)?;
+                    }
                 }
                 shared.keep();
                 Ok(Some(claimed(&new, &moved, now)))

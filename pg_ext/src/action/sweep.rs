@@ -17,7 +17,7 @@ use crate::machine::sql::{is_any, literal};
 use crate::row;
 use crate::spi::{self, SwitchedUser};
 use crate::subxact;
-use crate::table::{Outcome, ScanKey, Snapshot, Table, Wait};
+use crate::table::{Outcome, Scan, ScanKey, Snapshot, Table, Wait};
 use pgrx::pg_sys::{Datum, Oid};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -26,6 +26,8 @@ pub const TASK: &str = "action_release";
 
 /// Leases that are looked at for each one that may be swept: the others have ended or were extended.
 const LOOKS_PER_ROW: usize = 10;
+/// And at least so many, whatever max: rows that somebody has locked may stand before the others.
+const LEAST_LOOKS: usize = 1_000;
 /// The first wait of a row that could not be reverted; doubled each time.
 const PUT_OFF_US: i64 = 10_000_000;
 const LONGEST_PUT_OFF_US: i64 = 3_600_000_000;
@@ -90,17 +92,18 @@ fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
 
 fn sweep_machine(name: &[u8], max: i64, prepared: &mut bool) -> Result<Swept> {
     let mut swept = Swept::default();
-    let mut after = i64::MIN;
-    let mut looks = max as usize * LOOKS_PER_ROW;
+    let mut looks = (max as usize * LOOKS_PER_ROW).max(LEAST_LOOKS);
     let mut tidied = 0;
+    let now = clock::now_us()?;
+    let table = Table::to_read(TABLE)?;
+    let snapshot = Snapshot::now();
+    let keys = &mut [ScanKey::text(1, row::text(name)), ScanKey::until(2, now)];
+    // One scan to the end: what is put off meanwhile is not seen again by it.
+    let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
     loop {
-        let chunk = look(name, after, looks.min(max as usize * 2), max as usize + 1)?;
+        let chunk = look(&mut scan, now, looks, max as usize + 1);
         looks -= chunk.looked;
         tidied += tidy(&chunk.ended)?;
-        let Some(last) = chunk.last else {
-            return Ok(swept);
-        };
-        after = last;
         if !chunk.due.is_empty() {
             if !*prepared {
                 // What the caller has deferred must not run as somebody else, and nothing is deferred from
@@ -122,6 +125,9 @@ fn sweep_machine(name: &[u8], max: i64, prepared: &mut bool) -> Result<Swept> {
             // Rows that somebody has locked are no reason to come back at once.
             let moved = swept.done + swept.failed + tidied > 0;
             swept.more |= chunk.full && moved;
+            return Ok(swept);
+        }
+        if !chunk.full {
             return Ok(swept);
         }
     }
@@ -146,25 +152,16 @@ struct Chunk {
     /// Ended, or extended since: to be removed or looked at later.
     ended: Vec<[u8; 16]>,
     looked: usize,
-    last: Option<i64>,
+    /// The scan may have more.
     full: bool,
 }
 
-fn look(machine: &[u8], after: i64, most: usize, most_due: usize) -> Result<Chunk> {
-    let now = clock::now_us()?;
-    let table = Table::to_read(TABLE)?;
-    let keys = &mut [
-        ScanKey::text(1, row::text(machine)),
-        ScanKey::until(2, now),
-        ScanKey::after(2, after),
-    ];
-    let snapshot = Snapshot::now();
-    let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
+/// The next leases of the scan, until so many were looked at or were due.
+fn look(scan: &mut Scan<'_>, now: i64, most: usize, most_due: usize) -> Chunk {
     let mut chunk = Chunk {
         due: Vec::new(),
         ended: Vec::new(),
         looked: 0,
-        last: None,
         full: true,
     };
     while chunk.looked < most && chunk.due.len() < most_due {
@@ -177,7 +174,6 @@ fn look(machine: &[u8], after: i64, most: usize, most_due: usize) -> Result<Chun
             continue;
         };
         chunk.looked += 1;
-        chunk.last = Some(lease.i64(Col::LookAt));
         if lease.state() == State::Held && lease.i64(Col::LeaseUntil) <= now {
             chunk.due.push(Due {
                 key,
@@ -187,7 +183,7 @@ fn look(machine: &[u8], after: i64, most: usize, most_due: usize) -> Result<Chun
             chunk.ended.push(key);
         }
     }
-    Ok(chunk)
+    chunk
 }
 
 /// Removes leases that ended long enough ago and moves the others to their next look; how many.

@@ -76,7 +76,7 @@ struct Audit<'a> {
     machine: &'a Machine,
     rows: Rows,
     snapshot: &'a Snapshot,
-    scan: Option<Scan>,
+    scan: Option<Scan<'a>>,
     next: Option<(Vec<u8>, Datum)>,
 }
 
@@ -99,12 +99,12 @@ impl Audit<'_> {
         while let Some((id, refunded)) = self.next.take() {
             match id.as_slice().cmp(subject) {
                 Ordering::Less => {
-                    self.tell(&id, numeric::zero(), refunded)?;
+                    self.settle(&id, numeric::zero(), refunded)?;
                     self.advance();
                 }
                 Ordering::Equal => {
                     self.advance();
-                    return self.tell(&id, marked, refunded);
+                    return self.settle(&id, marked, refunded);
                 }
                 Ordering::Greater => {
                     self.next = Some((id, refunded));
@@ -118,9 +118,16 @@ impl Audit<'_> {
     /// Records without a marked item.
     fn rest(&mut self) -> Result<()> {
         while let Some((id, refunded)) = self.next.take() {
-            self.tell(&id, numeric::zero(), refunded)?;
+            self.settle(&id, numeric::zero(), refunded)?;
             self.advance();
         }
+        Ok(())
+    }
+
+    /// What a record says beside what is marked.
+    fn settle(&self, id: &[u8], marked: Datum, refunded: Datum) -> Result<()> {
+        self.tell(id, marked, refunded)?;
+        row::free(refunded);
         Ok(())
     }
 

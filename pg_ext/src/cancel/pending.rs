@@ -74,7 +74,7 @@ pub fn cancel_pending(call: &Call) -> Result<Datum> {
 }
 
 /// The next open teardowns of the scan; None at its end.
-fn next(machine: &Machine, scan: &mut Option<Scan>, most: usize) -> Result<Option<Vec<Open>>> {
+fn next(machine: &Machine, scan: &mut Option<Scan<'_>>, most: usize) -> Result<Option<Vec<Open>>> {
     let mut open = Vec::new();
     while let Some(slot) = scan.as_mut().and_then(Scan::advance) {
         let teardown = Teardown::look(slot);

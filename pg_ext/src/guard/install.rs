@@ -3,7 +3,7 @@
 //! They are made as the extension's owner, because a trigger's maker needs the right to call its function,
 //! which nobody else has; who asks must own the tables.
 
-use crate::call::{Call, from_utf8, varlena};
+use crate::call::{Call, from_utf8, shown, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::machine::columns::owned_by_caller;
 use crate::machine::model::{Machine, column};
@@ -19,16 +19,37 @@ use std::ffi::CStr;
 
 // The guards of a machine, not those that partitions have from their parents.
 const PRESENT: &CStr = c"
-    SELECT t.tgrelid, t.tgname::pg_catalog.text, t.tgenabled::pg_catalog.text
-      FROM pg_catalog.pg_trigger t
+    SELECT t.tgrelid FROM pg_catalog.pg_trigger t
      WHERE t.tgname = $1::pg_catalog.name AND t.tgargs = $2 AND t.tgparentid = 0
        AND t.tgfoid IN ('once.machine_guard_row'::pg_catalog.regproc,
                         'once.machine_guard_item'::pg_catalog.regproc)";
+
+// What is below a guarded table: partitions have their parents' triggers, each of which may be disabled for
+// itself; children that inherit have none. And BEFORE row triggers that fire after ours, on any of them.
+const BELOW: &CStr = c"
+    WITH below AS (
+        SELECT t.relid AS relation, true AS is_partition FROM pg_catalog.pg_partition_tree($1) t
+        UNION ALL
+        SELECT i.inhrelid, false FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhparent
+         WHERE i.inhparent = $1 AND c.relkind = 'r')
+    SELECT pg_catalog.format('%I.%I', n.nspname, c.relname),
+           (SELECT g.tgenabled IN ('O', 'A') FROM pg_catalog.pg_trigger g
+             WHERE g.tgrelid = c.oid AND g.tgname = $2::pg_catalog.name AND g.tgargs = $3),
+           (SELECT pg_catalog.min(l.tgname::text) FROM pg_catalog.pg_trigger l
+             WHERE l.tgrelid = c.oid AND NOT l.tgisinternal AND l.tgname > $2::pg_catalog.name
+               AND l.tgenabled <> 'D' AND l.tgtype & 3 = 3 AND l.tgtype & 20 <> 0)
+      FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.relation
+      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+     ORDER BY 1";
 
 const MARK: &CStr = c"UPDATE once.machine SET guarded = $2 WHERE machine = $1";
 
 thread_local! {
     static PRESENT_GUARDS: Kept = const { Kept::new(PRESENT, &[pg_sys::TEXTOID, pg_sys::BYTEAOID]) };
+    static ALL_BELOW: Kept = const { Kept::new(
+        BELOW,
+        &[pg_sys::OIDOID, pg_sys::TEXTOID, pg_sys::BYTEAOID],
+    ) };
     static MARKED: Kept = const { Kept::new(MARK, &[pg_sys::TEXTOID, pg_sys::BOOLOID]) };
 }
 
@@ -51,9 +72,19 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// The guards go where a changed definition says.
+/// The guards go where a changed definition says; where they are on the right tables they stay.
 pub fn move_to(machine: &[u8]) -> Result<()> {
     let machine = Machine::for_tables(machine)?;
+    let mut wanted: Vec<_> = tables(&machine).iter().map(|t| t.oid.to_u32()).collect();
+    let mut here: Vec<_> = present(machine.name())?
+        .iter()
+        .map(|p| p.table.to_u32())
+        .collect();
+    wanted.sort_unstable();
+    here.sort_unstable();
+    if wanted == here {
+        return Ok(());
+    }
     ensure_owned(&machine)?;
     remove(machine.name())?;
     install(&machine)
@@ -108,28 +139,51 @@ pub fn remove(machine: &str) -> Result<()> {
 }
 
 /// A guard that is there.
-pub struct Present {
-    pub table: pg_sys::Oid,
-    /// Fires for ordinary sessions.
-    pub fires: bool,
+struct Present {
+    table: pg_sys::Oid,
 }
 
 /// The guards of a machine that are there.
-pub fn present(machine: &str) -> Result<Vec<Present>> {
-    let name = row::text(&from_utf8(&trigger_name(machine)));
-    // A trigger's arguments are stored with a NUL byte behind each. A bytea is laid out as a text is.
-    let argument = row::text(&[&from_utf8(machine), b"\0".as_slice()].concat());
-    let rows = spi::query(&PRESENT_GUARDS, &[Some(name), Some(argument)])?;
+fn present(machine: &str) -> Result<Vec<Present>> {
+    let [name, argument] = identity(machine);
+    let rows = spi::query(&PRESENT_GUARDS, &[name, argument])?;
+    let table = |row: &spi::Row| Some(pg_sys::Oid::from(column(row, 0)?.value() as u32));
     Ok(rows
         .iter()
-        .filter_map(|row| {
-            let enabled = column(row, 2).map(varlena);
-            Some(Present {
-                table: pg_sys::Oid::from(column(row, 0)?.value() as u32),
-                fires: enabled.is_some_and(|e| e == b"O" || e == b"A"),
-            })
+        .filter_map(|row| Some(Present { table: table(row)? }))
+        .collect())
+}
+
+/// How a guard stands on a table, or on one below it.
+pub struct Standing {
+    pub table: String,
+    /// None: it is not there.
+    pub fires: Option<bool>,
+    /// A trigger that fires after it.
+    pub later: Option<String>,
+}
+
+/// How the guard stands on a table and on everything below it.
+pub fn standing(machine: &str, table: &Relation) -> Result<Vec<Standing>> {
+    let [name, argument] = identity(machine);
+    let rows = spi::query(&ALL_BELOW, &[Some(Datum::from(table.oid)), name, argument])?;
+    let text = |row: &spi::Row, i| column(row, i).map(|d| shown(varlena(d)));
+    Ok(rows
+        .iter()
+        .map(|row| Standing {
+            table: text(row, 0).unwrap_or_default(),
+            fires: column(row, 1).map(|d| d.value() != 0),
+            later: text(row, 2),
         })
         .collect())
+}
+
+/// Name and argument of a machine's triggers. A trigger's arguments are stored with a NUL byte behind each;
+/// a bytea is laid out as a text is.
+fn identity(machine: &str) -> [Option<Datum>; 2] {
+    let name = row::text(&from_utf8(&trigger_name(machine)));
+    let argument = row::text(&[&from_utf8(machine), b"\0".as_slice()].concat());
+    [Some(name), Some(argument)]
 }
 
 /// Triggers of one kind fire in the order of their names: "~" comes after all of ASCII. A name that is too

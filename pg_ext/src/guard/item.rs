@@ -161,6 +161,7 @@ impl Guarded {
         let Some(when) = &refund.when else {
             return Ok(true);
         };
+        let _path = SwitchedUser::caller_by_pinned_path();
         let key = format!("item when\0{}", self.relation.to_u32());
         let plan = self.machine.plan(&key, &[row_type(self.relation)], || {
             crate::machine::sql::fill(WHEN, &[("when", when)])

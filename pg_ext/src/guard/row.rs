@@ -13,6 +13,7 @@ use crate::machine::id::RowId;
 use crate::machine::model::{self, Machine, column};
 use crate::machine::moves::{Requester, moves_to};
 use crate::machine::permit::{self, Doing};
+use crate::spi::SwitchedUser;
 use pgrx::pg_sys::{Datum, Oid};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -208,6 +209,7 @@ impl Guarded {
     }
 
     fn holds(&self, row: &Tuple, when: &str) -> Result<bool> {
+        let _path = SwitchedUser::caller_by_pinned_path();
         let types = [row_type(self.relation)];
         let key = format!("when\0{}\0{when}", self.relation.to_u32());
         let plan = self.machine.plan(&key, &types, || {

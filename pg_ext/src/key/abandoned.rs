@@ -74,7 +74,7 @@ struct Lane<'t> {
     take: &'t Take<'t>,
     table: &'t Table,
     snapshot: &'t Snapshot,
-    scan: Scan,
+    scan: Scan<'t>,
     read: usize,
     upto: i64,
     /// A key that could not be moved: nothing behind it counts as passed.

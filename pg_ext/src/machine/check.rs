@@ -4,7 +4,6 @@
 use super::definition::Definition;
 use super::inspect;
 use super::model::{self, Machine, Stored, column};
-use super::relation::Relation;
 use super::validate;
 use crate::action::adopt::{Orphan, orphans};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
@@ -24,12 +23,6 @@ const LABELS: &CStr = c"
     SELECT e.enumlabel::pg_catalog.text FROM pg_catalog.pg_enum e WHERE e.enumtypid = $1
      ORDER BY e.enumsortorder";
 
-// BEFORE row triggers that fire after ours, on the table or by inheritance on a partition of it.
-const LATER: &CStr = c"
-    SELECT t.tgname::pg_catalog.text FROM pg_catalog.pg_trigger t
-     WHERE t.tgrelid = $1 AND NOT t.tgisinternal AND t.tgname > $2::pg_catalog.name AND t.tgenabled <> 'D'
-       AND t.tgtype & 3 = 3 AND t.tgtype & 20 <> 0";
-
 const INDEXED: &CStr = c"
     SELECT 1 FROM pg_catalog.pg_index x
       JOIN pg_catalog.pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[0]
@@ -42,7 +35,6 @@ const UNIQUE: &CStr = c"
 thread_local! {
     static IN_UNIQUE_INDEX: Kept = const { Kept::new(UNIQUE, &[pg_sys::OIDOID, pg_sys::INT2OID]) };
     static ENUM_LABELS: Kept = const { Kept::new(LABELS, &[pg_sys::OIDOID]) };
-    static LATER_TRIGGERS: Kept = const { Kept::new(LATER, &[pg_sys::OIDOID, pg_sys::TEXTOID]) };
     static HAS_INDEX: Kept = const { Kept::new(INDEXED, &[pg_sys::OIDOID, pg_sys::INT2OID]) };
 }
 
@@ -151,40 +143,27 @@ impl Findings {
         if !wanted {
             return Ok(());
         }
-        let present = install::present(machine.name())?;
-        let name = install::trigger_name(machine.name());
         for table in install::tables(machine) {
-            let here = present.iter().find(|p| p.table == table.oid);
-            match here {
-                None => self.add(
-                    format!("the guard is missing on {}", table.name),
-                    "Call once.machine_guard(machine, true).",
-                ),
-                Some(guard) if !guard.fires => self.add(
-                    format!("the guard on {} is disabled", table.name),
-                    "ALTER TABLE ... ENABLE TRIGGER, or once.machine_guard(machine, true).",
-                ),
-                Some(_) => self.later_triggers(table, &name)?,
+            for standing in install::standing(machine.name(), table)? {
+                let name = &standing.table;
+                match standing.fires {
+                    None => self.add(
+                        format!("the guard is missing on {name}"),
+                        "Call once.machine_guard(machine, true); a table that inherits from a guarded one cannot be guarded.",
+                    ),
+                    Some(false) => self.add(
+                        format!("the guard on {name} is disabled"),
+                        "ALTER TABLE ... ENABLE TRIGGER, or once.machine_guard(machine, true).",
+                    ),
+                    Some(true) => {}
+                }
+                if let Some(later) = standing.later {
+                    self.add(
+                        format!("trigger \"{later}\" of {name} fires after the guard, which does not see what it changes"),
+                        "Give it a name that sorts before the guard's.",
+                    );
+                }
             }
-        }
-        Ok(())
-    }
-
-    fn later_triggers(&mut self, table: &Relation, guard: &str) -> Result<()> {
-        let args = [
-            Some(Datum::from(table.oid)),
-            Some(row::text(&from_utf8(guard))),
-        ];
-        for row in spi::query(&LATER_TRIGGERS, &args)? {
-            let name = column(&row, 0).map(varlena).unwrap_or_default();
-            self.add(
-                format!(
-                    "trigger {} of {} fires after the guard, which does not see what it changes",
-                    shown(name),
-                    table.name
-                ),
-                "Give it a name that sorts before the guard's.",
-            );
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use super::relation::Relation;
 use super::validate::{self, Valid, not_yours};
 use crate::action::lease;
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8, varlena};
-use crate::caller;
+use crate::caller::{self, Owner};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::guard::install;
@@ -95,8 +95,13 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
             )?),
         }
     }
-    store(&valid, present.as_ref())?;
     let name = from_utf8(&valid.definition.machine);
+    if let Some(present) = &present
+        && is_the_same(present, &valid)?
+    {
+        return inspect::described(present);
+    }
+    store(&valid, present.as_ref())?;
     if present.is_some_and(|p| p.guarded()) {
         install::move_to(&name)?;
     }
@@ -106,6 +111,19 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
         unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
     }
     inspect::described(&Stored::of(&name)?)
+}
+
+/// Nothing would change: a service may define its machines each time it boots.
+fn is_the_same(present: &Stored, valid: &Valid) -> Result<bool> {
+    let owner = match present.owner() {
+        None => None,
+        Some(Owner::Role(role)) => Some(role.value()),
+        Some(Owner::Gone) => return Ok(false),
+    };
+    let tables = [Col::Relation, Col::Items, Col::Wallet].map(|col| present.relation(col));
+    Ok(owner == valid.owner.map(|role| role.value())
+        && tables == [Some(valid.relation), valid.items, valid.wallet]
+        && present.definition()? == valid.definition)
 }
 
 /// The machine's table is still there.

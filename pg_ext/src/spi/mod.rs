@@ -100,7 +100,8 @@ impl Plan {
     }
 
     /// Runs a statement that only looks, under the given snapshot, and hands out its rows `step` at a time
-    /// until `each` says stop (false).
+    /// until `each` says stop (false). `each` works in the memory of the call; the rows it is shown are gone
+    /// with their batch.
     pub fn stream(
         &self,
         args: &[Option<Datum>],
@@ -109,6 +110,8 @@ impl Plan {
         mut each: impl FnMut(Vec<Row>) -> Result<bool>,
     ) -> Result<()> {
         let (mut values, mut nulls) = parameters(args);
+        // SAFETY: reads a variable of this backend.
+        let memory = unsafe { pg_sys::CurrentMemoryContext };
         connected(|| {
             // SAFETY: connected; as many values as the plan has parameters. A read-only cursor runs under
             // the active snapshot, which is popped once the cursor has its own registration of it.
@@ -127,9 +130,21 @@ impl Plan {
             };
             loop {
                 // SAFETY: the portal is open.
-                unsafe { pg_sys::SPI_cursor_fetch(portal, true, step) };
-                let batch = rows();
-                if batch.is_empty() || !each(batch)? {
+                let table = unsafe {
+                    pg_sys::SPI_cursor_fetch(portal, true, step);
+                    pg_sys::SPI_tuptable
+                };
+                let batch = result_rows(raw_value);
+                let last = batch.is_empty();
+                // SAFETY: the context of before SPI was connected; what `each` allocates must outlive SPI.
+                let inner = unsafe { pg_sys::MemoryContextSwitchTo(memory) };
+                let go_on = !last && each(batch)?;
+                // SAFETY: the batch was this table's, and nobody has it any more.
+                unsafe {
+                    pg_sys::MemoryContextSwitchTo(inner);
+                    pg_sys::SPI_freetuptable(table);
+                }
+                if !go_on {
                     break;
                 }
             }
@@ -224,8 +239,15 @@ fn execute(
 
 /// The rows of the last statement, copied out of SPI's memory.
 fn rows() -> Vec<Row> {
+    result_rows(copied_value)
+}
+
+type ReadValue = unsafe fn(pg_sys::HeapTuple, pg_sys::TupleDesc, i32) -> Option<Datum>;
+
+/// The rows of the last statement, each value read by `read`.
+fn result_rows(read: ReadValue) -> Vec<Row> {
     // SAFETY: SPI_tuptable is the last statement's result or null; its rows and their descriptor live
-    // until SPI_finish; SPI_datumTransfer copies each value into the memory of SPI's caller.
+    // until SPI_finish or until it is freed.
     unsafe {
         let table = pg_sys::SPI_tuptable;
         if table.is_null() {
@@ -236,22 +258,35 @@ fn rows() -> Vec<Row> {
         (0..(*table).numvals as usize)
             .map(|r| {
                 (1..=columns)
-                    .map(|c| value(*(*table).vals.add(r), desc, c))
+                    .map(|c| read(*(*table).vals.add(r), desc, c))
                     .collect()
             })
             .collect()
     }
 }
 
-unsafe fn value(tuple: pg_sys::HeapTuple, desc: pg_sys::TupleDesc, column: i32) -> Option<Datum> {
+/// A value where SPI keeps it.
+unsafe fn raw_value(
+    tuple: pg_sys::HeapTuple,
+    desc: pg_sys::TupleDesc,
+    column: i32,
+) -> Option<Datum> {
     let mut null = false;
-    let (mut by_value, mut length, mut align) = (false, 0i16, 0);
     // SAFETY: as the caller says; column is between 1 and natts.
+    let datum = unsafe { pg_sys::SPI_getbinval(tuple, desc, column, &mut null) };
+    (!null).then_some(datum)
+}
+
+/// A value copied into the memory of SPI's caller.
+unsafe fn copied_value(
+    tuple: pg_sys::HeapTuple,
+    desc: pg_sys::TupleDesc,
+    column: i32,
+) -> Option<Datum> {
+    let (mut by_value, mut length, mut align) = (false, 0i16, 0);
+    // SAFETY: as the caller says; SPI_datumTransfer copies the value of that column's type.
     unsafe {
-        let datum = pg_sys::SPI_getbinval(tuple, desc, column, &mut null);
-        if null {
-            return None;
-        }
+        let datum = raw_value(tuple, desc, column)?;
         let type_oid = pg_sys::SPI_gettypeid(desc, column);
         pg_sys::get_typlenbyvalalign(type_oid, &mut length, &mut by_value, &mut align);
         Some(pg_sys::SPI_datumTransfer(datum, by_value, length.into()))

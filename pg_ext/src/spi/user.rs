@@ -40,6 +40,12 @@ impl SwitchedUser {
         SwitchedUser::to(owner, context, &[SEARCH_PATH])
     }
 
+    /// The caller stays who they are; only names are looked up as the extension means them.
+    pub fn caller_by_pinned_path() -> SwitchedUser {
+        // SAFETY: reads this backend's user.
+        SwitchedUser::to(unsafe { pg_sys::GetUserId() }, 0, &[SEARCH_PATH])
+    }
+
     fn to(owner: pg_sys::Oid, flags: u32, settings: &[(&CStr, &CStr)]) -> SwitchedUser {
         let mut before = SwitchedUser {
             user: pg_sys::InvalidOid,

@@ -21,6 +21,7 @@ pub use write::{Outcome, Wait, ensure_writable, is_writable};
 use crate::error::Result;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
+use std::marker::PhantomData;
 
 /// A table or index of the extension.
 pub type Name = &'static CStr;
@@ -62,7 +63,12 @@ impl Table {
     }
 
     /// Rows in the order of an index.
-    pub fn scan(&self, index: Name, keys: &mut [ScanKey], snapshot: &Snapshot) -> Result<Scan> {
+    pub fn scan<'s>(
+        &self,
+        index: Name,
+        keys: &mut [ScanKey],
+        snapshot: &'s Snapshot,
+    ) -> Result<Scan<'s>> {
         let index_oid = names::oid_of(index)?;
         let slot = self.slot();
         // SAFETY: the index belongs to this open table; keys are initialised and copied by index_rescan.
@@ -80,6 +86,7 @@ impl Table {
                 index,
                 scan,
                 slot: Some(slot),
+                snapshot: PhantomData,
             })
         }
     }
@@ -129,13 +136,15 @@ unsafe fn begin_scan(
 }
 
 /// An index scan in progress and the slot that holds its present row.
-pub struct Scan {
+pub struct Scan<'s> {
     index: pg_sys::Relation,
     scan: pg_sys::IndexScanDesc,
     slot: Option<Slot>,
+    /// The scan reads it at every step.
+    snapshot: PhantomData<&'s Snapshot>,
 }
 
-impl Scan {
+impl Scan<'_> {
     /// Moves to the next row; None at the end.
     pub fn advance(&mut self) -> Option<&Slot> {
         let slot = self.slot.as_ref()?;
@@ -156,7 +165,7 @@ impl Scan {
     }
 }
 
-impl Drop for Scan {
+impl Drop for Scan<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             // SAFETY: begun by us and ended once; a slot keeps its own pin on its row's page.
