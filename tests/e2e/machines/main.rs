@@ -10,6 +10,7 @@
 )]
 
 mod bad_input;
+mod billing;
 mod claim_races;
 mod claims;
 mod coverage;

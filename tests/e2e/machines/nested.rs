@@ -47,14 +47,14 @@ async fn every_function_works_in_a_trigger_of_every_function() {
             perform once.transition('job', '101', case when exists (select from job where id = 101 and status = 'new')
                 then 'ready' else 'new' end);
             perform once.transition_many('job', '{101,102}', 'ready');
-            perform once.action_release('job', '103', c.token) from once.action_claim('job', '103', 'run') as c;
-            perform once.action_extend('job', '104', c.token) from once.action_claim('job', '104', 'run', lease => '1 us') as c;
+            perform once.action_release('job', '103', c.token) from once.action_claim('job', '103', 'run') as c where c.token is not null;
+            perform once.action_extend('job', '104', c.token, '1 us') from once.action_claim('job', '104', 'run', lease => '1 us') as c
+                where c.token is not null;
             perform once.cancel_request('job', '105');
             perform once.refund('job', '105'); perform once.cleanup_confirm('job', '105', 1);
             perform once.cleanup_items('job', '105'); perform once.cancel_pending('job');
             perform once.refund_audit('job'); perform once.machine_check('job'); perform once.machine_get('job');
             perform once.machine_define(once.machine_get('job'));
-            perform once.action_adopt('job');
             perform once.sweep_action_release(10, 'job');
          end if;",
     )
@@ -91,6 +91,22 @@ async fn every_function_works_in_a_trigger_of_every_function() {
             .await,
         "0"
     );
+}
+
+#[tokio::test]
+async fn a_trigger_that_adopts_the_row_that_is_being_claimed_is_no_duplicate_key() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    after(&play, "perform once.action_adopt('job');").await;
+    for _ in 0..2 {
+        match play
+            .attempt(&format!("select outcome from {}", claim(1, "run", "")))
+            .await
+        {
+            Ok(shown) => assert!(matches!(shown.as_str(), "claimed" | "busy"), "{shown}"),
+            Err(refusal) => assert!(refusal.code.starts_with("ON"), "{refusal:?}"),
+        }
+    }
 }
 
 #[tokio::test]
