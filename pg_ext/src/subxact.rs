@@ -63,6 +63,10 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
         Ended::Well(value) => Ok(Ok(value)),
         Ended::Failed(failure) => Ok(Err(failure)),
         Ended::Stopped(Stop::Ours(error)) => Err(error),
+        // The server has forgotten the error by now: it is raised anew from its report.
+        Ended::Stopped(Stop::Servers(CaughtError::PostgresError(report))) => {
+            CaughtError::ErrorReport(report).rethrow()
+        }
         Ended::Stopped(Stop::Servers(caught)) => caught.rethrow(),
     }
 }

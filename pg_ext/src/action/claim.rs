@@ -6,7 +6,7 @@
 
 use super::lease::{Col, Lease, State, TABLE};
 use super::row::{self as user_row, If, Lock, Seen};
-use crate::call::{Call, HOLDER_MAX, SCOPE_MAX, from_utf8, shown, utf8};
+use crate::call::{Call, HOLDER_MAX, SCOPE_MAX, from_utf8, shown};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::machine::definition::Step;
@@ -42,11 +42,12 @@ thread_local! {
 /// `once.action_claim`.
 pub fn action_claim(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
-    let text = |t: &[u8]| String::from_utf8_lossy(&utf8(t)).into_owned();
+    machine.ensure_may_update()?;
+
     let mut claim = Claim {
         id: machine.id(call, 1)?,
-        step_key: text(call.text(2, "step_key", SCOPE_MAX)?),
-        requester: call.opt_text(3, "requester", SCOPE_MAX)?.map(text),
+        step_key: shown(call.text(2, "step_key", SCOPE_MAX)?),
+        requester: call.opt_text(3, "requester", SCOPE_MAX)?.map(shown),
         lease: call.interval(4, "lease")?,
         holder: call.opt_text(5, "holder", HOLDER_MAX)?,
         version: version_argument(&machine, call, 6)?.map(|d| d.value() as i64),

@@ -19,6 +19,7 @@ pub struct Fenced {
 impl Fenced {
     pub fn of(call: &Call) -> Result<Fenced> {
         let machine = Machine::of(call)?;
+        machine.ensure_may_update()?;
         Ok(Fenced {
             id: machine.id(call, 1)?,
             token: call.i64(2, "token")?,

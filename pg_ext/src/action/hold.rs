@@ -23,7 +23,7 @@ pub fn action_extend(call: &Call) -> Result<Datum> {
     let fenced = Fenced::of(call)?;
     let asked = call.interval(3, "lease")?;
     let steps = &fenced.machine.definition.steps;
-    let left = fenced.write(|lease, now| {
+    let (left, claim_into) = fenced.write(|lease, now| {
         let step = lease.text(Col::StepKey);
         let declared = || steps.iter().find(|s| s.step_key == step)?.lease_us;
         // A lease that the caller did not name never gets shorter by it.
@@ -41,7 +41,6 @@ pub fn action_extend(call: &Call) -> Result<Datum> {
         }
         (until - now, lease.bytes(Col::ClaimInto).map(<[u8]>::to_vec))
     })?;
-    let (left, claim_into) = left;
     let seen = look_latest(&fenced.machine, &fenced.id)?;
     match seen {
         Some(seen) if Some(seen.status()) == claim_into.as_deref() => {

@@ -1,6 +1,6 @@
 //! One row of `once.action_lease`, with names for its columns (in the order of `sql/action.sql`).
 
-use crate::call::{from_utf8, utf8};
+use crate::call::{from_utf8, shown};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
@@ -150,7 +150,7 @@ impl Lease {
 
     pub fn text(&self, col: Col) -> String {
         let bytes = self.bytes(col).unwrap_or_default();
-        String::from_utf8_lossy(&utf8(bytes)).into_owned()
+        shown(bytes)
     }
 
     /// The lease is over for its holder.

@@ -24,10 +24,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub const TASK: &str = "action_release";
 
-/// Leases that are looked at for each one that may be swept: the others have ended or were extended.
-const LOOKS_PER_ROW: usize = 10;
-/// And at least so many, whatever max: rows that somebody has locked may stand before the others.
-const LEAST_LOOKS: usize = 1_000;
+/// Leases that are looked at for each row that may be swept: reading is cheap, and what has ended or is locked
+/// must not hide what is due.
+const LOOKS_PER_ROW: usize = 1_000;
+/// Ended or extended leases that are moved on or removed for each row that may be swept.
+const TIDIED_PER_ROW: usize = 10;
 /// The first wait of a row that could not be reverted; doubled each time.
 const PUT_OFF_US: i64 = 10_000_000;
 const LONGEST_PUT_OFF_US: i64 = 3_600_000_000;
@@ -41,11 +42,11 @@ const TAKE: &str = "
 const PRESENT: &str = "
     SELECT {id}::pg_catalog.text FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) ANY ($1)";
 
-/// $1 ids.
+/// $1 ids. What the rows are then, for those that were in `from`.
 const REVERT: &str = "
     UPDATE {table} AS t SET {status_column} = {to}{next_version}
      WHERE {id} OPERATOR(pg_catalog.=) ANY ($1) AND {from}
-    RETURNING {id}::pg_catalog.text, {version}";
+    RETURNING {id}::pg_catalog.text, {version}, {status}::pg_catalog.text";
 
 /// A lease that was due when the sweep looked.
 #[derive(Clone)]
@@ -92,7 +93,8 @@ fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
 
 fn sweep_machine(name: &[u8], max: i64, prepared: &mut bool) -> Result<Swept> {
     let mut swept = Swept::default();
-    let mut looks = (max as usize * LOOKS_PER_ROW).max(LEAST_LOOKS);
+    let mut looks = max as usize * LOOKS_PER_ROW;
+    let mut to_tidy = max as usize * TIDIED_PER_ROW;
     let mut tidied = 0;
     let now = clock::now_us()?;
     let table = Table::to_read(TABLE)?;
@@ -103,7 +105,10 @@ fn sweep_machine(name: &[u8], max: i64, prepared: &mut bool) -> Result<Swept> {
     loop {
         let chunk = look(&mut scan, now, looks, max as usize + 1);
         looks -= chunk.looked;
-        tidied += tidy(&chunk.ended)?;
+        let (now_tidied, later) = chunk.ended.split_at(chunk.ended.len().min(to_tidy));
+        to_tidy -= now_tidied.len();
+        tidied += tidy(now_tidied)?;
+        swept.more |= !later.is_empty();
         if !chunk.due.is_empty() {
             if !*prepared {
                 // What the caller has deferred must not run as somebody else, and nothing is deferred from
@@ -372,6 +377,7 @@ impl Batch {
         drop(permit);
         let versions: HashMap<&[u8], Option<Datum>> = reverted
             .iter()
+            .filter(|r| column(r, 2).is_some_and(|s| *varlena(s) == *from_utf8(to)))
             .filter_map(|r| Some((varlena(column(r, 0)?), column(r, 1))))
             .collect();
         for lease in due {

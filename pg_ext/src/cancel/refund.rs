@@ -13,6 +13,7 @@ use crate::error::{Error, Kind, Result};
 use crate::machine::model::column;
 use crate::machine::permit::{self, Doing};
 use crate::row::Shape;
+use crate::table::above_read_committed;
 use pgrx::pg_sys::{self, Datum};
 
 /// $1 the row's id, $2 the most items (NULL: all). Items are locked by key before anything is written; an
@@ -98,6 +99,13 @@ pub fn refund(call: &Call) -> Result<Datum> {
         )?;
     }
     let remaining = items.first(&torn.id, Which::Undecided)?.is_some();
+    if remaining && paid.items == 0 && above_read_committed() {
+        // Begun since this transaction's snapshot, which will never show it.
+        return Err(Error::retry_transaction(format!(
+            "the items of {}",
+            torn.named()
+        )));
+    }
     Ok(answer(paid.items, paid.amount, Some(&teardown), remaining))
 }
 

@@ -41,6 +41,7 @@ impl Torn {
     /// Locks the row and tells how it stands; ON002 where no teardown may go on. Where nothing can be
     /// written only a row that is done has an answer.
     pub fn stand(&self, lock: Lock) -> Result<Stand> {
+        self.machine.ensure_may_update()?;
         let writable = table::is_writable();
         let lock = if writable { lock } else { Lock::No };
         let seen = user_row::look(&self.machine, &self.id, lock)?

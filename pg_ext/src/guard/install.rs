@@ -60,6 +60,7 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
         .datum(1)
         .ok_or_else(|| Error::bad_argument("enabled", "must not be null", "Give true or false."))?;
     table::ensure_writable(c"machine")?;
+    ensure_owned(&machine)?;
     wait_exclusive(machine.lock);
     let machine = Machine::of(call)?;
     ensure_owned(&machine)?;
@@ -113,7 +114,7 @@ pub fn install(machine: &Machine) -> Result<()> {
     let argument = literal(machine.name());
     let on = |table: &Relation, function: &str| {
         let sql = format!(
-            "CREATE TRIGGER {name} BEFORE INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW \
+            "CREATE OR REPLACE TRIGGER {name} BEFORE INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW \
              EXECUTE FUNCTION once.{function}({argument})",
             table.name
         );
@@ -131,7 +132,7 @@ pub fn remove(machine: &str) -> Result<()> {
     for guard in present(machine)? {
         if let Some(table) = Relation::of(guard.table) {
             let name = ident(&trigger_name(machine));
-            let sql = format!("DROP TRIGGER {name} ON {}", table.name);
+            let sql = format!("DROP TRIGGER IF EXISTS {name} ON {}", table.name);
             spi::run(&from_utf8(&sql))?;
         }
     }

@@ -6,7 +6,7 @@
 
 use super::event::{Event, Field, Tuple, What, row_type};
 use crate::action::lease::Lease;
-use crate::call::{Call, shown, utf8};
+use crate::call::{Call, shown};
 use crate::cancel::holder_of;
 use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
@@ -261,7 +261,7 @@ impl Guarded {
 
     fn status_of(&self, row: &Tuple) -> String {
         let text = self.status.text(row).unwrap_or_default();
-        String::from_utf8_lossy(&utf8(&text)).into_owned()
+        shown(&text)
     }
 
     /// Who has the row and for how long.

@@ -76,8 +76,13 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     let draft = Draft::read(&json, &mut faults).unwrap_or_default();
     let present = match draft.machine.as_deref() {
         Some(name) => {
+            // Asked before the lock, so that nobody stops claims who may not define, and again under it.
+            let server_name = from_utf8(name);
+            if let Some(present) = Stored::find(&server_name)? {
+                ensure_may_change(&present, &server_name)?;
+            }
             wait_exclusive(lock_of(name));
-            Stored::find(&from_utf8(name))?
+            Stored::find(&server_name)?
         }
         None => None,
     };

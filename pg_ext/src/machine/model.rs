@@ -279,6 +279,27 @@ impl Machine {
         )
     }
 
+    /// 42501 for who may not update the row's status: what leases and teardowns note follows from that right.
+    pub fn ensure_may_update(&self) -> Result<()> {
+        let table = &self.shape.table;
+        // SAFETY: both look into the system caches.
+        let may = unsafe {
+            let (user, update) = (pg_sys::GetUserId(), pg_sys::ACL_UPDATE.into());
+            let of_table = pg_sys::pg_class_aclcheck(table.oid, user, update);
+            let number = self.shape.status.number;
+            of_table == pg_sys::AclResult::ACLCHECK_OK
+                || pg_sys::pg_attribute_aclcheck(table.oid, number, user, update)
+                    == pg_sys::AclResult::ACLCHECK_OK
+        };
+        may.then_some(()).ok_or_else(|| {
+            Error::new(
+                Kind::NotYours,
+                format!("permission denied for table {}", table.name),
+            )
+            .hint("GRANT UPDATE on it, or on its status column, to the caller.")
+        })
+    }
+
     /// How errors name a row.
     pub fn row_named(&self, id: &RowId) -> String {
         format!("row \"{}\" of machine \"{}\"", id.shown(), self.name())

@@ -2,7 +2,7 @@
 
 use super::definition::Definition;
 use super::sql::is_any;
-use crate::call::{SCOPE_MAX, characters, texts_or_null, utf8};
+use crate::call::{SCOPE_MAX, characters, shown, texts_or_null};
 use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys::Datum;
 
@@ -78,14 +78,13 @@ pub struct Wanted {
 
 impl Wanted {
     pub fn read(to: &[u8], from: Option<Datum>, requester: Option<&[u8]>) -> Result<Wanted> {
-        let text = |t: &[u8]| String::from_utf8_lossy(&utf8(t)).into_owned();
         let from = match from.map(texts_or_null) {
             None => None,
             Some(elements) => Some(
                 elements
                     .into_iter()
                     .map(|e| match e {
-                        Some(e) if characters(e) <= SCOPE_MAX => Ok(text(e)),
+                        Some(e) if characters(e) <= SCOPE_MAX => Ok(shown(e)),
                         Some(_) => Err(bad_from("has an element longer than any status")),
                         None => Err(bad_from("has a NULL element")),
                     })
@@ -93,13 +92,13 @@ impl Wanted {
             ),
         };
         Ok(Wanted {
-            to: text(to),
+            to: shown(to),
             from: from.map(|mut from| {
                 from.sort();
                 from.dedup();
                 from
             }),
-            requester: requester.map(text),
+            requester: requester.map(shown),
         })
     }
 

@@ -7,7 +7,7 @@ use super::model::{Machine, column};
 use super::moves::{Move, Wanted, condition};
 use super::patch::Patch;
 use crate::action::row::{Lock, look};
-use crate::call::{Call, SCOPE_MAX, texts_or_null, utf8, varlena};
+use crate::call::{Call, SCOPE_MAX, from_utf8, shown, texts_or_null, varlena};
 use crate::error::{Error, Result};
 use crate::row::{self, Rows, Shape};
 use crate::spi::{Plan, Row};
@@ -68,7 +68,7 @@ pub fn transition(call: &Call) -> Result<Datum> {
     let patch = Patch::read(&machine, call.datum(4))?;
     let version = version_argument(&machine, call, 6)?;
     let statements = Statements::of(&machine, &wanted, &patch)?;
-    let answer = statements.run(&machine, &id, version, &patch)?;
+    let answer = statements.run(&machine, &id, version, &patch, &wanted.to)?;
     Ok(SHAPE.with(|shape| shape.row(&answer)))
 }
 
@@ -122,6 +122,7 @@ impl Statements {
         id: &RowId,
         version: Option<Datum>,
         patch: &Patch,
+        to: &str,
     ) -> Result<Answer> {
         let writable = table::is_writable();
         for locked in [false, true] {
@@ -132,6 +133,7 @@ impl Statements {
             if writable {
                 let moved = self.update.query(&[Some(id.value), version, patch.value])?;
                 if let Some(row) = machine.one(&moved)? {
+                    ensure_moved(machine, id, row, 0, to)?;
                     return Ok(moved_answer(column(row, 0), column(row, 1)));
                 }
             }
@@ -162,7 +164,7 @@ impl Statements {
         }
         let status = column(row, 1);
         let text = status.map(varlena).unwrap_or_default();
-        let text = String::from_utf8_lossy(&utf8(text)).into_owned();
+        let text = shown(text);
         let reason: &[u8] = if machine.definition.is_claim_state(&text) {
             b"claimed"
         } else if yes(3) && !machine.definition.is_terminal(&text) {
@@ -196,6 +198,14 @@ fn fill_move(
             ("moves", &condition(&parts.status, moves)),
         ],
     )
+}
+
+/// A trigger of the table may have made another status of it.
+fn ensure_moved(machine: &Machine, id: &RowId, row: &Row, status: usize, to: &str) -> Result<()> {
+    match column(row, status).is_some_and(|s| *varlena(s) == *from_utf8(to)) {
+        true => Ok(()),
+        false => Err(machine.kept_back(id)),
+    }
 }
 
 fn moved_answer(status: Option<Datum>, version: Option<Datum>) -> Answer {
@@ -235,7 +245,10 @@ pub fn transition_many(call: &Call) -> Result<Datum> {
         .collect();
     for id in &ids {
         let answer = match moved.get(id.text.as_slice()) {
-            Some(row) => moved_answer(column(row, 1), column(row, 2)),
+            Some(row) => {
+                ensure_moved(&machine, id, row, 1, &wanted.to)?;
+                moved_answer(column(row, 1), column(row, 2))
+            }
             // A row that came since was not there yet.
             None if writable && !locked.contains(id.text.as_slice()) => {
                 stayed(None, None, b"not_found")
