@@ -28,6 +28,7 @@ pub mod moves;
 mod predicate;
 mod qualify;
 mod rules;
+mod spell;
 mod validate;
 
 use sha2::{Digest, Sha256};

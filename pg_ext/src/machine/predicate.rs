@@ -5,7 +5,7 @@
 //! out, no comment is left, and literals mean the same under every setting. A statement that contains that
 //! text between parentheses means what was meant here, whoever runs it.
 
-use super::qualify;
+use super::{qualify, spell};
 use crate::call::{from_utf8, shown};
 use crate::error::{Error, Kind, Result};
 use crate::subxact::{self, Failure};
@@ -177,6 +177,8 @@ unsafe fn is_star(node: *mut pg_sys::Node) -> bool {
 /// subqueries, aggregates, window and set-returning functions, and parameters.
 fn analysed(open: &Opened, source: &CStr) -> Result<*mut pg_sys::Node> {
     let raw = only_expression(source)?;
+    // SAFETY: a tree just made by the grammar.
+    unsafe { spell::out(raw)? };
     // SAFETY: the relation is open and locked; the parse state is freed before the relation is closed, and
     // what it hands out lives in the current memory context.
     let expression = unsafe {

@@ -5,8 +5,7 @@
 //! once more, and where the grammar saw a bare operator, function, type or collation, `pg_catalog.` is put
 //! before it. Only the grammar knows which word is which.
 //!
-//! The operator inside IS DISTINCT FROM, NULLIF and CASE x WHEN has no way to be named: there a search_path
-//! with a schema before pg_catalog still counts.
+//! What compares without naming its operator is spelled out before (`spell.rs`).
 
 use crate::error::{Error, Kind, Result};
 use pgrx::PgList;

@@ -75,8 +75,12 @@ async fn a_new_definition_replaces_the_old_one_at_once_and_a_wrong_one_changes_n
     assert_eq!(play.show(row).await, before);
     let revision = "select revision from once.machine";
     let mut last: i64 = play.show(revision).await.parse().unwrap();
-    for _ in 0..3 {
-        play.show(&define(&with(|d| without(d, "refund")))).await;
+    for next in [
+        with(|d| without(d, "refund")),
+        right(),
+        with(|d| without(d, "refund")),
+    ] {
+        play.show(&define(&next)).await;
         let now = play.show(revision).await.parse().unwrap();
         assert!(now > last);
         last = now;
@@ -95,6 +99,23 @@ async fn a_new_definition_replaces_the_old_one_at_once_and_a_wrong_one_changes_n
     play.show("begin; select once.machine_drop('m'); rollback")
         .await;
     assert_eq!(play.show("select count(*) from once.machine").await, "1");
+}
+
+#[tokio::test]
+async fn the_same_definition_again_writes_nothing() {
+    let play = open().await;
+    let told = play.show(&define(&right())).await;
+    let row = "select ctid, xmin, revision from once.machine";
+    let before = play.show(row).await;
+    assert_eq!(play.show(&define(&right())).await, told);
+    let again: Value = serde_json::from_str(&told).unwrap();
+    let in_a_transaction = format!(
+        "begin; {}; select pg_current_xact_id_if_assigned() is null",
+        define(&again)
+    );
+    assert_eq!(play.show(&in_a_transaction).await, "t");
+    play.show("commit").await;
+    assert_eq!(play.show(row).await, before);
 }
 
 #[tokio::test]

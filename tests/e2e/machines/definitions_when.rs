@@ -104,7 +104,15 @@ async fn a_predicate_is_kept_with_every_name_qualified_and_every_cast_written_ou
             "(raw OPERATOR(pg_catalog.=)  E'\\\\x00'::pg_catalog.bytea)",
         ),
         ("null", "NULL::boolean"),
-        ("n is distinct from 3", "(n IS DISTINCT FROM 3)"),
+        (
+            "n is distinct from 3",
+            "(COALESCE((n OPERATOR(pg_catalog.=) 3), ((n IS NULL) AND (3 IS NULL))) OPERATOR(pg_catalog.=) false)",
+        ),
+        ("n is not distinct from null", "(n IS NULL)"),
+        (
+            "case n when 1 then true else note = 'x' end",
+            "CASE WHEN (n OPERATOR(pg_catalog.=) 1) THEN true ELSE (note OPERATOR(pg_catalog.=) 'x'::pg_catalog.text) END",
+        ),
         ("now() > at", "(pg_catalog.now() OPERATOR(pg_catalog.>) at)"),
     ] {
         assert_eq!(kept(&play, when).await, text, "{when}");
@@ -157,6 +165,8 @@ async fn a_planted_operator_or_type_is_not_what_was_meant() {
         "note = 'x'",
         "lower(note) = 'x'",
         "note::varchar = 'x'",
+        "note is not distinct from 'x'",
+        "case note when 'x' then true end",
     ];
     let mut before = Vec::new();
     for when in honest {
@@ -349,6 +359,35 @@ async fn huge_and_deep_texts_are_refused_or_kept_but_never_end_the_session() {
     // A message shows a piece of such a text only.
     let name = format!("{} = 1", "x".repeat(900_000));
     assert!(refused(&play, &name).await.len() < 1000);
+}
+
+#[tokio::test]
+async fn what_is_spelled_out_means_what_it_meant() {
+    let play = open().await;
+    play.show(
+        "insert into job (id, customer, status, version, cancelling, n, note)
+         select row_number() over (), 'c', 'new', 0, false, n, t
+           from unnest(array[null, 0, 1, 2]) n, unnest(array[null, 'x', 'y']) t",
+    )
+    .await;
+    for when in [
+        "n is distinct from 1",
+        "n is not distinct from id",
+        "note is distinct from n::text",
+        "(n is distinct from 1) is not distinct from (note is distinct from 'x')",
+        "case n when 1 then true when 2 then false when null then true end",
+        "case note when 'x' then n when 'y' then 2 else 0 end is not distinct from 2",
+        "case when n = 1 then true else note is distinct from 'y' end",
+    ] {
+        let text = kept(&play, when).await;
+        let differ = format!("select count(*) from job where ({when}) is distinct from ({text})");
+        assert_eq!(play.show(&differ).await, "0", "{text}");
+    }
+    let nested = (0..40).fold("n".to_owned(), |all, _| {
+        format!("({all} is distinct from n) is distinct from true")
+    });
+    let problem = "has too many comparisons by IS DISTINCT FROM or CASE x WHEN";
+    assert_eq!(refused(&play, &nested).await, problem);
 }
 
 #[tokio::test]
