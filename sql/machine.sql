@@ -65,7 +65,7 @@ $$The definition as stored, with the tables' present names; it can be given to m
 CREATE FUNCTION once.machine_check(machine text = NULL, OUT machine text, OUT problem text, OUT hint text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_check';
 COMMENT ON FUNCTION once.machine_check(text) IS
-$$What disagrees between a definition and its tables (NULL: of all machines that are open to the caller): columns dropped or renamed, enum labels that no status names, rows in a claim state without a lease, claim states that no sweep covers, a guard that is disabled, missing, or followed by another trigger, a missing index. No rows: nothing found. Looks into the tables with the caller's rights.
+$$What disagrees between a definition and its tables (NULL: of all machines that are open to the caller): columns that were dropped or renamed or do not fit any more, enum labels that no status names, rows in a claim state without a lease, claim states that no sweep covers, a guard that is disabled, missing, or followed by another trigger, a missing index. No rows: nothing found. Looks into the tables with the caller's rights.
 Errors: 42704 no such machine.$$;
 
 CREATE FUNCTION once.machine_assert()
@@ -76,7 +76,7 @@ $$Raises ON004 naming every machine and claim state that is not covered; call it
 CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard';
 COMMENT ON FUNCTION once.machine_guard(text, boolean) IS
-$$Puts triggers on the machine's table and its items (or takes them off) that refuse with ON002, whoever writes: a status change that is not declared or whose when is false on the old row; leaving a terminal state; entering or leaving a claim state other than by its lease; an INSERT into a claim state or the cancelled state; any change of the cancel flag but cancel_request's; an undecided item under a cancelled row; a change of a marked item's marker, amount, subject or match of when, and its deletion before the row is cancelled. A write to an item locks its machine's row FOR KEY SHARE.
+$$Puts triggers on the machine's table and its items (or takes them off) that refuse with ON002, whoever writes: a status change that is not declared or whose when is false on the old row; leaving a terminal state; entering or leaving a claim state other than by its lease; an INSERT into a claim state or the cancelled state; any change of the cancel flag but cancel_request's; deleting a row that is being cancelled before it is; an undecided item under a cancelled row; a change of a marked item's marker, amount, subject or match of when, and its deletion before the row is cancelled. A write to an item locks its machine's row FOR KEY SHARE.
 It cannot see TRUNCATE, replication, session_replication_role = replica, or an owner who disables it (machine_check reports the last).
 Errors: 42704 no such machine, 42501 a table is not the caller's.$$;
 

@@ -165,17 +165,17 @@ impl Claim<'_> {
                 let Some(moved) = moved else {
                     return Err(self.machine.kept_back(&self.id));
                 };
-                let mut new = lease.unwrap_or_else(Lease::empty);
+                // A trigger of the table may have been at the lease meanwhile.
+                let present = Lease::latest(&self.machine, &self.id)?;
+                if present.as_ref().map(Lease::mark) != lease.as_ref().map(Lease::mark) {
+                    return Err(self.machine.kept_back(&self.id));
+                }
+                let tid = present.as_ref().and_then(Lease::tid);
+                let mut new = present.unwrap_or_else(Lease::empty);
                 self.fill(&mut new, step, into, revert, success, now);
                 match tid {
                     Some(tid) => drop(new.update_at(&table, tid, Wait::Yes)?),
-                    None => {
-                        // A trigger of the table may have given it one meanwhile.
-                        if Lease::latest(&self.machine, &self.id)?.is_some() {
-                            return Err(self.machine.kept_back(&self.id));
-                        }
-                        new.insert(&table)?;
-                    }
+                    None => new.insert(&table)?,
                 }
                 shared.keep();
                 Ok(Some(claimed(&new, &moved, now)))

@@ -116,6 +116,11 @@ impl Lease {
         State::of(self.raw(Col::State).map_or(0, |d| d.value() as u8))
     }
 
+    /// Whose lease it is and whether it is held: what another session cannot change under the row's lock.
+    pub fn mark(&self) -> (i64, State) {
+        (self.i64(Col::Token), self.state())
+    }
+
     pub fn put_state(&mut self, state: State) {
         self.put(Col::State, Some(Datum::from(state.code())));
     }

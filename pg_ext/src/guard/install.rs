@@ -28,10 +28,9 @@ const PRESENT: &CStr = c"
 // itself; children that inherit have none. And BEFORE row triggers that fire after ours, on any of them.
 const BELOW: &CStr = c"
     WITH below AS (
-        SELECT t.relid AS relation, true AS is_partition FROM pg_catalog.pg_partition_tree($1) t
-        UNION ALL
-        SELECT i.inhrelid, false FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhparent
-         WHERE i.inhparent = $1 AND c.relkind = 'r')
+        SELECT $1 AS relation
+        UNION SELECT t.relid::oid FROM pg_catalog.pg_partition_tree($1) t
+        UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = $1)
     SELECT pg_catalog.format('%I.%I', n.nspname, c.relname),
            (SELECT g.tgenabled IN ('O', 'A') FROM pg_catalog.pg_trigger g
              WHERE g.tgrelid = c.oid AND g.tgname = $2::pg_catalog.name AND g.tgargs = $3),

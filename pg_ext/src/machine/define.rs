@@ -15,7 +15,7 @@ use super::relation::Relation;
 use super::validate::{self, Valid, not_yours};
 use crate::action::lease;
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8, varlena};
-use crate::caller::{self, Owner};
+use crate::caller;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::guard::install;
@@ -120,13 +120,10 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
 
 /// Nothing would change: a service may define its machines each time it boots.
 fn is_the_same(present: &Stored, valid: &Valid) -> Result<bool> {
-    let owner = match present.owner() {
-        None => None,
-        Some(Owner::Role(role)) => Some(role.value()),
-        Some(Owner::Gone) => return Ok(false),
-    };
+    // An owner's name, as it is now, is stored anew.
+    let owned = present.owner().is_some() || valid.owner.is_some();
     let tables = [Col::Relation, Col::Items, Col::Wallet].map(|col| present.relation(col));
-    Ok(owner == valid.owner.map(|role| role.value())
+    Ok(!owned
         && tables == [Some(valid.relation), valid.items, valid.wallet]
         && present.definition()? == valid.definition)
 }
