@@ -16,6 +16,7 @@ mod life;
 mod locks;
 #[path = "../keys/playground.rs"]
 mod playground;
+mod stale;
 mod statements;
 mod triggers;
 #[path = "../waiting.rs"]

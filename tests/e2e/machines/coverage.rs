@@ -371,3 +371,133 @@ async fn a_claim_beside_a_drop_of_the_machine_is_told_or_keeps_it() {
         ),
     }
 }
+
+#[tokio::test]
+async fn rows_whose_flag_was_set_before_the_machine_knew_them_are_told_adopted_and_pending() {
+    let play = world().await;
+    play.show("select once.sweep()").await;
+    jobs(&play, 1, 2, "ready").await;
+    play.show("update job set cancel_requested = true where id = 2")
+        .await;
+    assert_ne!(problems(&play).await, "");
+    play.show("select once.action_adopt('job')").await;
+    assert_eq!(problems(&play).await, "");
+    assert_eq!(
+        play.show("select id, status from once.cancel_pending('job')")
+            .await,
+        "2|ready"
+    );
+    play.show("select once.refund('job', '2'); select once.cleanup_confirm('job', '2', 1)")
+        .await;
+    assert_eq!(
+        play.show("select status from once.cancel_finish('job', '2')")
+            .await,
+        "cancelled"
+    );
+}
+
+#[tokio::test]
+async fn adopting_never_gives_more_than_max() {
+    let play = world().await;
+    jobs(&play, 1, 4, "running").await;
+    jobs(&play, 5, 8, "ready").await;
+    play.show("update job set cancel_requested = true where id >= 5")
+        .await;
+    for max in [1, 3] {
+        let adopted = play
+            .show(&format!("select once.action_adopt('job', {max})"))
+            .await;
+        assert_eq!(adopted, max.to_string());
+    }
+}
+
+#[tokio::test]
+async fn an_adoption_that_is_open_keeps_its_machine() {
+    let play = world().await;
+    jobs(&play, 1, 1, "running").await;
+    let (adopter, admin) = (play.another().await, play.another().await);
+    adopter.show("begin; select once.action_adopt('job')").await;
+    admin.show("set lock_timeout = '500ms'").await;
+    let refusal = admin.refused("select once.machine_drop('job')").await;
+    assert!(
+        matches!(refusal.code.as_str(), "55006" | "55P03"),
+        "{refusal:?}"
+    );
+    adopter.show("commit").await;
+    assert_eq!(play.code("select once.machine_drop('job')").await, "55006");
+}
+
+#[tokio::test]
+async fn types_and_indexes_that_statements_rely_on_are_told_when_they_are_gone() {
+    for fault in [
+        "alter table wallet drop constraint wallet_pkey",
+        "alter table job drop constraint job_pkey",
+        "alter table item drop constraint item_pkey",
+        "alter table item alter points type float8",
+        "alter table job alter version type numeric",
+        "alter table job alter cancel_requested drop not null",
+        "alter table job alter id type numeric",
+    ] {
+        let play = world().await;
+        play.show("select once.sweep()").await;
+        assert_eq!(problems(&play).await, "");
+        play.show(fault).await;
+        assert_ne!(problems(&play).await, "", "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn a_dead_lease_keeps_no_machine_from_being_dropped() {
+    for kill in [
+        "delete from job where id = 1",
+        "update job set status = 'archived' where id = 1",
+        "drop table job",
+    ] {
+        let play = world().await;
+        jobs(&play, 1, 1, "ready").await;
+        token(&play, 1, "run", ", lease => '1 day'").await;
+        assert_eq!(play.code("select once.machine_drop('job')").await, "55006");
+        play.show(kill).await;
+        play.show("select once.machine_drop('job')").await;
+    }
+}
+
+#[tokio::test]
+async fn a_new_definition_does_not_pull_the_ground_from_a_lease_or_a_teardown() {
+    let play = world().await;
+    jobs(&play, 1, 2, "ready").await;
+    let held = token(&play, 1, "run", "").await;
+    play.show("select once.cancel_request('job', '2')").await;
+    let refused = async |definition: String| {
+        play.code(&format!(
+            "select once.machine_define($def${definition}$def$)"
+        ))
+        .await
+    };
+    // done becomes terminal by being the cancelled state.
+    let to_done = JOB
+        .replace(r#""to": "cancelled""#, r#""to": "done""#)
+        .replace(
+            r#"["archived", "cancelled"]"#,
+            r#"["archived", "cancelled", "done"]"#,
+        )
+        .replace(
+            r#""successful_state": {"*": "done", "worker": "done"}"#,
+            r#""successful_state": {"*": "failed", "worker": "failed"}"#,
+        )
+        .replace(
+            r#"{"worker": "done", "boss": "archived"}"#,
+            r#"{"worker": "new", "boss": "archived"}"#,
+        )
+        .replace(
+            r#"{"from": ["done"], "to": "archived"}"#,
+            r#"{"from": ["new"], "to": "archived"}"#,
+        );
+    assert_eq!(refused(to_done).await, "55006");
+    play.show(&crate::world::finish(1, held, "")).await;
+    // Without `cancel` the torn down job would run again.
+    let begin = JOB.find(r#""cancel":"#).unwrap();
+    let without = format!("{}}}", JOB[..begin].trim_end().trim_end_matches(','));
+    assert_eq!(refused(without).await, "55006");
+    assert_eq!(outcome(&play, 2, "run", "").await, "cancelling|ready");
+}

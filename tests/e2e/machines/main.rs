@@ -22,6 +22,7 @@ mod definitions_rules;
 mod definitions_when;
 mod drift;
 mod hostile;
+mod hostile_triggers;
 mod ids;
 mod lease_ends;
 mod nested;

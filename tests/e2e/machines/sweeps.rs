@@ -419,3 +419,56 @@ async fn a_sweep_rolls_back_with_its_transaction() {
     assert_eq!(count(&play, "running").await, "5");
     assert_eq!(sweep(&play, 10).await, "5|0|f");
 }
+
+#[tokio::test]
+async fn leases_that_are_due_at_the_very_same_time_are_all_reached() {
+    let play = world().await;
+    jobs(&play, 1, 20, "ready").await;
+    play.clock("0").await;
+    play.show("select once.action_claim('job', id::text, 'run') from job")
+        .await;
+    play.clock("1 min").await;
+    let other = play.another().await;
+    other
+        .show("begin; select from job where id <= 15 for update")
+        .await;
+    play.show("set lock_timeout = '1ms'").await;
+    for max in [5, 1] {
+        let mut done = 0;
+        for _ in 0..30 {
+            let shown = sweep(&play, max).await;
+            done += shown.split('|').next().unwrap().parse::<u64>().unwrap();
+        }
+        assert_eq!(done, if max == 5 { 5 } else { 0 }, "max {max}");
+    }
+    other.show("rollback").await;
+    play.clock("1 h").await;
+    assert_eq!(drain(&play, 5).await, (15, 0));
+}
+
+#[tokio::test]
+async fn overdue_rows_do_not_wait_behind_ended_leases() {
+    let play = world().await;
+    play.clock("0").await;
+    jobs(&play, 1, 3000, "ready").await;
+    play.show(
+        "select count(*) from job as j, lateral once.action_claim('job', j.id::text, 'run', lease => '1 s') as c,
+                lateral once.action_finish('job', j.id::text, c.token)",
+    )
+    .await;
+    jobs(&play, 4001, 4005, "ready").await;
+    play.show(
+        "select once.action_claim('job', id::text, 'run', lease => '2 s') from job where id > 4000",
+    )
+    .await;
+    play.clock("1 min").await;
+    let mut done = 0;
+    for _ in 0..6 {
+        let shown = sweep(&play, 10).await;
+        done += shown.split('|').next().unwrap().parse::<u64>().unwrap();
+        if count(&play, "running").await == "0" {
+            break;
+        }
+    }
+    assert_eq!(count(&play, "running").await, "0", "{done} done");
+}

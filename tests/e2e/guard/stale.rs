@@ -1,0 +1,217 @@
+//! Open sessions and odd corners in which a guard could judge by what is no longer so: altered columns, new
+//! definitions, partitions, children, names that look alike, generated columns.
+
+use crate::playground::Playground;
+use crate::waiting::Waiting;
+use crate::world::{JOB, TABLES, define, jobs};
+use crate::{guarded, illegal, with_jobs};
+
+#[tokio::test]
+async fn a_when_whose_column_is_altered_is_judged_by_the_new_column_in_open_sessions() {
+    let play = guarded().await;
+    let other = play.another().await;
+    with_jobs(&play).await;
+    jobs(&play, 11, 20, "new").await;
+    for session in [&play, &other] {
+        session
+            .show("update job set status = 'ready' where id = 11; update job set status = 'new' where id = 11")
+            .await;
+        session.show("update item set note = 'x'").await;
+    }
+    for change in [
+        "alter table job alter n type numeric; alter table item alter state type varchar(20)",
+        "alter table job drop n; alter table job add n int not null default 5;
+         alter table item add tmp text; update item set tmp = state; alter table item drop state;
+         alter table item rename tmp to state",
+    ] {
+        play.show(change).await;
+        for session in [&play, &other] {
+            session
+                .show("update job set status = 'ready' where id = 12; update job set status = 'new' where id = 12")
+                .await;
+            session.show("update job set n = -1 where id = 13").await;
+            illegal(session, "update job set status = 'ready' where id = 13").await;
+            session.show("update job set n = 1 where id = 13").await;
+            session.show("update item set note = 'y'").await;
+            illegal(session, "update item set state = 'failed' where id = 71").await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_waits_while_the_machine_is_defined_anew_is_judged_by_the_new_definition() {
+    let play = guarded().await;
+    jobs(&play, 1, 1, "ready").await;
+    let (holder, writer) = (play.another().await, play.another().await);
+    writer.show("update job set note = 'x'").await;
+    holder
+        .show("begin; select from job where id = 1 for no key update")
+        .await;
+    let waiting = Waiting::begin(
+        &play,
+        writer,
+        "update job set status = 'failed' where id = 1",
+    )
+    .await;
+    // failed is a claim state from now on.
+    let changed = JOB
+        .replace(r#"{"from": ["ready"], "to": "failed"},"#, "")
+        .replace(r#""from": ["ready", "failed"]"#, r#""from": ["ready"]"#)
+        .replace(r#"["running", "ready"]"#, r#"["failed", "ready"]"#)
+        .replace(r#""status": "failed""#, r#""status": "running""#)
+        .replace(r#"["retrying", "failed"]"#, r#"["retrying", "running"]"#);
+    play.show("set lock_timeout = '5s'").await;
+    let defined = play
+        .attempt(&format!("select once.machine_define($def${changed}$def$)"))
+        .await;
+    holder.show("commit").await;
+    let (_, answer) = waiting.end().await;
+    if let Ok(_) = defined {
+        assert_eq!(answer.unwrap_err().code, "ON002");
+        assert_eq!(play.show("select status from job").await, "ready");
+    } else {
+        // The definition waited for the write, and gave up.
+        assert_eq!(defined.unwrap_err().code, "55P03");
+    }
+}
+
+/// A guarded partitioned table with rows 1 and 101.
+async fn partitioned() -> Playground {
+    let play = Playground::open().await;
+    play.show(
+        "create table job (id bigint primary key, status text not null default 'ready') partition by range (id);
+         create table job_low partition of job for values from (0) to (100);
+         create table job_high partition of job for values from (100) to (200);
+         insert into job values (1), (101)",
+    )
+    .await;
+    define(
+        &play,
+        r#"{"machine": "job", "table": "job", "id": "id", "status": "status",
+            "status_types": ["ready", "running", "done"], "terminal": ["done"],
+            "steps": [{"step_key": "run", "status": "ready", "claim_state": {"*": ["running", "ready"]},
+                       "successful_state": {"*": "done"}}]}"#,
+    )
+    .await;
+    play.show("select once.machine_guard('job', true); select once.sweep()")
+        .await;
+    play
+}
+
+#[tokio::test]
+async fn what_a_session_did_to_a_claimed_row_lets_nobody_insert_it_later() {
+    let play = partitioned().await;
+    let insert = "delete from job where id = 1; insert into job values (1, 'running')";
+    // Claimed and rolled back.
+    play.show(
+        "begin; savepoint s; select once.action_claim('job', '1', 'run'); rollback to s; commit",
+    )
+    .await;
+    illegal(&play, insert).await;
+    // Updated by hand while it was claimed, and finished by somebody else.
+    let other = play.another().await;
+    let token = other
+        .show("select token from once.action_claim('job', '1', 'run')")
+        .await;
+    play.show("update job set id = id where id = 1").await;
+    other
+        .show(&format!("select once.action_finish('job', '1', {token})"))
+        .await;
+    illegal(&play, insert).await;
+    assert_eq!(
+        play.show("select * from job order by id").await,
+        "1|done\n101|ready"
+    );
+}
+
+#[tokio::test]
+async fn a_partition_whose_guard_is_disabled_or_followed_by_a_trigger_is_reported() {
+    let check = "select count(*) from once.machine_check('job')";
+    let play = partitioned().await;
+    assert_eq!(play.show(check).await, "0");
+    play.show("alter table job_low disable trigger user").await;
+    assert_ne!(play.show(check).await, "0");
+    play.show("alter table job_low enable trigger user").await;
+    assert_eq!(play.show(check).await, "0");
+    play.show(
+        "create function last() returns trigger language plpgsql as 'begin return new; end';
+         create trigger \"~zzz\" before update on job_high for each row execute function last()",
+    )
+    .await;
+    assert_ne!(play.show(check).await, "0");
+}
+
+#[tokio::test]
+async fn a_child_by_inheritance_is_reported() {
+    let play = guarded().await;
+    play.show("select once.sweep()").await;
+    let check = "select count(*) from once.machine_check('job')";
+    assert_eq!(play.show(check).await, "0");
+    play.show("create table child () inherits (job)").await;
+    assert_ne!(play.show(check).await, "0");
+}
+
+#[tokio::test]
+async fn the_guard_of_one_machine_is_not_touched_through_another_ones_name() {
+    let play = Playground::open().await;
+    play.show(TABLES).await;
+    let long = "v".repeat(60);
+    define(
+        &play,
+        &JOB.replace(r#""machine": "job""#, &format!(r#""machine": "{long}""#)),
+    )
+    .await;
+    play.show(&format!("select once.machine_guard('{long}', true)"))
+        .await;
+    let hash = play
+        .show(&format!(
+            "select substr(encode(sha256(convert_to('{long}', 'UTF8')), 'hex'), 1, 32)"
+        ))
+        .await;
+    play.show("create table other (id int primary key, status text not null)")
+        .await;
+    for name in [hash.as_str(), &"v".repeat(61), &"v".repeat(59)] {
+        define(
+            &play,
+            &format!(
+                r#"{{"machine": "{name}", "table": "other", "id": "id", "status": "status",
+                    "status_types": ["a", "b"], "transitions": [{{"from": ["a"], "to": "b"}}]}}"#
+            ),
+        )
+        .await;
+        for enabled in ["false", "true", "false"] {
+            play.show(&format!("select once.machine_guard('{name}', {enabled})"))
+                .await;
+        }
+        play.show(&format!("select once.machine_drop('{name}')"))
+            .await;
+    }
+    jobs(&play, 1, 1, "new").await;
+    assert_eq!(play.code("update job set status = 'done'").await, "ON002");
+}
+
+#[tokio::test]
+async fn generated_columns_of_an_item_are_refused_or_guarded() {
+    let play = Playground::open().await;
+    play.show(TABLES).await;
+    play.show(
+        "alter table item drop points; alter table item add qty bigint not null default 1,
+            add points bigint generated always as (qty * 10) stored",
+    )
+    .await;
+    let defined = play
+        .attempt(&format!("select once.machine_define($def${JOB}$def$)"))
+        .await;
+    if let Err(refusal) = defined {
+        assert_eq!(refusal.code, "ON003", "{refusal:?}");
+        return;
+    }
+    play.show("select once.machine_guard('job', true)").await;
+    jobs(&play, 1, 1, "ready").await;
+    play.show(
+        "insert into item (id, job_id, state, qty) values (1, 1, 'succeeded', 3);
+         select once.cancel_request('job', '1'); select once.refund('job', '1')",
+    )
+    .await;
+    illegal(&play, "update item set qty = 100 where id = 1").await;
+}

@@ -1,0 +1,259 @@
+//! Triggers, casts and functions of a table's owner that work against the extension: what they may spoil is
+//! their own row, never another machine, the caller's session, or a right that is not theirs.
+
+use crate::playground::Playground;
+use crate::world::{
+    JOB, TABLES, claim, define, drain, finish, job, jobs, release, role, sweep, token, transition,
+    world,
+};
+
+/// Overdue jobs 1 to 5 of a machine, and 1 to 3 of another one that is nobody's business.
+async fn two_machines() -> Playground {
+    let play = world().await;
+    jobs(&play, 1, 5, "ready").await;
+    play.show(
+        "create table other (id int primary key, status text not null);
+         select once.machine_define('{\"machine\": \"other\", \"table\": \"other\", \"id\": \"id\", \"status\": \"status\",
+            \"status_types\": [\"a\", \"w\", \"b\"], \"steps\": [{\"step_key\": \"s\", \"status\": \"a\",
+            \"claim_state\": {\"*\": [\"w\", \"a\"]}, \"successful_state\": {\"*\": \"b\"}}]}');
+         insert into other select g, 'a' from generate_series(1, 3) as g;
+         select once.action_claim('other', id::text, 's', lease => '1 us') from other;
+         select once.action_claim('job', id::text, 'run', lease => '1 us') from job",
+    )
+    .await;
+    play
+}
+
+/// A BEFORE UPDATE trigger on job with this body.
+async fn trigger(play: &Playground, body: &str) {
+    play.show(&format!(
+        "create or replace function against() returns trigger language plpgsql as $$ begin {body} return new; end $$;
+         create or replace trigger against before update on job for each row execute function against()"
+    ))
+    .await;
+}
+
+#[tokio::test]
+async fn a_poison_row_stops_no_sweep_whatever_code_it_raises() {
+    for code in [
+        "40001", "40P01", "57014", "57P01", "25006", "P0001", "XX000", "ON001", "55P03", "53200",
+    ] {
+        let play = two_machines().await;
+        trigger(
+            &play,
+            &format!(
+                "if new.id = 2 and new.status = 'ready' then
+                    raise exception using errcode = '{code}', message = 'poison'; end if;"
+            ),
+        )
+        .await;
+        assert_eq!(drain(&play, 100).await, (7, 1), "{code}");
+        assert!(job(&play, 2).await.starts_with("running|"));
+        assert_eq!(
+            play.show(
+                "select failures from once.action_lease where machine = 'job' and row_id = '2'"
+            )
+            .await,
+            "1",
+            "{code}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_sweep_is_told_as_that_and_leaves_the_session_as_it_was() {
+    let play = two_machines().await;
+    trigger(
+        &play,
+        "if new.id = 2 and new.status = 'ready' then perform pg_sleep(20); end if;",
+    )
+    .await;
+    play.show("set statement_timeout = '300ms'").await;
+    for _ in 0..3 {
+        let code = play
+            .attempt("select once.sweep_action_release(100)")
+            .await
+            .map_or_else(|refusal| refusal.code, |_| String::new());
+        assert!(code.is_empty() || code == "57014", "{code}");
+        // No BEGIN was sent, so no transaction is open or failed.
+        assert_eq!(play.show("select 1").await, "1");
+        assert_eq!(
+            play.show("select current_user, current_setting('role')")
+                .await,
+            "postgres|none"
+        );
+    }
+    play.show("reset statement_timeout; drop trigger against on job")
+        .await;
+    play.clock("1 year").await;
+    drain(&play, 100).await;
+    assert!(job(&play, 2).await.starts_with("ready|"));
+}
+
+#[tokio::test]
+async fn settings_that_a_trigger_makes_do_not_outlive_the_sweep() {
+    let play = Playground::open().await;
+    role(&play, "against_owner", "operate").await;
+    play.show(TABLES).await;
+    play.show("alter table job owner to against_owner; alter table item owner to against_owner; alter table wallet owner to against_owner")
+        .await;
+    let owner = play.another_as("against_owner").await;
+    define(&owner, JOB).await;
+    jobs(&play, 1, 3, "ready").await;
+    play.show("select once.action_claim('job', id::text, 'run', lease => '1 us') from job")
+        .await;
+    trigger(
+        &play,
+        "if new.status = 'ready' then
+            perform set_config('search_path', 'public, pg_catalog', false), set_config('timezone', 'Asia/Tokyo', false),
+                    set_config('statement_timeout', '77', false), set_config('lock_timeout', '77', true);
+            set intervalstyle = 'iso_8601'; set row_security = on;
+         end if;",
+    )
+    .await;
+    let settings = "select string_agg(name || '=' || setting, ';' order by name) from pg_settings
+        where name in ('search_path', 'TimeZone', 'statement_timeout', 'lock_timeout', 'IntervalStyle', 'row_security')";
+    for begin in ["", "begin"] {
+        play.show(begin).await;
+        let before = play.show(settings).await;
+        sweep(&play, 1).await;
+        assert_eq!(play.show(settings).await, before);
+        play.show("commit").await;
+        assert_eq!(play.show(settings).await, before);
+    }
+}
+
+#[tokio::test]
+async fn machine_check_and_sweep_run_no_code_of_an_owner_with_the_callers_rights() {
+    let play = Playground::open().await;
+    role(&play, "against_caster", "operate").await;
+    play.show("grant create on schema public to against_caster")
+        .await;
+    let owner = play.another_as("against_caster").await;
+    owner
+        .show(
+            "create type st as enum ('a', 'w', 'b');
+             create table cast_job (id int primary key, status st not null);
+             create table seen (who name); grant insert on seen to public",
+        )
+        .await;
+    define(
+        &owner,
+        r#"{"machine": "cast_job", "table": "cast_job", "id": "id", "status": "status",
+            "status_types": ["a", "w", "b"], "steps": [{"step_key": "s", "status": "a",
+            "claim_state": {"*": ["w", "a"]}, "successful_state": {"*": "b"}}]}"#,
+    )
+    .await;
+    owner
+        .show(
+            "insert into cast_job values (1, 'w'), (2, 'a');
+             select once.action_claim('cast_job', '2', 's', lease => '1 us');
+             create function note() returns void language sql as 'insert into public.seen values (current_user)';
+             create function evil(st) returns text language plpgsql immutable as
+                $$ begin perform public.note(); return 'w'; end $$;
+             create cast (st as text) with function evil(st)",
+        )
+        .await;
+    for call in [
+        "machine_check()",
+        "machine_check('cast_job')",
+        "machine_assert()",
+        "sweep_action_release()",
+        "sweep()",
+    ] {
+        let _ = play.attempt(&format!("select * from once.{call}")).await;
+    }
+    assert_eq!(
+        play.show("select count(*) from seen where who <> 'against_caster'")
+            .await,
+        "0"
+    );
+}
+
+#[tokio::test]
+async fn a_trigger_that_keeps_an_update_back_is_told_and_not_taken_for_a_lost_lease() {
+    let play = world().await;
+    jobs(&play, 1, 3, "ready").await;
+    let held = token(&play, 1, "run", "").await;
+    for body in [
+        "return null;",
+        "new.status := old.status; new.version := old.version;",
+    ] {
+        trigger(&play, body).await;
+        for call in [finish(1, held, ""), release(1, held, "")] {
+            let refusal = play.refused(&call).await;
+            assert_eq!(refusal.code, "ON002", "{body}: {call}: {refusal:?}");
+            assert!(!refusal.hint.is_empty());
+        }
+        play.show("set statement_timeout = '5s'").await;
+        for call in [
+            transition("2", "failed", ""),
+            format!("select outcome from {}", claim(2, "run", "")),
+            "select once.cancel_request('job', '2')".to_owned(),
+        ] {
+            match play.attempt(&call).await {
+                Err(refusal) => assert_eq!(refusal.code, "ON002", "{body}: {call}: {refusal:?}"),
+                Ok(shown) => assert!(
+                    !shown.starts_with('t') && !shown.starts_with("claimed"),
+                    "{body}: {call}: {shown}"
+                ),
+            }
+        }
+        play.show("reset statement_timeout").await;
+    }
+    play.show("drop trigger against on job").await;
+    assert_eq!(play.show(&finish(1, held, "")).await, "finished|done|2");
+    assert_eq!(job(&play, 2).await, "ready|0");
+}
+
+#[tokio::test]
+async fn a_trigger_that_sends_a_swept_row_elsewhere_is_a_failure_of_that_row() {
+    let play = two_machines().await;
+    trigger(
+        &play,
+        "if new.id = 2 and new.status = 'ready' then new.status := 'archived'; end if;",
+    )
+    .await;
+    assert_eq!(drain(&play, 100).await, (7, 1));
+    assert!(job(&play, 2).await.starts_with("running|"));
+}
+
+#[tokio::test]
+async fn a_function_on_machines_makes_nobody_wait_who_has_no_right() {
+    let play = world().await;
+    jobs(&play, 1, 2, "ready").await;
+    role(&play, "against_bob", "operate").await;
+    let (worker, bob) = (play.another().await, play.another_as("against_bob").await);
+    worker.show("begin").await;
+    token(&worker, 1, "run", "").await;
+    bob.show("set statement_timeout = '5s'").await;
+    for call in [
+        "machine_guard('job', false)".to_owned(),
+        "machine_guard('job', true)".to_owned(),
+        "machine_drop('job')".to_owned(),
+        format!("machine_define($def${JOB}$def$)"),
+    ] {
+        assert_eq!(
+            bob.code(&format!("select once.{call}")).await,
+            "42501",
+            "{call}"
+        );
+    }
+    worker.show("rollback").await;
+}
+
+#[tokio::test]
+async fn a_role_without_update_neither_extends_a_lease_nor_gets_its_token() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    role(&play, "against_reader", "use").await;
+    play.show("grant select on job to against_reader").await;
+    let held = token(&play, 1, "run", ", holder => 'h', lease => '1 h'").await;
+    let reader = play.another_as("against_reader").await;
+    for call in [
+        format!("select once.action_extend('job', '1', {held}, '1 us')"),
+        format!("select token from {}", claim(1, "run", ", holder => 'h'")),
+    ] {
+        assert_eq!(reader.code(&call).await, "42501", "{call}");
+    }
+}
