@@ -45,7 +45,11 @@ pub enum Step {
     /// Lists, and deletes what was listed.
     List,
     Confirm,
+    /// Opens a transaction and takes its snapshot before the finish.
+    Look,
     Cancel,
+    /// Commits that transaction.
+    Close,
     Sweep,
     Over,
 }
@@ -58,8 +62,12 @@ pub struct Actor {
     pub step: Step,
     pub job: Job,
     writes: Writes,
+    /// Writes one item and no more, without a lease.
+    late: bool,
     /// A worker that was told of the cancellation tears down itself; else it leaves that to others.
     tears_down: bool,
+    /// The finish is called in a transaction that has begun before.
+    looks: bool,
     /// Items still to be done.
     items: VecDeque<Item>,
     /// The artifact that the open transaction has made.
@@ -84,7 +92,9 @@ impl Actor {
             step,
             job: job.clone(),
             writes: Writes::Fenced,
+            late: false,
             tears_down: false,
+            looks: false,
             items: VecDeque::new(),
             made: None,
             token: 0,
@@ -106,17 +116,31 @@ impl Actor {
         }
     }
 
-    /// A worker whose lease is long lost and that does not know it: it writes one more item.
+    /// A worker whose lease is long lost and that does not know it: it writes one more item, in two
+    /// steps, all its writes and the commit.
     pub fn late_writer(job: &Job, writes: Writes) -> Actor {
+        let item = match writes {
+            Writes::Inserts => (0, format!("{}-more", job.id)),
+            _ => job.todo(),
+        };
         Actor {
             writes,
-            items: [job.todo()].into(),
-            ..Actor::new("late writer", Step::Begin, job)
+            late: true,
+            items: [item].into(),
+            ..Actor::new("late writer", Step::Write, job)
         }
     }
 
     pub fn endpoint(job: &Job) -> Actor {
         Actor::new("endpoint", Step::Request, job)
+    }
+
+    /// An endpoint whose finish has an old snapshot, where snapshots last.
+    pub fn late_endpoint(job: &Job) -> Actor {
+        Actor {
+            looks: true,
+            ..Actor::endpoint(job)
+        }
     }
 
     /// Tears down what is flagged and not leased.
@@ -145,15 +169,21 @@ impl Actor {
                 let (item, artifact) = &self.items[0];
                 job.make(artifact);
                 self.made = Some(artifact.clone());
-                // Whoever did the item before has paid for it.
+                let begin = if self.late { "begin; " } else { "" };
+                let done = match (self.late, self.writes) {
+                    (true, Writes::Inserts) => self.insert("succeeded"),
+                    // Whoever did the item before has paid for it.
+                    _ => format!(
+                        "update batch_item set state = 'succeeded' where id = {item} and state <> 'succeeded'"
+                    ),
+                };
                 format!(
-                    "with i as (update batch_item set state = 'succeeded'
-                                 where id = {item} and state <> 'succeeded' returning points)
+                    "{begin}with i as ({done} returning points)
                      update wallet as w set points = w.points - i.points from i where w.customer = '{}'",
                     job.wallet
                 )
             }
-            Step::Commit => "commit".to_owned(),
+            Step::Commit | Step::Close => "commit".to_owned(),
             Step::Finish => format!(
                 "begin; {}",
                 job.call("outcome", "action_finish", &format!(", {token}"))
@@ -168,6 +198,10 @@ impl Actor {
             Step::Refund => job.call("pass", "refund", ""),
             Step::List => job.call("item ->> 'artifact'", "cleanup_items", ""),
             Step::Confirm => job.call("confirmed", "cleanup_confirm", &format!(", {}", self.pass)),
+            Step::Look => format!(
+                "begin; select count(*) from batch_item where job_id = {}",
+                job.id
+            ),
             Step::Cancel => job.call("status", "cancel_finish", ""),
             Step::Sweep => {
                 "select failed from once.sweep_action_release(1000, 'batch_job')".to_owned()
@@ -187,12 +221,16 @@ impl Actor {
                 "update batch_item set state = 'working' where id = {}",
                 self.items[0].0
             ),
-            Writes::Inserts => format!(
-                "insert into batch_item (job_id, input, state, points, artifact)
-                 values ({0}, 'more', 'working', 5, '{0}-more') returning id",
-                job.id
-            ),
+            Writes::Inserts => format!("{} returning id", self.insert("working")),
         }
+    }
+
+    fn insert(&self, state: &str) -> String {
+        format!(
+            "insert into batch_item (job_id, input, state, points, artifact)
+             values ({0}, 'more', '{state}', 5, '{0}-more')",
+            self.job.id
+        )
     }
 
     pub fn answered(&mut self, answer: &Answer) {
@@ -257,13 +295,20 @@ impl Actor {
                 Step::Confirm
             }
             Step::Confirm => match rows {
+                "t" if self.looks => Step::Look,
                 "t" => Step::Cancel,
                 _ => Step::Refund,
             },
+            Step::Look => Step::Cancel,
             Step::Cancel => {
                 assert_eq!(rows, "cancelled", "{}", self.name);
-                self.end("cancelled")
+                if self.looks {
+                    Step::Close
+                } else {
+                    self.end("cancelled")
+                }
             }
+            Step::Close => self.end("cancelled"),
             Step::Sweep => {
                 assert_eq!(rows, "0", "{}", self.name);
                 Step::Over
@@ -285,6 +330,7 @@ impl Actor {
                 self.roll_back(Step::Over)
             }
             (Step::Finish, "ON001") => self.roll_back(Step::Over),
+            (Step::Cancel, "ON005") if self.looks => self.roll_back(Step::Over),
             (Step::Release, "ON001") | (Step::Cancel, "ON005") => Step::Over,
             (Step::Refund, "ON002") if !self.sure => Step::Over,
             _ => panic!("{name} at {step:?}: {refusal:?}"),
@@ -296,9 +342,14 @@ impl Actor {
         match self.step {
             Step::Begin | Step::Write => {
                 self.unmake();
-                self.roll_back(Step::Begin)
+                self.roll_back(self.beginning())
             }
-            Step::Commit => Step::Begin,
+            Step::Commit => {
+                self.unmake();
+                self.beginning()
+            }
+            Step::Cancel if self.looks => self.roll_back(Step::Look),
+            Step::Close => Step::Look,
             // Here the commit may be what failed; then there is nothing to roll back, which does no harm.
             Step::Finish | Step::Keep => self.roll_back(Step::Finish),
             alone => alone,
@@ -318,11 +369,16 @@ impl Actor {
     }
 
     fn next_item(&self) -> Step {
-        match (self.name, self.items.is_empty()) {
-            ("late writer", true) => Step::Over,
-            (_, true) => Step::Finish,
+        match (self.late, self.items.is_empty()) {
+            (true, true) => Step::Over,
+            (false, true) => Step::Finish,
             _ => Step::Begin,
         }
+    }
+
+    /// The first step of an item's transaction.
+    fn beginning(&self) -> Step {
+        if self.late { Step::Write } else { Step::Begin }
     }
 
     fn tear_down(&mut self) -> Step {

@@ -27,16 +27,36 @@ end $$;
 create trigger note_move after update of status on batch_job
     for each row when (old.status is distinct from new.status) execute function note_move();";
 
-/// A job with a success (3 points, paid for), an item that is to be done (5 points) and one that failed
-/// and left its artifact behind (7 points, never paid).
-const NEW_JOB: &str = "
-with w as (insert into wallet values ('WALLET', 997) returning customer),
-     j as (insert into batch_job (customer) select customer from w returning id),
+/// For each wallet a job with a success (3 points, paid for), an item that is to be done (5 points) and one
+/// that failed and left its artifact behind (7 points, never paid).
+const NEW_JOBS: &str = "
+with w as (insert into wallet select customer, 997 from unnest(array['WALLETS']) as customer returning customer),
+     j as (insert into batch_job (customer) select customer from w returning id, customer),
      i as (insert into batch_item (job_id, input, state, points, artifact)
            select id, n, s, p, id || '-' || n
-             from j, (values ('made', 'succeeded', 3), ('todo', 'pending', 5), ('lost', 'failed', 7)) as v(n, s, p)
+             from j, (values (1, 'made', 'succeeded', 3), (2, 'todo', 'pending', 5), (3, 'lost', 'failed', 7)) as v(o, n, s, p)
+            order by id, o
            returning id, job_id, input)
-select job_id, id from i where input = 'todo'";
+select j.id, i.id, j.customer from i join j on j.id = i.job_id where i.input = 'todo'";
+
+/// What jobs have come to; the `id` of a lease is made as sql/action.sql says.
+const ENDS: &str = r"
+select j.id, j.status, j.cancel_requested, w.points, i.spent, i.settled, i.made,
+       (select coalesce(sum(amount), 0) from once.refund where machine = 'batch_job' and row_id = j.id::text),
+       (select count(*) from once.refund_audit('batch_job', j.id::text)),
+       (select count(*) from once.action_lease as l
+         where l.state = 'h' and l.id = encode(substr(
+               sha256('batch_job'::bytea || '\x00'::bytea || j.id::text::bytea), 1, 16), 'hex')::uuid),
+       (select count(*) from moved where job = j.id and was in ('done', 'cancelled'))
+  from batch_job as j
+  join wallet as w using (customer)
+ cross join lateral (
+       select coalesce(sum(points) filter (where state = 'succeeded'), 0) as spent,
+              string_agg(distinct coalesce(settled, '~'), '+') as settled,
+              string_agg(artifact, ' ') filter (where state = 'succeeded') as made
+         from batch_item where job_id = j.id) as i
+ where j.id = any('{IDS}')
+ order by j.id";
 
 /// The names of artifacts that exist at the moment.
 pub type Store = Arc<Mutex<BTreeSet<String>>>;
@@ -54,6 +74,7 @@ pub struct Job {
 /// What a job has come to, as one look at the database told.
 #[derive(Debug)]
 pub struct End {
+    job: i64,
     pub status: String,
     pub flagged: bool,
     wallet: i64,
@@ -90,15 +111,51 @@ pub async fn guard(play: &Playground, on: bool) {
 
 /// A new job with a wallet of its own.
 pub async fn job(play: &Playground, wallet: &str) -> Job {
-    let made = play.show(&NEW_JOB.replace("WALLET", wallet)).await;
-    let (id, item) = made.split_once('|').unwrap();
-    let store = ["made", "lost"].map(|name| format!("{id}-{name}"));
-    Job {
-        id: id.parse().unwrap(),
-        item: item.parse().unwrap(),
-        wallet: wallet.to_owned(),
-        store: Arc::new(Mutex::new(store.into())),
-    }
+    let mut jobs = jobs(play, &[wallet.to_owned()]).await;
+    jobs.pop().unwrap()
+}
+
+/// A new job for each of these wallets.
+pub async fn jobs(play: &Playground, wallets: &[String]) -> Vec<Job> {
+    let made = NEW_JOBS.replace("WALLETS", &wallets.join("', '"));
+    let rows = play.show(&made).await;
+    let jobs = rows.lines().map(|row| {
+        let parts: Vec<&str> = row.split('|').collect();
+        let id = parts[0];
+        let store = ["made", "lost"].map(|name| format!("{id}-{name}"));
+        Job {
+            id: id.parse().unwrap(),
+            item: parts[1].parse().unwrap(),
+            wallet: parts[2].to_owned(),
+            store: Arc::new(Mutex::new(store.into())),
+        }
+    });
+    jobs.collect()
+}
+
+/// What jobs, in the order of their ids, have come to.
+pub async fn ends(play: &Playground, jobs: &[&Job]) -> Vec<End> {
+    let ids: Vec<String> = jobs.iter().map(|job| job.id.to_string()).collect();
+    let rows = play.show(&ENDS.replace("IDS", &ids.join(","))).await;
+    let ends = rows.lines().map(|row| {
+        let parts: Vec<&str> = row.split('|').collect();
+        let text = |n: usize| parts[n].to_owned();
+        let number = |n: usize| parts[n].parse().unwrap();
+        End {
+            job: number(0),
+            status: text(1),
+            flagged: parts[2] == "t",
+            wallet: number(3),
+            spent: number(4),
+            settled: text(5),
+            made: text(6),
+            refunded: number(7),
+            audit: number(8),
+            held: number(9),
+            resurrected: number(10),
+        }
+    });
+    ends.collect()
 }
 
 /// A new job in a wallet made here, with an undecided success for each of `points`, all paid for.
@@ -147,55 +204,17 @@ impl Job {
         self.store.lock().unwrap().insert(artifact.to_owned());
     }
 
-    /// The `id` of a lease, as sql/action.sql says it: a lookup by key, where a search would grow with the
-    /// number of jobs that were here before.
-    fn lease(&self) -> String {
-        format!(
-            r"encode(substr(sha256('batch_job'::bytea || '\x00'::bytea || '{}'::bytea), 1, 16), 'hex')::uuid",
-            self.id
-        )
-    }
-
-    pub async fn end(&self, play: &Playground) -> End {
-        let (id, lease) = (self.id, self.lease());
-        let row = play
-            .show(&format!(
-                "select j.status, j.cancel_requested, w.points, i.spent, i.settled, i.made,
-                        (select coalesce(sum(amount), 0) from once.refund
-                          where machine = 'batch_job' and row_id = '{id}'),
-                        (select count(*) from once.refund_audit('batch_job', '{id}')),
-                        (select count(*) from once.action_lease where id = {lease} and state = 'h'),
-                        (select count(*) from moved where job = {id} and was in ('done', 'cancelled'))
-                   from batch_job as j
-                   join wallet as w using (customer)
-                  cross join lateral (
-                        select coalesce(sum(points) filter (where state = 'succeeded'), 0) as spent,
-                               string_agg(distinct coalesce(settled, '~'), '+') as settled,
-                               string_agg(artifact, ' ') filter (where state = 'succeeded') as made
-                          from batch_item where job_id = {id}) as i
-                  where j.id = {id}"
-            ))
-            .await;
-        let parts: Vec<&str> = row.split('|').collect();
-        let text = |n: usize| parts[n].to_owned();
-        let number = |n: usize| parts[n].parse().unwrap();
-        End {
-            status: text(0),
-            flagged: parts[1] == "t",
-            wallet: number(2),
-            spent: number(3),
-            settled: text(4),
-            made: text(5),
-            refunded: number(6),
-            audit: number(7),
-            held: number(8),
-            resurrected: number(9),
-        }
+    /// The job's status and whether it is flagged.
+    pub async fn status(&self, play: &Playground) -> (String, bool) {
+        let sql = "select status, cancel_requested from batch_job where id = ";
+        let row = play.show(&format!("{sql}{}", self.id)).await;
+        let (status, flagged) = row.split_once('|').unwrap();
+        (status.to_owned(), flagged == "t")
     }
 
     /// Asserts that the job has ended with nothing wrong; `FULL` was in its wallet before its first item.
     pub async fn assert_ended(&self, play: &Playground) -> End {
-        let end = self.end(play).await;
+        let end = ends(play, &[self]).await.pop().unwrap();
         assert_eq!(self.wrong(&end), None, "job {}: {end:?}", self.id);
         end
     }
@@ -203,6 +222,7 @@ impl Job {
     /// What is wrong with the end that the job has come to.
     pub fn wrong(&self, end: &End) -> Option<String> {
         let store = self.store.lock().unwrap();
+        assert_eq!(end.job, self.id);
         let (wallet, refunded, settled) = match end.status.as_str() {
             "done" => (FULL - end.spent, 0, "kept"),
             "cancelled" => (FULL, end.spent, "returned"),

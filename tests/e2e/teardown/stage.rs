@@ -15,9 +15,9 @@ use tokio::time::timeout;
 use crate::actor::{Actor, Answer};
 use crate::playground::Playground;
 
-/// How long a statement may run before the server is asked whether it waits. Only when to ask: the
-/// answer decides.
-const ASK_AFTER: Duration = Duration::from_millis(2);
+/// How long a statement may run before the server is asked whether it waits, and twice as long each time
+/// that it does not. Only when to ask: the answer decides.
+const ASK_AFTER: Duration = Duration::from_millis(4);
 
 /// A session for an actor, kept from one schedule to the next.
 pub struct Seat {
@@ -104,11 +104,22 @@ pub struct Stage<'a> {
     pub told: Vec<String>,
     /// How often a statement was seen to wait.
     pub waits: u64,
+    /// The first two actors do the same: the orders in which the second of them begins first are those in
+    /// which the first does, with the names exchanged, and are left out.
+    twins: bool,
+    begun: bool,
 }
 
 impl<'a> Stage<'a> {
-    pub fn new(actors: Vec<Actor>, seats: &'a [Seat], watcher: &'a Playground) -> Stage<'a> {
+    pub fn new(
+        actors: Vec<Actor>,
+        twins: bool,
+        seats: &'a [Seat],
+        watcher: &'a Playground,
+    ) -> Stage<'a> {
         Stage {
+            twins,
+            begun: false,
             pending: actors.iter().map(|_| None).collect(),
             actors,
             seats,
@@ -126,24 +137,36 @@ impl<'a> Stage<'a> {
             let chosen = path.choose(open);
             self.send(chosen);
             if self.settle(chosen).await {
-                for other in 0..self.actors.len() {
-                    if self.pending[other].is_some() {
-                        self.settle(other).await;
-                    }
-                }
+                self.look_at_pending().await;
             } else {
                 self.waits += 1;
             }
         }
     }
 
+    /// Takes the answers of those that wait no longer; each of them may have let others go on.
+    async fn look_at_pending(&mut self) {
+        let mut ended = true;
+        while ended {
+            ended = false;
+            for other in 0..self.actors.len() {
+                ended |= self.pending[other].is_some() && self.settle(other).await;
+            }
+        }
+    }
+
     fn open(&self) -> u32 {
         let free = |i: &usize| !self.actors[*i].over() && self.pending[*i].is_none();
-        let bits = (0..self.actors.len()).filter(free).map(|i| 1 << i);
-        bits.sum()
+        let bits: u32 = (0..self.actors.len()).filter(free).map(|i| 1 << i).sum();
+        if self.twins && !self.begun {
+            bits & !0b10
+        } else {
+            bits
+        }
     }
 
     fn send(&mut self, i: usize) {
+        self.begun |= i == 0;
         let actor = &mut self.actors[i];
         self.told.push(format!("{}: {:?}", actor.name, actor.step));
         let (session, sql) = (Arc::clone(&self.seats[i].session), actor.statement());
@@ -161,10 +184,12 @@ impl<'a> Stage<'a> {
     /// Waits until the actor's statement has ended (true) or waits for a lock of another session.
     async fn settle(&mut self, i: usize) -> bool {
         let sent = self.pending[i].as_mut().unwrap();
+        let mut patience = ASK_AFTER;
         let answer = loop {
-            if let Ok(answer) = timeout(ASK_AFTER, &mut *sent).await {
+            if let Ok(answer) = timeout(patience, &mut *sent).await {
                 break answer.unwrap();
             }
+            patience *= 2;
             let watcher = &self.watcher.client;
             if race::is_waiting(watcher, self.seats[i].pid).await.unwrap() {
                 // It may have ended between the server's answer and now; then it is not pending.

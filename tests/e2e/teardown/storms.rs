@@ -166,8 +166,8 @@ async fn eight_storms_over_forty_jobs_leave_each_done_or_cancelled() {
 /// What the queue and the teardown worker do with a job that nobody has finished.
 async fn finish(play: &Playground, job: &Job) {
     for _ in 0..3 {
-        let end = job.end(play).await;
-        let mut actor = match (end.status.as_str(), end.flagged) {
+        let (status, flagged) = job.status(play).await;
+        let mut actor = match (status.as_str(), flagged) {
             ("done" | "cancelled", _) => return,
             (_, true) => Actor::teardown("teardown worker", job),
             _ => Actor::worker(job, Writes::Fenced, true, vec![job.todo()]),
