@@ -147,9 +147,16 @@ fn not_null(name: &str, hint: &str) -> Error {
 /// The payload of a varlena datum, detoasted where it has to be.
 pub fn varlena<'a>(datum: Datum) -> &'a [u8] {
     // SAFETY: the datum is a non-null varlena; the detoasted copy and the original both live in memory
-    // that the server frees after the call (or keeps pinned in a slot that outlives the use).
+    // that the server frees after the call (or keeps pinned in a slot that outlives the use). What is
+    // stored plainly is read where it is, without a call into the server.
     unsafe {
-        let plain = pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr());
+        let stored: *mut pg_sys::varlena = datum.cast_mut_ptr();
+        let plain = match pgrx::varlena::varatt_is_4b_u(stored)
+            || (pgrx::varlena::varatt_is_1b(stored) && !pgrx::varlena::varatt_is_1b_e(stored))
+        {
+            true => stored,
+            false => pg_sys::pg_detoast_datum_packed(stored),
+        };
         pgrx::varlena_to_byte_slice(plain)
     }
 }

@@ -47,6 +47,9 @@ pub fn action_adopt(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
     let mut adopted = 0;
     for kind in [Orphan::Claimed, Orphan::Flagged] {
+        if adopted >= max {
+            break;
+        }
         orphans(&machine, kind, &mut |id| {
             let done = match kind {
                 Orphan::Claimed => adopt(&machine, &table, &id)?,

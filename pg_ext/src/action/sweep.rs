@@ -7,6 +7,7 @@
 
 use super::lease::{BY_LOOK, Col, Lease, REMEMBERED_US, State, TABLE};
 use crate::call::{from_utf8, varlena};
+use crate::cancel::pending;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::janitor::{self, Swept};
@@ -29,6 +30,8 @@ pub const TASK: &str = "action_release";
 const LOOKS_PER_ROW: usize = 1_000;
 /// Ended or extended leases that are moved on or removed for each row that may be swept.
 const TIDIED_PER_ROW: usize = 10;
+/// Open teardowns, the oldest, whose rows a sweep looks for.
+const TEARDOWNS_LOOKED_AT: usize = 100;
 /// The first wait of a row that could not be reverted; doubled each time.
 const PUT_OFF_US: i64 = 10_000_000;
 const LONGEST_PUT_OFF_US: i64 = 3_600_000_000;
@@ -66,18 +69,36 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
             break;
         }
         let swept = sweep_machine(&name, left, &mut prepared)?;
+        close_teardowns(&name)?;
         janitor::record(TASK, &name, &swept)?;
         all.add(swept);
     }
     Ok(all)
 }
 
-/// Names of machines with claim states, by the end of their last sweep.
+/// Teardowns whose row was deleted are over. What cannot be looked at stays as it is.
+fn close_teardowns(name: &[u8]) -> Result<()> {
+    if pending::first_open(name)?.is_none() {
+        return Ok(());
+    }
+    let closed = subxact::attempt(|| {
+        let machine = Machine::for_tables(name)?;
+        let Some(owner) = machine.shape.table.owner() else {
+            return Ok(());
+        };
+        let _owner = SwitchedUser::to_owner_of_table(owner);
+        pending::close_gone(&machine, TEARDOWNS_LOOKED_AT)
+    })?;
+    drop(closed);
+    Ok(())
+}
+
+/// Names of machines with claim states or a teardown, by the end of their last sweep.
 fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
     let mut found = Vec::new();
     let mut add = |stored: &Stored| -> Result<()> {
         let definition = stored.definition()?;
-        if definition.claim_states().next().is_some() {
+        if definition.claim_states().next().is_some() || definition.cancel.is_some() {
             let name = from_utf8(&definition.machine).into_owned();
             found.push((janitor::last_end(TASK, &name)?, name));
         }

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::machine::id::RowId;
 use crate::machine::model::{Machine, column};
 use crate::row::{self, Rows};
-use crate::table::{Scan, ScanKey, Snapshot, Table};
+use crate::table::{Outcome, Scan, ScanKey, Snapshot, Table, Wait};
 use pgrx::pg_sys::Datum;
 use std::collections::HashMap;
 
@@ -71,6 +71,42 @@ pub fn cancel_pending(call: &Call) -> Result<Datum> {
         }
     }
     Ok(call.return_null())
+}
+
+/// The row of some teardown of the machine that is under way.
+pub fn first_open(machine: &[u8]) -> Result<Option<String>> {
+    let table = Table::to_read(TABLE)?;
+    let keys = &mut [ScanKey::text(1, row::text(machine)), ScanKey::bool(2, true)];
+    let found = table.find(BY_OPEN, keys, &Snapshot::latest())?;
+    Ok(found.map(|slot| shown(Teardown::look(&slot).bytes(Col::RowId).unwrap_or_default())))
+}
+
+/// Closes teardowns whose row is gone, of the oldest `most` that are open, as the current user sees the
+/// table: nobody can finish them, and everybody who looks for work would read them.
+pub fn close_gone(machine: &Machine, most: usize) -> Result<()> {
+    let table = Table::to_write(TABLE)?;
+    let name = from_utf8(machine.name());
+    let keys = &mut [ScanKey::text(1, row::text(&name)), ScanKey::bool(2, true)];
+    let snapshot = Snapshot::latest();
+    let mut scan = Some(table.scan(BY_OPEN, keys, &snapshot)?);
+    let Some(open) = next(machine, &mut scan, most)? else {
+        return Ok(());
+    };
+    let there = present(machine, &open)?;
+    for gone in open.iter().filter(|o| !there.contains_key(&o.id.text)) {
+        let latest = Snapshot::latest();
+        let Some(mut teardown) = Teardown::find(machine, &gone.id, &latest)? else {
+            continue;
+        };
+        if let Some(tid) = teardown.tid()
+            && teardown.is_open()
+            && table.lock(tid, &latest, Wait::No)? == Outcome::Done
+        {
+            teardown.put(Col::Open, Some(Datum::from(false)));
+            teardown.update_at(&table, tid, Wait::Yes)?;
+        }
+    }
+    Ok(())
 }
 
 /// The next open teardowns of the scan; None at its end.

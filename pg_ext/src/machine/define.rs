@@ -8,19 +8,23 @@ use super::columns;
 use super::definition::Definition;
 use super::draft::Draft;
 use super::faults::{Faults, quoted};
+use super::id::RowId;
 use super::inspect;
 use super::lock_of;
-use super::model::{Col, Stored, TABLE, jsonb_text};
+use super::model::{Col, Machine, Stored, TABLE, definitions_changed, jsonb_text};
 use super::relation::Relation;
 use super::validate::{self, Valid, not_yours};
-use crate::action::lease;
+use crate::action::lease::{self, Lease};
+use crate::action::row::look_latest;
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8, varlena};
 use crate::caller;
+use crate::cancel::pending;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::guard::install;
 use crate::row;
-use crate::spi::{self, Kept};
+use crate::spi::{self, Kept, SwitchedUser};
+use crate::subxact;
 use crate::table::{self, ScanKey, Slot, Snapshot, Table};
 use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{self, Datum};
@@ -92,7 +96,10 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     let valid = validate::validate(draft, faults)?;
     if let Some(present) = &present {
         match has_table(present) {
-            true => ensure_leases_fit(present, &valid)?,
+            true => {
+                ensure_leases_fit(present, &valid)?;
+                ensure_teardowns_fit(present, &valid)?;
+            }
             // Leases on rows of a table that is gone are dead.
             false => drop(spi::query(
                 &DEAD,
@@ -107,6 +114,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
         return inspect::described(present);
     }
     store(&valid, present.as_ref())?;
+    definitions_changed()?;
     if present.is_some_and(|p| p.guarded()) {
         install::move_to(&name)?;
     }
@@ -242,21 +250,60 @@ fn lease_text(lease: &Slot, col: lease::Col) -> Option<String> {
     lease.column(col as usize).map(|d| shown(varlena(d)))
 }
 
-/// Looks at each lease of the machine that somebody holds, in the latest snapshot.
+/// Looks at each lease of the machine that somebody holds, in the latest snapshot; one whose row is gone or has
+/// left its claim state is dead and nobody's.
 fn each_held(machine: &[u8], mut look: impl FnMut(&Slot) -> Result<()>) -> Result<()> {
     let leases = Table::to_read(lease::TABLE)?;
     let key = &mut [ScanKey::text(1, row::text(machine))];
     let snapshot = Snapshot::latest();
     let mut scan = leases.scan(lease::BY_LOOK, key, &snapshot)?;
-    while let Some(lease) = scan.advance() {
-        let state = lease
-            .column(lease::Col::State as usize)
-            .map(|d| d.value() as u8);
-        if state == Some(b'h') {
-            look(lease)?;
+    while let Some(slot) = scan.advance() {
+        let held = Lease::look(slot);
+        if held.state() == lease::State::Held && !is_dead(machine, &held)? {
+            look(slot)?;
         }
     }
     Ok(())
+}
+
+/// As the table's owner sees it; where that cannot be told the lease counts as alive.
+fn is_dead(machine: &[u8], held: &Lease) -> Result<bool> {
+    let id = held.bytes(lease::Col::RowId).unwrap_or_default();
+    let dead = subxact::attempt(|| {
+        let machine = Machine::for_tables(machine)?;
+        let id = RowId::read(machine.shape.id.base_type, id, "id")?;
+        let Some(owner) = machine.shape.table.owner() else {
+            return Ok(true);
+        };
+        let _owner = SwitchedUser::to_owner_of_table(owner);
+        let seen = look_latest(&machine, &id)?;
+        Ok(!seen.is_some_and(|seen| held.covers(seen.status())))
+    })?;
+    Ok(dead.unwrap_or(false))
+}
+
+/// 55006 where a teardown is under way and the new definition would tear down otherwise, or not at all.
+fn ensure_teardowns_fit(present: &Stored, valid: &Valid) -> Result<()> {
+    let old = present.definition()?;
+    let tables = [Col::Relation, Col::Items, Col::Wallet].map(|col| present.relation(col));
+    let same = (&old.cancel, &old.refund) == (&valid.definition.cancel, &valid.definition.refund)
+        && tables == [Some(valid.relation), valid.items, valid.wallet];
+    match old.cancel {
+        Some(_) if !same => {}
+        _ => return Ok(()),
+    }
+    match pending::first_open(&from_utf8(&old.machine))? {
+        None => Ok(()),
+        Some(id) => Err(Error::new(
+            Kind::InUse,
+            format!(
+                "machine {} is in use: row {} is being cancelled, so its cancel and refund members cannot change",
+                quoted(&old.machine),
+                quoted(&id)
+            ),
+        )
+        .hint("Finish the teardown first; once.cancel_pending lists what is left.")),
+    }
 }
 
 fn store(valid: &Valid, present: Option<&Stored>) -> Result<()> {
@@ -305,5 +352,6 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
     }
     install::remove(&shown(name))?;
     spi::query(&FORGOTTEN, &[Some(row::text(name))])?;
+    definitions_changed()?;
     Ok(call.return_null())
 }

@@ -1,8 +1,9 @@
 //! A machine as a backend uses it: its definition fitted to the tables as they are now, and the statements
 //! that were prepared for it.
 //!
-//! A backend is one thread, so a `thread_local` is enough. Each call reads the machine's row in once.machine
-//! (one index probe): another revision means another definition. A relcache message about one of its tables
+//! A backend is one thread, so a `thread_local` is enough. The machine's row in once.machine is read again
+//! after a relcache message about that table, which everything that changes a definition sends: another
+//! revision means another definition. A relcache message about one of its tables
 //! makes the columns be looked up again; the statements are thrown away only if those have changed.
 
 use super::definition::{Definition, Refund};
@@ -44,6 +45,9 @@ thread_local! {
     static MACHINES: RefCell<HashMap<Vec<u8>, Rc<Machine>>> = RefCell::new(HashMap::new());
     /// Grows with every relcache message about a table of a known machine.
     static CHANGES: Cell<u64> = const { Cell::new(0) };
+    /// Grows with every relcache message about once.machine.
+    static DEFINITIONS: Cell<u64> = const { Cell::new(0) };
+    static DEFINITIONS_TABLE: Cell<Oid> = const { Cell::new(pg_sys::InvalidOid) };
     static WATCHED: RefCell<Vec<Oid>> = const { RefCell::new(Vec::new()) };
     static WATCHING: Cell<bool> = const { Cell::new(false) };
 }
@@ -56,7 +60,10 @@ pub struct Machine {
     /// See [`super::lock_of`].
     pub lock: u64,
     checked: Cell<u64>,
-    plans: RefCell<HashMap<String, Rc<Plan>>>,
+    /// The count of [`DEFINITIONS`] before its row was read; None where each call has to read it: what an
+    /// owner's name stands for may change without a message.
+    read: Cell<Option<u64>>,
+    plans: RefCell<HashMap<Vec<u8>, Rc<Plan>>>,
 }
 
 /// What the catalog says of everything that a definition names.
@@ -193,11 +200,25 @@ impl Machine {
 
     /// A machine by name; refuses who is not a member of its owner.
     pub fn named(name: &[u8]) -> Result<Rc<Machine>> {
+        // SAFETY: takes the messages of what has been committed, as every first lock of a table does; so a
+        // definition that was committed before is seen as if its row had been read.
+        unsafe { pg_sys::AcceptInvalidationMessages() };
+        if let Some(machine) = known(name).filter(|m| m.is_fresh()) {
+            return Ok(machine);
+        }
+        let seen = watch_definitions()?;
         let stored = Stored::of(name)?;
-        if let Some(owner) = stored.owner() {
+        let owner = stored.owner();
+        if let Some(owner) = owner {
             owner.ensure_member("machine", name)?;
         }
-        Machine::fitted(name, &stored)
+        let machine = Machine::fitted(name, &stored)?;
+        machine.read.set(Some(seen).filter(|_| owner.is_none()));
+        Ok(machine)
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.read.get() == Some(DEFINITIONS.get()) && self.checked.get() == CHANGES.get()
     }
 
     /// A machine by name, for what acts on behalf of its tables (guards, sweeps).
@@ -207,8 +228,7 @@ impl Machine {
 
     /// The compiled machine of a stored row, from the cache where it still fits.
     pub fn fitted(name: &[u8], stored: &Stored) -> Result<Rc<Machine>> {
-        let known = MACHINES.with(|m| m.borrow().get(name).cloned());
-        if let Some(machine) = known
+        if let Some(machine) = known(name)
             && machine.revision == stored.revision()
             && machine.still_fits()
         {
@@ -222,6 +242,7 @@ impl Machine {
             definition,
             revision: stored.revision(),
             checked: Cell::new(changes),
+            read: Cell::new(None),
             plans: RefCell::default(),
         });
         MACHINES.with(|m| m.borrow_mut().insert(name.to_vec(), machine.clone()));
@@ -331,20 +352,31 @@ impl Machine {
     /// A kept statement; `key` tells it apart from the machine's others.
     pub fn plan(
         &self,
-        key: &str,
+        key: impl AsRef<[u8]>,
         types: &[Oid],
         build: impl FnOnce() -> String,
     ) -> Result<Rc<Plan>> {
+        self.plan_or(key, types, || Ok(build()))
+    }
+
+    /// The same for a statement that may be refused; what was not refused once is not asked again.
+    pub fn plan_or(
+        &self,
+        key: impl AsRef<[u8]>,
+        types: &[Oid],
+        build: impl FnOnce() -> Result<String>,
+    ) -> Result<Rc<Plan>> {
+        let key = key.as_ref();
         if let Some(plan) = self.plans.borrow().get(key) {
             return Ok(plan.clone());
         }
         let row = format!("a row of machine \"{}\"", self.name());
-        let plan = Rc::new(Plan::prepare(&build(), types, row)?);
+        let plan = Rc::new(Plan::prepare(&build()?, types, row)?);
         let mut plans = self.plans.borrow_mut();
         if plans.len() >= MOST_PLANS {
             plans.clear();
         }
-        plans.insert(key.to_owned(), plan.clone());
+        plans.insert(key.to_vec(), plan.clone());
         Ok(plan)
     }
 
@@ -570,14 +602,37 @@ fn present<T>(member: Option<Option<T>>) -> Option<Option<T>> {
     }
 }
 
-/// From now on messages about these tables count; returns the present count.
-fn watch(stored: &Stored) -> u64 {
+fn known(name: &[u8]) -> Option<Rc<Machine>> {
+    MACHINES.with(|m| m.borrow().get(name).cloned())
+}
+
+fn listen() {
     if !WATCHING.replace(true) {
         // SAFETY: registered once per backend; the callback lives as long as the library.
         unsafe {
             pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), Datum::from(0));
         }
     }
+}
+
+/// From now on messages about once.machine count; returns the present count.
+fn watch_definitions() -> Result<u64> {
+    listen();
+    DEFINITIONS_TABLE.set(Table::to_read(TABLE)?.oid());
+    Ok(DEFINITIONS.get())
+}
+
+/// Tells every backend that a definition has changed.
+pub fn definitions_changed() -> Result<()> {
+    let table = Table::to_read(TABLE)?.oid();
+    // SAFETY: the table is there, locked to the end of the transaction.
+    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
+    Ok(())
+}
+
+/// From now on messages about these tables count; returns the present count.
+fn watch(stored: &Stored) -> u64 {
+    listen();
     WATCHED.with(|watched| {
         let mut watched = watched.borrow_mut();
         for table in [Col::Relation, Col::Items, Col::Wallet] {
@@ -600,5 +655,8 @@ extern "C-unwind" fn relation_changed(_arg: Datum, relation: Oid) {
     let ours = || WATCHED.with(|w| w.try_borrow().is_ok_and(|w| w.contains(&relation)));
     if relation == pg_sys::InvalidOid || ours() {
         CHANGES.set(CHANGES.get() + 1);
+    }
+    if relation == pg_sys::InvalidOid || relation == DEFINITIONS_TABLE.get() {
+        DEFINITIONS.set(DEFINITIONS.get() + 1);
     }
 }

@@ -25,17 +25,17 @@ pub fn qualified(text: &CStr) -> Result<Vec<u8>> {
         text: text.to_bytes(),
         edits: Vec::new(),
     };
+    let context = (&raw mut found).cast();
     // SAFETY: the text ends with NUL; the tree lives in the current memory context, and the walker hands
-    // each of its nodes to `visit` with the context that it is given here.
+    // each of its nodes to `visit` with the context that it is given here. `visit` is called as the server
+    // calls it: what it raises (a tree that is too deep) has to be caught as the server's.
     unsafe {
         let mode = pg_sys::RawParseMode::RAW_PARSE_PLPGSQL_EXPR;
         let tree = pg_sys::raw_parser(text.as_ptr(), mode);
         let statements = PgList::<pg_sys::RawStmt>::from_pg(tree);
         let statement = statements.get_ptr(0).map(|raw| (*raw).stmt);
-        visit(
-            statement.unwrap_or(std::ptr::null_mut()),
-            (&raw mut found).cast(),
-        );
+        let root = statement.unwrap_or(std::ptr::null_mut());
+        pg_sys::ffi::pg_guard_ffi_boundary(|| visit(root, context));
     }
     apply(found)
 }

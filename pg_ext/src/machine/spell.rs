@@ -26,8 +26,10 @@ struct Spelling {
 /// SAFETY: `expression` is a tree of the grammar's, not analysed yet.
 pub unsafe fn out(expression: *mut Node) -> Result<()> {
     let mut spelling = Spelling::default();
-    // SAFETY: the walker hands each node to `visit` with the context that it is given here.
-    unsafe { visit(expression, (&raw mut spelling).cast()) };
+    let context = (&raw mut spelling).cast();
+    // SAFETY: the walker hands each node to `visit` with the context that it is given here. `visit` is called
+    // as the server calls it: what it raises (a tree that is too deep) has to be caught as the server's.
+    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| visit(expression, context)) };
     match spelling.refused {
         Some(why) => Err(Error::new(Kind::InvalidDefinition, why)),
         None => Ok(()),

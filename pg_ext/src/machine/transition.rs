@@ -7,7 +7,7 @@ use super::model::{Machine, column};
 use super::moves::{Move, Wanted, condition};
 use super::patch::Patch;
 use crate::action::row::{Lock, look};
-use crate::call::{Call, SCOPE_MAX, from_utf8, shown, texts_or_null, varlena};
+use crate::call::{Call, SCOPE_MAX, shown, texts_or_null, varlena};
 use crate::error::{Error, Result};
 use crate::row::{self, Rows, Shape};
 use crate::spi::{Plan, Row};
@@ -16,14 +16,15 @@ use pgrx::pg_sys::{self, Datum};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-/// $1 id, $2 version (NULL: any), $3 patch.
+/// $1 id, $2 version, $3 patch.
 const MOVE: &str = "
     UPDATE {table} AS t SET {status_column} = {to}{next_version}{patch}
-     WHERE {id} OPERATOR(pg_catalog.=) $1 AND {moves} AND NOT {flag}
-       AND ($2::pg_catalog.int8 IS NULL OR {version} OPERATOR(pg_catalog.=) $2)
+     WHERE {id} OPERATOR(pg_catalog.=) $1 AND {moves} AND NOT {flag} {at_version}
     RETURNING {status}::pg_catalog.text, {version}";
 
-/// $1 id, $2 version. May it move, its status, version and flag, is the status one to move from?
+const AT_VERSION: &str = "AND {version} OPERATOR(pg_catalog.=) $2";
+
+/// $1 id, $2 version (NULL: any). May it move, its status, version and flag, is the status one to move from?
 const LOOK: &str = "
     SELECT {moves} IS TRUE AND NOT {flag}
            AND ($2::pg_catalog.int8 IS NULL OR {version} OPERATOR(pg_catalog.=) $2),
@@ -60,15 +61,10 @@ type Answer = [Option<Datum>; 4];
 pub fn transition(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
     let id = machine.id(call, 1)?;
-    let wanted = Wanted::read(
-        call.text(2, "to_status", SCOPE_MAX)?,
-        call.datum(3),
-        call.opt_text(5, "requester", SCOPE_MAX)?,
-    )?;
     let patch = Patch::read(&machine, call.datum(4))?;
+    let wish = Wish::of(call, 5)?;
     let version = version_argument(&machine, call, 6)?;
-    let statements = Statements::of(&machine, &wanted, &patch)?;
-    let answer = statements.run(&machine, &id, version, &patch, &wanted.to)?;
+    let answer = wish.run(&machine, &id, version, &patch)?;
     Ok(SHAPE.with(|shape| shape.row(&answer)))
 }
 
@@ -87,33 +83,67 @@ pub fn version_argument(machine: &Machine, call: &Call, i: usize) -> Result<Opti
     }
 }
 
-/// The statements of one kind of move.
-struct Statements {
-    update: Rc<Plan>,
-    look: Rc<Plan>,
+/// Where a call wants to go, as it says it. Its bytes find its statements; what they mean is read only to
+/// make one.
+struct Wish<'a> {
+    to: &'a [u8],
+    from: Option<Datum>,
+    requester: Option<&'a [u8]>,
 }
 
-impl Statements {
-    fn of(machine: &Machine, wanted: &Wanted, patch: &Patch) -> Result<Statements> {
-        let key = wanted.key();
-        let moves = wanted.moves(&machine.definition)?;
-        let update = machine.plan(
-            &format!("move\0{key}\0\0{}", patch.key()),
-            &[machine.id_type(), pg_sys::INT8OID, pg_sys::JSONBOID],
-            || fill_move(MOVE, machine, wanted, &moves, &patch.assignments(3)),
-        )?;
-        let look = machine.plan(
-            &format!("look\0{key}"),
-            &[machine.id_type(), pg_sys::INT8OID],
-            || {
-                let parts = machine.parts();
-                let from = moves.iter().flat_map(|m| m.from.iter().copied());
-                let from = super::sql::is_any(&parts.status, from);
-                let moves = condition(&parts.status, &moves);
-                parts.fill(LOOK, &[("moves", &moves), ("from", &from)])
-            },
-        )?;
-        Ok(Statements { update, look })
+impl Wish<'_> {
+    /// Arguments 2, 3 and `requester` of a call.
+    fn of(call: &Call, requester: usize) -> Result<Wish<'_>> {
+        Ok(Wish {
+            to: call.text(2, "to_status", SCOPE_MAX)?,
+            from: call.datum(3),
+            requester: call.opt_text(requester, "requester", SCOPE_MAX)?,
+        })
+    }
+
+    fn wanted(&self) -> Result<Wanted> {
+        Wanted::read(self.to, self.from, self.requester)
+    }
+
+    /// Tells kept statements apart; each part begins with its length.
+    fn key(&self, kind: &str, patch: &str) -> Vec<u8> {
+        let from = self.from.map(varlena);
+        let parts = [Some(kind.as_bytes()), Some(self.to), from, self.requester];
+        let mut key = Vec::with_capacity(160);
+        for part in parts.into_iter().chain([Some(patch.as_bytes())]) {
+            let length = part.map_or(u32::MAX, |part| part.len() as u32);
+            key.extend_from_slice(&length.to_ne_bytes());
+            key.extend_from_slice(part.unwrap_or_default());
+        }
+        key
+    }
+
+    fn update(&self, machine: &Machine, version: Option<Datum>, patch: &Patch) -> Result<Rc<Plan>> {
+        let (kind, at_version) = match version {
+            None => ("move", ""),
+            Some(_) => ("move at", AT_VERSION),
+        };
+        let types = [machine.id_type(), pg_sys::INT8OID, pg_sys::JSONBOID];
+        machine.plan_or(self.key(kind, &patch.key()), &types, || {
+            let wanted = self.wanted()?;
+            let moves = wanted.moves(&machine.definition)?;
+            let statement = MOVE.replace("{at_version}", at_version);
+            let patch = patch.assignments(3);
+            Ok(fill_move(&statement, machine, &wanted, &moves, &patch))
+        })
+    }
+
+    fn look(&self, machine: &Machine) -> Result<Rc<Plan>> {
+        let types = [machine.id_type(), pg_sys::INT8OID];
+        machine.plan_or(self.key("look", ""), &types, || {
+            let wanted = self.wanted()?;
+            let moves = wanted.moves(&machine.definition)?;
+            let parts = machine.parts();
+            let from = moves.iter().flat_map(|m| m.from.iter().copied());
+            let from = super::sql::is_any(&parts.status, from);
+            let moves = condition(&parts.status, &moves);
+            Ok(parts.fill(LOOK, &[("moves", &moves), ("from", &from)]))
+        })
     }
 
     fn run(
@@ -122,8 +152,8 @@ impl Statements {
         id: &RowId,
         version: Option<Datum>,
         patch: &Patch,
-        to: &str,
     ) -> Result<Answer> {
+        let update = self.update(machine, version, patch)?;
         let writable = table::is_writable();
         for locked in [false, true] {
             if locked {
@@ -131,9 +161,9 @@ impl Statements {
                 look(machine, id, Lock::Update)?;
             }
             if writable {
-                let moved = self.update.query(&[Some(id.value), version, patch.value])?;
+                let moved = update.query(&[Some(id.value), version, patch.value])?;
                 if let Some(row) = machine.one(&moved)? {
-                    ensure_moved(machine, id, row, 0, to)?;
+                    ensure_moved(machine, id, row, 0, self.to)?;
                     return Ok(moved_answer(column(row, 0), column(row, 1)));
                 }
             }
@@ -154,7 +184,7 @@ impl Statements {
         id: &RowId,
         version: Option<Datum>,
     ) -> Result<Option<Answer>> {
-        let seen = self.look.query(&[Some(id.value), version])?;
+        let seen = self.look(machine)?.query(&[Some(id.value), version])?;
         let Some(row) = seen.first() else {
             return Ok(Some(stayed(None, None, b"not_found")));
         };
@@ -201,8 +231,8 @@ fn fill_move(
 }
 
 /// A trigger of the table may have made another status of it.
-fn ensure_moved(machine: &Machine, id: &RowId, row: &Row, status: usize, to: &str) -> Result<()> {
-    match column(row, status).is_some_and(|s| *varlena(s) == *from_utf8(to)) {
+fn ensure_moved(machine: &Machine, id: &RowId, row: &Row, status: usize, to: &[u8]) -> Result<()> {
+    match column(row, status).is_some_and(|s| varlena(s) == to) {
         true => Ok(()),
         false => Err(machine.kept_back(id)),
     }
@@ -225,13 +255,9 @@ fn stayed(status: Option<Datum>, version: Option<Datum>, reason: &[u8]) -> Answe
 pub fn transition_many(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
     let ids = read_ids(&machine, call)?;
-    let wanted = Wanted::read(
-        call.text(2, "to_status", SCOPE_MAX)?,
-        call.datum(3),
-        call.opt_text(4, "requester", SCOPE_MAX)?,
-    )?;
-    let no_patch = Patch::none();
-    let single = Statements::of(&machine, &wanted, &no_patch)?;
+    let wish = Wish::of(call, 4)?;
+    let wanted = wish.wanted()?;
+    wanted.moves(&machine.definition)?;
     let rows = Rows::begin(call);
     let writable = table::is_writable() && !ids.is_empty();
     let (locked, moved) = match writable {
@@ -246,14 +272,14 @@ pub fn transition_many(call: &Call) -> Result<Datum> {
     for id in &ids {
         let answer = match moved.get(id.text.as_slice()) {
             Some(row) => {
-                ensure_moved(&machine, id, row, 1, &wanted.to)?;
+                ensure_moved(&machine, id, row, 1, wish.to)?;
                 moved_answer(column(row, 1), column(row, 2))
             }
             // A row that came since was not there yet.
             None if writable && !locked.contains(id.text.as_slice()) => {
                 stayed(None, None, b"not_found")
             }
-            None => match single.why_not(&machine, id, None)? {
+            None => match wish.why_not(&machine, id, None)? {
                 Some(answer) => answer,
                 None if writable => return Err(machine.kept_back(id)),
                 None => return Err(Error::read_only(machine.row_named(id))),

@@ -97,6 +97,12 @@ impl Table {
         Slot { raw }
     }
 
+    /// Its oid.
+    pub fn oid(&self) -> pg_sys::Oid {
+        // SAFETY: the relation is open.
+        unsafe { (*self.rel).rd_id }
+    }
+
     /// Number of columns.
     pub fn columns(&self) -> usize {
         // SAFETY: the relation is open, so its tuple descriptor is there.
