@@ -384,7 +384,7 @@ async fn what_is_spelled_out_means_what_it_meant() {
         assert_eq!(play.show(&differ).await, "0", "{text}");
     }
     let nested = (0..40).fold("n".to_owned(), |all, _| {
-        format!("({all} is distinct from n) is distinct from true")
+        format!("(({all}) is distinct from n) is distinct from true")
     });
     let problem = "has too many comparisons by IS DISTINCT FROM or CASE x WHEN";
     assert_eq!(refused(&play, &nested).await, problem);
