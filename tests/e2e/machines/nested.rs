@@ -55,7 +55,8 @@ async fn every_function_works_in_a_trigger_of_every_function() {
             perform once.cleanup_items('job', '105'); perform once.cancel_pending('job');
             perform once.refund_audit('job'); perform once.machine_check('job'); perform once.machine_get('job');
             perform once.machine_define(once.machine_get('job'));
-            perform once.sweep_action_release(10, 'job');
+            -- Not under a claim: what a sweep does to the very row that is being claimed is refused.
+            if new.status <> 'running' then perform once.sweep_action_release(10, 'job'); end if;
          end if;",
     )
     .await;
@@ -77,7 +78,12 @@ async fn every_function_works_in_a_trigger_of_every_function() {
     token(&play, 4, "run", ", lease => '1 us'").await;
     token(&play, 4, "run", ", lease => '1 us'").await;
     drain(&play, 10).await;
-    assert!(job(&play, 4).await.starts_with("ready|"));
+    assert!(
+        job(&play, 4).await.starts_with("ready|"),
+        "{}",
+        play.show("select row_id, state, failures, note from once.action_lease")
+            .await
+    );
     play.show("select once.cancel_request('job', '5')").await;
     play.show("select once.refund('job', '5'); select once.cleanup_confirm('job', '5', 1)")
         .await;

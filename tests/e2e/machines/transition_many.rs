@@ -121,7 +121,7 @@ async fn two_sessions_with_opposite_orders_never_deadlock() {
     jobs(&play, 1, 40, "ready").await;
     let sessions = sessions(&play, 6).await;
     let loops = |i: usize| {
-        let order = if i % 2 == 0 { "asc" } else { "desc" };
+        let order = ["asc", "desc"][i % 2];
         format!(
             "do $$ begin
                 for i in 1 .. 60 loop

@@ -30,7 +30,7 @@ async fn two_moves_from_one_status_and_one_of_them_wins() {
     let sessions = sessions(&play, 8).await;
     jobs(&play, 1, 30, "ready").await;
     for id in 1..=30 {
-        let to = |i: usize| if i % 2 == 0 { "new" } else { "failed" };
+        let to = |i: usize| ["new", "failed"][i % 2];
         let from = ", from_status => '{ready}'";
         let answers = at_once(&sessions, |i| transition(&id.to_string(), to(i), from)).await;
         let moved = answers
