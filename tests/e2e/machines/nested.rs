@@ -44,7 +44,7 @@ async fn every_function_works_in_a_trigger_of_every_function() {
     after(
         &play,
         "if pg_trigger_depth() < 2 then
-            perform once.transition('job', '101', case when exists (select from job where id = 101 and status = 'new')
+            perform once.transition('job', '101', case when exists (select from public.job where id = 101 and status = 'new')
                 then 'ready' else 'new' end);
             perform once.transition_many('job', '{101,102}', 'ready');
             perform once.action_release('job', '103', c.token) from once.action_claim('job', '103', 'run') as c where c.token is not null;
