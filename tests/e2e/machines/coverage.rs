@@ -1,7 +1,7 @@
-//! Claim states that nobody sweeps, rows that nobody leased, and everything else that machine_check tells.
+//! Claim states that nobody sweeps, and everything else that machine_check tells.
 
 use crate::playground::Playground;
-use crate::world::{JOB, define, drain, job, jobs, outcome, sweep, token, world};
+use crate::world::{JOB, define, drain, jobs, outcome, sweep, token, world};
 
 const ASSERT: &str = "select once.machine_assert()";
 
@@ -114,7 +114,7 @@ async fn a_sweep_that_is_rolled_back_does_not_cover() {
 }
 
 /// The problems that machine_check tells, each with its hint.
-async fn problems(play: &Playground) -> String {
+pub(crate) async fn problems(play: &Playground) -> String {
     play.show("select problem || ' / ' || hint from once.machine_check('job')")
         .await
 }
@@ -213,100 +213,6 @@ async fn a_guard_whose_triggers_are_gone_is_told() {
 }
 
 #[tokio::test]
-async fn rows_in_a_claim_state_without_a_lease_are_told_adopted_and_reverted() {
-    let play = world().await;
-    play.show("select once.sweep()").await;
-    jobs(&play, 1, 3, "running").await;
-    jobs(&play, 4, 4, "retrying").await;
-    jobs(&play, 5, 6, "ready").await;
-    token(&play, 5, "run", "").await;
-    let shown = problems(&play).await;
-    assert!(shown.contains("4 rows"), "{shown}");
-    assert!(shown.contains("action_adopt"), "{shown}");
-    // Without a lease a row in a claim state is nobody's, and yet nobody's to claim.
-    assert_ne!(outcome(&play, 1, "run", "").await, "claimed|running");
-    assert_eq!(play.show("select once.action_adopt('job')").await, "4");
-    assert_eq!(play.show("select once.action_adopt('job')").await, "0");
-    assert_eq!(problems(&play).await, "");
-    assert_eq!(sweep(&play, 10).await, "4|0|f");
-    assert_eq!(
-        play.show("select string_agg(status, ',' order by id) from job")
-            .await,
-        "ready,ready,ready,failed,running,ready"
-    );
-}
-
-#[tokio::test]
-async fn an_adopted_row_may_be_claimed_at_once() {
-    let play = world().await;
-    jobs(&play, 1, 1, "running").await;
-    play.show("select once.action_adopt('job')").await;
-    let token = token(&play, 1, "run", "").await;
-    let shown = play.show(&crate::world::finish(1, token, "")).await;
-    assert!(shown.starts_with("finished|done|"), "{shown}");
-}
-
-#[tokio::test]
-async fn adopting_is_bounded_and_skips_locked_rows() {
-    let play = world().await;
-    jobs(&play, 1, 25, "running").await;
-    assert_eq!(play.show("select once.action_adopt('job', 10)").await, "10");
-    let other = play.another().await;
-    play.show("set lock_timeout = '1ms'").await;
-    other
-        .show("begin; select from job where id in (3, 17, 25) for update")
-        .await;
-    let mut adopted = 10;
-    for _ in 0..5 {
-        adopted += play
-            .show("select once.action_adopt('job', 10)")
-            .await
-            .parse::<u32>()
-            .unwrap();
-    }
-    assert!((22..=25).contains(&adopted), "{adopted}");
-    other.show("rollback").await;
-    play.show("select once.action_adopt('job')").await;
-    assert_eq!(drain(&play, 10).await, (25, 0));
-    for max in ["0", "-1", "1000001", "null"] {
-        let call = format!("select once.action_adopt('job', {max})");
-        assert_eq!(play.code(&call).await, "22023", "{max}");
-    }
-}
-
-#[tokio::test]
-async fn a_dead_lease_does_not_keep_a_row_from_being_adopted() {
-    let play = world().await;
-    jobs(&play, 1, 1, "ready").await;
-    let ended = token(&play, 1, "run", "").await;
-    play.show(&crate::world::finish(1, ended, "")).await;
-    play.show("update job set status = 'running' where id = 1")
-        .await;
-    assert_eq!(play.show("select once.action_adopt('job')").await, "1");
-    assert_eq!(
-        play.code(&crate::world::finish(1, ended, "")).await,
-        "ON001"
-    );
-    assert_eq!(sweep(&play, 10).await, "1|0|f");
-    assert!(job(&play, 1).await.starts_with("ready|"));
-}
-
-#[tokio::test]
-async fn adopting_needs_the_right_to_update_the_table() {
-    let play = world().await;
-    jobs(&play, 1, 1, "running").await;
-    crate::world::role(&play, "adopt_reader", "operate").await;
-    play.show("grant select on job to adopt_reader").await;
-    let reader = play.another_as("adopt_reader").await;
-    assert_eq!(
-        reader.code("select once.action_adopt('job')").await,
-        "42501"
-    );
-    play.show("grant update on job to adopt_reader").await;
-    assert_eq!(reader.show("select once.action_adopt('job')").await, "1");
-}
-
-#[tokio::test]
 async fn a_machine_with_a_held_lease_is_neither_dropped_nor_robbed_of_its_statuses() {
     let play = world().await;
     jobs(&play, 1, 2, "ready").await;
@@ -370,61 +276,6 @@ async fn a_claim_beside_a_drop_of_the_machine_is_told_or_keeps_it() {
             "a lease of a machine that is gone"
         ),
     }
-}
-
-#[tokio::test]
-async fn rows_whose_flag_was_set_before_the_machine_knew_them_are_told_adopted_and_pending() {
-    let play = world().await;
-    play.show("select once.sweep()").await;
-    jobs(&play, 1, 2, "ready").await;
-    play.show("update job set cancel_requested = true where id = 2")
-        .await;
-    assert_ne!(problems(&play).await, "");
-    play.show("select once.action_adopt('job')").await;
-    assert_eq!(problems(&play).await, "");
-    assert_eq!(
-        play.show("select id, status from once.cancel_pending('job')")
-            .await,
-        "2|ready"
-    );
-    play.show("select once.refund('job', '2'); select once.cleanup_confirm('job', '2', 1)")
-        .await;
-    assert_eq!(
-        play.show("select status from once.cancel_finish('job', '2')")
-            .await,
-        "cancelled"
-    );
-}
-
-#[tokio::test]
-async fn adopting_never_gives_more_than_max() {
-    let play = world().await;
-    jobs(&play, 1, 4, "running").await;
-    jobs(&play, 5, 8, "ready").await;
-    play.show("update job set cancel_requested = true where id >= 5")
-        .await;
-    for max in [1, 3] {
-        let adopted = play
-            .show(&format!("select once.action_adopt('job', {max})"))
-            .await;
-        assert_eq!(adopted, max.to_string());
-    }
-}
-
-#[tokio::test]
-async fn an_adoption_that_is_open_keeps_its_machine() {
-    let play = world().await;
-    jobs(&play, 1, 1, "running").await;
-    let (adopter, admin) = (play.another().await, play.another().await);
-    adopter.show("begin; select once.action_adopt('job')").await;
-    admin.show("set lock_timeout = '500ms'").await;
-    let refusal = admin.refused("select once.machine_drop('job')").await;
-    assert!(
-        matches!(refusal.code.as_str(), "55006" | "55P03"),
-        "{refusal:?}"
-    );
-    adopter.show("commit").await;
-    assert_eq!(play.code("select once.machine_drop('job')").await, "55006");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@
     reason = "a failed expectation is how a test fails"
 )]
 
+mod adopting;
 mod bad_input;
 mod billing;
 mod claim_races;
