@@ -135,19 +135,19 @@ impl Actor {
         Actor::new("endpoint", Step::Request, job)
     }
 
-    /// An endpoint whose finish has an old snapshot, where snapshots last.
-    pub fn late_endpoint(job: &Job) -> Actor {
-        Actor {
-            looks: true,
-            ..Actor::endpoint(job)
-        }
-    }
-
     /// Tears down what is flagged and not leased.
     pub fn teardown(name: &'static str, job: &Job) -> Actor {
         Actor {
             sure: true,
             ..Actor::new(name, Step::Refund, job)
+        }
+    }
+
+    /// A teardown whose finish has an old snapshot, where snapshots last.
+    pub fn late_teardown(job: &Job) -> Actor {
+        Actor {
+            looks: true,
+            ..Actor::teardown("late teardown", job)
         }
     }
 

@@ -176,6 +176,7 @@ async fn a_teardown_cut_anywhere_and_run_again_comes_to_the_same_end() {
     let play = shop::open().await;
     let mut number = 0;
     for level in ["read committed", "repeatable read", "serializable"] {
+        number += 1;
         let (whole, steps) = end_of(&play, number, level, &[]).await;
         assert_eq!(whole, "f|3|3|5|15|1|1:2:3 2:2:7 3:1:5");
         assert_eq!(steps, 13);

@@ -177,6 +177,7 @@ async fn pending_lists_what_is_flagged_and_not_leased_and_not_finished_oldest_fi
     play.show(&jobs[3].call("status", "cancel_finish", ""))
         .await;
     assert_eq!(pending(&play).await, [id(2), id(0)].join(" "));
+    shop::guard(&play, false).await;
     play.show(&format!("delete from batch_item where job_id = {}", id(2)))
         .await;
     play.show(&format!("delete from batch_job where id = {}", id(2)))
