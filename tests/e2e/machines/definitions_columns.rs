@@ -421,7 +421,7 @@ async fn a_status_column_has_a_usable_type_and_is_ours_to_set() {
 #[tokio::test]
 async fn a_collation_under_which_two_texts_are_one_is_refused() {
     let play = open().await;
-    let icu = "select count(*) > 0 from pg_collation where collprovider = 'i'";
+    let icu = "select count(*) > 0 from pg_collation where collname = 'und-x-icu'";
     if play.show(icu).await == "f" {
         println!("not run: this server is built without ICU, which alone has such collations");
         return;
