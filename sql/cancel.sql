@@ -35,17 +35,19 @@ COMMENT ON COLUMN once.cancel.amount_total IS 'What they have credited.';
 
 -- Append-only: the proof of what was credited.
 CREATE TABLE once.refund (
-    machine text        COLLATE "C" NOT NULL,
-    row_id  text        COLLATE "C" NOT NULL,
-    pass    bigint      NOT NULL,
-    at      timestamptz NOT NULL,
-    items   bigint      NOT NULL,
-    amount  numeric     NOT NULL,
-    wallet  text,
-    role    text        NOT NULL
+    machine  text        COLLATE "C" NOT NULL,
+    row_id   text        COLLATE "C" NOT NULL,
+    relation regclass    NOT NULL,
+    pass     bigint      NOT NULL,
+    at       timestamptz NOT NULL,
+    items    bigint      NOT NULL,
+    amount   numeric     NOT NULL,
+    wallet   text,
+    role     text        NOT NULL
 );
 CREATE INDEX refund_row ON once.refund (machine, row_id, pass);
 COMMENT ON TABLE once.refund IS 'One row per refund that marked something.';
+COMMENT ON COLUMN once.refund.relation IS 'The machine''s table then.';
 COMMENT ON COLUMN once.refund.items IS 'Items that it marked.';
 COMMENT ON COLUMN once.refund.amount IS 'What it credited to the wallet.';
 COMMENT ON COLUMN once.refund.role IS 'The current_user that called it.';

@@ -21,6 +21,8 @@ pub enum Kind {
     NotYetSupported,
     UndefinedObject,
     MissingWallet,
+    Cancelled,
+    Shutdown,
     NotInstalled,
     Internal,
 }
@@ -36,6 +38,8 @@ impl Kind {
             Kind::TeardownIncomplete => b"ON005",
             Kind::AlreadyFinished => b"ON006",
             Kind::MissingWallet => b"23503",
+            Kind::Cancelled => b"57014",
+            Kind::Shutdown => b"57P01",
             Kind::BadArgument => b"22023",
             Kind::NotYours => b"42501",
             Kind::RetryTransaction => b"40001",

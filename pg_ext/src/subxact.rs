@@ -14,12 +14,7 @@ enum Ended<T> {
     Well(T),
     Failed(Failure),
     /// Meant for the whole transaction.
-    Stopped(Stop),
-}
-
-enum Stop {
-    Ours(Error),
-    Servers(CaughtError),
+    Stopped(Error),
 }
 
 /// Runs `work` in a subtransaction. A failure undoes what it wrote and is told; but for those that are meant
@@ -40,15 +35,12 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
         match (work.0)() {
             Ok(value) => Ended::Well(value),
             Err(error) if error.kind == Kind::RetryTransaction && above_read_committed() => {
-                Ended::Stopped(Stop::Ours(error))
+                Ended::Stopped(error)
             }
             Err(Error { message, .. }) => Ended::Failed(message),
         }
     })
-    .catch_others(|caught| match told(&caught) {
-        Some(message) => Ended::Failed(message),
-        None => Ended::Stopped(Stop::Servers(caught)),
-    })
+    .catch_others(|caught| told(&caught))
     .execute();
     // SAFETY: the subtransaction begun above is the current one; an error in it left it to be rolled back.
     unsafe {
@@ -62,32 +54,30 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
     match ended {
         Ended::Well(value) => Ok(Ok(value)),
         Ended::Failed(failure) => Ok(Err(failure)),
-        Ended::Stopped(Stop::Ours(error)) => Err(error),
-        // The server has forgotten the error by now: it is raised anew from its report.
-        Ended::Stopped(Stop::Servers(CaughtError::PostgresError(report))) => {
-            CaughtError::ErrorReport(report).rethrow()
-        }
-        Ended::Stopped(Stop::Servers(caught)) => caught.rethrow(),
+        Ended::Stopped(error) => Err(error),
     }
 }
 
-/// What an error of the server says; None for one that is meant for the whole transaction. A trigger may
-/// raise any code it likes: a cancellation is one that the server's own loop raised.
-fn told(caught: &CaughtError) -> Option<Failure> {
+/// What an error of the server means. A trigger may raise any code it likes: a cancellation is one that the
+/// server's own loop raised. It is raised anew by whoever called, once the subtransaction is rolled back.
+fn told<T>(caught: &CaughtError) -> Ended<T> {
     use pgrx::PgSqlErrorCode as Code;
     let (CaughtError::PostgresError(report)
     | CaughtError::ErrorReport(report)
     | CaughtError::RustPanic {
         ereport: report, ..
     }) = caught;
-    let by_server = || report.file().ends_with("postgres.c");
+    let by_server = report.file().ends_with("postgres.c");
     let stops = match report.sql_error_code() {
-        Code::ERRCODE_QUERY_CANCELED
-        | Code::ERRCODE_ADMIN_SHUTDOWN
-        | Code::ERRCODE_CRASH_SHUTDOWN
-        | Code::ERRCODE_CANNOT_CONNECT_NOW => by_server(),
-        Code::ERRCODE_T_R_SERIALIZATION_FAILURE => above_read_committed(),
-        _ => false,
+        Code::ERRCODE_QUERY_CANCELED if by_server => Some(Kind::Cancelled),
+        Code::ERRCODE_ADMIN_SHUTDOWN if by_server => Some(Kind::Shutdown),
+        Code::ERRCODE_T_R_SERIALIZATION_FAILURE if above_read_committed() => {
+            Some(Kind::RetryTransaction)
+        }
+        _ => None,
     };
-    (!stops).then(|| report.message().to_owned())
+    match stops {
+        Some(kind) => Ended::Stopped(Error::new(kind, report.message())),
+        None => Ended::Failed(report.message().to_owned()),
+    }
 }

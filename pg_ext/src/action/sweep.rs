@@ -86,22 +86,20 @@ fn close_teardowns(name: &[u8]) -> Result<()> {
         let Some(owner) = machine.shape.table.owner() else {
             return Ok(());
         };
-        let _owner = SwitchedUser::to_owner_of_table(owner);
+        let _owner = SwitchedUser::to_owner_of_table(owner)?;
         pending::close_gone(&machine, TEARDOWNS_LOOKED_AT)
     })?;
     drop(closed);
     Ok(())
 }
 
-/// Names of machines with claim states or a teardown, by the end of their last sweep.
+/// Names of machines, by the end of their last sweep.
 fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
     let mut found = Vec::new();
     let mut add = |stored: &Stored| -> Result<()> {
         let definition = stored.definition()?;
-        if definition.claim_states().next().is_some() || definition.cancel.is_some() {
-            let name = from_utf8(&definition.machine).into_owned();
-            found.push((janitor::last_end(TASK, &name)?, name));
-        }
+        let name = from_utf8(&definition.machine).into_owned();
+        found.push((janitor::last_end(TASK, &name)?, name));
         Ok(())
     };
     match only {
@@ -321,7 +319,7 @@ impl Batch {
 
     /// Reverts what is still due; how many rows or dead leases it dealt with.
     fn revert(&self, due: &[Due]) -> Result<i64> {
-        let _owner = SwitchedUser::to_owner_of_table(self.owner);
+        let _owner = SwitchedUser::to_owner_of_table(self.owner)?;
         let ids = self.ids(due)?;
         let taken = self.statement("sweep take", TAKE, &ids)?;
         let present = self.statement("sweep present", PRESENT, &ids)?;

@@ -1,11 +1,11 @@
-//! `refund_audit`: the marked items beside what was credited for them.
+//! `refund_audit`: the marked items beside everything that once.refund says was credited for them.
 //!
 //! Both sides are read under one snapshot and in one order (ids as bytes), so nothing has to be kept in
 //! memory and no refund can come in between. A row that is gone has nothing to prove.
 
 use super::items::Items;
 use super::numeric;
-use super::record::{BY_ROW, Col, TABLE, Teardown};
+use super::record::{REFUNDS, REFUNDS_BY_ROW, Refund, Refunded};
 use crate::call::{Call, from_utf8, varlena};
 use crate::error::Result;
 use crate::machine::id::RowId;
@@ -38,15 +38,16 @@ pub fn refund_audit(call: &Call) -> Result<Datum> {
         Some(_) => Some(machine.id(call, 1)?),
     };
     let snapshot = Snapshot::now();
-    let table = Table::to_read(TABLE)?;
+    let table = Table::to_read(REFUNDS)?;
     let mut keys = vec![ScanKey::text(1, row::text(&from_utf8(machine.name())))];
     keys.extend(id.iter().map(|id| ScanKey::text(2, row::text(&id.text))));
     let mut audit = Audit {
         machine: &machine,
         rows: Rows::begin(call),
         snapshot: &snapshot,
-        scan: Some(table.scan(BY_ROW, &mut keys, &snapshot)?),
+        scan: Some(table.scan(REFUNDS_BY_ROW, &mut keys, &snapshot)?),
         next: None,
+        ahead: None,
     };
     audit.advance();
     let (key, one, types, args) = match &id {
@@ -77,21 +78,44 @@ struct Audit<'a> {
     rows: Rows,
     snapshot: &'a Snapshot,
     scan: Option<Scan<'a>>,
+    /// A row and all that was refunded for it.
     next: Option<(Vec<u8>, Datum)>,
+    /// The first refund of the row after that.
+    ahead: Option<(Vec<u8>, Datum)>,
 }
 
 impl Audit<'_> {
     fn advance(&mut self) {
-        self.next = None;
+        self.next = self.ahead.take().or_else(|| self.refund());
+        let Some((id, mut total)) = self.next.take() else {
+            return;
+        };
+        while let Some((other, amount)) = self.refund() {
+            if other != id {
+                self.ahead = Some((other, amount));
+                break;
+            }
+            let sum = numeric::sum(total, amount);
+            row::free(total);
+            row::free(amount);
+            total = sum;
+        }
+        self.next = Some((id, total));
+    }
+
+    /// The next refund of the machine's table.
+    fn refund(&mut self) -> Option<(Vec<u8>, Datum)> {
+        let table = self.machine.shape.table.oid.to_u32();
         while let Some(slot) = self.scan.as_mut().and_then(Scan::advance) {
-            let teardown = Teardown::look(slot);
-            if teardown.is_of(self.machine) {
-                let id = teardown.bytes(Col::RowId).unwrap_or_default().to_vec();
-                self.next = Some((id, row::copied(teardown.amount_total())));
-                return;
+            let refund = Refunded::look(slot);
+            let relation = refund.raw(Refund::Relation).map(|d| d.value() as u32);
+            if let (true, Some(amount)) = (relation == Some(table), refund.raw(Refund::Amount)) {
+                let id = refund.bytes(Refund::RowId).unwrap_or_default().to_vec();
+                return Some((id, row::copied(amount)));
             }
         }
         self.scan = None;
+        None
     }
 
     /// The marked sum of the next subject, in order.

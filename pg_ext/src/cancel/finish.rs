@@ -44,6 +44,10 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
     let Some(moved) = moved else {
         return Err(torn.machine.kept_back(&torn.id));
     };
+    if torn.machine.definition.refund.is_some() {
+        // A trigger of the table may have begun an item.
+        torn.ensure_decided()?;
+    }
     teardown.put_i64(Col::FinishedAt, clock::now_us()?);
     teardown.put(Col::Open, Some(Datum::from(false)));
     teardown.store()?;
@@ -53,16 +57,11 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
 impl Torn {
     /// ON005, naming what is missing.
     fn ensure_complete(&self, teardown: &Teardown) -> Result<()> {
+        self.ensure_decided()?;
         let items = Items::of(&self.machine)?;
-        if let Some(item) = items.first(&self.id, Which::Undecided)? {
-            return Err(self.incomplete(
-                format!("Item \"{}\" is undecided, perhaps others too.", shown(varlena(item))),
-                "Call once.refund, delete what once.cleanup_items lists, once.cleanup_confirm, then finish.",
-            ));
-        }
         let pass = teardown.i64(Col::Pass);
         let confirmed = match pass {
-            0 => items.first(&self.id, Which::Marked)?.is_none(),
+            0 => items.first_of_all(&self.id, Which::Marked)?.is_none(),
             pass => teardown.i64(Col::ConfirmedPass) == pass,
         };
         match confirmed {
@@ -74,6 +73,17 @@ impl Torn {
                 "Delete what once.cleanup_items lists, then once.cleanup_confirm with that pass.",
             )),
         }
+    }
+
+    fn ensure_decided(&self) -> Result<()> {
+        let items = Items::of(&self.machine)?;
+        if let Some(item) = items.first_of_all(&self.id, Which::Undecided)? {
+            return Err(self.incomplete(
+                format!("Item \"{}\" is undecided, perhaps others too.", shown(varlena(item))),
+                "Call once.refund, delete what once.cleanup_items lists, once.cleanup_confirm, then finish.",
+            ));
+        }
+        Ok(())
     }
 
     fn incomplete(&self, missing: String, hint: &str) -> Error {

@@ -5,7 +5,7 @@ use crate::machine::definition::Refund;
 use crate::machine::id::RowId;
 use crate::machine::model::{Machine, RefundShape, column};
 use crate::machine::sql::{fill, literal};
-use crate::spi::Plan;
+use crate::spi::{Plan, SwitchedUser};
 use crate::table::Snapshot;
 use pgrx::pg_sys::{Datum, Oid};
 use std::rc::Rc;
@@ -76,6 +76,13 @@ impl Items<'_> {
             (Which::Undecided, None) => format!("{marker} IS NULL"),
             (Which::Undecided, Some(value)) => format!("({marker} IS NULL OR {})", equals(value)),
         }
+    }
+
+    /// The same of all items, those too that a policy hides from the caller: as a foreign key's check sees them.
+    pub fn first_of_all(&self, id: &RowId, which: Which) -> Result<Option<Datum>> {
+        let owner = self.shape.items.owner();
+        let _owner = owner.map(SwitchedUser::to_owner_for_check);
+        self.first(id, which)
     }
 
     /// The first of these items as committed now, whatever the isolation level, and in our own writes.

@@ -13,9 +13,10 @@ use crate::table::{self, Column, Name, Outcome, ScanKey, Snapshot, Table, Wait};
 use pgrx::pg_sys::Datum;
 
 pub const TABLE: Name = c"cancel";
-pub const BY_ROW: Name = c"cancel_pkey";
+const BY_ROW: Name = c"cancel_pkey";
 pub const BY_OPEN: Name = c"cancel_open";
-const REFUNDS: Name = c"refund";
+pub const REFUNDS: Name = c"refund";
+pub const REFUNDS_BY_ROW: Name = c"refund_row";
 
 /// Columns of once.cancel, from 1.
 #[derive(Clone, Copy)]
@@ -127,9 +128,10 @@ impl Teardown {
 
 /// Columns of once.refund, from 1.
 #[derive(Clone, Copy)]
-enum Refund {
+pub enum Refund {
     Machine = 1,
     RowId,
+    Relation,
     Pass,
     At,
     Items,
@@ -144,6 +146,9 @@ impl Column for Refund {
     }
 }
 
+/// A row of once.refund.
+pub type Refunded = table::Record<Refund, 9>;
+
 /// Notes what one refund did.
 pub fn note_refund(
     machine: &Machine,
@@ -153,9 +158,11 @@ pub fn note_refund(
     amount: Datum,
     wallet: Option<Datum>,
 ) -> Result<()> {
-    let mut refund = table::Record::<Refund, 8>::empty();
+    let mut refund = Refunded::empty();
     refund.put_text(Refund::Machine, Some(&from_utf8(machine.name())));
     refund.put_text(Refund::RowId, Some(&id.text));
+    let table = Datum::from(machine.shape.table.oid);
+    refund.put(Refund::Relation, Some(table));
     refund.put_i64(Refund::Pass, pass);
     refund.put_i64(Refund::At, clock::now_us()?);
     refund.put_i64(Refund::Items, items);

@@ -39,7 +39,13 @@ thread_local! {
 /// `once.machine_guard_row`.
 pub fn machine_guard_row(call: &Call) -> Result<Datum> {
     let event = Event::of(call)?;
-    let guarded = Guarded::of(&event)?;
+    let mut guarded = Guarded::of(&event)?;
+    if guarded.is_unrelated(&event) {
+        return Ok(event.pass());
+    }
+    // The statement may have waited for the row while the machine was defined anew.
+    model::accept_changes();
+    guarded = Guarded::of(&event)?;
     match (event.what, event.old(), event.new()) {
         (What::Update, Some(old), Some(new)) => guarded.update(&old, &new)?,
         (What::Insert, _, Some(new)) => guarded.insert(&new)?,
@@ -74,13 +80,22 @@ impl Guarded {
         Ok(guarded)
     }
 
+    /// An UPDATE that touches nothing of the machine's.
+    fn is_unrelated(&self, event: &Event) -> bool {
+        match (event.old(), event.new()) {
+            (Some(old), Some(new)) => {
+                self.status.same(&old, &new)
+                    && self.flag.is_none_or(|flag| flag.same(&old, &new))
+                    && self.id.same(&old, &new)
+            }
+            _ => false,
+        }
+    }
+
     fn update(&self, old: &Tuple, new: &Tuple) -> Result<()> {
         let same_status = self.status.same(old, new);
         let same_flag = self.flag.is_none_or(|flag| flag.same(old, new));
         let same_id = self.id.same(old, new);
-        if same_status && same_flag && same_id {
-            return Ok(());
-        }
         let flagged = self.flag.is_some_and(|flag| flag.is_true(old));
         let from = self.status_of(old);
         if !same_id && (flagged || self.is_claimed_or_cancelled(&from)) {

@@ -65,10 +65,11 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
             look(&stored)?;
         }
         None => model::each_stored(&mut |stored| {
-            let open = stored
-                .owner()
-                .is_none_or(|owner| owner.ensure_member("machine", b"").is_ok());
-            if open { look(stored) } else { Ok(()) }
+            if is_open(stored) {
+                look(stored)
+            } else {
+                Ok(())
+            }
         })?,
     }
     Ok(call.return_null())
@@ -289,7 +290,7 @@ fn as_owner<T>(
     let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
     let owner = machine.shape.table.owner().ok_or_else(gone)?;
     subxact::attempt(|| {
-        let _owner = SwitchedUser::to_owner_of_table(owner);
+        let _owner = SwitchedUser::to_owner_of_table(owner)?;
         work()
     })
 }
@@ -306,6 +307,9 @@ fn may_read(table: pg_sys::Oid) -> bool {
 pub fn machine_assert(call: &Call) -> Result<Datum> {
     let mut uncovered = Vec::new();
     model::each_stored(&mut |stored| {
+        if !is_open(stored) {
+            return Ok(());
+        }
         let definition = stored.definition()?;
         let states = claim_states(&definition);
         let name = from_utf8(&definition.machine);
@@ -327,6 +331,13 @@ pub fn machine_assert(call: &Call) -> Result<Datum> {
         .detail(uncovered.join("\n"))
         .hint("A row whose worker dies would stay there. Schedule SELECT * FROM once.sweep() every few seconds; its last good run must be younger than once.janitor_grace.")),
     }
+}
+
+/// The caller may use the machine.
+fn is_open(stored: &Stored) -> bool {
+    stored
+        .owner()
+        .is_none_or(|owner| owner.ensure_member("machine", b"").is_ok())
 }
 
 /// Each claim state once.

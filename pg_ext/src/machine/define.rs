@@ -275,7 +275,7 @@ fn is_dead(machine: &[u8], held: &Lease) -> Result<bool> {
         let Some(owner) = machine.shape.table.owner() else {
             return Ok(true);
         };
-        let _owner = SwitchedUser::to_owner_of_table(owner);
+        let _owner = SwitchedUser::to_owner_of_table(owner)?;
         let seen = look_latest(&machine, &id)?;
         Ok(!seen.is_some_and(|seen| held.covers(seen.status())))
     })?;

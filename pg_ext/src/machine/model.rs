@@ -200,9 +200,7 @@ impl Machine {
 
     /// A machine by name; refuses who is not a member of its owner.
     pub fn named(name: &[u8]) -> Result<Rc<Machine>> {
-        // SAFETY: takes the messages of what has been committed, as every first lock of a table does; so a
-        // definition that was committed before is seen as if its row had been read.
-        unsafe { pg_sys::AcceptInvalidationMessages() };
+        accept_changes();
         if let Some(machine) = known(name).filter(|m| m.is_fresh()) {
             return Ok(machine);
         }
@@ -642,6 +640,13 @@ fn watch(stored: &Stored) -> u64 {
         }
     });
     CHANGES.get()
+}
+
+/// Takes the messages of what has been committed, as every first lock of a table does: a definition that was
+/// committed before is seen as if its row had been read.
+pub fn accept_changes() {
+    // SAFETY: may be called wherever a table could be locked.
+    unsafe { pg_sys::AcceptInvalidationMessages() };
 }
 
 /// Grows whenever a table of a known machine may have changed.

@@ -56,6 +56,17 @@ fn tables_are_three(tables: &Tables, faults: &mut Faults) {
     }
 }
 
+/// A trigger BEFORE the row sees a generated column as it was, not as it will be.
+fn is_seen_by_the_guard(path: &str, column: &Column, faults: &mut Faults) {
+    if column.generated {
+        let name = quoted(&column.name);
+        faults.add(
+            path,
+            format!("column {name} is generated: the guard cannot see what it becomes"),
+        );
+    }
+}
+
 fn of_items(
     refund: &Refund,
     items: &Table,
@@ -64,6 +75,14 @@ fn of_items(
     faults: &mut Faults,
 ) -> Result<Option<Predicate>> {
     items.check("refund.items", faults);
+    for (path, name) in [
+        ("refund.subject", &refund.subject),
+        ("refund.amount", &refund.amount),
+    ] {
+        if let Some(column) = column(items, path, name, &mut Faults::default()) {
+            is_seen_by_the_guard(path, column, faults);
+        }
+    }
     if let Some(id) = column(items, "refund.item_id", &refund.item_id, faults) {
         is_a_key("refund.item_id", id, faults);
     }
@@ -91,6 +110,16 @@ fn of_items(
         is_exact_money("refund.amount", amount, faults);
     }
     let when = when("refund.when", items, refund.when.as_deref(), faults)?;
+    for name in when.iter().flat_map(|when| &when.columns) {
+        if let Some(column) = column(
+            items,
+            "refund.when",
+            &Some(name.clone()),
+            &mut Faults::default(),
+        ) {
+            is_seen_by_the_guard("refund.when", column, faults);
+        }
+    }
     if let (Some(when), Some(marker)) = (&when, &refund.marker)
         && when.columns.contains(marker)
     {

@@ -51,7 +51,7 @@ pub fn validate(draft: Draft, mut faults: Faults) -> Result<Valid> {
     )?;
     let whens = match &table {
         Some(table) => {
-            nobody_else_has_it(&draft, table, found)?;
+            nobody_else_has_it(&draft, table, items.as_ref(), found)?;
             fit::check(&draft, table, found)?
         }
         None => Vec::new(),
@@ -144,7 +144,12 @@ pub fn not_yours(table: &str) -> Error {
 
 /// No other machine has this table and status column. Two definitions of one table come one after the
 /// other, to the end of the first one's transaction.
-fn nobody_else_has_it(draft: &Draft, table: &Table, faults: &mut Faults) -> Result<()> {
+fn nobody_else_has_it(
+    draft: &Draft,
+    table: &Table,
+    items: Option<&Table>,
+    faults: &mut Faults,
+) -> Result<()> {
     let (Some(machine), Some(status)) = (&draft.machine, &draft.status) else {
         return Ok(());
     };
@@ -160,11 +165,33 @@ fn nobody_else_has_it(draft: &Draft, table: &Table, faults: &mut Faults) -> Resu
         let name = slot
             .column(Col::Machine as usize)
             .map(|d| shown(varlena(d)));
-        if of != Some(table.oid) || name.as_ref() == Some(machine) {
+        if name.as_ref() == Some(machine) {
             continue;
         }
         let definition = slot.column(Col::Definition as usize);
-        if definition.and_then(status_column).as_ref() == Some(status) {
+        let text = |path: &[&str]| definition.and_then(|d| member(d, path));
+        if let (Some(refund), Some(items)) = (&draft.refund, items)
+            && slot.column(Col::Items as usize).map(|d| d.value() as u32)
+                == Some(items.oid.to_u32())
+            && text(&["refund", "marker"]) == refund.marker
+            && text(&["refund", "subject"]) == refund.subject
+        {
+            let other = quoted(name.as_deref().unwrap_or_default());
+            let problem = format!("machine {other} has these items by the same subject and marker");
+            faults.add("refund.items", problem);
+        }
+        if of != Some(table.oid) {
+            continue;
+        }
+        let flag = draft.cancel.as_ref().and_then(|c| c.flag.clone());
+        if flag.is_some() && text(&["cancel", "flag"]) == flag {
+            let other = quoted(name.as_deref().unwrap_or_default());
+            faults.add(
+                "cancel.flag",
+                format!("machine {other} has this flag already"),
+            );
+        }
+        if text(&["status"]).as_ref() == Some(status) {
             let (status, table) = (quoted(status), &table.name);
             let other = quoted(&name.unwrap_or_default());
             faults.add(
@@ -176,10 +203,11 @@ fn nobody_else_has_it(draft: &Draft, table: &Table, faults: &mut Faults) -> Resu
     Ok(())
 }
 
-/// The status column that a stored definition names.
-fn status_column(definition: Datum) -> Option<String> {
+/// A text member of a stored definition.
+fn member(definition: Datum, path: &[&str]) -> Option<String> {
     let json: Value = serde_json::from_slice(&utf8(&jsonb_text(definition))).ok()?;
-    json.get("status")?.as_str().map(str::to_owned)
+    let found = path.iter().try_fold(&json, |json, name| json.get(name))?;
+    found.as_str().map(str::to_owned)
 }
 
 /// The definition as it is stored; None only where a member is missing, which is a fault before this.

@@ -4,6 +4,9 @@
 //! operation: what a sweep or a guard does there, whoever runs it; triggers and constraints of that table
 //! then run with the rights of whoever wrote them or could have, never with the sweeper's.
 
+use super::Kept;
+use crate::caller;
+use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -11,6 +14,33 @@ use std::ffi::CStr;
 const SEARCH_PATH: (&CStr, &CStr) = (c"search_path", c"pg_catalog, pg_temp");
 /// A row that row security hides from the owner is an error, not a row that stays stuck.
 const ROW_SECURITY: (&CStr, &CStr) = (c"row_security", c"off");
+
+/// A trigger that waits for somebody's lock is its row's failure, not everybody's wait.
+const LOCK_TIMEOUT: (&CStr, &CStr) = (c"lock_timeout", c"1s");
+
+const TEMPORARY: &CStr = c"SELECT 1 FROM pg_catalog.pg_type t WHERE t.typnamespace = $1 LIMIT 1";
+
+thread_local! {
+    static TEMPORARY_TYPE: Kept = const { Kept::new(TEMPORARY, &[pg_sys::OIDOID]) };
+}
+
+/// Every table has a row type, too.
+fn ensure_nothing_temporary() -> Result<()> {
+    let (mut schema, mut toast) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
+    // SAFETY: reads variables of this backend.
+    unsafe { pg_sys::GetTempNamespaceState(&mut schema, &mut toast) };
+    if schema == pg_sys::InvalidOid
+        || caller::is_superuser()
+        || super::query(&TEMPORARY_TYPE, &[Some(pg_sys::Datum::from(schema))])?.is_empty()
+    {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::NotInstalled,
+        "nothing is done as a table's owner in a session with temporary tables",
+    )
+    .hint("DISCARD TEMP, or use a session of its own for sweeps and checks."))
+}
 
 /// The user and settings while statements run as another role; restored on drop. An abort of the
 /// (sub)transaction restores them by itself.
@@ -26,10 +56,13 @@ impl SwitchedUser {
         SwitchedUser::to(owner, context, &[SEARCH_PATH])
     }
 
-    /// A security-restricted operation of a user's table's owner.
-    pub fn to_owner_of_table(owner: pg_sys::Oid) -> SwitchedUser {
+    /// A security-restricted operation of a user's table's owner. 55000 in a session with temporary objects:
+    /// an unqualified name in a trigger of that table could mean one of them, and run its code as the owner.
+    pub fn to_owner_of_table(owner: pg_sys::Oid) -> Result<SwitchedUser> {
+        ensure_nothing_temporary()?;
         let context = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
-        SwitchedUser::to(owner, context, &[SEARCH_PATH, ROW_SECURITY])
+        let settings = [SEARCH_PATH, ROW_SECURITY, LOCK_TIMEOUT];
+        Ok(SwitchedUser::to(owner, context, &settings))
     }
 
     /// As the owner of a user's table as a foreign key's check does: no policy hides a row.
