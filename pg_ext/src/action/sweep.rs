@@ -438,7 +438,7 @@ fn put_off(due: &Due, failure: &str) -> Result<()> {
     let note = from_utf8(failure);
     change(&Table::to_write(TABLE)?, &due.key, |lease, now| {
         let failures = lease.i32(Col::Failures).saturating_add(1);
-        let wait = PUT_OFF_US.saturating_mul(1 << failures.clamp(1, 20) - 1);
+        let wait = PUT_OFF_US.saturating_mul(1 << (failures.clamp(1, 20) - 1));
         lease.put_i32(Col::Failures, failures);
         lease.put_i64(Col::LookAt, now + wait.min(LONGEST_PUT_OFF_US));
         lease.put_text(Col::Note, Some(&note));

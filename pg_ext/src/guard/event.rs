@@ -87,7 +87,7 @@ impl Event {
         (self.what != What::Insert).then(|| self.tuple(self.first()))
     }
 
-    pub fn new(&self) -> Option<Tuple> {
+    pub fn written(&self) -> Option<Tuple> {
         match self.what {
             What::Insert => Some(self.tuple(self.first())),
             // SAFETY: an update has a new row.
@@ -98,7 +98,7 @@ impl Event {
 
     /// What the trigger returns to let the row pass.
     pub fn pass(&self) -> Datum {
-        self.new()
+        self.written()
             .or(self.old())
             .map_or(Datum::from(0), |t| Datum::from(t.raw))
     }

@@ -46,7 +46,7 @@ thread_local! {
 pub fn machine_guard_item(call: &Call) -> Result<Datum> {
     let event = Event::of(call)?;
     let guarded = Guarded::of(&event)?;
-    let (old, new) = (event.old(), event.new());
+    let (old, new) = (event.old(), event.written());
     if !guarded.is_refund(old.as_ref(), new.as_ref()) {
         guarded.judge(event.what, old.as_ref(), new.as_ref())?;
     }

@@ -46,7 +46,7 @@ pub fn machine_guard_row(call: &Call) -> Result<Datum> {
     // The statement may have waited for the row while the machine was defined anew.
     model::accept_changes();
     guarded = Guarded::of(&event)?;
-    match (event.what, event.old(), event.new()) {
+    match (event.what, event.old(), event.written()) {
         (What::Update, Some(old), Some(new)) => guarded.update(&old, &new)?,
         (What::Insert, _, Some(new)) => guarded.insert(&new)?,
         (What::Delete, Some(old), _) => guarded.delete(&old)?,
@@ -82,7 +82,7 @@ impl Guarded {
 
     /// An UPDATE that touches nothing of the machine's.
     fn is_unrelated(&self, event: &Event) -> bool {
-        match (event.old(), event.new()) {
+        match (event.old(), event.written()) {
             (Some(old), Some(new)) => {
                 self.status.same(&old, &new)
                     && self.flag.is_none_or(|flag| flag.same(&old, &new))

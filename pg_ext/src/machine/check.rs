@@ -298,8 +298,13 @@ fn as_owner<T>(
 /// The caller may read all of the table.
 fn may_read(table: pg_sys::Oid) -> bool {
     // SAFETY: looks into the system caches.
-    let result =
-        unsafe { pg_sys::pg_class_aclcheck(table, pg_sys::GetUserId(), pg_sys::ACL_SELECT.into()) };
+    let result = unsafe {
+        pg_sys::pg_class_aclcheck(
+            table,
+            pg_sys::GetUserId(),
+            pg_sys::ACL_SELECT as pg_sys::AclMode,
+        )
+    };
     result == pg_sys::AclResult::ACLCHECK_OK
 }
 

@@ -303,7 +303,7 @@ impl Machine {
         let table = &self.shape.table;
         // SAFETY: both look into the system caches.
         let may = unsafe {
-            let (user, update) = (pg_sys::GetUserId(), pg_sys::ACL_UPDATE.into());
+            let (user, update) = (pg_sys::GetUserId(), pg_sys::ACL_UPDATE as pg_sys::AclMode);
             let of_table = pg_sys::pg_class_aclcheck(table.oid, user, update);
             let number = self.shape.status.number;
             of_table == pg_sys::AclResult::ACLCHECK_OK

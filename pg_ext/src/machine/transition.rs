@@ -300,7 +300,7 @@ fn move_many(machine: &Machine, wanted: &Wanted, ids: &[RowId]) -> Result<(Vec<R
     let moves = wanted.moves(&machine.definition)?;
     let types = [machine.id_array_type()];
     let lock = machine.plan("lock many", &types, || machine.parts().fill(LOCK_MANY, &[]))?;
-    let update = machine.plan(&format!("many\0{}", wanted.key()), &types, || {
+    let update = machine.plan(format!("many\0{}", wanted.key()), &types, || {
         fill_move(MOVE_MANY, machine, wanted, &moves, "")
     })?;
     let ids = row::array(ids.iter().map(|id| id.value), machine.id_type());

@@ -142,7 +142,8 @@ pub fn not_yours(table: &str) -> Error {
     )
 }
 
-/// No other machine has this table and status column. Two definitions of one table come one after the
+/// No other machine has this table and status column, or this flag of the table, or these items by the same
+/// subject and marker: each would undo what the other means. Two definitions of one table come one after the
 /// other, to the end of the first one's transaction.
 fn nobody_else_has_it(
     draft: &Draft,
@@ -159,9 +160,6 @@ fn nobody_else_has_it(
     let snapshot = Snapshot::latest();
     let mut scan = machines.scan(BY_NAME, &mut [], &snapshot)?;
     while let Some(slot) = scan.advance() {
-        let of = slot
-            .column(Col::Relation as usize)
-            .map(|d| Oid::from(d.value() as u32));
         let name = slot
             .column(Col::Machine as usize)
             .map(|d| shown(varlena(d)));
@@ -170,34 +168,31 @@ fn nobody_else_has_it(
         }
         let definition = slot.column(Col::Definition as usize);
         let text = |path: &[&str]| definition.and_then(|d| member(d, path));
-        if let (Some(refund), Some(items)) = (&draft.refund, items)
-            && slot.column(Col::Items as usize).map(|d| d.value() as u32)
-                == Some(items.oid.to_u32())
-            && text(&["refund", "marker"]) == refund.marker
-            && text(&["refund", "subject"]) == refund.subject
-        {
-            let other = quoted(name.as_deref().unwrap_or_default());
-            let problem = format!("machine {other} has these items by the same subject and marker");
-            faults.add("refund.items", problem);
-        }
-        if of != Some(table.oid) {
+        let other = quoted(name.as_deref().unwrap_or_default());
+        let has = |col: Col, table: &Table| {
+            slot.column(col as usize).map(|d| d.value() as u32) == Some(table.oid.to_u32())
+        };
+        let on_table = has(Col::Relation, table);
+        if on_table && text(&["status"]).as_ref() == Some(status) {
+            let (status, table) = (quoted(status), &table.name);
+            let problem = format!("machine {other} has {table} and its column {status} already");
+            faults.add("table", problem);
             continue;
         }
-        let flag = draft.cancel.as_ref().and_then(|c| c.flag.clone());
-        if flag.is_some() && text(&["cancel", "flag"]) == flag {
-            let other = quoted(name.as_deref().unwrap_or_default());
+        let flag = draft.cancel.as_ref().and_then(|c| c.flag.as_ref());
+        if on_table && flag.is_some() && text(&["cancel", "flag"]).as_ref() == flag {
             faults.add(
                 "cancel.flag",
                 format!("machine {other} has this flag already"),
             );
         }
-        if text(&["status"]).as_ref() == Some(status) {
-            let (status, table) = (quoted(status), &table.name);
-            let other = quoted(&name.unwrap_or_default());
-            faults.add(
-                "table",
-                format!("machine {other} has {table} and its column {status} already"),
-            );
+        if let (Some(refund), Some(items)) = (&draft.refund, items)
+            && has(Col::Items, items)
+            && text(&["refund", "marker"]) == refund.marker
+            && text(&["refund", "subject"]) == refund.subject
+        {
+            let problem = format!("machine {other} has these items by the same subject and marker");
+            faults.add("refund.items", problem);
         }
     }
     Ok(())

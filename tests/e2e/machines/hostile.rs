@@ -23,7 +23,9 @@ create temp table refund (x int); create temp table pg_class (x int); create tem
 create domain pg_temp.text as int; create domain pg_temp.jsonb as int; create domain pg_temp.int8 as int";
 
 /// Makes jobs 1 to 6 and takes them through every function; names no operator itself.
-async fn call_everything(play: &Playground, session: &Playground, owner: bool) {
+/// Everything once. `sweeps`: a session that may act as the tables' owner; one of an ordinary role with
+/// temporary tables may not, because the owner's triggers would see them.
+async fn call_everything(play: &Playground, session: &Playground, owner: bool, sweeps: bool) {
     play.show(
         "delete from public.item; delete from public.job; delete from once.action_lease; delete from once.cancel;
          delete from once.refund; update public.wallet set points = 0;
@@ -93,7 +95,16 @@ async fn call_everything(play: &Playground, session: &Playground, owner: bool) {
         .show("select once.action_claim('job', '6', 'run', 'worker', '1 us')")
         .await;
     let shown = all("sweep_action_release(10, 'job')".into()).await;
-    assert_eq!(shown, "action_release|1|0|f");
+    match sweeps {
+        true => assert_eq!(shown, "action_release|1|0|f"),
+        false => {
+            assert_eq!(shown, "action_release|0|1|f");
+            let shown = play
+                .show("select done, failed from once.sweep_action_release(10)")
+                .await;
+            assert_eq!(shown, "1|0");
+        }
+    }
     all("sweep(10)".into()).await;
     all("action_adopt('job', 10)".into()).await;
     session.show("select once.machine_assert()").await;
@@ -129,7 +140,7 @@ async fn a_hostile_search_path_never_runs_anything_of_its_own() {
         for trap in ["1 = 1", "'a'::pg_catalog.text = 'a'", "now()"] {
             assert_eq!(session.code(&format!("select {trap}")).await, "EVIL0");
         }
-        call_everything(&play, &session, role == "postgres").await;
+        call_everything(&play, &session, role == "postgres", true).await;
     }
 }
 
@@ -145,11 +156,11 @@ async fn temporary_objects_of_the_same_names_do_not_matter() {
     for role in ["postgres", "hostile_temporary"] {
         let session = play.another_as(role).await;
         session.show(TEMPORARY).await;
-        call_everything(&play, &session, false).await;
+        call_everything(&play, &session, false, role == "postgres").await;
         session
             .show("set search_path = pg_temp, pg_catalog, public")
             .await;
-        call_everything(&play, &session, false).await;
+        call_everything(&play, &session, false, role == "postgres").await;
     }
 }
 
