@@ -68,7 +68,7 @@ CREATE FUNCTION once.action_finish(
     machine text, id text, token bigint, patch jsonb = NULL, OUT outcome text, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
 COMMENT ON FUNCTION once.action_finish(text, text, bigint, jsonb) IS
-$$Ends an action that succeeded, in the transaction of its writes. patch: other columns of the row to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, then release and tear down). Repeating it with the same arguments gives the same answer until the next claim, or for 24 hours.
+$$Ends an action that succeeded, in the transaction of its writes; call it first there (the machine's row is locked before the items). patch: other columns of the row to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, then release and tear down). Repeating it with the same arguments gives the same answer until the next claim, or for 24 hours.
 Errors: ON001 the lease is lost, ON006 it is finished with another patch, 22023 bad argument.$$;
 
 CREATE FUNCTION once.action_release(
@@ -81,5 +81,5 @@ Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argumen
 CREATE FUNCTION once.action_adopt(machine text, max integer = 1000)
 RETURNS integer LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_adopt';
 COMMENT ON FUNCTION once.action_adopt(text, integer) IS
-$$Gives up to max (1 to 1000000) rows that wear a claim state without a lease (loaded, replicated, there before the definition) an overdue one, so that the next sweep reverts them. Returns how many. Skips rows that somebody has locked.
+$$Gives up to max (1 to 1000000) rows that wear a claim state without a lease (loaded, replicated, there before the definition) an overdue one, so that the next sweep reverts them; and begins the teardown of rows whose cancel flag was set by hand, so that cancel_pending lists them. Returns how many. Skips rows that somebody has locked.
 Errors: 42704 no such machine, 42501 no right to update the table, 22023 bad argument.$$;

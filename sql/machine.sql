@@ -49,7 +49,7 @@ status_types (all of them), terminal (no way out);
 transitions: [{from: [...], to, when?}]; steps: [{step_key, status, claim_state: {requester: [claim_into, revert_to]}, successful_state: {requester: status}, lease?, action?}] (requester "*": any; action: free JSON);
 cancel: {flag, to}; refund: {items, item_id, subject, marker, marked, undecided?, when?, amount, wallet, wallet_id, account, balance}.
 when: a predicate over the row's own columns, as in a CHECK constraint; NULL counts as false.
-Errors: ON003 with one DETAIL line per fault, 42501 the table is not the caller's or the machine has an owner, 55006 a live lease uses a status that the new definition removes.$$;
+Errors: ON003 with one DETAIL line per fault, 42501 the table is not the caller's or the machine has an owner, 55006 a live lease uses a status that the new definition removes, or a teardown is under way that it would change. The same definition again writes nothing.$$;
 
 CREATE FUNCTION once.machine_drop(machine text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_drop';
@@ -65,19 +65,19 @@ $$The definition as stored, with the tables' present names; it can be given to m
 CREATE FUNCTION once.machine_check(machine text = NULL, OUT machine text, OUT problem text, OUT hint text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_check';
 COMMENT ON FUNCTION once.machine_check(text) IS
-$$What disagrees between a definition and its tables (NULL: of all machines that are open to the caller): columns that were dropped or renamed or do not fit any more, enum labels that no status names, rows in a claim state without a lease, claim states that no sweep covers, a guard that is disabled, missing, or followed by another trigger, a missing index. No rows: nothing found. Looks into the tables with the caller's rights.
+$$What disagrees between a definition and its tables (NULL: of all machines that are open to the caller): columns that were dropped or renamed or do not fit any more, enum labels that no status names, rows in a claim state without a lease, claim states that no sweep covers, a guard that is disabled, missing, or followed by another trigger, a missing index, rows whose cancel flag was set by hand. No rows: nothing found. Looks into a table as its owner, for callers who may read it.
 Errors: 42704 no such machine.$$;
 
 CREATE FUNCTION once.machine_assert()
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_assert';
 COMMENT ON FUNCTION once.machine_assert() IS
-$$Raises ON004 naming every machine and claim state that is not covered; call it when a service boots. Covered: an action_release sweep of the machine has ended without failure within once.janitor_grace.$$;
+$$Raises ON004 naming every machine (of those open to the caller) and claim state that is not covered; call it when a service boots. Covered: an action_release sweep of the machine has ended without failure within once.janitor_grace.$$;
 
 CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard';
 COMMENT ON FUNCTION once.machine_guard(text, boolean) IS
 $$Puts triggers on the machine's table and its items (or takes them off) that refuse with ON002, whoever writes: a status change that is not declared or whose when is false on the old row; leaving a terminal state; entering or leaving a claim state other than by its lease; an INSERT into a claim state or the cancelled state; any change of the cancel flag but cancel_request's; deleting a row that is being cancelled before it is; an undecided item under a cancelled row; a change of a marked item's marker, amount, subject or match of when, and its deletion before the row is cancelled. A write to an item locks its machine's row FOR KEY SHARE.
-It cannot see TRUNCATE, replication, session_replication_role = replica, or an owner who disables it (machine_check reports the last).
+It cannot see TRUNCATE, replication, session_replication_role = replica, or an owner who disables it (machine_check reports the last). Lock a guarded row yourself FOR NO KEY UPDATE, never FOR UPDATE: writers of items hold it FOR KEY SHARE.
 Errors: 42704 no such machine, 42501 a table is not the caller's.$$;
 
 -- The triggers' function; the machine's name is its argument. Not for calling.
