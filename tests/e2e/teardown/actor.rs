@@ -79,6 +79,8 @@ pub struct Actor {
     /// Nobody else can start any more: from now on ON002 would be wrong.
     sure: bool,
     retries: u32,
+    /// Its transaction failed with 40001 and has not ended since.
+    pub retrying: bool,
     /// cancel_request said that the job will be torn down.
     pub promised: bool,
     /// This actor wrote the job's end.
@@ -102,6 +104,7 @@ impl Actor {
             then: Step::Over,
             sure: false,
             retries: 0,
+            retrying: false,
             promised: false,
             ended: None,
         }
@@ -240,7 +243,19 @@ impl Actor {
         };
     }
 
+    /// Whether the transaction goes on after the step.
+    fn within(&self) -> bool {
+        match self.step {
+            Step::Begin | Step::Write | Step::Finish | Step::Look => true,
+            Step::Cancel => self.looks,
+            // What follows is the same transaction once more, or what comes after it was given up.
+            Step::Rollback => self.then == self.beginning() || self.then == Step::Finish,
+            _ => false,
+        }
+    }
+
     fn went(&mut self, rows: &str) -> Step {
+        self.retrying &= self.within();
         match self.step {
             Step::Claim => match rows.split_once('|') {
                 Some(("claimed", token)) => {
@@ -322,6 +337,7 @@ impl Actor {
         match (step, refusal.code.as_str()) {
             (_, "40001") => {
                 self.retries += 1;
+                self.retrying = true;
                 assert!(self.retries < MOST_RETRIES, "{name}: {refusal:?}");
                 self.again()
             }

@@ -155,13 +155,18 @@ impl<'a> Stage<'a> {
         }
     }
 
+    /// Who can go on. A transaction that is tried again after 40001 has the floor until it ends or waits:
+    /// it is interleaved once, not once more for each time it is tried.
     fn open(&self) -> u32 {
         let free = |i: &usize| !self.actors[*i].over() && self.pending[*i].is_none();
-        let bits: u32 = (0..self.actors.len()).filter(free).map(|i| 1 << i).sum();
-        if self.twins && !self.begun {
-            bits & !0b10
-        } else {
-            bits
+        let bits = |wanted: &dyn Fn(usize) -> bool| -> u32 {
+            let free = (0..self.actors.len()).filter(free);
+            free.filter(|i| wanted(*i)).map(|i| 1 << i).sum()
+        };
+        match bits(&|i| self.actors[i].retrying) {
+            0 if self.twins && !self.begun => bits(&|i| i != 1),
+            0 => bits(&|_| true),
+            again => again,
         }
     }
 
