@@ -41,7 +41,11 @@ pub async fn case(database: &Database) -> Result<Case> {
             without.push(claims(database)?);
         }
     }
-    Ok(Case::of(NAME, Among::FinishedKeys(0), vec![while_reaping, without]))
+    Ok(Case::of(
+        NAME,
+        Among::FinishedKeys(0),
+        vec![while_reaping, without],
+    ))
 }
 
 fn no_runs(name: &'static str, at_least: Option<f64>) -> Runs {

@@ -112,9 +112,8 @@ pub async fn one(database: &Database, work: &Work<'_>) -> Result<Cost> {
     let size = client.query_one(SIZES, &[&work.tables]).await?;
     let before = database.number(POSITION).await?;
     let until = Until::Transactions(work.each);
-    let run = tokio::task::block_in_place(|| {
-        pgbench::run(database, work.script, work.stock, until)
-    })?;
+    let run =
+        tokio::task::block_in_place(|| pgbench::run(database, work.script, work.stock, until))?;
     let written = database.number(POSITION).await? - before;
     let calls = run.count * f64::from(work.in_flight);
     let now = client.query_one(SIZES, &[&work.tables]).await?;

@@ -136,7 +136,12 @@ async fn transitions(database: &Database, rows: u64) -> Result<Case> {
                 Some(OF_LOAD_AND_SAVE),
                 moves!("application"),
             ),
-            contender(GUARDED, script!("transition_guarded"), None, moves!("guarded")),
+            contender(
+                GUARDED,
+                script!("transition_guarded"),
+                None,
+                moves!("guarded"),
+            ),
         ],
     }
     .run(database)
@@ -259,7 +264,12 @@ fn refunds_of(database: &Database) -> [Contest; 2] {
         refunds!("plpgsql"),
     );
     let once = contender(ONCE, script!("refund_once"), None, refunds!("job"));
-    let guarded = contender(GUARDED, script!("refund_guarded"), None, refunds!("guarded"));
+    let guarded = contender(
+        GUARDED,
+        script!("refund_guarded"),
+        None,
+        refunds!("guarded"),
+    );
     let unasked = |contender| Contender {
         at_least: None,
         ..contender

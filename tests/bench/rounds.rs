@@ -87,7 +87,9 @@ impl Contender {
             pgbench::run(database, self.script, contest.stock, contest.until)
         })?;
         let grown = self.worked(database).await? - before;
-        let expected = self.proof.map_or(0.0, |p| run.count * f64::from(p.per_call));
+        let expected = self
+            .proof
+            .map_or(0.0, |p| run.count * f64::from(p.per_call));
         ensure!(
             grown as f64 == expected,
             "{}, {}: {grown} of {expected} moves were made",
