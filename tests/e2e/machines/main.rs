@@ -29,6 +29,7 @@ mod lease_ends;
 mod nested;
 mod partitions;
 mod patches;
+mod plain_tables;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod read_only;
