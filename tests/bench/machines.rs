@@ -27,7 +27,7 @@ const MANY_ROWS: u64 = 1_000_000;
 const FRESH_PER_SECOND: u64 = 15_000;
 const ITEMS: u64 = 100;
 /// Refunds of each client in a second, about.
-const REFUNDS_PER_SECOND: u32 = 40;
+const REFUNDS_PER_SECOND: u32 = 120;
 /// Calls of one measurement of what is written, about.
 const CALLS: u32 = 20_000;
 
@@ -239,14 +239,14 @@ fn actions(database: &Database) -> [Contest; 2] {
 fn refunds_of(database: &Database) -> [Contest; 2] {
     let each = REFUNDS_PER_SECOND * database.settings.seconds();
     let jobs = u64::from(each * database.settings.clients);
-    let contest = |name, contenders| Contest {
+    let contest = |name, sides, contenders| Contest {
         name,
         among: Among::Rows(jobs * ITEMS),
         stock: jobs,
         before_round: Before::Fill(Fill {
             items: ITEMS,
             cancelled: true,
-            ..fill(&["job", "guarded", "raw", "plpgsql"], jobs)
+            ..fill(sides, jobs)
         }),
         until: Until::Transactions(each),
         contenders,
@@ -275,8 +275,16 @@ fn refunds_of(database: &Database) -> [Contest; 2] {
         ..contender
     };
     [
-        contest("refund of 100 items", vec![once, raw, unlocked]),
-        contest("refund of 100 items, guard on", vec![guarded, unasked(raw)]),
+        contest(
+            "refund of 100 items",
+            &["job", "raw", "plpgsql"],
+            vec![once, raw, unlocked],
+        ),
+        contest(
+            "refund of 100 items, guard on",
+            &["guarded", "raw"],
+            vec![guarded, unasked(raw)],
+        ),
     ]
 }
 
