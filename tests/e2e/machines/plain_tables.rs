@@ -50,7 +50,8 @@ async fn foreign_keys_of_other_columns_are_in_nobodys_way() {
     assert_eq!(moves(&play, "1", "new", "").await, "t|new|1|~");
     assert_eq!(play.code("delete from job where id = 1").await, "23503");
     assert_eq!(
-        play.code("insert into item (id, job_id) values (2, 77)").await,
+        play.code("insert into item (id, job_id) values (2, 77)")
+            .await,
         "23503"
     );
 }
@@ -151,7 +152,8 @@ async fn indexes_on_what_is_written_find_the_row() {
     }
     play.show("set enable_seqscan = off").await;
     for condition in ["status = 'failed'", "upper(status) = 'FAILED'"] {
-        let found = format!("select string_agg(id::text, ',' order by id) from job where {condition}");
+        let found =
+            format!("select string_agg(id::text, ',' order by id) from job where {condition}");
         assert_eq!(play.show(&found).await, "1,2,3", "{condition}");
     }
     let ready = "select count(*) from job where status = 'ready'";
@@ -184,14 +186,17 @@ async fn other_columns_keep_their_values_dropped_added_and_long_ones_too() {
          update job set note = repeat('long ', 10000), doc = '{\"a\": 1}', list = '{1,null}', short = 'abcde'",
     )
     .await;
-    let rest = "select md5(note), doc, list, short, late, customer, n, amount from job where id = 1";
+    let rest =
+        "select md5(note), doc, list, short, late, customer, n, amount from job where id = 1";
     let before = play.show(rest).await;
     assert_eq!(moves(&play, "1", "failed", "").await, "t|failed|1|~");
     assert_eq!(moves(&play, "1", "new", "").await, "t|new|2|~");
     assert_eq!(play.show(rest).await, before);
     assert_eq!(
-        play.show("select attname from pg_attribute where attrelid = 'job'::regclass and attisdropped")
-            .await,
+        play.show(
+            "select attname from pg_attribute where attrelid = 'job'::regclass and attisdropped"
+        )
+        .await,
         "........pg.dropped.9........"
     );
 }
@@ -204,7 +209,10 @@ async fn a_published_table_without_an_identity_refuses_as_any_update_does() {
     .await;
     let update = play.refused("update job set n = 1").await;
     let refusal = play.refused(&transition("1", "new", "")).await;
-    assert_eq!((refusal.code, refusal.message), (update.code, update.message));
+    assert_eq!(
+        (refusal.code, refusal.message),
+        (update.code, update.message)
+    );
 }
 
 #[tokio::test]
@@ -223,10 +231,7 @@ async fn a_version_is_asked_for_and_a_flag_stops() {
 
 #[tokio::test]
 async fn a_status_with_a_length_or_of_a_domain_is_what_the_table_makes_of_it() {
-    for (kind, code) in [
-        ("varchar(5)", "22001"),
-        ("brief", "23514"),
-    ] {
+    for (kind, code) in [("varchar(5)", "22001"), ("brief", "23514")] {
         let play = world().await;
         play.show(&format!(
             "create domain brief as text check (length(value) < 6);
@@ -298,7 +303,9 @@ async fn ids_of_every_type_are_found_by_their_index() {
             ),
         )
         .await;
-        let send = format!("select moved, status, version, reason from once.transition('{name}', '{id}', 'sent')");
+        let send = format!(
+            "select moved, status, version, reason from once.transition('{name}', '{id}', 'sent')"
+        );
         assert_eq!(play.show(&send).await, "t|sent|1|~", "{kind}");
         assert_eq!(play.show(&send).await, "f|sent|1|status", "{kind}");
     }
