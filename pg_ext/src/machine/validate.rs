@@ -51,7 +51,7 @@ pub fn validate(draft: Draft, mut faults: Faults) -> Result<Valid> {
     )?;
     let whens = match &table {
         Some(table) => {
-            nobody_else_has_it(&draft, table, items.as_ref(), found)?;
+            nobody_else_has_it(&draft, table, found)?;
             fit::check(&draft, table, found)?
         }
         None => Vec::new(),
@@ -142,15 +142,9 @@ pub fn not_yours(table: &str) -> Error {
     )
 }
 
-/// No other machine has this table and status column, or this flag of the table, or these items by the same
-/// subject and marker: each would undo what the other means. Two definitions of one table come one after the
+/// No other machine has this table and status column. Two definitions of one table come one after the
 /// other, to the end of the first one's transaction.
-fn nobody_else_has_it(
-    draft: &Draft,
-    table: &Table,
-    items: Option<&Table>,
-    faults: &mut Faults,
-) -> Result<()> {
+fn nobody_else_has_it(draft: &Draft, table: &Table, faults: &mut Faults) -> Result<()> {
     let (Some(machine), Some(status)) = (&draft.machine, &draft.status) else {
         return Ok(());
     };
@@ -166,43 +160,26 @@ fn nobody_else_has_it(
         if name.as_ref() == Some(machine) {
             continue;
         }
-        let definition = slot.column(Col::Definition as usize);
-        let text = |path: &[&str]| definition.and_then(|d| member(d, path));
-        let other = quoted(name.as_deref().unwrap_or_default());
-        let has = |col: Col, table: &Table| {
-            slot.column(col as usize).map(|d| d.value() as u32) == Some(table.oid.to_u32())
-        };
-        let on_table = has(Col::Relation, table);
-        if on_table && text(&["status"]).as_ref() == Some(status) {
+        let here = slot
+            .column(Col::Relation as usize)
+            .is_some_and(|d| d.value() as u32 == table.oid.to_u32());
+        let column = slot
+            .column(Col::Definition as usize)
+            .and_then(status_column);
+        if here && column.as_ref() == Some(status) {
+            let other = quoted(name.as_deref().unwrap_or_default());
             let (status, table) = (quoted(status), &table.name);
             let problem = format!("machine {other} has {table} and its column {status} already");
             faults.add("table", problem);
-            continue;
-        }
-        let flag = draft.cancel.as_ref().and_then(|c| c.flag.as_ref());
-        if on_table && flag.is_some() && text(&["cancel", "flag"]).as_ref() == flag {
-            faults.add(
-                "cancel.flag",
-                format!("machine {other} has this flag already"),
-            );
-        }
-        if let (Some(refund), Some(items)) = (&draft.refund, items)
-            && has(Col::Items, items)
-            && text(&["refund", "marker"]) == refund.marker
-            && text(&["refund", "subject"]) == refund.subject
-        {
-            let problem = format!("machine {other} has these items by the same subject and marker");
-            faults.add("refund.items", problem);
         }
     }
     Ok(())
 }
 
-/// A text member of a stored definition.
-fn member(definition: Datum, path: &[&str]) -> Option<String> {
+/// The status column that a stored definition names.
+fn status_column(definition: Datum) -> Option<String> {
     let json: Value = serde_json::from_slice(&utf8(&jsonb_text(definition))).ok()?;
-    let found = path.iter().try_fold(&json, |json, name| json.get(name))?;
-    found.as_str().map(str::to_owned)
+    json.get("status")?.as_str().map(str::to_owned)
 }
 
 /// The definition as it is stored; None only where a member is missing, which is a fault before this.
