@@ -114,13 +114,14 @@ async fn a_teardown_that_nobody_asked_for_is_refused() {
 
 #[tokio::test]
 async fn a_machine_without_a_refund_has_nothing_but_the_terminal_move() {
-    let jobs = cancelling().await;
+    let jobs = Jobs::guarded().await;
     let definition = jobs.machine.get(&jobs.pool).await.unwrap();
     let mut definition: serde_json::Value = definition.parse().unwrap();
     definition.as_object_mut().unwrap().remove("refund");
     Machine::define(&jobs.pool, &definition.into())
         .await
         .unwrap();
+    jobs.job.cancel().request(&jobs.pool).await.unwrap();
     let none = async |_| panic!("there is nothing to clean");
     let teardown = jobs.job.cancel().teardown(&jobs.pool);
     let cancelled = teardown.run::<_, _, BoxError>(none).await.unwrap();
