@@ -43,7 +43,6 @@ thread_local! {
 pub fn action_claim(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
     machine.ensure_may_update()?;
-
     let mut claim = Claim {
         id: machine.id(call, 1)?,
         step_key: shown(call.text(2, "step_key", SCOPE_MAX)?),

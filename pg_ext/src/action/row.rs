@@ -3,7 +3,7 @@
 use crate::call::{utf8, varlena};
 use crate::error::Result;
 use crate::machine::id::RowId;
-use crate::machine::model::{Machine, column};
+use crate::machine::model::{Machine, column, yes};
 use crate::machine::patch::Patch;
 use crate::machine::permit::{self, Doing};
 use crate::machine::sql::{is_any, literal};
@@ -75,7 +75,7 @@ fn seen(row: &Row) -> Seen {
     Seen {
         status: column(row, 0),
         version: column(row, 1),
-        flagged: column(row, 2).is_some_and(|d| d.value() != 0),
+        flagged: yes(row, 2),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::action::lease::Lease;
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::error::Result;
 use crate::machine::id::RowId;
-use crate::machine::model::{Machine, column};
+use crate::machine::model::{Machine, column, yes};
 use crate::row::{self, Rows};
 use crate::table::{Outcome, Scan, ScanKey, Snapshot, Table, Wait};
 use pgrx::pg_sys::Datum;
@@ -142,10 +142,9 @@ fn present(machine: &Machine, open: &[Open]) -> Result<HashMap<Vec<u8>, (Datum, 
     Ok(rows
         .iter()
         .filter_map(|row| {
-            let flagged = column(row, 2).is_some_and(|d| d.value() != 0);
             Some((
                 varlena(column(row, 0)?).to_vec(),
-                (column(row, 1)?, flagged),
+                (column(row, 1)?, yes(row, 2)),
             ))
         })
         .collect())

@@ -5,14 +5,14 @@
 //! item that was begun before it, and one that is begun after it sees the cancelled state.
 
 use super::event::{Event, Field, Tuple, What, row_type};
+use super::memory::Memory;
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
-use crate::machine::model::{self, Machine, column};
+use crate::machine::model::{Machine, column, yes};
 use crate::machine::permit::{self, Doing};
 use crate::spi::SwitchedUser;
 use pgrx::pg_sys::{Datum, Oid};
-use std::cell::RefCell;
 use std::rc::Rc;
 
 /// $1 the row's id.
@@ -25,9 +25,7 @@ const WHEN: &str = "SELECT ({when}) IS TRUE FROM (SELECT ($1).*) AS i";
 
 /// The items' columns in one table or partition.
 struct Guarded {
-    trigger: Oid,
     relation: Oid,
-    changes: u64,
     machine: Rc<Machine>,
     item_id: Field,
     subject: Field,
@@ -39,13 +37,13 @@ struct Guarded {
 }
 
 thread_local! {
-    static LAST: RefCell<Option<Rc<Guarded>>> = const { RefCell::new(None) };
+    static LAST: Memory<Guarded> = const { Memory::new() };
 }
 
 /// `once.machine_guard_item`.
 pub fn machine_guard_item(call: &Call) -> Result<Datum> {
     let event = Event::of(call)?;
-    let guarded = Guarded::of(&event)?;
+    let guarded = LAST.with(|last| last.of(&event, || Guarded::look_up(&event)))?;
     let (old, new) = (event.old(), event.written());
     if !guarded.is_refund(old.as_ref(), new.as_ref()) {
         guarded.judge(event.what, old.as_ref(), new.as_ref())?;
@@ -54,23 +52,13 @@ pub fn machine_guard_item(call: &Call) -> Result<Datum> {
 }
 
 impl Guarded {
-    fn of(event: &Event) -> Result<Rc<Guarded>> {
-        let (trigger, relation) = (event.trigger(), event.relation());
-        let fits = |g: &&Rc<Guarded>| {
-            g.trigger == trigger && g.relation == relation && g.changes == model::changes()
-        };
-        let last = LAST.with(|last| last.borrow().as_ref().filter(fits).cloned());
-        if let Some(guarded) = last {
-            return Ok(guarded);
-        }
+    fn look_up(event: &Event) -> Result<Guarded> {
         let machine = Machine::for_tables(event.machine())?;
         let (refund, shape) = machine.refund()?;
         let marker = event.column(&shape.marker)?;
         let undecided = refund.undecided.as_ref();
-        let guarded = Rc::new(Guarded {
-            trigger,
-            relation,
-            changes: model::changes(),
+        Ok(Guarded {
+            relation: event.relation(),
             item_id: event.column(&shape.item_id)?,
             subject: event.column(&shape.subject)?,
             amount: event.column(&shape.amount)?,
@@ -78,9 +66,7 @@ impl Guarded {
             undecided: undecided.map(|u| marker.canonical(u)).transpose()?,
             marker,
             machine: machine.clone(),
-        });
-        LAST.with(|last| *last.borrow_mut() = Some(guarded.clone()));
-        Ok(guarded)
+        })
     }
 
     /// Our own refund marks this item right now, and does nothing else to it.
@@ -167,8 +153,7 @@ impl Guarded {
             crate::machine::sql::fill(WHEN, &[("when", when)])
         })?;
         let rows = plan.query(&[Some(item.composite())])?;
-        let held = rows.first().and_then(|r| column(r, 0));
-        Ok(held.is_some_and(|d| d.value() != 0))
+        Ok(rows.first().is_some_and(|row| yes(row, 0)))
     }
 
     /// Locks the machine's row as a foreign key would; its status, or None where there is no such row.

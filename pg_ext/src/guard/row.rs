@@ -1,21 +1,20 @@
 //! The guard on a machine's own table.
 //!
 //! An UPDATE that touches neither status, flag nor id costs three comparisons: what is needed for them is
-//! remembered per trigger and table until a relcache message about one of the machine's tables comes
-//! (machine_define sends one too).
+//! remembered (`memory.rs`; machine_define sends a relcache message, too).
 
 use super::event::{Event, Field, Tuple, What, row_type};
+use super::memory::Memory;
 use crate::action::lease::Lease;
 use crate::call::{Call, shown};
 use crate::cancel::holder_of;
 use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
-use crate::machine::model::{self, Machine, column};
+use crate::machine::model::{self, Machine, yes};
 use crate::machine::moves::{Requester, moves_to};
 use crate::machine::permit::{self, Doing};
 use crate::spi::SwitchedUser;
 use pgrx::pg_sys::{Datum, Oid};
-use std::cell::RefCell;
 use std::rc::Rc;
 
 /// $1 the old row.
@@ -23,9 +22,7 @@ const WHEN: &str = "SELECT ({when}) IS TRUE FROM (SELECT ($1).*) AS t";
 
 /// A machine's columns in one table or partition.
 struct Guarded {
-    trigger: Oid,
     relation: Oid,
-    changes: u64,
     machine: Rc<Machine>,
     id: Field,
     status: Field,
@@ -33,7 +30,7 @@ struct Guarded {
 }
 
 thread_local! {
-    static LAST: RefCell<Option<Rc<Guarded>>> = const { RefCell::new(None) };
+    static LAST: Memory<Guarded> = const { Memory::new() };
 }
 
 /// `once.machine_guard_row`.
@@ -57,27 +54,19 @@ pub fn machine_guard_row(call: &Call) -> Result<Datum> {
 
 impl Guarded {
     fn of(event: &Event) -> Result<Rc<Guarded>> {
-        let (trigger, relation) = (event.trigger(), event.relation());
-        let fits = |g: &&Rc<Guarded>| {
-            g.trigger == trigger && g.relation == relation && g.changes == model::changes()
-        };
-        let last = LAST.with(|last| last.borrow().as_ref().filter(fits).cloned());
-        if let Some(guarded) = last {
-            return Ok(guarded);
-        }
+        LAST.with(|last| last.of(event, || Guarded::look_up(event)))
+    }
+
+    fn look_up(event: &Event) -> Result<Guarded> {
         let machine = Machine::for_tables(event.machine())?;
         let shape = &machine.shape;
-        let guarded = Rc::new(Guarded {
-            trigger,
-            relation,
-            changes: model::changes(),
+        Ok(Guarded {
+            relation: event.relation(),
             id: event.column(&shape.id)?,
             status: event.column(&shape.status)?,
             flag: shape.flag.as_ref().map(|f| event.column(f)).transpose()?,
             machine,
-        });
-        LAST.with(|last| *last.borrow_mut() = Some(guarded.clone()));
-        Ok(guarded)
+        })
     }
 
     /// An UPDATE that touches nothing of the machine's.
@@ -231,8 +220,7 @@ impl Guarded {
             crate::machine::sql::fill(WHEN, &[("when", when)])
         })?;
         let rows = plan.query(&[Some(row.composite())])?;
-        let held = rows.first().and_then(|r| column(r, 0));
-        Ok(held.is_some_and(|d| d.value() != 0))
+        Ok(rows.first().is_some_and(|row| yes(row, 0)))
     }
 
     fn insert(&self, new: &Tuple) -> Result<()> {

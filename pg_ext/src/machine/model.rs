@@ -428,6 +428,11 @@ pub fn column(row: &Row, i: usize) -> Option<Datum> {
     row.get(i).copied().flatten()
 }
 
+/// A boolean column of a result row; NULL is false.
+pub fn yes(row: &Row, i: usize) -> bool {
+    column(row, i).is_some_and(|d| d.value() != 0)
+}
+
 /// Everything that the definition names, as the catalog has it; ON003 with a line for each that is gone.
 fn fit(definition: &Definition, stored: &Stored) -> Result<Shape> {
     let mut missing = Vec::new();

@@ -3,7 +3,7 @@
 //! once more.
 
 use super::id::RowId;
-use super::model::{Machine, column};
+use super::model::{Machine, column, yes};
 use super::moves::{Move, Wanted, condition};
 use super::patch::Patch;
 use crate::action::row::{Lock, look};
@@ -188,8 +188,7 @@ impl Wish<'_> {
         let Some(row) = seen.first() else {
             return Ok(Some(stayed(None, None, b"not_found")));
         };
-        let yes = |i: usize| column(row, i).is_some_and(|d| d.value() != 0);
-        if yes(0) {
+        if yes(row, 0) {
             return Ok(None);
         }
         let status = column(row, 1);
@@ -197,11 +196,11 @@ impl Wish<'_> {
         let text = shown(text);
         let reason: &[u8] = if machine.definition.is_claim_state(&text) {
             b"claimed"
-        } else if yes(3) && !machine.definition.is_terminal(&text) {
+        } else if yes(row, 3) && !machine.definition.is_terminal(&text) {
             b"cancelling"
-        } else if !yes(4) {
+        } else if !yes(row, 4) {
             b"status"
-        } else if !yes(5) {
+        } else if !yes(row, 5) {
             b"version"
         } else {
             b"guard"

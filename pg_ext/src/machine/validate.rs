@@ -33,40 +33,16 @@ pub struct Valid {
 pub fn validate(draft: Draft, mut faults: Faults) -> Result<Valid> {
     let found = &mut faults;
     let owner = owner(&draft, found)?;
-    let named = |path: &str, name: Option<&String>, faults: &mut Faults| match name {
-        Some(name) => Table::named(path, name, faults),
-        None => Ok(None),
-    };
     let table = named("table", draft.table.as_ref(), found)?;
     if let Some(table) = &table {
         ensure_callers(table)?;
     }
     rules::check(&draft, found);
-    let refund = draft.refund.as_ref();
-    let items = named("refund.items", refund.and_then(|r| r.items.as_ref()), found)?;
-    let wallet = named(
-        "refund.wallet",
-        refund.and_then(|r| r.wallet.as_ref()),
-        found,
-    )?;
-    let whens = match &table {
-        Some(table) => {
-            nobody_else_has_it(&draft, table, found)?;
-            fit::check(&draft, table, found)?
-        }
-        None => Vec::new(),
-    };
-    let refund_when = match refund {
-        Some(refund) => {
-            let tables = money::Tables {
-                machine: table.as_ref(),
-                items: items.as_ref(),
-                wallet: wallet.as_ref(),
-            };
-            money::check(&draft, refund, &tables, found)?
-        }
-        None => None,
-    };
+    let [items, wallet] = of_refund(&draft, found)?;
+    if let Some(table) = &table {
+        nobody_else_has_it(&draft, table, found)?;
+    }
+    let (whens, refund_when) = against_tables(&draft, [&table, &items, &wallet], found)?;
     if let Some(error) = faults.into_error(draft.machine.as_deref()) {
         return Err(error);
     }
@@ -92,26 +68,57 @@ pub fn validate(draft: Draft, mut faults: Faults) -> Result<Valid> {
 pub fn recheck(json: &Value) -> Result<Vec<String>> {
     let mut faults = Faults::default();
     let draft = Draft::read(json, &mut faults).unwrap_or_default();
-    let refund = draft.refund.as_ref();
-    let mut named = |path: &str, name: Option<&String>| match name {
-        Some(name) => Table::named(path, name, &mut faults),
-        None => Ok(None),
-    };
-    let table = named("table", draft.table.as_ref())?;
-    let items = named("refund.items", refund.and_then(|r| r.items.as_ref()))?;
-    let wallet = named("refund.wallet", refund.and_then(|r| r.wallet.as_ref()))?;
-    if let Some(table) = &table {
-        fit::check(&draft, table, &mut faults)?;
-    }
-    if let Some(refund) = refund {
-        let tables = money::Tables {
-            machine: table.as_ref(),
-            items: items.as_ref(),
-            wallet: wallet.as_ref(),
-        };
-        money::check(&draft, refund, &tables, &mut faults)?;
-    }
+    let table = named("table", draft.table.as_ref(), &mut faults)?;
+    let [items, wallet] = of_refund(&draft, &mut faults)?;
+    against_tables(&draft, [&table, &items, &wallet], &mut faults)?;
     Ok(faults.into_lines())
+}
+
+fn named(path: &str, name: Option<&String>, faults: &mut Faults) -> Result<Option<Table>> {
+    match name {
+        Some(name) => Table::named(path, name, faults),
+        None => Ok(None),
+    }
+}
+
+/// The tables of the items and of the wallets.
+fn of_refund(draft: &Draft, faults: &mut Faults) -> Result<[Option<Table>; 2]> {
+    let refund = draft.refund.as_ref();
+    let items = named(
+        "refund.items",
+        refund.and_then(|r| r.items.as_ref()),
+        faults,
+    )?;
+    let wallet = named(
+        "refund.wallet",
+        refund.and_then(|r| r.wallet.as_ref()),
+        faults,
+    )?;
+    Ok([items, wallet])
+}
+
+/// The checks against the machine's, the items' and the wallets' table; the predicates as they are kept.
+fn against_tables(
+    draft: &Draft,
+    [machine, items, wallet]: [&Option<Table>; 3],
+    faults: &mut Faults,
+) -> Result<(Vec<Option<Predicate>>, Option<Predicate>)> {
+    let whens = match machine {
+        Some(table) => fit::check(draft, table, faults)?,
+        None => Vec::new(),
+    };
+    let refund_when = match &draft.refund {
+        Some(refund) => {
+            let tables = money::Tables {
+                machine: machine.as_ref(),
+                items: items.as_ref(),
+                wallet: wallet.as_ref(),
+            };
+            money::check(draft, refund, &tables, faults)?
+        }
+        None => None,
+    };
+    Ok((whens, refund_when))
 }
 
 /// The role that owns the machine, one that the caller is a member of.
