@@ -1,0 +1,329 @@
+-- outbox: events that leave the database, at least once on the wire and once by delivery key.
+--
+-- The log. outbox_emit inserts one row into the current segment (once.event_0 to event_3), and nobody ever
+-- updates it. What a subscriber has got is told by its batches, which are appended too: the last batch of a
+-- lane says how far that lane has come. Nothing of a success is updated in place or deleted one by one, so an
+-- old snapshot has nothing to hold back (PgQ showed this way).
+--   outbox_emit    one insert: event_id from a sequence, the transaction's id beside it;
+--   outbox_take    looks at the lane's last batch, reads on from there, appends a batch with a token;
+--   outbox_ack     appends a receipt: these events of the batch are done;
+--   outbox_nack    (or a lease that ran out) moves events one by one to once.retry, and from there to once.dead;
+--   sweep_outbox_retire  moves on to another segment, copies what somebody still needs to once.event_kept,
+--                  and truncates the old one when no snapshot is left that could miss it.
+--
+-- How far a lane has come is (seen_from, seen_to, last_id): the events that were visible to the snapshot
+-- seen_to and not to seen_from are given out in the order of their ids, up to last_id so far. A transaction
+-- that seen_from saw running is looked for by its id, so an event that commits late is never skipped, and an
+-- open transaction delays only its own events.
+--
+-- Lanes: events without an order_key are in lane 0, which any number of batches may share; an order_key hashes
+-- to one of the lanes 1 to `lanes`, each in one live batch at a time.
+--
+-- Lock order: a lane (in the advisory space of the extension, 0x6f6e), then the row of the batch; dedupe keys
+-- last. A segment is locked as any INSERT does, before the emitter makes sure that it is the current one.
+
+CREATE SEQUENCE once.event_id AS bigint;
+COMMENT ON SEQUENCE once.event_id IS 'Gives event_id, and the numbers of topics and subscribers. It may go back after a lost commit: delivery keys do not depend on it alone.';
+SELECT pg_catalog.pg_extension_config_dump('once.event_id', '');
+
+-- The clusters that this database has lived in: a transaction id means something only in one of them.
+CREATE TABLE once.series (
+    series  integer NOT NULL CONSTRAINT series_pkey PRIMARY KEY,
+    cluster bigint  NOT NULL CONSTRAINT series_cluster UNIQUE
+);
+COMMENT ON TABLE once.series IS 'One row per cluster in which this database emitted events, in order; the last restore is the largest.';
+COMMENT ON COLUMN once.series.cluster IS 'System identifier of the cluster.';
+
+CREATE TABLE once.topic (
+    topic_id      integer NOT NULL CONSTRAINT topic_pkey PRIMARY KEY,
+    subscribers   integer NOT NULL CHECK (subscribers >= 0),
+    lanes         integer CHECK (lanes BETWEEN 1 AND 1000),
+    dedupe_for_us bigint,
+    owner         oid,
+    owner_name    name,
+    owner_cluster bigint,
+    topic         text COLLATE "C" NOT NULL CONSTRAINT topic_name UNIQUE
+);
+COMMENT ON TABLE once.topic IS 'Topics and their options (topic_set); NULL: the default.';
+COMMENT ON COLUMN once.topic.subscribers IS 'How many rows once.subscriber has for it.';
+
+CREATE TABLE once.subscriber (
+    subscriber_id     integer  NOT NULL CONSTRAINT subscriber_pkey PRIMARY KEY,
+    topic_id          integer  NOT NULL,
+    start_series      integer  NOT NULL,
+    max_attempts      integer,
+    backoff_base_us   bigint,
+    backoff_cap_us    bigint,
+    lease_us          bigint,
+    max_lease_life_us bigint,
+    start_seen        bigint[] NOT NULL,
+    subscriber        text COLLATE "C" NOT NULL,
+    CONSTRAINT subscriber_name UNIQUE (topic_id, subscriber)
+);
+COMMENT ON TABLE once.subscriber IS 'Subscribers of topics and their options (subscriber_set); NULL: the default.';
+COMMENT ON COLUMN once.subscriber.start_seen IS 'The snapshot of its creation, as in once.batch.seen_to: it begins with what was not visible then.';
+
+-- Which segment is written to: the one opened last (without rows: 0).
+CREATE TABLE once.segment (
+    segment     integer NOT NULL CONSTRAINT segment_pkey PRIMARY KEY CHECK (segment BETWEEN 0 AND 3),
+    opened      bigint  NOT NULL,
+    drained_xid bigint,
+    cluster     bigint
+);
+COMMENT ON TABLE once.segment IS 'State of the segments once.event_0 to once.event_3.';
+COMMENT ON COLUMN once.segment.opened IS 'Grows with each rotation; the largest is the current segment.';
+COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id when nothing in it was needed any more: it may be truncated once no snapshot from before that is left. NULL: still needed.';
+COMMENT ON COLUMN once.segment.cluster IS 'System identifier of the cluster where drained_xid means something.';
+
+-- The log. Narrow and never updated; fillfactor 100.
+CREATE TABLE once.event_0 (
+    event_id   bigint      NOT NULL,
+    xid        bigint      NOT NULL,
+    emitted_at timestamptz NOT NULL,
+    topic_id   integer     NOT NULL,
+    lane       integer     NOT NULL,
+    series     integer     NOT NULL,
+    order_key  text        COLLATE "C",
+    headers    json,
+    payload    json
+) WITH (autovacuum_vacuum_insert_threshold = 1000000);
+CREATE TABLE once.event_1 (LIKE once.event_0 INCLUDING STORAGE) WITH (autovacuum_vacuum_insert_threshold = 1000000);
+CREATE TABLE once.event_2 (LIKE once.event_0 INCLUDING STORAGE) WITH (autovacuum_vacuum_insert_threshold = 1000000);
+CREATE TABLE once.event_3 (LIKE once.event_0 INCLUDING STORAGE) WITH (autovacuum_vacuum_insert_threshold = 1000000);
+-- What must outlive its segment: delayed events (lane -1), events of once.retry, what a lagging subscriber has
+-- not seen. Rows are deleted when nobody needs them.
+CREATE TABLE once.event_kept (LIKE once.event_0 INCLUDING STORAGE);
+-- By position, and by transaction for those that commit late.
+CREATE UNIQUE INDEX event_0_position ON once.event_0 (topic_id, lane, event_id);
+CREATE UNIQUE INDEX event_1_position ON once.event_1 (topic_id, lane, event_id);
+CREATE UNIQUE INDEX event_2_position ON once.event_2 (topic_id, lane, event_id);
+CREATE UNIQUE INDEX event_3_position ON once.event_3 (topic_id, lane, event_id);
+CREATE UNIQUE INDEX event_kept_position ON once.event_kept (topic_id, lane, event_id);
+CREATE INDEX event_0_xid ON once.event_0 (xid, topic_id, lane, event_id);
+CREATE INDEX event_1_xid ON once.event_1 (xid, topic_id, lane, event_id);
+CREATE INDEX event_2_xid ON once.event_2 (xid, topic_id, lane, event_id);
+CREATE INDEX event_3_xid ON once.event_3 (xid, topic_id, lane, event_id);
+CREATE INDEX event_kept_xid ON once.event_kept (xid, topic_id, lane, event_id);
+COMMENT ON TABLE once.event_0 IS 'A segment of the log of events; truncated when everybody is past it.';
+COMMENT ON TABLE once.event_kept IS 'Events that had to leave their segment, and delayed ones (lane -1).';
+COMMENT ON COLUMN once.event_0.xid IS 'The emitting transaction, with its epoch; counts in the cluster of its series.';
+COMMENT ON COLUMN once.event_0.lane IS '0: without order_key; else 1 to the topic''s lanes.';
+
+-- What outbox_take handed out, and how far its lane had come then.
+CREATE TABLE once.batch (
+    token         bigint      NOT NULL,
+    taken_at      timestamptz NOT NULL,
+    lease_until   timestamptz NOT NULL,
+    subscriber_id integer     NOT NULL,
+    lane          integer     NOT NULL,
+    series        integer     NOT NULL,
+    last_id       bigint      NOT NULL,
+    redelivered   boolean     NOT NULL,
+    suspect       boolean     NOT NULL,
+    event_ids     bigint[]    NOT NULL,
+    seen_from     bigint[]    NOT NULL,
+    seen_to       bigint[]    NOT NULL,
+    late          bigint[]    NOT NULL,
+    open          bigint[]    NOT NULL,
+    CONSTRAINT batch_pkey PRIMARY KEY (subscriber_id, token)
+) WITH (fillfactor = 90);
+CREATE INDEX batch_lane ON once.batch (subscriber_id, lane, token);
+COMMENT ON TABLE once.batch IS 'Batches that outbox_take handed out; the last of a lane says how far the lane has come.';
+COMMENT ON COLUMN once.batch.seen_from IS 'A snapshot: {xmax, own xid, last own event, last event id before it, running xids ...}. Of the window (seen_from, seen_to] everything up to last_id has been handed out.';
+COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events in the window.';
+COMMENT ON COLUMN once.batch.open IS 'Earlier batches of the lane that were not over when this one was taken.';
+COMMENT ON COLUMN once.batch.series IS 'The series of the window''s events.';
+COMMENT ON COLUMN once.batch.redelivered IS 'Its events have rows in once.retry.';
+COMMENT ON COLUMN once.batch.suspect IS 'One event, given out alone because a lease ran out over it.';
+
+-- How events left their batch: one row per ack or nack.
+CREATE TABLE once.receipt (
+    subscriber_id integer       NOT NULL,
+    n             integer       NOT NULL,
+    token         bigint        NOT NULL,
+    at            timestamptz   NOT NULL,
+    last_call     bigint        NOT NULL,
+    acked         integer       NOT NULL,
+    remaining     integer       NOT NULL,
+    kind          "char"        NOT NULL CHECK (kind IN ('a', 'n', 'x')),
+    event_ids     bigint[],
+    attempts      integer[],
+    next_at       timestamptz[],
+    dead          boolean[],
+    CONSTRAINT receipt_pkey PRIMARY KEY (subscriber_id, token, n)
+);
+COMMENT ON TABLE once.receipt IS 'How events left their batch.';
+COMMENT ON COLUMN once.receipt.acked IS 'Events of the batch acked so far, this receipt included.';
+COMMENT ON COLUMN once.receipt.remaining IS 'Events of the batch still held after it; 0: the batch is over.';
+COMMENT ON COLUMN once.receipt.kind IS 'a acked, n nacked, x the lease ran out.';
+COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all that the batch had (acked at once).';
+COMMENT ON COLUMN once.receipt.attempts IS 'With next_at and dead, for n: the rows of the answer, in the order of the first elements of event_ids.';
+
+-- Events that go one by one: failed, delayed, waiting behind a failed one of their key.
+CREATE TABLE once.retry (
+    due_at        timestamptz NOT NULL,
+    event_id      bigint      NOT NULL,
+    token         bigint,
+    subscriber_id integer     NOT NULL,
+    topic_id      integer     NOT NULL,
+    lane          integer     NOT NULL,
+    failures      integer     NOT NULL,
+    redriven      integer     NOT NULL,
+    suspect       boolean     NOT NULL,
+    order_key     text        COLLATE "C",
+    kind          text,
+    error         text,
+    CONSTRAINT retry_pkey PRIMARY KEY (subscriber_id, event_id)
+);
+CREATE INDEX retry_due ON once.retry (subscriber_id, lane, due_at, event_id);
+CREATE INDEX retry_key ON once.retry (subscriber_id, lane, order_key, event_id) WHERE order_key IS NOT NULL;
+COMMENT ON TABLE once.retry IS 'Events of a subscriber that go one by one: failed, delayed, or behind a failed one of their order_key.';
+COMMENT ON COLUMN once.retry.due_at IS 'From when it may be taken; infinity while it is in a batch, or waits behind the first of its order_key.';
+COMMENT ON COLUMN once.retry.token IS 'The batch that it is in; NULL: in none.';
+COMMENT ON COLUMN once.retry.failures IS 'Attempts that counted.';
+COMMENT ON COLUMN once.retry.redriven IS 'How often it was dead and redriven.';
+COMMENT ON COLUMN once.retry.suspect IS 'A lease ran out over it: it goes alone.';
+
+CREATE TABLE once.dead (
+    subscriber_id integer     NOT NULL,
+    topic_id      integer     NOT NULL,
+    event_id      bigint      NOT NULL,
+    xid           bigint      NOT NULL,
+    emitted_at    timestamptz NOT NULL,
+    died_at       timestamptz NOT NULL,
+    lane          integer     NOT NULL,
+    series        integer     NOT NULL,
+    attempts      integer     NOT NULL,
+    redriven      integer     NOT NULL,
+    kind          text        NOT NULL,
+    error         text,
+    order_key     text        COLLATE "C",
+    headers       json,
+    payload       json,
+    CONSTRAINT dead_pkey PRIMARY KEY (subscriber_id, event_id)
+);
+CREATE INDEX dead_died ON once.dead (subscriber_id, died_at, event_id);
+COMMENT ON TABLE once.dead IS 'Dead letters: events that used up their attempts, or were given up (kind never).';
+
+CREATE TABLE once.delivery (
+    subscriber_id integer     NOT NULL,
+    attempt       integer     NOT NULL,
+    event_id      bigint      NOT NULL,
+    at            timestamptz NOT NULL,
+    kind          text        NOT NULL,
+    error         text
+);
+CREATE INDEX delivery_event ON once.delivery (subscriber_id, event_id, at);
+CREATE INDEX delivery_at ON once.delivery (at);
+COMMENT ON TABLE once.delivery IS 'Attempts that failed (outbox_deliveries).';
+
+CREATE TABLE once.dedupe (
+    topic_id  integer     NOT NULL,
+    event_id  bigint      NOT NULL,
+    until     timestamptz NOT NULL,
+    id        uuid        NOT NULL,
+    CONSTRAINT dedupe_pkey PRIMARY KEY (topic_id, id)
+);
+CREATE INDEX dedupe_until ON once.dedupe (until);
+COMMENT ON TABLE once.dedupe IS 'dedupe_keys within their topic''s window; id: the first 16 bytes of SHA-256 of the key in UTF-8.';
+
+SELECT pg_catalog.pg_extension_config_dump('once.series', '');
+SELECT pg_catalog.pg_extension_config_dump('once.topic', '');
+SELECT pg_catalog.pg_extension_config_dump('once.subscriber', '');
+SELECT pg_catalog.pg_extension_config_dump('once.segment', '');
+SELECT pg_catalog.pg_extension_config_dump('once.event_0', '');
+SELECT pg_catalog.pg_extension_config_dump('once.event_1', '');
+SELECT pg_catalog.pg_extension_config_dump('once.event_2', '');
+SELECT pg_catalog.pg_extension_config_dump('once.event_3', '');
+SELECT pg_catalog.pg_extension_config_dump('once.event_kept', '');
+SELECT pg_catalog.pg_extension_config_dump('once.batch', '');
+SELECT pg_catalog.pg_extension_config_dump('once.receipt', '');
+SELECT pg_catalog.pg_extension_config_dump('once.retry', '');
+SELECT pg_catalog.pg_extension_config_dump('once.dead', '');
+SELECT pg_catalog.pg_extension_config_dump('once.delivery', '');
+SELECT pg_catalog.pg_extension_config_dump('once.dedupe', '');
+
+CREATE FUNCTION once.outbox_emit(
+    topic text, payload json, order_key text = NULL, dedupe_key text = NULL, headers json = NULL, delay interval = NULL,
+    OUT event_id bigint, OUT emitted boolean)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_emit';
+COMMENT ON FUNCTION once.outbox_emit(text, json, text, text, json, interval) IS
+$$Emits an event to every subscriber of the topic; it commits or vanishes with the caller's transaction. payload: stored and delivered byte for byte. order_key: 1 to 255 characters; events of one key are delivered in order. dedupe_key: 1 to 255 characters; a second emit of it within the topic's dedupe_for does nothing (emitted false, event_id the first one's), and waits for a transaction that is emitting it. headers: a JSON object for the handler. delay: delivered no sooner.
+Errors: 42704 no such topic, 22023 bad argument, delay with order_key, or a topic without subscribers, 42501 the topic has another owner, 40001 above READ COMMITTED where the dedupe_key was emitted after the snapshot, 25006 in a read-only transaction.$$;
+
+CREATE FUNCTION once.outbox_take(
+    topic text, subscriber text = 'default', max integer = 10, lease interval = NULL,
+    OUT token bigint, OUT event_id bigint, OUT attempt integer, OUT delivery_key text, OUT order_key text,
+    OUT payload json, OUT headers json, OUT emitted_at timestamptz)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_take';
+COMMENT ON FUNCTION once.outbox_take(text, text, integer, interval) IS
+$$Leases up to max (1 to 10000) events to the caller, all under one token. Commit at once, deliver, then outbox_ack or outbox_nack. No rows: nothing is due now. Fewer rows than max does not mean that. attempt: 1 for the first delivery. delivery_key: the idempotency key to send along; the same on every attempt. lease: how long the caller has them (default: the subscriber's lease, 60 s). Handle events of one order_key one after another, in the order of event_id.
+Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
+
+CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event_ids bigint[] = NULL, OUT acked integer)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_ack';
+COMMENT ON FUNCTION once.outbox_ack(text, text, bigint, bigint[]) IS
+$$These events of the batch are delivered (NULL: all that it still holds). Returns how many events this token has acked so far. Repeating it changes nothing.
+Errors: ON001 the lease is lost (somebody else may have the events), or one of event_ids is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
+
+CREATE FUNCTION once.outbox_nack(
+    topic text, subscriber text, token bigint, event_ids bigint[] = NULL, error text = NULL, kind text = 'error',
+    retry_after interval = NULL,
+    OUT event_id bigint, OUT attempt integer, OUT next_attempt_at timestamptz, OUT dead boolean)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_nack';
+COMMENT ON FUNCTION once.outbox_nack(text, text, bigint, bigint[], text, text, interval) IS
+$$These events of the batch failed (NULL: the first of each order_key counts, the rest go back uncounted). Each is tried again after retry_after, or min(backoff_cap, backoff_base * 2^(n-1)) * (0.5 to 1) for its nth failure, until max_attempts is used up: then it is dead. Later events of its order_key leave the batch with it, uncounted, and wait behind it. kind: a word for the metrics (1 to 100 characters); 'released' counts no attempt, 'never' is dead at once. error: kept for outbox_deliveries. dead lets the caller emit a compensation in the same transaction. Repeating the same call gives the same rows.
+Errors: ON001 the lease is lost, or one of event_ids is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
+
+CREATE FUNCTION once.outbox_extend(topic text, subscriber text, token bigint, lease interval = NULL, OUT lease_left interval)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_extend';
+COMMENT ON FUNCTION once.outbox_extend(text, text, bigint, interval) IS
+$$Renews the lease of a batch, counted from now, never past max_lease_life from its take; tells what is granted.
+Errors: ON001 the lease is lost, or nothing of the batch is left; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
+
+CREATE FUNCTION once.topic_set(topic text, options jsonb)
+RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_set';
+COMMENT ON FUNCTION once.topic_set(text, jsonb) IS
+$$Creates a topic (1 to 100 characters), or changes the options named; null resets one. dedupe_for: how long a dedupe_key counts (default 24 hours). lanes: 1 to 1000 (default 16), how many batches with order keys can be out at once; changed only while nothing is pending. subscribers: names, only at creation (default ["default"]). owner: a role; the topic is closed to all but its members.
+Errors: 22023 an unknown option or bad value, subscribers of a topic that is there; 55006 lanes while events are pending; 42704 no such role; 42501 the topic has another owner; 25006 in a read-only transaction.$$;
+
+CREATE FUNCTION once.topic_get(topic text, OUT options jsonb)
+LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_get';
+COMMENT ON FUNCTION once.topic_get(text) IS
+'The options in force, defaults included, and the names of the subscribers. Errors: 42704 no such topic, 42501 the topic has another owner.';
+
+CREATE FUNCTION once.subscriber_set(topic text, subscriber text, options jsonb = '{}')
+RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_set';
+COMMENT ON FUNCTION once.subscriber_set(text, text, jsonb) IS
+$$Creates a subscriber (1 to 100 characters), which begins with what is emitted after it, or changes the options named; null resets one. max_attempts: failures until an event is dead (default 10). backoff_base (1 s) and backoff_cap (1 hour): see outbox_nack. lease (60 s): of a take that names none. max_lease_life (24 hours): the longest that a batch can be held, and how long an ended token answers repeats.
+Errors: 42704 no such topic, 22023 an unknown option or bad value, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
+
+CREATE FUNCTION once.subscriber_get(topic text, subscriber text, OUT options jsonb)
+LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_get';
+COMMENT ON FUNCTION once.subscriber_get(text, text) IS
+'The options in force, defaults included. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.';
+
+CREATE FUNCTION once.subscriber_drop(topic text, subscriber text)
+RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_drop';
+COMMENT ON FUNCTION once.subscriber_drop(text, text) IS
+'Removes a subscriber and discards its backlog, its retries and its dead letters. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner, 25006 in a read-only transaction.';
+
+CREATE FUNCTION once.outbox_deliveries(
+    topic text, subscriber text, event_id bigint, OUT attempt integer, OUT at timestamptz, OUT kind text, OUT error text)
+RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 3 AS 'MODULE_PATHNAME', 'pg_once_outbox_deliveries';
+COMMENT ON FUNCTION once.outbox_deliveries(text, text, bigint) IS
+'The attempts at an event that failed, oldest first. Kept while the event is not delivered, and max_lease_life after it. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.';
+
+CREATE FUNCTION once.outbox_dead(
+    topic text, subscriber text, max integer = 100,
+    OUT event_id bigint, OUT attempts integer, OUT died_at timestamptz, OUT kind text, OUT error text,
+    OUT order_key text, OUT payload json, OUT headers json, OUT emitted_at timestamptz)
+RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_outbox_dead';
+COMMENT ON FUNCTION once.outbox_dead(text, text, integer) IS
+'Up to max (1 to 10000) dead letters of a subscriber, the longest dead first. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.';
+
+CREATE FUNCTION once.outbox_redrive(
+    topic text, subscriber text, max integer = 100, event_ids bigint[] = NULL, OUT redriven integer)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_redrive';
+COMMENT ON FUNCTION once.outbox_redrive(text, text, integer, bigint[]) IS
+'Makes up to max (1 to 10000) dead letters due again, the longest dead first or those named; attempts count anew, event_id, emitted_at and delivery_key stay. Those that are not dead any more are passed over. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.';
