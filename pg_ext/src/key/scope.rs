@@ -6,10 +6,11 @@
 use super::abandoned;
 use super::identity::KeyId;
 use super::record;
-use crate::call::{Call, SCOPE_MAX, characters, shown, texts, varlena};
+use crate::call::{Call, SCOPE_MAX, texts, varlena};
 use crate::caller::{self, Owner};
-use crate::clock::{self, DAY_US};
+use crate::clock::DAY_US;
 use crate::error::{Error, Kind, Result};
+use crate::options::{Given, Member};
 use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept};
@@ -91,14 +92,6 @@ impl Options {
     }
 }
 
-const EACH_OPTION: &std::ffi::CStr = c"
-    SELECT o.key, pg_catalog.jsonb_typeof(o.value), o.value #>> '{}'
-      FROM pg_catalog.jsonb_each(CASE pg_catalog.jsonb_typeof($1) WHEN 'object' THEN $1 ELSE '{\"\": 0}' END) o";
-
-const ELEMENTS: &std::ffi::CStr = c"
-    SELECT pg_catalog.jsonb_typeof(e.value), e.value #>> '{}'
-      FROM pg_catalog.jsonb_array_elements($1::jsonb) e";
-
 // Makes the row and locks it: the owner it has then is the one that this change is made under.
 const LOCK: &std::ffi::CStr = c"
     INSERT INTO once.scope AS s (scope) VALUES ($1)
@@ -143,8 +136,6 @@ const GET: &std::ffi::CStr = c"
       FROM (SELECT $1 AS scope) asked LEFT JOIN once.scope s ON s.scope = asked.scope";
 
 thread_local! {
-    static EACH: Kept = const { Kept::new(EACH_OPTION, &[pg_sys::JSONBOID]) };
-    static EACH_ELEMENT: Kept = const { Kept::new(ELEMENTS, &[pg_sys::TEXTOID]) };
     static LOCKED: Kept = const { Kept::new(LOCK, &[pg_sys::TEXTOID]) };
     static SET_ALL: Kept = const { Kept::new(SET, &[
         pg_sys::TEXTOID,
@@ -168,7 +159,7 @@ thread_local! {
 
 /// What a change sets besides the values that SQL reads from the JSON itself.
 #[derive(Default)]
-struct Given {
+struct Change {
     owner: Option<Datum>,
     lease_us: Option<i64>,
     ttl_us: Option<i64>,
@@ -179,17 +170,11 @@ struct Given {
 /// `once.scope_set`.
 pub fn scope_set(call: &Call) -> Result<Datum> {
     let scope = call.text(0, "scope", SCOPE_MAX)?;
-    let options = call.datum(1).ok_or_else(|| {
-        Error::bad_argument(
-            "options",
-            "must not be null",
-            "Give a JSON object of options.",
-        )
-    })?;
+    let options = Given::of(call, 1, OPTIONS_HINT)?;
     Options::of(scope)?;
-    let mut given = Given::default();
-    for option in spi::query(&EACH, &[Some(options)])? {
-        read_option(&option, &mut given)?;
+    let mut given = Change::default();
+    for option in &options.members {
+        read_option(option, &mut given)?;
     }
     if let Some(role) = given.owner {
         Owner::Role(role).ensure_member("scope", scope)?;
@@ -205,7 +190,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
         &SET_ALL,
         &[
             Some(name),
-            Some(options),
+            Some(options.json),
             given.owner,
             us(given.lease_us),
             us(given.ttl_us),
@@ -248,139 +233,27 @@ fn all_options(scope: &[u8]) -> Result<Datum> {
         .ok_or_else(|| Error::new(Kind::Internal, "a scope without options"))
 }
 
-/// Checks one option (name, JSON type, value as text) and notes what SQL does not read by itself.
-fn read_option(option: &[Option<Datum>], given: &mut Given) -> Result<()> {
-    let text = |i: usize| {
-        option
-            .get(i)
-            .copied()
-            .flatten()
-            .map(varlena)
-            .unwrap_or_default()
-    };
-    let (name, json_type, value) = (text(0), text(1), text(2));
-    let null = json_type == b"null";
-    let duration = |least: i64| match null {
-        true => Ok(None),
-        false => read_duration(name, json_type, value, least).map(Some),
-    };
-    let ensure = |good: bool, problem: &str| match null || good {
-        true => Ok(()),
-        false => Err(bad(name, problem)),
-    };
-    match name {
-        b"lease" => given.lease_us = duration(1)?,
-        b"ttl" => given.ttl_us = duration(1)?,
-        b"max_lease_life" => given.max_lease_life_us = duration(1)?,
-        b"gone_for" => given.gone_for_us = duration(0)?,
-        b"owner" if null => given.owner = None,
-        b"owner" if json_type == b"string" => given.owner = Some(owner_role(value)?),
-        b"owner" => return Err(bad(name, "must be the name of a role")),
-        b"on_expiry" => ensure(
-            json_type == b"string" && (value == b"resume" || value == b"park"),
-            "must be \"resume\" or \"park\"",
-        )?,
-        b"max_attempts" => ensure(
-            json_type == b"number" && is_count(value),
-            "must be a whole number above 0, or null for no limit",
-        )?,
-        b"keep_request" => ensure(json_type == b"boolean", "must be true or false")?,
-        b"recovery_points" if null => {}
-        b"recovery_points" if json_type == b"array" => check_points(value)?,
-        b"recovery_points" => return Err(bad(name, "must be an array of texts")),
-        b"" => {
-            return Err(Error::bad_argument(
-                "options",
-                "must be a JSON object of options",
-                OPTIONS_HINT,
-            ));
+/// Checks one option and notes what SQL does not read by itself.
+fn read_option(option: &Member, given: &mut Change) -> Result<()> {
+    match option.name {
+        b"lease" => given.lease_us = option.duration(1)?,
+        b"ttl" => given.ttl_us = option.duration(1)?,
+        b"max_lease_life" => given.max_lease_life_us = option.duration(1)?,
+        b"gone_for" => given.gone_for_us = option.duration(0)?,
+        b"owner" => given.owner = option.role()?,
+        b"on_expiry" => option.word(["resume", "park"])?,
+        b"max_attempts" => option.count(i32::MAX).map(drop)?,
+        b"keep_request" => option.boolean()?,
+        b"recovery_points" => {
+            let points = option.texts(record::POINT_MAX)?;
+            if points.is_some_and(|p| p.is_empty()) {
+                return Err(option.bad("must not be empty (null: any point)"));
+            }
         }
-        other => {
-            return Err(Error::bad_argument(
-                "options",
-                format!("has an unknown option \"{}\"", shown(other)),
-                OPTIONS_HINT,
-            ));
-        }
+        _ => return Err(option.unknown()),
     }
     Ok(())
 }
 
 const OPTIONS_HINT: &str = "Options: lease, ttl, gone_for, max_lease_life, on_expiry, max_attempts, \
                             keep_request, recovery_points, owner.";
-
-fn bad(option: &[u8], problem: &str) -> Error {
-    let option = shown(option);
-    Error::bad_argument(
-        "options",
-        format!("has a bad value: option \"{option}\" {problem}"),
-        OPTIONS_HINT,
-    )
-}
-
-fn is_count(value: &[u8]) -> bool {
-    std::str::from_utf8(value).is_ok_and(|v| v.parse::<i32>().is_ok_and(|n| n > 0))
-}
-
-/// An interval as text, in microseconds; the number 0 is one, too, where 0 is allowed.
-fn read_duration(option: &[u8], json_type: &[u8], value: &[u8], least: i64) -> Result<i64> {
-    if json_type == b"number" && value == b"0" && least == 0 {
-        return Ok(0);
-    }
-    let parsed = Some(value)
-        .filter(|_| json_type == b"string")
-        .and_then(clock::parse_interval);
-    let parsed = parsed.ok_or_else(|| {
-        bad(
-            option,
-            "must be an interval as text, such as \"30 seconds\"",
-        )
-    })?;
-    match clock::interval_us(parsed) {
-        Err(problem) => Err(bad(option, problem)),
-        Ok(us) if us < least => Err(bad(
-            option,
-            if least > 0 {
-                "must be positive"
-            } else {
-                "must not be negative"
-            },
-        )),
-        Ok(us) => Ok(us),
-    }
-}
-
-fn check_points(array: &[u8]) -> Result<()> {
-    let name = b"recovery_points";
-    let points = spi::query(&EACH_ELEMENT, &[Some(row::text(array))])?;
-    let mut seen: Vec<&[u8]> = Vec::new();
-    for point in &points {
-        let text = |i: usize| {
-            point
-                .get(i)
-                .copied()
-                .flatten()
-                .map(varlena)
-                .unwrap_or_default()
-        };
-        let (json_type, value) = (text(0), text(1));
-        if json_type != b"string" || value.is_empty() || characters(value) > record::POINT_MAX {
-            return Err(bad(
-                name,
-                "must be an array of texts of 1 to 100 characters",
-            ));
-        }
-        if seen.contains(&value) {
-            return Err(bad(name, "names a point twice"));
-        }
-        seen.push(value);
-    }
-    match points.is_empty() {
-        true => Err(bad(name, "must not be empty (null: any point)")),
-        false => Ok(()),
-    }
-}
-
-fn owner_role(name: &[u8]) -> Result<Datum> {
-    caller::role_of_name(name).ok_or_else(|| bad(b"owner", "names a role that does not exist"))
-}

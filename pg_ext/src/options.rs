@@ -1,0 +1,190 @@
+//! Options as the `*_set` functions take them: a JSON object, read member by member.
+//!
+//! Every member is checked before anything is written, and refused by its name: an unknown one, too. JSON null
+//! resets an option, so every reader answers None for it. What an option means, its default and where it is
+//! stored is the noun's.
+
+use crate::call::{Call, characters, shown, varlena};
+use crate::caller;
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::row;
+use crate::spi::{self, Kept, Row};
+use pgrx::pg_sys::{self, Datum};
+
+// What is no object shows itself by a member that nobody can name.
+const MEMBERS: &std::ffi::CStr = c"
+    SELECT o.key, pg_catalog.jsonb_typeof(o.value), o.value #>> '{}'
+      FROM pg_catalog.jsonb_each(CASE pg_catalog.jsonb_typeof($1) WHEN 'object' THEN $1 ELSE '{\"\": 0}' END) o";
+
+const ELEMENTS: &std::ffi::CStr = c"
+    SELECT pg_catalog.jsonb_typeof(e.value), e.value #>> '{}'
+      FROM pg_catalog.jsonb_array_elements($1::jsonb) e";
+
+thread_local! {
+    static EACH_MEMBER: Kept = const { Kept::new(MEMBERS, &[pg_sys::JSONBOID]) };
+    static EACH_ELEMENT: Kept = const { Kept::new(ELEMENTS, &[pg_sys::TEXTOID]) };
+}
+
+/// The options of one call: the object as it is, and its members.
+pub struct Given<'a> {
+    pub json: Datum,
+    pub members: Vec<Member<'a>>,
+}
+
+impl Given<'_> {
+    /// Reads argument `i`, named options; `hint` lists the options there are.
+    pub fn of<'a>(call: &Call, i: usize, hint: &'static str) -> Result<Given<'a>> {
+        let json = call.datum(i).ok_or_else(|| {
+            Error::bad_argument(
+                "options",
+                "must not be null",
+                "Give a JSON object of options.",
+            )
+        })?;
+        let rows = spi::query(&EACH_MEMBER, &[Some(json)])?;
+        let members = rows.iter().map(|row| Member {
+            name: text(row, 0),
+            json_type: text(row, 1),
+            value: text(row, 2),
+            hint,
+        });
+        Ok(Given {
+            json,
+            members: members.collect(),
+        })
+    }
+}
+
+/// One option: its name, the JSON type and the value as text.
+pub struct Member<'a> {
+    pub name: &'a [u8],
+    json_type: &'a [u8],
+    value: &'a [u8],
+    hint: &'static str,
+}
+
+impl<'a> Member<'a> {
+    fn is_null(&self) -> bool {
+        self.json_type == b"null"
+    }
+
+    /// An interval as text, in microseconds, of at least `least`; the number 0 is one, too, where 0 is allowed.
+    pub fn duration(&self, least: i64) -> Result<Option<i64>> {
+        if self.is_null() {
+            return Ok(None);
+        }
+        if self.json_type == b"number" && self.value == b"0" && least == 0 {
+            return Ok(Some(0));
+        }
+        let parsed = Some(self.value)
+            .filter(|_| self.json_type == b"string")
+            .and_then(clock::parse_interval);
+        let parsed = parsed
+            .ok_or_else(|| self.bad("must be an interval as text, such as \"30 seconds\""))?;
+        match clock::interval_us(parsed) {
+            Err(problem) => Err(self.bad(problem)),
+            Ok(us) if us >= least => Ok(Some(us)),
+            Ok(_) if least > 0 => Err(self.bad("must be positive")),
+            Ok(_) => Err(self.bad("must not be negative")),
+        }
+    }
+
+    /// A whole number from 1 to `most`.
+    pub fn count(&self, most: i32) -> Result<Option<i32>> {
+        if self.is_null() {
+            return Ok(None);
+        }
+        let number = Some(self.value)
+            .filter(|_| self.json_type == b"number")
+            .and_then(|value| std::str::from_utf8(value).ok()?.parse::<i32>().ok())
+            .filter(|n| (1..=most).contains(n));
+        match number {
+            Some(n) => Ok(Some(n)),
+            None if most == i32::MAX => Err(self.bad("must be a whole number above 0, or null")),
+            None => Err(self.bad(&format!("must be a whole number from 1 to {most}, or null"))),
+        }
+    }
+
+    /// The role of this name.
+    pub fn role(&self) -> Result<Option<Datum>> {
+        match self.json_type {
+            b"null" => Ok(None),
+            b"string" => match caller::role_of_name(self.value) {
+                Some(role) => Ok(Some(role)),
+                None => Err(self.bad("names a role that does not exist")),
+            },
+            _ => Err(self.bad("must be the name of a role")),
+        }
+    }
+
+    /// One of these words.
+    pub fn word(&self, words: [&str; 2]) -> Result<()> {
+        let [one, other] = words;
+        let known = self.json_type == b"string" && words.iter().any(|w| w.as_bytes() == self.value);
+        match self.is_null() || known {
+            true => Ok(()),
+            false => Err(self.bad(&format!("must be \"{one}\" or \"{other}\""))),
+        }
+    }
+
+    pub fn boolean(&self) -> Result<()> {
+        match self.is_null() || self.json_type == b"boolean" {
+            true => Ok(()),
+            false => Err(self.bad("must be true or false")),
+        }
+    }
+
+    /// Distinct texts of 1 to `max` characters.
+    pub fn texts(&self, max: usize) -> Result<Option<Vec<&'a [u8]>>> {
+        let problem = || {
+            self.bad(&format!(
+                "must be an array of texts of 1 to {max} characters"
+            ))
+        };
+        match self.json_type {
+            b"null" => return Ok(None),
+            b"array" => {}
+            _ => return Err(problem()),
+        }
+        let mut texts: Vec<&[u8]> = Vec::new();
+        for element in spi::query(&EACH_ELEMENT, &[Some(row::text(self.value))])? {
+            let (json_type, value) = (text(&element, 0), text(&element, 1));
+            if json_type != b"string" || value.is_empty() || characters(value) > max {
+                return Err(problem());
+            }
+            if texts.contains(&value) {
+                return Err(self.bad(&format!("names \"{}\" twice", shown(value))));
+            }
+            texts.push(value);
+        }
+        Ok(Some(texts))
+    }
+
+    /// 22023 for an option that the noun does not know.
+    pub fn unknown(&self) -> Error {
+        let problem = match self.name {
+            b"" => "must be a JSON object of options".to_owned(),
+            name => format!("has an unknown option \"{}\"", shown(name)),
+        };
+        Error::bad_argument("options", problem, self.hint)
+    }
+
+    /// 22023 for its value.
+    pub fn bad(&self, problem: &str) -> Error {
+        let name = shown(self.name);
+        Error::bad_argument(
+            "options",
+            format!("has a bad value: option \"{name}\" {problem}"),
+            self.hint,
+        )
+    }
+}
+
+fn text<'a>(row: &Row, i: usize) -> &'a [u8] {
+    row.get(i)
+        .copied()
+        .flatten()
+        .map(varlena)
+        .unwrap_or_default()
+}
