@@ -110,6 +110,12 @@ impl Call {
         Ok(n)
     }
 
+    /// NULL, or a bigint[] without NULLs.
+    pub fn opt_i64s(&self, i: usize, name: &str) -> Result<Option<Vec<i64>>> {
+        let read = |d| i64s(d).ok_or_else(|| not_null(name, "Every element is a whole number."));
+        self.datum(i).map(read).transpose()
+    }
+
     /// NULL, or a positive finite interval in microseconds.
     pub fn interval(&self, i: usize, name: &str) -> Result<Option<i64>> {
         match self.datum(i) {
@@ -187,6 +193,31 @@ pub fn texts_or_null<'a>(array: Datum) -> Vec<Option<&'a [u8]>> {
         );
         (0..count as usize)
             .map(|i| (!*nulls.add(i)).then(|| varlena(*elements.add(i))))
+            .collect()
+    }
+}
+
+/// The elements of a bigint[]; None for one that holds a NULL.
+pub fn i64s(array: Datum) -> Option<Vec<i64>> {
+    let mut elements: *mut Datum = std::ptr::null_mut();
+    let mut nulls: *mut bool = std::ptr::null_mut();
+    let mut count = 0;
+    // SAFETY: the datum is a bigint[]; the elements are allocated in the current memory context.
+    unsafe {
+        let array = pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast();
+        let (typlen, byval, align) = (8, true, b'd' as std::ffi::c_char);
+        pg_sys::deconstruct_array(
+            array,
+            pg_sys::INT8OID,
+            typlen,
+            byval,
+            align,
+            &mut elements,
+            &mut nulls,
+            &mut count,
+        );
+        (0..count as usize)
+            .map(|i| (!*nulls.add(i)).then(|| (*elements.add(i)).value() as i64))
             .collect()
     }
 }

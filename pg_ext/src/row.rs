@@ -109,6 +109,11 @@ pub fn texts(values: &[&[u8]]) -> Datum {
     array(values.iter().map(|v| text(v)), pg_sys::TEXTOID)
 }
 
+/// A bigint[] datum.
+pub fn i64s(values: &[i64]) -> Datum {
+    array(values.iter().map(|v| Datum::from(*v)), pg_sys::INT8OID)
+}
+
 /// An array datum of elements of this type.
 pub fn array(values: impl Iterator<Item = Datum>, element: pg_sys::Oid) -> Datum {
     let mut elements: Vec<Datum> = values.collect();

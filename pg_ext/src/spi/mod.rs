@@ -52,18 +52,25 @@ impl Kept {
 
 /// Runs a kept statement as the extension's owner.
 pub fn query(kept: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<Vec<Row>> {
-    as_owner(|| kept.with(|k| execute(k.plan()?, args, None, OWN_ROW)))
+    as_owner(|| kept.with(|k| execute(k.plan()?, args, Under::Statement, OWN_ROW)))
+}
+
+/// Like [`query`], but sees what is committed now at every isolation level, as the server's own checks of
+/// foreign keys do. For what is done under a lock.
+pub fn query_latest(kept: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<Vec<Row>> {
+    let snapshot = Snapshot::latest();
+    as_owner(|| kept.with(|k| execute(k.plan()?, args, Under::Latest(&snapshot), OWN_ROW)))
 }
 
 /// Runs a statement made at run time (utility statements have no parameters) as the extension's owner.
 pub fn run(sql: &[u8]) -> Result<()> {
     let sql = c_string(sql)?;
-    as_owner(|| execute(prepare(&sql, &[], 0)?, &[], None, OWN_ROW).map(drop))
+    as_owner(|| execute(prepare(&sql, &[], 0)?, &[], Under::Statement, OWN_ROW).map(drop))
 }
 
 /// Runs a statement without parameters as the current user.
 pub fn run_as_caller(sql: &CStr) -> Result<()> {
-    connected(|| execute(prepare(sql, &[], 0)?, &[], None, OWN_ROW).map(drop))
+    connected(|| execute(prepare(sql, &[], 0)?, &[], Under::Statement, OWN_ROW).map(drop))
 }
 
 /// A statement on the user's tables, made at run time and kept until it is dropped. It runs as whoever is
@@ -91,12 +98,12 @@ impl Plan {
 
     /// Runs it under a snapshot of its own; all rows it returns.
     pub fn query(&self, args: &[Option<Datum>]) -> Result<Vec<Row>> {
-        connected(|| execute(self.raw, args, None, &self.row))
+        connected(|| execute(self.raw, args, Under::Statement, &self.row))
     }
 
     /// Runs a statement that only looks, under the given snapshot.
     pub fn look(&self, args: &[Option<Datum>], snapshot: &Snapshot) -> Result<Vec<Row>> {
-        connected(|| execute(self.raw, args, Some(snapshot), &self.row))
+        connected(|| execute(self.raw, args, Under::Look(snapshot), &self.row))
     }
 
     /// Runs a statement that only looks, under the given snapshot, and hands out its rows `step` at a time
@@ -193,15 +200,29 @@ fn parameters(args: &[Option<Datum>]) -> (Vec<Datum>, Vec<std::ffi::c_char>) {
     (values, args.iter().map(null).collect())
 }
 
+/// What a statement sees.
+enum Under<'a> {
+    /// What any statement of this transaction would.
+    Statement,
+    /// This snapshot; it only looks.
+    Look(&'a Snapshot),
+    /// This snapshot; it may write.
+    Latest(&'a Snapshot),
+}
+
 fn execute(
     plan: pg_sys::SPIPlanPtr,
     args: &[Option<Datum>],
-    snapshot: Option<&Snapshot>,
+    under: Under,
     row: &str,
 ) -> Result<Vec<Row>> {
     let (mut values, mut nulls) = parameters(args);
     let (values, nulls) = (values.as_mut_ptr(), nulls.as_mut_ptr());
-    let snapshot = snapshot.map(Snapshot::raw);
+    let (snapshot, only_looks) = match under {
+        Under::Statement => (None, false),
+        Under::Look(snapshot) => (Some(snapshot.raw()), true),
+        Under::Latest(snapshot) => (Some(snapshot.raw()), false),
+    };
     let result = pgrx::PgTryBuilder::new(|| {
         // SAFETY: connected to SPI; as many values as the plan has parameters; a given snapshot is
         // registered by whoever gave it.
@@ -214,7 +235,7 @@ fn execute(
                     nulls,
                     snapshot,
                     std::ptr::null_mut(),
-                    true,
+                    only_looks,
                     true,
                     0,
                 ),

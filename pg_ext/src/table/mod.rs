@@ -9,13 +9,19 @@
 //! kept to the end of the transaction as any statement does.
 
 mod names;
+mod others;
 mod record;
+mod sequence;
 mod snapshot;
 mod write;
 
 pub use names::key_table_owner;
+pub use others::wait_for;
 pub use record::{Column, Record};
-pub use snapshot::{Snapshot, above_read_committed, assign_xid, ended_before, next_xid};
+pub use sequence::Sequence;
+pub use snapshot::{
+    Snapshot, above_read_committed, assign_xid, ended_before, next_xid, own_xid, own_xid_if_any,
+};
 pub use write::{Outcome, Wait, ensure_writable, is_writable};
 
 use crate::error::Result;
@@ -86,8 +92,35 @@ impl Table {
                 index,
                 scan,
                 slot: Some(slot),
+                direction: pg_sys::ScanDirection::ForwardScanDirection,
                 snapshot: PhantomData,
             })
+        }
+    }
+
+    /// The last row in the order of an index.
+    pub fn find_last(
+        &self,
+        index: Name,
+        keys: &mut [ScanKey],
+        snapshot: &Snapshot,
+    ) -> Result<Option<Slot>> {
+        let mut scan = self.scan(index, keys, snapshot)?;
+        scan.direction = pg_sys::ScanDirection::BackwardScanDirection;
+        let found = scan.advance().is_some();
+        Ok(scan.into_slot().filter(|_| found))
+    }
+
+    /// It has no page at all: nothing was ever stored since it was made or truncated.
+    pub fn is_blank(&self) -> bool {
+        self.pages() == 0
+    }
+
+    /// Pages of 8 kB of the table itself, without indexes and out-of-line values.
+    pub fn pages(&self) -> u32 {
+        // SAFETY: the relation is open.
+        unsafe {
+            pg_sys::RelationGetNumberOfBlocksInFork(self.rel, pg_sys::ForkNumber::MAIN_FORKNUM)
         }
     }
 
@@ -146,6 +179,7 @@ pub struct Scan<'s> {
     index: pg_sys::Relation,
     scan: pg_sys::IndexScanDesc,
     slot: Option<Slot>,
+    direction: pg_sys::ScanDirection::Type,
     /// The scan reads it at every step.
     snapshot: PhantomData<&'s Snapshot>,
 }
@@ -156,13 +190,14 @@ impl Scan<'_> {
         let slot = self.slot.as_ref()?;
         // SAFETY: the scan and the slot are alive until end or drop.
         let found = unsafe {
-            pg_sys::index_getnext_slot(
-                self.scan,
-                pg_sys::ScanDirection::ForwardScanDirection,
-                slot.raw,
-            )
+            pg_sys::index_getnext_slot(self.scan, self.direction, slot.raw)
         };
         found.then_some(slot)
+    }
+
+    /// The row that `advance` moved to.
+    pub fn present(&self) -> Option<&Slot> {
+        self.slot.as_ref()
     }
 
     /// Ends the scan and keeps its last row.
@@ -267,6 +302,30 @@ impl ScanKey {
             pg_sys::F_CHAREQ,
             value,
         )
+    }
+
+    /// Index column = integer.
+    pub fn i32(attribute: i16, value: i32) -> ScanKey {
+        let equal = pg_sys::BTEqualStrategyNumber;
+        ScanKey::new(attribute, equal, pg_sys::F_INT4EQ, Datum::from(value))
+    }
+
+    /// Index column = bigint.
+    pub fn i64(attribute: i16, value: i64) -> ScanKey {
+        let equal = pg_sys::BTEqualStrategyNumber;
+        ScanKey::new(attribute, equal, pg_sys::F_INT8EQ, Datum::from(value))
+    }
+
+    /// Index column > bigint.
+    pub fn above(attribute: i16, value: i64) -> ScanKey {
+        let greater = pg_sys::BTGreaterStrategyNumber;
+        ScanKey::new(attribute, greater, pg_sys::F_INT8GT, Datum::from(value))
+    }
+
+    /// Index column <= bigint.
+    pub fn up_to(attribute: i16, value: i64) -> ScanKey {
+        let most = pg_sys::BTLessEqualStrategyNumber;
+        ScanKey::new(attribute, most, pg_sys::F_INT8LE, Datum::from(value))
     }
 
     /// Index column = boolean.

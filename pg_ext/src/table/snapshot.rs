@@ -26,6 +26,20 @@ pub fn assign_xid() {
     unsafe { pg_sys::GetCurrentTransactionId() };
 }
 
+/// This transaction's id with its epoch, given out now where it had none; the caller has made sure that it
+/// may write.
+pub fn own_xid() -> i64 {
+    // SAFETY: takes no argument; raises where no id can be given.
+    unsafe { pg_sys::GetTopFullTransactionId().value as i64 }
+}
+
+/// This transaction's id with its epoch, where it has one.
+pub fn own_xid_if_any() -> Option<i64> {
+    // SAFETY: reads a variable of this backend.
+    let xid = unsafe { pg_sys::GetTopFullTransactionIdIfAny().value as i64 };
+    (xid != 0).then_some(xid)
+}
+
 /// A registered snapshot, or the dirty one.
 pub enum Snapshot {
     Mvcc(pg_sys::Snapshot),
@@ -77,6 +91,25 @@ impl Snapshot {
                 let s = unsafe { &*self.raw() };
                 s.xmin != pg_sys::InvalidTransactionId || s.xmax != pg_sys::InvalidTransactionId
             }
+        }
+    }
+
+    /// The transactions that were running for this snapshot and have an id below `xmax`, and `xmax`: nobody
+    /// with that id or a larger one had ended. With epochs; without this transaction's own.
+    pub fn running(&self) -> (Vec<i64>, i64) {
+        let next = next_xid();
+        let full = |xid: pg_sys::TransactionId| {
+            next - i64::from((next as u32).wrapping_sub(xid.into_inner()))
+        };
+        // SAFETY: a registered MVCC snapshot stays valid until drop; xip has xcnt elements.
+        unsafe {
+            let snapshot = &*self.raw();
+            let running = match snapshot.xcnt {
+                0 => &[],
+                n => std::slice::from_raw_parts(snapshot.xip, n as usize),
+            };
+            let running = running.iter().map(|xid| full(*xid)).collect();
+            (running, full(snapshot.xmax))
         }
     }
 

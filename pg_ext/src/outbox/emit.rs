@@ -1,0 +1,182 @@
+//! `outbox_emit`: one insert into the current segment.
+//!
+//! In this order: the segment is locked, then a fresh snapshot says that it is the current one and what the
+//! topic's options are (so neither a truncation nor a change of lanes can slip in between), then the
+//! transaction gets its id, then the event (seen.rs needs the last two so).
+
+use super::event::{self, Col, DELAYED, Event, SEGMENTS, UNORDERED};
+use super::retry;
+use super::series;
+use super::topic::Topic;
+use crate::call::{Call, KEY_MAX, shown, utf8};
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::row::{self, Shape};
+use crate::spi::{self, Kept};
+use crate::table::{self, Sequence, Snapshot, Table};
+use pgrx::pg_sys::{self, Datum};
+use sha2::{Digest, Sha256};
+use std::cell::Cell;
+
+thread_local! {
+    static SHAPE: Shape = const { Shape::new(&[
+        (c"event_id", pg_sys::INT8OID),
+        (c"emitted", pg_sys::BOOLOID),
+    ]) };
+    /// The segment that was current last time.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+    /// Waits for a transaction that has the dedupe_key; takes it where its time is over.
+    static TAKE_KEY: Kept = const { Kept::new(
+        c"INSERT INTO once.dedupe AS d (topic_id, event_id, until, id) VALUES ($1, $2, $3, $4)
+          ON CONFLICT (topic_id, id) DO UPDATE SET event_id = excluded.event_id, until = excluded.until
+           WHERE d.until <= $5
+          RETURNING d.event_id",
+        &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::UUIDOID, pg_sys::TIMESTAMPTZOID],
+    ) };
+    static FIRST: Kept = const { Kept::new(
+        c"SELECT event_id FROM once.dedupe WHERE topic_id = $1 AND id = $2",
+        &[pg_sys::INT4OID, pg_sys::UUIDOID],
+    ) };
+}
+
+/// What is emitted.
+pub struct Emission<'a> {
+    /// A json datum, stored as it is.
+    pub payload: Datum,
+    pub headers: Option<Datum>,
+    pub order_key: Option<&'a [u8]>,
+    pub dedupe_key: Option<&'a [u8]>,
+    pub delay_us: Option<i64>,
+}
+
+/// `once.outbox_emit`.
+pub fn outbox_emit(call: &Call) -> Result<Datum> {
+    let emission = Emission {
+        payload: call.datum(1).ok_or_else(|| {
+            Error::bad_argument(
+                "payload",
+                "must not be null",
+                "Give a json value; 'null'::json is one.",
+            )
+        })?,
+        headers: call.datum(4),
+        order_key: call.opt_text(2, "order_key", KEY_MAX)?,
+        dedupe_key: call.opt_text(3, "dedupe_key", KEY_MAX)?,
+        delay_us: call.interval(5, "delay")?,
+    };
+    if emission.delay_us.is_some() && emission.order_key.is_some() {
+        return Err(Error::bad_argument(
+            "delay",
+            "cannot be given together with order_key",
+            "Delay an event without order_key, or emit it when it is due.",
+        ));
+    }
+    if let Some(headers) = call.bytes(4)
+        && headers.trim_ascii_start().first() != Some(&b'{')
+    {
+        return Err(Error::bad_argument(
+            "headers",
+            "is not a JSON object",
+            "Give an object such as {\"trace\": \"...\"}.",
+        ));
+    }
+    let name = call.text(0, "topic", crate::call::SCOPE_MAX)?;
+    let (event_id, emitted) = emit(name, &emission)?;
+    Ok(SHAPE.with(|s| s.row(&[Some(Datum::from(event_id)), Some(Datum::from(emitted))])))
+}
+
+/// Emits to a topic that is open to the caller: the event's id, and false where the dedupe_key was there.
+pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
+    let (segment, snapshot) = open_segment()?;
+    let topic = Topic::named(topic, &snapshot)?;
+    if topic.subscribers == 0 {
+        return Err(Error::bad_argument(
+            "topic",
+            format!("\"{}\" has no subscribers", shown(&topic.name)),
+            "Nobody would ever get the event: add one with once.subscriber_set.",
+        ));
+    }
+    let series = series::current(&snapshot)?;
+    let now = clock::now_us()?;
+    let xid = table::own_xid();
+    let event_id = Sequence::next(c"event_id")?;
+    if let Some(key) = emission.dedupe_key
+        && let Some(first) = first_of(&topic, key, event_id, now)?
+    {
+        return Ok((first, false));
+    }
+    let mut event = Event::empty();
+    event.put_i64(Col::EventId, event_id);
+    event.put_i64(Col::Xid, xid);
+    event.put_i64(Col::EmittedAt, now);
+    event.put_i32(Col::TopicId, topic.id);
+    event.put_i32(Col::Lane, lane_of(&topic, emission));
+    event.put_i32(Col::Series, series);
+    event.put_text(Col::OrderKey, emission.order_key);
+    event.put(Col::Headers, emission.headers);
+    event.put(Col::Payload, Some(emission.payload));
+    match emission.delay_us {
+        None => event.insert(&segment)?,
+        Some(delay) => {
+            event.insert(&Table::to_write(event::KEPT.table)?)?;
+            retry::delayed(topic.id, event_id, now + delay)?;
+        }
+    }
+    Ok((event_id, true))
+}
+
+/// The current segment, locked as for any INSERT, and a snapshot from after the lock.
+fn open_segment() -> Result<(Table, Snapshot)> {
+    loop {
+        let guess = CURRENT.get();
+        let table = Table::to_write(SEGMENTS[guess].table)?;
+        let snapshot = Snapshot::latest();
+        let current = event::current_segment(&snapshot)?;
+        if current == guess {
+            return Ok((table, snapshot));
+        }
+        CURRENT.set(current);
+    }
+}
+
+fn lane_of(topic: &Topic, emission: &Emission) -> i32 {
+    match emission.order_key {
+        _ if emission.delay_us.is_some() => DELAYED,
+        None => UNORDERED,
+        Some(key) => lane_of_key(key, topic.lanes),
+    }
+}
+
+/// The same on every server and in every encoding.
+pub fn lane_of_key(key: &[u8], lanes: i32) -> i32 {
+    let digest = Sha256::digest(utf8(key));
+    let head = digest.iter().take(4).fold(0u32, |n, b| n << 8 | u32::from(*b));
+    1 + (head % lanes.max(1) as u32) as i32
+}
+
+/// The event that has this dedupe_key already; None: it is ours now.
+fn first_of(topic: &Topic, key: &[u8], event_id: i64, now: i64) -> Result<Option<i64>> {
+    let digest = Sha256::digest(utf8(key));
+    let mut id = [0; 16];
+    id.copy_from_slice(&digest[..16]);
+    let (topic_id, id) = (Some(Datum::from(topic.id)), Some(row::uuid(&id)));
+    let until = now.saturating_add(topic.dedupe_us);
+    let args = [
+        topic_id,
+        Some(Datum::from(event_id)),
+        Some(Datum::from(until)),
+        id,
+        Some(Datum::from(now)),
+    ];
+    if !spi::query_latest(&TAKE_KEY, &args)?.is_empty() {
+        return Ok(None);
+    }
+    let first = spi::query_latest(&FIRST, &[topic_id, id])?;
+    match first.first().and_then(|row| row.first().copied().flatten()) {
+        Some(first) => Ok(Some(first.value() as i64)),
+        None => Err(Error::retry_transaction(format!(
+            "a dedupe_key of topic \"{}\"",
+            shown(&topic.name)
+        ))),
+    }
+}

@@ -1,0 +1,113 @@
+//! One event, and the tables where events are: the segments, and once.event_kept.
+
+use crate::error::Result;
+use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
+
+/// A table of events and its indexes, by position and by transaction.
+pub struct Home {
+    pub table: Name,
+    pub position: Name,
+    pub xid: Name,
+}
+
+/// The segments in the order of their numbers.
+pub const SEGMENTS: [Home; 4] = [
+    Home {
+        table: c"event_0",
+        position: c"event_0_position",
+        xid: c"event_0_xid",
+    },
+    Home {
+        table: c"event_1",
+        position: c"event_1_position",
+        xid: c"event_1_xid",
+    },
+    Home {
+        table: c"event_2",
+        position: c"event_2_position",
+        xid: c"event_2_xid",
+    },
+    Home {
+        table: c"event_3",
+        position: c"event_3_position",
+        xid: c"event_3_xid",
+    },
+];
+
+/// Events that had to leave their segment, and delayed ones.
+pub const KEPT: Home = Home {
+    table: c"event_kept",
+    position: c"event_kept_position",
+    xid: c"event_kept_xid",
+};
+
+/// The lane of delayed events: no cursor passes it.
+pub const DELAYED: i32 = -1;
+/// The lane of events without order_key.
+pub const UNORDERED: i32 = 0;
+
+/// Columns of every table of events, from 1.
+#[derive(Clone, Copy)]
+pub enum Col {
+    EventId = 1,
+    Xid,
+    EmittedAt,
+    TopicId,
+    Lane,
+    Series,
+    OrderKey,
+    Headers,
+    Payload,
+}
+
+impl Column for Col {
+    fn number(self) -> usize {
+        self as usize
+    }
+}
+
+/// One event.
+pub type Event = table::Record<Col, 9>;
+
+/// Everywhere that events are.
+pub fn homes() -> impl Iterator<Item = &'static Home> {
+    SEGMENTS.iter().chain(std::iter::once(&KEPT))
+}
+
+/// An event by its place; one that was delayed is found by lane 0 too.
+pub fn find(topic_id: i32, lane: i32, event_id: i64) -> Result<Option<Event>> {
+    let snapshot = Snapshot::latest();
+    let lanes: &[i32] = match lane {
+        UNORDERED => &[UNORDERED, DELAYED],
+        _ => &[lane],
+    };
+    for home in homes() {
+        let table = Table::to_read(home.table)?;
+        if table.is_blank() {
+            continue;
+        }
+        for lane in lanes {
+            let keys = &mut [
+                ScanKey::i32(1, topic_id),
+                ScanKey::i32(2, *lane),
+                ScanKey::i64(3, event_id),
+            ];
+            if let Some(slot) = table.find(home.position, keys, &snapshot)? {
+                return Ok(Some(Event::load(slot)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The segment that is written to: the one opened last.
+pub fn current_segment(snapshot: &Snapshot) -> Result<usize> {
+    let table = Table::to_read(c"segment")?;
+    let mut scan = table.scan(c"segment_pkey", &mut [], snapshot)?;
+    let mut current = (0, 0);
+    while let Some(slot) = scan.advance() {
+        let number = |i| slot.column(i).map_or(0, |d: pgrx::pg_sys::Datum| d.value() as i64);
+        current = current.max((number(2), number(1)));
+    }
+    Ok(current.1 as usize % SEGMENTS.len())
+}

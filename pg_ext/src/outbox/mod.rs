@@ -1,0 +1,19 @@
+//! outbox: events that leave the database. `sql/outbox.sql` opens with how the log works.
+//!
+//! emit writes the log (event.rs), take reads it lane by lane (lane.rs) from where the lane's last batch
+//! (batch.rs) says it has come (window.rs, seen.rs), receipts (receipt.rs) say what became of a batch, and
+//! what failed goes one by one (retry.rs).
+
+pub mod ack;
+mod batch;
+pub mod emit;
+mod event;
+pub mod extend;
+mod lane;
+mod receipt;
+mod retry;
+mod seen;
+mod series;
+pub mod take;
+pub mod topic;
+mod window;

@@ -1,0 +1,122 @@
+//! A snapshot as it is stored: which events of one series were visible at a moment, told from their
+//! transaction ids and event ids alone.
+//!
+//! Invariant, for a [`Seen`] made by [`Seen::now`]: a transaction with an id of `next` or larger got it after
+//! `high` was read, so its events have ids above `high`; every event visible then has an id of at most `top`.
+//! A transaction between `xmax` and `next` was running then, as those in `running` were: it is asked for by its
+//! id when it has ended ("late").
+
+use crate::call;
+use crate::error::{Error, Kind, Result};
+use crate::row;
+use crate::table::{self, Sequence, Snapshot};
+use pgrx::pg_sys::Datum;
+
+/// Above every transaction id and event id.
+const LAST: i64 = i64::MAX;
+
+/// What was visible at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Nobody with this transaction id or a larger one had ended.
+    xmax: i64,
+    /// Nobody had this transaction id or a larger one.
+    pub next: i64,
+    /// The transaction that looked, or 0. It saw its own events up to `top`.
+    own: i64,
+    /// Events of later transactions have larger ids.
+    pub high: i64,
+    /// Visible events have at most this id.
+    pub top: i64,
+    /// Running transactions below `xmax`, sorted.
+    running: Vec<i64>,
+}
+
+impl Seen {
+    /// Before the first event of a series.
+    pub fn nothing() -> Seen {
+        Seen {
+            xmax: 0,
+            next: 0,
+            own: 0,
+            high: 0,
+            top: 0,
+            running: Vec::new(),
+        }
+    }
+
+    /// Every event of a series that has ended: what a restore brought along is committed.
+    pub fn everything() -> Seen {
+        Seen {
+            xmax: LAST,
+            next: LAST,
+            own: 0,
+            high: LAST,
+            top: LAST,
+            running: Vec::new(),
+        }
+    }
+
+    /// What is visible now, and the snapshot that sees it.
+    pub fn now() -> Result<(Seen, Snapshot)> {
+        let ids = Sequence::to_read(c"event_id")?;
+        // In this order, see the head of this file.
+        let high = ids.last()?;
+        let next = table::next_xid();
+        let snapshot = Snapshot::latest();
+        let top = ids.last()?;
+        let (mut running, xmax) = snapshot.running();
+        running.sort_unstable();
+        let seen = Seen {
+            xmax,
+            // A transaction id that was given out since is above every event seen here.
+            next: next.max(xmax),
+            own: table::own_xid_if_any().unwrap_or(0),
+            high,
+            top,
+            running,
+        };
+        Ok((seen, snapshot))
+    }
+
+    /// An event of this transaction and id was visible.
+    pub fn sees(&self, xid: i64, event_id: i64) -> bool {
+        if xid == self.own {
+            return event_id <= self.top;
+        }
+        xid < self.xmax && self.running.binary_search(&xid).is_err()
+    }
+
+    /// Transactions that had not ended one by one; those from `xmax` to `next` come on top.
+    pub fn unfinished(&self) -> impl Iterator<Item = i64> + '_ {
+        let own = (self.own != 0 && self.own < self.xmax).then_some(self.own);
+        let others = self.running.iter().copied();
+        others.filter(|x| *x != self.own).chain(own)
+    }
+
+    /// Transaction ids that had been given out, of which none had ended: from, to (excluded).
+    pub fn fresh(&self) -> (i64, i64) {
+        (self.xmax, self.next)
+    }
+
+    pub fn datum(&self) -> Datum {
+        let head = [self.xmax, self.next, self.own, self.high, self.top];
+        row::i64s(&[&head, self.running.as_slice()].concat())
+    }
+
+    pub fn of(datum: Datum) -> Result<Seen> {
+        let damaged = || Error::new(Kind::Internal, "a stored snapshot of the outbox is damaged");
+        let numbers = call::i64s(datum).ok_or_else(damaged)?;
+        match numbers.as_slice() {
+            [xmax, next, own, high, top, running @ ..] => Ok(Seen {
+                xmax: *xmax,
+                next: *next,
+                own: *own,
+                high: *high,
+                top: *top,
+                running: running.to_vec(),
+            }),
+            _ => Err(damaged()),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The series of events that this cluster writes. Transaction ids mean something only in the cluster that gave
+//! them out, so a restored database begins a new series, in which everything of the older ones is committed.
+
+use crate::caller::cluster;
+use crate::error::{Error, Kind, Result};
+use crate::spi::{self, Kept};
+use crate::table::{ScanKey, Snapshot, Table};
+use crate::trylock::wait_exclusive;
+use pgrx::pg_sys::{self, Datum};
+
+/// In the extension's lock space: beginning a series. Lanes have a subscriber's number in the upper half.
+const LOCK: u64 = 1;
+
+thread_local! {
+    static BEGIN: Kept = const { Kept::new(
+        c"INSERT INTO once.series (series, cluster)
+          SELECT coalesce(max(series), 0) + 1, $1 FROM once.series
+          ON CONFLICT DO NOTHING",
+        &[pg_sys::INT8OID],
+    ) };
+    /// Event ids go on above what a restore brought along, whatever became of the sequence.
+    static GO_ON: Kept = const { Kept::new(
+        c"SELECT setval('once.event_id', greatest(last.id, (SELECT last_value FROM once.event_id)))
+            FROM (SELECT max(id) AS id
+                    FROM (SELECT max(event_id) AS id FROM once.event_0
+                          UNION ALL SELECT max(event_id) FROM once.event_1
+                          UNION ALL SELECT max(event_id) FROM once.event_2
+                          UNION ALL SELECT max(event_id) FROM once.event_3
+                          UNION ALL SELECT max(event_id) FROM once.event_kept
+                          UNION ALL SELECT max(event_id) FROM once.retry
+                          UNION ALL SELECT max(event_id) FROM once.dead
+                          UNION ALL SELECT max(topic_id) FROM once.topic
+                          UNION ALL SELECT max(subscriber_id) FROM once.subscriber
+                          UNION ALL SELECT max(last_id) FROM once.batch) ids) last
+           WHERE last.id IS NOT NULL",
+        &[],
+    ) };
+}
+
+/// The series of this cluster, if it has begun.
+fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
+    let table = Table::to_read(c"series")?;
+    let slot = table.find(c"series_cluster", &mut [ScanKey::i64(1, cluster())], snapshot)?;
+    Ok(slot.and_then(|s| s.column(1)).map(|d| d.value() as i32))
+}
+
+/// The series of this cluster; begins it where this is the first call in it.
+pub fn current(snapshot: &Snapshot) -> Result<i32> {
+    if let Some(series) = find(snapshot)? {
+        return Ok(series);
+    }
+    wait_exclusive(LOCK);
+    if find(&Snapshot::latest())?.is_none() {
+        spi::query_latest(&GO_ON, &[])?;
+        spi::query_latest(&BEGIN, &[Some(Datum::from(cluster()))])?;
+    }
+    find(&Snapshot::latest())?
+        .ok_or_else(|| Error::new(Kind::Internal, "the outbox's series could not begin"))
+}
+

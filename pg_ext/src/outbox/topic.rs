@@ -1,0 +1,165 @@
+//! Topics and subscribers as every other call needs them: one probe each, and the owner's check.
+
+use super::seen::Seen;
+use crate::call::{Call, SCOPE_MAX, shown, varlena};
+use crate::caller::Owner;
+use crate::clock::DAY_US;
+use crate::error::{Error, Kind, Result};
+use crate::row;
+use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
+
+const TOPICS: Name = c"topic";
+const BY_NAME: Name = c"topic_name";
+const BY_TOPIC: Name = c"topic_pkey";
+const SUBSCRIBERS: Name = c"subscriber";
+const BY_SUBSCRIBER: Name = c"subscriber_name";
+
+/// What an option that is not set stands for.
+pub const LANES: i32 = 16;
+pub const DEDUPE_US: i64 = DAY_US;
+pub const MAX_ATTEMPTS: i32 = 10;
+pub const BACKOFF_BASE_US: i64 = 1_000_000;
+pub const BACKOFF_CAP_US: i64 = 3_600_000_000;
+pub const LEASE_US: i64 = 60_000_000;
+pub const MAX_LEASE_LIFE_US: i64 = DAY_US;
+
+/// A topic with its options in force.
+pub struct Topic {
+    pub id: i32,
+    pub lanes: i32,
+    pub dedupe_us: i64,
+    /// How many there are.
+    pub subscribers: i32,
+    pub name: Vec<u8>,
+}
+
+impl Topic {
+    /// The topic that argument 0 names; refuses who is not a member of its owner.
+    pub fn of(call: &Call, snapshot: &Snapshot) -> Result<Topic> {
+        Topic::named(call.text(0, "topic", SCOPE_MAX)?, snapshot)
+    }
+
+    /// A topic by name; refuses who is not a member of its owner.
+    pub fn named(name: &[u8], snapshot: &Snapshot) -> Result<Topic> {
+        let table = Table::to_read(TOPICS)?;
+        let keys = &mut [ScanKey::text(1, row::text(name))];
+        let Some(slot) = table.find(BY_NAME, keys, snapshot)? else {
+            return Err(Error::new(
+                Kind::UndefinedObject,
+                format!("topic \"{}\" does not exist", shown(name)),
+            )
+            .hint("Create it with once.topic_set(topic, '{}')."));
+        };
+        if let Some(owner) = Owner::stored(slot.column(5), slot.column(6), slot.column(7)) {
+            owner.ensure_member("topic", name)?;
+        }
+        Ok(Topic::load(&slot))
+    }
+
+    /// A topic by number, without asking for rights: for sweeps.
+    pub fn numbered(id: i32, snapshot: &Snapshot) -> Result<Option<Topic>> {
+        let table = Table::to_read(TOPICS)?;
+        let slot = table.find(BY_TOPIC, &mut [ScanKey::i32(1, id)], snapshot)?;
+        Ok(slot.map(|slot| Topic::load(&slot)))
+    }
+
+    fn load(slot: &Slot) -> Topic {
+        let int = |column| slot.column(column).map(|d| d.value() as i64);
+        Topic {
+            id: int(1).unwrap_or(0) as i32,
+            subscribers: int(2).unwrap_or(0) as i32,
+            lanes: int(3).map_or(LANES, |n| n as i32),
+            dedupe_us: int(4).unwrap_or(DEDUPE_US),
+            name: slot.column(8).map(varlena).unwrap_or_default().to_vec(),
+        }
+    }
+}
+
+/// A subscriber of a topic with its options in force.
+pub struct Subscriber {
+    pub topic: Topic,
+    pub id: i32,
+    pub name: Vec<u8>,
+    pub max_attempts: i32,
+    pub base_us: i64,
+    pub cap_us: i64,
+    pub lease_us: i64,
+    pub max_life_us: i64,
+    pub start_series: i32,
+    /// It begins with what this did not see.
+    pub start: Seen,
+}
+
+impl Subscriber {
+    /// The subscriber that arguments 0 and 1 name; refuses who is not a member of the topic's owner.
+    pub fn of(call: &Call) -> Result<Subscriber> {
+        let snapshot = Snapshot::latest();
+        let topic = Topic::of(call, &snapshot)?;
+        let name = call.text(1, "subscriber", SCOPE_MAX)?;
+        Subscriber::named(topic, name, &snapshot)
+    }
+
+    /// A topic's subscriber by name.
+    pub fn named(topic: Topic, name: &[u8], snapshot: &Snapshot) -> Result<Subscriber> {
+        let table = Table::to_read(SUBSCRIBERS)?;
+        let keys = &mut [
+            ScanKey::i32(1, topic.id),
+            ScanKey::text(2, row::text(name)),
+        ];
+        let Some(slot) = table.find(BY_SUBSCRIBER, keys, snapshot)? else {
+            return Err(Error::new(
+                Kind::UndefinedObject,
+                format!(
+                    "topic \"{}\" has no subscriber \"{}\"",
+                    shown(&topic.name),
+                    shown(name)
+                ),
+            )
+            .hint("Add it with once.subscriber_set(topic, subscriber); once.topic_get(topic) names those it has."));
+        };
+        Subscriber::load(topic, &slot)
+    }
+
+    fn load(topic: Topic, slot: &Slot) -> Result<Subscriber> {
+        let int = |column| slot.column(column).map(|d| d.value() as i64);
+        let start = slot.column(9).map(Seen::of).transpose()?;
+        Ok(Subscriber {
+            topic,
+            id: int(1).unwrap_or(0) as i32,
+            start_series: int(3).unwrap_or(0) as i32,
+            max_attempts: int(4).map_or(MAX_ATTEMPTS, |n| n as i32),
+            base_us: int(5).unwrap_or(BACKOFF_BASE_US),
+            cap_us: int(6).unwrap_or(BACKOFF_CAP_US),
+            lease_us: int(7).unwrap_or(LEASE_US),
+            max_life_us: int(8).unwrap_or(MAX_LEASE_LIFE_US),
+            start: start.unwrap_or_else(Seen::nothing),
+            name: slot.column(10).map(varlena).unwrap_or_default().to_vec(),
+        })
+    }
+
+    /// "subscriber "x" of topic "y"", as errors say it.
+    pub fn shown(&self) -> String {
+        let (name, topic) = (shown(&self.name), shown(&self.topic.name));
+        format!("subscriber \"{name}\" of topic \"{topic}\"")
+    }
+
+    /// 0 for events without order_key, and the topic's lanes.
+    pub fn lanes(&self) -> i32 {
+        self.topic.lanes + 1
+    }
+}
+
+/// Every subscriber of every topic, without asking for rights: for sweeps.
+pub fn all_subscribers() -> Result<Vec<Subscriber>> {
+    let snapshot = Snapshot::latest();
+    let table = Table::to_read(SUBSCRIBERS)?;
+    let mut scan = table.scan(BY_SUBSCRIBER, &mut [], &snapshot)?;
+    let mut all = Vec::new();
+    while let Some(slot) = scan.advance() {
+        let topic = slot.column(2).map_or(0, |d| d.value() as i32);
+        if let Some(topic) = Topic::numbered(topic, &snapshot)? {
+            all.push(Subscriber::load(topic, slot)?);
+        }
+    }
+    Ok(all)
+}

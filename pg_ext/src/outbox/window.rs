@@ -1,0 +1,256 @@
+//! The part of the log that a lane is in: what one snapshot saw and an earlier one did not, in the order of
+//! event ids.
+//!
+//! Most of it has ids above the earlier snapshot's `high` and is one range of the index by position. The rest
+//! are events of transactions that the earlier snapshot saw running (`late`), each a range of the index by
+//! transaction. Reading merges these ranges over all tables of events; nothing is sorted.
+
+use super::batch::{Batch, Col as BatchCol};
+use super::event::{self, Col, Event, Home};
+use super::seen::Seen;
+use super::topic::Subscriber;
+use crate::error::Result;
+use crate::row;
+use crate::table::{Scan, ScanKey, Snapshot, Table};
+
+/// Where a lane is.
+pub struct Window {
+    pub series: i32,
+    from: Seen,
+    to: Seen,
+    late: Vec<i64>,
+    /// Everything of the window up to this id has been handed out.
+    pub last_id: i64,
+}
+
+impl Window {
+    /// Where a lane is that has had no batch yet: everything that its subscriber's start saw is over.
+    pub fn start(subscriber: &Subscriber) -> Window {
+        Window {
+            series: subscriber.start_series,
+            from: subscriber.start.clone(),
+            to: subscriber.start.clone(),
+            late: Vec::new(),
+            last_id: 0,
+        }
+    }
+
+    /// Where a lane was when this batch was taken.
+    pub fn after(batch: &Batch) -> Result<Window> {
+        let seen = |col| batch.raw(col).map_or(Ok(Seen::nothing()), Seen::of);
+        Ok(Window {
+            series: batch.i32(BatchCol::Series),
+            from: seen(BatchCol::SeenFrom)?,
+            to: seen(BatchCol::SeenTo)?,
+            late: batch.numbers(BatchCol::Late),
+            last_id: batch.i64(BatchCol::LastId),
+        })
+    }
+
+    pub fn write(&self, batch: &mut Batch) {
+        batch.put_i32(BatchCol::Series, self.series);
+        batch.put(BatchCol::SeenFrom, Some(self.from.datum()));
+        batch.put(BatchCol::SeenTo, Some(self.to.datum()));
+        batch.put(BatchCol::Late, Some(row::i64s(&self.late)));
+        batch.put_i64(BatchCol::LastId, self.last_id);
+    }
+
+    /// The window behind this one: up to `now` in the present series, and everything there is of the older ones.
+    pub fn next(&self, now: &Seen, present: i32) -> Option<Window> {
+        let end_of = |series| match series == present {
+            true => now.clone(),
+            false => Seen::everything(),
+        };
+        let (series, from, to) = match self.to == end_of(self.series) {
+            false => (self.series, self.to.clone(), end_of(self.series)),
+            true if self.series >= present => return None,
+            true => (self.series + 1, Seen::nothing(), end_of(self.series + 1)),
+        };
+        Some(Window {
+            series,
+            from,
+            to,
+            late: Vec::new(),
+            last_id: 0,
+        })
+    }
+
+    /// Notes which transactions that had not ended before have events of this lane in the window.
+    pub fn find_late(
+        &mut self,
+        topic: i32,
+        lane: i32,
+        tables: &[(&Home, Table)],
+        snapshot: &Snapshot,
+    ) -> Result<()> {
+        let mut candidates: Vec<i64> = self.from.unfinished().collect();
+        let (first, end) = self.from.fresh();
+        if first < end {
+            for (home, table) in tables {
+                let mut above = first - 1;
+                // From one transaction to the next, however many events each has.
+                while let Some(xid) = next_xid(table, home, above, end, snapshot)? {
+                    candidates.push(xid);
+                    above = xid;
+                }
+            }
+            candidates.sort_unstable();
+            candidates.dedup();
+        }
+        for xid in candidates {
+            for (home, table) in tables {
+                let stream = self.late_stream(xid, topic, lane, home, table, snapshot)?;
+                if stream.head.is_some() {
+                    self.late.push(xid);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left of the window, in the order of event ids.
+    pub fn read<'s>(
+        &self,
+        topic: i32,
+        lane: i32,
+        tables: &[(&Home, Table)],
+        snapshot: &'s Snapshot,
+    ) -> Result<Reader<'s>> {
+        let mut streams = Vec::with_capacity(tables.len() + self.late.len());
+        for (home, table) in tables {
+            streams.push(self.main_stream(topic, lane, home, table, snapshot)?);
+            for xid in &self.late {
+                streams.push(self.late_stream(*xid, topic, lane, home, table, snapshot)?);
+            }
+        }
+        streams.retain(|s| s.head.is_some());
+        Ok(Reader { streams })
+    }
+
+    fn main_stream<'s>(
+        &self,
+        topic: i32,
+        lane: i32,
+        home: &Home,
+        table: &Table,
+        snapshot: &'s Snapshot,
+    ) -> Result<Stream<'s>> {
+        let keys = &mut [
+            ScanKey::i32(1, topic),
+            ScanKey::i32(2, lane),
+            ScanKey::above(3, self.last_id.max(self.from.high)),
+            ScanKey::up_to(3, self.to.top),
+        ];
+        let scan = table.scan(home.position, keys, snapshot)?;
+        self.stream(scan, self.from.next)
+    }
+
+    fn late_stream<'s>(
+        &self,
+        xid: i64,
+        topic: i32,
+        lane: i32,
+        home: &Home,
+        table: &Table,
+        snapshot: &'s Snapshot,
+    ) -> Result<Stream<'s>> {
+        let keys = &mut [
+            ScanKey::i64(1, xid),
+            ScanKey::i32(2, topic),
+            ScanKey::i32(3, lane),
+            ScanKey::above(4, self.last_id),
+        ];
+        let scan = table.scan(home.xid, keys, snapshot)?;
+        self.stream(scan, xid)
+    }
+
+    fn stream<'s>(&self, scan: Scan<'s>, least_xid: i64) -> Result<Stream<'s>> {
+        let mut stream = Stream {
+            scan,
+            series: self.series,
+            least_xid,
+            from: self.from.clone(),
+            to: self.to.clone(),
+            head: None,
+        };
+        stream.advance();
+        Ok(stream)
+    }
+}
+
+/// The first transaction above `above` and below `end` that emitted anything.
+fn next_xid(
+    table: &Table,
+    home: &Home,
+    above: i64,
+    end: i64,
+    snapshot: &Snapshot,
+) -> Result<Option<i64>> {
+    let keys = &mut [ScanKey::above(1, above), ScanKey::up_to(1, end - 1)];
+    let found = table.find(home.xid, keys, snapshot)?;
+    Ok(found.map(|slot| Event::load(slot).i64(Col::Xid)))
+}
+
+/// The tables that hold any event, open.
+pub fn tables() -> Result<Vec<(&'static Home, Table)>> {
+    let mut open = Vec::with_capacity(5);
+    for home in event::homes() {
+        let table = Table::to_read(home.table)?;
+        if !table.is_blank() {
+            open.push((home, table));
+        }
+    }
+    Ok(open)
+}
+
+/// Rows of one index range that belong to the window.
+struct Stream<'s> {
+    scan: Scan<'s>,
+    series: i32,
+    least_xid: i64,
+    from: Seen,
+    to: Seen,
+    /// The present row's event id; None: at its end.
+    head: Option<i64>,
+}
+
+impl Stream<'_> {
+    fn advance(&mut self) {
+        self.head = None;
+        while let Some(slot) = self.scan.advance() {
+            let number = |col: Col| slot.column(col as usize).map_or(0, |d| d.value() as i64);
+            let (id, xid) = (number(Col::EventId), number(Col::Xid));
+            let fits = xid >= self.least_xid
+                && number(Col::Series) as i32 == self.series
+                && self.to.sees(xid, id)
+                && !self.from.sees(xid, id);
+            if fits {
+                self.head = Some(id);
+                return;
+            }
+        }
+    }
+}
+
+/// Events of a window in order.
+pub struct Reader<'s> {
+    streams: Vec<Stream<'s>>,
+}
+
+impl Reader<'_> {
+    /// Shows the next event and moves on; None at the end. The event is valid within the call.
+    pub fn next<T>(&mut self, use_it: impl FnOnce(&Event) -> Result<T>) -> Result<Option<T>> {
+        let heads = self.streams.iter().enumerate();
+        let first = heads.filter_map(|(i, s)| s.head.map(|id| (id, i))).min();
+        let Some((_, i)) = first else {
+            return Ok(None);
+        };
+        let Some(slot) = self.streams[i].scan.present() else {
+            return Ok(None);
+        };
+        let answer = use_it(&Event::look(slot))?;
+        self.streams[i].advance();
+        Ok(Some(answer))
+    }
+}

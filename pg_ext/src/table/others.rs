@@ -1,0 +1,54 @@
+//! Whose a row is, and waiting for the transaction of somebody else's.
+
+use super::{Slot, Snapshot};
+use pgrx::pg_sys;
+
+const XMIN: i32 = pg_sys::MinTransactionIdAttributeNumber as i32;
+
+impl Slot {
+    /// The present transaction has written this version of the row.
+    pub fn is_ours(&self) -> bool {
+        let mut null = false;
+        // SAFETY: the slot holds a stored row, so it has system columns; called behind pgrx's barrier because
+        // it is a function pointer.
+        unsafe {
+            let (raw, null) = (self.raw, &raw mut null);
+            let read = (*(*raw).tts_ops).getsysattr;
+            let xmin = pg_sys::ffi::pg_guard_ffi_boundary(|| read.map(|f| f(raw, XMIN, null)));
+            xmin.is_some_and(|xid| {
+                let xid = pg_sys::TransactionId::from_inner(xid.value() as u32);
+                pg_sys::TransactionIdIsCurrentTransactionId(xid)
+            })
+        }
+    }
+}
+
+impl Snapshot {
+    /// After a dirty look found a row: the other transaction that has inserted or deleted it and has not ended.
+    pub fn undecided_xid(&self) -> Option<pg_sys::TransactionId> {
+        match self {
+            Snapshot::Mvcc(_) => None,
+            Snapshot::Dirty(_) => {
+                // SAFETY: the server wrote the ids through the pointer raw() gave it.
+                let s = unsafe { &*self.raw() };
+                [s.xmin, s.xmax]
+                    .into_iter()
+                    .find(|xid| *xid != pg_sys::InvalidTransactionId)
+            }
+        }
+    }
+}
+
+/// Waits until a transaction or subtransaction has ended, as the server waits for a unique index;
+/// lock_timeout bounds the wait. The caller holds no pin and no lock that the other one may want.
+pub fn wait_for(xid: pg_sys::TransactionId) {
+    // SAFETY: plain arguments; no relation and no tuple to name in the error's context.
+    unsafe {
+        pg_sys::XactLockTableWait(
+            xid,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            pg_sys::XLTW_Oper::XLTW_None,
+        );
+    }
+}
