@@ -14,6 +14,11 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_key_tom
 COMMENT ON FUNCTION once.sweep_key_tombstone(integer) IS
 'Empties up to max (1 to 1000000) finished keys that are past their ttl: the answer, the state and the steps go, the fingerprint stays until gone_for ends.';
 
+CREATE FUNCTION once.sweep_inbox_reap(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_inbox_reap';
+COMMENT ON FUNCTION once.sweep_inbox_reap(integer) IS
+'Deletes up to max (1 to 1000000) messages and steps of sagas whose ttl is over (inbox_accept, inbox_barrier).';
+
 -- When each task last ran for each machine; machine_assert asks whether a claim state is covered.
 CREATE TABLE once.janitor (
     task       text        COLLATE "C" NOT NULL,
@@ -38,6 +43,6 @@ $$Reverts up to max (1 to 1000000) rows whose action's lease is overdue (NULL: o
 Sets the caller's deferred constraints to immediate. Errors: 42704 no such machine, 22023 bad argument, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.sweep(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
-RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 2 AS 'MODULE_PATHNAME', 'pg_once_sweep';
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 7 AS 'MODULE_PATHNAME', 'pg_once_sweep';
 COMMENT ON FUNCTION once.sweep(integer) IS
 'One bounded pass of every sweep task, max rows per task; a row for each: what was done, what failed, whether more is waiting. Errors: 22023 bad argument, 25006 in a read-only transaction.';

@@ -83,12 +83,21 @@ const TOMBSTONE: &CStr = c"
     SELECT (SELECT pg_catalog.count(*) FROM emptied),
            (SELECT pg_catalog.count(*) FROM due) >= $2";
 
-/// Now, the bound, and the default of gone_for in microseconds.
+// Messages and steps of sagas that count as new.
+const INBOX: &CStr = c"
+    WITH due AS MATERIALIZED (
+        SELECT i.id FROM once.inbox i WHERE i.expires_at <= $1
+         ORDER BY i.expires_at LIMIT $2 FOR UPDATE OF i SKIP LOCKED),
+    reaped AS (DELETE FROM once.inbox i USING due WHERE i.id = due.id RETURNING 1)
+    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped";
+
+/// Now, the bound, and (for keys) the default of gone_for in microseconds.
 const TYPES: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT4OID, pg_sys::INT8OID];
 
 thread_local! {
     static KEY_REAP: Kept = const { Kept::new(REAP, TYPES) };
     static KEY_TOMBSTONE: Kept = const { Kept::new(TOMBSTONE, TYPES) };
+    static INBOX_REAP: Kept = const { Kept::new(INBOX, TYPES) };
     static NEW_RUN: Kept = const { Kept::new(INSERT_RUN, &[pg_sys::TEXTOID, pg_sys::TEXTOID]) };
     static TASK: Shape = const { Shape::new(&[
         (c"task", pg_sys::TEXTOID),
@@ -226,13 +235,14 @@ type Task = (&'static [u8], &'static LocalKey<Kept>);
 
 const REAP_TASK: Task = (b"key_reap", &KEY_REAP);
 const TOMBSTONE_TASK: Task = (b"key_tombstone", &KEY_TOMBSTONE);
+const INBOX_TASK: Task = (b"inbox_reap", &INBOX_REAP);
 
 /// `once.sweep`.
 pub fn sweep(call: &Call) -> Result<Datum> {
     let max = call.limit(0, "max", MOST)?;
     let rows = Rows::begin(call);
     rows.push(&release_actions(max, None)?);
-    for task in [REAP_TASK, TOMBSTONE_TASK] {
+    for task in [REAP_TASK, TOMBSTONE_TASK, INBOX_TASK] {
         rows.push(&run(task, max)?);
     }
     Ok(call.return_null())
@@ -265,6 +275,11 @@ pub fn sweep_key_reap(call: &Call) -> Result<Datum> {
 /// `once.sweep_key_tombstone`.
 pub fn sweep_key_tombstone(call: &Call) -> Result<Datum> {
     alone(call, TOMBSTONE_TASK)
+}
+
+/// `once.sweep_inbox_reap`.
+pub fn sweep_inbox_reap(call: &Call) -> Result<Datum> {
+    alone(call, INBOX_TASK)
 }
 
 fn alone(call: &Call, task: Task) -> Result<Datum> {

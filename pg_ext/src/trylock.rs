@@ -27,6 +27,14 @@ impl TryLock {
         TryLock::attempt(hash, pg_sys::ShareLock as i32)
     }
 
+    /// Waits for whoever holds it; for locks that are held for microseconds.
+    pub fn wait(hash: u64) -> TryLock {
+        let (tag, mode) = (tag(hash), pg_sys::ExclusiveLock as i32);
+        // SAFETY: the tag is plain data; lock_timeout bounds the wait.
+        unsafe { pg_sys::LockAcquire(&tag, mode, false, false) };
+        TryLock { tag, mode }
+    }
+
     fn attempt(hash: u64, mode: i32) -> Option<TryLock> {
         let tag = tag(hash);
         // SAFETY: the tag is plain data; asks without waiting, for the transaction.

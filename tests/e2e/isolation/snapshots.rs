@@ -307,7 +307,12 @@ async fn a_sweep_with_an_old_snapshot_sweeps_or_is_a_race() {
     play.show(r#"select once.scope_set('s', '{"gone_for": "0"}')"#)
         .await;
     for level in LEVELS {
-        for sweep in ["sweep()", "sweep_key_reap()", "sweep_key_tombstone()"] {
+        for sweep in [
+            "sweep()",
+            "sweep_key_reap()",
+            "sweep_key_tombstone()",
+            "sweep_inbox_reap()",
+        ] {
             for other_does in ["select once.key_claim('s', 'k')", "select once.sweep()"] {
                 let token = play.token("k", ", ttl => '1 microsecond'").await;
                 complete(&play, "k", token).await;

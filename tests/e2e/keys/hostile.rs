@@ -12,7 +12,7 @@ const HOSTILE: &str = "set search_path = evil, pg_catalog";
 /// Temporary objects come before everything else where a relation is looked up by its bare name.
 const TEMPORARY: &str = "
 create temp table key (id int); create temp table scope (scope int); create temp table key_step (step int);
-create temp table key_bookmark (x int); create temp table role_grant (role int); create temp table role_function (x int);
+create temp table key_bookmark (x int); create temp table inbox (x int); create temp table dedupe (x int); create temp table role_grant (role int); create temp table role_function (x int);
 create temp table pg_roles (x int); create temp table pg_proc (x int);
 create domain pg_temp.interval as int; create domain pg_temp.jsonb as int;
 create function pg_temp.coalesce(int) returns int language sql as 'select 1'";
@@ -42,6 +42,11 @@ async fn call_everything(session: &Playground) {
         "key_release('s', 'k', $, 'error')",
         "key_take_abandoned('s', 10, '1 min', 'taker')",
         "key_take_abandoned('s', 10, '1 min', 'taker')",
+        "inbox_accept('s', 'm', '1 min')",
+        "inbox_record('s', 'm', '1')",
+        "inbox_accept('s', 'm')",
+        "inbox_barrier('s', 'g', 'a', 'action')",
+        "inbox_barrier('s', 'g', 'a', 'compensation')",
     ] {
         session
             .show(&format!("select * from once.{}", call.replace('$', &token)))
@@ -84,6 +89,9 @@ async fn call_everything(session: &Playground) {
         session.show("select * from once.sweep_key_reap(10)").await;
         session
             .show("select * from once.sweep_key_tombstone(10)")
+            .await;
+        session
+            .show("select * from once.sweep_inbox_reap(10)")
             .await;
         session.show("select once.key_claim('s', 'k')").await;
         session.show("set once.fake_now = '2031-01-01'").await;

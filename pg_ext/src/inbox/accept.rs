@@ -1,0 +1,74 @@
+//! `inbox_accept` and `inbox_record`.
+
+use super::entry::{Col, Entry, Status, expiry, ttl};
+use super::meet::{Change, Found, Own, meet};
+use crate::call::{Call, varlena};
+use crate::error::{Error, Kind, Result};
+use crate::row::Shape;
+use pgrx::pg_sys::{self, Datum};
+
+thread_local! {
+    static SHAPE: Shape = const { Shape::new(&[
+        (c"accepted", pg_sys::BOOLOID),
+        (c"verdict", pg_sys::JSONOID),
+    ]) };
+}
+
+/// `once.inbox_accept`.
+pub fn inbox_accept(call: &Call) -> Result<Datum> {
+    let message = Entry::message(call)?;
+    let ttl = ttl(call, 2)?;
+    meet(&message, Own::Expires, |found| match found {
+        Found::Row(row) => Ok((Change::Nothing, answer(false, row.raw(Col::Verdict)))),
+        Found::Nothing(row) => {
+            row.put_i64(Col::ExpiresAt, expiry(ttl)?);
+            row.put_status(Status::Message);
+            row.put(Col::Verdict, None);
+            Ok((Change::Write, answer(true, None)))
+        }
+    })
+}
+
+fn answer(accepted: bool, verdict: Option<Datum>) -> Datum {
+    let values = [Some(Datum::from(accepted)), verdict];
+    SHAPE.with(|shape| shape.row(&values))
+}
+
+/// `once.inbox_record`.
+pub fn inbox_record(call: &Call) -> Result<Datum> {
+    let message = Entry::message(call)?;
+    let verdict = call.datum(2).ok_or_else(|| {
+        Error::bad_argument(
+            "verdict",
+            "must not be null",
+            "Give a JSON document; 'null' is one.",
+        )
+    })?;
+    meet(&message, Own::Stays, |found| {
+        let Found::Row(row) = found else {
+            return Err(not_accepted(&message));
+        };
+        match row.raw(Col::Verdict).map(varlena) {
+            Some(first) if first == varlena(verdict) => Ok((Change::Nothing, ())),
+            Some(_) => Err(another(&message)),
+            None => {
+                row.put(Col::Verdict, Some(verdict));
+                Ok((Change::Write, ()))
+            }
+        }
+    })?;
+    Ok(call.return_null())
+}
+
+fn not_accepted(message: &Entry) -> Error {
+    let lost = format!("{} is not accepted", message.named());
+    Error::new(Kind::LeaseLost, lost)
+        .detail("It never was, its transaction was rolled back, or its ttl is over.")
+        .hint("Call inbox_accept first, in the same transaction.")
+}
+
+fn another(message: &Entry) -> Error {
+    let finished = format!("{} already has another verdict", message.named());
+    Error::new(Kind::AlreadyFinished, finished)
+        .hint("Read the stored verdict: inbox_accept of the message returns it.")
+}

@@ -1,0 +1,68 @@
+//! `inbox_barrier`: a step's action and its compensation share one row, so that whichever commits first
+//! decides for both.
+
+use super::entry::{Col, Entry, Status, expiry, ttl};
+use super::meet::{Change, Found, Own, meet};
+use crate::call::{Call, shown};
+use crate::error::{Error, Result};
+use crate::row;
+use pgrx::pg_sys::Datum;
+
+#[derive(Clone, Copy)]
+enum Operation {
+    Action,
+    Compensation,
+}
+
+/// `once.inbox_barrier`.
+pub fn inbox_barrier(call: &Call) -> Result<Datum> {
+    let step = Entry::step(call)?;
+    let operation = operation(call)?;
+    let ttl = ttl(call, 4)?;
+    let outcome = meet(&step, Own::Expires, |found| {
+        let (status, row) = match found {
+            Found::Nothing(row) => (None, row),
+            Found::Row(row) => (Some(row.status()), row),
+        };
+        let (next, outcome) = next(operation, status);
+        let Some(next) = next else {
+            return Ok((Change::Nothing, outcome));
+        };
+        let mut until = expiry(ttl)?;
+        if status.is_some() {
+            until = until.max(row.i64(Col::ExpiresAt));
+        }
+        row.put_i64(Col::ExpiresAt, until);
+        row.put_status(next);
+        row.put(Col::Verdict, None);
+        Ok((Change::Write, outcome))
+    })?;
+    Ok(row::text(outcome))
+}
+
+/// What the step becomes, where it changes, and the outcome. Whatever is asked again changes nothing more.
+fn next(operation: Operation, status: Option<Status>) -> (Option<Status>, &'static [u8]) {
+    match (operation, status) {
+        (Operation::Action, None) => (Some(Status::Acted), b"run"),
+        (Operation::Action, Some(Status::Acted)) => (None, b"duplicate"),
+        (Operation::Action, Some(_)) => (None, b"refused"),
+        (Operation::Compensation, None) => (Some(Status::Skipped), b"skipped"),
+        (Operation::Compensation, Some(Status::Acted)) => (Some(Status::Compensated), b"run"),
+        (Operation::Compensation, Some(Status::Compensated)) => (None, b"duplicate"),
+        (Operation::Compensation, Some(_)) => (None, b"skipped"),
+    }
+}
+
+fn operation(call: &Call) -> Result<Operation> {
+    const HINT: &str = "Give 'action' or 'compensation'.";
+    match call.bytes(3) {
+        Some(b"action") => Ok(Operation::Action),
+        Some(b"compensation") => Ok(Operation::Compensation),
+        Some(other) => Err(Error::bad_argument(
+            "operation",
+            format!("is \"{}\"", shown(other)),
+            HINT,
+        )),
+        None => Err(Error::bad_argument("operation", "must not be null", HINT)),
+    }
+}

@@ -1,0 +1,185 @@
+//! What a call is about (a message or a step of a saga), and its row in `once.inbox`.
+//!
+//! Rows are found by a hash of the names that never changes between versions. It begins with a NUL byte, which
+//! no key's hash does: keys and messages share neither rows nor locks.
+
+use crate::call::{Call, KEY_MAX, SCOPE_MAX, shown, utf8};
+use crate::clock::{self, DAY_US};
+use crate::error::{Error, Kind, Result};
+use crate::key::scope::Options;
+use crate::row;
+use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
+use pgrx::pg_sys::Datum;
+use sha2::{Digest, Sha256};
+
+pub const TABLE: Name = c"inbox";
+const BY_ID: Name = c"inbox_pkey";
+/// How long a message is remembered where the call does not say.
+const TTL_US: i64 = 30 * DAY_US;
+
+/// Columns in the order of `sql/inbox.sql`.
+#[derive(Clone, Copy)]
+pub enum Col {
+    ExpiresAt = 1,
+    Status,
+    Id,
+    Scope,
+    Name,
+    Step,
+    Verdict,
+}
+
+impl Column for Col {
+    fn number(self) -> usize {
+        self as usize
+    }
+}
+
+/// A row of `once.inbox`.
+pub type Record = table::Record<Col, 7>;
+
+/// What the status column says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Message,
+    Acted,
+    Compensated,
+    Skipped,
+}
+
+impl Status {
+    fn code(self) -> u8 {
+        match self {
+            Status::Message => b'm',
+            Status::Acted => b'a',
+            Status::Compensated => b'c',
+            Status::Skipped => b's',
+        }
+    }
+
+    fn of(code: u8) -> Status {
+        match code {
+            b'm' => Status::Message,
+            b'a' => Status::Acted,
+            b'c' => Status::Compensated,
+            // And what a newer library wrote: nothing runs.
+            _ => Status::Skipped,
+        }
+    }
+}
+
+impl Record {
+    pub fn status(&self) -> Status {
+        Status::of(self.raw(Col::Status).map_or(0, |d| d.value() as u8))
+    }
+
+    pub fn put_status(&mut self, status: Status) {
+        self.put(Col::Status, Some(Datum::from(status.code())));
+    }
+}
+
+/// A message, or a step of a saga.
+pub struct Entry<'a> {
+    scope: &'a [u8],
+    name: &'a [u8],
+    step: Option<&'a [u8]>,
+    id: [u8; 16],
+}
+
+impl<'a> Entry<'a> {
+    /// The message of arguments 0 and 1; refuses who is not a member of the scope's owner.
+    pub fn message(call: &'a Call) -> Result<Entry<'a>> {
+        let scope = call.text(0, "scope", SCOPE_MAX)?;
+        let name = call.text(1, "message_id", KEY_MAX)?;
+        Entry::of(scope, name, None)
+    }
+
+    /// The step of arguments 0 to 2.
+    pub fn step(call: &'a Call) -> Result<Entry<'a>> {
+        let scope = call.text(0, "scope", SCOPE_MAX)?;
+        let saga = call.text(1, "saga", KEY_MAX)?;
+        let step = call.text(2, "step", SCOPE_MAX)?;
+        Entry::of(scope, saga, Some(step))
+    }
+
+    fn of(scope: &'a [u8], name: &'a [u8], step: Option<&'a [u8]>) -> Result<Entry<'a>> {
+        Options::of(scope)?;
+        let what: &[u8] = match step {
+            None => b"\0inbox",
+            Some(_) => b"\0barrier",
+        };
+        let mut hash = Sha256::new().chain_update(what);
+        for part in [Some(scope), Some(name), step].into_iter().flatten() {
+            hash.update([0]);
+            hash.update(utf8(part));
+        }
+        let mut id = [0; 16];
+        id.copy_from_slice(&hash.finalize()[..16]);
+        Ok(Entry {
+            scope,
+            name,
+            step,
+            id,
+        })
+    }
+
+    /// The row as a snapshot sees it, and whether this transaction has written it.
+    pub fn find(&self, table: &Table, snapshot: &Snapshot) -> Result<Option<(Record, bool)>> {
+        let key = &mut [ScanKey::uuid(1, row::uuid(&self.id))];
+        let Some(slot) = table.find(BY_ID, key, snapshot)? else {
+            return Ok(None);
+        };
+        let ours = slot.is_ours();
+        let found = Record::load(slot);
+        let same = found.bytes(Col::Scope) == Some(self.scope)
+            && found.bytes(Col::Name) == Some(self.name)
+            && found.bytes(Col::Step) == self.step;
+        match same {
+            true => Ok(Some((found, ours))),
+            // The id is a hash: fail closed should two names ever share one.
+            false => Err(Error::new(
+                Kind::Internal,
+                format!("{} has the id of another one", self.named()),
+            )
+            .hint("Use another name.")),
+        }
+    }
+
+    /// A row that is not stored yet, with its names.
+    pub fn fresh(&self) -> Record {
+        let mut fresh = Record::empty();
+        fresh.put(Col::Id, Some(row::uuid(&self.id)));
+        fresh.put_text(Col::Scope, Some(self.scope));
+        fresh.put_text(Col::Name, Some(self.name));
+        fresh.put_text(Col::Step, self.step);
+        fresh
+    }
+
+    /// 64 bits for the lock of whoever is about to insert.
+    pub fn lock_hash(&self) -> u64 {
+        let bytes = self.id.iter().take(8);
+        bytes.fold(0, |hash, byte| hash << 8 | u64::from(*byte))
+    }
+
+    /// How errors name it.
+    pub fn named(&self) -> String {
+        let (scope, name) = (shown(self.scope), shown(self.name));
+        match self.step {
+            None => format!("message \"{name}\" of scope \"{scope}\""),
+            Some(step) => format!(
+                "step \"{}\" of saga \"{name}\" of scope \"{scope}\"",
+                shown(step)
+            ),
+        }
+    }
+}
+
+/// The ttl of argument `i` in microseconds.
+pub fn ttl(call: &Call, i: usize) -> Result<i64> {
+    Ok(call.interval(i, "ttl")?.unwrap_or(TTL_US))
+}
+
+/// When something that is remembered from now on counts as new.
+pub fn expiry(ttl: i64) -> Result<i64> {
+    Ok(clock::now_us()?.saturating_add(ttl))
+}

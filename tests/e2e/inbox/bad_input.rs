@@ -1,0 +1,150 @@
+//! Bad input: each bad value of each argument gives the contract's SQLSTATE, a message that names the argument,
+//! and a HINT; nothing is written.
+
+use crate::playground::{Playground, cluster};
+use crate::stored;
+
+const CALLS: &[(&str, &[(&str, &str)])] = &[
+    (
+        "inbox_accept",
+        &[("scope", "'s'"), ("message_id", "'m'"), ("ttl", "'1 s'")],
+    ),
+    (
+        "inbox_record",
+        &[
+            ("scope", "'s'"),
+            ("message_id", "'known'"),
+            ("verdict", "'1'"),
+        ],
+    ),
+    (
+        "inbox_barrier",
+        &[
+            ("scope", "'s'"),
+            ("saga", "'g'"),
+            ("step", "'pay'"),
+            ("operation", "'action'"),
+            ("ttl", "'1 s'"),
+        ],
+    ),
+    ("sweep_inbox_reap", &[("max", "10")]),
+];
+
+fn bad_values(argument: &str) -> Vec<String> {
+    let texts = |max: usize| {
+        vec![
+            "null".to_owned(),
+            "''".to_owned(),
+            format!("repeat('x', {})", max + 1),
+            format!("repeat('\u{1F600}', {})", max + 1),
+        ]
+    };
+    let owned = |values: &[&str]| values.iter().map(|v| (*v).to_owned()).collect();
+    match argument {
+        "scope" | "step" => texts(100),
+        "message_id" | "saga" => texts(255),
+        "operation" => owned(&[
+            "null",
+            "''",
+            "'Action'",
+            "'act'",
+            "'compensate'",
+            "'action '",
+        ]),
+        "verdict" => owned(&["null"]),
+        "max" => owned(&["null", "0", "-1", "1000001"]),
+        "ttl" => {
+            let mut bad: Vec<String> = owned(&[
+                "'0'",
+                "'-1 microsecond'",
+                "'1 mon -31 days'",
+                "'1100 years'",
+            ]);
+            if cluster().version() >= 17 {
+                bad.extend(owned(&["'infinity'", "'-infinity'"]) as Vec<String>);
+            }
+            bad
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn call(function: &str, arguments: &[(&str, &str)], bad: Option<(&str, &str)>) -> String {
+    let list: Vec<String> = arguments
+        .iter()
+        .map(|(name, good)| {
+            let value = bad.filter(|(n, _)| n == name).map_or(*good, |(_, v)| v);
+            format!("{name} => {value}")
+        })
+        .collect();
+    format!("select * from once.{function}({})", list.join(", "))
+}
+
+#[tokio::test]
+async fn every_bad_value_of_every_argument_is_refused_by_name_with_a_hint_and_writes_nothing() {
+    let play = Playground::open().await;
+    play.show("select once.inbox_accept('s', 'known')").await;
+    let before = stored(&play).await;
+    let (mut tried, mut wrong) = (0, Vec::new());
+    for (function, arguments) in CALLS {
+        for (argument, _) in *arguments {
+            for value in bad_values(argument) {
+                let sql = call(function, arguments, Some((argument, &value)));
+                tried += 1;
+                match play.attempt(&sql).await {
+                    Err(r)
+                        if r.code == "22023"
+                            && r.message.contains(argument)
+                            && !r.hint.is_empty() => {}
+                    other => wrong.push(format!("{sql:.200}\n    {other:?}")),
+                }
+            }
+        }
+        assert_eq!(stored(&play).await, before, "{function}");
+        play.show("begin").await;
+        play.show(&call(function, arguments, None)).await;
+        play.show("rollback").await;
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {tried}:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+    assert!(tried > 40, "{tried}");
+}
+
+#[tokio::test]
+async fn the_longest_names_in_any_alphabet_and_the_oddest_verdicts_are_kept() {
+    let play = Playground::open().await;
+    for c in ["x", "\u{1F600}", " ", "''"] {
+        let names = format!("repeat('{c}', 100), repeat('{c}', 255)");
+        let accept = format!("select accepted, verdict from once.inbox_accept({names})");
+        assert_eq!(play.show(&accept).await, "t|~");
+        let verdict = "E'[1.0, \\n {\"a\": null, \"a\": \"\u{1F600}\"}]'";
+        play.show(&format!("select once.inbox_record({names}, {verdict})"))
+            .await;
+        let stored = play.show(&accept).await;
+        assert!(
+            stored.starts_with("f|[1.0, \n {\"a\": null, \"a\""),
+            "{stored}"
+        );
+    }
+    let big = "repeat('x', 2000000)";
+    play.show("select once.inbox_accept('s', 'big')").await;
+    play.show(&format!(
+        "select once.inbox_record('s', 'big', to_json({big}))"
+    ))
+    .await;
+    let same =
+        format!("select (once.inbox_accept('s', 'big')).verdict::text = to_json({big})::text");
+    assert_eq!(play.show(&same).await, "t");
+    play.show("select once.inbox_accept('s', 'null')").await;
+    play.show("select once.inbox_record('s', 'null', 'null')")
+        .await;
+    assert_eq!(
+        play.show("select verdict is null, verdict from once.inbox_accept('s', 'null')")
+            .await,
+        "f|null"
+    );
+}

@@ -1,0 +1,102 @@
+//! kill -9 of a handler, its backend and the server; dump and restore.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pg_once_tests::{Cluster, race};
+
+use crate::playground::Playground;
+use crate::waiting::Waiting;
+use crate::{accept, barrier, record};
+
+async fn shop(cluster: &Cluster) -> Playground {
+    Playground::of(cluster.connect("shop").await.unwrap(), "shop")
+}
+
+#[tokio::test]
+async fn a_handler_whose_connection_is_gone_gives_its_message_to_who_waits() {
+    let play = Playground::open().await;
+    let (handler, other) = (play.another().await, play.another().await);
+    handler.show("begin").await;
+    handler.show(&accept("m")).await;
+    handler.show(&record("m", "1")).await;
+    let pid = race::backend_pid(&handler.client).await.unwrap();
+    let waiting = Waiting::begin(&play, other, &accept("m")).await;
+    play.show(&format!("select pg_terminate_backend({pid})"))
+        .await;
+    assert_eq!(waiting.end().await.1.unwrap(), "t|~");
+}
+
+#[tokio::test]
+async fn after_kill_9_of_a_backend_or_the_server_only_committed_messages_are_duplicates() {
+    let mut cluster = Cluster::builder().fsync(true).launch().unwrap();
+    cluster
+        .create_database_with_extension("shop")
+        .await
+        .unwrap();
+    for round in 0..4 {
+        let play = shop(&cluster).await;
+        play.show(&accept(&format!("committed{round}"))).await;
+        play.show(&record(&format!("committed{round}"), "1")).await;
+        play.show(&barrier(&format!("acted{round}"), "action"))
+            .await;
+        let open = shop(&cluster).await;
+        open.show("begin").await;
+        open.show(&accept(&format!("open{round}"))).await;
+        open.show(&barrier(&format!("open{round}"), "action")).await;
+        if round % 2 == 0 {
+            cluster.kill_9().unwrap();
+            cluster.start().unwrap();
+        } else {
+            // A crash of one backend restarts all of them.
+            let pid = race::backend_pid(&open.client).await.unwrap();
+            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+            race::poll_async("the server to let clients in again", async || {
+                // The old sessions end first; who comes before that is thrown out, too.
+                if play.client.simple_query("select 1").await.is_ok() {
+                    return Ok(None);
+                }
+                let again = cluster.connect("shop").await;
+                let up = match &again {
+                    Ok(client) => client.simple_query("select 1").await.is_ok(),
+                    Err(_) => false,
+                };
+                Ok(up.then_some(()))
+            })
+            .await
+            .unwrap();
+        }
+        let play = shop(&cluster).await;
+        for seen in 0..=round {
+            assert_eq!(play.show(&accept(&format!("committed{seen}"))).await, "f|1");
+            let acted = play.show(&barrier(&format!("acted{seen}"), "action")).await;
+            assert_eq!(acted, "duplicate");
+        }
+        assert_eq!(play.show(&accept(&format!("open{round}"))).await, "t|~");
+        let step = format!("open{round}");
+        assert_eq!(play.show(&barrier(&step, "compensation")).await, "skipped");
+    }
+}
+
+#[tokio::test]
+async fn a_dump_restored_elsewhere_knows_its_messages() {
+    let cluster = Cluster::launch().unwrap();
+    cluster
+        .create_database_with_extension("shop")
+        .await
+        .unwrap();
+    let play = shop(&cluster).await;
+    play.show(&accept("m")).await;
+    play.show(&record("m", "{\"a\":  1}")).await;
+    play.show(&barrier("skipped", "compensation")).await;
+    cluster
+        .run("pg_dump", &["-d", "shop", "-Fc", "-f", "dump"])
+        .unwrap();
+    cluster.psql("postgres", "create database copy").unwrap();
+    cluster
+        .run("pg_restore", &["-d", "copy", "--exit-on-error", "dump"])
+        .unwrap();
+    let copy = Playground::of(cluster.connect("copy").await.unwrap(), "copy");
+    assert_eq!(copy.show(&accept("m")).await, "f|{\"a\":  1}");
+    assert_eq!(copy.show(&barrier("skipped", "action")).await, "refused");
+    assert_eq!(copy.show(&accept("n")).await, "t|~");
+}
