@@ -7,6 +7,7 @@
 
 pub mod define;
 pub mod definition;
+mod direct;
 pub mod id;
 pub mod inspect;
 pub mod model;

@@ -7,6 +7,7 @@
 //! makes the columns be looked up again; the statements are thrown away only if those have changed.
 
 use super::definition::{Definition, Refund};
+use super::direct::Direct;
 use super::id::{self, RowId};
 use super::relation::{Column, Relation};
 use super::sql::ident;
@@ -60,10 +61,13 @@ pub struct Machine {
     /// See [`super::lock_of`].
     pub lock: u64,
     checked: Cell<u64>,
-    /// The count of [`DEFINITIONS`] before its row was read; None where each call has to read it: what an
-    /// owner's name stands for may change without a message.
+    /// The count of [`DEFINITIONS`] before its row was last read.
     read: Cell<Option<u64>>,
+    /// Each call has to read it: what an owner's name stands for may change without a message.
+    owned: Cell<bool>,
     plans: RefCell<HashMap<Vec<u8>, Rc<Plan>>>,
+    /// Moves that go without a statement; None: those that cannot.
+    directs: RefCell<HashMap<Vec<u8>, Option<Rc<Direct>>>>,
 }
 
 /// What the catalog says of everything that a definition names.
@@ -201,7 +205,7 @@ impl Machine {
     /// A machine by name; refuses who is not a member of its owner.
     pub fn named(name: &[u8]) -> Result<Rc<Machine>> {
         accept_changes();
-        if let Some(machine) = known(name).filter(|m| m.is_fresh()) {
+        if let Some(machine) = known(name).filter(|m| m.is_current() && !m.owned.get()) {
             return Ok(machine);
         }
         let seen = watch_definitions()?;
@@ -211,11 +215,13 @@ impl Machine {
             owner.ensure_member("machine", name)?;
         }
         let machine = Machine::fitted(name, &stored)?;
-        machine.read.set(Some(seen).filter(|_| owner.is_none()));
+        machine.read.set(Some(seen));
+        machine.owned.set(owner.is_some());
         Ok(machine)
     }
 
-    fn is_fresh(&self) -> bool {
+    /// No message about its definition or its tables has come since it was looked up.
+    pub fn is_current(&self) -> bool {
         self.read.get() == Some(DEFINITIONS.get()) && self.checked.get() == CHANGES.get()
     }
 
@@ -241,7 +247,9 @@ impl Machine {
             revision: stored.revision(),
             checked: Cell::new(changes),
             read: Cell::new(None),
+            owned: Cell::new(false),
             plans: RefCell::default(),
+            directs: RefCell::default(),
         });
         MACHINES.with(|m| m.borrow_mut().insert(name.to_vec(), machine.clone()));
         Ok(machine)
@@ -254,6 +262,7 @@ impl Machine {
         }
         // A statement that takes a row as a parameter does not notice that its type has changed.
         self.plans.borrow_mut().clear();
+        self.directs.borrow_mut().clear();
         let fits = fit_again(&self.definition, &self.shape).as_ref() == Some(&self.shape);
         if fits {
             self.checked.set(changes);
@@ -324,6 +333,11 @@ impl Machine {
         format!("row \"{}\" of machine \"{}\"", id.shown(), self.name())
     }
 
+    /// How errors of a lost race name it.
+    pub fn any_row(&self) -> String {
+        format!("a row of machine \"{}\"", self.name())
+    }
+
     /// An update of a row that is there and ours to update did nothing.
     pub fn kept_back(&self, id: &RowId) -> Error {
         Error::new(
@@ -368,14 +382,31 @@ impl Machine {
         if let Some(plan) = self.plans.borrow().get(key) {
             return Ok(plan.clone());
         }
-        let row = format!("a row of machine \"{}\"", self.name());
-        let plan = Rc::new(Plan::prepare(&build()?, types, row)?);
+        let plan = Rc::new(Plan::prepare(&build()?, types, self.any_row())?);
         let mut plans = self.plans.borrow_mut();
         if plans.len() >= MOST_PLANS {
             plans.clear();
         }
         plans.insert(key.to_vec(), plan.clone());
         Ok(plan)
+    }
+
+    /// A kept way around the statement, if there is one.
+    pub fn direct(
+        &self,
+        key: Vec<u8>,
+        build: impl FnOnce() -> Result<Option<Direct>>,
+    ) -> Result<Option<Rc<Direct>>> {
+        if let Some(direct) = self.directs.borrow().get(&key) {
+            return Ok(direct.clone());
+        }
+        let direct = build()?.map(Rc::new);
+        let mut directs = self.directs.borrow_mut();
+        if directs.len() >= MOST_PLANS {
+            directs.clear();
+        }
+        directs.insert(key, direct.clone());
+        Ok(direct)
     }
 
     /// The parts of every statement: `{table}`, `{id}`, `{status}`, `{version}` and `{flag}` as values.

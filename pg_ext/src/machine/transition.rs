@@ -1,7 +1,8 @@
 //! `transition` and `transition_many`: one conditional UPDATE, and where it moved nothing a look that says
 //! why. The look may see a row that has become movable meanwhile; then it is locked and the UPDATE is tried
-//! once more.
+//! once more. A plain table's row is moved without the statement (`direct.rs`).
 
+use super::direct::{self, Direct};
 use super::id::RowId;
 use super::model::{Machine, column, yes};
 use super::moves::{Move, Wanted, condition};
@@ -133,6 +134,13 @@ impl Wish<'_> {
         })
     }
 
+    fn direct(&self, machine: &Machine) -> Result<Option<Rc<Direct>>> {
+        machine.direct(self.key("", ""), || {
+            let wanted = self.wanted()?;
+            Direct::of(machine, &wanted.to, &wanted.moves(&machine.definition)?)
+        })
+    }
+
     fn look(&self, machine: &Machine) -> Result<Rc<Plan>> {
         let types = [machine.id_type(), pg_sys::INT8OID];
         machine.plan_or(self.key("look", ""), &types, || {
@@ -153,8 +161,20 @@ impl Wish<'_> {
         version: Option<Datum>,
         patch: &Patch,
     ) -> Result<Answer> {
-        let update = self.update(machine, version, patch)?;
         let writable = table::is_writable();
+        if writable
+            && patch.value.is_none()
+            && let Some(direct) = self.direct(machine)?
+            && let Some(next) = direct.make(&direct::Row {
+                machine,
+                id,
+                to: self.to,
+                at_version: version,
+            })?
+        {
+            return Ok(moved_answer(Some(row::text(self.to)), next));
+        }
+        let update = self.update(machine, version, patch)?;
         for locked in [false, true] {
             if locked {
                 // It could move when we looked: now nobody can come in between.

@@ -223,10 +223,10 @@ fn execute(
         Under::Look(snapshot) => (Some(snapshot.raw()), true),
         Under::Latest(snapshot) => (Some(snapshot.raw()), false),
     };
-    let result = pgrx::PgTryBuilder::new(|| {
+    let result = catch_races(row, || {
         // SAFETY: connected to SPI; as many values as the plan has parameters; a given snapshot is
         // registered by whoever gave it.
-        Some(unsafe {
+        Ok(unsafe {
             match snapshot {
                 None => pg_sys::SPI_execute_plan(plan, values, nulls, false, 0),
                 Some(snapshot) => pg_sys::SPI_execute_snapshot(
@@ -241,21 +241,24 @@ fn execute(
                 ),
             }
         })
-    })
-    // Raised anew with a hint and without the text of an internal statement.
-    .catch_when(
-        pgrx::PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
-        |_| None,
-    )
-    .execute();
-    match result {
-        Some(result) if result >= 0 => Ok(rows()),
-        Some(result) => Err(Error::new(
+    })?;
+    match result >= 0 {
+        true => Ok(rows()),
+        false => Err(Error::new(
             Kind::Internal,
             format!("SPI_execute_plan: {result}"),
         )),
-        None => Err(Error::retry_transaction(row)),
     }
+}
+
+/// A lost race is raised anew with a hint and without the text of an internal statement.
+pub fn catch_races<T>(row: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pgrx::PgTryBuilder::new(std::panic::AssertUnwindSafe(work))
+        .catch_when(
+            pgrx::PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+            |_| Err(Error::retry_transaction(row)),
+        )
+        .execute()
 }
 
 /// The rows of the last statement, copied out of SPI's memory.

@@ -13,6 +13,7 @@ mod others;
 mod record;
 mod sequence;
 mod snapshot;
+mod user;
 mod write;
 
 pub use names::key_table_owner;
@@ -22,6 +23,7 @@ pub use sequence::Sequence;
 pub use snapshot::{
     Snapshot, above_read_committed, assign_xid, ended_before, next_xid, own_xid, own_xid_if_any,
 };
+pub use user::Triggers;
 pub use write::{Outcome, Wait, ensure_writable, is_writable};
 
 use crate::error::Result;
@@ -75,11 +77,19 @@ impl Table {
         keys: &mut [ScanKey],
         snapshot: &'s Snapshot,
     ) -> Result<Scan<'s>> {
-        let index_oid = names::oid_of(index)?;
+        Ok(self.scan_by(names::oid_of(index)?, keys, snapshot))
+    }
+
+    fn scan_by<'s>(
+        &self,
+        index: pg_sys::Oid,
+        keys: &mut [ScanKey],
+        snapshot: &'s Snapshot,
+    ) -> Scan<'s> {
         let slot = self.slot();
         // SAFETY: the index belongs to this open table; keys are initialised and copied by index_rescan.
         unsafe {
-            let index = pg_sys::index_open(index_oid, pg_sys::AccessShareLock as i32);
+            let index = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
             let scan = begin_scan(self.rel, index, snapshot.raw(), keys.len() as i32);
             pg_sys::index_rescan(
                 scan,
@@ -88,13 +98,13 @@ impl Table {
                 std::ptr::null_mut(),
                 0,
             );
-            Ok(Scan {
+            Scan {
                 index,
                 scan,
                 slot: Some(slot),
                 direction: pg_sys::ScanDirection::ForwardScanDirection,
                 snapshot: PhantomData,
-            })
+            }
         }
     }
 
@@ -189,9 +199,7 @@ impl Scan<'_> {
     pub fn advance(&mut self) -> Option<&Slot> {
         let slot = self.slot.as_ref()?;
         // SAFETY: the scan and the slot are alive until end or drop.
-        let found = unsafe {
-            pg_sys::index_getnext_slot(self.scan, self.direction, slot.raw)
-        };
+        let found = unsafe { pg_sys::index_getnext_slot(self.scan, self.direction, slot.raw) };
         found.then_some(slot)
     }
 
@@ -271,6 +279,23 @@ impl ScanKey {
             );
         }
         ScanKey(key)
+    }
+
+    /// Index column = value, by a function of the index's own.
+    pub fn equal(
+        attribute: i16,
+        function: pg_sys::Oid,
+        collation: pg_sys::Oid,
+        value: Datum,
+    ) -> ScanKey {
+        let mut key = ScanKey::new(
+            attribute,
+            pg_sys::BTEqualStrategyNumber,
+            u32::from(function),
+            value,
+        );
+        key.0.sk_collation = collation;
+        key
     }
 
     /// Index column = uuid.

@@ -7,6 +7,7 @@
 
 use pgrx::pg_sys;
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 
 /// True under REPEATABLE READ and SERIALIZABLE.
 pub fn above_read_committed() -> bool {
@@ -75,6 +76,13 @@ impl Snapshot {
         })))
     }
 
+    /// Functions of the table's indexes look with this snapshot until the result is dropped.
+    pub fn activate(&self) -> Active<'_> {
+        // SAFETY: a registered snapshot; popped once, or by the end of the (sub)transaction.
+        unsafe { pg_sys::PushActiveSnapshot(self.raw()) };
+        Active(PhantomData)
+    }
+
     pub fn raw(&self) -> pg_sys::Snapshot {
         match self {
             Snapshot::Mvcc(s) => *s,
@@ -125,6 +133,18 @@ impl Snapshot {
 /// Every transaction with an id below `xid` has ended, as this snapshot sees it.
 pub fn ended_before(snapshot: &Snapshot, xid: i64) -> bool {
     snapshot.oldest_running() >= xid
+}
+
+/// See [`Snapshot::activate`].
+pub struct Active<'s>(PhantomData<&'s Snapshot>);
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // SAFETY: pushed by activate.
+            unsafe { pg_sys::PopActiveSnapshot() };
+        }
+    }
 }
 
 impl Drop for Snapshot {

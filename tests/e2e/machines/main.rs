@@ -21,6 +21,7 @@ mod definitions_life;
 mod definitions_refund;
 mod definitions_rules;
 mod definitions_when;
+mod direct_moves;
 mod drift;
 mod hostile;
 mod hostile_triggers;

@@ -7,7 +7,7 @@ use crate::playground::Playground;
 use crate::world::{define, job, jobs, moves, transition, world};
 
 /// Jobs 1 to 9, ready, in a table that was plain at the first move, and then altered.
-async fn altered(sql: &str) -> Playground {
+pub async fn altered(sql: &str) -> Playground {
     let play = world().await;
     jobs(&play, 1, 9, "ready").await;
     assert_eq!(moves(&play, "9", "new", "").await, "t|new|1|~");

@@ -1,0 +1,195 @@
+//! A move made without the executor, where the table is plain: found by its id's index and written as the
+//! executor would write it, at half the cost. It is an UPDATE of status and version of one row, nothing else.
+//!
+//! Invariant: whatever it does is what the statement of `transition` would have done. So it only begins where
+//! nothing of a table's own can take part (see [`Ground::of`]), and wherever it does not simply succeed (no
+//! such row, another status, somebody else was faster) it has written nothing and the statement decides.
+//! The machine's own guard lets every such move pass, so it is not asked.
+
+use super::definition::Definition;
+use super::id::RowId;
+use super::model::{self, Machine};
+use super::moves::Move;
+use super::relation::Column;
+use crate::call::{from_utf8, varlena};
+use crate::error::Result;
+use crate::guard::install;
+use crate::row;
+use crate::spi;
+use crate::table::{Outcome, ScanKey, Slot, Snapshot, Table, Triggers, Wait, above_read_committed};
+use pgrx::pg_sys::{self, Datum, Oid};
+
+/// One kind of move over a plain table.
+pub struct Direct {
+    ground: Ground,
+    /// In the database's encoding.
+    from: Vec<Vec<u8>>,
+}
+
+/// How rows of a plain table are found and which columns are written.
+struct Ground {
+    table: Oid,
+    index: Oid,
+    equal: Oid,
+    collation: Oid,
+    status: usize,
+    version: Option<usize>,
+    flag: Option<usize>,
+    dropped: Vec<usize>,
+    /// The machine's guard stands on the table.
+    guarded: bool,
+    /// It has foreign keys of its own.
+    references: bool,
+}
+
+/// What one call moves.
+pub struct Row<'a> {
+    pub machine: &'a Machine,
+    pub id: &'a RowId,
+    pub to: &'a [u8],
+    pub at_version: Option<Datum>,
+}
+
+impl Direct {
+    /// None: these moves have conditions, or the guard would look at them, or the table is not plain.
+    pub fn of(machine: &Machine, to: &str, moves: &[Move]) -> Result<Option<Direct>> {
+        let definition = &machine.definition;
+        let from: Vec<&str> = moves.iter().flat_map(|m| m.from.iter().copied()).collect();
+        let conditional = moves.iter().any(|m| m.when.is_some());
+        if conditional || !from.iter().all(|from| is_ordinary(definition, from, to)) {
+            return Ok(None);
+        }
+        let from = from.iter().map(|f| from_utf8(f).into_owned()).collect();
+        Ok(Ground::of(machine).map(|ground| Direct { from, ground }))
+    }
+
+    /// The version after the move. None: nothing was done.
+    pub fn make(&self, row: &Row) -> Result<Option<Option<Datum>>> {
+        match above_read_committed() {
+            // What reads and writes of others make impossible is told as the statement tells it.
+            true => spi::catch_races(&row.machine.any_row(), || self.attempt(row)),
+            false => self.attempt(row),
+        }
+    }
+
+    fn attempt(&self, row: &Row) -> Result<Option<Option<Datum>>> {
+        let ground = &self.ground;
+        let Some(table) = Table::of_user(ground.table) else {
+            return Ok(None);
+        };
+        model::accept_changes();
+        if !row.machine.is_current() || !table.is_open_to_caller() {
+            return Ok(None);
+        }
+        table.ensure_replicated();
+        let snapshot = Snapshot::now();
+        let keys = &mut [ScanKey::equal(
+            1,
+            ground.equal,
+            ground.collation,
+            row.id.value,
+        )];
+        let Some(slot) = table.find_by(ground.index, keys, &snapshot)? else {
+            return Ok(None);
+        };
+        if !self.may_move(&slot, row.at_version) || (ground.references && slot.is_ours()) {
+            return Ok(None);
+        }
+        let Some((values, version)) = ground.written(&table, &slot, row.to) else {
+            return Ok(None);
+        };
+        // A guard is asked once the wait for a row is over; so who has to wait goes that way.
+        let wait = if ground.guarded { Wait::No } else { Wait::Yes };
+        let active = snapshot.activate();
+        let outcome = table.update(slot.tid(), &values, wait)?;
+        drop(active);
+        Ok((outcome == Outcome::Done).then_some(version))
+    }
+
+    fn may_move(&self, slot: &Slot, at_version: Option<Datum>) -> bool {
+        let ground = &self.ground;
+        let flagged = |column| slot.column(column).is_none_or(|flag| flag.value() != 0);
+        let version = |column| slot.column(column).map(|v| v.value() as i64);
+        let Some(status) = slot.column(ground.status) else {
+            return false;
+        };
+        self.from.iter().any(|from| varlena(status) == from)
+            && !ground.flag.is_some_and(flagged)
+            && at_version
+                .is_none_or(|at| ground.version.and_then(version) == Some(at.value() as i64))
+    }
+}
+
+/// Neither end is a claim state, nothing has ended or is cancelled by it: all that a guard would look at.
+fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
+    !definition.is_claim_state(from)
+        && !definition.is_claim_state(to)
+        && !definition.is_terminal(from)
+        && definition.cancel.as_ref().is_none_or(|c| c.to != to)
+}
+
+impl Ground {
+    /// None: the table is not plain. Plain is an ordinary heap table, no partition or parent, without rules,
+    /// row security, CHECK constraints, generated columns and triggers (those of foreign keys aside, if
+    /// neither column that is written is in a key; and this machine's guard), with text or varchar as status.
+    fn of(machine: &Machine) -> Option<Ground> {
+        let shape = &machine.shape;
+        let (status, version) = (&shape.status, &shape.version);
+        let is_text = [pg_sys::TEXTOID, pg_sys::VARCHAROID].contains(&status.type_oid);
+        let of_type = |column: &Option<Column>, type_oid| {
+            column.as_ref().is_none_or(|c| c.type_oid == type_oid)
+        };
+        let usual = is_text
+            && of_type(version, pg_sys::INT8OID)
+            && of_type(&shape.flag, pg_sys::BOOLOID)
+            && shape.id.type_oid == shape.id.base_type;
+        if !usual {
+            return None;
+        }
+        let table = Table::of_user(shape.table.oid)?;
+        let written: Vec<i16> = [Some(status.number), version.as_ref().map(|v| v.number)]
+            .into_iter()
+            .flatten()
+            .collect();
+        let name = from_utf8(machine.name());
+        let triggers = table.plain(&written, |trigger| install::is_guard(trigger, &name))?;
+        if table.has_length(status.number) {
+            return None;
+        }
+        let (index, equal, collation) = table.unique_index_on(shape.id.number)?;
+        let number = |c: &Option<Column>| c.as_ref().map(|c| c.number as usize);
+        Some(Ground {
+            table: shape.table.oid,
+            index,
+            equal,
+            collation,
+            status: status.number as usize,
+            version: number(version),
+            flag: number(&shape.flag),
+            dropped: table.dropped_columns(),
+            guarded: triggers == Triggers::Known,
+            references: table.has_references(),
+        })
+    }
+
+    /// All columns of the new row, and its version. None: there is no next version.
+    fn written(
+        &self,
+        table: &Table,
+        slot: &Slot,
+        to: &[u8],
+    ) -> Option<(Vec<Option<Datum>>, Option<Datum>)> {
+        let mut values: Vec<_> = (1..=table.columns()).map(|i| slot.column(i)).collect();
+        for dropped in &self.dropped {
+            values[dropped - 1] = None;
+        }
+        values[self.status - 1] = Some(row::text(to));
+        let Some(column) = self.version else {
+            return Some((values, None));
+        };
+        let present = values[column - 1]?.value() as i64;
+        let next = Some(Datum::from(present.checked_add(1)?));
+        values[column - 1] = next;
+        Some((values, next))
+    }
+}

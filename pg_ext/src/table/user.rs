@@ -1,0 +1,263 @@
+//! The user's tables, as far as a plain UPDATE of one row needs them. See `machine/direct.rs`.
+
+use super::{Scan, ScanKey, Slot, Snapshot, Table};
+use crate::error::Result;
+use pgrx::pg_sys::{self, Oid};
+
+/// What makes a trigger fire for an UPDATE.
+const FOR_UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
+
+/// Whose triggers stand on a table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Triggers {
+    /// Nobody's that an UPDATE would fire, or the server's own for keys.
+    None,
+    /// Besides, one that is known.
+    Known,
+}
+
+impl Table {
+    /// Opens one of the user's tables for writing, as a statement would. None: it is gone.
+    pub fn of_user(oid: Oid) -> Option<Table> {
+        // SAFETY: null where the table is gone.
+        let rel = unsafe { pg_sys::try_table_open(oid, pg_sys::RowExclusiveLock as i32) };
+        (!rel.is_null()).then_some(Table { rel })
+    }
+
+    /// The caller may read and update the whole table, and nobody else has a word in it. Who has rights on
+    /// columns only goes the executor's way.
+    pub fn is_open_to_caller(&self) -> bool {
+        let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE);
+        let all = pg_sys::AclMaskHow::ACLMASK_ALL;
+        // SAFETY: reads the system caches and a variable of this backend.
+        unsafe {
+            let hook = (&raw const pg_sys::ExecutorCheckPerms_hook).read();
+            let user = pg_sys::GetUserId();
+            hook.is_none() && pg_sys::pg_class_aclmask(self.oid(), user, mode, all) == mode
+        }
+    }
+
+    /// The row that a unique index finds under this snapshot.
+    pub fn find_by(
+        &self,
+        index: Oid,
+        keys: &mut [ScanKey],
+        snapshot: &Snapshot,
+    ) -> Result<Option<Slot>> {
+        let mut scan: Scan<'_> = self.scan_by(index, keys, snapshot);
+        let found = scan.advance().is_some();
+        Ok(scan.into_slot().filter(|_| found))
+    }
+
+    /// Raises what any UPDATE of a published table without a replica identity does.
+    pub fn ensure_replicated(&self) {
+        // SAFETY: the relation is open.
+        unsafe { pg_sys::CheckCmdReplicaIdentity(self.rel, pg_sys::CmdType::CMD_UPDATE) };
+    }
+
+    /// An ordinary heap table in which an UPDATE of these columns is nobody's business, and whose triggers
+    /// it has; `known` are those that may be left out. None: it is not plain.
+    pub fn plain(
+        &self,
+        written: &[i16],
+        known: impl Fn(&pg_sys::Trigger) -> bool,
+    ) -> Option<Triggers> {
+        // SAFETY: the relation is open, so what its cache entry points at is there.
+        let is_plain = unsafe {
+            let class = &*(*self.rel).rd_rel;
+            class.relkind as u8 == pg_sys::RELKIND_RELATION
+                && class.relam == pg_sys::HEAP_TABLE_AM_OID
+                && !class.relispartition
+                && !class.relhassubclass
+                && !class.relhasrules
+                && !class.relrowsecurity
+        };
+        match is_plain && !self.has_constraints() && !self.is_in_key(written) {
+            true => self.triggers(known),
+            false => None,
+        }
+    }
+
+    /// Something has to be checked or computed for each new row version. NOT NULL that holds for all rows
+    /// stays true of columns that are not written.
+    fn has_constraints(&self) -> bool {
+        // SAFETY: the relation is open, so its tuple descriptor is there.
+        unsafe {
+            let desc = (*self.rel).rd_att;
+            let constraints = (*desc).constr;
+            if constraints.is_null() {
+                return false;
+            }
+            let own = (*constraints).num_check > 0 || (*constraints).has_generated_stored;
+            #[cfg(feature = "pg18")]
+            let own = own || (*constraints).has_generated_virtual || has_unproven_not_null(desc);
+            own
+        }
+    }
+
+    fn triggers(&self, known: impl Fn(&pg_sys::Trigger) -> bool) -> Option<Triggers> {
+        // SAFETY: as in has_constraints; the server keeps numtriggers of them.
+        let all = unsafe {
+            let triggers = (*self.rel).trigdesc;
+            if triggers.is_null() {
+                return Some(Triggers::None);
+            }
+            std::slice::from_raw_parts((*triggers).triggers, (*triggers).numtriggers as usize)
+        };
+        let mut found = Triggers::None;
+        for trigger in all.iter().filter(|t| t.tgtype & FOR_UPDATE != 0) {
+            // SAFETY: compares with the server's own functions.
+            let key = unsafe { pg_sys::RI_FKey_trigger_type(trigger.tgfoid) };
+            if known(trigger) {
+                found = Triggers::Known;
+            } else if !trigger.tgisinternal || key == pg_sys::RI_TRIGGER_NONE as i32 {
+                return None;
+            }
+        }
+        Some(found)
+    }
+
+    /// The foreign keys that the table has itself.
+    fn references(&self) -> Vec<pg_sys::ForeignKeyCacheInfo> {
+        // SAFETY: the relation is open; its list and what is in it live until the next message.
+        unsafe {
+            let list = pg_sys::RelationGetFKeyList(self.rel);
+            let length = if list.is_null() { 0 } else { (*list).length };
+            let key = |i| (*(*list).elements.add(i as usize)).ptr_value;
+            (0..length).map(|i| *key(i).cast()).collect()
+        }
+    }
+
+    /// Their triggers are not fired for a row version that this transaction made and that is no longer the
+    /// last: the update that replaces it has to.
+    pub fn has_references(&self) -> bool {
+        !self.references().is_empty()
+    }
+
+    /// One of the columns is in a foreign key, or in a unique index, which a foreign key may point to. Keys
+    /// that match in full may be broken by rows from before they came, which any update finds out.
+    fn is_in_key(&self, columns: &[i16]) -> bool {
+        let in_index = |number: &i16| {
+            // SAFETY: the relation is open; the bitmap is a copy.
+            unsafe {
+                let which = pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_KEY;
+                let keys = pg_sys::RelationGetIndexAttrBitmap(self.rel, which);
+                let bit = i32::from(*number) - pg_sys::FirstLowInvalidHeapAttributeNumber;
+                pg_sys::bms_is_member(bit, keys)
+            }
+        };
+        let referring = |key: &pg_sys::ForeignKeyCacheInfo| {
+            let own = &key.conkey[..key.nkeys as usize];
+            own.iter().any(|number| columns.contains(number)) || matches_in_full(key.conoid)
+        };
+        columns.iter().any(in_index) || self.references().iter().any(referring)
+    }
+
+    /// The column is declared with a length.
+    pub fn has_length(&self, number: i16) -> bool {
+        let (mut type_oid, mut typmod, mut collation) = (pg_sys::InvalidOid, 0, pg_sys::InvalidOid);
+        // SAFETY: looks into the system cache.
+        unsafe {
+            pg_sys::get_atttypetypmodcoll(
+                (*self.rel).rd_id,
+                number,
+                &mut type_oid,
+                &mut typmod,
+                &mut collation,
+            );
+        }
+        typmod != -1
+    }
+
+    pub fn dropped_columns(&self) -> Vec<usize> {
+        // SAFETY: looks into the system cache; a dropped column has no type.
+        let dropped = |i: &usize| unsafe {
+            pg_sys::get_atttype((*self.rel).rd_id, *i as i16) == pg_sys::InvalidOid
+        };
+        (1..=self.columns()).filter(dropped).collect()
+    }
+
+    /// A valid unique btree on this column alone, of all rows: the index, its equality function and
+    /// collation. None too where the index sorts otherwise than the column compares.
+    pub fn unique_index_on(&self, number: i16) -> Option<(Oid, Oid, Oid)> {
+        let (mut type_oid, mut typmod, mut collation) = (pg_sys::InvalidOid, 0, pg_sys::InvalidOid);
+        // SAFETY: the relation is open; indexes of its list are there while it is locked.
+        unsafe {
+            pg_sys::get_atttypetypmodcoll(
+                (*self.rel).rd_id,
+                number,
+                &mut type_oid,
+                &mut typmod,
+                &mut collation,
+            );
+            let list = pg_sys::RelationGetIndexList(self.rel);
+            let length = if list.is_null() { 0 } else { (*list).length };
+            (0..length).find_map(|i| {
+                let oid = (*(*list).elements.add(i as usize)).oid_value;
+                let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
+                let found = usable(index, number, collation);
+                pg_sys::index_close(index, pg_sys::AccessShareLock as i32);
+                found.map(|equal| (oid, equal, collation))
+            })
+        }
+    }
+}
+
+/// A NOT NULL that existing rows may break (NOT VALID, since 18).
+#[cfg(feature = "pg18")]
+unsafe fn has_unproven_not_null(desc: pg_sys::TupleDesc) -> bool {
+    // SAFETY: as the caller says; a descriptor has natts compact attributes.
+    let columns = unsafe { (*desc).compact_attrs.as_slice((*desc).natts as usize) };
+    columns.iter().any(|column| {
+        ![pg_sys::ATTNULLABLE_UNRESTRICTED, pg_sys::ATTNULLABLE_VALID]
+            .contains(&(column.attnullability as u8))
+    })
+}
+
+/// A foreign key with MATCH FULL; one that is not there counts as such.
+fn matches_in_full(constraint: Oid) -> bool {
+    // SAFETY: looks into the system cache; the tuple is a row of pg_constraint until it is released.
+    unsafe {
+        let cache = pg_sys::SysCacheIdentifier::CONSTROID as i32;
+        let tuple = pg_sys::SearchSysCache1(cache, constraint.into());
+        if tuple.is_null() {
+            return true;
+        }
+        let form: *const pg_sys::FormData_pg_constraint = pg_sys::GETSTRUCT(tuple).cast();
+        let full = (*form).confmatchtype as u8 == pg_sys::FKCONSTR_MATCH_FULL;
+        pg_sys::ReleaseSysCache(tuple);
+        full
+    }
+}
+
+/// The equality function of an index that finds rows by this column alone.
+unsafe fn usable(index: pg_sys::Relation, number: i16, collation: Oid) -> Option<Oid> {
+    // SAFETY: the index is open.
+    unsafe {
+        let form = &*(*index).rd_index;
+        let tuple = (*index).rd_indextuple;
+        let predicate = pg_sys::Anum_pg_index_indpred as i32;
+        let whole = pg_sys::heap_attisnull(tuple, predicate, std::ptr::null_mut());
+        let fits = form.indisunique
+            && form.indisvalid
+            && form.indisready
+            && form.indimmediate
+            // Older snapshots could miss rows.
+            && !form.indcheckxmin
+            && form.indnkeyatts == 1
+            && form.indkey.values.as_slice(1)[0] == number
+            && whole
+            && (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID
+            && *(*index).rd_indcollation == collation;
+        if !fits {
+            return None;
+        }
+        let (family, kind) = (*(*index).rd_opfamily, *(*index).rd_opcintype);
+        let strategy = pg_sys::BTEqualStrategyNumber as i16;
+        let operator = pg_sys::get_opfamily_member(family, kind, kind, strategy);
+        let function = pg_sys::get_opcode(operator);
+        // An operator class of the user's own may mean something else by "equal".
+        let own = u32::from(function) < pg_sys::FirstGenbkiObjectId;
+        (operator != pg_sys::InvalidOid && own).then_some(function)
+    }
+}
