@@ -5,10 +5,9 @@ use crate::machine::definition::Refund;
 use crate::machine::id::RowId;
 use crate::machine::model::{Machine, RefundShape, column};
 use crate::machine::sql::{fill, literal};
-use crate::spi::{Plan, SwitchedUser};
+use crate::spi::SwitchedUser;
 use crate::table::Snapshot;
-use pgrx::pg_sys::{Datum, Oid};
-use std::rc::Rc;
+use pgrx::pg_sys::Datum;
 
 /// $1 the row's id: the first item that fits.
 const FIRST: &str = "
@@ -38,10 +37,6 @@ impl Items<'_> {
             refund,
             shape,
         })
-    }
-
-    pub fn plan(&self, key: &str, types: &[Oid], template: &str) -> Result<Rc<Plan>> {
-        self.machine.plan(key, types, || self.fill(template, &[]))
     }
 
     pub fn fill(&self, template: &str, more: &[(&str, &str)]) -> String {

@@ -16,30 +16,26 @@ use crate::row::Shape;
 use crate::table::above_read_committed;
 use pgrx::pg_sys::{self, Datum};
 
-/// $1 the row's id, $2 the most items (NULL: all). Items are locked by key before anything is written; an
-/// item that was decided while this waited for it is left out, one that changed counts as it is now.
+/// $1 the row's id, $2 the most items. Items are locked by key before anything is written; an item that was
+/// decided while this waited for it is left out, one that changed counts as it is now.
 const REFUND: &str = "
     WITH due AS MATERIALIZED (
-        SELECT i.{item_id} AS \"once$key\", i.{amount}::pg_catalog.\"numeric\" AS \"once$amount\",
+        SELECT i.{item_id} AS \"once$key\", i.{amount}::{amount_type} AS \"once$amount\",
                ({when}) IS TRUE AS \"once$match\"
           FROM {items} AS i
          WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND {is_undecided}
-         ORDER BY i.{item_id} LIMIT $2 FOR NO KEY UPDATE OF i),
+         ORDER BY i.{item_id} {limit} FOR NO KEY UPDATE OF i),
     marked AS (
         UPDATE {items} AS i SET {marker} = {marked} FROM due
          WHERE i.{item_id} OPERATOR(pg_catalog.=) due.\"once$key\"
         RETURNING {is_marked} AS done),
-    judged AS (
-        SELECT \"once$key\", \"once$amount\",
-               \"once$amount\" IS NULL
-               OR \"once$amount\" OPERATOR(pg_catalog.<) 0::pg_catalog.\"numeric\"
-               OR \"once$amount\" OPERATOR(pg_catalog.>=) 'Infinity'::pg_catalog.\"numeric\" AS bad
-          FROM due WHERE \"once$match\"),
     total AS MATERIALIZED (
-        SELECT (SELECT pg_catalog.count(*) FROM due) AS items,
-               COALESCE(pg_catalog.sum(\"once$amount\") FILTER (WHERE NOT bad), 0) AS amount,
-               pg_catalog.min(\"once$key\"::pg_catalog.text) FILTER (WHERE bad) AS bad_item
-          FROM judged),
+        SELECT pg_catalog.count(*) AS items,
+               COALESCE(pg_catalog.sum(\"once$amount\") FILTER (WHERE \"once$match\" AND NOT {bad}),
+                        0)::pg_catalog.\"numeric\" AS amount,
+               pg_catalog.min(\"once$key\"::pg_catalog.text) FILTER (WHERE \"once$match\" AND {bad})
+                   AS bad_item
+          FROM due),
     paid AS (
         UPDATE {wallet} AS w
            SET {balance} = w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.+) total.amount
@@ -53,6 +49,17 @@ const REFUND: &str = "
            total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\",
            (SELECT pg_catalog.count(*) FROM marked WHERE done)
       FROM total LEFT JOIN paid ON true";
+
+/// What `{amount_type}` and `{bad}` stand for: whole numbers are added up as such.
+const WHOLE: (&str, &str) = (
+    "pg_catalog.int8",
+    "(\"once$amount\" IS NULL OR \"once$amount\" OPERATOR(pg_catalog.<) 0::pg_catalog.int8)",
+);
+const NUMERIC: (&str, &str) = (
+    "pg_catalog.\"numeric\"",
+    "(\"once$amount\" IS NULL OR \"once$amount\" OPERATOR(pg_catalog.<) 0::pg_catalog.\"numeric\"
+      OR \"once$amount\" OPERATOR(pg_catalog.>=) 'Infinity'::pg_catalog.\"numeric\")",
+);
 
 thread_local! {
     static SHAPE: Shape = const { Shape::new(&[
@@ -98,7 +105,9 @@ pub fn refund(call: &Call) -> Result<Datum> {
             paid.wallet,
         )?;
     }
-    let remaining = items.first(&torn.id, Which::Undecided)?.is_some();
+    // Without a limit the statement has taken all that it saw.
+    let took_all = max.is_none() && paid.items > 0 && !above_read_committed();
+    let remaining = !took_all && items.first(&torn.id, Which::Undecided)?.is_some();
     if remaining && paid.items == 0 && above_read_committed() {
         // Begun since this transaction's snapshot, which will never show it.
         return Err(Error::retry_transaction(format!(
@@ -119,7 +128,18 @@ struct Paid {
 fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     let machine = &torn.machine;
     let types = [machine.id_type(), pg_sys::INT8OID];
-    let plan = items.plan("refund", &types, REFUND)?;
+    let (key, limit) = match max {
+        None => ("refund", ""),
+        Some(_) => ("refund some", "LIMIT $2"),
+    };
+    let plan = machine.plan(key, &types, || {
+        let (amount_type, bad) = match items.shape.amount.base_type {
+            pg_sys::NUMERICOID => NUMERIC,
+            _ => WHOLE,
+        };
+        let more = [("amount_type", amount_type), ("bad", bad), ("limit", limit)];
+        items.fill(REFUND, &more)
+    })?;
     let permit = permit::grant(machine.name(), [torn.id.text.as_slice()], Doing::Refund);
     let max = max.map(|n| Datum::from(i64::from(n)));
     let rows = plan.query(&[Some(torn.id.value), max])?;
