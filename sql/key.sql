@@ -38,6 +38,7 @@ CREATE TABLE once.key (
     status           "char"      NOT NULL CHECK (status IN ('r', 'l', 'p', 'c', 'a', 'g')),
     reap_stage       "char"      NOT NULL CHECK (reap_stage IN ('0', '1')),
     look_lane        "char"      NOT NULL CHECK (look_lane IN ('0', '1')),
+    emits            boolean     NOT NULL,
     id               uuid        NOT NULL,
     scope            text        COLLATE "C" NOT NULL,
     key              text        COLLATE "C" NOT NULL,
@@ -73,6 +74,7 @@ COMMENT ON COLUMN once.key.attempt_base IS 'The attempt at the last verdict retr
 COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked, c completed, a aborted, g tombstone.';
 COMMENT ON COLUMN once.key.reap_stage IS '0: keeps its answer or has none yet; 1: tombstone.';
 COMMENT ON COLUMN once.key.look_lane IS '0: in its first attempt; 1: it was claimed again, released, parked or moved forward. The few of lane 1 are what a completer asks for again.';
+COMMENT ON COLUMN once.key.emits IS 'A step has registered events, so the key''s end looks for them. One byte here spares every other key that look.';
 COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8.';
 COMMENT ON COLUMN once.key.fingerprint IS 'Scheme byte (1: canonical jsonb, 2: the caller''s own hash) and SHA-256; NULL: claimed without a request.';
 COMMENT ON COLUMN once.key.note IS 'Last error (release) or reason (park).';
@@ -83,16 +85,24 @@ CREATE TABLE once.key_step (
     step        text        COLLATE "C" NOT NULL,
     version     integer     NOT NULL,
     begun       integer     NOT NULL,
+    begun_no    integer,
+    done_no     integer,
     begun_token bigint,
     first_at    timestamptz,
     done_at     timestamptz,
     done_token  bigint,
     result      json,
+    on_complete json,
+    on_abort    json,
     CONSTRAINT key_step_pkey PRIMARY KEY (key_id, step)
 );
 COMMENT ON TABLE once.key_step IS 'Foreign calls of a request: how often begun, and the result once known.';
 COMMENT ON COLUMN once.key_step.version IS 'Version of the step''s derived key; key_rotate adds 1.';
 COMMENT ON COLUMN once.key_step.begun IS 'Attempts that began this version of the step.';
+COMMENT ON COLUMN once.key_step.begun_no IS 'Its place among the key''s steps in the order of their beginnings: on_abort events go newest first.';
+COMMENT ON COLUMN once.key_step.done_no IS 'Its place among the steps with on_complete in the order of their ends.';
+COMMENT ON COLUMN once.key_step.on_complete IS 'Event that key_complete emits, as registered: topic, payload, order_key.';
+COMMENT ON COLUMN once.key_step.on_abort IS 'Event that key_abort emits, as registered.';
 COMMENT ON COLUMN once.key_step.begun_token IS 'Token of the last attempt that began it.';
 COMMENT ON COLUMN once.key_step.first_at IS 'When this version was first begun.';
 
@@ -168,14 +178,14 @@ CREATE FUNCTION once.key_complete(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_complete';
 COMMENT ON FUNCTION once.key_complete(text, text, bigint, integer, json, json) IS
-$$Stores the final answer; later claims replay it byte for byte until ttl after now. Repeating it with the same token and answer is a no-op.
+$$Stores the final answer; later claims replay it byte for byte until ttl after now. Emits the steps' on_complete events in the order in which they ended; where a topic has lost all its subscribers since, the event is discarded as their backlog was, with a WARNING. Repeating it with the same token and answer is a no-op.
 Errors: ON001 the lease is lost, ON006 the finishing token with another answer.$$;
 
 CREATE FUNCTION once.key_abort(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_abort';
 COMMENT ON FUNCTION once.key_abort(text, text, bigint, integer, json, json) IS
-$$Stores the final answer of a failure; later claims replay it like any other. Repeating it with the same token and answer is a no-op.
+$$Stores the final answer of a failure; later claims replay it like any other. Emits the steps' on_abort events, newest first, those of steps whose end was never recorded too; where a topic has lost all its subscribers since, as in key_complete. Repeating it with the same token and answer is a no-op.
 Errors: ON001 the lease is lost, ON006 the finishing token with another answer.$$;
 
 CREATE FUNCTION once.key_release(scope text, key text, token bigint, error text = NULL, retry_after interval = NULL)
@@ -194,7 +204,7 @@ CREATE FUNCTION once.key_resolve(
     scope text, key text, attempt integer, verdict text, response_code integer = NULL, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_resolve';
 COMMENT ON FUNCTION once.key_resolve(text, text, integer, text, integer, json, json) IS
-$$Ends a parking. attempt: the parked one, as key_claim or key_get tells it; verdict: retry (the next claim resumes; max_attempts counts anew), complete or abort (with response_code and the answer to store). Repeating the same verdict for that attempt is a no-op.
+$$Ends a parking. attempt: the parked one, as key_claim or key_get tells it; verdict: retry (the next claim resumes; max_attempts counts anew), complete or abort (with response_code and the answer to store; emits the steps' events as key_complete and key_abort do). Repeating the same verdict for that attempt is a no-op.
 Errors: 55006 the key is not parked, ON001 another verdict or attempt, or no such key, ON006 the same verdict with another answer, 22023 bad argument.$$;
 
 CREATE FUNCTION once.key_extend(scope text, key text, token bigint, lease interval = NULL, OUT lease_left interval)
@@ -209,8 +219,8 @@ CREATE FUNCTION once.key_step(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step';
 COMMENT ON FUNCTION once.key_step(text, text, bigint, text, json) IS
 $$Records that a foreign call begins; commit it before the call. step: 1 to 100 characters. done and result: it ended before, do not call again. attempted: beginnings by earlier attempts whose end nobody recorded, the first at first_at; above 0 the other side may have acted. derived_key: the idempotency key to send, the same on every attempt.
-on_abort comes with the outbox; until then a non-NULL one is refused with 0A000.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument.$$;
+on_abort: {"topic": ..., "payload": ..., "order_key": ...}, the event that undoes the call; key_abort emits it even if the call's end was never recorded. Until the step is done another one replaces it; NULL leaves it. The topic and the right to it are checked now, not at the key's end.
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument, or a topic without subscribers, 42704 no such topic, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.key_step_done(
     scope text, key text, token bigint, step text, result json = NULL, on_complete json = NULL, on_abort json = NULL,
@@ -218,8 +228,8 @@ CREATE FUNCTION once.key_step_done(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step_done';
 COMMENT ON FUNCTION once.key_step_done(text, text, bigint, text, json, json, json) IS
 $$Records that a foreign call ended, and its result. The first write wins: recorded is false where an earlier attempt recorded it, and result is that one's.
-on_complete and on_abort come with the outbox; until then a non-NULL one is refused with 0A000.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument.$$;
+on_complete, on_abort: {"topic": ..., "payload": ..., "order_key": ...}, the events that key_complete and key_abort emit for it; on_abort replaces the one of key_step, NULL leaves it. The topics and the right to them are checked now, not at the key's end.
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument, or a topic without subscribers, 42704 no such topic, 42501 a topic has another owner.$$;
 
 CREATE FUNCTION once.key_derive(scope text, key text, step text)
 RETURNS text LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_derive';

@@ -126,18 +126,6 @@ impl Call {
         }
     }
 
-    /// Refuses an argument that a later version brings.
-    pub fn refuse(&self, i: usize, name: &str, comes_with: &str) -> Result<()> {
-        match self.datum(i) {
-            None => Ok(()),
-            Some(_) => Err(Error::new(
-                crate::error::Kind::NotYetSupported,
-                format!("argument \"{name}\" is not supported yet"),
-            )
-            .hint(format!("Leave it NULL; it comes with {comes_with}."))),
-        }
-    }
-
     /// Marks the result as SQL NULL.
     pub fn return_null(&self) -> Datum {
         // SAFETY: fcinfo is the running call's.

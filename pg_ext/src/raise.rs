@@ -40,6 +40,21 @@ fn server_string(text: Option<String>) -> *mut c_char {
     }
 }
 
+/// Tells the client, and the server's log, of something that is no failure.
+pub fn warn(message: String, hint: &str) {
+    let message = server_string(Some(message));
+    let hint = server_string(Some(hint.to_owned()));
+    // SAFETY: as in raise; a WARNING comes back.
+    unsafe {
+        if errstart(pgrx::PgLogLevel::WARNING as c_int, std::ptr::null()) {
+            errcode(packed(b"01000"));
+            errmsg_internal(c"%s".as_ptr(), message);
+            errhint(c"%s".as_ptr(), hint);
+            errfinish(c"pg_once".as_ptr(), 0, c"warn".as_ptr());
+        }
+    }
+}
+
 /// Raises the error; does not come back.
 pub fn raise(error: Error) -> ! {
     let code = packed(error.kind.sqlstate());

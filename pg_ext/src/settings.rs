@@ -4,7 +4,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use pgrx::pg_sys;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 static KEY_LEASE: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 static KEY_TTL: GucSetting<i32> = GucSetting::<i32>::new(86_400);
@@ -50,6 +50,31 @@ pub fn fake_now() -> Result<Option<i64>> {
             "SET LOCAL once.fake_now = '2030-01-01 00:00:00+00', or RESET once.fake_now.",
         )),
     }
+}
+
+/// Works under these settings; a failure leaves them to the subtransaction's end.
+pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -> Result<T> {
+    // SAFETY: the settings are set at a level of their own, which ends below.
+    let level = unsafe { pg_sys::NewGUCNestLevel() };
+    for (name, value) in settings {
+        // SAFETY: a setting that anybody may change, to a value that it takes.
+        unsafe {
+            pg_sys::set_config_option(
+                name.as_ptr(),
+                value.as_ptr(),
+                pg_sys::GucContext::PGC_USERSET,
+                pg_sys::GucSource::PGC_S_SESSION,
+                pg_sys::GucAction::GUC_ACTION_SAVE,
+                true,
+                0,
+                false,
+            );
+        }
+    }
+    let result = work()?;
+    // SAFETY: the level begun above.
+    unsafe { pg_sys::AtEOXact_GUC(true, level) };
+    Ok(result)
 }
 
 /// Registers every setting; called when the library is loaded.

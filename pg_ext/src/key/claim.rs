@@ -191,6 +191,7 @@ impl Claim<'_> {
         row.put_i32(Col::AttemptBase, 0);
         row.put_status(Status::Running);
         row.put(Col::ReapStage, Some(Datum::from(b'0')));
+        row.put_emits(false);
         row.put_text(Col::Scope, Some(self.scope));
         row.put_text(Col::Key, Some(self.key));
         row.put_text(Col::RecoveryPoint, Some(STARTED));

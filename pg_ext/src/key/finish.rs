@@ -1,6 +1,7 @@
 //! Writes that end the lease: `key_complete`, `key_abort`, `key_release`, `key_park`.
 
 use super::claim::now_in_transaction;
+use super::event;
 use super::fence::{Change, Fenced};
 use super::record::{Col, LOOKED_AFTER, Record, Status};
 use crate::call::{Call, TEXT_MAX};
@@ -59,17 +60,20 @@ pub fn key_abort(call: &Call) -> Result<Datum> {
 fn finish(call: &Call, status: Status) -> Result<Datum> {
     let fenced = Fenced::of(call)?;
     let answer = Answer::of(call, 3)?;
-    fenced.change(
+    let emits = fenced.change(
         // Past its ttl an answer cannot be compared any more, swept or not.
         |row| {
             let now = clock::now_us().ok()?;
-            (answer.is_stored(row, status) && now < row.expires_at()).then_some(())
+            (answer.is_stored(row, status) && now < row.expires_at()).then_some(false)
         },
         |row, now| {
             answer.store(row, status, now);
-            Ok((Change::Write, ()))
+            Ok((Change::Write, row.emits()))
         },
     )?;
+    if emits {
+        event::emit_all(fenced.named.id(), status)?;
+    }
     Ok(call.return_null())
 }
 

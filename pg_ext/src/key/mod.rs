@@ -1,7 +1,7 @@
 //! key: one logical request, one execution. The life of a key is told at the top of `sql/key.sql`.
 //!
 //! `record` names the columns of a row, `claim` decides and claims, `hold`, `finish` and `step` are the
-//! writes that present a token (`fence` checks it), `resolve` is for people, `abandoned` for completers.
+//! writes that present a token (`fence` checks it), `event` what steps have emitted at the end, `resolve` is for people, `abandoned` for completers.
 
 pub mod abandoned;
 pub mod claim;
@@ -14,6 +14,7 @@ pub mod scope;
 pub mod step;
 
 mod decide;
+mod event;
 mod fence;
 mod identity;
 mod jsonb;

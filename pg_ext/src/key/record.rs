@@ -10,7 +10,7 @@ pub const TABLE: Name = c"key";
 pub const BY_ID: Name = c"key_pkey";
 pub const BY_LOOK: Name = c"key_look";
 
-const COLUMNS: usize = 28;
+const COLUMNS: usize = 29;
 /// The longest recovery point, in bytes of a scope's option and characters of an argument.
 pub const POINT_MAX: usize = 100;
 
@@ -35,6 +35,7 @@ pub enum Col {
     Status,
     ReapStage,
     LookLane,
+    Emits,
     Id,
     Scope,
     Key,
@@ -128,6 +129,15 @@ impl Record {
 
     pub fn status(&self) -> Status {
         Status::of(self.raw(Col::Status).map_or(0, |d| d.value() as u8))
+    }
+
+    /// A step has registered events.
+    pub fn emits(&self) -> bool {
+        self.raw(Col::Emits).is_some_and(|d| d.value() != 0)
+    }
+
+    pub fn put_emits(&mut self, emits: bool) {
+        self.put(Col::Emits, Some(Datum::from(emits)));
     }
 
     /// When the answer stops being replayed; only of a finished key.

@@ -2,6 +2,7 @@
 
 use super::claim::{named, now_in_transaction};
 use super::decide::{self, Decision};
+use super::event;
 use super::fence::{Change, Named};
 use super::finish::Answer;
 use super::record::{Col, LOOKED_AFTER, Record, Status, TABLE};
@@ -59,12 +60,12 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
     let key = Named::of(call)?;
     let attempt = call.i32(2, "attempt")?;
     let verdict = Verdict::of(call)?;
-    key.change(|row, now| {
+    let emits = key.change(|row, now| {
         let Some(row) = row else {
             return Err(key.lost("There is no such key: never claimed, forgotten or reaped."));
         };
         if row.raw(Col::ResolvedAttempt).is_some() && row.i32(Col::ResolvedAttempt) == attempt {
-            return repeated(&key, row, &verdict, now).map(|()| (Change::Nothing, ()));
+            return repeated(&key, row, &verdict, now).map(|()| (Change::Nothing, false));
         }
         if row.status().finished() || decide::unfinished(row, now, &key.options) != Decision::Parked
         {
@@ -78,8 +79,11 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
             return Err(key.lost(format!("The parked attempt is {}.", row.i32(Col::Attempt))));
         }
         apply(row, &verdict, attempt, now_in_transaction()?);
-        Ok((Change::Write, ()))
+        Ok((Change::Write, row.emits()))
     })?;
+    if let (true, Verdict::Finish(status, _)) = (emits, &verdict) {
+        event::emit_all(key.id(), *status)?;
+    }
     Ok(call.return_null())
 }
 

@@ -4,6 +4,7 @@
 //! transaction at a time, and never by a superseded holder.
 
 use super::claim::named;
+use super::event::StepEvent;
 use super::fence::{Change, Fenced, Named};
 use super::identity::{KeyId, derived_key};
 use super::record::{Record, TABLE as KEY_TABLE, id_datum};
@@ -11,14 +12,13 @@ use crate::call::{Call, shown, varlena};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::row::{self, Shape};
-use crate::table::{self, Name, Outcome, ScanKey, Slot, Snapshot, Table, Wait};
+use crate::table::{self, Column, Name, Outcome, ScanKey, Snapshot, Table, Wait};
 use pgrx::pg_sys::{self, Datum};
 
 pub const TABLE: Name = c"key_step";
-const BY_STEP: Name = c"key_step_pkey";
+pub const BY_STEP: Name = c"key_step_pkey";
 /// The longest step, in characters.
 const STEP_MAX: usize = 100;
-const OUTBOX: &str = "the outbox";
 
 thread_local! {
     static STEP: Shape = const { Shape::new(&[
@@ -34,82 +34,122 @@ thread_local! {
     ]) };
 }
 
-/// One row of `once.key_step`, stored or to be stored.
-struct Step {
-    slot: Option<Slot>,
-    version: i32,
-    begun: i32,
-    begun_token: Option<i64>,
-    first_at: Option<i64>,
-    done_at: Option<i64>,
-    done_token: Option<i64>,
-    result: Option<Datum>,
+/// Columns of `once.key_step`, from 1.
+#[derive(Clone, Copy)]
+pub enum Col {
+    KeyId = 1,
+    Step,
+    Version,
+    Begun,
+    BegunNo,
+    DoneNo,
+    BegunToken,
+    FirstAt,
+    DoneAt,
+    DoneToken,
+    Result,
+    OnComplete,
+    OnAbort,
 }
 
-impl Step {
-    fn new() -> Step {
-        Step {
-            slot: None,
-            version: 1,
-            begun: 0,
-            begun_token: None,
-            first_at: None,
-            done_at: None,
-            done_token: None,
-            result: None,
-        }
+impl Column for Col {
+    fn number(self) -> usize {
+        self as usize
+    }
+}
+
+/// One row of `once.key_step`, stored or to be stored.
+pub type Row = table::Record<Col, 13>;
+
+impl Row {
+    fn new() -> Row {
+        let mut row = Row::empty();
+        row.put_i32(Col::Version, 1);
+        row.put_i32(Col::Begun, 0);
+        row
     }
 
-    fn load(slot: Slot) -> Step {
-        let int = |column| slot.column(column).map(|d| d.value() as i64);
-        Step {
-            version: int(3).unwrap_or(1) as i32,
-            begun: int(4).unwrap_or(0) as i32,
-            begun_token: int(5),
-            first_at: int(6),
-            done_at: int(7),
-            done_token: int(8),
-            result: slot.column(9),
-            slot: Some(slot),
-        }
-    }
-
-    fn find(id: KeyId, step: &[u8], snapshot: &Snapshot) -> Result<Option<Step>> {
+    fn find(id: KeyId, step: &[u8], snapshot: &Snapshot) -> Result<Option<Row>> {
         let table = Table::to_read(TABLE)?;
         let keys = &mut [
             ScanKey::uuid(1, id_datum(&id)),
             ScanKey::text(2, row::text(step)),
         ];
-        Ok(table.find(BY_STEP, keys, snapshot)?.map(Step::load))
+        Ok(table.find(BY_STEP, keys, snapshot)?.map(Row::load))
     }
 
-    /// Stores the step; the key's row is locked, so nobody else writes it.
-    fn store(&self, id: KeyId, step: &[u8]) -> Result<Outcome> {
-        let table = Table::to_write(TABLE)?;
-        let values = [
-            Some(id_datum(&id)),
-            Some(row::text(step)),
-            Some(Datum::from(self.version)),
-            Some(Datum::from(self.begun)),
-            self.begun_token.map(Datum::from),
-            self.first_at.map(Datum::from),
-            self.done_at.map(Datum::from),
-            self.done_token.map(Datum::from),
-            self.result,
-        ];
-        match &self.slot {
-            Some(slot) => table.update(slot.tid(), &values, Wait::Yes),
-            None if Step::find(id, step, &Snapshot::latest())?.is_some() => Ok(Outcome::Changed),
-            None => table.insert(&values).map(|()| Outcome::Done),
-        }
+    fn is_done(&self) -> bool {
+        self.raw(Col::DoneAt).is_some()
+    }
+
+    /// This token was the last to begin it.
+    fn was_begun_by(&self, token: i64) -> bool {
+        self.raw(Col::BegunToken).is_some() && self.i64(Col::BegunToken) == token
     }
 
     fn begun_before(&self, token: i64) -> i32 {
-        match self.begun_token == Some(token) {
-            true => self.begun - 1,
-            false => self.begun,
+        self.i32(Col::Begun) - i32::from(self.was_begun_by(token))
+    }
+
+    /// Stores the step; the key's row is locked, so nobody else writes it.
+    fn store(&mut self, id: KeyId, step: &[u8]) -> Result<Outcome> {
+        let begins = self.raw(Col::FirstAt).is_some() || self.is_done();
+        let begins = begins && self.raw(Col::BegunNo).is_none();
+        let ends = self.raw(Col::OnComplete).is_some() && self.raw(Col::DoneNo).is_none();
+        if self.tid().is_none() || begins || ends {
+            let all = Numbers::of(id, step)?;
+            if self.tid().is_none() && all.has_this {
+                return Ok(Outcome::Changed);
+            }
+            if begins {
+                self.put_i32(Col::BegunNo, all.begun + 1);
+            }
+            if ends {
+                self.put_i32(Col::DoneNo, all.done + 1);
+            }
+        }
+        self.put(Col::KeyId, Some(id_datum(&id)));
+        self.put_text(Col::Step, Some(step));
+        let table = Table::to_write(TABLE)?;
+        match self.tid() {
+            Some(tid) => self.update_at(&table, tid, Wait::Yes),
+            None => self.insert(&table).map(|()| Outcome::Done),
         }
     }
+}
+
+/// How far the numbers of a key's steps have come, and whether this step is among them.
+#[derive(Default)]
+struct Numbers {
+    begun: i32,
+    done: i32,
+    has_this: bool,
+}
+
+impl Numbers {
+    fn of(id: KeyId, step: &[u8]) -> Result<Numbers> {
+        let snapshot = Snapshot::latest();
+        let table = Table::to_read(TABLE)?;
+        let keys = &mut [ScanKey::uuid(1, id_datum(&id))];
+        let mut scan = table.scan(BY_STEP, keys, &snapshot)?;
+        let mut numbers = Numbers::default();
+        while let Some(slot) = scan.advance() {
+            let row = Row::look(slot);
+            numbers.begun = numbers.begun.max(row.i32(Col::BegunNo));
+            numbers.done = numbers.done.max(row.i32(Col::DoneNo));
+            numbers.has_this |= row.bytes(Col::Step) == Some(step);
+        }
+        Ok(numbers)
+    }
+}
+
+/// What a look does with the key's row.
+#[derive(Clone, Copy)]
+enum Look {
+    Only,
+    Lock,
+    /// Locks it, and notes that the key's end has events to emit.
+    Mark,
 }
 
 /// A step call's common part: the fence, the step's name, and one write under the key's lock.
@@ -135,14 +175,19 @@ impl<'a> Write<'a> {
         row::text(derived_key(named.scope, named.key, self.step, version).as_bytes())
     }
 
-    /// Shows the step to `decide`; true from it: store the step.
-    fn change<T>(&self, mut decide: impl FnMut(&mut Step, i64) -> Result<(bool, T)>) -> Result<T> {
-        let mut at = self.look(Change::Nothing)?;
+    /// Shows the step to `decide`; true from it: store the step. `registers`: it may get events with that, which
+    /// the key's row has to tell.
+    fn change<T>(
+        &self,
+        registers: bool,
+        mut decide: impl FnMut(&mut Row, i64) -> Result<(bool, T)>,
+    ) -> Result<T> {
+        let mut at = self.look(Look::Only)?;
         let (store, answer) = decide(&mut at.0, at.1)?;
         if !store {
             return Ok(answer);
         }
-        at = self.look(Change::Lock)?;
+        at = self.look(if registers { Look::Mark } else { Look::Lock })?;
         let (store, answer) = decide(&mut at.0, at.1)?;
         match store && at.0.store(self.id(), self.step)? != Outcome::Done {
             false => Ok(answer),
@@ -154,14 +199,23 @@ impl<'a> Write<'a> {
     }
 
     /// Checks the token (and locks the key's row), then reads the step with a look of its own.
-    fn look(&self, lock: Change) -> Result<(Step, i64)> {
-        let mut lock = Some(lock);
+    fn look(&self, look: Look) -> Result<(Row, i64)> {
         let now = self.fenced.change(
             |_| None,
-            |_, now| Ok((lock.take().unwrap_or(Change::Lock), now)),
+            |row, now| {
+                let change = match look {
+                    Look::Only => Change::Nothing,
+                    Look::Mark if !row.emits() => {
+                        row.put_emits(true);
+                        Change::Write
+                    }
+                    Look::Mark | Look::Lock => Change::Lock,
+                };
+                Ok((change, now))
+            },
         )?;
-        let step = Step::find(self.id(), self.step, &Snapshot::now())?;
-        Ok((step.unwrap_or_else(Step::new), now))
+        let step = Row::find(self.id(), self.step, &Snapshot::now())?;
+        Ok((step.unwrap_or_else(Row::new), now))
     }
 
     fn raced(&self) -> Error {
@@ -173,53 +227,77 @@ impl<'a> Write<'a> {
 
 /// `once.key_step`.
 pub fn key_step(call: &Call) -> Result<Datum> {
-    call.refuse(4, "on_abort", OUTBOX)?;
+    let on_abort = StepEvent::of(call, 4, "on_abort")?;
     let write = Write::of(call)?;
     let token = write.fenced.token;
-    let values = write.change(|step, now| {
-        let fresh = step.done_at.is_none() && step.begun_token != Some(token);
+    let values = write.change(on_abort.is_some(), |step, now| {
+        let fresh = !step.is_done() && !step.was_begun_by(token);
         if fresh {
-            step.begun += 1;
-            step.begun_token = Some(token);
-            step.first_at.get_or_insert(now);
+            step.put_i32(Col::Begun, step.i32(Col::Begun) + 1);
+            step.put_i64(Col::BegunToken, token);
+            if step.raw(Col::FirstAt).is_none() {
+                step.put_i64(Col::FirstAt, now);
+                step.put(Col::BegunNo, None);
+            }
         }
-        Ok((fresh, begin_values(&write, step, token)))
+        // Until the step is done, the present holder knows best what would undo it.
+        let open = on_abort.as_ref().filter(|_| !step.is_done());
+        let registered = register(step, Col::OnAbort, open)?;
+        Ok((fresh || registered, begin_values(&write, step, token)))
     })?;
     Ok(STEP.with(|shape| shape.row(&values)))
 }
 
-fn begin_values(write: &Write, step: &Step, token: i64) -> [Option<Datum>; 5] {
-    let done = step.done_at.is_some();
+/// Puts an event into the step, where it is another one than the step has: true.
+fn register(step: &mut Row, col: Col, event: Option<&StepEvent>) -> Result<bool> {
+    match event.filter(|e| !e.is(step.raw(col))) {
+        None => Ok(false),
+        Some(event) => {
+            event.ensure_open()?;
+            step.put(col, Some(event.json));
+            Ok(true)
+        }
+    }
+}
+
+fn begin_values(write: &Write, step: &Row, token: i64) -> [Option<Datum>; 5] {
+    let done = step.is_done();
     let attempted = if done { 0 } else { step.begun_before(token) };
     [
         Some(Datum::from(done)),
-        step.result.map(row::copied),
+        step.raw(Col::Result).map(row::copied),
         Some(Datum::from(attempted)),
-        step.first_at.filter(|_| attempted > 0).map(Datum::from),
-        Some(write.derived_key(step.version)),
+        step.raw(Col::FirstAt).filter(|_| attempted > 0),
+        Some(write.derived_key(step.i32(Col::Version))),
     ]
 }
 
 /// `once.key_step_done`.
 pub fn key_step_done(call: &Call) -> Result<Datum> {
-    call.refuse(5, "on_complete", OUTBOX)?;
-    call.refuse(6, "on_abort", OUTBOX)?;
+    let on_complete = StepEvent::of(call, 5, "on_complete")?;
+    let on_abort = StepEvent::of(call, 6, "on_abort")?;
     let write = Write::of(call)?;
     let token = write.fenced.token;
     let given = call.datum(4);
-    let values = write.change(|step, now| {
-        if step.done_at.is_none() {
-            step.done_at = Some(now);
-            step.done_token = Some(token);
-            step.result = given;
+    let registers = on_complete.is_some() || on_abort.is_some();
+    let values = write.change(registers, |step, now| {
+        if !step.is_done() {
+            step.put_i64(Col::DoneAt, now);
+            step.put_i64(Col::DoneToken, token);
+            step.put(Col::Result, given);
+            register(step, Col::OnComplete, on_complete.as_ref())?;
+            register(step, Col::OnAbort, on_abort.as_ref())?;
             return Ok((true, [Some(Datum::from(true)), given]));
         }
-        let same = step.result.map(varlena) == given.map(varlena);
-        let repeated = step.done_token == Some(token) && same;
-        Ok((
-            false,
-            [Some(Datum::from(repeated)), step.result.map(row::copied)],
-        ))
+        // Without an on_abort of its own, the call has left the one of the beginning.
+        let same = step.raw(Col::Result).map(varlena) == given.map(varlena)
+            && step.bytes(Col::OnComplete) == on_complete.as_ref().map(|e| varlena(e.json))
+            && on_abort
+                .as_ref()
+                .is_none_or(|e| e.is(step.raw(Col::OnAbort)));
+        let repeated = step.i64(Col::DoneToken) == token && same;
+        let result = step.raw(Col::Result).map(row::copied);
+        Ok((false, [Some(Datum::from(repeated)), result]))
     })?;
     Ok(DONE.with(|shape| shape.row(&values)))
 }
@@ -235,28 +313,28 @@ pub fn key_rotate(call: &Call) -> Result<Datum> {
             "Versions begin at 1; give the one that was refused.",
         )
     };
-    let version = write.change(|step, _| {
-        if step.done_at.is_some() {
+    let version = write.change(false, |step, _| {
+        if step.is_done() {
             return Err(Error::bad_argument(
                 "step",
                 format!("\"{}\" is done", shown(write.step)),
                 "A step whose end is recorded keeps its derived key.",
             ));
         }
-        if from >= 1 && from == step.version - 1 {
-            return Ok((false, step.version));
+        let version = step.i32(Col::Version);
+        if from >= 1 && from == version - 1 {
+            return Ok((false, version));
         }
-        if from != step.version || from == i32::MAX {
+        if from != version || from == i32::MAX {
             return Err(problem(format!(
-                "is {from}, but the present version is {}",
-                step.version
+                "is {from}, but the present version is {version}"
             )));
         }
-        step.version += 1;
-        step.begun = 0;
-        step.begun_token = None;
-        step.first_at = None;
-        Ok((true, step.version))
+        step.put_i32(Col::Version, version + 1);
+        step.put_i32(Col::Begun, 0);
+        step.put(Col::BegunToken, None);
+        step.put(Col::FirstAt, None);
+        Ok((true, version + 1))
     })?;
     Ok(Datum::from(version))
 }
@@ -271,7 +349,7 @@ pub fn key_derive(call: &Call) -> Result<Datum> {
     // Past its ttl a key has no steps any more, swept or not.
     let version = match row.filter(|r| !(r.status().finished() && now >= r.expires_at())) {
         None => 1,
-        Some(_) => Step::find(key.id(), step, &snapshot)?.map_or(1, |s| s.version),
+        Some(_) => Row::find(key.id(), step, &snapshot)?.map_or(1, |s| s.i32(Col::Version)),
     };
     Ok(row::text(
         derived_key(key.scope, key.key, step, version).as_bytes(),

@@ -8,6 +8,7 @@
 use super::{qualify, spell};
 use crate::call::{from_utf8, shown};
 use crate::error::{Error, Kind, Result};
+use crate::settings::under;
 use crate::subxact::{self, Failure};
 use pgrx::pg_sys::{self, Oid};
 use std::collections::BTreeSet;
@@ -61,31 +62,6 @@ fn callers_path() -> Result<CString> {
         path => [b"pg_catalog, ", path, b", pg_temp"].concat(),
     };
     CString::new(path).map_err(|e| Error::new(Kind::Internal, e.to_string()))
-}
-
-/// Works under these settings; a failure leaves them to the subtransaction's end.
-fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -> Result<T> {
-    // SAFETY: the settings are set at a level of their own, which ends below.
-    let level = unsafe { pg_sys::NewGUCNestLevel() };
-    for (name, value) in settings {
-        // SAFETY: a setting that anybody may change, to a value that it takes.
-        unsafe {
-            pg_sys::set_config_option(
-                name.as_ptr(),
-                value.as_ptr(),
-                pg_sys::GucContext::PGC_USERSET,
-                pg_sys::GucSource::PGC_S_SESSION,
-                pg_sys::GucAction::GUC_ACTION_SAVE,
-                true,
-                0,
-                false,
-            );
-        }
-    }
-    let result = work()?;
-    // SAFETY: the level begun above.
-    unsafe { pg_sys::AtEOXact_GUC(true, level) };
-    Ok(result)
 }
 
 fn refused<T>(why: &str) -> Result<T> {

@@ -96,12 +96,34 @@ pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
             "Nobody would ever get the event: add one with once.subscriber_set.",
         ));
     }
-    let series = series::current(&snapshot)?;
+    log(&topic, emission, &segment, &snapshot)
+}
+
+/// Emits what a step registered, without asking for rights again. None: the topic has no subscribers any more.
+pub fn emit_registered(topic: &[u8], emission: &Emission) -> Result<Option<i64>> {
+    let (segment, snapshot) = open_segment()?;
+    match Topic::registered(topic, &snapshot)? {
+        Some(topic) if topic.subscribers > 0 => {
+            let (event_id, _) = log(&topic, emission, &segment, &snapshot)?;
+            Ok(Some(event_id))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Writes the event.
+fn log(
+    topic: &Topic,
+    emission: &Emission,
+    segment: &Table,
+    snapshot: &Snapshot,
+) -> Result<(i64, bool)> {
+    let series = series::current(snapshot)?;
     let now = clock::now_us()?;
     let xid = table::own_xid();
     let event_id = Sequence::next(c"event_id")?;
     if let Some(key) = emission.dedupe_key
-        && let Some(first) = first_of(&topic, key, event_id, now)?
+        && let Some(first) = first_of(topic, key, event_id, now)?
     {
         return Ok((first, false));
     }
@@ -110,13 +132,13 @@ pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
     event.put_i64(Col::Xid, xid);
     event.put_i64(Col::EmittedAt, now);
     event.put_i32(Col::TopicId, topic.id);
-    event.put_i32(Col::Lane, lane_of(&topic, emission));
+    event.put_i32(Col::Lane, lane_of(topic, emission));
     event.put_i32(Col::Series, series);
     event.put_text(Col::OrderKey, emission.order_key);
     event.put(Col::Headers, emission.headers);
     event.put(Col::Payload, Some(emission.payload));
     match emission.delay_us {
-        None => event.insert(&segment)?,
+        None => event.insert(segment)?,
         Some(delay) => {
             event.insert(&Table::to_write(event::KEPT.table)?)?;
             retry::delayed(topic.id, event_id, now + delay)?;

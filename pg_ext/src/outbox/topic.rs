@@ -41,9 +41,7 @@ impl Topic {
 
     /// A topic by name; refuses who is not a member of its owner.
     pub fn named(name: &[u8], snapshot: &Snapshot) -> Result<Topic> {
-        let table = Table::to_read(TOPICS)?;
-        let keys = &mut [ScanKey::text(1, row::text(name))];
-        let Some(slot) = table.find(BY_NAME, keys, snapshot)? else {
+        let Some(slot) = Topic::stored(name, snapshot)? else {
             return Err(Error::new(
                 Kind::UndefinedObject,
                 format!("topic \"{}\" does not exist", shown(name)),
@@ -54,6 +52,16 @@ impl Topic {
             owner.ensure_member("topic", name)?;
         }
         Ok(Topic::load(&slot))
+    }
+
+    /// A topic by name, without asking for rights: for what asked when it was registered.
+    pub fn registered(name: &[u8], snapshot: &Snapshot) -> Result<Option<Topic>> {
+        Ok(Topic::stored(name, snapshot)?.map(|slot| Topic::load(&slot)))
+    }
+
+    fn stored(name: &[u8], snapshot: &Snapshot) -> Result<Option<Slot>> {
+        let table = Table::to_read(TOPICS)?;
+        table.find(BY_NAME, &mut [ScanKey::text(1, row::text(name))], snapshot)
     }
 
     /// A topic by number, without asking for rights: for sweeps.

@@ -13,6 +13,7 @@ mod others;
 mod record;
 mod sequence;
 mod snapshot;
+mod whole;
 mod user;
 mod write;
 
@@ -23,6 +24,7 @@ pub use sequence::Sequence;
 pub use snapshot::{
     Snapshot, above_read_committed, assign_xid, ended_before, next_xid, own_xid, own_xid_if_any,
 };
+pub use whole::lock_against_writers;
 pub use user::Triggers;
 pub use write::{Outcome, Wait, ensure_writable, is_writable};
 

@@ -1,0 +1,112 @@
+//! Reading a `json` value where it stands: the members of an object as they are written, byte for byte.
+//!
+//! The server has checked the text when it became `json`, so nothing is checked again here, only found: every byte
+//! that means something is ASCII, and no encoding of a database has ASCII bytes inside another character.
+
+use crate::row;
+use pgrx::pg_sys::{self, Datum};
+use std::borrow::Cow;
+
+/// The members of an object: name (a string as it is written, with its quotation marks) and value.
+pub struct Members<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Members<'a> {
+    /// None for what is no object.
+    pub fn of(text: &'a [u8]) -> Option<Members<'a>> {
+        let mut members = Members { text, at: 0 };
+        members.skip_space();
+        members.pass(b'{').then_some(members)
+    }
+
+    fn present(&self) -> u8 {
+        self.text.get(self.at).copied().unwrap_or(b'}')
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.text.get(self.at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    fn pass(&mut self, byte: u8) -> bool {
+        let found = self.text.get(self.at) == Some(&byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    /// The value that begins here, without the space around it.
+    fn value(&mut self) -> &'a [u8] {
+        self.skip_space();
+        let from = self.at;
+        let mut depth = 0usize;
+        while let Some(byte) = self.text.get(self.at) {
+            match byte {
+                b'"' => self.pass_string(),
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' | b',' | b':' | b' ' | b'\t' | b'\n' | b'\r' if depth == 0 => break,
+                b'}' | b']' => depth -= 1,
+                _ => {}
+            }
+            self.at += 1;
+        }
+        let value = &self.text[from..self.at];
+        self.skip_space();
+        value
+    }
+
+    /// From a string's first quotation mark to its last.
+    fn pass_string(&mut self) {
+        self.at += 1;
+        while let Some(byte) = self.text.get(self.at) {
+            match byte {
+                b'"' => return,
+                b'\\' => self.at += 2,
+                _ => self.at += 1,
+            }
+        }
+    }
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.skip_space();
+        self.pass(b',');
+        self.skip_space();
+        if self.present() == b'}' {
+            return None;
+        }
+        let name = self.value();
+        self.pass(b':');
+        Some((name, self.value()))
+    }
+}
+
+/// What a string as it is written stands for; None for what is no string, or one that a text of this database
+/// cannot hold (NUL, half a surrogate pair, a character without a counterpart).
+pub fn string(written: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let inside = written.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    match inside.contains(&b'\\') {
+        false => Some(Cow::Borrowed(inside)),
+        true => unescaped(written).map(Cow::Owned),
+    }
+}
+
+fn unescaped(written: &[u8]) -> Option<Vec<u8>> {
+    let array = row::text(&[b"[", written, b"]"].concat());
+    pgrx::PgTryBuilder::new(|| {
+        // SAFETY: a function of the server over a json array and an integer; it only computes, so an error of
+        // it leaves nothing behind.
+        unsafe {
+            let args = [Some(array), Some(Datum::from(0i32))];
+            pgrx::direct_function_call_as_datum(pg_sys::json_array_element_text, &args)
+        }
+    })
+    .catch_others(|_| None)
+    .execute()
+    .map(|text| crate::call::varlena(text).to_vec())
+}

@@ -1,0 +1,167 @@
+//! Events of steps: registered with a step as `{"topic": …, "payload": …, "order_key": …}`, emitted by the end of
+//! the key in its transaction. `on_complete` events go in the order in which their steps ended, `on_abort` events
+//! newest first: in the reverse order of the steps' beginnings.
+//!
+//! The topic and the caller's right to it are checked when an event is registered, not at the key's end, which may
+//! be made by somebody else, much later. Nothing about a topic can make that end fail: lanes are computed then,
+//! and where all subscribers have been dropped meanwhile the event shares the fate of their backlog (a WARNING
+//! tells). A key whose steps have registered nothing does not pay: its row says so (`emits`).
+
+use super::identity::KeyId;
+use super::record::{Status, id_datum};
+use super::step::{self, Col};
+use crate::call::{Call, KEY_MAX, SCOPE_MAX, characters, shown, varlena};
+use crate::error::{Error, Result};
+use crate::json::{self, Members};
+use crate::outbox::emit::{self, Emission};
+use crate::outbox::topic::Topic;
+use crate::raise::warn;
+use crate::row;
+use crate::table::{ScanKey, Snapshot, Table};
+use pgrx::pg_sys::Datum;
+use std::borrow::Cow;
+
+const HINT: &str =
+    "Give {\"topic\": …, \"payload\": …} and, where order matters, an \"order_key\".";
+
+/// One event as a call registers it.
+pub struct StepEvent<'a> {
+    argument: &'static str,
+    /// The document as it was given.
+    pub json: Datum,
+    topic: Cow<'a, [u8]>,
+    /// Byte for byte what stands in the document.
+    payload: &'a [u8],
+    order_key: Option<Cow<'a, [u8]>>,
+}
+
+impl<'a> StepEvent<'a> {
+    /// NULL, or a document of the right shape; 22023 names the argument.
+    pub fn of(call: &Call, i: usize, argument: &'static str) -> Result<Option<StepEvent<'a>>> {
+        call.datum(i)
+            .map(|json| StepEvent::read(json, argument))
+            .transpose()
+    }
+
+    fn read(json: Datum, argument: &'static str) -> Result<StepEvent<'a>> {
+        let bad = |problem: &str| Error::bad_argument(argument, problem, HINT);
+        let members = Members::of(varlena(json)).ok_or_else(|| bad("must be a JSON object"))?;
+        let (mut topic, mut payload, mut order_key) = (None, None, None);
+        for (name, value) in members {
+            let name = json::string(name).unwrap_or_default();
+            let twice = match name.as_ref() {
+                b"topic" => topic
+                    .replace(text(value, SCOPE_MAX, "topic", bad)?)
+                    .is_some(),
+                b"payload" => payload.replace(value).is_some(),
+                b"order_key" if value == b"null" => order_key.replace(None).is_some(),
+                b"order_key" => {
+                    let key = text(value, KEY_MAX, "order_key", bad)?;
+                    order_key.replace(Some(key)).is_some()
+                }
+                other => return Err(bad(&format!("has an unknown member \"{}\"", shown(other)))),
+            };
+            if twice {
+                return Err(bad(&format!("names member \"{}\" twice", shown(&name))));
+            }
+        }
+        Ok(StepEvent {
+            argument,
+            json,
+            topic: topic.ok_or_else(|| bad("has no member \"topic\""))?,
+            payload: payload.ok_or_else(|| bad("has no member \"payload\""))?,
+            order_key: order_key.flatten(),
+        })
+    }
+
+    /// The same document as is stored.
+    pub fn is(&self, stored: Option<Datum>) -> bool {
+        stored.map(varlena) == Some(varlena(self.json))
+    }
+
+    /// Checks what the key's end will not ask again: that the topic exists, is open to the caller, and has
+    /// somebody to get the event.
+    pub fn ensure_open(&self) -> Result<()> {
+        let topic = Topic::named(&self.topic, &Snapshot::latest())?;
+        match topic.subscribers {
+            0 => Err(Error::bad_argument(
+                self.argument,
+                format!(
+                    "names topic \"{}\", which has no subscribers",
+                    shown(&self.topic)
+                ),
+                "Nobody would ever get the event: add one with once.subscriber_set.",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn emit(&self) -> Result<()> {
+        let emitted = emit::emit_registered(
+            &self.topic,
+            &Emission {
+                payload: row::text(self.payload),
+                headers: None,
+                order_key: self.order_key.as_deref(),
+                dedupe_key: None,
+                delay_us: None,
+            },
+        )?;
+        if emitted.is_none() {
+            warn(
+                format!(
+                    "an event that a step registered for topic \"{}\" is not emitted: the topic has no subscribers",
+                    shown(&self.topic)
+                ),
+                "They were dropped after the registration, and their backlog with them.",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A JSON string of 1 to `max` characters.
+fn text<'a>(
+    value: &'a [u8],
+    max: usize,
+    member: &str,
+    bad: impl Fn(&str) -> Error,
+) -> Result<Cow<'a, [u8]>> {
+    json::string(value)
+        .filter(|text| !text.is_empty() && characters(text) <= max)
+        .ok_or_else(|| {
+            bad(&format!(
+                "must have a text of 1 to {max} characters as \"{member}\""
+            ))
+        })
+}
+
+/// Emits what the steps of a key have registered for this end of it. The caller holds the key's row; the steps
+/// are what is committed now, because a step call only locks that row, and an older snapshot would miss them.
+pub fn emit_all(id: KeyId, end: Status) -> Result<()> {
+    let (argument, document, place) = match end {
+        Status::Completed => ("on_complete", Col::OnComplete, Col::DoneNo),
+        Status::Aborted => ("on_abort", Col::OnAbort, Col::BegunNo),
+        _ => return Ok(()),
+    };
+    let snapshot = Snapshot::latest();
+    let table = Table::to_read(step::TABLE)?;
+    let keys = &mut [ScanKey::uuid(1, id_datum(&id))];
+    let mut scan = table.scan(step::BY_STEP, keys, &snapshot)?;
+    let mut events = Vec::new();
+    while let Some(slot) = scan.advance() {
+        let step = step::Row::look(slot);
+        if let Some(json) = step.raw(document) {
+            events.push((step.i32(place), row::copied(json)));
+        }
+    }
+    drop(scan);
+    events.sort_by_key(|(place, _)| *place);
+    if end == Status::Aborted {
+        events.reverse();
+    }
+    for (_, json) in events {
+        StepEvent::read(json, argument)?.emit()?;
+    }
+    Ok(())
+}

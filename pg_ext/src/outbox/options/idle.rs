@@ -1,0 +1,120 @@
+//! The proof that nothing is pending for any subscriber of a topic, which a change of its lanes needs: an
+//! order_key's events would be in two lanes otherwise, and come out of order.
+//!
+//! Emitters lock their segment as any INSERT does and read the topic's lanes after that; a redrive writes
+//! once.retry. So with both locked against writers, what is not there now comes under the new lanes. Pending is
+//! what is in the log and was not handed out, what is out in a batch, and what waits in once.retry; dead letters
+//! are not: redriven, they go into the lane that their order_key has then.
+
+use crate::call::shown;
+use crate::error::{Error, Kind, Result};
+use crate::outbox::batch::{Batch, Col};
+use crate::outbox::event::{Home, SEGMENTS};
+use crate::outbox::receipt;
+use crate::outbox::seen::Seen;
+use crate::outbox::series;
+use crate::outbox::topic::{Subscriber, Topic, all_subscribers};
+use crate::outbox::window::{self, Window};
+use crate::table::{Name, ScanKey, Snapshot, Table, lock_against_writers};
+
+const RETRY: Name = c"retry";
+const BY_EVENT: Name = c"retry_pkey";
+
+/// 55006 while an event of the topic is pending; else none becomes so before this transaction has ended.
+pub fn ensure(topic: &Topic) -> Result<()> {
+    let mut tables: Vec<Name> = SEGMENTS.iter().map(|home| home.table).collect();
+    tables.push(RETRY);
+    lock_against_writers(&tables)?;
+    let log = window::tables()?;
+    let (seen, snapshot) = Seen::now()?;
+    let present = series::current(&snapshot)?;
+    let now = Now {
+        log,
+        seen,
+        snapshot,
+        present,
+    };
+    for subscriber in all_subscribers()? {
+        if subscriber.topic.id == topic.id && now.is_pending(&subscriber)? {
+            return Err(pending(&subscriber));
+        }
+    }
+    Ok(())
+}
+
+fn pending(subscriber: &Subscriber) -> Error {
+    let (topic, name) = (shown(&subscriber.topic.name), shown(&subscriber.name));
+    Error::new(
+        Kind::InUse,
+        format!("events of topic \"{topic}\" are pending, so its lanes cannot change"),
+    )
+    .detail(format!(
+        "Subscriber \"{name}\" has not acked everything that was emitted."
+    ))
+    .hint(format!(
+        "Let its workers empty subscriber \"{name}\" while nothing is emitted, or give up its backlog with once.subscriber_drop."
+    ))
+}
+
+/// The log as it is under the locks.
+struct Now {
+    log: Vec<(&'static Home, Table)>,
+    seen: Seen,
+    snapshot: Snapshot,
+    present: i32,
+}
+
+impl Now {
+    fn is_pending(&self, subscriber: &Subscriber) -> Result<bool> {
+        let keys = &mut [ScanKey::i32(1, subscriber.id)];
+        let retries = Table::to_read(RETRY)?.find(BY_EVENT, keys, &self.snapshot)?;
+        if retries.is_some() {
+            return Ok(true);
+        }
+        for lane in 0..subscriber.lanes() {
+            let last = Batch::last(subscriber.id, lane, &self.snapshot)?;
+            if self.is_out(subscriber, last.as_ref())? || self.is_in_log(subscriber, lane, last)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Some batch of the lane is not over.
+    fn is_out(&self, subscriber: &Subscriber, last: Option<&Batch>) -> Result<bool> {
+        let Some(last) = last else {
+            return Ok(false);
+        };
+        let mut tokens = last.numbers(Col::Open);
+        if !last.ids().is_empty() {
+            tokens.push(last.token());
+        }
+        for token in tokens {
+            let there = Batch::find_under(subscriber.id, token, &self.snapshot)?.is_some();
+            if there && !receipt::is_over(subscriber.id, token, &self.snapshot)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The lane has not come to the end of the log.
+    fn is_in_log(&self, subscriber: &Subscriber, lane: i32, last: Option<Batch>) -> Result<bool> {
+        let topic = subscriber.topic.id;
+        let mut window = match &last {
+            Some(last) => Window::after(last)?,
+            None => Window::start(subscriber),
+        };
+        loop {
+            let mut rest = window.read(topic, lane, &self.log, &self.snapshot)?;
+            if rest.next(|_| Ok(()))?.is_some() {
+                return Ok(true);
+            }
+            match window.next(&self.seen, self.present) {
+                Some(next) => window = next,
+                None => return Ok(false),
+            }
+            window.find_late(topic, lane, &self.log, &self.snapshot)?;
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The topic's row: found, made and locked.
+//!
+//! Two sessions that make one topic at once converge: the second waits for the first and goes on with its row
+//! (40001 above READ COMMITTED, never 23505).
+
+use crate::call::shown;
+use crate::error::{Error, Kind, Result};
+use crate::outbox::topic::Topic;
+use crate::row;
+use crate::spi::{self, Kept};
+use crate::table::{self, Name, Sequence, Snapshot, ensure_writable};
+use pgrx::pg_sys::{self, Datum};
+
+/// Gives the numbers of topics and subscribers.
+pub const NUMBERS: Name = c"outbox_id";
+
+const LOCK: &std::ffi::CStr = c"
+    SELECT t.topic_id FROM once.topic t WHERE t.topic = $1 FOR NO KEY UPDATE";
+
+const CREATE: &std::ffi::CStr = c"
+    INSERT INTO once.topic AS t (topic_id, subscribers, topic) VALUES ($2, 0, $1)
+    ON CONFLICT (topic) DO UPDATE SET topic = excluded.topic
+    RETURNING t.topic_id";
+
+thread_local! {
+    static LOCK_ROW: Kept = const { Kept::new(LOCK, &[pg_sys::TEXTOID]) };
+    static CREATE_ROW: Kept = const { Kept::new(CREATE, &[pg_sys::TEXTOID, pg_sys::INT4OID]) };
+}
+
+/// A topic as it is committed now, where there is one; refuses who is not a member of its owner.
+pub fn find(name: &[u8]) -> Result<Option<Topic>> {
+    match Topic::named(name, &Snapshot::latest()) {
+        Err(error) if error.kind == Kind::UndefinedObject => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+/// Locks the row of a topic that is there. The owner it has now has the say.
+pub fn existing(name: &[u8]) -> Result<Topic> {
+    ensure_writable(c"topic")?;
+    match locked(name)? {
+        true => Topic::named(name, &Snapshot::latest()),
+        // Made after this transaction's snapshot.
+        false if table::above_read_committed() => Err(raced(name)),
+        false => Topic::named(name, &Snapshot::latest()),
+    }
+}
+
+/// Locks the row of a topic, and makes it where there is none: true.
+pub fn existing_or_new(name: &[u8]) -> Result<(Topic, bool)> {
+    ensure_writable(c"topic")?;
+    let mut created = false;
+    if !locked(name)? {
+        let id = Sequence::next(NUMBERS)? as i32;
+        let rows = spi::query(&CREATE_ROW, &[Some(row::text(name)), Some(Datum::from(id))])?;
+        created = number(&rows) == Some(id);
+    }
+    Ok((Topic::named(name, &Snapshot::latest())?, created))
+}
+
+fn locked(name: &[u8]) -> Result<bool> {
+    let rows = spi::query(&LOCK_ROW, &[Some(row::text(name))])?;
+    Ok(number(&rows).is_some())
+}
+
+/// 40001 for a topic that changed after this transaction's snapshot.
+pub fn raced(name: &[u8]) -> Error {
+    Error::retry_transaction(format!("topic \"{}\"", shown(name)))
+}
+
+fn number(rows: &[spi::Row]) -> Option<i32> {
+    let value = rows.first().and_then(|r| r.first().copied().flatten());
+    value.map(|d| d.value() as i32)
+}

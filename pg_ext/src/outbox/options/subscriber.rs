@@ -1,0 +1,193 @@
+//! `subscriber_set`, `subscriber_get`, `subscriber_drop`.
+//!
+//! A new subscriber begins with what its creator's snapshot does not see. That snapshot is taken while
+//! once.subscriber is locked for writing: who decides that nobody needs a segment any more locks that table
+//! against writers first, and so never overlooks a subscriber that is not committed yet.
+
+use super::lock;
+use crate::call::{Call, SCOPE_MAX};
+use crate::error::{Error, Kind, Result};
+use crate::options::{Given, Member};
+use crate::outbox::seen::Seen;
+use crate::outbox::series;
+use crate::outbox::topic::{Subscriber, Topic};
+use crate::row;
+use crate::spi::{self, Kept};
+use crate::table::{Name, Sequence, Snapshot, Table};
+use pgrx::pg_sys::{self, Datum};
+
+const TABLE: Name = c"subscriber";
+
+const FIND: &std::ffi::CStr = c"
+    SELECT s.subscriber_id FROM once.subscriber s WHERE s.topic_id = $1 AND s.subscriber = $2";
+
+const COUNT: &std::ffi::CStr = c"
+    UPDATE once.topic SET subscribers = subscribers + 1 WHERE topic_id = $1 RETURNING 1";
+
+const SET: &std::ffi::CStr = c"
+    UPDATE once.subscriber SET
+        max_attempts      = CASE WHEN $2 ? 'max_attempts' THEN $3 ELSE max_attempts END,
+        backoff_base_us   = CASE WHEN $2 ? 'backoff_base' THEN $4 ELSE backoff_base_us END,
+        backoff_cap_us    = CASE WHEN $2 ? 'backoff_cap' THEN $5 ELSE backoff_cap_us END,
+        lease_us          = CASE WHEN $2 ? 'lease' THEN $6 ELSE lease_us END,
+        max_lease_life_us = CASE WHEN $2 ? 'max_lease_life' THEN $7 ELSE max_lease_life_us END
+     WHERE subscriber_id = $1 RETURNING 1";
+
+const GET: &std::ffi::CStr = c"
+    SELECT pg_catalog.jsonb_build_object(
+        'max_attempts', $1,
+        'backoff_base', $2 * interval '1 microsecond',
+        'backoff_cap', $3 * interval '1 microsecond',
+        'lease', $4 * interval '1 microsecond',
+        'max_lease_life', $5 * interval '1 microsecond')";
+
+const DROP: &std::ffi::CStr = c"
+    WITH subscriber AS (DELETE FROM once.subscriber WHERE subscriber_id = $1 RETURNING topic_id),
+         batch AS (DELETE FROM once.batch WHERE subscriber_id = $1),
+         receipt AS (DELETE FROM once.receipt WHERE subscriber_id = $1),
+         retry AS (DELETE FROM once.retry WHERE subscriber_id = $1),
+         dead AS (DELETE FROM once.dead WHERE subscriber_id = $1),
+         delivery AS (DELETE FROM once.delivery WHERE subscriber_id = $1)
+    UPDATE once.topic t SET subscribers = t.subscribers - 1
+      FROM subscriber WHERE t.topic_id = subscriber.topic_id";
+
+thread_local! {
+    static FIND_ONE: Kept = const { Kept::new(FIND, &[pg_sys::INT4OID, pg_sys::TEXTOID]) };
+    static COUNT_ONE: Kept = const { Kept::new(COUNT, &[pg_sys::INT4OID]) };
+    static SET_ALL: Kept = const { Kept::new(SET, &[
+        pg_sys::INT4OID,
+        pg_sys::JSONBOID,
+        pg_sys::INT4OID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+    ]) };
+    static GET_ALL: Kept = const { Kept::new(GET, &[
+        pg_sys::INT4OID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::INT8OID,
+    ]) };
+    static DROP_ALL: Kept = const { Kept::new(DROP, &[pg_sys::INT4OID]) };
+}
+
+/// What a change sets; None: not named, or reset.
+#[derive(Default)]
+struct Change {
+    max_attempts: Option<i32>,
+    base_us: Option<i64>,
+    cap_us: Option<i64>,
+    lease_us: Option<i64>,
+    max_life_us: Option<i64>,
+}
+
+/// `once.subscriber_set`.
+pub fn subscriber_set(call: &Call) -> Result<Datum> {
+    let topic = Topic::of(call, &Snapshot::latest())?;
+    let name = call.text(1, "subscriber", SCOPE_MAX)?;
+    let options = Given::of(call, 2, OPTIONS_HINT)?;
+    let mut change = Change::default();
+    for option in &options.members {
+        read_option(option, &mut change)?;
+    }
+    let topic = lock::existing(&topic.name)?;
+    let id = match find(&topic, name)? {
+        Some(id) => id,
+        None => create(&topic, name)?,
+    };
+    let set = spi::query(
+        &SET_ALL,
+        &[
+            Some(Datum::from(id)),
+            Some(options.json),
+            change.max_attempts.map(Datum::from),
+            change.base_us.map(Datum::from),
+            change.cap_us.map(Datum::from),
+            change.lease_us.map(Datum::from),
+            change.max_life_us.map(Datum::from),
+        ],
+    )?;
+    match set.is_empty() {
+        true => Err(lock::raced(&topic.name)),
+        false => Ok(call.return_null()),
+    }
+}
+
+/// A topic's subscriber as it is committed now. The caller holds the topic's row.
+fn find(topic: &Topic, name: &[u8]) -> Result<Option<i32>> {
+    let args = [Some(Datum::from(topic.id)), Some(row::text(name))];
+    let rows = spi::query_latest(&FIND_ONE, &args)?;
+    let id = rows.first().and_then(|r| r.first().copied().flatten());
+    Ok(id.map(|d| d.value() as i32))
+}
+
+/// A new subscriber of a topic whose row the caller holds, and which has none of that name.
+pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
+    let id = Sequence::next(lock::NUMBERS)? as i32;
+    if spi::query(&COUNT_ONE, &[Some(Datum::from(topic.id))])?.is_empty() {
+        return Err(lock::raced(&topic.name));
+    }
+    let series = series::current(&Snapshot::latest())?;
+    let table = Table::to_write(TABLE)?;
+    // The snapshot counts this transaction's earlier events as seen: by its id, which it has by now.
+    let (start, _) = Seen::now()?;
+    table.insert(&[
+        Some(Datum::from(id)),
+        Some(Datum::from(topic.id)),
+        Some(Datum::from(series)),
+        None,
+        None,
+        None,
+        None,
+        None,
+        Some(start.datum()),
+        Some(row::text(name)),
+    ])?;
+    Ok(id)
+}
+
+/// `once.subscriber_get`.
+pub fn subscriber_get(call: &Call) -> Result<Datum> {
+    let subscriber = Subscriber::of(call)?;
+    let rows = spi::query(
+        &GET_ALL,
+        &[
+            Some(Datum::from(subscriber.max_attempts)),
+            Some(Datum::from(subscriber.base_us)),
+            Some(Datum::from(subscriber.cap_us)),
+            Some(Datum::from(subscriber.lease_us)),
+            Some(Datum::from(subscriber.max_life_us)),
+        ],
+    )?;
+    rows.first()
+        .and_then(|r| r.first().copied().flatten())
+        .ok_or_else(|| Error::new(Kind::Internal, "a subscriber without options"))
+}
+
+/// `once.subscriber_drop`. A take that runs meanwhile may leave rows of its number, which nobody has again:
+/// sweep_outbox_retire removes them.
+pub fn subscriber_drop(call: &Call) -> Result<Datum> {
+    let subscriber = Subscriber::of(call)?;
+    lock::existing(&subscriber.topic.name)?;
+    // Somebody may have dropped it while this call waited for the topic.
+    let subscriber = Subscriber::of(call)?;
+    spi::query_latest(&DROP_ALL, &[Some(Datum::from(subscriber.id))])?;
+    Ok(call.return_null())
+}
+
+fn read_option(option: &Member, change: &mut Change) -> Result<()> {
+    match option.name {
+        b"max_attempts" => change.max_attempts = option.count(i32::MAX)?,
+        b"backoff_base" => change.base_us = option.duration(1)?,
+        b"backoff_cap" => change.cap_us = option.duration(1)?,
+        b"lease" => change.lease_us = option.duration(1)?,
+        b"max_lease_life" => change.max_life_us = option.duration(1)?,
+        _ => return Err(option.unknown()),
+    }
+    Ok(())
+}
+
+const OPTIONS_HINT: &str =
+    "Options: max_attempts, backoff_base, backoff_cap, lease, max_lease_life.";

@@ -1,0 +1,44 @@
+//! A lock on whole tables that keeps everybody from writing them to the end of the transaction. For rare
+//! changes only, and waited for so briefly that whoever runs into it meanwhile is not the deadlock's victim
+//! (deadlock_timeout is 1 s).
+
+use super::{Name, ensure_writable, names};
+use crate::error::{Error, Kind, Result};
+use crate::settings;
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// For each table; the five that are locked together take 1 s at most.
+const PATIENCE: &CStr = c"200ms";
+
+/// Waits until no other transaction that has written these tables is open, and keeps others from writing.
+/// 55P03 where one of them does not end.
+pub fn lock_against_writers(tables: &[Name]) -> Result<()> {
+    let settings = [(c"lock_timeout", PATIENCE)];
+    settings::under(&settings, || tables.iter().try_for_each(|t| lock(t)))
+}
+
+fn lock(name: Name) -> Result<()> {
+    ensure_writable(name)?;
+    let table = names::oid_of(name)?;
+    let locked = pgrx::PgTryBuilder::new(|| {
+        // SAFETY: the oid is a table of the extension, and opened by nobody else's transaction for a rewrite
+        // once the lock is there.
+        unsafe { pg_sys::LockRelationOid(table, pg_sys::ShareLock as i32) };
+        true
+    })
+    // Raised anew with a hint: the server has left the wait by then.
+    .catch_when(pgrx::PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| false)
+    .execute();
+    match locked {
+        true => Ok(()),
+        false => Err(Error::new(
+            Kind::LockNotAvailable,
+            format!(
+                "could not lock once.{} against writers",
+                name.to_string_lossy()
+            ),
+        )
+        .hint("An open transaction has emitted events or ended a delivery: try again when it has ended.")),
+    }
+}
