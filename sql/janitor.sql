@@ -14,6 +14,11 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_key_tom
 COMMENT ON FUNCTION once.sweep_key_tombstone(integer) IS
 'Empties up to max (1 to 1000000) finished keys that are past their ttl: the answer, the state and the steps go, the fingerprint stays until gone_for ends.';
 
+CREATE FUNCTION once.sweep_outbox_requeue(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_outbox_requeue';
+COMMENT ON FUNCTION once.sweep_outbox_requeue(integer) IS
+'Puts back the events of batches whose lease ran out, batch by batch until max (1 to 1000000) events were put back. outbox_take does so by itself for what it looks at. Batches that somebody has locked wait for the next sweep.';
+
 CREATE FUNCTION once.sweep_inbox_reap(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_inbox_reap';
 COMMENT ON FUNCTION once.sweep_inbox_reap(integer) IS

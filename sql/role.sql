@@ -22,6 +22,8 @@ INSERT INTO once.role_function (kind, function_name) VALUES
     ('use', 'action_claim'), ('use', 'action_extend'), ('use', 'action_finish'), ('use', 'action_release'),
     ('use', 'cancel_request'), ('use', 'refund'), ('use', 'cleanup_items'), ('use', 'cleanup_confirm'),
     ('use', 'cancel_finish'), ('use', 'cancel_pending'),
+    ('use', 'outbox_emit'), ('use', 'outbox_take'), ('use', 'outbox_ack'), ('use', 'outbox_extend'),
+    ('use', 'outbox_nack'), ('use', 'outbox_deliveries'), ('use', 'topic_get'), ('use', 'subscriber_get'),
     ('use', 'inbox_accept'), ('use', 'inbox_record'), ('use', 'inbox_barrier'),
     ('observe', 'machine_check'), ('observe', 'refund_audit'),
     ('operate', 'machine_check'), ('operate', 'refund_audit'),
@@ -29,7 +31,9 @@ INSERT INTO once.role_function (kind, function_name) VALUES
     ('operate', 'sweep_action_release'),
     ('operate', 'key_get'), ('operate', 'key_resolve'), ('operate', 'key_forget'), ('operate', 'scope_set'),
     ('operate', 'sweep'), ('operate', 'sweep_key_reap'), ('operate', 'sweep_key_tombstone'),
-    ('operate', 'sweep_inbox_reap');
+    ('operate', 'sweep_outbox_requeue'), ('operate', 'sweep_inbox_reap'),
+    ('operate', 'outbox_dead'), ('operate', 'outbox_redrive'),
+    ('operate', 'topic_set'), ('operate', 'subscriber_set'), ('operate', 'subscriber_drop');
 -- operate: everything that use opens, too.
 INSERT INTO once.role_function (kind, function_name)
     SELECT 'operate', function_name FROM once.role_function WHERE kind = 'use';

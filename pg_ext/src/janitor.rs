@@ -5,6 +5,7 @@ use crate::action::sweep as sweep_actions;
 use crate::call::{Call, SCOPE_MAX, from_utf8};
 use crate::clock;
 use crate::error::Result;
+use crate::outbox::requeue as sweep_outbox;
 use crate::row::{self, Rows, Shape};
 use crate::settings;
 use crate::spi::{self, Kept};
@@ -242,9 +243,11 @@ pub fn sweep(call: &Call) -> Result<Datum> {
     let max = call.limit(0, "max", MOST)?;
     let rows = Rows::begin(call);
     rows.push(&release_actions(max, None)?);
-    for task in [REAP_TASK, TOMBSTONE_TASK, INBOX_TASK] {
+    for task in [REAP_TASK, TOMBSTONE_TASK] {
         rows.push(&run(task, max)?);
     }
+    rows.push(&requeue(max)?);
+    rows.push(&run(INBOX_TASK, max)?);
     Ok(call.return_null())
 }
 
@@ -259,12 +262,27 @@ pub fn sweep_action_release(call: &Call) -> Result<Datum> {
 fn release_actions(max: i32, machine: Option<&[u8]>) -> Result<[Option<Datum>; 4]> {
     table::ensure_writable(c"action_lease")?;
     let swept = sweep_actions::sweep(max.into(), machine)?;
-    Ok([
-        Some(row::text(sweep_actions::TASK.as_bytes())),
+    Ok(told(sweep_actions::TASK, &swept))
+}
+
+/// `once.sweep_outbox_requeue`.
+pub fn sweep_outbox_requeue(call: &Call) -> Result<Datum> {
+    let values = requeue(call.limit(0, "max", MOST)?)?;
+    Ok(TASK.with(|shape| shape.row(&values)))
+}
+
+fn requeue(max: i32) -> Result<[Option<Datum>; 4]> {
+    let swept = sweep_outbox::sweep(max.into())?;
+    Ok(told(sweep_outbox::TASK, &swept))
+}
+
+fn told(task: &str, swept: &Swept) -> [Option<Datum>; 4] {
+    [
+        Some(row::text(task.as_bytes())),
         Some(Datum::from(swept.done)),
         Some(Datum::from(swept.failed)),
         Some(Datum::from(swept.more)),
-    ])
+    ]
 }
 
 /// `once.sweep_key_reap`.

@@ -41,7 +41,7 @@ pub const KEPT: Home = Home {
     xid: c"event_kept_xid",
 };
 
-/// The lane of delayed events: no cursor passes it.
+/// The lane of delayed and redriven events: no cursor passes it.
 pub const DELAYED: i32 = -1;
 /// The lane of events without order_key.
 pub const UNORDERED: i32 = 0;
@@ -74,13 +74,10 @@ pub fn homes() -> impl Iterator<Item = &'static Home> {
     SEGMENTS.iter().chain(std::iter::once(&KEPT))
 }
 
-/// An event by its place; one that was delayed is found by lane 0 too.
+/// An event by its place; one that was delayed or redriven is found by every lane.
 pub fn find(topic_id: i32, lane: i32, event_id: i64) -> Result<Option<Event>> {
     let snapshot = Snapshot::latest();
-    let lanes: &[i32] = match lane {
-        UNORDERED => &[UNORDERED, DELAYED],
-        _ => &[lane],
-    };
+    let lanes = [lane, DELAYED];
     for home in homes() {
         let table = Table::to_read(home.table)?;
         if table.is_blank() {
@@ -89,7 +86,7 @@ pub fn find(topic_id: i32, lane: i32, event_id: i64) -> Result<Option<Event>> {
         for lane in lanes {
             let keys = &mut [
                 ScanKey::i32(1, topic_id),
-                ScanKey::i32(2, *lane),
+                ScanKey::i32(2, lane),
                 ScanKey::i64(3, event_id),
             ];
             if let Some(slot) = table.find(home.position, keys, &snapshot)? {

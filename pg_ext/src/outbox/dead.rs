@@ -1,0 +1,217 @@
+//! once.dead: `outbox_dead`, `outbox_redrive`, and `outbox_deliveries`, which tells why.
+//!
+//! A dead letter has all of its event, because the segment goes on without it. Redriven, the event is put into
+//! once.event_kept, in the lane that no cursor passes, and due once more for this subscriber alone. Of an
+//! order_key it takes the place that its event_id has among those that were not delivered yet, so what is
+//! redriven together keeps its order; what went on while it was dead stays ahead of it.
+
+use super::emit::lane_of_key;
+use super::event::{self, DELAYED, UNORDERED};
+use super::leave::{self, Held, Reason};
+use super::topic::{Subscriber, Topic};
+use crate::call::{Call, varlena};
+use crate::clock;
+use crate::error::Result;
+use crate::machine::model::column;
+use crate::row::{self, Rows};
+use crate::spi::{self, Kept};
+use crate::table::{self, Column, Name, Record, ScanKey, Snapshot, Table};
+use pgrx::pg_sys::{self, Datum};
+use std::ffi::CStr;
+
+const TABLE: Name = c"dead";
+const BY_DEATH: Name = c"dead_died";
+const DELIVERIES: Name = c"delivery";
+const BY_EVENT: Name = c"delivery_event";
+/// The most dead letters of one call.
+const MOST: i32 = 10_000;
+
+// Nobody changes the number of lanes or drops the subscriber before this transaction has ended.
+const HOLD: &CStr = c"SELECT t.topic_id FROM once.topic t WHERE t.topic_id = $1 FOR SHARE";
+
+const OLDEST: &CStr = c"
+    SELECT d.event_id, d.order_key FROM once.dead d WHERE d.subscriber_id = $1
+     ORDER BY d.died_at, d.event_id LIMIT $2 FOR UPDATE SKIP LOCKED";
+
+const NAMED: &CStr = c"
+    SELECT d.event_id, d.order_key FROM once.dead d WHERE d.subscriber_id = $1 AND d.event_id = ANY ($3)
+     ORDER BY d.died_at, d.event_id LIMIT $2 FOR UPDATE SKIP LOCKED";
+
+// Another subscriber may have had the event put aside: its row is locked, so that nobody who removes what is
+// not needed overlooks this one.
+const REDRIVE: &CStr = c"
+    WITH risen AS (
+        DELETE FROM once.dead d USING unnest($3, $4) u (event_id, lane)
+         WHERE d.subscriber_id = $1 AND d.event_id = u.event_id
+        RETURNING d.*, u.lane AS present_lane),
+    kept AS (
+        INSERT INTO once.event_kept AS k (event_id, xid, emitted_at, topic_id, lane, series, order_key, headers,
+                                          payload)
+        SELECT r.event_id, r.xid, r.emitted_at, r.topic_id, $5, r.series, r.order_key, r.headers, r.payload
+          FROM risen r ORDER BY r.event_id
+        ON CONFLICT (topic_id, lane, event_id) DO UPDATE SET lane = k.lane),
+    due AS (
+        INSERT INTO once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect,
+                                order_key, kind, error)
+        SELECT $2, r.event_id, r.subscriber_id, r.topic_id, r.present_lane, 0, r.redriven + 1, false,
+               r.order_key, r.kind, r.error
+          FROM risen r
+        RETURNING 1)
+    SELECT pg_catalog.count(*)::integer FROM due";
+
+thread_local! {
+    static HELD: Kept = const { Kept::new(HOLD, &[pg_sys::INT4OID]) };
+    static OLDEST_OF: Kept = const { Kept::new(OLDEST, &[pg_sys::INT4OID, pg_sys::INT4OID]) };
+    static THOSE_NAMED: Kept = const {
+        Kept::new(NAMED, &[pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::INT8ARRAYOID])
+    };
+    static REDRIVEN: Kept = const { Kept::new(REDRIVE, &[
+        pg_sys::INT4OID, pg_sys::TIMESTAMPTZOID, pg_sys::INT8ARRAYOID, pg_sys::INT4ARRAYOID, pg_sys::INT4OID,
+    ]) };
+}
+
+/// Columns of once.dead, from 1.
+#[derive(Clone, Copy)]
+enum Col {
+    SubscriberId = 1,
+    TopicId,
+    EventId,
+    Xid,
+    EmittedAt,
+    DiedAt,
+    Lane,
+    Series,
+    Attempts,
+    Redriven,
+    Kind,
+    Error,
+    OrderKey,
+    Headers,
+    Payload,
+}
+
+impl Column for Col {
+    fn number(self) -> usize {
+        self as usize
+    }
+}
+
+type Dead = Record<Col, 15>;
+
+/// Copies an event that is given up to the dead letters.
+pub fn bury(sub: &Subscriber, lane: i32, held: &Held, reason: &Reason, now: i64) -> Result<()> {
+    let event = leave::stored(sub, lane, held.id)?;
+    let mut dead = Dead::empty();
+    dead.put_i32(Col::SubscriberId, sub.id);
+    dead.put_i32(Col::TopicId, sub.topic.id);
+    dead.put_i64(Col::DiedAt, now);
+    dead.put_i32(Col::Lane, lane);
+    dead.put_i32(Col::Attempts, held.failures);
+    dead.put_i32(Col::Redriven, held.redriven);
+    dead.put_text(Col::Kind, Some(reason.kind));
+    dead.put_text(Col::Error, reason.error);
+    for (to, from) in [
+        (Col::EventId, event::Col::EventId),
+        (Col::Xid, event::Col::Xid),
+        (Col::EmittedAt, event::Col::EmittedAt),
+        (Col::Series, event::Col::Series),
+        (Col::OrderKey, event::Col::OrderKey),
+        (Col::Headers, event::Col::Headers),
+        (Col::Payload, event::Col::Payload),
+    ] {
+        dead.put(to, event.raw(from));
+    }
+    dead.insert(&Table::to_write(TABLE)?)
+}
+
+/// `once.outbox_dead`.
+pub fn outbox_dead(call: &Call) -> Result<Datum> {
+    let subscriber = Subscriber::of(call)?;
+    let max = call.limit(2, "max", MOST)?;
+    let rows = Rows::begin(call);
+    let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::now());
+    let mut scan = table.scan(BY_DEATH, &mut [ScanKey::i32(1, subscriber.id)], &snapshot)?;
+    for _ in 0..max {
+        let Some(slot) = scan.advance() else {
+            break;
+        };
+        let dead = Dead::look(slot);
+        rows.push(
+            &[
+                Col::EventId,
+                Col::Attempts,
+                Col::DiedAt,
+                Col::Kind,
+                Col::Error,
+                Col::OrderKey,
+                Col::Payload,
+                Col::Headers,
+                Col::EmittedAt,
+            ]
+            .map(|col| dead.raw(col)),
+        );
+    }
+    Ok(call.return_null())
+}
+
+/// `once.outbox_redrive`.
+pub fn outbox_redrive(call: &Call) -> Result<Datum> {
+    table::ensure_writable(TABLE)?;
+    let subscriber = Subscriber::of(call)?;
+    let max = call.limit(2, "max", MOST)?;
+    let named = call.opt_i64s(3, "event_ids")?;
+    spi::query_latest(&HELD, &[Some(Datum::from(subscriber.topic.id))])?;
+    // What both may have become before this transaction held them.
+    let subscriber = Subscriber::of(call)?;
+    let mut args = vec![Some(Datum::from(subscriber.id)), Some(Datum::from(max))];
+    let found = match named {
+        None => spi::query_latest(&OLDEST_OF, &args)?,
+        Some(named) => {
+            args.push(Some(row::i64s(&named)));
+            spi::query_latest(&THOSE_NAMED, &args)?
+        }
+    };
+    redrive(&subscriber, &found).map(Datum::from)
+}
+
+/// Dead letters that this transaction has locked, with their order_keys.
+fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
+    if found.is_empty() {
+        return Ok(0);
+    }
+    let ids: Vec<i64> = found
+        .iter()
+        .filter_map(|r| column(r, 0).map(|d| d.value() as i64))
+        .collect();
+    let lanes = found.iter().map(|r| lane(&sub.topic, column(r, 1)).into());
+    let args = [
+        Datum::from(sub.id),
+        Datum::from(clock::now_us()?),
+        row::i64s(&ids),
+        row::array(lanes, pg_sys::INT4OID),
+        Datum::from(DELAYED),
+    ];
+    let rows = spi::query_latest(&REDRIVEN, &args.map(Some))?;
+    let count = rows.first().and_then(|r| column(r, 0));
+    Ok(count.map_or(0, |d| d.value() as i32))
+}
+
+/// The lane of an event in the topic as it is now.
+fn lane(topic: &Topic, order_key: Option<Datum>) -> i32 {
+    order_key.map_or(UNORDERED, |key| lane_of_key(varlena(key), topic.lanes))
+}
+
+/// `once.outbox_deliveries`.
+pub fn outbox_deliveries(call: &Call) -> Result<Datum> {
+    let subscriber = Subscriber::of(call)?;
+    let event_id = call.i64(2, "event_id")?;
+    let rows = Rows::begin(call);
+    let (table, snapshot) = (Table::to_read(DELIVERIES)?, Snapshot::now());
+    let keys = &mut [ScanKey::i32(1, subscriber.id), ScanKey::i64(2, event_id)];
+    let mut scan = table.scan(BY_EVENT, keys, &snapshot)?;
+    while let Some(slot) = scan.advance() {
+        let [attempt, at, kind, error] = [2, 4, 5, 6].map(|i| slot.column(i));
+        rows.push(&[attempt, at, kind, error]);
+    }
+    Ok(call.return_null())
+}

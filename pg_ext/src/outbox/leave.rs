@@ -1,0 +1,263 @@
+//! How events leave a batch without being delivered: each goes to once.retry, due at once, due later, or
+//! waiting behind an earlier one of its order_key, or to the dead letters.
+//!
+//! Invariant: an event that leaves takes the later ones of its key in the batch with it, so that nothing of a
+//! key is held behind a gap. The batch's row is locked by the caller, and its receipt written by the caller.
+
+use super::batch::Batch;
+use super::dead;
+use super::event;
+use super::retry;
+use super::topic::Subscriber;
+use crate::call::varlena;
+use crate::clock::INFINITY;
+use crate::error::{Error, Kind, Result};
+use crate::machine::model::column;
+use crate::row;
+use crate::spi::{self, Kept};
+use pgrx::pg_sys::{self, Datum};
+use std::collections::{HashMap, HashSet};
+use std::ffi::CStr;
+
+const ROWS: &CStr = c"
+    SELECT r.event_id, r.failures, r.redriven, r.suspect, r.order_key
+      FROM once.retry r WHERE r.subscriber_id = $1 AND r.event_id = ANY ($2)";
+
+// What is told of the last failure stays where an event leaves uncounted.
+const MOVE: &CStr = c"
+    INSERT INTO once.retry AS r (due_at, event_id, token, subscriber_id, topic_id, lane, failures, redriven,
+                                 suspect, order_key, kind, error)
+    SELECT u.due_at, u.event_id, NULL, $1, $2, $3, u.failures, 0, u.suspect, u.order_key,
+           CASE WHEN u.counted THEN $10 END, CASE WHEN u.counted THEN $11 END
+      FROM unnest($4, $5, $6, $7, $8, $9) u (due_at, event_id, failures, suspect, counted, order_key)
+    ON CONFLICT (subscriber_id, event_id) DO UPDATE
+       SET due_at = excluded.due_at, token = NULL, failures = excluded.failures, suspect = excluded.suspect,
+           kind = COALESCE(excluded.kind, r.kind),
+           error = CASE WHEN excluded.kind IS NULL THEN r.error ELSE excluded.error END";
+
+const NOTE: &CStr = c"
+    INSERT INTO once.delivery (subscriber_id, attempt, event_id, at, kind, error)
+    SELECT $1, u.attempt, u.event_id, $4, $5, $6 FROM unnest($2, $3) u (event_id, attempt)";
+
+thread_local! {
+    static ROWS_OF: Kept = const { Kept::new(ROWS, &[pg_sys::INT4OID, pg_sys::INT8ARRAYOID]) };
+    static MOVED: Kept = const { Kept::new(MOVE, &[
+        pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::INT4OID,
+        pg_sys::TIMESTAMPTZARRAYOID, pg_sys::INT8ARRAYOID, pg_sys::INT4ARRAYOID, pg_sys::BOOLARRAYOID,
+        pg_sys::BOOLARRAYOID, pg_sys::TEXTARRAYOID,
+        pg_sys::TEXTOID, pg_sys::TEXTOID,
+    ]) };
+    static NOTED: Kept = const { Kept::new(NOTE, &[
+        pg_sys::INT4OID, pg_sys::INT8ARRAYOID, pg_sys::INT4ARRAYOID, pg_sys::TIMESTAMPTZOID,
+        pg_sys::TEXTOID, pg_sys::TEXTOID,
+    ]) };
+}
+
+/// An event that a batch holds.
+pub struct Held {
+    pub id: i64,
+    pub failures: i32,
+    pub redriven: i32,
+    pub suspect: bool,
+    pub order_key: Option<Vec<u8>>,
+}
+
+/// Where an event goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Due(i64),
+    /// Behind the first of its key.
+    Waits,
+    Dead,
+}
+
+/// An event that leaves.
+pub struct Leaving {
+    pub event: Held,
+    /// This was one more failure; `event.failures` has it already.
+    pub counted: bool,
+    pub fate: Fate,
+}
+
+/// Why events leave.
+pub struct Reason<'a> {
+    pub kind: &'a [u8],
+    pub error: Option<&'a [u8]>,
+}
+
+/// What is known of these events of a batch, in their order.
+pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<Held>> {
+    let args = [Some(Datum::from(sub.id)), Some(row::i64s(ids))];
+    let rows = spi::query_latest(&ROWS_OF, &args)?;
+    let number = |row: &spi::Row, i| column(row, i).map_or(0, |d| d.value() as i64);
+    let mut known: HashMap<i64, Held> = rows
+        .iter()
+        .map(|r| Held {
+            id: number(r, 0),
+            failures: number(r, 1) as i32,
+            redriven: number(r, 2) as i32,
+            suspect: number(r, 3) as u8 != 0,
+            order_key: column(r, 4).map(|d| varlena(d).to_vec()),
+        })
+        .map(|held| (held.id, held))
+        .collect();
+    ids.iter()
+        .map(|id| known.remove(id).map_or_else(|| fresh(sub, batch, *id), Ok))
+        .collect()
+}
+
+/// An event that was given out for the first time.
+fn fresh(sub: &Subscriber, batch: &Batch, id: i64) -> Result<Held> {
+    let order_key = match batch.lane() {
+        event::UNORDERED => None,
+        lane => stored(sub, lane, id)?
+            .bytes(event::Col::OrderKey)
+            .map(<[u8]>::to_vec),
+    };
+    Ok(Held {
+        id,
+        failures: 0,
+        redriven: 0,
+        suspect: false,
+        order_key,
+    })
+}
+
+/// The event itself.
+pub fn stored(sub: &Subscriber, lane: i32, id: i64) -> Result<event::Event> {
+    event::find(sub.topic.id, lane, id)?.ok_or_else(|| {
+        Error::new(
+            Kind::Internal,
+            format!("event {id} of {} is not stored any more", sub.shown()),
+        )
+    })
+}
+
+/// Moves the events to where they go. Tells which waiting ones this made due at once.
+pub fn leave(
+    sub: &Subscriber,
+    batch: &Batch,
+    leaving: &[Leaving],
+    reason: &Reason,
+    now: i64,
+) -> Result<HashSet<i64>> {
+    note_failures(sub, leaving, reason, now)?;
+    bury_dead(sub, batch, leaving, reason, now)?;
+    move_to_retry(sub, batch, leaving, reason)?;
+    let keys: HashSet<&[u8]> = leaving
+        .iter()
+        .filter_map(|l| l.event.order_key.as_deref())
+        .collect();
+    retry::free(sub, batch.lane(), keys, now)
+}
+
+fn bury_dead(
+    sub: &Subscriber,
+    batch: &Batch,
+    leaving: &[Leaving],
+    reason: &Reason,
+    now: i64,
+) -> Result<()> {
+    let dead = || {
+        leaving
+            .iter()
+            .filter(|l| l.fate == Fate::Dead)
+            .map(|l| &l.event)
+    };
+    for event in dead() {
+        dead::bury(sub, batch.lane(), event, reason, now)?;
+    }
+    let ids: Vec<i64> = dead().map(|e| e.id).collect();
+    match ids.is_empty() {
+        true => Ok(()),
+        false => retry::remove(sub, &ids),
+    }
+}
+
+/// The attempts that failed, for outbox_deliveries.
+fn note_failures(sub: &Subscriber, leaving: &[Leaving], reason: &Reason, now: i64) -> Result<()> {
+    let failed = || leaving.iter().filter(|l| l.counted).map(|l| &l.event);
+    if failed().next().is_none() {
+        return Ok(());
+    }
+    let ids: Vec<i64> = failed().map(|e| e.id).collect();
+    let args = [
+        Some(Datum::from(sub.id)),
+        Some(row::i64s(&ids)),
+        Some(row::array(
+            failed().map(|e| e.failures.into()),
+            pg_sys::INT4OID,
+        )),
+        Some(Datum::from(now)),
+        Some(row::text(reason.kind)),
+        reason.error.map(row::text),
+    ];
+    spi::query_latest(&NOTED, &args).map(drop)
+}
+
+fn move_to_retry(
+    sub: &Subscriber,
+    batch: &Batch,
+    leaving: &[Leaving],
+    reason: &Reason,
+) -> Result<()> {
+    let alive = || leaving.iter().filter(|l| l.fate != Fate::Dead);
+    if alive().next().is_none() {
+        return Ok(());
+    }
+    let due_at = |l: &Leaving| match l.fate {
+        Fate::Due(at) => Datum::from(at),
+        _ => Datum::from(INFINITY),
+    };
+    let ids: Vec<i64> = alive().map(|l| l.event.id).collect();
+    // Either all of a batch have a key or none.
+    let keys: Vec<&[u8]> = alive()
+        .filter_map(|l| l.event.order_key.as_deref())
+        .collect();
+    let args = [
+        Some(Datum::from(sub.id)),
+        Some(Datum::from(sub.topic.id)),
+        Some(Datum::from(batch.lane())),
+        Some(row::array(alive().map(due_at), pg_sys::TIMESTAMPTZOID)),
+        Some(row::i64s(&ids)),
+        Some(row::array(
+            alive().map(|l| l.event.failures.into()),
+            pg_sys::INT4OID,
+        )),
+        Some(row::array(
+            alive().map(|l| l.event.suspect.into()),
+            pg_sys::BOOLOID,
+        )),
+        Some(row::array(
+            alive().map(|l| l.counted.into()),
+            pg_sys::BOOLOID,
+        )),
+        (!keys.is_empty()).then(|| row::texts(&keys)),
+        Some(row::text(reason.kind)),
+        reason.error.map(row::text),
+    ];
+    spi::query_latest(&MOVED, &args).map(drop)
+}
+
+/// One more failure of an event; tried again at a time that the caller chose, or after the backoff.
+pub fn failed(sub: &Subscriber, event: Held, retry_at: Option<i64>, now: i64) -> Leaving {
+    let failures = event.failures.saturating_add(1);
+    let fate = match failures >= sub.max_attempts {
+        true => Fate::Dead,
+        false => Fate::Due(retry_at.unwrap_or_else(|| backoff(sub, failures, now))),
+    };
+    Leaving {
+        event: Held { failures, ..event },
+        counted: true,
+        fate,
+    }
+}
+
+/// When an event is tried again that has failed so often: `min(cap, base * 2^(n-1))`, times 0.5 to 1.
+fn backoff(sub: &Subscriber, failures: i32, now: i64) -> i64 {
+    let doublings = failures.saturating_sub(1).clamp(0, 63);
+    let longest = (i128::from(sub.base_us) << doublings).min(sub.cap_us.into());
+    // SAFETY: the random state of this backend, seeded when it started.
+    let random = unsafe { pg_sys::pg_prng_double(&raw mut pg_sys::pg_global_prng_state) };
+    now.saturating_add((longest as f64 * (0.5 + 0.5 * random)) as i64)
+}

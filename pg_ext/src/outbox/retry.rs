@@ -1,0 +1,324 @@
+//! once.retry: events of a subscriber that go one by one, because they failed, were delayed, or stand behind
+//! one of their order_key that is here.
+//!
+//! A row is in a batch (token), due from a time on (a finite due_at), or waits (infinity). In a lane without
+//! keys no row waits. In a keyed lane the first row of a key is the one with the lowest event_id, and only it
+//! lets its key go on. Invariant: a first row never waits. So every write that takes a row away or makes
+//! another one the first ends with [`free`], which makes a first row that waits due now. A row that comes in
+//! ahead of others (a redriven event) is due by itself, so it needs no more than that, and no key can come to
+//! stand still. Rows behind the first may have a time of their own; they keep it for when they are first.
+//!
+//! Who may change a row: in a batch, whoever holds the lock of the batch's row; else a take that holds the
+//! lane. A key's rows are in one batch at most, as its lane is, so `free` runs into nobody.
+
+pub use super::requeue::expire;
+
+use super::batch::{self, Batch};
+use super::topic::Subscriber;
+use crate::call::varlena;
+use crate::clock::{self, INFINITY};
+use crate::error::Result;
+use crate::row;
+use crate::spi::{self, Kept};
+use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
+use pgrx::pg_sys::{self, Datum};
+use std::collections::HashSet;
+use std::ffi::CStr;
+
+const TABLE: Name = c"retry";
+const BY_DUE: Name = c"retry_due";
+const BY_KEY: Name = c"retry_key";
+
+const LEASE: &CStr = c"
+    UPDATE once.retry SET token = $2, due_at = 'infinity'
+     WHERE subscriber_id = $1 AND event_id = ANY ($3)";
+
+// One index probe for each key, however many rows it has.
+const KEYS: &CStr = c"
+    WITH RECURSIVE k AS (
+        (SELECT r.order_key FROM once.retry r
+          WHERE r.subscriber_id = $1 AND r.lane = $2 AND r.order_key IS NOT NULL
+          ORDER BY r.order_key LIMIT 1)
+        UNION ALL
+        SELECT (SELECT r.order_key FROM once.retry r
+                 WHERE r.subscriber_id = $1 AND r.lane = $2 AND r.order_key > k.order_key
+                 ORDER BY r.order_key LIMIT 1)
+          FROM k WHERE k.order_key IS NOT NULL)
+    SELECT k.order_key FROM k WHERE k.order_key IS NOT NULL";
+
+const WAIT: &CStr = c"
+    INSERT INTO once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect,
+                            order_key)
+    VALUES ('infinity', $4, $1, $2, $3, 0, 0, false, $5)
+    ON CONFLICT (subscriber_id, event_id) DO NOTHING";
+
+const DELAY: &CStr = c"
+    INSERT INTO once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect)
+    SELECT $3, $2, s.subscriber_id, $1, 0, 0, 0, false FROM once.subscriber s WHERE s.topic_id = $1";
+
+const DONE: &CStr = c"
+    DELETE FROM once.retry WHERE subscriber_id = $1 AND token = $2 AND event_id = ANY ($3)
+    RETURNING order_key";
+
+const REMOVE: &CStr = c"DELETE FROM once.retry WHERE subscriber_id = $1 AND event_id = ANY ($2)";
+
+const FREE: &CStr = c"
+    UPDATE once.retry r SET due_at = $4
+      FROM pg_catalog.unnest($3) k (order_key)
+           CROSS JOIN LATERAL (
+               SELECT h.event_id, h.token, h.due_at FROM once.retry h
+                WHERE h.subscriber_id = $1 AND h.lane = $2 AND h.order_key = k.order_key
+                ORDER BY h.event_id LIMIT 1) first
+     WHERE r.subscriber_id = $1 AND r.event_id = first.event_id
+       AND first.token IS NULL AND first.due_at = 'infinity'
+    RETURNING r.event_id";
+
+thread_local! {
+    static LEASED: Kept = const {
+        Kept::new(LEASE, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::INT8ARRAYOID])
+    };
+    static ITS_KEYS: Kept = const { Kept::new(KEYS, &[pg_sys::INT4OID, pg_sys::INT4OID]) };
+    static WAITING: Kept = const { Kept::new(WAIT, &[
+        pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::TEXTOID,
+    ]) };
+    static DELAYED: Kept = const {
+        Kept::new(DELAY, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID])
+    };
+    static IS_DONE: Kept = const {
+        Kept::new(DONE, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::INT8ARRAYOID])
+    };
+    static REMOVED: Kept = const { Kept::new(REMOVE, &[pg_sys::INT4OID, pg_sys::INT8ARRAYOID]) };
+    static FREED: Kept = const { Kept::new(FREE, &[
+        pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::TEXTARRAYOID, pg_sys::TIMESTAMPTZOID,
+    ]) };
+}
+
+/// Columns of once.retry, from 1.
+#[derive(Clone, Copy)]
+enum Col {
+    DueAt = 1,
+    EventId,
+    Token,
+    Failures = 7,
+    Suspect = 9,
+    OrderKey,
+}
+
+impl Column for Col {
+    fn number(self) -> usize {
+        self as usize
+    }
+}
+
+/// A row of once.retry.
+type Retry = table::Record<Col, 12>;
+
+/// What a take may hand out.
+pub struct Due {
+    pub event_id: i64,
+    pub failures: i32,
+}
+
+impl Due {
+    fn of(row: &Retry) -> Due {
+        Due {
+            event_id: row.i64(Col::EventId),
+            failures: row.i32(Col::Failures),
+        }
+    }
+}
+
+fn is_suspect(row: &Retry) -> bool {
+    row.raw(Col::Suspect).is_some_and(|d| d.value() != 0)
+}
+
+/// One lane of a subscriber as it is committed now.
+struct Lane<'a> {
+    subscriber: i32,
+    lane: i32,
+    table: &'a Table,
+    snapshot: &'a Snapshot,
+}
+
+impl Lane<'_> {
+    /// Rows in the order of their time, up to now.
+    fn due(&self, suspect: bool, now: i64) -> Result<table::Scan<'_>> {
+        let keys = &mut [
+            ScanKey::i32(1, self.subscriber),
+            ScanKey::i32(2, self.lane),
+            ScanKey::bool(3, suspect),
+            ScanKey::until(4, now),
+        ];
+        self.table.scan(BY_DUE, keys, self.snapshot)
+    }
+
+    /// Rows of a key in the order of the lane.
+    fn of_key(&self, key: &[u8]) -> Result<table::Scan<'_>> {
+        let keys = &mut [
+            ScanKey::i32(1, self.subscriber),
+            ScanKey::i32(2, self.lane),
+            ScanKey::text(3, row::text(key)),
+        ];
+        self.table.scan(BY_KEY, keys, self.snapshot)
+    }
+
+    /// Adds what may go now of a key: its first row where that is due, and those behind it up to one that has
+    /// to go alone or has a time of its own.
+    fn add_key(&self, key: &[u8], now: i64, max: usize, due: &mut Vec<Due>) -> Result<()> {
+        let mut scan = self.of_key(key)?;
+        let mut first = true;
+        while due.len() < max
+            && let Some(slot) = scan.advance()
+        {
+            let row = Retry::look(slot);
+            let at = row.i64(Col::DueAt);
+            let ready = at <= now || (!first && at == INFINITY);
+            if !ready || row.raw(Col::Token).is_some() || is_suspect(&row) {
+                return Ok(());
+            }
+            due.push(Due::of(&row));
+            first = false;
+        }
+        Ok(())
+    }
+
+    /// The first row of a key.
+    fn first_of_key(&self, key: &[u8]) -> Result<Option<i64>> {
+        let mut scan = self.of_key(key)?;
+        Ok(scan
+            .advance()
+            .map(|slot| Retry::look(slot).i64(Col::EventId)))
+    }
+}
+
+/// What may be handed out now of this lane, at most `max`, in the order of event_id. No suspects. In a keyed
+/// lane: of each key whose first row is due and no suspect, that row and those behind it up to a suspect.
+pub fn due(sub: &Subscriber, lane: i32, now: i64, max: i32) -> Result<Vec<Due>> {
+    let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::latest());
+    let lane = Lane {
+        subscriber: sub.id,
+        lane,
+        table: &table,
+        snapshot: &snapshot,
+    };
+    let max = max as usize;
+    let mut due = Vec::new();
+    let mut keys: HashSet<Vec<u8>> = HashSet::new();
+    let mut scan = lane.due(false, now)?;
+    while due.len() < max
+        && let Some(slot) = scan.advance()
+    {
+        let row = Retry::look(slot);
+        match row.bytes(Col::OrderKey) {
+            None => due.push(Due::of(&row)),
+            Some(key) if keys.contains(key) => {}
+            Some(key) => {
+                lane.add_key(key, now, max, &mut due)?;
+                keys.insert(key.to_vec());
+            }
+        }
+    }
+    due.sort_unstable_by_key(|d| d.event_id);
+    Ok(due)
+}
+
+/// The suspect of this lane that has been due for longest; in a keyed lane only the first row of a key.
+pub fn suspect(sub: &Subscriber, lane: i32, now: i64) -> Result<Option<Due>> {
+    let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::latest());
+    let lane = Lane {
+        subscriber: sub.id,
+        lane,
+        table: &table,
+        snapshot: &snapshot,
+    };
+    let mut scan = lane.due(true, now)?;
+    while let Some(slot) = scan.advance() {
+        let row = Retry::look(slot);
+        let is_first = match row.bytes(Col::OrderKey) {
+            None => true,
+            Some(key) => lane.first_of_key(key)? == Some(row.i64(Col::EventId)),
+        };
+        if is_first {
+            return Ok(Some(Due::of(&row)));
+        }
+    }
+    Ok(None)
+}
+
+/// These rows are in the batch of this token now.
+pub fn lease(sub: &Subscriber, token: i64, ids: &[i64]) -> Result<()> {
+    let args = [sub.id.into(), Datum::from(token), row::i64s(ids)];
+    spi::query_latest(&LEASED, &args.map(Some)).map(drop)
+}
+
+/// The order_keys of this lane that have rows: fresh events of theirs must wait behind them.
+pub fn waiting_keys(sub: &Subscriber, lane: i32) -> Result<HashSet<Vec<u8>>> {
+    let keys = &mut [ScanKey::i32(1, sub.id), ScanKey::i32(2, lane)];
+    let any = Table::to_read(TABLE)?.find(BY_KEY, keys, &Snapshot::latest())?;
+    if any.is_none() {
+        return Ok(HashSet::new());
+    }
+    let args = [Some(Datum::from(sub.id)), Some(Datum::from(lane))];
+    let rows = spi::query_latest(&ITS_KEYS, &args)?;
+    Ok(first_column(&rows).map(|d| varlena(d).to_vec()).collect())
+}
+
+/// A fresh event waits behind an earlier one of its key.
+pub fn wait_behind(sub: &Subscriber, lane: i32, event_id: i64, order_key: &[u8]) -> Result<()> {
+    let args = [
+        Datum::from(sub.id),
+        Datum::from(sub.topic.id),
+        Datum::from(lane),
+        Datum::from(event_id),
+        row::text(order_key),
+    ];
+    spi::query_latest(&WAITING, &args.map(Some)).map(drop)
+}
+
+/// A delayed event: every subscriber of the topic gets it from that time on.
+pub fn delayed(topic_id: i32, event_id: i64, due_at: i64) -> Result<()> {
+    let args = [topic_id.into(), Datum::from(event_id), Datum::from(due_at)];
+    spi::query_latest(&DELAYED, &args.map(Some)).map(drop)
+}
+
+/// These events of the batch are delivered: their rows go, and what waited behind them is due.
+pub fn acked(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<()> {
+    if !batch.flag(batch::Col::Redelivered) || ids.is_empty() {
+        return Ok(());
+    }
+    let args = [sub.id.into(), Datum::from(batch.token()), row::i64s(ids)];
+    let rows = spi::query_latest(&IS_DONE, &args.map(Some))?;
+    let keys: HashSet<&[u8]> = first_column(&rows).map(varlena).collect();
+    free(sub, batch.lane(), keys, clock::now_us()?).map(drop)
+}
+
+/// These events go one by one no more; the caller calls [`free`] for their keys.
+pub fn remove(sub: &Subscriber, ids: &[i64]) -> Result<()> {
+    let args = [Some(Datum::from(sub.id)), Some(row::i64s(ids))];
+    spi::query_latest(&REMOVED, &args).map(drop)
+}
+
+/// Makes the first row of each key due now where it waits; the events that this made due.
+pub fn free<'k>(
+    sub: &Subscriber,
+    lane: i32,
+    keys: impl IntoIterator<Item = &'k [u8]>,
+    now: i64,
+) -> Result<HashSet<i64>> {
+    let keys: Vec<&[u8]> = keys.into_iter().collect();
+    if keys.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let args = [
+        Datum::from(sub.id),
+        Datum::from(lane),
+        row::texts(&keys),
+        Datum::from(now),
+    ];
+    let rows = spi::query_latest(&FREED, &args.map(Some))?;
+    Ok(first_column(&rows).map(|d| d.value() as i64).collect())
+}
+
+fn first_column(rows: &[spi::Row]) -> impl Iterator<Item = Datum> {
+    rows.iter().filter_map(|r| r.first().copied().flatten())
+}
