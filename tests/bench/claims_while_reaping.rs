@@ -27,8 +27,8 @@ const CLAIMS: Script<'static> = script!("claim_complete_once");
 /// Runs all rounds.
 pub async fn case(database: &Database) -> Result<Case> {
     table::begin(NAME, Among::FinishedKeys(0));
-    let mut while_reaping = no_runs("pg_once", None);
-    let mut without = no_runs("pg_once without key_reap", Some(AT_LEAST));
+    let mut while_reaping = Runs::none("pg_once", None);
+    let mut without = Runs::none("pg_once without key_reap", Some(AT_LEAST));
     let expired = EXPIRED_PER_SECOND * u64::from(database.settings.seconds());
     for round in 0..database.settings.rounds {
         stock::remake_expired(database, expired).await?;
@@ -46,15 +46,6 @@ pub async fn case(database: &Database) -> Result<Case> {
         Among::FinishedKeys(0),
         vec![while_reaping, without],
     ))
-}
-
-fn no_runs(name: &'static str, at_least: Option<f64>) -> Runs {
-    Runs {
-        name,
-        per_second: Vec::new(),
-        cpu_us: Vec::new(),
-        at_least,
-    }
 }
 
 impl Runs {

@@ -95,7 +95,26 @@ impl Database {
 
     /// Another connection.
     pub async fn connect(&self) -> Result<Client> {
-        self.cluster.connect(NAME).await
+        self.connect_to(NAME).await
+    }
+
+    /// A connection to another database of this server.
+    pub async fn connect_to(&self, name: &str) -> Result<Client> {
+        self.cluster.connect(name).await
+    }
+
+    /// Another database with the extension in it.
+    pub async fn create(&self, name: &str) -> Result<Client> {
+        self.cluster.create_database_with_extension(name).await
+    }
+
+    /// Autovacuum on or off; it is off where nothing else is said.
+    pub async fn set_autovacuum(&self, on: bool) -> Result<()> {
+        let on = if on { "on" } else { "off" };
+        let set = format!("ALTER SYSTEM SET autovacuum = {on}");
+        self.client.batch_execute(&set).await?;
+        let reload = "SELECT pg_reload_conf()";
+        Ok(self.client.batch_execute(reload).await?)
     }
 
     /// A directory that the server's programs may read.

@@ -8,11 +8,13 @@
 mod cases;
 mod claims_while_reaping;
 mod cost;
+mod cpu;
 mod database;
 mod jobs;
 mod machines;
 mod markdown;
 mod measured;
+mod outbox;
 mod pgbench;
 mod rounds;
 mod settings;
@@ -37,6 +39,9 @@ async fn measure(settings: &Settings) -> Result<Results> {
         results.cases.extend(machines::all(&database).await?);
         results.costs.extend(machines::costs(&database).await?);
         jobs::drop(&database).await?;
+    }
+    if settings.wants(Noun::Outbox) {
+        outbox::measure(&database, &mut results).await?;
     }
     if settings.wants(Noun::Keys) {
         measure_keys(&database, &mut results).await?;

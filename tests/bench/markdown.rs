@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::measured::Results;
-use crate::table::{grouped, ratio, size, verdict};
+use crate::table::{grouped, megabytes, ratio, size, size_verdict, verdict};
 
 /// The whole text.
 pub fn of(results: &Results) -> String {
@@ -51,6 +51,17 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
                 cpu(side.median_cpu_us)
             )?;
         }
+    }
+    if !results.sizes.is_empty() {
+        writeln!(text, "\n| on disk | size | bar |")?;
+        writeln!(text, "|---|--:|---|")?;
+        for size in &results.sizes {
+            let (bytes, verdict) = (megabytes(size.bytes), size_verdict(size));
+            writeln!(text, "| {} | {bytes} | {verdict} |", size.what)?;
+        }
+    }
+    if results.costs.is_empty() {
+        return Ok(());
     }
     writeln!(
         text,

@@ -39,6 +39,36 @@ pub struct Side {
 pub enum Among {
     FinishedKeys(u64),
     Rows(u64),
+    Events(u64),
+}
+
+/// A size on disk and what it may be.
+#[derive(Clone, Debug, Serialize)]
+pub struct Size {
+    pub what: String,
+    pub bytes: u64,
+    pub at_most: Option<u64>,
+    /// None where nothing is asked for.
+    pub met: Option<bool>,
+}
+
+impl Size {
+    pub fn of(what: &str, bytes: u64, at_most: Option<u64>) -> Self {
+        Self {
+            what: what.to_owned(),
+            bytes,
+            at_most,
+            met: at_most.map(|most| bytes <= most),
+        }
+    }
+}
+
+/// What was delivered in each second of a long run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Series {
+    pub what: String,
+    pub side: String,
+    pub per_second: Vec<f64>,
 }
 
 /// A case with all its sides.
@@ -47,6 +77,8 @@ pub struct Case {
     pub name: String,
     #[serde(flatten)]
     pub among: Among,
+    /// What is counted: calls, or events.
+    pub unit: &'static str,
     pub sides: Vec<Side>,
 }
 
@@ -62,6 +94,8 @@ pub struct Results {
     pub quick: bool,
     pub cases: Vec<Case>,
     pub costs: Vec<Cost>,
+    pub sizes: Vec<Size>,
+    pub series: Vec<Series>,
     pub left_out: Vec<String>,
     pub seconds: u64,
 }
@@ -87,6 +121,8 @@ impl Results {
             quick: settings.quick,
             cases: Vec::new(),
             costs: Vec::new(),
+            sizes: Vec::new(),
+            series: Vec::new(),
             left_out: Vec::new(),
             seconds: 0,
         })
@@ -95,19 +131,18 @@ impl Results {
     /// How many bars there are, and how many were missed.
     pub fn bars(&self) -> (usize, usize) {
         let bars = || {
-            self.cases
-                .iter()
-                .flat_map(|case| &case.sides)
-                .filter_map(|side| side.bar)
+            let sides = self.cases.iter().flat_map(|case| &case.sides);
+            let ratios = sides.filter_map(|side| side.bar).map(|bar| bar.met);
+            ratios.chain(self.sizes.iter().filter_map(|size| size.met))
         };
-        (bars().count(), bars().filter(|bar| !bar.met).count())
+        (bars().count(), bars().filter(|met| !met).count())
     }
 }
 
 /// What the rounds showed of one side.
 #[derive(Clone, Debug)]
 pub struct Runs {
-    pub name: &'static str,
+    pub name: String,
     pub per_second: Vec<f64>,
     pub cpu_us: Vec<f64>,
     /// The ratio of ours to it that is asked for.
@@ -122,18 +157,35 @@ impl Case {
         Self {
             name: name.to_owned(),
             among,
+            unit: "calls",
             sides: sides
                 .map(|(at, runs)| runs.side(ours.as_ref().filter(|_| at > 0)))
                 .collect(),
         }
     }
+
+    /// The same, where what was counted are not calls.
+    pub fn counting(mut self, unit: &'static str) -> Self {
+        self.unit = unit;
+        self
+    }
 }
 
 impl Runs {
+    /// Of nobody yet.
+    pub fn none(name: &str, at_least: Option<f64>) -> Self {
+        Self {
+            name: name.to_owned(),
+            per_second: Vec::new(),
+            cpu_us: Vec::new(),
+            at_least,
+        }
+    }
+
     fn side(self, ours: Option<&Runs>) -> Side {
         let ratio = ours.and_then(|ours| ratio_of(&ours.per_second, &self.per_second));
         Side {
-            name: self.name.to_owned(),
+            name: self.name,
             median_per_second: median(self.per_second.clone()).unwrap_or_default(),
             median_cpu_us: median(self.cpu_us.clone()),
             ratio,

@@ -1,12 +1,10 @@
 //! One run of one script through pgbench, and what the server's processes spent on it.
 //!
-//! Invariant: a run is only counted when every backend of it has ended, so that the CPU time and the
-//! statistics of one run never fall into the next one.
-
-use std::time::{Duration, Instant};
+//! Invariant: a figure is only taken of scripts that all ended well.
 
 use anyhow::{Context, Result, bail};
 
+use crate::cpu::Meter;
 use crate::database::Database;
 
 /// What a client sends: 156 bytes of jsonb, answered with 100 bytes of json.
@@ -18,9 +16,6 @@ const FINGERPRINT: &str = r"\x01aabbccddeeff00112233445566778899aabbccddeeff0011
 
 /// How many keys are held by somebody in the cases of `in_progress`.
 pub const HELD: u64 = 1000;
-
-/// The kernel counts CPU time in /proc in hundredths of a second on every Linux.
-const MICROSECONDS_PER_TICK: f64 = 10_000.0;
 
 /// How long a run goes on.
 #[derive(Clone, Copy, Debug)]
@@ -81,16 +76,11 @@ pub fn run(database: &Database, script: Script<'_>, stock: u64, until: Until) ->
         arguments.push(format!("--define={name}={value}"));
     }
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let postmaster = database.postmaster()?;
-    let children = children_of(postmaster);
-    let cpu = ended_children_ticks(postmaster);
+    let meter = Meter::start(database)?;
     let output = database
         .run("pgbench", &arguments)
         .with_context(|| format!("script {}", script.name))?;
-    wait_for_backends_to_end(postmaster, children)?;
-    let spent = cpu
-        .zip(ended_children_ticks(postmaster))
-        .map(|(before, after)| after - before);
+    let spent = meter.stop()?;
     let read = |label: &str| {
         number_after(&output.stdout, label)
             .with_context(|| format!("no \"{label}\" in pgbench's output:\n{}", output.stdout))
@@ -107,7 +97,7 @@ pub fn run(database: &Database, script: Script<'_>, stock: u64, until: Until) ->
     Ok(Run {
         per_second: read("tps =")?,
         count,
-        cpu_us: spent.map(|ticks| ticks * MICROSECONDS_PER_TICK / count),
+        cpu_us: spent.map(|us| us / count),
     })
 }
 
@@ -117,42 +107,4 @@ fn number_after(text: &str, label: &str) -> Option<f64> {
     let word = rest.split_whitespace().next()?;
     // "number of transactions actually processed: 1000/1000"
     word.split('/').next()?.parse().ok()
-}
-
-/// The words of /proc/PID/stat behind the name in parentheses, which may hold spaces itself.
-fn stat_words(pid: u32) -> Option<Vec<String>> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let words = text.rsplit(')').next()?.split_whitespace();
-    Some(words.map(str::to_owned).collect())
-}
-
-/// CPU time of the postmaster's children that have ended, user and system.
-fn ended_children_ticks(postmaster: u32) -> Option<f64> {
-    let words = stat_words(postmaster)?;
-    let ticks = |i: usize| words.get(i)?.parse::<f64>().ok();
-    Some(ticks(13)? + ticks(14)?)
-}
-
-/// How many children the postmaster has, those included that it has not buried yet: their CPU time
-/// is not counted before that.
-fn children_of(postmaster: u32) -> usize {
-    let parent = postmaster.to_string();
-    let is_child = |pid: u32| stat_words(pid).is_some_and(|words| words.get(1) == Some(&parent));
-    std::fs::read_dir("/proc").map_or(0, |entries| {
-        let pids = entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter(|pid| is_child(*pid)).count()
-    })
-}
-
-fn wait_for_backends_to_end(postmaster: u32, before: usize) -> Result<()> {
-    let begin = Instant::now();
-    while children_of(postmaster) > before {
-        if begin.elapsed() > Duration::from_secs(30) {
-            bail!("pgbench has ended, but its backends have not");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
 }

@@ -107,11 +107,6 @@ impl Contender {
     }
 
     fn no_runs(&self) -> Runs {
-        Runs {
-            name: self.name,
-            per_second: Vec::new(),
-            cpu_us: Vec::new(),
-            at_least: self.at_least,
-        }
+        Runs::none(self.name, self.at_least)
     }
 }

@@ -1,6 +1,6 @@
 //! How long and how large: the quick form of a few minutes, and the full one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
 
@@ -23,6 +23,19 @@ pub struct Settings {
     /// Finished keys in place, for the cases that are measured again with them.
     #[arg(long, value_delimiter = ',')]
     pub keys: Option<Vec<u64>>,
+    /// Events that pass where a million are asked for; ten times as many where ten million are
+    /// (100,000 when quick).
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1000..))]
+    pub events: Option<u64>,
+    /// Seconds of a steady load (20 when quick, 120 otherwise).
+    #[arg(long, value_parser = clap::value_parser!(u32).range(4..))]
+    pub steady: Option<u32>,
+    /// The outbox's cases to run, by the words that begin them (take, emit, keys, steady, down, dead, passed, size).
+    #[arg(long, value_delimiter = ',')]
+    pub outbox: Option<Vec<String>>,
+    /// pgmq's SQL file; without it pgmq is left out.
+    #[arg(long, default_value = "target/tools/pgmq/pgmq/sql/pgmq.sql")]
+    pub pgmq_sql: PathBuf,
     /// Only the cases of one noun.
     #[arg(long)]
     pub only: Option<Noun>,
@@ -36,6 +49,7 @@ pub struct Settings {
 pub enum Noun {
     Keys,
     Machines,
+    Outbox,
 }
 
 impl Settings {
@@ -47,6 +61,28 @@ impl Settings {
     /// Seconds of one run.
     pub fn seconds(&self) -> u32 {
         self.seconds.unwrap_or(if self.quick { 2 } else { 5 })
+    }
+
+    /// Events where a million are asked for.
+    pub fn events(&self) -> u64 {
+        self.events
+            .unwrap_or(if self.quick { 100_000 } else { 1_000_000 })
+    }
+
+    /// Seconds of a steady load.
+    pub fn steady(&self) -> u32 {
+        self.steady.unwrap_or(if self.quick { 20 } else { 120 })
+    }
+
+    /// Whether a group of the outbox's cases is asked for.
+    pub fn wants_of_outbox(&self, group: &str) -> bool {
+        let named = self.outbox.as_ref();
+        named.is_none_or(|groups| groups.iter().any(|named| named == group))
+    }
+
+    /// pgmq's SQL file, where it is here.
+    pub fn pgmq(&self) -> Option<&Path> {
+        self.pgmq_sql.exists().then_some(&self.pgmq_sql)
     }
 
     /// The table sizes, smallest first.

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use crate::measured::{Among, Bar, Case, Results, Side};
+use crate::measured::{Among, Bar, Case, Results, Side, Size};
 
 /// Says what is being done, on standard error.
 pub fn say(text: &str) {
@@ -19,6 +19,8 @@ pub fn size(among: Among) -> String {
     match among {
         Among::FinishedKeys(0) => String::new(),
         Among::FinishedKeys(keys) => format!(", among {} finished keys", grouped(keys as f64)),
+        Among::Events(0) => String::new(),
+        Among::Events(events) => format!(", {} events", grouped(events as f64)),
         Among::Rows(rows) => format!(", among {} rows", grouped(rows as f64)),
     }
 }
@@ -74,6 +76,7 @@ pub fn print(results: &Results) {
         print_case(case);
     }
     print_costs(results);
+    print_sizes(results);
     for left_out in &results.left_out {
         println!("\nleft out: {left_out}");
     }
@@ -95,7 +98,11 @@ fn print_case(case: &Case) {
     let width = 34;
     println!(
         "  {:width$} {:>10} {:>12} {:>8} {:>10}   bar",
-        "", "calls/s", "server CPU", "ratio", "CPU ratio"
+        "",
+        format!("{}/s", case.unit),
+        "server CPU",
+        "ratio",
+        "CPU ratio"
     );
     for side in &case.sides {
         println!("{}", line(side, width));
@@ -146,4 +153,32 @@ fn print_costs(results: &Results) {
             cost.hot_share * 100.0
         );
     }
+}
+
+fn print_sizes(results: &Results) {
+    if !results.sizes.is_empty() {
+        println!("\non disk");
+    }
+    for size in &results.sizes {
+        println!(
+            "  {:60} {:>12}   {}",
+            size.what,
+            megabytes(size.bytes),
+            size_verdict(size)
+        );
+    }
+}
+
+/// Bytes as people read them.
+pub fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+/// What the size may be and whether it is.
+pub fn size_verdict(size: &Size) -> String {
+    let met = size.met.map(|met| if met { "met" } else { "MISSED" });
+    let verdict = size.at_most.zip(met);
+    verdict.map_or_else(String::new, |(most, met)| {
+        format!("<= {}: {met}", megabytes(most))
+    })
 }

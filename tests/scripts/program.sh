@@ -6,6 +6,7 @@
 . tests/scripts/toolchain.sh
 . tests/scripts/servers.sh
 . tests/scripts/extension.sh
+. tests/scripts/pgmq.sh
 
 program=$1
 shift
@@ -14,6 +15,7 @@ need_rust
 need_c_toolchain
 need_cargo_pgrx
 need_any_server
+if [ "$program" = bench ]; then need_pgmq; fi
 say "Building and installing the extension into the private PostgreSQL $CHOSEN"
 install_extension "$CHOSEN_PG_CONFIG"
 say "Building the programs"

@@ -1,0 +1,1 @@
+SELECT event_id, emitted FROM once.outbox_emit('bench', :request);

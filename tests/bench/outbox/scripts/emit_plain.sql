@@ -1,0 +1,1 @@
+INSERT INTO raw.outbox (topic, payload) VALUES ('bench', :request) RETURNING id;

@@ -1,0 +1,27 @@
+# shellcheck shell=bash
+# pgmq's SQL, which the bench measures the outbox beside. Sourced after toolchain.sh.
+#
+# It comes with the Python package of that name and lies under target/tools. Without it the bench
+# leaves pgmq out and says so.
+
+# Version 1.13.0 of pgmq.
+PGMQ_PACKAGE=pgmq==1.1.4
+PGMQ_SHA256=bf7e66c75ed771df0c5f7cb2b9f0123ca77992daacd56e3911d1894a3efa99de
+
+need_pgmq() {
+    local file=$TOOLS/pgmq/pgmq/sql/pgmq.sql
+    if is_pgmq "$file"; then return; fi
+    note "getting pgmq's SQL (a Python wheel) into target/tools"
+    if ! wheel "$PGMQ_PACKAGE" "$TOOLS/pgmq"; then
+        warn "pgmq is left out: its package cannot be had"
+        return
+    fi
+    if ! is_pgmq "$file"; then
+        rm -rf "$TOOLS/pgmq"
+        warn "pgmq is left out: what was got is not what was expected ($PGMQ_PACKAGE, $PGMQ_SHA256)"
+    fi
+}
+
+is_pgmq() {
+    [ -f "$1" ] && [ "$(sha256sum "$1" | cut -d' ' -f1)" = "$PGMQ_SHA256" ]
+}
