@@ -58,7 +58,7 @@ CREATE FUNCTION once.cancel_request(machine text, id text, OUT outcome text, OUT
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_request';
 COMMENT ON FUNCTION once.cancel_request(text, text) IS
 $$Sets the row's cancel flag. outcome: teardown (nobody is at it and nobody can start now: tear down), accepted (it is in a claim state: its holder sees cancelling, releases and tears down; should it die, the sweep reverts the row and cancel_pending lists it), done (already cancelled), too_late (another terminal state), not_found.
-Errors: 42704 no such machine, 22023 the machine declares no cancel, 42501 no right to update the table.$$;
+Errors: 42704 no such machine, 22023 the machine declares no cancel, ON002 something of the table keeps the row back, 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.refund(
     machine text, id text, max_items integer = NULL,

@@ -65,7 +65,7 @@ $$The definition as stored, with the tables' present names; it can be given to m
 CREATE FUNCTION once.machine_check(machine text = NULL, OUT machine text, OUT problem text, OUT hint text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_check';
 COMMENT ON FUNCTION once.machine_check(text) IS
-$$What disagrees between a definition and its tables (NULL: of all machines that are open to the caller): columns that were dropped or renamed or do not fit any more, enum labels that no status names, rows in a claim state without a lease, claim states that no sweep covers, a guard that is disabled, missing, or followed by another trigger, a missing index, rows whose cancel flag was set by hand. No rows: nothing found. Looks into a table as its owner, for callers who may read it.
+$$What disagrees between a definition and its tables (NULL: of all machines that are open to the caller): columns that were dropped or renamed or do not fit any more, enum labels that no status names, rows in a claim state without a lease, claim states that no sweep covers, a guard that is disabled, missing, or followed by another trigger, a missing index, rows whose cancel flag was set by hand, another machine with the same cancel flag, or with the same items by the same subject and marker. No rows: nothing found. Looks into a table as its owner, for callers who may read it.
 Errors: 42704 no such machine.$$;
 
 CREATE FUNCTION once.machine_assert()
@@ -98,7 +98,7 @@ COMMENT ON FUNCTION once.transition(text, text, text, text[], jsonb, text, bigin
 $$Makes one declared move by one conditional UPDATE with the caller's rights. from_status: only from these (NULL: from wherever a move to to_status is declared); patch: other columns of the row to set, a JSON object; requester: whose moves of steps without a claim state count too; version: only at this version.
 reason: NULL when moved, else not_found, status, guard (the move's when is false), version, claimed (the row is in a claim state), cancelling (its cancel flag is set). Under READ COMMITTED a lost race is one of these, never an error.
 For work that can die half-way use action_claim.
-Errors: ON002 no declared move leads there, 42704 no such machine, 22023 bad argument, 42501 no right to update the table, 40001 a lost race above READ COMMITTED.$$;
+Errors: ON002 no declared move leads there, or something of the table (a trigger, a rule, a policy) keeps the row back, 42704 no such machine, 22023 bad argument, 42501 no right to update the table, 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.transition_many(
     machine text, ids text[], to_status text, from_status text[] = NULL, requester text = NULL,

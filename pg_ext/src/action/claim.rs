@@ -189,7 +189,10 @@ impl Claim<'_> {
         let lease = Lease::latest(&self.machine, &self.id)?;
         match self.decide(seen.as_ref(), lease.as_ref(), clock::now_us()?) {
             Decision::Answer(answer) => Ok(answer),
-            Decision::Claim { .. } => Ok(busy(seen.as_ref(), UNSEEN_RETRY_US)),
+            Decision::Claim { .. } => {
+                user_row::ensure_updatable(&self.machine, &self.id)?;
+                Ok(busy(seen.as_ref(), UNSEEN_RETRY_US))
+            }
         }
     }
 

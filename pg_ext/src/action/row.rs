@@ -8,6 +8,7 @@ use crate::machine::patch::Patch;
 use crate::machine::permit::{self, Doing};
 use crate::machine::sql::{is_any, literal};
 use crate::spi::Row;
+use crate::subxact;
 use crate::table::Snapshot;
 use pgrx::pg_sys::{self, Datum};
 
@@ -42,6 +43,8 @@ pub enum Lock {
     Update,
     /// The same, but a row that somebody has locked counts as not there.
     UpdateIfFree,
+    /// The same, but an error where somebody has locked it.
+    UpdateNow,
     /// Also against FOR KEY SHARE, which writers of items hold; waits.
     Whole,
 }
@@ -59,11 +62,26 @@ pub fn look_latest(machine: &Machine, id: &RowId) -> Result<Option<Seen>> {
     Ok(rows.first().map(seen))
 }
 
+/// A row that could not be locked: ON002 where the caller may see it, but a policy keeps it from any update.
+/// Does not wait; a row that somebody has locked may be updated later, for all that is known.
+pub fn ensure_updatable(machine: &Machine, id: &RowId) -> Result<()> {
+    if !machine.shape.table.has_policies() || look(machine, id, Lock::No)?.is_none() {
+        return Ok(());
+    }
+    let locked = subxact::attempt(|| look(machine, id, Lock::UpdateNow))?;
+    let is_hidden = matches!(locked, Ok(None)) && look(machine, id, Lock::No)?.is_some();
+    match is_hidden {
+        true => Err(machine.kept_back(id)),
+        false => Ok(()),
+    }
+}
+
 fn look_plan(machine: &Machine, lock: Lock) -> Result<std::rc::Rc<crate::spi::Plan>> {
     let (key, clause) = match lock {
         Lock::No => ("row", ""),
         Lock::Update => ("row update", "FOR NO KEY UPDATE OF t"),
         Lock::UpdateIfFree => ("row free", "FOR NO KEY UPDATE OF t SKIP LOCKED"),
+        Lock::UpdateNow => ("row now", "FOR NO KEY UPDATE OF t NOWAIT"),
         Lock::Whole => ("row whole", "FOR UPDATE OF t"),
     };
     machine.plan(key, &[machine.id_type()], || {

@@ -39,6 +39,9 @@ pub fn cancel_request(call: &Call) -> Result<Datum> {
             lock = Lock::Update;
         }
         let Some(seen) = user_row::look(&torn.machine, &torn.id, lock)? else {
+            if was_locked {
+                user_row::ensure_updatable(&torn.machine, &torn.id)?;
+            }
             return Ok(answer(b"not_found", None));
         };
         if torn.is_done(&seen) {

@@ -4,6 +4,7 @@
 use super::definition::Definition;
 use super::inspect;
 use super::model::{self, Machine, Stored, column};
+use super::sharing;
 use super::validate;
 use crate::action::adopt::{Orphan, orphans};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
@@ -65,7 +66,7 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
             look(&stored)?;
         }
         None => model::each_stored(&mut |stored| {
-            if is_open(stored) {
+            if stored.is_open() {
                 look(stored)
             } else {
                 Ok(())
@@ -98,6 +99,7 @@ impl Findings {
         }
         let machine = Machine::fitted(name, stored)?;
         self.fit(&machine, stored)?;
+        self.0.extend(sharing::found(&machine)?);
         self.labels(&machine)?;
         self.guard(&machine, stored.guarded())?;
         self.index(&machine)?;
@@ -312,7 +314,7 @@ fn may_read(table: pg_sys::Oid) -> bool {
 pub fn machine_assert(call: &Call) -> Result<Datum> {
     let mut uncovered = Vec::new();
     model::each_stored(&mut |stored| {
-        if !is_open(stored) {
+        if !stored.is_open() {
             return Ok(());
         }
         let definition = stored.definition()?;
@@ -336,13 +338,6 @@ pub fn machine_assert(call: &Call) -> Result<Datum> {
         .detail(uncovered.join("\n"))
         .hint("A row whose worker dies would stay there. Schedule SELECT * FROM once.sweep() every few seconds; its last good run must be younger than once.janitor_grace.")),
     }
-}
-
-/// The caller may use the machine.
-fn is_open(stored: &Stored) -> bool {
-    stored
-        .owner()
-        .is_none_or(|owner| owner.ensure_member("machine", b"").is_ok())
 }
 
 /// Each claim state once.

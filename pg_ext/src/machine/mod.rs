@@ -29,6 +29,7 @@ pub mod moves;
 mod predicate;
 mod qualify;
 mod rules;
+mod sharing;
 mod spell;
 mod validate;
 

@@ -137,6 +137,12 @@ impl Stored {
         )
     }
 
+    /// The caller may use the machine.
+    pub fn is_open(&self) -> bool {
+        self.owner()
+            .is_none_or(|owner| owner.ensure_member("machine", b"").is_ok())
+    }
+
     pub fn definition(&self) -> Result<Definition> {
         let damaged = |e: String| {
             Error::new(

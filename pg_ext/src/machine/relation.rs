@@ -46,6 +46,13 @@ impl Relation {
         column_of(self.oid, name)
     }
 
+    /// Policies of the table count for the current user.
+    pub fn has_policies(&self) -> bool {
+        // SAFETY: looks into the system caches; raises nothing when told so.
+        let found = unsafe { pg_sys::check_enable_rls(self.oid, pg_sys::InvalidOid, true) };
+        found == pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32
+    }
+
     /// The role that owns the table; None: it is gone.
     pub fn owner(&self) -> Option<pg_sys::Oid> {
         // SAFETY: null for a table that is gone; its pg_class row is there while it is open. The lock is

@@ -7,7 +7,7 @@ use super::id::RowId;
 use super::model::{Machine, column, yes};
 use super::moves::{Move, Wanted, condition};
 use super::patch::Patch;
-use crate::action::row::{Lock, look};
+use crate::action::row::{Lock, ensure_updatable, look};
 use crate::call::{Call, SCOPE_MAX, shown, texts_or_null, varlena};
 use crate::error::{Error, Result};
 use crate::row::{self, Rows, Shape};
@@ -296,6 +296,7 @@ pub fn transition_many(call: &Call) -> Result<Datum> {
             }
             // A row that came since was not there yet.
             None if writable && !locked.contains(id.text.as_slice()) => {
+                ensure_updatable(&machine, id)?;
                 stayed(None, None, b"not_found")
             }
             None => match wish.why_not(&machine, id, None)? {

@@ -33,8 +33,10 @@ mod patches;
 mod plain_tables;
 #[path = "../keys/playground.rs"]
 mod playground;
+mod policies;
 mod read_only;
 mod rights;
+mod sharing;
 mod sweep_rights;
 mod sweeps;
 mod transition_many;
