@@ -3,6 +3,7 @@
 //! Invariant: the services connect as a role that may use `once` and write its own tables, and
 //! nothing else; what the proof needs is loaded beside it by the owner, after the run.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -13,7 +14,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio_postgres::Client;
 
+use crate::ground::Ground;
 use crate::journal::{Attempt, Journal, What};
+use crate::supervisor::Program;
 
 /// The role of the services.
 pub const SERVICE_ROLE: &str = "shop";
@@ -56,6 +59,34 @@ pub async fn create(cluster: &Cluster, name: &str, extension: bool) -> Result<Cl
         .batch_execute(&format!("create database {name}"))
         .await?;
     cluster.connect(name).await
+}
+
+/// A process of the services whose effects leave the database, in a role of it; `outside` is where the
+/// world outside listens.
+pub fn effects_program(
+    ground: &Ground<'_>,
+    database: &str,
+    user: &str,
+    role: &str,
+    how: &str,
+    outside: &[SocketAddr],
+) -> Program {
+    let mut arguments = vec![
+        format!("--database-url={}", ground.cluster.url_as(user, database)),
+        format!("--role={role}"),
+        format!("--how={how}"),
+        format!("--lease-ms={}", ground.settings.lease_ms),
+    ];
+    arguments.extend(
+        outside
+            .first()
+            .map(|at| format!("--outside-url=http://{at}")),
+    );
+    Program {
+        path: ground.paths.effects.clone(),
+        arguments,
+        directory: ground.work.to_owned(),
+    }
 }
 
 /// Loads the clients' journal into `saw`.

@@ -182,6 +182,14 @@ impl Journal {
 
 impl What {
     pub fn is_kill(&self) -> bool {
-        matches!(self, Self::CrashedAt { .. } | Self::Killed { .. })
+        self.killed_lane().is_some()
+    }
+
+    /// Whose process was killed.
+    pub fn killed_lane(&self) -> Option<usize> {
+        match self {
+            Self::CrashedAt { lane, .. } | Self::Killed { lane } => Some(*lane),
+            _ => None,
+        }
     }
 }

@@ -1,21 +1,29 @@
 //! `make demo`: the same load through hand-written services and through pg_once, with real
 //! trouble, and the proof of what came of it.
 //!
-//! Invariant: exit status 0 means that pg_once made every order exactly once, and ended every job
-//! whole or with everything given back, while all the trouble happened. A table of contents; each
+//! Invariant: exit status 0 means that pg_once made every order exactly once, ended every job and every
+//! funding whole or with everything given back, and lost and repeated no receipt, while all the
+//! trouble happened. A table of contents; each
 //! noun has its file, each story its folder.
 
 mod batch;
 mod client;
 mod crashes;
 mod database;
+mod fundings;
+mod ground;
 mod journal;
+mod load;
 mod orders;
+mod outside;
 mod progress;
 mod proof;
 mod proxy;
+mod receipts;
 mod report;
 mod settings;
+mod settle;
+mod stage;
 mod story;
 mod supervisor;
 mod svg;
@@ -30,6 +38,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use pg_once_tests::{Cluster, Leash};
 
+use crate::ground::Ground;
 use crate::settings::Settings;
 
 async fn tell_the_stories(settings: &Settings) -> Result<Vec<String>> {
@@ -52,10 +61,17 @@ async fn tell_the_stories(settings: &Settings) -> Result<Vec<String>> {
         settings.services
     );
 
-    let work = leash.directory();
+    let ground = Ground {
+        settings,
+        paths: &paths,
+        cluster: &cluster,
+        work: leash.directory(),
+    };
     let mut stories = vec![
-        orders::tell(settings, &paths, &cluster, work).await?,
-        batch::tell(settings, &paths, &cluster, work).await?,
+        orders::tell(&ground).await?,
+        batch::tell(&ground).await?,
+        receipts::tell(&ground).await?,
+        fundings::tell(&ground).await?,
     ];
     stories.retain(|story| !story.runs.is_empty());
     stories.iter().for_each(table::print_queries);
@@ -86,8 +102,9 @@ async fn main() -> Result<ExitCode> {
     let faults = tell_the_stories(&settings).await?;
     if faults.is_empty() {
         println!(
-            "With pg_once every order was made exactly once, and every job ended done and paid for, or cancelled with \
-             everything given back."
+            "With pg_once every order was made exactly once, every job ended done and paid for, or cancelled with \
+             everything given back, every receipt arrived once and in order, and every funding was posted, or archived \
+             with its money back."
         );
         return Ok(ExitCode::SUCCESS);
     }

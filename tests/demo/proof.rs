@@ -56,20 +56,27 @@ pub fn question(name: &'static str, want: Want, sql: impl Into<String>) -> Quest
     }
 }
 
-/// How long it took those clients from their first request to their final answer, backoff and all;
-/// `clients` are SQL literals.
-pub fn latencies([p50, p99]: [&'static str; 2], clients: &str) -> [Question; 2] {
+/// How long it took, from a query that gives `taken` in seconds, a row each.
+pub fn times([p50, p99]: [&'static str; 2], query: &str) -> [Question; 2] {
     [(p50, 0.5), (p99, 0.99)].map(|(name, share)| Question {
         name,
         want: Want::Any,
         unit: "ms",
         sql: format!(
-            "select 1000 * percentile_cont({share}) within group (order by taken)\n\
-             from (select max(answered_s) - min(sent_s) as taken from saw\n\
-             \x20     where client in ({clients})\n\
-             \x20     group by key, client having bool_or(outcome in ('created', 'replayed'))) waited"
+            "select 1000 * percentile_cont({share}) within group (order by taken)\nfrom ({query}) waited"
         ),
     })
+}
+
+/// How long it took those clients from their first request to their final answer, backoff and all;
+/// `clients` are SQL literals.
+pub fn latencies(names: [&'static str; 2], clients: &str) -> [Question; 2] {
+    let query = format!(
+        "select max(answered_s) - min(sent_s) as taken from saw\n\
+         \x20     where client in ({clients})\n\
+         \x20     group by key, client having bool_or(outcome in ('created', 'replayed'))"
+    );
+    times(names, &query)
 }
 
 /// Asks everything.

@@ -49,8 +49,8 @@ fn run_as_json(run: &Run) -> serde_json::Value {
         .map(|(name, count)| ((*name).to_owned(), json!(count)))
         .collect();
     json!({
-        "name": run.name,
-        "title": run.title,
+        "name": run.card.name,
+        "title": run.card.title,
         "seconds": run.seconds,
         "answers": run.proven,
         "trouble": run.trouble,
@@ -104,21 +104,24 @@ fn answer<'a>(run: &'a Run, name: &str) -> Option<&'a Proven> {
 }
 
 fn card(page: &mut String, story: &Story, run: &Run) -> Result<()> {
-    let clean = run.proven.iter().all(|proven| proven.is_right(run.asked));
+    let clean = run
+        .proven
+        .iter()
+        .all(|proven| proven.is_right(run.card.asked));
     let class = if clean { "card" } else { "card bad" };
     writeln!(
         page,
         "<div class=\"{class}\"><h2>{}</h2><dl>",
-        escape(run.title)
+        escape(run.card.title)
     )?;
     for proven in story.headlines.iter().filter_map(|name| answer(run, name)) {
-        let class = match (proven.is_right(run.asked), proven.want) {
+        let class = match (proven.is_right(run.card.asked), proven.want) {
             (false, _) => "wrong",
             (true, Want::Zero) => "right",
             (true, _) => "plain",
         };
         let of = if proven.want == Want::All {
-            format!("of {} {}", number(run.asked as f64, ""), proven.name)
+            format!("of {} {}", number(run.card.asked as f64, ""), proven.name)
         } else {
             proven.name.to_owned()
         };
@@ -137,8 +140,8 @@ fn picture(page: &mut String, story: &Story, run: &Run) -> Result<()> {
     writeln!(
         page,
         "<section><h2>{}</h2>\n<p>{}</p>",
-        escape(run.title),
-        run.explain
+        escape(run.card.title),
+        run.card.explain
     )?;
     page.push_str("<div class=\"legend\">");
     for (name, class) in story.kinds {
@@ -173,7 +176,7 @@ fn picture(page: &mut String, story: &Story, run: &Run) -> Result<()> {
 fn table(page: &mut String, runs: &[Run]) -> Result<()> {
     page.push_str("<section><h2>Side by side</h2>\n<table><thead><tr><th></th>");
     for run in runs {
-        write!(page, "<th>{}</th>", escape(run.title))?;
+        write!(page, "<th>{}</th>", escape(run.card.title))?;
     }
     page.push_str("</tr></thead>\n<tbody>\n");
     for question in all_questions(runs) {
@@ -182,7 +185,7 @@ fn table(page: &mut String, runs: &[Run]) -> Result<()> {
             match answer(run, question.name) {
                 None => page.push_str("<td>–</td>"),
                 Some(proven) => {
-                    let class = match (proven.want, proven.is_right(run.asked)) {
+                    let class = match (proven.want, proven.is_right(run.card.asked)) {
                         (Want::Any, _) => "",
                         (_, true) => "right",
                         (_, false) => "wrong",

@@ -9,14 +9,29 @@ use clap::Parser;
 /// The scope of the service's keys.
 pub const SCOPE: &str = "orders.create";
 
-/// Runs two loads, orders and batch jobs, through hand-written services and through pg_once, with
+/// The names of all runs, in their order.
+const RUNS: [&str; 10] = [
+    "naive",
+    "pg_once",
+    "pg_once_forgetful_bank",
+    "batch_naive",
+    "batch_pg_once",
+    "receipts_naive",
+    "receipts_send_first",
+    "receipts_pg_once",
+    "fundings_naive",
+    "fundings_pg_once",
+];
+
+/// Runs four loads, orders, batch jobs, receipts and fundings, through hand-written services and through pg_once, with
 /// real trouble (kill -9, lost answers, duplicates, cancellations, terminated backends), and counts
 /// what went wrong.
 ///
 /// Starts its own PostgreSQL (the server of PG_ONCE_PG_CONFIG, where `make install` has put
-/// pg_once), a bank and several service processes; nothing of it is left afterwards. Writes
+/// pg_once), a world outside and several service processes; nothing of it is left afterwards. Writes
 /// report.html and results.json. Ends with status 1 unless pg_once made every order exactly once,
-/// ended every job whole or cancelled with everything given back, and the trouble really happened.
+/// ended every job and every funding whole or with everything given back, lost and repeated no
+/// receipt, and the trouble really happened.
 #[derive(Parser, Clone)]
 #[command(name = "demo", version)]
 pub struct Settings {
@@ -33,6 +48,19 @@ pub struct Settings {
     /// How long the queue keeps delivering new jobs, in seconds
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(5..=3600))]
     pub job_seconds: u32,
+    /// Orders whose receipts are sent, in each of the two big runs of them; the run that sends first
+    /// has half of it
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(200..=100_000))]
+    pub receipts: u32,
+    /// How long those orders keep arriving, in seconds
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(5..=3600))]
+    pub receipt_seconds: u32,
+    /// Fundings in each of their two runs
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(100..=100_000))]
+    pub fundings: u32,
+    /// How long fundings keep arriving, in seconds
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(5..=3600))]
+    pub funding_seconds: u32,
     /// Seed of the load and of the trouble
     #[arg(long, default_value_t = 20)]
     pub seed: u64,
@@ -49,7 +77,7 @@ pub struct Settings {
     #[arg(long)]
     pub keep: bool,
     /// Run only this one; may be given again
-    #[arg(long, value_parser = ["naive", "pg_once", "pg_once_forgetful_bank", "batch_naive", "batch_pg_once"])]
+    #[arg(long, value_parser = RUNS)]
     pub only: Vec<String>,
     /// The order service of pg_once (default: examples/order_service beside this program)
     #[arg(long)]
@@ -58,10 +86,11 @@ pub struct Settings {
 
 /// The programs that the demo starts.
 pub struct Paths {
-    pub bank: PathBuf,
+    pub outside: PathBuf,
     pub naive: PathBuf,
     pub pg_once: PathBuf,
     pub batch: PathBuf,
+    pub effects: PathBuf,
 }
 
 impl Settings {
@@ -86,9 +115,10 @@ impl Settings {
         let own = std::env::current_exe().context("this program's own path")?;
         let directory = own.parent().context("this program's own directory")?;
         Ok(Paths {
-            bank: existing(&directory.join("bank"))?,
+            outside: existing(&directory.join("outside"))?,
             naive: existing(&directory.join("naive_service"))?,
             batch: existing(&directory.join("batch_service"))?,
+            effects: existing(&directory.join("effects_service"))?,
             pg_once: existing(
                 &self
                     .service

@@ -222,7 +222,7 @@ impl Lane {
 }
 
 /// A process says where it listens once it does; one that ends first says nothing.
-async fn address(stdout: ChildStdout) -> Result<SocketAddr> {
+pub async fn address(stdout: ChildStdout) -> Result<SocketAddr> {
     let line = BufReader::new(stdout).lines().next_line().await?;
     let address = line
         .as_deref()

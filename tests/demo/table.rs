@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use crate::proof::{Proven, Want};
 use crate::story::{Run, Story};
 
-const NAME_WIDTH: usize = 42;
+const NAME_WIDTH: usize = 45;
 const COLUMN_WIDTH: usize = 24;
 /// What stands behind a number that must not be so.
 const WRONG: &str = " !";
@@ -33,7 +33,7 @@ fn cell(run: &Run, name: &str) -> String {
     found.map_or_else(
         || "-".to_owned(),
         |proven| {
-            let mark = if proven.is_right(run.asked) {
+            let mark = if proven.is_right(run.card.asked) {
                 ""
             } else {
                 WRONG
@@ -61,7 +61,7 @@ pub fn print(story: &Story) {
     let runs = &story.runs;
     let rule = format!("  {}", "-".repeat(NAME_WIDTH + COLUMN_WIDTH * runs.len()));
     println!();
-    line("", runs.iter().map(|run| run.title.to_owned()));
+    line("", runs.iter().map(|run| run.card.title.to_owned()));
     println!("{rule}");
     for question in all_questions(runs) {
         line(
@@ -117,7 +117,7 @@ pub fn print_queries(story: &Story) {
         for run in &story.runs {
             let value = cell(run, question.name);
             if value != "-" {
-                println!("--   {:<34} {value:>8}", run.title);
+                println!("--   {:<34} {value:>8}", run.card.title);
             }
         }
     }

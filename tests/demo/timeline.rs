@@ -72,7 +72,9 @@ pub fn draw(run: &Run, kinds: &'static [Kind]) -> String {
     });
     timeline.damage();
     timeline.axis();
-    timeline.svg.finish(&format!("Timeline of {}", run.title))
+    timeline
+        .svg
+        .finish(&format!("Timeline of {}", run.card.title))
 }
 
 impl Timeline<'_> {

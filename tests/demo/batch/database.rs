@@ -4,6 +4,7 @@
 //! Invariant: both services have the same tables and the same logs; neither service writes to a log.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use tokio_postgres::Client;
@@ -61,7 +62,7 @@ create index on wallet_log (job);
 create index on status_log (job);";
 
 /// Tables, wallets and jobs; with the machine and its guard where the service uses pg_once.
-pub async fn prepare(owner: &Client, machine: bool, jobs: &[Job]) -> Result<()> {
+pub async fn prepare(owner: &Client, machine: bool, jobs: &[Arc<Job>]) -> Result<()> {
     owner.batch_execute(TABLES).await?;
     owner.batch_execute(RIGHTS).await?;
     if machine {
@@ -89,7 +90,7 @@ pub async fn prepare(owner: &Client, machine: bool, jobs: &[Job]) -> Result<()> 
 /// Puts the plan, the files that are there and the clients' journal beside the tables.
 pub async fn load_evidence(
     owner: &Client,
-    jobs: &[Job],
+    jobs: &[Arc<Job>],
     store: &Path,
     attempts: &[Attempt],
 ) -> Result<()> {

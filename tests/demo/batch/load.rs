@@ -1,19 +1,17 @@
 //! Runs the plan: the queue's deliveries and the users' cancellations, each at its time.
 //!
-//! Invariant: the queue delivers a job until it is told that nothing is left to do (at least once),
-//! and no arrival waits for another's answer.
+//! Invariant: the queue delivers a job until it is told that nothing is left to do (at least once).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use super::plan::{Job, Manner};
 use crate::client::{Ask, Clients, Waits};
 use crate::crashes::Crashes;
+use crate::load::open_loop;
 use crate::progress::Progress;
 
 /// A queue takes a delivery for lost after well above what a job takes, and does not give up.
@@ -38,29 +36,18 @@ pub struct Sides {
 }
 
 /// The whole load, until every delivery and every user has its final answer or has gone.
-pub async fn run(sides: &Sides, jobs: &Arc<[Job]>, progress: &Progress) {
-    let begin = Instant::now();
-    let mut running = JoinSet::new();
-    for at in 0..jobs.len() {
-        let Some(job) = jobs.get(at) else { return };
-        tokio::time::sleep_until(begin + job.starts).await;
-        let (sides, jobs) = (sides.clone(), Arc::clone(jobs));
-        running.spawn(async move {
-            if let Some(job) = jobs.get(at) {
-                tokio::join!(
-                    deliver(&sides, job),
-                    deliver_again(&sides, job),
-                    cancel(&sides, job)
-                );
-            }
-        });
-        while running.try_join_next().is_some() {
-            progress.one_done();
+pub async fn run(sides: &Sides, jobs: &[Arc<Job>], progress: &Progress) {
+    let serve = |job: &Arc<Job>| {
+        let (sides, job) = (sides.clone(), Arc::clone(job));
+        async move {
+            tokio::join!(
+                deliver(&sides, &job),
+                deliver_again(&sides, &job),
+                cancel(&sides, &job)
+            );
         }
-    }
-    while running.join_next().await.is_some() {
-        progress.one_done();
-    }
+    };
+    open_loop(jobs, |job| job.starts, progress, serve).await;
 }
 
 fn ask(job: &Job, verb: &str, client: &'static str, body: String) -> Ask {

@@ -5,18 +5,18 @@ mod case;
 mod database;
 mod load;
 mod plan;
+mod players;
 mod proof;
-mod stage;
+
 mod verdict;
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use pg_once_tests::Cluster;
 
-use crate::settings::{Paths, Settings};
-use crate::story::{Kind, Story};
+use crate::ground::Ground;
+use crate::settings::Settings;
+use crate::story::{Card, Kind, Story, run_wanted};
 use case::Case;
 
 const HEADLINES: [&str; 6] = [
@@ -39,47 +39,40 @@ fn cases(settings: &Settings) -> [Case; 2] {
     let window = Duration::from_secs(settings.job_seconds.into());
     [
         Case {
-            name: "batch_naive",
-            title: "a status column",
-            explain: "A worker as people write it by hand: read the status, write it, refund by sum, update and mark.",
-            leased: false,
-            jobs,
+            card: Card {
+                name: "batch_naive",
+                title: "a status column",
+                explain: "A worker as people write it by hand: read the status, write it, refund by sum, update and mark.",
+                pg_once: false,
+                asked: jobs,
+            },
             window,
             rounds: 3,
         },
         Case {
-            name: "batch_pg_once",
-            title: "pg_once",
-            explain: "The same load. A job runs under a lease, refund marks and pays in one statement, and cancelled is \
+            card: Card {
+                name: "batch_pg_once",
+                title: "pg_once",
+                explain: "The same load. A job runs under a lease, refund marks and pays in one statement, and cancelled is \
                       written last.",
-            leased: true,
-            jobs,
+                pg_once: true,
+                asked: jobs,
+            },
             window,
             rounds: 3,
         },
     ]
 }
 
-pub async fn tell(
-    settings: &Settings,
-    paths: &Paths,
-    cluster: &Cluster,
-    work: &Path,
-) -> Result<Story> {
-    let mut runs = Vec::new();
-    for case in cases(settings)
-        .into_iter()
-        .filter(|case| settings.wants(case.name))
-    {
-        runs.push(case.run(settings, paths, cluster, work).await?);
-    }
+pub async fn tell(ground: &Ground<'_>) -> Result<Story> {
+    let runs = run_wanted(cases(ground.settings), ground).await?;
     Ok(Story {
         title: "The same jobs, the same cancellations",
         lead: format!(
             "A queue delivers jobs of 5 to 20 items to {} workers, some of them twice. Each item burns points of a \
              shared wallet and leaves a file. Users cancel while the work runs, press twice, or leave. Workers and \
              endpoints are killed with <code>kill -9</code> between any two calls.",
-            settings.services
+            ground.settings.services
         ),
         headlines: &HEADLINES,
         evidence: "the service's tables (`batch_job`, `batch_item`, `wallet`), what triggers noted of every change of a \

@@ -8,9 +8,13 @@
 #[path = "../../../client/examples/order_service/crash.rs"]
 mod crash;
 mod items;
+#[path = "../shared/mortal.rs"]
+mod mortal;
 mod naive;
 mod run;
 mod store;
+#[path = "../shared/sweep.rs"]
+mod sweep;
 mod teardown;
 
 use std::net::SocketAddr;
@@ -177,8 +181,10 @@ async fn main() -> Result<()> {
                 lease,
             };
             if args.role == Role::Janitor {
-                service.sweep().await.context("the first sweep")?;
-                tokio::spawn(service.clone().keep_sweeping());
+                sweep::sweep(&service.pool)
+                    .await
+                    .context("the first sweep")?;
+                tokio::spawn(sweep::keep_sweeping(service.pool.clone(), teardown::NAP));
                 tokio::spawn(tear_down(service.clone()));
             } else {
                 // Jobs whose worker died would stay `running` if nobody swept: then do not start.

@@ -8,46 +8,34 @@ use std::future::{pending, ready};
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use pg_once::{Args, Autocommit, CancelRequest, Error, Executor, Machine};
-use tokio_postgres::Row;
+use pg_once::{CancelRequest, Error, Machine};
 
+use crate::Answer;
+use crate::mortal::{Mortal, Point};
 use crate::run::{PgOnce, delete};
-use crate::{Answer, crash};
-
-const SWEEP: &str = "select task, failed from once.sweep()";
 
 /// Items a page: few, so that a teardown has several.
 const PAGE: i32 = 4;
 /// Between two rounds of the janitor.
-const NAP: Duration = Duration::from_millis(700);
+pub const NAP: Duration = Duration::from_millis(700);
 /// How soon a user may look again whether a running job has stopped.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The pool, with a place to die before and after each call of a teardown.
-struct Mortal<'a>(&'a Pool);
+const BEFORE: &[Point] = &[("once.cancel_finish", "before_cancel_finish")];
+const AFTER: &[Point] = &[
+    ("once.cancel_request", "after_cancel_request"),
+    ("once.refund", "after_refund"),
+    ("once.cleanup_confirm", "after_cleanup_confirm"),
+    ("once.cancel_finish", "after_cancel_finish"),
+];
 
-impl Executor for Mortal<'_> {
-    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
-        let calls = |function: &str| sql.contains(function);
-        if calls("once.cancel_finish") {
-            crash::point("before_cancel_finish");
-        }
-        let rows = self.0.query(sql, args).await?;
-        for (function, point) in [
-            ("once.cancel_request", "after_cancel_request"),
-            ("once.refund", "after_refund"),
-            ("once.cleanup_confirm", "after_cleanup_confirm"),
-            ("once.cancel_finish", "after_cancel_finish"),
-        ] {
-            if calls(function) {
-                crash::point(point);
-            }
-        }
-        Ok(rows)
+fn mortal(pool: &Pool) -> Mortal<'_> {
+    Mortal {
+        pool,
+        before: BEFORE,
+        after: AFTER,
     }
 }
-
-impl Autocommit for Mortal<'_> {}
 
 impl PgOnce {
     /// Fails where nobody would give back the jobs of a worker that died.
@@ -58,7 +46,7 @@ impl PgOnce {
     /// A user's wish.
     pub async fn cancel(&self, job: i64) -> Result<Answer, Error> {
         let cancel = self.machine.row(job).cancel();
-        let exec = Mortal(&self.pool);
+        let exec = mortal(&self.pool);
         match cancel.request(&exec).await? {
             CancelRequest::Teardown { .. } => {
                 let clean = |items: Vec<_>| ready(delete(&self.store, &items));
@@ -74,34 +62,12 @@ impl PgOnce {
         }
     }
 
-    /// The janitor's first work: gives back the jobs of dead workers, again and again.
-    pub async fn keep_sweeping(self) {
-        loop {
-            tokio::time::sleep(NAP).await;
-            if let Err(error) = self.sweep().await {
-                // Its connection was cut: the next round sees to it.
-                eprintln!("janitor: {error}");
-            }
-        }
-    }
-
-    /// Its second: tears down what nobody else does.
+    /// The janitor's other work, beside sweeping: tears down what nobody else does.
     pub async fn keep_tearing_down(self) -> Result<(), Error> {
-        let exec = Mortal(&self.pool);
+        let exec = mortal(&self.pool);
         let worker = self.machine.teardown_worker(&exec).poll_every(NAP);
         let clean = |_, items: Vec<_>| ready(delete(&self.store, &items));
         worker.run(pending(), clean).await?;
-        Ok(())
-    }
-
-    /// One bounded pass of every sweep.
-    pub async fn sweep(&self) -> Result<(), Error> {
-        for row in self.pool.query(SWEEP, &[]).await? {
-            if row.get::<_, i64>("failed") > 0 {
-                let task: &str = row.get("task");
-                return Err(Error::Answer(format!("the sweep {task} has failed")));
-            }
-        }
         Ok(())
     }
 }

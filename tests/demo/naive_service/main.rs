@@ -6,6 +6,8 @@
 //! anything can happen.
 
 // The same way to die as the service that it is compared with.
+#[path = "../shared/caller.rs"]
+mod caller;
 #[path = "../../../client/examples/order_service/crash.rs"]
 mod crash;
 
@@ -20,14 +22,11 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use clap::Parser;
 use deadpool_postgres::{Config, Pool, PoolConfig, Runtime};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_postgres::NoTls;
+
+use caller::Caller;
 
 /// The hand-written order service that the demo compares with pg_once.
 #[derive(Parser)]
@@ -50,9 +49,7 @@ struct Args {
 #[derive(Clone)]
 struct Shop {
     pool: Pool,
-    bank: Client<HttpConnector, Full<Bytes>>,
-    bank_url: String,
-    bank_timeout: Duration,
+    bank: Caller,
 }
 
 #[derive(Deserialize)]
@@ -143,23 +140,11 @@ impl Shop {
     /// One request to the bank, without an Idempotency-Key.
     async fn charge(&self, key: &str, request: &OrderRequest) -> Result<String> {
         let body = json!({ "amount_cents": request.amount_cents, "customer": request.customer, "reference": key });
-        let request = hyper::Request::post(format!("{}/charges", self.bank_url))
-            .header("content-type", "application/json")
-            .body(Full::from(body.to_string()))?;
-        let exchange = async {
-            let answer = self.bank.request(request).await?;
-            let status = answer.status();
-            let body = answer.into_body().collect().await?.to_bytes();
-            anyhow::ensure!(status.is_success(), "the bank says {status}");
-            let body: serde_json::Value = serde_json::from_slice(&body)?;
-            let charge_id = body.get("charge_id").and_then(serde_json::Value::as_str);
-            charge_id
-                .map(str::to_owned)
-                .ok_or_else(|| anyhow!("the bank names no charge_id"))
-        };
-        tokio::time::timeout(self.bank_timeout, exchange)
-            .await
-            .context("the bank does not answer")?
+        let body = self.bank.post("/charges", None, body.to_string()).await?;
+        let charge_id = body.get("charge_id").and_then(serde_json::Value::as_str);
+        charge_id
+            .map(str::to_owned)
+            .ok_or_else(|| anyhow!("the bank names no charge_id"))
     }
 }
 
@@ -171,9 +156,7 @@ async fn main() -> Result<()> {
     config.pool = Some(PoolConfig::new(16));
     let shop = Shop {
         pool: config.create_pool(Some(Runtime::Tokio1), NoTls)?,
-        bank: Client::builder(TokioExecutor::new()).build_http(),
-        bank_url: args.bank_url,
-        bank_timeout: Duration::from_millis(args.bank_timeout_ms),
+        bank: Caller::new(&args.bank_url, Duration::from_millis(args.bank_timeout_ms)),
     };
     let app = Router::new()
         .route("/orders", post(create_order))

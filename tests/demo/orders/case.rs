@@ -4,29 +4,26 @@
 //! same seed; what differs is the service and whether the bank remembers keys.
 
 use std::collections::HashSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use pg_once_tests::Cluster;
-use rand::SeedableRng;
-use rand::rngs::StdRng;
+use anyhow::Result;
 
-use super::bank_process::{Bank, BankTrouble, Charge};
-use super::verdict::{self, Evidence};
-use super::{database, load, plan, proof};
+use super::bank_process::Bank;
+use super::{database, load, plan, proof, verdict};
 use crate::client::Clients;
 use crate::crashes::Crashes;
-use crate::database::{SERVICE_ROLE, create, terminate_backends};
-use crate::journal::{Journal, Outcome, What};
+use crate::database::{SERVICE_ROLE, create};
+use crate::ground::Ground;
+use crate::journal::{Journal, Outcome};
+use crate::outside::line::{Fate, Kind, Line};
+use crate::outside::{Outside, Trouble, count, fated};
 use crate::progress::Progress;
 use crate::proof::{Proven, ask, latencies};
-use crate::proxy::Proxy;
-use crate::settings::{Paths, SCOPE, Settings};
-use crate::story::{Damage, Run};
-use crate::supervisor::{Post, Program, Supervisor};
-use crate::verdict::Trouble;
+use crate::settings::{SCOPE, Settings};
+use crate::stage::Cast;
+use crate::story::{self, Card, Damage, Run};
+use crate::supervisor::Program;
 
 /// The recovery points of the service that uses pg_once: every place between two effects.
 const KEYED_POINTS: &[&str] = &[
@@ -41,64 +38,41 @@ const KEYED_POINTS: &[&str] = &[
 /// The places between the effects of the hand-written one.
 const NAIVE_POINTS: &[&str] = &["after_lookup", "after_charge", "after_save"];
 
+const BANK_TROUBLE: Trouble = Trouble {
+    slow: 0.02,
+    slow_ms: 1500,
+    cut: 0.03,
+};
+
 /// What is run.
 pub struct Case {
-    /// The database's name, and the name in results.json.
-    pub name: &'static str,
-    pub title: &'static str,
-    pub explain: &'static str,
-    pub keyed: bool,
+    pub card: Card,
     pub bank_dedupes: bool,
-    pub orders: usize,
     pub window: Duration,
     /// How often a process dies at each of its points.
     pub rounds: usize,
 }
 
-impl Case {
-    pub fn points(&self) -> &'static [&'static str] {
-        if self.keyed {
-            KEYED_POINTS
-        } else {
-            NAIVE_POINTS
-        }
+impl story::Case for Case {
+    fn card(&self) -> Card {
+        self.card
     }
 
-    pub async fn run(
-        self,
-        settings: &Settings,
-        paths: &Paths,
-        cluster: &Cluster,
-        work: &Path,
-    ) -> Result<Run> {
+    async fn run(self, ground: &Ground<'_>) -> Result<Run> {
+        let settings = ground.settings;
         let journal = Arc::new(Journal::new());
-        let owner = create(cluster, self.name, self.keyed).await?;
+        let card = self.card;
+        let owner = create(ground.cluster, card.name, card.pg_once).await?;
         owner.batch_execute(database::ORDERS).await?;
-        let bank = Bank::start(
-            &paths.bank,
-            work,
-            self.name,
-            self.bank_dedupes,
-            settings.seed,
-        )
-        .await?;
-        let program = self.program(settings, paths, cluster, &bank, work);
-        let orders = plan::plan(self.orders, self.window, settings.seed);
+        let outside = Outside::new(ground, card.name, self.bank_dedupes, &BANK_TROUBLE);
+        let bank = Bank::start(&outside.program).await?;
+        let orders = plan::plan(card.asked, self.window, plan::CUSTOMERS, settings.seed);
         let lanes = usize::from(settings.services);
-        let crashes = Arc::new(Crashes::new(self.points(), self.rounds, lanes, self.orders));
-
-        let (mut posts, mut fronts) = (Vec::new(), Vec::new());
-        for lane in 0..lanes {
-            let seed = settings.seed.wrapping_add(lane as u64);
-            let proxy = Arc::new(Proxy::start(lane, seed, Arc::clone(&journal)).await?);
-            fronts.push(proxy.front);
-            posts.push(Post {
-                program: program.clone(),
-                proxy,
-                crashes: Arc::clone(&crashes),
-            });
-        }
-        let supervisor = Supervisor::start(posts, &journal).await?;
+        let crashes = Arc::new(Crashes::new(self.points(), self.rounds, lanes, card.asked));
+        let mut cast = Cast::new(ground, &journal);
+        let program = self.program(ground, &bank);
+        let fronts = cast.add("service", lanes, &program, &crashes).await?;
+        let stage = cast.start().await?;
         let clients = Clients::new(&fronts, load::WAITS, Arc::clone(&journal));
 
         let status_without_key = match orders.first() {
@@ -107,94 +81,66 @@ impl Case {
         };
 
         let began = journal.now_ms();
-        let progress = Progress::new(self.title, (self.orders, "orders"), Arc::clone(&journal));
-        let rng = StdRng::seed_from_u64(settings.seed);
-        tokio::select! {
-            () = load::run(&clients, &orders, &crashes, &progress) => {}
-            () = supervisor.kill_at_random(rng, 1200..3000) => {}
-            () = progress.tell() => {}
-            failed = terminate_backends(cluster, self.name, settings.seed, &journal) => {
-                failed.context("terminating backends")?;
-            }
-        }
-        journal.event(What::LoadOver);
+        let progress = Progress::new(card.title, (card.asked, "orders"), Arc::clone(&journal));
+        let mortal = [&*crashes];
+        let load = load::run(&clients, &orders, &mortal, &progress);
+        stage
+            .under_fire(ground, card.name, 1200..3000, (&journal, &progress), load)
+            .await?;
         load::finish_abandoned(&clients, &orders).await;
         progress.finish();
         let seconds = (journal.now_ms() - began) / 1000.0;
-        supervisor.stop().await?;
-
-        let (attempts, events) = (journal.attempts(), journal.events());
-        let ledger = bank.ledger().await?;
-        database::load_evidence(&owner, &ledger, &orders, &attempts).await?;
-        let proven = self.prove(settings, &owner).await?;
-        let bank_trouble = bank.trouble().await?;
+        let lanes = stage.stop().await?;
         bank.stop().await?;
 
-        let trouble = Trouble::of(&events, &attempts, self.points());
-        let lanes: Vec<String> = (1..=lanes).map(|lane| format!("service {lane}")).collect();
-        let faults = verdict::faults(&Evidence {
-            case: &self,
-            lanes: &lanes,
-            events: &events,
-            proven: &proven,
-            trouble: &trouble,
-            bank: &bank_trouble,
-            status_without_key,
-        });
-        Ok(Run {
-            name: self.name,
-            title: self.title,
-            explain: self.explain,
-            asked: self.orders,
-            points: self.points().to_vec(),
-            lanes,
-            proven,
-            attempts,
-            events,
-            went_through: went_through(&trouble, &bank_trouble),
-            trouble,
-            damage: Damage {
-                name: "double charges",
-                at_ms: double_charges(&ledger)
-                    .map(|charge| journal.ms_of(charge.at_micros))
-                    .collect(),
-            },
-            faults,
-            seconds,
-        })
+        let lines = outside.lines()?;
+        database::load_evidence(&owner, &lines, &orders, &journal.attempts()).await?;
+        let mut run = Run::of(card, self.points().to_vec(), lanes, &journal);
+        run.seconds = seconds;
+        run.proven = self.prove(settings, &owner).await?;
+        run.went_through = went_through(&run, &lines);
+        run.damage = Damage {
+            name: "double charges",
+            at_ms: double_charges(&lines)
+                .map(|line| journal.ms_of(line.at_micros))
+                .collect(),
+        };
+        run.faults = verdict::faults(&run, &lines, self.bank_dedupes, status_without_key);
+        Ok(run)
+    }
+}
+
+impl Case {
+    fn points(&self) -> &'static [&'static str] {
+        match self.card.pg_once {
+            true => KEYED_POINTS,
+            false => NAIVE_POINTS,
+        }
     }
 
-    fn program(
-        &self,
-        settings: &Settings,
-        paths: &Paths,
-        cluster: &Cluster,
-        bank: &Bank,
-        work: &Path,
-    ) -> Program {
+    fn program(&self, ground: &Ground<'_>, bank: &Bank) -> Program {
         let mut arguments = vec![
             "--database-url".to_owned(),
-            cluster.url_as(SERVICE_ROLE, self.name),
+            ground.cluster.url_as(SERVICE_ROLE, self.card.name),
             "--bank-url".to_owned(),
             bank.url(),
         ];
-        if self.keyed {
+        if self.card.pg_once {
             arguments.extend([
                 "--scope".to_owned(),
                 SCOPE.to_owned(),
-                format!("--lease-ms={}", settings.lease_ms),
+                format!("--lease-ms={}", ground.settings.lease_ms),
                 format!("--bank-dedupes={}", self.bank_dedupes),
             ]);
         }
-        let path = if self.keyed {
-            &paths.pg_once
-        } else {
-            &paths.naive
+        let path = match self.card.pg_once {
+            true => &ground.paths.pg_once,
+            false => &ground.paths.naive,
         };
         Program {
             path: path.clone(),
             arguments,
-            directory: work.to_owned(),
+            directory: ground.work.to_owned(),
         }
     }
 
@@ -204,7 +150,7 @@ impl Case {
         owner: &tokio_postgres::Client,
     ) -> Result<Vec<Proven>> {
         let mut questions = proof::questions(settings.stuck_after());
-        if self.keyed {
+        if self.card.pg_once {
             questions.extend(proof::key_questions());
         }
         questions.extend(latencies(["latency p50", "latency p99"], "'first', 'twin'"));
@@ -213,8 +159,10 @@ impl Case {
 }
 
 /// The trouble that is worth a line.
-fn went_through(trouble: &Trouble, bank: &BankTrouble) -> Vec<(&'static str, f64)> {
+fn went_through(run: &Run, ledger: &[Line]) -> Vec<(&'static str, f64)> {
+    let trouble = &run.trouble;
     let saw = |outcome| trouble.saw(outcome) as f64;
+    let lines = |kind| count(ledger, kind) as f64;
     vec![
         ("requests sent, retries included", trouble.attempts as f64),
         ("service processes killed (kill -9)", trouble.kills as f64),
@@ -223,21 +171,26 @@ fn went_through(trouble: &Trouble, bank: &BankTrouble) -> Vec<(&'static str, f64
             trouble.backends_terminated as f64,
         ),
         ("answers lost by the network", trouble.answers_cut as f64),
-        ("charges made but never answered", bank.cut as f64),
-        ("charges answered too late", bank.slow as f64),
+        (
+            "charges made but never answered",
+            fated(ledger, Fate::Cut) as f64,
+        ),
+        (
+            "charges answered too late",
+            fated(ledger, Fate::Late) as f64,
+        ),
         ("clients that timed out", saw(Outcome::TimedOut)),
         ("told \"in progress\" (409)", saw(Outcome::InProgress)),
         ("told \"another request\" (422)", saw(Outcome::Mismatched)),
         ("stored answers replayed", saw(Outcome::Replayed)),
-        ("charges the bank recognised", bank.repeated as f64),
-        ("looks at the bank before charging", bank.looked_up as f64),
+        ("charges the bank recognised", lines(Kind::Again)),
+        ("looks at the bank before charging", lines(Kind::Looked)),
     ]
 }
 
 /// The ledger is in the order of the charges: each but the first of a reference is one too many.
-fn double_charges(ledger: &[Charge]) -> impl Iterator<Item = &Charge> {
+fn double_charges(ledger: &[Line]) -> impl Iterator<Item = &Line> {
     let mut paid = HashSet::new();
-    ledger
-        .iter()
-        .filter(move |charge| !paid.insert(charge.reference.as_str()))
+    let made = ledger.iter().filter(|line| line.kind == Kind::Made);
+    made.filter(move |line| !paid.insert(line.request.reference.as_str()))
 }

@@ -3,10 +3,11 @@
 use anyhow::Result;
 use tokio_postgres::Client;
 
-use super::bank_process::Charge;
 use super::plan::Order;
 use crate::database::{copy, load_saw};
 use crate::journal::Attempt;
+use crate::outside;
+use crate::outside::line::Line;
 
 /// The services' table.
 pub const ORDERS: &str = "\
@@ -22,31 +23,20 @@ create table orders (
 create index on orders (idempotency_key);
 grant select, insert on orders to shop;";
 
-const PROOF_TABLES: &str = "\
-create table bank_ledger (charge_id text, idempotency_key text, reference text, customer text, amount_cents bigint);
+const PROOF: &str = "\
+create view bank_ledger as select * from outside_ledger where kind = 'made';
 create table asked (key text primary key, customer text, amount_cents bigint);
-create index on bank_ledger (charge_id);
-create index on bank_ledger (reference);
 create index on orders (charge_id);";
 
 /// Puts the bank's ledger, the plan and the clients' journal beside the orders.
 pub async fn load_evidence(
     client: &Client,
-    ledger: &[Charge],
+    ledger: &[Line],
     plan: &[Order],
     attempts: &[Attempt],
 ) -> Result<()> {
-    client.batch_execute(PROOF_TABLES).await?;
-    let charges = ledger.iter().map(|charge| {
-        [
-            Some(charge.charge_id.clone()),
-            charge.idempotency_key.clone(),
-            Some(charge.reference.clone()),
-            Some(charge.customer.clone()),
-            Some(charge.amount_cents.to_string()),
-        ]
-    });
-    copy(client, "bank_ledger", charges).await?;
+    outside::load(client, ledger).await?;
+    client.batch_execute(PROOF).await?;
     let orders = plan.iter().map(|order| {
         [
             Some(order.key.clone()),
@@ -56,8 +46,6 @@ pub async fn load_evidence(
     });
     copy(client, "asked", orders).await?;
     load_saw(client, attempts).await?;
-    client
-        .batch_execute("analyze bank_ledger, asked, saw, orders")
-        .await?;
+    client.batch_execute("analyze asked, saw, orders").await?;
     Ok(())
 }

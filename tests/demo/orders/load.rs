@@ -1,18 +1,16 @@
 //! Runs the plan: every order's client at its time, all of them at once.
 //!
-//! Invariant: arrivals do not wait for answers (an open loop), so a slow or dead service does not
-//! get less to do, as it would not in life.
+//! Invariant: a client behaves as its order's manner says, whatever the service does.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use crate::client::{Ask, Clients, Waits};
 use crate::crashes::Crashes;
+use crate::load::open_loop;
 use crate::progress::Progress;
 
 use super::plan::{Manner, Order};
@@ -25,21 +23,13 @@ pub const WAITS: Waits = Waits {
 };
 
 /// The whole load, until every client has its final answer or has gone.
-pub async fn run(clients: &Clients, orders: &[Order], crashes: &Arc<Crashes>, progress: &Progress) {
-    let begin = Instant::now();
-    let mut running = JoinSet::new();
-    for order in orders {
-        tokio::time::sleep_until(begin + order.starts).await;
-        crashes.one_started();
+pub async fn run(clients: &Clients, orders: &[Order], crashes: &[&Crashes], progress: &Progress) {
+    let serve = |order: &Order| {
+        crashes.iter().for_each(|crashes| crashes.one_started());
         let (clients, order) = (clients.clone(), order.clone());
-        running.spawn(async move { serve(&clients, &order).await });
-        while running.try_join_next().is_some() {
-            progress.one_done();
-        }
-    }
-    while running.join_next().await.is_some() {
-        progress.one_done();
-    }
+        async move { serve(&clients, &order).await }
+    };
+    open_loop(orders, |order| order.starts, progress, serve).await;
 }
 
 /// Somebody comes back for the orders whose clients went away: each is finished then.

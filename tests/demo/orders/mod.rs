@@ -4,19 +4,18 @@
 mod bank_process;
 mod case;
 mod database;
-mod load;
-mod plan;
+pub mod load;
+pub mod plan;
 mod proof;
 mod verdict;
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use pg_once_tests::Cluster;
 
-use crate::settings::{Paths, Settings};
-use crate::story::{Kind, Story};
+use crate::ground::Ground;
+use crate::settings::Settings;
+use crate::story::{Card, Kind, Story, run_wanted};
 use case::Case;
 
 const HEADLINES: [&str; 5] = [
@@ -27,7 +26,8 @@ const HEADLINES: [&str; 5] = [
     "requests stuck",
 ];
 
-const KINDS: [Kind; 5] = [
+/// The answers to orders.
+pub const KINDS: [Kind; 5] = [
     ("order made", "made"),
     ("stored answer replayed", "replayed"),
     ("422 another request", "mismatched"),
@@ -41,60 +41,55 @@ fn cases(settings: &Settings) -> [Case; 3] {
     let window = Duration::from_secs(settings.seconds.into());
     [
         Case {
-            name: "naive",
-            title: "charge, then save",
-            explain: "A handler as people write it by hand: look the key up, charge, save the order.",
-            keyed: false,
+            card: Card {
+                name: "naive",
+                title: "charge, then save",
+                explain: "A handler as people write it by hand: look the key up, charge, save the order.",
+                pg_once: false,
+                asked: orders,
+            },
             bank_dedupes: true,
-            orders,
             window,
             rounds: 7,
         },
         Case {
-            name: "pg_once",
-            title: "pg_once",
-            explain: "The same load. The handler claims the key, records each step, and a retry resumes where the dead \
+            card: Card {
+                name: "pg_once",
+                title: "pg_once",
+                explain: "The same load. The handler claims the key, records each step, and a retry resumes where the dead \
                       one stopped.",
-            keyed: true,
+                pg_once: true,
+                asked: orders,
+            },
             bank_dedupes: true,
-            orders,
             window,
             rounds: 3,
         },
         Case {
-            name: "pg_once_forgetful_bank",
-            title: "pg_once, forgetful bank",
-            explain: "A bank that forgets Idempotency-Keys: when a step was begun before, the handler looks at the bank \
+            card: Card {
+                name: "pg_once_forgetful_bank",
+                title: "pg_once, forgetful bank",
+                explain: "A bank that forgets Idempotency-Keys: when a step was begun before, the handler looks at the bank \
                       first.",
-            keyed: true,
+                pg_once: true,
+                asked: orders / 5,
+            },
             bank_dedupes: false,
-            orders: orders / 5,
             window: window.mul_f64(0.4),
             rounds: 1,
         },
     ]
 }
 
-pub async fn tell(
-    settings: &Settings,
-    paths: &Paths,
-    cluster: &Cluster,
-    work: &Path,
-) -> Result<Story> {
-    let mut runs = Vec::new();
-    for case in cases(settings)
-        .into_iter()
-        .filter(|case| settings.wants(case.name))
-    {
-        runs.push(case.run(settings, paths, cluster, work).await?);
-    }
+pub async fn tell(ground: &Ground<'_>) -> Result<Story> {
+    let runs = run_wanted(cases(ground.settings), ground).await?;
     Ok(Story {
         title: "The same orders, the same trouble",
         lead: format!(
             "Clients send <code>POST /orders</code> with an Idempotency-Key to {} service processes, which charge a \
              bank over HTTP and save the order. Answers get lost, clients time out and retry, requests come twice, \
              backends are terminated, and processes are killed with <code>kill -9</code>.",
-            settings.services
+            ground.settings.services
         ),
         headlines: &HEADLINES,
         evidence: "the table `orders`, the bank's own ledger (`bank_ledger`), what was asked for (`asked`) and every \

@@ -34,6 +34,9 @@ pub struct Order {
     pub seed: u64,
 }
 
+/// Who orders.
+pub const CUSTOMERS: u32 = 400;
+
 const ITEMS: [&str; 6] = [
     "tea",
     "coffee",
@@ -63,15 +66,16 @@ impl Order {
     }
 }
 
-/// `count` orders spread over `window`, in the order of their start.
-pub fn plan(count: usize, window: Duration, seed: u64) -> Vec<Order> {
+/// `count` orders of so many customers spread over `window`, in the order of their start.
+pub fn plan(count: usize, window: Duration, customers: u32, seed: u64) -> Vec<Order> {
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut orders: Vec<Order> = (0..count).map(|_| order(&mut rng, window)).collect();
+    let order = |_| order(&mut rng, window, customers);
+    let mut orders: Vec<Order> = (0..count).map(order).collect();
     orders.sort_by_key(|order| order.starts);
     orders
 }
 
-fn order(rng: &mut StdRng, window: Duration) -> Order {
+fn order(rng: &mut StdRng, window: Duration, customers: u32) -> Order {
     let item = ITEMS
         .get(rng.random_range(0..ITEMS.len()))
         .copied()
@@ -80,7 +84,7 @@ fn order(rng: &mut StdRng, window: Duration) -> Order {
         key: uuid::Builder::from_random_bytes(rng.random())
             .into_uuid()
             .to_string(),
-        customer: format!("customer-{:03}", rng.random_range(0..400)),
+        customer: format!("customer-{:03}", rng.random_range(0..customers)),
         item,
         amount_cents: rng.random_range(150..25_000),
         starts: window.mul_f64(rng.random()),
@@ -103,7 +107,7 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_plan_and_another_seed_another() {
         let keys = |seed| {
-            plan(50, Duration::from_secs(1), seed)
+            plan(50, Duration::from_secs(1), CUSTOMERS, seed)
                 .into_iter()
                 .map(|order| order.key)
                 .collect::<Vec<_>>()
@@ -114,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_plan_of_the_smallest_size_has_every_manner() {
-        let orders = plan(80, Duration::from_secs(1), 20);
+        let orders = plan(80, Duration::from_secs(1), CUSTOMERS, 20);
         let has = |wanted: fn(&Manner) -> bool| orders.iter().any(|order| wanted(&order.manner));
         assert!(has(|manner| *manner == Manner::Plain));
         assert!(has(|manner| *manner == Manner::Twice));
