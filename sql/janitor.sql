@@ -24,6 +24,16 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_inbox_r
 COMMENT ON FUNCTION once.sweep_inbox_reap(integer) IS
 'Deletes up to max (1 to 1000000) messages and steps of sagas whose ttl is over (inbox_accept, inbox_barrier).';
 
+CREATE FUNCTION once.sweep_dedupe_reap(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_dedupe_reap';
+COMMENT ON FUNCTION once.sweep_dedupe_reap(integer) IS
+'Deletes up to max (1 to 1000000) dedupe_keys whose topic''s dedupe_for is over (outbox_emit).';
+
+CREATE FUNCTION once.sweep_outbox_retire(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_outbox_retire';
+COMMENT ON FUNCTION once.sweep_outbox_retire(integer) IS
+$$Gives back what the outbox does not need any more: moves on to an empty segment when the present one is large or idle; copies what a lagging subscriber still needs out of the others (up to max, 1 to 1000000, events) and truncates a segment that nobody needs, once no transaction is left that could miss what was copied; deletes up to max each of copies, batches and failed attempts that are over. done counts all of these. It takes a few calls, each committed, until a segment's space is free: call it again while more. A segment that somebody reads is truncated later (it waits 50 ms); one session at a time does this, others have nothing to do. Commit at once: a truncated segment is locked until then.$$;
+
 -- When each task last ran for each machine; machine_assert asks whether a claim state is covered.
 CREATE TABLE once.janitor (
     task       text        COLLATE "C" NOT NULL,

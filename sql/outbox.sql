@@ -23,8 +23,13 @@
 -- last. A segment is locked as any INSERT does, before the emitter makes sure that it is the current one.
 
 CREATE SEQUENCE once.event_id AS bigint;
-COMMENT ON SEQUENCE once.event_id IS 'Gives event_id, and the numbers of topics and subscribers. It may go back after a lost commit: delivery keys do not depend on it alone.';
+COMMENT ON SEQUENCE once.event_id IS 'Gives event_id. It may go back after a lost commit: delivery keys do not depend on it alone.';
 SELECT pg_catalog.pg_extension_config_dump('once.event_id', '');
+-- A sequence of their own: events pass the largest integer after two billion. A number is never used again, so
+-- that what a dropped subscriber left behind is nobody else's.
+CREATE SEQUENCE once.outbox_id AS integer;
+COMMENT ON SEQUENCE once.outbox_id IS 'Gives the numbers of topics and subscribers.';
+SELECT pg_catalog.pg_extension_config_dump('once.outbox_id', '');
 
 -- The clusters that this database has lived in: a transaction id means something only in one of them.
 CREATE TABLE once.series (
@@ -68,12 +73,14 @@ CREATE TABLE once.segment (
     segment     integer NOT NULL CONSTRAINT segment_pkey PRIMARY KEY CHECK (segment BETWEEN 0 AND 3),
     opened      bigint  NOT NULL,
     drained_xid bigint,
+    checked_xid bigint,
     cluster     bigint
 );
 COMMENT ON TABLE once.segment IS 'State of the segments once.event_0 to once.event_3.';
 COMMENT ON COLUMN once.segment.opened IS 'Grows with each rotation; the largest is the current segment.';
 COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id when nothing in it was needed any more: it may be truncated once no snapshot from before that is left. NULL: still needed.';
-COMMENT ON COLUMN once.segment.cluster IS 'System identifier of the cluster where drained_xid means something.';
+COMMENT ON COLUMN once.segment.checked_xid IS 'Every transaction before this one had ended then: only later ones can have added to it since.';
+COMMENT ON COLUMN once.segment.cluster IS 'System identifier of the cluster where these mean something.';
 
 -- The log. Narrow and never updated; fillfactor 100.
 CREATE TABLE once.event_0 (
@@ -128,6 +135,8 @@ CREATE TABLE once.batch (
     CONSTRAINT batch_pkey PRIMARY KEY (subscriber_id, token)
 ) WITH (fillfactor = 90);
 CREATE INDEX batch_lane ON once.batch (subscriber_id, lane, token);
+-- An event that was tried again is in one of these until its delivery has been over for long (once.delivery).
+CREATE INDEX batch_redelivered ON once.batch (subscriber_id, token) WHERE redelivered;
 COMMENT ON TABLE once.batch IS 'Batches that outbox_take handed out; the last of a lane says how far the lane has come.';
 COMMENT ON COLUMN once.batch.seen_from IS 'A snapshot: {xmax, own xid, last own event, last event id before it, running xids ...}. Of the window (seen_from, seen_to] everything up to last_id has been handed out.';
 COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events in the window.';
@@ -175,7 +184,7 @@ CREATE TABLE once.retry (
     error         text,
     CONSTRAINT retry_pkey PRIMARY KEY (subscriber_id, event_id)
 );
-CREATE INDEX retry_due ON once.retry (subscriber_id, lane, due_at, event_id);
+CREATE INDEX retry_due ON once.retry (subscriber_id, lane, suspect, due_at, event_id);
 CREATE INDEX retry_key ON once.retry (subscriber_id, lane, order_key, event_id) WHERE order_key IS NOT NULL;
 COMMENT ON TABLE once.retry IS 'Events of a subscriber that go one by one: failed, delayed, or behind a failed one of their order_key.';
 COMMENT ON COLUMN once.retry.due_at IS 'From when it may be taken; infinity while it is in a batch, or waits behind the first of its order_key.';

@@ -32,6 +32,7 @@ INSERT INTO once.role_function (kind, function_name) VALUES
     ('operate', 'key_get'), ('operate', 'key_resolve'), ('operate', 'key_forget'), ('operate', 'scope_set'),
     ('operate', 'sweep'), ('operate', 'sweep_key_reap'), ('operate', 'sweep_key_tombstone'),
     ('operate', 'sweep_outbox_requeue'), ('operate', 'sweep_inbox_reap'),
+    ('operate', 'sweep_dedupe_reap'), ('operate', 'sweep_outbox_retire'),
     ('operate', 'outbox_dead'), ('operate', 'outbox_redrive'),
     ('operate', 'topic_set'), ('operate', 'subscriber_set'), ('operate', 'subscriber_drop');
 -- operate: everything that use opens, too.

@@ -3,7 +3,7 @@
 
 use crate::call::Call;
 use crate::error::Result;
-use crate::{action, cancel, guard, janitor, key, machine, raise, role};
+use crate::{action, cancel, guard, inbox, janitor, key, machine, outbox, raise, role};
 use pgrx::pg_sys::{self, Datum};
 
 fn run(fcinfo: pg_sys::FunctionCallInfo, function: fn(&Call) -> Result<Datum>) -> Datum {
@@ -75,10 +75,30 @@ export! {
     pg_once_cancel_finish => cancel::finish::cancel_finish;
     pg_once_cancel_pending => cancel::pending::cancel_pending;
     pg_once_refund_audit => cancel::audit::refund_audit;
+    pg_once_inbox_accept => inbox::accept::inbox_accept;
+    pg_once_inbox_record => inbox::accept::inbox_record;
+    pg_once_inbox_barrier => inbox::barrier::inbox_barrier;
+    pg_once_outbox_emit => outbox::emit::outbox_emit;
+    pg_once_outbox_take => outbox::take::outbox_take;
+    pg_once_outbox_ack => outbox::ack::outbox_ack;
+    pg_once_outbox_nack => outbox::nack::outbox_nack;
+    pg_once_outbox_dead => outbox::dead::outbox_dead;
+    pg_once_outbox_redrive => outbox::dead::outbox_redrive;
+    pg_once_outbox_deliveries => outbox::dead::outbox_deliveries;
+    pg_once_outbox_extend => outbox::extend::outbox_extend;
+    pg_once_topic_set => outbox::options::topic_set;
+    pg_once_topic_get => outbox::options::topic_get;
+    pg_once_subscriber_set => outbox::options::subscriber_set;
+    pg_once_subscriber_get => outbox::options::subscriber_get;
+    pg_once_subscriber_drop => outbox::options::subscriber_drop;
     pg_once_sweep => janitor::sweep;
     pg_once_sweep_action_release => janitor::sweep_action_release;
     pg_once_sweep_key_reap => janitor::sweep_key_reap;
     pg_once_sweep_key_tombstone => janitor::sweep_key_tombstone;
+    pg_once_sweep_outbox_requeue => janitor::sweep_outbox_requeue;
+    pg_once_sweep_inbox_reap => janitor::sweep_inbox_reap;
+    pg_once_sweep_dedupe_reap => janitor::sweep_dedupe_reap;
+    pg_once_sweep_outbox_retire => janitor::sweep_outbox_retire;
     pg_once_grant_role => role::grant_role;
     pg_once_revoke_role => role::revoke_role;
 }

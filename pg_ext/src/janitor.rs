@@ -6,6 +6,7 @@ use crate::call::{Call, SCOPE_MAX, from_utf8};
 use crate::clock;
 use crate::error::Result;
 use crate::outbox::requeue as sweep_outbox;
+use crate::outbox::retire as sweep_segments;
 use crate::row::{self, Rows, Shape};
 use crate::settings;
 use crate::spi::{self, Kept};
@@ -92,6 +93,15 @@ const INBOX: &CStr = c"
     reaped AS (DELETE FROM once.inbox i USING due WHERE i.id = due.id RETURNING 1)
     SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped";
 
+// dedupe_keys whose topic's window is over.
+const DEDUPE: &CStr = c"
+    WITH due AS MATERIALIZED (
+        SELECT d.topic_id, d.id FROM once.dedupe d WHERE d.until <= $1
+         ORDER BY d.until LIMIT $2 FOR UPDATE OF d SKIP LOCKED),
+    reaped AS (
+        DELETE FROM once.dedupe d USING due WHERE d.topic_id = due.topic_id AND d.id = due.id RETURNING 1)
+    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped";
+
 /// Now, the bound, and (for keys) the default of gone_for in microseconds.
 const TYPES: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT4OID, pg_sys::INT8OID];
 
@@ -99,6 +109,7 @@ thread_local! {
     static KEY_REAP: Kept = const { Kept::new(REAP, TYPES) };
     static KEY_TOMBSTONE: Kept = const { Kept::new(TOMBSTONE, TYPES) };
     static INBOX_REAP: Kept = const { Kept::new(INBOX, TYPES) };
+    static DEDUPE_REAP: Kept = const { Kept::new(DEDUPE, TYPES) };
     static NEW_RUN: Kept = const { Kept::new(INSERT_RUN, &[pg_sys::TEXTOID, pg_sys::TEXTOID]) };
     static TASK: Shape = const { Shape::new(&[
         (c"task", pg_sys::TEXTOID),
@@ -237,6 +248,7 @@ type Task = (&'static [u8], &'static LocalKey<Kept>);
 const REAP_TASK: Task = (b"key_reap", &KEY_REAP);
 const TOMBSTONE_TASK: Task = (b"key_tombstone", &KEY_TOMBSTONE);
 const INBOX_TASK: Task = (b"inbox_reap", &INBOX_REAP);
+const DEDUPE_TASK: Task = (b"dedupe_reap", &DEDUPE_REAP);
 
 /// `once.sweep`.
 pub fn sweep(call: &Call) -> Result<Datum> {
@@ -247,7 +259,10 @@ pub fn sweep(call: &Call) -> Result<Datum> {
         rows.push(&run(task, max)?);
     }
     rows.push(&requeue(max)?);
-    rows.push(&run(INBOX_TASK, max)?);
+    for task in [INBOX_TASK, DEDUPE_TASK] {
+        rows.push(&run(task, max)?);
+    }
+    rows.push(&retire(max)?);
     Ok(call.return_null())
 }
 
@@ -298,6 +313,23 @@ pub fn sweep_key_tombstone(call: &Call) -> Result<Datum> {
 /// `once.sweep_inbox_reap`.
 pub fn sweep_inbox_reap(call: &Call) -> Result<Datum> {
     alone(call, INBOX_TASK)
+}
+
+/// `once.sweep_dedupe_reap`.
+pub fn sweep_dedupe_reap(call: &Call) -> Result<Datum> {
+    alone(call, DEDUPE_TASK)
+}
+
+/// `once.sweep_outbox_retire`.
+pub fn sweep_outbox_retire(call: &Call) -> Result<Datum> {
+    let values = retire(call.limit(0, "max", MOST)?)?;
+    Ok(TASK.with(|shape| shape.row(&values)))
+}
+
+/// Last of all tasks: what it truncates is locked until the transaction ends.
+fn retire(max: i32) -> Result<[Option<Datum>; 4]> {
+    let swept = sweep_segments::sweep(max.into())?;
+    Ok(told(sweep_segments::TASK, &swept))
 }
 
 fn alone(call: &Call, task: Task) -> Result<Datum> {

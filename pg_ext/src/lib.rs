@@ -12,9 +12,11 @@
 mod action;
 mod cancel;
 mod guard;
+mod inbox;
 mod janitor;
 mod key;
 mod machine;
+mod outbox;
 mod role;
 
 // Shared mechanisms.
@@ -23,7 +25,9 @@ mod caller;
 mod clock;
 mod error;
 mod exports;
+mod json;
 mod mark;
+mod options;
 mod raise;
 mod row;
 mod settings;
@@ -38,10 +42,12 @@ pgrx::extension_sql_file!("../sql/key.sql", name = "key");
 pgrx::extension_sql_file!("../sql/machine.sql", name = "machine", requires = ["key"]);
 pgrx::extension_sql_file!("../sql/action.sql", name = "action", requires = ["machine"]);
 pgrx::extension_sql_file!("../sql/cancel.sql", name = "cancel", requires = ["action"]);
+pgrx::extension_sql_file!("../sql/outbox.sql", name = "outbox", requires = ["cancel"]);
+pgrx::extension_sql_file!("../sql/inbox.sql", name = "inbox", requires = ["outbox"]);
 pgrx::extension_sql_file!(
     "../sql/janitor.sql",
     name = "janitor",
-    requires = ["cancel"]
+    requires = ["inbox"]
 );
 pgrx::extension_sql_file!("../sql/role.sql", name = "role", finalize);
 
@@ -52,6 +58,9 @@ pub extern "C-unwind" fn _PG_init() {
     settings::register();
 }
 
+#[cfg(any(test, feature = "pg_test"))]
+#[path = "../../pgrx-tests/inbox.rs"]
+mod inbox_tests;
 #[cfg(any(test, feature = "pg_test"))]
 #[path = "../../pgrx-tests/janitor.rs"]
 mod janitor_tests;

@@ -2,15 +2,21 @@
 //!
 //! emit writes the log (event.rs), take reads it lane by lane (lane.rs) from where the lane's last batch
 //! (batch.rs) says it has come (window.rs, seen.rs), receipts (receipt.rs) say what became of a batch, and
-//! what failed goes one by one (retry.rs).
+//! what failed goes one by one (leave.rs, retry.rs) until it is dead (dead.rs).
 
 pub mod ack;
 mod batch;
+pub mod dead;
 pub mod emit;
 mod event;
 pub mod extend;
 mod lane;
+mod leave;
+pub mod nack;
+pub mod options;
 mod receipt;
+pub mod requeue;
+pub mod retire;
 mod retry;
 mod seen;
 mod series;

@@ -47,6 +47,14 @@ impl Window {
         })
     }
 
+    /// The lane has handed this event out, or began behind it.
+    pub fn has_passed(&self, series: i32, xid: i64, event_id: i64) -> bool {
+        if series != self.series {
+            return series < self.series;
+        }
+        self.from.sees(xid, event_id) || (event_id <= self.last_id && self.to.sees(xid, event_id))
+    }
+
     pub fn write(&self, batch: &mut Batch) {
         batch.put_i32(BatchCol::Series, self.series);
         batch.put(BatchCol::SeenFrom, Some(self.from.datum()));
@@ -243,14 +251,19 @@ impl Reader<'_> {
     pub fn next<T>(&mut self, use_it: impl FnOnce(&Event) -> Result<T>) -> Result<Option<T>> {
         let heads = self.streams.iter().enumerate();
         let first = heads.filter_map(|(i, s)| s.head.map(|id| (id, i))).min();
-        let Some((_, i)) = first else {
+        let Some((id, i)) = first else {
             return Ok(None);
         };
         let Some(slot) = self.streams[i].scan.present() else {
             return Ok(None);
         };
         let answer = use_it(&Event::look(slot))?;
-        self.streams[i].advance();
+        // An event that was copied out is in its segment, too, until that is truncated.
+        for stream in &mut self.streams {
+            if stream.head == Some(id) {
+                stream.advance();
+            }
+        }
         Ok(Some(answer))
     }
 }

@@ -24,7 +24,7 @@ pub use sequence::Sequence;
 pub use snapshot::{
     Snapshot, above_read_committed, assign_xid, ended_before, next_xid, own_xid, own_xid_if_any,
 };
-pub use whole::lock_against_writers;
+pub use whole::{horizon, lock_against_writers, lock_exclusively};
 pub use user::Triggers;
 pub use write::{Outcome, Wait, ensure_writable, is_writable};
 
@@ -126,6 +126,24 @@ impl Table {
     /// It has no page at all: nothing was ever stored since it was made or truncated.
     pub fn is_blank(&self) -> bool {
         self.pages() == 0
+    }
+
+    /// Bytes of the table and its out-of-line values, without indexes.
+    pub fn bytes(&self) -> u64 {
+        // SAFETY: the relation is open; so is the table of its out-of-line values, as long as it is.
+        let toast = unsafe {
+            match (*(*self.rel).rd_rel).reltoastrelid {
+                pg_sys::InvalidOid => 0,
+                oid => {
+                    let toast = pg_sys::table_open(oid, pg_sys::AccessShareLock as i32);
+                    let fork = pg_sys::ForkNumber::MAIN_FORKNUM;
+                    let pages = pg_sys::RelationGetNumberOfBlocksInFork(toast, fork);
+                    pg_sys::relation_close(toast, pg_sys::NoLock as i32);
+                    pages
+                }
+            }
+        };
+        (u64::from(self.pages()) + u64::from(toast)) * u64::from(pg_sys::BLCKSZ)
     }
 
     /// Pages of 8 kB of the table itself, without indexes and out-of-line values.

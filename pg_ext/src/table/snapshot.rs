@@ -122,7 +122,7 @@ impl Snapshot {
     }
 
     /// The oldest transaction id that was still running for this snapshot, with its epoch.
-    fn oldest_running(&self) -> i64 {
+    pub fn oldest_running(&self) -> i64 {
         let next = next_xid();
         // SAFETY: a registered snapshot stays valid until drop.
         let xmin = unsafe { (*self.raw()).xmin };

@@ -2,11 +2,14 @@
 //! changes only, and waited for so briefly that whoever runs into it meanwhile is not the deadlock's victim
 //! (deadlock_timeout is 1 s).
 
-use super::{Name, ensure_writable, names};
+use super::{Name, Table, ensure_writable, names, next_xid};
 use crate::error::{Error, Kind, Result};
 use crate::settings;
 use pgrx::pg_sys;
 use std::ffi::CStr;
+
+/// For a table that readers may go on with for longer.
+const IMPATIENCE: &CStr = c"50ms";
 
 /// For each table; the five that are locked together take 1 s at most.
 const PATIENCE: &CStr = c"200ms";
@@ -41,4 +44,24 @@ fn lock(name: Name) -> Result<()> {
         )
         .hint("An open transaction has emitted events or ended a delivery: try again when it has ended.")),
     }
+}
+
+/// Keeps everybody else off a table. An error of the server where somebody does not leave it soon.
+pub fn lock_exclusively(name: Name) -> Result<()> {
+    ensure_writable(name)?;
+    let table = names::oid_of(name)?;
+    settings::under(&[(c"lock_timeout", IMPATIENCE)], || {
+        // SAFETY: the oid is a table of the extension; waits for a moment or raises.
+        unsafe { pg_sys::LockRelationOid(table, pg_sys::AccessExclusiveLock as i32) };
+        Ok(())
+    })
+}
+
+/// The oldest transaction id, with its epoch, that any snapshot in this database still calls running; those of
+/// replication slots and prepared transactions count.
+pub fn horizon(table: &Table) -> i64 {
+    let next = next_xid();
+    // SAFETY: the relation is open.
+    let oldest = unsafe { pg_sys::GetOldestNonRemovableTransactionId(table.rel) };
+    next - i64::from((next as u32).wrapping_sub(oldest.into_inner()))
 }

@@ -1,0 +1,194 @@
+//! What of a segment is needed, and copying that to once.event_kept.
+//!
+//! Copying pays where it is the smaller part of a segment; the rest waits for its readers, and the current segment
+//! grows meanwhile. Only when no segment can be emptied and most of the current one is needed by nobody, the
+//! segment with the least that is needed is emptied whatever that is, so that a subscriber that lags costs about
+//! the space of its own backlog and not of what others are done with.
+
+use super::log::{self, Log};
+use super::need::Needs;
+use crate::clock;
+use crate::error::Result;
+use crate::janitor::Swept;
+use crate::outbox::event::{Col, Event, Home, SEGMENTS};
+use crate::row;
+use crate::spi::{self, Kept};
+use crate::table::{Snapshot, Table};
+use pgrx::pg_sys::{self, Datum};
+use std::ffi::CStr;
+
+/// Where so many events of a segment are needed, and that is most of what was looked at, the rest is not counted.
+const MANY: usize = 20_000;
+/// The current segment is moved on from when its last event is that old and nobody needs any of it.
+const IDLE_US: i64 = 60_000_000;
+
+macro_rules! copy {
+    ($segment:literal) => {
+        Kept::new(
+            copy_from(concat!(
+                "INSERT INTO once.event_kept SELECT e.* FROM once.event_",
+                $segment,
+                " e JOIN unnest($1, $2, $3) n (topic_id, lane, event_id)
+                    ON e.topic_id = n.topic_id AND e.lane = n.lane AND e.event_id = n.event_id
+                  ORDER BY e.topic_id, e.lane, e.event_id
+                  ON CONFLICT (topic_id, lane, event_id) DO NOTHING\0"
+            )),
+            &[
+                pg_sys::INT4ARRAYOID,
+                pg_sys::INT4ARRAYOID,
+                pg_sys::INT8ARRAYOID,
+            ],
+        )
+    };
+}
+
+const fn copy_from(sql: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(sql.as_bytes()) {
+        Ok(sql) => sql,
+        Err(_) => c"",
+    }
+}
+
+thread_local! {
+    static FROM_0: Kept = const { copy!("0") };
+    static FROM_1: Kept = const { copy!("1") };
+    static FROM_2: Kept = const { copy!("2") };
+    static FROM_3: Kept = const { copy!("3") };
+}
+
+/// What of a segment is needed and not copied yet.
+#[derive(Default)]
+struct Census {
+    looked: usize,
+    needed: usize,
+    /// All of it was looked at.
+    complete: bool,
+    /// The first of what is needed: topic, lane, event.
+    first: Vec<(i32, i32, i64)>,
+    /// The oldest transaction that was running then.
+    checked: i64,
+}
+
+impl Census {
+    fn mostly_needed(&self) -> bool {
+        self.needed * 2 >= self.looked
+    }
+
+    fn many_needed(&self) -> bool {
+        self.needed > MANY && self.mostly_needed()
+    }
+}
+
+/// Looks through a segment until that is enough; notes the first `keep` of what is needed.
+fn census(home: &Home, keep: usize, is_enough: fn(&Census) -> bool) -> Result<Census> {
+    let table = Table::to_read(home.table)?;
+    let snapshot = Snapshot::latest();
+    let mut census = Census {
+        checked: snapshot.oldest_running(),
+        ..Census::default()
+    };
+    let mut needs = Needs::look()?;
+    let mut scan = table.scan(home.position, &mut [], &snapshot)?;
+    while let Some(slot) = scan.advance() {
+        let event = Event::look(slot);
+        let lane = event.i32(Col::Lane);
+        census.looked += 1;
+        if needs.wants(&event)? && !needs.is_kept(&event, lane)? {
+            census.needed += 1;
+            if census.first.len() < keep {
+                let place = (event.i32(Col::TopicId), lane, event.i64(Col::EventId));
+                census.first.push(place);
+            }
+            if is_enough(&census) {
+                return Ok(census);
+            }
+        }
+        pg_sys::check_for_interrupts!();
+    }
+    census.complete = true;
+    Ok(census)
+}
+
+/// Copies at most `max` events, and marks the segments of which nothing is needed then.
+pub fn sweep(max: i64) -> Result<Swept> {
+    let log = Log::look(&Snapshot::latest())?;
+    let mut swept = Swept::default();
+    let mut waiting: Vec<(usize, Census)> = Vec::new();
+    for segment in log.closed()? {
+        let left = (max - swept.done).max(0) as usize;
+        let census = census(&SEGMENTS[segment], left, Census::many_needed)?;
+        match census.needed > 0 && census.mostly_needed() {
+            true => waiting.push((segment, census)),
+            false => empty(segment, &census, &mut swept)?,
+        }
+    }
+    let least = waiting.iter().min_by_key(|(_, census)| census.needed);
+    if let Some((segment, census)) = least
+        && swept.done < max
+        && is_stuck(&log)?
+    {
+        empty(*segment, census, &mut swept)?;
+    }
+    Ok(swept)
+}
+
+/// The log cannot move on, and grows by what nobody needs.
+fn is_stuck(log: &Log) -> Result<bool> {
+    let full = log.is_full(log.current)? && !Log::look(&Snapshot::latest())?.will_be_empty()?;
+    Ok(full && !census(&SEGMENTS[log.current], 0, Census::many_needed)?.mostly_needed())
+}
+
+/// Copies what was noted; where that was all, nobody needs the segment any more.
+fn empty(segment: usize, census: &Census, swept: &mut Swept) -> Result<()> {
+    let copied = copy(segment, &census.first)?;
+    swept.done += copied as i64;
+    if census.complete && copied == census.needed {
+        log::mark_drained(segment, census.checked)?;
+    }
+    // The rest of it, or truncating it.
+    swept.more = true;
+    Ok(())
+}
+
+fn copy(segment: usize, events: &[(i32, i32, i64)]) -> Result<usize> {
+    if events.is_empty() {
+        return Ok(0);
+    }
+    let ids: Vec<i64> = events.iter().map(|(_, _, id)| *id).collect();
+    let args = [
+        row::array(events.iter().map(|e| e.0.into()), pg_sys::INT4OID),
+        row::array(events.iter().map(|e| e.1.into()), pg_sys::INT4OID),
+        row::i64s(&ids),
+    ];
+    let statement = match segment {
+        0 => &FROM_0,
+        1 => &FROM_1,
+        2 => &FROM_2,
+        _ => &FROM_3,
+    };
+    spi::query_latest(statement, &args.map(Some))?;
+    Ok(events.len())
+}
+
+/// Nothing has come into the segment for a while, and nobody needs any of it.
+pub fn is_idle_and_needed_by_nobody(segment: usize) -> Result<bool> {
+    let home = &SEGMENTS[segment];
+    let table = Table::to_read(home.table)?;
+    if table.is_blank() {
+        return Ok(false);
+    }
+    let youngest = table.find_last(home.xid, &mut [], &Snapshot::latest())?;
+    let last_at = youngest.map_or(i64::MIN, |slot| Event::load(slot).i64(Col::EmittedAt));
+    if clock::now_us()?.saturating_sub(last_at) < IDLE_US {
+        return Ok(false);
+    }
+    Ok(census(home, 0, |c| c.needed > 0)?.needed == 0)
+}
+
+/// Of a datum that a sweep's statement returned.
+pub fn number(row: &spi::Row, column: usize) -> i64 {
+    row.get(column)
+        .copied()
+        .flatten()
+        .map_or(0, |d: Datum| d.value() as i64)
+}

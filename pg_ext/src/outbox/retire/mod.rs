@@ -1,0 +1,84 @@
+//! The sweep task `outbox_retire`: the log gives back the space of what everybody is past.
+//!
+//! A segment's life: it is written to (current) until it is large or idle and another one is empty; then what a
+//! lagging subscriber, an open batch or a retry still needs of it is copied to once.event_kept, and it is marked
+//! as drained; then, in a later transaction, when no snapshot is left from before that mark was committed, it is
+//! truncated. So whoever reads the log finds every event in its segment or, if it looks for the first time after
+//! the mark, among those kept: a pg_dump that stalls between its snapshot and its locks holds the truncation back.
+//!
+//! Invariant: what is needed (need.rs) is looked up lane first, then the lane's batches, then the retries, each
+//! as it is committed then. An event goes the other way (out of the lane into a batch, out of the batch into
+//! once.retry, in one transaction each), so it is seen in one of them. What is not needed never is again: a
+//! redriven event comes out of once.dead. One session at a time does this.
+
+mod copy;
+mod log;
+mod need;
+mod tidy;
+
+use super::event::SEGMENTS;
+use crate::error::Result;
+use crate::janitor::{self, Swept};
+use crate::subxact;
+use crate::table::{self, Snapshot};
+use crate::trylock::TryLock;
+use log::Log;
+
+pub const TASK: &str = "outbox_retire";
+
+/// In the extension's lock space, beside series.rs: the session that does this.
+const LOCK: u64 = 2;
+
+/// Copies, truncates and deletes; at most `max` of each kind of row.
+pub fn sweep(max: i64) -> Result<Swept> {
+    table::ensure_writable(log::TABLE)?;
+    let Some(lock) = TryLock::acquire(LOCK) else {
+        return Ok(Swept::default());
+    };
+    // To the end of the transaction: until then nobody sees what was done here.
+    lock.keep();
+    let mut all = Swept::default();
+    let steps: [fn(i64) -> Result<Swept>; 6] = [
+        copy::sweep,
+        tidy::kept,
+        tidy::batches,
+        tidy::deliveries,
+        |_| truncate(),
+        |_| rotate(),
+    ];
+    for step in steps {
+        match subxact::attempt(|| step(max))? {
+            Ok(swept) => all.add(swept),
+            Err(failure) => all.add(Swept::failure(1, &failure)),
+        }
+    }
+    if all.failed > 0 {
+        janitor::record(TASK, b"", &all)?;
+    }
+    Ok(all)
+}
+
+/// Truncates the drained segments that nobody can miss any more.
+fn truncate() -> Result<Swept> {
+    let mut swept = Swept::default();
+    let log = Log::look(&Snapshot::latest())?;
+    for segment in 0..SEGMENTS.len() {
+        if log.is_ripe(segment)? && log::truncate(segment, &log)? {
+            swept.done += 1;
+        }
+    }
+    Ok(swept)
+}
+
+/// Moves on to an empty segment when the current one is large, or nobody has needed anything of it for a while.
+fn rotate() -> Result<Swept> {
+    let log = Log::look(&Snapshot::latest())?;
+    let mut swept = Swept::default();
+    if let Some(empty) = log.empty()?
+        && (log.is_full(log.current)? || copy::is_idle_and_needed_by_nobody(log.current)?)
+    {
+        log.open(empty)?;
+        swept.more = true;
+    }
+    Ok(swept)
+}

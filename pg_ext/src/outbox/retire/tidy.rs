@@ -1,0 +1,270 @@
+//! Deletes what is over: copies that nobody needs any more, batches and their receipts, failed attempts.
+
+use super::copy::number;
+use super::need::Needs;
+use crate::clock;
+use crate::error::Result;
+use crate::janitor::Swept;
+use crate::outbox::event::{Col, Event, KEPT};
+use crate::outbox::topic::MAX_LEASE_LIFE_US;
+use crate::row;
+use crate::settings;
+use crate::spi::{self, Kept};
+use crate::table::{ScanKey, Snapshot, Table};
+use pgrx::pg_sys::{self, Datum};
+use std::ffi::CStr;
+
+/// Rows that are looked at for each that may be deleted.
+const LOOKS: usize = 10;
+
+// One probe for each (topic, lane).
+const LANES: &CStr = c"
+    WITH RECURSIVE l AS (
+        (SELECT k.topic_id, k.lane FROM once.event_kept k ORDER BY k.topic_id, k.lane LIMIT 1)
+        UNION ALL
+        SELECT n.topic_id, n.lane
+          FROM l CROSS JOIN LATERAL (
+               SELECT k.topic_id, k.lane FROM once.event_kept k
+                WHERE (k.topic_id, k.lane) > (l.topic_id, l.lane)
+                ORDER BY k.topic_id, k.lane LIMIT 1) n)
+    SELECT l.topic_id, l.lane,
+           (SELECT max(k.event_id) FROM once.event_kept k WHERE k.topic_id = l.topic_id AND k.lane = l.lane)
+      FROM l";
+
+// A redrive that needs one of them again locks it, too (dead.rs).
+const LOCK_KEPT: &CStr = c"
+    SELECT k.topic_id, k.lane, k.event_id, k.xid, k.series
+      FROM once.event_kept k JOIN unnest($1, $2, $3) n (topic_id, lane, event_id)
+           ON k.topic_id = n.topic_id AND k.lane = n.lane AND k.event_id = n.event_id
+     ORDER BY k.topic_id, k.lane, k.event_id FOR UPDATE OF k SKIP LOCKED";
+
+const DELETE_KEPT: &CStr = c"
+    DELETE FROM once.event_kept k USING unnest($1, $2, $3) n (topic_id, lane, event_id)
+     WHERE k.topic_id = n.topic_id AND k.lane = n.lane AND k.event_id = n.event_id";
+
+// $1 now, $2 the bound, $3 the default of max_lease_life, $4 the real time: tokens of old batches are below that
+// (once.fake_now: above all). The last batch of a lane says where the lane is.
+const BATCHES: &CStr = c"
+    WITH over AS MATERIALIZED (
+        SELECT b.subscriber_id, b.token
+          FROM once.subscriber s
+               CROSS JOIN LATERAL (SELECT $1 - COALESCE(s.max_lease_life_us, $3) * interval '1 microsecond') l (until)
+               CROSS JOIN LATERAL (
+                   SELECT o.token FROM once.batch o
+                    WHERE o.subscriber_id = s.subscriber_id AND o.taken_at <= l.until
+                      AND o.token <= $4 - COALESCE(s.max_lease_life_us, $3)
+                    ORDER BY o.token LIMIT $2 + 2000) old
+               JOIN once.batch b ON b.subscriber_id = s.subscriber_id AND b.token = old.token
+         WHERE (pg_catalog.cardinality(b.event_ids) = 0
+                OR EXISTS (SELECT FROM once.receipt r
+                            WHERE r.subscriber_id = b.subscriber_id AND r.token = b.token
+                              AND r.remaining = 0 AND r.at <= l.until))
+           AND EXISTS (SELECT FROM once.batch n
+                        WHERE n.subscriber_id = b.subscriber_id AND n.lane = b.lane AND n.token > b.token)
+         LIMIT $2 FOR UPDATE OF b SKIP LOCKED),
+    receipts AS (
+        DELETE FROM once.receipt r USING over o WHERE r.subscriber_id = o.subscriber_id AND r.token = o.token),
+    gone AS (
+        DELETE FROM once.batch b USING over o
+         WHERE b.subscriber_id = o.subscriber_id AND b.token = o.token RETURNING 1)
+    SELECT pg_catalog.count(*) FROM gone";
+
+// Events that failed long ago, some of the oldest and some from anywhere: those of dead letters stay for long.
+const FAILED: &CStr = c"
+    WITH edge AS (
+        SELECT f.at AS first, f.at + ($1 - f.at) * pg_catalog.random() AS middle
+          FROM (SELECT min(d.at) AS at FROM once.delivery d) f)
+    SELECT DISTINCT d.subscriber_id, d.event_id
+      FROM edge CROSS JOIN LATERAL (
+           (SELECT o.subscriber_id, o.event_id, o.at FROM once.delivery o ORDER BY o.at LIMIT $2)
+           UNION ALL
+           (SELECT o.subscriber_id, o.event_id, o.at FROM once.delivery o
+             WHERE o.at >= edge.middle ORDER BY o.at LIMIT $2)) d
+           LEFT JOIN once.subscriber s ON s.subscriber_id = d.subscriber_id
+     WHERE d.at <= $1 - COALESCE(s.max_lease_life_us, $3) * interval '1 microsecond'";
+
+// A batch that redelivered an event stays until that has been over for max_lease_life.
+const DELIVERED: &CStr = c"
+    WITH again AS MATERIALIZED (
+        SELECT b.subscriber_id, i.event_id
+          FROM once.batch b CROSS JOIN LATERAL unnest(b.event_ids) i (event_id) WHERE b.redelivered),
+    gone AS (
+        SELECT n.subscriber_id, n.event_id FROM unnest($1, $2) n (subscriber_id, event_id)
+         WHERE NOT EXISTS (SELECT FROM once.retry r
+                            WHERE r.subscriber_id = n.subscriber_id AND r.event_id = n.event_id)
+           AND NOT EXISTS (SELECT FROM once.dead d
+                            WHERE d.subscriber_id = n.subscriber_id AND d.event_id = n.event_id)
+           AND NOT EXISTS (SELECT FROM again a
+                            WHERE a.subscriber_id = n.subscriber_id AND a.event_id = n.event_id)
+         LIMIT $3),
+    deleted AS (
+        DELETE FROM once.delivery d USING gone g
+         WHERE d.subscriber_id = g.subscriber_id AND d.event_id = g.event_id RETURNING 1)
+    SELECT pg_catalog.count(*) FROM deleted";
+
+const PLACES: &[pg_sys::Oid] = &[
+    pg_sys::INT4ARRAYOID,
+    pg_sys::INT4ARRAYOID,
+    pg_sys::INT8ARRAYOID,
+];
+const TIMES: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::INT8OID];
+
+thread_local! {
+    static EACH_LANE: Kept = const { Kept::new(LANES, &[]) };
+    static LOCKED: Kept = const { Kept::new(LOCK_KEPT, PLACES) };
+    static DELETED: Kept = const { Kept::new(DELETE_KEPT, PLACES) };
+    static BATCHES_OVER: Kept = const { Kept::new(BATCHES, &[
+        pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID,
+    ]) };
+    static FAILED_LONG_AGO: Kept = const { Kept::new(FAILED, TIMES) };
+    static IS_DELIVERED: Kept = const {
+        Kept::new(DELIVERED, &[pg_sys::INT4ARRAYOID, pg_sys::INT8ARRAYOID, pg_sys::INT8OID])
+    };
+}
+
+/// A row of once.event_kept: topic, lane, event.
+type Place = (i32, i32, i64);
+
+/// Deletes copies that nobody needs any more.
+pub fn kept(max: i64) -> Result<Swept> {
+    let found = unneeded(max as usize)?;
+    let mut swept = Swept {
+        more: found.len() as i64 >= max,
+        ..Swept::default()
+    };
+    if found.is_empty() {
+        return Ok(swept);
+    }
+    // Looked at again once they are locked: a redrive may have been faster.
+    let mut needs = Needs::look()?;
+    let mut gone = Vec::new();
+    for row in spi::query_latest(&LOCKED, &arguments(&found))? {
+        let mut event = Event::empty();
+        event.put_i32(Col::TopicId, number(&row, 0) as i32);
+        event.put_i32(Col::Lane, number(&row, 1) as i32);
+        event.put_i64(Col::EventId, number(&row, 2));
+        event.put_i64(Col::Xid, number(&row, 3));
+        event.put_i32(Col::Series, number(&row, 4) as i32);
+        if !needs.wants(&event)? {
+            gone.push(place(&event));
+        }
+    }
+    if !gone.is_empty() {
+        spi::query_latest(&DELETED, &arguments(&gone))?;
+    }
+    swept.done = gone.len() as i64;
+    Ok(swept)
+}
+
+fn place(event: &Event) -> Place {
+    let (topic, lane) = (event.i32(Col::TopicId), event.i32(Col::Lane));
+    (topic, lane, event.i64(Col::EventId))
+}
+
+fn arguments(places: &[Place]) -> [Option<Datum>; 3] {
+    let ids: Vec<i64> = places.iter().map(|p| p.2).collect();
+    [
+        Some(row::array(
+            places.iter().map(|p| p.0.into()),
+            pg_sys::INT4OID,
+        )),
+        Some(row::array(
+            places.iter().map(|p| p.1.into()),
+            pg_sys::INT4OID,
+        )),
+        Some(row::i64s(&ids)),
+    ]
+}
+
+/// Copies that seem to be needed by nobody, at most `max`. Lanes are begun with anew in each call, and half of
+/// the looks at each begin somewhere in its middle, so that nothing that has to stay hides what may go.
+fn unneeded(max: usize) -> Result<Vec<Place>> {
+    let table = Table::to_read(KEPT.table)?;
+    if table.is_blank() {
+        return Ok(Vec::new());
+    }
+    let mut lanes = spi::query_latest(&EACH_LANE, &[])?;
+    if lanes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let chance = clock::real_us() as usize;
+    let count = lanes.len();
+    lanes.rotate_left(chance % count);
+    let snapshot = Snapshot::latest();
+    let mut needs = Needs::look()?;
+    let mut found = Vec::new();
+    let mut looks = max.saturating_mul(LOOKS);
+    for lane in &lanes {
+        let middle = (chance as i64 % 1009) * (number(lane, 2) / 1009);
+        let mut seen_to = 0;
+        for (from, quota) in [(0, looks / 2), (middle, looks)] {
+            let keys = &mut [
+                ScanKey::i32(1, number(lane, 0) as i32),
+                ScanKey::i32(2, number(lane, 1) as i32),
+                ScanKey::above(3, from.max(seen_to)),
+            ];
+            let mut scan = table.scan(KEPT.position, keys, &snapshot)?;
+            let mut left = quota;
+            while left > 0
+                && found.len() < max
+                && let Some(slot) = scan.advance()
+            {
+                let event = Event::look(slot);
+                left -= 1;
+                looks = looks.saturating_sub(1);
+                seen_to = event.i64(Col::EventId);
+                if !needs.wants(&event)? {
+                    found.push(place(&event));
+                }
+            }
+        }
+        if looks == 0 || found.len() >= max {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Deletes batches that have been over for max_lease_life, and their receipts.
+pub fn batches(max: i64) -> Result<Swept> {
+    let real = match settings::fake_now()? {
+        Some(_) => i64::MAX,
+        None => clock::real_us(),
+    };
+    let [now, most, life] = times(max)?;
+    let args = [now, most, life, Some(Datum::from(real))];
+    counted(spi::query_latest(&BATCHES_OVER, &args)?, max)
+}
+
+/// Deletes the failed attempts at events that were delivered in the end, max_lease_life after that.
+pub fn deliveries(max: i64) -> Result<Swept> {
+    let events = spi::query_latest(&FAILED_LONG_AGO, &times(max.saturating_mul(LOOKS as i64))?)?;
+    if events.is_empty() {
+        return Ok(Swept::default());
+    }
+    let ids: Vec<i64> = events.iter().map(|r| number(r, 1)).collect();
+    let subscribers = events.iter().map(|r| (number(r, 0) as i32).into());
+    let args = [
+        Some(row::array(subscribers, pg_sys::INT4OID)),
+        Some(row::i64s(&ids)),
+        Some(Datum::from(max)),
+    ];
+    counted(spi::query_latest(&IS_DELIVERED, &args)?, max)
+}
+
+fn times(max: i64) -> Result<[Option<Datum>; 3]> {
+    Ok([
+        Some(Datum::from(clock::now_us()?)),
+        Some(Datum::from(max)),
+        Some(Datum::from(MAX_LEASE_LIFE_US)),
+    ])
+}
+
+fn counted(rows: Vec<spi::Row>, max: i64) -> Result<Swept> {
+    let done = rows.first().map_or(0, |row| number(row, 0));
+    Ok(Swept {
+        done,
+        more: done >= max,
+        ..Swept::default()
+    })
+}
