@@ -22,7 +22,7 @@ use pgrx::pg_sys::Datum;
 use std::borrow::Cow;
 
 const HINT: &str =
-    "Give {\"topic\": …, \"payload\": …} and, where order matters, an \"order_key\".";
+    "Give {\"topic\": ..., \"payload\": ...} and, where order matters, an \"order_key\".";
 
 /// One event as a call registers it.
 pub struct StepEvent<'a> {

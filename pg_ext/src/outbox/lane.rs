@@ -68,6 +68,10 @@ impl<'a> Lane<'a> {
 
     /// Hands out what there is. (Something was handed out, something was written.)
     pub fn serve(self, wish: &Wish, rows: &Rows) -> Result<(bool, bool)> {
+        // A drop takes a lane's lock and deletes its batches: a take that waited for it must not begin anew.
+        if self.last.is_none() && !self.subscriber.is_there(&self.snapshot)? {
+            return Ok((false, false));
+        }
         let Some((open, expired)) = self.open()? else {
             return Ok((false, false));
         };

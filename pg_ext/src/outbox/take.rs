@@ -65,7 +65,8 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
     Ok(Datum::from(0))
 }
 
-fn lock_of(subscriber: &Subscriber, lane: i32) -> u64 {
+/// What whoever hands out events of a lane holds to the end of the transaction.
+pub fn lock_of(subscriber: &Subscriber, lane: i32) -> u64 {
     (subscriber.id as u64) << 32 | lane as u64
 }
 

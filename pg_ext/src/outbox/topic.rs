@@ -12,6 +12,7 @@ const TOPICS: Name = c"topic";
 const BY_NAME: Name = c"topic_name";
 const BY_TOPIC: Name = c"topic_pkey";
 const SUBSCRIBERS: Name = c"subscriber";
+const BY_NUMBER: Name = c"subscriber_pkey";
 const BY_SUBSCRIBER: Name = c"subscriber_name";
 
 /// What an option that is not set stands for.
@@ -143,6 +144,13 @@ impl Subscriber {
             start: start.unwrap_or_else(Seen::nothing),
             name: slot.column(10).map(varlena).unwrap_or_default().to_vec(),
         })
+    }
+
+    /// Nobody has dropped it since it was read.
+    pub fn is_there(&self, snapshot: &Snapshot) -> Result<bool> {
+        let table = Table::to_read(SUBSCRIBERS)?;
+        let found = table.find(BY_NUMBER, &mut [ScanKey::i32(1, self.id)], snapshot)?;
+        Ok(found.is_some())
     }
 
     /// "subscriber "x" of topic "y"", as errors say it.

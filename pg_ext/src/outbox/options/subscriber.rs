@@ -10,10 +10,12 @@ use crate::error::{Error, Kind, Result};
 use crate::options::{Given, Member};
 use crate::outbox::seen::Seen;
 use crate::outbox::series;
+use crate::outbox::take::lock_of;
 use crate::outbox::topic::{Subscriber, Topic};
 use crate::row;
 use crate::spi::{self, Kept};
 use crate::table::{Name, Sequence, Snapshot, Table};
+use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{self, Datum};
 
 const TABLE: Name = c"subscriber";
@@ -40,6 +42,11 @@ const GET: &std::ffi::CStr = c"
         'backoff_cap', $3 * interval '1 microsecond',
         'lease', $4 * interval '1 microsecond',
         'max_lease_life', $5 * interval '1 microsecond')";
+
+// Who ends a part of a batch holds its row: its receipt is there when the row is ours.
+const HOLD: &std::ffi::CStr = c"
+    SELECT pg_catalog.count(*)
+      FROM (SELECT FROM once.batch WHERE subscriber_id = $1 FOR UPDATE) held";
 
 const DROP: &std::ffi::CStr = c"
     WITH subscriber AS (DELETE FROM once.subscriber WHERE subscriber_id = $1 RETURNING topic_id),
@@ -70,6 +77,7 @@ thread_local! {
         pg_sys::INT8OID,
         pg_sys::INT8OID,
     ]) };
+    static HOLD_ALL: Kept = const { Kept::new(HOLD, &[pg_sys::INT4OID]) };
     static DROP_ALL: Kept = const { Kept::new(DROP, &[pg_sys::INT4OID]) };
 }
 
@@ -166,14 +174,19 @@ pub fn subscriber_get(call: &Call) -> Result<Datum> {
         .ok_or_else(|| Error::new(Kind::Internal, "a subscriber without options"))
 }
 
-/// `once.subscriber_drop`. A take that runs meanwhile may leave rows of its number, which nobody has again:
-/// sweep_outbox_retire removes them.
+/// `once.subscriber_drop`. Waits for open takes and for whoever is ending a batch. A delayed event that is being
+/// emitted may leave a row of its number, which nobody has again.
 pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     let subscriber = Subscriber::of(call)?;
     lock::existing(&subscriber.topic.name)?;
     // Somebody may have dropped it while this call waited for the topic.
     let subscriber = Subscriber::of(call)?;
-    spi::query_latest(&DROP_ALL, &[Some(Datum::from(subscriber.id))])?;
+    for lane in 0..subscriber.lanes() {
+        wait_exclusive(lock_of(&subscriber, lane));
+    }
+    let number = [Some(Datum::from(subscriber.id))];
+    spi::query_latest(&HOLD_ALL, &number)?;
+    spi::query_latest(&DROP_ALL, &number)?;
     Ok(call.return_null())
 }
 

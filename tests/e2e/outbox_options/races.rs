@@ -1,0 +1,219 @@
+//! Two sessions that make or change the same thing at once: one waits for the other, and both get what they
+//! asked for.
+
+use crate::playground::Playground;
+use crate::waiting::{Waiting, at_once, code, sessions};
+use crate::{ABOVE, LEVELS, assert_counted, emit_sql, subscriber_set, topic, topic_set};
+
+/// A session with an open transaction whose snapshot is taken.
+async fn begun(play: &Playground, level: &str) -> Playground {
+    let session = play.another().await;
+    session
+        .show(&format!(
+            "begin isolation level {level}; select count(*) from pg_class"
+        ))
+        .await;
+    session
+}
+
+/// What the second of two sessions gets that say `first` and `second` at once, where the first one ends with
+/// `end`; at each isolation level of the second.
+async fn second_of_two(first: &str, second: &str, end: &str) -> Vec<(String, Playground)> {
+    let mut codes = Vec::new();
+    for level in LEVELS {
+        let play = Playground::open().await;
+        topic(&play, "t", "{}").await;
+        let one = begun(&play, "read committed").await;
+        let other = begun(&play, level).await;
+        one.show(first).await;
+        let waiting = Waiting::begin(&play, other, second).await;
+        one.show(end).await;
+        let (other, answer) = waiting.end().await;
+        if let Err(refusal) = &answer {
+            assert!(!refusal.hint.is_empty(), "{refusal:?}");
+        }
+        let code = code(&answer).to_owned();
+        other
+            .show(if code.is_empty() {
+                "commit"
+            } else {
+                "rollback"
+            })
+            .await;
+        assert_counted(&play).await;
+        codes.push((code, play));
+    }
+    codes
+}
+
+const RETRYABLE: [&str; 3] = ["", "40001", "40001"];
+
+#[tokio::test]
+async fn one_topic_made_twice_at_once_is_one_topic() {
+    let second = topic_set("new", r#"{"dedupe_for": "1 h"}"#);
+    let ends = second_of_two(&topic_set("new", r#"{"lanes": 3}"#), &second, "commit").await;
+    for ((code, play), expected) in ends.iter().zip(RETRYABLE) {
+        assert_eq!(code, expected);
+        if !code.is_empty() {
+            play.show(&second).await;
+        }
+        assert_eq!(
+            play.show("select once.topic_get('new')").await,
+            r#"{"lanes": 3, "owner": null, "dedupe_for": "01:00:00", "subscribers": ["default"]}"#
+        );
+    }
+    let ends = second_of_two(&topic_set("new", r#"{"lanes": 3}"#), &second, "rollback").await;
+    for (code, play) in ends {
+        assert_eq!(code, "");
+        assert_eq!(
+            play.show("select once.topic_get('new') ->> 'lanes'").await,
+            "16"
+        );
+    }
+}
+
+#[tokio::test]
+async fn one_topic_made_twice_with_other_subscribers_is_refused_to_the_second() {
+    let first = topic_set("new", r#"{"subscribers": ["a"]}"#);
+    let second = topic_set("new", r#"{"subscribers": ["b"]}"#);
+    let ends = second_of_two(&first, &second, "commit").await;
+    for ((code, _), expected) in ends.iter().zip(["22023", "40001", "40001"]) {
+        assert_eq!(code, expected);
+    }
+}
+
+#[tokio::test]
+async fn one_subscriber_made_twice_at_once_is_one_subscriber() {
+    let second = subscriber_set("new", r#"{"max_attempts": 5}"#);
+    let first = subscriber_set("new", r#"{"lease": "3 s"}"#);
+    for ((code, play), expected) in second_of_two(&first, &second, "commit")
+        .await
+        .iter()
+        .zip(RETRYABLE)
+    {
+        assert_eq!(code, expected);
+        if !code.is_empty() {
+            play.show(&second).await;
+        }
+        let shown = play
+            .show(
+                "select o ->> 'lease', o ->> 'max_attempts' from once.subscriber_get('t', 'new') o",
+            )
+            .await;
+        assert_eq!(shown, "00:00:03|5");
+    }
+    for (code, play) in second_of_two(&first, &second, "rollback").await {
+        assert_eq!(code, "");
+        let shown = play
+            .show("select once.subscriber_get('t', 'new') ->> 'lease'")
+            .await;
+        assert_eq!(shown, "00:01:00");
+    }
+}
+
+#[tokio::test]
+async fn changes_of_different_options_at_once_are_both_kept() {
+    let (first, second) = (
+        topic_set("t", r#"{"lanes": 3}"#),
+        topic_set("t", r#"{"dedupe_for": "1 h"}"#),
+    );
+    for ((code, play), expected) in second_of_two(&first, &second, "commit")
+        .await
+        .iter()
+        .zip(RETRYABLE)
+    {
+        assert_eq!(code, expected);
+        let dedupe = if code.is_empty() {
+            "01:00:00"
+        } else {
+            "24:00:00"
+        };
+        assert_eq!(
+            play.show("select o ->> 'lanes', o ->> 'dedupe_for' from once.topic_get('t') o")
+                .await,
+            format!("3|{dedupe}")
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_subscriber_dropped_twice_is_not_there_for_the_second() {
+    let drop = "select once.subscriber_drop('t', 'default')";
+    for ((code, _), expected) in second_of_two(drop, drop, "commit")
+        .await
+        .iter()
+        .zip(["42704", "40001", "40001"])
+    {
+        assert_eq!(code, expected);
+    }
+    for (code, _) in second_of_two(drop, drop, "rollback").await {
+        assert_eq!(code, "");
+    }
+    let set = subscriber_set("default", "{}");
+    for ((code, _), expected) in second_of_two(drop, &set, "commit")
+        .await
+        .iter()
+        .zip(RETRYABLE)
+    {
+        assert_eq!(code, expected, "made anew");
+    }
+}
+
+#[tokio::test]
+async fn thirty_sessions_make_topics_and_subscribers_and_none_fails() {
+    let play = Playground::open().await;
+    let sessions = sessions(&play, 30).await;
+    for round in 0..10 {
+        let answers = at_once(&sessions, |i| match i % 3 {
+            0 => topic_set(&format!("t{round}"), r#"{"subscribers": ["a", "b"]}"#),
+            1 => topic_set(&format!("t{round}"), "{}"),
+            _ => format!(
+                "select once.topic_set('t{round}', '{{}}');
+                 select once.subscriber_set('t{round}', 's{}')",
+                i % 4
+            ),
+        })
+        .await;
+        for answer in answers {
+            // Who came first without naming subscribers made the topic with another one.
+            assert!(matches!(code(&answer), "" | "22023"), "{answer:?}");
+        }
+    }
+    assert_counted(&play).await;
+    let (topics, twice) = (
+        "select count(*), count(distinct topic_id) from once.topic",
+        "select count(*) = count(distinct subscriber_id) from once.subscriber",
+    );
+    assert_eq!(play.show(topics).await, "10|10");
+    assert_eq!(play.show(twice).await, "t");
+}
+
+#[tokio::test]
+async fn emitting_waits_for_no_change_but_one_of_the_lanes() {
+    let play = Playground::open().await;
+    topic(&play, "t", "{}").await;
+    let admin = play.another().await;
+    admin
+        .show("begin; select once.topic_set('t', '{\"dedupe_for\": \"1 h\"}'); select once.subscriber_set('t', 'new')")
+        .await;
+    play.show("set lock_timeout = '5s'").await;
+    play.show(&emit_sql("a", ", 'key'")).await;
+    let taken = play
+        .show("select count(*) from once.outbox_take('t')")
+        .await;
+    assert_eq!(taken, "1");
+    admin.show("commit").await;
+    for level in ABOVE {
+        let old = begun(&play, level).await;
+        play.show(&subscriber_set("new", r#"{"lease": "9 s"}"#))
+            .await;
+        assert_eq!(
+            old.show("select once.subscriber_get('t', 'new') ->> 'lease'")
+                .await,
+            "00:00:09",
+            "options are what is committed now, as for every call of the outbox"
+        );
+        play.show(&subscriber_set("new", r#"{"lease": null}"#))
+            .await;
+    }
+}

@@ -1,0 +1,109 @@
+//! Where a new subscriber begins: with what is emitted after it, by whomever and whenever it is committed.
+
+use crate::playground::Playground;
+use crate::{LEVELS, drain, emit, subscriber_set, topic};
+
+#[tokio::test]
+async fn a_new_subscriber_gets_what_is_emitted_after_it_and_nothing_older() {
+    for key in ["", ", 'key'"] {
+        let play = Playground::open().await;
+        topic(&play, "t", "{}").await;
+        emit(&play, "before", key).await;
+        play.show(&subscriber_set("new", "{}")).await;
+        emit(&play, "after", key).await;
+        assert_eq!(drain(&play, "new").await, "after");
+        assert_eq!(drain(&play, "default").await, "after before");
+    }
+}
+
+#[tokio::test]
+async fn who_was_open_at_that_moment_and_commits_later_is_heard() {
+    for key in ["", ", 'key'"] {
+        for level in LEVELS {
+            let play = Playground::open().await;
+            topic(&play, "t", "{}").await;
+            let open = play.another().await;
+            open.show("begin").await;
+            emit(&open, "early", key).await;
+            let gone = play.another().await;
+            gone.show("begin").await;
+            emit(&gone, "rolled back", key).await;
+            play.show(&format!(
+                "begin isolation level {level}; select count(*) from pg_class"
+            ))
+            .await;
+            play.show(&subscriber_set("new", "{}")).await;
+            emit(&open, "late", key).await;
+            let other = play.another().await;
+            emit(&other, "before its commit", key).await;
+            play.show("commit").await;
+            emit(&play, "after", key).await;
+            gone.show("rollback").await;
+            assert_eq!(drain(&play, "new").await, "after before its commit");
+            open.show("commit").await;
+            assert_eq!(drain(&play, "new").await, "early late", "{level}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_older_snapshot_makes_no_difference() {
+    for level in LEVELS {
+        let play = Playground::open().await;
+        topic(&play, "t", "{}").await;
+        let old = play.another().await;
+        old.show(&format!(
+            "begin isolation level {level}; select count(*) from pg_class"
+        ))
+        .await;
+        emit(&play, "committed after the snapshot", "").await;
+        old.show(&subscriber_set("new", "{}")).await;
+        old.show("commit").await;
+        emit(&play, "after", "").await;
+        assert_eq!(drain(&play, "new").await, "after", "{level}");
+    }
+}
+
+#[tokio::test]
+async fn in_one_transaction_it_begins_between_two_events() {
+    let play = Playground::open().await;
+    for key in ["", ", 'key'"] {
+        play.show("begin").await;
+        topic(&play, "t", "{}").await;
+        emit(&play, "a", key).await;
+        play.show(&subscriber_set("new", "{}")).await;
+        emit(&play, "b", key).await;
+        play.show("savepoint s").await;
+        emit(&play, "c", key).await;
+        play.show("rollback to s").await;
+        emit(&play, "d", key).await;
+        play.show("commit").await;
+        assert_eq!(drain(&play, "new").await, "b d");
+        assert_eq!(drain(&play, "default").await, "a b d");
+        play.show("select once.subscriber_drop('t', 'new')").await;
+    }
+}
+
+#[tokio::test]
+async fn a_delayed_event_of_before_is_not_for_a_new_subscriber() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    topic(&play, "t", "{}").await;
+    emit(&play, "before", ", delay => '1 h'").await;
+    play.show(&subscriber_set("new", "{}")).await;
+    emit(&play, "after", ", delay => '1 h'").await;
+    assert_eq!(drain(&play, "new").await, "");
+    play.clock("2 h").await;
+    assert_eq!(drain(&play, "new").await, "after");
+    assert_eq!(drain(&play, "default").await, "after before");
+}
+
+#[tokio::test]
+async fn of_a_topic_made_with_subscribers_all_get_the_first_event() {
+    let play = Playground::open().await;
+    topic(&play, "t", r#"{"subscribers": ["a", "b", "c"]}"#).await;
+    emit(&play, "first", "").await;
+    for subscriber in ["a", "b", "c"] {
+        assert_eq!(drain(&play, subscriber).await, "first", "{subscriber}");
+    }
+}
