@@ -223,9 +223,15 @@ fn bad_values(function: &str, argument: &str, version: u32) -> Vec<(String, &'st
             "decode(repeat('ab', 31), 'hex')",
             "decode(repeat('ab', 33), 'hex')",
         ]),
-        (_, "on_abort" | "on_complete") => ["'{}'", "'null'", "'{\"topic\": \"t\"}'"]
-            .map(|v| (v.to_owned(), "0A000"))
-            .to_vec(),
+        (_, "on_abort" | "on_complete") => [
+            "'{}'",
+            "'null'",
+            "'[]'",
+            "'{\"topic\": \"t\"}'",
+            "'{\"payload\": 1}'",
+        ]
+        .map(|v| (v.to_owned(), "22023"))
+        .to_vec(),
         _ => Vec::new(),
     }
 }
