@@ -46,8 +46,8 @@ pub enum Error {
 pub enum Kind {
     /// `ON001`: the lease is somebody else's now. Stop; undo what was made outside the database.
     LeaseLost,
-    /// `ON006`: this token has already finished the key or the action, with another answer. Read the
-    /// stored one.
+    /// `ON006`: this token has already finished the key or the action, with another answer, or the
+    /// message has another verdict. Read the stored one.
     AlreadyFinished,
     /// `ON002`: a move that is not declared, a step of the teardown out of its place, or a write that
     /// the machine's guard refuses. Fix the program, or the definition.
@@ -58,7 +58,7 @@ pub enum Kind {
     UncoveredClaimState,
     /// `ON005`: items are undecided or artifacts not confirmed to be gone. Refund and clean up first.
     TeardownIncomplete,
-    /// `42704`: no such machine.
+    /// `42704`: no such machine, topic or subscriber.
     Undeclared,
     /// A race was lost (`40001`, `40P01`, `55P03`): run the same transaction again.
     Conflict,

@@ -8,6 +8,10 @@
 //! work that can die half-way, [`MachineRow::job`] runs such work item by item, and
 //! [`Cancel::teardown`] gives back, cleans up and only then says `cancelled`.
 //!
+//! A [`Topic`] takes events that leave the database together with what they tell of: [`Topic::emit`] in
+//! your transaction, [`Subscriber::worker`] to deliver them. An [`Inbox`] is the other end: a message is
+//! handled once, however often it comes.
+//!
 //! Underneath, every call of the extension is a method that takes the caller's [`Executor`]: a pool,
 //! a connection, or the caller's open transaction.
 //!
@@ -45,10 +49,13 @@ mod cancel;
 mod error;
 mod executor;
 pub mod http;
+mod inbox;
 mod interval;
 mod json;
 mod key;
 mod machine;
+mod options;
+mod outbox;
 mod retry;
 mod run;
 
@@ -59,14 +66,19 @@ pub use cancel::{
 };
 pub use error::{BoxError, Error, Kind};
 pub use executor::{Args, Autocommit, Executor};
+pub use inbox::{Accepted, Barrier, Handled, Inbox, Operation};
 pub use json::Json;
 pub use key::{
     Abandoned, Claim, ClaimOptions, Key, KeyRecord, KeyStatus, Lease, OnExpiry, Response, Scope,
-    ScopeOptions, Step, StepEnd, Verdict,
+    ScopeOptions, Step, StepEnd, StepEvent, StepEvents, Verdict,
 };
 pub use machine::{Finding, Machine, MachineRow, MovedRow, Reason, Transition, Transitioned};
+pub use outbox::{
+    Batch, DeadLetter, EmitOptions, Emitted, Event, FailedDelivery, NackOptions, Nacked,
+    Subscriber, SubscriberOptions, Topic, TopicOptions,
+};
 pub use retry::Backoff;
 pub use run::{
-    Done, Failure, Job, JobFailure, JobOutcome, JobRunner, OpenRunner, Outcome, Runner,
-    TeardownWorker, TornDown,
+    Deliver, Delivered, Done, Failure, Job, JobFailure, JobOutcome, JobRunner, OpenRunner,
+    OutboxWorker, Outcome, Runner, TeardownWorker, TornDown, Undelivered, Waker,
 };

@@ -15,6 +15,7 @@ mod record;
 mod response;
 mod scope;
 mod step;
+mod step_event;
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ pub use record::{KeyRecord, KeyStatus, Verdict};
 pub use response::Response;
 pub use scope::{Abandoned, OnExpiry, Scope, ScopeOptions};
 pub use step::{Step, StepEnd};
+pub use step_event::{StepEvent, StepEvents};
 
 const DERIVE: &str = "SELECT once.key_derive(scope => $1, key => $2, step => $3)";
 const FORGET: &str = "SELECT once.key_forget(scope => $1, key => $2)";

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::{Claim, Key, Lease, column};
 use crate::executor::only;
 use crate::interval::Interval;
+use crate::options::Options;
 use crate::{Error, Executor, Json};
 
 const SET: &str = "SELECT once.scope_set(scope => $1, options => $2)";
@@ -32,7 +32,7 @@ pub enum OnExpiry {
 
 /// The options to change; those not named stay as they are.
 #[derive(Clone, Debug, Default)]
-pub struct ScopeOptions(Map<String, Value>);
+pub struct ScopeOptions(Options);
 
 /// A key whose holder is gone, taken up by [`Scope::take_abandoned`].
 #[derive(Clone, Debug)]
@@ -53,19 +53,19 @@ impl ScopeOptions {
     /// How long a lease lasts.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
-        self.interval("lease", lease)
+        Self(self.0.interval("lease", lease))
     }
 
     /// How long an answer is kept.
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
-        self.interval("ttl", ttl)
+        Self(self.0.interval("ttl", ttl))
     }
 
     /// How long a key is known to be gone after that; zero: it is new at once.
     #[must_use]
     pub fn gone_for(self, gone_for: Duration) -> Self {
-        self.interval("gone_for", gone_for)
+        Self(self.0.interval("gone_for", gone_for))
     }
 
     /// What becomes of a key whose lease ran out.
@@ -75,56 +75,43 @@ impl ScopeOptions {
             OnExpiry::Resume => "resume",
             OnExpiry::Park => "park",
         };
-        self.with("on_expiry", name.into())
+        Self(self.0.with("on_expiry", name.into()))
     }
 
     /// How many attempts there are before the key parks.
     #[must_use]
     pub fn max_attempts(self, attempts: i32) -> Self {
-        self.with("max_attempts", attempts.into())
+        Self(self.0.with("max_attempts", attempts.into()))
     }
 
     /// No lease goes past its claim plus this, however often it is extended.
     #[must_use]
     pub fn max_lease_life(self, life: Duration) -> Self {
-        self.interval("max_lease_life", life)
+        Self(self.0.interval("max_lease_life", life))
     }
 
     /// Whether the request is kept for whoever takes the key up later.
     #[must_use]
     pub fn keep_request(self, keep: bool) -> Self {
-        self.with("keep_request", keep.into())
+        Self(self.0.with("keep_request", keep.into()))
     }
 
     /// The phases, in order; a point that is not among them, or a step back, is refused.
     #[must_use]
     pub fn recovery_points<'p>(self, points: impl IntoIterator<Item = &'p str>) -> Self {
-        self.with("recovery_points", points.into_iter().collect())
+        Self(self.0.with("recovery_points", points.into_iter().collect()))
     }
 
     /// Only this role's members may use the scope.
     #[must_use]
     pub fn owner(self, role: &str) -> Self {
-        self.with("owner", role.into())
+        Self(self.0.with("owner", role.into()))
     }
 
     /// Puts an option back to what it is when nobody sets it (for `max_attempts`: no limit).
     #[must_use]
     pub fn reset(self, option: &str) -> Self {
-        self.with(option, Value::Null)
-    }
-
-    /// The text form is exact to the microsecond and the same under every `IntervalStyle`.
-    fn interval(self, option: &str, length: Duration) -> Self {
-        self.with(
-            option,
-            format!("{} microseconds", length.as_micros()).into(),
-        )
-    }
-
-    fn with(mut self, option: &str, value: Value) -> Self {
-        self.0.insert(option.to_owned(), value);
-        self
+        Self(self.0.reset(option))
     }
 }
 
@@ -178,7 +165,7 @@ impl Scope {
     /// # Errors
     /// `22023` for an option or a value that is not known; `42501` if it is somebody else's.
     pub async fn set<E: Executor>(&self, exec: &E, options: &ScopeOptions) -> Result<(), Error> {
-        let options = Json::of(&options.0)?;
+        let options = options.0.to_json()?;
         let args = [
             (&self.as_str() as _, Type::TEXT),
             (&options as _, Type::JSONB),

@@ -7,13 +7,13 @@ use std::time::SystemTime;
 
 use tokio_postgres::types::Type;
 
-use super::{Lease, column};
+use super::{Lease, StepEvent, StepEvents, column};
 use crate::{Error, Executor, Json};
 
-// The event arguments (on_abort, on_complete) are left to their default: they come with the outbox.
-const STEP: &str = "SELECT * FROM once.key_step(scope => $1, key => $2, token => $3, step => $4)";
+const STEP: &str = "SELECT * FROM once.key_step(scope => $1, key => $2, token => $3, step => $4, \
+                    on_abort => $5)";
 const STEP_DONE: &str = "SELECT * FROM once.key_step_done(scope => $1, key => $2, token => $3, \
-                         step => $4, result => $5)";
+                         step => $4, result => $5, on_complete => $6, on_abort => $7)";
 const ROTATE: &str = "SELECT once.key_rotate(scope => $1, key => $2, token => $3, step => $4, \
                       from_version => $5)";
 
@@ -81,7 +81,57 @@ impl Lease {
     /// # Errors
     /// `ON001` if the lease is lost.
     pub async fn step<E: Executor>(&self, exec: &E, step: &str) -> Result<Step, Error> {
-        let row = self.call(exec, STEP, &[(&step as _, Type::TEXT)]).await?;
+        self.begin(exec, step, None).await
+    }
+
+    /// [`Lease::step`] that registers the compensation before the call goes out: if the key is
+    /// aborted, `on_abort` is emitted in that transaction, even if the call's end was never recorded.
+    /// Its handler finds out whether there is something to undo.
+    ///
+    /// The compensations of a key's steps are emitted newest first; give them one order key, and they
+    /// are delivered so.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
+    /// # fn main() { with_topic(async |pool, topic| {
+    /// # use pg_once::{Claim, ClaimOptions, Scope};
+    /// # let key = Scope::new("checkout").key(topic.as_str());
+    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// use pg_once::{Json, Response, Step, StepEvent};
+    ///
+    /// let charge = Json::of(&serde_json::json!({"undo": "charge"}))?;
+    /// let refund = StepEvent::new(&topic, charge).order_key("order 7");
+    /// let Step::First { derived_key } = lease.step_with(&pool, "charge", &refund).await? else {
+    ///     panic!("nobody has begun it");
+    /// };
+    /// // ... the card is charged with derived_key; then the shipment is refused for good ...
+    /// lease.abort(&pool, &Response::new(422).with_body("no such address")?).await?;
+    ///
+    /// let Some(batch) = topic.default_subscriber().take(&pool, 10, None).await? else { panic!() };
+    /// assert_eq!(batch.events[0].payload.as_str(), r#"{"undo":"charge"}"#);
+    /// # batch.ack(&pool, None).await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Lease::step`]; `42704` if there is no such topic, `42501` if it is somebody else's.
+    pub async fn step_with<E: Executor>(
+        &self,
+        exec: &E,
+        step: &str,
+        on_abort: &StepEvent,
+    ) -> Result<Step, Error> {
+        self.begin(exec, step, Some(on_abort.to_json()?)).await
+    }
+
+    async fn begin<E: Executor>(
+        &self,
+        exec: &E,
+        step: &str,
+        on_abort: Option<Json>,
+    ) -> Result<Step, Error> {
+        let own = [(&step as _, Type::TEXT), (&on_abort as _, Type::JSON)];
+        let row = self.call(exec, STEP, &own).await?;
         if column(&row, "done")? {
             return Ok(Step::Done(column(&row, "result")?));
         }
@@ -121,7 +171,30 @@ impl Lease {
         step: &str,
         result: Option<&Json>,
     ) -> Result<StepEnd, Error> {
-        let own = [(&step as _, Type::TEXT), (&result as _, Type::JSON)];
+        self.step_done_with(exec, step, result, &StepEvents::new())
+            .await
+    }
+
+    /// [`Lease::step_done`] with the events that are emitted when the key ends: `on_complete` when it
+    /// is completed, `on_abort` when it is aborted, instead of the one that the step began with.
+    ///
+    /// # Errors
+    /// As [`Lease::step_done`]; `42704` if there is no such topic, `42501` if it is somebody else's.
+    pub async fn step_done_with<E: Executor>(
+        &self,
+        exec: &E,
+        step: &str,
+        result: Option<&Json>,
+        events: &StepEvents,
+    ) -> Result<StepEnd, Error> {
+        let json = |event: &Option<StepEvent>| event.as_ref().map(StepEvent::to_json).transpose();
+        let (on_complete, on_abort) = (json(&events.on_complete)?, json(&events.on_abort)?);
+        let own = [
+            (&step as _, Type::TEXT),
+            (&result as _, Type::JSON),
+            (&on_complete as _, Type::JSON),
+            (&on_abort as _, Type::JSON),
+        ];
         let row = self.call(exec, STEP_DONE, &own).await?;
         Ok(StepEnd {
             recorded: column(&row, "recorded")?,

@@ -6,6 +6,7 @@
 
 mod heartbeat;
 mod job;
+mod outbox;
 mod outcome;
 mod teardown_worker;
 
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 use crate::{Autocommit, Backoff, Claim, ClaimOptions, Error, Json, Key, Kind, Lease, Response};
 use heartbeat::Heartbeat;
 pub use job::{Job, JobFailure, JobOutcome, JobRunner};
+pub use outbox::{Deliver, Delivered, OutboxWorker, Undelivered, Waker};
 pub use outcome::{Done, Failure, Outcome};
 pub use teardown_worker::{TeardownWorker, TornDown};
 

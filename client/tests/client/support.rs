@@ -6,7 +6,7 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, Pool};
 use pg_once::{
     Action, ActionClaim, ActionOptions, Backoff, Claim, ClaimOptions, Error, Key, Lease, Machine,
-    MachineRow, Scope,
+    MachineRow, Scope, Topic, TopicOptions,
 };
 use tokio_postgres::{Config, NoTls};
 
@@ -41,6 +41,13 @@ pub async fn connect() -> tokio_postgres::Client {
 
 pub fn fresh_key() -> Key {
     Scope::new("client.tests").key(&uuid::Uuid::new_v4().to_string())
+}
+
+/// A topic that nobody used, with the subscriber `default`.
+pub async fn fresh_topic() -> Topic {
+    let topic = Topic::new(&format!("client tests {}", uuid::Uuid::new_v4()));
+    topic.set(&pool(), &TopicOptions::new()).await.unwrap();
+    topic
 }
 
 pub async fn claimed(key: &Key, pool: &Pool) -> Lease {

@@ -1,0 +1,149 @@
+//! Owns a checkout: a charge, a shipment, an order, and what undoes them.
+//!
+//! 1. The key is claimed with the order as its request.
+//! 2. Each foreign call is a step. Before it goes out, its compensation is registered; when its end is
+//!    recorded, so is what is known by then.
+//! 3. The order's row and the answer commit together, and with them the receipt's event. If the
+//!    shipment is refused for good, the key is aborted instead, and with that the compensations are
+//!    emitted, newest first.
+//!
+//! Invariant: a charge that may have been made has a compensation in the database, from before it was
+//! asked for until the order is complete.
+
+use deadpool_postgres::Pool;
+use pg_once::{
+    Done, Error, Failure, Json, Key, Lease, Outcome, Response, Scope, Step, StepEvent, StepEvents,
+    Topic,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::common::http::{Ended, Http};
+use crate::common::worker::die;
+
+pub const TABLES: &str = "CREATE TABLE orders (key text PRIMARY KEY, charge text NOT NULL, shipment text NOT NULL); \
+    CREATE TABLE undone (n bigint GENERATED ALWAYS AS IDENTITY, key text NOT NULL, step text NOT NULL, what text NOT NULL)";
+const INSERT: &str = "INSERT INTO orders (key, charge, shipment) VALUES ($1, $2, $3)";
+
+pub const CHARGES: &str = "/charges";
+pub const SHIPMENTS: &str = "/shipments";
+
+#[derive(Clone, Deserialize, Serialize)]
+pub struct Order {
+    pub card: String,
+    pub address: String,
+    pub amount_cents: i64,
+}
+
+/// What a compensation has to know: which call of which order, by the key under which it was made.
+#[derive(Deserialize, Serialize)]
+pub struct Undo {
+    pub order: String,
+    pub step: String,
+    pub made_with: String,
+}
+
+#[derive(Clone)]
+pub struct Checkout {
+    pub pool: Pool,
+    pub http: Http,
+    pub scope: Scope,
+    pub receipts: Topic,
+    pub undos: Topic,
+    /// Dies when the card is charged and nothing of it is recorded: what the story needs.
+    pub dies: bool,
+}
+
+impl Checkout {
+    /// What `POST /checkout` does, with the client's `Idempotency-Key`.
+    pub async fn check_out(&self, key: &str, order: &Order) -> Result<Outcome, Error> {
+        self.scope
+            .key(key)
+            .run(&self.pool)
+            .request(Json::of(order)?)
+            .lease(crate::common::LEASE)
+            .run(|lease| self.make(lease, order))
+            .await
+    }
+
+    async fn make(&self, lease: Lease, order: &Order) -> Result<Done, Failure> {
+        let receipt = Json::of(&json!({"order": lease.key().as_str()}))?;
+        let receipt = StepEvent::new(&self.receipts, receipt);
+        let charge = self
+            .call(&lease, "charge", CHARGES, order, Some(receipt))
+            .await?;
+        let shipment = self.call(&lease, "ship", SHIPMENTS, order, None).await?;
+
+        let answer = json!({"order": lease.key().as_str(), "charge": charge, "shipment": shipment});
+        let answer = Response::new(201).with_body(&answer)?;
+        let mut client = self.pool.get().await?;
+        let transaction = client.transaction().await?;
+        let key = lease.key().as_str();
+        transaction
+            .execute(INSERT, &[&key, &charge, &shipment])
+            .await?;
+        lease.complete(&transaction, &answer).await?;
+        transaction.commit().await?;
+        Ok(Done::Stored(answer))
+    }
+
+    /// One foreign call, once: its id at the other side.
+    async fn call(
+        &self,
+        lease: &Lease,
+        step: &str,
+        path: &str,
+        order: &Order,
+        on_complete: Option<StepEvent>,
+    ) -> Result<String, Failure> {
+        let undo = self.undo(lease.key(), step).await?;
+        let derived_key = match lease.step_with(&self.pool, step, &undo).await? {
+            Step::Done(Some(result)) => return Ok(result.parse()?),
+            Step::Done(None) => return Err(Failure::unknown("a step is done without its id")),
+            // Both sides dedupe by the derived key: asked again, they tell what they did.
+            Step::First { derived_key } | Step::Again { derived_key, .. } => derived_key,
+        };
+        let body = Json::of(order)?.into_string();
+        let made = match self.http.post(path, &derived_key, body).await {
+            Ended::Done(answer) => serde_json::from_str::<Made>(&answer).map_err(Error::from)?,
+            Ended::Refused(status, _) if status.is_client_error() => {
+                let title = json!({"title": format!("refused: {step}"), "status": status.as_u16()});
+                return Err(Failure::Abort(Response::new(422).with_body(&title)?));
+            }
+            Ended::Refused(status, Some(after)) => {
+                return Err(Failure::retry_after(format!("{step}: {status}"), after));
+            }
+            Ended::Refused(status, None) => {
+                return Err(Failure::retry(format!("{step}: {status}")));
+            }
+            Ended::NoAnswer(_, error) => return Err(Failure::retry(format!("{step}: {error}"))),
+        };
+        if self.dies {
+            die();
+        }
+        let events = on_complete.map_or_else(StepEvents::new, |event| {
+            StepEvents::new().on_complete(event)
+        });
+        let result = Json::of(&made.id)?;
+        lease
+            .step_done_with(&self.pool, step, Some(&result), &events)
+            .await?;
+        Ok(made.id)
+    }
+
+    /// What undoes a step. It names the call by its key, which is known before there is an answer. All
+    /// of an order's have one order key: the newest is undone before the next is begun.
+    async fn undo(&self, key: &Key, step: &str) -> Result<StepEvent, Error> {
+        let undo = Undo {
+            order: key.as_str().to_owned(),
+            step: step.to_owned(),
+            made_with: key.derive(&self.pool, step).await?,
+        };
+        Ok(StepEvent::new(&self.undos, Json::of(&undo)?).order_key(key.as_str()))
+    }
+}
+
+#[derive(Deserialize)]
+struct Made {
+    id: String,
+}

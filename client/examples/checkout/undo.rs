@@ -1,0 +1,50 @@
+//! Owns undoing one step of a checkout that came to nothing.
+//!
+//! Invariant: it looks before it undoes. A compensation is emitted for every call that may have been
+//! made, so for some that were not; and it is delivered at least once, so the other side is asked under
+//! the event's delivery key.
+
+use deadpool_postgres::Pool;
+use pg_once::{Deliver, Event, Undelivered};
+use reqwest::StatusCode;
+use serde_json::json;
+
+use crate::checkout::{CHARGES, SHIPMENTS, Undo};
+use crate::common::http::{Ended, Http};
+
+/// Written again by an attempt that comes again: the same row.
+const UNDONE: &str = "INSERT INTO undone (key, step, what) SELECT $1, $2, $3 \
+    WHERE NOT EXISTS (SELECT FROM undone WHERE key = $1 AND step = $2)";
+
+pub const REFUNDS: &str = "/refunds";
+pub const CANCELLATIONS: &str = "/cancellations";
+
+pub struct Undoer {
+    pub pool: Pool,
+    pub http: Http,
+}
+
+impl Deliver for Undoer {
+    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+        let undo: Undo = event.payload.parse().map_err(Undelivered::never)?;
+        let (made_at, undone_at) = match undo.step.as_str() {
+            "charge" => (CHARGES, REFUNDS),
+            "ship" => (SHIPMENTS, CANCELLATIONS),
+            step => return Err(Undelivered::never(format!("nothing undoes {step}"))),
+        };
+        let what = match self.http.look(made_at, &undo.made_with).await {
+            Ended::Refused(StatusCode::NOT_FOUND, _) => "nothing was made".to_owned(),
+            looked => {
+                let made = looked.of_event(event, &[])?;
+                let body = json!({"order": undo.order, "undoes": made}).to_string();
+                let ended = self.http.post(undone_at, &event.delivery_key, body).await;
+                ended.of_event(event, &[])?
+            }
+        };
+        let client = self.pool.get().await?;
+        client
+            .execute(UNDONE, &[&undo.order, &undo.step, &what])
+            .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,164 @@
+//! Owns the foreign side: an HTTP server in this process with a ledger of its own, which makes one
+//! effect of many POSTs with one `Idempotency-Key`, tells by GET what was made with one, and misbehaves
+//! as it is told.
+//!
+//! Invariant: an effect is in the ledger before anything goes wrong with its answer, as it is with the
+//! real ones.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::routing::any;
+use pg_once::http::IDEMPOTENCY_KEY;
+use serde_json::{Value, json};
+
+/// What goes wrong with one request.
+#[derive(Clone, Copy, Debug)]
+pub enum Trouble {
+    /// The effect is made and its answer never comes.
+    NoAnswer,
+    /// Nothing is made, and the answer is this.
+    Refuse(u16),
+}
+
+/// An effect: what was asked for, once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effect {
+    pub id: String,
+    pub path: String,
+    pub key: String,
+    pub body: Value,
+}
+
+#[derive(Default)]
+struct Ledger {
+    effects: Vec<Effect>,
+    by_key: HashMap<String, usize>,
+    requests: usize,
+    trouble: HashMap<String, VecDeque<Trouble>>,
+}
+
+/// What this side never does, whoever asks: a reason to say no.
+type Rule = fn(path: &str, body: &Value) -> Option<StatusCode>;
+
+#[derive(Clone)]
+pub struct Foreign {
+    pub url: String,
+    ledger: Arc<Mutex<Ledger>>,
+    rule: Rule,
+}
+
+impl Foreign {
+    /// A side that says yes to everything.
+    pub async fn start() -> Result<Self> {
+        Self::start_with(|_, _| None).await
+    }
+
+    pub async fn start_with(rule: Rule) -> Result<Self> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let foreign = Self {
+            url: format!("http://{}", listener.local_addr()?),
+            ledger: Arc::default(),
+            rule,
+        };
+        let app = Router::new()
+            .fallback(any(answer))
+            .with_state(foreign.clone());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Ok(foreign)
+    }
+
+    /// The next requests to this path meet these, one each.
+    pub fn trouble(&self, path: &str, trouble: &[Trouble]) {
+        let mut ledger = self.ledger();
+        let queue = ledger.trouble.entry(path.to_owned()).or_default();
+        queue.extend(trouble);
+    }
+
+    /// What was made by requests to this path, in order.
+    pub fn effects(&self, path: &str) -> Vec<Effect> {
+        let effects = &self.ledger().effects;
+        effects.iter().filter(|e| e.path == path).cloned().collect()
+    }
+
+    /// How many requests there were in all, those with trouble too.
+    pub fn requests(&self) -> usize {
+        self.ledger().requests
+    }
+
+    fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was made with this key.
+    fn look(&self, key: &str) -> (StatusCode, String) {
+        let ledger = self.ledger();
+        let at = ledger.by_key.get(key);
+        match at.and_then(|at| ledger.effects.get(*at)) {
+            Some(effect) => (StatusCode::OK, json!({"id": effect.id}).to_string()),
+            None => (StatusCode::NOT_FOUND, String::new()),
+        }
+    }
+
+    /// What happens, before anybody is told: the answer, or none.
+    fn act(&self, path: &str, key: &str, body: Value) -> Option<(StatusCode, String)> {
+        let mut ledger = self.ledger();
+        ledger.requests += 1;
+        let trouble = ledger.trouble.get_mut(path).and_then(VecDeque::pop_front);
+        if let Some(Trouble::Refuse(status)) = trouble {
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+            return Some((status, String::new()));
+        }
+        if let Some(status) = (self.rule)(path, &body) {
+            return Some((status, String::new()));
+        }
+        let at = match ledger.by_key.get(key) {
+            Some(at) => *at,
+            None => {
+                let at = ledger.effects.len();
+                ledger.effects.push(Effect {
+                    id: format!("{}_{at}", path.trim_start_matches('/')),
+                    path: path.to_owned(),
+                    key: key.to_owned(),
+                    body,
+                });
+                ledger.by_key.insert(key.to_owned(), at);
+                at
+            }
+        };
+        let id = ledger.effects.get(at).map(|effect| effect.id.clone());
+        match trouble {
+            Some(Trouble::NoAnswer) => None,
+            _ => Some((StatusCode::OK, json!({"id": id}).to_string())),
+        }
+    }
+}
+
+async fn answer(
+    State(foreign): State<Foreign>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: String,
+) -> (StatusCode, String) {
+    let key = headers
+        .get(IDEMPOTENCY_KEY)
+        .and_then(|key| key.to_str().ok());
+    let Some(key) = key else {
+        return (StatusCode::BAD_REQUEST, "no Idempotency-Key".to_owned());
+    };
+    if method == Method::GET {
+        return foreign.look(key);
+    }
+    let Ok(body) = serde_json::from_str(&body) else {
+        return (StatusCode::BAD_REQUEST, "no JSON".to_owned());
+    };
+    match foreign.act(uri.path(), key, body) {
+        Some(answer) => answer,
+        None => std::future::pending().await,
+    }
+}

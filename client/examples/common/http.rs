@@ -1,0 +1,96 @@
+//! Owns asking a foreign side over HTTP, and telling the ways in which that can end apart.
+//!
+//! Invariant: no answer is never taken for a refusal. The other side may have acted.
+
+use std::time::Duration;
+
+use pg_once::http::IDEMPOTENCY_KEY;
+use pg_once::{Event, Undelivered};
+use reqwest::StatusCode;
+use reqwest::header::RETRY_AFTER;
+
+/// How long a foreign side may take.
+const TIMEOUT: Duration = Duration::from_millis(1500);
+
+#[derive(Clone)]
+pub struct Http {
+    client: reqwest::Client,
+    url: String,
+}
+
+/// How a request ended.
+pub enum Ended {
+    /// It was done, now or before: this is the answer's body.
+    Done(String),
+    /// No, and it was not done. When to ask again, if the answer says so.
+    Refused(StatusCode, Option<Duration>),
+    /// Nobody knows; a word for it, and what happened.
+    NoAnswer(&'static str, String),
+}
+
+impl Http {
+    pub fn new(url: &str) -> reqwest::Result<Self> {
+        let client = reqwest::Client::builder().timeout(TIMEOUT).build()?;
+        Ok(Self {
+            client,
+            url: url.to_owned(),
+        })
+    }
+
+    /// Sends a body, byte for byte, under a key by which the other side dedupes.
+    pub async fn post(&self, path: &str, key: &str, body: impl Into<String>) -> Ended {
+        let request = self
+            .client
+            .post(format!("{}{path}", self.url))
+            .header(IDEMPOTENCY_KEY, key)
+            .header("Content-Type", "application/json")
+            .body(body.into());
+        ended(request).await
+    }
+
+    /// Asks whether something was done under a key.
+    pub async fn look(&self, path: &str, key: &str) -> Ended {
+        let request = self.client.get(format!("{}{path}", self.url));
+        ended(request.header(IDEMPOTENCY_KEY, key)).await
+    }
+}
+
+async fn ended(request: reqwest::RequestBuilder) -> Ended {
+    let response = match request.send().await {
+        Ok(response) => response,
+        Err(error) if error.is_timeout() => {
+            return Ended::NoAnswer("timeout", error.to_string());
+        }
+        Err(error) => return Ended::NoAnswer("transport", error.to_string()),
+    };
+    let status = response.status();
+    if !status.is_success() {
+        let after = response.headers().get(RETRY_AFTER);
+        let seconds = after.and_then(|after| after.to_str().ok()?.parse().ok());
+        return Ended::Refused(status, seconds.map(Duration::from_secs));
+    }
+    match response.text().await {
+        Ok(body) => Ended::Done(body),
+        Err(error) => Ended::NoAnswer("transport", error.to_string()),
+    }
+}
+
+impl Ended {
+    /// What that means for an event: only these refusals are for good.
+    pub fn of_event(self, event: &Event, final_ones: &[StatusCode]) -> Result<String, Undelivered> {
+        match self {
+            Self::Done(body) => Ok(body),
+            Self::Refused(status, _) if final_ones.contains(&status) => {
+                Err(Undelivered::never(format!("refused for good: {status}")))
+            }
+            Self::Refused(status, Some(after)) => {
+                Err(Undelivered::retry_after("refused", status, after))
+            }
+            Self::Refused(status, None) => Err(Undelivered::retry("refused", status)),
+            Self::NoAnswer(kind, error) => {
+                tracing::info!(event.event_id, event.attempt, kind, "no answer; once more");
+                Err(Undelivered::retry(kind, error))
+            }
+        }
+    }
+}

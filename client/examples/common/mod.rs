@@ -1,0 +1,161 @@
+//! What the stories of these examples share: a database of their own, a foreign side that misbehaves as
+//! told, and workers in processes of their own that can be killed.
+
+pub mod foreign;
+pub mod http;
+pub mod worker;
+
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use deadpool_postgres::{Manager, Pool};
+use pg_once::{Deliver, Delivered, Subscriber, SubscriberOptions, Topic, TopicOptions};
+use tokio_postgres::NoTls;
+
+/// How soon a worker's death is noticed.
+pub const LEASE: Duration = Duration::from_secs(2);
+
+/// Sets the log up: what `RUST_LOG` says, on standard error.
+pub fn log() {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+/// A schema of a story's own, and topics that nobody else uses.
+#[derive(Clone)]
+pub struct Story {
+    pub url: String,
+    pub name: String,
+    pub pool: Pool,
+}
+
+impl Story {
+    /// A new one, with these tables.
+    pub async fn begin(url: &str, title: &str, tables: &str) -> Result<Self> {
+        let name = format!("{title}_{}", uuid::Uuid::new_v4().simple());
+        let story = Self::open(url, &name)?;
+        let client = story.pool.get().await?;
+        client
+            .batch_execute(&format!("CREATE SCHEMA {name}"))
+            .await?;
+        client.batch_execute(tables).await?;
+        Ok(story)
+    }
+
+    /// One that is there, as a worker process finds it.
+    pub fn open(url: &str, name: &str) -> Result<Self> {
+        let mut config: tokio_postgres::Config = url.parse()?;
+        config.options(format!("-c search_path={name}"));
+        Ok(Self {
+            url: url.to_owned(),
+            name: name.to_owned(),
+            pool: Pool::builder(Manager::new(config, NoTls)).build()?,
+        })
+    }
+
+    /// A topic of this story.
+    pub fn topic(&self, title: &str) -> Topic {
+        Topic::new(&format!("{title} of {}", self.name))
+    }
+
+    /// Declares a topic whose events are dead after three attempts that come soon after one another.
+    /// In real life: the defaults, ten attempts within an hour.
+    pub async fn declare(&self, title: &str) -> Result<Topic> {
+        let topic = self.topic(title);
+        topic.set(&self.pool, &TopicOptions::new()).await?;
+        let soon = SubscriberOptions::new()
+            .max_attempts(3)
+            .backoff_base(Duration::from_millis(50))
+            .backoff_cap(Duration::from_millis(100));
+        let subscriber = topic.default_subscriber();
+        subscriber.set(&self.pool, &soon).await?;
+        Ok(topic)
+    }
+
+    /// Waits until a query of one boolean says so.
+    pub async fn until(&self, condition: &str) -> Result<()> {
+        let client = self.pool.get().await?;
+        for _ in 0..1500 {
+            if client.query_one(condition, &[]).await?.try_get(0)? {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        bail!("never: {condition}")
+    }
+
+    /// Waits until a topic has so many dead letters.
+    pub async fn until_dead(&self, topic: &Topic, letters: i64) -> Result<()> {
+        let topic = topic.as_str();
+        self.until(&format!(
+            "SELECT count(*) = {letters} FROM once.outbox_dead('{topic}', 'default')"
+        ))
+        .await
+    }
+
+    /// Delivers a topic's events until it is enough.
+    pub async fn work<H: Deliver>(
+        &self,
+        topic: &Topic,
+        handler: H,
+        enough: impl Future<Output = Result<()>>,
+    ) -> Result<Delivered> {
+        let mut met = Ok(());
+        let worker = self.worker(&topic.default_subscriber());
+        let until = async { met = enough.await };
+        let delivered = worker.run(until, handler).await?;
+        met?;
+        Ok(delivered)
+    }
+
+    /// A worker that notices soon what happened. In real life: the defaults, and SIGTERM stops it.
+    pub fn worker(&self, subscriber: &Subscriber) -> pg_once::OutboxWorker {
+        subscriber
+            .worker(&self.pool)
+            .lease(LEASE)
+            .poll_every(Duration::from_millis(50))
+    }
+
+    /// A number that a query gives.
+    pub async fn count(&self, query: &str) -> Result<i64> {
+        Ok(self
+            .pool
+            .get()
+            .await?
+            .query_one(query, &[])
+            .await?
+            .try_get(0)?)
+    }
+
+    /// Nothing of these topics is due, leased or dead; then everything goes.
+    pub async fn end(self, topics: &[Topic]) -> Result<()> {
+        for topic in topics {
+            let subscriber = topic.default_subscriber();
+            let left = subscriber.take(&self.pool, 10, None).await?;
+            ensure!(left.is_none(), "{topic:?}: {left:?} is left");
+            subscriber.drop(&self.pool).await?;
+        }
+        let schema = format!("DROP SCHEMA {} CASCADE", self.name);
+        Ok(self.pool.get().await?.batch_execute(&schema).await?)
+    }
+}
+
+/// Waits until the condition holds.
+pub async fn until(mut condition: impl FnMut() -> bool) -> Result<()> {
+    for _ in 0..1500 {
+        if condition() {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    bail!("it never came to that")
+}
+
+/// Says what was found, and fails unless it is what must be.
+pub fn expect<T: PartialEq + std::fmt::Debug>(part: &str, found: T, expected: T) -> Result<()> {
+    println!("{part}: {found:?}");
+    ensure!(found == expected, "{part}: expected {expected:?}");
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! Owns workers in processes of their own: the same program, called with the name of the story, which
+//! dies by a real `kill -9` where it is told to.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::Command;
+
+use super::Story;
+
+/// The arguments of every one of these programs.
+#[derive(Clone, Parser)]
+#[command(version)]
+pub struct Args {
+    /// A database with the extension pg_once.
+    #[arg(long, env = "PG_ONCE_URL")]
+    pub database_url: String,
+    /// Only works, for the story of that name: the worker that is killed.
+    #[arg(long, hide = true)]
+    pub work_for: Option<String>,
+    /// Where the foreign side listens.
+    #[arg(long, hide = true, default_value = "")]
+    pub foreign: String,
+}
+
+/// What a worker that is to die does between its effect and its ack.
+pub fn die() {
+    // Cannot fail for a process's own id.
+    let _ = kill(Pid::this(), Signal::SIGKILL);
+}
+
+/// Starts a worker process and waits for its death.
+pub async fn run_until_killed(story: &Story, foreign: &str) -> Result<()> {
+    let mut worker = Command::new(std::env::current_exe()?);
+    worker
+        .args(["--database-url", &story.url])
+        .args(["--work-for", &story.name])
+        .args(["--foreign", foreign])
+        .stdout(Stdio::null())
+        .kill_on_drop(true);
+    let mut worker = worker.spawn()?;
+    let ended = tokio::time::timeout(Duration::from_secs(60), worker.wait());
+    let status = ended.await.context("the worker was not killed")??;
+    ensure!(status.code().is_none(), "the worker says {status}");
+    Ok(())
+}

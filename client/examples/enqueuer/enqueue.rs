@@ -1,0 +1,63 @@
+//! Owns making a job of an event, in the queue of a job runner.
+//!
+//! Invariant: the event's delivery key is the job's unique key, so an event that comes again makes no
+//! second job, whether the first one still waits, runs or is done.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use deadpool_postgres::Pool;
+use pg_once::{Deliver, Event, Undelivered};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::common::worker::die;
+
+/// What a job runner brings along.
+pub const TABLES: &str = "CREATE TABLE job (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, \
+    unique_key text NOT NULL UNIQUE, kind text NOT NULL, args jsonb NOT NULL, state text NOT NULL DEFAULT 'available')";
+const ENQUEUE: &str = "INSERT INTO job (unique_key, kind, args) VALUES ($1, $2, $3) \
+    ON CONFLICT (unique_key) DO NOTHING";
+
+/// What events of the topic say.
+#[derive(Deserialize)]
+struct Job {
+    kind: String,
+    args: Value,
+}
+
+pub struct Enqueuer {
+    /// The job runner's database.
+    pub queue: Pool,
+    /// How many events it has moved.
+    pub moved: Arc<AtomicU64>,
+    /// Dies when the job is made: what the story needs.
+    pub dies: bool,
+}
+
+impl Enqueuer {
+    pub fn new(queue: &Pool) -> Self {
+        Self {
+            queue: queue.clone(),
+            moved: Arc::default(),
+            dies: false,
+        }
+    }
+}
+
+impl Deliver for Enqueuer {
+    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+        // Written by a program that will not write it otherwise next time.
+        let job: Job = event.payload.parse().map_err(Undelivered::never)?;
+        let queue = self.queue.get().await?;
+        queue
+            .execute(ENQUEUE, &[&event.delivery_key, &job.kind, &job.args])
+            .await
+            .map_err(|error| Undelivered::retry("queue", error))?;
+        if self.dies {
+            die();
+        }
+        self.moved.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! Owns sending one mail, and what becomes of the user whose mail cannot be sent.
+//!
+//! Invariant: the mail service is asked under the event's delivery key, by which it makes one mail of
+//! many requests. One that does not dedupe sends a second mail when its first answer was lost; then say
+//! so in the mail ("if you have got this twice"), for no program can tell.
+
+use deadpool_postgres::{Pool, Transaction};
+use pg_once::{Deliver, Error, Event, Undelivered};
+use reqwest::StatusCode;
+use serde::Deserialize;
+
+use crate::common::http::Http;
+use crate::common::worker::die;
+
+const SENT: &str = "UPDATE app_user SET mail = 'sent' WHERE id = $1";
+const UNDELIVERABLE: &str = "UPDATE app_user SET mail = 'undeliverable' WHERE id = $1";
+
+pub const PATH: &str = "/mails";
+
+#[derive(Deserialize)]
+struct Welcome {
+    user: i64,
+}
+
+pub struct Mailer {
+    pub pool: Pool,
+    pub http: Http,
+    /// Dies when the mail is sent: what the story needs.
+    pub dies: bool,
+}
+
+impl Deliver for Mailer {
+    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+        let welcome: Welcome = event.payload.parse().map_err(Undelivered::never)?;
+        let (key, body) = (event.delivery_key.as_str(), event.payload.as_str());
+        let ended = self.http.post(PATH, key, body).await;
+        if self.dies {
+            die();
+        }
+        // "Unprocessable": there is no such mailbox, today or tomorrow.
+        ended.of_event(event, &[StatusCode::UNPROCESSABLE_ENTITY])?;
+        let client = self.pool.get().await?;
+        client.execute(SENT, &[&welcome.user]).await?;
+        Ok(())
+    }
+
+    /// The user learns of it at the next login, and this commits with the death of the event.
+    async fn dead(
+        &self,
+        transaction: &Transaction<'_>,
+        event: &Event,
+        _: &Undelivered,
+    ) -> Result<(), Error> {
+        if let Ok(welcome) = event.payload.parse::<Welcome>() {
+            transaction.execute(UNDELIVERABLE, &[&welcome.user]).await?;
+        }
+        Ok(())
+    }
+}

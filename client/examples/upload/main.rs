@@ -1,0 +1,205 @@
+//! An upload whose processing job is made once.
+//!
+//! `cargo run -p pg-once --example upload -- --database-url postgres://localhost/mydb`, in a database
+//! where `CREATE EXTENSION pg_once` was done. The store tells of an upload at least once, under the same
+//! message id or a new one. It runs the story in its parts (two notices at the same time; a handler that
+//! fails; the same content again, and new content; a service in trouble; no picture; a renderer killed
+//! with -9) and ends with an error unless there is one job and one rendition for each content.
+//! `upload.rs` and `render.rs` are the parts to read.
+
+#[path = "../common/mod.rs"]
+#[allow(dead_code, reason = "each story uses a part of it")]
+mod common;
+mod render;
+mod upload;
+
+use anyhow::{Result, bail, ensure};
+use axum::http::StatusCode;
+use clap::Parser;
+use pg_once::{Handled, Inbox, Topic};
+
+use common::foreign::{Foreign, Trouble};
+use common::http::Http;
+use common::worker::{Args, run_until_killed};
+use common::{Story, expect, log};
+use render::{PATH, Renderer};
+use upload::{Notice, TABLES, Uploads};
+
+struct Service {
+    story: Story,
+    uploads: Uploads,
+    jobs: Topic,
+    renderings: Foreign,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    log();
+    let args = Args::parse();
+    if let Some(name) = &args.work_for {
+        return render_until_killed(Story::open(&args.database_url, name)?, &args.foreign).await;
+    }
+    let story = Story::begin(&args.database_url, "upload", TABLES).await?;
+    let jobs = story.declare("jobs").await?;
+    let service = Service {
+        uploads: Uploads {
+            pool: story.pool.clone(),
+            inbox: Inbox::new(&story.name),
+            jobs: jobs.clone(),
+        },
+        renderings: Foreign::start_with(|_, body| {
+            let object = body["object"].as_str().unwrap_or_default();
+            object
+                .ends_with(".txt")
+                .then_some(StatusCode::UNSUPPORTED_MEDIA_TYPE)
+        })
+        .await?,
+        jobs,
+        story,
+    };
+    service.told_twice().await?;
+    service.handler_fails().await?;
+    service.uploaded_again().await?;
+    service.renderer_in_trouble().await?;
+    service.no_picture().await?;
+    service.renderer_killed().await?;
+    service.story.end(&[service.jobs]).await
+}
+
+fn notice(message_id: &str, object: &str, etag: &str) -> Notice {
+    Notice {
+        message_id: message_id.to_owned(),
+        object: object.to_owned(),
+        etag: etag.to_owned(),
+    }
+}
+
+impl Service {
+    /// Renders until so many uploads are in that state.
+    async fn until(&self, state: &str, uploads: usize) -> Result<()> {
+        let renderer = Renderer {
+            pool: self.story.pool.clone(),
+            http: Http::new(&self.renderings.url)?,
+            dies: false,
+        };
+        let enough = format!("SELECT count(*) = {uploads} FROM upload WHERE state = '{state}'");
+        let enough = self.story.until(&enough);
+        self.story.work(&self.jobs, renderer, enough).await?;
+        Ok(())
+    }
+
+    fn renditions(&self, object: &str) -> usize {
+        let made = self.renderings.effects(PATH);
+        made.iter()
+            .filter(|made| made.body["object"] == object)
+            .count()
+    }
+
+    /// At the same time: the second waits for the first, and is told the same job.
+    async fn told_twice(&self) -> Result<()> {
+        let ada = notice("m-1", "ada.png", "v1");
+        let uploaded = || self.uploads.uploaded(&ada);
+        let (one, other) = tokio::try_join!(uploaded(), uploaded())?;
+        let (Handled::Now(now), Handled::Before(before)) = (match &one {
+            Handled::Now(_) => (&one, &other),
+            Handled::Before(_) => (&other, &one),
+        }) else {
+            bail!("one is handled and the other was, not {one:?} and {other:?}");
+        };
+        expect("told twice: the same job", now, before)?;
+        self.until("rendered", 1).await?;
+        expect("told twice: renditions", self.renditions("ada.png"), 1)
+    }
+
+    /// It can write nothing; the store sends the notice again.
+    async fn handler_fails(&self) -> Result<()> {
+        let bob = notice("m-2", "bob.png", "v1");
+        let client = self.story.pool.get().await?;
+        client
+            .batch_execute("ALTER TABLE upload RENAME TO away")
+            .await?;
+        ensure!(
+            self.uploads.uploaded(&bob).await.is_err(),
+            "nowhere to write to"
+        );
+        client
+            .batch_execute("ALTER TABLE away RENAME TO upload")
+            .await?;
+        let again = self.uploads.uploaded(&bob).await?;
+        ensure!(matches!(again, Handled::Now(_)), "{again:?}");
+        self.until("rendered", 2).await?;
+        expect(
+            "a handler that failed: renditions",
+            self.renditions("bob.png"),
+            1,
+        )
+    }
+
+    /// By a user who presses "upload" twice: new messages, one content. Then another content.
+    async fn uploaded_again(&self) -> Result<()> {
+        let same = self
+            .uploads
+            .uploaded(&notice("m-3", "bob.png", "v1"))
+            .await?;
+        let Handled::Now(verdict) = same else {
+            bail!("a new message, not {same:?}");
+        };
+        expect("the same content again: a job is made", verdict.made, false)?;
+        self.uploads
+            .uploaded(&notice("m-4", "bob.png", "v2"))
+            .await?;
+        self.until("rendered", 2).await?;
+        expect("and new content: renditions", self.renditions("bob.png"), 2)
+    }
+
+    async fn renderer_in_trouble(&self) -> Result<()> {
+        let trouble = [Trouble::NoAnswer, Trouble::Refuse(503)];
+        self.renderings.trouble(PATH, &trouble);
+        self.uploads
+            .uploaded(&notice("m-5", "cyd.png", "v1"))
+            .await?;
+        self.until("rendered", 3).await?;
+        expect(
+            "a service in trouble: renditions",
+            self.renditions("cyd.png"),
+            1,
+        )
+    }
+
+    async fn no_picture(&self) -> Result<()> {
+        self.uploads
+            .uploaded(&notice("m-6", "dan.txt", "v1"))
+            .await?;
+        self.until("failed", 1).await?;
+        let subscriber = self.jobs.default_subscriber();
+        let dead = subscriber.dead(&self.story.pool, 10);
+        expect("no picture: dead letters", dead.await?.len(), 1)
+    }
+
+    /// The rendition is made and paid for, and the renderer is gone before it could say so.
+    async fn renderer_killed(&self) -> Result<()> {
+        self.uploads
+            .uploaded(&notice("m-7", "eve.png", "v1"))
+            .await?;
+        run_until_killed(&self.story, &self.renderings.url).await?;
+        expect("killed: renditions", self.renditions("eve.png"), 1)?;
+        self.until("rendered", 4).await?;
+        expect(
+            "killed, then begun again: renditions",
+            self.renditions("eve.png"),
+            1,
+        )
+    }
+}
+
+async fn render_until_killed(story: Story, renderings: &str) -> Result<()> {
+    let renderer = Renderer {
+        pool: story.pool.clone(),
+        http: Http::new(renderings)?,
+        dies: true,
+    };
+    let subscriber = story.topic("jobs").default_subscriber();
+    let worker = story.worker(&subscriber);
+    let delivered = worker.run(std::future::pending(), renderer).await?;
+    bail!("not killed, but {delivered:?}")
+}

@@ -1,0 +1,70 @@
+//! Owns the job: a rendition of an upload, made by a service that is paid for each.
+//!
+//! Invariant: the service is asked under the event's delivery key, so a job that is begun again after a
+//! death gets the rendition that was made already.
+
+use deadpool_postgres::{Pool, Transaction};
+use pg_once::{Deliver, Error, Event, Undelivered};
+use reqwest::StatusCode;
+use serde::Deserialize;
+
+use crate::common::http::Http;
+use crate::common::worker::die;
+
+const DONE: &str =
+    "UPDATE upload SET state = 'rendered', rendition = $3 WHERE object = $1 AND etag = $2";
+const FAILED: &str = "UPDATE upload SET state = 'failed' WHERE object = $1 AND etag = $2";
+
+pub const PATH: &str = "/renditions";
+
+#[derive(Deserialize)]
+struct Job {
+    object: String,
+    etag: String,
+}
+
+#[derive(Deserialize)]
+struct Made {
+    id: String,
+}
+
+pub struct Renderer {
+    pub pool: Pool,
+    pub http: Http,
+    /// Dies when the rendition is made: what the story needs.
+    pub dies: bool,
+}
+
+impl Deliver for Renderer {
+    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+        let job: Job = event.payload.parse().map_err(Undelivered::never)?;
+        let (key, body) = (event.delivery_key.as_str(), event.payload.as_str());
+        let ended = self.http.post(PATH, key, body).await;
+        if self.dies {
+            die();
+        }
+        // It is no picture, and will not become one.
+        let answer = ended.of_event(event, &[StatusCode::UNSUPPORTED_MEDIA_TYPE])?;
+        let made: Made =
+            serde_json::from_str(&answer).map_err(|error| Undelivered::retry("answer", error))?;
+        let client = self.pool.get().await?;
+        let row: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+            [&job.object, &job.etag, &made.id];
+        client.execute(DONE, &row).await?;
+        Ok(())
+    }
+
+    async fn dead(
+        &self,
+        transaction: &Transaction<'_>,
+        event: &Event,
+        _: &Undelivered,
+    ) -> Result<(), Error> {
+        if let Ok(job) = event.payload.parse::<Job>() {
+            transaction
+                .execute(FAILED, &[&job.object, &job.etag])
+                .await?;
+        }
+        Ok(())
+    }
+}

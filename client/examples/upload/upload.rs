@@ -1,0 +1,63 @@
+//! Owns what happens when an object was uploaded: one job, however often the store says so.
+//!
+//! Stores say so at least once. The same message again is told the first one's verdict by the inbox; a
+//! new message about the same content emits nothing, because of its dedupe key.
+//!
+//! Invariant: the message, the upload's row and the event that is the job commit together.
+
+use deadpool_postgres::Pool;
+use pg_once::{EmitOptions, Error, Handled, Inbox, Json, Topic};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+pub const TABLES: &str = "CREATE TABLE upload (object text PRIMARY KEY, etag text NOT NULL, \
+    state text NOT NULL DEFAULT 'uploaded', rendition text)";
+const INSERT: &str = "INSERT INTO upload (object, etag) VALUES ($1, $2) ON CONFLICT (object) DO UPDATE \
+    SET etag = $2, state = 'uploaded', rendition = NULL WHERE upload.etag <> $2";
+
+/// What the store sends.
+#[derive(Clone, Deserialize)]
+pub struct Notice {
+    pub message_id: String,
+    pub object: String,
+    pub etag: String,
+}
+
+/// What became of a notice.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+pub struct Verdict {
+    pub job: i64,
+    /// Whether this notice made it.
+    pub made: bool,
+}
+
+#[derive(Clone)]
+pub struct Uploads {
+    pub pool: Pool,
+    pub inbox: Inbox,
+    pub jobs: Topic,
+}
+
+impl Uploads {
+    /// What the endpoint for the store's notices does. Answer 2xx only after this.
+    pub async fn uploaded(&self, notice: &Notice) -> Result<Handled<Verdict>, Error> {
+        let mut client = self.pool.get().await?;
+        let transaction = client.transaction().await?;
+        let handled = self
+            .inbox
+            .once(&transaction, &notice.message_id, async || {
+                let (object, etag) = (&notice.object, &notice.etag);
+                transaction.execute(INSERT, &[object, etag]).await?;
+                let job = Json::of(&json!({"object": object, "etag": etag}))?;
+                let options = EmitOptions::new().dedupe_key(format!("{object} {etag}"));
+                let emitted = self.jobs.emit(&transaction, &job, &options).await?;
+                Ok::<_, Error>(Verdict {
+                    job: emitted.event_id,
+                    made: emitted.emitted,
+                })
+            })
+            .await?;
+        transaction.commit().await?;
+        Ok(handled)
+    }
+}

@@ -1,0 +1,58 @@
+//! Owns carrying one event to its receiver over HTTP, and writing down that it got there.
+//!
+//! Invariant: every attempt at an event is sent under the same `Idempotency-Key`, its delivery key. So
+//! whatever dies between the receiver's answer and our note of it, the receiver can tell.
+
+use deadpool_postgres::Pool;
+use pg_once::{Deliver, Error, Event, Undelivered};
+use reqwest::StatusCode;
+
+use crate::common::http::Http;
+use crate::common::worker::die;
+
+pub const TABLES: &str = "CREATE TABLE receipt (delivery_key text PRIMARY KEY, event_id bigint NOT NULL, \
+    attempt int NOT NULL, answer text NOT NULL, delivered_at timestamptz NOT NULL DEFAULT clock_timestamp())";
+const RECEIVED: &str = "SELECT EXISTS (SELECT FROM receipt WHERE delivery_key = $1)";
+const RECORD: &str = "INSERT INTO receipt (delivery_key, event_id, attempt, answer) VALUES ($1, $2, $3, $4) \
+    ON CONFLICT DO NOTHING";
+
+pub struct Relay {
+    pub pool: Pool,
+    pub http: Http,
+    /// Where webhooks go, below the receiver's address.
+    pub path: &'static str,
+    /// Dies when the receiver has answered: what the story needs.
+    pub dies: bool,
+}
+
+impl Deliver for Relay {
+    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+        // An earlier attempt may have come as far as the note: then not even the receiver is asked.
+        if self.is_received(event).await? {
+            return Ok(());
+        }
+        let (key, body) = (event.delivery_key.as_str(), event.payload.as_str());
+        let ended = self.http.post(self.path, key, body).await;
+        if self.dies {
+            die();
+        }
+        // Anything but "gone" may be a deployment gone wrong over there: worth another attempt.
+        let answer = ended.of_event(event, &[StatusCode::GONE])?;
+        Ok(self.record(event, &answer).await?)
+    }
+}
+
+impl Relay {
+    async fn is_received(&self, event: &Event) -> Result<bool, Error> {
+        let client = self.pool.get().await?;
+        let row = client.query_one(RECEIVED, &[&event.delivery_key]).await?;
+        Ok(row.try_get(0)?)
+    }
+
+    async fn record(&self, event: &Event, answer: &str) -> Result<(), Error> {
+        let client = self.pool.get().await?;
+        let (key, id, attempt) = (&event.delivery_key, &event.event_id, &event.attempt);
+        client.execute(RECORD, &[key, id, attempt, &answer]).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,280 @@
+//! Owns the noun `inbox`: messages from outside, each handled once.
+//!
+//! A message's life, in the order of its calls: the handler's transaction accepts it
+//! ([`Inbox::accept`]), makes its writes, and records a verdict ([`Inbox::record`]); every duplicate is
+//! told that verdict. [`Inbox::once`] does the three. A saga's steps and their compensations, which can
+//! overtake each other on the wire, go through [`Inbox::barrier`].
+//!
+//! Invariant: everything happens in the caller's transaction. A message counts as accepted exactly when
+//! its writes are committed; a duplicate that meets a handler still at work waits for it.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_postgres::Transaction;
+use tokio_postgres::types::Type;
+
+use crate::executor::{column, only};
+use crate::interval::Interval;
+use crate::{Error, Executor, Json};
+
+const ACCEPT: &str = "SELECT * FROM once.inbox_accept(scope => $1, message_id => $2, ttl => $3)";
+const RECORD: &str = "SELECT once.inbox_record(scope => $1, message_id => $2, verdict => $3)";
+const BARRIER: &str = "SELECT once.inbox_barrier(scope => $1, saga => $2, step => $3, \
+                       operation => $4, ttl => $5)";
+
+/// A consumer's memory of the messages that it has handled. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Inbox {
+    scope: Arc<str>,
+    ttl: Option<Duration>,
+}
+
+/// What [`Inbox::accept`] says. A `match` has to say what happens in each case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// Nobody has handled it: do, in this transaction.
+    New,
+    /// It was handled before.
+    Duplicate {
+        /// What its handler recorded; `None` if it recorded nothing.
+        verdict: Option<Json>,
+    },
+}
+
+/// What [`Inbox::once`] says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Handled<T> {
+    /// The handler ran here; its verdict is recorded when this transaction commits.
+    Now(T),
+    /// The handler ran before, and this is what it said.
+    Before(T),
+}
+
+/// Which side of a saga's step a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Do it.
+    Action,
+    /// Undo it.
+    Compensation,
+}
+
+/// What [`Inbox::barrier`] says. A `match` has to say what happens in each case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Barrier {
+    /// Do it, in this transaction.
+    Run,
+    /// It was done before.
+    Duplicate,
+    /// A compensation whose action never ran: there is nothing to undo.
+    Skipped,
+    /// An action that comes after its compensation: it must not be done any more.
+    Refused,
+}
+
+impl Inbox {
+    /// Names the inbox of a consumer. It needs no declaration.
+    #[must_use]
+    pub fn new(scope: &str) -> Self {
+        Self {
+            scope: scope.into(),
+            ttl: None,
+        }
+    }
+
+    /// How long messages are remembered, instead of 30 days: longer than their sender repeats them.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self {
+            ttl: Some(ttl),
+            ..self
+        }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.scope
+    }
+
+    /// Accepts a message, in the transaction of its handler's writes. A duplicate that meets a handler
+    /// still at work waits for its end (`lock_timeout` bounds the wait: `55P03`).
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # fn main() { with_database(async |pool, message| {
+    /// use pg_once::{Accepted, Inbox, Json};
+    ///
+    /// let inbox = Inbox::new("crm.contacts");
+    /// let mut client = pool.get().await?;
+    /// let transaction = client.transaction().await?;
+    /// if inbox.accept(&transaction, &message).await? == Accepted::New {
+    ///     // ... the writes, in the same transaction ...
+    ///     inbox.record(&transaction, &message, &Json::of("stored")?).await?;
+    /// }
+    /// transaction.commit().await?;
+    ///
+    /// // The sender did not hear that, and sends it again.
+    /// let Accepted::Duplicate { verdict } = inbox.accept(&pool, &message).await? else { panic!() };
+    /// assert_eq!(verdict, Some(Json::of("stored")?));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `22023` for a bad argument; `42501` if the scope is somebody else's; `55P03` if a handler that is
+    /// at work took too long; `40001` for a lost race above READ COMMITTED.
+    pub async fn accept<E: Executor>(&self, exec: &E, message_id: &str) -> Result<Accepted, Error> {
+        let ttl = self.ttl.map(Interval);
+        let args = [
+            (&self.as_str() as _, Type::TEXT),
+            (&message_id as _, Type::TEXT),
+            (&ttl as _, Type::INTERVAL),
+        ];
+        let row = only(exec.query(ACCEPT, &args).await?)?;
+        Ok(match column(&row, "accepted")? {
+            true => Accepted::New,
+            false => Accepted::Duplicate {
+                verdict: column(&row, "verdict")?,
+            },
+        })
+    }
+
+    /// Records what the handler made of a message: what its duplicates are told. In the transaction
+    /// that accepted it. The first verdict stays; recording it again changes nothing.
+    ///
+    /// # Errors
+    /// `ON001` for a message that was not accepted; `ON006` if another verdict is recorded; `22023` for
+    /// a bad argument.
+    pub async fn record<E: Executor>(
+        &self,
+        exec: &E,
+        message_id: &str,
+        verdict: &Json,
+    ) -> Result<(), Error> {
+        let args = [
+            (&self.as_str() as _, Type::TEXT),
+            (&message_id as _, Type::TEXT),
+            (verdict as _, Type::JSON),
+        ];
+        exec.query(RECORD, &args).await.map(drop)
+    }
+
+    /// Runs a handler once for a message, in the caller's transaction; a duplicate is told what the
+    /// first one said.
+    ///
+    /// The handler makes its writes in the same transaction. If it fails, roll the transaction back:
+    /// the message is then as new. If it was handled by something that recorded no verdict, what is
+    /// told is JSON's `null`, read as a `T`.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # fn main() { with_database(async |pool, message| {
+    /// use pg_once::{Handled, Inbox};
+    ///
+    /// let inbox = Inbox::new("crm.contacts");
+    /// for delivery in 1..=2 {
+    ///     let mut client = pool.get().await?;
+    ///     let transaction = client.transaction().await?;
+    ///     let handled = inbox
+    ///         .once(&transaction, &message, async || {
+    ///             let row = transaction.query_one("SELECT 7::bigint", &[]).await?; // INSERT ... RETURNING id
+    ///             Ok::<i64, pg_once::Error>(row.get(0))
+    ///         })
+    ///         .await?;
+    ///     transaction.commit().await?;
+    ///     match handled {
+    ///         Handled::Now(contact) => assert_eq!((delivery, contact), (1, 7)),
+    ///         Handled::Before(contact) => assert_eq!((delivery, contact), (2, 7)),
+    ///     }
+    /// }
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// What the handler says; what [`Inbox::accept`] and [`Inbox::record`] say; [`Error::Json`] if the
+    /// recorded verdict is no `T`.
+    pub async fn once<T, X, F, Fut>(
+        &self,
+        transaction: &Transaction<'_>,
+        message_id: &str,
+        handler: F,
+    ) -> Result<Handled<T>, X>
+    where
+        T: Serialize + DeserializeOwned,
+        X: From<Error>,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, X>>,
+    {
+        match self.accept(transaction, message_id).await? {
+            Accepted::New => {
+                let said = handler().await?;
+                let verdict = Json::of(&said)?;
+                self.record(transaction, message_id, &verdict).await?;
+                Ok(Handled::Now(said))
+            }
+            Accepted::Duplicate { verdict } => {
+                let verdict = verdict.unwrap_or_else(|| Json::from_text("null"));
+                Ok(Handled::Before(verdict.parse()?))
+            }
+        }
+    }
+
+    /// Asks whether a saga's step, or its compensation, is to be done now, in the transaction of its
+    /// writes. A counterpart that is at work is waited for.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # fn main() { with_database(async |pool, order| {
+    /// use pg_once::{Barrier, Inbox, Operation};
+    ///
+    /// let stock = Inbox::new("stock");
+    /// // "Give it back" overtakes "reserve it": neither is done.
+    /// let back = stock.barrier(&pool, &order, "reserve", Operation::Compensation).await?;
+    /// assert_eq!(back, Barrier::Skipped);
+    /// let reserve = stock.barrier(&pool, &order, "reserve", Operation::Action).await?;
+    /// assert_eq!(reserve, Barrier::Refused);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Inbox::accept`].
+    pub async fn barrier<E: Executor>(
+        &self,
+        exec: &E,
+        saga: &str,
+        step: &str,
+        operation: Operation,
+    ) -> Result<Barrier, Error> {
+        let operation = match operation {
+            Operation::Action => "action",
+            Operation::Compensation => "compensation",
+        };
+        let ttl = self.ttl.map(Interval);
+        let args = [
+            (&self.as_str() as _, Type::TEXT),
+            (&saga as _, Type::TEXT),
+            (&step as _, Type::TEXT),
+            (&operation as _, Type::TEXT),
+            (&ttl as _, Type::INTERVAL),
+        ];
+        let row = only(exec.query(BARRIER, &args).await?)?;
+        Ok(match column(&row, 0)? {
+            "run" => Barrier::Run,
+            "duplicate" => Barrier::Duplicate,
+            "skipped" => Barrier::Skipped,
+            "refused" => Barrier::Refused,
+            other => return Err(Error::Answer(format!("outcome of a barrier {other:?}"))),
+        })
+    }
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.scope, f)
+    }
+}

@@ -1,0 +1,107 @@
+//! Owns the events of a step: what is emitted when its key ends.
+//!
+//! Invariant: the payload goes into the event byte for byte; only that it is one JSON value is looked
+//! at, since anything else would be read as other members of the event.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::{Error, Json, Topic};
+
+/// An event that a key's end emits for one of its steps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepEvent {
+    topic: Topic,
+    payload: Json,
+    order_key: Option<String>,
+}
+
+/// The events that go with a step's end, for [`Lease::step_done_with`](crate::Lease::step_done_with).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepEvents {
+    pub(super) on_complete: Option<StepEvent>,
+    pub(super) on_abort: Option<StepEvent>,
+}
+
+/// What the server reads.
+#[derive(Serialize)]
+struct Wire<'a> {
+    topic: &'a str,
+    payload: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    order_key: Option<&'a str>,
+}
+
+impl StepEvent {
+    /// An event of this topic.
+    #[must_use]
+    pub fn new(topic: &Topic, payload: Json) -> Self {
+        Self {
+            topic: topic.clone(),
+            payload,
+            order_key: None,
+        }
+    }
+
+    /// Its order key: see [`EmitOptions::order_key`](crate::EmitOptions::order_key).
+    #[must_use]
+    pub fn order_key(self, key: impl Into<String>) -> Self {
+        Self {
+            order_key: Some(key.into()),
+            ..self
+        }
+    }
+
+    pub(super) fn to_json(&self) -> Result<Json, Error> {
+        Json::of(&Wire {
+            topic: self.topic.as_str(),
+            payload: serde_json::from_str(self.payload.as_str())?,
+            order_key: self.order_key.as_deref(),
+        })
+    }
+}
+
+impl StepEvents {
+    /// None.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Emitted when the key is completed.
+    #[must_use]
+    pub fn on_complete(self, event: StepEvent) -> Self {
+        Self {
+            on_complete: Some(event),
+            ..self
+        }
+    }
+
+    /// Emitted when the key is aborted, instead of the event that the step began with.
+    #[must_use]
+    pub fn on_abort(self, event: StepEvent) -> Self {
+        Self {
+            on_abort: Some(event),
+            ..self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a test may fail loudly
+
+    use super::*;
+
+    #[test]
+    fn a_payload_stays_as_it_is_written_and_cannot_become_another_member() {
+        let topic = Topic::new("a \"topic\"");
+        let event = |payload| StepEvent::new(&topic, Json::from_text(payload));
+        let json = event("{\"n\":  1.50}").order_key("7").to_json().unwrap();
+        let expected = r#"{"topic":"a \"topic\"","payload":{"n":  1.50},"order_key":"7"}"#;
+        assert_eq!(json.as_str(), expected);
+        assert!(event(r#"1,"topic":"another""#).to_json().is_err());
+        let plain = event("null").to_json().unwrap();
+        assert_eq!(plain.as_str(), r#"{"topic":"a \"topic\"","payload":null}"#);
+    }
+}

@@ -1,0 +1,321 @@
+//! Owns a batch: events that are leased to one worker, and every answer that it can give for them.
+//!
+//! Invariant: each write presents the batch's token. Once somebody else has the events it fails with
+//! `ON001`. Repeating the last write is always safe.
+
+use std::time::{Duration, SystemTime};
+
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::Subscriber;
+use crate::executor::{Args, column, only};
+use crate::interval::Interval;
+use crate::{Error, Executor, Json};
+
+const TAKE: &str = "SELECT * FROM once.outbox_take(topic => $1, subscriber => $2, max => $3, \
+                    lease => $4)";
+const ACK: &str = "SELECT once.outbox_ack(topic => $1, subscriber => $2, token => $3, \
+                   event_ids => $4)";
+const NACK: &str = "SELECT * FROM once.outbox_nack(topic => $1, subscriber => $2, token => $3, \
+                    event_ids => $4, error => $5, kind => $6, retry_after => $7)";
+const EXTEND: &str = "SELECT once.outbox_extend(topic => $1, subscriber => $2, token => $3, \
+                      lease => $4)";
+
+/// What an attempt failed of, if nothing is said.
+const KIND: &str = "error";
+
+/// An event, as it is delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The event.
+    pub event_id: i64,
+    /// Which attempt at it this is, from 1.
+    pub attempt: i32,
+    /// What the other side dedupes by: the same on every attempt, another one for each subscriber.
+    /// Send it along as the `Idempotency-Key`.
+    pub delivery_key: String,
+    /// Events of one key are handled one after another.
+    pub order_key: Option<String>,
+    /// What was emitted, byte for byte.
+    pub payload: Json,
+    /// What was emitted beside it.
+    pub headers: Option<Json>,
+    /// When.
+    pub emitted_at: SystemTime,
+}
+
+/// Events that are leased to this worker: each must be acked or nacked.
+///
+/// Dropping it gives nothing back; what is still in it comes again when the lease has run out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "ack or nack the events; dropped, they wait for the end of the lease"]
+pub struct Batch {
+    subscriber: Subscriber,
+    token: i64,
+    /// What the take asked for: what a renewal without a length asks for again.
+    length: Option<Duration>,
+    /// The events, in the order in which they are to be handled. Never empty when it is taken.
+    pub events: Vec<Event>,
+}
+
+/// How a delivery failed, and so what becomes of the event.
+#[derive(Clone, Debug)]
+pub struct NackOptions {
+    error: Option<String>,
+    kind: String,
+    retry_after: Option<Duration>,
+}
+
+/// What [`Batch::nack`] says of one event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nacked {
+    /// The event.
+    pub event_id: i64,
+    /// How many attempts at it have failed so far.
+    pub attempt: i32,
+    /// When it is due again; `None` while it waits behind another of its order key, or is dead.
+    pub next_attempt_at: Option<SystemTime>,
+    /// It has used up its attempts, or was given up: it is not tried again.
+    pub dead: bool,
+}
+
+impl Default for NackOptions {
+    fn default() -> Self {
+        Self {
+            error: None,
+            kind: KIND.to_owned(),
+            retry_after: None,
+        }
+    }
+}
+
+impl NackOptions {
+    /// An attempt that failed, of the kind `error`: tried again when the subscriber's backoff says.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Given back: counts no attempt.
+    #[must_use]
+    pub fn released() -> Self {
+        Self::new().kind("released")
+    }
+
+    /// Given up: dead at once.
+    #[must_use]
+    pub fn never() -> Self {
+        Self::new().kind("never")
+    }
+
+    /// What went wrong, for [`Subscriber::deliveries`].
+    #[must_use]
+    pub fn error(self, error: impl Into<String>) -> Self {
+        Self {
+            error: Some(error.into()),
+            ..self
+        }
+    }
+
+    /// A word for it, by which failures are counted: `timeout`, `refused`.
+    #[must_use]
+    pub fn kind(self, kind: impl Into<String>) -> Self {
+        Self {
+            kind: kind.into(),
+            ..self
+        }
+    }
+
+    /// When to try again, instead of what the subscriber's backoff says.
+    #[must_use]
+    pub fn retry_after(self, after: Duration) -> Self {
+        Self {
+            retry_after: Some(after),
+            ..self
+        }
+    }
+}
+
+impl Subscriber {
+    /// Leases up to `max` (1 to 10000) events to the caller, for `lease` or the subscriber's. Each
+    /// call commits by itself: no transaction stays open during delivery. `None`: nothing is due now.
+    /// Fewer events than `max` does not mean that.
+    ///
+    /// A take whose answer was lost has leased its events all the same: they come again when that
+    /// lease has run out.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
+    /// # fn main() { with_topic(async |pool, topic| {
+    /// use pg_once::{EmitOptions, Json};
+    ///
+    /// topic.emit(&pool, &Json::of("hello")?, &EmitOptions::new()).await?;
+    /// let subscriber = topic.default_subscriber();
+    /// let Some(batch) = subscriber.take(&pool, 10, None).await? else { panic!("it is due") };
+    /// for event in &batch.events {
+    ///     assert_eq!((event.payload.as_str(), event.attempt), ("\"hello\"", 1));
+    ///     // ... POST it, with event.delivery_key as the Idempotency-Key ...
+    /// }
+    /// assert_eq!(batch.ack(&pool, None).await?, 1);
+    /// assert!(subscriber.take(&pool, 10, None).await?.is_none());
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `42704` if there is no such topic or subscriber; `22023` for a bad argument; `42501` if it is
+    /// somebody else's; `25006` where nothing can be written.
+    pub async fn take<E: Executor>(
+        &self,
+        exec: &E,
+        max: i32,
+        lease: Option<Duration>,
+    ) -> Result<Option<Batch>, Error> {
+        let length = lease.map(Interval);
+        let args = [
+            (&self.topic().as_str() as _, Type::TEXT),
+            (&self.as_str() as _, Type::TEXT),
+            (&max as _, Type::INT4),
+            (&length as _, Type::INTERVAL),
+        ];
+        let rows = exec.query(TAKE, &args).await?;
+        let Some(first) = rows.first() else {
+            return Ok(None);
+        };
+        Ok(Some(Batch {
+            subscriber: self.clone(),
+            token: column(first, "token")?,
+            length: lease,
+            events: rows.iter().map(Event::of_row).collect::<Result<_, _>>()?,
+        }))
+    }
+}
+
+impl Batch {
+    /// Whose it is.
+    #[must_use]
+    pub const fn subscriber(&self) -> &Subscriber {
+        &self.subscriber
+    }
+
+    /// The proof; unique within its subscriber, fits a JavaScript number.
+    #[must_use]
+    pub const fn token(&self) -> i64 {
+        self.token
+    }
+
+    /// These events are delivered; `None`: all that the batch still holds. Tells how many events of
+    /// it were acked so far.
+    ///
+    /// # Errors
+    /// `ON001` if the lease is lost, or one of the events left the batch otherwise.
+    pub async fn ack<E: Executor>(
+        &self,
+        exec: &E,
+        event_ids: Option<&[i64]>,
+    ) -> Result<i32, Error> {
+        let own = [(&event_ids as _, Type::INT8_ARRAY)];
+        column(&only(self.call(exec, ACK, &own).await?)?, 0)
+    }
+
+    /// These events failed; `None`: all that the batch still holds, of which the first of each order
+    /// key counts. Later events of their order keys leave the batch with them, uncounted.
+    ///
+    /// Where one is [`dead`](Nacked::dead), a compensation can be emitted in the same transaction.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
+    /// # fn main() { with_topic(async |pool, topic| {
+    /// # use pg_once::{EmitOptions, Json};
+    /// # topic.emit(&pool, &Json::of("hello")?, &EmitOptions::new()).await?;
+    /// # let subscriber = topic.default_subscriber();
+    /// # let Some(batch) = subscriber.take(&pool, 10, None).await? else { panic!("it is due") };
+    /// use pg_once::NackOptions;
+    ///
+    /// let refused = NackOptions::new().kind("refused").error("503 Service Unavailable");
+    /// for nacked in batch.nack(&pool, None, &refused).await? {
+    ///     assert!(!nacked.dead && nacked.next_attempt_at.is_some());
+    ///     let failed = subscriber.deliveries(&pool, nacked.event_id).await?;
+    ///     assert_eq!(failed[0].kind, "refused");
+    /// }
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `ON001` if the lease is lost, or one of the events left the batch otherwise; `22023` for a bad
+    /// argument.
+    pub async fn nack<E: Executor>(
+        &self,
+        exec: &E,
+        event_ids: Option<&[i64]>,
+        options: &NackOptions,
+    ) -> Result<Vec<Nacked>, Error> {
+        let retry_after = options.retry_after.map(Interval);
+        let own = [
+            (&event_ids as _, Type::INT8_ARRAY),
+            (&options.error as _, Type::TEXT),
+            (&options.kind as _, Type::TEXT),
+            (&retry_after as _, Type::INTERVAL),
+        ];
+        let rows = self.call(exec, NACK, &own).await?;
+        rows.iter().map(Nacked::of_row).collect()
+    }
+
+    /// Makes the lease last longer, from now: by `lease`, or what the take asked for, or the
+    /// subscriber's. Tells what was granted, which ends with the subscriber's `max_lease_life`.
+    ///
+    /// # Errors
+    /// `ON001` if the lease is lost, or nothing of the batch is left.
+    pub async fn extend<E: Executor>(
+        &self,
+        exec: &E,
+        lease: Option<Duration>,
+    ) -> Result<Duration, Error> {
+        let lease = lease.or(self.length).map(Interval);
+        let own = [(&lease as _, Type::INTERVAL)];
+        let Interval(left) = column(&only(self.call(exec, EXTEND, &own).await?)?, 0)?;
+        Ok(left)
+    }
+
+    /// One call that presents the token: topic, subscriber and token first, then the call's own
+    /// arguments.
+    async fn call<E: Executor>(
+        &self,
+        exec: &E,
+        sql: &str,
+        own: &Args<'_>,
+    ) -> Result<Vec<Row>, Error> {
+        let (topic, name) = (self.subscriber.topic().as_str(), self.subscriber.as_str());
+        let fixed: [(&(dyn ToSql + Sync), Type); 3] = [
+            (&topic, Type::TEXT),
+            (&name, Type::TEXT),
+            (&self.token, Type::INT8),
+        ];
+        exec.query(sql, &[&fixed, own].concat()).await
+    }
+}
+
+impl Event {
+    fn of_row(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            event_id: column(row, "event_id")?,
+            attempt: column(row, "attempt")?,
+            delivery_key: column(row, "delivery_key")?,
+            order_key: column(row, "order_key")?,
+            payload: column(row, "payload")?,
+            headers: column(row, "headers")?,
+            emitted_at: column(row, "emitted_at")?,
+        })
+    }
+}
+
+impl Nacked {
+    fn of_row(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            event_id: column(row, "event_id")?,
+            attempt: column(row, "attempt")?,
+            next_attempt_at: column(row, "next_attempt_at")?,
+            dead: column(row, "dead")?,
+        })
+    }
+}

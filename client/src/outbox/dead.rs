@@ -1,0 +1,151 @@
+//! Owns looking at what failed: the attempts at an event, the dead letters, and making them due again.
+
+use std::time::SystemTime;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::Subscriber;
+use crate::executor::{column, only};
+use crate::{Error, Executor, Json};
+
+const DELIVERIES: &str = "SELECT * FROM once.outbox_deliveries(topic => $1, subscriber => $2, \
+                          event_id => $3)";
+const DEAD: &str = "SELECT * FROM once.outbox_dead(topic => $1, subscriber => $2, max => $3)";
+const REDRIVE: &str = "SELECT once.outbox_redrive(topic => $1, subscriber => $2, max => $3, \
+                       event_ids => $4)";
+
+/// An attempt at an event that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedDelivery {
+    /// Which attempt.
+    pub attempt: i32,
+    /// When it failed.
+    pub at: SystemTime,
+    /// The word for it that was nacked; `expired` where the lease ran out.
+    pub kind: String,
+    /// What went wrong.
+    pub error: Option<String>,
+}
+
+/// An event that is not tried again: its attempts are used up, or it was given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// The event.
+    pub event_id: i64,
+    /// How many attempts failed.
+    pub attempts: i32,
+    /// When it died.
+    pub died_at: SystemTime,
+    /// What the last attempt failed of; `never`: it was given up.
+    pub kind: String,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// Its order key.
+    pub order_key: Option<String>,
+    /// What was emitted, byte for byte.
+    pub payload: Json,
+    /// What was emitted beside it.
+    pub headers: Option<Json>,
+    /// When.
+    pub emitted_at: SystemTime,
+}
+
+impl Subscriber {
+    /// The attempts at an event that failed, the oldest first. Kept until it is delivered, and for
+    /// `max_lease_life` after that.
+    ///
+    /// # Errors
+    /// `42704` if there is no such topic or subscriber; `42501` if it is somebody else's.
+    pub async fn deliveries<E: Executor>(
+        &self,
+        exec: &E,
+        event_id: i64,
+    ) -> Result<Vec<FailedDelivery>, Error> {
+        let args = [
+            (&self.topic().as_str() as _, Type::TEXT),
+            (&self.as_str() as _, Type::TEXT),
+            (&event_id as _, Type::INT8),
+        ];
+        let rows = exec.query(DELIVERIES, &args).await?;
+        rows.iter().map(FailedDelivery::of_row).collect()
+    }
+
+    /// Up to `max` (1 to 10000) dead letters, the longest dead first.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
+    /// # fn main() { with_topic(async |pool, topic| {
+    /// # use pg_once::{EmitOptions, Json};
+    /// # topic.emit(&pool, &Json::of("hello")?, &EmitOptions::new()).await?;
+    /// # let subscriber = topic.default_subscriber();
+    /// # let Some(batch) = subscriber.take(&pool, 10, None).await? else { panic!("it is due") };
+    /// use pg_once::NackOptions;
+    ///
+    /// batch.nack(&pool, None, &NackOptions::never().error("no such address")).await?;
+    /// let dead = subscriber.dead(&pool, 100).await?;
+    /// assert_eq!((dead.len(), dead[0].kind.as_str()), (1, "never"));
+    /// // The address is mended: once more, with attempts counted anew and the same delivery key.
+    /// assert_eq!(subscriber.redrive(&pool, 100, Some(&[dead[0].event_id])).await?, 1);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Subscriber::deliveries`]; `22023` for a bad argument.
+    pub async fn dead<E: Executor>(&self, exec: &E, max: i32) -> Result<Vec<DeadLetter>, Error> {
+        let args = [
+            (&self.topic().as_str() as _, Type::TEXT),
+            (&self.as_str() as _, Type::TEXT),
+            (&max as _, Type::INT4),
+        ];
+        let rows = exec.query(DEAD, &args).await?;
+        rows.iter().map(DeadLetter::of_row).collect()
+    }
+
+    /// Makes up to `max` (1 to 10000) dead letters due again, the longest dead first or those named;
+    /// tells how many. Those that are not dead any more are passed over.
+    ///
+    /// # Errors
+    /// As [`Subscriber::dead`].
+    pub async fn redrive<E: Executor>(
+        &self,
+        exec: &E,
+        max: i32,
+        event_ids: Option<&[i64]>,
+    ) -> Result<i32, Error> {
+        let args = [
+            (&self.topic().as_str() as _, Type::TEXT),
+            (&self.as_str() as _, Type::TEXT),
+            (&max as _, Type::INT4),
+            (&event_ids as _, Type::INT8_ARRAY),
+        ];
+        column(&only(exec.query(REDRIVE, &args).await?)?, 0)
+    }
+}
+
+impl FailedDelivery {
+    fn of_row(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            attempt: column(row, "attempt")?,
+            at: column(row, "at")?,
+            kind: column(row, "kind")?,
+            error: column(row, "error")?,
+        })
+    }
+}
+
+impl DeadLetter {
+    fn of_row(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            event_id: column(row, "event_id")?,
+            attempts: column(row, "attempts")?,
+            died_at: column(row, "died_at")?,
+            kind: column(row, "kind")?,
+            error: column(row, "error")?,
+            order_key: column(row, "order_key")?,
+            payload: column(row, "payload")?,
+            headers: column(row, "headers")?,
+            emitted_at: column(row, "emitted_at")?,
+        })
+    }
+}

@@ -1,0 +1,127 @@
+//! Owns emitting an event.
+
+use std::time::Duration;
+
+use tokio_postgres::types::Type;
+
+use super::Topic;
+use crate::executor::{column, only};
+use crate::interval::Interval;
+use crate::{Error, Executor, Json};
+
+const EMIT: &str = "SELECT * FROM once.outbox_emit(topic => $1, payload => $2, order_key => $3, \
+                    dedupe_key => $4, headers => $5, delay => $6)";
+
+/// What goes with an event; everything is optional.
+#[derive(Clone, Debug, Default)]
+pub struct EmitOptions {
+    order_key: Option<String>,
+    dedupe_key: Option<String>,
+    headers: Option<Json>,
+    delay: Option<Duration>,
+}
+
+/// What [`Topic::emit`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Emitted {
+    /// The event.
+    pub event_id: i64,
+    /// Whether this call emitted it; `false` if its `dedupe_key` was emitted before, within the
+    /// topic's `dedupe_for`: `event_id` is the first one's then.
+    pub emitted: bool,
+}
+
+impl EmitOptions {
+    /// In any order, as often as it is emitted, without headers, at once.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Events of one key are delivered one after another, in the order in which they were emitted. A
+    /// failed one holds up those behind it: use the finest key that still needs an order.
+    #[must_use]
+    pub fn order_key(self, key: impl Into<String>) -> Self {
+        Self {
+            order_key: Some(key.into()),
+            ..self
+        }
+    }
+
+    /// A second emit with this key does nothing, for as long as the topic's `dedupe_for`.
+    #[must_use]
+    pub fn dedupe_key(self, key: impl Into<String>) -> Self {
+        Self {
+            dedupe_key: Some(key.into()),
+            ..self
+        }
+    }
+
+    /// A JSON object for the handler, beside the payload.
+    #[must_use]
+    pub fn headers(self, headers: Json) -> Self {
+        Self {
+            headers: Some(headers),
+            ..self
+        }
+    }
+
+    /// Delivered no sooner than this. Not together with an order key.
+    #[must_use]
+    pub fn delay(self, delay: Duration) -> Self {
+        Self {
+            delay: Some(delay),
+            ..self
+        }
+    }
+}
+
+impl Topic {
+    /// Emits an event to every subscriber of the topic. Belongs in the transaction of the writes that
+    /// it tells of: it commits or vanishes with them. The payload is delivered byte for byte.
+    ///
+    /// A call whose answer was lost and that is made again emits again, unless it has a
+    /// [`dedupe_key`](EmitOptions::dedupe_key).
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
+    /// # fn main() { with_topic(async |pool, topic| {
+    /// use pg_once::{EmitOptions, Json};
+    ///
+    /// let mut client = pool.get().await?;
+    /// let transaction = client.transaction().await?;
+    /// // ... INSERT INTO users, in the same transaction ...
+    /// let payload = Json::of(&serde_json::json!({"user": 7}))?;
+    /// let options = EmitOptions::new().order_key("user 7").dedupe_key("welcome 7");
+    /// assert!(topic.emit(&transaction, &payload, &options).await?.emitted);
+    /// assert!(!topic.emit(&transaction, &payload, &options).await?.emitted);
+    /// transaction.commit().await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `42704` if there is no such topic; `22023` for a bad argument, a delay with an order key, or a
+    /// topic without subscribers; `42501` if it is somebody else's; `40001` above READ COMMITTED where
+    /// the dedupe key was emitted after the snapshot.
+    pub async fn emit<E: Executor>(
+        &self,
+        exec: &E,
+        payload: &Json,
+        options: &EmitOptions,
+    ) -> Result<Emitted, Error> {
+        let delay = options.delay.map(Interval);
+        let args = [
+            (&self.as_str() as _, Type::TEXT),
+            (payload as _, Type::JSON),
+            (&options.order_key as _, Type::TEXT),
+            (&options.dedupe_key as _, Type::TEXT),
+            (&options.headers as _, Type::JSON),
+            (&delay as _, Type::INTERVAL),
+        ];
+        let row = only(exec.query(EMIT, &args).await?)?;
+        Ok(Emitted {
+            event_id: column(&row, "event_id")?,
+            emitted: column(&row, "emitted")?,
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! Owns the noun `outbox`: events that leave the database, at least once on the wire and once by their
+//! delivery key.
+//!
+//! An event's life, in the order of its calls: it is emitted in the transaction of the writes that it
+//! tells of ([`Topic::emit`]) and commits or vanishes with them; a worker of a subscriber takes a batch
+//! under a token ([`Subscriber::take`]), delivers, and says of each event that it is done
+//! ([`Batch::ack`]) or failed ([`Batch::nack`]); what failed comes again later, and what has used up
+//! its attempts is dead ([`Subscriber::dead`]) until somebody redrives it.
+//!
+//! Invariant: each method is one call of the SQL function of the same name, in one round trip on the
+//! caller's executor. [`Subscriber::worker`] does the loop.
+
+mod batch;
+mod dead;
+mod emit;
+mod options;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use batch::{Batch, Event, NackOptions, Nacked};
+pub use dead::{DeadLetter, FailedDelivery};
+pub use emit::{EmitOptions, Emitted};
+pub use options::{SubscriberOptions, TopicOptions};
+
+/// A topic: what events are about. Declared by [`Topic::set`]; cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Topic(Arc<str>);
+
+/// Somebody who gets every event of a topic, apart from the other subscribers. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Subscriber {
+    topic: Topic,
+    name: Arc<str>,
+}
+
+impl Topic {
+    /// Names a topic.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Names a subscriber of it.
+    ///
+    /// ```
+    /// let mails = pg_once::Topic::new("signups").subscriber("mails");
+    /// assert_eq!((mails.topic().as_str(), mails.as_str()), ("signups", "mails"));
+    /// ```
+    #[must_use]
+    pub fn subscriber(&self, name: &str) -> Subscriber {
+        Subscriber {
+            topic: self.clone(),
+            name: name.into(),
+        }
+    }
+
+    /// The subscriber `default`, the only one of a topic that was declared without naming any.
+    #[must_use]
+    pub fn default_subscriber(&self) -> Subscriber {
+        self.subscriber("default")
+    }
+}
+
+impl Subscriber {
+    /// The topic.
+    #[must_use]
+    pub const fn topic(&self) -> &Topic {
+        &self.topic
+    }
+
+    /// The subscriber's name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Debug for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}/{:?}", self.topic, self.name)
+    }
+}

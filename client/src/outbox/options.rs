@@ -1,0 +1,207 @@
+//! Owns declaring topics and subscribers, and their options.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::{Subscriber, Topic};
+use crate::executor::{column, only};
+use crate::options::Options;
+use crate::{Error, Executor, Json};
+
+const TOPIC_SET: &str = "SELECT once.topic_set(topic => $1, options => $2)";
+const TOPIC_GET: &str = "SELECT once.topic_get(topic => $1)";
+const SUBSCRIBER_SET: &str = "SELECT once.subscriber_set(topic => $1, subscriber => $2, \
+                              options => $3)";
+const SUBSCRIBER_GET: &str = "SELECT once.subscriber_get(topic => $1, subscriber => $2)";
+const SUBSCRIBER_DROP: &str = "SELECT once.subscriber_drop(topic => $1, subscriber => $2)";
+// In microseconds: the interval's text depends on the session's IntervalStyle.
+const LEASE: &str = "SELECT (extract(epoch FROM (once.subscriber_get(topic => $1, \
+                     subscriber => $2)->>'lease')::interval) * 1000000)::bigint";
+
+/// The options of a topic to change; those not named stay as they are.
+#[derive(Clone, Debug, Default)]
+pub struct TopicOptions(Options);
+
+/// The options of a subscriber to change; those not named stay as they are.
+#[derive(Clone, Debug, Default)]
+pub struct SubscriberOptions(Options);
+
+impl TopicOptions {
+    /// Changes nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long a `dedupe_key` counts.
+    #[must_use]
+    pub fn dedupe_for(self, time: Duration) -> Self {
+        Self(self.0.interval("dedupe_for", time))
+    }
+
+    /// How many batches with order keys can be out at once; changed only while nothing is pending.
+    #[must_use]
+    pub fn lanes(self, lanes: i32) -> Self {
+        Self(self.0.with("lanes", lanes.into()))
+    }
+
+    /// Its subscribers. Only when the topic is made; later ones by [`Subscriber::set`].
+    #[must_use]
+    pub fn subscribers<'n>(self, names: impl IntoIterator<Item = &'n str>) -> Self {
+        Self(self.0.with("subscribers", names.into_iter().collect()))
+    }
+
+    /// Only this role's members may use the topic.
+    #[must_use]
+    pub fn owner(self, role: &str) -> Self {
+        Self(self.0.with("owner", role.into()))
+    }
+
+    /// Puts an option back to what it is when nobody sets it.
+    #[must_use]
+    pub fn reset(self, option: &str) -> Self {
+        Self(self.0.reset(option))
+    }
+}
+
+impl SubscriberOptions {
+    /// Changes nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many attempts may fail before an event is dead.
+    #[must_use]
+    pub fn max_attempts(self, attempts: i32) -> Self {
+        Self(self.0.with("max_attempts", attempts.into()))
+    }
+
+    /// The longest first wait after a failure; it doubles with each.
+    #[must_use]
+    pub fn backoff_base(self, base: Duration) -> Self {
+        Self(self.0.interval("backoff_base", base))
+    }
+
+    /// The longest wait of all.
+    #[must_use]
+    pub fn backoff_cap(self, cap: Duration) -> Self {
+        Self(self.0.interval("backoff_cap", cap))
+    }
+
+    /// How long a batch is leased.
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Self {
+        Self(self.0.interval("lease", lease))
+    }
+
+    /// The longest that a batch can be held, however often it is extended.
+    #[must_use]
+    pub fn max_lease_life(self, life: Duration) -> Self {
+        Self(self.0.interval("max_lease_life", life))
+    }
+
+    /// Puts an option back to what it is when nobody sets it.
+    #[must_use]
+    pub fn reset(self, option: &str) -> Self {
+        Self(self.0.reset(option))
+    }
+}
+
+impl Topic {
+    /// Makes the topic, or changes options of it.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # fn main() { with_database(async |pool, name| {
+    /// use pg_once::{SubscriberOptions, Topic, TopicOptions};
+    /// use std::time::Duration;
+    ///
+    /// let signups = Topic::new(&format!("signups {name}"));
+    /// signups.set(&pool, &TopicOptions::new().subscribers(["mails", "crm"])).await?;
+    /// let crm = signups.subscriber("crm");
+    /// let patient = SubscriberOptions::new().max_attempts(25).lease(Duration::from_secs(20));
+    /// crm.set(&pool, &patient).await?;
+    ///
+    /// let now: serde_json::Value = crm.get(&pool).await?.parse()?;
+    /// assert_eq!(now["max_attempts"], 25);
+    /// crm.drop(&pool).await?;
+    /// let now: serde_json::Value = signups.get(&pool).await?.parse()?;
+    /// assert_eq!(now["subscribers"], serde_json::json!(["mails"]));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `22023` for an option or a value that is not known, or subscribers of a topic that is there;
+    /// `55006` for lanes while events are pending; `42501` if it is somebody else's.
+    pub async fn set<E: Executor>(&self, exec: &E, options: &TopicOptions) -> Result<(), Error> {
+        let options = options.0.to_json()?;
+        let args = [
+            (&self.as_str() as _, Type::TEXT),
+            (&options as _, Type::JSONB),
+        ];
+        exec.query(TOPIC_SET, &args).await.map(drop)
+    }
+
+    /// The options as they count now, the defaults too, and the names of the subscribers.
+    ///
+    /// # Errors
+    /// `42704` if there is no such topic; `42501` if it is somebody else's.
+    pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
+        let args = [(&self.as_str() as _, Type::TEXT)];
+        column(&only(exec.query(TOPIC_GET, &args).await?)?, 0)
+    }
+}
+
+impl Subscriber {
+    /// Makes the subscriber, which begins with what is emitted after it, or changes options of it.
+    ///
+    /// # Errors
+    /// `42704` if there is no such topic; `22023` for an option or a value that is not known; `42501`
+    /// if it is somebody else's.
+    pub async fn set<E: Executor>(
+        &self,
+        exec: &E,
+        options: &SubscriberOptions,
+    ) -> Result<(), Error> {
+        let options = options.0.to_json()?;
+        let args = [
+            (&self.topic().as_str() as _, Type::TEXT),
+            (&self.as_str() as _, Type::TEXT),
+            (&options as _, Type::JSONB),
+        ];
+        exec.query(SUBSCRIBER_SET, &args).await.map(drop)
+    }
+
+    /// The options as they count now, the defaults too.
+    ///
+    /// # Errors
+    /// `42704` if there is no such topic or subscriber; `42501` if it is somebody else's.
+    pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
+        column(&only(self.call(exec, SUBSCRIBER_GET).await?)?, 0)
+    }
+
+    /// Removes the subscriber and discards its backlog, its retries and its dead letters.
+    ///
+    /// # Errors
+    /// As [`Subscriber::get`].
+    pub async fn drop<E: Executor>(&self, exec: &E) -> Result<(), Error> {
+        self.call(exec, SUBSCRIBER_DROP).await.map(drop)
+    }
+
+    /// How long a batch is leased when a take says nothing.
+    pub(crate) async fn lease<E: Executor>(&self, exec: &E) -> Result<Duration, Error> {
+        let micros: i64 = column(&only(self.call(exec, LEASE).await?)?, 0)?;
+        Ok(Duration::from_micros(micros.unsigned_abs()))
+    }
+
+    async fn call<E: Executor>(&self, exec: &E, sql: &str) -> Result<Vec<Row>, Error> {
+        let args = [
+            (&self.topic().as_str() as _, Type::TEXT),
+            (&self.as_str() as _, Type::TEXT),
+        ];
+        exec.query(sql, &args).await
+    }
+}

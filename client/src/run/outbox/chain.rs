@@ -1,0 +1,149 @@
+//! Owns the order of a batch: chains of events that are handled one after another.
+//!
+//! Invariant: of one order key no event begins before the one in front of it is done, and none begins
+//! once the worker was told to stop. Each event that a chain has begun or not gets exactly one
+//! [`Verdict`], or is left to the server because one in front of it failed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::task::JoinSet;
+
+use super::{Deliver, Shared, Stage, Undelivered, reached};
+use crate::Event;
+
+/// What became of an event.
+pub(super) enum Verdict {
+    Done(i64),
+    Failed {
+        event: Arc<Event>,
+        failure: Undelivered,
+        /// How many later events of its order key leave the batch with it.
+        behind: u64,
+    },
+    /// Not begun, or stopped: the worker is on its way out.
+    Released(i64),
+}
+
+/// Events that go one after another.
+pub(super) type Chain = Vec<Arc<Event>>;
+
+/// A batch's events by order key; those without one are chains of their own.
+pub(super) fn chains_of(events: Vec<Event>) -> Vec<Chain> {
+    let mut chains: Vec<Chain> = vec![];
+    let mut by_key: HashMap<String, usize> = HashMap::new();
+    for event in events {
+        let known = event.order_key.as_ref().and_then(|key| by_key.get(key));
+        match known.and_then(|chain| chains.get_mut(*chain)) {
+            Some(chain) => chain.push(Arc::new(event)),
+            None => {
+                if let Some(key) = &event.order_key {
+                    by_key.insert(key.clone(), chains.len());
+                }
+                chains.push(vec![Arc::new(event)]);
+            }
+        }
+    }
+    chains
+}
+
+/// Handles a chain, with a slot that it was given or once one is free. `begun` is dropped as soon as it
+/// no longer waits for one.
+pub(super) async fn follow<H: Deliver>(
+    shared: Arc<Shared<H>>,
+    chain: Chain,
+    slot: Option<OwnedSemaphorePermit>,
+    begun: mpsc::Sender<()>,
+    verdicts: mpsc::UnboundedSender<Verdict>,
+) {
+    let mut stage = shared.stage.clone();
+    let slot = match slot {
+        Some(slot) => Some(slot),
+        None => tokio::select! {
+            biased;
+            () = reached(&mut stage, Stage::Finish) => None,
+            slot = Arc::clone(&shared.slots).acquire_owned() => slot.ok(),
+        },
+    };
+    drop(begun);
+    let mut chain = chain.into_iter();
+    while let Some(event) = chain.next() {
+        // A receiver that is gone has lost the lease.
+        if *stage.borrow() >= Stage::Finish {
+            let _ = verdicts.send(Verdict::Released(event.event_id));
+            continue;
+        }
+        let handled = tokio::select! {
+            biased;
+            handled = handle(&shared.handler, &event) => handled,
+            () = reached(&mut stage, Stage::GiveBack) => {
+                let _ = verdicts.send(Verdict::Released(event.event_id));
+                continue;
+            }
+        };
+        match handled {
+            Ok(()) => {
+                let _ = verdicts.send(Verdict::Done(event.event_id));
+            }
+            Err(failure) => {
+                let behind = u64::try_from(chain.len()).unwrap_or(u64::MAX);
+                let _ = verdicts.send(Verdict::Failed {
+                    event,
+                    failure,
+                    behind,
+                });
+                break;
+            }
+        }
+    }
+    drop(slot);
+}
+
+/// Calls the handler in a task of its own, so that its panic is a failure of this event and nothing
+/// else. Dropped, the set stops the task.
+async fn handle<H: Deliver>(handler: &Arc<H>, event: &Arc<Event>) -> Result<(), Undelivered> {
+    let (handler, event) = (Arc::clone(handler), Arc::clone(event));
+    let mut task = JoinSet::new();
+    task.spawn(async move { handler.deliver(&event).await });
+    match task.join_next().await {
+        Some(Ok(handled)) => handled,
+        Some(Err(error)) => Err(Undelivered::retry("panic", error)),
+        None => Err(Undelivered::retry("panic", "the handler is gone")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Json;
+    use std::time::SystemTime;
+
+    fn event(event_id: i64, order_key: Option<&str>) -> Event {
+        Event {
+            event_id,
+            attempt: 1,
+            delivery_key: event_id.to_string(),
+            order_key: order_key.map(str::to_owned),
+            payload: Json::from_text("null"),
+            headers: None,
+            emitted_at: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn events_of_a_key_are_one_chain_in_their_order_and_the_others_are_chains_of_their_own() {
+        let events = vec![
+            event(1, Some("a")),
+            event(2, None),
+            event(3, Some("b")),
+            event(4, Some("a")),
+            event(5, None),
+        ];
+        let ids: Vec<Vec<i64>> = chains_of(events)
+            .iter()
+            .map(|chain| chain.iter().map(|event| event.event_id).collect())
+            .collect();
+        assert_eq!(ids, [vec![1, 4], vec![2], vec![3], vec![5]]);
+    }
+}

@@ -1,0 +1,125 @@
+//! Owns the words between the worker and the handler of its events.
+
+use std::fmt::{self, Display};
+use std::future::Future;
+use std::time::Duration;
+
+use deadpool_postgres::{PoolError, Transaction};
+
+use crate::{Error, Event};
+
+/// What is done with a subscriber's events. A closure `|event: Event| async move { ... }` is one, for
+/// those who need nothing but [`Deliver::deliver`].
+pub trait Deliver: Send + Sync + 'static {
+    /// Delivers one event. It may have been delivered before, and that attempt not have been heard of:
+    /// send its [`delivery_key`](Event::delivery_key) along as the `Idempotency-Key`.
+    ///
+    /// The future is dropped when the lease of its batch is lost, or when it is not done at the end of
+    /// the worker's grace time.
+    fn deliver(&self, event: &Event) -> impl Future<Output = Result<(), Undelivered>> + Send;
+
+    /// An event is dead: in the transaction that says so, undo what came before it. A key can be
+    /// claimed and aborted here, so that its steps' compensations are emitted.
+    ///
+    /// The callback's writes commit together with the event's death. If it fails, neither happens and
+    /// the event is given back, to be delivered once more later.
+    fn dead(
+        &self,
+        transaction: &Transaction<'_>,
+        event: &Event,
+        failure: &Undelivered,
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        let _ = (transaction, event, failure);
+        async { Ok(()) }
+    }
+
+    /// The lease of a batch was lost with so many of its events neither acked nor nacked: somebody
+    /// else delivers them, or will. To count and to alert; a `WARN` line is logged as well.
+    fn lost(&self, events: u64) {
+        let _ = events;
+    }
+}
+
+impl<F, Fut> Deliver for F
+where
+    F: Fn(Event) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), Undelivered>> + Send,
+{
+    fn deliver(&self, event: &Event) -> impl Future<Output = Result<(), Undelivered>> + Send {
+        self(event.clone())
+    }
+}
+
+/// Why an event was not delivered, and so what becomes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Undelivered {
+    /// It is tried again, until the subscriber's attempts are used up.
+    Retry {
+        /// A word for it, by which failures are counted: `timeout`, `refused`.
+        kind: String,
+        /// What went wrong.
+        error: String,
+        /// When to try again, instead of what the subscriber's backoff says.
+        after: Option<Duration>,
+    },
+    /// It will not go through, however often it is tried: it is dead.
+    Never {
+        /// What went wrong.
+        error: String,
+    },
+}
+
+impl Undelivered {
+    /// Worth another attempt, when the subscriber's backoff says.
+    pub fn retry(kind: impl Into<String>, error: impl Display) -> Self {
+        Self::Retry {
+            kind: kind.into(),
+            error: error.to_string(),
+            after: None,
+        }
+    }
+
+    /// Worth another attempt after this time.
+    pub fn retry_after(kind: impl Into<String>, error: impl Display, after: Duration) -> Self {
+        Self::Retry {
+            kind: kind.into(),
+            error: error.to_string(),
+            after: Some(after),
+        }
+    }
+
+    /// Not worth another attempt.
+    pub fn never(error: impl Display) -> Self {
+        Self::Never {
+            error: error.to_string(),
+        }
+    }
+}
+
+impl Display for Undelivered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Retry { kind, error, .. } => write!(f, "{kind}: {error}"),
+            Self::Never { error } => write!(f, "never: {error}"),
+        }
+    }
+}
+
+/// What `?` makes of a call of the handler's that failed: worth another attempt.
+impl From<Error> for Undelivered {
+    fn from(error: Error) -> Self {
+        Self::retry("database", error)
+    }
+}
+
+impl From<tokio_postgres::Error> for Undelivered {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Error::from(error).into()
+    }
+}
+
+impl From<PoolError> for Undelivered {
+    fn from(error: PoolError) -> Self {
+        Error::from(error).into()
+    }
+}

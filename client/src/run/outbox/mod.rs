@@ -1,0 +1,411 @@
+//! Owns the outbox worker: batch after batch, each event to its handler, until it is told to stop.
+//!
+//! Invariant: an event is acked only after its handler has said that it is done, and whatever dies or
+//! is dropped, every event that is not acked comes again. A worker takes more only when nothing that it
+//! holds waits for a free handler, so that it does not keep from others what it cannot work on.
+
+mod batch;
+mod chain;
+mod handler;
+mod poll;
+mod settle;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, timeout};
+
+use crate::{Backoff, Error, Subscriber};
+use batch::Held;
+pub use handler::{Deliver, Undelivered};
+use poll::Poll;
+pub use poll::Waker;
+
+/// How many handlers run at a time.
+const CONCURRENCY: usize = 8;
+
+/// How many events are taken at a time.
+const BATCH: i32 = 10;
+
+/// The most that the server gives at a time.
+const LARGEST_BATCH: i32 = 10_000;
+
+/// How long an idle worker waits before it asks again, at most.
+const POLL_EVERY: Duration = Duration::from_secs(1);
+
+/// How long handlers that are at work when the worker is told to stop may go on.
+const GRACE: Duration = Duration::from_secs(25);
+
+/// Delivers a subscriber's events; made by [`Subscriber::worker`].
+#[must_use = "a worker does nothing until `run` is called"]
+pub struct OutboxWorker {
+    pool: Pool,
+    subscriber: Subscriber,
+    concurrency: usize,
+    batch: i32,
+    lease: Option<Duration>,
+    poll_every: Duration,
+    grace: Duration,
+    backoff: Backoff,
+    waker: Waker,
+}
+
+/// What an [`OutboxWorker`] did until it was told to stop; each is a count of events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// Delivered and acked.
+    pub delivered: u64,
+    /// Failed attempts; their events come again.
+    pub failed: u64,
+    /// Failed for good: the attempts are used up, or the handler gave up.
+    pub dead: u64,
+    /// Given back without an attempt counted: the worker was told to stop, or one in front of it in
+    /// its order key failed.
+    pub released: u64,
+    /// Of leases that were lost: somebody else delivers them, or will.
+    pub lost: u64,
+}
+
+/// How far the worker is on its way to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// Take, begin, finish.
+    Run,
+    /// Begin nothing; what is at work goes on.
+    Finish,
+    /// What is still at work is stopped and given back.
+    GiveBack,
+}
+
+/// What the tasks of a worker share.
+struct Shared<H> {
+    pool: Pool,
+    backoff: Backoff,
+    handler: Arc<H>,
+    slots: Arc<Semaphore>,
+    stage: watch::Receiver<Stage>,
+}
+
+impl Subscriber {
+    /// Prepares to deliver this subscriber's events. The worker takes a pool: its heartbeats need
+    /// connections beside its other calls.
+    pub fn worker(&self, pool: &Pool) -> OutboxWorker {
+        OutboxWorker {
+            pool: pool.clone(),
+            subscriber: self.clone(),
+            concurrency: CONCURRENCY,
+            batch: BATCH,
+            lease: None,
+            poll_every: POLL_EVERY,
+            grace: GRACE,
+            backoff: Backoff::default(),
+            waker: Waker::new(),
+        }
+    }
+}
+
+impl OutboxWorker {
+    /// How many handlers run at a time (8). Events of one order key never run at the same time.
+    pub fn concurrency(self, handlers: usize) -> Self {
+        Self {
+            concurrency: handlers.clamp(1, Semaphore::MAX_PERMITS),
+            ..self
+        }
+    }
+
+    /// How many events are taken at a time (10), at most 10,000. Larger batches cost the database
+    /// less, smaller ones are shared more evenly among workers.
+    pub fn batch(self, events: i32) -> Self {
+        Self {
+            batch: events.clamp(1, LARGEST_BATCH),
+            ..self
+        }
+    }
+
+    /// How long a batch is leased at a time, instead of the subscriber's `lease` as it is when the
+    /// worker starts. It is extended while the handlers run, so it says how soon others notice that
+    /// this process died, not how long a delivery takes.
+    pub fn lease(self, lease: Duration) -> Self {
+        Self {
+            lease: Some(lease),
+            ..self
+        }
+    }
+
+    /// How long an idle worker waits before it asks again, at most (1 s); it begins with much less
+    /// after the last event and doubles it.
+    pub fn poll_every(self, time: Duration) -> Self {
+        Self {
+            poll_every: time,
+            ..self
+        }
+    }
+
+    /// How long handlers that are at work when the worker is told to stop may go on (25 s). What is
+    /// not done then is stopped and given back.
+    pub fn grace(self, time: Duration) -> Self {
+        Self {
+            grace: time,
+            ..self
+        }
+    }
+
+    /// How patiently calls to the database are repeated. A take is repeated until it is answered.
+    pub fn backoff(self, backoff: Backoff) -> Self {
+        Self { backoff, ..self }
+    }
+
+    /// Wakes the worker when it is idle: see [`Waker`].
+    pub fn waker(self, waker: &Waker) -> Self {
+        Self {
+            waker: waker.clone(),
+            ..self
+        }
+    }
+
+    /// Takes and delivers until `shutdown` completes.
+    ///
+    /// - Each event goes to `handler` with its [`delivery_key`](crate::Event::delivery_key). Done events are acked as
+    ///   soon as they are; a failed one is tried again later, with the subscriber's backoff, and the
+    ///   later events of its order key wait behind it. A handler that panics has failed.
+    /// - Events of one order key are handled one after another, all others at the same time, up to
+    ///   [`concurrency`](Self::concurrency).
+    /// - When an event dies, [`Deliver::dead`] runs in the transaction that says so.
+    /// - The lease of a batch is extended at every third of it. When it is lost, or cannot be extended
+    ///   before it ends, the handlers of that batch are stopped, [`Deliver::lost`] is told, and the
+    ///   worker goes on with other batches.
+    /// - When `shutdown` completes, what has not begun is given back at once and what is at work may
+    ///   go on for the [`grace`](Self::grace) time.
+    ///
+    /// A database that is away is waited for. Dropping this future stops everything at once; what was
+    /// not acked comes again when its lease has run out.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
+    /// # fn main() { with_topic(async |pool, topic| {
+    /// use pg_once::{EmitOptions, Event, Json, Undelivered};
+    /// use std::time::Duration;
+    ///
+    /// # async fn post(_key: &str, _body: &str) -> Result<u16, std::io::Error> { Ok(204) }
+    /// topic.emit(&pool, &Json::of("hello")?, &EmitOptions::new()).await?;
+    /// let shutdown = tokio::time::sleep(Duration::from_millis(300)); // in real life: SIGTERM
+    /// let delivered = topic
+    ///     .default_subscriber()
+    ///     .worker(&pool)
+    ///     .run(shutdown, |event: Event| async move {
+    ///         match post(&event.delivery_key, event.payload.as_str()).await {
+    ///             Ok(200..=299) => Ok(()),
+    ///             Ok(410) => Err(Undelivered::never("the receiver is gone")),
+    ///             Ok(status) => Err(Undelivered::retry("status", status)),
+    ///             Err(error) => Err(Undelivered::retry("transport", error)),
+    ///         }
+    ///     })
+    ///     .await?;
+    /// assert_eq!(delivered.delivered, 1);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// What makes asking for events pointless: `42704`, `42501`, `25006`, a closed pool. What it holds
+    /// is finished or given back first.
+    pub async fn run<H: Deliver>(
+        self,
+        shutdown: impl Future<Output = ()>,
+        handler: H,
+    ) -> Result<Delivered, Error> {
+        let (stage, seen) = watch::channel(Stage::Run);
+        let shared = Arc::new(Shared {
+            pool: self.pool.clone(),
+            backoff: self.backoff,
+            handler: Arc::new(handler),
+            slots: Arc::new(Semaphore::new(self.concurrency)),
+            stage: seen,
+        });
+        let mut batches = Batches::default();
+        // A take that is on its way is not dropped: what it leases would be nobody's.
+        let taken = {
+            let mut taking = pin!(self.take_until_told(&shared, &mut batches));
+            tokio::select! {
+                biased;
+                taken = &mut taking => taken,
+                () = shutdown => {
+                    stage.send_replace(Stage::Finish);
+                    taking.await
+                }
+            }
+        };
+        stage.send_replace(Stage::Finish);
+        if timeout(self.grace, batches.all()).await.is_err() {
+            stage.send_replace(Stage::GiveBack);
+            batches.all().await;
+        }
+        taken.map(|()| batches.counts)
+    }
+
+    /// Takes batch after batch; ends when the worker is told to stop, or asking is pointless.
+    async fn take_until_told<H: Deliver>(
+        &self,
+        shared: &Arc<Shared<H>>,
+        batches: &mut Batches,
+    ) -> Result<(), Error> {
+        let mut stage = shared.stage.clone();
+        let mut poll = Poll::new(self.poll_every, &self.waker);
+        let Some(lease) = self.known_lease(&mut stage).await? else {
+            return Ok(());
+        };
+        loop {
+            let slot = tokio::select! {
+                biased;
+                () = reached(&mut stage, Stage::Finish) => return Ok(()),
+                slot = Arc::clone(&shared.slots).acquire_owned() => slot,
+            };
+            let Ok(slot) = slot else { return Ok(()) };
+            batches.reap();
+            let asked = || self.subscriber.take(&self.pool, self.batch, Some(lease));
+            let Some((since, taken)) = self.until_answered(&mut stage, asked).await? else {
+                return Ok(());
+            };
+            match taken {
+                Some(batch) => {
+                    poll.found();
+                    let held = Held::new(Arc::clone(shared), batch, lease, since);
+                    let mut waiting = batches.begin(held, slot);
+                    // Nothing more is taken while an event of this batch waits for a handler.
+                    tokio::select! {
+                        biased;
+                        () = reached(&mut stage, Stage::Finish) => return Ok(()),
+                        _ = waiting.recv() => {}
+                    }
+                }
+                None => {
+                    drop(slot);
+                    tokio::select! {
+                        biased;
+                        () = reached(&mut stage, Stage::Finish) => return Ok(()),
+                        () = poll.wait() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// How long a batch is leased; asked once, so that each take can say it and the heartbeat knows.
+    async fn known_lease(
+        &self,
+        stage: &mut watch::Receiver<Stage>,
+    ) -> Result<Option<Duration>, Error> {
+        if self.lease.is_some() {
+            return Ok(self.lease);
+        }
+        let ask = || self.subscriber.lease(&self.pool);
+        let answer = self.until_answered(stage, ask).await?;
+        Ok(answer.map(|(_, lease)| lease))
+    }
+
+    /// Repeats a call until it is answered, with backoff, or until the worker is told to stop; a call
+    /// that is on its way is waited for. Tells when it was sent.
+    async fn until_answered<T, F, Fut>(
+        &self,
+        stage: &mut watch::Receiver<Stage>,
+        mut call: F,
+    ) -> Result<Option<(Instant, T)>, Error>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        let mut failures = 0;
+        loop {
+            let sent = Instant::now();
+            let answer = timeout(self.backoff.call_timeout, call()).await;
+            let error = match answer.unwrap_or(Err(Error::TimedOut)) {
+                Ok(answer) => return Ok(Some((sent, answer))),
+                Err(error) if error.is_retryable() => error,
+                Err(error) => return Err(error),
+            };
+            failures += 1;
+            let wait = self.backoff.wait(failures);
+            tracing::warn!(subscriber = ?self.subscriber, %error, failures, ?wait, "asking for events failed");
+            tokio::select! {
+                biased;
+                () = reached(stage, Stage::Finish) => return Ok(None),
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+}
+
+/// Waits until the worker has come to that stage; a worker that is gone has.
+async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
+    // An error says that the sender is gone.
+    let _ = stage.wait_for(|now| *now >= wanted).await;
+}
+
+/// The batches that are out, each in a task of its own, and what became of those that are not.
+#[derive(Default)]
+struct Batches {
+    tasks: JoinSet<Delivered>,
+    counts: Delivered,
+}
+
+impl Batches {
+    /// Begins with a batch. What comes back ends when all of its events have begun or are over.
+    fn begin<H: Deliver>(
+        &mut self,
+        held: Held<H>,
+        slot: OwnedSemaphorePermit,
+    ) -> mpsc::Receiver<()> {
+        let (begun, waiting) = mpsc::channel(1);
+        self.tasks.spawn(held.deliver(slot, begun));
+        waiting
+    }
+
+    /// Counts what is over.
+    fn reap(&mut self) {
+        while let Some(ended) = self.tasks.try_join_next() {
+            self.count(ended);
+        }
+    }
+
+    async fn all(&mut self) {
+        while let Some(ended) = self.tasks.join_next().await {
+            self.count(ended);
+        }
+    }
+
+    fn count(&mut self, ended: Result<Delivered, JoinError>) {
+        match ended {
+            Ok(batch) => self.counts.add(batch),
+            Err(error) => tracing::error!(%error, "a batch was left to its lease"),
+        }
+    }
+}
+
+impl Delivered {
+    const fn add(&mut self, other: Self) {
+        self.delivered += other.delivered;
+        self.failed += other.failed;
+        self.dead += other.dead;
+        self.released += other.released;
+        self.lost += other.lost;
+    }
+
+    const fn total(&self) -> u64 {
+        self.delivered + self.failed + self.dead + self.released + self.lost
+    }
+}
+
+impl std::fmt::Debug for OutboxWorker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OutboxWorker")
+            .field("subscriber", &self.subscriber)
+            .field("concurrency", &self.concurrency)
+            .field("batch", &self.batch)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,303 @@
+//! Owns telling the server what became of a batch's events.
+//!
+//! Invariant: one call at a time for a batch, each repeated until it is answered, so that a repeat is
+//! always of the last write and converges. An event's death and what its callback wrote commit
+//! together, and the callback's writes are never committed twice.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::super::storable;
+use super::chain::Verdict;
+use super::{Deliver, Delivered, Shared, Undelivered};
+use crate::{Batch, Error, Event, Kind, NackOptions, Nacked};
+
+/// How many verdicts go into one call, at most.
+const MOST: usize = 1000;
+
+/// The longest kind that the server takes, in characters.
+const LONGEST_KIND: usize = 100;
+
+/// Kinds that mean something to the server and are not a handler's to choose.
+const RESERVED: [&str; 3] = ["released", "never", "expired"];
+
+/// How long an event waits whose callback failed for good.
+const CALLBACK_FAILED: Duration = Duration::from_secs(30);
+
+/// The verdicts of a batch, as far as the server has them.
+pub(super) struct Settle<'a, H> {
+    shared: &'a Shared<H>,
+    batch: &'a Batch,
+    held: usize,
+    counts: Delivered,
+}
+
+/// Where the transaction of a failure stopped.
+enum Stopped {
+    /// Before its commit: nothing is written.
+    Call(Error),
+    /// In the handler's callback: nothing is written.
+    Callback(Error),
+    /// In its commit: nobody knows.
+    Commit(Error),
+}
+
+impl<'a, H: Deliver> Settle<'a, H> {
+    pub(super) fn new(shared: &'a Shared<H>, batch: &'a Batch, held: usize) -> Self {
+        Self {
+            shared,
+            batch,
+            held,
+            counts: Delivered::default(),
+        }
+    }
+
+    pub(super) const fn counts(&self) -> Delivered {
+        self.counts
+    }
+
+    /// Settles verdicts as they come, several in one call where they come together; ends with the
+    /// last, or when the server refuses one.
+    pub(super) async fn all(&mut self, mut verdicts: mpsc::UnboundedReceiver<Verdict>) {
+        let mut ready = vec![];
+        while verdicts.recv_many(&mut ready, MOST).await > 0 {
+            if let Err(error) = self.settle(ready.drain(..)).await {
+                let (subscriber, token) = (self.batch.subscriber(), self.batch.token());
+                tracing::warn!(?subscriber, token, %error, "the server refused a batch's end");
+                return;
+            }
+        }
+    }
+
+    async fn settle(&mut self, verdicts: impl Iterator<Item = Verdict>) -> Result<(), Error> {
+        let (mut done, mut failed, mut released) = (vec![], vec![], vec![]);
+        for verdict in verdicts {
+            match verdict {
+                Verdict::Done(event_id) => done.push(event_id),
+                Verdict::Failed {
+                    event,
+                    failure,
+                    behind,
+                } => failed.push((event, failure, behind)),
+                Verdict::Released(event_id) => released.push(event_id),
+            }
+        }
+        // What is done first: it may be in front of another of its key.
+        self.ack(&done).await?;
+        for (event, failure, behind) in failed {
+            self.fail(&event, &failure).await?;
+            self.counts.released += behind;
+        }
+        self.release(&released, &NackOptions::released()).await
+    }
+
+    async fn ack(&mut self, done: &[i64]) -> Result<(), Error> {
+        if done.is_empty() {
+            return Ok(());
+        }
+        // A whole batch needs no list.
+        let event_ids = (done.len() < self.held).then_some(done);
+        self.until_answered(|| self.batch.ack(&self.shared.pool, event_ids))
+            .await?;
+        self.counts.delivered += count(done.len());
+        Ok(())
+    }
+
+    async fn release(&mut self, ids: &[i64], options: &NackOptions) -> Result<(), Error> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.until_answered(|| self.batch.nack(&self.shared.pool, Some(ids), options))
+            .await?;
+        self.counts.released += count(ids.len());
+        Ok(())
+    }
+
+    /// A failed event, with the handler's callback in the same transaction if it died of it.
+    async fn fail(&mut self, event: &Event, failure: &Undelivered) -> Result<(), Error> {
+        let options = failure.nack();
+        let mut failures = 0;
+        let nacked = loop {
+            let error = match self.fail_once(event, failure, &options).await {
+                Ok(nacked) => break nacked,
+                Err(Stopped::Call(error)) if !error.is_retryable() => return Err(error),
+                Err(Stopped::Callback(error))
+                    if !error.is_retryable() || failures >= self.shared.backoff.tries =>
+                {
+                    return self.put_off(event, &error).await;
+                }
+                Err(Stopped::Commit(error)) if error.kind() != Kind::Conflict => {
+                    match self.found_nacked(event, &options).await? {
+                        Some(nacked) => break nacked,
+                        None => error,
+                    }
+                }
+                Err(Stopped::Call(error) | Stopped::Callback(error) | Stopped::Commit(error)) => {
+                    error
+                }
+            };
+            failures += 1;
+            tracing::debug!(event_id = event.event_id, %error, failures, "a failure is told again");
+            sleep(self.shared.backoff.wait(failures)).await;
+        };
+        let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
+        if nacked.dead {
+            self.counts.dead += 1;
+            tracing::warn!(?subscriber, event_id, attempt = nacked.attempt, %failure, "an event is dead");
+        } else {
+            self.counts.failed += 1;
+            tracing::info!(?subscriber, event_id, attempt = nacked.attempt, %failure, "not delivered");
+        }
+        Ok(())
+    }
+
+    async fn fail_once(
+        &self,
+        event: &Event,
+        failure: &Undelivered,
+        options: &NackOptions,
+    ) -> Result<Nacked, Stopped> {
+        let call = |error: Error| Stopped::Call(error);
+        let mut client = self.in_time(self.shared.pool.get()).await.map_err(call)?;
+        let transaction = self.in_time(client.transaction()).await.map_err(call)?;
+        let event_ids = [event.event_id];
+        let nack = self.batch.nack(&transaction, Some(&event_ids), options);
+        let nacked = only(self.in_time(nack).await.map_err(call)?).map_err(call)?;
+        if nacked.dead {
+            let dead = self.shared.handler.dead(&transaction, event, failure);
+            dead.await.map_err(Stopped::Callback)?;
+        }
+        let commit = self.in_time(transaction.commit()).await;
+        commit.map_err(Stopped::Commit)?;
+        Ok(nacked)
+    }
+
+    /// After a commit whose answer was lost: what it said, if it was done. Whether the batch still
+    /// holds the event is asked by an ack that is rolled back.
+    async fn found_nacked(
+        &self,
+        event: &Event,
+        options: &NackOptions,
+    ) -> Result<Option<Nacked>, Error> {
+        match self.until_answered(|| self.is_held(event)).await {
+            Ok(()) => Ok(None),
+            Err(error) if error.kind() == Kind::LeaseLost => {
+                let event_ids = [event.event_id];
+                let again = || {
+                    self.batch
+                        .nack(&self.shared.pool, Some(&event_ids), options)
+                };
+                only(self.until_answered(again).await?).map(Some)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn is_held(&self, event: &Event) -> Result<(), Error> {
+        let mut client = self.shared.pool.get().await?;
+        let transaction = client.transaction().await?;
+        let event_ids = [event.event_id];
+        self.batch.ack(&transaction, Some(&event_ids)).await?;
+        Ok(transaction.rollback().await?)
+    }
+
+    /// The callback cannot be done now, so the event may not die yet.
+    async fn put_off(&mut self, event: &Event, error: &Error) -> Result<(), Error> {
+        let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
+        tracing::error!(?subscriber, event_id, %error, "the callback of a dead event failed");
+        let reason = storable(&format!("its callback failed: {error}"));
+        let options = NackOptions::released()
+            .error(reason)
+            .retry_after(CALLBACK_FAILED);
+        self.release(&[event_id], &options).await
+    }
+
+    /// Repeats a call until it is answered; the end of the lease bounds it.
+    async fn until_answered<T, F, Fut>(&self, mut call: F) -> Result<T, Error>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        let backoff = &self.shared.backoff;
+        loop {
+            match backoff.retry(&mut call).await {
+                Err(error) if error.is_retryable() => sleep(backoff.wait(backoff.tries)).await,
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn in_time<T, X>(&self, call: impl Future<Output = Result<T, X>>) -> Result<T, Error>
+    where
+        Error: From<X>,
+    {
+        match timeout(self.shared.backoff.call_timeout, call).await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(Error::TimedOut),
+        }
+    }
+}
+
+impl Undelivered {
+    /// As the server takes it.
+    fn nack(&self) -> NackOptions {
+        match self {
+            Self::Retry { kind, error, after } => {
+                let options = NackOptions::new()
+                    .kind(kind_of(kind))
+                    .error(storable(error));
+                match after {
+                    Some(after) => options.retry_after(*after),
+                    None => options,
+                }
+            }
+            Self::Never { error } => NackOptions::never().error(storable(error)),
+        }
+    }
+}
+
+/// A kind in a form that the server takes: an event whose failure could not be told because of how its
+/// kind is written would be delivered again and again.
+fn kind_of(kind: &str) -> String {
+    let kept: String = kind
+        .chars()
+        .filter(|c| *c != '\0')
+        .take(LONGEST_KIND)
+        .collect();
+    if kept.is_empty() || RESERVED.contains(&kept.as_str()) {
+        "error".to_owned()
+    } else {
+        kept
+    }
+}
+
+fn only(rows: Vec<Nacked>) -> Result<Nacked, Error> {
+    match rows.as_slice() {
+        [nacked] => Ok(*nacked),
+        rows => Err(Error::Answer(format!(
+            "one event was nacked, {} came",
+            rows.len()
+        ))),
+    }
+}
+
+fn count(events: usize) -> u64 {
+    u64::try_from(events).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_that_the_server_would_not_take_becomes_one_that_it_takes() {
+        assert_eq!(kind_of("timeout"), "timeout");
+        for kind in ["", "\0", "released", "never", "expired"] {
+            assert_eq!(kind_of(kind), "error", "{kind:?}");
+        }
+        assert_eq!(kind_of(&"ü".repeat(300)).chars().count(), 100);
+    }
+}

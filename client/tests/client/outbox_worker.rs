@@ -1,0 +1,630 @@
+//! The outbox worker: every event to its handler, in order where there is one, whatever dies.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use deadpool_postgres::Transaction;
+use pg_once::{
+    Claim, ClaimOptions, Deliver, EmitOptions, Error, Event, Json, Key, Kind, OutboxWorker,
+    Response, StepEvent, SubscriberOptions, Topic, Undelivered, Waker,
+};
+use tokio::sync::{Notify, Semaphore};
+
+use crate::proxy::Proxy;
+use crate::support::{QUICK, a_year_later, claimed, fresh_key, fresh_topic, pool, pool_to};
+
+/// What a handler has seen: payloads in order, and the attempts of each.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<Vec<Event>>>);
+
+impl Seen {
+    fn add(&self, event: Event) {
+        self.0.lock().unwrap().push(event);
+    }
+
+    fn payloads(&self) -> Vec<String> {
+        let events = self.0.lock().unwrap();
+        events
+            .iter()
+            .map(|event| event.payload.to_string())
+            .collect()
+    }
+
+    fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
+    /// Until so many deliveries were seen.
+    async fn until(&self, deliveries: usize) {
+        until(|| self.len() >= deliveries).await;
+    }
+}
+
+/// Looks again and again, for half a minute.
+async fn until(mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(30),
+            "it did not come to that"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn emit(topic: &Topic, payload: impl std::fmt::Display, options: &EmitOptions) -> i64 {
+    let payload = Json::from_text(payload.to_string());
+    topic
+        .emit(&pool(), &payload, options)
+        .await
+        .unwrap()
+        .event_id
+}
+
+fn worker(topic: &Topic) -> OutboxWorker {
+    let worker = topic.default_subscriber().worker(&pool());
+    worker.backoff(QUICK).poll_every(Duration::from_millis(50))
+}
+
+/// Failed events are due again at once, almost.
+async fn eager(topic: &Topic, max_attempts: i32) {
+    let options = SubscriberOptions::new()
+        .max_attempts(max_attempts)
+        .backoff_base(Duration::from_millis(1))
+        .backoff_cap(Duration::from_millis(2));
+    topic
+        .default_subscriber()
+        .set(&pool(), &options)
+        .await
+        .unwrap();
+}
+
+/// After that session comes late: nothing may be left.
+async fn assert_nothing_left(topic: &Topic) {
+    let later = a_year_later().await;
+    let left = topic
+        .default_subscriber()
+        .take(&later, 10, None)
+        .await
+        .unwrap();
+    assert_eq!(left, None);
+}
+
+#[tokio::test]
+async fn every_event_is_delivered_once_and_the_worker_ends_when_it_is_told() {
+    let topic = fresh_topic().await;
+    for n in 0..50 {
+        emit(&topic, n, &EmitOptions::new()).await;
+    }
+    let seen = Seen::default();
+    let handler = {
+        let seen = seen.clone();
+        move |event: Event| {
+            let seen = seen.clone();
+            async move {
+                seen.add(event);
+                Ok(())
+            }
+        }
+    };
+    let delivered = worker(&topic)
+        .batch(7)
+        .run(seen.until(50), handler)
+        .await
+        .unwrap();
+    assert_eq!(
+        (delivered.delivered, delivered.failed, delivered.lost),
+        (50, 0, 0)
+    );
+    let mut numbers: Vec<i32> = seen.payloads().iter().map(|n| n.parse().unwrap()).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..50).collect::<Vec<_>>());
+    assert_nothing_left(&topic).await;
+}
+
+#[tokio::test]
+async fn events_of_a_key_go_one_after_another_and_different_keys_at_the_same_time() {
+    let topic = fresh_topic().await;
+    for n in 0..10 {
+        for key in ["a", "b", "c"] {
+            let payload = format!("\"{key}{n}\"");
+            emit(&topic, payload, &EmitOptions::new().order_key(key)).await;
+        }
+    }
+    let seen = Seen::default();
+    let at_work: Arc<Mutex<HashMap<String, usize>>> = Arc::default();
+    let most = Arc::new(AtomicUsize::new(0));
+    let handler = {
+        let (seen, at_work, most) = (seen.clone(), Arc::clone(&at_work), Arc::clone(&most));
+        move |event: Event| {
+            let (seen, at_work, most) = (seen.clone(), Arc::clone(&at_work), Arc::clone(&most));
+            async move {
+                let key = event.order_key.clone().unwrap();
+                {
+                    let mut at_work = at_work.lock().unwrap();
+                    *at_work.entry(key.clone()).or_default() += 1;
+                    assert_eq!(at_work[&key], 1, "two of one key at the same time");
+                    most.fetch_max(at_work.values().sum(), Ordering::SeqCst);
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                *at_work.lock().unwrap().get_mut(&key).unwrap() -= 1;
+                seen.add(event);
+                Ok(())
+            }
+        }
+    };
+    let delivered = worker(&topic).run(seen.until(30), handler).await.unwrap();
+    assert_eq!((delivered.delivered, delivered.failed), (30, 0));
+    for key in ["a", "b", "c"] {
+        let of_key: Vec<String> = seen
+            .payloads()
+            .into_iter()
+            .filter(|p| p.contains(key))
+            .collect();
+        let in_order: Vec<String> = (0..10).map(|n| format!("\"{key}{n}\"")).collect();
+        assert_eq!(of_key, in_order);
+    }
+    assert!(
+        most.load(Ordering::SeqCst) > 1,
+        "nothing went at the same time"
+    );
+}
+
+#[tokio::test]
+async fn no_more_handlers_run_at_a_time_than_were_asked_for_and_no_more_is_taken_than_they_need() {
+    let topic = fresh_topic().await;
+    for n in 0..20 {
+        emit(&topic, n, &EmitOptions::new()).await;
+    }
+    let (gate, seen, at_work) = (
+        Arc::new(Semaphore::new(0)),
+        Seen::default(),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    let handler = {
+        let (gate, seen, at_work) = (Arc::clone(&gate), seen.clone(), Arc::clone(&at_work));
+        move |event: Event| {
+            let (gate, seen, at_work) = (Arc::clone(&gate), seen.clone(), Arc::clone(&at_work));
+            async move {
+                assert!(at_work.fetch_add(1, Ordering::SeqCst) < 3);
+                gate.acquire().await.unwrap().forget();
+                at_work.fetch_sub(1, Ordering::SeqCst);
+                seen.add(event);
+                Ok(())
+            }
+        }
+    };
+    let shutdown = async {
+        until(|| at_work.load(Ordering::SeqCst) == 3).await;
+        // One batch of five is out, with two events that wait for a handler: the rest is others'.
+        let others = topic.default_subscriber().take(&pool(), 100, None).await;
+        let others = others.unwrap().unwrap();
+        assert_eq!(others.events.len(), 15);
+        others.ack(&pool(), None).await.unwrap();
+        gate.add_permits(20);
+        seen.until(5).await;
+    };
+    let delivered = worker(&topic)
+        .concurrency(3)
+        .batch(5)
+        .run(shutdown, handler)
+        .await;
+    assert_eq!(delivered.unwrap().delivered, 5);
+}
+
+#[tokio::test]
+async fn a_failed_event_is_tried_again_with_the_same_delivery_key_before_those_behind_it() {
+    let topic = fresh_topic().await;
+    eager(&topic, 10).await;
+    for n in 1..=3 {
+        emit(&topic, n, &EmitOptions::new().order_key("a")).await;
+    }
+    let seen = Seen::default();
+    let handler = {
+        let seen = seen.clone();
+        move |event: Event| {
+            let seen = seen.clone();
+            async move {
+                let fails = event.payload.as_str() == "1" && event.attempt < 3;
+                seen.add(event);
+                match fails {
+                    true => Err(Undelivered::retry("timeout", "no answer")),
+                    false => Ok(()),
+                }
+            }
+        }
+    };
+    let delivered = worker(&topic).run(seen.until(5), handler).await.unwrap();
+    assert_eq!(
+        (delivered.delivered, delivered.failed, delivered.lost),
+        (3, 2, 0)
+    );
+    assert_eq!(seen.payloads(), ["1", "1", "1", "2", "3"]);
+    let events = seen.0.lock().unwrap();
+    assert_eq!(events[0].delivery_key, events[2].delivery_key);
+    assert_eq!((events[2].attempt, events[3].attempt), (3, 1));
+}
+
+#[tokio::test]
+async fn a_panic_of_the_handler_is_a_failure_of_its_event_and_of_nothing_else() {
+    let topic = fresh_topic().await;
+    eager(&topic, 2).await;
+    let poison = emit(&topic, "\"poison\"", &EmitOptions::new()).await;
+    emit(&topic, "1", &EmitOptions::new()).await;
+    let (seen, all) = (Seen::default(), Seen::default());
+    let handler = {
+        let (seen, all) = (seen.clone(), all.clone());
+        move |event: Event| {
+            let (seen, all) = (seen.clone(), all.clone());
+            async move {
+                all.add(event.clone());
+                assert!(event.payload.as_str() != "\"poison\"", "cannot be handled");
+                seen.add(event);
+                Ok(())
+            }
+        }
+    };
+    let delivered = worker(&topic).run(all.until(3), handler).await.unwrap();
+    assert_eq!(
+        (delivered.delivered, delivered.failed, delivered.dead),
+        (1, 1, 1)
+    );
+    let subscriber = topic.default_subscriber();
+    let failed = subscriber.deliveries(&pool(), poison).await.unwrap();
+    assert_eq!((failed.len(), failed[0].kind.as_str()), (2, "panic"));
+    assert_eq!(
+        subscriber.dead(&pool(), 10).await.unwrap()[0].event_id,
+        poison
+    );
+}
+
+/// Refuses everything; what dies aborts the key that its payload names.
+#[derive(Clone)]
+struct Compensating {
+    key: Key,
+    refuse: Arc<AtomicBool>,
+    callbacks: Arc<AtomicUsize>,
+}
+
+impl Deliver for Compensating {
+    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+        assert_eq!(event.attempt, 1);
+        Err(Undelivered::never("no such address"))
+    }
+
+    async fn dead(
+        &self,
+        transaction: &Transaction<'_>,
+        _: &Event,
+        failure: &Undelivered,
+    ) -> Result<(), Error> {
+        assert_eq!(failure, &Undelivered::never("no such address"));
+        self.callbacks.fetch_add(1, Ordering::SeqCst);
+        if self.refuse.load(Ordering::SeqCst) {
+            let nothing = "SELECT 1/0";
+            transaction.query(nothing, &[]).await?;
+        }
+        match self.key.claim(transaction, &ClaimOptions::new()).await? {
+            Claim::Resumed(lease) => lease.abort(transaction, &Response::new(422)).await,
+            Claim::Replayed(_) => Ok(()),
+            other => Err(Error::Cleanup(format!("{other:?}").into())),
+        }
+    }
+}
+
+/// A key that was charged and given back, its shipment an event; what is emitted when it is aborted.
+async fn half_done() -> (Topic, Topic, Compensating) {
+    let (shipments, refunds) = (fresh_topic().await, fresh_topic().await);
+    let (pool, key) = (pool(), fresh_key());
+    let lease = claimed(&key, &pool).await;
+    let refund = StepEvent::new(&refunds, Json::from_text("\"refund\""));
+    lease.step_with(&pool, "charge", &refund).await.unwrap();
+    emit(&shipments, "\"ship\"", &EmitOptions::new()).await;
+    lease.release(&pool, None, None).await.unwrap();
+    let handler = Compensating {
+        key,
+        refuse: Arc::default(),
+        callbacks: Arc::default(),
+    };
+    (shipments, refunds, handler)
+}
+
+async fn refunds_emitted(refunds: &Topic) -> usize {
+    let batch = refunds
+        .default_subscriber()
+        .take(&pool(), 10, None)
+        .await
+        .unwrap();
+    batch.map_or(0, |batch| batch.events.len())
+}
+
+#[tokio::test]
+async fn what_a_death_undoes_is_undone_in_the_same_transaction() {
+    let (shipments, refunds, handler) = half_done().await;
+    let shutdown = until(|| handler.callbacks.load(Ordering::SeqCst) == 1);
+    let delivered = worker(&shipments)
+        .run(shutdown, handler.clone())
+        .await
+        .unwrap();
+    assert_eq!((delivered.dead, delivered.delivered), (1, 0));
+    assert_eq!(refunds_emitted(&refunds).await, 1);
+    assert_eq!(
+        shipments
+            .default_subscriber()
+            .dead(&pool(), 10)
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+#[tokio::test]
+async fn an_event_whose_callback_fails_does_not_die_and_nothing_is_undone() {
+    let (shipments, refunds, handler) = half_done().await;
+    handler.refuse.store(true, Ordering::SeqCst);
+    let shutdown = until(|| handler.callbacks.load(Ordering::SeqCst) == 1);
+    let delivered = worker(&shipments)
+        .run(shutdown, handler.clone())
+        .await
+        .unwrap();
+    assert_eq!((delivered.dead, delivered.released), (0, 1));
+    assert_eq!(refunds_emitted(&refunds).await, 0);
+    assert!(
+        shipments
+            .default_subscriber()
+            .dead(&pool(), 10)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    let later = a_year_later().await;
+    let again = shipments.default_subscriber().take(&later, 10, None).await;
+    assert_eq!(again.unwrap().unwrap().events[0].attempt, 1);
+}
+
+#[tokio::test]
+async fn a_death_whose_commit_is_not_answered_runs_its_callback_once() {
+    let (shipments, refunds, handler) = half_done().await;
+    let proxy = Proxy::start().await;
+    proxy.lose_answer_to("COMMIT");
+    let worker = shipments
+        .default_subscriber()
+        .worker(&pool_to(proxy.config()));
+    let shutdown = until(|| handler.callbacks.load(Ordering::SeqCst) == 1);
+    let delivered = worker
+        .backoff(QUICK)
+        .run(shutdown, handler.clone())
+        .await
+        .unwrap();
+    assert_eq!((delivered.dead, proxy.lost()), (1, 1));
+    assert_eq!(handler.callbacks.load(Ordering::SeqCst), 1);
+    assert_eq!(refunds_emitted(&refunds).await, 1);
+}
+
+#[tokio::test]
+async fn answers_that_the_network_loses_change_nothing() {
+    for text in ["outbox_ack", "outbox_extend"] {
+        let topic = fresh_topic().await;
+        emit(&topic, 1, &EmitOptions::new()).await;
+        let proxy = Proxy::start().await;
+        proxy.lose_answer_to(text);
+        let (seen, slow) = (Seen::default(), Duration::from_millis(600));
+        let handler = {
+            let seen = seen.clone();
+            move |event: Event| {
+                let seen = seen.clone();
+                async move {
+                    tokio::time::sleep(slow).await; // two heartbeats
+                    seen.add(event);
+                    Ok(())
+                }
+            }
+        };
+        let worker = topic.default_subscriber().worker(&pool_to(proxy.config()));
+        let worker = worker.backoff(QUICK).lease(Duration::from_millis(900));
+        let delivered = worker.run(seen.until(1), handler).await.unwrap();
+        assert_eq!(
+            (delivered.delivered, delivered.lost, proxy.lost()),
+            (1, 0, 1),
+            "{text}"
+        );
+        assert_nothing_left(&topic).await;
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_takes_longer_than_the_lease_keeps_it() {
+    let topic = fresh_topic().await;
+    emit(&topic, 1, &EmitOptions::new()).await;
+    let seen = Seen::default();
+    let handler = {
+        let seen = seen.clone();
+        move |event: Event| {
+            let seen = seen.clone();
+            async move {
+                tokio::time::sleep(Duration::from_millis(1500)).await;
+                seen.add(event);
+                Ok(())
+            }
+        }
+    };
+    let worker = worker(&topic).lease(Duration::from_millis(600));
+    let delivered = worker.run(seen.until(1), handler).await.unwrap();
+    assert_eq!((delivered.delivered, delivered.lost, seen.len()), (1, 0, 1));
+}
+
+/// Stalls until it is dropped, and says so.
+#[derive(Clone, Default)]
+struct Stalling {
+    begun: Arc<Notify>,
+    dropped: Arc<AtomicBool>,
+    lost: Arc<AtomicU64>,
+}
+
+struct OnDrop(Arc<AtomicBool>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Deliver for Stalling {
+    async fn deliver(&self, _: &Event) -> Result<(), Undelivered> {
+        let _guard = OnDrop(Arc::clone(&self.dropped));
+        self.begun.notify_one();
+        std::future::pending().await
+    }
+
+    fn lost(&self, events: u64) {
+        self.lost.fetch_add(events, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn when_somebody_else_has_the_batch_its_handlers_stop_and_the_worker_goes_on() {
+    let topic = fresh_topic().await;
+    emit(&topic, 1, &EmitOptions::new()).await;
+    let handler = Stalling::default();
+    let shutdown = async {
+        handler.begun.notified().await;
+        let later = a_year_later().await;
+        let theirs = topic.default_subscriber().take(&later, 10, None).await;
+        let theirs = theirs.unwrap().unwrap();
+        until(|| handler.dropped.load(Ordering::SeqCst)).await;
+        until(|| handler.lost.load(Ordering::SeqCst) == 1).await;
+        // Still theirs: the worker has not acked or given back what it lost.
+        assert_eq!(theirs.ack(&later, None).await.unwrap(), 1);
+    };
+    let worker = worker(&topic).lease(Duration::from_millis(300));
+    let delivered = worker.run(shutdown, handler.clone()).await.unwrap();
+    assert_eq!((delivered.lost, delivered.delivered), (1, 0));
+}
+
+#[tokio::test]
+async fn what_is_not_done_when_the_grace_is_over_is_stopped_and_given_back() {
+    let topic = fresh_topic().await;
+    for key in ["a", "a", "b"] {
+        emit(&topic, 1, &EmitOptions::new().order_key(key)).await;
+    }
+    let handler = Stalling::default();
+    let begun = Arc::clone(&handler.begun);
+    let worker = worker(&topic)
+        .concurrency(1)
+        .grace(Duration::from_millis(50));
+    let delivered = worker.run(begun.notified(), handler.clone()).await.unwrap();
+    assert!(handler.dropped.load(Ordering::SeqCst));
+    assert_eq!((delivered.released >= 2, delivered.lost), (true, 0));
+    // Given back: due at once, and no attempt is counted.
+    let mut left = 0;
+    while let Some(batch) = topic
+        .default_subscriber()
+        .take(&pool(), 10, None)
+        .await
+        .unwrap()
+    {
+        assert!(batch.events.iter().all(|event| event.attempt == 1));
+        left += batch.ack(&pool(), None).await.unwrap();
+    }
+    assert_eq!(left, 3);
+}
+
+#[tokio::test]
+async fn what_is_at_work_when_the_worker_is_told_to_stop_is_finished() {
+    let topic = fresh_topic().await;
+    emit(&topic, 1, &EmitOptions::new()).await;
+    let (begun, seen) = (Arc::new(Notify::new()), Seen::default());
+    let handler = {
+        let (begun, seen) = (Arc::clone(&begun), seen.clone());
+        move |event: Event| {
+            let (begun, seen) = (Arc::clone(&begun), seen.clone());
+            async move {
+                begun.notify_one();
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                seen.add(event);
+                Ok(())
+            }
+        }
+    };
+    let delivered = worker(&topic).run(begun.notified(), handler).await.unwrap();
+    assert_eq!((delivered.delivered, seen.len()), (1, 1));
+    assert_nothing_left(&topic).await;
+}
+
+#[tokio::test]
+async fn an_idle_worker_that_is_woken_need_not_wait_for_the_next_poll() {
+    let topic = fresh_topic().await;
+    let (waker, seen) = (Waker::new(), Seen::default());
+    let handler = {
+        let seen = seen.clone();
+        move |event: Event| {
+            let seen = seen.clone();
+            async move {
+                seen.add(event);
+                Ok(())
+            }
+        }
+    };
+    let begin = Instant::now();
+    let shutdown = async {
+        // Long enough for the waits to have grown beyond the end of this test.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        emit(&topic, 1, &EmitOptions::new()).await;
+        waker.wake();
+        seen.until(1).await;
+    };
+    let worker = topic.default_subscriber().worker(&pool()).waker(&waker);
+    let worker = worker.poll_every(Duration::from_secs(3600));
+    worker.run(shutdown, handler).await.unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(20));
+}
+
+fn nothing(_: Event) -> impl Future<Output = Result<(), Undelivered>> {
+    std::future::ready(Ok(()))
+}
+
+#[tokio::test]
+async fn a_worker_for_a_topic_that_is_not_there_says_so() {
+    let worker = worker(&Topic::new("no such topic"));
+    let error = worker
+        .run(std::future::pending(), nothing)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Undeclared);
+}
+
+#[tokio::test]
+async fn several_workers_share_the_events_and_deliver_each_once() {
+    let topic = fresh_topic().await;
+    for n in 0..60 {
+        let key = format!("key {}", n % 5);
+        emit(&topic, n, &EmitOptions::new().order_key(key)).await;
+    }
+    let seen = Seen::default();
+    let run = || {
+        let (theirs, seen) = (seen.clone(), &seen);
+        let handler = move |event: Event| {
+            let seen = theirs.clone();
+            async move {
+                seen.add(event);
+                Ok(())
+            }
+        };
+        worker(&topic).batch(3).run(seen.until(60), handler)
+    };
+    let (one, two, three) = tokio::join!(run(), run(), run());
+    let sum: u64 = [one, two, three].map(|d| d.unwrap().delivered).iter().sum();
+    assert_eq!((sum, seen.len()), (60, 60));
+    for key in 0..5 {
+        let numbers = seen
+            .payloads()
+            .into_iter()
+            .map(|n| n.parse::<i32>().unwrap());
+        let of_key: Vec<i32> = numbers.filter(|n| n % 5 == key).collect();
+        assert!(of_key.is_sorted(), "{of_key:?}");
+    }
+}
