@@ -8,7 +8,6 @@
 #[path = "../../../client/examples/order_service/crash.rs"]
 mod crash;
 mod items;
-#[path = "../shared/mortal.rs"]
 mod mortal;
 mod naive;
 mod run;

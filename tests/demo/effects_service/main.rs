@@ -10,10 +10,7 @@ mod caller;
 #[path = "../../../client/examples/order_service/crash.rs"]
 mod crash;
 mod fundings;
-#[path = "../shared/mortal.rs"]
-mod mortal;
 mod receipts;
-mod relay;
 #[path = "../shared/sweep.rs"]
 mod sweep;
 
@@ -30,14 +27,18 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use clap::{Parser, ValueEnum};
-use deadpool_postgres::{Manager, Pool};
+use deadpool_postgres::{Hook, Manager, Pool};
 use pg_once::http::{Answer, key_of_header};
+use pg_once::{Deliver, Subscriber};
 use tokio_postgres::NoTls;
 
 use caller::Caller;
 
 /// Between two rounds of the janitor.
 const NAP: Duration = Duration::from_millis(700);
+
+/// An idle worker looks again so soon.
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
 /// The services of the pg_once demo whose effects leave the database.
 #[derive(Parser)]
@@ -89,6 +90,16 @@ enum Role {
     Janitor,
 }
 
+impl Role {
+    /// The name of the point between two calls to the database.
+    const fn between_calls(self) -> &'static str {
+        match self {
+            Self::Undo => "between_undo_calls",
+            _ => "between_calls",
+        }
+    }
+}
+
 /// What every role works with.
 #[derive(Clone)]
 struct Service {
@@ -96,6 +107,21 @@ struct Service {
     outside: Caller,
     lease: Duration,
     how: How,
+}
+
+impl Service {
+    /// Delivers a subscriber's events, for ever.
+    async fn work_off(&self, subscriber: &Subscriber, handler: impl Deliver) {
+        let worker = subscriber
+            .worker(&self.pool)
+            .lease(self.lease)
+            .poll_every(POLL_EVERY);
+        if let Err(error) = worker.run(std::future::pending(), handler).await {
+            // A worker that cannot go on is not one: somebody has to notice.
+            eprintln!("{subscriber:?}: {error}");
+            std::process::exit(1);
+        }
+    }
 }
 
 /// How a request ended; whether it had ended before.
@@ -176,8 +202,17 @@ async fn main() -> Result<()> {
     let args = Args::parse();
     let manager = Manager::new(args.database_url.parse()?, NoTls);
     let timeout = Duration::from_millis(args.outside_timeout_ms);
+    // Each use of a connection follows another call: a place to die between any two of them.
+    let between_calls = Hook::sync_fn(move |_, _| {
+        crash::point(args.role.between_calls());
+        Ok(())
+    });
+    let pool = Pool::builder(manager)
+        .max_size(8)
+        .pre_recycle(between_calls);
+    let pool = pool.build()?;
     let service = Arc::new(Service {
-        pool: Pool::builder(manager).max_size(8).build()?,
+        pool,
         outside: Caller::new(&args.outside_url, timeout),
         lease: Duration::from_millis(args.lease_ms),
         how: args.how,

@@ -34,22 +34,21 @@ const QUIET_FOR: Duration = Duration::from_secs(7);
 const ACCOUNT: &[&str] = &["before_ledger", "after_ledger"];
 const ENDPOINT: &[&str] = &["before_accept_commit", "after_accept"];
 const WORKER: &[&str] = &[
-    "after_take",
+    "between_calls",
     "after_claim",
     "after_step_begin",
     "after_transfer",
     "after_step_done",
     "before_post_commit",
     "after_post",
-    "after_nack",
     "before_abort_commit",
-    "after_abort",
 ];
 const UNDO: &[&str] = &[
-    "after_undo_take",
+    "between_undo_calls",
+    "before_reversal",
     "after_reversal",
-    "after_undo_ack",
     "before_archive_commit",
+    "after_archive",
 ];
 const NAIVE_WORKER: &[&str] = &[
     "after_take",

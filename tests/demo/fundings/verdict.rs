@@ -83,6 +83,6 @@ mod tests {
     fn a_run_without_trouble_fails_and_so_does_one_with_a_wrong_number() {
         let missed = "not once a compensation of a transfer that was never answered";
         let judge = |run: &Run| faults(run, &Met::default(), &[]);
-        assert_judges(judge, &["after_abort"], missed);
+        assert_judges(judge, &["before_abort_commit"], missed);
     }
 }

@@ -31,7 +31,7 @@ const QUIET_FOR: Duration = Duration::from_secs(6);
 /// Where the receiver dies: before and after it has a receipt.
 const RECEIVER: &[&str] = &["before_ledger", "after_ledger"];
 const SHOP: &[&str] = &["before_order_commit", "after_order_commit"];
-const RELAY: &[&str] = &["after_take", "after_send", "after_ack", "after_nack"];
+const RELAY: &[&str] = &["before_send", "after_send", "between_calls"];
 /// The hand-written shop sends by itself.
 const NAIVE_SHOP: &[&str] = &["after_order_commit", "after_send"];
 

@@ -99,7 +99,11 @@ pub async fn accept(service: &Service, key: &str, body: &str) -> Result<Ended> {
 }
 
 /// `posted` or `archived`, the funding and its entries.
-async fn end(transaction: &Transaction<'_>, funding: &str, status: &str) -> Result<()> {
+async fn end(
+    transaction: &Transaction<'_>,
+    funding: &str,
+    status: &str,
+) -> Result<(), tokio_postgres::Error> {
     let args = [(&funding as _, Type::TEXT), (&status as _, Type::TEXT)];
     transaction.query_typed(END, &args).await?;
     Ok(())

@@ -4,23 +4,16 @@
 //! outside does it once. It does not matter whether the transfer ever arrived there: reversed, it
 //! cannot arrive later.
 
-use anyhow::Result;
-use pg_once::{Batch, Event, Json, Topic};
+use deadpool_postgres::Pool;
+use pg_once::{Deliver, Error, Event, Json, StepEvent, Topic, Undelivered};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::{Funding, Leg, end};
-use crate::mortal::{Mortal, Point};
-use crate::relay::{self, Handler};
+use crate::caller::Caller;
 use crate::{Service, crash};
 
 /// The topic of compensations.
-pub const TOPIC: &str = "compensations";
-
-const AFTER: &[Point] = &[
-    ("once.outbox_take", "after_undo_take"),
-    ("once.outbox_ack", "after_undo_ack"),
-];
+const TOPIC: &str = "compensations";
 
 /// What is to be undone, as it stands in the event.
 #[derive(Deserialize, Serialize)]
@@ -46,51 +39,52 @@ impl Undo {
     }
 
     /// The event that a step registers.
-    pub fn event(&self) -> Result<Json> {
-        Ok(Json::of(
-            &json!({ "topic": TOPIC, "payload": self, "order_key": self.funding }),
-        )?)
+    pub fn event(&self) -> Result<StepEvent, Error> {
+        let event = StepEvent::new(&Topic::new(TOPIC), Json::of(self)?);
+        Ok(event.order_key(&self.funding))
     }
 }
 
-struct Undoing<'a> {
-    service: &'a Service,
-    exec: Mortal<'a>,
+struct Undoer {
+    pool: Pool,
+    outside: Caller,
 }
 
+/// For ever.
 pub async fn run(service: &Service) {
-    let exec = Mortal {
-        pool: &service.pool,
-        before: &[],
-        after: AFTER,
-    };
     let compensations = Topic::new(TOPIC).default_subscriber();
-    let undoing = Undoing { service, exec };
-    relay::run(&exec, &compensations, service.lease, &undoing).await;
+    let undoer = Undoer {
+        pool: service.pool.clone(),
+        outside: service.outside.clone(),
+    };
+    service.work_off(&compensations, undoer).await;
 }
 
-impl Handler for Undoing<'_> {
-    async fn handle(&self, batch: &Batch, event: &Event) -> Result<bool> {
+impl Deliver for Undoer {
+    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
         let undo: Undo = event.payload.parse()?;
-        if let Some(transfer) = undo.reverse {
-            let (outside, key) = (&self.service.outside, &event.delivery_key);
-            let reversed = outside
-                .post("/reversals", Some(key), transfer.to_string())
-                .await;
-            crash::point("after_reversal");
-            return reversed.map(|_| false);
-        }
-        // Our own ledger comes last: it says archived when the money is back.
-        let mut client = self.service.pool.get().await?;
+        let Some(transfer) = undo.reverse else {
+            return self.archive(&undo.funding).await;
+        };
+        crash::point("before_reversal");
+        let (key, body) = (&event.delivery_key, transfer.to_string());
+        let reversed = self.outside.post("/reversals", Some(key), body).await;
+        crash::point("after_reversal");
+        reversed
+            .map(drop)
+            .map_err(|error| Undelivered::retry("reversal", format!("{error:#}")))
+    }
+}
+
+impl Undoer {
+    /// Our own ledger comes last: it says archived when the money is back. Doing it again does nothing.
+    async fn archive(&self, funding: &str) -> Result<(), Undelivered> {
+        let mut client = self.pool.get().await?;
         let transaction = client.transaction().await?;
-        end(&transaction, &undo.funding, "archived").await?;
-        batch.ack(&transaction, Some(&[event.event_id])).await?;
+        end(&transaction, funding, "archived").await?;
         crash::point("before_archive_commit");
         transaction.commit().await?;
-        Ok(true)
-    }
-
-    async fn failed(&self, batch: &Batch, event: &Event, error: &str) -> Result<()> {
-        relay::nack(&self.exec, batch, event, error).await
+        crash::point("after_archive");
+        Ok(())
     }
 }
