@@ -1,0 +1,239 @@
+//! What somebody still needs of a segment is copied before that goes, and goes itself when nobody needs it.
+
+use crate::{kept, open, retire, retire_in_vain, retire_until};
+
+#[tokio::test]
+async fn a_lagging_subscriber_gets_everything_in_order_from_the_copies() {
+    let play = open().await;
+    play.show("select once.subscriber_set('t', 'slow')").await;
+    play.show("select fill('t', 800); select drain('t', 'slow') is not null")
+        .await;
+    play.show("select fill('t', 300, 801); select drain('t') is not null")
+        .await;
+    assert_eq!(kept(&play).await, "0");
+    retire_until(&play, "").await;
+    assert_eq!(kept(&play).await, "300");
+    play.show("select fill('t', 5, 1101); select drain('t') is not null")
+        .await;
+    assert_eq!(
+        play.show("select drain('t', 'slow', 7) = upto(1105, 801)")
+            .await,
+        "t"
+    );
+    assert_eq!(retire(&play).await, "300|0|f");
+    assert_eq!(kept(&play).await, "0");
+}
+
+#[tokio::test]
+async fn an_event_that_is_copied_and_not_truncated_yet_comes_once() {
+    let play = open().await;
+    play.show("select once.subscriber_set('t', 'slow')").await;
+    play.show("select fill('t', 1000); select drain('t', 'slow') is not null; select fill('t', 200, 1001)")
+        .await;
+    play.show("select drain('t') is not null").await;
+    let reader = play.another().await;
+    reader
+        .show("begin isolation level repeatable read; select count(*) from once.event_0")
+        .await;
+    retire_in_vain(&play).await;
+    assert_eq!(kept(&play).await, "200");
+    assert_eq!(play.show("select count(*) from once.event_0").await, "1200");
+    assert_eq!(
+        play.show("select drain('t', 'slow', 33) = upto(1200, 1001)")
+            .await,
+        "t"
+    );
+    reader.show("commit").await;
+}
+
+#[tokio::test]
+async fn copying_is_bounded_and_waits_where_it_is_most_of_the_segment() {
+    let play = open().await;
+    play.show("select once.subscriber_set('t', 'slow')").await;
+    play.show("select fill('t', 550); select drain('t', 'slow') is not null")
+        .await;
+    play.show("select fill('t', 560, 551); select drain('t') is not null")
+        .await;
+    retire_in_vain(&play).await;
+    assert_eq!(kept(&play).await, "0", "560 of 1110 are needed");
+    let part = "select count(*) from once.outbox_take('t', 'slow', 100)";
+    play.show(part).await;
+    assert_eq!(kept(&play).await, "0");
+    play.show(
+        "select once.outbox_ack('t', 'slow', (select max(token) from once.batch where lane = 0))",
+    )
+    .await;
+    for round in 1..=3 {
+        let sweep = "select done, failed, more from once.sweep_outbox_retire(10)";
+        assert_eq!(play.show(sweep).await, "10|0|t");
+        assert_eq!(kept(&play).await, (round * 10).to_string());
+    }
+    retire_until(&play, "").await;
+    assert_eq!(kept(&play).await, "460");
+    assert_eq!(
+        play.show("select drain('t', 'slow') = upto(1110, 651)")
+            .await,
+        "t"
+    );
+}
+
+#[tokio::test]
+async fn what_a_batch_holds_and_what_failed_survives_its_segment_with_its_delivery_key() {
+    let play = open().await;
+    play.show("select fill('t', 1100)").await;
+    let take = "select string_agg(delivery_key || ' ' || (payload ->> 'n'), ',' order by event_id)
+                  from once.outbox_take('t', max => 2, lease => '1 hour')";
+    let held = play.show(take).await;
+    let failed = play.show(take).await;
+    play.show("select once.outbox_nack('t', 'default', (select max(token) from once.batch), error => 'no',
+                                       retry_after => '30 min')")
+        .await;
+    play.show("select drain('t') is not null").await;
+    retire_until(&play, "").await;
+    assert_eq!(kept(&play).await, "4");
+    retire_in_vain(&play).await;
+    assert_eq!(kept(&play).await, "4");
+
+    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '40 minutes')::text, false)")
+        .await;
+    let again = play.show(take).await;
+    assert_eq!(again, failed, "what failed");
+    play.show("select once.outbox_ack('t', 'default', (select max(token) from once.batch))")
+        .await;
+    play.show(
+        "select set_config('once.fake_now', (clock_timestamp() + interval '2 hours')::text, false)",
+    )
+    .await;
+    // The lease ran out over two events: suspects come back one by one.
+    let mut back = Vec::new();
+    for _ in 0..2 {
+        back.push(play.show(take).await);
+        play.show("select once.outbox_ack('t', 'default', (select max(token) from once.batch))")
+            .await;
+    }
+    assert_eq!(back.join(","), held, "what the batch held");
+    assert_eq!(play.show("select drain('t')").await, "{}");
+    retire(&play).await;
+    assert_eq!(kept(&play).await, "0");
+}
+
+#[tokio::test]
+async fn delayed_and_redriven_events_stay_until_they_are_delivered() {
+    let play = open().await;
+    play.show("select once.outbox_emit('t', '{\"n\": 1}', delay => '1 hour'), once.outbox_emit('t', '{\"n\": 2}')")
+        .await;
+    play.show("select token from once.outbox_take('t')").await;
+    play.show("select once.outbox_nack('t', 'default', (select max(token) from once.batch), kind => 'never')")
+        .await;
+    play.show("select fill('t', 1100, 3); select drain('t') is not null")
+        .await;
+    retire_until(&play, "").await;
+    assert_eq!(
+        kept(&play).await,
+        "1",
+        "the delayed one; the dead one has its own"
+    );
+    assert_eq!(
+        play.show("select once.outbox_redrive('t', 'default')")
+            .await,
+        "1"
+    );
+    retire_in_vain(&play).await;
+    assert_eq!(kept(&play).await, "2");
+    assert_eq!(play.show("select drain('t')").await, "{2}");
+    play.show(
+        "select set_config('once.fake_now', (clock_timestamp() + interval '2 hours')::text, false)",
+    )
+    .await;
+    retire_in_vain(&play).await;
+    assert_eq!(kept(&play).await, "1");
+    assert_eq!(play.show("select drain('t')").await, "{1}");
+    retire(&play).await;
+    assert_eq!(kept(&play).await, "0");
+}
+
+#[tokio::test]
+async fn a_redrive_that_meets_the_deletion_of_its_event_loses_nothing() {
+    let play = open().await;
+    play.show("select once.outbox_emit('t', '{\"n\": 1}')")
+        .await;
+    let kill = "select once.outbox_nack('t', 'default', (select max(token) from once.outbox_take('t')), kind => 'never')";
+    play.show(kill).await;
+    play.show("select once.outbox_redrive('t', 'default')")
+        .await;
+    play.show(kill).await;
+    assert_eq!(kept(&play).await, "1", "from the first redrive");
+    // Redriven, and not committed: the copy that is there is locked and stays.
+    let other = play.another().await;
+    other.show("begin").await;
+    assert_eq!(
+        other
+            .show("select once.outbox_redrive('t', 'default')")
+            .await,
+        "1"
+    );
+    assert_eq!(retire(&play).await, "0|0|f");
+    other.show("commit").await;
+    assert_eq!(retire(&play).await, "0|0|f");
+    assert_eq!(kept(&play).await, "1");
+    assert_eq!(play.show("select drain('t')").await, "{1}");
+    // The other way round: the redrive waits for the deletion and puts the event back.
+    play.show("select once.outbox_emit('t', '{\"n\": 2}')")
+        .await;
+    play.show(kill).await;
+    play.show("select once.outbox_redrive('t', 'default')")
+        .await;
+    play.show(kill).await;
+    play.show("begin").await;
+    assert_eq!(retire(&play).await, "2|0|f");
+    let redrive = "select once.outbox_redrive('t', 'default')";
+    let waiting = crate::waiting::Waiting::begin(&play, other, redrive).await;
+    play.show("commit").await;
+    assert_eq!(waiting.end().await.1.unwrap(), "1");
+    assert_eq!(play.show("select drain('t')").await, "{2}");
+}
+
+#[tokio::test]
+async fn order_keys_keep_their_order_through_the_copies() {
+    let play = open().await;
+    play.show("select once.subscriber_set('t', 'slow')").await;
+    let emit = |from: u32, to: u32| {
+        format!(
+            "select count(once.outbox_emit('t', json_build_object('n', i, 'pad', repeat(md5(i::text), 200)),
+                                           order_key => 'k' || i % 5))
+               from generate_series({from}, {to}) i"
+        )
+    };
+    play.show(&emit(1, 60_00)).await;
+    play.show("select drain('t', 'slow') is not null").await;
+    play.show(&emit(60_01, 90_00)).await;
+    play.show("select drain('t') is not null").await;
+    for _ in 0..20 {
+        play.show("select once.sweep_outbox_retire(100000)").await;
+    }
+    play.show(&emit(90_01, 90_50)).await;
+    play.show("create table got (at int generated always as identity, n int)")
+        .await;
+    play.show("insert into got (n) select unnest(drain('t', 'slow', 17))")
+        .await;
+    assert_eq!(
+        play.show("select count(*), count(distinct n), min(n), max(n) from got")
+            .await,
+        "3050|3050|6001|9050"
+    );
+    let wrong = "select count(*) from (select n, lag(n) over (partition by n % 5 order by at) as before from got) g
+                  where before > n";
+    assert_eq!(play.show(wrong).await, "0");
+}
+
+#[tokio::test]
+async fn a_dropped_subscriber_needs_nothing() {
+    let play = open().await;
+    play.show("select once.subscriber_set('t', 'slow')").await;
+    play.show("select fill('t', 1100); select drain('t') is not null")
+        .await;
+    retire_in_vain(&play).await;
+    play.show("select once.subscriber_drop('t', 'slow')").await;
+    retire_until(&play, "").await;
+    assert_eq!(kept(&play).await, "0");
+}

@@ -1,0 +1,146 @@
+//! A pg_dump that stalls between its snapshot and its locks: every pending event is in the dump.
+
+use std::process::Stdio;
+
+use pg_once_tests::{Cluster, race};
+
+use crate::playground::Playground;
+use crate::{TOOLS, kept, retire, used};
+
+async fn shop(cluster: &Cluster) -> Playground {
+    // Older than the extension, so pg_dump locks it first.
+    cluster.psql("postgres", "create database shop").unwrap();
+    cluster.psql("shop", "create table first (id int)").unwrap();
+    cluster.psql("shop", "create extension pg_once").unwrap();
+    let play = Playground::of(cluster.connect("shop").await.unwrap(), "shop");
+    play.show(TOOLS).await;
+    play.show("select once.topic_set('t', '{\"subscribers\": [\"default\", \"slow\"]}')")
+        .await;
+    play
+}
+
+/// Restores the dump and says what is pending there for the slow one.
+async fn restored(cluster: &Cluster, database: &str) -> String {
+    cluster
+        .psql("postgres", &format!("create database {database}"))
+        .unwrap();
+    cluster
+        .run("pg_restore", &["-d", database, "--exit-on-error", "dump"])
+        .unwrap();
+    let play = Playground::of(cluster.connect(database).await.unwrap(), database);
+    let got = play
+        .show("select drain('t', 'slow') = upto(1200, 901)")
+        .await;
+    format!("{got} {}", play.show("select drain('t')").await)
+}
+
+#[tokio::test]
+async fn a_dump_that_stalls_before_its_locks_while_segments_are_retired_has_every_pending_event() {
+    let cluster = Cluster::launch().unwrap();
+    let play = shop(&cluster).await;
+    play.show(
+        "select fill('t', 900); select drain('t', 'slow') is not null; select fill('t', 300, 901)",
+    )
+    .await;
+    play.show("select drain('t') is not null").await;
+    for copied_before in [false, true] {
+        if copied_before {
+            // Copied and marked: a snapshot from now on sees the copies, and does not hold the truncation.
+            while kept(&play).await != "300" {
+                retire(&play).await;
+            }
+        }
+        let locker = Playground::of(cluster.connect("shop").await.unwrap(), "shop");
+        locker
+            .show("begin; lock table first in access exclusive mode")
+            .await;
+        let mut dump = cluster
+            .command("pg_dump")
+            .args(["-d", "shop", "-Fc", "-f", "dump"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        race::poll_async("pg_dump to wait for its locks", async || {
+            let waits = play
+                .show(
+                    "select count(*) from pg_locks l join pg_stat_activity a using (pid)
+                        where not l.granted and a.application_name = 'pg_dump'",
+                )
+                .await;
+            Ok((waits == "1").then_some(()))
+        })
+        .await
+        .unwrap();
+        let done = if copied_before { "truncated" } else { "copied" };
+        race::poll_async(done, async || {
+            retire(&play).await;
+            let copied = kept(&play).await == "300";
+            Ok((copied && used(&play).await.is_empty() == copied_before).then_some(()))
+        })
+        .await
+        .unwrap();
+        for _ in 0..5 {
+            retire(&play).await;
+        }
+        assert_eq!(used(&play).await.is_empty(), copied_before);
+        locker.show("rollback").await;
+        assert!(dump.wait().unwrap().success());
+        let database = format!("copy_{}", done);
+        assert_eq!(restored(&cluster, &database).await, "t {}", "{done}");
+    }
+    assert_eq!(
+        play.show("select drain('t', 'slow') = upto(1200, 901)")
+            .await,
+        "t"
+    );
+}
+
+#[tokio::test]
+async fn a_dump_from_between_mark_and_truncation_goes_on_in_another_cluster() {
+    let cluster = Cluster::launch().unwrap();
+    let play = shop(&cluster).await;
+    play.show(
+        "select fill('t', 900); select drain('t', 'slow') is not null; select fill('t', 300, 901)",
+    )
+    .await;
+    play.show("select drain('t') is not null").await;
+    let reader = Playground::of(cluster.connect("shop").await.unwrap(), "shop");
+    reader
+        .show("begin isolation level repeatable read; select count(*) from once.event_0")
+        .await;
+    while kept(&play).await != "300" {
+        retire(&play).await;
+    }
+    assert_eq!(used(&play).await, "0", "marked, not truncated");
+    cluster
+        .run("pg_dump", &["-d", "shop", "-Fc", "-f", "dump"])
+        .unwrap();
+
+    let new = Cluster::launch().unwrap();
+    std::fs::copy(
+        cluster.directory().join("dump"),
+        new.directory().join("dump"),
+    )
+    .unwrap();
+    std::fs::set_permissions(
+        new.directory().join("dump"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o644),
+    )
+    .unwrap();
+    new.psql("postgres", "create database shop").unwrap();
+    new.run("pg_restore", &["-d", "shop", "--exit-on-error", "dump"])
+        .unwrap();
+    let copy = Playground::of(new.connect("shop").await.unwrap(), "shop");
+    // The mark counts in the old cluster only: the segment is looked at again, and what is copied is not twice.
+    for _ in 0..5 {
+        let told = retire(&copy).await;
+        assert!(told.contains("|0|"), "{told}");
+    }
+    copy.show("select fill('t', 2, 1201)").await;
+    assert_eq!(
+        copy.show("select drain('t', 'slow') = upto(1202, 901)")
+            .await,
+        "t"
+    );
+    assert_eq!(copy.show("select drain('t')").await, "{1201,1202}");
+}

@@ -1,0 +1,240 @@
+//! Segments move on when they are full or idle, and are truncated when nobody can miss them any more.
+
+use crate::playground::Playground;
+use crate::waiting::Waiting;
+use crate::{current, open, retire, retire_in_vain, retire_until, size, used};
+
+const MB: u64 = 1 << 20;
+
+#[tokio::test]
+async fn a_full_segment_is_left_and_truncated_once_everything_in_it_is_acked() {
+    let play = open().await;
+    play.show("select fill('t', 1200)").await;
+    assert_eq!(current(&play).await, "0");
+    retire(&play).await;
+    assert_eq!(current(&play).await, "1");
+    retire_in_vain(&play).await;
+    play.show("select fill('t', 10, 1201)").await;
+    assert_eq!(play.show("select drain('t') = upto(1210)").await, "t");
+    retire_until(&play, "1").await;
+    assert!(size(&play).await < MB, "{}", size(&play).await);
+    play.show("select fill('t', 10, 1211)").await;
+    assert_eq!(play.show("select drain('t') = upto(1220, 1211)").await, "t");
+}
+
+#[tokio::test]
+async fn segments_go_round_and_the_log_stays_small() {
+    let play = open().await;
+    let mut most = 0;
+    for round in 0..12 {
+        let first = 1 + round * 1100;
+        play.show(&format!("select fill('t', 1100, {first})")).await;
+        let got = format!("select drain('t') = upto({}, {first})", first + 1099);
+        assert_eq!(play.show(&got).await, "t");
+        let here = current(&play).await;
+        retire_until(&play, "").await;
+        assert_ne!(current(&play).await, here, "round {round}");
+        most = most.max(size(&play).await);
+    }
+    assert!(most < 64 * MB, "{most}");
+    let told = play
+        .show("select done, failed, more from once.sweep() where task = 'outbox_retire'")
+        .await;
+    assert_eq!(told, "0|0|f");
+}
+
+#[tokio::test]
+async fn an_idle_segment_is_left_when_nobody_needs_it_and_not_before() {
+    let play = open().await;
+    play.show("select fill('t', 3)").await;
+    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '2 minutes')::text, false)")
+        .await;
+    retire_in_vain(&play).await;
+    assert_eq!(current(&play).await, "0", "three events are pending");
+    assert_eq!(play.show("select drain('t')").await, "{1,2,3}");
+    play.show("reset once.fake_now").await;
+    retire_in_vain(&play).await;
+    assert_eq!(current(&play).await, "0", "it is not idle yet");
+    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '2 minutes')::text, false)")
+        .await;
+    retire_until(&play, "").await;
+    assert_eq!(current(&play).await, "1");
+    assert_eq!(retire(&play).await, "0|0|f");
+    assert_eq!(current(&play).await, "1", "an empty one is not left");
+}
+
+#[tokio::test]
+async fn a_snapshot_from_before_the_last_ack_holds_the_segment() {
+    let play = open().await;
+    play.show("select fill('t', 1100)").await;
+    let reader = play.another().await;
+    reader
+        .show("begin isolation level repeatable read; select count(*) from once.event_0")
+        .await;
+    play.show("select drain('t')").await;
+    retire_in_vain(&play).await;
+    let all = "select count(*) from once.event_0";
+    assert_eq!(reader.show(all).await, "1100");
+    reader.show("commit").await;
+    retire_until(&play, "").await;
+}
+
+#[tokio::test]
+async fn an_open_emitter_holds_its_segment_and_its_event_is_delivered() {
+    let play = open().await;
+    let emitter = play.another().await;
+    emitter.show("begin; select fill('t', 1, 9999)").await;
+    for round in 0..3 {
+        play.show(&format!("select fill('t', 1100, {})", 1 + round * 1100))
+            .await;
+        play.show("select drain('t')").await;
+        retire_in_vain(&play).await;
+    }
+    assert_ne!(current(&play).await, "0");
+    emitter.show("commit").await;
+    assert_eq!(play.show("select drain('t')").await, "{9999}");
+    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '2 minutes')::text, false)")
+        .await;
+    retire_until(&play, "").await;
+}
+
+#[tokio::test]
+async fn an_emitter_that_commits_between_the_mark_and_the_truncation_is_found() {
+    let play = open().await;
+    play.show("select fill('t', 1100)").await;
+    let emitter = play.another().await;
+    // Its segment is locked and confirmed; its transaction id comes later than the mark.
+    emitter
+        .show("begin; lock table once.event_0 in row exclusive mode")
+        .await;
+    play.show("select drain('t')").await;
+    retire_in_vain(&play).await;
+    assert_eq!(current(&play).await, "1");
+    let marked = "select drained_xid is not null from once.segment where segment = 0";
+    assert_eq!(play.show(marked).await, "t");
+    // As an emitter does that had made sure that segment 0 was current before it stalled.
+    emitter
+        .show(
+            "insert into once.event_0
+             select nextval('once.event_id'), pg_current_xact_id()::text::bigint, clock_timestamp(), topic_id, 0,
+                    (select max(series) from once.series), null, null, '{\"n\": 7}'
+               from once.topic",
+        )
+        .await;
+    emitter.show("commit").await;
+    retire_in_vain(&play).await;
+    assert_eq!(play.show("select drain('t')").await, "{7}");
+    retire_until(&play, "").await;
+}
+
+#[tokio::test]
+async fn a_reader_at_work_puts_the_truncation_off_and_is_not_disturbed() {
+    let play = open().await;
+    play.show("select fill('t', 1100)").await;
+    play.show("select drain('t')").await;
+    let taker = play.another().await;
+    taker.show("begin").await;
+    assert_eq!(taker.show("select drain('t')").await, "{}");
+    retire_in_vain(&play).await;
+    // Nobody else waits for the sweep, either.
+    let other = play.another().await;
+    other.show("set lock_timeout = '1s'").await;
+    assert_eq!(other.show("select drain('t')").await, "{}");
+    taker.show("commit").await;
+    retire_until(&play, "").await;
+}
+
+#[tokio::test]
+async fn one_session_retires_at_a_time_and_the_others_have_nothing_to_do() {
+    let play = open().await;
+    play.show("select fill('t', 1100)").await;
+    let other = play.another().await;
+    play.show("begin").await;
+    assert_eq!(retire(&play).await, "0|0|t");
+    assert_eq!(retire(&other).await, "0|0|f");
+    play.show("rollback").await;
+    assert_eq!(current(&play).await, "0");
+    assert_eq!(retire(&other).await, "0|0|t");
+    assert_eq!(current(&play).await, "1");
+}
+
+#[tokio::test]
+async fn a_take_waits_for_an_open_truncation_and_then_finds_everything() {
+    let play = open().await;
+    play.show("select once.subscriber_set('t', 'slow')").await;
+    play.show("select fill('t', 900)").await;
+    play.show("select drain('t')").await;
+    play.show("select drain('t', 'slow') is not null").await;
+    play.show("select fill('t', 300, 901)").await;
+    play.show("select drain('t')").await;
+    // Left, copied, marked; the truncation itself in a transaction that stays open.
+    let truncating = loop {
+        play.show("begin").await;
+        if retire(&play).await.starts_with("1|0") && used(&play).await.is_empty() {
+            break play;
+        }
+        play.show("commit").await;
+    };
+    let (watcher, taker) = (truncating.another().await, truncating.another().await);
+    let waiting = Waiting::begin(
+        &watcher,
+        taker,
+        "select drain('t', 'slow') = upto(1200, 901)",
+    )
+    .await;
+    truncating.show("commit").await;
+    assert_eq!(waiting.end().await.1.unwrap(), "t");
+}
+
+#[tokio::test]
+async fn a_dead_subscriber_of_one_topic_costs_no_more_while_another_topic_goes_on() {
+    let play = open().await;
+    play.show("select once.topic_set('other', '{}')").await;
+    // More than what all segments hold before they are left.
+    for round in 0..4 {
+        play.show(&format!("select fill('t', 1100, {})", 1 + round * 1100))
+            .await;
+        retire(&play).await;
+    }
+    let backlog = size(&play).await;
+    let mut most = 0;
+    for _ in 0..20 {
+        play.show("select fill('other', 1100); select drain('other') is not null")
+            .await;
+        for _ in 0..4 {
+            play.show("select once.sweep_outbox_retire(100000)").await;
+        }
+        most = most.max(size(&play).await);
+    }
+    assert!(most < backlog + 48 * MB, "{most} after {backlog}");
+    assert_eq!(play.show("select drain('t') = upto(4400)").await, "t");
+    retire_all(&play).await;
+}
+
+/// Everything is consumed: the log ends up empty.
+async fn retire_all(play: &Playground) {
+    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '2 minutes')::text, false)")
+        .await;
+    retire_until(play, "").await;
+    let mut sweeps = 0;
+    while crate::kept(play).await != "0" {
+        retire(play).await;
+        sweeps += 1;
+        assert!(sweeps < 50, "{} copies stay", crate::kept(play).await);
+    }
+}
+
+#[tokio::test]
+async fn in_a_read_only_transaction_and_with_a_bad_max_it_is_refused() {
+    let play = open().await;
+    for sweep in ["sweep_outbox_retire", "sweep_dedupe_reap"] {
+        play.show("begin read only").await;
+        assert_eq!(play.code(&format!("select once.{sweep}()")).await, "25006");
+        play.show("rollback").await;
+        for max in ["0", "-1", "1000001", "null"] {
+            let refusal = play.refused(&format!("select once.{sweep}({max})")).await;
+            assert_eq!(refusal.code, "22023", "{sweep}({max})");
+            assert!(refusal.message.contains("max") && !refusal.hint.is_empty());
+        }
+    }
+}

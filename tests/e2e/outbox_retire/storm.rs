@@ -1,0 +1,200 @@
+//! Emitters, workers and sweepers at once: each event is delivered, once where nobody dies.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pg_once_tests::Cluster;
+
+use crate::TOOLS;
+use crate::playground::Playground;
+
+const EMITTERS: usize = 3;
+
+/// Ledger of what workers got; the receiver's own, outside the outbox's transactions.
+const LEDGER: &str = "create table ledger (n int, delivery_key text)";
+
+const WORK: &str = "
+do $$ declare t bigint; begin
+    create temp table if not exists batch (token bigint, n int, delivery_key text);
+    truncate batch;
+    insert into batch select token, (payload ->> 'n')::int, delivery_key from once.outbox_take('t', max => 50, lease => '5 s');
+    commit;
+    insert into ledger select n, delivery_key from batch;
+    commit;
+    select max(token) into t from batch;
+    if t is not null then perform once.outbox_ack('t', 'default', t); end if;
+end $$";
+
+async fn session(cluster: &Cluster) -> Option<Playground> {
+    let client = cluster.connect("shop").await.ok()?;
+    Some(Playground::of(client, "shop"))
+}
+
+/// Runs `sql` again and again until told to stop or the server is gone.
+async fn repeat(cluster: &Cluster, sql: &str, stop: &AtomicBool) {
+    let Some(play) = session(cluster).await else {
+        return;
+    };
+    while !stop.load(Ordering::Relaxed) {
+        if play.client.batch_execute(sql).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Emits events in transactions of their own, every third rolled back; the numbers whose commit was answered.
+async fn emit(cluster: &Cluster, first: usize, count: usize) -> Vec<usize> {
+    let mut committed = Vec::new();
+    let Some(play) = session(cluster).await else {
+        return committed;
+    };
+    for n in first..first + count {
+        let end = if n % 3 == 0 { "rollback" } else { "commit" };
+        let sql = format!("begin; select fill('t', 1, {n}, 8); {end}");
+        if play.client.batch_execute(&sql).await.is_err() {
+            return committed;
+        }
+        if n % 3 != 0 {
+            committed.push(n);
+        }
+    }
+    committed
+}
+
+async fn drained(play: &Playground) -> BTreeMap<usize, usize> {
+    let rest = "insert into ledger select n, 'rest' from unnest(drain('t')) n";
+    play.show(rest).await;
+    let rows = play.show("select n, count(*) from ledger group by n").await;
+    rows.lines()
+        .map(|line| {
+            let (n, count) = line.split_once('|').unwrap();
+            (n.parse().unwrap(), count.parse().unwrap())
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn each_event_is_delivered_once_while_segments_come_and_go() {
+    let cluster = Arc::new(Cluster::launch().unwrap());
+    cluster
+        .create_database_with_extension("shop")
+        .await
+        .unwrap();
+    let play = session(&cluster).await.unwrap();
+    play.show(TOOLS).await;
+    play.show(LEDGER).await;
+    play.show("select once.topic_set('t', '{\"lanes\": 4}')")
+        .await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut others = Vec::new();
+    for sql in [
+        WORK,
+        WORK,
+        "select once.sweep_outbox_retire()",
+        "select once.sweep(50)",
+    ] {
+        let (cluster, stop) = (Arc::clone(&cluster), Arc::clone(&stop));
+        others.push(tokio::spawn(
+            async move { repeat(&cluster, sql, &stop).await },
+        ));
+    }
+    let emitters: Vec<_> = (0..EMITTERS)
+        .map(|i| {
+            let cluster = Arc::clone(&cluster);
+            tokio::spawn(async move { emit(&cluster, i * 10_000, 2_500).await })
+        })
+        .collect();
+    let mut committed = Vec::new();
+    for emitter in emitters {
+        committed.extend(emitter.await.unwrap());
+    }
+    stop.store(true, Ordering::Relaxed);
+    for other in others {
+        other.await.unwrap();
+    }
+    let opened: i64 = play
+        .show("select max(opened) from once.segment")
+        .await
+        .parse()
+        .unwrap();
+    assert!(opened >= 3, "only {opened} segments were opened");
+    let got = drained(&play).await;
+    committed.sort_unstable();
+    assert_eq!(got.keys().copied().collect::<Vec<_>>(), committed);
+    let twice: Vec<_> = got.iter().filter(|(_, count)| **count != 1).collect();
+    assert!(twice.is_empty(), "{twice:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_committed_event_is_delivered_though_the_server_is_killed_among_rotations() {
+    let mut cluster = Cluster::builder().launch().unwrap();
+    cluster
+        .create_database_with_extension("shop")
+        .await
+        .unwrap();
+    let play = session(&cluster).await.unwrap();
+    play.show(TOOLS).await;
+    play.show(LEDGER).await;
+    play.show("select once.topic_set('t', '{\"lanes\": 4}')")
+        .await;
+    drop(play);
+    let mut committed = Vec::new();
+    for round in 0..6 {
+        let shared = Arc::new(cluster);
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut others = Vec::new();
+        for sql in [WORK, "select once.sweep_outbox_retire()"] {
+            let (cluster, stop) = (Arc::clone(&shared), Arc::clone(&stop));
+            others.push(tokio::spawn(
+                async move { repeat(&cluster, sql, &stop).await },
+            ));
+        }
+        let emitters: Vec<_> = (0..EMITTERS)
+            .map(|i| {
+                let cluster = Arc::clone(&shared);
+                let first = (round * EMITTERS + i) * 10_000;
+                tokio::spawn(async move { emit(&cluster, first, 10_000).await })
+            })
+            .collect();
+        let watcher = session(&shared).await.unwrap();
+        let opened = "select coalesce(max(opened), 0) from once.segment";
+        let before = watcher.show(opened).await;
+        // Killed at a rotation or soon after it.
+        while watcher.show(opened).await == before {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        for pid in shared.processes() {
+            let _ = nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(pid),
+                nix::sys::signal::Signal::SIGKILL,
+            );
+        }
+        stop.store(true, Ordering::Relaxed);
+        for emitter in emitters {
+            committed.extend(emitter.await.unwrap());
+        }
+        for other in others {
+            other.await.unwrap();
+        }
+        drop(watcher);
+        cluster = Arc::into_inner(shared).unwrap();
+        cluster.kill_9().unwrap();
+        cluster.start().unwrap();
+    }
+    let play = session(&cluster).await.unwrap();
+    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '1 minute')::text, false)")
+        .await;
+    let got = drained(&play).await;
+    let lost: Vec<_> = committed.iter().filter(|n| !got.contains_key(n)).collect();
+    assert!(
+        lost.is_empty(),
+        "{} of {} lost: {lost:?}",
+        lost.len(),
+        committed.len()
+    );
+    // What came twice came with the same key: a receiver that dedupes by it has each once.
+    let twice = "select count(*) from (select n from ledger where delivery_key <> 'rest'
+                                        group by n having count(distinct delivery_key) > 1) g";
+    assert_eq!(play.show(twice).await, "0");
+}
