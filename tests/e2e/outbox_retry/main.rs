@@ -1,0 +1,25 @@
+//! The outbox where deliveries fail: nacks, leases that ran out, retries, dead letters, redrives; the order of a
+//! key through all of it.
+//!
+//! Events go by names here (their payloads), and time is pretended with `once.fake_now`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test fails"
+)]
+
+mod bounds;
+mod dead;
+mod expiry;
+mod nacks;
+mod order;
+#[path = "../keys/playground.rs"]
+mod playground;
+mod races;
+mod refusals;
+mod stage;
+mod storm;
+#[path = "../waiting.rs"]
+mod waiting;

@@ -1,0 +1,204 @@
+//! What is refused, with which code, and that it changes nothing.
+
+use crate::stage::Stage;
+
+#[tokio::test]
+async fn bad_arguments_are_told_by_name() {
+    let stage = Stage::open("{}").await;
+    stage.emit("a").await;
+    let token = stage.take(1).await.token;
+    let nack =
+        |more: &str| format!("select * from once.outbox_nack('t', 'default', {token}{more})");
+    for (sql, code, word) in [
+        (nack(", kind => 'expired'"), "22023", "kind"),
+        (nack(", kind => ''"), "22023", "kind"),
+        (nack(", kind => null"), "22023", "kind"),
+        (nack(", kind => repeat('x', 101)"), "22023", "kind"),
+        (nack(", retry_after => '0'"), "22023", "retry_after"),
+        (nack(", retry_after => '-1 s'"), "22023", "retry_after"),
+        (
+            nack(", retry_after => '1020 years'"),
+            "22023",
+            "retry_after",
+        ),
+        (nack(", array[1, null]::bigint[]"), "22023", "event_ids"),
+        (
+            "select * from once.outbox_nack('t', 'default', null)".into(),
+            "22023",
+            "token",
+        ),
+        (
+            "select * from once.outbox_nack('u', 'default', 1)".into(),
+            "42704",
+            "topic",
+        ),
+        (
+            "select * from once.outbox_nack('t', 'other', 1)".into(),
+            "42704",
+            "subscriber",
+        ),
+        (
+            "select * from once.outbox_nack('t', '', 1)".into(),
+            "22023",
+            "subscriber",
+        ),
+        (
+            "select * from once.outbox_dead('u', 'default')".into(),
+            "42704",
+            "topic",
+        ),
+        (
+            "select * from once.outbox_dead('t', 'other')".into(),
+            "42704",
+            "subscriber",
+        ),
+        (
+            "select * from once.outbox_dead('t', 'default', 0)".into(),
+            "22023",
+            "max",
+        ),
+        (
+            "select * from once.outbox_dead('t', 'default', 10001)".into(),
+            "22023",
+            "max",
+        ),
+        (
+            "select once.outbox_redrive('u', 'default')".into(),
+            "42704",
+            "topic",
+        ),
+        (
+            "select once.outbox_redrive('t', 'other')".into(),
+            "42704",
+            "subscriber",
+        ),
+        (
+            "select once.outbox_redrive('t', 'default', 0)".into(),
+            "22023",
+            "max",
+        ),
+        (
+            "select once.outbox_redrive('t', 'default', 1, array[null]::bigint[])".into(),
+            "22023",
+            "event_ids",
+        ),
+        (
+            "select * from once.outbox_deliveries('t', 'other', 1)".into(),
+            "42704",
+            "subscriber",
+        ),
+        (
+            "select * from once.outbox_deliveries('t', 'default', null)".into(),
+            "22023",
+            "event_id",
+        ),
+        ("select once.sweep_outbox_requeue(0)".into(), "22023", "max"),
+    ] {
+        let refusal = stage.play.refused(&sql).await;
+        assert_eq!(refusal.code, code, "{sql}: {refusal:?}");
+        assert!(refusal.message.contains(word), "{sql}: {refusal:?}");
+        assert!(!refusal.hint.is_empty(), "{sql}: {refusal:?}");
+    }
+    assert_eq!(stage.ack(token, "").await, "1");
+}
+
+#[tokio::test]
+async fn one_event_that_is_not_held_refuses_the_whole_nack() {
+    let stage = Stage::open("{}").await;
+    stage.emit("a b c d").await;
+    let token = stage.take(3).await.token;
+    stage.ack(token, "b").await;
+    let before = stage.stored().await;
+    for names in ["a b", "a d", "c a d b"] {
+        let refusal = stage.play.refused(&stage.nack_sql(token, names, "")).await;
+        assert_eq!(refusal.code, "ON001", "{names}: {refusal:?}");
+        assert!(
+            refusal.message.contains("default") && !refusal.hint.is_empty(),
+            "{refusal:?}"
+        );
+    }
+    let missing = format!(
+        "select * from once.outbox_nack('t', 'default', {})",
+        token + 1
+    );
+    assert_eq!(stage.play.code(&missing).await, "ON001");
+    assert_eq!(stage.stored().await, before);
+    let none = format!("select * from once.outbox_nack('t', 'default', {token}, '{{}}')");
+    assert_eq!(stage.play.show(&none).await, "");
+    assert_eq!(stage.stored().await, before);
+}
+
+#[tokio::test]
+async fn what_only_reads_answers_in_a_read_only_transaction_the_rest_is_refused() {
+    let stage = Stage::open("{}").await;
+    stage.emit("a b").await;
+    let token = stage.take(2).await.token;
+    stage.nack(token, "a", ", kind => 'never'").await;
+    stage
+        .play
+        .show("set default_transaction_read_only = on")
+        .await;
+    assert_eq!(stage.dead().await, "a|1|never|~");
+    assert_eq!(stage.deliveries("a").await, "1|never|~");
+    for sql in [
+        stage.nack_sql(token, "b", ""),
+        "select once.outbox_redrive('t', 'default')".to_owned(),
+        "select * from once.sweep_outbox_requeue()".to_owned(),
+    ] {
+        assert_eq!(stage.play.code(&sql).await, "25006", "{sql}");
+    }
+}
+
+#[tokio::test]
+async fn workers_fail_operators_redrive_and_a_topic_with_an_owner_is_closed() {
+    let stage = Stage::open("{}").await;
+    stage
+        .play
+        .show(
+            "do $$ begin
+                if not exists (select from pg_roles where rolname = 'retry_worker') then
+                    create role retry_worker login;
+                    create role retry_operator login;
+                    create role retry_owner;
+                end if;
+             end $$;
+             select once.grant_role('retry_worker', 'use'), once.grant_role('retry_operator', 'operate')",
+        )
+        .await;
+    stage.emit("a b").await;
+    let token = stage.take(2).await.token;
+    let worker = stage.play.another_as("retry_worker").await;
+    let operator = stage.play.another_as("retry_operator").await;
+    let nack = format!(
+        "select dead from once.outbox_nack('t', 'default', {token}, {}, kind => 'never')",
+        stage.ids("a")
+    );
+    assert_eq!(worker.show(&nack).await, "t");
+    let dead = "select count(*) from once.outbox_dead('t', 'default')";
+    let redrive = "select once.outbox_redrive('t', 'default')";
+    let sweep = "select done from once.sweep_outbox_requeue()";
+    for sql in [dead, redrive, sweep] {
+        assert_eq!(worker.code(sql).await, "42501", "{sql}");
+    }
+    assert_eq!(operator.show(dead).await, "1");
+    assert_eq!(operator.show(redrive).await, "1");
+    stage
+        .play
+        .show("select once.topic_set('t', '{\"owner\": \"retry_owner\"}')")
+        .await;
+    let deliveries = format!(
+        "select count(*) from once.outbox_deliveries('t', 'default', {})",
+        stage.id("a")
+    );
+    for sql in [dead, redrive, &deliveries, &nack] {
+        assert_eq!(operator.code(sql).await, "42501", "{sql}");
+    }
+    // A sweep serves everybody.
+    assert_eq!(operator.show(sweep).await, "0");
+    stage.play.show("grant retry_owner to retry_operator").await;
+    assert_eq!(operator.show(&deliveries).await, "1");
+    stage
+        .play
+        .show("revoke retry_owner from retry_operator")
+        .await;
+}
