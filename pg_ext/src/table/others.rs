@@ -3,7 +3,7 @@
 use super::{Slot, Snapshot};
 use pgrx::pg_sys;
 
-const XMIN: i32 = pg_sys::MinTransactionIdAttributeNumber as i32;
+const XMIN: i32 = pg_sys::MinTransactionIdAttributeNumber;
 
 impl Slot {
     /// The present transaction has written this version of the row.
