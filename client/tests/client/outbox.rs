@@ -8,7 +8,7 @@ use pg_once::{
 };
 
 use crate::proxy::Proxy;
-use crate::support::{a_year_later, code, fresh_topic, pool, pool_to};
+use crate::support::{a_year_later, code, fresh_topic, pool, pool_to, take_over_batch};
 
 async fn emit(topic: &Topic, payload: &str, options: EmitOptions) -> i64 {
     let payload = Json::from_text(payload);
@@ -268,8 +268,7 @@ async fn every_write_with_a_lost_lease_is_refused() {
     let event_id = emit(&topic, "1", EmitOptions::new()).await;
     let subscriber = topic.default_subscriber();
     let batch = take(&subscriber).await;
-    let later = a_year_later().await;
-    let theirs = subscriber.take(&later, 10, None).await.unwrap().unwrap();
+    let (_, theirs) = take_over_batch(&subscriber).await;
     assert_eq!(theirs.events[0].delivery_key, batch.events[0].delivery_key);
     assert_eq!(theirs.events[0].attempt, 2);
     lost(batch.ack(&pool(), None).await);

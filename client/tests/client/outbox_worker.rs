@@ -14,7 +14,9 @@ use pg_once::{
 use tokio::sync::{Notify, Semaphore};
 
 use crate::proxy::Proxy;
-use crate::support::{QUICK, a_year_later, claimed, fresh_key, fresh_topic, pool, pool_to};
+use crate::support::{
+    QUICK, a_year_later, claimed, fresh_key, fresh_topic, pool, pool_to, take_over_batch,
+};
 
 /// What a handler has seen: payloads in order, and the attempts of each.
 #[derive(Clone, Default)]
@@ -492,9 +494,7 @@ async fn when_somebody_else_has_the_batch_its_handlers_stop_and_the_worker_goes_
     let handler = Stalling::default();
     let shutdown = async {
         handler.begun.notified().await;
-        let later = a_year_later().await;
-        let theirs = topic.default_subscriber().take(&later, 10, None).await;
-        let theirs = theirs.unwrap().unwrap();
+        let (later, theirs) = take_over_batch(&topic.default_subscriber()).await;
         until(|| handler.dropped.load(Ordering::SeqCst)).await;
         until(|| handler.lost.load(Ordering::SeqCst) == 1).await;
         // Still theirs: the worker has not acked or given back what it lost.

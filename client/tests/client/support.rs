@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, Pool};
 use pg_once::{
-    Action, ActionClaim, ActionOptions, Backoff, Claim, ClaimOptions, Error, Key, Lease, Machine,
-    MachineRow, Scope, Topic, TopicOptions,
+    Action, ActionClaim, ActionOptions, Backoff, Batch, Claim, ClaimOptions, Error, Key, Lease,
+    Machine, MachineRow, Scope, Subscriber, Topic, TopicOptions,
 };
 use tokio_postgres::{Config, NoTls};
 
@@ -173,7 +173,26 @@ pub fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
 /// A session whose clock is a year ahead.
 pub async fn a_year_later() -> tokio_postgres::Client {
     let later = connect().await;
-    let a_year = "SELECT set_config('once.fake_now', (clock_timestamp() + '1 year')::text, false)";
-    later.query_one(a_year, &[]).await.unwrap();
+    a_year_more(&later).await;
     later
+}
+
+/// One more year passes for that session.
+pub async fn a_year_more(session: &tokio_postgres::Client) {
+    let a_year = "SELECT set_config('once.fake_now', (coalesce(nullif(current_setting('once.fake_now', true), \
+        '')::timestamptz, clock_timestamp()) + '1 year')::text, false)";
+    session.query_one(a_year, &[]).await.unwrap();
+}
+
+/// Somebody else, for whom every lease has run out: they take the batch that was out. The first take
+/// counts the attempt, and the event is due when the backoff is over.
+pub async fn take_over_batch(subscriber: &Subscriber) -> (tokio_postgres::Client, Batch) {
+    let later = a_year_later().await;
+    for _ in 0..3 {
+        if let Some(batch) = subscriber.take(&later, 10, None).await.unwrap() {
+            return (later, batch);
+        }
+        a_year_more(&later).await;
+    }
+    panic!("what was out comes again");
 }
