@@ -21,7 +21,7 @@ async fn a_topic_without_options_has_the_defaults_and_one_subscriber() {
     let play = Playground::open().await;
     assert_eq!(
         play.show(&topic_set("t", "{}")).await,
-        "",
+        "~",
         "topic_set returns nothing"
     );
     assert_eq!(shown(&play).await, TOPIC);

@@ -62,7 +62,7 @@ async fn what_is_registered_agrees_with_what_the_server_reads_of_the_document() 
            insert into document (doc)
            select format('%s{%s"payload"%s:%s%s%s,"topic":"t"%s}%s', s[1 + n % 4], s[1 + n % 3], s[1 + n % 5],
                          s[1 + n % 2], p, s[1 + n % 4], s[1 + n % 3], s[1 + n % 2])::json
-             from unnest(array[e'"\\\\"', e'"\\""', '[{"a":"]}"},"[{"]', '{"x":{"y":[1,2,{"z":"\\"}"}]}}', '-1.50e+3',
+             from unnest(array[e'"\\\\"', e'"\\""', '[{"a":"]}"},"[{"]', '{"x":{"y":[1,2,{"z":"\"}"}]}}', '-1.50e+3',
                                '"ünï"', '[[[]]]', '{"":{"":""}}', 'false', '"a,b:c"']) with ordinality u (p, m),
                   generate_series(1, 30) n,
                   (select array['', ' ', e'\n', e'\t\r\n  ', '   ']) spaces (s)"#,
@@ -71,8 +71,8 @@ async fn what_is_registered_agrees_with_what_the_server_reads_of_the_document() 
     play.show(
         "select count(k) from (
            select c.token, d.id, once.key_step('s', 'k' || d.id, c.token, 'pay', d.doc) k
-             from document d, once.key_claim('s', 'k' || d.id) c offset 0) begun
-          cross join lateral once.key_abort('s', 'k' || begun.id, begun.token, 500) where k is not null",
+             from document d, once.key_claim('s', 'k' || d.id) c order by d.id offset 0) begun
+          cross join lateral once.key_abort('s', 'k' || begun.id, begun.token, 500) where k::text <> ''",
     )
     .await;
     let wrong = "select count(*), count(*) filter (where e.payload::text is distinct from (d.doc -> 'payload')::text)

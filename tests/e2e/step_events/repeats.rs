@@ -123,10 +123,10 @@ async fn until_its_end_a_step_has_the_compensation_that_was_named_last() {
 
 #[tokio::test]
 async fn an_end_that_waited_for_the_same_end_emits_nothing_more() {
-    let play = open().await;
-    let token = play.token("k", "").await;
-    play.show(&step(token, "pay", "undo")).await;
-    for (end, total) in [("rollback", 1), ("commit", 1)] {
+    for end in ["rollback", "commit"] {
+        let play = open().await;
+        let token = play.token("k", "").await;
+        play.show(&step(token, "pay", "undo")).await;
         let (one, other) = (play.another().await, play.another().await);
         one.show("begin").await;
         one.show(&abort(token)).await;
@@ -134,7 +134,7 @@ async fn an_end_that_waited_for_the_same_end_emits_nothing_more() {
         one.show(end).await;
         let (_, answer) = waiting.end().await;
         assert_eq!(code(&answer), "");
-        assert_eq!(emitted(&play).await.split(' ').count(), total, "{end}");
+        assert_eq!(emitted(&play).await, "undo", "{end}");
     }
 }
 
