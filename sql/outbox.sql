@@ -16,8 +16,9 @@
 -- that seen_from saw running is looked for by its id, so an event that commits late is never skipped, and an
 -- open transaction delays only its own events.
 --
--- Lanes: events without an order_key are in lane 0, which any number of batches may share; an order_key hashes
--- to one of the lanes 1 to `lanes`, each in one live batch at a time.
+-- Lanes: an order_key hashes to one of the lanes 1 to `lanes`, each in one live batch at a time. Events without
+-- one are spread over the lanes 0 and -2 to -8, 64 in a row in the same one, so that takes do not wait for each
+-- other; any number of batches may share such a lane. A take reads lane after lane until it has enough.
 --
 -- Lock order: a lane (in the advisory space of the extension, 0x6f6e), then the row of the batch; dedupe keys
 -- last. A segment is locked as any INSERT does, before the emitter makes sure that it is the current one.
@@ -114,7 +115,7 @@ CREATE INDEX event_kept_xid ON once.event_kept (xid, topic_id, lane, event_id);
 COMMENT ON TABLE once.event_0 IS 'A segment of the log of events; truncated when everybody is past it.';
 COMMENT ON TABLE once.event_kept IS 'Events that had to leave their segment, and delayed ones (lane -1).';
 COMMENT ON COLUMN once.event_0.xid IS 'The emitting transaction, with its epoch; counts in the cluster of its series.';
-COMMENT ON COLUMN once.event_0.lane IS '0: without order_key; else 1 to the topic''s lanes.';
+COMMENT ON COLUMN once.event_0.lane IS '1 to the topic''s lanes: with order_key; 0 and -2 to -8: without; -1: delayed or redriven.';
 
 -- What outbox_take handed out, and how far its lane had come then.
 CREATE TABLE once.batch (
@@ -132,12 +133,13 @@ CREATE TABLE once.batch (
     seen_to       bigint[]    NOT NULL,
     late          bigint[]    NOT NULL,
     open          bigint[]    NOT NULL,
-    CONSTRAINT batch_pkey PRIMARY KEY (subscriber_id, token)
+    CONSTRAINT batch_pkey PRIMARY KEY (subscriber_id, token, lane)
 ) WITH (fillfactor = 90);
 CREATE INDEX batch_lane ON once.batch (subscriber_id, lane, token);
 -- An event that was tried again is in one of these until its delivery has been over for long (once.delivery).
 CREATE INDEX batch_redelivered ON once.batch (subscriber_id, token) WHERE redelivered;
-COMMENT ON TABLE once.batch IS 'Batches that outbox_take handed out; the last of a lane says how far the lane has come.';
+COMMENT ON TABLE once.batch IS 'Batches that outbox_take handed out, a row for each lane that one took from; the last of a lane says how far the lane has come.';
+COMMENT ON COLUMN once.batch.lease_until IS 'The lease of a batch is that of its row with the lowest lane.';
 COMMENT ON COLUMN once.batch.seen_from IS 'A snapshot: {xmax, own xid, last own event, last event id before it, running xids ...}. Of the window (seen_from, seen_to] everything up to last_id has been handed out.';
 COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events in the window.';
 COMMENT ON COLUMN once.batch.open IS 'Earlier batches of the lane that were not over when this one was taken.';

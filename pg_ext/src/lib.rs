@@ -44,11 +44,7 @@ pgrx::extension_sql_file!("../sql/action.sql", name = "action", requires = ["mac
 pgrx::extension_sql_file!("../sql/cancel.sql", name = "cancel", requires = ["action"]);
 pgrx::extension_sql_file!("../sql/outbox.sql", name = "outbox", requires = ["cancel"]);
 pgrx::extension_sql_file!("../sql/inbox.sql", name = "inbox", requires = ["outbox"]);
-pgrx::extension_sql_file!(
-    "../sql/janitor.sql",
-    name = "janitor",
-    requires = ["inbox"]
-);
+pgrx::extension_sql_file!("../sql/janitor.sql", name = "janitor", requires = ["inbox"]);
 pgrx::extension_sql_file!("../sql/role.sql", name = "role", finalize);
 
 /// Called once by the server when the library is loaded: registers the `once.*` settings.

@@ -40,9 +40,7 @@ pub fn outbox_ack(call: &Call) -> Result<Datum> {
     };
     if !leaving.is_empty() {
         ledger.append(Kind::Acked, &leaving, 0, None)?;
-        if batch.flag(batch::Col::Redelivered) {
-            retry::acked(&subscriber, &batch, &leaving)?;
-        }
+        retry::acked(&subscriber, &batch, &leaving)?;
     }
     Ok(Datum::from(ledger.acked))
 }

@@ -1,12 +1,16 @@
-//! A batch: events that a take handed out under one token, and how far its lane had come then.
+//! A batch: events that a take handed out under one token. It has a row for each lane that it took from, its
+//! parts, which also say how far the lane had come then.
 //!
-//! A batch's row is written once (its lease may be extended). Whoever ends a part of it locks the row first and
-//! then looks at its receipts, so receipts are written by one transaction at a time.
+//! A part is written once; the lease is that of the first one, the head, and may be extended. Whoever ends
+//! something of a batch locks its head first and then looks at its receipts, so receipts are written by one
+//! transaction at a time.
 
 use super::topic::Subscriber;
 use crate::call;
 use crate::error::{Error, Kind, Result};
 use crate::table::{self, Column, Name, Outcome, ScanKey, Snapshot, Table, Wait};
+use pgrx::pg_sys;
+use std::collections::HashMap;
 
 pub const TABLE: Name = c"batch";
 const BY_TOKEN: Name = c"batch_pkey";
@@ -37,8 +41,44 @@ impl Column for Col {
     }
 }
 
-/// A row of once.batch.
-pub type Batch = table::Record<Col, 14>;
+/// A row of once.batch: what a batch took from one lane.
+pub type Part = table::Record<Col, 14>;
+
+impl Part {
+    /// What was taken last from a lane.
+    pub fn last(subscriber: i32, lane: i32, snapshot: &Snapshot) -> Result<Option<Part>> {
+        let table = Table::to_read(TABLE)?;
+        let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i32(2, lane)];
+        Ok(table.find_last(BY_LANE, keys, snapshot)?.map(Part::load))
+    }
+
+    pub fn token(&self) -> i64 {
+        self.i64(Col::Token)
+    }
+
+    pub fn lane(&self) -> i32 {
+        self.i32(Col::Lane)
+    }
+
+    /// Its events by number, as they were given out.
+    pub fn ids(&self) -> Vec<i64> {
+        self.numbers(Col::EventIds)
+    }
+
+    pub fn numbers(&self, col: Col) -> Vec<i64> {
+        self.raw(col).and_then(call::i64s).unwrap_or_default()
+    }
+
+    pub fn flag(&self, col: Col) -> bool {
+        self.raw(col).is_some_and(|d| d.value() != 0)
+    }
+}
+
+/// All parts of a token, in the order of their lanes.
+pub struct Batch {
+    head: Part,
+    others: Vec<Part>,
+}
 
 impl Batch {
     /// What is committed now, and our own.
@@ -49,17 +89,28 @@ impl Batch {
     pub fn find_under(subscriber: i32, token: i64, snapshot: &Snapshot) -> Result<Option<Batch>> {
         let table = Table::to_read(TABLE)?;
         let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, token)];
-        Ok(table.find(BY_TOKEN, keys, snapshot)?.map(Batch::load))
+        let Some(head) = table.find(BY_TOKEN, keys, snapshot)?.map(Part::load) else {
+            return Ok(None);
+        };
+        let mut others = Vec::new();
+        let mut lane = head.lane();
+        let next = |lane| {
+            let keys = &mut [
+                ScanKey::i32(1, subscriber),
+                ScanKey::i64(2, token),
+                ScanKey::above_i32(3, lane),
+            ];
+            table.find(BY_TOKEN, keys, snapshot)
+        };
+        while let Some(slot) = next(lane)? {
+            let part = Part::load(slot);
+            lane = part.lane();
+            others.push(part);
+        }
+        Ok(Some(Batch { head, others }))
     }
 
-    /// The last batch of a lane.
-    pub fn last(subscriber: i32, lane: i32, snapshot: &Snapshot) -> Result<Option<Batch>> {
-        let table = Table::to_read(TABLE)?;
-        let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i32(2, lane)];
-        Ok(table.find_last(BY_LANE, keys, snapshot)?.map(Batch::load))
-    }
-
-    /// The batch of a token, its row locked; ON001 where there is none.
+    /// The batch of a token, its head locked; ON001 where there is none.
     pub fn locked(subscriber: &Subscriber, token: i64) -> Result<Batch> {
         table::ensure_writable(TABLE)?;
         loop {
@@ -72,34 +123,65 @@ impl Batch {
         }
     }
 
-    /// Locks the row as every write about the batch does first; Changed: look again.
+    /// Locks the head as every write about the batch does first; Changed: look again.
     pub fn lock(&self, wait: Wait) -> Result<Outcome> {
         let table = Table::to_write(TABLE)?;
-        match self.tid() {
-            Some(tid) => table.lock(tid, &Snapshot::latest(), wait),
-            None => Err(Error::new(Kind::Internal, "a batch that is not stored")),
-        }
+        table.lock(self.place()?, &Snapshot::latest(), wait)
+    }
+
+    fn place(&self) -> Result<pg_sys::ItemPointerData> {
+        let unstored = || Error::new(Kind::Internal, "a batch that is not stored");
+        self.head.tid().ok_or_else(unstored)
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        std::iter::once(&self.head).chain(&self.others)
+    }
+
+    pub fn subscriber(&self) -> i32 {
+        self.head.i32(Col::SubscriberId)
     }
 
     pub fn token(&self) -> i64 {
-        self.i64(Col::Token)
+        self.head.token()
     }
 
-    pub fn lane(&self) -> i32 {
-        self.i32(Col::Lane)
+    pub fn taken_at(&self) -> i64 {
+        self.head.i64(Col::TakenAt)
     }
 
-    /// Its events in the order they were given out.
+    pub fn lease_until(&self) -> i64 {
+        self.head.i64(Col::LeaseUntil)
+    }
+
+    /// Its events, lane by lane.
     pub fn ids(&self) -> Vec<i64> {
-        self.numbers(Col::EventIds)
+        self.parts().flat_map(Part::ids).collect()
     }
 
-    pub fn numbers(&self, col: Col) -> Vec<i64> {
-        self.raw(col).and_then(call::i64s).unwrap_or_default()
+    /// The lane of each of its events.
+    pub fn lanes(&self) -> HashMap<i64, i32> {
+        let lane = |part: &Part| {
+            let lane = part.lane();
+            part.ids().into_iter().map(move |id| (id, lane))
+        };
+        self.parts().flat_map(lane).collect()
     }
 
-    pub fn flag(&self, col: Col) -> bool {
-        self.raw(col).is_some_and(|d| d.value() != 0)
+    /// Some of its events have rows in once.retry.
+    pub fn is_redelivered(&self) -> bool {
+        self.parts().any(|part| part.flag(Col::Redelivered))
+    }
+
+    /// Gives the batch, whose head is locked, another end of its lease.
+    pub fn extend(&mut self, until: i64) -> Result<()> {
+        let place = self.place()?;
+        self.head.put_i64(Col::LeaseUntil, until);
+        let table = Table::to_write(TABLE)?;
+        match self.head.update_at(&table, place, Wait::Yes)? {
+            Outcome::Done => Ok(()),
+            _ => Err(Error::new(Kind::Internal, "a locked batch was changed")),
+        }
     }
 }
 

@@ -99,13 +99,13 @@ impl Column for Col {
 type Dead = Record<Col, 15>;
 
 /// Copies an event that is given up to the dead letters.
-pub fn bury(sub: &Subscriber, lane: i32, held: &Held, reason: &Reason, now: i64) -> Result<()> {
-    let event = leave::stored(sub, lane, held.id)?;
+pub fn bury(sub: &Subscriber, held: &Held, reason: &Reason, now: i64) -> Result<()> {
+    let event = leave::stored(sub, held.lane, held.id)?;
     let mut dead = Dead::empty();
     dead.put_i32(Col::SubscriberId, sub.id);
     dead.put_i32(Col::TopicId, sub.topic.id);
     dead.put_i64(Col::DiedAt, now);
-    dead.put_i32(Col::Lane, lane);
+    dead.put_i32(Col::Lane, held.lane);
     dead.put_i32(Col::Attempts, held.failures);
     dead.put_i32(Col::Redriven, held.redriven);
     dead.put_text(Col::Kind, Some(reason.kind));
@@ -198,7 +198,7 @@ fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
 
 /// The lane of an event in the topic as it is now.
 fn lane(topic: &Topic, order_key: Option<Datum>) -> i32 {
-    order_key.map_or(UNORDERED, |key| lane_of_key(varlena(key), topic.lanes))
+    order_key.map_or(UNORDERED[0], |key| lane_of_key(varlena(key), topic.lanes))
 }
 
 /// `once.outbox_deliveries`.

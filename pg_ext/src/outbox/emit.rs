@@ -4,7 +4,7 @@
 //! topic's options are (so neither a truncation nor a change of lanes can slip in between), then the
 //! transaction gets its id, then the event (seen.rs needs the last two so).
 
-use super::event::{self, Col, DELAYED, Event, SEGMENTS, UNORDERED};
+use super::event::{self, Col, DELAYED, Event, SEGMENTS};
 use super::retry;
 use super::series;
 use super::topic::Topic;
@@ -132,7 +132,7 @@ fn log(
     event.put_i64(Col::Xid, xid);
     event.put_i64(Col::EmittedAt, now);
     event.put_i32(Col::TopicId, topic.id);
-    event.put_i32(Col::Lane, lane_of(topic, emission));
+    event.put_i32(Col::Lane, lane_of(topic, emission, event_id));
     event.put_i32(Col::Series, series);
     event.put_text(Col::OrderKey, emission.order_key);
     event.put(Col::Headers, emission.headers);
@@ -161,10 +161,10 @@ fn open_segment() -> Result<(Table, Snapshot)> {
     }
 }
 
-fn lane_of(topic: &Topic, emission: &Emission) -> i32 {
+fn lane_of(topic: &Topic, emission: &Emission, event_id: i64) -> i32 {
     match emission.order_key {
         _ if emission.delay_us.is_some() => DELAYED,
-        None => UNORDERED,
+        None => event::unordered_lane(event_id),
         Some(key) => lane_of_key(key, topic.lanes),
     }
 }
@@ -172,7 +172,10 @@ fn lane_of(topic: &Topic, emission: &Emission) -> i32 {
 /// The same on every server and in every encoding.
 pub fn lane_of_key(key: &[u8], lanes: i32) -> i32 {
     let digest = Sha256::digest(utf8(key));
-    let head = digest.iter().take(4).fold(0u32, |n, b| n << 8 | u32::from(*b));
+    let head = digest
+        .iter()
+        .take(4)
+        .fold(0u32, |n, b| n << 8 | u32::from(*b));
     1 + (head % lanes.max(1) as u32) as i32
 }
 

@@ -43,8 +43,20 @@ pub const KEPT: Home = Home {
 
 /// The lane of delayed and redriven events: no cursor passes it.
 pub const DELAYED: i32 = -1;
-/// The lane of events without order_key.
-pub const UNORDERED: i32 = 0;
+/// Events without order_key are spread over these lanes, so that takes do not wait for one another.
+pub const UNORDERED: [i32; 8] = [0, -2, -3, -4, -5, -6, -7, -8];
+/// So many event ids in a row go to the same one of them: a small backlog is in one lane.
+const RUN: i64 = 64;
+
+/// The lane of an event without order_key.
+pub fn unordered_lane(event_id: i64) -> i32 {
+    UNORDERED[(event_id / RUN).rem_euclid(UNORDERED.len() as i64) as usize]
+}
+
+/// A lane in any number of live batches at once.
+pub fn is_unordered(lane: i32) -> bool {
+    UNORDERED.contains(&lane)
+}
 
 /// Columns of every table of events, from 1.
 #[derive(Clone, Copy)]
@@ -103,7 +115,10 @@ pub fn current_segment(snapshot: &Snapshot) -> Result<usize> {
     let mut scan = table.scan(c"segment_pkey", &mut [], snapshot)?;
     let mut current = (0, 0);
     while let Some(slot) = scan.advance() {
-        let number = |i| slot.column(i).map_or(0, |d: pgrx::pg_sys::Datum| d.value() as i64);
+        let number = |i| {
+            slot.column(i)
+                .map_or(0, |d: pgrx::pg_sys::Datum| d.value() as i64)
+        };
         current = current.max((number(2), number(1)));
     }
     Ok(current.1 as usize % SEGMENTS.len())

@@ -1,12 +1,11 @@
 //! `outbox_extend`: a worker's heartbeat for its batch.
 
-use super::batch::{self, Batch, Col, TABLE};
+use super::batch::{self, Batch};
 use super::receipt::Ledger;
 use super::topic::Subscriber;
 use crate::call::Call;
 use crate::clock;
-use crate::error::{Error, Kind, Result};
-use crate::table::{Outcome, Table, Wait};
+use crate::error::Result;
 use pgrx::pg_sys::Datum;
 
 /// `once.outbox_extend`.
@@ -19,15 +18,9 @@ pub fn outbox_extend(call: &Call) -> Result<Datum> {
         return Err(batch::lost(&subscriber, token));
     }
     let now = clock::now_us()?;
-    let most = batch.i64(Col::TakenAt).saturating_add(subscriber.max_life_us);
+    let most = batch.taken_at().saturating_add(subscriber.max_life_us);
     // What was granted before is not taken back.
-    let until = (now + lease).min(most).max(batch.i64(Col::LeaseUntil).min(most));
-    batch.put_i64(Col::LeaseUntil, until);
-    let Some(tid) = batch.tid() else {
-        return Err(Error::new(Kind::Internal, "a batch that is not stored"));
-    };
-    match batch.update_at(&Table::to_write(TABLE)?, tid, Wait::Yes)? {
-        Outcome::Done => Ok(clock::interval_datum(until - now)),
-        _ => Err(Error::new(Kind::Internal, "a locked batch was changed")),
-    }
+    let until = (now + lease).min(most).max(batch.lease_until().min(most));
+    batch.extend(until)?;
+    Ok(clock::interval_datum(until - now))
 }

@@ -27,9 +27,9 @@ const ROWS: &CStr = c"
 const MOVE: &CStr = c"
     INSERT INTO once.retry AS r (due_at, event_id, token, subscriber_id, topic_id, lane, failures, redriven,
                                  suspect, order_key, kind, error)
-    SELECT u.due_at, u.event_id, NULL, $1, $2, $3, u.failures, 0, u.suspect, u.order_key,
+    SELECT u.due_at, u.event_id, NULL, $1, $2, u.lane, u.failures, 0, u.suspect, NULLIF(u.order_key, ''),
            CASE WHEN u.counted THEN $10 END, CASE WHEN u.counted THEN $11 END
-      FROM unnest($4, $5, $6, $7, $8, $9) u (due_at, event_id, failures, suspect, counted, order_key)
+      FROM unnest($3, $4, $5, $6, $7, $8, $9) u (lane, due_at, event_id, failures, suspect, counted, order_key)
     ON CONFLICT (subscriber_id, event_id) DO UPDATE
        SET due_at = excluded.due_at, token = NULL, failures = excluded.failures, suspect = excluded.suspect,
            kind = COALESCE(excluded.kind, r.kind),
@@ -42,7 +42,7 @@ const NOTE: &CStr = c"
 thread_local! {
     static ROWS_OF: Kept = const { Kept::new(ROWS, &[pg_sys::INT4OID, pg_sys::INT8ARRAYOID]) };
     static MOVED: Kept = const { Kept::new(MOVE, &[
-        pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::INT4OID,
+        pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::INT4ARRAYOID,
         pg_sys::TIMESTAMPTZARRAYOID, pg_sys::INT8ARRAYOID, pg_sys::INT4ARRAYOID, pg_sys::BOOLARRAYOID,
         pg_sys::BOOLARRAYOID, pg_sys::TEXTARRAYOID,
         pg_sys::TEXTOID, pg_sys::TEXTOID,
@@ -59,6 +59,7 @@ pub struct Held {
     pub failures: i32,
     pub redriven: i32,
     pub suspect: bool,
+    pub lane: i32,
     pub order_key: Option<Vec<u8>>,
 }
 
@@ -89,6 +90,8 @@ pub struct Reason<'a> {
 pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<Held>> {
     let args = [Some(Datum::from(sub.id)), Some(row::i64s(ids))];
     let rows = spi::query_latest(&ROWS_OF, &args)?;
+    let lanes = batch.lanes();
+    let lane_of = |id: i64| lanes.get(&id).copied().unwrap_or_default();
     let number = |row: &spi::Row, i| column(row, i).map_or(0, |d| d.value() as i64);
     let mut known: HashMap<i64, Held> = rows
         .iter()
@@ -97,20 +100,25 @@ pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<Held>> {
             failures: number(r, 1) as i32,
             redriven: number(r, 2) as i32,
             suspect: number(r, 3) as u8 != 0,
+            lane: lane_of(number(r, 0)),
             order_key: column(r, 4).map(|d| varlena(d).to_vec()),
         })
         .map(|held| (held.id, held))
         .collect();
     ids.iter()
-        .map(|id| known.remove(id).map_or_else(|| fresh(sub, batch, *id), Ok))
+        .map(|id| {
+            known
+                .remove(id)
+                .map_or_else(|| fresh(sub, lane_of(*id), *id), Ok)
+        })
         .collect()
 }
 
 /// An event that was given out for the first time.
-fn fresh(sub: &Subscriber, batch: &Batch, id: i64) -> Result<Held> {
-    let order_key = match batch.lane() {
-        event::UNORDERED => None,
-        lane => stored(sub, lane, id)?
+fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<Held> {
+    let order_key = match event::is_unordered(lane) {
+        true => None,
+        false => stored(sub, lane, id)?
             .bytes(event::Col::OrderKey)
             .map(<[u8]>::to_vec),
     };
@@ -119,6 +127,7 @@ fn fresh(sub: &Subscriber, batch: &Batch, id: i64) -> Result<Held> {
         failures: 0,
         redriven: 0,
         suspect: false,
+        lane,
         order_key,
     })
 }
@@ -136,28 +145,21 @@ pub fn stored(sub: &Subscriber, lane: i32, id: i64) -> Result<event::Event> {
 /// Moves the events to where they go. Tells which waiting ones this made due at once.
 pub fn leave(
     sub: &Subscriber,
-    batch: &Batch,
     leaving: &[Leaving],
     reason: &Reason,
     now: i64,
 ) -> Result<HashSet<i64>> {
     note_failures(sub, leaving, reason, now)?;
-    bury_dead(sub, batch, leaving, reason, now)?;
-    move_to_retry(sub, batch, leaving, reason)?;
-    let keys: HashSet<&[u8]> = leaving
+    bury_dead(sub, leaving, reason, now)?;
+    move_to_retry(sub, leaving, reason)?;
+    let keys: HashSet<(i32, &[u8])> = leaving
         .iter()
-        .filter_map(|l| l.event.order_key.as_deref())
+        .filter_map(|l| Some((l.event.lane, l.event.order_key.as_deref()?)))
         .collect();
-    retry::free(sub, batch.lane(), keys, now)
+    retry::free(sub, keys, now)
 }
 
-fn bury_dead(
-    sub: &Subscriber,
-    batch: &Batch,
-    leaving: &[Leaving],
-    reason: &Reason,
-    now: i64,
-) -> Result<()> {
+fn bury_dead(sub: &Subscriber, leaving: &[Leaving], reason: &Reason, now: i64) -> Result<()> {
     let dead = || {
         leaving
             .iter()
@@ -165,7 +167,7 @@ fn bury_dead(
             .map(|l| &l.event)
     };
     for event in dead() {
-        dead::bury(sub, batch.lane(), event, reason, now)?;
+        dead::bury(sub, event, reason, now)?;
     }
     let ids: Vec<i64> = dead().map(|e| e.id).collect();
     match ids.is_empty() {
@@ -195,12 +197,7 @@ fn note_failures(sub: &Subscriber, leaving: &[Leaving], reason: &Reason, now: i6
     spi::query_latest(&NOTED, &args).map(drop)
 }
 
-fn move_to_retry(
-    sub: &Subscriber,
-    batch: &Batch,
-    leaving: &[Leaving],
-    reason: &Reason,
-) -> Result<()> {
+fn move_to_retry(sub: &Subscriber, leaving: &[Leaving], reason: &Reason) -> Result<()> {
     let alive = || leaving.iter().filter(|l| l.fate != Fate::Dead);
     if alive().next().is_none() {
         return Ok(());
@@ -210,14 +207,17 @@ fn move_to_retry(
         _ => Datum::from(INFINITY),
     };
     let ids: Vec<i64> = alive().map(|l| l.event.id).collect();
-    // Either all of a batch have a key or none.
+    // No key is empty: that stands for none.
     let keys: Vec<&[u8]> = alive()
-        .filter_map(|l| l.event.order_key.as_deref())
+        .map(|l| l.event.order_key.as_deref().unwrap_or_default())
         .collect();
     let args = [
         Some(Datum::from(sub.id)),
         Some(Datum::from(sub.topic.id)),
-        Some(Datum::from(batch.lane())),
+        Some(row::array(
+            alive().map(|l| l.event.lane.into()),
+            pg_sys::INT4OID,
+        )),
         Some(row::array(alive().map(due_at), pg_sys::TIMESTAMPTZOID)),
         Some(row::i64s(&ids)),
         Some(row::array(
@@ -232,7 +232,7 @@ fn move_to_retry(
             alive().map(|l| l.counted.into()),
             pg_sys::BOOLOID,
         )),
-        (!keys.is_empty()).then(|| row::texts(&keys)),
+        Some(row::texts(&keys)),
         Some(row::text(reason.kind)),
         reason.error.map(row::text),
     ];

@@ -7,6 +7,7 @@
 pub mod ack;
 mod batch;
 pub mod dead;
+mod draft;
 pub mod emit;
 mod event;
 pub mod extend;

@@ -1,6 +1,6 @@
 //! Receipts: how the events of a batch left it. Written under the lock of the batch's row, never changed.
 
-use super::batch::{self, Batch};
+use super::batch::Batch;
 use crate::call;
 use crate::clock;
 use crate::error::Result;
@@ -75,7 +75,7 @@ pub struct Ledger {
 impl Ledger {
     /// Reads the receipts of a batch as they are committed now.
     pub fn of(batch: &Batch) -> Result<Ledger> {
-        let (subscriber, token) = (batch.i32(batch::Col::SubscriberId), batch.token());
+        let (subscriber, token) = (batch.subscriber(), batch.token());
         let mut ledger = Ledger {
             subscriber,
             token,
@@ -170,9 +170,16 @@ fn is_ack(receipt: &Receipt) -> bool {
     receipt.raw(Col::Kind).map(|d| d.value() as u8) == Some(Kind::Acked.code())
 }
 
-fn last(table: &Table, subscriber: i32, token: i64, snapshot: &Snapshot) -> Result<Option<Receipt>> {
+fn last(
+    table: &Table,
+    subscriber: i32,
+    token: i64,
+    snapshot: &Snapshot,
+) -> Result<Option<Receipt>> {
     let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, token)];
-    Ok(table.find_last(BY_TOKEN, keys, snapshot)?.map(Receipt::load))
+    Ok(table
+        .find_last(BY_TOKEN, keys, snapshot)?
+        .map(Receipt::load))
 }
 
 /// Nothing of the batch is held any more.

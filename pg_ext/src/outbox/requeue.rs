@@ -4,7 +4,7 @@
 //! An event that was alone in its batch has failed once more. The others may have died with one that kills its
 //! worker: they come back uncounted, as suspects, one per take.
 
-use super::batch::{self, Batch};
+use super::batch::{self, Batch, Part};
 use super::leave::{self, Fate, Held, Leaving, Reason};
 use super::nack::EXPIRED;
 use super::receipt::{self, Kind, Ledger};
@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::janitor::{self, Swept};
 use crate::subxact;
 use crate::table::{self, Outcome, Snapshot, Wait};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 pub const TASK: &str = "outbox_requeue";
 
@@ -33,7 +33,7 @@ fn put_back(sub: &Subscriber, token: i64, now: i64) -> Result<Option<usize>> {
         match batch.lock(Wait::No)? {
             Outcome::Busy => return Ok(None),
             Outcome::Changed => continue,
-            Outcome::Done if batch.i64(batch::Col::LeaseUntil) > now => return Ok(None),
+            Outcome::Done if batch.lease_until() > now => return Ok(None),
             Outcome::Done => {}
         }
         let mut ledger = Ledger::of(&batch)?;
@@ -50,7 +50,7 @@ fn put_back(sub: &Subscriber, token: i64, now: i64) -> Result<Option<usize>> {
             kind: EXPIRED,
             error: None,
         };
-        leave::leave(sub, &batch, &leaving, &reason, now)?;
+        leave::leave(sub, &leaving, &reason, now)?;
         ledger.append(Kind::Expired, &ids, 0, None)?;
         return Ok(Some(ids.len()));
     }
@@ -104,19 +104,19 @@ pub fn sweep(max: i64) -> Result<Swept> {
 /// Tokens of batches that are out past their lease. The last batch of a lane knows those that may be.
 fn overdue(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
     let snapshot = Snapshot::latest();
+    let mut tokens = BTreeSet::new();
+    for lane in sub.lanes() {
+        if let Some(last) = Part::last(sub.id, lane, &snapshot)? {
+            tokens.extend(last.numbers(batch::Col::Open));
+            tokens.insert(last.token());
+        }
+    }
     let mut overdue = Vec::new();
-    for lane in 0..sub.lanes() {
-        let Some(last) = Batch::last(sub.id, lane, &snapshot)? else {
-            continue;
-        };
-        let mut tokens = last.numbers(batch::Col::Open);
-        tokens.push(last.token());
-        for token in tokens {
-            let found = Batch::find_under(sub.id, token, &snapshot)?;
-            let late = |b: &Batch| b.i64(batch::Col::LeaseUntil) <= now && !b.ids().is_empty();
-            if found.as_ref().is_some_and(late) && !receipt::is_over(sub.id, token, &snapshot)? {
-                overdue.push(token);
-            }
+    for token in tokens {
+        let found = Batch::find_under(sub.id, token, &snapshot)?;
+        let late = |b: &Batch| b.lease_until() <= now && !b.ids().is_empty();
+        if found.as_ref().is_some_and(late) && !receipt::is_over(sub.id, token, &snapshot)? {
+            overdue.push(token);
         }
     }
     Ok(overdue)

@@ -5,24 +5,24 @@
 //! keys no row waits. In a keyed lane the first row of a key is the one with the lowest event_id, and only it
 //! lets its key go on. Invariant: a first row never waits. So every write that takes a row away or makes
 //! another one the first ends with [`free`], which makes a first row that waits due now. A row that comes in
-//! ahead of others (a redriven event) is due by itself, so it needs no more than that, and no key can come to
-//! stand still. Rows behind the first may have a time of their own; they keep it for when they are first.
+//! ahead of others (a redriven event, or one that was committed late) is due by itself, so it needs no more than
+//! that, and no key can come to stand still. Rows behind the first may have a time of their own; they keep it for
+//! when they are first.
 //!
 //! Who may change a row: in a batch, whoever holds the lock of the batch's row; else a take that holds the
 //! lane. A key's rows are in one batch at most, as its lane is, so `free` runs into nobody.
 
-pub use super::requeue::expire;
-
-use super::batch::{self, Batch};
+use super::batch::Batch;
 use super::topic::Subscriber;
 use crate::call::varlena;
 use crate::clock::{self, INFINITY};
 use crate::error::Result;
+use crate::machine::model::column;
 use crate::row;
 use crate::spi::{self, Kept};
 use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 
 const TABLE: Name = c"retry";
@@ -33,23 +33,15 @@ const LEASE: &CStr = c"
     UPDATE once.retry SET token = $2, due_at = 'infinity'
      WHERE subscriber_id = $1 AND event_id = ANY ($3)";
 
-// One index probe for each key, however many rows it has.
-const KEYS: &CStr = c"
-    WITH RECURSIVE k AS (
-        (SELECT r.order_key FROM once.retry r
-          WHERE r.subscriber_id = $1 AND r.lane = $2 AND r.order_key IS NOT NULL
-          ORDER BY r.order_key LIMIT 1)
-        UNION ALL
-        SELECT (SELECT r.order_key FROM once.retry r
-                 WHERE r.subscriber_id = $1 AND r.lane = $2 AND r.order_key > k.order_key
-                 ORDER BY r.order_key LIMIT 1)
-          FROM k WHERE k.order_key IS NOT NULL)
-    SELECT k.order_key FROM k WHERE k.order_key IS NOT NULL";
-
+// One that commits late can come before those that are here: then it is the first.
 const WAIT: &CStr = c"
     INSERT INTO once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect,
                             order_key)
-    VALUES ('infinity', $4, $1, $2, $3, 0, 0, false, $5)
+    SELECT CASE WHEN EXISTS (SELECT FROM once.retry r
+                              WHERE r.subscriber_id = $1 AND r.lane = $3 AND r.order_key = $5
+                                AND r.event_id < $4)
+                THEN 'infinity' ELSE $6 END,
+           $4, $1, $2, $3, 0, 0, false, $5
     ON CONFLICT (subscriber_id, event_id) DO NOTHING";
 
 const DELAY: &CStr = c"
@@ -58,16 +50,16 @@ const DELAY: &CStr = c"
 
 const DONE: &CStr = c"
     DELETE FROM once.retry WHERE subscriber_id = $1 AND token = $2 AND event_id = ANY ($3)
-    RETURNING order_key";
+    RETURNING lane, order_key";
 
 const REMOVE: &CStr = c"DELETE FROM once.retry WHERE subscriber_id = $1 AND event_id = ANY ($2)";
 
 const FREE: &CStr = c"
     UPDATE once.retry r SET due_at = $4
-      FROM pg_catalog.unnest($3) k (order_key)
+      FROM ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3)) k (lane, order_key)
            CROSS JOIN LATERAL (
                SELECT h.event_id, h.token, h.due_at FROM once.retry h
-                WHERE h.subscriber_id = $1 AND h.lane = $2 AND h.order_key = k.order_key
+                WHERE h.subscriber_id = $1 AND h.lane = k.lane AND h.order_key = k.order_key
                 ORDER BY h.event_id LIMIT 1) first
      WHERE r.subscriber_id = $1 AND r.event_id = first.event_id
        AND first.token IS NULL AND first.due_at = 'infinity'
@@ -77,9 +69,9 @@ thread_local! {
     static LEASED: Kept = const {
         Kept::new(LEASE, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::INT8ARRAYOID])
     };
-    static ITS_KEYS: Kept = const { Kept::new(KEYS, &[pg_sys::INT4OID, pg_sys::INT4OID]) };
     static WAITING: Kept = const { Kept::new(WAIT, &[
         pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::TEXTOID,
+        pg_sys::TIMESTAMPTZOID,
     ]) };
     static DELAYED: Kept = const {
         Kept::new(DELAY, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID])
@@ -89,7 +81,7 @@ thread_local! {
     };
     static REMOVED: Kept = const { Kept::new(REMOVE, &[pg_sys::INT4OID, pg_sys::INT8ARRAYOID]) };
     static FREED: Kept = const { Kept::new(FREE, &[
-        pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::TEXTARRAYOID, pg_sys::TIMESTAMPTZOID,
+        pg_sys::INT4OID, pg_sys::INT4ARRAYOID, pg_sys::TEXTARRAYOID, pg_sys::TIMESTAMPTZOID,
     ]) };
 }
 
@@ -251,28 +243,65 @@ pub fn lease(sub: &Subscriber, token: i64, ids: &[i64]) -> Result<()> {
     spi::query_latest(&LEASED, &args.map(Some)).map(drop)
 }
 
-/// The order_keys of this lane that have rows: fresh events of theirs must wait behind them.
-pub fn waiting_keys(sub: &Subscriber, lane: i32) -> Result<HashSet<Vec<u8>>> {
-    let keys = &mut [ScanKey::i32(1, sub.id), ScanKey::i32(2, lane)];
-    let any = Table::to_read(TABLE)?.find(BY_KEY, keys, &Snapshot::latest())?;
-    if any.is_none() {
-        return Ok(HashSet::new());
-    }
-    let args = [Some(Datum::from(sub.id)), Some(Datum::from(lane))];
-    let rows = spi::query_latest(&ITS_KEYS, &args)?;
-    Ok(first_column(&rows).map(|d| varlena(d).to_vec()).collect())
+/// The order_keys of a lane that have rows: fresh events of theirs must wait behind them. Asked key by key, so
+/// that who finds nothing fresh asks nothing, however many keys are stuck.
+pub struct Waiting<'a> {
+    sub: &'a Subscriber,
+    lane: i32,
+    rows: Option<(Table, Snapshot)>,
+    /// The lane has rows of any key.
+    any: bool,
+    known: HashMap<Vec<u8>, bool>,
 }
 
-/// A fresh event waits behind an earlier one of its key.
-pub fn wait_behind(sub: &Subscriber, lane: i32, event_id: i64, order_key: &[u8]) -> Result<()> {
-    let args = [
-        Datum::from(sub.id),
-        Datum::from(sub.topic.id),
-        Datum::from(lane),
-        Datum::from(event_id),
-        row::text(order_key),
-    ];
-    spi::query_latest(&WAITING, &args.map(Some)).map(drop)
+impl<'a> Waiting<'a> {
+    pub fn of(sub: &'a Subscriber, lane: i32) -> Waiting<'a> {
+        Waiting {
+            sub,
+            lane,
+            rows: None,
+            any: false,
+            known: HashMap::new(),
+        }
+    }
+
+    /// This key has rows.
+    pub fn has(&mut self, key: &[u8]) -> Result<bool> {
+        if let Some(known) = self.known.get(key) {
+            return Ok(*known);
+        }
+        if self.rows.is_none() {
+            let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::latest());
+            let keys = &mut [ScanKey::i32(1, self.sub.id), ScanKey::i32(2, self.lane)];
+            self.any = table.find(BY_KEY, keys, &snapshot)?.is_some();
+            self.rows = Some((table, snapshot));
+        }
+        let Some((table, snapshot)) = self.rows.as_ref().filter(|_| self.any) else {
+            return Ok(false);
+        };
+        let lane = Lane {
+            subscriber: self.sub.id,
+            lane: self.lane,
+            table,
+            snapshot,
+        };
+        let has = lane.first_of_key(key)?.is_some();
+        self.known.insert(key.to_vec(), has);
+        Ok(has)
+    }
+
+    /// A fresh event of such a key waits behind what is here.
+    pub fn put_behind(&self, event_id: i64, key: &[u8]) -> Result<()> {
+        let args = [
+            Datum::from(self.sub.id),
+            Datum::from(self.sub.topic.id),
+            Datum::from(self.lane),
+            Datum::from(event_id),
+            row::text(key),
+            Datum::from(clock::now_us()?),
+        ];
+        spi::query_latest(&WAITING, &args.map(Some)).map(drop)
+    }
 }
 
 /// A delayed event: every subscriber of the topic gets it from that time on.
@@ -283,13 +312,17 @@ pub fn delayed(topic_id: i32, event_id: i64, due_at: i64) -> Result<()> {
 
 /// These events of the batch are delivered: their rows go, and what waited behind them is due.
 pub fn acked(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<()> {
-    if !batch.flag(batch::Col::Redelivered) || ids.is_empty() {
+    if !batch.is_redelivered() || ids.is_empty() {
         return Ok(());
     }
     let args = [sub.id.into(), Datum::from(batch.token()), row::i64s(ids)];
     let rows = spi::query_latest(&IS_DONE, &args.map(Some))?;
-    let keys: HashSet<&[u8]> = first_column(&rows).map(varlena).collect();
-    free(sub, batch.lane(), keys, clock::now_us()?).map(drop)
+    let key = |row: &spi::Row| {
+        let lane = column(row, 0)?.value() as i32;
+        Some((lane, varlena(column(row, 1)?)))
+    };
+    let keys: HashSet<(i32, &[u8])> = rows.iter().filter_map(key).collect();
+    free(sub, keys, clock::now_us()?).map(drop)
 }
 
 /// These events go one by one no more; the caller calls [`free`] for their keys.
@@ -298,20 +331,19 @@ pub fn remove(sub: &Subscriber, ids: &[i64]) -> Result<()> {
     spi::query_latest(&REMOVED, &args).map(drop)
 }
 
-/// Makes the first row of each key due now where it waits; the events that this made due.
+/// Makes the first row of each key (its lane and itself) due now where it waits; the events that this made due.
 pub fn free<'k>(
     sub: &Subscriber,
-    lane: i32,
-    keys: impl IntoIterator<Item = &'k [u8]>,
+    keys: impl IntoIterator<Item = (i32, &'k [u8])>,
     now: i64,
 ) -> Result<HashSet<i64>> {
-    let keys: Vec<&[u8]> = keys.into_iter().collect();
+    let (lanes, keys): (Vec<i32>, Vec<&[u8]>) = keys.into_iter().unzip();
     if keys.is_empty() {
         return Ok(HashSet::new());
     }
     let args = [
         Datum::from(sub.id),
-        Datum::from(lane),
+        row::array(lanes.into_iter().map(Datum::from), pg_sys::INT4OID),
         row::texts(&keys),
         Datum::from(now),
     ];

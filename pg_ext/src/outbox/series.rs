@@ -40,7 +40,11 @@ thread_local! {
 /// The series of this cluster, if it has begun.
 fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
     let table = Table::to_read(c"series")?;
-    let slot = table.find(c"series_cluster", &mut [ScanKey::i64(1, cluster())], snapshot)?;
+    let slot = table.find(
+        c"series_cluster",
+        &mut [ScanKey::i64(1, cluster())],
+        snapshot,
+    )?;
     Ok(slot.and_then(|s| s.column(1)).map(|d| d.value() as i32))
 }
 
@@ -57,4 +61,3 @@ pub fn current(snapshot: &Snapshot) -> Result<i32> {
     find(&Snapshot::latest())?
         .ok_or_else(|| Error::new(Kind::Internal, "the outbox's series could not begin"))
 }
-

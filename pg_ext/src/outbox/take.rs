@@ -1,17 +1,19 @@
-//! `outbox_take`: a batch from one lane of the subscriber.
+//! `outbox_take`: a batch of what is due, from as many lanes as it takes to fill it.
 //!
 //! Lanes are tried in turn, without waiting: who finds a lane locked goes on, because a take is at it. Only
-//! the lane of events without order_key is waited for in the end, as many workers share it. A lane's lock is
-//! kept to the end of the transaction where something was taken, so the next take sees this one's batch.
+//! lanes of events without order_key are waited for, and only by who has nothing yet and so holds no lock. A
+//! lane's lock is kept to the end of the transaction where something was taken, so the next take sees this
+//! one's batch.
 
-use super::event::UNORDERED;
-use super::lane::{Lane, Wish};
+use super::draft::{Draft, Wish};
+use super::event::is_unordered;
+use super::lane::Lane;
 use super::topic::Subscriber;
 use crate::call::Call;
 use crate::error::Result;
 use crate::row::Rows;
 use crate::table;
-use crate::trylock::{TryLock, wait_exclusive};
+use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -30,87 +32,101 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
     table::ensure_writable(super::batch::TABLE)?;
     let subscriber = Subscriber::of(call)?;
     let wish = Wish {
-        max: call.limit(2, "max", MOST)?,
+        max: call.limit(2, "max", MOST)? as usize,
         lease_us: call
             .interval(3, "lease")?
             .unwrap_or(subscriber.lease_us)
             .min(subscriber.max_life_us),
     };
     let rows = Rows::begin(call);
-    let mut course = course_of(&subscriber);
-    let mut wait = false;
-    let mut served = None;
-    for lane in course.order(subscriber.lanes()) {
+    let mut draft = Draft::new(&subscriber, wish);
+    let mut course = Course::of(&subscriber);
+    let mut busy = Vec::new();
+    let mut locked = false;
+    for lane in course.order(&subscriber) {
         let Some(lock) = TryLock::acquire(lock_of(&subscriber, lane)) else {
-            wait |= lane == UNORDERED;
+            busy.push(lane);
             continue;
         };
-        let (found, wrote) = Lane::look(&subscriber, lane)?.serve(&wish, &rows)?;
-        if wrote {
-            lock.keep();
+        if serve(lane, lock, &mut draft, &mut course)? {
+            locked = true;
         }
-        if found {
-            served = Some(lane);
+        if draft.is_full() {
             break;
         }
-        course.forget(lane);
     }
-    if served.is_none() && wait {
-        wait_exclusive(lock_of(&subscriber, UNORDERED));
-        let (found, _) = Lane::look(&subscriber, UNORDERED)?.serve(&wish, &rows)?;
-        served = found.then_some(UNORDERED);
+    if !locked {
+        for lane in busy.into_iter().filter(|lane| is_unordered(*lane)) {
+            let lock = TryLock::wait(lock_of(&subscriber, lane));
+            if serve(lane, lock, &mut draft, &mut course)? {
+                break;
+            }
+        }
     }
-    course.end(served);
-    COURSES.with(|c| c.borrow_mut().insert(subscriber.id, course));
+    course.remember(&subscriber);
+    draft.hand_out(&rows);
     Ok(Datum::from(0))
 }
 
-/// What whoever hands out events of a lane holds to the end of the transaction.
+/// Takes from a lane. True: something was written, and the lock is kept.
+fn serve(lane: i32, lock: TryLock, draft: &mut Draft, course: &mut Course) -> Result<bool> {
+    let before = draft.len();
+    let wrote = Lane::look(draft.subscriber, lane)?.serve(draft)?;
+    course.note(lane, draft.len() > before);
+    if wrote {
+        lock.keep();
+    }
+    Ok(wrote)
+}
+
+/// The lock of a lane; tokens have locks of their own (draft.rs).
 pub fn lock_of(subscriber: &Subscriber, lane: i32) -> u64 {
-    (subscriber.id as u64) << 32 | lane as u64
+    (subscriber.id as u64) << 32 | u64::from(lane as u32)
 }
 
 /// In which order this backend tries a subscriber's lanes: those where it found something go round, the rest
 /// comes behind them, and first every so often.
-#[derive(Clone, Default)]
 struct Course {
     takes: u32,
     /// Where something was found lately, the longest ago first.
     found: Vec<i32>,
     /// Where the rest begins.
-    start: i32,
-}
-
-fn course_of(subscriber: &Subscriber) -> Course {
-    let known = COURSES.with(|c| c.borrow_mut().remove(&subscriber.id));
-    known.unwrap_or_else(|| Course {
-        // SAFETY: a variable of this backend; workers begin at different lanes.
-        start: unsafe { pg_sys::MyProcPid } % subscriber.lanes(),
-        ..Course::default()
-    })
+    start: usize,
 }
 
 impl Course {
-    fn order(&mut self, lanes: i32) -> Vec<i32> {
+    fn of(subscriber: &Subscriber) -> Course {
+        let known = COURSES.with(|c| c.borrow_mut().remove(&subscriber.id));
+        known.unwrap_or_else(|| Course {
+            takes: 0,
+            found: Vec::new(),
+            // SAFETY: a variable of this backend; workers begin at different lanes.
+            start: unsafe { pg_sys::MyProcPid } as usize,
+        })
+    }
+
+    fn order(&mut self, subscriber: &Subscriber) -> Vec<i32> {
+        let mut all: Vec<i32> = subscriber.lanes().collect();
         self.takes = self.takes.wrapping_add(1);
-        self.found.retain(|lane| *lane < lanes);
-        let all = (0..lanes).map(|i| (self.start + i) % lanes);
-        let rest: Vec<i32> = all.filter(|lane| !self.found.contains(lane)).collect();
-        match self.takes.is_multiple_of(ROUND) {
-            true => [rest, self.found.clone()].concat(),
-            false => [self.found.clone(), rest].concat(),
+        self.found.retain(|lane| all.contains(lane));
+        let places = all.len();
+        all.rotate_left(self.start % places);
+        all.retain(|lane| !self.found.contains(lane));
+        if !self.takes.is_multiple_of(ROUND) {
+            return [self.found.clone(), all].concat();
         }
+        self.start = self.start.wrapping_add(1);
+        [all, self.found.clone()].concat()
     }
 
-    fn forget(&mut self, lane: i32) {
+    fn note(&mut self, lane: i32, found: bool) {
         self.found.retain(|l| *l != lane);
+        if found {
+            self.found.push(lane);
+        }
     }
 
-    fn end(&mut self, served: Option<i32>) {
-        if let Some(lane) = served {
-            self.forget(lane);
-            self.found.push(lane);
-            self.start = lane;
-        }
+    fn remember(self, subscriber: &Subscriber) {
+        COURSES.with(|c| c.borrow_mut().insert(subscriber.id, self));
     }
 }

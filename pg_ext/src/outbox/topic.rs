@@ -1,5 +1,6 @@
 //! Topics and subscribers as every other call needs them: one probe each, and the owner's check.
 
+use super::event::UNORDERED;
 use super::seen::Seen;
 use crate::call::{Call, SCOPE_MAX, shown, varlena};
 use crate::caller::Owner;
@@ -111,10 +112,7 @@ impl Subscriber {
     /// A topic's subscriber by name.
     pub fn named(topic: Topic, name: &[u8], snapshot: &Snapshot) -> Result<Subscriber> {
         let table = Table::to_read(SUBSCRIBERS)?;
-        let keys = &mut [
-            ScanKey::i32(1, topic.id),
-            ScanKey::text(2, row::text(name)),
-        ];
+        let keys = &mut [ScanKey::i32(1, topic.id), ScanKey::text(2, row::text(name))];
         let Some(slot) = table.find(BY_SUBSCRIBER, keys, snapshot)? else {
             return Err(Error::new(
                 Kind::UndefinedObject,
@@ -159,9 +157,9 @@ impl Subscriber {
         format!("subscriber \"{name}\" of topic \"{topic}\"")
     }
 
-    /// 0 for events without order_key, and the topic's lanes.
-    pub fn lanes(&self) -> i32 {
-        self.topic.lanes + 1
+    /// The lanes of events without order_key, and the topic's.
+    pub fn lanes(&self) -> impl Iterator<Item = i32> + use<> {
+        UNORDERED.into_iter().chain(1..=self.topic.lanes)
     }
 }
 

@@ -5,7 +5,7 @@
 //! are events of transactions that the earlier snapshot saw running (`late`), each a range of the index by
 //! transaction. Reading merges these ranges over all tables of events; nothing is sorted.
 
-use super::batch::{Batch, Col as BatchCol};
+use super::batch::{Col as BatchCol, Part};
 use super::event::{self, Col, Event, Home};
 use super::seen::Seen;
 use super::topic::Subscriber;
@@ -35,8 +35,8 @@ impl Window {
         }
     }
 
-    /// Where a lane was when this batch was taken.
-    pub fn after(batch: &Batch) -> Result<Window> {
+    /// Where a lane was when this part of a batch was taken.
+    pub fn after(batch: &Part) -> Result<Window> {
         let seen = |col| batch.raw(col).map_or(Ok(Seen::nothing()), Seen::of);
         Ok(Window {
             series: batch.i32(BatchCol::Series),
@@ -55,7 +55,7 @@ impl Window {
         self.from.sees(xid, event_id) || (event_id <= self.last_id && self.to.sees(xid, event_id))
     }
 
-    pub fn write(&self, batch: &mut Batch) {
+    pub fn write(&self, batch: &mut Part) {
         batch.put_i32(BatchCol::Series, self.series);
         batch.put(BatchCol::SeenFrom, Some(self.from.datum()));
         batch.put(BatchCol::SeenTo, Some(self.to.datum()));

@@ -13,8 +13,8 @@ mod others;
 mod record;
 mod sequence;
 mod snapshot;
-mod whole;
 mod user;
+mod whole;
 mod write;
 
 pub use names::key_table_owner;
@@ -24,8 +24,8 @@ pub use sequence::Sequence;
 pub use snapshot::{
     Snapshot, above_read_committed, assign_xid, ended_before, next_xid, own_xid, own_xid_if_any,
 };
-pub use whole::{horizon, lock_against_writers, lock_exclusively};
 pub use user::Triggers;
+pub use whole::{horizon, lock_against_writers, lock_exclusively};
 pub use write::{Outcome, Wait, ensure_writable, is_writable};
 
 use crate::error::Result;
@@ -365,6 +365,12 @@ impl ScanKey {
     pub fn above(attribute: i16, value: i64) -> ScanKey {
         let greater = pg_sys::BTGreaterStrategyNumber;
         ScanKey::new(attribute, greater, pg_sys::F_INT8GT, Datum::from(value))
+    }
+
+    /// Index column > integer.
+    pub fn above_i32(attribute: i16, value: i32) -> ScanKey {
+        let greater = pg_sys::BTGreaterStrategyNumber;
+        ScanKey::new(attribute, greater, pg_sys::F_INT4GT, Datum::from(value))
     }
 
     /// Index column <= bigint.

@@ -44,7 +44,10 @@ impl Sequence {
             (true, Some(last), Some(called)) => {
                 Ok(last.value() as i64 - i64::from(called.value() == 0))
             }
-            _ => Err(Error::new(Kind::Internal, "a sequence of pg_once has no row")),
+            _ => Err(Error::new(
+                Kind::Internal,
+                "a sequence of pg_once has no row",
+            )),
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};
-use crate::outbox::batch::{Batch, Col};
+use crate::outbox::batch::{Batch, Col, Part};
 use crate::outbox::event::{Home, SEGMENTS};
 use crate::outbox::receipt;
 use crate::outbox::seen::Seen;
@@ -71,8 +71,8 @@ impl Now {
         if retries.is_some() {
             return Ok(true);
         }
-        for lane in 0..subscriber.lanes() {
-            let last = Batch::last(subscriber.id, lane, &self.snapshot)?;
+        for lane in subscriber.lanes() {
+            let last = Part::last(subscriber.id, lane, &self.snapshot)?;
             if self.is_out(subscriber, last.as_ref())? || self.is_in_log(subscriber, lane, last)? {
                 return Ok(true);
             }
@@ -81,7 +81,7 @@ impl Now {
     }
 
     /// Some batch of the lane is not over.
-    fn is_out(&self, subscriber: &Subscriber, last: Option<&Batch>) -> Result<bool> {
+    fn is_out(&self, subscriber: &Subscriber, last: Option<&Part>) -> Result<bool> {
         let Some(last) = last else {
             return Ok(false);
         };
@@ -99,7 +99,7 @@ impl Now {
     }
 
     /// The lane has not come to the end of the log.
-    fn is_in_log(&self, subscriber: &Subscriber, lane: i32, last: Option<Batch>) -> Result<bool> {
+    fn is_in_log(&self, subscriber: &Subscriber, lane: i32, last: Option<Part>) -> Result<bool> {
         let topic = subscriber.topic.id;
         let mut window = match &last {
             Some(last) => Window::after(last)?,

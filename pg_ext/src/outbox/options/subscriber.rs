@@ -181,7 +181,7 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     lock::existing(&subscriber.topic.name)?;
     // Somebody may have dropped it while this call waited for the topic.
     let subscriber = Subscriber::of(call)?;
-    for lane in 0..subscriber.lanes() {
+    for lane in subscriber.lanes() {
         wait_exclusive(lock_of(&subscriber, lane));
     }
     let number = [Some(Datum::from(subscriber.id))];

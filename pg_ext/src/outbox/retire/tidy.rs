@@ -43,7 +43,7 @@ const DELETE_KEPT: &CStr = c"
      WHERE k.topic_id = n.topic_id AND k.lane = n.lane AND k.event_id = n.event_id";
 
 // $1 now, $2 the bound, $3 the default of max_lease_life, $4 the real time: tokens of old batches are below that
-// (once.fake_now: above all). The last batch of a lane says where the lane is.
+// (once.fake_now: above all). The last part of a lane says where the lane is, and keeps its batch.
 const BATCHES: &CStr = c"
     WITH over AS MATERIALIZED (
         SELECT b.subscriber_id, b.token
@@ -55,12 +55,17 @@ const BATCHES: &CStr = c"
                       AND o.token <= $4 - COALESCE(s.max_lease_life_us, $3)
                     ORDER BY o.token LIMIT $2 + 2000) old
                JOIN once.batch b ON b.subscriber_id = s.subscriber_id AND b.token = old.token
-         WHERE (pg_catalog.cardinality(b.event_ids) = 0
-                OR EXISTS (SELECT FROM once.receipt r
-                            WHERE r.subscriber_id = b.subscriber_id AND r.token = b.token
-                              AND r.remaining = 0 AND r.at <= l.until))
-           AND EXISTS (SELECT FROM once.batch n
-                        WHERE n.subscriber_id = b.subscriber_id AND n.lane = b.lane AND n.token > b.token)
+         WHERE (EXISTS (SELECT FROM once.receipt r
+                         WHERE r.subscriber_id = b.subscriber_id AND r.token = b.token
+                           AND r.remaining = 0 AND r.at <= l.until)
+                OR NOT EXISTS (SELECT FROM once.batch p
+                                WHERE p.subscriber_id = b.subscriber_id AND p.token = b.token
+                                  AND pg_catalog.cardinality(p.event_ids) > 0))
+           AND NOT EXISTS (SELECT FROM once.batch p
+                            WHERE p.subscriber_id = b.subscriber_id AND p.token = b.token
+                              AND NOT EXISTS (SELECT FROM once.batch n
+                                               WHERE n.subscriber_id = p.subscriber_id AND n.lane = p.lane
+                                                 AND n.token > p.token))
          LIMIT $2 FOR UPDATE OF b SKIP LOCKED),
     receipts AS (
         DELETE FROM once.receipt r USING over o WHERE r.subscriber_id = o.subscriber_id AND r.token = o.token),

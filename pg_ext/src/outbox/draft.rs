@@ -1,0 +1,132 @@
+//! A batch in the making: the token, and the rows that the caller gets.
+//!
+//! A batch gets its token with its first event, so that a take that finds nothing takes no lock for one. Rows
+//! are told in the order of event ids, whatever lanes they came from.
+
+use super::batch::Batch;
+use super::event::{Col, Event};
+use super::topic::Subscriber;
+use crate::clock;
+use crate::error::Result;
+use crate::row::{self, Rows};
+use crate::trylock::TryLock;
+use pgrx::pg_sys::Datum;
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+
+/// What the caller of a take wants.
+pub struct Wish {
+    pub max: usize,
+    pub lease_us: i64,
+}
+
+/// What a take has so far.
+pub struct Draft<'a> {
+    pub subscriber: &'a Subscriber,
+    pub wish: Wish,
+    token: Option<i64>,
+    rows: Vec<(i64, [Option<Datum>; 8])>,
+    /// It is a suspect and goes alone.
+    pub alone: bool,
+}
+
+impl<'a> Draft<'a> {
+    pub fn new(subscriber: &'a Subscriber, wish: Wish) -> Draft<'a> {
+        Draft {
+            subscriber,
+            wish,
+            token: None,
+            rows: Vec::new(),
+            alone: false,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Nothing more goes into it.
+    pub fn is_full(&self) -> bool {
+        self.alone || self.rows.len() >= self.wish.max
+    }
+
+    /// The batch's token, once something was taken.
+    pub fn begun(&self) -> Option<i64> {
+        self.token
+    }
+
+    /// The batch's token: where it has none yet one that nobody has, above the last one of a lane. Its lock keeps
+    /// others off it until this transaction has ended.
+    pub fn token(&mut self, above: i64) -> Result<i64> {
+        let mut token = above;
+        loop {
+            if let Some(token) = self.token {
+                return Ok(token);
+            }
+            token = clock::next_token(token);
+            let spread = (self.subscriber.id as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            if let Some(lock) = TryLock::acquire(spread ^ token as u64)
+                && Batch::find(self.subscriber.id, token)?.is_none()
+            {
+                lock.keep();
+                self.token = Some(token);
+            }
+        }
+    }
+
+    /// Adds an event.
+    pub fn push(&mut self, event: &Event, attempt: i32) {
+        let copied = |col| event.raw(col).map(row::copied);
+        let row = [
+            None,
+            event.raw(Col::EventId),
+            Some(Datum::from(attempt)),
+            Some(row::text(delivery_key(self.subscriber, event).as_bytes())),
+            copied(Col::OrderKey),
+            copied(Col::Payload),
+            copied(Col::Headers),
+            event.raw(Col::EmittedAt),
+        ];
+        self.rows.push((event.i64(Col::EventId), row));
+    }
+
+    /// Tells the caller what it got.
+    pub fn hand_out(mut self, rows: &Rows) {
+        self.rows.sort_unstable_by_key(|(event_id, _)| *event_id);
+        let token = self.token.map(Datum::from);
+        for (_, mut row) in self.rows {
+            row[0] = token;
+            rows.push(&row);
+        }
+    }
+}
+
+/// The idempotency key of an event's delivery to a subscriber: a function of what is stored of both, so it is
+/// the same on every attempt and in a restored database. An event id that a crash gave out twice comes with
+/// another time and transaction.
+fn delivery_key(subscriber: &Subscriber, event: &Event) -> String {
+    let mut hash = Sha256::new();
+    for number in [
+        i64::from(subscriber.id),
+        event.i64(Col::EventId),
+        event.i64(Col::Xid),
+        event.i64(Col::EmittedAt),
+        event.i64(Col::Series),
+    ] {
+        hash.update(number.to_be_bytes());
+    }
+    hash.update(&subscriber.topic.name);
+    hash.update([0]);
+    hash.update(&subscriber.name);
+    let digest = hash.finalize();
+    let mut key = String::with_capacity(36);
+    key.push_str("evt_");
+    for byte in digest.iter().take(16) {
+        let _ = write!(key, "{byte:02x}");
+    }
+    key
+}
