@@ -10,7 +10,7 @@ use reqwest::StatusCode;
 use reqwest::header::RETRY_AFTER;
 
 /// How long a foreign side may take.
-const TIMEOUT: Duration = Duration::from_millis(1500);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub struct Http {

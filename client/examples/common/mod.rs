@@ -60,13 +60,13 @@ impl Story {
         Topic::new(&format!("{title} of {}", self.name))
     }
 
-    /// Declares a topic whose events are dead after three attempts that come soon after one another.
+    /// Declares a topic whose events are dead after five attempts that come soon after one another.
     /// In real life: the defaults, ten attempts within an hour.
     pub async fn declare(&self, title: &str) -> Result<Topic> {
         let topic = self.topic(title);
         topic.set(&self.pool, &TopicOptions::new()).await?;
         let soon = SubscriberOptions::new()
-            .max_attempts(3)
+            .max_attempts(5)
             .backoff_base(Duration::from_millis(50))
             .backoff_cap(Duration::from_millis(100));
         let subscriber = topic.default_subscriber();
