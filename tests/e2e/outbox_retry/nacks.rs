@@ -140,8 +140,10 @@ async fn nothing_held_after_the_last_ack_is_nothing_to_give_back() {
 async fn the_same_nack_again_gives_the_same_rows_and_writes_nothing() {
     let stage = Stage::open(SLOW).await;
     stage.emit("a b").await;
-    stage.emit_keyed("x1 x2 x3", "x").await;
     for (names, more) in [("b a", ", error => 'e', kind => 'k'"), ("", "")] {
+        if names.is_empty() {
+            stage.emit_keyed("x1 x2 x3", "x").await;
+        }
         let taken = stage.take(10).await;
         let first = stage.nack(taken.token, names, more).await;
         let before = stage.stored().await;
@@ -163,10 +165,8 @@ async fn the_same_nack_again_gives_the_same_rows_and_writes_nothing() {
     }
     // Also when somebody else has the events by now: the token answers for what it did.
     stage.clock("1 day").await;
-    let taken = [stage.take(10).await, stage.take(10).await];
-    let mut shown: Vec<&str> = taken.iter().map(|t| t.shown.as_str()).collect();
-    shown.sort_unstable();
-    assert_eq!(shown, ["a:2 b:2", "x1:2 x2:1 x3:1"]);
+    let taken = stage.take(10).await;
+    assert_eq!(taken.shown, "a:2 b:2 x1:2 x2:1 x3:1");
 }
 
 #[tokio::test]

@@ -148,3 +148,34 @@ async fn a_nack_of_an_earlier_event_after_a_later_one_puts_the_earlier_first() {
     stage.nack(token, "", ", kind => 'released'").await;
     stage.expect(10, "x3:1").await;
 }
+
+#[tokio::test]
+async fn an_event_that_commits_late_goes_before_later_ones_that_are_stuck() {
+    let stage = one_lane().await;
+    let slow = stage.another().await;
+    slow.play.show("begin").await;
+    slow.emit_keyed("x1", "x").await;
+    stage.emit_keyed("x2", "x").await;
+    let token = stage.expect(10, "x2:1").await;
+    stage.nack(token, "", ", retry_after => '1 hour'").await;
+    stage.emit_keyed("x3", "x").await;
+    slow.play.show("commit").await;
+    // It is put aside by the first take, as its key is stuck, but nothing is before it.
+    let first = stage.try_take(10).await;
+    let token = match first {
+        Some(taken) => {
+            assert_eq!(taken.shown, "x1:1");
+            taken.token
+        }
+        None => stage.expect(10, "x1:1").await,
+    };
+    stage.ack(token, "").await;
+    stage.expect_nothing().await;
+    stage.clock("1 hour").await;
+    let token = stage.expect(10, "x2:2 x3:1").await;
+    stage.ack(token, "").await;
+    assert_eq!(
+        stage.play.show("select count(*) from once.retry").await,
+        "0"
+    );
+}

@@ -115,18 +115,13 @@ async fn an_open_nack_keeps_its_lane_and_nobody_waits_for_it() {
         .show("select once.topic_set('t', '{\"lanes\": 1}')")
         .await;
     stage.emit_keyed("x1 x2", "x").await;
-    stage.emit("a").await;
-    let mut tokens = Vec::new();
-    for _ in 0..2 {
-        tokens.push(stage.take(10).await);
-    }
-    let keyed = tokens.iter().find(|t| t.shown.starts_with('x')).unwrap();
+    let token = stage.expect(10, "x1:1 x2:1").await;
     stage.emit("b").await;
     stage
         .play
         .show(&format!(
             "begin; {}",
-            stage.nack_sql(keyed.token, "", ", kind => 'released'")
+            stage.nack_sql(token, "", ", kind => 'released'")
         ))
         .await;
     let other = stage.another().await;
@@ -226,4 +221,22 @@ async fn what_others_committed_counts_at_every_isolation_level() {
         other.expect(10, "c:1 d:1").await;
         other.play.show("commit").await;
     }
+}
+
+#[tokio::test]
+async fn a_nack_whose_session_is_killed_has_not_been() {
+    let (stage, other, token) = taken("a b").await;
+    let pid = other.play.show("select pg_backend_pid()").await;
+    other
+        .play
+        .show(&format!("begin; {}", other.nack_sql(token, "a", "")))
+        .await;
+    // Waits for the rows of the other session, which is gone when it gets them.
+    let nack = stage.nack_sql(token, "", ", kind => 'never'");
+    let third = stage.another().await;
+    let kill = format!("select pg_terminate_backend({pid})");
+    let (third, answer) = behind(&stage, third.play, &nack, &kill).await;
+    assert_eq!(stage.named(&answer.unwrap()), "a|1|~|t\nb|1|~|t");
+    assert_eq!(stage.deliveries("a").await, "1|never|~");
+    drop(third);
 }

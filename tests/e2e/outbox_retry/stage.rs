@@ -1,14 +1,17 @@
 //! One topic `t`, and events that go by the names in their payloads.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use crate::playground::Playground;
 
+/// The ids of events by name, and their names by id.
+type Names = (HashMap<String, i64>, HashMap<i64, String>);
+
 /// A session in a database with topic `t`; sessions of one database know the same names.
 pub struct Stage {
     pub play: Playground,
-    names: Arc<Mutex<BTreeMap<String, i64>>>,
+    names: Arc<Mutex<Names>>,
     now: Mutex<String>,
 }
 
@@ -82,13 +85,15 @@ impl Stage {
         );
         for line in self.play.show(&sql).await.lines() {
             let (name, id) = line.split_once('|').unwrap();
-            let mut names = self.names.lock().unwrap();
-            names.insert(name.to_owned(), id.parse().unwrap());
+            let id = id.parse().unwrap();
+            let (ids, names) = &mut *self.names.lock().unwrap();
+            ids.insert(name.to_owned(), id);
+            names.insert(id, name.to_owned());
         }
     }
 
     pub fn id(&self, name: &str) -> i64 {
-        self.names.lock().unwrap()[name]
+        self.names.lock().unwrap().0[name]
     }
 
     /// `array[...]` of these events; `null` for an empty text.
@@ -101,9 +106,8 @@ impl Stage {
     }
 
     fn name(&self, id: i64) -> String {
-        let names = self.names.lock().unwrap();
-        let found = names.iter().find(|(_, known)| **known == id);
-        found.map_or_else(|| id.to_string(), |(name, _)| name.clone())
+        let names = &self.names.lock().unwrap().1;
+        names.get(&id).cloned().unwrap_or_else(|| id.to_string())
     }
 
     /// What is due now, at most `max`; None: nothing.
