@@ -24,7 +24,7 @@ CREATE TABLE once.cancel (
     items_total    bigint      NOT NULL,
     amount_total   numeric     NOT NULL,
     CONSTRAINT cancel_pkey PRIMARY KEY (machine, row_id)
-);
+) WITH (fillfactor = 90);
 CREATE INDEX cancel_open ON once.cancel (machine, open, requested_at);
 COMMENT ON TABLE once.cancel IS 'One row per teardown: how far it is. Reached through the cancel_* functions only.';
 COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table then: a row of another table is another row.';

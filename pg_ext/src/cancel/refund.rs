@@ -20,8 +20,9 @@ use pgrx::pg_sys::{self, Datum};
 /// decided while this waited for it is left out, one that changed counts as it is now.
 const REFUND: &str = "
     WITH due AS MATERIALIZED (
-        SELECT i.{item_id} AS \"once$key\", i.{amount}::{amount_type} AS \"once$amount\",
-               ({when}) IS TRUE AS \"once$match\"
+        SELECT i.{item_id} AS \"once$key\",
+               CASE WHEN {when} THEN CASE WHEN {payable} THEN i.{amount}::{number} END
+                    ELSE 0::{number} END AS \"once$pay\"
           FROM {items} AS i
          WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND {is_undecided}
          ORDER BY i.{item_id} {limit} FOR NO KEY UPDATE OF i),
@@ -31,10 +32,8 @@ const REFUND: &str = "
         RETURNING {is_marked} AS done),
     total AS MATERIALIZED (
         SELECT pg_catalog.count(*) AS items,
-               COALESCE(pg_catalog.sum(\"once$amount\") FILTER (WHERE \"once$match\" AND NOT {bad}),
-                        0)::pg_catalog.\"numeric\" AS amount,
-               pg_catalog.min(\"once$key\"::pg_catalog.text) FILTER (WHERE \"once$match\" AND {bad})
-                   AS bad_item
+               COALESCE(pg_catalog.sum(\"once$pay\"), 0)::pg_catalog.\"numeric\" AS amount,
+               pg_catalog.min(\"once$key\"::pg_catalog.text) FILTER (WHERE \"once$pay\" IS NULL) AS bad_item
           FROM due),
     paid AS (
         UPDATE {wallet} AS w
@@ -50,15 +49,16 @@ const REFUND: &str = "
            (SELECT pg_catalog.count(*) FROM marked WHERE done)
       FROM total LEFT JOIN paid ON true";
 
-/// What `{amount_type}` and `{bad}` stand for: whole numbers are added up as such.
+/// What `{number}` and `{payable}` stand for: whole numbers are added up as such.
 const WHOLE: (&str, &str) = (
     "pg_catalog.int8",
-    "(\"once$amount\" IS NULL OR \"once$amount\" OPERATOR(pg_catalog.<) 0::pg_catalog.int8)",
+    "i.{amount}::pg_catalog.int8 OPERATOR(pg_catalog.>=) 0::pg_catalog.int8",
 );
+/// NaN is above infinity.
 const NUMERIC: (&str, &str) = (
     "pg_catalog.\"numeric\"",
-    "(\"once$amount\" IS NULL OR \"once$amount\" OPERATOR(pg_catalog.<) 0::pg_catalog.\"numeric\"
-      OR \"once$amount\" OPERATOR(pg_catalog.>=) 'Infinity'::pg_catalog.\"numeric\")",
+    "i.{amount}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.>=) 0::pg_catalog.\"numeric\"
+     AND i.{amount}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.<) 'Infinity'::pg_catalog.\"numeric\"",
 );
 
 thread_local! {
@@ -133,12 +133,12 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
         Some(_) => ("refund some", "LIMIT $2"),
     };
     let plan = machine.plan(key, &types, || {
-        let (amount_type, bad) = match items.shape.amount.base_type {
+        let (number, payable) = match items.shape.amount.base_type {
             pg_sys::NUMERICOID => NUMERIC,
             _ => WHOLE,
         };
-        let more = [("amount_type", amount_type), ("bad", bad), ("limit", limit)];
-        items.fill(REFUND, &more)
+        let statement = REFUND.replace("{payable}", payable);
+        items.fill(&statement, &[("number", number), ("limit", limit)])
     })?;
     let permit = permit::grant(machine.name(), [torn.id.text.as_slice()], Doing::Refund);
     let max = max.map(|n| Datum::from(i64::from(n)));
