@@ -172,8 +172,14 @@ fn analysed(open: &Opened, source: &CStr) -> Result<*mut pg_sys::Node> {
         pg_sys::free_parsestate(state);
         expression
     };
-    // SAFETY: a complete expression tree.
-    if unsafe { pg_sys::contain_volatile_functions(expression) } {
+    // SAFETY: a complete expression tree; the planner makes one of its own, in which default arguments stand.
+    let is_volatile = unsafe {
+        pg_sys::contain_volatile_functions(expression)
+            || pg_sys::contain_volatile_functions(
+                pg_sys::expression_planner(expression.cast()).cast(),
+            )
+    };
+    if is_volatile {
         return refused("calls a volatile function");
     }
     Ok(expression)

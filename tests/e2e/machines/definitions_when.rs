@@ -292,7 +292,11 @@ async fn what_is_no_single_expression_is_refused() {
 #[tokio::test]
 async fn what_a_check_constraint_may_not_have_is_refused_in_the_server_s_words() {
     let play = open().await;
-    play.show("create sequence s").await;
+    play.show(
+        "create sequence s; create function by_default(x float8 default random()) returns boolean
+            language plpgsql immutable as 'begin return x > 0.5; end'",
+    )
+    .await;
     for (when, problem) in [
         ("nope = 1", "column \"nope\" does not exist"),
         ("nope(n)", "function nope(integer) does not exist"),
@@ -330,6 +334,7 @@ async fn what_a_check_constraint_may_not_have_is_refused_in_the_server_s_words()
         ("random() > 0.5", "calls a volatile function"),
         ("clock_timestamp() > now()", "calls a volatile function"),
         ("nextval('s') > 0", "calls a volatile function"),
+        ("by_default()", "calls a volatile function"),
         ("job is not null", "names the whole row; name its columns"),
         ("job.* is not null", "names the whole row; name its columns"),
         ("tableoid = 0", "names a system column"),
