@@ -84,6 +84,10 @@ impl<'a> Lane<'a> {
         if haul.ids.is_empty() && haul.aside == 0 {
             return Ok(expired);
         }
+        if self.last.is_none() {
+            // A drop takes a lane's lock and deletes its batches: a take that waited for it must not begin anew.
+            self.subscriber.ensure_there(&self.snapshot)?;
+        }
         let token = draft.token(last)?;
         self.store(token, draft.wish.lease_us, haul, &window, &open)?;
         Ok(true)

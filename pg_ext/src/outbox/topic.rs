@@ -114,15 +114,7 @@ impl Subscriber {
         let table = Table::to_read(SUBSCRIBERS)?;
         let keys = &mut [ScanKey::i32(1, topic.id), ScanKey::text(2, row::text(name))];
         let Some(slot) = table.find(BY_SUBSCRIBER, keys, snapshot)? else {
-            return Err(Error::new(
-                Kind::UndefinedObject,
-                format!(
-                    "topic \"{}\" has no subscriber \"{}\"",
-                    shown(&topic.name),
-                    shown(name)
-                ),
-            )
-            .hint("Add it with once.subscriber_set(topic, subscriber); once.topic_get(topic) names those it has."));
+            return Err(missing(&topic.name, name));
         };
         Subscriber::load(topic, &slot)
     }
@@ -144,11 +136,14 @@ impl Subscriber {
         })
     }
 
-    /// Nobody has dropped it since it was read.
-    pub fn is_there(&self, snapshot: &Snapshot) -> Result<bool> {
+    /// 42704 where somebody has dropped it since it was read.
+    pub fn ensure_there(&self, snapshot: &Snapshot) -> Result<()> {
         let table = Table::to_read(SUBSCRIBERS)?;
         let found = table.find(BY_NUMBER, &mut [ScanKey::i32(1, self.id)], snapshot)?;
-        Ok(found.is_some())
+        match found {
+            Some(_) => Ok(()),
+            None => Err(missing(&self.topic.name, &self.name)),
+        }
     }
 
     /// "subscriber "x" of topic "y"", as errors say it.
@@ -176,4 +171,16 @@ pub fn all_subscribers() -> Result<Vec<Subscriber>> {
         }
     }
     Ok(all)
+}
+
+fn missing(topic: &[u8], name: &[u8]) -> Error {
+    Error::new(
+        Kind::UndefinedObject,
+        format!(
+            "topic \"{}\" has no subscriber \"{}\"",
+            shown(topic),
+            shown(name)
+        ),
+    )
+    .hint("Add it with once.subscriber_set(topic, subscriber); once.topic_get(topic) names those it has.")
 }
