@@ -439,6 +439,36 @@ async fn answers_that_the_network_loses_change_nothing() {
 }
 
 #[tokio::test]
+async fn a_take_whose_answer_is_lost_leaves_its_events_to_their_lease() {
+    let topic = fresh_topic().await;
+    for n in 0..2 {
+        emit(&topic, n, &EmitOptions::new()).await;
+    }
+    let proxy = Proxy::start().await;
+    proxy.lose_answer_to("outbox_take");
+    let seen = Seen::default();
+    let handler = {
+        let seen = seen.clone();
+        move |event: Event| {
+            let seen = seen.clone();
+            async move {
+                seen.add(event);
+                Ok(())
+            }
+        }
+    };
+    let worker = topic.default_subscriber().worker(&pool_to(proxy.config()));
+    let worker = worker.backoff(QUICK).lease(Duration::from_millis(300));
+    let worker = worker.poll_every(Duration::from_millis(50));
+    let delivered = worker.run(seen.until(2), handler).await.unwrap();
+    assert_eq!((delivered.delivered, proxy.lost()), (2, 1));
+    // Neither was alone in its batch: no attempt is counted.
+    let attempts: Vec<i32> = seen.0.lock().unwrap().iter().map(|e| e.attempt).collect();
+    assert_eq!(attempts, [1, 1]);
+    assert_nothing_left(&topic).await;
+}
+
+#[tokio::test]
 async fn a_handler_that_takes_longer_than_the_lease_keeps_it() {
     let topic = fresh_topic().await;
     emit(&topic, 1, &EmitOptions::new()).await;

@@ -183,7 +183,8 @@ impl OutboxWorker {
     ///   go on for the [`grace`](Self::grace) time.
     ///
     /// A database that is away is waited for. Dropping this future stops everything at once; what was
-    /// not acked comes again when its lease has run out.
+    /// not acked comes again when its lease has run out. Heartbeats and acks need connections as well:
+    /// a pool that the handlers use up to the last one lets their leases run out.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
