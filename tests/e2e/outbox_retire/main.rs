@@ -10,6 +10,7 @@
 mod copies;
 mod dedupe;
 mod dump;
+mod horizon;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod space;
@@ -22,13 +23,13 @@ use pg_once_tests::race;
 use playground::Playground;
 
 /// In every test's database. `fill` emits events of about 8 kB that do not compress, numbered from `first`;
-/// `drain` takes and acks all there is and tells the numbers in the order they came.
+/// `delivered` takes and acks all there is and tells the numbers in the order they came, `drain` sorts them.
 const TOOLS: &str = "
 create function fill(topic text, count int, first int = 1, size int = 8) returns void language sql as $$
     with p as materialized (select string_agg(md5(g::text), '') as pad from generate_series(1, 32 * size) g)
     select count(once.outbox_emit(topic, json_build_object('n', first + i, 'pad', p.pad)))
       from p, generate_series(0, count - 1) i $$;
-create function drain(topic text, subscriber text = 'default', most int = 1000) returns int[] language plpgsql as $$
+create function delivered(topic text, subscriber text = 'default', most int = 1000) returns int[] language plpgsql as $$
 declare
     all_ int[] = '{}'; got int[]; t bigint;
 begin
@@ -40,6 +41,8 @@ begin
     end loop;
     return all_;
 end $$;
+create function drain(topic text, subscriber text = 'default', most int = 1000) returns int[] language sql as $$
+    select array(select n from unnest(delivered(topic, subscriber, most)) n order by n) $$;
 create function upto(n int, first int = 1) returns int[] language sql as $$
     select coalesce(array_agg(i order by i), '{}') from generate_series(first, n) i $$";
 

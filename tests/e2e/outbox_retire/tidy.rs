@@ -46,6 +46,58 @@ async fn batches_that_are_over_go_but_for_the_last_of_their_lane() {
 }
 
 #[tokio::test]
+async fn a_batch_of_several_lanes_goes_whole_or_not_at_all() {
+    let play = open().await;
+    let emit = "select count(once.outbox_emit('t', '{\"n\": 1}', order_key => 'k' || i)) from generate_series(1, 40) i";
+    for _ in 0..3 {
+        play.show(emit).await;
+        assert_eq!(
+            play.show("select cardinality(drain('t'))").await,
+            "40",
+            "one batch of many lanes"
+        );
+    }
+    let parts: u32 = play
+        .show("select count(*) from once.batch where token = (select min(token) from once.batch)")
+        .await
+        .parse()
+        .unwrap();
+    assert!(parts > 10, "{parts}");
+    let tokens = "select count(distinct token), count(*) from once.batch";
+    let first = play.show("select min(token) from once.batch").await;
+    later(&play, "25 hours").await;
+    // Somebody has the lock of one of them.
+    let other = play.another().await;
+    other
+        .show(&format!(
+            "begin; select once.outbox_ack('t', 'default', {first})"
+        ))
+        .await;
+    let sweep = "select done from once.sweep_outbox_retire(1)";
+    assert_eq!(play.show(sweep).await, parts.to_string());
+    assert_eq!(play.show(sweep).await, "0");
+    assert_eq!(play.show(tokens).await, format!("2|{}", 2 * parts));
+    other.show("commit").await;
+    assert_eq!(play.show(sweep).await, parts.to_string());
+    assert_eq!(play.show(tokens).await, format!("1|{parts}"));
+    assert_eq!(
+        play.show("select count(*) from once.receipt").await,
+        "1",
+        "with their receipts"
+    );
+    later(&play, "50 hours").await;
+    assert_eq!(play.show("select drain('t')").await, "{}");
+    // A lane that nothing comes to keeps its last batch, and all of that.
+    let one = "select once.outbox_emit('t', '{\"n\": 1}', order_key => 'k1')";
+    play.show(one).await;
+    assert_eq!(play.show("select drain('t')").await, "{1}");
+    later(&play, "100 hours").await;
+    retire(&play).await;
+    assert_eq!(play.show(tokens).await, format!("2|{}", parts + 1));
+    assert_eq!(play.show("select drain('t')").await, "{}");
+}
+
+#[tokio::test]
 async fn a_batch_that_is_out_stays_however_old() {
     let play = open().await;
     play.show("select fill('t', 3, size => 1)").await;

@@ -9,7 +9,8 @@
 //! Invariant: what is needed (need.rs) is looked up lane first, then the lane's batches, then the retries, each
 //! as it is committed then. An event goes the other way (out of the lane into a batch, out of the batch into
 //! once.retry, in one transaction each), so it is seen in one of them. What is not needed never is again: a
-//! redriven event comes out of once.dead. One session at a time does this.
+//! redriven event comes out of once.dead. One session at a time does this, and only while no subscriber is being
+//! made: a new one begins with what its creator did not see, long before others see it.
 
 mod copy;
 mod log;
@@ -37,6 +38,11 @@ pub fn sweep(max: i64) -> Result<Swept> {
     };
     // To the end of the transaction: until then nobody sees what was done here.
     lock.keep();
+    // A subscriber that is not committed yet may need what nobody else does, and cannot be seen.
+    let all_seen = subxact::attempt(|| table::lock_against_writers(&[c"subscriber"]))?;
+    if all_seen.is_err() {
+        return Ok(Swept::default());
+    }
     let mut all = Swept::default();
     let steps: [fn(i64) -> Result<Swept>; 6] = [
         copy::sweep,

@@ -43,19 +43,22 @@ const DELETE_KEPT: &CStr = c"
      WHERE k.topic_id = n.topic_id AND k.lane = n.lane AND k.event_id = n.event_id";
 
 // $1 now, $2 the bound, $3 the default of max_lease_life, $4 the real time: tokens of old batches are below that
-// (once.fake_now: above all). The last part of a lane says where the lane is, and keeps its batch.
+// (once.fake_now: above all). The last part of a lane says where the lane is, and keeps its batch. A batch goes
+// whole, or what is left of it would seem to be out; its head is what everybody locks (batch.rs).
 const BATCHES: &CStr = c"
     WITH over AS MATERIALIZED (
         SELECT b.subscriber_id, b.token
           FROM once.subscriber s
                CROSS JOIN LATERAL (SELECT $1 - COALESCE(s.max_lease_life_us, $3) * interval '1 microsecond') l (until)
                CROSS JOIN LATERAL (
-                   SELECT o.token FROM once.batch o
+                   SELECT o.token, o.lane FROM once.batch o
                     WHERE o.subscriber_id = s.subscriber_id AND o.taken_at <= l.until
                       AND o.token <= $4 - COALESCE(s.max_lease_life_us, $3)
-                    ORDER BY o.token LIMIT $2 + 2000) old
-               JOIN once.batch b ON b.subscriber_id = s.subscriber_id AND b.token = old.token
-         WHERE (EXISTS (SELECT FROM once.receipt r
+                    ORDER BY o.token, o.lane LIMIT $2 + 2000) old
+               JOIN once.batch b ON b.subscriber_id = s.subscriber_id AND b.token = old.token AND b.lane = old.lane
+         WHERE NOT EXISTS (SELECT FROM once.batch h
+                            WHERE h.subscriber_id = b.subscriber_id AND h.token = b.token AND h.lane < b.lane)
+           AND (EXISTS (SELECT FROM once.receipt r
                          WHERE r.subscriber_id = b.subscriber_id AND r.token = b.token
                            AND r.remaining = 0 AND r.at <= l.until)
                 OR NOT EXISTS (SELECT FROM once.batch p
