@@ -11,6 +11,7 @@ mod draft;
 pub mod emit;
 mod event;
 pub mod extend;
+mod floor;
 mod lane;
 mod leave;
 pub mod nack;

@@ -13,6 +13,7 @@
 //! lane. A key's rows are in one batch at most, as its lane is, so `free` runs into nobody.
 
 use super::batch::Batch;
+use super::floor::Look;
 use super::topic::Subscriber;
 use crate::call::varlena;
 use crate::clock::{self, INFINITY};
@@ -20,7 +21,7 @@ use crate::error::Result;
 use crate::machine::model::column;
 use crate::row;
 use crate::spi::{self, Kept};
-use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
+use crate::table::{self, Column, Name, ScanKey, Slot, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
@@ -134,14 +135,20 @@ struct Lane<'a> {
 
 impl Lane<'_> {
     /// Rows in the order of their time, up to now.
-    fn due(&self, suspect: bool, now: i64) -> Result<table::Scan<'_>> {
-        let keys = &mut [
+    fn due(&self, suspect: bool, now: i64) -> Result<DueRows<'_>> {
+        let look = Look::begin((self.subscriber, self.lane, suspect))?;
+        let mut keys = vec![
             ScanKey::i32(1, self.subscriber),
             ScanKey::i32(2, self.lane),
             ScanKey::bool(3, suspect),
-            ScanKey::until(4, now),
         ];
-        self.table.scan(BY_DUE, keys, self.snapshot)
+        keys.extend(look.from.map(|from| ScanKey::after(4, from - 1)));
+        keys.push(ScanKey::until(4, now));
+        Ok(DueRows {
+            scan: self.table.scan(BY_DUE, &mut keys, self.snapshot)?,
+            look: Some(look),
+            now,
+        })
     }
 
     /// Rows of a key in the order of the lane.
@@ -183,6 +190,24 @@ impl Lane<'_> {
     }
 }
 
+/// Rows that are due, the longest due first.
+struct DueRows<'s> {
+    scan: table::Scan<'s>,
+    /// Until the first row is found.
+    look: Option<Look>,
+    now: i64,
+}
+
+impl DueRows<'_> {
+    fn advance(&mut self) -> Result<Option<&Slot>> {
+        let slot = self.scan.advance();
+        if let Some(look) = self.look.take() {
+            look.found(slot.map(|s| Retry::look(s).i64(Col::DueAt)), self.now)?;
+        }
+        Ok(slot)
+    }
+}
+
 /// What may be handed out now of this lane, at most `max`, in the order of event_id. No suspects. In a keyed
 /// lane: of each key whose first row is due and no suspect, that row and those behind it up to a suspect.
 pub fn due(sub: &Subscriber, lane: i32, now: i64, max: i32) -> Result<Vec<Due>> {
@@ -198,7 +223,7 @@ pub fn due(sub: &Subscriber, lane: i32, now: i64, max: i32) -> Result<Vec<Due>> 
     let mut keys: HashSet<Vec<u8>> = HashSet::new();
     let mut scan = lane.due(false, now)?;
     while due.len() < max
-        && let Some(slot) = scan.advance()
+        && let Some(slot) = scan.advance()?
     {
         let row = Retry::look(slot);
         match row.bytes(Col::OrderKey) {
@@ -224,7 +249,7 @@ pub fn suspect(sub: &Subscriber, lane: i32, now: i64) -> Result<Option<Due>> {
         snapshot: &snapshot,
     };
     let mut scan = lane.due(true, now)?;
-    while let Some(slot) = scan.advance() {
+    while let Some(slot) = scan.advance()? {
         let row = Retry::look(slot);
         let is_first = match row.bytes(Col::OrderKey) {
             None => true,

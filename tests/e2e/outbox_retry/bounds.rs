@@ -1,5 +1,7 @@
 //! The backoff: min(cap, base * 2^(n-1)) times a factor between 0.5 and 1 that spreads.
 
+use pg_once_tests::race::poll_async;
+
 use crate::stage::Stage;
 
 /// Seconds until the next attempt of each row.
@@ -95,4 +97,69 @@ async fn a_nack_of_ten_thousand_events_is_one_call() {
         10_000
     );
     assert_eq!(stage.redrive(10_000, "").await, "10000");
+}
+
+/// Entries of the index of due rows that this session has read so far, dead ones too.
+async fn entries_read(stage: &Stage) -> u64 {
+    stage.play.show("select pg_stat_force_next_flush()").await;
+    let read = "select idx_tup_read from pg_stat_user_indexes where indexrelname = 'retry_due'";
+    stage.play.show(read).await.parse().unwrap()
+}
+
+#[tokio::test]
+async fn takes_do_not_read_the_retries_that_an_old_snapshot_keeps() {
+    const EVENTS: u64 = 8_000;
+    let stage = Stage::open("{}").await;
+    stage
+        .play
+        .show("select once.topic_set('t', '{\"lanes\": 1}'); reset once.fake_now")
+        .await;
+    let emit = format!(
+        "select count(*) from generate_series(1, {EVENTS}) g,
+                lateral once.outbox_emit('t', to_json(g), order_key => 'k' || g) e"
+    );
+    stage.play.show(&emit).await;
+    let take = "select max(token) from once.outbox_take('t', max => 10000)";
+    let token = stage.play.show(take).await;
+    let nack = "select count(*) from once.outbox_nack('t', 'default'";
+    stage
+        .play
+        .show(&format!("{nack}, {token}, retry_after => '1 h')"))
+        .await;
+    stage
+        .play
+        .show("update once.retry set due_at = due_at - interval '2 h'")
+        .await;
+    let old = stage.another().await;
+    old.play
+        .show("begin isolation level repeatable read; select count(*) from once.retry")
+        .await;
+    let token = stage.play.show(take).await;
+    let ack = format!("select once.outbox_ack('t', 'default', {token})");
+    assert_eq!(stage.play.show(&ack).await, EVENTS.to_string());
+
+    let before = entries_read(&stage).await;
+    for _ in 0..20 {
+        assert!(stage.try_take(10).await.is_none());
+    }
+    let read = entries_read(&stage).await - before;
+    assert!(read < 5 * EVENTS, "20 takes read {read} entries");
+
+    // What comes due now is seen at once, and what was committed late with an old time a little later.
+    stage.emit_keyed("a b", "x").await;
+    let token = stage.expect(10, "a:1 b:1").await;
+    let released = format!("{nack}, {token}, kind => 'released')");
+    assert_eq!(stage.play.show(&released).await, "2");
+    let token = stage.expect(1, "a:1").await;
+    stage.ack(token, "").await;
+    stage
+        .play
+        .show("update once.retry set due_at = due_at - interval '1 h'")
+        .await;
+    poll_async("an event that is late", async || {
+        Ok(stage.try_take(10).await.filter(|t| t.shown == "b:1"))
+    })
+    .await
+    .unwrap();
+    old.play.show("commit").await;
 }
