@@ -107,3 +107,36 @@ async fn of_a_topic_made_with_subscribers_all_get_the_first_event() {
         assert_eq!(drain(&play, subscriber).await, "first", "{subscriber}");
     }
 }
+
+/// A defect once: nobody saw that the new subscriber needs the segment.
+#[tokio::test]
+async fn no_segment_is_given_up_under_a_subscriber_that_is_not_committed_yet() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    topic(&play, "t", "{}").await;
+    let (early, creator) = (play.another().await, play.another().await);
+    early.show("begin").await;
+    emit(&early, "early", "").await;
+    creator.show("begin").await;
+    creator.show(&subscriber_set("new", "{}")).await;
+    early.show("commit").await;
+    assert_eq!(drain(&play, "default").await, "early");
+    let sweep = "select sum(failed) from once.sweep_outbox_retire()";
+    play.clock("2 days").await;
+    for _ in 0..5 {
+        assert_eq!(play.show(sweep).await, "0", "who waits is no failure");
+    }
+    creator.show("commit").await;
+    for _ in 0..10 {
+        play.show(sweep).await;
+    }
+    assert_eq!(drain(&play, "new").await, "early");
+    // Nobody needs it now: the space does come back.
+    let used = "select count(*) from once.event_0";
+    pg_once_tests::race::poll_async("the segment to be empty", async || {
+        play.show(sweep).await;
+        Ok((play.show(used).await == "0").then_some(()))
+    })
+    .await
+    .unwrap();
+}
