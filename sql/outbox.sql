@@ -295,8 +295,9 @@ Errors: ON001 the lease is lost, or nothing of the batch is left; 42704 no such 
 CREATE FUNCTION once.topic_set(topic text, options jsonb)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_set';
 COMMENT ON FUNCTION once.topic_set(text, jsonb) IS
-$$Creates a topic (1 to 100 characters), or changes the options named; null resets one. dedupe_for: how long a dedupe_key counts (default 24 hours). lanes: 1 to 1000 (default 16), how many batches with order keys can be out at once; changed only while nothing is pending. subscribers: names, only at creation (default ["default"]). owner: a role; the topic is closed to all but its members.
-Errors: 22023 an unknown option or bad value, subscribers of a topic that is there; 55006 lanes while events are pending; 42704 no such role; 42501 the topic has another owner; 25006 in a read-only transaction.$$;
+$$Creates a topic (1 to 100 characters), or changes the options named; null resets one. dedupe_for: how long a dedupe_key counts (default 24 hours). lanes: 1 to 1000 (default 16), how many batches with order keys can be out at once; changed only while nothing is pending. subscribers: names, only at creation (default ["default"]); naming those that are there changes nothing. owner: a role; the topic is closed to all but its members.
+A change of lanes keeps emitters waiting until its transaction ends.
+Errors: 22023 an unknown option, a bad value, a role that does not exist, or other subscribers than a topic that is there has; 55006 lanes while events are pending; 55P03 lanes while an open transaction has emitted; 42501 not a member of the present and the new owner; 40001 a lost race above READ COMMITTED; 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.topic_get(topic text, OUT options jsonb)
 LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_get';
@@ -307,7 +308,7 @@ CREATE FUNCTION once.subscriber_set(topic text, subscriber text, options jsonb =
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_set';
 COMMENT ON FUNCTION once.subscriber_set(text, text, jsonb) IS
 $$Creates a subscriber (1 to 100 characters), which begins with what is emitted after it, or changes the options named; null resets one. max_attempts: failures until an event is dead (default 10). backoff_base (1 s) and backoff_cap (1 hour): see outbox_nack. lease (60 s): of a take that names none. max_lease_life (24 hours): the longest that a batch can be held, and how long an ended token answers repeats.
-Errors: 42704 no such topic, 22023 an unknown option or bad value, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
+Errors: 42704 no such topic, 22023 an unknown option or bad value, 42501 the topic has another owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.subscriber_get(topic text, subscriber text, OUT options jsonb)
 LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_get';
@@ -317,7 +318,7 @@ COMMENT ON FUNCTION once.subscriber_get(text, text) IS
 CREATE FUNCTION once.subscriber_drop(topic text, subscriber text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_drop';
 COMMENT ON FUNCTION once.subscriber_drop(text, text) IS
-'Removes a subscriber and discards its backlog, its retries and its dead letters. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner, 25006 in a read-only transaction.';
+'Removes a subscriber and discards its backlog, its retries and its dead letters. Waits for open transactions that take, ack or nack for it. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.';
 
 CREATE FUNCTION once.outbox_deliveries(
     topic text, subscriber text, event_id bigint, OUT attempt integer, OUT at timestamptz, OUT kind text, OUT error text)
