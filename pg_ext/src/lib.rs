@@ -64,6 +64,9 @@ mod janitor_tests;
 #[path = "../../pgrx-tests/key.rs"]
 mod key_tests;
 #[cfg(any(test, feature = "pg_test"))]
+#[path = "../../pgrx-tests/outbox.rs"]
+mod outbox_tests;
+#[cfg(any(test, feature = "pg_test"))]
 #[path = "../../pgrx-tests/role.rs"]
 mod role_tests;
 
