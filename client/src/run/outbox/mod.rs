@@ -5,6 +5,7 @@
 //! holds waits for a free handler, so that it does not keep from others what it cannot work on.
 
 mod batch;
+mod batches;
 mod chain;
 mod handler;
 mod poll;
@@ -16,12 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::task::{JoinError, JoinSet};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::{Backoff, Error, Subscriber};
 use batch::Held;
+use batches::Batches;
+pub use batches::Delivered;
 pub use handler::{Deliver, Undelivered};
 use poll::Poll;
 pub use poll::Waker;
@@ -53,22 +55,6 @@ pub struct OutboxWorker {
     grace: Duration,
     backoff: Backoff,
     waker: Waker,
-}
-
-/// What an [`OutboxWorker`] did until it was told to stop; each is a count of events.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Delivered {
-    /// Delivered and acked.
-    pub delivered: u64,
-    /// Failed attempts; their events come again.
-    pub failed: u64,
-    /// Failed for good: the attempts are used up, or the handler gave up.
-    pub dead: u64,
-    /// Given back without an attempt counted: the worker was told to stop, or one in front of it in
-    /// its order key failed.
-    pub released: u64,
-    /// Of leases that were lost: somebody else delivers them, or will.
-    pub lost: u64,
 }
 
 /// How far the worker is on its way to its end.
@@ -245,7 +231,7 @@ impl OutboxWorker {
             stage.send_replace(Stage::GiveBack);
             batches.all().await;
         }
-        taken.map(|()| batches.counts)
+        taken.map(|()| batches.counts())
     }
 
     /// Takes batch after batch; ends when the worker is told to stop, or asking is pointless.
@@ -344,60 +330,6 @@ impl OutboxWorker {
 async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
     // An error says that the sender is gone.
     let _ = stage.wait_for(|now| *now >= wanted).await;
-}
-
-/// The batches that are out, each in a task of its own, and what became of those that are not.
-#[derive(Default)]
-struct Batches {
-    tasks: JoinSet<Delivered>,
-    counts: Delivered,
-}
-
-impl Batches {
-    /// Begins with a batch. What comes back ends when all of its events have begun or are over.
-    fn begin<H: Deliver>(
-        &mut self,
-        held: Held<H>,
-        slot: OwnedSemaphorePermit,
-    ) -> mpsc::Receiver<()> {
-        let (begun, waiting) = mpsc::channel(1);
-        self.tasks.spawn(held.deliver(slot, begun));
-        waiting
-    }
-
-    /// Counts what is over.
-    fn reap(&mut self) {
-        while let Some(ended) = self.tasks.try_join_next() {
-            self.count(ended);
-        }
-    }
-
-    async fn all(&mut self) {
-        while let Some(ended) = self.tasks.join_next().await {
-            self.count(ended);
-        }
-    }
-
-    fn count(&mut self, ended: Result<Delivered, JoinError>) {
-        match ended {
-            Ok(batch) => self.counts.add(batch),
-            Err(error) => tracing::error!(%error, "a batch was left to its lease"),
-        }
-    }
-}
-
-impl Delivered {
-    const fn add(&mut self, other: Self) {
-        self.delivered += other.delivered;
-        self.failed += other.failed;
-        self.dead += other.dead;
-        self.released += other.released;
-        self.lost += other.lost;
-    }
-
-    const fn total(&self) -> u64 {
-        self.delivered + self.failed + self.dead + self.released + self.lost
-    }
 }
 
 impl std::fmt::Debug for OutboxWorker {
