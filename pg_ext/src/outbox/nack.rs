@@ -56,23 +56,27 @@ pub fn outbox_nack(call: &Call) -> Result<Datum> {
     let batch = Batch::locked(&subscriber, token)?;
     let mut ledger = Ledger::of(&batch)?;
     let mark = failure.mark(named.as_deref());
-    if ledger.repeats(mark) {
-        if let Some(receipt) = &ledger.last {
-            tell(receipt, &rows)?;
+    let named = match named_of(&ledger, named) {
+        Some(named) if !named.is_empty() => named,
+        nothing => {
+            // The same call may be made again, whatever others did with the token since: a worker ends the events
+            // of a batch from several tasks.
+            match ledger.of_call(mark)? {
+                Some(receipt) => tell(&receipt, &rows)?,
+                None if nothing.is_none() => return Err(batch::lost(&subscriber, token)),
+                None => {}
+            }
+            return Ok(call.return_null());
         }
-        return Ok(call.return_null());
-    }
-    let named = named_of(&ledger, named).ok_or_else(|| batch::lost(&subscriber, token))?;
-    if !named.is_empty() {
-        let nack = Nack {
-            subscriber: &subscriber,
-            batch: &batch,
-            failure: &failure,
-            named: &named,
-            now: clock::now_us()?,
-        };
-        nack.run(&mut ledger, mark, &rows)?;
-    }
+    };
+    let nack = Nack {
+        subscriber: &subscriber,
+        batch: &batch,
+        failure: &failure,
+        named: &named,
+        now: clock::now_us()?,
+    };
+    nack.run(&mut ledger, mark, &rows)?;
     Ok(call.return_null())
 }
 

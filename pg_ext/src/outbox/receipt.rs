@@ -124,10 +124,21 @@ impl Ledger {
         self.last.as_ref().is_some_and(is_ack)
     }
 
-    /// The last receipt is of this call.
-    pub fn repeats(&self, call: i64) -> bool {
-        let last = self.last.as_ref();
-        call != 0 && last.is_some_and(|r| r.i64(Col::LastCall) == call)
+    /// The receipt of a call that was made before.
+    pub fn of_call(&self, call: i64) -> Result<Option<Receipt>> {
+        let table = Table::to_read(TABLE)?;
+        let snapshot = Snapshot::latest();
+        let keys = &mut [
+            ScanKey::i32(1, self.subscriber),
+            ScanKey::i64(2, self.token),
+        ];
+        let mut scan = table.scan(BY_TOKEN, keys, &snapshot)?;
+        while let Some(slot) = scan.advance() {
+            if Receipt::look(slot).i64(Col::LastCall) == call {
+                return Ok(scan.into_slot().map(Receipt::load));
+            }
+        }
+        Ok(None)
     }
 
     /// Writes the next receipt: these held events leave. `call` is the mark of a call that may be repeated.

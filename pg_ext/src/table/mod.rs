@@ -229,7 +229,7 @@ impl Scan<'_> {
     }
 
     /// Ends the scan and keeps its last row.
-    fn into_slot(mut self) -> Option<Slot> {
+    pub fn into_slot(mut self) -> Option<Slot> {
         self.slot.take()
     }
 }

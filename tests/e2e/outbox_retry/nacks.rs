@@ -232,3 +232,22 @@ async fn a_dead_event_can_be_compensated_in_the_transaction_of_its_nack() {
     let undo = "select payload from once.outbox_take('t')";
     assert_eq!(stage.play.show(undo).await, "\"undo\"");
 }
+
+#[tokio::test]
+async fn a_nack_is_answered_again_after_other_tasks_ended_other_events_of_the_batch() {
+    let stage = Stage::open(SLOW).await;
+    stage.emit("a b c").await;
+    let token = stage.take(10).await.token;
+    let nack = ", error => 'e', retry_after => '9 s'";
+    let first = stage.nack(token, "a", nack).await;
+    stage.ack(token, "b").await;
+    stage.nack(token, "c", ", kind => 'never'").await;
+    let before = stage.stored().await;
+    assert_eq!(stage.nack(token, "a", nack).await, first);
+    assert_eq!(stage.nack(token, "c", ", kind => 'never'").await, "c|1|~|t");
+    assert_eq!(stage.stored().await, before);
+    assert_eq!(
+        stage.play.code(&stage.nack_sql(token, "a", "")).await,
+        "ON001"
+    );
+}
