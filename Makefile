@@ -18,7 +18,7 @@ help: ## lists what there is
 setup: ## gets what is missing: Rust, cargo-pgrx, PostgreSQL servers (all of it under target/ where that is possible)
 	@bash $(SCRIPTS)/setup.sh $(PG_VERSIONS)
 
-demo: ## orders and batch jobs under fire, naive and with pg_once: tables, and target/demo/report.html
+demo: ## orders, jobs, receipts and fundings under fire, naive and with pg_once: tables, and target/demo/report.html
 	@bash $(SCRIPTS)/program.sh demo $(ARGS)
 
 test: ## lints and all tests, on PostgreSQL 15, 18 and what else is here (PG_VERSIONS="15 18")
