@@ -1,0 +1,186 @@
+//! Every answer can be lost: the call is repeated, and converges as rule 3 says.
+
+use crate::stage::Stage;
+
+#[tokio::test]
+async fn an_emit_without_a_dedupe_key_emits_again_and_with_one_does_not() {
+    let stage = Stage::open("{}").await;
+    let play = &stage.play;
+    let plain = "select emitted from once.outbox_emit('t', '\"plain\"')";
+    assert_eq!(play.show(plain).await, "t");
+    assert_eq!(play.show(plain).await, "t");
+    let keyed = |payload: &str| {
+        format!(
+            "select event_id, emitted from once.outbox_emit('t', '\"{payload}\"', dedupe_key => 'd')"
+        )
+    };
+    let first = play.show(&keyed("first")).await;
+    let (id, emitted) = first.split_once('|').unwrap();
+    assert_eq!(emitted, "t");
+    let repeated = format!("{id}|f");
+    for payload in ["first", "other"] {
+        assert_eq!(play.show(&keyed(payload)).await, repeated);
+    }
+    // With whatever else: order_key, delay and headers are not compared either.
+    for more in ["order_key => 'k'", "delay => '1 h'", "headers => '{}'"] {
+        let sql = format!(
+            "select event_id, emitted from once.outbox_emit('t', '1', dedupe_key => 'd', {more})"
+        );
+        assert_eq!(play.show(&sql).await, repeated, "{more}");
+    }
+    assert_eq!(crate::drain(play, "default").await, "plain plain first");
+    // Delivered and acked, it still counts until the window is over.
+    assert_eq!(play.show(&keyed("again")).await, repeated);
+    play.clock("23 h").await;
+    assert_eq!(play.show(&keyed("again")).await, repeated);
+    play.clock("25 h").await;
+    assert!(play.show(&keyed("new")).await.ends_with("|t"));
+    assert_eq!(crate::drain(play, "default").await, "new");
+}
+
+#[tokio::test]
+async fn a_dedupe_key_counts_with_its_transaction_and_its_topic() {
+    let stage = Stage::open("{}").await;
+    let play = &stage.play;
+    play.show("select once.topic_set('other', '{}')").await;
+    let emit = |topic: &str| {
+        format!("select emitted from once.outbox_emit('{topic}', '1', dedupe_key => 'd')")
+    };
+    play.show("begin").await;
+    assert_eq!(play.show(&emit("t")).await, "t");
+    assert_eq!(play.show(&emit("t")).await, "f");
+    play.show("rollback").await;
+    play.show("begin; savepoint s").await;
+    assert_eq!(play.show(&emit("t")).await, "t");
+    play.show("rollback to s").await;
+    assert_eq!(play.show(&emit("t")).await, "t");
+    play.show("commit").await;
+    assert_eq!(play.show(&emit("t")).await, "f");
+    assert_eq!(play.show(&emit("other")).await, "t");
+    assert_eq!(crate::drain(play, "default").await, "1");
+}
+
+#[tokio::test]
+async fn of_two_open_emitters_of_a_dedupe_key_the_second_waits_for_the_first() {
+    use crate::waiting::Waiting;
+    for (end, emitted) in [("commit", "f"), ("rollback", "t")] {
+        let stage = Stage::open("{}").await;
+        let play = &stage.play;
+        let sql = "select emitted from once.outbox_emit('t', '1', dedupe_key => 'd')";
+        play.show("begin").await;
+        assert_eq!(play.show(sql).await, "t");
+        let other = play.another().await;
+        let watcher = play.another().await;
+        let waiting = Waiting::begin(&watcher, other, sql).await;
+        play.show(end).await;
+        assert_eq!(waiting.end().await.1.unwrap(), emitted, "{end}");
+        assert_eq!(crate::drain(play, "default").await, "1", "{end}");
+    }
+}
+
+#[tokio::test]
+async fn a_lost_take_waits_for_its_lease() {
+    let stage = Stage::open("{}").await;
+    stage.emit("a").await;
+    stage.expect(10, "a:1").await;
+    stage.expect_nothing().await;
+    // What is emitted meanwhile does not wait.
+    stage.emit("b").await;
+    let token = stage.expect(10, "b:1").await;
+    stage.ack(token, "").await;
+    stage.clock("59 s").await;
+    stage.expect_nothing().await;
+    // It was alone, so the lost delivery counts, and it comes back after a backoff of at most a second.
+    stage.clock("61 s").await;
+    stage.expect_nothing().await;
+    stage.clock("62 s").await;
+    stage.expect(10, "a:2").await;
+}
+
+#[tokio::test]
+async fn acks_repeated_in_any_way_answer_the_same_and_change_nothing() {
+    for key in ["", "key"] {
+        let stage = Stage::open("{}").await;
+        match key {
+            "" => stage.emit("a b c d").await,
+            key => stage.emit_keyed("a b c d", key).await,
+        }
+        let token = stage.take(10).await.token;
+        assert_eq!(stage.ack(token, "b").await, "1");
+        let before = stage.stored().await;
+        assert_eq!(stage.ack(token, "b").await, "1");
+        assert_eq!(stage.ack(token, "b b").await, "1");
+        assert_eq!(stage.stored().await, before);
+        assert_eq!(stage.ack(token, "d b").await, "2");
+        assert_eq!(stage.ack(token, "b d").await, "2");
+        assert_eq!(stage.ack(token, "").await, "4");
+        let before = stage.stored().await;
+        for names in ["", "a b c d", "b", "d a"] {
+            assert_eq!(stage.ack(token, names).await, "4", "{names}");
+        }
+        let none = format!("select once.outbox_ack('t', 'default', {token}, '{{}}')");
+        assert_eq!(stage.play.show(&none).await, "4");
+        assert_eq!(stage.stored().await, before);
+        // The lease is long over, the answer still known.
+        stage.clock("23 h").await;
+        assert_eq!(stage.ack(token, "").await, "4");
+        stage.expect_nothing().await;
+    }
+}
+
+#[tokio::test]
+async fn an_ack_before_a_nack_is_still_answered_after_it_and_the_nacked_are_lost() {
+    let stage = Stage::open(r#"{"backoff_base": "100 s", "backoff_cap": "100 s"}"#).await;
+    stage.emit("a b c").await;
+    let token = stage.take(10).await.token;
+    assert_eq!(stage.ack(token, "a").await, "1");
+    let nacked = stage.nack(token, "b c", "").await;
+    let before = stage.stored().await;
+    assert_eq!(stage.nack(token, "b c", "").await, nacked);
+    assert_eq!(stage.ack(token, "a").await, "1");
+    for names in ["b", "a c"] {
+        let code = stage.play.code(&stage.ack_sql(token, names)).await;
+        assert_eq!(code, "ON001", "{names}");
+    }
+    assert_eq!(stage.stored().await, before);
+}
+
+#[tokio::test]
+async fn an_extension_counts_from_now_each_time_and_never_past_its_life() {
+    let stage = Stage::open(r#"{"lease": "60 s", "max_lease_life": "10 min"}"#).await;
+    stage.emit("a b").await;
+    let token = stage.take(10).await.token;
+    let extend = |lease: &str| format!("select once.outbox_extend('t', 'default', {token}{lease})");
+    for at in ["10 s", "50 s", "100 s"] {
+        stage.clock(at).await;
+        for _ in 0..2 {
+            assert_eq!(stage.play.show(&extend("")).await, "00:01:00", "{at}");
+        }
+        stage.expect_nothing().await;
+    }
+    let long = extend(", '1 h'");
+    assert_eq!(stage.play.show(&long).await, "00:08:20");
+    stage.clock("599 s").await;
+    stage.expect_nothing().await;
+    assert_eq!(stage.play.show(&long).await, "00:00:01");
+    assert_eq!(stage.ack(token, "a").await, "1");
+    stage.clock("601 s").await;
+    // It ran out and nobody has it yet; then somebody has.
+    stage.expect(10, "b:1").await;
+    assert_eq!(stage.play.code(&long).await, "ON001");
+    assert_eq!(stage.play.code(&stage.ack_sql(token, "b")).await, "ON001");
+    assert_eq!(stage.ack(token, "a").await, "1");
+}
+
+#[tokio::test]
+async fn an_extended_lease_that_ran_out_is_still_its_holders_until_somebody_takes() {
+    let stage = Stage::open(r#"{"lease": "60 s"}"#).await;
+    stage.emit("a b").await;
+    let token = stage.take(10).await.token;
+    stage.clock("90 s").await;
+    let extend = format!("select once.outbox_extend('t', 'default', {token})");
+    assert_eq!(stage.play.show(&extend).await, "00:01:00");
+    stage.expect_nothing().await;
+    stage.ack(token, "").await;
+    assert_eq!(stage.play.code(&extend).await, "ON001", "nothing is left");
+}
