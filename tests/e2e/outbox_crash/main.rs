@@ -1,0 +1,40 @@
+//! The outbox through crashes and restores: what was committed is delivered, nothing is handed out under a token
+//! or a delivery key that somebody has seen for something else.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test fails"
+)]
+
+mod killed;
+mod lost_commits;
+mod moved;
+#[path = "../keys/playground.rs"]
+mod playground;
+mod receiver;
+
+use pg_once_tests::Cluster;
+
+use playground::Playground;
+
+const DATABASE: &str = "shop";
+
+/// A session, if the server lets one in.
+async fn try_session(cluster: &Cluster) -> Option<Playground> {
+    let client = cluster.connect(DATABASE).await.ok()?;
+    Some(Playground::of(client, DATABASE))
+}
+
+async fn session(cluster: &Cluster) -> Playground {
+    try_session(cluster).await.unwrap()
+}
+
+/// Moves the session's clock this far ahead.
+async fn ahead(play: &Playground, interval: &str) {
+    play.show(&format!(
+        "select set_config('once.fake_now', (clock_timestamp() + interval '{interval}')::text, false)"
+    ))
+    .await;
+}
