@@ -115,3 +115,55 @@ async fn killed_again_and_again_no_key_loses_or_doubles_its_compensation() {
                         select count(*) from once.event_0 where payload #>> '{}' = key) e (n) on true";
     assert_eq!(play.show(wrong).await, "0|t");
 }
+
+#[tokio::test]
+async fn a_dump_restored_elsewhere_emits_what_was_registered_before_it() {
+    let old = Cluster::launch().unwrap();
+    old.create_database_with_extension("shop").await.unwrap();
+    let play = on(&old).await;
+    play.show("select once.topic_set('t', '{}'); select setval('once.event_id', 5000)")
+        .await;
+    let token = play.token("k", BRIEF).await;
+    play.show(&step(token, "pay", "undo pay")).await;
+    play.show(&done(token, "pay", "paid", "refund 7")).await;
+    play.show(&step(token, "ship", "stop the parcel")).await;
+    let dump = old.run("pg_dump", &["-d", "shop"]).unwrap().stdout;
+
+    let new = Cluster::launch().unwrap();
+    new.psql("postgres", "create database shop").unwrap();
+    let file = new.directory().join("dump.sql");
+    std::fs::write(&file, dump).unwrap();
+    let file = file.to_str().unwrap();
+    new.run(
+        "psql",
+        &[
+            "-X",
+            "-q",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-d",
+            "shop",
+            "-f",
+            file,
+        ],
+    )
+    .unwrap();
+    let play = on(&new).await;
+    assert_eq!(
+        play.code(&step(token - 1, "ship", "late")).await,
+        "ON001",
+        "tokens mean the same"
+    );
+    let token = play.token("k", BRIEF).await;
+    play.show(&step(token, "mail", "say sorry")).await;
+    play.show(&abort(token)).await;
+    let taken = "select string_agg(payload #>> '{}', ', ' order by event_id), min(event_id) > 5000
+                   from once.outbox_take('t')";
+    assert_eq!(
+        play.show(taken).await,
+        "say sorry, stop the parcel, refund 7|t"
+    );
+    play.show("select once.topic_set('new', '{}')").await;
+    let ids = "select count(distinct topic_id), count(*) from once.topic";
+    assert_eq!(play.show(ids).await, "2|2", "numbers go on, too");
+}
