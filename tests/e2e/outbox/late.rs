@@ -121,7 +121,7 @@ async fn several_open_emitters_that_end_in_any_order_lose_nothing() {
     }
 }
 
-/// Emits `payloads` each in a savepoint of its own; every third of them is undone.
+/// Emits these numbers, each in a savepoint of its own; every third of them is undone.
 async fn emit_in_savepoints(play: &Playground, numbers: std::ops::Range<usize>, more: &str) {
     let mut sql = String::new();
     for n in numbers {

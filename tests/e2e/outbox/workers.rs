@@ -6,6 +6,9 @@ use std::time::Instant;
 
 use crate::playground::Playground;
 
+/// Ids of events, their delivery keys, and the tokens that handed them out.
+type Ledger = (Vec<i64>, HashSet<String>, HashSet<i64>);
+
 /// What a worker was given.
 struct Batch {
     token: i64,
@@ -50,8 +53,7 @@ async fn eight_workers_deliver_each_of_400_events_once() {
     let play = Playground::open().await;
     play.show("select once.topic_set('t', '{\"lanes\": 4}')")
         .await;
-    // Ids of events, their keys, and the tokens that handed them out.
-    let ledger: Arc<Mutex<(Vec<i64>, HashSet<String>, HashSet<i64>)>> = Arc::default();
+    let ledger: Arc<Mutex<Ledger>> = Arc::default();
     let mut tasks = Vec::new();
     for emitter in 0..4 {
         let play = play.another().await;
@@ -177,9 +179,9 @@ async fn four_workers_keep_three_keys_in_order_and_never_hold_one_twice() {
             task.await.unwrap();
         }
         let expected: Vec<usize> = (0..EACH).collect();
-        let (seen, _) = &*handled.lock().unwrap();
+        let (seen, _) = handled.lock().unwrap().clone();
         for (key, seen) in seen {
-            assert_eq!(seen, &expected, "{key} with {lanes} lanes");
+            assert_eq!(seen, expected, "{key} with {lanes} lanes");
         }
         assert_eq!(play.show(OVERLAPS).await, "0", "{lanes} lanes");
     }
