@@ -1,10 +1,13 @@
 //! kill -9 of a handler, its backend and the server; dump and restore.
 
+use std::io::Write;
+use std::process::Stdio;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pg_once_tests::{Cluster, race};
 
-use crate::playground::Playground;
+use crate::playground::{Playground, cluster};
 use crate::waiting::Waiting;
 use crate::{accept, barrier, record};
 
@@ -23,6 +26,39 @@ async fn a_handler_whose_connection_is_gone_gives_its_message_to_who_waits() {
     let waiting = Waiting::begin(&play, other, &accept("m")).await;
     play.show(&format!("select pg_terminate_backend({pid})"))
         .await;
+    assert_eq!(waiting.end().await.1.unwrap(), "t|~");
+}
+
+#[tokio::test]
+async fn a_handler_killed_with_sigkill_gives_its_message_to_who_waits() {
+    let play = Playground::open().await;
+    let other = play.another().await;
+    let mut handler = cluster()
+        .command("psql")
+        .args(["-X", "-q", "-d", &play.database.name])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let handle = format!("begin; {}; {};\n", accept("m"), record("m", "1"));
+    let mut input = handler.stdin.take().unwrap();
+    input.write_all(handle.as_bytes()).unwrap();
+    input.flush().unwrap();
+    race::poll_async("the handler to be at work", async || {
+        let at_work = play
+            .show(
+                "select count(*) from pg_stat_activity
+                  where application_name = 'psql' and datname = current_database()
+                    and state = 'idle in transaction' and query ~ 'inbox_record'",
+            )
+            .await;
+        Ok((at_work == "1").then_some(()))
+    })
+    .await
+    .unwrap();
+    let waiting = Waiting::begin(&play, other, &accept("m")).await;
+    handler.kill().unwrap();
+    handler.wait().unwrap();
     assert_eq!(waiting.end().await.1.unwrap(), "t|~");
 }
 
