@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use pg_once::{Error, Topic};
+use pg_once::{DeadLetter, Error, Topic};
 
 use super::TOPIC;
 use super::worker::give_up;
@@ -19,7 +19,7 @@ pub async fn run(service: &Service) {
     loop {
         tokio::time::sleep(NAP).await;
         if let Err(error) = look(service, &mut ended).await {
-            // Its connection was cut, or somebody is still at one: the next round sees to it.
+            // Its connection was cut: the next round sees to it.
             eprintln!("undertaker: {error}");
         }
     }
@@ -29,10 +29,25 @@ pub async fn run(service: &Service) {
 async fn look(service: &Service, ended: &mut HashSet<i64>) -> Result<(), Error> {
     let fundings = Topic::new(TOPIC).default_subscriber();
     for letter in fundings.dead(&service.pool, PAGE).await? {
-        if !ended.contains(&letter.event_id) {
-            give_up(&service.pool, &letter.payload.parse()?).await?;
-            ended.insert(letter.event_id);
+        if ended.contains(&letter.event_id) {
+            continue;
+        }
+        match bury(service, &letter).await {
+            Ok(()) => {
+                ended.insert(letter.event_id);
+            }
+            // Somebody is still at it, or the connection was cut: the next round, and now the others.
+            Err(error) => eprintln!("undertaker, event {}: {error}", letter.event_id),
         }
     }
+    Ok(())
+}
+
+/// In one transaction: a claim of its own would outlive a janitor that dies before it aborts.
+async fn bury(service: &Service, letter: &DeadLetter) -> Result<(), Error> {
+    let mut client = service.pool.get().await?;
+    let transaction = client.transaction().await?;
+    give_up(&transaction, &letter.payload.parse()?).await?;
+    transaction.commit().await?;
     Ok(())
 }

@@ -7,8 +7,8 @@
 
 use deadpool_postgres::Transaction;
 use pg_once::{
-    Claim, ClaimOptions, Deliver, Done, Error, Event, Executor, Failure, Json, Key, Lease, Outcome,
-    Response, Scope, Step, Topic, Undelivered,
+    Claim, ClaimOptions, Deliver, Done, Error, Event, Failure, Json, Key, Lease, Outcome, Response,
+    Scope, Step, Topic, Undelivered,
 };
 use serde_json::json;
 
@@ -63,14 +63,15 @@ fn key(funding: &Funding) -> Key {
     Scope::new(SCOPE).key(&funding.funding)
 }
 
-/// Aborts the key of a funding that is not carried out: its compensations are emitted. An error while
-/// somebody has it, nothing where it has ended.
-pub async fn give_up<E: Executor>(exec: &E, funding: &Funding) -> Result<(), Error> {
-    let claim = key(funding).claim(exec, &ClaimOptions::new()).await?;
+/// Aborts the key of a funding that is not carried out: its compensations are emitted. Claim and abort
+/// are one transaction. An error while somebody has the key, nothing where it has ended.
+pub async fn give_up(transaction: &Transaction<'_>, funding: &Funding) -> Result<(), Error> {
+    let options = ClaimOptions::new();
+    let claim = key(funding).claim(transaction, &options).await?;
     match claim {
         Claim::Claimed(lease) | Claim::Resumed(lease) => {
             let answer = Response::new(409).with_body(&json!({ "status": "archived" }))?;
-            lease.abort(exec, &answer).await
+            lease.abort(transaction, &answer).await
         }
         Claim::Replayed(_) => Ok(()),
         other => Err(Error::Answer(format!("the key of a dead event: {other:?}"))),
