@@ -35,9 +35,9 @@ SELECT pg_catalog.pg_extension_config_dump('once.outbox_id', '');
 -- The clusters that this database has lived in: a transaction id means something only in one of them.
 CREATE TABLE once.series (
     series  integer NOT NULL CONSTRAINT series_pkey PRIMARY KEY,
-    cluster bigint  NOT NULL CONSTRAINT series_cluster UNIQUE
+    cluster bigint  NOT NULL
 );
-COMMENT ON TABLE once.series IS 'One row per cluster in which this database emitted events, in order; the last restore is the largest.';
+COMMENT ON TABLE once.series IS 'One row for each time that this database came to another cluster and emitted events there; the largest is the present one.';
 COMMENT ON COLUMN once.series.cluster IS 'System identifier of the cluster.';
 
 CREATE TABLE once.topic (

@@ -43,7 +43,10 @@ const REFUND: &str = "
            AND w.{wallet_id} OPERATOR(pg_catalog.=) t.{account}
            AND total.bad_item IS NULL
            AND total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\"
-        RETURNING w.{wallet_id}::pg_catalog.text AS wallet, w.{balance} IS NULL AS broke)
+        RETURNING w.{wallet_id}::pg_catalog.text AS wallet,
+                  (w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.<) 'Infinity'::pg_catalog.\"numeric\"
+                   AND w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.>) '-Infinity'::pg_catalog.\"numeric\")
+                   IS NOT TRUE AS broke)
     SELECT total.items, total.amount, total.bad_item, paid.wallet, paid.broke,
            total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\",
            (SELECT pg_catalog.count(*) FROM marked WHERE done)
@@ -173,7 +176,7 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     if number(4) != 0 {
         return Err(Error::new(
             Kind::BadArgument,
-            format!("the wallet of {} has a NULL balance", torn.named()),
+            format!("the wallet of {} has no finite balance", torn.named()),
         )
         .hint("Give it a number; nothing was marked."));
     }

@@ -77,12 +77,13 @@ impl Direct {
         let Some(table) = Table::of_user(ground.table) else {
             return Ok(None);
         };
+        let snapshot = Snapshot::now();
+        // After the snapshot: what it sees was committed together with a definition that is known then.
         model::accept_changes();
         if !row.machine.is_current() || !table.is_open_to_caller() {
             return Ok(None);
         }
         table.ensure_replicated();
-        let snapshot = Snapshot::now();
         let keys = &mut [ScanKey::equal(
             1,
             ground.equal,

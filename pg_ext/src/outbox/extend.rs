@@ -22,5 +22,5 @@ pub fn outbox_extend(call: &Call) -> Result<Datum> {
     // What was granted before is not taken back.
     let until = (now + lease).min(most).max(batch.lease_until().min(most));
     batch.extend(until)?;
-    Ok(clock::interval_datum(until - now))
+    Ok(clock::interval_datum((until - now).max(0)))
 }

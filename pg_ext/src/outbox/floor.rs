@@ -3,7 +3,7 @@
 //! While somebody holds an old snapshot the index keeps an entry for every time that a row was ever due, and a
 //! look from the beginning reads them all: a million retries would slow down every take after them, of fresh
 //! events too. So a look that was slow notes from which time on there is anything, and for a while the next ones
-//! begin there. That hides nothing that became due within [`MARGIN_US`]; what a longer transaction brings with an
+//! begin there, until a take finds nothing. That hides nothing that became due within [`MARGIN_US`]; what a longer transaction brings with an
 //! earlier time is found by the next look from the beginning, [`LONGEST_US`] later at most.
 
 use crate::clock;
@@ -33,6 +33,11 @@ struct Floor {
 
 thread_local! {
     static FLOORS: RefCell<HashMap<Place, Floor>> = RefCell::new(HashMap::new());
+}
+
+/// The next looks of a subscriber's lanes begin at the beginning.
+pub fn forget(subscriber: i32) {
+    FLOORS.with(|f| f.borrow_mut().retain(|place, _| place.0 != subscriber));
 }
 
 /// A look at what is due.
@@ -71,12 +76,6 @@ impl Look {
                 until: ended.saturating_add(holds),
             };
             FLOORS.with(|f| f.borrow_mut().insert(self.place, floor));
-        } else if self.from.is_some() {
-            FLOORS.with(|f| {
-                if let Some(floor) = f.borrow_mut().get_mut(&self.place) {
-                    floor.due_at = floor.due_at.max(due_at);
-                }
-            });
         }
         Ok(())
     }

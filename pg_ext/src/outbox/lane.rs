@@ -6,7 +6,7 @@
 use super::batch::{Batch, Col, Part, TABLE};
 use super::draft::Draft;
 use super::event::{Col as EventCol, find, is_unordered};
-use super::receipt;
+use super::receipt::{self, Ledger};
 use super::requeue;
 use super::retry::{self, Due, Waiting};
 use super::seen::Seen;
@@ -19,7 +19,7 @@ use crate::row;
 use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-/// Events of keys that wait for an earlier one, put aside by one take.
+/// Events that one take puts aside because their key waits for an earlier one, or puts back from a lane.
 const MOST_ASIDE: usize = 10_000;
 
 /// A lane as this take finds it.
@@ -104,7 +104,7 @@ impl<'a> Lane<'a> {
             tokens.push(last.token());
         }
         let mut open = Vec::new();
-        let mut expired = false;
+        let mut put_back = 0;
         for token in tokens {
             if receipt::is_over(self.subscriber.id, token, &self.snapshot)? {
                 continue;
@@ -112,14 +112,24 @@ impl<'a> Lane<'a> {
             let Some(batch) = Batch::find_under(self.subscriber.id, token, &self.snapshot)? else {
                 continue;
             };
-            let over = batch.lease_until() <= self.now;
-            match over && requeue::expire(self.subscriber, &batch, self.now)? {
-                true => expired = true,
-                false => open.push(token),
+            let over = batch.lease_until() <= self.now && put_back < MOST_ASIDE;
+            if over && requeue::expire(self.subscriber, &batch, self.now)? {
+                put_back += batch.ids().len();
+            } else if self.is_held_in(&batch)? {
+                open.push(token);
             }
         }
         let taken = !is_unordered(self.lane) && !open.is_empty();
-        Ok((!taken).then_some((open, expired)))
+        Ok((!taken).then_some((open, put_back > 0)))
+    }
+
+    /// The batch still holds something of this lane. (Asked of batches that took from others, too: these may be
+    /// slow.)
+    fn is_held_in(&self, batch: &Batch) -> Result<bool> {
+        let lanes = batch.lanes();
+        let mine = |id: &i64| lanes.get(id) == Some(&self.lane);
+        Ok(lanes.values().all(|lane| *lane == self.lane)
+            || Ledger::of(batch)?.held.iter().any(mine))
     }
 
     fn take_suspect(&self, draft: &mut Draft, haul: &mut Haul) -> Result<bool> {

@@ -27,6 +27,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 
 const TABLE: Name = c"retry";
+const BY_EVENT: Name = c"retry_pkey";
 const BY_DUE: Name = c"retry_due";
 const BY_KEY: Name = c"retry_key";
 
@@ -237,6 +238,13 @@ pub fn due(sub: &Subscriber, lane: i32, now: i64, max: i32) -> Result<Vec<Due>> 
     }
     due.sort_unstable_by_key(|d| d.event_id);
     Ok(due)
+}
+
+/// It has rows at all.
+pub fn has_any(sub: &Subscriber) -> Result<bool> {
+    let keys = &mut [ScanKey::i32(1, sub.id)];
+    let any = Table::to_read(TABLE)?.find(BY_EVENT, keys, &Snapshot::latest())?;
+    Ok(any.is_some())
 }
 
 /// The suspect of this lane that has been due for longest; in a keyed lane only the first row of a key.

@@ -4,7 +4,7 @@
 use crate::caller::cluster;
 use crate::error::{Error, Kind, Result};
 use crate::spi::{self, Kept};
-use crate::table::{ScanKey, Snapshot, Table};
+use crate::table::{Slot, Snapshot, Table};
 use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{self, Datum};
 
@@ -14,8 +14,7 @@ const LOCK: u64 = 1;
 thread_local! {
     static BEGIN: Kept = const { Kept::new(
         c"INSERT INTO once.series (series, cluster)
-          SELECT coalesce(max(series), 0) + 1, $1 FROM once.series
-          ON CONFLICT DO NOTHING",
+          SELECT coalesce(max(series), 0) + 1, $1 FROM once.series",
         &[pg_sys::INT8OID],
     ) };
     /// Event ids go on above what a restore brought along, whatever became of the sequence.
@@ -29,23 +28,20 @@ thread_local! {
                           UNION ALL SELECT max(event_id) FROM once.event_kept
                           UNION ALL SELECT max(event_id) FROM once.retry
                           UNION ALL SELECT max(event_id) FROM once.dead
-                          UNION ALL SELECT max(topic_id) FROM once.topic
-                          UNION ALL SELECT max(subscriber_id) FROM once.subscriber
                           UNION ALL SELECT max(last_id) FROM once.batch) ids) last
            WHERE last.id IS NOT NULL",
         &[],
     ) };
 }
 
-/// The series of this cluster, if it has begun.
+/// The present series, if it is this cluster's. Who comes back to a cluster after a time in another one begins
+/// anew: the lanes are in the later series.
 fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
     let table = Table::to_read(c"series")?;
-    let slot = table.find(
-        c"series_cluster",
-        &mut [ScanKey::i64(1, cluster())],
-        snapshot,
-    )?;
-    Ok(slot.and_then(|s| s.column(1)).map(|d| d.value() as i32))
+    let last = table.find_last(c"series_pkey", &mut [], snapshot)?;
+    let number = |slot: &Slot, i| slot.column(i).map(|d: Datum| d.value() as i64);
+    let ours = last.filter(|slot| number(slot, 2) == Some(cluster()));
+    Ok(ours.and_then(|slot| number(&slot, 1)).map(|n| n as i32))
 }
 
 /// The series of this cluster; begins it where this is the first call in it.

@@ -1,15 +1,18 @@
 //! `outbox_take`: a batch of what is due, from as many lanes as it takes to fill it.
 //!
 //! Lanes are tried in turn, without waiting: who finds a lane locked goes on, because a take is at it. Only
-//! lanes of events without order_key are waited for, and only by who has nothing yet and so holds no lock. A
+//! lanes of events without order_key are waited for, a moment, and only by who has nothing yet. A
 //! lane's lock is kept to the end of the transaction where something was taken, so the next take sees this
 //! one's batch.
 
 use super::draft::{Draft, Wish};
 use super::event::is_unordered;
+use super::floor;
 use super::lane::Lane;
+use super::retry;
 use super::topic::Subscriber;
 use crate::call::Call;
+use crate::clock;
 use crate::error::Result;
 use crate::row::Rows;
 use crate::table;
@@ -20,6 +23,10 @@ use std::collections::HashMap;
 
 /// The largest batch.
 const MOST: i32 = 10_000;
+/// How long a take that found nothing waits for takes that are at it in the same lanes, in milliseconds.
+const PATIENCE_MS: u32 = 50;
+/// Lanes that one take takes from: each is a lock until its transaction ends.
+const MOST_LANES: usize = 64;
 /// Every so many takes begin with the lanes where nothing was found lately.
 const ROUND: u32 = 16;
 
@@ -42,30 +49,55 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
     let mut draft = Draft::new(&subscriber, wish);
     let mut course = Course::of(&subscriber);
     let mut busy = Vec::new();
-    let mut locked = false;
-    for lane in course.order(&subscriber) {
+    let mut locked = 0;
+    for lane in course.order(&subscriber)? {
         let Some(lock) = TryLock::acquire(lock_of(&subscriber, lane)) else {
             busy.push(lane);
             continue;
         };
         if serve(lane, lock, &mut draft, &mut course)? {
-            locked = true;
+            locked += 1;
         }
-        if draft.is_full() {
+        if draft.is_full() || locked >= MOST_LANES {
             break;
         }
     }
-    if !locked {
-        for lane in busy.into_iter().filter(|lane| is_unordered(*lane)) {
-            let lock = TryLock::wait(lock_of(&subscriber, lane));
-            if serve(lane, lock, &mut draft, &mut course)? {
-                break;
-            }
-        }
+    busy.retain(|lane| is_unordered(*lane));
+    if locked == 0 {
+        wait_for(busy, &mut draft, &mut course)?;
+    }
+    if draft.is_empty() {
+        // Who says that there is nothing looks from the beginning next time.
+        floor::forget(subscriber.id);
     }
     course.remember(&subscriber);
     draft.hand_out(&rows);
     Ok(Datum::from(0))
+}
+
+/// Tries lanes that were locked until one gives something, or the patience is over: a take that stays open, as it
+/// should not, keeps its lanes and nobody else.
+fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, course: &mut Course) -> Result<()> {
+    for _ in 0..PATIENCE_MS {
+        let mut still = Vec::new();
+        for lane in busy {
+            let Some(lock) = TryLock::acquire(lock_of(draft.subscriber, lane)) else {
+                still.push(lane);
+                continue;
+            };
+            if serve(lane, lock, draft, course)? {
+                return Ok(());
+            }
+        }
+        if still.is_empty() {
+            return Ok(());
+        }
+        busy = still;
+        pgrx::check_for_interrupts!();
+        // SAFETY: sleeps for a millisecond.
+        unsafe { pg_sys::pg_usleep(1_000) };
+    }
+    Ok(())
 }
 
 /// Takes from a lane. True: something was written, and the lock is kept.
@@ -105,7 +137,25 @@ impl Course {
         })
     }
 
-    fn order(&mut self, subscriber: &Subscriber) -> Vec<i32> {
+    /// Every other take begins where suspects are: they go alone, so it would come to none behind other lanes.
+    fn order(&mut self, subscriber: &Subscriber) -> Result<Vec<i32>> {
+        let usual = self.usual_order(subscriber);
+        if self.takes.is_multiple_of(2) || !retry::has_any(subscriber)? {
+            return Ok(usual);
+        }
+        let now = clock::now_us()?;
+        let mut first = Vec::new();
+        let mut rest = Vec::new();
+        for lane in usual {
+            match retry::suspect(subscriber, lane, now)? {
+                Some(_) => first.push(lane),
+                None => rest.push(lane),
+            }
+        }
+        Ok([first, rest].concat())
+    }
+
+    fn usual_order(&mut self, subscriber: &Subscriber) -> Vec<i32> {
         let mut all: Vec<i32> = subscriber.lanes().collect();
         self.takes = self.takes.wrapping_add(1);
         self.found.retain(|lane| all.contains(lane));

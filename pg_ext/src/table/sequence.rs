@@ -23,7 +23,8 @@ impl Sequence {
         Ok(unsafe { pg_sys::nextval_internal(oid, false) })
     }
 
-    /// Every number that was given out before this call is at most this.
+    /// Every number that was given out before this call is at most this. It may be too large by what the server
+    /// logs ahead (32): it writes that first and takes it back, and nobody is kept from reading meanwhile.
     pub fn last(&self) -> Result<i64> {
         let slot = self.table.slot();
         let mut first = pg_sys::ItemPointerData {

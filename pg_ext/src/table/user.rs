@@ -33,7 +33,9 @@ impl Table {
         unsafe {
             let hook = (&raw const pg_sys::ExecutorCheckPerms_hook).read();
             let user = pg_sys::GetUserId();
-            hook.is_none() && pg_sys::pg_class_aclmask(self.oid(), user, mode, all) == mode
+            hook.is_none()
+                && pg_sys::pg_class_aclmask(self.oid(), user, mode, all) == mode
+                && may_use_schema((*(*self.rel).rd_rel).relnamespace, user)
         }
     }
 
@@ -260,4 +262,18 @@ unsafe fn usable(index: pg_sys::Relation, number: i16, collation: Oid) -> Option
         let own = u32::from(function) < pg_sys::FirstGenbkiObjectId;
         (operator != pg_sys::InvalidOid && own).then_some(function)
     }
+}
+
+/// A statement that names a table asks for this, too.
+fn may_use_schema(schema: Oid, user: Oid) -> bool {
+    let usage = pg_sys::AclMode::from(pg_sys::ACL_USAGE);
+    // SAFETY: reads the system caches.
+    let result = unsafe {
+        #[cfg(feature = "pg15")]
+        let result = pg_sys::pg_namespace_aclcheck(schema, user, usage);
+        #[cfg(not(feature = "pg15"))]
+        let result = pg_sys::object_aclcheck(pg_sys::NamespaceRelationId, schema, user, usage);
+        result
+    };
+    result == pg_sys::AclResult::ACLCHECK_OK
 }

@@ -368,3 +368,28 @@ async fn one_statement_moves_many_rows_and_one_row_once() {
         assert_eq!(play.show(twice).await, "t|1|~\nf|1|status");
     }
 }
+
+#[tokio::test]
+async fn a_move_needs_usage_of_the_schema() {
+    for way in ["select 1", "alter table s.job add check (id is not null)"] {
+        let play = Playground::open().await;
+        play.show(&format!(
+            r#"drop schema if exists s cascade; create schema s;
+               create table s.job(id bigint primary key, status text not null);
+               insert into s.job values (1, 'ready'); {way};
+               select once.machine_define('{{"machine": "schema_job", "table": "s.job", "id": "id", "status": "status",
+                   "status_types": ["ready", "new"], "transitions": [{{"from": ["ready"], "to": "new"}}]}}');
+               do $$ begin create role no_usage; exception when others then end $$;
+               select once.grant_role('no_usage', 'use'); grant select, update on s.job to no_usage"#
+        ))
+        .await;
+        let call = "select moved from once.transition('schema_job', '1', 'new')";
+        play.show("set role no_usage").await;
+        assert_eq!(play.code(call).await, "42501", "{way}");
+        play.show("reset role; grant usage on schema s to no_usage; set role no_usage")
+            .await;
+        assert_eq!(play.show(call).await, "t", "{way}");
+        play.show("reset role; select once.machine_drop('schema_job'); drop schema s cascade")
+            .await;
+    }
+}

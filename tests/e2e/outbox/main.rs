@@ -12,6 +12,7 @@
 )]
 
 mod killed;
+mod lanes;
 mod late;
 mod levels;
 #[path = "../keys/playground.rs"]

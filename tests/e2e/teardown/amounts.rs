@@ -226,3 +226,13 @@ async fn a_refund_waits_for_the_wallet_and_adds_to_what_it_finds_there() {
     assert_eq!(waiting.end().await.1.unwrap(), "7");
     assert_eq!(PLAIN.balance(&play).await, "107");
 }
+
+#[tokio::test]
+async fn a_wallet_that_holds_no_number_undoes_the_whole_call() {
+    for balance in ["'NaN'", "'Infinity'"] {
+        let play = with_item(&PLAIN, "3", true).await;
+        let set = format!(r#"update "My Shop"."Wal""let" set "Ba lance" = {balance}"#);
+        play.show(&set).await;
+        undone(&play, &PLAIN, "22023").await;
+    }
+}
