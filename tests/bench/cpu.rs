@@ -56,6 +56,26 @@ fn ended_children_ticks(postmaster: u32) -> Option<f64> {
     Some(ticks(13)? + ticks(14)?)
 }
 
+/// CPU microseconds of all the server's processes so far; none where /proc does not tell.
+pub fn so_far(database: &Database) -> Result<Option<f64>> {
+    let postmaster = database.postmaster()?;
+    let Some(mut ticks) = ended_children_ticks(postmaster) else {
+        return Ok(None);
+    };
+    let parent = postmaster.to_string();
+    for pid in std::fs::read_dir("/proc")?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    {
+        let Some(words) = stat_words(pid).filter(|words| words.get(1) == Some(&parent)) else {
+            continue;
+        };
+        let own = |i: usize| words.get(i).and_then(|word| word.parse::<f64>().ok());
+        ticks += own(11).unwrap_or_default() + own(12).unwrap_or_default();
+    }
+    Ok(Some(ticks * MICROSECONDS_PER_TICK))
+}
+
 /// How many children the postmaster has, those included that it has not buried yet: their CPU time
 /// is not counted before that.
 fn children_of(postmaster: u32) -> usize {

@@ -11,6 +11,7 @@ use anyhow::{Result, ensure};
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
+use crate::cpu;
 use crate::outbox::place::{Place, sweep};
 use crate::outbox::side::{Keyed, Producer, Side, Worker};
 
@@ -48,6 +49,9 @@ pub struct Flow<'a> {
 pub struct Flowed {
     /// Acked in each full second.
     pub per_second: Vec<f64>,
+    /// Moments from the beginning in seconds, what had been acked then, and the CPU microseconds that the
+    /// server's processes had spent; empty where /proc does not tell.
+    pub spent: Vec<(f64, f64, f64)>,
     /// The largest size of the extension's tables that was seen.
     pub peak: u64,
 }
@@ -99,7 +103,8 @@ impl Flow<'_> {
             tasks.spawn(consume(worker, Arc::clone(&shared)));
         }
         let janitor = tokio::spawn(janitor(place.connect().await?, Arc::clone(&shared)));
-        let peak = self.watch(place, tasks, &shared).await;
+        let mut spent = Vec::new();
+        let peak = self.watch(place, tasks, &shared, &mut spent).await;
         shared.over.store(true, Ordering::Relaxed);
         janitor.await??;
         let events = shared.acked.load(Ordering::Relaxed);
@@ -114,6 +119,7 @@ impl Flow<'_> {
             per_second: per_second
                 .map(|n| n.load(Ordering::Relaxed) as f64)
                 .collect(),
+            spent,
             peak: peak?,
         })
     }
@@ -124,6 +130,7 @@ impl Flow<'_> {
         place: &Place<'_>,
         mut tasks: JoinSet<Result<()>>,
         shared: &Shared,
+        spent: &mut Vec<(f64, f64, f64)>,
     ) -> Result<u64> {
         let mut peak = place.on_disk().await?;
         let mut look = tokio::time::interval(LOOK_EVERY);
@@ -143,6 +150,9 @@ impl Flow<'_> {
                 _ = look.tick() => {
                     peak = peak.max(place.on_disk().await?);
                     let acked = shared.acked.load(Ordering::Relaxed);
+                    if let Some(us) = cpu::so_far(place.database)? {
+                        spent.push((shared.begin.elapsed().as_secs_f64(), acked as f64, us));
+                    }
                     if acked > moved.0 {
                         moved = (acked, Instant::now());
                     }

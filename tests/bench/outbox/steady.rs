@@ -85,9 +85,16 @@ async fn one(database: &Database, hold: Hold) -> Result<(Case, Vec<Series>)> {
             Side::Once => (None, Some(OF_FIRST)),
             Side::Pgmq => ((seconds >= LONG).then_some(OF_PGMQ), None),
         };
-        for (end, rate, bar) in [("last", last.0, of_last), ("first", first.0, of_first)] {
+        let until = f64::from(seconds);
+        let window = first.1 as f64;
+        for (end, rate, bar, from) in [
+            ("last", last.0, of_last, until - window),
+            ("first", first.0, of_first, 1.0),
+        ] {
             let mut run = Runs::none(&name(end), bar);
             run.per_second.push(rate);
+            run.cpu_us
+                .extend(cpu_of(&flowed.spent, from, from + window));
             runs.push(run);
         }
         series.push(Series {
@@ -137,4 +144,11 @@ fn ends(per_second: &[f64]) -> ((f64, usize), (f64, usize)) {
     let first = mean(&whole[..n.min(whole.len())]);
     let last = mean(&whole[whole.len().saturating_sub(n)..]);
     ((first, n), (last, n))
+}
+
+/// CPU microseconds of the server per event between two moments: a busy machine does not change them.
+fn cpu_of(spent: &[(f64, f64, f64)], from: f64, to: f64) -> Option<f64> {
+    let first = spent.iter().find(|(at, ..)| *at >= from)?;
+    let last = spent.iter().rev().find(|(at, ..)| *at <= to)?;
+    (last.1 > first.1).then(|| (last.2 - first.2) / (last.1 - first.1))
 }
