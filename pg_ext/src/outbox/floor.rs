@@ -3,8 +3,9 @@
 //! While somebody holds an old snapshot the index keeps an entry for every time that a row was ever due, and a
 //! look from the beginning reads them all: a million retries would slow down every take after them, of fresh
 //! events too. So a look that was slow notes from which time on there is anything, and for a while the next ones
-//! begin there, until a take finds nothing. That hides nothing that became due within [`MARGIN_US`]; what a longer transaction brings with an
-//! earlier time is found by the next look from the beginning, [`LONGEST_US`] later at most.
+//! begin there: a second at most where takes find nothing. That hides nothing that became due within
+//! [`MARGIN_US`]; what a longer transaction brings with an earlier time is found by the next look from the
+//! beginning, [`LONGEST_US`] later at most.
 
 use crate::clock;
 use crate::error::Result;
@@ -35,9 +36,13 @@ thread_local! {
     static FLOORS: RefCell<HashMap<Place, Floor>> = RefCell::new(HashMap::new());
 }
 
-/// The next looks of a subscriber's lanes begin at the beginning.
+/// The next looks of a subscriber's lanes begin at the beginning, but for those whose note is still young.
 pub fn forget(subscriber: i32) {
-    FLOORS.with(|f| f.borrow_mut().retain(|place, _| place.0 != subscriber));
+    let young = clock::real_us().saturating_sub(SHORTEST_US);
+    FLOORS.with(|f| {
+        f.borrow_mut()
+            .retain(|place, floor| place.0 != subscriber || floor.noted > young);
+    });
 }
 
 /// A look at what is due.

@@ -67,7 +67,7 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
         wait_for(busy, &mut draft, &mut course)?;
     }
     if draft.is_empty() {
-        // Who says that there is nothing looks from the beginning next time.
+        // Who says that there is nothing looks from the beginning soon.
         floor::forget(subscriber.id);
     }
     course.remember(&subscriber);
