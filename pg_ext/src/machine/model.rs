@@ -9,6 +9,7 @@
 use super::definition::{Definition, Refund};
 use super::direct::Direct;
 use super::id::{self, RowId};
+use super::money::Digits;
 use super::relation::{Column, Relation};
 use super::sql::ident;
 use crate::call::{Call, SCOPE_MAX, shown, utf8};
@@ -579,6 +580,7 @@ impl Fitting<'_> {
         let wallet_id = self.column(&wallet, "refund.wallet_id", &r.wallet_id);
         let balance = self.column(&wallet, "refund.balance", &r.balance);
         self.typed("refund.balance", &balance, is_money);
+        self.holds(&balance, &amount);
         Some(RefundShape {
             item_id: item_id?,
             subject: subject?,
@@ -590,6 +592,20 @@ impl Fitting<'_> {
             items,
             wallet,
         })
+    }
+
+    /// Types may have changed since the definition: a balance that rounds what is added to it loses money.
+    fn holds(&mut self, balance: &Option<Column>, amount: &Option<Column>) {
+        let digits = |column: &Column| Digits::of(column.base_type, column.modifier);
+        if let (Some(balance), Some(amount)) = (balance, amount)
+            && let (Some(to), Some(from)) = (digits(balance), digits(amount))
+            && !to.hold(from)
+        {
+            self.missing.push(format!(
+                "refund.balance: column {} cannot hold every amount of column {}",
+                balance.name, amount.name
+            ));
+        }
     }
 
     /// A column that is there has a type that can be used.

@@ -250,7 +250,7 @@ fn look(
 
 /// Amounts and balances are counted exactly.
 fn is_exact_money(path: &str, column: &Column, faults: &mut Faults) {
-    if Digits::of(column).is_none() {
+    if digits(column).is_none() {
         let (name, type_name) = (quoted(&column.name), &column.type_name);
         let problem = "amounts and balances are integer or numeric";
         faults.add(
@@ -266,7 +266,7 @@ fn balance_holds_amounts(refund: &Refund, items: &Table, wallet: &Table, faults:
     let amount = column(items, "", &refund.amount, silent);
     let balance = column(wallet, "", &refund.balance, silent);
     if let (Some(amount), Some(balance)) = (amount, balance)
-        && let (Some(from), Some(to)) = (Digits::of(amount), Digits::of(balance))
+        && let (Some(from), Some(to)) = (digits(amount), digits(balance))
         && !to.hold(from)
     {
         let (balance, to) = (quoted(&balance.name), &balance.type_name);
@@ -277,9 +277,13 @@ fn balance_holds_amounts(refund: &Refund, items: &Table, wallet: &Table, faults:
     }
 }
 
+fn digits(column: &Column) -> Option<Digits> {
+    Digits::of(column.base_type, column.modifier)
+}
+
 /// What a type can count.
 #[derive(Clone, Copy)]
-enum Digits {
+pub enum Digits {
     /// A whole number of so many digits; of every such number only with one digit less.
     Integer(i32),
     Numeric {
@@ -291,7 +295,8 @@ enum Digits {
 }
 
 impl Digits {
-    fn of(column: &Column) -> Option<Digits> {
+    /// None: the type does not count exactly.
+    pub fn of(base_type: Oid, modifier: i32) -> Option<Digits> {
         /// A type modifier counts from here.
         const HEADER: i32 = 4;
         let integer = |type_oid: Oid| match type_oid {
@@ -300,16 +305,16 @@ impl Digits {
             pg_sys::INT8OID => Some(19),
             _ => None,
         };
-        if let Some(digits) = integer(column.base_type) {
+        if let Some(digits) = integer(base_type) {
             return Some(Digits::Integer(digits));
         }
-        if column.base_type != pg_sys::NUMERICOID {
+        if base_type != pg_sys::NUMERICOID {
             return None;
         }
-        if column.modifier < HEADER {
+        if modifier < HEADER {
             return Some(Digits::Any);
         }
-        let modifier = column.modifier - HEADER;
+        let modifier = modifier - HEADER;
         let precision = modifier >> 16 & 0xffff;
         // Eleven bits with a sign: a scale may be negative.
         let scale = ((modifier & 0x7ff) ^ 1024) - 1024;
@@ -321,7 +326,7 @@ impl Digits {
 
     /// Whether every value of the other type is one of this type, and the same. A numeric takes every integer
     /// type: most have fewer digits than a bigint could, and a larger number is an error, not another number.
-    fn hold(self, other: Digits) -> bool {
+    pub fn hold(self, other: Digits) -> bool {
         match (self, other) {
             (Digits::Any, _) => true,
             (_, Digits::Any) => false,

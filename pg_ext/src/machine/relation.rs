@@ -24,6 +24,8 @@ pub struct Column {
     pub type_oid: pg_sys::Oid,
     /// Of a domain: the type below it.
     pub base_type: pg_sys::Oid,
+    /// Length, or precision and scale; -1: none.
+    pub modifier: i32,
 }
 
 impl Relation {
@@ -78,13 +80,23 @@ pub fn column_of(relation: pg_sys::Oid, name: &str) -> Option<Column> {
         if number <= 0 {
             return None;
         }
-        let type_oid = pg_sys::get_atttype(relation, number);
+        let (mut type_oid, mut modifier) = (pg_sys::InvalidOid, -1);
+        let mut collation = pg_sys::InvalidOid;
+        pg_sys::get_atttypetypmodcoll(
+            relation,
+            number,
+            &mut type_oid,
+            &mut modifier,
+            &mut collation,
+        );
+        let base_type = pg_sys::getBaseTypeAndTypmod(type_oid, &mut modifier);
         Some(Column {
             name: ident(name),
             plain: name.to_owned(),
             number,
             type_oid,
-            base_type: pg_sys::getBaseType(type_oid),
+            base_type,
+            modifier,
         })
     }
 }

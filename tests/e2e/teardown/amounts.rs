@@ -236,3 +236,22 @@ async fn a_wallet_that_holds_no_number_undoes_the_whole_call() {
         undone(&play, &PLAIN, "22023").await;
     }
 }
+
+#[tokio::test]
+async fn amounts_that_grew_finer_than_their_wallet_stop_the_machine() {
+    let shape = Shape {
+        amount: "integer",
+        balance: "integer",
+        ..PLAIN
+    };
+    let play = with_item(&shape, "3", true).await;
+    let finer = format!(r#"alter table {ITEM} alter "Cost" type numeric(12, 2)"#);
+    play.show(&finer).await;
+    let refund = shape.call("items, amount", "refund", "");
+    for session in [&play, &play.another().await] {
+        assert_eq!(session.code(&refund).await, "ON003");
+    }
+    play.show(r#"alter table "My Shop"."Wal""let" alter "Ba lance" type numeric(14, 2)"#)
+        .await;
+    repaired(&play, &shape, "6.00").await;
+}
