@@ -21,21 +21,34 @@ async fn quiet() -> (Cluster, Playground) {
 /// Takes, at every level, find nothing and write nothing.
 async fn writes_nothing(play: &Playground, state: &str) {
     // What was written lately is read: hints and pruning are the reader's, and only the first one's.
-    for _ in 0..3 {
-        play.show("select * from once.outbox_take('t')").await;
+    for subscriber in ["default", "idle"] {
+        for _ in 0..3 {
+            let sql = format!("select * from once.outbox_take('t', '{subscriber}')");
+            play.show(&sql).await;
+        }
     }
     for level in ["read committed", "repeatable read", "serializable"] {
-        let before = Lsn::inserted(&play.client).await.unwrap();
-        play.show(&format!("begin isolation level {level}")).await;
-        for subscriber in ["default", "idle"] {
-            let sql = format!("select * from once.outbox_take('t', '{subscriber}', 1000)");
-            assert_eq!(play.show(&sql).await, "", "{state}");
+        // A process in the background may write a record of its own meanwhile; not every time.
+        let mut least = u64::MAX;
+        for _ in 0..5 {
+            least = least.min(written_by_takes(play, level, state).await);
         }
-        assert!(race::xid_unassigned(&play.client).await.unwrap(), "{state}");
-        play.show("commit").await;
-        let after = Lsn::inserted(&play.client).await.unwrap();
-        assert_eq!(after.bytes_since(before), 0, "{state} at {level}");
+        assert_eq!(least, 0, "{state} at {level}");
     }
+}
+
+/// Bytes of WAL while both subscribers take nothing.
+async fn written_by_takes(play: &Playground, level: &str, state: &str) -> u64 {
+    let before = Lsn::inserted(&play.client).await.unwrap();
+    play.show(&format!("begin isolation level {level}")).await;
+    for subscriber in ["default", "idle"] {
+        let sql = format!("select * from once.outbox_take('t', '{subscriber}', 1000)");
+        assert_eq!(play.show(&sql).await, "", "{state}");
+    }
+    assert!(race::xid_unassigned(&play.client).await.unwrap(), "{state}");
+    play.show("commit").await;
+    let after = Lsn::inserted(&play.client).await.unwrap();
+    after.bytes_since(before)
 }
 
 #[tokio::test]
