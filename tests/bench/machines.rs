@@ -24,7 +24,7 @@ const OF_NO_TRIGGER: f64 = 0.95;
 const ROWS: u64 = 100_000;
 const MANY_ROWS: u64 = 1_000_000;
 /// More actions than a second of any side has room for.
-const FRESH_PER_SECOND: u64 = 15_000;
+const FRESH_PER_SECOND: u64 = 40_000;
 const ITEMS: u64 = 100;
 /// Refunds of each client in a second, about.
 const REFUNDS_PER_SECOND: u32 = 120;
