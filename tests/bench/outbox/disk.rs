@@ -18,8 +18,8 @@ const SMALL: u64 = 64_000_000;
 /// Events that a dead subscriber has not seen.
 const UNSEEN: u64 = 1_000;
 /// "Not raised", for peaks: the janitor gets its turn a moment earlier or later, and the median of three runs
-/// does not take all of that away.
-const NOT_RAISED: f64 = 1.25;
+/// does not take all of that away, so a loaded machine may miss it by chance.
+const NOT_RAISED: f64 = 1.1;
 /// The same after the sweeps, where what the dead subscriber has not seen is still there.
 const NOT_RAISED_SWEPT: f64 = 1.1;
 const RUNS: u32 = 3;
