@@ -23,6 +23,7 @@ mod role;
 mod call;
 mod caller;
 mod clock;
+mod digest;
 mod error;
 mod exports;
 mod json;

@@ -1,5 +1,6 @@
 //! A mark of a call and its arguments: tells a repeated call from a new one.
 
+use crate::digest::first_64_bits;
 use sha2::{Digest, Sha256};
 
 /// 64 bits over a call and its arguments, never 0: tells a repeated call from a new one. Each part is
@@ -15,10 +16,6 @@ pub fn call_mark(function: &str, parts: &[Option<&[u8]>]) -> i64 {
             }
         }
     }
-    let digest = hash.finalize();
-    let mark = digest
-        .iter()
-        .take(8)
-        .fold(0i64, |mark, byte| mark << 8 | i64::from(*byte));
+    let mark = first_64_bits(&hash.finalize()) as i64;
     if mark == 0 { 1 } else { mark }
 }

@@ -51,8 +51,7 @@ impl TryLock {
 /// Waits until nobody else holds the lock and keeps it until the transaction ends. For the rare paths
 /// only; lock_timeout bounds the wait.
 pub fn wait_exclusive(hash: u64) {
-    // SAFETY: the tag is plain data; waiting is what the caller wants.
-    unsafe { pg_sys::LockAcquire(&tag(hash), pg_sys::ExclusiveLock as i32, false, false) };
+    TryLock::wait(hash).keep();
 }
 
 fn tag(hash: u64) -> pg_sys::LOCKTAG {

@@ -3,11 +3,12 @@
 use crate::call::{utf8, varlena};
 use crate::error::Result;
 use crate::machine::id::RowId;
-use crate::machine::model::{Machine, column, yes};
+use crate::machine::model::{Machine, yes};
 use crate::machine::patch::Patch;
 use crate::machine::permit::{self, Doing};
 use crate::machine::sql::{is_any, literal};
 use crate::spi::Row;
+use crate::spi::column;
 use crate::subxact;
 use crate::table::Snapshot;
 use pgrx::pg_sys::{self, Datum};

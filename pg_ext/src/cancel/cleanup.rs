@@ -7,8 +7,8 @@ use crate::action::row::Lock;
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::machine::id::{RowId, parameter_type};
-use crate::machine::model::column;
 use crate::row::Rows;
+use crate::spi::column;
 use pgrx::pg_sys::{self, Datum};
 
 const MOST: i32 = 100_000;

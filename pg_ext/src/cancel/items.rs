@@ -3,9 +3,10 @@
 use crate::error::Result;
 use crate::machine::definition::Refund;
 use crate::machine::id::RowId;
-use crate::machine::model::{Machine, RefundShape, column};
+use crate::machine::model::{Machine, RefundShape};
 use crate::machine::sql::{fill, literal};
 use crate::spi::SwitchedUser;
+use crate::spi::column;
 use crate::table::Snapshot;
 use pgrx::pg_sys::Datum;
 

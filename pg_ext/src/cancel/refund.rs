@@ -10,9 +10,9 @@ use super::stand::{Stand, Torn};
 use crate::action::row::Lock;
 use crate::call::{Call, shown, varlena};
 use crate::error::{Error, Kind, Result};
-use crate::machine::model::column;
 use crate::machine::permit::{self, Doing};
 use crate::row::Shape;
+use crate::spi::column;
 use crate::table::above_read_committed;
 use pgrx::pg_sys::{self, Datum};
 

@@ -8,10 +8,11 @@ use crate::action::row::{self as user_row, Lock, Seen};
 use crate::call::{Call, shown};
 use crate::error::{Error, Result};
 use crate::machine::id::RowId;
-use crate::machine::model::{Machine, column};
+use crate::machine::model::Machine;
 use crate::machine::permit::{self, Doing};
 use crate::machine::sql::is_any;
 use crate::row::{self, Shape};
+use crate::spi::column;
 use crate::table::{self, Snapshot};
 use pgrx::pg_sys::{self, Datum};
 

@@ -4,12 +4,14 @@
 //! which nobody else has; who asks must own the tables.
 
 use crate::call::{Call, from_utf8, shown, varlena};
+use crate::digest::{first_16, hex};
 use crate::error::{Error, Kind, Result};
 use crate::machine::columns::owned_by_caller;
-use crate::machine::model::{Machine, column};
+use crate::machine::model::Machine;
 use crate::machine::relation::Relation;
 use crate::machine::sql::{ident, literal};
 use crate::row;
+use crate::spi::column;
 use crate::spi::{self, Kept};
 use crate::table;
 use crate::trylock::wait_exclusive;
@@ -209,7 +211,5 @@ pub fn trigger_name(machine: &str) -> String {
     if from_utf8(&plain).len() < pg_sys::NAMEDATALEN as usize {
         return plain;
     }
-    let digest = Sha256::digest(machine);
-    let hash: String = digest.iter().take(16).map(|b| format!("{b:02x}")).collect();
-    format!("~pg_once#{hash}")
+    format!("~pg_once#{}", hex(&first_16(&Sha256::digest(machine))))
 }

@@ -9,9 +9,10 @@ use super::memory::Memory;
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
-use crate::machine::model::{Machine, column, yes};
+use crate::machine::model::{Machine, yes};
 use crate::machine::permit::{self, Doing};
 use crate::spi::SwitchedUser;
+use crate::spi::column;
 use pgrx::pg_sys::{Datum, Oid};
 use std::rc::Rc;
 

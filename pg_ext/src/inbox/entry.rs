@@ -5,6 +5,7 @@
 
 use crate::call::{Call, KEY_MAX, SCOPE_MAX, shown, utf8};
 use crate::clock::{self, DAY_US};
+use crate::digest::{first_16, first_64_bits};
 use crate::error::{Error, Kind, Result};
 use crate::key::scope::Options;
 use crate::row;
@@ -113,13 +114,11 @@ impl<'a> Entry<'a> {
             hash.update([0]);
             hash.update(utf8(part));
         }
-        let mut id = [0; 16];
-        id.copy_from_slice(&hash.finalize()[..16]);
         Ok(Entry {
             scope,
             name,
             step,
-            id,
+            id: first_16(&hash.finalize()),
         })
     }
 
@@ -157,8 +156,7 @@ impl<'a> Entry<'a> {
 
     /// 64 bits for the lock of whoever is about to insert.
     pub fn lock_hash(&self) -> u64 {
-        let bytes = self.id.iter().take(8);
-        bytes.fold(0, |hash, byte| hash << 8 | u64::from(*byte))
+        first_64_bits(&self.id)
     }
 
     /// How errors name it.

@@ -5,6 +5,7 @@
 //! that a dump may be restored into another one.
 
 use crate::call::utf8;
+use crate::digest::{first_16, first_64_bits, hex};
 use sha2::{Digest, Sha256};
 
 /// A key's id, as text for errors and as bytes for the index.
@@ -20,9 +21,7 @@ impl KeyId {
             .chain_update([0])
             .chain_update(utf8(key))
             .finalize();
-        let mut id = [0; 16];
-        id.copy_from_slice(&digest[..16]);
-        KeyId(id)
+        KeyId(first_16(&digest))
     }
 
     pub fn bytes(&self) -> &[u8; 16] {
@@ -31,10 +30,7 @@ impl KeyId {
 
     /// 64 bits for the try-lock.
     pub fn lock_hash(&self) -> u64 {
-        self.0
-            .iter()
-            .take(8)
-            .fold(0, |hash, byte| hash << 8 | u64::from(*byte))
+        first_64_bits(&self.0)
     }
 }
 
@@ -50,13 +46,5 @@ pub fn derived_key(scope: &[u8], key: &[u8], step: &[u8], version: i32) -> Strin
         .chain_update([0])
         .chain_update(version.to_string())
         .finalize();
-    digest.iter().fold(String::from("once-"), |mut text, byte| {
-        text.push(hex_digit(byte >> 4));
-        text.push(hex_digit(byte & 15));
-        text
-    })
-}
-
-fn hex_digit(nibble: u8) -> char {
-    char::from_digit(u32::from(nibble), 16).unwrap_or('0')
+    format!("once-{}", hex(&digest))
 }

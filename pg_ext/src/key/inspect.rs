@@ -101,5 +101,5 @@ fn steps(key: &Named, gone: bool) -> Result<Option<Datum>> {
     let derived: Vec<&[u8]> = derived.iter().map(String::as_bytes).collect();
     let args = [id, Some(row::texts(&names)), Some(row::texts(&derived))];
     let rows = spi::query(&STEPS_AS_JSON, &args)?;
-    Ok(rows.first().and_then(|r| r.first().copied().flatten()))
+    Ok(spi::first(&rows))
 }

@@ -228,9 +228,7 @@ fn all_options(scope: &[u8]) -> Result<Datum> {
             Some(Datum::from(caller::cluster())),
         ],
     )?;
-    rows.first()
-        .and_then(|r| r.first().copied().flatten())
-        .ok_or_else(|| Error::new(Kind::Internal, "a scope without options"))
+    spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a scope without options"))
 }
 
 /// Checks one option and notes what SQL does not read by itself.

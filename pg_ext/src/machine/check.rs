@@ -3,7 +3,7 @@
 
 use super::definition::Definition;
 use super::inspect;
-use super::model::{self, Machine, Stored, column};
+use super::model::{self, Machine, Stored};
 use super::sharing;
 use super::validate;
 use crate::action::adopt::{Orphan, orphans};
@@ -12,6 +12,7 @@ use crate::error::{Error, Kind, Result};
 use crate::guard::install;
 use crate::janitor;
 use crate::row::{self, Rows};
+use crate::spi::column;
 use crate::spi::{self, Kept, SwitchedUser};
 use crate::subxact;
 use pgrx::pg_sys::{self, Datum};

@@ -2,6 +2,7 @@
 //! is what leases and records are keyed by.
 
 use crate::call::shown;
+use crate::digest::first_16;
 use crate::error::{Error, Result};
 use crate::row;
 use pgrx::pg_sys::{self, Datum, Oid};
@@ -62,9 +63,7 @@ pub fn key_of(machine: &str, id: &[u8]) -> [u8; 16] {
         .chain_update([0])
         .chain_update(crate::call::utf8(id))
         .finalize();
-    let mut key = [0; 16];
-    key.copy_from_slice(&digest[..16]);
-    key
+    first_16(&digest)
 }
 
 fn integer(text: &[u8], name: &str, what: &str, least: i64, most: i64) -> Result<RowId> {

@@ -44,7 +44,7 @@ pub fn machine_get(call: &Call) -> Result<Datum> {
 pub fn described(stored: &Stored) -> Result<Datum> {
     let text = as_written(stored)?.to_string();
     let rows = spi::query(&JSONB, &[Some(row::text(&from_utf8(&text)))])?;
-    first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a definition without a value"))
+    spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a definition without a value"))
 }
 
 /// A stored machine as somebody would write it.
@@ -96,10 +96,6 @@ fn object(json: serde_json::Result<Value>) -> Result<Map<String, Value>> {
 
 fn one_text(kept: &'static std::thread::LocalKey<Kept>, args: &[Option<Datum>]) -> Result<Value> {
     let rows = spi::query(kept, args)?;
-    let text = first(&rows).map(|d| shown(varlena(d)));
+    let text = spi::first(&rows).map(|d| shown(varlena(d)));
     Ok(text.map_or(Value::Null, Value::String))
-}
-
-fn first(rows: &[spi::Row]) -> Option<Datum> {
-    rows.first().and_then(|row| row.first().copied().flatten())
 }

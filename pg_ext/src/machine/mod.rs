@@ -33,6 +33,7 @@ mod sharing;
 mod spell;
 mod validate;
 
+use crate::digest::first_64_bits;
 use sha2::{Digest, Sha256};
 
 /// The lock that claims hold shared to the end of their transaction, and a change of the definition
@@ -42,8 +43,5 @@ pub fn lock_of(machine: &str) -> u64 {
         .chain_update("machine\0")
         .chain_update(machine)
         .finalize();
-    digest
-        .iter()
-        .take(8)
-        .fold(0, |hash, byte| hash << 8 | u64::from(*byte))
+    first_64_bits(&digest)
 }

@@ -16,7 +16,7 @@ use crate::call::{Call, SCOPE_MAX, shown, utf8};
 use crate::caller::Owner;
 use crate::error::{Error, Kind, Result};
 use crate::row;
-use crate::spi::{Plan, Row};
+use crate::spi::{Plan, Row, column};
 use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::{Cell, RefCell};
@@ -459,11 +459,6 @@ impl Parts {
         ];
         super::sql::fill(template, &[own.as_slice(), more].concat())
     }
-}
-
-/// A column of a result row.
-pub fn column(row: &Row, i: usize) -> Option<Datum> {
-    row.get(i).copied().flatten()
 }
 
 /// A boolean column of a result row; NULL is false.

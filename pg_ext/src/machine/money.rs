@@ -9,7 +9,7 @@ use super::predicate::Predicate;
 use crate::call::from_utf8;
 use crate::error::Result;
 use crate::row;
-use crate::spi::Plan;
+use crate::spi::{self, Plan};
 use crate::subxact;
 use pgrx::pg_sys::{self, Oid};
 
@@ -243,8 +243,7 @@ fn look(
             .map(|v| Some(row::text(&from_utf8(v))))
             .collect();
         let rows = plan.query(&values)?;
-        let first = rows.first().and_then(|row| row.first().copied().flatten());
-        Ok(first.is_some_and(|d| d.value() != 0))
+        Ok(spi::first(&rows).is_some_and(|d| d.value() != 0))
     })
 }
 

@@ -4,13 +4,14 @@
 
 use super::direct::{self, Direct};
 use super::id::RowId;
-use super::model::{Machine, column, yes};
+use super::model::{Machine, yes};
 use super::moves::{Move, Wanted, condition};
 use super::patch::Patch;
 use crate::action::row::{Lock, ensure_updatable, look};
 use crate::call::{Call, SCOPE_MAX, shown, texts_or_null, varlena};
 use crate::error::{Error, Result};
 use crate::row::{self, Rows, Shape};
+use crate::spi::column;
 use crate::spi::{Plan, Row};
 use crate::table;
 use pgrx::pg_sys::{self, Datum};

@@ -18,7 +18,7 @@ pub fn outbox_ack(call: &Call) -> Result<Datum> {
     let mut ledger = Ledger::of(&batch)?;
     let leaving = match wanted {
         // The answer of an ack may be asked for again; who gave the rest back, or lost it, has nothing to ack.
-        None if ledger.held.is_empty() && !ledger.ended_by_ack() => {
+        None if ledger.held.is_empty() && !ledger.ended_by_ack => {
             return Err(batch::lost(&subscriber, token));
         }
         None => ledger.held.clone(),

@@ -60,6 +60,15 @@ impl Part {
         self.i32(Col::Lane)
     }
 
+    /// Batches of its lane that may be out: earlier ones that were, and its own.
+    pub fn out(&self) -> Vec<i64> {
+        let mut tokens = self.numbers(Col::Open);
+        if !self.ids().is_empty() {
+            tokens.push(self.token());
+        }
+        tokens
+    }
+
     /// Its events by number, as they were given out.
     pub fn ids(&self) -> Vec<i64> {
         self.numbers(Col::EventIds)

@@ -7,12 +7,12 @@ use super::batch::Batch;
 use super::event::{Col, Event};
 use super::topic::Subscriber;
 use crate::clock;
+use crate::digest::{first_16, hex};
 use crate::error::Result;
 use crate::row::{self, Rows};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::Datum;
 use sha2::{Digest, Sha256};
-use std::fmt::Write;
 
 /// What the caller of a take wants.
 pub struct Wish {
@@ -122,11 +122,5 @@ fn delivery_key(subscriber: &Subscriber, event: &Event) -> String {
     hash.update(&subscriber.topic.name);
     hash.update([0]);
     hash.update(&subscriber.name);
-    let digest = hash.finalize();
-    let mut key = String::with_capacity(36);
-    key.push_str("evt_");
-    for byte in digest.iter().take(16) {
-        let _ = write!(key, "{byte:02x}");
-    }
-    key
+    format!("evt_{}", hex(&first_16(&hash.finalize())))
 }

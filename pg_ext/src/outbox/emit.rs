@@ -8,8 +8,9 @@ use super::event::{self, Col, DELAYED, Event, SEGMENTS};
 use super::retry;
 use super::series;
 use super::topic::Topic;
-use crate::call::{Call, KEY_MAX, shown, utf8};
+use crate::call::{Call, KEY_MAX, SCOPE_MAX, shown, utf8};
 use crate::clock;
+use crate::digest::first_16;
 use crate::error::{Error, Result};
 use crate::row::{self, Shape};
 use crate::spi::{self, Kept};
@@ -80,7 +81,7 @@ pub fn outbox_emit(call: &Call) -> Result<Datum> {
             "Give an object such as {\"trace\": \"...\"}.",
         ));
     }
-    let name = call.text(0, "topic", crate::call::SCOPE_MAX)?;
+    let name = call.text(0, "topic", SCOPE_MAX)?;
     let (event_id, emitted) = emit(name, &emission)?;
     Ok(SHAPE.with(|s| s.row(&[Some(Datum::from(event_id)), Some(Datum::from(emitted))])))
 }
@@ -181,9 +182,7 @@ pub fn lane_of_key(key: &[u8], lanes: i32) -> i32 {
 
 /// The event that has this dedupe_key already; None: it is ours now.
 fn first_of(topic: &Topic, key: &[u8], event_id: i64, now: i64) -> Result<Option<i64>> {
-    let digest = Sha256::digest(utf8(key));
-    let mut id = [0; 16];
-    id.copy_from_slice(&digest[..16]);
+    let id = first_16(&Sha256::digest(utf8(key)));
     let (topic_id, id) = (Some(Datum::from(topic.id)), Some(row::uuid(&id)));
     let until = now.saturating_add(topic.dedupe_us);
     let args = [
@@ -197,7 +196,7 @@ fn first_of(topic: &Topic, key: &[u8], event_id: i64, now: i64) -> Result<Option
         return Ok(None);
     }
     let first = spi::query_latest(&FIRST, &[topic_id, id])?;
-    match first.first().and_then(|row| row.first().copied().flatten()) {
+    match spi::first(&first) {
         Some(first) => Ok(Some(first.value() as i64)),
         None => Err(Error::retry_transaction(format!(
             "a dedupe_key of topic \"{}\"",

@@ -70,13 +70,12 @@ impl Look {
     /// The look has come to the first row that is there; None: there is none up to `now`.
     pub fn found(self, first: Option<i64>, now: i64) -> Result<()> {
         let ended = clock::real_us();
-        let latest = now.saturating_sub(MARGIN_US);
-        let due_at = first.map_or(latest, |at| at.min(latest));
         let took = ended - self.began;
         if self.from.is_none() && took >= SLOW_US && settings::fake_now()?.is_none() {
+            let latest = now.saturating_sub(MARGIN_US);
             let holds = took.saturating_mul(TIMES).clamp(SHORTEST_US, LONGEST_US);
             let floor = Floor {
-                due_at,
+                due_at: first.map_or(latest, |at| at.min(latest)),
                 noted: self.began,
                 until: ended.saturating_add(holds),
             };

@@ -67,10 +67,7 @@ impl<'a> Lane<'a> {
             return Ok(false);
         };
         let mut haul = Haul::default();
-        let mut window = match &self.last {
-            Some(last) => Window::after(last)?,
-            None => Window::start(self.subscriber),
-        };
+        let mut window = Window::of(self.subscriber, self.last.as_ref())?;
         // Fresh events and suspects alternate; a suspect goes alone.
         let was_suspect = self.last.as_ref().is_some_and(|b| b.flag(Col::Suspect));
         let may_be_alone = draft.is_empty();
@@ -99,13 +96,9 @@ impl<'a> Lane<'a> {
         let Some(last) = &self.last else {
             return Ok(Some((Vec::new(), false)));
         };
-        let mut tokens = last.numbers(Col::Open);
-        if !last.ids().is_empty() {
-            tokens.push(last.token());
-        }
         let mut open = Vec::new();
         let mut put_back = 0;
-        for token in tokens {
+        for token in last.out() {
             if receipt::is_over(self.subscriber.id, token, &self.snapshot)? {
                 continue;
             }

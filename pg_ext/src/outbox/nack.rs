@@ -83,7 +83,7 @@ pub fn outbox_nack(call: &Call) -> Result<Datum> {
 /// The events to give back, in the order named; None where one of them is not held, or all were lost.
 fn named_of(ledger: &Ledger, named: Option<Vec<i64>>) -> Option<Vec<i64>> {
     match named {
-        None if ledger.held.is_empty() && !ledger.ended_by_ack() => None,
+        None if ledger.held.is_empty() && !ledger.ended_by_ack => None,
         None => Some(ledger.held.clone()),
         Some(named) => {
             let held: HashSet<i64> = ledger.held.iter().copied().collect();

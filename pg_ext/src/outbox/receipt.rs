@@ -68,8 +68,8 @@ pub struct Ledger {
     pub acked: i32,
     /// Number of the last receipt; 0: none.
     n: i32,
-    /// The last receipt.
-    pub last: Option<Receipt>,
+    /// The last events that left were acked.
+    pub ended_by_ack: bool,
 }
 
 impl Ledger {
@@ -83,7 +83,7 @@ impl Ledger {
             acked_ids: HashSet::new(),
             acked: 0,
             n: 0,
-            last: None,
+            ended_by_ack: false,
         };
         let table = Table::to_read(TABLE)?;
         let snapshot = Snapshot::latest();
@@ -92,10 +92,6 @@ impl Ledger {
         let mut gone = HashSet::new();
         while let Some(slot) = scan.advance() {
             ledger.enter(&Receipt::look(slot), &mut gone);
-        }
-        drop(scan);
-        if ledger.n > 0 {
-            ledger.last = last(&table, subscriber, token, &snapshot)?;
         }
         ledger.held.retain(|id| !gone.contains(id));
         Ok(ledger)
@@ -109,7 +105,9 @@ impl Ledger {
         self.n = receipt.i32(Col::N);
         self.acked = receipt.i32(Col::Acked);
         gone.extend(&left);
-        if is_ack(receipt) {
+        self.ended_by_ack =
+            receipt.raw(Col::Kind).map(|d| d.value() as u8) == Some(Kind::Acked.code());
+        if self.ended_by_ack {
             self.acked_ids.extend(left);
         }
     }
@@ -117,11 +115,6 @@ impl Ledger {
     /// It was acked under this token.
     pub fn has_acked(&self, event_id: i64) -> bool {
         self.acked_ids.contains(&event_id)
-    }
-
-    /// The last events that left were acked.
-    pub fn ended_by_ack(&self) -> bool {
-        self.last.as_ref().is_some_and(is_ack)
     }
 
     /// The receipt of a call that was made before.
@@ -177,25 +170,10 @@ impl Ledger {
     }
 }
 
-fn is_ack(receipt: &Receipt) -> bool {
-    receipt.raw(Col::Kind).map(|d| d.value() as u8) == Some(Kind::Acked.code())
-}
-
-fn last(
-    table: &Table,
-    subscriber: i32,
-    token: i64,
-    snapshot: &Snapshot,
-) -> Result<Option<Receipt>> {
-    let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, token)];
-    Ok(table
-        .find_last(BY_TOKEN, keys, snapshot)?
-        .map(Receipt::load))
-}
-
 /// Nothing of the batch is held any more.
 pub fn is_over(subscriber: i32, token: i64, snapshot: &Snapshot) -> Result<bool> {
     let table = Table::to_read(TABLE)?;
-    let last = last(&table, subscriber, token, snapshot)?;
-    Ok(last.is_some_and(|r| r.i32(Col::Remaining) == 0))
+    let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, token)];
+    let last = table.find_last(BY_TOKEN, keys, snapshot)?;
+    Ok(last.is_some_and(|slot| Receipt::load(slot).i32(Col::Remaining) == 0))
 }

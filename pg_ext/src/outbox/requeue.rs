@@ -107,8 +107,7 @@ fn overdue(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
     let mut tokens = BTreeSet::new();
     for lane in sub.lanes() {
         if let Some(last) = Part::last(sub.id, lane, &snapshot)? {
-            tokens.extend(last.numbers(batch::Col::Open));
-            tokens.insert(last.token());
+            tokens.extend(last.out());
         }
     }
     let mut overdue = Vec::new();

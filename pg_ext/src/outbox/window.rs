@@ -24,8 +24,13 @@ pub struct Window {
 }
 
 impl Window {
+    /// Where a lane is whose last part this is.
+    pub fn of(subscriber: &Subscriber, last: Option<&Part>) -> Result<Window> {
+        last.map_or_else(|| Ok(Window::start(subscriber)), Window::after)
+    }
+
     /// Where a lane is that has had no batch yet: everything that its subscriber's start saw is over.
-    pub fn start(subscriber: &Subscriber) -> Window {
+    fn start(subscriber: &Subscriber) -> Window {
         Window {
             series: subscriber.start_series,
             from: subscriber.start.clone(),
@@ -36,7 +41,7 @@ impl Window {
     }
 
     /// Where a lane was when this part of a batch was taken.
-    pub fn after(batch: &Part) -> Result<Window> {
+    fn after(batch: &Part) -> Result<Window> {
         let seen = |col| batch.raw(col).map_or(Ok(Seen::nothing()), Seen::of);
         Ok(Window {
             series: batch.i32(BatchCol::Series),

@@ -23,6 +23,16 @@ const OWN_ROW: &str = "a row of pg_once";
 /// One result row; None for NULL. Values are copied into the caller's memory.
 pub type Row = Vec<Option<Datum>>;
 
+/// A column of a result row.
+pub fn column(row: &Row, i: usize) -> Option<Datum> {
+    row.get(i).copied().flatten()
+}
+
+/// The first column of the first row.
+pub fn first(rows: &[Row]) -> Option<Datum> {
+    rows.first().and_then(|row| row.first().copied().flatten())
+}
+
 /// A statement that a backend plans once; keep it in a `thread_local`.
 pub struct Kept {
     sql: &'static CStr,

@@ -318,47 +318,33 @@ impl ScanKey {
         key
     }
 
+    fn same(attribute: i16, function: u32, value: Datum) -> ScanKey {
+        ScanKey::new(attribute, pg_sys::BTEqualStrategyNumber, function, value)
+    }
+
     /// Index column = uuid.
     pub fn uuid(attribute: i16, value: Datum) -> ScanKey {
-        ScanKey::new(
-            attribute,
-            pg_sys::BTEqualStrategyNumber,
-            pg_sys::F_UUID_EQ,
-            value,
-        )
+        ScanKey::same(attribute, pg_sys::F_UUID_EQ, value)
     }
 
     /// Index column = text.
     pub fn text(attribute: i16, value: Datum) -> ScanKey {
-        ScanKey::new(
-            attribute,
-            pg_sys::BTEqualStrategyNumber,
-            pg_sys::F_TEXTEQ,
-            value,
-        )
+        ScanKey::same(attribute, pg_sys::F_TEXTEQ, value)
     }
 
     /// Index column = "char".
     pub fn char(attribute: i16, value: u8) -> ScanKey {
-        let value = Datum::from(value);
-        ScanKey::new(
-            attribute,
-            pg_sys::BTEqualStrategyNumber,
-            pg_sys::F_CHAREQ,
-            value,
-        )
+        ScanKey::same(attribute, pg_sys::F_CHAREQ, Datum::from(value))
     }
 
     /// Index column = integer.
     pub fn i32(attribute: i16, value: i32) -> ScanKey {
-        let equal = pg_sys::BTEqualStrategyNumber;
-        ScanKey::new(attribute, equal, pg_sys::F_INT4EQ, Datum::from(value))
+        ScanKey::same(attribute, pg_sys::F_INT4EQ, Datum::from(value))
     }
 
     /// Index column = bigint.
     pub fn i64(attribute: i16, value: i64) -> ScanKey {
-        let equal = pg_sys::BTEqualStrategyNumber;
-        ScanKey::new(attribute, equal, pg_sys::F_INT8EQ, Datum::from(value))
+        ScanKey::same(attribute, pg_sys::F_INT8EQ, Datum::from(value))
     }
 
     /// Index column > bigint.
@@ -381,12 +367,7 @@ impl ScanKey {
 
     /// Index column = boolean.
     pub fn bool(attribute: i16, value: bool) -> ScanKey {
-        ScanKey::new(
-            attribute,
-            pg_sys::BTEqualStrategyNumber,
-            pg_sys::F_BOOLEQ,
-            Datum::from(value),
-        )
+        ScanKey::same(attribute, pg_sys::F_BOOLEQ, Datum::from(value))
     }
 
     /// Index column > timestamptz.

@@ -8,7 +8,7 @@
 
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};
-use crate::outbox::batch::{Batch, Col, Part};
+use crate::outbox::batch::{Batch, Part};
 use crate::outbox::event::{Home, SEGMENTS};
 use crate::outbox::receipt;
 use crate::outbox::seen::Seen;
@@ -85,11 +85,7 @@ impl Now {
         let Some(last) = last else {
             return Ok(false);
         };
-        let mut tokens = last.numbers(Col::Open);
-        if !last.ids().is_empty() {
-            tokens.push(last.token());
-        }
-        for token in tokens {
+        for token in last.out() {
             let there = Batch::find_under(subscriber.id, token, &self.snapshot)?.is_some();
             if there && !receipt::is_over(subscriber.id, token, &self.snapshot)? {
                 return Ok(true);
@@ -101,10 +97,7 @@ impl Now {
     /// The lane has not come to the end of the log.
     fn is_in_log(&self, subscriber: &Subscriber, lane: i32, last: Option<Part>) -> Result<bool> {
         let topic = subscriber.topic.id;
-        let mut window = match &last {
-            Some(last) => Window::after(last)?,
-            None => Window::start(subscriber),
-        };
+        let mut window = Window::of(subscriber, last.as_ref())?;
         loop {
             let mut rest = window.read(topic, lane, &self.log, &self.snapshot)?;
             if rest.next(|_| Ok(()))?.is_some() {

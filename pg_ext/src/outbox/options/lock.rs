@@ -69,6 +69,5 @@ pub fn raced(name: &[u8]) -> Error {
 }
 
 fn number(rows: &[spi::Row]) -> Option<i32> {
-    let value = rows.first().and_then(|r| r.first().copied().flatten());
-    value.map(|d| d.value() as i32)
+    spi::first(rows).map(|d| d.value() as i32)
 }

@@ -127,8 +127,7 @@ pub fn subscriber_set(call: &Call) -> Result<Datum> {
 fn find(topic: &Topic, name: &[u8]) -> Result<Option<i32>> {
     let args = [Some(Datum::from(topic.id)), Some(row::text(name))];
     let rows = spi::query_latest(&FIND_ONE, &args)?;
-    let id = rows.first().and_then(|r| r.first().copied().flatten());
-    Ok(id.map(|d| d.value() as i32))
+    Ok(spi::first(&rows).map(|d| d.value() as i32))
 }
 
 /// A new subscriber of a topic whose row the caller holds, and which has none of that name.
@@ -169,9 +168,7 @@ pub fn subscriber_get(call: &Call) -> Result<Datum> {
             Some(Datum::from(subscriber.max_life_us)),
         ],
     )?;
-    rows.first()
-        .and_then(|r| r.first().copied().flatten())
-        .ok_or_else(|| Error::new(Kind::Internal, "a subscriber without options"))
+    spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a subscriber without options"))
 }
 
 /// `once.subscriber_drop`. Waits for open takes and for whoever is ending a batch. A delayed event that is being

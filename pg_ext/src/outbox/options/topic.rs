@@ -115,9 +115,7 @@ pub fn topic_get(call: &Call) -> Result<Datum> {
             Some(Datum::from(caller::cluster())),
         ],
     )?;
-    rows.first()
-        .and_then(|r| r.first().copied().flatten())
-        .ok_or_else(|| Error::new(Kind::Internal, "a topic without options"))
+    spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a topic without options"))
 }
 
 fn read_option<'a>(option: &Member<'a>, change: &mut Change<'a>) -> Result<()> {
@@ -147,8 +145,7 @@ fn default_subscribers<'a>() -> Vec<&'a [u8]> {
 /// A repeated creation names those that are there; a topic gets others by calls of their own.
 fn ensure_same_subscribers(topic: &Topic, wanted: &[&[u8]]) -> Result<()> {
     let rows = spi::query_latest(&NAMES_OF, &[Some(Datum::from(topic.id))])?;
-    let present = rows.first().and_then(|r| r.first().copied().flatten());
-    let present = present.map(texts).unwrap_or_default();
+    let present = spi::first(&rows).map(texts).unwrap_or_default();
     let same = present.len() == wanted.len() && wanted.iter().all(|w| present.contains(w));
     match same {
         true => Ok(()),

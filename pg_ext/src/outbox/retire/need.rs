@@ -4,7 +4,7 @@
 //! at a time: ask in that order.
 
 use crate::error::Result;
-use crate::outbox::batch::{Batch, Col as BatchCol, Part};
+use crate::outbox::batch::{Batch, Part};
 use crate::outbox::event::{Col, DELAYED, Event, KEPT};
 use crate::outbox::receipt::Ledger;
 use crate::outbox::topic::{Subscriber, all_subscribers};
@@ -93,10 +93,7 @@ impl Place {
         let mut held = HashSet::new();
         if lane != DELAYED {
             let last = Part::last(subscriber.id, lane, &Snapshot::latest())?;
-            window = Some(match &last {
-                Some(last) => Window::after(last)?,
-                None => Window::start(subscriber),
-            });
+            window = Some(Window::of(subscriber, last.as_ref())?);
             if let Some(last) = &last {
                 held = held_by_batches(subscriber.id, last)?;
             }
@@ -133,9 +130,7 @@ impl Place {
 /// What the batches of a lane that are not over hold; the last one knows which these may be.
 fn held_by_batches(subscriber: i32, last: &Part) -> Result<HashSet<i64>> {
     let mut held = HashSet::new();
-    let mut tokens = last.numbers(BatchCol::Open);
-    tokens.push(last.token());
-    for token in tokens {
+    for token in last.out() {
         if let Some(batch) = Batch::find(subscriber, token)? {
             held.extend(Ledger::of(&batch)?.held);
         }

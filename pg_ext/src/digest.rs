@@ -1,0 +1,23 @@
+//! What is made of a hash: a key of 16 bytes, a number for a lock, hexadecimal digits.
+
+/// The first 16 bytes of a digest.
+pub fn first_16(digest: &[u8]) -> [u8; 16] {
+    let mut first = [0; 16];
+    for (to, from) in first.iter_mut().zip(digest) {
+        *to = *from;
+    }
+    first
+}
+
+/// The first 8 bytes of a digest as a number.
+pub fn first_64_bits(digest: &[u8]) -> u64 {
+    let first = digest.iter().take(8);
+    first.fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// Two lowercase digits for each byte.
+pub fn hex(bytes: &[u8]) -> String {
+    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
+    let digits = bytes.iter().flat_map(|b| [digit(b >> 4), digit(b & 15)]);
+    digits.collect()
+}
