@@ -34,7 +34,8 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_outbox_
 COMMENT ON FUNCTION once.sweep_outbox_retire(integer) IS
 $$Gives back what the outbox does not need any more: moves on to an empty segment when the present one is large or idle; copies what a lagging subscriber still needs out of the others (up to max, 1 to 1000000, events) and truncates a segment that nobody needs, once no transaction is left that could miss what was copied; deletes up to max each of copies, batches and failed attempts that are over. done counts all of these. It takes a few calls, each committed, until a segment's space is free: call it again while more. A segment that somebody reads is truncated later (it waits 50 ms); one session at a time does this, others have nothing to do. Commit at once: a truncated segment is locked until then.$$;
 
--- When each task last ran for each machine; machine_assert asks whether a claim state is covered.
+-- When each task last ran, and for each machine; machine_assert asks whether a claim state is covered. A run
+-- that found nothing to do is written at most every 30 seconds, so that an idle janitor hardly writes.
 CREATE TABLE once.janitor (
     task       text        COLLATE "C" NOT NULL,
     machine    text        COLLATE "C" NOT NULL,
@@ -43,11 +44,17 @@ CREATE TABLE once.janitor (
     done       bigint      NOT NULL,
     failed     bigint      NOT NULL,
     last_error text,
+    served_by  text,
     CONSTRAINT janitor_pkey PRIMARY KEY (task, machine)
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE once.janitor IS 'The last run of each sweep task for each machine.';
+COMMENT ON TABLE once.janitor IS 'The last run of each sweep task, and of action_release for each machine.';
+COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. What action_release did for one machine is counted in that machine''s row only.';
+COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run; where there was nothing to do, up to 30 seconds (or a quarter of once.janitor_grace) older.';
 COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run that failed nowhere.';
 COMMENT ON COLUMN once.janitor.done IS 'Rows of all runs.';
+COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: rows, batches, tables or the task itself.';
+COMMENT ON COLUMN once.janitor.last_error IS 'What the last failure said.';
+COMMENT ON COLUMN once.janitor.served_by IS 'Who ran it last: "pg_once janitor" (the background worker), else the role and its application_name.';
 SELECT pg_catalog.pg_extension_config_dump('once.janitor', '');
 
 CREATE FUNCTION once.sweep_action_release(
@@ -60,4 +67,23 @@ Sets the caller's deferred constraints to immediate. Errors: 42704 no such machi
 CREATE FUNCTION once.sweep(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 7 AS 'MODULE_PATHNAME', 'pg_once_sweep';
 COMMENT ON FUNCTION once.sweep(integer) IS
-'One bounded pass of every sweep task, max rows per task; a row for each: what was done, what failed, whether more is waiting. Errors: 22023 bad argument, 25006 in a read-only transaction.';
+$$One bounded pass of every sweep task, max (1 to 1000000) rows per task; a row for each: what was done, what failed, whether more is waiting. Each task is in a subtransaction of its own: one that raises is rolled back and counted as failed (janitor_status tells what it said), and the others go on. So it is with each sweep_<task> alone. For schedulers that cannot CALL once.sweep_all().
+Errors: 22023 bad argument, 25006 in a read-only transaction, 40001 a lost race above READ COMMITTED.$$;
+
+CREATE PROCEDURE once.sweep_all(max integer = 1000)
+LANGUAGE c AS 'MODULE_PATHNAME', 'pg_once_sweep_all';
+COMMENT ON PROCEDURE once.sweep_all(integer) IS
+$$Every sweep task, again and again until nothing more is waiting, and a commit after each batch of max (1 to 1000000) rows: CALL once.sweep_all(). A NOTICE for each task that did something, and every five seconds. A task that raises is counted as failed, and the others go on. May run from many sessions at once.
+Errors: 2D000 inside a transaction block, a function or an atomic DO (SELECT * FROM once.sweep() works there), 22023 bad argument, 25006 in a read-only session, 40001 a lost race above READ COMMITTED.$$;
+
+CREATE FUNCTION once.sweep_preview(OUT task text, OUT due bigint, OUT oldest interval)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 7 AS 'MODULE_PATHNAME', 'pg_once_sweep_preview';
+COMMENT ON FUNCTION once.sweep_preview() IS
+$$What a sweep would do now, changing nothing; a row for each task, also in a READ ONLY transaction and on a standby. due: action_release: rows whose action's lease is overdue; key_reap, inbox_reap, dedupe_reap: what is to be deleted; key_tombstone: keys to be emptied; outbox_requeue: events of batches whose lease ran out; outbox_retire: segments to be emptied. Bounded: only the first 10000 rows that the sweep would look at are looked at (of each machine), so 10000 means at least so many. oldest: for how long the first of them has been due (outbox_retire: since its first event was emitted); NULL: nothing is due.$$;
+
+CREATE FUNCTION once.janitor_status(
+    OUT task text, OUT machine text, OUT last_end timestamptz, OUT done bigint, OUT failed bigint, OUT last_error text,
+    OUT served_by text)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_janitor_status';
+COMMENT ON FUNCTION once.janitor_status() IS
+$$When each sweep task last ran, and action_release for each machine (machine NULL: the task as a whole; it counts no rows of machines). last_end: NULL: never; where there was nothing to do it may be up to 30 seconds old. done, failed: of all runs. last_error: what the last failure said. served_by: "pg_once janitor" is the background worker, otherwise the role and its application_name.$$;

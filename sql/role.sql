@@ -26,7 +26,9 @@ INSERT INTO once.role_function (kind, function_name) VALUES
     ('use', 'outbox_nack'), ('use', 'outbox_deliveries'), ('use', 'topic_get'), ('use', 'subscriber_get'),
     ('use', 'inbox_accept'), ('use', 'inbox_record'), ('use', 'inbox_barrier'),
     ('observe', 'machine_check'), ('observe', 'refund_audit'),
+    ('observe', 'janitor_status'), ('observe', 'sweep_preview'),
     ('operate', 'machine_check'), ('operate', 'refund_audit'),
+    ('operate', 'janitor_status'), ('operate', 'sweep_preview'), ('operate', 'sweep_all'),
     ('operate', 'machine_define'), ('operate', 'machine_drop'), ('operate', 'action_adopt'),
     ('operate', 'sweep_action_release'),
     ('operate', 'key_get'), ('operate', 'key_resolve'), ('operate', 'key_forget'), ('operate', 'scope_set'),
@@ -62,7 +64,7 @@ RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_
 COMMENT ON FUNCTION once.revoke_role(regrole, text) IS
 'Takes back what grant_role granted; what another kind of the same role still opens stays open. Errors: 22023 an unknown kind, 42704 no such role.';
 
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM PUBLIC;
+REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM PUBLIC;
 
 -- Somebody's ALTER DEFAULT PRIVILEGES may have opened more while the objects were made.
 DO $$
@@ -76,7 +78,7 @@ BEGIN
                   FROM pg_catalog.pg_class c
                  WHERE c.relnamespace = 'once'::pg_catalog.regnamespace AND c.relkind IN ('r', 'v', 'S')
                 UNION ALL
-                SELECT 'FUNCTION ' || p.oid::pg_catalog.regprocedure, p.proacl, p.proowner
+                SELECT 'ROUTINE ' || p.oid::pg_catalog.regprocedure, p.proacl, p.proowner
                   FROM pg_catalog.pg_proc p
                  WHERE p.pronamespace = 'once'::pg_catalog.regnamespace
                 UNION ALL

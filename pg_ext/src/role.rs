@@ -28,7 +28,7 @@ const STATEMENTS: &CStr = c"
         SELECT g.kind FROM once.role_grant g JOIN pg_catalog.pg_roles r
                ON CASE g.cluster WHEN $2 THEN g.role = r.oid ELSE g.role_name = r.rolname END
          WHERE r.oid = $1)
-    SELECT pg_catalog.format('%s EXECUTE ON FUNCTION %s %s %s',
+    SELECT pg_catalog.format('%s EXECUTE ON ROUTINE %s %s %s',
                CASE WHEN wanted THEN 'GRANT' ELSE 'REVOKE' END, f.signature,
                CASE WHEN wanted THEN 'TO' ELSE 'FROM' END, f.role)
       FROM (SELECT p.oid::regprocedure AS signature, pg_catalog.quote_ident(r.rolname) AS role,
