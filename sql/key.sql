@@ -14,6 +14,9 @@
 -- Lock order (binds callers too): the key's row first, its steps after it; several keys in one
 -- transaction: sorted by scope and key. Claims wait for nobody: they try, and answer in_progress.
 
+-- Names and operators of this script are the server's own, whoever made objects of the same name elsewhere.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 -- The schema belongs to the extension: DROP EXTENSION takes it, and the rights on it, along.
 CREATE SCHEMA once;
 COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the manual.';

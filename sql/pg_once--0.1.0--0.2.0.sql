@@ -5,10 +5,17 @@
 -- Old sessions go on with their kept plans and the new library served the old schema before this ran:
 -- tables only gain columns, at their end, and no function loses an argument, a column or its symbol.
 --
+-- Run it in a session that began after the new library was installed (and, where the library is preloaded,
+-- after a restart of the server): an older one has not the functions that this script names, and refuses it
+-- as a whole.
+--
 -- Locks: what is created is new to everybody; an ALTER TABLE here waits for the transactions that use the
 -- table, and they for it. Set lock_timeout before the update on a busy database, and repeat it.
 
 \echo Use "ALTER EXTENSION pg_once UPDATE TO '0.2.0'" to load this file. \quit
+
+-- Names and operators of this script are the server's own, whoever made objects of the same name elsewhere.
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- key ---------------------------------------------------------------------------------------------
 
@@ -55,3 +62,50 @@ INSERT INTO once.role_function (kind, function_name) VALUES
 -- metrics, doctor ---------------------------------------------------------------------------------
 
 -- role (the last section: the rights of everything above) -------------------------------------------
+
+-- What this script made belongs to the extension's owner, whoever ran it, and to nobody else: PUBLIC may
+-- execute a new function, and somebody's ALTER DEFAULT PRIVILEGES may have opened more. (The membership of
+-- what was made now is as new as the extension's version.) The rights on older objects are not touched: here
+-- that would make them the extension's own, which pg_dump leaves out.
+DO $$
+DECLARE
+    statement text;
+BEGIN
+    FOR statement IN
+        WITH made AS (
+            SELECT d.objid, e.extowner FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+             WHERE e.extname = 'pg_once' AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+               AND d.xmin = e.xmin),
+        objects (object, acl, owner, extowner) AS (
+            SELECT 'TABLE ' || c.oid::regclass, c.relacl, c.relowner, m.extowner
+              FROM made m JOIN pg_class c ON c.oid = m.objid AND c.relnamespace = 'once'::regnamespace
+            UNION ALL
+            SELECT 'ROUTINE ' || p.oid::regprocedure, coalesce(p.proacl, acldefault('f', p.proowner)), p.proowner,
+                   m.extowner
+              FROM made m JOIN pg_proc p ON p.oid = m.objid AND p.pronamespace = 'once'::regnamespace)
+        SELECT format('REVOKE ALL ON %s FROM %s', o.object,
+                      CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END)
+          FROM objects o, aclexplode(o.acl) a
+         WHERE a.grantee <> o.owner
+        UNION ALL
+        SELECT format('ALTER %s OWNER TO %s', o.object, o.extowner::regrole)
+          FROM objects o
+         WHERE o.owner <> o.extowner
+    LOOP
+        EXECUTE statement;
+    END LOOP;
+END $$;
+
+-- operate: everything that observe opens, too.
+INSERT INTO once.role_function (kind, function_name)
+    SELECT 'operate', function_name FROM once.role_function WHERE kind = 'observe'
+    ON CONFLICT DO NOTHING;
+
+-- Who was granted a kind may call its new functions, too. A role that has not the schema any more was shut out
+-- by hand (DROP OWNED BY does that); a row of another cluster means the role of that name.
+SELECT once.grant_role(r.oid, g.kind)
+  FROM once.role_grant g JOIN pg_roles r
+       ON CASE WHEN g.cluster = (SELECT system_identifier FROM pg_control_system())
+               THEN g.role = r.oid ELSE g.role_name = r.rolname END
+ WHERE EXISTS (SELECT FROM pg_namespace n, aclexplode(n.nspacl) a
+                WHERE n.nspname = 'once' AND a.grantee = r.oid AND a.privilege_type = 'USAGE');

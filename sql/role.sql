@@ -3,8 +3,8 @@
 -- PUBLIC gets nothing: what is not granted by grant_role is for the extension's owner. The functions
 -- reach the extension's tables by themselves, so no role ever needs a right on a table.
 
--- Kinds of rights, and the functions that each opens. grant_role applies these rows; an upgrade that adds
--- functions adds rows and calls grant_role again for what once.role_grant remembers.
+-- Kinds of rights, and the functions (and procedures) that each opens. grant_role applies these rows; an
+-- upgrade that adds functions adds rows and calls grant_role again for what once.role_grant remembers.
 CREATE TABLE once.role_function (
     kind          text NOT NULL CHECK (kind IN ('use', 'operate', 'observe')),
     function_name name NOT NULL,
@@ -27,8 +27,7 @@ INSERT INTO once.role_function (kind, function_name) VALUES
     ('use', 'inbox_accept'), ('use', 'inbox_record'), ('use', 'inbox_barrier'),
     ('observe', 'machine_check'), ('observe', 'refund_audit'),
     ('observe', 'janitor_status'), ('observe', 'sweep_preview'),
-    ('operate', 'machine_check'), ('operate', 'refund_audit'),
-    ('operate', 'janitor_status'), ('operate', 'sweep_preview'), ('operate', 'sweep_all'),
+    ('operate', 'sweep_all'),
     ('operate', 'machine_define'), ('operate', 'machine_drop'), ('operate', 'action_adopt'),
     ('operate', 'sweep_action_release'),
     ('operate', 'key_get'), ('operate', 'key_resolve'), ('operate', 'key_forget'), ('operate', 'scope_set'),
@@ -37,9 +36,9 @@ INSERT INTO once.role_function (kind, function_name) VALUES
     ('operate', 'sweep_dedupe_reap'), ('operate', 'sweep_outbox_retire'),
     ('operate', 'outbox_dead'), ('operate', 'outbox_redrive'),
     ('operate', 'topic_set'), ('operate', 'subscriber_set'), ('operate', 'subscriber_drop');
--- operate: everything that use opens, too.
+-- operate: everything that use and observe open, too.
 INSERT INTO once.role_function (kind, function_name)
-    SELECT 'operate', function_name FROM once.role_function WHERE kind = 'use';
+    SELECT 'operate', function_name FROM once.role_function WHERE kind IN ('use', 'observe');
 
 -- A role's number counts in the cluster that wrote it (its system identifier stands beside it); elsewhere,
 -- after a restore, the row means the role of that name.

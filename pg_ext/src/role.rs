@@ -1,5 +1,8 @@
-//! role: `grant_role` and `revoke_role`. Which functions a kind opens stands in `sql/role.sql`; this file
+//! role: `grant_role` and `revoke_role`. Which routines a kind opens stands in `sql/role.sql`; this file
 //! turns those rows into grants and remembers them.
+//!
+//! Only what is missing is granted and only what the kind opened is taken back, so rights that somebody gave
+//! by hand stay. A grant is never the extension's own (see [`OfTheUser`]).
 
 use crate::call::Call;
 use crate::call::{shown, varlena};
@@ -22,21 +25,35 @@ const FORGET: &CStr = c"
      WHERE r.oid = $1 AND g.kind = $2
        AND CASE g.cluster WHEN $3 THEN g.role = r.oid ELSE g.role_name = r.rolname END";
 
-// The statements that make the role's rights what its remembered kinds say.
+// Roles that are gone are forgotten before a number is used again, and names follow a renaming: elsewhere,
+// after a restore, they are what counts.
+const TIDY: &CStr = c"
+    WITH gone AS (
+        DELETE FROM once.role_grant g
+         WHERE g.cluster = $1 AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = g.role))
+    UPDATE once.role_grant g SET role_name = r.rolname FROM pg_catalog.pg_roles r
+     WHERE g.cluster = $1 AND r.oid = g.role AND g.role_name <> r.rolname";
+
+// The statements that make the role's rights what its remembered kinds say: what they open and the role has
+// not, and what the kind in question ($3) opened and no other of them does.
 const STATEMENTS: &CStr = c"
     WITH kinds AS (
         SELECT g.kind FROM once.role_grant g JOIN pg_catalog.pg_roles r
                ON CASE g.cluster WHEN $2 THEN g.role = r.oid ELSE g.role_name = r.rolname END
-         WHERE r.oid = $1)
-    SELECT pg_catalog.format('%s EXECUTE ON ROUTINE %s %s %s',
-               CASE WHEN wanted THEN 'GRANT' ELSE 'REVOKE' END, f.signature,
-               CASE WHEN wanted THEN 'TO' ELSE 'FROM' END, f.role)
-      FROM (SELECT p.oid::regprocedure AS signature, pg_catalog.quote_ident(r.rolname) AS role,
-                   EXISTS (SELECT FROM once.role_function rf JOIN kinds USING (kind)
-                            WHERE rf.function_name = p.proname) AS wanted
-              FROM pg_catalog.pg_proc p, pg_catalog.pg_roles r
-             WHERE r.oid = $1 AND p.pronamespace = 'once'::regnamespace
-               AND p.proname IN (SELECT function_name FROM once.role_function)) f
+         WHERE r.oid = $1),
+    routines AS (
+        SELECT p.oid::regprocedure AS signature,
+               EXISTS (SELECT FROM once.role_function rf JOIN kinds USING (kind)
+                        WHERE rf.function_name = p.proname) AS wanted,
+               EXISTS (SELECT FROM once.role_function rf
+                        WHERE rf.kind = $3 AND rf.function_name = p.proname) AS in_question,
+               EXISTS (SELECT FROM pg_catalog.aclexplode(p.proacl) a
+                        WHERE a.grantee = $1 AND a.privilege_type = 'EXECUTE') AS granted
+          FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'once'::regnamespace)
+    SELECT pg_catalog.format(CASE WHEN f.wanted THEN 'GRANT EXECUTE ON ROUTINE %s TO %I'
+                                  ELSE 'REVOKE EXECUTE ON ROUTINE %s FROM %I' END, f.signature, r.rolname)
+      FROM routines f, pg_catalog.pg_roles r
+     WHERE r.oid = $1 AND f.wanted <> f.granted AND (f.wanted OR f.in_question)
     UNION ALL
     SELECT pg_catalog.format(CASE WHEN EXISTS (SELECT FROM kinds)
                                   THEN 'GRANT USAGE ON SCHEMA once TO %I'
@@ -48,7 +65,9 @@ thread_local! {
         const { Kept::new(REMEMBER, &[pg_sys::OIDOID, pg_sys::TEXTOID, pg_sys::INT8OID]) };
     static FORGOTTEN: Kept =
         const { Kept::new(FORGET, &[pg_sys::OIDOID, pg_sys::TEXTOID, pg_sys::INT8OID]) };
-    static GRANTS: Kept = const { Kept::new(STATEMENTS, &[pg_sys::OIDOID, pg_sys::INT8OID]) };
+    static TIDIED: Kept = const { Kept::new(TIDY, &[pg_sys::INT8OID]) };
+    static GRANTS: Kept =
+        const { Kept::new(STATEMENTS, &[pg_sys::OIDOID, pg_sys::INT8OID, pg_sys::TEXTOID]) };
 }
 
 /// `once.grant_role`.
@@ -78,15 +97,44 @@ fn change(call: &Call, memory: &'static std::thread::LocalKey<Kept>) -> Result<D
         // Two at once would change the same functions' rights.
         spi::run(b"LOCK TABLE once.role_grant IN SHARE ROW EXCLUSIVE MODE")?;
         let cluster = Some(Datum::from(caller::cluster()));
-        spi::query(memory, &[Some(role), Some(row::text(kind)), cluster])?;
-        spi::query(&GRANTS, &[Some(role), cluster])?
+        let kind = Some(row::text(kind));
+        spi::query(&TIDIED, &[cluster])?;
+        spi::query(memory, &[Some(role), kind, cluster])?;
+        spi::query(&GRANTS, &[Some(role), cluster, kind])?
     };
     if statements.is_empty() {
         return Err(Error::new(Kind::UndefinedObject, "the role does not exist")
             .hint("Name an existing role."));
     }
+    let _of_the_user = OfTheUser::begin();
     for statement in statements.iter().flatten().flatten() {
         spi::run(varlena(*statement))?;
     }
     Ok(call.return_null())
+}
+
+/// While an extension's script runs, the server notes every GRANT as part of the extension, and pg_dump leaves
+/// it out: a role would lose in a restored database what an upgrade gave it. As long as this value lives,
+/// grants are the user's.
+struct OfTheUser {
+    in_script: bool,
+}
+
+impl OfTheUser {
+    fn begin() -> OfTheUser {
+        // SAFETY: a variable of this backend, put back by Drop; an error of the server that ends the script
+        // sets it to false after that.
+        unsafe {
+            let in_script = pg_sys::creating_extension;
+            pg_sys::creating_extension = false;
+            OfTheUser { in_script }
+        }
+    }
+}
+
+impl Drop for OfTheUser {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { pg_sys::creating_extension = self.in_script };
+    }
 }
