@@ -12,9 +12,11 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::janitor::{self, Swept};
 use crate::machine::id::RowId;
-use crate::machine::model::{self, Machine, Stored};
+use crate::machine::model::Machine;
 use crate::machine::permit::{self, Doing};
 use crate::machine::sql::{is_any, literal};
+use crate::machine::stored;
+use crate::machine::stored::Stored;
 use crate::row;
 use crate::spi::column;
 use crate::spi::{self, SwitchedUser};
@@ -105,7 +107,7 @@ fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
     };
     match only {
         Some(name) => add(&Stored::of(name)?)?,
-        None => model::each_stored(&mut add)?,
+        None => stored::each_stored(&mut add)?,
     }
     found.sort();
     Ok(found.into_iter().map(|(_, name)| name).collect())

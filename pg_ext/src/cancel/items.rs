@@ -3,7 +3,8 @@
 use crate::error::Result;
 use crate::machine::definition::Refund;
 use crate::machine::id::RowId;
-use crate::machine::model::{Machine, RefundShape};
+use crate::machine::model::Machine;
+use crate::machine::shape::RefundShape;
 use crate::machine::sql::{fill, literal};
 use crate::spi::SwitchedUser;
 use crate::spi::column;

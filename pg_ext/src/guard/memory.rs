@@ -3,7 +3,7 @@
 
 use super::event::Event;
 use crate::error::Result;
-use crate::machine::model;
+use crate::machine::changes;
 use pgrx::pg_sys::Oid;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ impl<T> Memory<T> {
     pub fn of(&self, event: &Event, look_up: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
         let (trigger, relation) = (event.trigger(), event.relation());
         let fits = |r: &&Remembered<T>| {
-            r.trigger == trigger && r.relation == relation && r.changes == model::changes()
+            r.trigger == trigger && r.relation == relation && r.changes == changes::of_tables()
         };
         if let Some(last) = self.0.borrow().as_ref().filter(fits) {
             return Ok(last.guarded.clone());
@@ -36,7 +36,7 @@ impl<T> Memory<T> {
         *self.0.borrow_mut() = Some(Remembered {
             trigger,
             relation,
-            changes: model::changes(),
+            changes: changes::of_tables(),
             guarded: guarded.clone(),
         });
         Ok(guarded)

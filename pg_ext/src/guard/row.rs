@@ -9,8 +9,9 @@ use crate::action::lease::Lease;
 use crate::call::{Call, shown};
 use crate::cancel::holder_of;
 use crate::error::{Error, Kind, Result};
+use crate::machine::changes;
 use crate::machine::id::RowId;
-use crate::machine::model::{self, Machine, yes};
+use crate::machine::model::{Machine, yes};
 use crate::machine::moves::{Requester, moves_to};
 use crate::machine::permit::{self, Doing};
 use crate::spi::SwitchedUser;
@@ -41,7 +42,7 @@ pub fn machine_guard_row(call: &Call) -> Result<Datum> {
         return Ok(event.pass());
     }
     // The statement may have waited for the row while the machine was defined anew.
-    model::accept_changes();
+    changes::accept();
     guarded = Guarded::of(&event)?;
     match (event.what, event.old(), event.written()) {
         (What::Update, Some(old), Some(new)) => guarded.update(&old, &new)?,

@@ -3,8 +3,11 @@
 
 use super::definition::Definition;
 use super::inspect;
-use super::model::{self, Machine, Stored};
+use super::model::Machine;
+use super::shape;
 use super::sharing;
+use super::stored;
+use super::stored::Stored;
 use super::validate;
 use crate::action::adopt::{Orphan, orphans};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
@@ -47,13 +50,11 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
     let look = |stored: &Stored| -> Result<()> {
         let definition = stored.definition()?;
         let name = from_utf8(&definition.machine).into_owned();
-        let mut found = Findings::default();
-        found.of(&name, &definition, stored)?;
-        for (problem, hint) in found.0 {
+        for found in findings_of(&name, &definition, stored)? {
             rows.push(&[
                 Some(row::text(&name)),
-                Some(row::text(&from_utf8(&problem))),
-                Some(row::text(&from_utf8(&hint))),
+                Some(row::text(&from_utf8(&found.problem))),
+                Some(row::text(&from_utf8(&found.hint))),
             ]);
         }
         Ok(())
@@ -66,7 +67,7 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
             }
             look(&stored)?;
         }
-        None => model::each_stored(&mut |stored| {
+        None => stored::each_stored(&mut |stored| {
             if stored.is_open() {
                 look(stored)
             } else {
@@ -77,18 +78,53 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// Problems with what to do about them.
+/// How much a problem matters to who watches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Weight {
+    /// Rows will stay where they are.
+    Heavy,
+    Plain,
+    /// Only something that could not be looked at.
+    Light,
+}
+
+/// A problem with what to do about it.
+pub struct Finding {
+    pub weight: Weight,
+    pub problem: String,
+    pub hint: String,
+}
+
+/// What `machine_check` says of one machine, whoever asks.
+pub fn findings(name: &[u8], stored: &Stored) -> Result<Vec<Finding>> {
+    findings_of(name, &stored.definition()?, stored)
+}
+
+fn findings_of(name: &[u8], definition: &Definition, stored: &Stored) -> Result<Vec<Finding>> {
+    let mut found = Findings::default();
+    found.of(name, definition, stored)?;
+    Ok(found.0)
+}
+
 #[derive(Default)]
-struct Findings(Vec<(String, String)>);
+struct Findings(Vec<Finding>);
 
 impl Findings {
     fn add(&mut self, problem: impl Into<String>, hint: impl Into<String>) {
-        self.0.push((problem.into(), hint.into()));
+        self.weigh(Weight::Plain, problem, hint);
+    }
+
+    fn weigh(&mut self, weight: Weight, problem: impl Into<String>, hint: impl Into<String>) {
+        self.0.push(Finding {
+            weight,
+            problem: problem.into(),
+            hint: hint.into(),
+        });
     }
 
     fn of(&mut self, name: &[u8], definition: &Definition, stored: &Stored) -> Result<()> {
         self.uncovered(name, definition)?;
-        let missing = model::missing(definition, stored);
+        let missing = shape::missing(definition, stored);
         for line in &missing {
             self.add(
                 line,
@@ -100,7 +136,9 @@ impl Findings {
         }
         let machine = Machine::fitted(name, stored)?;
         self.fit(&machine, stored)?;
-        self.0.extend(sharing::found(&machine)?);
+        for (problem, hint) in sharing::found(&machine)? {
+            self.add(problem, hint);
+        }
         self.labels(&machine)?;
         self.guard(&machine, stored.guarded())?;
         self.index(&machine)?;
@@ -115,7 +153,8 @@ impl Findings {
                 Some(error) => format!("; the last failure: {}", shown(&error)),
                 None => String::new(),
             };
-            self.add(
+            self.weigh(
+                Weight::Heavy,
                 format!("claim states are not covered: {}{why}", states.join(", ")),
                 "Schedule once.sweep() (or once.sweep_action_release()) every few seconds.",
             );
@@ -240,7 +279,8 @@ impl Findings {
     fn orphans(&mut self, machine: &Machine) -> Result<()> {
         let table = &machine.shape.table;
         if !may_read(table.oid) {
-            self.add(
+            self.weigh(
+                Weight::Light,
                 format!(
                     "rows in a claim state could not be looked for: no right to read {}",
                     table.name
@@ -314,7 +354,7 @@ fn may_read(table: pg_sys::Oid) -> bool {
 /// `once.machine_assert`.
 pub fn machine_assert(call: &Call) -> Result<Datum> {
     let mut uncovered = Vec::new();
-    model::each_stored(&mut |stored| {
+    stored::each_stored(&mut |stored| {
         if !stored.is_open() {
             return Ok(());
         }

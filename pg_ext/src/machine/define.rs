@@ -4,6 +4,7 @@
 //! hold it shared: a claim is seen here, or it sees what was changed. Under the lock everything is looked
 //! up in the latest snapshot, at every isolation level.
 
+use super::changes::definitions_changed;
 use super::columns;
 use super::definition::Definition;
 use super::draft::Draft;
@@ -11,8 +12,9 @@ use super::faults::{Faults, quoted};
 use super::id::RowId;
 use super::inspect;
 use super::lock_of;
-use super::model::{Col, Machine, Stored, TABLE, definitions_changed, jsonb_text};
+use super::model::Machine;
 use super::relation::Relation;
+use super::stored::{Col, Stored, TABLE, jsonb_text};
 use super::validate::{self, Valid, not_yours};
 use crate::action::lease::{self, Lease};
 use crate::action::row::look_latest;

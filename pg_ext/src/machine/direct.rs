@@ -6,9 +6,10 @@
 //! such row, another status, somebody else was faster) it has written nothing and the statement decides.
 //! The machine's own guard lets every such move pass, so it is not asked.
 
+use super::changes;
 use super::definition::Definition;
 use super::id::RowId;
-use super::model::{self, Machine};
+use super::model::Machine;
 use super::moves::Move;
 use super::relation::Column;
 use crate::call::{from_utf8, varlena};
@@ -79,7 +80,7 @@ impl Direct {
         };
         let snapshot = Snapshot::now();
         // After the snapshot: what it sees was committed together with a definition that is known then.
-        model::accept_changes();
+        changes::accept();
         if !row.machine.is_current() || !table.is_open_to_caller() {
             return Ok(None);
         }

@@ -1,7 +1,7 @@
 //! machine_get: a stored definition as somebody would write it, so that it can be given to machine_define
 //! again; the tables by their present names, the leases as they were given.
 
-use super::model::{Col, Stored};
+use super::stored::{Col, Stored};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
 use crate::caller::Owner;
 use crate::error::{Error, Kind, Result};

@@ -1,10 +1,12 @@
 //! machine: the declared states and moves of one of the user's tables. Told at the top of `sql/machine.sql`.
 //!
-//! `definition` is what a machine declares and `model` that definition fitted to the tables as they are;
+//! `definition` is what a machine declares, `stored` its row, `shape` that definition fitted to the tables as
+//! they are, `model` what a backend keeps of it, and `changes` when that has to be looked up again;
 //! `moves`, `patch`, `id`, `relation` and `sql` are what statements on the user's tables are made of;
 //! `transition` moves a row. `define` stores what `validate` has made of JSON, or every fault that it has
 //! found (`draft`, `rules`, `fit`, `money`; `predicate` reads a `when`), and `inspect` shows it again.
 
+pub mod changes;
 pub mod define;
 pub mod definition;
 mod direct;
@@ -13,7 +15,9 @@ pub mod inspect;
 pub mod model;
 pub mod patch;
 pub mod relation;
+pub mod shape;
 pub mod sql;
+pub mod stored;
 pub mod transition;
 
 pub mod check;

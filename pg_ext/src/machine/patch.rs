@@ -1,7 +1,8 @@
 //! A patch: other columns of the row that a move sets. Its names are matched against the catalog and only
 //! the catalog's spelling reaches a statement; its values go through jsonb_populate_record.
 
-use super::model::{Machine, jsonb_text};
+use super::model::Machine;
+use super::stored::jsonb_text;
 use crate::call::utf8;
 use crate::error::{Error, Result};
 use pgrx::pg_sys::Datum;

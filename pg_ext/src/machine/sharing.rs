@@ -4,8 +4,9 @@
 //! what comes of it. A machine of another owner is not named.
 
 use super::definition::{Definition, Refund};
-use super::model::{Col, Machine, Stored, each_stored};
+use super::model::Machine;
 use super::sql::ident;
+use super::stored::{Col, Stored, each_stored};
 use crate::error::Result;
 
 /// Problems with what to do about them.

@@ -1,0 +1,84 @@
+//! Which machines' definitions and tables may have changed: the server's relcache messages, counted.
+
+use super::stored::{Col, Stored, TABLE};
+use crate::error::Result;
+use crate::table::Table;
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::cell::{Cell, RefCell};
+
+thread_local! {
+    /// Grows with every relcache message about a table of a known machine.
+    static CHANGES: Cell<u64> = const { Cell::new(0) };
+    /// Grows with every relcache message about once.machine.
+    static DEFINITIONS: Cell<u64> = const { Cell::new(0) };
+    static DEFINITIONS_TABLE: Cell<Oid> = const { Cell::new(pg_sys::InvalidOid) };
+    static WATCHED: RefCell<Vec<Oid>> = const { RefCell::new(Vec::new()) };
+    static WATCHING: Cell<bool> = const { Cell::new(false) };
+}
+
+fn listen() {
+    if !WATCHING.replace(true) {
+        // SAFETY: registered once per backend; the callback lives as long as the library.
+        unsafe {
+            pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), Datum::from(0));
+        }
+    }
+}
+
+/// From now on messages about once.machine count; returns the present count.
+pub fn watch_definitions() -> Result<u64> {
+    listen();
+    DEFINITIONS_TABLE.set(Table::to_read(TABLE)?.oid());
+    Ok(DEFINITIONS.get())
+}
+
+/// Tells every backend that a definition has changed.
+pub fn definitions_changed() -> Result<()> {
+    let table = Table::to_read(TABLE)?.oid();
+    // SAFETY: the table is there, locked to the end of the transaction.
+    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
+    Ok(())
+}
+
+/// From now on messages about these tables count; returns the present count.
+pub fn watch(stored: &Stored) -> u64 {
+    listen();
+    WATCHED.with(|watched| {
+        let mut watched = watched.borrow_mut();
+        for table in [Col::Relation, Col::Items, Col::Wallet] {
+            if let Some(oid) = stored.relation(table).filter(|oid| !watched.contains(oid)) {
+                watched.push(oid);
+            }
+        }
+    });
+    CHANGES.get()
+}
+
+/// Takes the messages of what has been committed, as every first lock of a table does: a definition that was
+/// committed before is seen as if its row had been read.
+pub fn accept() {
+    // SAFETY: may be called wherever a table could be locked.
+    unsafe { pg_sys::AcceptInvalidationMessages() };
+}
+
+/// Grows whenever a table of a known machine may have changed.
+pub fn of_tables() -> u64 {
+    CHANGES.get()
+}
+
+/// Grows whenever a definition may have changed.
+pub fn of_definitions() -> u64 {
+    DEFINITIONS.get()
+}
+
+/// Told by the server of every relation that changes; only counts.
+#[pgrx::pg_guard]
+extern "C-unwind" fn relation_changed(_arg: Datum, relation: Oid) {
+    let ours = || WATCHED.with(|w| w.try_borrow().is_ok_and(|w| w.contains(&relation)));
+    if relation == pg_sys::InvalidOid || ours() {
+        CHANGES.set(CHANGES.get() + 1);
+    }
+    if relation == pg_sys::InvalidOid || relation == DEFINITIONS_TABLE.get() {
+        DEFINITIONS.set(DEFINITIONS.get() + 1);
+    }
+}

@@ -1,0 +1,135 @@
+//! The rows of once.machine: what was defined, and whose it is.
+
+use super::definition::Definition;
+use crate::call::{shown, utf8, varlena};
+use crate::caller::Owner;
+use crate::error::{Error, Kind, Result};
+use crate::row;
+use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
+use pgrx::pg_sys::{self, Datum, Oid};
+
+pub const TABLE: Name = c"machine";
+
+pub const BY_NAME: Name = c"machine_pkey";
+
+/// Columns of once.machine.
+#[derive(Clone, Copy)]
+pub enum Col {
+    Machine = 1,
+    Revision,
+    Relation,
+    Items,
+    Wallet,
+    Guarded,
+    Owner,
+    OwnerName,
+    OwnerCluster,
+    Definition,
+}
+
+/// The row of once.machine that a name stands for.
+pub struct Stored {
+    slot: Slot,
+}
+
+impl Stored {
+    /// The committed row; 42704 where there is none.
+    pub fn of(machine: &[u8]) -> Result<Stored> {
+        Stored::find(machine)?.ok_or_else(|| unknown(machine))
+    }
+
+    pub fn find(machine: &[u8]) -> Result<Option<Stored>> {
+        let table = Table::to_read(TABLE)?;
+        let key = &mut [ScanKey::text(1, row::text(machine))];
+        let slot = table.find(BY_NAME, key, &Snapshot::latest())?;
+        Ok(slot.map(|slot| Stored { slot }))
+    }
+
+    pub fn column(&self, col: Col) -> Option<Datum> {
+        self.slot.column(col as usize)
+    }
+
+    pub fn revision(&self) -> i64 {
+        self.column(Col::Revision).map_or(0, |d| d.value() as i64)
+    }
+
+    pub fn relation(&self, col: Col) -> Option<Oid> {
+        self.column(col).map(|d| Oid::from(d.value() as u32))
+    }
+
+    pub fn guarded(&self) -> bool {
+        self.column(Col::Guarded).is_some_and(|d| d.value() != 0)
+    }
+
+    pub fn owner(&self) -> Option<Owner> {
+        Owner::stored(
+            self.column(Col::Owner),
+            self.column(Col::OwnerName),
+            self.column(Col::OwnerCluster),
+        )
+    }
+
+    /// The caller may use the machine.
+    pub fn is_open(&self) -> bool {
+        self.owner()
+            .is_none_or(|owner| owner.ensure_member("machine", b"").is_ok())
+    }
+
+    pub fn definition(&self) -> Result<Definition> {
+        let damaged = |e: String| {
+            Error::new(
+                Kind::InvalidDefinition,
+                "a stored definition cannot be read",
+            )
+            .detail(e)
+            .hint("If the library is older than the definition, load the newer one.")
+        };
+        let stored = self
+            .column(Col::Definition)
+            .ok_or_else(|| damaged(String::new()))?;
+        let text = jsonb_text(stored);
+        serde_json::from_slice(&utf8(&text)).map_err(|e| damaged(e.to_string()))
+    }
+}
+
+/// Shows every machine's row, by name.
+pub fn each_stored(each: &mut dyn FnMut(&Stored) -> Result<()>) -> Result<()> {
+    let table = Table::to_read(TABLE)?;
+    let mut names = Vec::new();
+    let snapshot = Snapshot::latest();
+    let mut scan = table.scan(BY_NAME, &mut [], &snapshot)?;
+    while let Some(slot) = scan.advance() {
+        if let Some(name) = slot.column(Col::Machine as usize) {
+            names.push(varlena(name).to_vec());
+        }
+    }
+    drop(scan);
+    for name in names {
+        if let Some(stored) = Stored::find(&name)? {
+            each(&stored)?;
+        }
+    }
+    Ok(())
+}
+
+/// A jsonb as the server prints it.
+pub fn jsonb_text(jsonb: Datum) -> Vec<u8> {
+    // SAFETY: the output function of jsonb returns a C string.
+    unsafe {
+        pgrx::direct_function_call_as_datum(pg_sys::jsonb_out, &[Some(jsonb)])
+            .map(|d| {
+                std::ffi::CStr::from_ptr(d.cast_mut_ptr())
+                    .to_bytes()
+                    .to_vec()
+            })
+            .unwrap_or_default()
+    }
+}
+
+pub fn unknown(machine: &[u8]) -> Error {
+    Error::new(
+        Kind::UndefinedObject,
+        format!("machine \"{}\" does not exist", shown(machine)),
+    )
+    .hint("Register it with once.machine_define(definition).")
+}
