@@ -9,7 +9,7 @@ SCRIPTS := tests/scripts
 export PG_CONFIG PG_VERSIONS QUICK
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-db test-e2e test-client bench install lint package psql psql-stop
+.PHONY: help setup demo test test-db test-e2e test-client test-package bench install lint package deb psql psql-stop
 
 help: ## lists what there is
 	@echo "pg_once: retries that converge. make ..."
@@ -21,7 +21,7 @@ setup: ## gets what is missing: Rust, cargo-pgrx, PostgreSQL servers (all of it 
 demo: ## orders, jobs, receipts and fundings under fire, naive and with pg_once: tables, and target/demo/report.html
 	@bash $(SCRIPTS)/program.sh demo $(ARGS)
 
-test: ## lints and all tests, on PostgreSQL 15, 18 and what else is here (PG_VERSIONS="15 18")
+test: ## lints and all tests, on PostgreSQL 15, 16, 18 and what else is here (PG_VERSIONS="15 18")
 	@bash $(SCRIPTS)/test.sh
 
 test-db: ## the in-database tests alone
@@ -33,6 +33,9 @@ test-e2e: ## the end-to-end tests alone: races, crashes, poolers, dump and resto
 test-client: ## the client's unit tests, doctests and examples alone
 	@bash $(SCRIPTS)/test.sh unit client
 
+test-package: ## the tarball and, as root on Debian, the Debian package: installed, used, upgraded, removed
+	@bash $(SCRIPTS)/test.sh package
+
 bench: ## pgbench against raw SQL in the same run: a table, and JSON under target/bench/ (QUICK=1: a few minutes)
 	@bash $(SCRIPTS)/program.sh bench $(if $(QUICK),--quick) $(ARGS)
 
@@ -42,8 +45,11 @@ install: ## builds (release) and installs into a server: make install PG_CONFIG=
 lint: ## formatting, clippy, shellcheck and rustdoc; any finding fails
 	@bash $(SCRIPTS)/lint.sh
 
-package: ## a tarball of the library, control and SQL files in target/package/ (PG_CONFIG=...)
-	@bash $(SCRIPTS)/package.sh
+package: ## a tarball for one server version in target/package/ (PG_CONFIG=...)
+	@bash $(SCRIPTS)/package.sh tarball
+
+deb: ## a Debian package for one server version in target/package/ (PG_CONFIG=...)
+	@bash $(SCRIPTS)/package.sh deb
 
 psql: ## psql in a private cluster that has the extension (its data stay in target/)
 	@bash $(SCRIPTS)/psql.sh $(ARGS)

@@ -1,9 +1,36 @@
 # shellcheck shell=bash
-# Building the extension for one server and putting it there. Sourced after servers.sh.
+# Building the extension for one server, and putting it there. Sourced after servers.sh.
+#
+# Everything that gets the extension anywhere begins with the same staged files: `make install` and
+# the tests copy them into a server, `make package` and `make deb` pack them.
 
-# `install_extension /path/to/pg_config`: a release build, into exactly that server.
-install_extension() {
-    local config=$1 version headers sudo=()
+# `stage_extension pg_config profile directory`: lays out what a server needs, in lib/ (the library)
+# and extension/ (the control file, the install script, the upgrade scripts).
+stage_extension() {
+    local config=$1 profile=$2 stage=$3 version file
+    check_server "$config"
+    version=$(major_version "$config")
+    pgrx_env "$version" "$(headers_for "$version" "$config")"
+    rm -rf "$stage"
+    mkdir -p "$stage/lib" "$stage/extension"
+    cargo pgrx package --profile "$profile" --package pg_once --no-default-features --features "pg$version" \
+        --pg-config "$config" --out-dir "$stage/build"
+    find "$stage/build" -name '*.so' -exec mv {} "$stage/lib/" \;
+    find "$stage/build" \( -name '*.control' -o -name '*.sql' \) -exec mv {} "$stage/extension/" \;
+    rm -rf "$stage/build"
+    for file in lib/pg_once.so extension/pg_once.control "extension/pg_once--$(pg_once_version).sql"; do
+        [ -s "$stage/$file" ] || die "the build made no $file"
+    done
+    for file in sql/pg_once--*--*.sql; do
+        cmp -s "$file" "$stage/extension/${file##*/}" || die "the build left $file out"
+    done
+    chmod 0755 "$stage"/lib/*
+    chmod 0644 "$stage"/extension/*
+}
+
+# The server must be one that we know, with its headers.
+check_server() {
+    local config=$1 version
     version=$(major_version "$config")
     "$config" --includedir-server >/dev/null 2>&1 || die "$config is not a pg_config"
     case " $KNOWN_VERSIONS " in
@@ -15,18 +42,34 @@ install_extension() {
         has_headers "$config" || die "the server's headers are missing in $("$config" --includedir-server)" \
             "Run: sudo apt-get install postgresql-server-dev-$version"
     fi
-    if ! may_write "$config"; then
-        if [ -t 0 ] || sudo -n true 2>/dev/null; then
-            sudo=(--sudo)
-        else
-            die "only root may install into $("$config" --pkglibdir)" \
-                "Run: sudo -v && make install PG_CONFIG=$config" "or the latter as root"
-        fi
+}
+
+# `install_extension pg_config [profile]`: builds, and puts it into exactly that server.
+install_extension() {
+    local config=$1 profile=${2:-release} stage
+    stage=$CARGO_TARGET_DIR/stage/$(major_version "$config")
+    if ! may_write "$config" && [ ! -t 0 ] && ! sudo -n true 2>/dev/null; then
+        die "only root may install into $("$config" --pkglibdir)" \
+            "Run: sudo -v && make install PG_CONFIG=$config" "or the latter as root"
     fi
-    headers=$(headers_for "$version" "$config")
-    pgrx_env "$version" "$headers"
-    cargo pgrx install --release --package pg_once --no-default-features --features "pg$version" \
-        --pg-config "$config" "${sudo[@]}"
+    stage_extension "$config" "$profile" "$stage"
+    put_extension "$stage" "$config"
+}
+
+# `put_extension stage pg_config`. Each file appears whole and under a new inode: sessions that have
+# the old library open go on with it; written over, it would bring the whole server down.
+put_extension() {
+    local stage=$1 config=$2 file to sudo=()
+    if ! may_write "$config"; then sudo=(sudo); fi
+    for file in "$stage"/lib/* "$stage"/extension/*; do
+        case $file in
+            "$stage"/lib/*) to=$("$config" --pkglibdir) ;;
+            *) to=$("$config" --sharedir)/extension ;;
+        esac
+        "${sudo[@]}" install -m "$(stat -c %a "$file")" "$file" "$to/.${file##*/}.new"
+        "${sudo[@]}" mv -f "$to/.${file##*/}.new" "$to/${file##*/}"
+    done
+    note "installed: $("$config" --pkglibdir)/pg_once.so and $("$config" --sharedir)/extension/pg_once*"
 }
 
 may_write() { [ -w "$("$1" --pkglibdir)" ] && [ -w "$("$1" --sharedir)/extension" ]; }
@@ -41,4 +84,14 @@ headers_for() {
     else
         echo "$2"
     fi
+}
+
+# `copy_documents directory`: what belongs to the extension and is no part of the server's directories.
+copy_documents() {
+    local to=$1
+    mkdir -p "$to/examples"
+    cp README.md CHANGELOG.md "$to/"
+    cp sql/examples/*.md sql/examples/*.sql sql/examples/*.json "$to/examples/"
+    if [ -d sql/monitoring ]; then cp -r sql/monitoring "$to/"; fi
+    find "$to" -type d -exec chmod 0755 {} + -o -type f -exec chmod 0644 {} +
 }

@@ -12,7 +12,7 @@ cd "$ROOT"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}
 TOOLS=$ROOT/target/tools
 # Always tested; other versions with headers on this machine are added to them.
-ALWAYS_VERSIONS="15 18"
+ALWAYS_VERSIONS="15 16 18"
 KNOWN_VERSIONS="15 16 17 18"
 # Servers must not inherit a user's client settings.
 unset PGHOST PGPORT PGUSER PGDATABASE PGDATA PGPASSWORD PGOPTIONS PGSERVICE

@@ -1,50 +1,75 @@
 #!/usr/bin/env bash
-# make package [PG_CONFIG=...]: a tarball with the library, the control file and the SQL files.
+# make package [PG_CONFIG=...]: a tarball for one server version: the library, the control and SQL
+# files, monitoring files and documents, and how to install them. `package.sh deb`: a Debian package
+# of the same files.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
 . tests/scripts/servers.sh
 . tests/scripts/extension.sh
+. tests/scripts/deb.sh
 
-say "Packaging pg_once $(pg_once_version)"
+kind=${1:-tarball}
+
+# The server named, else (for a Debian package) one of Debian's, else whatever is here.
+choose_server() {
+    if [ -n "${PG_CONFIG:-}" ]; then
+        config=$PG_CONFIG
+    elif [ "$kind" = deb ] && config=$(debian_server); then
+        :
+    else
+        need_any_server
+        config=$CHOSEN_PG_CONFIG
+    fi
+    version=$(major_version "$config")
+    [ -n "$version" ] || die "$config cannot be run" "Run: make package PG_CONFIG=/path/to/pg_config"
+}
+
+write_install() {
+    cat <<END
+pg_once $(pg_once_version) for PostgreSQL $version on $(uname -m).
+
+Install, as root (pg_config must be that server's; a file that is in use is replaced, not written over):
+
+    cp --remove-destination lib/* "\$(pg_config --pkglibdir)/"
+    cp --remove-destination extension/* "\$(pg_config --sharedir)/extension/"
+
+Then, in each database that wants it: CREATE EXTENSION pg_once;
+or, where an older version is: ALTER EXTENSION pg_once UPDATE; (README.md, "Upgrading")
+
+Uninstall: DROP EXTENSION pg_once in each database that has it, take pg_once out of
+shared_preload_libraries and restart the server if it is there, and then, as root:
+
+    rm "\$(pg_config --pkglibdir)/pg_once.so" "\$(pg_config --sharedir)/extension/pg_once"[.-]*
+END
+}
+
+make_tarball() {
+    local name to
+    name=pg_once-$(pg_once_version)-pg$version-$(uname -m)
+    to=$out/$name
+    rm -rf "$to" "$to.tar.gz"
+    cp -r "$stage" "$to"
+    cp LICENSE "$to/"
+    copy_documents "$to/doc"
+    write_install >"$to/INSTALL"
+    chmod 0644 "$to/LICENSE" "$to/INSTALL"
+    tar -C "$out" --owner 0 --group 0 --sort name -czf "$to.tar.gz" "$name"
+    tar -tzf "$to.tar.gz" | sed 's/^/    /'
+    note "written: target/package/$name.tar.gz"
+}
+
+choose_server
+say "Packaging pg_once $(pg_once_version) for PostgreSQL $version ($kind)"
 need_rust
 need_c_toolchain
 need_cargo_pgrx
-if [ -n "${PG_CONFIG:-}" ]; then
-    config=$PG_CONFIG
-    version=$(major_version "$config")
-    [ -n "$version" ] || die "$config cannot be run" "Run: make package PG_CONFIG=/path/to/pg_config"
-else
-    need_any_server
-    config=$CHOSEN_PG_CONFIG version=$CHOSEN
-fi
-has_headers "$config" || die "the server's headers are missing in $("$config" --includedir-server)" \
-    "Run: sudo apt-get install postgresql-server-dev-$version"
-
-name=pg_once-$(pg_once_version)-pg$version-$(uname -m)
 out=$ROOT/target/package
-rm -rf "$out/build" "${out:?}/$name"
-mkdir -p "$out/$name/lib" "$out/$name/extension"
-pgrx_env "$version" "$(headers_for "$version" "$config")"
-cargo pgrx package --package pg_once --no-default-features --features "pg$version" \
-    --pg-config "$config" --out-dir "$out/build"
-find "$out/build" -name '*.so' -exec cp {} "$out/$name/lib/" \;
-find "$out/build" \( -name '*.control' -o -name '*.sql' \) -exec cp {} "$out/$name/extension/" \;
-for file in LICENSE README.md CHANGELOG.md; do
-    if [ -e "$file" ]; then cp "$file" "$out/$name/"; fi
-done
-cat >"$out/$name/INSTALL" <<END
-pg_once $(pg_once_version) for PostgreSQL $version on $(uname -m). As root:
-
-    cp lib/* "\$(pg_config --pkglibdir)/"
-    cp extension/* "\$(pg_config --sharedir)/extension/"
-
-and then, in each database that wants it: CREATE EXTENSION pg_once;
-END
-for part in lib/*.so extension/*.control extension/*.sql; do
-    compgen -G "$out/$name/$part" >/dev/null || die "the package has no $part"
-done
-tar -C "$out" --owner 0 --group 0 -czf "$out/$name.tar.gz" "$name"
-rm -rf "$out/build"
-tar -tzf "$out/$name.tar.gz" | sed 's/^/    /'
-note "written: target/package/$name.tar.gz"
+stage=$CARGO_TARGET_DIR/stage/package-$version
+mkdir -p "$out"
+stage_extension "$config" release "$stage"
+case $kind in
+    tarball) make_tarball ;;
+    deb) make_deb "$version" "$stage" "$out" ;;
+    *) die "package.sh makes a tarball or a deb, not $kind" ;;
+esac

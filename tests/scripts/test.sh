@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # make test: all checks on all server versions, a line for each part with its time, and a table at
-# the end. Arguments: the parts wanted (lint unit db e2e client); without any, all of them.
-# Versions: PG_VERSIONS="15 18"; without it 15, 18 and what else is on this machine.
+# the end. Arguments: the parts wanted (lint unit db e2e client package); without any, all of them.
+# Versions: PG_VERSIONS="15 18"; without it 15, 16, 18 and what else is on this machine, and then the
+# oldest and the newest get every test and those between them the core of the end-to-end tests.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -9,7 +10,9 @@
 . tests/scripts/extension.sh
 . tests/scripts/cluster.sh
 
-parts=${*:-lint unit db e2e client}
+parts=${*:-lint unit db e2e client package}
+# What depends most on the server's version: table access, locks, isolation, crashes, rights.
+CORE="keys races isolation machines guard outbox inbox sweeps crash"
 SUMMARY=()
 FAILED=0
 BEGIN=$SECONDS
@@ -60,7 +63,7 @@ choose_versions() {
         elif is_ci || [ -n "${PG_VERSIONS:-}" ]; then
             die "PostgreSQL $version is asked for and cannot be had; see above"
         else
-            SUMMARY+=("$(printf '%-8s %5s    %s' "LEFT OUT" "" "PostgreSQL $version: sudo apt-get install $(server_packages "$version")")")
+            left_out "PostgreSQL $version: sudo apt-get install $(server_packages "$version")"
         fi
     done
     [ "${#VERSIONS[@]}" -gt 0 ] || die "no PostgreSQL server with headers could be had"
@@ -81,8 +84,43 @@ db_tests() {
     rm -rf "$data"
 }
 
+# Every end-to-end test of a version that was asked for by name, and of the oldest and the newest.
+is_full() { [ -n "${PG_VERSIONS:-}" ] || [ "$1" = "${VERSIONS[0]}" ] || [ "$1" = "${VERSIONS[-1]}" ]; }
+
 e2e_tests() {
-    PG_ONCE_PG_CONFIG=$(private_pg_config "$1") cargo test --package pg-once-tests
+    local targets=() name
+    if ! is_full "$1"; then
+        for name in $CORE; do targets+=(--test "$name"); done
+    fi
+    PG_ONCE_PG_CONFIG=$(private_pg_config "$1") cargo test --package pg-once-tests "${targets[@]}"
+}
+
+e2e_name() { if is_full "$1"; then echo "end-to-end tests"; else echo "the core of the end-to-end tests"; fi; }
+
+# The server version for which Debian's package is tested: Debian's own here, of those tested.
+deb_version_here() {
+    local version
+    for version in "${VERSIONS[@]}"; do
+        if [ -x "/usr/lib/postgresql/$version/bin/pg_config" ] && have pg_createcluster; then
+            echo "$version"
+            return
+        fi
+    done
+    return 1
+}
+
+left_out() { SUMMARY+=("$(printf '%-8s %5s    %s' "LEFT OUT" "" "$1")"); }
+
+package_tests() {
+    local version
+    part "the tarball, PostgreSQL ${VERSIONS[0]}" bash tests/scripts/test_package.sh tarball "${VERSIONS[0]}"
+    if ! version=$(deb_version_here); then
+        left_out "the Debian package: sudo apt-get install $(server_packages 15)"
+    elif ! is_root; then
+        left_out "the Debian package: sudo make test-package"
+    else
+        part "the Debian package, PostgreSQL $version" bash tests/scripts/test_package.sh deb "$version"
+    fi
 }
 
 # An example that serves until it is stopped is only compiled here; the demo runs it.
@@ -139,11 +177,12 @@ if wanted e2e || wanted client; then
 fi
 if wanted e2e; then
     for version in "${VERSIONS[@]}"; do
-        part "end-to-end tests, PostgreSQL $version" e2e_tests "$version"
+        part "$(e2e_name "$version"), PostgreSQL $version" e2e_tests "$version"
     done
 fi
 if wanted client; then
     version=${VERSIONS[${#VERSIONS[@]} - 1]}
     part "tests, doctests and examples of the client, PostgreSQL $version" client_tests "$version"
 fi
+if wanted package; then package_tests; fi
 summary

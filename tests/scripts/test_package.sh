@@ -1,0 +1,203 @@
+#!/usr/bin/env bash
+# make test-package: what we hand out, as a user gets it. The tarball, installed by its own INSTALL
+# into a copy of the server that has nothing of ours; and, as root on Debian, the Debian package in
+# Debian's own server: installed, used, upgraded beside an open session, removed, and nothing left.
+#
+# It makes a cluster of its own beside those that are there, and takes cluster and package away
+# again at the end, whatever happened. A machine that has the extension installed is left alone.
+# shellcheck source=tests/scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+. tests/scripts/toolchain.sh
+. tests/scripts/servers.sh
+. tests/scripts/extension.sh
+. tests/scripts/deb.sh
+. tests/scripts/cluster.sh
+
+CLUSTER=pg_once_test
+OUT=$ROOT/target/package
+
+# `expect "what" "wanted" "got"`: got must be, or contain, what is wanted.
+expect() {
+    case $3 in
+        *"$2"*) note "$1: $2" ;;
+        *) die "$1: wanted '$2'" "got: $3" ;;
+    esac
+}
+
+# What a user does with it first; the same answer must come back ever after.
+CLAIM="select outcome, response_code from once.key_claim('orders.create', 'k-1', '{\"item\": \"book\"}')"
+FINISH="select once.key_complete('orders.create', 'k-1', token, 201, '{\"order\": 1}') from once.key_claim('orders.create', 'k-1', '{\"item\": \"book\"}')"
+
+# The tarball ---------------------------------------------------------------------------------------
+
+test_tarball() {
+    local version=$1 source name bare=$STATE/bare
+    name=pg_once-$(pg_once_version)-pg$version-$(uname -m)
+    source=$(private_pg_config "$version")
+    PG_CONFIG=$source bash tests/scripts/package.sh tarball
+    bare_server "$source" "$bare"
+    rm -rf "$OUT/unpacked"
+    mkdir "$OUT/unpacked"
+    tar -C "$OUT/unpacked" -xzf "$OUT/$name.tar.gz"
+    follow_install "$OUT/unpacked/$name" "$bare" cp
+    cluster_remove bare "$bare/pg_config"
+    # shellcheck disable=SC2064
+    trap "cluster_remove bare '$bare/pg_config'; rm -rf '$bare' '$OUT/unpacked'" EXIT
+    cluster_start bare "$bare/pg_config" "fsync = off"
+    export PGHOST=$CLUSTER_SOCKETS PGPORT=$CLUSTER_PORT PGUSER=postgres PGDATABASE=postgres
+    ask() { "$("$bare/pg_config" --bindir)/psql" -X -At -v ON_ERROR_STOP=1 -c "$1" 2>&1; }
+    ask 'create extension pg_once' >/dev/null
+    expect "created from the tarball" "$(pg_once_version)" "$(ask "select extversion from pg_extension where extname = 'pg_once'")"
+    ask "$FINISH" >/dev/null
+    expect "a finished request" 'replayed|201' "$(ask "$CLAIM")"
+    follow_install "$OUT/unpacked/$name" "$bare" rm
+    [ -z "$(find "$bare" -name 'pg_once*')" ] || die "INSTALL's removal left files"
+    note "no file is left after INSTALL's removal"
+}
+
+# `follow_install directory server program`: the commands of INSTALL that begin with the program, as
+# they stand there.
+follow_install() {
+    (cd "$1" && sed -n "s/^    \($3 .*\)/\1/p" INSTALL | PATH=$2:$PATH bash -e)
+}
+
+# A copy of a private server without any file of ours.
+bare_server() {
+    rm -rf "$2"
+    cp -a "$(dirname "$1")" "$2"
+    find "$2" -name 'pg_once*' -delete
+}
+
+# The Debian package --------------------------------------------------------------------------------
+
+as_postgres() { setpriv --reuid postgres --regid "$(id -g postgres)" --init-groups -- "$@"; }
+
+ask_debian() {
+    (cd / && as_postgres psql -X -At -v ON_ERROR_STOP=1 -h /var/run/postgresql -p "$PORT" -d "$1" -c "$2" 2>&1)
+}
+
+clean_debian() {
+    exec 7>&- 8<&- || true
+    pg_dropcluster --stop "$MAJOR" "$CLUSTER" >/dev/null 2>&1 || true
+    dpkg --purge "$PACKAGE" >/dev/null 2>&1 || true
+    rm -rf "$WORK"
+}
+
+ours_on_disk() {
+    find /usr/lib/postgresql /usr/share/postgresql /usr/share/doc /etc/postgresql /var/lib/postgresql \
+        -iname '*pg[_-]once*' -not -path "*/$CLUSTER*" 2>/dev/null || true
+}
+
+# The package before this one stands for an older release: the first release's SQL, and a control
+# file that names it, with today's library.
+make_older_deb() {
+    cp -r "$STAGE" "$WORK/older"
+    rm "$WORK/older/extension/"*.sql
+    cp tests/upgrade/pg_once--0.1.0.sql "$WORK/older/extension/"
+    sed -i "s/^default_version.*/default_version = '0.1.0'/" "$WORK/older/extension/pg_once.control"
+    DEB_VERSION=0.1.0-1 make_deb "$MAJOR" "$WORK/older" "$WORK"
+    OLDER=$WORK/$(DEB_VERSION=0.1.0-1 deb_file "$MAJOR")
+}
+
+check_with_lintian() {
+    if ! have lintian && ! apt_install lintian; then
+        note "NOT CHECKED: lintian is missing: sudo apt-get install lintian"
+        return
+    fi
+    # Ours is not uploaded to Debian, so no bug of Debian's asked for it.
+    lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$1"
+    note "lintian: nothing found"
+}
+
+start_cluster() {
+    PORT=$(free_port)
+    pg_createcluster "$MAJOR" "$CLUSTER" --port "$PORT" --start-conf manual --locale C.UTF-8 \
+        -o listen_addresses= -o fsync=off >/dev/null
+    printf 'local all postgres peer\n' >"/etc/postgresql/$MAJOR/$CLUSTER/pg_hba.conf"
+    pg_ctlcluster --skip-systemctl-redirect "$MAJOR" "$CLUSTER" start
+    ask_debian postgres 'create database shop' >/dev/null
+}
+
+restart() { pg_ctlcluster --skip-systemctl-redirect "$MAJOR" "$CLUSTER" restart -- -w; }
+
+test_upgrade() {
+    expect "created from the older package" 0.1.0 "$(ask_debian shop "create extension pg_once; select extversion from pg_extension where extname = 'pg_once'")"
+    ask_debian shop "$FINISH" >/dev/null
+    mkfifo "$WORK/in" "$WORK/out"
+    (cd / && exec setpriv --reuid postgres --regid "$(id -g postgres)" --init-groups -- \
+        psql -X -At -h /var/run/postgresql -p "$PORT" -d shop <"$WORK/in" >"$WORK/out" 2>&1) &
+    exec 7>"$WORK/in" 8<"$WORK/out"
+    tell_session "$CLAIM;"
+    expect "a session before the upgrade" 'replayed|201' "$ANSWER"
+
+    dpkg --install "$OUT/$(deb_file "$MAJOR")" >/dev/null
+    expect "the upgraded package" "$(pg_once_version)" "$(dpkg-query -W -f '${Version}' "$PACKAGE")"
+    tell_session "$CLAIM;"
+    expect "that session after the package's upgrade" 'replayed|201' "$ANSWER"
+    expect "a new session, new library and old schema" 'replayed|201' "$(ask_debian shop "$CLAIM")"
+    expect "the schema so far" 0.1.0 "$(ask_debian shop "select extversion from pg_extension where extname = 'pg_once'")"
+    ask_debian shop 'alter extension pg_once update' >/dev/null
+    expect "after ALTER EXTENSION" "$(pg_once_version)" "$(ask_debian shop "select extversion from pg_extension where extname = 'pg_once'")"
+    tell_session "$CLAIM;"
+    expect "the old session after that" 'replayed|201' "$ANSWER"
+    expect "a new session after that" 'replayed|201' "$(ask_debian shop "$CLAIM")"
+    exec 7>&- 8<&-
+}
+
+# One line to the open session, one line back.
+tell_session() {
+    echo "$1" >&7
+    read -r -t 60 ANSWER <&8 || die "the open session did not answer" "$1"
+}
+
+test_removal() {
+    local log=/var/log/postgresql/postgresql-$MAJOR-$CLUSTER.log said status=0
+    echo "shared_preload_libraries = 'pg_once'" >"/etc/postgresql/$MAJOR/$CLUSTER/conf.d/pg_once.conf"
+    restart
+    expect "preloaded" 'replayed|201' "$(ask_debian shop "$CLAIM")"
+
+    said=$(dpkg --remove "$PACKAGE" 2>&1)
+    expect "what the removal says" "cluster $MAJOR/$CLUSTER has pg_once in shared_preload_libraries" "$said"
+    dpkg --purge "$PACKAGE" >/dev/null 2>&1 || true
+    said=$(ours_on_disk)
+    [ -z "$said" ] || die "the package left files" "$said"
+    note "no file is left"
+    restart >/dev/null 2>&1 || status=$?
+    [ "$status" != 0 ] || die "the server started without a library that it preloads"
+    expect "a server that preloads it" 'could not access file "pg_once"' "$(tail -5 "$log")"
+    rm "/etc/postgresql/$MAJOR/$CLUSTER/conf.d/pg_once.conf"
+    restart
+    said=$(ask_debian shop "$CLAIM" || true)
+    # shellcheck disable=SC2016 # the server says it like that
+    expect "a call in a database that still has it" 'could not access file "$libdir/pg_once"' "$said"
+    ask_debian shop 'drop extension pg_once' >/dev/null
+    expect "what a DROP leaves in the database" '0' "$(ask_debian shop "select count(*) from pg_namespace where nspname = 'once'")"
+}
+
+test_deb() {
+    MAJOR=$1 PACKAGE=$(deb_name "$1") WORK=$ROOT/target/package/test
+    STAGE=$CARGO_TARGET_DIR/stage/package-$MAJOR
+    if dpkg-query -W "$PACKAGE" >/dev/null 2>&1 || [ -n "$(ours_on_disk)" ]; then
+        die "pg_once is installed on this machine, and this test would replace and remove it" "$(ours_on_disk)"
+    fi
+    PG_CONFIG=/usr/lib/postgresql/$MAJOR/bin/pg_config bash tests/scripts/package.sh deb
+    check_with_lintian "$OUT/$(deb_file "$MAJOR")"
+    trap clean_debian EXIT
+    pg_dropcluster --stop "$MAJOR" "$CLUSTER" >/dev/null 2>&1 || true
+    rm -rf "$WORK"
+    mkdir -p "$WORK"
+    make_older_deb
+    dpkg --install "$OLDER" >/dev/null
+    start_cluster
+    test_upgrade
+    test_removal
+}
+
+need_rust >/dev/null
+need_c_toolchain >/dev/null
+need_cargo_pgrx
+case ${1:-} in
+    tarball) test_tarball "$2" ;;
+    deb) test_deb "$2" ;;
+    *) die "test_package.sh tests a tarball or a deb of a server version: tarball 15" ;;
+esac
