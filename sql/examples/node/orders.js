@@ -1,0 +1,150 @@
+// An HTTP service that takes each POST /orders once, whatever dies.
+//
+//     PG_ONCE_URL=postgresql://shop@127.0.0.1/shop BANK_URL=http://127.0.0.1:9000 node orders.js [port]
+//
+// The phases of an order, by the recovery point that each starts from:
+//   started   insert the order, advance to `created`: one transaction
+//   created   charge it at the bank (a step, with the step's derived key), advance to `charged`
+//   charged   mark it paid, emit the event, store the answer: one transaction
+
+import { createServer } from 'node:http';
+import { text } from 'node:stream/consumers';
+import pg from 'pg';
+import { call, said, transaction } from './pg_once/database.js';
+import { InvalidArgument, Unavailable } from './pg_once/errors.js';
+import { keyOfHeader, problem, Retry, run, Unknown } from './pg_once/key.js';
+import { emit } from './pg_once/outbox.js';
+
+// How long the bank remembers a key, in seconds. After that, asking again could charge twice.
+const BANK_REMEMBERS = Number(process.env.BANK_REMEMBERS ?? 24 * 3600);
+const BANK_URL = process.env.BANK_URL;
+
+const pool = new pg.Pool({ connectionString: process.env.PG_ONCE_URL, max: 16, connectionTimeoutMillis: 10_000 });
+pool.on('error', (error) => console.warn(`an idle connection was lost: ${error.message}`));
+
+/** The bank says no: it did not charge and will not. */
+class Refused extends Error {}
+
+/** Goes on from the recovery point, whoever got there. */
+async function make(lease, lost, order) {
+  let point = lease.recoveryPoint;
+  let state = JSON.parse(lease.state ?? '{}');
+  if (point === 'started') {
+    state = await transaction(pool, (client) => create(client, lease, order));
+    point = 'created';
+  }
+  if (point === 'created') {
+    try {
+      state = await charge(lease, lost, order, state);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      return transaction(pool, (client) => refuse(client, lease, state, error.message));
+    }
+  }
+  return transaction(pool, (client) => finish(client, lease, order, state));
+}
+
+async function create(client, lease, order) {
+  const insert = `INSERT INTO orders (idempotency_key, customer, item, amount_cents)
+                  VALUES ($1, $2, $3, $4) RETURNING order_id`;
+  const { rows } = await client.query(insert, [lease.key, order.customer, order.item, order.amount_cents]);
+  const state = { order_id: rows[0].order_id };
+  await lease.advance(client, 'created', JSON.stringify(state));
+  return state;
+}
+
+async function charge(lease, lost, order, state) {
+  const step = await call(pool, (client) => lease.step(client, 'charge')); // committed before the call
+  let { result } = step;
+  if (!step.done) {
+    if (step.attempted > 0 && step.age > BANK_REMEMBERS) {
+      throw new Unknown('an earlier attempt may have charged, and the bank has forgotten its key by now');
+    }
+    const answer = await askBank(step.derivedKey, state.order_id, order.amount_cents, lost);
+    said.publish({ did: 'bank answered' });
+    result = await call(pool, (client) => lease.stepDone(client, 'charge', answer));
+  }
+  const charged = { ...state, charge_id: JSON.parse(result).charge_id };
+  await call(pool, (client) => lease.advance(client, 'charged', JSON.stringify(charged)));
+  return charged;
+}
+
+/** The bank's answer as it came. No answer is never taken for a refusal. */
+async function askBank(derivedKey, orderId, amountCents, lost) {
+  let response;
+  let body;
+  try {
+    response = await fetch(`${BANK_URL}/charges`, {
+      method: 'POST',
+      headers: { 'Idempotency-Key': derivedKey, 'Content-Type': 'application/json' },
+      body: JSON.stringify({ reference: orderId, amount_cents: amountCents }),
+      signal: AbortSignal.any([lost, AbortSignal.timeout(10_000)]),
+    });
+    body = await response.text();
+  } catch (error) {
+    throw new Retry(`the bank did not answer: ${error.cause ?? error}`, { cause: error });
+  }
+  if (response.ok) return body;
+  const { status } = response;
+  if (status >= 400 && status < 500 && ![408, 409, 425, 429].includes(status)) throw new Refused(`the bank says ${status}`);
+  throw new Retry(`the bank says ${status}`);
+}
+
+async function refuse(client, lease, state, reason) {
+  await client.query("UPDATE orders SET status = 'refused' WHERE order_id = $1", [state.order_id]);
+  return lease.abort(client, 402, JSON.stringify({ title: reason }));
+}
+
+async function finish(client, lease, order, state) {
+  const paid = "UPDATE orders SET status = 'paid', charge_id = $1 WHERE order_id = $2";
+  await client.query(paid, [state.charge_id, state.order_id]);
+  await emit(client, 'orders', JSON.stringify({ type: 'order.paid', ...state }), order.customer);
+  return lease.complete(client, 201, JSON.stringify(state));
+}
+
+function orderOf(body) {
+  try {
+    const order = JSON.parse(body);
+    const good = typeof order.customer === 'string' && typeof order.item === 'string' &&
+      Number.isSafeInteger(order.amount_cents) && order.amount_cents > 0;
+    return good ? order : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+async function answerTo(request) {
+  const body = await text(request);
+  if (request.method !== 'POST' || request.url !== '/orders') return problem(404, 'there is only POST /orders');
+  const key = keyOfHeader(request.headers['idempotency-key']);
+  if (key === undefined) return problem(400, 'the Idempotency-Key header is missing or not well formed');
+  const order = orderOf(body);
+  if (!order) return problem(400, 'the body is not an order');
+  try {
+    return await run(pool, 'orders.create', key, body, (lease, lost) => make(lease, lost, order));
+  } catch (error) {
+    if (error instanceof InvalidArgument) return problem(400, error.message); // such as \u0000, which jsonb cannot hold
+    if (error instanceof Unavailable) return problem(503, 'the database is away', 1);
+    console.error(`order ${key} failed`, error);
+    return problem(500, 'internal error');
+  }
+}
+
+const server = createServer(async (request, response) => {
+  // A client that hangs up is no reason to stop: it comes back for the answer.
+  const answer = await answerTo(request).catch((error) => problem(400, String(error)));
+  said.publish({ did: 'answered' });
+  if (!server.listening) response.setHeader('Connection', 'close');
+  response.writeHead(answer.status, { 'Content-Type': 'application/json', ...answer.headers });
+  response.end(answer.body);
+});
+
+server.listen(Number(process.argv[2] ?? 0), '127.0.0.1', () => console.log(`listening on ${server.address().port}`));
+
+// The requests at hand are finished; then nothing is left to do, and the process ends.
+for (const signal of ['SIGTERM', 'SIGINT']) {
+  process.once(signal, () => {
+    server.close(() => pool.end());
+    server.closeIdleConnections();
+  });
+}

@@ -1,0 +1,123 @@
+// Calls that are repeated until they are answered, transactions that are run again, and heartbeats.
+//
+// pg sends unnamed statements, unless a query is given a name: without names PgBouncer in transaction mode
+// may be in between.
+
+import { channel } from 'node:diagnostics_channel';
+import { setTimeout as sleep } from 'node:timers/promises';
+import pg from 'pg';
+import { AlreadyFinished, Conflict, LeaseLost, OnceError, translated, Unavailable } from './errors.js';
+
+/** Says what has just been done, to whoever subscribes: node:diagnostics_channel, 'pg_once'. */
+export const said = channel('pg_once');
+
+const JSON_OID = 114;
+
+// pg would parse json, and JSON.stringify gives other bytes (spaces, digits, doubled members).
+const types = {
+  getTypeParser: (oid, format) => (oid === JSON_OID ? (text) => text : pg.types.getTypeParser(oid, format)),
+};
+
+/** The rows of a statement, with json as the text that is stored, byte for byte. bigint comes as a string. */
+export async function rows(client, text, values) {
+  try {
+    return (await client.query({ text, values, types })).rows;
+  } catch (error) {
+    throw translated(error);
+  }
+}
+
+/** Exponential backoff with full jitter, in ms: those who failed together do not come back together. */
+export const waitBefore = (attempt, cap = 2000) => Math.random() * Math.min(cap, 50 * 2 ** Math.min(attempt, 16));
+
+/** Runs work with a client of the pool. */
+async function withClient(pool, work) {
+  let client;
+  try {
+    client = await pool.connect();
+  } catch (error) {
+    throw error instanceof pg.DatabaseError ? translated(error) : new Unavailable(error);
+  }
+  let broken; // a client that loses its connection says so by an event, which nobody else listens to now
+  const onError = (error) => { broken = error; };
+  client.on('error', onError);
+  try {
+    return await work(client);
+  } catch (error) {
+    const spoken = error instanceof pg.DatabaseError || error instanceof OnceError;
+    const known = broken && !spoken ? new Unavailable(broken) : translated(error);
+    if (known instanceof Unavailable) broken ??= known;
+    throw known;
+  } finally {
+    client.removeListener('error', onError);
+    client.release(broken);
+  }
+}
+
+/**
+ * Runs one call of pg_once, on another connection where the first failed.
+ * Only for what converges when it is repeated: every claim, and every call that presents a token.
+ */
+export async function call(pool, work, tries = 8) {
+  for (let failures = 1; ; failures += 1) {
+    try {
+      return await withClient(pool, work);
+    } catch (error) {
+      if (failures >= tries || !(error instanceof Conflict || error instanceof Unavailable)) throw error;
+      await sleep(waitBefore(failures));
+    }
+  }
+}
+
+/**
+ * Runs work in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure.
+ * A lost connection is passed on: the COMMIT may have been carried out, and then the local writes would be
+ * done twice. `run` in key.js finds out by a new claim.
+ */
+export async function transaction(pool, work, tries = 5) {
+  const once = async (client) => {
+    await client.query('BEGIN');
+    try {
+      const result = await work(client);
+      await client.query('COMMIT');
+      return result;
+    } catch (error) {
+      await client.query('ROLLBACK').catch(() => {}); // a connection that is gone has rolled back
+      throw error;
+    }
+  };
+  for (let failures = 1; ; failures += 1) {
+    try {
+      return await withClient(pool, once);
+    } catch (error) {
+      if (failures >= tries || !(error instanceof Conflict)) throw error;
+      await sleep(waitBefore(failures));
+    }
+  }
+}
+
+/** Extends a lease of so many seconds at every third of it while work runs; its signal aborts when the lease is lost. */
+export async function heartbeat(pool, seconds, extend, work) {
+  const over = new AbortController();
+  const lost = new AbortController();
+  const beat = async () => {
+    while (!over.signal.aborted) {
+      await sleep((seconds * 1000) / 3, undefined, { signal: over.signal }).catch(() => {});
+      if (over.signal.aborted) return;
+      try {
+        await withClient(pool, extend);
+      } catch (error) {
+        if (error instanceof AlreadyFinished) return;
+        said.publish({ did: 'heartbeat failed', error });
+        if (error instanceof LeaseLost) return lost.abort(error);
+      }
+    }
+  };
+  const beating = beat();
+  try {
+    return await work(lost.signal);
+  } finally {
+    over.abort();
+    await beating;
+  }
+}

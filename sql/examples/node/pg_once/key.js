@@ -1,0 +1,180 @@
+// One logical request, one execution: claim, phases, answer.
+//
+// `run` does it all. What it is given, the work, goes on from lease.recoveryPoint, whoever got there, and
+// stores the answer itself, by lease.complete or lease.abort in the transaction of its last writes.
+// Invariant: wherever a process dies, the next claim of the key goes on rightly.
+
+import { randomUUID } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { call, heartbeat, rows, said, waitBefore } from './database.js';
+import { AlreadyFinished, Conflict, LeaseLost, Unavailable } from './errors.js';
+
+const ROUNDS = 3; // how often the work may run in one `run` when the database fails under it
+
+const CLAIM = `
+  SELECT outcome, token, attempt, recovery_point, state, response_code, response_body,
+         extract(epoch FROM lease_left)::float8 AS lease_left, extract(epoch FROM retry_after)::float8 AS retry_after
+    FROM once.key_claim($1, $2, $3::jsonb, holder => $4)`;
+const STEP = `
+  SELECT done, result, attempted, derived_key AS "derivedKey",
+         extract(epoch FROM clock_timestamp() - first_at)::float8 AS age
+    FROM once.key_step($1, $2, $3, $4, on_abort => $5::json)`;
+const STEP_DONE = 'SELECT recorded, result FROM once.key_step_done($1, $2, $3, $4, $5::json)';
+const ADVANCE = 'SELECT once.key_advance($1, $2, $3, $4, $5::json)';
+const COMPLETE = 'SELECT once.key_complete($1, $2, $3, $4, $5::json)';
+const ABORT = 'SELECT once.key_abort($1, $2, $3, $4, $5::json)';
+const RELEASE = 'SELECT once.key_release($1, $2, $3, $4, make_interval(secs => $5))';
+const PARK = 'SELECT once.key_park($1, $2, $3, $4)';
+const EXTEND = 'SELECT once.key_extend($1, $2, $3)';
+
+/** The work failed, and another attempt may go through: the key is released. */
+export class Retry extends Error {
+  constructor(message, { after = 1, cause } = {}) {
+    super(message, { cause });
+    this.after = after; // seconds
+  }
+}
+
+/** Nobody knows whether the work was done, and asking again could do it twice: the key is parked. */
+export class Unknown extends Error {}
+
+/** The right to work on a key. Each method is one call, inside the client's transaction if there is one. */
+export class Lease {
+  constructor(scope, key, row) {
+    this.scope = scope;
+    this.key = key;
+    this.token = row.token;
+    this.attempt = row.attempt;
+    this.recoveryPoint = row.recovery_point;
+    this.state = row.state; // JSON text
+    this.seconds = row.lease_left;
+  }
+
+  /**
+   * Records that a foreign call begins; commit it before the call. → done and result (JSON text); attempted:
+   * beginnings by earlier attempts whose end nobody recorded; derivedKey; age: seconds since the first.
+   */
+  async step(client, name, onAbort = null) {
+    const [step] = await this.#ask(client, STEP, name, onAbort);
+    said.publish({ did: `step ${name} begun` });
+    return step;
+  }
+
+  /** Records that it ended. The first one wins; what is recorded comes back. */
+  async stepDone(client, name, result) {
+    const [done] = await this.#ask(client, STEP_DONE, name, result);
+    said.publish({ did: `step ${name} done` });
+    return done.result;
+  }
+
+  /** Moves the recovery point, in the transaction of the phase's own writes. */
+  async advance(client, point, state = null) {
+    await this.#ask(client, ADVANCE, point, state);
+    said.publish({ did: `advanced ${point}` });
+  }
+
+  /** Stores the answer, in the transaction of the last writes. */
+  async complete(client, status, body) {
+    await this.#ask(client, COMPLETE, status, body);
+    said.publish({ did: 'completed' });
+    return { status, body, headers: {} };
+  }
+
+  /** Stores the answer of a failure that no retry mends; emits the steps' on_abort events. */
+  async abort(client, status, body) {
+    await this.#ask(client, ABORT, status, body);
+    return { status, body, headers: {} };
+  }
+
+  release(client, error, after = null) { return this.#ask(client, RELEASE, storable(error), after); }
+  park(client, reason) { return this.#ask(client, PARK, storable(reason)); }
+  extend(client) { return this.#ask(client, EXTEND); }
+
+  #ask(client, text, ...values) { return rows(client, text, [this.scope, this.key, this.token, ...values]); }
+}
+
+/**
+ * Answers a request: does the work, replays its answer, or says why neither. → {status, body, headers}
+ * request: the JSON text as it came; another one under the same key is 422.
+ */
+export async function run(pool, scope, key, request, work) {
+  for (let round = 1; round <= ROUNDS; round += 1) {
+    const { lease, answer } = await claim(pool, scope, key, request);
+    if (answer) return answer;
+    try {
+      return await heartbeat(pool, lease.seconds, (client) => lease.extend(client), (lost) => work(lease, lost));
+    } catch (error) {
+      if (error instanceof Unknown) {
+        await call(pool, (client) => lease.park(client, error.message));
+        return problem(409, 'the outcome of a request with this key is not known yet');
+      }
+      if (error instanceof LeaseLost) return problem(409, 'a request with this key is in progress', 1);
+      if (error instanceof Retry) {
+        await giveBack(pool, lease, error.message, error.after);
+        return problem(503, 'the request could not be finished', error.after);
+      }
+      if (![Conflict, Unavailable, AlreadyFinished].some((known) => error instanceof known)) {
+        await giveBack(pool, lease, String(error), 1);
+        throw error;
+      }
+      // What the work sent last may have been committed. Once the key is given back, an old
+      // transaction that still runs cannot commit a write with this token, so the next claim tells
+      // what is so. (Claiming with the same holder would not end the token.)
+      await giveBack(pool, lease, String(error));
+      await sleep(waitBefore(round));
+    }
+  }
+  return problem(503, 'the request could not be finished', 1);
+}
+
+/** One claim: a lease or an answer. A lost answer costs nothing: the same holder gets its own lease back. */
+export async function claim(pool, scope, key, request) {
+  const values = [scope, key, request, randomUUID()];
+  const [row] = await call(pool, (client) => rows(client, CLAIM, values));
+  switch (row.outcome) {
+    case 'claimed':
+    case 'resumed':
+      said.publish({ did: 'claimed' });
+      return { lease: new Lease(scope, key, row) };
+    case 'replayed':
+      return { answer: { status: row.response_code, body: row.response_body ?? '', headers: { 'Idempotent-Replayed': 'true' } } };
+    case 'in_progress':
+      return { answer: problem(409, 'a request with this key is in progress', row.retry_after) };
+    case 'mismatched':
+      return { answer: problem(422, 'this key was used for a different request') };
+    case 'gone':
+      return { answer: problem(410, 'a request with this key was finished long ago') };
+    case 'parked':
+      return { answer: problem(409, 'the outcome of a request with this key is not known yet') };
+    default:
+      throw new Error(`an outcome that this program does not know: ${row.outcome}`);
+  }
+}
+
+/** Retry-After (seconds) is there exactly when coming back can help without anybody's verdict. */
+export function problem(status, title, after) {
+  const headers = { 'Content-Type': 'application/problem+json' };
+  if (after !== undefined) headers['Retry-After'] = String(Math.max(1, Math.ceil(after)));
+  return { status, body: JSON.stringify({ title }), headers };
+}
+
+/** The key in an Idempotency-Key header, quoted (as the IETF draft has it) or bare; undefined: answer 400. */
+export function keyOfHeader(value = '') {
+  let key = value.trim();
+  const quoted = /^"((?:[ !#-[\]-~]|\\["\\])*)"$/.exec(key);
+  if (quoted) key = quoted[1].replace(/\\(.)/g, '$1');
+  else if (key.includes('"')) return undefined;
+  return key.length >= 1 && key.length <= 255 && !/\p{Cc}/u.test(key) ? key : undefined;
+}
+
+async function giveBack(pool, lease, error, after) {
+  try {
+    await call(pool, (client) => lease.release(client, error, after));
+  } catch (refusal) {
+    // Lost or finished: nothing to give back. The database is away: the key is left to its lease.
+    if (![LeaseLost, AlreadyFinished, Conflict, Unavailable].some((known) => refusal instanceof known)) throw refusal;
+  }
+}
+
+/** As the server takes it: not empty, not endless, no NUL. */
+const storable = (text) => text.replaceAll('\0', '').slice(0, 1000) || 'no reason given';

@@ -1,0 +1,121 @@
+// Events that leave the database: emit beside the writes, deliver in a worker.
+//
+// At least once on the wire, once by the delivery key. Invariant: an event is acked only after `deliver` has
+// ended well, and whatever dies, what is not acked comes again, with the same delivery key.
+
+import { setTimeout as sleep } from 'node:timers/promises';
+import { call, heartbeat, rows, said, waitBefore } from './database.js';
+import { Conflict, LeaseLost, Unavailable } from './errors.js';
+
+const EMIT = 'SELECT event_id, emitted FROM once.outbox_emit($1, $2::json, order_key => $3)';
+const TAKE = `
+  SELECT token, event_id AS "eventId", attempt, delivery_key AS "deliveryKey", order_key AS "orderKey", payload, headers
+    FROM once.outbox_take($1, $2, $3, make_interval(secs => $4))`;
+const ACK = 'SELECT acked FROM once.outbox_ack($1, $2, $3, $4::bigint[])';
+const NACK = `
+  SELECT event_id, attempt, dead
+    FROM once.outbox_nack($1, $2, $3, $4::bigint[], error => $5, kind => $6, retry_after => make_interval(secs => $7))`;
+const EXTEND = 'SELECT lease_left FROM once.outbox_extend($1, $2, $3, make_interval(secs => $4))';
+
+/** It is tried again, after the subscriber's backoff or after so many seconds. kind: a word to count failures by. */
+export class NotDelivered extends Error {
+  constructor(message, { kind = 'error', after = null, cause } = {}) {
+    super(message, { cause });
+    this.kind = kind;
+    this.after = after;
+  }
+}
+
+/** It will not go through, however often it is tried: it is dead at once. */
+export class Never extends NotDelivered {
+  constructor(message) { super(message, { kind: 'never' }); }
+}
+
+/** In the transaction of the writes that the event tells of. payload: JSON text. */
+export async function emit(client, topic, payload, orderKey = null) {
+  const [row] = await rows(client, EMIT, [topic, payload, orderKey]);
+  return row.event_id;
+}
+
+/** Takes batches and delivers their events one after another; run several processes for more. */
+export class Worker {
+  /**
+   * deliver(event, lost): its payload is the text that was emitted; lost aborts when the lease is lost.
+   * lease: seconds, how soon another worker goes on after this one died. poll: ms that an idle worker waits, at most.
+   */
+  constructor(pool, topic, subscriber, deliver, { lease = 60, batch = 10, poll = 1000 } = {}) {
+    Object.assign(this, { pool, topic, subscriber, deliver, lease, batch, poll });
+  }
+
+  /** Works until stop (an AbortSignal) aborts; finishes the event at hand and gives the rest of the batch back. */
+  async run(stop) {
+    const pause = (ms) => sleep(ms, undefined, { signal: stop }).catch(() => {});
+    let failures = 0;
+    let idle = 50;
+    while (!stop.aborted) {
+      try {
+        // Once: a take whose answer was lost waits for its lease, and a second one takes other events.
+        const events = await this.#ask(1, TAKE, this.batch, this.lease);
+        failures = 0;
+        if (events.length > 0) {
+          idle = 50;
+          await this.#deliverBatch(events, stop);
+        } else {
+          await pause(idle * (0.5 + Math.random() / 2));
+          idle = Math.min(2 * idle, this.poll);
+        }
+      } catch (error) {
+        if (error instanceof LeaseLost) {
+          console.warn(`somebody else has the rest of the batch: ${error.message}`);
+        } else if (error instanceof Conflict || error instanceof Unavailable) {
+          // What was taken and not acked comes again when its lease has run out.
+          failures += 1;
+          console.warn(`the database is away: ${error.message}`);
+          await pause(waitBefore(failures));
+        } else {
+          throw error;
+        }
+      }
+    }
+  }
+
+  async #deliverBatch(events, stop) {
+    const { token } = events[0];
+    const extend = (client) => this.#rows(client, EXTEND, token, this.lease);
+    await heartbeat(this.pool, this.lease, extend, async (lost) => {
+      const stuck = new Set(); // order keys of which one failed: the later ones left the batch with it
+      for (const [place, event] of events.entries()) {
+        if (stuck.has(event.orderKey)) continue;
+        if (stop.aborted) {
+          const rest = events.slice(place).filter((other) => !stuck.has(other.orderKey));
+          await this.#nack(token, rest, new NotDelivered('the worker was stopped', { kind: 'released' }));
+          return;
+        }
+        try {
+          await this.deliver(event, lost);
+        } catch (error) {
+          // A fault of the handler is a failure of this event alone.
+          const failure = error instanceof NotDelivered ? error : new NotDelivered(String(error), { kind: 'exception' });
+          await this.#nack(token, [event], failure);
+          if (event.orderKey !== null) stuck.add(event.orderKey);
+          continue;
+        }
+        await this.#ask(8, ACK, token, [event.eventId]);
+        said.publish({ did: 'acked' });
+      }
+    });
+  }
+
+  async #nack(token, events, { message, kind, after }) {
+    const ids = events.map((event) => event.eventId);
+    const error = message.replaceAll('\0', '').slice(0, 1000);
+    for (const row of await this.#ask(8, NACK, token, ids, error, kind, after)) {
+      console.warn(`event ${row.event_id}, attempt ${row.attempt}: ${error}${row.dead ? ', dead' : ''}`);
+    }
+  }
+
+  /** An ack or a nack changes nothing twice, so it is repeated until it is answered. */
+  #ask(tries, text, ...values) { return call(this.pool, (client) => this.#rows(client, text, ...values), tries); }
+
+  #rows(client, text, ...values) { return rows(client, text, [this.topic, this.subscriber, ...values]); }
+}

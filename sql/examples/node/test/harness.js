@@ -1,0 +1,93 @@
+// What the tests share: the programs as processes, a client, and a superuser's view of the database.
+//
+// PG_ONCE_URL        the database as the role of the services
+// PG_ONCE_ADMIN_URL  the same as a superuser, for looking and for breaking things
+// PG_ONCE_POOLER_URL PG_ONCE_URL through PgBouncer in transaction mode; without it those tests are skipped
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { createInterface } from 'node:readline';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import pg from 'pg';
+
+export const URL_ = process.env.PG_ONCE_URL;
+export const POOLER_URL = process.env.PG_ONCE_POOLER_URL;
+export const newKey = () => randomUUID();
+const here = (name) => fileURLToPath(new URL(name, import.meta.url));
+
+/** A superuser's pool. */
+export const admin = new pg.Pool({ connectionString: process.env.PG_ONCE_ADMIN_URL, max: 4 });
+
+/** The rows, each an array. */
+export const select = async (text, ...values) => (await admin.query({ text, values, rowMode: 'array' })).rows;
+export const scalar = async (text, ...values) => (await select(text, ...values))[0][0];
+
+/** What look gives, once it is true. */
+export async function until(what, look, ms = 30_000) {
+  const end = Date.now() + ms;
+  for (;;) {
+    const found = await look();
+    if (found) return found;
+    assert.ok(Date.now() < end, `waited ${ms} ms for ${what}`);
+    await sleep(20);
+  }
+}
+
+/** One of our programs in a process of its own; killed when the test ends, if there is one. */
+export class Program {
+  static async start(test, name, args, environment, killAt) {
+    const program = new Program();
+    const preload = killAt ? ['--import', new URL('kill_at.js', import.meta.url).href] : [];
+    program.process = spawn(process.execPath, [...preload, here(`../${name}`), ...args], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+      env: { ...process.env, ...environment, PG_ONCE_KILL_AT: killAt },
+    });
+    test?.after(() => program.process.kill('SIGKILL'));
+    program.exit = once(program.process, 'exit');
+    program.lines = createInterface({ input: program.process.stdout })[Symbol.asyncIterator]();
+    program.port = Number((await program.line()).split(' ').at(-1));
+    return program;
+  }
+
+  /** The next line that it prints. */
+  async line() {
+    const { value, done } = await this.lines.next();
+    assert.ok(!done, 'the program ended');
+    return value;
+  }
+
+  /** Its exit code, or the signal that ended it. */
+  async ended() {
+    const [code, signal] = await Promise.race([this.exit, sleep(30_000, ['still running'], { ref: false })]);
+    return code ?? signal;
+  }
+}
+
+export const order = ({ customer = 'ada', item = 'tea', amount_cents = 700 } = {}) => JSON.stringify({ customer, item, amount_cents });
+
+export async function post(program, key, body, signal) {
+  const headers = { 'Content-Type': 'application/json', Connection: 'close', ...(key === undefined ? {} : { 'Idempotency-Key': key }) };
+  const response = await fetch(`http://127.0.0.1:${program.port}/orders`, { method: 'POST', headers, body, signal });
+  return {
+    status: response.status,
+    retryAfter: response.headers.get('retry-after'),
+    replayed: response.headers.get('idempotent-replayed') === 'true',
+    body: await response.text(),
+  };
+}
+
+/** A client that comes back while that can help. */
+export const postUntilAnswered = (program, key, body) => until('an answer', async () => {
+  const reply = await post(program, key, body);
+  return reply.retryAfter === null && reply;
+});
+
+/** The process id of a backend of the services that waits for a lock. */
+export const waitForLock = () => until('a backend that waits for a lock', async () => {
+  const look = `SELECT pid FROM pg_stat_activity
+                 WHERE usename = 'shop' AND wait_event_type = 'Lock' AND datname = current_database()`;
+  return (await select(look))[0]?.[0];
+});

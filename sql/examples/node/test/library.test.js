@@ -1,0 +1,81 @@
+// The copyable part by itself: errors by SQLSTATE, transactions, bytes.
+
+import assert from 'node:assert/strict';
+import { after, test } from 'node:test';
+import pg from 'pg';
+import { call, transaction } from '../pg_once/database.js';
+import * as errors from '../pg_once/errors.js';
+import { claim, keyOfHeader } from '../pg_once/key.js';
+import { admin, newKey, scalar, URL_ } from './harness.js';
+
+const pool = new pg.Pool({ connectionString: URL_, max: 2 });
+after(async () => {
+  await pool.end();
+  await admin.end();
+});
+
+test('each SQLSTATE is a class of its own', async () => {
+  const expected = {
+    ON001: errors.LeaseLost, ON002: errors.IllegalTransition, ON003: errors.InvalidDefinition,
+    ON004: errors.UncoveredClaimState, ON005: errors.TeardownIncomplete, ON006: errors.AlreadyFinished,
+    40001: errors.Conflict, '40P01': errors.Conflict, '55P03': errors.Conflict, '57P01': errors.Unavailable,
+    '08006': errors.Unavailable, 22023: errors.InvalidArgument, 23505: errors.OnceError,
+  };
+  for (const [state, known] of Object.entries(expected)) {
+    const raise = `DO $$BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '${state}', HINT = 'do this'; END$$`;
+    const error = await transaction(pool, (client) => client.query(raise), 1).catch((raised) => raised);
+    assert.deepEqual([error.constructor, error.sqlstate, error.hint], [known, state, 'do this']);
+  }
+});
+
+test('the server raises them', async () => {
+  let { lease } = await claim(pool, 'test', newKey(), '{}');
+  const complete = (body) => call(pool, (client) => lease.complete(client, 200, body));
+  await complete('{}');
+  await complete('{}'); // the same again is no error
+  await assert.rejects(complete('[]'), errors.AlreadyFinished);
+  ({ lease } = await claim(pool, 'test', newKey(), '{}'));
+  await call(pool, (client) => lease.release(client, 'an error'));
+  await assert.rejects(transaction(pool, (client) => lease.advance(client, 'paid')), errors.LeaseLost);
+  await assert.rejects(claim(pool, 'test', newKey(), 'no json'), errors.InvalidArgument);
+});
+
+test('a database that is away is Unavailable', async () => {
+  const nobody = new pg.Pool({ connectionString: 'postgresql://shop@127.0.0.1:1/shop' });
+  await assert.rejects(call(nobody, (client) => client.query('SELECT 1'), 2), errors.Unavailable);
+  await nobody.end();
+});
+
+test('a transaction that lost a race is run again', async () => {
+  const key = newKey();
+  await admin.query(`INSERT INTO orders (idempotency_key, customer, item, amount_cents) VALUES ($1, 'ada', 'tea', 1)`, [key]);
+  let runs = 0;
+  await transaction(pool, async (client) => {
+    await client.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ');
+    await client.query('SELECT FROM orders'); // the snapshot
+    if (runs === 0) await admin.query(`UPDATE orders SET item = 'milk' WHERE idempotency_key = $1`, [key]);
+    runs += 1;
+    await client.query('UPDATE orders SET amount_cents = amount_cents + 1 WHERE idempotency_key = $1', [key]);
+  });
+  assert.equal(runs, 2);
+  assert.equal(await scalar('SELECT amount_cents FROM orders WHERE idempotency_key = $1', key), '2');
+});
+
+test('what was stored comes back byte for byte', async () => {
+  const stored = '{"b": 1.0,  "a": 12345678901234567890.10, "b":"\\u00e9"}';
+  const key = newKey();
+  let { lease } = await claim(pool, 'test', key, '{}');
+  await call(pool, (client) => lease.advance(client, 'paid', stored));
+  await call(pool, (client) => lease.release(client, 'an error'));
+  ({ lease } = await claim(pool, 'test', key, '{}'));
+  assert.deepEqual([lease.recoveryPoint, lease.state, lease.attempt], ['paid', stored, 2]);
+  await call(pool, (client) => lease.complete(client, 200, stored));
+  const { answer } = await claim(pool, 'test', key, '{}');
+  assert.deepEqual(answer, { status: 200, body: stored, headers: { 'Idempotent-Replayed': 'true' } });
+});
+
+test('the key of a header may be quoted or bare', () => {
+  const pairs = [['"a b"', 'a b'], [' a-b ', 'a-b'], [String.raw`"a\"\\"`, 'a"\\'], ['"open', undefined], ['"a" b', undefined],
+    [String.raw`"a\b"`, undefined], ['""', undefined], ['', undefined], [undefined, undefined], ['a"b', undefined], ['k'.repeat(256), undefined]];
+  for (const [value, key] of pairs) assert.equal(keyOfHeader(value), key, value);
+});

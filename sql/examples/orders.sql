@@ -1,0 +1,21 @@
+-- What the programs in python/, node/ and java/ work on: orders that are charged at a bank and told to a
+-- webhook. Run once by a superuser, in a database with the extension: psql -f orders.sql.
+-- The services connect as the role shop (createuser shop), which may do this and no more.
+
+CREATE TABLE orders (
+    order_id        uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
+    idempotency_key text        NOT NULL, -- not unique: a duplicate would be there to see
+    customer        text        NOT NULL,
+    item            text        NOT NULL,
+    amount_cents    bigint      NOT NULL CHECK (amount_cents > 0),
+    status          text        NOT NULL DEFAULT 'new' CHECK (status IN ('new', 'paid', 'refused')),
+    charge_id       text,
+    created_at      timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+GRANT SELECT, INSERT, UPDATE ON orders TO shop;
+
+SELECT once.grant_role('shop', 'use');
+-- The lease says how soon another process goes on after one died; it is extended while one works.
+SELECT once.scope_set('orders.create', '{"lease": "30 s", "recovery_points": ["started", "created", "charged"]}');
+SELECT once.topic_set('orders', '{"subscribers": ["webhooks"]}');
+SELECT once.subscriber_set('orders', 'webhooks', '{"max_attempts": 12, "backoff_cap": "30 min"}');

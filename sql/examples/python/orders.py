@@ -1,0 +1,176 @@
+"""An HTTP service that takes each POST /orders once, whatever dies.
+
+    PG_ONCE_URL=postgresql://shop@127.0.0.1/shop BANK_URL=http://127.0.0.1:9000 python orders.py [port]
+
+The phases of an order, by the recovery point that each starts from:
+  started   insert the order, advance to `created`: one transaction
+  created   charge it at the bank (a step, with the step's derived key), advance to `charged`
+  charged   mark it paid, emit the event, store the answer: one transaction
+"""
+
+import http.client
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import psycopg
+from psycopg_pool import ConnectionPool
+
+from pg_once import outbox
+from pg_once.database import Connect, call, transaction
+from pg_once.errors import InvalidArgument, OnceError, Unavailable
+from pg_once.key import Answer, Lease, Retry, Unknown, key_of_header, problem, run
+
+log = logging.getLogger("orders")
+
+# How long the bank remembers a key, in seconds. After that, asking again could charge twice.
+BANK_REMEMBERS = float(os.environ.get("BANK_REMEMBERS", 24 * 3600))
+
+
+class Refused(Exception):
+    """The bank says no: it did not charge and will not."""
+
+
+class Shop:
+    def __init__(self, connect: Connect, bank_url: str) -> None:
+        self.connect = connect
+        self.bank_url = bank_url
+
+    def order(self, key: str, request: str) -> Answer:
+        order = json.loads(request)
+        return run(self.connect, "orders.create", key, request, lambda lease: self.make(lease, order))
+
+    def make(self, lease: Lease, order: dict) -> Answer:
+        """Goes on from the recovery point, whoever got there."""
+        point, state = lease.recovery_point, json.loads(lease.state or "{}")
+        if point == "started":
+            state = transaction(self.connect, lambda conn: self.create(conn, lease, order))
+            point = "created"
+        if point == "created":
+            try:
+                state = self.charge(lease, order, state)
+            except Refused as refusal:
+                return transaction(self.connect, lambda conn: self.refuse(conn, lease, state, str(refusal)))
+        return transaction(self.connect, lambda conn: self.finish(conn, lease, order, state))
+
+    def create(self, conn: psycopg.Connection, lease: Lease, order: dict) -> dict:
+        insert = """INSERT INTO orders (idempotency_key, customer, item, amount_cents)
+                    VALUES (%s, %s, %s, %s) RETURNING order_id"""
+        values = (lease.key, order["customer"], order["item"], order["amount_cents"])
+        (order_id,) = conn.execute(insert, values).fetchone()
+        state = {"order_id": str(order_id)}
+        lease.advance(conn, "created", json.dumps(state))
+        return state
+
+    def charge(self, lease: Lease, order: dict, state: dict) -> dict:
+        step = call(self.connect, lambda conn: lease.step(conn, "charge"))  # committed before the call
+        if step.done:
+            result = step.result
+        elif step.attempted and step.age > BANK_REMEMBERS:
+            raise Unknown("an earlier attempt may have charged, and the bank has forgotten its key by now")
+        else:
+            result = self.ask_bank(step.derived_key, state["order_id"], order["amount_cents"])
+            log.debug("bank answered")
+            result = call(self.connect, lambda conn: lease.step_done(conn, "charge", result))
+        state = {**state, "charge_id": json.loads(result)["charge_id"]}
+        call(self.connect, lambda conn: lease.advance(conn, "charged", json.dumps(state)))
+        return state
+
+    def ask_bank(self, derived_key: str, order_id: str, amount_cents: int) -> str:
+        """The bank's answer as it came. No answer is never taken for a refusal."""
+        body = json.dumps({"reference": order_id, "amount_cents": amount_cents}).encode()
+        headers = {"Idempotency-Key": derived_key, "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.bank_url}/charges", body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as response:
+                return response.read().decode()
+        except urllib.error.HTTPError as error:
+            if 400 <= error.code < 500 and error.code not in (408, 409, 425, 429):
+                raise Refused(f"the bank says {error.code}") from error
+            raise Retry(f"the bank says {error.code}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise Retry(f"the bank did not answer: {error}") from error
+
+    def refuse(self, conn: psycopg.Connection, lease: Lease, state: dict, reason: str) -> Answer:
+        conn.execute("UPDATE orders SET status = 'refused' WHERE order_id = %s", (state["order_id"],))
+        return lease.abort(conn, 402, json.dumps({"title": reason}))
+
+    def finish(self, conn: psycopg.Connection, lease: Lease, order: dict, state: dict) -> Answer:
+        paid = "UPDATE orders SET status = 'paid', charge_id = %s WHERE order_id = %s"
+        conn.execute(paid, (state["charge_id"], state["order_id"]))
+        outbox.emit(conn, "orders", json.dumps({"type": "order.paid", **state}), order_key=order["customer"])
+        return lease.complete(conn, 201, json.dumps(state))
+
+
+def is_order(body: str) -> bool:
+    try:
+        order = json.loads(body)
+        return (isinstance(order["customer"], str) and isinstance(order["item"], str)
+                and type(order["amount_cents"]) is int and order["amount_cents"] > 0)
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
+def handler_for(shop: Shop) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode(errors="replace")
+            answer = self.answer(key_of_header(self.headers["Idempotency-Key"]), body)
+            log.debug("answered")
+            try:
+                self.send_response(answer.status)
+                for name, value in {"Content-Type": "application/json", **answer.headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(answer.body.encode())
+            except ConnectionError:
+                pass  # the client has hung up; it comes back for the answer
+
+        def answer(self, key: str | None, body: str) -> Answer:
+            if self.path != "/orders":
+                return problem(404, "there is only /orders")
+            if key is None:
+                return problem(400, "the Idempotency-Key header is missing or not well formed")
+            if not is_order(body):
+                return problem(400, "the body is not an order")
+            try:
+                return shop.order(key, body)
+            except InvalidArgument as error:  # JSON that jsonb cannot hold, such as \u0000
+                return problem(400, str(error))
+            except Unavailable:
+                return problem(503, "the database is away", 1)
+            except Exception:
+                log.exception("order %s failed", key)
+                return problem(500, "internal error")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+def main() -> None:
+    stop = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stop)  # for all threads; sigwait below takes them
+    # prepare_threshold=None: no prepared statements, so PgBouncer in transaction mode may be in between.
+    options = {"autocommit": True, "prepare_threshold": None}
+    with ConnectionPool(os.environ["PG_ONCE_URL"], kwargs=options, min_size=1, max_size=16, timeout=10) as pool:
+        shop = Shop(pool.connection, os.environ["BANK_URL"])
+        port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+        server = ThreadingHTTPServer(("127.0.0.1", port), handler_for(shop))
+        server.daemon_threads = False  # server_close waits for the requests at hand
+        threading.Thread(target=server.serve_forever).start()
+        print(f"listening on {server.server_port}", flush=True)
+        signal.sigwait(stop)
+        server.shutdown()
+        server.server_close()
+
+
+if __name__ == "__main__":
+    main()

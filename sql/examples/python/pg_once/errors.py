@@ -1,0 +1,89 @@
+"""What can go wrong, one class for each thing that a caller does about it.
+
+An expected outcome (somebody else holds the key, the answer is a replay) is no error. Errors are told
+apart by SQLSTATE, never by their text.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+
+class OnceError(Exception):
+    """Anything that the database said; the driver's error is its __cause__."""
+
+    def __init__(self, message: str, sqlstate: str | None = None, hint: str | None = None) -> None:
+        super().__init__(f"{message} ({hint})" if hint else message)
+        self.sqlstate = sqlstate
+        self.hint = hint
+
+
+class LeaseLost(OnceError):
+    """ON001: it is not yours any more. Stop, and write nothing."""
+
+
+class IllegalTransition(OnceError):
+    """ON002: fix the program, or the machine's definition."""
+
+
+class InvalidDefinition(OnceError):
+    """ON003: the faults are the lines of the driver's diag.message_detail."""
+
+
+class UncoveredClaimState(OnceError):
+    """ON004: start the janitor before the service."""
+
+
+class TeardownIncomplete(OnceError):
+    """ON005: refund and clean up first."""
+
+
+class AlreadyFinished(OnceError):
+    """ON006: read the stored answer: claim the key again."""
+
+
+class InvalidArgument(OnceError):
+    """22...: the program passed something wrong."""
+
+
+class Conflict(OnceError):
+    """A race was lost, and the transaction is rolled back for sure: run it again."""
+
+
+class Unavailable(OnceError):
+    """The database is away. What was sent last may have been carried out, a COMMIT too."""
+
+
+_BY_SQLSTATE = {
+    "ON001": LeaseLost,
+    "ON002": IllegalTransition,
+    "ON003": InvalidDefinition,
+    "ON004": UncoveredClaimState,
+    "ON005": TeardownIncomplete,
+    "ON006": AlreadyFinished,
+    # Serialization failure, deadlock, lock not available.
+    **dict.fromkeys(("40001", "40P01", "55P03"), Conflict),
+    # Completion unknown; shutdown, crash, starting up; idle for too long; out of connections.
+    **dict.fromkeys(("40003", "57P01", "57P02", "57P03", "57P05", "25P03", "53300"), Unavailable),
+}
+_BY_CLASS = {"08": Unavailable, "22": InvalidArgument}
+
+
+def _class_of(error: psycopg.Error) -> type[OnceError]:
+    state = error.sqlstate
+    if state is None:
+        # Not said by the server: the connection failed, was closed, or the pool had none.
+        lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+        return Unavailable if lost else OnceError
+    return _BY_SQLSTATE.get(state) or _BY_CLASS.get(state[:2], OnceError)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Inside it the driver's errors become those of this file."""
+    try:
+        yield
+    except psycopg.Error as error:
+        message = error.diag.message_primary or str(error)
+        raise _class_of(error)(message, error.sqlstate, error.diag.message_hint) from error

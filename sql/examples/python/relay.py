@@ -1,0 +1,64 @@
+"""A worker that posts a topic's events to a webhook, each with its delivery key as the Idempotency-Key.
+
+    PG_ONCE_URL=postgresql://shop@127.0.0.1/shop WEBHOOK_URL=http://127.0.0.1:9000/webhook \
+        python relay.py orders webhooks
+
+SIGTERM: the event at hand is finished, the rest of the batch is given back without an attempt counted.
+"""
+
+import http.client
+import os
+import signal
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+from psycopg_pool import ConnectionPool
+
+from pg_once.outbox import Event, Never, NotDelivered, Worker
+
+
+def post(url: str, event: Event) -> None:
+    headers = {"Idempotency-Key": event.delivery_key, "Content-Type": "application/json"}
+    request = urllib.request.Request(url, event.payload.encode(), headers)
+    try:
+        urllib.request.urlopen(request, timeout=10).close()
+    except urllib.error.HTTPError as error:
+        if error.code == 410:
+            raise Never("the receiver says 410: never again") from error
+        after = error.headers.get("Retry-After", "")
+        seconds = float(after) if after.isdecimal() else None
+        raise NotDelivered(f"the receiver says {error.code}", f"http {error.code}", seconds) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise NotDelivered(f"the receiver did not answer: {error}", "transport") from error
+
+
+def stopped_by_signal() -> threading.Event:
+    """Set by SIGTERM or SIGINT. A thread waits for them: a handler would run inside the main thread's own
+    Event.wait, where setting the event can block for ever."""
+    stop, signals = threading.Event(), {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # for all threads that are made later, too
+
+    def wait() -> None:
+        signal.sigwait(signals)
+        stop.set()
+        print("stopping", flush=True)
+
+    threading.Thread(target=wait, daemon=True).start()
+    return stop
+
+
+def main() -> None:
+    topic, subscriber = sys.argv[1:]
+    url, lease = os.environ["WEBHOOK_URL"], float(os.environ.get("RELAY_LEASE_SECONDS", 60))
+    stop = stopped_by_signal()
+    # prepare_threshold=None: no prepared statements, so PgBouncer in transaction mode may be in between.
+    options = {"autocommit": True, "prepare_threshold": None}
+    with ConnectionPool(os.environ["PG_ONCE_URL"], kwargs=options, min_size=1, max_size=4, timeout=10) as pool:
+        print("working", flush=True)
+        Worker(pool.connection, topic, subscriber, lambda event: post(url, event), lease).run(stop)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""What the tests share: the programs as processes, a client, and a superuser's view of the database.
+
+PG_ONCE_URL        the database as the role of the services
+PG_ONCE_ADMIN_URL  the same as a superuser, for looking and for breaking things
+PG_ONCE_POOLER_URL PG_ONCE_URL through PgBouncer in transaction mode; without it those tests are skipped
+"""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+HERE = Path(__file__).parent
+URL = os.environ["PG_ONCE_URL"]
+POOLER_URL = os.environ.get("PG_ONCE_POOLER_URL")
+sys.path.insert(0, str(HERE.parent))
+
+
+def admin() -> psycopg.Connection:
+    return psycopg.connect(os.environ["PG_ONCE_ADMIN_URL"], autocommit=True)
+
+
+def scalar(sql: str, *values: Any) -> Any:
+    with admin() as conn:
+        return conn.execute(sql, values).fetchone()[0]
+
+
+def until(what: str, look: Callable[[], Any], seconds: float = 30) -> Any:
+    """What look gives, once it is true."""
+    end = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.02)
+    return found
+
+
+class Program:
+    """One of our programs in a process of its own, killed at the end of the with block."""
+
+    def __init__(self, name: str, *arguments: str, kill_at: str | None = None, **environment: str) -> None:
+        command = [str(HERE.parent / name), *arguments]
+        if kill_at:
+            command = [str(HERE / "kill_at.py"), kill_at, *command]
+        environment = {**os.environ, **environment}
+        self.process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=environment)
+        self.first_line = self.process.stdout.readline()
+        assert self.first_line, f"{name} did not start"
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def line(self) -> str:
+        """The next line that it prints."""
+        return self.process.stdout.readline().strip()
+
+    @property
+    def port(self) -> int:
+        return int(self.first_line.split()[-1])
+
+    def ended(self) -> int:
+        return self.process.wait(30)
+
+
+class Reply:
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self.status, self.headers, self.body = response.status, response.headers, response.read()
+
+    @property
+    def replayed(self) -> bool:
+        return self.headers.get("Idempotent-Replayed") == "true"
+
+
+def order(customer: str = "ada", amount_cents: int = 700, item: str = "tea") -> str:
+    return json.dumps({"customer": customer, "item": item, "amount_cents": amount_cents})
+
+
+def new_key() -> str:
+    return str(uuid.uuid4())
+
+
+def post(program: Program, key: str | None, body: str) -> Reply:
+    conn = http.client.HTTPConnection("127.0.0.1", program.port, timeout=60)
+    headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
+    try:
+        conn.request("POST", "/orders", body, headers)
+        return Reply(conn.getresponse())
+    finally:
+        conn.close()
+
+
+def post_until_answered(program: Program, key: str, body: str) -> Reply:
+    """A client that comes back while that can help."""
+    def answer() -> Reply | None:
+        reply = post(program, key, body)
+        return None if "Retry-After" in reply.headers else reply
+
+    return until("an answer", answer)
+
+
+def wait_for_lock(role: str = "shop") -> int:
+    """The process id of a backend of the services that waits for a lock."""
+    look = "SELECT pid FROM pg_stat_activity WHERE usename = %s AND wait_event_type = 'Lock' AND datname = current_database()"
+
+    def waiting() -> int | None:
+        with admin() as conn:
+            row = conn.execute(look, (role,)).fetchone()
+        return row and row[0]
+
+    return until("a backend that waits for a lock", waiting)

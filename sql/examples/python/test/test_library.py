@@ -1,0 +1,86 @@
+"""The copyable part by itself: errors by SQLSTATE, transactions, bytes."""
+
+import unittest
+
+import psycopg
+
+from harness import URL, admin, new_key, scalar
+from pg_once import errors
+from pg_once.database import call, transaction
+from pg_once.key import Answer, claim, key_of_header
+
+
+def connect() -> psycopg.Connection:
+    return psycopg.connect(URL, autocommit=True, prepare_threshold=None)
+
+
+class Library(unittest.TestCase):
+    def test_each_sqlstate_is_a_class_of_its_own(self) -> None:
+        for state, expected in {
+            "ON001": errors.LeaseLost, "ON002": errors.IllegalTransition, "ON003": errors.InvalidDefinition,
+            "ON004": errors.UncoveredClaimState, "ON005": errors.TeardownIncomplete, "ON006": errors.AlreadyFinished,
+            "40001": errors.Conflict, "40P01": errors.Conflict, "55P03": errors.Conflict,
+            "57P01": errors.Unavailable, "08006": errors.Unavailable, "22023": errors.InvalidArgument,
+            "23505": errors.OnceError,
+        }.items():
+            with self.subTest(state), self.assertRaises(errors.OnceError) as raised:
+                raise_it = f"DO $$BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}', HINT = 'do this'; END$$"
+                transaction(connect, lambda conn: conn.execute(raise_it), tries=1)
+            self.assertIs(type(raised.exception), expected)
+            self.assertEqual((raised.exception.sqlstate, raised.exception.hint), (state, "do this"))
+
+    def test_the_server_raises_them(self) -> None:
+        lease = claim(connect, "test", new_key(), "{}")
+        call(connect, lambda conn: lease.complete(conn, 200, "{}"))
+        call(connect, lambda conn: lease.complete(conn, 200, "{}"))  # the same again is no error
+        with self.assertRaises(errors.AlreadyFinished):
+            call(connect, lambda conn: lease.complete(conn, 200, "[]"))
+        lease = claim(connect, "test", new_key(), "{}")
+        call(connect, lambda conn: lease.release(conn, "an error"))
+        with self.assertRaises(errors.LeaseLost):
+            transaction(connect, lambda conn: lease.advance(conn, "paid"))
+        with self.assertRaises(errors.InvalidArgument):
+            claim(connect, "test", new_key(), "no json")
+
+    def test_a_database_that_is_away_is_unavailable(self) -> None:
+        nobody = lambda: psycopg.connect("postgresql://shop@127.0.0.1:1/shop", autocommit=True)
+        with self.assertRaises(errors.Unavailable):
+            call(nobody, lambda conn: conn.execute("SELECT 1"), tries=2)
+
+    def test_a_transaction_that_lost_a_race_is_run_again(self) -> None:
+        key, runs = new_key(), []
+        insert = "INSERT INTO orders (idempotency_key, customer, item, amount_cents) VALUES (%s, 'ada', 'tea', 1)"
+        with admin() as conn:
+            conn.execute(insert, (key,))
+
+        def work(conn: psycopg.Connection) -> None:
+            conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            conn.execute("SELECT FROM orders")  # the snapshot
+            if not runs:
+                scalar("UPDATE orders SET item = 'milk' WHERE idempotency_key = %s RETURNING item", key)
+            runs.append(len(runs))
+            conn.execute("UPDATE orders SET amount_cents = amount_cents + 1 WHERE idempotency_key = %s", (key,))
+
+        transaction(connect, work)
+        self.assertEqual(runs, [0, 1])
+        self.assertEqual(scalar("SELECT amount_cents FROM orders WHERE idempotency_key = %s", key), 2)
+
+    def test_what_was_stored_comes_back_byte_for_byte(self) -> None:
+        stored = '{"b": 1.0,  "a": 12345678901234567890.10, "b":"\\u00e9"}'
+        key = new_key()
+        lease = claim(connect, "test", key, "{}")
+        call(connect, lambda conn: lease.advance(conn, "paid", stored))
+        call(connect, lambda conn: lease.release(conn, "an error"))
+        lease = claim(connect, "test", key, "{}")
+        self.assertEqual((lease.recovery_point, lease.state, lease.attempt), ("paid", stored, 2))
+        call(connect, lambda conn: lease.complete(conn, 200, stored))
+        self.assertEqual(claim(connect, "test", key, "{}"), Answer(200, stored, {"Idempotent-Replayed": "true"}))
+
+    def test_the_key_of_a_header_may_be_quoted_or_bare(self) -> None:
+        for value, key in [('"a b"', "a b"), (" a-b ", "a-b"), (r'"a\"\\"', 'a"\\'), ('"open', None), ('"a" b', None),
+                           (r'"a\b"', None), ('""', None), ("", None), (None, None), ('a"b', None), ("k" * 256, None)]:
+            self.assertEqual(key_of_header(value), key, value)
+
+
+if __name__ == "__main__":
+    unittest.main()

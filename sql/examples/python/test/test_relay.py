@@ -1,0 +1,151 @@
+"""Each event once at a receiver that dedupes, whatever dies; and dead letters where a person sees them."""
+
+import json
+import signal
+import time
+import unittest
+
+from harness import POOLER_URL, Program, admin, new_key, order, post, scalar, until
+from outside import Outside
+
+
+class Relay(unittest.TestCase):
+    def setUp(self) -> None:
+        self.outside = Outside()
+        self.enterContext(self.outside)
+        self.topic = f"test {new_key()}"
+        scalar("SELECT once.topic_set(%s, %s)", self.topic, '{"subscribers": ["webhooks"]}')
+        self.options(backoff_base="20 ms", backoff_cap="50 ms", max_attempts=4)
+
+    def options(self, **options: object) -> None:
+        scalar("SELECT once.subscriber_set(%s, 'webhooks', %s)", self.topic, json.dumps(options))
+
+    def emit(self, *numbers: int, order_key: str | None = None) -> list[int]:
+        emit = "SELECT event_id FROM once.outbox_emit(%s, %s, order_key => %s)"
+        return [scalar(emit, self.topic, f'{{"n":  "<{n}>", "x": 1.0}}', order_key) for n in numbers]
+
+    def worker(self, lease: float = 60, **environment: str) -> Program:
+        environment = {"WEBHOOK_URL": f"{self.outside.url}/webhook", "RELAY_LEASE_SECONDS": str(lease), **environment}
+        return Program("relay.py", self.topic, "webhooks", **environment)
+
+    def wait_until_done(self, *numbers: int) -> None:
+        for n in numbers:
+            until(f"event {n}", lambda: self.outside.done(f"<{n}>"))
+
+    def pending(self) -> int:
+        """How many events a take would still find, in a transaction that is rolled back."""
+        with admin() as conn, conn.transaction(force_rollback=True):
+            return len(conn.execute("SELECT * FROM once.outbox_take(%s, 'webhooks', 100)", (self.topic,)).fetchall())
+
+    def dead(self) -> list[tuple]:
+        with admin() as conn:
+            return conn.execute("SELECT event_id, kind FROM once.outbox_dead(%s, 'webhooks')", (self.topic,)).fetchall()
+
+    def failed(self, event: int) -> list[str]:
+        with admin() as conn:
+            rows = conn.execute("SELECT kind FROM once.outbox_deliveries(%s, 'webhooks', %s)", (self.topic, event))
+            return [kind for kind, in rows]
+
+    def test_events_arrive_byte_for_byte_with_their_own_keys(self) -> None:
+        self.emit(1, 2, 3)
+        with self.worker():
+            self.wait_until_done(1, 2, 3)
+        self.assertEqual({seen.body for seen in self.outside.requests}, {f'{{"n":  "<{n}>", "x": 1.0}}' for n in (1, 2, 3)})
+        self.assertEqual(len(self.outside.effects), 3)
+
+    def test_an_order_that_is_paid_is_told_to_the_webhook(self) -> None:
+        self.topic = "orders"
+        with Program("orders.py", BANK_URL=self.outside.url) as orders:
+            stored = json.loads(post(orders, new_key(), order(customer=new_key())).body)
+        with self.worker():
+            until("the event", lambda: [seen for seen in self.outside.done(stored["order_id"]) if seen.path == "/webhook"])
+
+    def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(self) -> None:
+        numbers = range(1, 8)
+        self.emit(*numbers)
+        with self.outside.holding(after=3), self.worker(lease=1) as doomed:
+            self.outside.wait_for(4, "<")  # the fourth is acted on, and not answered
+            doomed.process.kill()
+            self.assertEqual(doomed.ended(), -signal.SIGKILL)
+        with self.worker(lease=1):
+            self.wait_until_done(*numbers)
+            self.outside.wait_for(len(numbers) + 1, "<")  # the one that was not acked, again
+        self.assertEqual(len(self.outside.effects), len(numbers))
+
+    def test_a_lost_answer_is_delivered_again_with_the_same_key(self) -> None:
+        (event,) = self.emit(1)
+        self.outside.lose = 1
+        with self.worker():
+            self.outside.wait_for(2, "<1>")
+        self.assertEqual((len(self.outside.effects), self.failed(event)), (1, ["transport"]))
+
+    def test_failures_back_off_until_the_event_is_dead_and_a_redrive_delivers_it(self) -> None:
+        (event,) = self.emit(1)
+        self.outside.say = [("<1>", 503, {})] * 4
+        with self.worker():
+            self.assertEqual(until("the dead letter", self.dead), [(event, "http 503")])
+            self.assertEqual(self.failed(event), ["http 503"] * 4)
+            self.assertEqual(scalar("SELECT once.outbox_redrive(%s, 'webhooks')", self.topic), 1)
+            self.wait_until_done(1)
+        self.assertEqual(len({seen.key for seen in self.outside.requests}), 1)
+
+    def test_never_is_dead_at_once(self) -> None:
+        (event,) = self.emit(1)
+        self.outside.say = [("<1>", 410, {})]
+        with self.worker():
+            self.assertEqual(until("the dead letter", self.dead), [(event, "never")])
+        self.assertEqual(len(self.outside.requests), 1)
+
+    def test_retry_after_is_honoured(self) -> None:
+        self.emit(1)
+        self.outside.say = [("<1>", 429, {"Retry-After": "1"})]
+        with self.worker():
+            self.wait_until_done(1)
+        first, second = self.outside.requests
+        self.assertGreaterEqual(second.at - first.at, 0.9)
+
+    def test_a_failed_event_holds_back_those_behind_it_and_no_others(self) -> None:
+        self.emit(1, 2, order_key="a")
+        self.emit(3, order_key="b")
+        self.outside.say = [("<1>", 503, {})]
+        with self.worker():
+            self.wait_until_done(1, 2, 3)
+        came = [n for seen in self.outside.requests for n in "123" if f"<{n}>" in seen.body]
+        self.assertEqual(sorted(came), ["1", "1", "2", "3"])
+        self.assertEqual([n for n in came if n != "3"], ["1", "1", "2"])
+
+    def test_a_receiver_slower_than_the_lease_is_waited_for(self) -> None:
+        self.emit(1)
+        with self.worker(lease=1) as one, self.worker(lease=1) as other:
+            with self.outside.holding():
+                self.outside.wait_for(1, "<1>")
+                time.sleep(2.5)  # of a lease of 1 s, with an idle worker beside it
+            for worker in (one, other):
+                worker.process.terminate()
+                self.assertEqual(worker.ended(), 0)
+        self.assertEqual((len(self.outside.requests), self.pending()), (1, 0))
+
+    def test_sigterm_finishes_the_event_at_hand_and_gives_the_others_back(self) -> None:
+        self.emit(1, 2, 3, 4, 5)
+        with self.worker() as worker:
+            with self.outside.holding():
+                self.outside.wait_for(1, "<")
+                worker.process.terminate()
+                self.assertEqual(worker.line(), "stopping")
+            self.assertEqual(worker.ended(), 0)
+        self.assertEqual(len(self.outside.requests), 1)
+        with admin() as conn:
+            left = conn.execute("SELECT attempt FROM once.outbox_take(%s, 'webhooks')", (self.topic,)).fetchall()
+        self.assertEqual(left, [(1,)] * 4)  # due at once, no attempt counted
+
+    @unittest.skipUnless(POOLER_URL, "PG_ONCE_POOLER_URL is not set")
+    def test_all_of_it_works_through_pgbouncer(self) -> None:
+        numbers = range(100, 130)
+        self.emit(*numbers)
+        with self.worker(PG_ONCE_URL=POOLER_URL), self.worker(PG_ONCE_URL=POOLER_URL):
+            self.wait_until_done(*numbers)
+        self.assertEqual(len(self.outside.effects), len(numbers))
+
+
+if __name__ == "__main__":
+    unittest.main()
