@@ -1,0 +1,203 @@
+//! Calling the extension's functions with the other's names, tokens, holders and ids, all of them right: what
+//! Anna may do with them, Bert may not.
+
+use crate::playground::Playground;
+use crate::services::{Services, attempt};
+
+/// Reading and replaying.
+const READ: [&str; 16] = [
+    "once.key_claim('anna', 'done', '{\"r\": 1}')",
+    "once.key_claim_hashed('anna', 'done', sha256('guess'))",
+    "once.key_get('anna', 'done')",
+    "once.key_take_abandoned('anna')",
+    "once.key_derive('anna', 'live', 'pay')",
+    "once.scope_get('anna')",
+    "once.inbox_accept('anna', 'message')",
+    "once.outbox_take('anna')",
+    "once.outbox_dead('anna', 'default')",
+    "once.outbox_deliveries('anna', 'default', $DEAD)",
+    "once.topic_get('anna')",
+    "once.machine_get('anna.job')",
+    "once.machine_check('anna.job')",
+    "once.refund_audit('anna.job')",
+    "once.cleanup_items('anna.job', '3')",
+    "once.cancel_pending('anna.job')",
+];
+
+/// Going on with the other's work; the tokens are Anna's own.
+const ACT: [&str; 25] = [
+    // A guessed holder gets a token where it is one's own.
+    "once.key_claim('anna', 'live', '{\"r\": \"x\"}', holder => 'anna-1')",
+    "once.key_advance('anna', 'live', $KEY, 'stolen')",
+    "once.key_extend('anna', 'live', $KEY)",
+    "once.key_step('anna', 'live', $KEY, 'again')",
+    "once.key_step_done('anna', 'live', $KEY, 'pay', '0')",
+    "once.key_rotate('anna', 'live', $KEY, 'again', 1)",
+    "once.key_release('anna', 'live', $KEY)",
+    "once.key_complete('anna', 'live', $KEY, 200)",
+    "once.action_claim('anna.job', '2', 'run')",
+    "once.action_claim('anna.job', '1', 'run', holder => 'anna-1')",
+    "once.action_extend('anna.job', '1', $ACTION)",
+    "once.action_finish('anna.job', '1', $ACTION)",
+    "once.action_release('anna.job', '1', $ACTION)",
+    "once.transition('anna.job', '2', 'done')",
+    "once.cancel_request('anna.job', '2')",
+    "once.refund('anna.job', '3')",
+    "once.cleanup_confirm('anna.job', '3', 1)",
+    "once.outbox_extend('anna', 'default', $BATCH)",
+    "once.outbox_nack('anna', 'default', $BATCH)",
+    "once.outbox_ack('anna', 'default', $BATCH, array[$EVENT])",
+    "once.outbox_emit('anna', '\"forged\"')",
+    "once.outbox_emit('anna', '1', dedupe_key => 'guess')",
+    "once.inbox_record('anna', 'message', '0')",
+    "once.inbox_accept('anna', 'new')",
+    "once.inbox_barrier('anna', 'saga', 'pay', 'compensation')",
+];
+
+/// What those who run a service do: options, verdicts, definitions.
+const RUN: [&str; 14] = [
+    "once.scope_set('anna', '{\"owner\": null}')",
+    "once.scope_set('anna', '{\"owner\": \"cross_bert\"}')",
+    "once.key_resolve('anna', 'parked', 1, 'retry')",
+    "once.key_forget('anna', 'done')",
+    "once.topic_set('anna', '{\"owner\": null}')",
+    "once.subscriber_set('anna', 'spy')",
+    "once.subscriber_drop('anna', 'default')",
+    "once.outbox_redrive('anna', 'default')",
+    "once.action_adopt('anna.job')",
+    "once.machine_drop('anna.job')",
+    "once.machine_guard('anna.job', false)",
+    "once.sweep_action_release(10, 'anna.job')",
+    "once.cancel_finish('anna.job', '3')",
+    "once.transition_many('anna.job', array['2', '4'], 'done')",
+];
+
+/// A function of the extension's own is nobody's, and `observe` shows no payloads.
+const NOBODYS: [&str; 4] = [
+    "once.grant_role('cross_bert', 'operate')",
+    "once.revoke_role('cross_anna', 'use')",
+    "once.machine_guard_row()",
+    "once.machine_guard_item()",
+];
+
+async fn refused_to_bert(services: &Services, calls: &[&str]) {
+    for call in calls {
+        // A sweep pushes everything forward for everybody, and tells numbers only.
+        if call.starts_with("once.sweep") {
+            services.learns_nothing(&format!("select * from {call}")).await;
+            continue;
+        }
+        services.refused(&format!("select * from {call}"), "42501").await;
+    }
+}
+
+/// The calls do something where the caller may: Anna is not refused for who she is.
+async fn open_to_anna(services: &Services, calls: &[&str]) {
+    for call in calls {
+        services.anna.show("begin").await;
+        let told = attempt(&services.anna, &services.fill(&format!("select * from {call}"))).await;
+        services.anna.show("rollback").await;
+        if let Err((code, words)) = told {
+            assert_ne!(code, "42501", "{call}: {words}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_response_payload_state_or_option_of_the_others_is_read() {
+    let services = Services::open().await;
+    refused_to_bert(&services, &READ).await;
+    open_to_anna(&services, &READ).await;
+}
+
+#[tokio::test]
+async fn nothing_of_the_others_is_taken_moved_finished_or_emitted() {
+    let services = Services::open().await;
+    refused_to_bert(&services, &ACT).await;
+    open_to_anna(&services, &ACT).await;
+}
+
+#[tokio::test]
+async fn nobody_but_the_owner_runs_the_service() {
+    let services = Services::open().await;
+    refused_to_bert(&services, &RUN).await;
+    open_to_anna(&services, &RUN).await;
+    refused_to_bert(&services, &NOBODYS).await;
+}
+
+#[tokio::test]
+async fn the_same_names_in_ones_own_namespace_are_somebody_elses() {
+    let services = Services::open().await;
+    let bert = &services.bert;
+    let claim = "select outcome from once.key_claim('bert', 'done', '{\"r\": 1}')";
+    assert_eq!(bert.show(claim).await, "claimed");
+    let accept = "select accepted from once.inbox_accept('bert', 'message')";
+    assert_eq!(bert.show(accept).await, "t");
+    bert.show("select once.topic_set('bert', '{}')").await;
+    services.learns_nothing("select * from once.outbox_take('bert')").await;
+    // An event of Anna's is not to be had under a topic of one's own, whatever the token says.
+    for call in [
+        "outbox_ack('bert', 'default', $BATCH)",
+        "outbox_nack('bert', 'default', $BATCH)",
+        "outbox_extend('bert', 'default', $BATCH)",
+        "key_complete('bert', 'done', $KEY, 200)",
+    ] {
+        services.refused(&format!("select once.{call}"), "ON001").await;
+    }
+    services
+        .learns_nothing("select * from once.outbox_deliveries('bert', 'default', $DEAD)")
+        .await;
+}
+
+#[tokio::test]
+async fn a_step_does_not_emit_to_the_others_topic() {
+    let services = Services::open().await;
+    let token = services.bert.show("select token from once.key_claim('bert', 'k')").await;
+    let event = r#"'{"topic": "anna", "payload": "forged"}'"#;
+    for call in [
+        format!("key_step('bert', 'k', {token}, 'pay', on_abort => {event})"),
+        format!("key_step_done('bert', 'k', {token}, 'pay', '1', on_complete => {event})"),
+        format!("key_step_done('bert', 'k', {token}, 'pay', '1', on_abort => {event})"),
+    ] {
+        services.refused(&format!("select once.{call}"), "42501").await;
+    }
+}
+
+const DEFINITION: &str = r#"'{"machine": "NAME", "table": "TABLE", "id": "id", "status": "status",
+    "status_types": ["ready", "running", "done", "cancelled"], "terminal": ["done"],
+    "transitions": [{"from": ["ready"], "to": "done"}]}'"#;
+
+fn definition(name: &str, table: &str) -> String {
+    DEFINITION.replace("NAME", name).replace("TABLE", table)
+}
+
+#[tokio::test]
+async fn no_machine_is_put_over_the_others_table_nor_in_place_of_its_own() {
+    let services = Services::open().await;
+    let own = "create table bert.job (id bigint primary key, status text not null default 'ready')";
+    services.bert.show("set role cross_bert").await;
+    services.bert.show(own).await;
+    services.bert.show("reset role").await;
+    for (name, table) in [("bert.job", "anna.job"), ("anna.job", "bert.job"), ("anna.job", "anna.job")] {
+        let define = format!("select once.machine_define({})", definition(name, table));
+        services.refused(&define, "42501").await;
+    }
+    let define = format!("select once.machine_define({})", definition("bert.job", "bert.job"));
+    services.learns_nothing(&define).await;
+}
+
+#[tokio::test]
+async fn a_machine_without_an_owner_is_as_closed_as_its_table() {
+    let services = Services::open().await;
+    let anna: &Playground = &services.anna;
+    anna.show("set role cross_anna").await;
+    anna.show("create table anna.open (id bigint primary key, status text not null); insert into anna.open values (1, 'ready')")
+        .await;
+    anna.show(&format!("select once.machine_define({})", definition("open", "anna.open")))
+        .await;
+    anna.show("reset role").await;
+    services.refused("select once.transition('open', '1', 'done')", "42501").await;
+    let redefine = format!("select once.machine_define({})", definition("open", "anna.open"));
+    services.refused(&redefine, "42501").await;
+    services.refused("select once.machine_drop('open')", "42501").await;
+}

@@ -1,0 +1,94 @@
+//! Grants of before the update: remembered, applied to what is new, the user's own in a dump, and never given to
+//! somebody who was shut out by hand.
+
+use crate::playground::Playground;
+use crate::released::{empty, old, update};
+
+/// The routines that a role may call.
+async fn may(play: &Playground, role: &str) -> String {
+    play.show(&format!(
+        "select coalesce(string_agg(proname, ' ' order by proname::text), '') from pg_proc
+          where pronamespace = 'once'::regnamespace and has_function_privilege('{role}', oid, 'execute')
+            and has_schema_privilege('{role}', 'once', 'usage')"
+    ))
+    .await
+}
+
+async fn role(play: &Playground, name: &str) {
+    play.show(&format!(
+        "do $$ begin create role {name} login; exception when duplicate_object or unique_violation then null; end $$"
+    ))
+    .await;
+}
+
+#[tokio::test]
+async fn a_remembered_role_may_call_what_the_update_adds() {
+    let (play, fresh) = (old().await, empty().await);
+    fresh.show("create extension pg_once").await;
+    for kind in ["use", "operate", "observe"] {
+        let name = format!("upgrade_kind_{kind}");
+        role(&play, &name).await;
+        for database in [&play, &fresh] {
+            database
+                .show(&format!("select once.grant_role('{name}', '{kind}')"))
+                .await;
+        }
+    }
+    role(&play, "upgrade_nobody").await;
+    update(&play).await;
+    for kind in ["use", "operate", "observe"] {
+        let name = format!("upgrade_kind_{kind}");
+        assert_eq!(may(&play, &name).await, may(&fresh, &name).await, "{kind}");
+    }
+    assert_eq!(may(&play, "upgrade_nobody").await, "");
+    // They work for those whose kind opens them.
+    let observer = play.another_as("upgrade_kind_observe").await;
+    for call in ["metrics()", "doctor()", "janitor_status()", "sweep_preview()"] {
+        observer.show(&format!("select * from once.{call}")).await;
+    }
+    assert_eq!(observer.code("call once.sweep_all()").await, "42501");
+    play.another_as("upgrade_kind_operate")
+        .await
+        .show("call once.sweep_all()")
+        .await;
+    let worker = play.another_as("upgrade_kind_use").await;
+    for call in ["select once.metrics()", "select once.doctor()", "call once.sweep_all()"] {
+        assert_eq!(worker.code(call).await, "42501", "{call}");
+    }
+}
+
+#[tokio::test]
+async fn rights_that_somebody_gave_or_took_by_hand_stay_so() {
+    let play = old().await;
+    for name in ["upgrade_given", "upgrade_shut_out", "upgrade_dropped"] {
+        role(&play, name).await;
+        play.show(&format!("select once.grant_role('{name}', 'observe')"))
+            .await;
+    }
+    play.show(
+        "grant execute on function once.key_get(text, text) to upgrade_given;
+         grant select on once.janitor to upgrade_given;
+         revoke usage on schema once from upgrade_shut_out;
+         revoke execute on all functions in schema once from upgrade_shut_out;
+         drop owned by upgrade_dropped",
+    )
+    .await;
+    update(&play).await;
+    let given = may(&play, "upgrade_given").await;
+    assert!(given.contains("key_get") && given.contains("metrics"), "{given}");
+    let read = "select has_table_privilege('upgrade_given', 'once.janitor', 'select')";
+    assert_eq!(play.show(read).await, "t");
+    play.show("select once.revoke_role('upgrade_given', 'observe'); grant usage on schema once to upgrade_given")
+        .await;
+    assert_eq!(may(&play, "upgrade_given").await, "key_get");
+    for name in ["upgrade_shut_out", "upgrade_dropped"] {
+        let functions = "select count(*) from pg_proc where pronamespace = 'once'::regnamespace
+                            and has_function_privilege('ROLE', oid, 'execute')";
+        assert_eq!(play.show(&functions.replace("ROLE", name)).await, "0", "{name}");
+    }
+    // A role that has nothing any more can go, and is forgotten at the next grant.
+    play.show("drop role upgrade_dropped; select once.grant_role('upgrade_given', 'use')")
+        .await;
+    let known = "select string_agg(role_name || ' ' || kind, ', ' order by role_name) from once.role_grant";
+    assert_eq!(play.show(known).await, "upgrade_given use, upgrade_shut_out observe");
+}

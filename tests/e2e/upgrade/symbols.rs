@@ -1,0 +1,47 @@
+//! A released symbol never vanishes, and a released function keeps its arguments and what it returns.
+
+use std::collections::BTreeSet;
+
+use crate::playground::Playground;
+use crate::released::{SCRIPT, SYMBOLS, old};
+
+/// A function over a symbol of the library; the server looks the symbol and its convention up.
+fn create(symbol: &str) -> String {
+    format!(
+        "create function pg_temp.probe() returns void language c as '$libdir/pg_once', '{symbol}';
+         drop function pg_temp.probe()"
+    )
+}
+
+#[tokio::test]
+async fn the_library_exports_every_released_symbol() {
+    let play = Playground::open().await;
+    let missing = play.refused(&create("pg_once_never_released")).await;
+    assert_eq!(missing.code, "42883", "a missing symbol is seen: {missing:?}");
+    for symbol in SYMBOLS.lines() {
+        play.show(&create(symbol)).await;
+    }
+}
+
+#[test]
+fn the_list_holds_every_symbol_of_the_released_script() {
+    let quoted = SCRIPT.split('\'').filter(|word| {
+        let mut letters = word.chars();
+        word.starts_with("pg_once_") && letters.all(|c| c.is_ascii_lowercase() || c == '_')
+    });
+    let named: BTreeSet<&str> = quoted.collect();
+    assert_eq!(named, SYMBOLS.lines().collect::<BTreeSet<_>>());
+    assert!(named.len() > 60);
+}
+
+#[tokio::test]
+async fn a_released_function_keeps_its_arguments_defaults_and_columns() {
+    const SHAPES: &str = "select oid::regprocedure, prokind, pg_get_function_arguments(oid), pg_get_function_result(oid), proretset
+           from pg_proc where pronamespace = 'once'::regnamespace order by 1";
+    let (released, present) = (old().await, Playground::open().await);
+    let present = present.show(SHAPES).await;
+    let present: BTreeSet<&str> = present.lines().collect();
+    for shape in released.show(SHAPES).await.lines() {
+        assert!(present.contains(shape), "{shape}");
+    }
+}
