@@ -144,11 +144,11 @@ impl Inbox {
         })
     }
 
-    /// Records what the handler made of a message: what its duplicates are told. In the transaction
-    /// that accepted it. The first verdict stays; recording it again changes nothing.
+    /// Records what the handler made of a message: what its duplicates are told. Only the transaction
+    /// that accepted it may. The first verdict stays; recording it again changes nothing.
     ///
     /// # Errors
-    /// `ON001` for a message that was not accepted; `ON006` if another verdict is recorded; `22023` for
+    /// `ON001` for a message that was not accepted, or by another transaction; `ON006` if another verdict is recorded; `22023` for
     /// a bad argument.
     pub async fn record<E: Executor>(
         &self,

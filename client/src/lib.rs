@@ -1,7 +1,8 @@
 //! Client for the pg_once PostgreSQL extension: each request exactly once, retries that converge.
 //!
 //! A [`Scope`] names an operation, a [`Key`] one logical request in it. [`Key::run`] does the whole
-//! thing: claim, work, stored answer, replay.
+//! thing: claim, work, stored answer, replay. [`Scope::completer`] brings the requests to their end whose
+//! client never came back.
 //!
 //! A [`Machine`] declares the states and moves of one of your tables, a [`MachineRow`] is one row in
 //! it. [`MachineRow::transition`] makes one declared move, [`MachineRow::claim`] takes the row for
@@ -79,6 +80,7 @@ pub use outbox::{
 };
 pub use retry::Backoff;
 pub use run::{
-    Deliver, Delivered, Done, Failure, Job, JobFailure, JobOutcome, JobRunner, OpenRunner,
-    OutboxWorker, Outcome, Runner, TeardownWorker, TornDown, Undelivered, Waker,
+    Complete, Completed, Completer, Completion, Deliver, Delivered, Done, Failure, Job, JobFailure,
+    JobOutcome, JobRunner, OpenRunner, OutboxWorker, Outcome, Runner, TeardownWorker, TornDown,
+    Undelivered, Waker,
 };

@@ -4,22 +4,29 @@
 //! claim goes on rightly. The runner may be dropped at any await: then the lease runs out by itself
 //! and the next attempt resumes from the last recovery point.
 
+mod attempt;
+mod completer;
 mod heartbeat;
 mod job;
 mod outbox;
 mod outcome;
+mod poll;
+mod stage;
+mod tasks;
 mod teardown_worker;
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::{Autocommit, Backoff, Claim, ClaimOptions, Error, Json, Key, Kind, Lease, Response};
-use heartbeat::Heartbeat;
+use attempt::{Attempt, End};
+pub use completer::{Complete, Completed, Completer, Completion};
 pub use job::{Job, JobFailure, JobOutcome, JobRunner};
-pub use outbox::{Deliver, Delivered, OutboxWorker, Undelivered, Waker};
+pub use outbox::{Deliver, Delivered, OutboxWorker, Undelivered};
 pub use outcome::{Done, Failure, Outcome};
+pub use poll::Waker;
 pub use teardown_worker::{TeardownWorker, TornDown};
 
 /// How often the work may run in one [`Runner::run`] when the database fails under it.
@@ -44,13 +51,6 @@ pub struct Runner<'e, E> {
 pub struct OpenRunner<'e, E, H> {
     runner: Runner<'e, E>,
     hook: H,
-}
-
-/// How a round of the work ended.
-enum Round {
-    Over(Outcome),
-    /// The database failed under the work and the key is given back: claim it again.
-    Again(Error),
 }
 
 impl Key {
@@ -217,9 +217,26 @@ impl<'e, E: Autocommit> Runner<'e, E> {
                 Claim::Gone => return Ok(Outcome::Gone),
                 Claim::Parked { attempt } => return Ok(Outcome::Parked { attempt }),
             };
-            let error = match self.round(&lease, since, work(lease.clone())).await? {
-                Round::Over(outcome) => return Ok(outcome),
-                Round::Again(error) => error,
+            let attempt = Attempt {
+                exec: self.exec,
+                backoff: &self.backoff,
+                lease: &lease,
+                put_off: None,
+            };
+            let error = match attempt.run(since, work(lease.clone()), pending()).await? {
+                End::Ran(answer) => return Ok(Outcome::Ran(answer)),
+                End::Aborted(answer) => return Ok(Outcome::Aborted(answer)),
+                End::Released { error, retry_after } => {
+                    return Ok(Outcome::Released { error, retry_after });
+                }
+                End::Parked => {
+                    let attempt = lease.attempt();
+                    return Ok(Outcome::Parked { attempt });
+                }
+                End::LeaseLost => return Ok(Outcome::LeaseLost),
+                End::Finished => return self.read_stored().await,
+                End::Failed(error) => return Err(error),
+                End::Again(error) => error,
             };
             round += 1;
             if round == ROUNDS {
@@ -234,100 +251,12 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         }
     }
 
-    async fn round(
-        &self,
-        lease: &Lease,
-        since: Instant,
-        work: impl Future<Output = Result<Done, Failure>>,
-    ) -> Result<Round, Error> {
-        let heartbeat = Heartbeat {
-            exec: self.exec,
-            backoff: &self.backoff,
-            lease,
-            since,
-        };
-        let ended = tokio::select! {
-            biased;
-            ended = work => ended,
-            () = heartbeat.until_lost() => return Ok(Round::Over(Outcome::LeaseLost)),
-        };
-        self.settle(lease, ended).await
-    }
-
-    /// Ends the key as the work says.
-    async fn settle(&self, lease: &Lease, ended: Result<Done, Failure>) -> Result<Round, Error> {
-        let (written, outcome) = match ended {
-            Ok(Done::Stored(answer)) => return Ok(Round::Over(Outcome::Ran(answer))),
-            Ok(Done::Answer(answer)) => {
-                let complete = || lease.complete(self.exec, &answer);
-                (self.backoff.retry(complete).await, Outcome::Ran(answer))
-            }
-            Err(Failure::Abort(answer)) => {
-                let abort = || lease.abort(self.exec, &answer);
-                (self.backoff.retry(abort).await, Outcome::Aborted(answer))
-            }
-            Err(Failure::Retry { error, retry_after }) => {
-                let written = self.release(lease, &error, retry_after).await;
-                (written, Outcome::Released { error, retry_after })
-            }
-            Err(Failure::Unknown { reason }) => {
-                tracing::warn!(key = ?self.key, attempt = lease.attempt(), %reason, "parked");
-                let reason = storable(&reason);
-                let park = || lease.park(self.exec, &reason);
-                (
-                    self.backoff.retry(park).await,
-                    Outcome::Parked {
-                        attempt: lease.attempt(),
-                    },
-                )
-            }
-            Err(Failure::Error(error)) => return self.settle_error(lease, error).await,
-        };
-        match written {
-            Ok(()) => Ok(Round::Over(outcome)),
-            Err(error) => self.settle_refusal(error).await,
+    /// A commit of this attempt went through and its answer was lost: what it stored.
+    async fn read_stored(&self) -> Result<Outcome, Error> {
+        match self.claim().await?.1 {
+            Claim::Replayed(answer) => Ok(Outcome::Ran(answer)),
+            other => Err(Error::Answer(format!("finished, but {other:?}"))),
         }
-    }
-
-    /// A call failed under the work. What it had done since the last recovery point may or
-    /// may not have been committed; a new attempt finds out.
-    async fn settle_error(&self, lease: &Lease, error: Error) -> Result<Round, Error> {
-        if matches!(error.kind(), Kind::LeaseLost | Kind::AlreadyFinished) {
-            return self.settle_refusal(error).await;
-        }
-        match self.release(lease, &error.to_string(), None).await {
-            Ok(()) if error.is_retryable() => Ok(Round::Again(error)),
-            Ok(()) => Err(error),
-            Err(refusal) => self.settle_refusal(refusal).await,
-        }
-    }
-
-    /// A write with the token was refused, or the database stayed away.
-    async fn settle_refusal(&self, error: Error) -> Result<Round, Error> {
-        match error.kind() {
-            Kind::LeaseLost => Ok(Round::Over(Outcome::LeaseLost)),
-            // This token has finished the key: a commit whose answer was lost.
-            Kind::AlreadyFinished => match self.claim().await?.1 {
-                Claim::Replayed(answer) => Ok(Round::Over(Outcome::Ran(answer))),
-                other => Err(Error::Answer(format!("finished, but {other:?}"))),
-            },
-            _ => {
-                tracing::warn!(key = ?self.key, %error, "the end of the attempt could not be stored");
-                Err(error)
-            }
-        }
-    }
-
-    async fn release(
-        &self,
-        lease: &Lease,
-        error: &str,
-        after: Option<Duration>,
-    ) -> Result<(), Error> {
-        let error = storable(error);
-        self.backoff
-            .retry(|| lease.release(self.exec, Some(&error), after))
-            .await
     }
 }
 

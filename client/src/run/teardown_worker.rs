@@ -5,13 +5,14 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::pin::pin;
 use std::time::Duration;
 
-use rand::Rng;
 use rand::seq::SliceRandom;
-use tokio::time::{Instant, sleep};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
+use super::poll::{PUT_OFF, Poll, Waker};
+use super::stage::{Stage, until_answered, until_told};
 use crate::error::BoxError;
 use crate::{Autocommit, Backoff, CleanupItem, Error, Machine, MachineRow};
 
@@ -24,14 +25,6 @@ const BATCH: usize = 100;
 /// The most rows that the server lists.
 const LONGEST_LIST: usize = 100_000;
 
-/// How long a row that cannot be torn down is put off.
-const PUT_OFF: Backoff = Backoff {
-    base: Duration::from_secs(1),
-    cap: Duration::from_secs(300),
-    tries: u32::MAX,
-    call_timeout: Duration::MAX,
-};
-
 /// Tears down what waits for it; made by [`Machine::teardown_worker`].
 #[derive(Debug)]
 #[must_use = "a worker does nothing until `run` is called"]
@@ -41,6 +34,7 @@ pub struct TeardownWorker<'e, E> {
     poll_every: Duration,
     batch: usize,
     backoff: Backoff,
+    waker: Waker,
 }
 
 /// What a [`TeardownWorker`] did until it was told to stop.
@@ -66,12 +60,14 @@ impl Machine {
             poll_every: POLL_EVERY,
             batch: BATCH,
             backoff: Backoff::default(),
+            waker: Waker::new(),
         }
     }
 }
 
 impl<E: Autocommit> TeardownWorker<'_, E> {
-    /// How long it waits when there is nothing to do: a random time up to this, and at least half.
+    /// How long it waits when there is nothing to do, at most (5 s); it begins with much less after the
+    /// last row and doubles it.
     pub fn poll_every(self, time: Duration) -> Self {
         Self {
             poll_every: time,
@@ -90,6 +86,14 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     /// How patiently calls to the database are repeated.
     pub fn backoff(self, backoff: Backoff) -> Self {
         Self { backoff, ..self }
+    }
+
+    /// Wakes the worker when it is idle: see [`Waker`].
+    pub fn waker(self, waker: &Waker) -> Self {
+        Self {
+            waker: waker.clone(),
+            ..self
+        }
     }
 
     /// Works until `shutdown` completes; a teardown that has begun is brought to its end first.
@@ -129,17 +133,40 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         F: Future<Output = Result<(), X>>,
         X: Into<BoxError>,
     {
-        let mut shutdown = pin!(shutdown);
-        let (mut put_off, mut torn_down) = (PutOff::default(), TornDown::default());
-        loop {
-            let rows = tokio::select! {
-                biased;
-                () = &mut shutdown => return Ok(torn_down),
-                rows = self.take(&mut put_off) => rows?,
-            };
-            let idle = rows.is_empty();
+        let (stage, seen) = watch::channel(Stage::Run);
+        let mut torn_down = TornDown::default();
+        let work = self.work(seen, &mut torn_down, &mut clean);
+        until_told(&stage, shutdown, work).await?;
+        Ok(torn_down)
+    }
+
+    /// Row after row; ends when the worker is told to stop, or asking is pointless.
+    async fn work<C, F, X>(
+        &self,
+        mut stage: watch::Receiver<Stage>,
+        torn_down: &mut TornDown,
+        clean: &mut C,
+    ) -> Result<(), Error>
+    where
+        C: FnMut(MachineRow, Vec<CleanupItem>) -> F,
+        F: Future<Output = Result<(), X>>,
+        X: Into<BoxError>,
+    {
+        let mut put_off = PutOff::default();
+        let mut poll = Poll::new(self.poll_every, &self.waker);
+        while let Some(rows) = self.take(&mut put_off, &mut stage).await? {
+            if rows.is_empty() {
+                if !poll.wait_unless_told(&mut stage).await {
+                    return Ok(());
+                }
+                continue;
+            }
+            poll.found();
             for row in rows {
-                match self.tear_down(&row, &mut clean).await {
+                if *stage.borrow() >= Stage::Finish {
+                    return Ok(());
+                }
+                match self.tear_down(&row, clean).await {
                     Ok(()) => {
                         torn_down.cancelled += 1;
                         put_off.0.remove(&row);
@@ -149,37 +176,29 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
                         put_off.add(row, &error);
                     }
                 }
-                if is_ready(shutdown.as_mut()).await {
-                    return Ok(torn_down);
-                }
-            }
-            if idle {
-                let wait = self.poll_every.mul_f64(rand::rng().random_range(0.5..=1.0));
-                tokio::select! {
-                    biased;
-                    () = &mut shutdown => return Ok(torn_down),
-                    () = sleep(wait) => {}
-                }
             }
         }
+        Ok(())
     }
 
     /// What can be torn down now, in an order of its own for each worker, so that two do not go
-    /// through the same list hand in hand. Waits for a database that is away.
-    async fn take(&self, put_off: &mut PutOff) -> Result<Vec<MachineRow>, Error> {
+    /// through the same list hand in hand. Waits for a database that is away; `None` if the worker is
+    /// told to stop.
+    async fn take(
+        &self,
+        put_off: &mut PutOff,
+        stage: &mut watch::Receiver<Stage>,
+    ) -> Result<Option<Vec<MachineRow>>, Error> {
+        if *stage.borrow() >= Stage::Finish {
+            return Ok(None);
+        }
         // Rows that are put off are on top of the server's list, and must not hide the others.
         let max = (self.batch + put_off.0.len()).min(LONGEST_LIST);
         let max = i32::try_from(max).unwrap_or(i32::MAX);
-        let pending = loop {
-            let ask = || self.machine.cancel_pending(self.exec, max);
-            match self.backoff.retry(ask).await {
-                Ok(pending) => break pending,
-                Err(error) if error.is_retryable() => {
-                    tracing::warn!(machine = self.machine.as_str(), %error, "asking for teardowns failed");
-                    sleep(self.poll_every).await;
-                }
-                Err(error) => return Err(error),
-            }
+        let ask = || self.machine.cancel_pending(self.exec, max);
+        let answer = until_answered(&self.machine, &self.backoff, stage, ask).await?;
+        let Some((_, pending)) = answer else {
+            return Ok(None);
         };
         let pending: Vec<MachineRow> = pending.into_iter().map(|pending| pending.row).collect();
         put_off.keep_only(&pending);
@@ -189,7 +208,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
             .take(self.batch)
             .collect();
         rows.shuffle(&mut rand::rng());
-        Ok(rows)
+        Ok(Some(rows))
     }
 
     async fn tear_down<C, F, X>(&self, row: &MachineRow, clean: &mut C) -> Result<(), Error>
@@ -225,14 +244,5 @@ impl PutOff {
         self.0
             .get(row)
             .is_none_or(|(_, until)| *until <= Instant::now())
-    }
-}
-
-/// Whether a future has completed, without waiting for it.
-async fn is_ready(future: std::pin::Pin<&mut impl Future<Output = ()>>) -> bool {
-    tokio::select! {
-        biased;
-        () = future => true,
-        () = std::future::ready(()) => false,
     }
 }

@@ -12,10 +12,16 @@ fn fresh_inbox() -> Inbox {
 async fn a_message_is_new_once_and_then_its_verdict_is_told() {
     let (inbox, pool) = (fresh_inbox(), pool());
     let duplicate = |verdict| Accepted::Duplicate { verdict };
-    assert_eq!(inbox.accept(&pool, "m-1").await.unwrap(), Accepted::New);
-    assert_eq!(inbox.accept(&pool, "m-1").await.unwrap(), duplicate(None));
+    let mut client = pool.get().await.unwrap();
+    let handler = client.transaction().await.unwrap();
+    assert_eq!(inbox.accept(&handler, "m-1").await.unwrap(), Accepted::New);
+    assert_eq!(
+        inbox.accept(&handler, "m-1").await.unwrap(),
+        duplicate(None)
+    );
     let verdict = Json::from_text("{\"id\":  7}");
-    inbox.record(&pool, "m-1", &verdict).await.unwrap();
+    inbox.record(&handler, "m-1", &verdict).await.unwrap();
+    handler.commit().await.unwrap();
     inbox.record(&pool, "m-1", &verdict).await.unwrap();
     let again = inbox.accept(&pool, "m-1").await.unwrap();
     assert_eq!(again, duplicate(Some(verdict)));
@@ -23,6 +29,9 @@ async fn a_message_is_new_once_and_then_its_verdict_is_told() {
     assert_eq!(code(other), "ON006");
     let nobody = inbox.record(&pool, "m-2", &Json::from_text("8")).await;
     assert_eq!(code(nobody), "ON001");
+    inbox.accept(&pool, "m-3").await.unwrap();
+    let late = inbox.record(&pool, "m-3", &Json::from_text("8")).await;
+    assert_eq!(code(late), "ON001");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@
 
 mod action;
 mod cancel;
+mod completer;
 mod errors;
 mod executors;
 mod fail;

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinSet;
 
-use super::{Deliver, Shared, Stage, Undelivered, reached};
+use super::super::stage::{Stage, reached};
+use super::{Deliver, Shared, Undelivered};
 use crate::Event;
 
 /// What became of an event.

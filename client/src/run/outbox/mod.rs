@@ -5,28 +5,25 @@
 //! holds waits for a free handler, so that it does not keep from others what it cannot work on.
 
 mod batch;
-mod batches;
 mod chain;
+mod delivered;
 mod handler;
-mod poll;
 mod settle;
 
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, timeout};
+use tokio::sync::{Semaphore, mpsc, watch};
 
+use super::poll::{Poll, Waker};
+use super::stage::{Stage, reached, until_answered, until_told};
+use super::tasks::Tasks;
 use crate::{Backoff, Error, Subscriber};
 use batch::Held;
-use batches::Batches;
-pub use batches::Delivered;
+pub use delivered::Delivered;
 pub use handler::{Deliver, Undelivered};
-use poll::Poll;
-pub use poll::Waker;
 
 /// How many handlers run at a time.
 const CONCURRENCY: usize = 8;
@@ -55,17 +52,6 @@ pub struct OutboxWorker {
     grace: Duration,
     backoff: Backoff,
     waker: Waker,
-}
-
-/// How far the worker is on its way to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    /// Take, begin, finish.
-    Run,
-    /// Begin nothing; what is at work goes on.
-    Finish,
-    /// What is still at work is stopped and given back.
-    GiveBack,
 }
 
 /// What the tasks of a worker share.
@@ -213,32 +199,18 @@ impl OutboxWorker {
             slots: Arc::new(Semaphore::new(self.concurrency)),
             stage: seen,
         });
-        let mut batches = Batches::default();
-        // A take that is on its way is not dropped: what it leases would be nobody's.
-        let taken = {
-            let mut taking = pin!(self.take_until_told(&shared, &mut batches));
-            tokio::select! {
-                biased;
-                taken = &mut taking => taken,
-                () = shutdown => {
-                    stage.send_replace(Stage::Finish);
-                    taking.await
-                }
-            }
-        };
-        stage.send_replace(Stage::Finish);
-        if timeout(self.grace, batches.all()).await.is_err() {
-            stage.send_replace(Stage::GiveBack);
-            batches.all().await;
-        }
-        taken.map(|()| batches.counts())
+        let mut batches = Tasks::default();
+        let taking = self.take_until_told(&shared, &mut batches);
+        let taken = until_told(&stage, shutdown, taking).await;
+        let delivered = batches.end(&stage, self.grace).await;
+        taken.map(|()| delivered)
     }
 
     /// Takes batch after batch; ends when the worker is told to stop, or asking is pointless.
     async fn take_until_told<H: Deliver>(
         &self,
         shared: &Arc<Shared<H>>,
-        batches: &mut Batches,
+        batches: &mut Tasks<Delivered>,
     ) -> Result<(), Error> {
         let mut stage = shared.stage.clone();
         let mut poll = Poll::new(self.poll_every, &self.waker);
@@ -254,14 +226,17 @@ impl OutboxWorker {
             let Ok(slot) = slot else { return Ok(()) };
             batches.reap();
             let asked = || self.subscriber.take(&self.pool, self.batch, Some(lease));
-            let Some((since, taken)) = self.until_answered(&mut stage, asked).await? else {
+            let answer = until_answered(&self.subscriber, &self.backoff, &mut stage, asked).await?;
+            let Some((since, taken)) = answer else {
                 return Ok(());
             };
             match taken {
                 Some(batch) => {
                     poll.found();
                     let held = Held::new(Arc::clone(shared), batch, lease, since);
-                    let mut waiting = batches.begin(held, slot);
+                    // Ends when all of the batch's events have begun or are over.
+                    let (begun, mut waiting) = mpsc::channel(1);
+                    batches.begin(held.deliver(slot, begun));
                     // Nothing more is taken while an event of this batch waits for a handler.
                     tokio::select! {
                         biased;
@@ -271,10 +246,8 @@ impl OutboxWorker {
                 }
                 None => {
                     drop(slot);
-                    tokio::select! {
-                        biased;
-                        () = reached(&mut stage, Stage::Finish) => return Ok(()),
-                        () = poll.wait() => {}
+                    if !poll.wait_unless_told(&mut stage).await {
+                        return Ok(());
                     }
                 }
             }
@@ -290,46 +263,9 @@ impl OutboxWorker {
             return Ok(self.lease);
         }
         let ask = || self.subscriber.lease(&self.pool);
-        let answer = self.until_answered(stage, ask).await?;
+        let answer = until_answered(&self.subscriber, &self.backoff, stage, ask).await?;
         Ok(answer.map(|(_, lease)| lease))
     }
-
-    /// Repeats a call until it is answered, with backoff, or until the worker is told to stop; a call
-    /// that is on its way is waited for. Tells when it was sent.
-    async fn until_answered<T, F, Fut>(
-        &self,
-        stage: &mut watch::Receiver<Stage>,
-        mut call: F,
-    ) -> Result<Option<(Instant, T)>, Error>
-    where
-        F: FnMut() -> Fut,
-        Fut: Future<Output = Result<T, Error>>,
-    {
-        let mut failures = 0;
-        loop {
-            let sent = Instant::now();
-            let answer = timeout(self.backoff.call_timeout, call()).await;
-            let error = match answer.unwrap_or(Err(Error::TimedOut)) {
-                Ok(answer) => return Ok(Some((sent, answer))),
-                Err(error) if error.is_retryable() => error,
-                Err(error) => return Err(error),
-            };
-            failures += 1;
-            let wait = self.backoff.wait(failures);
-            tracing::warn!(subscriber = ?self.subscriber, %error, failures, ?wait, "asking for events failed");
-            tokio::select! {
-                biased;
-                () = reached(stage, Stage::Finish) => return Ok(None),
-                () = tokio::time::sleep(wait) => {}
-            }
-        }
-    }
-}
-
-/// Waits until the worker has come to that stage; a worker that is gone has.
-async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
-    // An error says that the sender is gone.
-    let _ = stage.wait_for(|now| *now >= wanted).await;
 }
 
 impl std::fmt::Debug for OutboxWorker {

@@ -1,23 +1,36 @@
-//! Owns waiting for work: when an idle worker asks again.
+//! Owns the waits of the workers: when an idle one asks again, and for how long what failed is put off.
 //!
 //! Invariant: an idle database is asked no more often than once in the longest wait, by each worker,
-//! and a wake-up costs the emitter nothing: no round trip, no NOTIFY, no lock.
+//! and a wake-up costs who gives it nothing: no round trip, no NOTIFY, no lock. No wait is the same for
+//! everybody, so that workers who began together do not ask together.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
-/// The first wait after the last event; it doubles.
+use super::stage::{Stage, reached};
+use crate::Backoff;
+
+/// The first wait after the last thing there was to do; it doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 
-/// Wakes an idle [`OutboxWorker`](crate::OutboxWorker) of the same process, so that an event need not
-/// wait for the next poll. Optional: without it the worker finds the event by itself.
+/// How long something that fails again and again is put off.
+pub(super) const PUT_OFF: Backoff = Backoff {
+    base: Duration::from_secs(1),
+    cap: Duration::from_secs(300),
+    tries: u32::MAX,
+    call_timeout: Duration::MAX,
+};
+
+/// Wakes an idle worker of the same process ([`OutboxWorker`](crate::OutboxWorker),
+/// [`Completer`](crate::Completer), [`TeardownWorker`](crate::TeardownWorker)), so that what there is to
+/// do need not wait for the next poll. Optional: without it the worker finds it by itself.
 ///
-/// Call [`Waker::wake`] after the commit of what was emitted; before it there is nothing to find. Many
-/// calls while the worker is busy are one. A process that emits for workers elsewhere can send them a
+/// Call [`Waker::wake`] after the commit of what was emitted, given back or asked for; before it there is
+/// nothing to find. Many calls while the worker is busy are one. A process that emits for workers elsewhere can send them a
 /// datagram, or one `NOTIFY` a second from a session of its own, and have the receiving end call this;
 /// a `NOTIFY` in the emitting transaction would make all commits wait for one another.
 ///
@@ -44,6 +57,11 @@ impl Waker {
     }
 }
 
+/// A random time up to this, and at least half of it.
+pub(super) fn jittered(time: Duration) -> Duration {
+    time.mul_f64(rand::rng().random_range(0.5..=1.0))
+}
+
 /// The waits of an idle worker.
 pub(super) struct Poll<'w> {
     longest: Duration,
@@ -60,13 +78,21 @@ impl<'w> Poll<'w> {
         }
     }
 
+    /// Waits until it is worth asking again; `false` if the worker is told to stop first.
+    pub(super) async fn wait_unless_told(&mut self, stage: &mut watch::Receiver<Stage>) -> bool {
+        tokio::select! {
+            biased;
+            () = reached(stage, Stage::Finish) => false,
+            () = self.wait() => true,
+        }
+    }
+
     /// There was something: begin with the short wait again.
     pub(super) fn found(&mut self) {
         self.wait = FIRST_WAIT.min(self.longest);
     }
 
-    /// Waits until it is worth asking again.
-    pub(super) async fn wait(&mut self) {
+    async fn wait(&mut self) {
         let wait = self.next();
         tokio::select! {
             biased;
@@ -77,7 +103,7 @@ impl<'w> Poll<'w> {
 
     /// A random time up to the wait, and at least half of it; the next wait is twice as long.
     fn next(&mut self) -> Duration {
-        let wait = self.wait.mul_f64(rand::rng().random_range(0.5..=1.0));
+        let wait = jittered(self.wait);
         self.wait = self.wait.saturating_mul(2).min(self.longest);
         wait
     }

@@ -1,0 +1,253 @@
+//! Owns the completer: requests whose client never came back are brought to their end.
+//!
+//! Invariant: it takes no more keys than it has free handlers, so every key that it holds is worked on at
+//! once and kept from nobody; whatever a request does, the others go on. Many completers may work in one
+//! scope at once: each key goes to one of them.
+
+mod request;
+mod words;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use tokio::sync::{Semaphore, watch};
+use uuid::Uuid;
+
+use super::poll::{Poll, Waker};
+use super::stage::{Stage, reached, until_answered, until_told};
+use super::tasks::Tasks;
+use crate::{Backoff, Error, Scope};
+use request::bring_to_its_end;
+pub use words::{Complete, Completed, Completion};
+
+/// How many requests are worked on at a time.
+const CONCURRENCY: usize = 4;
+
+/// The most keys that the server gives at a time.
+const LARGEST_TAKE: usize = 10_000;
+
+/// How long an idle completer waits before it asks again, at most.
+const POLL_EVERY: Duration = Duration::from_secs(5);
+
+/// How long requests that are at work when the completer is told to stop may go on.
+const GRACE: Duration = Duration::from_secs(25);
+
+/// Brings abandoned requests to their end; made by [`Scope::completer`].
+#[must_use = "a completer does nothing until `run` is called"]
+pub struct Completer {
+    pool: Pool,
+    scope: Scope,
+    concurrency: usize,
+    lease: Option<Duration>,
+    poll_every: Duration,
+    grace: Duration,
+    backoff: Backoff,
+    waker: Waker,
+}
+
+/// What the tasks of a completer share.
+struct Shared<H> {
+    pool: Pool,
+    backoff: Backoff,
+    handler: H,
+    stage: watch::Receiver<Stage>,
+}
+
+impl Scope {
+    /// Prepares to bring this scope's abandoned requests to their end. Let the scope keep its requests
+    /// ([`ScopeOptions::keep_request`](crate::ScopeOptions::keep_request)), or the handler has nothing
+    /// but their keys. The completer takes a pool: its heartbeats need connections beside its other
+    /// calls.
+    pub fn completer(&self, pool: &Pool) -> Completer {
+        Completer {
+            pool: pool.clone(),
+            scope: self.clone(),
+            concurrency: CONCURRENCY,
+            lease: None,
+            poll_every: POLL_EVERY,
+            grace: GRACE,
+            backoff: Backoff::default(),
+            waker: Waker::new(),
+        }
+    }
+}
+
+impl Completer {
+    /// How many requests are worked on at a time (4).
+    pub fn concurrency(self, requests: usize) -> Self {
+        Self {
+            concurrency: requests.clamp(1, Semaphore::MAX_PERMITS),
+            ..self
+        }
+    }
+
+    /// How long a lease lasts at a time, instead of the scope's. It is extended while the handler runs,
+    /// so it says how soon others notice that this process died, not how long a request takes.
+    pub fn lease(self, lease: Duration) -> Self {
+        Self {
+            lease: Some(lease),
+            ..self
+        }
+    }
+
+    /// How long an idle completer waits before it asks again, at most (5 s); it begins with much less
+    /// after the last request and doubles it.
+    pub fn poll_every(self, time: Duration) -> Self {
+        Self {
+            poll_every: time,
+            ..self
+        }
+    }
+
+    /// How long requests that are at work when the completer is told to stop may go on (25 s). What is
+    /// not done then is stopped and given back.
+    pub fn grace(self, time: Duration) -> Self {
+        Self {
+            grace: time,
+            ..self
+        }
+    }
+
+    /// How patiently calls to the database are repeated. A take is repeated until it is answered.
+    pub fn backoff(self, backoff: Backoff) -> Self {
+        Self { backoff, ..self }
+    }
+
+    /// Wakes the completer when it is idle: see [`Waker`].
+    pub fn waker(self, waker: &Waker) -> Self {
+        Self {
+            waker: waker.clone(),
+            ..self
+        }
+    }
+
+    /// Takes abandoned keys and brings their requests to their end, until `shutdown` completes.
+    ///
+    /// - A key is abandoned when its lease ran out or it was released and is due, and nobody has claimed
+    ///   it since. `handler` gets its lease and its stored request, and does what the request path does:
+    ///   it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and the key ends as
+    ///   [`Runner::run`](crate::Runner::run) says, parked where nobody knows, aborted for good.
+    /// - A request that fails, or whose handler panics, is given back and put off: for half a second to a
+    ///   second after the first failure, then for longer each time, up to five minutes, unless
+    ///   [`Failure::Retry`](crate::Failure) says when. The scope's `max_attempts` parks it in the end.
+    ///   The others go on meanwhile.
+    /// - The lease is extended at every third of it. When it is lost, or cannot be extended before it
+    ///   ends, the handler is stopped ([`Completion::LeaseLost`]).
+    /// - A client that comes back meanwhile is told "in progress", and later gets the answer as a replay.
+    /// - When `shutdown` completes, what is at work may go on for the [`grace`](Self::grace) time; what is
+    ///   not done then is stopped and given back, due at once.
+    ///
+    /// A database that is away is waited for. Dropping this future stops everything at once; the leases
+    /// run out by themselves. Heartbeats need connections as well: a pool that the handlers use up to the
+    /// last one lets their leases run out.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+    /// # fn main() { with_database(async |pool, idempotency_key| {
+    /// use pg_once::{Abandoned, Claim, ClaimOptions, Failure, Json, Response, Scope, ScopeOptions};
+    /// use std::time::Duration;
+    ///
+    /// let scope = Scope::new(&format!("doc.{idempotency_key}"));
+    /// scope.set(&pool, &ScopeOptions::new().keep_request(true)).await?;
+    /// let request = Json::of(&serde_json::json!({"amount": 100}))?;
+    /// let claim = scope.key("k-1").claim(&pool, &ClaimOptions::new().request(request)).await?;
+    /// # let Claim::Claimed(lease) = claim else { panic!() };
+    /// // ... the process dies, or gives the key back, and the client never asks again ...
+    /// # lease.release(&pool, None, None).await?;
+    ///
+    /// let shutdown = tokio::time::sleep(Duration::from_millis(300)); // in real life: SIGTERM
+    /// let completed = scope
+    ///     .completer(&pool)
+    ///     .run(shutdown, |abandoned: Abandoned| async move {
+    ///         let Some(request) = abandoned.request else {
+    ///             return Err(Failure::unknown("the request was not kept"));
+    ///         };
+    ///         let order: serde_json::Value = request.parse()?;
+    ///         // ... what the request path does, with abandoned.lease ...
+    ///         Ok(Response::new(201).with_body(&order)?.into())
+    ///     })
+    ///     .await?;
+    /// assert_eq!(completed.completed, 1);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// What makes asking for keys pointless: `42501`, `25006`, `22023` for a bad lease, a closed pool.
+    /// What it holds is finished or given back first.
+    pub async fn run<H: Complete>(
+        self,
+        shutdown: impl Future<Output = ()>,
+        handler: H,
+    ) -> Result<Completed, Error> {
+        let (stage, seen) = watch::channel(Stage::Run);
+        let shared = Arc::new(Shared {
+            pool: self.pool.clone(),
+            backoff: self.backoff,
+            handler,
+            stage: seen,
+        });
+        let mut requests = Tasks::default();
+        let taking = self.take_until_told(&shared, &mut requests);
+        let taken = until_told(&stage, shutdown, taking).await;
+        let completed = requests.end(&stage, self.grace).await;
+        taken.map(|()| completed)
+    }
+
+    /// Takes keys for the handlers that are free; ends when the completer is told to stop, or asking is
+    /// pointless.
+    async fn take_until_told<H: Complete>(
+        &self,
+        shared: &Arc<Shared<H>>,
+        requests: &mut Tasks<Completed>,
+    ) -> Result<(), Error> {
+        let slots = Arc::new(Semaphore::new(self.concurrency));
+        let mut stage = shared.stage.clone();
+        let mut poll = Poll::new(self.poll_every, &self.waker);
+        loop {
+            let slot = tokio::select! {
+                biased;
+                () = reached(&mut stage, Stage::Finish) => return Ok(()),
+                slot = Arc::clone(&slots).acquire_owned() => slot.ok(),
+            };
+            requests.reap();
+            let free = (1 + slots.available_permits()).min(LARGEST_TAKE);
+            let free = i32::try_from(free).unwrap_or(i32::MAX);
+            // A fresh holder for each take: one whose answer was lost, asked again, gives its own keys back.
+            let holder = Uuid::new_v4().to_string();
+            let ask = || {
+                self.scope
+                    .take_abandoned(&self.pool, free, self.lease, Some(&holder))
+            };
+            let answer = until_answered(&self.scope, &self.backoff, &mut stage, ask).await?;
+            let Some((since, taken)) = answer else {
+                return Ok(());
+            };
+            if taken.is_empty() {
+                drop(slot);
+                if !poll.wait_unless_told(&mut stage).await {
+                    return Ok(());
+                }
+                continue;
+            }
+            poll.found();
+            let more = || Arc::clone(&slots).try_acquire_owned().ok();
+            let free = std::iter::once(slot).chain(std::iter::repeat_with(more));
+            for (abandoned, slot) in taken.into_iter().zip(free) {
+                let shared = Arc::clone(shared);
+                requests.begin(bring_to_its_end(shared, abandoned, since, slot));
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Completer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Completer")
+            .field("scope", &self.scope)
+            .field("concurrency", &self.concurrency)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,99 @@
+//! Owns one abandoned request from its take to its end.
+//!
+//! Invariant: a key that was taken ends, is given back, or is left to a lease that runs out by itself; in
+//! each case the handler hears of it once.
+
+use std::sync::Arc;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::super::attempt::{Attempt, End};
+use super::super::outcome::{Done, Failure};
+use super::super::poll::{PUT_OFF, jittered};
+use super::super::stage::{Stage, reached};
+use super::{Complete, Completed, Completion, Shared};
+use crate::{Abandoned, Error, Lease};
+
+/// Works on a request, in the slot that it was given.
+pub(super) async fn bring_to_its_end<H: Complete>(
+    shared: Arc<Shared<H>>,
+    abandoned: Abandoned,
+    since: Instant,
+    slot: Option<OwnedSemaphorePermit>,
+) -> Completed {
+    let lease = abandoned.lease.clone();
+    let attempt = Attempt {
+        exec: &shared.pool,
+        backoff: &shared.backoff,
+        lease: &lease,
+        put_off: Some(jittered(PUT_OFF.ceiling(failures(&lease)))),
+    };
+    let mut stage = shared.stage.clone();
+    let ended = if *stage.borrow() >= Stage::Finish {
+        attempt.give_back().await
+    } else {
+        let stop = reached(&mut stage, Stage::GiveBack);
+        attempt.run(since, handle(&shared, abandoned), stop).await
+    };
+    let completion = Completion::of(ended, &attempt);
+    completion.log(&lease);
+    shared.handler.ended(lease.key(), &completion);
+    drop(slot);
+    Completed::of(&completion)
+}
+
+/// How many attempts there were when this one fails, the client's first one left out.
+fn failures(lease: &Lease) -> u32 {
+    u32::try_from(lease.attempt() - 1).unwrap_or(1).max(1)
+}
+
+/// Calls the handler in a task of its own, so that its panic is a failure of this request and nothing
+/// else. Dropped, the set stops the task.
+async fn handle<H: Complete>(
+    shared: &Arc<Shared<H>>,
+    abandoned: Abandoned,
+) -> Result<Done, Failure> {
+    let shared = Arc::clone(shared);
+    let mut task = JoinSet::new();
+    task.spawn(async move { shared.handler.complete(abandoned).await });
+    match task.join_next().await {
+        Some(Ok(ended)) => ended,
+        Some(Err(error)) => Err(Failure::retry(format!("the handler panicked: {error}"))),
+        None => Err(Failure::retry("the handler is gone")),
+    }
+}
+
+impl Completion {
+    fn of<E>(ended: Result<End, Error>, attempt: &Attempt<'_, E>) -> Self {
+        match ended {
+            Ok(End::Ran(_) | End::Finished) => Self::Completed,
+            Ok(End::Aborted(_)) => Self::Aborted,
+            Ok(End::Released { error, retry_after }) => Self::Released { error, retry_after },
+            Ok(End::Again(error) | End::Failed(error)) => Self::Released {
+                error: error.to_string(),
+                retry_after: attempt.put_off,
+            },
+            Ok(End::Parked) => Self::Parked {
+                attempt: attempt.lease.attempt(),
+            },
+            Ok(End::LeaseLost) => Self::LeaseLost,
+            Err(error) => Self::Unsettled(error),
+        }
+    }
+
+    fn log(&self, lease: &Lease) {
+        let (key, attempt) = (lease.key(), lease.attempt());
+        match self {
+            Self::Completed | Self::Aborted => {
+                tracing::info!(?key, attempt, ended = ?self, "an abandoned request has its answer");
+            }
+            Self::Released { error, retry_after } => {
+                tracing::warn!(?key, attempt, %error, ?retry_after, "an abandoned request failed");
+            }
+            // Said where it happened, with the reason.
+            Self::Parked { .. } | Self::LeaseLost | Self::Unsettled(_) => {}
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Owns what a worker is at, each in a task of its own, and the counts of what is over.
+//!
+//! Invariant: dropped, the set stops every task; nothing of it outlives the worker.
+
+use std::future::Future;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
+
+use super::stage::Stage;
+
+/// The tasks of a worker; each ends with its counts.
+#[derive(Default)]
+pub(super) struct Tasks<C> {
+    at_work: JoinSet<C>,
+    counts: C,
+}
+
+impl<C: AddAssign + Copy + Send + 'static> Tasks<C> {
+    pub(super) fn begin(&mut self, task: impl Future<Output = C> + Send + 'static) {
+        self.at_work.spawn(task);
+    }
+
+    /// Counts what is over.
+    pub(super) fn reap(&mut self) {
+        while let Some(ended) = self.at_work.try_join_next() {
+            self.count(ended);
+        }
+    }
+
+    /// Begins no more: what is at work may go on for the grace time; what is not done then is told to
+    /// give back what it has, and waited for. Tells the counts of everything.
+    pub(super) async fn end(&mut self, stage: &watch::Sender<Stage>, grace: Duration) -> C {
+        stage.send_replace(Stage::Finish);
+        if timeout(grace, self.all()).await.is_err() {
+            stage.send_replace(Stage::GiveBack);
+            self.all().await;
+        }
+        self.counts
+    }
+
+    async fn all(&mut self) {
+        while let Some(ended) = self.at_work.join_next().await {
+            self.count(ended);
+        }
+    }
+
+    fn count(&mut self, ended: Result<C, JoinError>) {
+        match ended {
+            Ok(counts) => self.counts += counts,
+            Err(error) => {
+                tracing::error!(%error, "a task of a worker is gone; what it had is left to its lease")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stage::reached;
+    use super::*;
+
+    #[tokio::test]
+    async fn every_task_is_waited_for_the_slow_ones_when_they_have_given_back() {
+        let (stage, seen) = watch::channel(Stage::Run);
+        let mut tasks = Tasks::<u64>::default();
+        tasks.begin(async { 1 });
+        let mut told = seen.clone();
+        tasks.begin(async move {
+            reached(&mut told, Stage::GiveBack).await;
+            10
+        });
+        assert_eq!(tasks.end(&stage, Duration::from_millis(10)).await, 11);
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_takes_nothing_with_it() {
+        let (stage, _seen) = watch::channel(Stage::Run);
+        let mut tasks = Tasks::<u64>::default();
+        tasks.begin(async { std::panic::resume_unwind(Box::new("poison")) });
+        tasks.begin(async { 1 });
+        assert_eq!(tasks.end(&stage, Duration::from_secs(10)).await, 1);
+    }
+}
