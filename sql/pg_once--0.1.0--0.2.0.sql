@@ -18,12 +18,53 @@
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- key ---------------------------------------------------------------------------------------------
+CREATE FUNCTION once.key_steps(
+    scope text, since timestamptz = NULL, until timestamptz = NULL, in_status text = NULL, max integer = 10000,
+    OUT key text, OUT status text, OUT attempt integer, OUT step text, OUT version integer, OUT derived_key text,
+    OUT done boolean, OUT result json, OUT begun integer, OUT first_at timestamptz, OUT done_at timestamptz,
+    OUT created_at timestamptz, OUT finished_at timestamptz, OUT response_code integer, OUT last_error text)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1000 AS 'MODULE_PATHNAME', 'pg_once_key_steps';
+COMMENT ON FUNCTION once.key_steps(text, timestamptz, timestamptz, text, integer) IS
+$$What the requests of a scope did outside, to be compared with the other side's own ledger (sql/examples/reconcile.md): a row for each step of the keys that were created in [since, until) (NULL: no bound), and one without a step for a key that has none. in_status: only keys that are running, released, parked, finished or gone (NULL: any); parked: what waits for key_resolve. derived_key: what the step's present version sends to the other side; begun: how many attempts began it; done, result: its end, if it was recorded. A key that is gone has no steps to tell any more. Never tells a token. In no order. max (1 to 100000): more rows than that are an error, so that none is missing.
+Errors: 22023 bad argument, or more rows than max; 42501 not a member of the scope's owner.$$;
+INSERT INTO once.role_function (kind, function_name) VALUES ('operate', 'key_steps');
 
 -- machine, action, cancel ---------------------------------------------------------------------------
 
 -- outbox ------------------------------------------------------------------------------------------
+COMMENT ON TABLE once.dead IS 'Dead letters: events that used up their attempts, or were given up (kind never, or missing).';
+COMMENT ON COLUMN once.dead.payload IS 'NULL: the event was not stored any more when it was given up (damage, or rows deleted by hand).';
+COMMENT ON FUNCTION once.outbox_emit(text, json, text, text, json, interval) IS
+$$Emits an event to every subscriber of the topic; it commits or vanishes with the caller's transaction. payload: stored and delivered byte for byte. order_key: 1 to 255 characters; events of one key are delivered in order. dedupe_key: 1 to 255 characters; a second emit of it within the topic's dedupe_for does nothing (emitted false, event_id the first one's), and waits for a transaction that is emitting it. headers: a JSON object for the handler. delay: delivered no sooner; such an emit waits for an open transaction that makes or drops a subscriber of the topic, and it for that.
+Errors: 42704 no such topic, 22023 bad argument, delay with order_key, or a topic without subscribers, 42501 the topic has another owner, 40001 above READ COMMITTED where the dedupe_key was emitted after the snapshot, 25006 in a read-only transaction.$$;
+COMMENT ON FUNCTION once.subscriber_set(text, text, jsonb) IS
+$$Creates a subscriber (1 to 100 characters), which begins with what is emitted after it, or changes the options named; null resets one. A new one waits for open transactions that have emitted delayed events to the topic. max_attempts: failures until an event is dead (default 10). backoff_base (1 s) and backoff_cap (1 hour): see outbox_nack. lease (60 s): of a take that names none. max_lease_life (24 hours): the longest that a batch can be held, and how long an ended token answers repeats.
+Errors: 42704 no such topic, 22023 an unknown option or bad value, 42501 the topic has another owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
+COMMENT ON FUNCTION once.subscriber_drop(text, text) IS
+'Removes a subscriber and discards its backlog, its retries and its dead letters. Waits for open transactions that take, ack or nack for it, or have emitted delayed events to the topic. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.';
+COMMENT ON FUNCTION once.outbox_dead(text, text, integer) IS
+$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first. kind: the word of the last outbox_nack; expired: its last lease ran out (nobody nacked it, so no worker was told that it died); missing: the event was not stored any more, by damage or tampering (payload NULL).
+Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.$$;
+COMMENT ON FUNCTION once.outbox_redrive(text, text, integer, bigint[]) IS
+'Makes up to max (1 to 10000) dead letters due again, the longest dead first or those named; attempts count anew, event_id, emitted_at and delivery_key stay. Those that are not dead any more are passed over. One of kind missing is delivered if its event has been put back into once.event_kept, and dead again otherwise. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.';
+COMMENT ON FUNCTION once.sweep_outbox_requeue(integer) IS
+'Puts back the events of batches whose lease ran out, batch by batch until max (1 to 1000000) events were put back. outbox_take does so by itself for what it looks at. Batches that somebody has locked wait for the next sweep. One that cannot be put back (a row of it is damaged) is counted as failed and put off, each time twice as long.';
+COMMENT ON FUNCTION once.sweep_outbox_retire(integer) IS
+$$Gives back what the outbox does not need any more: moves on to an empty segment when the present one is large or idle; copies what a lagging subscriber still needs out of the others (up to max, 1 to 1000000, events) and truncates a segment that nobody needs, once no transaction is left that could miss what was copied; deletes up to max each of copies, batches and failed attempts that are over. done counts all of these. It takes a few calls, each committed, until a segment's space is free: call it again while more. A segment that somebody reads is truncated later (it waits 50 ms); one session at a time does this, others have nothing to do. Commit at once: a truncated segment is locked until then. Failed, and nothing is given back, while an open transaction has made, changed or dropped a subscriber.$$;
+-- Failed attempts go with the batch in which their event was acked. Those whose batch an earlier version deleted:
+DELETE FROM once.delivery d
+ WHERE NOT EXISTS (SELECT FROM once.retry r WHERE r.subscriber_id = d.subscriber_id AND r.event_id = d.event_id)
+   AND NOT EXISTS (SELECT FROM once.dead x WHERE x.subscriber_id = d.subscriber_id AND x.event_id = d.event_id)
+   AND NOT EXISTS (SELECT FROM once.batch b CROSS JOIN LATERAL pg_catalog.unnest(b.event_ids) i (event_id)
+                    WHERE b.redelivered AND b.subscriber_id = d.subscriber_id AND i.event_id = d.event_id);
+-- Retries of a subscriber that was dropped while somebody emitted a delayed event.
+DELETE FROM once.retry r
+ WHERE NOT EXISTS (SELECT FROM once.subscriber s WHERE s.subscriber_id = r.subscriber_id);
 
 -- inbox -------------------------------------------------------------------------------------------
+COMMENT ON FUNCTION once.inbox_record(text, text, json) IS
+$$Stores what the handler answers, for duplicates of the message; only the transaction that accepted the message may. The first verdict stays: repeating it changes nothing, in any transaction. verdict: any JSON, stored byte for byte; not SQL NULL.
+Errors: ON001 the message is not accepted (or its ttl is over), or another transaction accepted it and recorded nothing; ON006 another verdict is recorded, 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 
 -- janitor -----------------------------------------------------------------------------------------
 -- The library tolerates a once.janitor without its last column (0.1.0) until this has run.
@@ -60,6 +101,17 @@ INSERT INTO once.role_function (kind, function_name) VALUES
     ('operate', 'janitor_status'), ('operate', 'sweep_preview'), ('operate', 'sweep_all');
 
 -- metrics, doctor ---------------------------------------------------------------------------------
+CREATE FUNCTION once.metrics(OUT name text, OUT labels jsonb, OUT value double precision, OUT help text)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_metrics';
+COMMENT ON FUNCTION once.metrics() IS
+$$What an exporter asks for: a row for each number, named and labelled as Prometheus does (_total: a counter; _seconds, _bytes: units; *_rate: a share from 0 to 1). help says what it counts, since when and within which bound. Cheap at any depth: nothing that is over is counted. pg_once_claims_total, idempotency_reuse_rate and idempotency_409_rate are counted in shared memory: without shared_preload_libraries = 'pg_once' these rows are absent, and a restart begins at zero.$$;
+
+CREATE FUNCTION once.doctor(OUT level text, OUT problem text, OUT detail text, OUT hint text)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_doctor';
+COMMENT ON FUNCTION once.doctor() IS
+$$What is wrong (level error), what soon will be (warning), and what is good to know (info): who holds back vacuum (old transactions, prepared ones, replication slots, standbys), a janitor that is not running or fails, growing dead letters, unfinished requests that nobody resumes, uncovered claim states and whatever else machine_check tells, rows that a sweep has put off, backends that keep rows locked, missing or invalid indexes, tables full of dead rows, a pretended clock, synchronous_commit off, owners that do not exist, claims that are not counted, SQL and library of different versions. Nothing but info: all is well. Writes nothing; works in a READ ONLY transaction and on a standby.$$;
+INSERT INTO once.role_function (kind, function_name) VALUES
+    ('observe', 'metrics'), ('observe', 'doctor'), ('operate', 'metrics'), ('operate', 'doctor');
 
 -- role (the last section: the rights of everything above) -------------------------------------------
 

@@ -3,7 +3,7 @@
 
 use crate::call::Call;
 use crate::error::Result;
-use crate::{action, cancel, guard, inbox, janitor, key, machine, outbox, raise, role};
+use crate::{action, cancel, doctor, guard, inbox, janitor, key, machine, metrics, outbox, raise, role};
 use pgrx::pg_sys::{self, Datum};
 
 fn run(fcinfo: pg_sys::FunctionCallInfo, function: fn(&Call) -> Result<Datum>) -> Datum {
@@ -51,6 +51,7 @@ export! {
     pg_once_key_rotate => key::step::key_rotate;
     pg_once_key_take_abandoned => key::abandoned::key_take_abandoned;
     pg_once_key_get => key::inspect::key_get;
+    pg_once_key_steps => key::steps::key_steps;
     pg_once_scope_set => key::scope::scope_set;
     pg_once_scope_get => key::scope::scope_get;
     pg_once_machine_define => machine::define::machine_define;
@@ -92,6 +93,9 @@ export! {
     pg_once_subscriber_get => outbox::options::subscriber_get;
     pg_once_subscriber_drop => outbox::options::subscriber_drop;
     pg_once_sweep => janitor::sweep;
+    pg_once_sweep_all => janitor::sweep_all;
+    pg_once_sweep_preview => janitor::sweep_preview;
+    pg_once_janitor_status => janitor::janitor_status;
     pg_once_sweep_action_release => janitor::sweep_action_release;
     pg_once_sweep_key_reap => janitor::sweep_key_reap;
     pg_once_sweep_key_tombstone => janitor::sweep_key_tombstone;
@@ -99,6 +103,8 @@ export! {
     pg_once_sweep_inbox_reap => janitor::sweep_inbox_reap;
     pg_once_sweep_dedupe_reap => janitor::sweep_dedupe_reap;
     pg_once_sweep_outbox_retire => janitor::sweep_outbox_retire;
+    pg_once_metrics => metrics::metrics;
+    pg_once_doctor => doctor::doctor;
     pg_once_grant_role => role::grant_role;
     pg_once_revoke_role => role::revoke_role;
 }

@@ -53,6 +53,11 @@ pub fn key_take_abandoned(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
+/// Every key of the scope with look_at at most this is finished, or was moved forward by a take.
+pub fn passed(scope: &[u8], now: i64, snapshot: &Snapshot) -> Result<i64> {
+    Ok(Bookmark::of(scope, now, snapshot)?.upto)
+}
+
 struct Take<'a> {
     scope: &'a [u8],
     max: usize,
@@ -118,7 +123,7 @@ impl Lane<'_> {
 }
 
 /// The scan keys of a lane: look_at after `from`, at most `to`.
-fn lane(scope: &[u8], name: u8, from: i64, to: i64) -> [ScanKey; 4] {
+pub fn lane(scope: &[u8], name: u8, from: i64, to: i64) -> [ScanKey; 4] {
     [
         ScanKey::text(1, row::text(scope)),
         ScanKey::char(2, name),

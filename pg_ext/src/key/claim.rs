@@ -12,6 +12,7 @@ use super::scope::Options;
 use super::step;
 use crate::call::{Call, HOLDER_MAX, KEY_MAX, SCOPE_MAX, shown};
 use crate::clock;
+use crate::counters::{self, Outcome as Ended};
 use crate::error::{Error, Kind, Result};
 use crate::row::{self, Column, Shape};
 use crate::table::{self, Outcome, Snapshot, Table, Wait};
@@ -279,17 +280,22 @@ fn answer(decision: Decision, row: &Record, now: i64) -> Datum {
         Decision::Held => claimed(row, now),
         Decision::Replayed => replayed(row),
         Decision::InProgress { retry_after_us } => in_progress(retry_after_us),
-        Decision::Mismatched => bare(b"mismatched"),
-        Decision::Gone => bare(b"gone"),
+        Decision::Mismatched => bare(Ended::Mismatched),
+        Decision::Gone => bare(Ended::Gone),
         _ => parked(row),
     }
 }
 
 /// `claimed` for the first attempt as long as nothing advanced, else `resumed`.
+fn claim_outcome(row: &Record) -> Ended {
+    match row.i32(Col::Attempt) > 1 || row.i64(Col::LastCall) != 0 {
+        true => Ended::Resumed,
+        false => Ended::Claimed,
+    }
+}
+
 pub fn claim_values(row: &Record, now: i64) -> [Option<Datum>; 10] {
-    let advanced = row.i32(Col::Attempt) > 1 || row.i64(Col::LastCall) != 0;
-    let mut values = [None; 10];
-    values[0] = Some(row::text(if advanced { b"resumed" } else { b"claimed" }));
+    let mut values = outcome(claim_outcome(row));
     values[1] = row.raw(Col::Token);
     values[2] = row.raw(Col::Attempt);
     values[3] = row.raw(Col::RecoveryPoint);
@@ -298,39 +304,42 @@ pub fn claim_values(row: &Record, now: i64) -> [Option<Datum>; 10] {
     values
 }
 
+fn outcome(ended: Ended) -> [Option<Datum>; 10] {
+    let mut values = [None; 10];
+    values[0] = Some(row::text(ended.name().as_bytes()));
+    values
+}
+
 fn claimed(row: &Record, now: i64) -> Datum {
-    shape_row(&claim_values(row, now))
+    told(claim_outcome(row), &claim_values(row, now))
 }
 
 fn replayed(row: &Record) -> Datum {
-    let mut values = [None; 10];
-    values[0] = Some(row::text(b"replayed"));
+    let mut values = outcome(Ended::Replayed);
     values[5] = row.raw(Col::ResponseCode);
     values[6] = row.raw(Col::ResponseBody);
     values[7] = row.raw(Col::ResponseHeaders);
-    shape_row(&values)
+    told(Ended::Replayed, &values)
 }
 
 fn in_progress(retry_after_us: i64) -> Datum {
-    let mut values = [None; 10];
-    values[0] = Some(row::text(b"in_progress"));
+    let mut values = outcome(Ended::InProgress);
     values[9] = Some(clock::interval_datum(retry_after_us));
-    shape_row(&values)
+    told(Ended::InProgress, &values)
 }
 
 fn parked(row: &Record) -> Datum {
-    let mut values = [None; 10];
-    values[0] = Some(row::text(b"parked"));
+    let mut values = outcome(Ended::Parked);
     values[2] = row.raw(Col::Attempt);
-    shape_row(&values)
+    told(Ended::Parked, &values)
 }
 
-fn bare(outcome: &[u8]) -> Datum {
-    let mut values = [None; 10];
-    values[0] = Some(row::text(outcome));
-    shape_row(&values)
+fn bare(ended: Ended) -> Datum {
+    told(ended, &outcome(ended))
 }
 
-fn shape_row(values: &[Option<Datum>]) -> Datum {
+/// The answer of a claim, which is counted.
+fn told(ended: Ended, values: &[Option<Datum>]) -> Datum {
+    counters::count(ended);
     SHAPE.with(|shape| shape.row(values))
 }

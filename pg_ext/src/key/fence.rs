@@ -91,7 +91,7 @@ impl<'a> Named<'a> {
 
     /// Past ttl and gone_for: the key counts as not there, swept or not.
     pub fn is_over(&self, row: &Record, now: i64) -> bool {
-        row.status().finished() && now >= row.expires_at().saturating_add(self.options.gone_for_us)
+        self.options.is_over(row, now)
     }
 
     pub fn lost(&self, why: impl Into<String>) -> Error {

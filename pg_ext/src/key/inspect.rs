@@ -4,6 +4,7 @@ use super::decide::{self, Decision};
 use super::fence::Named;
 use super::identity::derived_key;
 use super::record::{Col, Record, Status, TABLE, id_datum};
+use super::scope::Options;
 use crate::call::{Call, varlena};
 use crate::clock;
 use crate::error::Result;
@@ -51,7 +52,7 @@ fn values(key: &Named, row: &Record, now: i64) -> Result<[Option<Datum>; 15]> {
     let gone = finished && now >= row.expires_at();
     let live = |col| row.raw(col).filter(|_| !gone);
     Ok([
-        Some(row::text(status(key, row, now))),
+        Some(row::text(status(&key.options, row, now))),
         row.raw(Col::Attempt),
         live(Col::Holder),
         row.raw(Col::RecoveryPoint),
@@ -70,7 +71,8 @@ fn values(key: &Named, row: &Record, now: i64) -> Result<[Option<Datum>; 15]> {
     ])
 }
 
-fn status(key: &Named, row: &Record, now: i64) -> &'static [u8] {
+/// Where a key stands, by its row, the clock and the scope's options.
+pub fn status(options: &Options, row: &Record, now: i64) -> &'static [u8] {
     if row.status().finished() {
         return if now >= row.expires_at() {
             b"gone"
@@ -78,7 +80,7 @@ fn status(key: &Named, row: &Record, now: i64) -> &'static [u8] {
             b"finished"
         };
     }
-    match (decide::unfinished(row, now, &key.options), row.status()) {
+    match (decide::unfinished(row, now, options), row.status()) {
         (Decision::Parked, _) => b"parked",
         (_, Status::Released) => b"released",
         _ => b"running",

@@ -1,7 +1,8 @@
 //! key: one logical request, one execution. The life of a key is told at the top of `sql/key.sql`.
 //!
 //! `record` names the columns of a row, `claim` decides and claims, `hold`, `finish` and `step` are the
-//! writes that present a token (`fence` checks it), `event` what steps have emitted at the end, `resolve` is for people, `abandoned` for completers.
+//! writes that present a token (`fence` checks it), `event` what steps have emitted at the end, `inspect`, `steps`
+//! and `resolve` are for people, `abandoned` for completers.
 
 pub mod abandoned;
 pub mod claim;
@@ -12,10 +13,11 @@ pub mod inspect;
 pub mod resolve;
 pub mod scope;
 pub mod step;
+pub mod steps;
 
-mod decide;
+pub mod decide;
 mod event;
 mod fence;
 mod identity;
 mod jsonb;
-mod record;
+pub mod record;

@@ -5,7 +5,7 @@
 
 use super::abandoned;
 use super::identity::KeyId;
-use super::record;
+use super::record::{self, Record};
 use crate::call::{Call, SCOPE_MAX, texts, varlena};
 use crate::caller::{self, Owner};
 use crate::clock::DAY_US;
@@ -40,17 +40,24 @@ pub struct Options {
 impl Options {
     /// Reads the options and refuses a caller who is not a member of the scope's owner.
     pub fn of(scope: &[u8]) -> Result<Options> {
-        let table = Table::to_read(TABLE)?;
-        let key = &mut [ScanKey::text(1, row::text(scope))];
-        let Some(row) = table.find(BY_SCOPE, key, &Snapshot::now())? else {
+        let Some(row) = stored(scope)? else {
             return Ok(Options::defaults());
         };
         if let Some(owner) = Owner::stored(row.column(10), row.column(11), row.column(12)) {
             owner.ensure_member("scope", scope)?;
         }
+        Ok(Options::read(row))
+    }
+
+    /// The options without asking whose the scope is: for counts.
+    pub fn for_watching(scope: &[u8]) -> Result<Options> {
+        Ok(stored(scope)?.map_or_else(Options::defaults, Options::read))
+    }
+
+    fn read(row: Slot) -> Options {
         let us = |column| row.column(column).map(|d| d.value() as i64);
         let defaults = Options::defaults();
-        Ok(Options {
+        Options {
             lease_us: us(2).unwrap_or(defaults.lease_us),
             ttl_us: us(3).unwrap_or(defaults.ttl_us),
             gone_for_us: us(4).unwrap_or(defaults.gone_for_us),
@@ -64,7 +71,7 @@ impl Options {
             keep_request: row.column(8).is_some_and(|d| d.value() != 0),
             recovery_points: row.column(9),
             _row: Some(row),
-        })
+        }
     }
 
     fn defaults() -> Options {
@@ -86,10 +93,21 @@ impl Options {
         asked.unwrap_or(self.lease_us).min(self.max_lease_life_us)
     }
 
+    /// Past ttl and gone_for: a key of this scope counts as not there, swept or not.
+    pub fn is_over(&self, row: &Record, now: i64) -> bool {
+        row.status().finished() && now >= row.expires_at().saturating_add(self.gone_for_us)
+    }
+
     /// The declared recovery points in order, where the scope has some.
     pub fn recovery_points(&self) -> Option<Vec<&[u8]>> {
         self.recovery_points.map(texts)
     }
+}
+
+fn stored(scope: &[u8]) -> Result<Option<Slot>> {
+    let table = Table::to_read(TABLE)?;
+    let key = &mut [ScanKey::text(1, row::text(scope))];
+    table.find(BY_SCOPE, key, &Snapshot::now())
 }
 
 // Makes the row and locks it: the owner it has then is the one that this change is made under.

@@ -15,6 +15,7 @@ mod fingerprints;
 mod hostile;
 mod inspect;
 mod intake;
+mod ledger;
 mod lifetimes;
 mod limits;
 mod lowered;

@@ -15,7 +15,7 @@ const OPERATE: &str = "action_adopt action_claim action_extend action_finish act
                        cancel_pending cancel_request cleanup_confirm cleanup_items inbox_accept inbox_barrier \
                        inbox_record key_abort key_advance key_claim key_claim_hashed key_complete key_derive \
                        key_extend key_forget key_get key_park key_release key_resolve key_rotate key_step \
-                       key_step_done key_take_abandoned machine_assert machine_check machine_define \
+                       key_step_done key_steps key_take_abandoned machine_assert machine_check machine_define \
                        machine_drop machine_get machine_guard outbox_ack outbox_dead outbox_deliveries \
                        outbox_emit outbox_extend outbox_nack outbox_redrive outbox_take refund refund_audit \
                        scope_get scope_set subscriber_drop subscriber_get subscriber_set sweep \

@@ -1,0 +1,167 @@
+//! `key_steps`: what a scope's requests did outside, as far as we know: the side of the comparison with
+//! somebody else's ledger that is ours.
+//!
+//! A key's look_at is never before its creation, so the index that completers read also bounds this: keys of
+//! both lanes that have to be looked at after the window's beginning. Nothing is left out silently: more rows
+//! than were asked for is an error.
+
+use super::abandoned::lane;
+use super::identity::{KeyId, derived_key};
+use super::inspect::status;
+use super::record::{BY_LOOK, Col, FIRST_ATTEMPT, LOOKED_AFTER, Record, TABLE, id_datum};
+use super::scope::Options;
+use super::step;
+use crate::call::{Call, SCOPE_MAX, shown};
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::row::{self, Rows};
+use crate::table::{ScanKey, Snapshot, Table};
+use pgrx::pg_sys::Datum;
+
+const MOST: i32 = 100_000;
+const STATUS_MAX: usize = 20;
+const STATUSES: [&[u8]; 5] = [b"running", b"released", b"parked", b"finished", b"gone"];
+/// `-infinity`.
+const EVER: i64 = i64::MIN;
+
+/// Which keys are asked for.
+struct Window<'a> {
+    scope: &'a [u8],
+    since: i64,
+    until: i64,
+    status: Option<&'a [u8]>,
+    options: Options,
+    now: i64,
+}
+
+/// The rows so far, and how many there may be.
+struct Listing {
+    rows: Rows,
+    left: i32,
+    max: i32,
+}
+
+/// `once.key_steps`.
+pub fn key_steps(call: &Call) -> Result<Datum> {
+    let scope = call.text(0, "scope", SCOPE_MAX)?;
+    let time = |i| call.datum(i).map(|d: Datum| d.value() as i64);
+    let window = Window {
+        scope,
+        since: time(1).unwrap_or(EVER),
+        until: time(2).unwrap_or(clock::INFINITY),
+        status: status_of(call)?,
+        options: Options::of(scope)?,
+        now: clock::now_us()?,
+    };
+    let max = call.limit(4, "max", MOST)?;
+    let mut listing = Listing {
+        rows: Rows::begin(call),
+        left: max,
+        max,
+    };
+    let snapshot = Snapshot::now();
+    let table = Table::to_read(TABLE)?;
+    for name in [FIRST_ATTEMPT, LOOKED_AFTER] {
+        let from = window.since.saturating_sub(1);
+        let keys = &mut lane(scope, name, from, clock::INFINITY);
+        let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
+        while let Some(slot) = scan.advance() {
+            window.list(&Record::look(slot), &snapshot, &mut listing)?;
+        }
+    }
+    Ok(call.return_null())
+}
+
+fn status_of(call: &Call) -> Result<Option<&[u8]>> {
+    let asked = call.opt_text(3, "in_status", STATUS_MAX)?;
+    match asked.filter(|asked| !STATUSES.contains(asked)) {
+        None => Ok(asked),
+        Some(unknown) => Err(Error::bad_argument(
+            "in_status",
+            format!("is \"{}\"", shown(unknown)),
+            "It is running, released, parked, finished or gone; NULL: any.",
+        )),
+    }
+}
+
+impl Window<'_> {
+    /// A row for each step of the key, or one without a step.
+    fn list(&self, row: &Record, snapshot: &Snapshot, listing: &mut Listing) -> Result<()> {
+        let created = row.i64(Col::CreatedAt);
+        let inside = created >= self.since && created < self.until;
+        if !inside || self.options.is_over(row, self.now) {
+            return Ok(());
+        }
+        let status = status(&self.options, row, self.now);
+        if self.status.is_some_and(|asked| asked != status) {
+            return Ok(());
+        }
+        // What is still told of a key that is gone does not depend on whether a sweep has emptied it.
+        let gone = status == b"gone";
+        let mut any = false;
+        if !gone {
+            let table = Table::to_read(step::TABLE)?;
+            let id = KeyId::of(self.scope, row.bytes(Col::Key).unwrap_or_default());
+            let keys = &mut [ScanKey::uuid(1, id_datum(&id))];
+            let mut scan = table.scan(step::BY_STEP, keys, snapshot)?;
+            while let Some(slot) = scan.advance() {
+                let step = step::Row::look(slot);
+                listing.add(&values(self.scope, row, status, Some(&step)))?;
+                any = true;
+            }
+        }
+        match any {
+            true => Ok(()),
+            false => listing.add(&values(self.scope, row, status, None)),
+        }
+    }
+}
+
+impl Listing {
+    fn add(&mut self, values: &[Option<Datum>]) -> Result<()> {
+        if self.left == 0 {
+            return Err(Error::bad_argument(
+                "max",
+                format!("is {}, and there are more rows than that", self.max),
+                "Make the time from since to until shorter, or max larger (to 100000): a list with rows missing would \
+                 hide differences.",
+            ));
+        }
+        self.left -= 1;
+        self.rows.push(values);
+        Ok(())
+    }
+}
+
+fn values(
+    scope: &[u8],
+    row: &Record,
+    status: &[u8],
+    step: Option<&step::Row>,
+) -> [Option<Datum>; 15] {
+    let of_step = |col| step.and_then(|step| step.raw(col));
+    let derived = step.map(|step| {
+        let name = step.bytes(step::Col::Step).unwrap_or_default();
+        let key = row.bytes(Col::Key).unwrap_or_default();
+        let derived = derived_key(scope, key, name, step.i32(step::Col::Version));
+        row::text(derived.as_bytes())
+    });
+    let live = |col| row.raw(col).filter(|_| status != b"gone");
+    [
+        row.raw(Col::Key),
+        Some(row::text(status)),
+        row.raw(Col::Attempt),
+        of_step(step::Col::Step),
+        of_step(step::Col::Version),
+        derived,
+        step.map(|step| Datum::from(step.raw(step::Col::DoneAt).is_some())),
+        of_step(step::Col::Result),
+        of_step(step::Col::Begun),
+        of_step(step::Col::FirstAt),
+        of_step(step::Col::DoneAt),
+        row.raw(Col::CreatedAt),
+        row.raw(Col::FinishedAt),
+        live(Col::ResponseCode),
+        live(Col::Note),
+    ]
+}
