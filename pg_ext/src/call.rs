@@ -32,6 +32,17 @@ impl Call {
         self.fcinfo
     }
 
+    /// A procedure that must not commit: it was called inside a transaction block, or by a function.
+    pub fn is_atomic(&self) -> bool {
+        // SAFETY: the context of a running call is null or a node; CALL passes a CallContext.
+        unsafe {
+            let context = (*self.fcinfo).context;
+            context.is_null()
+                || (*context).type_ != pg_sys::NodeTag::T_CallContext
+                || (*context.cast::<pg_sys::CallContext>()).atomic
+        }
+    }
+
     /// Argument `i` (from 0); None for SQL NULL.
     pub fn datum(&self, i: usize) -> Option<Datum> {
         // SAFETY: the server allocated nargs arguments behind fcinfo; past them there is nothing to read.

@@ -36,6 +36,7 @@ mod spi;
 mod subxact;
 mod table;
 mod trylock;
+mod worker;
 
 pgrx::pg_module_magic!(name, version);
 
@@ -53,6 +54,7 @@ pgrx::extension_sql_file!("../sql/role.sql", name = "role", finalize);
 #[pgrx::pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     settings::register();
+    worker::register();
 }
 
 #[cfg(any(test, feature = "pg_test"))]

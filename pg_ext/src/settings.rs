@@ -5,11 +5,15 @@ use crate::error::{Error, Result};
 use pgrx::pg_sys;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::{CStr, CString};
+use std::time::Duration;
 
 static KEY_LEASE: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 static KEY_TTL: GucSetting<i32> = GucSetting::<i32>::new(86_400);
 static ACTION_LEASE: GucSetting<i32> = GucSetting::<i32>::new(300_000);
 static JANITOR_GRACE: GucSetting<i32> = GucSetting::<i32>::new(600_000);
+static JANITOR_DATABASES: GucSetting<Option<CString>> =
+    GucSetting::<Option<CString>>::new(Some(c""));
+static JANITOR_NAPTIME: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 static FAKE_NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
 /// How long a claim's lease lives where neither the call nor the scope says (once.key_lease).
@@ -30,6 +34,17 @@ pub fn action_lease_us() -> i64 {
 /// How long a good sweep of a machine covers its claim states (once.janitor_grace).
 pub fn janitor_grace_us() -> i64 {
     i64::from(JANITOR_GRACE.get()) * 1_000
+}
+
+/// The databases that the background worker serves, as they were written (once.janitor_databases).
+pub fn janitor_databases() -> Vec<u8> {
+    let names = JANITOR_DATABASES.get();
+    names.map(CString::into_bytes).unwrap_or_default()
+}
+
+/// How long the background worker rests between two passes (once.janitor_naptime).
+pub fn janitor_naptime() -> Duration {
+    Duration::from_millis(JANITOR_NAPTIME.get().unsigned_abs().into())
 }
 
 /// The pretended clock in microseconds since 2000, where once.fake_now is set.
@@ -117,6 +132,24 @@ pub fn register() {
         1,
         i32::MAX,
         GucContext::Suset,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_string_guc(
+        c"once.janitor_databases",
+        c"Databases in which the background worker sweeps.",
+        c"Names with commas between them, in double quotes where one has a comma or a space at its edge; default none. Read again on reload; needs shared_preload_libraries = 'pg_once'.",
+        &JANITOR_DATABASES,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"once.janitor_naptime",
+        c"How long the background worker rests between two sweeps of a database.",
+        c"In milliseconds without a unit; default 10s. Read again on reload.",
+        &JANITOR_NAPTIME,
+        10,
+        i32::MAX,
+        GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
     GucRegistry::define_string_guc(

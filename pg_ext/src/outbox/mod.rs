@@ -16,6 +16,7 @@ mod lane;
 mod leave;
 pub mod nack;
 pub mod options;
+pub mod preview;
 mod receipt;
 pub mod requeue;
 pub mod retire;

@@ -102,7 +102,7 @@ pub fn sweep(max: i64) -> Result<Swept> {
 }
 
 /// Tokens of batches that are out past their lease. The last batch of a lane knows those that may be.
-fn overdue(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
+pub fn overdue(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
     let snapshot = Snapshot::latest();
     let mut tokens = BTreeSet::new();
     for lane in sub.lanes() {

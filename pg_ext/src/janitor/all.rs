@@ -1,0 +1,84 @@
+//! `CALL once.sweep_all()`: every task until nothing more is waiting, a commit after each batch.
+//!
+//! Written here and not in PL/pgSQL: only so it can say what is wrong before it has done anything where it must not
+//! commit, and no name in it is looked up by the caller's search_path.
+
+use super::sweep::{MOST, run};
+use super::task::{Swept, Task};
+use crate::call::Call;
+use crate::error::{Error, Kind, Result};
+use pgrx::pg_sys::{self, Datum};
+use std::time::{Duration, Instant};
+
+/// How often a long task tells how far it has come.
+const TELL: Duration = Duration::from_secs(5);
+
+/// `once.sweep_all`.
+pub fn sweep_all(call: &Call) -> Result<Datum> {
+    let max = call.limit(0, "max", MOST)?;
+    if call.is_atomic() {
+        return Err(Error::new(
+            Kind::TransactionBlock,
+            "once.sweep_all() cannot run inside a transaction block or a function",
+        )
+        .hint("It commits between batches: CALL it by itself, outside BEGIN. Where that cannot be, SELECT * FROM once.sweep() does one batch of each task."));
+    }
+    for task in Task::ALL {
+        sweep(task, max)?;
+    }
+    Ok(call.return_null())
+}
+
+fn sweep(task: Task, max: i32) -> Result<()> {
+    let mut all = Swept::default();
+    let mut told = Instant::now();
+    loop {
+        let swept = batch(task, max)?;
+        commit();
+        let more = swept.more;
+        all.add(swept);
+        if !more {
+            break;
+        }
+        if told.elapsed() >= TELL {
+            told = Instant::now();
+            tell(task, &all, " so far");
+        }
+        pgrx::check_for_interrupts!();
+    }
+    if all.done > 0 || all.failed > 0 {
+        tell(task, &all, "");
+    }
+    Ok(())
+}
+
+fn tell(task: Task, swept: &Swept, when: &str) {
+    let (name, done, failed) = (task.name(), swept.done, swept.failed);
+    match failed {
+        0 => pgrx::notice!("{name}: {done} done{when}"),
+        _ => pgrx::notice!("{name}: {done} done, {failed} failed{when}"),
+    }
+}
+
+/// One batch, in memory that goes with its transaction.
+fn batch(task: Task, max: i32) -> Result<Swept> {
+    // SAFETY: after a commit the CALL has no snapshot until one is asked for; the memory of the transaction lives
+    // until the commit that follows, and what was current before is current again then.
+    let before = unsafe {
+        pg_sys::EnsurePortalSnapshotExists();
+        pg_sys::MemoryContextSwitchTo(pg_sys::TopTransactionContext)
+    };
+    let swept = run(task, max);
+    // SAFETY: the context of before; an error of the server restores it by itself.
+    unsafe { pg_sys::MemoryContextSwitchTo(before) };
+    swept
+}
+
+fn commit() {
+    // SAFETY: the call is not atomic; SPI keeps the memory that is current, and begins the next transaction.
+    unsafe {
+        pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC as i32);
+        pg_sys::SPI_commit();
+        pg_sys::SPI_finish();
+    }
+}

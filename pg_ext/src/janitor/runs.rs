@@ -1,0 +1,187 @@
+//! once.janitor: when each task last ran, and action_release for each machine.
+//!
+//! A run that found nothing to do is written at most every 30 seconds (a quarter of once.janitor_grace, if that is
+//! shorter), so that an idle janitor hardly writes and still covers what machine_assert asks about. Nobody waits for
+//! another session that notes a run: it says the same.
+//!
+//! The table of version 0.1.0 has no last column: until ALTER EXTENSION pg_once UPDATE this library leaves it out.
+
+use crate::action::sweep as actions;
+use crate::call::from_utf8;
+use crate::caller;
+use crate::clock;
+use crate::error::Result;
+use crate::janitor::Swept;
+use crate::row;
+use crate::settings;
+use crate::spi::{self, Kept};
+use crate::table::{Column, Name, Outcome, Record, ScanKey, Snapshot, Table, Wait};
+use crate::worker;
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+const RUNS: Name = c"janitor";
+
+const INSERT_RUN: &CStr = c"
+    INSERT INTO once.janitor (task, machine, done, failed) VALUES ($1, $2, 0, 0) ON CONFLICT DO NOTHING";
+
+/// Nothing new is noted again after that, or after a part of once.janitor_grace.
+const STILL_FRESH_US: i64 = 30_000_000;
+const PARTS_OF_GRACE: i64 = 4;
+
+/// Columns of once.janitor in 0.1.0, and now.
+const OLD: usize = 7;
+const NOW: usize = 8;
+
+thread_local! {
+    static NEW_RUN: Kept = const { Kept::new(INSERT_RUN, &[pg_sys::TEXTOID, pg_sys::TEXTOID]) };
+}
+
+/// Columns of once.janitor.
+#[derive(Clone, Copy)]
+enum Run {
+    LastEnd = 3,
+    GoodEnd,
+    Done,
+    Failed,
+    LastError,
+    ServedBy,
+}
+
+impl Column for Run {
+    fn number(self) -> usize {
+        self as usize
+    }
+}
+
+/// Notes the end of a run of a task for one machine (empty: the task as a whole).
+pub fn record(task: &str, machine: &[u8], swept: &Swept) -> Result<()> {
+    note(task, machine, swept, swept.failed == 0)
+}
+
+/// The same for the task as a whole, where what was done is counted elsewhere.
+pub fn record_end(task: &str, good: bool) -> Result<()> {
+    note(task, b"", &Swept::default(), good)
+}
+
+fn note(task: &str, machine: &[u8], swept: &Swept, good: bool) -> Result<()> {
+    let table = Table::to_write(RUNS)?;
+    match table.columns() {
+        OLD => write::<OLD>(&table, task, machine, swept, good),
+        _ => write::<NOW>(&table, task, machine, swept, good),
+    }
+}
+
+fn write<const COLUMNS: usize>(
+    table: &Table,
+    task: &str,
+    machine: &[u8],
+    swept: &Swept,
+    good: bool,
+) -> Result<()> {
+    let snapshot = Snapshot::latest();
+    let Some(mut run) = find::<COLUMNS>(table, task, machine, &snapshot)? else {
+        let args = [Some(row::text(task.as_bytes())), Some(row::text(machine))];
+        spi::query(&NEW_RUN, &args)?;
+        return match find::<COLUMNS>(table, task, machine, &Snapshot::latest())? {
+            Some(_) => write::<COLUMNS>(table, task, machine, swept, good),
+            None => Ok(()),
+        };
+    };
+    let Some(tid) = run.tid() else {
+        return Ok(());
+    };
+    let now = clock::now_us()?;
+    let who = (COLUMNS >= NOW).then(served_by);
+    let nothing_new = swept.done == 0 && swept.failed == 0 && good;
+    if nothing_new && is_fresh(&run, who.as_deref(), now) {
+        return Ok(());
+    }
+    if table.lock(tid, &snapshot, Wait::No)? != Outcome::Done {
+        return Ok(());
+    }
+    run.put_i64(Run::LastEnd, now);
+    if good {
+        run.put_i64(Run::GoodEnd, now);
+    }
+    run.put_i64(Run::Done, run.i64(Run::Done).saturating_add(swept.done));
+    let failed = run.i64(Run::Failed).saturating_add(swept.failed);
+    run.put_i64(Run::Failed, failed);
+    if let Some(error) = &swept.last_error {
+        run.put_text(Run::LastError, Some(&from_utf8(error)));
+    }
+    if let Some(who) = &who {
+        run.put_text(Run::ServedBy, Some(who));
+    }
+    run.update_at(table, tid, Wait::Yes).map(drop)
+}
+
+/// What is stored says nearly the same already.
+fn is_fresh<const COLUMNS: usize>(
+    run: &Record<Run, COLUMNS>,
+    who: Option<&[u8]>,
+    now: i64,
+) -> bool {
+    let fresh = STILL_FRESH_US.min(settings::janitor_grace_us() / PARTS_OF_GRACE);
+    let last = run.raw(Run::LastEnd).map(|d| d.value() as i64);
+    let good = run.raw(Run::GoodEnd).map(|d| d.value() as i64);
+    last.is_some_and(|last| last == good.unwrap_or(i64::MIN) && (0..fresh).contains(&(now - last)))
+        && who.is_none_or(|who| run.bytes(Run::ServedBy) == Some(who))
+}
+
+/// The background worker, or the role and its application_name.
+fn served_by() -> Vec<u8> {
+    if worker::is_here() {
+        return worker::NAME.as_bytes().to_vec();
+    }
+    let mut who = caller::name();
+    // SAFETY: a variable of this backend that the server sets to a C string.
+    let application = unsafe {
+        let name = pg_sys::application_name;
+        (!name.is_null()).then(|| CStr::from_ptr(name).to_bytes())
+    };
+    if let Some(application) = application.filter(|a| !a.is_empty()) {
+        who.extend([b" (", application, b")"].concat());
+    }
+    who
+}
+
+/// When action_release last ended for a machine; i64::MIN: never.
+pub fn last_end(task: &str, machine: &[u8]) -> Result<i64> {
+    let run = find::<OLD>(&Table::to_read(RUNS)?, task, machine, &Snapshot::latest())?;
+    let end = run.filter(|r| r.raw(Run::LastEnd).is_some());
+    Ok(end.map_or(i64::MIN, |r| r.i64(Run::LastEnd)))
+}
+
+/// A sweep of the machine's claim states has ended without failure within once.janitor_grace.
+pub fn covers(machine: &[u8]) -> Result<bool> {
+    let run = of_machine(machine)?;
+    let good = run.filter(|r| r.raw(Run::GoodEnd).is_some());
+    let since = clock::now_us()?.saturating_sub(settings::janitor_grace_us());
+    Ok(good.is_some_and(|r| r.i64(Run::GoodEnd) >= since))
+}
+
+/// What the last failure of a machine's sweep said.
+pub fn last_error(machine: &[u8]) -> Result<Option<Vec<u8>>> {
+    let run = of_machine(machine)?;
+    Ok(run.and_then(|r| r.bytes(Run::LastError).map(<[u8]>::to_vec)))
+}
+
+fn of_machine(machine: &[u8]) -> Result<Option<Record<Run, OLD>>> {
+    let table = Table::to_read(RUNS)?;
+    find::<OLD>(&table, actions::TASK, machine, &Snapshot::latest())
+}
+
+fn find<const COLUMNS: usize>(
+    table: &Table,
+    task: &str,
+    machine: &[u8],
+    snapshot: &Snapshot,
+) -> Result<Option<Record<Run, COLUMNS>>> {
+    let keys = &mut [
+        ScanKey::text(1, row::text(task.as_bytes())),
+        ScanKey::text(2, row::text(machine)),
+    ];
+    let found = table.find(c"janitor_pkey", keys, snapshot)?;
+    Ok(found.map(Record::load))
+}

@@ -1,0 +1,63 @@
+//! worker: the background worker, which does nothing but run the sweep's tasks where nobody else does.
+//!
+//! With `shared_preload_libraries = 'pg_once'` the server starts one launcher, never on a standby and by itself after a
+//! promotion. It keeps one worker for each database of `once.janitor_databases` that is there; the worker stays
+//! connected, and where the extension is not installed it does nothing.
+//!
+//! Invariant: between two tasks a worker holds no transaction, no snapshot and no lock; each batch is a transaction
+//! of its own, and whatever ends a worker loses at most the batch it was at.
+
+mod launcher;
+mod names;
+mod serve;
+mod server;
+
+use pgrx::bgworkers::BackgroundWorkerBuilder;
+use pgrx::pg_sys::{self, Datum};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What pg_stat_activity and once.janitor call a worker.
+pub const NAME: &str = "pg_once janitor";
+const LAUNCHER: &str = "pg_once launcher";
+
+/// After an error, before the server starts the launcher again.
+const RESTART: Duration = Duration::from_secs(5);
+
+static IS_HERE: AtomicBool = AtomicBool::new(false);
+
+/// This process is a worker.
+pub fn is_here() -> bool {
+    IS_HERE.load(Ordering::Relaxed)
+}
+
+/// Asks the server for the launcher, while it preloads libraries. Not during pg_upgrade, whose databases nobody
+/// may touch.
+pub fn register() {
+    // SAFETY: both are variables that the server sets before it loads libraries.
+    let wanted =
+        unsafe { pg_sys::process_shared_preload_libraries_in_progress && !pg_sys::IsBinaryUpgrade };
+    if wanted {
+        BackgroundWorkerBuilder::new(LAUNCHER)
+            .set_library("pg_once")
+            .set_function("pg_once_launcher")
+            .enable_spi_access()
+            .set_restart_time(Some(RESTART))
+            .load();
+    }
+}
+
+/// The launcher's process begins here.
+#[pgrx::pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn pg_once_launcher(_none: Datum) {
+    launcher::main();
+}
+
+/// The process of the worker of one database begins here.
+#[pgrx::pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn pg_once_worker(database: Datum) {
+    IS_HERE.store(true, Ordering::Relaxed);
+    serve::main(pg_sys::Oid::from(database.value() as u32));
+}

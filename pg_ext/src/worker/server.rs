@@ -1,0 +1,213 @@
+//! What a background process asks of the server: signals, sleep, connections, transactions, settings.
+
+use crate::error::Result;
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::pg_sys::{self, Oid};
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_int};
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+#[cfg(not(feature = "pg18"))]
+use pg_sys::pqsignal;
+#[cfg(feature = "pg18")]
+use pg_sys::pqsignal_be as pqsignal;
+
+// The server's own handlers, by their address; they only raise flags and wake the process.
+unsafe extern "C-unwind" {
+    fn die(signal: c_int);
+    fn SignalHandlerForConfigReload(signal: c_int);
+}
+
+const SIGHUP: c_int = 1;
+const SIGTERM: c_int = 15;
+
+/// A setting of the database or the role must not change what a sweep does, nor keep it from working. A worker gives
+/// way to whoever else waits for locks, before either is a deadlock's victim (deadlock_timeout is 1 s).
+const PINNED: &[(&CStr, &CStr)] = &[
+    (c"role", c"none"),
+    (c"search_path", c"pg_catalog, pg_temp"),
+    (c"session_replication_role", c"origin"),
+    (c"row_security", c"on"),
+    (c"default_transaction_isolation", c"read committed"),
+    (c"default_transaction_read_only", c"off"),
+    (c"default_transaction_deferrable", c"off"),
+    (c"statement_timeout", c"0"),
+    (c"lock_timeout", c"500ms"),
+    (c"idle_in_transaction_session_timeout", c"0"),
+    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    (c"transaction_timeout", c"0"),
+    (c"plan_cache_mode", c"auto"),
+    (c"jit", c"off"),
+    (c"application_name", c"pg_once janitor"),
+];
+
+/// First of all: from here on signals are heard.
+pub fn begin() {
+    // SAFETY: handlers of the server, set before signals are let in. A shutdown ends what is running as it ends any
+    // session's statement.
+    unsafe {
+        pqsignal(SIGTERM, Some(die));
+        pqsignal(SIGHUP, Some(SignalHandlerForConfigReload));
+        pg_sys::BackgroundWorkerUnblockSignals();
+    }
+}
+
+/// Without a database: only what all databases share can be read.
+pub fn connect_to_none() {
+    // SAFETY: called once, before any transaction.
+    unsafe { pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0) };
+}
+
+/// As the bootstrap superuser, with the settings above.
+pub fn connect(database: Oid) {
+    // SAFETY: called once, before any transaction; the settings are the server's own, with values that they take.
+    unsafe {
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0);
+        for (name, value) in PINNED {
+            pg_sys::SetConfigOption(
+                name.as_ptr(),
+                value.as_ptr(),
+                pg_sys::GucContext::PGC_SUSET,
+                pg_sys::GucSource::PGC_S_OVERRIDE,
+            );
+        }
+    }
+}
+
+/// The server wants this process to end.
+pub fn is_told_to_stop() -> bool {
+    // SAFETY: a flag that a signal handler sets.
+    unsafe { (&raw const pg_sys::ProcDiePending).read_volatile() != 0 }
+}
+
+/// Sleeps until something happens (a signal, a worker that began or ended) or the time is over, and reads the
+/// settings again where that was asked for. False: this process has to end.
+pub fn nap(most: Option<Duration>) -> bool {
+    let timeout = most.map_or(-1, |d| {
+        i64::try_from(d.as_millis()).unwrap_or(i64::MAX).max(1)
+    });
+    let until = match most {
+        Some(_) => pg_sys::WL_LATCH_SET | pg_sys::WL_EXIT_ON_PM_DEATH | pg_sys::WL_TIMEOUT,
+        None => pg_sys::WL_LATCH_SET | pg_sys::WL_EXIT_ON_PM_DEATH,
+    };
+    // SAFETY: this process's own latch; flags that signal handlers set. What else the server asks of an idle process
+    // is answered by check_for_interrupts.
+    unsafe {
+        let timeout = timeout.min(i64::from(i32::MAX));
+        pg_sys::WaitLatch(
+            pg_sys::MyLatch,
+            until as c_int,
+            timeout,
+            pg_sys::PG_WAIT_EXTENSION,
+        );
+        pg_sys::ResetLatch(pg_sys::MyLatch);
+        if is_told_to_stop() {
+            return false;
+        }
+        pgrx::check_for_interrupts!();
+        let reload = &raw mut pg_sys::ConfigReloadPending;
+        if reload.read_volatile() != 0 {
+            reload.write_volatile(0);
+            pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+        }
+    }
+    true
+}
+
+/// Ends this process; another code than 0 has the server start a launcher again.
+pub fn exit(code: i32) -> ! {
+    // SAFETY: no transaction is open, and nothing here has a destructor that matters.
+    unsafe { pg_sys::proc_exit(code) }
+}
+
+/// Works in a transaction of its own; an error rolls it back and is told.
+pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, String> {
+    let work = AssertUnwindSafe(work);
+    let done = pgrx::PgTryBuilder::new(move || {
+        let work = work;
+        // SAFETY: no transaction is open; it is committed here or aborted below.
+        unsafe {
+            pg_sys::SetCurrentStatementStartTimestamp();
+            pg_sys::StartTransactionCommand();
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        }
+        let value = (work.0)().map_err(|error| error.message)?;
+        // SAFETY: pushed and begun above.
+        unsafe {
+            pg_sys::PopActiveSnapshot();
+            pg_sys::CommitTransactionCommand();
+        }
+        Ok(value)
+    })
+    .catch_others(|caught| Err(message(&caught)))
+    .execute();
+    if done.is_err() {
+        // SAFETY: ends the transaction that failed, whatever is left of it.
+        unsafe { pg_sys::AbortCurrentTransaction() };
+    }
+    done
+}
+
+fn message(caught: &CaughtError) -> String {
+    let (CaughtError::PostgresError(report)
+    | CaughtError::ErrorReport(report)
+    | CaughtError::RustPanic {
+        ereport: report, ..
+    }) = caught;
+    report.message().to_owned()
+}
+
+/// Shows in pg_stat_activity what is being done.
+pub fn show_work(what: &CStr) {
+    show(pg_sys::BackendState::STATE_RUNNING, what);
+}
+
+/// Shows that nothing is being done, and hands in what was counted for autovacuum.
+pub fn show_rest(why: &CStr) {
+    show(pg_sys::BackendState::STATE_IDLE, why);
+    // SAFETY: no transaction is open.
+    unsafe { pg_sys::pgstat_report_stat(true) };
+}
+
+fn show(state: pg_sys::BackendState::Type, what: &CStr) {
+    // SAFETY: copies the text.
+    unsafe { pg_sys::pgstat_report_activity(state, what.as_ptr()) };
+}
+
+/// The extension is installed in this database; inside a transaction.
+pub fn is_installed() -> bool {
+    // SAFETY: looks into the catalog.
+    unsafe { pg_sys::get_extension_oid(c"pg_once".as_ptr(), true) != pg_sys::InvalidOid }
+}
+
+/// The databases that can be connected to, by name; inside a transaction.
+pub fn databases() -> HashMap<Vec<u8>, Oid> {
+    let mut found = HashMap::new();
+    // SAFETY: reads a catalog that all databases share; its rows begin with this structure. A connection limit below
+    // -1 marks a database that a DROP left half-way.
+    unsafe {
+        let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+        let table = pg_sys::table_open(pg_sys::DatabaseRelationId, lock);
+        let scan = pg_sys::table_beginscan_catalog(table, 0, std::ptr::null_mut());
+        loop {
+            let row = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
+            if row.is_null() {
+                break;
+            }
+            let database: *const pg_sys::FormData_pg_database = pg_sys::GETSTRUCT(row).cast();
+            if (*database).datallowconn && (*database).datconnlimit >= -1 {
+                let name = CStr::from_ptr((*database).datname.data.as_ptr());
+                found.insert(name.to_bytes().to_vec(), (*database).oid);
+            }
+        }
+        pg_sys::table_endscan(scan);
+        pg_sys::table_close(table, lock);
+    }
+    found
+}
+
+/// A text for the server, without what it cannot hold.
+pub fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', "")).unwrap_or_default()
+}
