@@ -20,6 +20,7 @@
 mod builder;
 mod cluster;
 mod leash;
+mod moving;
 mod os_user;
 mod place;
 mod pooler;

@@ -76,6 +76,12 @@ impl Programs {
         self.version
     }
 
+    /// Where the programs are.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.bin
+    }
+
     /// The OS user under which the programs run.
     #[must_use]
     pub fn user(&self) -> OsUser {

@@ -7,7 +7,8 @@
     reason = "a failed expectation is how a test fails"
 )]
 
-#[path = "keys/playground.rs"]
+mod functions;
+#[path = "../keys/playground.rs"]
 mod playground;
 
 use pg_once_tests::Cluster;

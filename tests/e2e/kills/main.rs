@@ -1,0 +1,88 @@
+//! Kill -9 of random backends, of the janitor's worker and of the postmaster during a mixed load of everything:
+//! no acknowledged result is lost, nothing happens twice, no lease is stuck, every invariant holds.
+//!
+//! 10 kills; 100 with PG_ONCE_LONG=1.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test fails"
+)]
+
+#[path = "../load/mod.rs"]
+mod load;
+mod planted;
+mod victim;
+
+use load::Load;
+use load::invariants::{When, violated};
+use pg_once_tests::Cluster;
+use victim::{Chance, Victim};
+
+const DATABASE: &str = "shop";
+
+/// Whether the long form of the tests is asked for.
+fn long() -> bool {
+    std::env::var_os("PG_ONCE_LONG").is_some_and(|value| value != "0")
+}
+
+/// A server with the background worker, where this build has one.
+async fn server() -> (Cluster, bool) {
+    let mut cluster = Cluster::builder()
+        .setting("restart_after_crash", "on")
+        .launch()
+        .unwrap();
+    let client = cluster
+        .create_database_with_extension(DATABASE)
+        .await
+        .unwrap();
+    let knows =
+        "load 'pg_once'; select count(*) from pg_settings where name = 'once.janitor_databases'";
+    let worker = cluster.psql(DATABASE, knows).unwrap() == "1";
+    drop(client);
+    if worker {
+        cluster
+            .append_settings(&format!(
+                "shared_preload_libraries = 'pg_once'\nonce.janitor_databases = '{DATABASE}'\nonce.janitor_naptime = '1s'\n"
+            ))
+            .unwrap();
+        cluster.restart().unwrap();
+    }
+    (cluster, worker)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nothing_is_lost_and_nothing_happens_twice_whoever_is_killed() {
+    let kills = if long() { 100 } else { 10 };
+    let (mut cluster, worker) = server().await;
+    let load = Load::prepare(cluster.url(DATABASE)).await;
+    let mut running = load.start();
+    let mut chance = Chance::new();
+    println!(
+        "kills: {kills}, background worker: {worker}, seed {}",
+        chance.seed
+    );
+    running.goes_on_for(300).await;
+    for round in 1..=kills {
+        let victim = Victim::of_round(round, worker, &mut chance);
+        victim.kill(&mut cluster, &mut chance).await;
+        running.goes_on_for(150).await;
+        let session = load.door.enter().await;
+        let violated = violated(&session, When::Always).await.unwrap();
+        assert!(
+            violated.is_empty(),
+            "after kill {round}, {victim:?}:\n{}",
+            violated.join("\n")
+        );
+        if round % 10 == 0 {
+            println!(
+                "{round} kills, {} statements answered",
+                load.door.answered()
+            );
+        }
+    }
+    running.settle().await;
+    let load = running.end().await;
+    load.assert_whole().await;
+}

@@ -1,0 +1,157 @@
+//! Each invariant of the whole-system check is violated here on purpose, one after the other, and the check
+//! names it: a check that cannot fail proves nothing.
+
+use pg_once_tests::Cluster;
+
+use crate::DATABASE;
+use crate::load::invariants::{self, When, violated_here};
+use crate::load::{Load, door::Session};
+
+/// By the invariant's name: what violates it. Triggers and constraints of the user's tables are off.
+const PLANTED: [(&str, &str); 26] = [
+    (
+        "a finished key has its answer, and an unfinished one has none",
+        "update once.key set response_code = null where status = 'c'",
+    ),
+    (
+        "a step belongs to a key",
+        "delete from once.key where key = 'r0'",
+    ),
+    (
+        "an order is written once",
+        "insert into ordered select * from ordered limit 1",
+    ),
+    (
+        "an order belongs to a key that came past its recovery point under a token that it had",
+        "update once.key set token = 1 where key = 'r0'",
+    ),
+    (
+        "a completed request has its order with the charge that its client is told",
+        "update ordered set charge = -1",
+    ),
+    (
+        "the step of a finished request is done",
+        "update once.key_step set done_at = null",
+    ),
+    (
+        "a job is in its claim state exactly while it is leased",
+        "update batch_job set status = 'running' where id = (select min(id) from batch_job)",
+    ),
+    (
+        "nothing leaves a terminal state",
+        "insert into moved values (1, 'done', 'queued')",
+    ),
+    (
+        "a job that is done was not cancelled, and a cancelled one was",
+        "update batch_job set cancel_requested = not cancel_requested",
+    ),
+    (
+        "a wallet has lost what its job's successes cost and got back what was returned",
+        "update wallet set points = points + 1",
+    ),
+    (
+        "the marked items and the recorded refunds agree",
+        "update once.refund set amount = amount + 1",
+    ),
+    (
+        "the totals of a teardown are the sums of its refunds",
+        "update once.cancel set amount_total = amount_total + 1",
+    ),
+    (
+        "a cancelled job has no undecided item and its last pass is confirmed",
+        "update once.cancel set confirmed_pass = confirmed_pass - 1",
+    ),
+    (
+        "a done job kept all its items",
+        "update batch_item set settled = null where settled = 'kept'",
+    ),
+    (
+        "an event is consumed once",
+        "insert into consumed (topic, event, order_key, delivery_key)
+         select topic, event, null, delivery_key from consumed limit 1",
+    ),
+    (
+        "what is consumed was emitted",
+        "delete from posted",
+    ),
+    (
+        "events of one order_key are consumed in the order in which they were emitted",
+        "insert into consumed (topic, event, order_key, delivery_key)
+         select topic, 'post 0', order_key, delivery_key from consumed where topic = 'posts' and order_key is not null limit 1",
+    ),
+    (
+        "what is consumed has its message in the inbox, with its verdict",
+        "update once.inbox set verdict = '1'",
+    ),
+    (
+        "an event that is tried again is in the log",
+        "insert into once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect)
+         values (now(), -1, 1, 1, 0, 1, 0, false)",
+    ),
+    (
+        "nothing died, because nothing gives up here",
+        "insert into once.dead values (1, 1, -1, 1, now(), now(), 0, 1, 1, 0, 'never')",
+    ),
+    (
+        "no key is unfinished",
+        "update once.key set status = 'l' where status = 'c'",
+    ),
+    (
+        "no lease is held",
+        "update once.action_lease set state = 'h'",
+    ),
+    (
+        "no job is unfinished",
+        "update batch_job set status = 'failed'",
+    ),
+    (
+        "no teardown is pending",
+        "update batch_job set status = 'queued', cancel_requested = true;
+         update once.cancel set open = true, finished_at = null",
+    ),
+    ("what was emitted is consumed", "delete from consumed"),
+    (
+        "nothing disagrees between the machine and its tables",
+        "alter table batch_job disable trigger all",
+    ),
+];
+
+/// Whether there is one of everything.
+const ENOUGH: &str = "
+select exists (select from batch_job where status = 'done')
+   and exists (select from once.refund where amount > 0)
+   and exists (select from batch_job where status = 'cancelled')
+   and exists (select from ordered where key = 'r0')
+   and exists (select from consumed where topic = 'posts' and order_key is not null)";
+
+/// Violates one invariant in a transaction that is rolled back; whether the check names it.
+async fn is_seen(session: &Session<'_>, name: &str, sql: &str) -> bool {
+    let begin = format!("begin; set local session_replication_role = replica; {sql}");
+    session.rows(&begin).await.unwrap();
+    let violated = violated_here(session, When::Settled).await.unwrap();
+    session.rows("rollback").await.unwrap();
+    violated.iter().any(|v| v.starts_with(&format!("{name}: ")))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_invariant_is_seen_where_it_is_violated() {
+    let cluster = Cluster::launch().unwrap();
+    cluster
+        .create_database_with_extension(DATABASE)
+        .await
+        .unwrap();
+    let load = Load::prepare(cluster.url(DATABASE)).await;
+    let mut running = load.start();
+    let session = load.door.enter().await;
+    while session.text(ENOUGH).await.unwrap() != "t" {
+        running.goes_on_for(50).await;
+    }
+    running.settle().await;
+    running.end().await.assert_whole().await;
+    let names: Vec<_> = invariants::all().iter().map(|i| i.name).collect();
+    let planted: Vec<_> = PLANTED.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, planted, "each invariant has its violation here");
+    for (name, sql) in PLANTED {
+        assert!(is_seen(&session, name, sql).await, "not seen: {name}");
+    }
+}

@@ -1,0 +1,141 @@
+//! Who is killed, and how the server comes back.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pg_once_tests::{Cluster, race};
+use tokio_postgres::Client;
+
+use crate::DATABASE;
+
+/// Chance that can be had again: PG_ONCE_SEED.
+pub struct Chance {
+    pub seed: u64,
+    state: u64,
+}
+
+impl Chance {
+    pub fn new() -> Chance {
+        let named = std::env::var("PG_ONCE_SEED").ok();
+        let seed = named.map_or_else(
+            || {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH);
+                now.unwrap().subsec_nanos().into()
+            },
+            |seed| seed.parse().unwrap(),
+        );
+        Chance { seed, state: seed }
+    }
+
+    /// A number below `end` (splitmix64).
+    pub fn below(&mut self, end: usize) -> usize {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let z = z ^ (z >> 31);
+        usize::try_from(z % end as u64).unwrap()
+    }
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Victim {
+    /// A client's backend in the middle of a statement; the postmaster starts everybody anew.
+    Backend,
+    /// The background worker.
+    Janitor,
+    /// The postmaster alone; its children notice.
+    Postmaster,
+    /// Everything at once.
+    Everything,
+}
+
+impl Victim {
+    /// Each kind in each ten rounds; the rest by chance.
+    pub fn of_round(round: usize, worker: bool, chance: &mut Chance) -> Victim {
+        let kinds = [
+            Victim::Backend,
+            Victim::Everything,
+            Victim::Postmaster,
+            Victim::Janitor,
+        ];
+        let kind = match round % 10 {
+            n @ 1..=4 => kinds[n - 1],
+            _ => kinds[chance.below(kinds.len())],
+        };
+        match kind {
+            Victim::Janitor if !worker => Victim::Backend,
+            kind => kind,
+        }
+    }
+
+    /// Kills it, and waits until the server lets clients in again.
+    pub async fn kill(self, cluster: &mut Cluster, chance: &mut Chance) {
+        match self {
+            Victim::Backend => {
+                // In the middle of a statement, not between two.
+                let active = "state = 'active' and backend_type = 'client backend'";
+                one_of(cluster, chance, active).await;
+            }
+            Victim::Janitor => one_of(cluster, chance, "backend_type like 'pg_once%'").await,
+            Victim::Postmaster => {
+                let file = cluster.data_directory().join("postmaster.pid");
+                let text = std::fs::read_to_string(file).unwrap();
+                let pid = text.lines().next().unwrap().trim().parse().unwrap();
+                kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+                race::poll_async("the postmaster's children to leave", async || {
+                    let left = cluster.processes();
+                    // Nobody reaps it but us; it is dead all the same.
+                    Ok(left.iter().all(|p| *p == pid).then_some(()))
+                })
+                .await
+                .unwrap();
+                cluster.kill_9().unwrap();
+                cluster.start().unwrap();
+            }
+            Victim::Everything => {
+                cluster.kill_9().unwrap();
+                cluster.start().unwrap();
+            }
+        }
+    }
+}
+
+/// Kills one of the processes that `such` tells, and waits for the end of the recovery.
+async fn one_of(cluster: &Cluster, chance: &mut Chance, such: &str) {
+    let witness = cluster.connect(DATABASE).await.unwrap();
+    let pid = race::poll_async(such, async || candidate(&witness, such, chance).await)
+        .await
+        .unwrap();
+    assert!(cluster.processes().contains(&pid), "{pid} is not ours");
+    // It may have ended by itself since; then the next one is taken.
+    if kill(Pid::from_raw(pid), Signal::SIGKILL).is_err() {
+        return;
+    }
+    race::poll_async("the postmaster to start over", async || {
+        Ok(witness.is_closed().then_some(()))
+    })
+    .await
+    .unwrap();
+    race::poll_async("the server to come back", async || {
+        Ok(cluster.connect(DATABASE).await.is_ok().then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+async fn candidate(
+    witness: &Client,
+    such: &str,
+    chance: &mut Chance,
+) -> anyhow::Result<Option<i32>> {
+    let sql = format!(
+        "select pid from pg_stat_activity where {such} and pid <> pg_backend_pid() order by pid"
+    );
+    let rows = witness.query(&sql, &[]).await?;
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(rows[chance.below(rows.len())].get(0)))
+}

@@ -1,0 +1,204 @@
+//! Keyed requests in phases: claim, a charge at the bank, the order's row, the answer. Every fifth is declined
+//! and aborted, and every seventh client never comes back; the completer finishes what it began.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::Load;
+use super::door::{Fault, Row, Session, text};
+
+/// Answers that clients were given, by key: code and body.
+#[derive(Default)]
+pub struct Answers(Mutex<BTreeMap<String, String>>);
+
+impl Answers {
+    fn note(&self, key: &str, answer: String) {
+        let mut answers = self.0.lock().unwrap();
+        let first = answers
+            .entry(key.to_owned())
+            .or_insert_with(|| answer.clone());
+        assert_eq!(*first, answer, "two answers for {key}");
+    }
+
+    pub fn all(&self) -> BTreeMap<String, String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// A key that somebody has claimed.
+struct Claimed {
+    key: String,
+    token: i64,
+    recovery_point: String,
+    declined: bool,
+}
+
+/// Whether the request of this number is declined.
+fn declined(n: usize) -> bool {
+    n % 5 == 4
+}
+
+fn gives_up(n: usize) -> bool {
+    n % 7 == 3
+}
+
+/// A client that sends one request after the other, each until it has its answer.
+pub async fn client(load: Arc<Load>, who: usize, of: usize) {
+    let mut session = load.door.enter().await;
+    for n in (who..).step_by(of) {
+        if load.door.is_quiet() {
+            return;
+        }
+        request(&load, &mut session, n).await;
+    }
+}
+
+async fn request(load: &Load, session: &mut Session<'_>, n: usize) {
+    let key = format!("r{n}");
+    let mut attempt = 0;
+    while !load.door.is_closed() {
+        let holder = format!("{key}-{attempt}");
+        let fault = match one_attempt(load, session, n, &holder).await {
+            Ok(true) => return,
+            Ok(false) => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                attempt += 1;
+                continue;
+            }
+            Err(fault) => fault,
+        };
+        // Whose answer was lost asks again under the same name and has its lease back at once.
+        attempt += usize::from(!matches!(fault, Fault::Gone));
+        session.recover(&fault).await;
+    }
+}
+
+/// True: answered, or the client does not come back.
+async fn one_attempt(
+    load: &Load,
+    session: &Session<'_>,
+    n: usize,
+    holder: &str,
+) -> Result<bool, Fault> {
+    let (key, declined) = (format!("r{n}"), declined(n));
+    let claim = format!(
+        "select outcome, token, recovery_point, response_code, response_body
+           from once.key_claim('requests', '{key}', '{{\"n\": {n}, \"declined\": {declined}}}', '2 s', holder => '{holder}')"
+    );
+    let row = session.row(&claim).await?;
+    match text(&row, 0) {
+        "replayed" => {
+            let answer = format!("{} {}", text(&row, 3), text(&row, 4));
+            load.answers.note(&key, answer);
+            return Ok(true);
+        }
+        "in_progress" => return Ok(false),
+        "claimed" | "resumed" => {}
+        other => panic!("{key}: {other}"),
+    }
+    let claimed = Claimed {
+        token: text(&row, 1).parse().unwrap(),
+        recovery_point: text(&row, 2).to_owned(),
+        key,
+        declined,
+    };
+    let what = format!("key {}", claimed.key);
+    load.receiver.saw_token(&what, claimed.token, holder);
+    carry_on(load, session, &claimed, gives_up(n)).await?;
+    Ok(gives_up(n))
+}
+
+/// The phases that are still to be done. The answer is not noted here: the next claim replays it.
+async fn carry_on(
+    load: &Load,
+    session: &Session<'_>,
+    claimed: &Claimed,
+    leaves: bool,
+) -> Result<(), Fault> {
+    let Claimed { key, token, .. } = claimed;
+    let of = format!("'requests', '{key}', {token}");
+    let undo = format!("{{\"topic\": \"undo\", \"payload\": {{\"event\": \"undo {key}\"}}}}");
+    let step =
+        format!("select done, result, derived_key from once.key_step({of}, 'pay', '{undo}')");
+    let row = session.row(&step).await?;
+    let charge = if text(&row, 0) == "t" {
+        text(&row, 1).to_owned()
+    } else {
+        let charge = load.bank.charge(text(&row, 2), key).to_string();
+        if leaves {
+            // The bank has it, and this client will never tell.
+            return Ok(());
+        }
+        let paid = format!("{{\"topic\": \"paid\", \"payload\": {{\"event\": \"paid {key}\"}}}}");
+        session
+            .rows(&format!(
+                "select once.key_step_done({of}, 'pay', '{charge}', on_complete => '{paid}')"
+            ))
+            .await?;
+        charge
+    };
+    if claimed.declined {
+        let abort = format!("select once.key_abort({of}, 402, '{{\"declined\": \"{key}\"}}')");
+        session.rows(&abort).await?;
+        return Ok(());
+    }
+    if claimed.recovery_point != "ordered" {
+        session
+            .rows(&format!(
+                "begin; select once.key_advance({of}, 'ordered');
+                 insert into ordered values ('{key}', {charge}, {token}); commit"
+            ))
+            .await?;
+    }
+    session
+        .rows(&format!(
+            "select once.key_complete({of}, 201, '{{\"charge\": {charge}}}')"
+        ))
+        .await?;
+    Ok(())
+}
+
+/// Finishes what clients left; the same holder after a lost answer, a new one after each batch.
+pub async fn completer(load: Arc<Load>, who: usize) {
+    let mut session = load.door.enter().await;
+    let mut batch = 0;
+    while !load.door.is_closed() {
+        let holder = format!("completer {who}-{batch}");
+        match complete(&load, &session, &holder).await {
+            Ok(0) => tokio::time::sleep(Duration::from_millis(100)).await,
+            Ok(_) => batch += 1,
+            Err(fault) => {
+                batch += usize::from(!matches!(fault, Fault::Gone));
+                session.recover(&fault).await;
+            }
+        }
+    }
+}
+
+async fn complete(load: &Load, session: &Session<'_>, holder: &str) -> Result<usize, Fault> {
+    let take = format!(
+        "select key, token, recovery_point, request ->> 'declined'
+           from once.key_take_abandoned('requests', 3, '2 s', '{holder}')"
+    );
+    let taken: Vec<Row> = session.rows(&take).await?;
+    for row in &taken {
+        let claimed = Claimed {
+            key: text(row, 0).to_owned(),
+            token: text(row, 1).parse().unwrap(),
+            recovery_point: text(row, 2).to_owned(),
+            declined: text(row, 3) == "true",
+        };
+        let what = format!("key {}", claimed.key);
+        load.receiver.saw_token(&what, claimed.token, holder);
+        match carry_on(load, session, &claimed, false).await {
+            Ok(()) => {}
+            // The lease of one that came late in the batch is over; the others are not its business.
+            Err(Fault::Lost) => {
+                session.rows("rollback").await?;
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(taken.len())
+}

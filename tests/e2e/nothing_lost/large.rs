@@ -1,0 +1,104 @@
+//! pg_dump of a database whose extension tables are large, while clients write to them: the dump is one moment of
+//! a running system, and what it holds goes on to its end where it is restored.
+//!
+//! A million rows; ten million with PG_ONCE_LONG=1.
+
+use pg_once_tests::Cluster;
+
+use crate::load::Load;
+use crate::load::door::Session;
+use crate::{DATABASE, long};
+
+/// Finished keys as one that was claimed and completed, but for name and id.
+const KEYS: &str = r"
+select format('insert into once.key (%s) select %s from generate_series(1, KEYS) as i, once.key as t where t.key = ''template''',
+              string_agg(quote_ident(attname), ', '),
+              string_agg(case attname when 'key' then '''bulk '' || i'
+                                      when 'id' then $$encode(substr(sha256(t.scope::bytea || '\x00'::bytea || ('bulk ' || i)::bytea), 1, 16), 'hex')::uuid$$
+                                      else 't.' || quote_ident(attname) end, ', '))
+  from (select attname from pg_attribute
+         where attrelid = 'once.key'::regclass and attnum > 0 and not attisdropped order by attnum) as a";
+
+const TEMPLATE: &str = "
+select once.key_complete('bulk', 'template', c.token, 201, '{\"made\":  1}')
+  from once.key_claim('bulk', 'template', '{}') as c";
+
+/// Rows by table, for what the load does not touch.
+const ROWS: &str = "
+select (select count(*) from once.key where scope = 'bulk'),
+       (select count(*) from once.inbox where scope = 'bulk'),
+       (select count(*) from (select topic_id from once.event_0 union all select topic_id from once.event_1 union all
+                              select topic_id from once.event_2 union all select topic_id from once.event_3 union all
+                              select topic_id from once.event_kept) as e
+         where topic_id = (select topic_id from once.topic where topic = 'bulk'))";
+
+async fn fill(session: &Session<'_>, rows: u64) {
+    let (keys, others) = (rows * 8 / 10, rows / 10);
+    session.rows(TEMPLATE).await.unwrap();
+    let insert = session
+        .text(&KEYS.replace("KEYS", &keys.to_string()))
+        .await
+        .unwrap();
+    for sql in [
+        insert,
+        "select once.topic_set('bulk', '{}')".to_owned(),
+        format!(
+            "select count(once.outbox_emit('bulk', '{{\"n\": 1}}', 'k' || i % 100)) from generate_series(1, {others}) as i"
+        ),
+        format!(
+            "select count(once.inbox_accept('bulk', i::text)) from generate_series(1, {others}) as i"
+        ),
+    ] {
+        // In parts that a debug build does within a statement's patience.
+        session.rows(&sql).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_dump_of_a_million_rows_under_load_goes_on_where_it_was() {
+    let rows = if long() { 10_000_000 } else { 1_000_000 };
+    let old = Cluster::launch().unwrap();
+    old.create_database_with_extension(DATABASE).await.unwrap();
+    let load = Load::prepare(old.url(DATABASE)).await;
+    fill(&load.door.enter().await, rows).await;
+    let running = load.start();
+    running.goes_on_for(500).await;
+
+    let acknowledged = load.answers.all();
+    let before = load.door.answered();
+    tokio::task::block_in_place(|| {
+        old.run("pg_dump", &["-Fd", "-j", "2", "-f", "dump", "-d", DATABASE])
+    })
+    .unwrap();
+    let during = load.door.answered() - before;
+    assert!(during > 0, "nobody wrote while the dump was taken");
+    running.goes_on_for(100).await;
+    let expected = load.door.enter().await.row(ROWS).await.unwrap();
+    running.end().await;
+
+    let new = Cluster::launch().unwrap();
+    old.hand_over("dump", &new).unwrap();
+    drop(old);
+    new.psql("postgres", "create database shop").unwrap();
+    new.run(
+        "pg_restore",
+        &["--exit-on-error", "-j", "2", "-d", DATABASE, "dump"],
+    )
+    .unwrap();
+    // The bank, the receivers and the store are those of before, and have seen what the dump has not.
+    let load = load.beside(new.url(DATABASE));
+    let session = load.door.enter().await;
+    assert_eq!(session.row(ROWS).await.unwrap(), expected);
+    let replay =
+        "select outcome || ' ' || response_body::text from once.key_claim('bulk', 'bulk 77', '{}')";
+    assert_eq!(
+        session.text(replay).await.unwrap(),
+        "replayed {\"made\":  1}"
+    );
+    let mut running = load.carry_on();
+    running.settle().await;
+    let load = running.end().await;
+    load.assert_invariants().await;
+    load.assert_answered(&acknowledged).await;
+    println!("{rows} rows, {during} statements while the dump was taken");
+}

@@ -1,0 +1,49 @@
+//! Nothing that was committed is lost by a dump, a restore, an upgrade of the server, a failover or DROP EXTENSION;
+//! and where the database is afterwards, everybody goes on where he was.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test fails"
+)]
+
+mod content;
+mod dropped;
+mod large;
+#[path = "../load/mod.rs"]
+mod load;
+mod logical;
+#[path = "../keys/playground.rs"]
+mod playground;
+mod promotion;
+mod upgrade;
+
+use pg_once_tests::Cluster;
+use playground::Playground;
+
+const DATABASE: &str = "shop";
+
+/// Whether the long form of the tests is asked for.
+fn long() -> bool {
+    std::env::var_os("PG_ONCE_LONG").is_some_and(|value| value != "0")
+}
+
+/// A session of a role; of a superuser where the name is empty.
+async fn on(cluster: &Cluster, database: &str, role: &str) -> Playground {
+    let role = if role.is_empty() { "postgres" } else { role };
+    let client = cluster.connect_as(role, database).await.unwrap();
+    Playground::of(client, database)
+}
+
+/// Everything at once in a database of this cluster.
+async fn with_everything(cluster: &Cluster) -> (Playground, content::Tokens) {
+    cluster.psql("postgres", content::ROLES).unwrap();
+    cluster
+        .create_database_with_extension(DATABASE)
+        .await
+        .unwrap();
+    let play = on(cluster, DATABASE, "").await;
+    let tokens = content::a_working_day(&play).await;
+    (play, tokens)
+}

@@ -1,0 +1,335 @@
+//! Every function of the schema on a hot standby: each either answers, with what is known there, or says with
+//! 25006 and a hint that it cannot. A function that is in no list here fails the test.
+
+use std::collections::BTreeMap;
+
+use crate::playground::Playground;
+use crate::{on, primary};
+
+const JOBS: &str = include_str!("../../../sql/examples/batch_job.sql");
+const MACHINE: &str = include_str!("../../../sql/examples/batch_job.json");
+
+/// What is there when the standby is asked: keys held, finished, parked and lost, a job that runs and one that is
+/// half torn down, a batch that is out, a dead event, a message and a saga.
+const PREPARE: &[&str] = &[
+    "select once.machine_guard('batch_job', true)",
+    "insert into wallet values ('c', 1000)",
+    "insert into batch_job (customer) select 'c' from generate_series(1, 3)",
+    "insert into batch_item (job_id, input, state, points, artifact) values (2, 'i', 'succeeded', 3, 'a')",
+    "select once.action_claim('batch_job', '1', 'run', 'worker', '1 hour', 'h')",
+    "select once.cancel_request('batch_job', '2'), once.refund('batch_job', '2')",
+    "select once.sweep()",
+    "select once.key_complete('s', 'done', (once.key_claim('s', 'done')).token, 201, '1')",
+    "select once.key_park('s', 'parked', (once.key_claim('s', 'parked')).token, 'unknown')",
+    "select once.key_claim('s', 'lost', lease => '1 microsecond')",
+    "select once.key_claim('s', 'held', holder => 'h')",
+    "select once.topic_set('t', '{}')",
+    "select once.outbox_emit('t', '1')",
+    "select once.outbox_nack('t', 'default', (select token from once.outbox_take('t')), kind => 'never')",
+    "select once.outbox_emit('t', '2')",
+    "select once.outbox_take('t')",
+    "select once.outbox_emit('t', '3', dedupe_key => 'd')",
+    "select once.inbox_accept('i', 'm'); select once.inbox_record('i', 'm', '\"v\"')",
+    "select once.inbox_barrier('i', 'saga', 'step', 'action')",
+];
+
+/// Function, call, answer; `TOKEN` is the token of the thing in question.
+const ANSWER: &[(&str, &str, &str)] = &[
+    (
+        "key_claim",
+        "select outcome, response_body from once.key_claim('s', 'done')",
+        "replayed|1",
+    ),
+    (
+        "key_claim",
+        "select outcome from once.key_claim('s', 'done', '7')",
+        "mismatched",
+    ),
+    (
+        "key_claim",
+        "select outcome from once.key_claim('s', 'held')",
+        "in_progress",
+    ),
+    (
+        "key_claim",
+        "select outcome, token = TOKEN from once.key_claim('s', 'held', holder => 'h')",
+        "claimed|t",
+    ),
+    (
+        "key_claim",
+        "select outcome from once.key_claim('s', 'parked')",
+        "parked",
+    ),
+    (
+        "key_claim_hashed",
+        "select outcome from once.key_claim_hashed('s', 'done', sha256('x'))",
+        "mismatched",
+    ),
+    (
+        "key_derive",
+        "select length(once.key_derive('s', 'done', 'pay'))",
+        "69",
+    ),
+    (
+        "key_get",
+        "select status from once.key_get('s', 'parked')",
+        "parked",
+    ),
+    (
+        "scope_get",
+        "select once.scope_get('s') ->> 'keep_request'",
+        "false",
+    ),
+    (
+        "machine_get",
+        "select once.machine_get('batch_job') ->> 'machine'",
+        "batch_job",
+    ),
+    (
+        "machine_check",
+        "select count(*) from once.machine_check()",
+        "0",
+    ),
+    ("machine_assert", "select once.machine_assert()", "~"),
+    (
+        "cleanup_items",
+        "select item ->> 'artifact' from once.cleanup_items('batch_job', '2')",
+        "a",
+    ),
+    (
+        "cancel_pending",
+        "select id from once.cancel_pending('batch_job')",
+        "2",
+    ),
+    (
+        "cancel_request",
+        "select outcome from once.cancel_request('batch_job', '2')",
+        "teardown",
+    ),
+    (
+        "refund_audit",
+        "select count(*) from once.refund_audit('batch_job')",
+        "0",
+    ),
+    (
+        "transition",
+        "select moved, reason from once.transition('batch_job', '99', 'failed')",
+        "f|not_found",
+    ),
+    (
+        "action_claim",
+        "select outcome from once.action_claim('batch_job', '1', 'run', 'worker')",
+        "busy",
+    ),
+    ("topic_get", "select once.topic_get('t') ->> 'lanes'", "16"),
+    (
+        "subscriber_get",
+        "select once.subscriber_get('t', 'default') ->> 'max_attempts'",
+        "10",
+    ),
+    (
+        "outbox_dead",
+        "select payload, kind from once.outbox_dead('t', 'default')",
+        "1|never",
+    ),
+    (
+        "outbox_deliveries",
+        "select d.kind from once.outbox_dead('t', 'default') as e, once.outbox_deliveries('t', 'default', e.event_id) as d",
+        "never",
+    ),
+    (
+        "inbox_accept",
+        "select accepted, verdict from once.inbox_accept('i', 'm')",
+        "f|\"v\"",
+    ),
+    (
+        "inbox_barrier",
+        "select once.inbox_barrier('i', 'saga', 'step', 'action')",
+        "duplicate",
+    ),
+    (
+        "sweep_preview",
+        "select count(*) from once.sweep_preview()",
+        "7",
+    ),
+    (
+        "janitor_status",
+        "select count(*) > 0 from once.janitor_status()",
+        "t",
+    ),
+    ("metrics", "select count(*) > 0 from once.metrics()", "t"),
+    ("doctor", "select count(*) >= 0 from once.doctor()", "t"),
+];
+
+/// Function, call: 25006, whatever the call would find.
+const REFUSED: &[(&str, &str)] = &[
+    ("key_claim", "once.key_claim('s', 'new')"),
+    ("key_claim", "once.key_claim('s', 'lost')"),
+    (
+        "key_claim_hashed",
+        "once.key_claim_hashed('s', 'new', sha256('x'))",
+    ),
+    ("key_advance", "once.key_advance('s', 'held', TOKEN, 'p')"),
+    ("key_complete", "once.key_complete('s', 'held', TOKEN, 200)"),
+    ("key_abort", "once.key_abort('s', 'held', TOKEN, 500)"),
+    ("key_release", "once.key_release('s', 'held', TOKEN)"),
+    ("key_park", "once.key_park('s', 'held', TOKEN, 'why')"),
+    ("key_resolve", "once.key_resolve('s', 'parked', 1, 'retry')"),
+    ("key_extend", "once.key_extend('s', 'held', TOKEN)"),
+    ("key_step", "once.key_step('s', 'held', TOKEN, 'pay')"),
+    (
+        "key_step_done",
+        "once.key_step_done('s', 'held', TOKEN, 'pay')",
+    ),
+    (
+        "key_rotate",
+        "once.key_rotate('s', 'held', TOKEN, 'pay', 1)",
+    ),
+    ("key_take_abandoned", "once.key_take_abandoned('s')"),
+    ("key_forget", "once.key_forget('s', 'done')"),
+    ("scope_set", "once.scope_set('s', '{\"lease\": \"1 s\"}')"),
+    (
+        "machine_define",
+        "once.machine_define('{\"machine\": \"m\", \"table\": \"batch_job\", \"id\": \"id\", \"status\": \"result\", \"status_types\": [\"a\"], \"terminal\": [\"a\"], \"transitions\": []}')",
+    ),
+    ("machine_drop", "once.machine_drop('batch_job')"),
+    ("machine_guard", "once.machine_guard('batch_job', false)"),
+    ("transition", "once.transition('batch_job', '3', 'failed')"),
+    (
+        "transition_many",
+        "once.transition_many('batch_job', array['3'], 'failed')",
+    ),
+    (
+        "action_claim",
+        "once.action_claim('batch_job', '3', 'run', 'worker')",
+    ),
+    (
+        "action_extend",
+        "once.action_extend('batch_job', '1', TOKEN)",
+    ),
+    (
+        "action_finish",
+        "once.action_finish('batch_job', '1', TOKEN)",
+    ),
+    (
+        "action_release",
+        "once.action_release('batch_job', '1', TOKEN)",
+    ),
+    ("action_adopt", "once.action_adopt('batch_job')"),
+    ("cancel_request", "once.cancel_request('batch_job', '3')"),
+    ("refund", "once.refund('batch_job', '2')"),
+    (
+        "cleanup_confirm",
+        "once.cleanup_confirm('batch_job', '2', 1)",
+    ),
+    ("cancel_finish", "once.cancel_finish('batch_job', '2')"),
+    ("outbox_emit", "once.outbox_emit('t', '4')"),
+    ("outbox_take", "once.outbox_take('t')"),
+    ("outbox_ack", "once.outbox_ack('t', 'default', TOKEN)"),
+    ("outbox_nack", "once.outbox_nack('t', 'default', TOKEN)"),
+    ("outbox_extend", "once.outbox_extend('t', 'default', TOKEN)"),
+    ("outbox_redrive", "once.outbox_redrive('t', 'default')"),
+    (
+        "topic_set",
+        "once.topic_set('t', '{\"dedupe_for\": \"1 day\"}')",
+    ),
+    ("subscriber_set", "once.subscriber_set('t', 'other')"),
+    ("subscriber_drop", "once.subscriber_drop('t', 'default')"),
+    ("inbox_accept", "once.inbox_accept('i', 'new')"),
+    ("inbox_record", "once.inbox_record('i', 'm', '\"w\"')"),
+    (
+        "inbox_barrier",
+        "once.inbox_barrier('i', 'saga', 'step', 'compensation')",
+    ),
+    ("sweep", "once.sweep()"),
+    ("sweep_key_reap", "once.sweep_key_reap()"),
+    ("sweep_key_tombstone", "once.sweep_key_tombstone()"),
+    ("sweep_action_release", "once.sweep_action_release()"),
+    ("sweep_outbox_requeue", "once.sweep_outbox_requeue()"),
+    ("sweep_outbox_retire", "once.sweep_outbox_retire()"),
+    ("sweep_inbox_reap", "once.sweep_inbox_reap()"),
+    ("sweep_dedupe_reap", "once.sweep_dedupe_reap()"),
+    ("grant_role", "once.grant_role('pg_monitor', 'use')"),
+    ("revoke_role", "once.revoke_role('pg_monitor', 'use')"),
+];
+
+/// Called by triggers and by the extension's own SQL only, or a procedure of its own (`CALL`).
+const NOT_CALLED: [&str; 3] = ["machine_guard_row", "machine_guard_item", "sweep_all"];
+
+/// Functions of the schema that nobody needs a right for are none: those that are not C are parts of others.
+const FUNCTIONS: &str = "
+select p.proname from pg_proc as p join pg_depend as d on d.objid = p.oid and d.deptype = 'e'
+ where p.pronamespace = 'once'::regnamespace and p.proname not like '\\_%' group by p.proname order by 1";
+
+async fn tokens(play: &Playground) -> BTreeMap<&'static str, String> {
+    let of = |sql: &'static str| play.show(sql);
+    BTreeMap::from([
+        (
+            "key",
+            of("select token from once.key where key = 'held'").await,
+        ),
+        (
+            "action",
+            of("select token from once.action_lease where row_id = '1'").await,
+        ),
+        ("outbox", of("select max(token) from once.batch").await),
+    ])
+}
+
+/// Puts the token of the thing that the function is about into its call.
+fn with_token(function: &str, call: &str, tokens: &BTreeMap<&'static str, String>) -> String {
+    let noun = function.split('_').next().unwrap();
+    let token = tokens.get(noun).map_or("0", String::as_str);
+    call.replace("TOKEN", token)
+}
+
+#[tokio::test]
+async fn every_function_answers_on_a_standby_or_says_that_it_cannot() {
+    let (cluster, play) = primary().await;
+    play.show(JOBS).await;
+    play.show(&format!("select once.machine_define($m${MACHINE}$m$)"))
+        .await;
+    for sql in PREPARE {
+        play.show(sql).await;
+    }
+    let tokens = tokens(&play).await;
+    let standby = cluster.standby().unwrap();
+    standby.wait_caught_up(&cluster).await.unwrap();
+    let there = on(&standby).await;
+
+    let functions = there.show(FUNCTIONS).await;
+    let named = |function: &str| {
+        ANSWER.iter().any(|(name, ..)| *name == function)
+            || REFUSED.iter().any(|(name, _)| *name == function)
+            || NOT_CALLED.contains(&function)
+    };
+    let unnamed: Vec<&str> = functions.lines().filter(|f| !named(f)).collect();
+    assert!(
+        unnamed.is_empty(),
+        "say here what these do on a standby: {unnamed:?}"
+    );
+    let exists = |function: &str| functions.lines().any(|f| f == function);
+
+    let mut wrong = Vec::new();
+    for (function, call, answer) in ANSWER.iter().filter(|(name, ..)| exists(name)) {
+        let call = with_token(function, call, &tokens);
+        match there.attempt(&call).await {
+            Ok(shown) if shown == *answer => {}
+            other => wrong.push(format!("{call}: {other:?}, not {answer}")),
+        }
+    }
+    for (function, call) in REFUSED.iter().filter(|(name, _)| exists(name)) {
+        let call = format!("select * from {}", with_token(function, call, &tokens));
+        match there.attempt(&call).await {
+            Err(refusal) if refusal.code == "25006" && !refusal.hint.is_empty() => {}
+            other => wrong.push(format!("{call}: {other:?}, not 25006 with a hint")),
+        }
+    }
+    if exists("sweep_all") {
+        let refusal = there.refused("call once.sweep_all()").await;
+        if refusal.code != "25006" {
+            wrong.push(format!("call once.sweep_all(): {refusal:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,91 @@
+//! What moves from one cluster to another: files, roles, and transaction ids that are far apart.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::builder::SUPERUSER;
+use crate::cluster::{Cluster, StopMode};
+use crate::place::free_port;
+use crate::programs::run;
+
+/// Past ten million, and the first id of its page: the server begins the page of states anew there.
+const FAR: &str = "10027008";
+
+impl Cluster {
+    /// Moves this cluster's transaction ids past ten million; it is stopped and started for that.
+    ///
+    /// # Errors
+    /// If the server or `pg_resetwal` fails.
+    pub fn far_ahead(&mut self) -> Result<()> {
+        self.stop(StopMode::Fast)?;
+        let data = self.data_directory();
+        let data = data.to_str().context("the data directory's name")?;
+        self.run("pg_resetwal", &["-x", FAR, "-D", data])?;
+        self.start()
+    }
+
+    /// Copies a file or folder from this cluster's directory into another's, owners and all.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn hand_over(&self, name: &str, to: &Self) -> Result<()> {
+        copy(&self.directory().join(name), &to.directory().join(name))
+    }
+
+    /// Makes the other cluster's roles, with their memberships, those of the superuser left out.
+    ///
+    /// # Errors
+    /// If a program fails.
+    pub fn copy_roles(&self, to: &Self) -> Result<()> {
+        let output = self.run("pg_dumpall", &["--roles-only"])?;
+        let wanted = |line: &&str| {
+            !line.contains("ROLE postgres")
+                && ["CREATE ROLE", "ALTER ROLE", "GRANT"]
+                    .iter()
+                    .any(|verb| line.starts_with(verb))
+        };
+        let lines: Vec<&str> = output.stdout.lines().filter(wanted).collect();
+        to.psql("postgres", &lines.join("\n"))?;
+        Ok(())
+    }
+}
+
+impl Cluster {
+    /// Takes over what `old` has by `pg_upgrade`; `mode` is `--copy` or `--link`. This cluster must be as
+    /// `initdb` made it; it runs afterwards and the old one does not.
+    ///
+    /// # Errors
+    /// With the words of `pg_upgrade`, if it fails.
+    pub fn upgrade_from(&mut self, old: &mut Self, mode: &str) -> Result<()> {
+        old.stop(StopMode::Fast)?;
+        self.stop(StopMode::Fast)?;
+        let work = self.directory().join("upgrade");
+        std::fs::create_dir(&work)?;
+        self.programs().user().own(&work)?;
+        let mut command = self.programs().command("pg_upgrade", &work);
+        command
+            .args([mode, "--username", SUPERUSER])
+            .args(["--old-port", &free_port()?.to_string()])
+            .args(["--new-port", &free_port()?.to_string()])
+            .arg("--socketdir")
+            .arg(self.socket_directory())
+            .arg("--old-bindir")
+            .arg(old.programs().directory())
+            .arg("--new-bindir")
+            .arg(self.programs().directory())
+            .arg("--old-datadir")
+            .arg(old.data_directory())
+            .arg("--new-datadir")
+            .arg(self.data_directory());
+        run(&mut command)?;
+        self.start()
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let status = Command::new("cp").arg("-a").args([from, to]).status()?;
+    ensure!(status.success(), "cp {} {}", from.display(), to.display());
+    Ok(())
+}
