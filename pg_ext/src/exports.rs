@@ -3,7 +3,9 @@
 
 use crate::call::Call;
 use crate::error::Result;
-use crate::{action, cancel, doctor, guard, inbox, janitor, key, machine, metrics, outbox, raise, role};
+use crate::{
+    action, cancel, doctor, guard, inbox, janitor, key, machine, metrics, outbox, raise, role,
+};
 use pgrx::pg_sys::{self, Datum};
 
 fn run(fcinfo: pg_sys::FunctionCallInfo, function: fn(&Call) -> Result<Datum>) -> Datum {

@@ -11,11 +11,13 @@
 // Nouns.
 mod action;
 mod cancel;
+mod doctor;
 mod guard;
 mod inbox;
 mod janitor;
 mod key;
 mod machine;
+mod metrics;
 mod outbox;
 mod role;
 
@@ -23,6 +25,7 @@ mod role;
 mod call;
 mod caller;
 mod clock;
+mod counters;
 mod digest;
 mod error;
 mod exports;
@@ -47,6 +50,11 @@ pgrx::extension_sql_file!("../sql/cancel.sql", name = "cancel", requires = ["act
 pgrx::extension_sql_file!("../sql/outbox.sql", name = "outbox", requires = ["cancel"]);
 pgrx::extension_sql_file!("../sql/inbox.sql", name = "inbox", requires = ["outbox"]);
 pgrx::extension_sql_file!("../sql/janitor.sql", name = "janitor", requires = ["inbox"]);
+pgrx::extension_sql_file!(
+    "../sql/metrics.sql",
+    name = "metrics",
+    requires = ["janitor"]
+);
 pgrx::extension_sql_file!("../sql/role.sql", name = "role", finalize);
 
 /// Called once by the server when the library is loaded: registers the `once.*` settings.
@@ -55,6 +63,7 @@ pgrx::extension_sql_file!("../sql/role.sql", name = "role", finalize);
 pub extern "C-unwind" fn _PG_init() {
     settings::register();
     worker::register();
+    counters::register();
 }
 
 #[cfg(any(test, feature = "pg_test"))]

@@ -5,11 +5,11 @@
 //! what failed goes one by one (leave.rs, retry.rs) until it is dead (dead.rs).
 
 pub mod ack;
-mod batch;
+pub mod batch;
 pub mod dead;
 mod draft;
 pub mod emit;
-mod event;
+pub mod event;
 pub mod extend;
 mod floor;
 mod lane;
@@ -17,12 +17,12 @@ mod leave;
 pub mod nack;
 pub mod options;
 pub mod preview;
-mod receipt;
+pub mod receipt;
 pub mod requeue;
 pub mod retire;
 mod retry;
-mod seen;
-mod series;
+pub mod seen;
+pub mod series;
 pub mod take;
 pub mod topic;
-mod window;
+pub mod window;

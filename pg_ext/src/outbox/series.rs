@@ -44,6 +44,19 @@ fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
     Ok(ours.and_then(|slot| number(&slot, 1)).map(|n| n as i32))
 }
 
+/// The series of this cluster, or the one that its first event would begin; writes nothing.
+pub fn present(snapshot: &Snapshot) -> Result<i32> {
+    if let Some(series) = find(snapshot)? {
+        return Ok(series);
+    }
+    let table = Table::to_read(c"series")?;
+    let last = table.find_last(c"series_pkey", &mut [], snapshot)?;
+    Ok(last
+        .and_then(|slot| slot.column(1))
+        .map_or(0, |d| d.value() as i32)
+        + 1)
+}
+
 /// The series of this cluster; begins it where this is the first call in it.
 pub fn current(snapshot: &Snapshot) -> Result<i32> {
     if let Some(series) = find(snapshot)? {

@@ -223,6 +223,12 @@ impl Scan<'_> {
         found.then_some(slot)
     }
 
+    /// From the end of the range to its beginning; before the first row.
+    pub fn backwards(mut self) -> Self {
+        self.direction = pg_sys::ScanDirection::BackwardScanDirection;
+        self
+    }
+
     /// The row that `advance` moved to.
     pub fn present(&self) -> Option<&Slot> {
         self.slot.as_ref()
@@ -330,6 +336,12 @@ impl ScanKey {
     /// Index column = text.
     pub fn text(attribute: i16, value: Datum) -> ScanKey {
         ScanKey::same(attribute, pg_sys::F_TEXTEQ, value)
+    }
+
+    /// Index column > text.
+    pub fn text_above(attribute: i16, value: Datum) -> ScanKey {
+        let greater = pg_sys::BTGreaterStrategyNumber;
+        ScanKey::new(attribute, greater, pg_sys::F_TEXT_GT, value)
     }
 
     /// Index column = "char".

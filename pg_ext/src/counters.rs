@@ -1,0 +1,267 @@
+//! How claims ended, counted in shared memory for each database.
+//!
+//! Only where the library came with shared_preload_libraries: nobody else may ask the server for shared memory,
+//! and a backend that loaded the library by itself counts nothing. A count is one relaxed addition to a cache line
+//! that few backends share; it is of the call, so a claim that is rolled back stays counted. A restart, after a
+//! crash too, begins at zero.
+//!
+//! A database has a slot from its first claim to the restart; the databases that come after the last slot share
+//! nothing and are not counted (doctor tells). What has happened lately is told from samples that `metrics()` itself
+//! leaves in the slot, so that no claim has to look at the clock.
+
+use crate::clock;
+use pgrx::{PGRXSharedMemory, PgAtomic, pg_sys};
+use std::cell::Cell;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
+
+/// Databases that are counted.
+pub const DATABASES: usize = 64;
+/// Backends of a database are spread over so many cache lines.
+const STRIPES: usize = 8;
+/// What "lately" means.
+pub const WINDOW_US: i64 = 300_000_000;
+/// Samples are so far apart; together they cover the window.
+const STEP_US: i64 = 15_000_000;
+const SAMPLES: usize = 22;
+/// Tries to get at the samples; they are held for microseconds.
+const PATIENCE: usize = 10_000;
+
+/// How a claim ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Claimed,
+    Resumed,
+    Replayed,
+    InProgress,
+    Mismatched,
+    Gone,
+    Parked,
+}
+
+impl Outcome {
+    pub const ALL: [Outcome; 7] = [
+        Outcome::Claimed,
+        Outcome::Resumed,
+        Outcome::Replayed,
+        Outcome::InProgress,
+        Outcome::Mismatched,
+        Outcome::Gone,
+        Outcome::Parked,
+    ];
+
+    /// As `key_claim` answers it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Claimed => "claimed",
+            Outcome::Resumed => "resumed",
+            Outcome::Replayed => "replayed",
+            Outcome::InProgress => "in_progress",
+            Outcome::Mismatched => "mismatched",
+            Outcome::Gone => "gone",
+            Outcome::Parked => "parked",
+        }
+    }
+}
+
+/// A number for each outcome.
+pub type Counts = [u64; Outcome::ALL.len()];
+
+/// Claims of some backends of a database. Two lines of 64 bytes, which some processors fetch together.
+#[repr(align(128))]
+struct Stripe([AtomicU64; Outcome::ALL.len()]);
+
+impl Stripe {
+    const fn new() -> Stripe {
+        Stripe([const { AtomicU64::new(0) }; Outcome::ALL.len()])
+    }
+}
+
+/// What had been counted at a time.
+struct Sample {
+    /// i64::MIN: none yet.
+    at: AtomicI64,
+    counts: [AtomicU64; Outcome::ALL.len()],
+}
+
+impl Sample {
+    const fn new() -> Sample {
+        Sample {
+            at: AtomicI64::new(i64::MIN),
+            counts: [const { AtomicU64::new(0) }; Outcome::ALL.len()],
+        }
+    }
+}
+
+/// One database.
+struct Slot {
+    stripes: [Stripe; STRIPES],
+    /// When the database got the slot.
+    since: AtomicI64,
+    /// Somebody is at the samples. Nothing that could raise happens meanwhile, and a killed backend takes the
+    /// whole shared memory with it.
+    busy: AtomicBool,
+    samples: [Sample; SAMPLES],
+}
+
+impl Slot {
+    const fn new() -> Slot {
+        Slot {
+            stripes: [const { Stripe::new() }; STRIPES],
+            since: AtomicI64::new(i64::MIN),
+            busy: AtomicBool::new(false),
+            samples: [const { Sample::new() }; SAMPLES],
+        }
+    }
+
+    fn totals(&self) -> Counts {
+        let of = |i: usize| self.stripes.iter().map(|s| s.0[i].load(Relaxed)).sum();
+        std::array::from_fn(of)
+    }
+
+    /// Claims since about [`WINDOW_US`] before `now`: since the last sample from before that, or the beginning.
+    /// Leaves a sample where the last one is old enough.
+    fn lately(&self, now: i64, totals: &Counts) -> Counts {
+        let held = (0..PATIENCE).any(|_| {
+            std::hint::spin_loop();
+            !self.busy.swap(true, AcqRel)
+        });
+        if !held {
+            return *totals;
+        }
+        let times = || self.samples.iter().map(|s| s.at.load(Relaxed));
+        let horizon = now.saturating_sub(WINDOW_US);
+        let before = |at: &i64| (self.since.load(Relaxed)..=horizon).contains(at);
+        let base = match times().filter(before).max() {
+            Some(at) => self.samples.iter().find(|s| s.at.load(Relaxed) == at),
+            None => None,
+        };
+        let counts = match base {
+            Some(sample) => {
+                std::array::from_fn(|i| totals[i].saturating_sub(sample.counts[i].load(Relaxed)))
+            }
+            None => *totals,
+        };
+        let newest = times().max().unwrap_or(i64::MIN);
+        if newest <= now.saturating_sub(STEP_US)
+            && let Some(oldest) = self.samples.iter().min_by_key(|s| s.at.load(Relaxed))
+        {
+            for (stored, total) in oldest.counts.iter().zip(totals) {
+                stored.store(*total, Relaxed);
+            }
+            oldest.at.store(now, Relaxed);
+        }
+        self.busy.store(false, Release);
+        counts
+    }
+}
+
+/// All of it.
+struct Board {
+    /// The database of each slot; 0: free.
+    owners: [AtomicU32; DATABASES],
+    slots: [Slot; DATABASES],
+}
+
+impl Board {
+    const fn new() -> Board {
+        Board {
+            owners: [const { AtomicU32::new(0) }; DATABASES],
+            slots: [const { Slot::new() }; DATABASES],
+        }
+    }
+
+    /// The slot of a database, taken now where it had none.
+    fn slot(&self, database: u32) -> Option<&Slot> {
+        for (owner, slot) in self.owners.iter().zip(&self.slots) {
+            let known = match owner.compare_exchange(0, database, AcqRel, Acquire) {
+                Ok(_) => {
+                    slot.since.store(clock::real_us(), Relaxed);
+                    true
+                }
+                Err(present) => present == database,
+            };
+            if known {
+                return Some(slot);
+            }
+        }
+        None
+    }
+}
+
+// SAFETY: atomics only, no pointers; every process may share it.
+unsafe impl PGRXSharedMemory for Board {}
+
+// SAFETY: the name is ours alone.
+static BOARD: PgAtomic<Board> = unsafe { PgAtomic::new(c"pg_once claims") };
+/// The server was asked for the memory; inherited by every backend.
+static PRELOADED: AtomicBool = AtomicBool::new(false);
+
+/// What a backend counts in.
+#[derive(Clone, Copy)]
+enum Mine {
+    Unknown,
+    Nothing,
+    At(&'static Slot, &'static Stripe),
+}
+
+thread_local! {
+    static MINE: Cell<Mine> = const { Cell::new(Mine::Unknown) };
+}
+
+/// Asks the server for the memory, where the library is being loaded by shared_preload_libraries.
+#[allow(
+    unexpected_cfgs,
+    reason = "pgrx's macro asks for server versions that this crate has no feature for"
+)]
+pub fn register() {
+    // SAFETY: a variable of the postmaster.
+    if unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
+        PRELOADED.store(true, Relaxed);
+        pgrx::pg_shmem_init!(BOARD = Board::new());
+    }
+}
+
+/// The library came with shared_preload_libraries.
+pub fn is_preloaded() -> bool {
+    PRELOADED.load(Relaxed)
+}
+
+/// Counts a claim of this backend's database.
+pub fn count(outcome: Outcome) {
+    if let Mine::At(_, stripe) = mine() {
+        stripe.0[outcome as usize].fetch_add(1, Relaxed);
+    }
+}
+
+/// All claims since the start, and those of the last minutes; None where they are not counted.
+pub fn told() -> Option<(Counts, Counts)> {
+    let Mine::At(slot, _) = mine() else {
+        return None;
+    };
+    let totals = slot.totals();
+    Some((totals, slot.lately(clock::real_us(), &totals)))
+}
+
+fn mine() -> Mine {
+    match MINE.get() {
+        Mine::Unknown => {
+            let mine = find();
+            MINE.set(mine);
+            mine
+        }
+        known => known,
+    }
+}
+
+fn find() -> Mine {
+    // SAFETY: variables of this backend.
+    let (database, process) = unsafe { (pg_sys::MyDatabaseId, pg_sys::MyProcPid) };
+    if !is_preloaded() || database == pg_sys::InvalidOid {
+        return Mine::Nothing;
+    }
+    match BOARD.get().slot(u32::from(database)) {
+        Some(slot) => Mine::At(slot, &slot.stripes[process as usize % STRIPES]),
+        None => Mine::Nothing,
+    }
+}

@@ -1,0 +1,72 @@
+//! Whoever holds on to the past: rows that were updated or deleted stay, and segments of the log cannot be emptied.
+
+use super::Report;
+use crate::clock;
+use crate::error::Result;
+use crate::spi::Kept;
+use pgrx::pg_sys::{self, Datum};
+use std::ffi::CStr;
+
+// Backends of other databases hold back nothing here. Vacuum itself does not count.
+const SNAPSHOTS: &CStr = c"
+    SELECT 'warning',
+           pg_catalog.format('an old transaction holds back vacuum: backend %s', a.pid),
+           pg_catalog.format('open since %s, state %s, role %s, application \"%s\"',
+                             a.xact_start, a.state, a.usename, a.application_name),
+           pg_catalog.format('End it, or SELECT pg_terminate_backend(%s). Set idle_in_transaction_session_timeout, and do not keep transactions open beside foreign calls.', a.pid)
+      FROM pg_catalog.pg_stat_activity a
+     WHERE (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
+       AND a.datname = pg_catalog.current_database() AND a.pid <> pg_catalog.pg_backend_pid()
+       AND a.backend_type NOT IN ('autovacuum worker', 'walsender')
+       AND a.xact_start < $1 - interval '10 minutes'
+     ORDER BY a.xact_start LIMIT 20";
+
+const PREPARED: &CStr = c"
+    SELECT 'warning',
+           pg_catalog.format('a prepared transaction holds back vacuum: %s', p.gid),
+           pg_catalog.format('prepared at %s by role %s; what it has locked stays locked', p.prepared, p.owner),
+           pg_catalog.format('COMMIT PREPARED %L, or ROLLBACK PREPARED %L.', p.gid, p.gid)
+      FROM pg_catalog.pg_prepared_xacts p
+     WHERE p.database = pg_catalog.current_database() AND p.prepared < $1 - interval '10 minutes'
+     ORDER BY p.prepared LIMIT 20";
+
+// A slot that nobody uses does not get younger by itself.
+const SLOTS: &CStr = c"
+    SELECT 'warning',
+           pg_catalog.format('replication slot %s holds back %s', s.slot_name,
+                             CASE WHEN s.xmin IS NOT NULL THEN 'vacuum'
+                                  WHEN s.catalog_xmin IS NOT NULL THEN 'vacuum of the catalogs'
+                                  ELSE 'the removal of WAL' END),
+           pg_catalog.format('%s, WAL from %s on (%s), %s transactions old',
+                             CASE WHEN s.active THEN 'in use' ELSE 'used by nobody' END, s.restart_lsn,
+                             s.wal_status, x.age),
+           pg_catalog.format('Bring its consumer back, or SELECT pg_drop_replication_slot(%L).', s.slot_name)
+      FROM pg_catalog.pg_replication_slots s
+           CROSS JOIN LATERAL (SELECT GREATEST(pg_catalog.age(s.xmin), pg_catalog.age(s.catalog_xmin))) x (age)
+     WHERE (s.database IS NULL OR s.database = pg_catalog.current_database())
+       AND (x.age > CASE WHEN s.active THEN 1000000 ELSE 100000 END OR s.wal_status IN ('unreserved', 'lost'))
+     ORDER BY x.age DESC NULLS LAST LIMIT 20";
+
+const STANDBYS: &CStr = c"
+    SELECT 'warning',
+           pg_catalog.format('a standby holds back vacuum by its feedback: %s', r.application_name),
+           pg_catalog.format('%s, its oldest snapshot is %s transactions old', COALESCE(r.client_addr::text, 'local'),
+                             pg_catalog.age(r.backend_xmin)),
+           'End the long query or open transaction on the standby, or turn hot_standby_feedback off there.'
+      FROM pg_catalog.pg_stat_replication r
+     WHERE pg_catalog.age(r.backend_xmin) > 1000000 LIMIT 20";
+
+thread_local! {
+    static OLD: Kept = const { Kept::new(SNAPSHOTS, &[pg_sys::TIMESTAMPTZOID]) };
+    static LEFT: Kept = const { Kept::new(PREPARED, &[pg_sys::TIMESTAMPTZOID]) };
+    static OF_SLOTS: Kept = const { Kept::new(SLOTS, &[]) };
+    static OF_STANDBYS: Kept = const { Kept::new(STANDBYS, &[]) };
+}
+
+pub fn ask(report: &Report) -> Result<()> {
+    let now = [Some(Datum::from(clock::now_us()?))];
+    report.ask(&OLD, &now)?;
+    report.ask(&LEFT, &now)?;
+    report.ask(&OF_SLOTS, &[])?;
+    report.ask(&OF_STANDBYS, &[])
+}

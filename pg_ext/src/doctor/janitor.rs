@@ -1,0 +1,97 @@
+//! Whether anybody sweeps, and whether it works.
+
+use super::{Level, Report};
+use crate::clock;
+use crate::counters;
+use crate::error::Result;
+use crate::settings;
+use crate::spi::{self, Kept};
+use crate::table::{ScanKey, Snapshot, Table};
+use pgrx::pg_sys::{self, Datum};
+use std::ffi::CStr;
+
+// The tasks' own rows; those of machines are told by machine_check.
+const STOPPED: &CStr = c"
+    SELECT 'warning',
+           pg_catalog.format('the janitor is not running: %s',
+                             pg_catalog.string_agg(j.task, ', ' ORDER BY j.task)),
+           pg_catalog.format('last end between %s and %s, longer ago than once.janitor_grace',
+                             min(j.last_end), max(j.last_end)),
+           'Load pg_once by shared_preload_libraries and name this database in once.janitor_databases, or schedule SELECT * FROM once.sweep() every few seconds.'
+      FROM once.janitor j
+     WHERE j.machine = '' AND j.last_end < $1 - $2 * interval '1 microsecond'
+    HAVING pg_catalog.count(*) > 0";
+
+const FAILING: &CStr = c"
+    SELECT 'warning',
+           CASE j.machine WHEN '' THEN pg_catalog.format('the sweep task %s fails', j.task)
+                ELSE pg_catalog.format('the sweep task %s fails for machine \"%s\"', j.task, j.machine) END,
+           pg_catalog.format('last success: %s; %s failures so far; the last said: %s',
+                             COALESCE(j.good_end::text, 'never'), j.failed, j.last_error),
+           'Mend what the message names; the sweep tries again by itself, each time a little later.'
+      FROM once.janitor j
+     WHERE j.failed > 0 AND (j.good_end IS NULL OR j.good_end < j.last_end)
+     ORDER BY j.task, j.machine LIMIT 100";
+
+const ANY: &CStr = c"SELECT 1 FROM once.janitor LIMIT 1";
+
+// $1: the library was preloaded. The setting is not there in a session that has loaded an older library.
+const DATABASES: &CStr = c"
+    WITH named AS MATERIALIZED (
+        SELECT pg_catalog.btrim(n.name, ' \"') AS name
+          FROM pg_catalog.regexp_split_to_table(
+               COALESCE(pg_catalog.current_setting('once.janitor_databases', true), ''), ',') n (name)
+         WHERE pg_catalog.btrim(n.name, ' \"') <> '')
+    SELECT 'warning',
+           pg_catalog.format('once.janitor_databases names database \"%s\", which does not exist', n.name),
+           'the background worker tries again and again', 'Take the name out, or create the database.'
+      FROM named n
+     WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_database d WHERE d.datname = n.name)
+    UNION ALL
+    SELECT 'info', 'the background worker does not serve this database',
+           'once.janitor_databases does not name it',
+           'Add its name, and SELECT pg_reload_conf(); or have something else call once.sweep().'
+     WHERE $1 AND NOT EXISTS (SELECT FROM named n WHERE n.name = pg_catalog.current_database())
+    UNION ALL
+    SELECT 'warning', 'once.janitor_databases is set, but there is no background worker',
+           'pg_once was not loaded by shared_preload_libraries',
+           'Add pg_once to shared_preload_libraries and restart the server.'
+     WHERE NOT $1 AND EXISTS (SELECT FROM named)";
+
+thread_local! {
+    static HAS_STOPPED: Kept = const { Kept::new(STOPPED, &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID]) };
+    static FAILS: Kept = const { Kept::new(FAILING, &[]) };
+    static HAS_RUN: Kept = const { Kept::new(ANY, &[]) };
+    static SERVED: Kept = const { Kept::new(DATABASES, &[pg_sys::BOOLOID]) };
+}
+
+pub fn ask(report: &Report) -> Result<()> {
+    let now = clock::now_us()?;
+    let grace = settings::janitor_grace_us();
+    if spi::query(&HAS_RUN, &[])?.is_empty() {
+        never(report, now.saturating_sub(grace))?;
+    }
+    let args = [Some(Datum::from(now)), Some(Datum::from(grace))];
+    report.ask(&HAS_STOPPED, &args)?;
+    report.ask(&FAILS, &[])?;
+    let preloaded = [Some(Datum::from(counters::is_preloaded()))];
+    report.ask(&SERVED, &preloaded)
+}
+
+/// Nobody has ever swept: a problem once something has waited for it since `before`.
+fn never(report: &Report, before: i64) -> Result<()> {
+    let table = Table::to_read(c"key")?;
+    let snapshot = Snapshot::now();
+    let keys = &mut [ScanKey::char(1, b'0'), ScanKey::until(2, before)];
+    let level = match table.find(c"key_reap", keys, &snapshot)? {
+        Some(_) => Level::Warning,
+        None => Level::Info,
+    };
+    report.add(
+        level,
+        "the janitor is not running: no sweep has ever run in this database",
+        "rows of dead workers would stay in their claim states, and nothing gives its space back",
+        "Load pg_once by shared_preload_libraries and name this database in once.janitor_databases, or schedule SELECT * FROM once.sweep() every few seconds.",
+    );
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! Machines that do not fit their tables any more, claim states that nobody sweeps, rows that cannot be reverted.
+
+use super::{Level, Report};
+use crate::call::{shown, varlena};
+use crate::error::Result;
+use crate::machine::check::{self, Weight};
+use crate::machine::stored;
+use crate::metrics::leases::Actions;
+use crate::subxact;
+
+/// Leases of a machine that are looked at.
+const LOOKS: usize = 1_000;
+
+pub fn ask(report: &Report) -> Result<()> {
+    stored::each_stored(&mut |stored| {
+        let name = stored.column(stored::Col::Machine).map(varlena);
+        let name = name.unwrap_or_default();
+        let machine = shown(name);
+        // One that cannot be looked at does not hide the others.
+        match subxact::attempt(|| check::findings(name, stored))? {
+            Ok(found) => {
+                for finding in found {
+                    let level = match finding.weight {
+                        Weight::Heavy => Level::Error,
+                        Weight::Plain => Level::Warning,
+                        Weight::Light => Level::Info,
+                    };
+                    let problem = format!("machine \"{machine}\": {}", finding.problem);
+                    report.add(
+                        level,
+                        problem,
+                        "once.machine_check() tells it, too",
+                        finding.hint,
+                    );
+                }
+            }
+            Err(failure) => report.add(
+                Level::Error,
+                format!("machine \"{machine}\" cannot be checked"),
+                failure,
+                "Look at it with once.machine_check(machine) as a superuser.",
+            ),
+        }
+        let actions = Actions::look(name, LOOKS)?;
+        if actions.put_off > 0 {
+            report.add(
+                Level::Warning,
+                format!("machine \"{machine}\": {} rows could not be reverted and were put off", actions.put_off),
+                format!("the sweep said of one of them: {}", actions.note.unwrap_or_default()),
+                "Mend what keeps the row back (a trigger, a constraint, a lock); the sweep tries again by itself.",
+            );
+        }
+        Ok(())
+    })
+}

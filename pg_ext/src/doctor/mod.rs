@@ -1,0 +1,89 @@
+//! `doctor`: what a person who is responsible should know, and what to do about it.
+//!
+//! Each file asks about one thing. Invariant: nothing is written and nobody waited for, so it works in a READ ONLY
+//! transaction and on a standby; a new database that is well gives no row but `info`. What is told are names, numbers
+//! and times, no payload and no text of a query. Times are compared with the clock that a test can move.
+
+mod horizon;
+mod janitor;
+mod keys;
+mod locks;
+mod machines;
+mod outbox;
+mod owners;
+mod schema;
+mod settings;
+
+use crate::call::{Call, from_utf8};
+use crate::error::Result;
+use crate::row::{self, Rows};
+use crate::spi::{self, Kept, column};
+use pgrx::pg_sys::Datum;
+use std::thread::LocalKey;
+
+/// How bad it is.
+#[derive(Clone, Copy)]
+enum Level {
+    /// Something is wrong now.
+    Error,
+    /// Something will be, if nobody does anything.
+    Warning,
+    /// Good to know.
+    Info,
+}
+
+impl Level {
+    fn name(self) -> &'static str {
+        match self {
+            Level::Error => "error",
+            Level::Warning => "warning",
+            Level::Info => "info",
+        }
+    }
+}
+
+/// What was found.
+struct Report {
+    rows: Rows,
+}
+
+impl Report {
+    fn add(
+        &self,
+        level: Level,
+        problem: impl AsRef<str>,
+        detail: impl AsRef<str>,
+        hint: impl AsRef<str>,
+    ) {
+        let text = |t: &str| Some(row::text(&from_utf8(t)));
+        let (problem, detail, hint) = (problem.as_ref(), detail.as_ref(), hint.as_ref());
+        self.rows
+            .push(&[text(level.name()), text(problem), text(detail), text(hint)]);
+    }
+
+    /// The rows of a statement that tells level, problem, detail and hint by itself.
+    fn ask(&self, statement: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<()> {
+        for found in spi::query(statement, args)? {
+            let found: Vec<_> = (0..4).map(|i| column(&found, i)).collect();
+            self.rows.push(&found);
+        }
+        Ok(())
+    }
+}
+
+/// `once.doctor`.
+pub fn doctor(call: &Call) -> Result<Datum> {
+    let report = Report {
+        rows: Rows::begin(call),
+    };
+    settings::ask(&report)?;
+    schema::ask(&report)?;
+    janitor::ask(&report)?;
+    machines::ask(&report)?;
+    keys::ask(&report)?;
+    outbox::ask(&report)?;
+    locks::ask(&report)?;
+    horizon::ask(&report)?;
+    owners::ask(&report)?;
+    Ok(call.return_null())
+}

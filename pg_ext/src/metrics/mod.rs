@@ -1,0 +1,105 @@
+//! `metrics`: numbers to watch, for an exporter that asks every few seconds.
+//!
+//! Invariant: nothing here reads history. What is looked at is the end of an index, one probe a lane, a bounded
+//! number of rows; where a count would go on, it stops at a bound or is estimated, and its help says so. Nothing is
+//! written, owners are not asked (numbers and names only, no payload), and no label is a tenant's.
+
+mod backlog;
+mod effects;
+mod estimate;
+pub mod leases;
+mod refunds;
+mod tables;
+
+use crate::call::{Call, from_utf8};
+use crate::counters::{self, Outcome};
+use crate::error::{Error, Kind, Result};
+use crate::row::{self, Rows};
+use pgrx::pg_sys::{self, Datum};
+use std::ffi::CString;
+
+/// Rows of the answer as they come.
+pub struct Sheet {
+    rows: Rows,
+}
+
+impl Sheet {
+    fn put(&self, name: &str, labels: &[(&str, &str)], value: f64, help: &str) -> Result<()> {
+        let labels: serde_json::Map<String, serde_json::Value> = labels
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).into()))
+            .collect();
+        self.rows.push(&[
+            Some(row::text(name.as_bytes())),
+            Some(jsonb(&serde_json::Value::from(labels).to_string())?),
+            Some(Datum::from(value.to_bits())),
+            Some(row::text(help.as_bytes())),
+        ]);
+        Ok(())
+    }
+}
+
+fn jsonb(text: &str) -> Result<Datum> {
+    let broken = || Error::new(Kind::Internal, "labels that are no JSON");
+    let text = CString::new(from_utf8(text).into_owned()).map_err(|_| broken())?;
+    // SAFETY: the input function of jsonb takes a C string.
+    let datum = unsafe {
+        pgrx::direct_function_call_as_datum(pg_sys::jsonb_in, &[Some(Datum::from(text.as_ptr()))])
+    };
+    datum.ok_or_else(broken)
+}
+
+/// `once.metrics`.
+pub fn metrics(call: &Call) -> Result<Datum> {
+    let sheet = Sheet {
+        rows: Rows::begin(call),
+    };
+    let version = [("version", env!("CARGO_PKG_VERSION"))];
+    sheet.put(
+        "pg_once_info",
+        &version,
+        1.0,
+        "Always 1; version: of the library that is loaded.",
+    )?;
+    claims(&sheet)?;
+    leases::keys(&sheet)?;
+    leases::actions(&sheet)?;
+    backlog::outbox(&sheet)?;
+    effects::failures(&sheet)?;
+    tables::sweeps(&sheet)?;
+    refunds::refunds(&sheet)?;
+    tables::sizes(&sheet)?;
+    Ok(call.return_null())
+}
+
+/// Only where they are counted: replays write nothing, so there is nothing else to count them by.
+fn claims(sheet: &Sheet) -> Result<()> {
+    let Some((totals, lately)) = counters::told() else {
+        return Ok(());
+    };
+    for outcome in Outcome::ALL {
+        sheet.put(
+            "pg_once_claims_total",
+            &[("outcome", outcome.name())],
+            totals[outcome as usize] as f64,
+            "Calls of key_claim and key_claim_hashed by outcome since the server started; a claim that was rolled back counts as a call. Only with shared_preload_libraries.",
+        )?;
+    }
+    let all: u64 = lately.iter().sum();
+    let share = |outcome: Outcome| match all {
+        0 => 0.0,
+        all => lately[outcome as usize] as f64 / all as f64,
+    };
+    sheet.put(
+        "idempotency_reuse_rate",
+        &[],
+        share(Outcome::Replayed),
+        "Share of the claims of the last five minutes (or since the call of metrics before that) that were answered from a stored response; 0 without claims. Only with shared_preload_libraries.",
+    )?;
+    sheet.put(
+        "idempotency_409_rate",
+        &[],
+        share(Outcome::InProgress),
+        "Share of the claims of the last five minutes (or since the call of metrics before that) that met somebody at work (in_progress, HTTP 409); 0 without claims. Only with shared_preload_libraries.",
+    )
+}

@@ -1,0 +1,113 @@
+//! Refunds and teardowns of each machine.
+
+use super::Sheet;
+use super::leases::machines;
+use super::tables::float;
+use crate::call::shown;
+use crate::clock;
+use crate::error::Result;
+use crate::row;
+use crate::spi::{self, Kept};
+use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// Refunds and teardowns of a machine that are counted one by one.
+const EXACT: u64 = 1_000;
+
+const REFUNDS: Name = c"refund";
+const BY_ROW: Name = c"refund_row";
+const TEARDOWNS: Name = c"cancel";
+const OPEN: Name = c"cancel_open";
+
+// What the planner knows: the table's rows, and the machine's share of them.
+const SHARE: &CStr = c"
+    SELECT c.reltuples::double precision * COALESCE(f.frequency, 0)
+      FROM pg_catalog.pg_class c
+           LEFT JOIN LATERAL (
+               SELECT u.frequency::double precision
+                 FROM pg_catalog.pg_stats s
+                      CROSS JOIN LATERAL ROWS FROM (
+                          pg_catalog.unnest(s.most_common_vals::text::text[]),
+                          pg_catalog.unnest(s.most_common_freqs)) u (machine, frequency)
+                WHERE s.schemaname = 'once' AND s.tablename = 'refund' AND s.attname = 'machine'
+                  AND u.machine = $1) f ON true
+     WHERE c.oid = 'once.refund'::pg_catalog.regclass";
+
+thread_local! {
+    static OF_MACHINE: Kept = const { Kept::new(SHARE, &[pg_sys::TEXTOID]) };
+}
+
+/// What a bounded look at a machine's rows has found.
+#[derive(Default)]
+struct Found {
+    rows: u64,
+    sum: i64,
+    first: Option<i64>,
+}
+
+fn number(slot: &Slot, column: usize) -> i64 {
+    slot.column(column).map_or(0, |d| d.value() as i64)
+}
+
+fn look(table: Name, index: Name, keys: &mut [ScanKey], column: usize) -> Result<Found> {
+    let (table, snapshot) = (Table::to_read(table)?, Snapshot::now());
+    let mut scan = table.scan(index, keys, &snapshot)?;
+    let mut found = Found::default();
+    while found.rows < EXACT
+        && let Some(slot) = scan.advance()
+    {
+        found.rows += 1;
+        found.sum = found.sum.saturating_add(number(slot, column));
+        found.first = found.first.or(Some(number(slot, column)));
+    }
+    Ok(found)
+}
+
+/// Refunds by machine.
+pub fn refunds(sheet: &Sheet) -> Result<()> {
+    let now = clock::now_us()?;
+    for name in machines()? {
+        let machine = shown(&name);
+        let labels = [("machine", machine.as_str())];
+        let by_machine = || ScanKey::text(1, row::text(&name));
+        let refunds = look(REFUNDS, BY_ROW, &mut [by_machine()], 6)?;
+        let mut count = refunds.rows as f64;
+        let items = refunds.sum as f64 / count.max(1.0);
+        if refunds.rows >= EXACT {
+            let rows = spi::query(&OF_MACHINE, &[Some(row::text(&name))])?;
+            count = count.max(rows.first().and_then(|r| float(r, 0)).unwrap_or(0.0));
+        }
+        sheet.put(
+            "pg_once_refunds",
+            &labels,
+            count,
+            "Calls of refund that gave something back or marked something; exact below 1000, then what the planner estimates since the last ANALYZE.",
+        )?;
+        sheet.put(
+            "pg_once_refund_items",
+            &labels,
+            count * items,
+            "Items that these refunds marked; exact below 1000 refunds, then an estimate.",
+        )?;
+        let open = &mut [by_machine(), ScanKey::bool(2, true)];
+        let teardowns = look(TEARDOWNS, OPEN, open, 4)?;
+        sheet.put(
+            "pg_once_teardowns_open",
+            &labels,
+            teardowns.rows as f64,
+            "Rows whose cancellation was asked for and that are not cancelled yet; 1000 means at least so many.",
+        )?;
+        let age = teardowns
+            .first
+            .map_or(0, |at| now.saturating_sub(at))
+            .max(0);
+        sheet.put(
+            "pg_once_teardown_oldest_seconds",
+            &labels,
+            age as f64 / 1e6,
+            "How long ago the oldest of these cancellations was asked for; 0: none.",
+        )?;
+    }
+    Ok(())
+}
