@@ -4,8 +4,9 @@
 # Everything that gets the extension anywhere begins with the same staged files: `make install` and
 # the tests copy them into a server, `make package` and `make deb` pack them.
 
-# `stage_extension pg_config profile directory`: lays out what a server needs, in lib/ (the library)
-# and extension/ (the control file, the install script, the upgrade scripts).
+# `stage_extension pg_config profile directory`: builds it by that profile of cargo's, and lays out
+# what a server needs, in lib/ (the library) and extension/ (the control file, the install script, the
+# upgrade scripts).
 stage_extension() {
     local config=$1 profile=$2 stage=$3 version file
     check_server "$config"

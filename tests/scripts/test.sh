@@ -84,6 +84,28 @@ db_tests() {
     rm -rf "$data"
 }
 
+# The oldest version is tested with the build that its packages hold, the others with the one that
+# the in-database tests have made most of already, in which the compiler checks every sum and index.
+profile_for() { if [ "$1" = "${VERSIONS[0]}" ]; then echo release; else echo dev; fi; }
+
+# A version that is compiled and not run, where it is not among those that are.
+build_checks() {
+    local version
+    for version in $CHECKED_VERSIONS; do
+        case " ${VERSIONS[*]} " in *" $version "*) continue ;; esac
+        if need_server "$version"; then
+            part "build check, PostgreSQL $version" build_check "$version"
+        else
+            left_out "build check, PostgreSQL $version: its headers cannot be had"
+        fi
+    done
+}
+
+build_check() {
+    pgrx_env "$1" "$(private_pg_config "$1")"
+    cargo check --quiet --package pg_once --no-default-features --features "pg$1"
+}
+
 # Every end-to-end test of a version that was asked for by name, and of the oldest and the newest.
 is_full() { [ -n "${PG_VERSIONS:-}" ] || [ "$1" = "${VERSIONS[0]}" ] || [ "$1" = "${VERSIONS[-1]}" ]; }
 
@@ -92,7 +114,9 @@ e2e_tests() {
     if ! is_full "$1"; then
         for name in $CORE; do targets+=(--test "$name"); done
     fi
-    PG_ONCE_PG_CONFIG=$(private_pg_config "$1") cargo test --package pg-once-tests "${targets[@]}"
+    # They mostly wait, for leases, locks and servers that start: more at once than there are cores.
+    RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))} PG_ONCE_PG_CONFIG=$(private_pg_config "$1") \
+        cargo test --package pg-once-tests "${targets[@]}"
 }
 
 e2e_name() { if is_full "$1"; then echo "end-to-end tests"; else echo "the core of the end-to-end tests"; fi; }
@@ -163,6 +187,7 @@ setup
 choose_versions
 
 if wanted lint; then part "formatting and lints" bash tests/scripts/lint.sh; fi
+if wanted lint && [ -z "${PG_VERSIONS:-}" ]; then build_checks; fi
 if wanted unit; then part "unit tests of the client" cargo test --package pg-once --lib; fi
 if wanted db; then
     for version in "${VERSIONS[@]}"; do
@@ -170,9 +195,10 @@ if wanted db; then
     done
 fi
 if wanted e2e || wanted client; then
+    # After the in-database tests, which leave a build of their own in the server.
     for version in "${VERSIONS[@]}"; do
-        # After the in-database tests, which leave a debug build in the server.
-        part "release build and install, PostgreSQL $version" install_extension "$(private_pg_config "$version")"
+        profile=$(profile_for "$version")
+        part "build ($profile) and install, PostgreSQL $version" install_extension "$(private_pg_config "$version")" "$profile"
     done
 fi
 if wanted e2e; then

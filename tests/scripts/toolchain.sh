@@ -162,8 +162,8 @@ need_cargo_pgrx() {
     if [ "$(cargo pgrx --version 2>/dev/null)" = "cargo-pgrx $PGRX_NEEDED" ]; then return; fi
     note "building cargo-pgrx $PGRX_NEEDED into target/tools (a few minutes, once)"
     # Without TLS: it is never asked to download a server here, and so needs no OpenSSL headers.
-    # A debug build: it takes half the time, and cargo-pgrx has little to do itself.
-    cargo install cargo-pgrx --version "$PGRX_NEEDED" --locked --no-default-features --debug --quiet --root "$TOOLS" ||
+    # A debug build, without debug information: it takes half the time, and cargo-pgrx has little to do itself.
+    CARGO_PROFILE_DEV_DEBUG=false cargo install cargo-pgrx --version "$PGRX_NEEDED" --locked --no-default-features --debug --quiet --root "$TOOLS" ||
         die "cargo-pgrx could not be built" "Try: cargo install cargo-pgrx --version $PGRX_NEEDED --locked"
 }
 
