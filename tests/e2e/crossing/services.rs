@@ -143,7 +143,7 @@ impl Services {
     pub async fn hers(&self) -> String {
         self.play
             .show(
-                "select string_agg(n.nspname || '.' || c.relname || query_to_xml(format('select * from %I.%I t order by t::text',
+                "select string_agg(n.nspname || '.' || c.relname || query_to_xml(format('select t::text as t from %I.%I t order by 1',
                         n.nspname, c.relname), true, false, '')::text, '' order by n.nspname, c.relname)
                    from pg_class c join pg_namespace n on n.oid = c.relnamespace
                   where n.nspname in ('once', 'anna') and c.relkind = 'r' and c.relname not in ('janitor', 'segment')",
@@ -155,7 +155,9 @@ impl Services {
     pub async fn refused(&self, sql: &str, code: &str) {
         let before = self.hers().await;
         let told = attempt(&self.bert, &self.fill(sql)).await;
-        let (found, words) = told.unwrap_or_else(|rows| panic!("not refused: {sql}\n{rows}"));
+        let Err((found, words)) = told else {
+            panic!("not refused: {sql}\n{told:?}");
+        };
         assert_eq!(found, code, "{sql}\n{words}");
         assert!(!words.contains(SECRET), "{sql}\n{words}");
         self.bert.show("rollback").await;

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use crate::playground::Playground;
 use crate::released::{UPDATE, create_old, empty, old, update, version};
 
-/// What there is to compare: each query gives a line for each thing.
-const CATALOG: [(&str, &str); 14] = [
+/// What there is to compare: each query gives a line for each thing. (`pg_attver` is a note of some servers' own,
+/// another one in each database.)
+const CATALOG: [(&str, &str); 15] = [
     (
         "extension",
         "select extname, extversion, extrelocatable, extowner::regrole, extnamespace::regnamespace from pg_extension
@@ -41,7 +42,8 @@ const CATALOG: [(&str, &str); 14] = [
     (
         "columns",
         "select c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attisdropped, a.attidentity,
-                a.attgenerated, a.attcollation::regcollation, a.attstorage, a.attcompression, nullif(a.attstattarget, -1), a.attoptions,
+                a.attgenerated, a.attcollation::regcollation, a.attstorage, a.attcompression, nullif(a.attstattarget, -1),
+                (select array_agg(o) from unnest(a.attoptions) o where o not like 'pg_attver=%'),
                 a.attacl, pg_get_expr(d.adbin, d.adrelid), col_description(c.oid, a.attnum)
            from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
                 left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
@@ -93,12 +95,13 @@ const CATALOG: [(&str, &str); 14] = [
          union all select 'event trigger', evtname::text from pg_event_trigger",
     ),
     (
+        "kinds",
+        "select kind, function_name from once.role_function",
+    ),
+    (
         "rows",
-        "select relname, query_to_xml(format('select * from once.%I', relname), true, false, '')::text <> '',
-                case when relname = 'role_function'
-                     then (select string_agg(kind || ' ' || function_name, ' ' order by kind, function_name) from once.role_function)
-                     else query_to_xml(format('select * from once.%I t order by t::text', relname), true, false, '')::text end
-           from pg_class where relnamespace = 'once'::regnamespace and relkind = 'r'",
+        "select relname, query_to_xml(format('select t::text as t from once.%I t order by 1', relname), true, false, '')::text
+           from pg_class where relnamespace = 'once'::regnamespace and relkind = 'r' and relname <> 'role_function'",
     ),
 ];
 

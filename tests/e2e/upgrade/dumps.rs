@@ -30,7 +30,7 @@ async fn dump_and_restore(from: &Playground) -> Playground {
 
 /// What the extension has stored but the rights, which come with the numbers of roles.
 const STORED: &str = "
-select string_agg(relname || ': ' || query_to_xml(format('select * from once.%I t order by t::text', relname), true, false, '')::text, E'\\n' order by relname)
+select string_agg(relname || ': ' || query_to_xml(format('select t::text as t from once.%I t order by 1', relname), true, false, '')::text, E'\\n' order by relname)
   from pg_class where relnamespace = 'once'::regnamespace and relkind = 'r' and relname <> 'janitor'";
 
 #[tokio::test]

@@ -103,7 +103,7 @@ impl Guide<'_> {
         .await;
         self.is(
             &with("select once.key_complete('s', 'a$N', $T, 201, '{\"b\":  2}', '{\"h\":  3}')"),
-            "",
+            "~",
         )
         .await;
         self.is(
@@ -191,7 +191,7 @@ impl Guide<'_> {
         .await;
         self.is(
             "select count(*) filter (where moved) from once.transition_many('job', array[($N * 100)::text, ($N * 100 + 1)::text], 'new')",
-            "1",
+            "2",
         )
         .await;
         self.is("select once.machine_get('job') ->> 'machine'", "job").await;
