@@ -98,17 +98,20 @@ pub fn orphans(
         parts.fill(CANDIDATES, &[("which", &which)])
     })?;
     let base = machine.shape.id.base_type;
-    plan.stream(&[], &Snapshot::now(), STEP, |rows| {
+    // Rows and what is known of them by one snapshot: a lease that ends in between would make an orphan of
+    // its row.
+    let snapshot = Snapshot::now();
+    let leases = Table::to_read(TABLE)?;
+    plan.stream(&[], &snapshot, STEP, |rows| {
         for row in &rows {
             let (Some(id), Some(status)) = (column(row, 0), column(row, 1)) else {
                 continue;
             };
             let id = RowId::read(base, varlena(id), "id")?;
             let known = match kind {
-                Orphan::Claimed => {
-                    Lease::latest(machine, &id)?.is_some_and(|lease| lease.covers(varlena(status)))
-                }
-                Orphan::Flagged => request::is_begun(machine, &id)?,
+                Orphan::Claimed => Lease::find(&leases, machine, &id, &snapshot)?
+                    .is_some_and(|lease| lease.covers(varlena(status))),
+                Orphan::Flagged => request::is_begun(machine, &id, &snapshot)?,
             };
             if !known && !each(id)? {
                 return Ok(false);

@@ -54,7 +54,7 @@ pub fn cancel_request(call: &Call) -> Result<Datum> {
         if set && seen.flagged && torn.is_another()? {
             Teardown::begin_anew(&torn.machine, &torn.id)?;
         }
-        if seen.flagged && is_begun(&torn.machine, &torn.id)? {
+        if seen.flagged && is_begun(&torn.machine, &torn.id, &Snapshot::latest())? {
             return torn.requested(&seen);
         }
         if !table::is_writable() {
@@ -113,8 +113,8 @@ impl Torn {
 }
 
 /// A teardown of the row is under way.
-pub fn is_begun(machine: &Machine, id: &RowId) -> Result<bool> {
-    let begun = Teardown::find(machine, id, &Snapshot::latest())?;
+pub fn is_begun(machine: &Machine, id: &RowId, snapshot: &Snapshot) -> Result<bool> {
+    let begun = Teardown::find(machine, id, snapshot)?;
     Ok(begun.is_some_and(|t| t.is_open()))
 }
 
@@ -123,7 +123,7 @@ pub fn adopt(machine: &Machine, id: &RowId) -> Result<bool> {
     let seen = user_row::look(machine, id, Lock::UpdateIfFree)?;
     let open = seen
         .is_some_and(|seen| seen.flagged && !machine.definition.is_terminal(&shown(seen.status())));
-    if !open || is_begun(machine, id)? {
+    if !open || is_begun(machine, id, &Snapshot::latest())? {
         return Ok(false);
     }
     Teardown::begin(machine, id)?;

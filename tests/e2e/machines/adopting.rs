@@ -27,6 +27,24 @@ async fn rows_in_a_claim_state_without_a_lease_are_told_adopted_and_reverted() {
     );
 }
 
+/// A check in an older snapshot looked for the leases in a newer one, and told of orphans on a busy machine.
+#[tokio::test]
+async fn a_lease_or_teardown_that_ends_during_a_check_makes_no_orphan() {
+    let play = world().await;
+    play.show("select once.sweep()").await;
+    jobs(&play, 1, 2, "ready").await;
+    let mine = token(&play, 1, "run", "").await;
+    let reader = play.another().await;
+    reader
+        .show("begin isolation level repeatable read; select 1")
+        .await;
+    play.show(&crate::world::finish(1, mine, "")).await;
+    play.show("select once.cancel_request('job', '2')").await;
+    assert_eq!(problems(&reader).await, "");
+    reader.show("commit").await;
+    assert_eq!(problems(&reader).await, "");
+}
+
 #[tokio::test]
 async fn an_adopted_row_may_be_claimed_at_once() {
     let play = world().await;
