@@ -9,7 +9,7 @@ SCRIPTS := tests/scripts
 export PG_CONFIG PG_VERSIONS QUICK
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-db test-e2e test-client test-package bench install lint package deb psql psql-stop
+.PHONY: help setup demo test test-db test-e2e test-client test-languages test-package bench install lint package deb psql psql-stop
 
 help: ## lists what there is
 	@echo "pg_once: retries that converge. make ..."
@@ -32,6 +32,9 @@ test-e2e: ## the end-to-end tests alone: races, crashes, poolers, dump and resto
 
 test-client: ## the client's unit tests, doctests and examples alone
 	@bash $(SCRIPTS)/test.sh unit client
+
+test-languages: ## the example programs in Python, Node and Java alone, killed and raced
+	@bash $(SCRIPTS)/test.sh languages
 
 test-package: ## the tarball and, as root on Debian, the Debian package: installed, used, upgraded, removed
 	@bash $(SCRIPTS)/test.sh package

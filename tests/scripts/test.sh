@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make test: all checks on all server versions, a line for each part with its time, and a table at
-# the end. Arguments: the parts wanted (lint unit db e2e client package); without any, all of them.
+# the end. Arguments: the parts wanted (lint unit db e2e client languages package); without any, all of them.
 # Versions: PG_VERSIONS="15 18"; without it 15, 16, 18 and what else is on this machine, and then the
 # oldest and the newest get every test and those between them the core of the end-to-end tests.
 # shellcheck source=tests/scripts/lib.sh
@@ -9,8 +9,9 @@
 . tests/scripts/servers.sh
 . tests/scripts/extension.sh
 . tests/scripts/cluster.sh
+. tests/scripts/languages.sh
 
-parts=${*:-lint unit db e2e client package}
+parts=${*:-lint unit db e2e client languages package}
 # What depends most on the server's version: table access, locks, isolation, crashes, rights.
 CORE="keys races isolation machines guard outbox inbox sweeps crash"
 SUMMARY=()
@@ -147,6 +148,23 @@ package_tests() {
     fi
 }
 
+# The languages that are here, or can be had; under CI that must be all.
+languages() {
+    local version=$1 language ready=()
+    for language in $LANGUAGES; do
+        if need_language "$language"; then
+            ready+=("$language")
+        elif is_ci; then
+            part "examples in $language" die "what they need is missing; see above"
+        else
+            left_out "examples in $language: sudo apt-get install $(language_packages "$language")"
+        fi
+    done
+    if [ "${#ready[@]}" -gt 0 ]; then
+        part "examples in ${ready[*]}, PostgreSQL $version" language_tests "$version" "${ready[@]}"
+    fi
+}
+
 # An example that serves until it is stopped is only compiled here; the demo runs it.
 is_service() { grep -rq 'SignalKind::terminate' "$1"; }
 
@@ -210,5 +228,6 @@ if wanted client; then
     version=${VERSIONS[${#VERSIONS[@]} - 1]}
     part "tests, doctests and examples of the client, PostgreSQL $version" client_tests "$version"
 fi
+if wanted languages; then languages "${VERSIONS[-1]}"; fi
 if wanted package; then package_tests; fi
 summary

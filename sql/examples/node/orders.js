@@ -84,10 +84,19 @@ async function askBank(derivedKey, orderId, amountCents, lost) {
   } catch (error) {
     throw new Retry(`the bank did not answer: ${error.cause ?? error}`, { cause: error });
   }
-  if (response.ok) return body;
   const { status } = response;
+  if (response.ok && isCharge(body)) return body;
+  if (response.ok) throw new Retry("the bank's answer is not understood");
   if (status >= 400 && status < 500 && ![408, 409, 425, 429].includes(status)) throw new Refused(`the bank says ${status}`);
   throw new Retry(`the bank says ${status}`);
+}
+
+function isCharge(body) {
+  try {
+    return typeof JSON.parse(body).charge_id === 'string';
+  } catch {
+    return false;
+  }
 }
 
 async function refuse(client, lease, state, reason) {

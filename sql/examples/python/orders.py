@@ -89,13 +89,17 @@ class Shop:
         request = urllib.request.Request(f"{self.bank_url}/charges", body, headers)
         try:
             with urllib.request.urlopen(request, timeout=10) as response:
-                return response.read().decode()
+                answer = response.read().decode()
+            json.loads(answer)["charge_id"]
+            return answer
         except urllib.error.HTTPError as error:
             if 400 <= error.code < 500 and error.code not in (408, 409, 425, 429):
                 raise Refused(f"the bank says {error.code}") from error
             raise Retry(f"the bank says {error.code}") from error
         except (OSError, http.client.HTTPException) as error:
             raise Retry(f"the bank did not answer: {error}") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise Retry(f"the bank's answer is not understood: {error!r}") from error
 
     def refuse(self, conn: psycopg.Connection, lease: Lease, state: dict, reason: str) -> Answer:
         conn.execute("UPDATE orders SET status = 'refused' WHERE order_id = %s", (state["order_id"],))

@@ -1,0 +1,179 @@
+package pgonce;
+
+import java.lang.System.Logger.Level;
+import java.net.URI;
+import java.sql.Connection;
+import java.sql.PreparedStatement;
+import java.sql.ResultSet;
+import java.sql.SQLException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Predicate;
+import javax.sql.DataSource;
+import org.postgresql.ds.PGSimpleDataSource;
+
+/**
+ * Calls that are repeated until they are answered, transactions that are run again, and heartbeats.
+ *
+ * <p>Any DataSource with autocommit connections will do; in production it is a pool. Through PgBouncer in
+ * transaction mode prepareThreshold=0 is needed: a prepared statement would stay behind on another
+ * server connection.
+ */
+public record Database(DataSource source) {
+    static final System.Logger LOG = System.getLogger("pgonce");
+
+    @FunctionalInterface
+    public interface Work<T> {
+        T run(Connection connection) throws SQLException;
+    }
+
+    @FunctionalInterface
+    public interface Row<T> {
+        T of(ResultSet row) throws SQLException;
+    }
+
+    /** Extends a lease until it is closed. */
+    public interface Heartbeat extends AutoCloseable {
+        @Override
+        void close();
+    }
+
+    /** A database by a libpq URL: postgresql://user@host:port/database. */
+    public static Database at(String url) {
+        URI uri = URI.create(url);
+        PGSimpleDataSource source = new PGSimpleDataSource();
+        source.setServerNames(new String[] {uri.getHost()});
+        source.setPortNumbers(new int[] {uri.getPort() < 0 ? 5432 : uri.getPort()});
+        source.setDatabaseName(uri.getPath().substring(1));
+        String[] user = uri.getUserInfo().split(":", 2);
+        source.setUser(user[0]);
+        if (user.length > 1) source.setPassword(user[1]);
+        source.setPrepareThreshold(0); // never a prepared statement, so PgBouncer may be in between
+        source.setConnectTimeout(10);
+        return new Database(source);
+    }
+
+    /** The rows of a statement. json comes as the text that is stored, byte for byte: ResultSet.getString. */
+    public static <T> List<T> rows(Connection connection, String sql, Row<T> row, Object... values) {
+        try (PreparedStatement statement = connection.prepareStatement(sql)) {
+            for (int i = 0; i < values.length; i++) {
+                Object value = values[i] instanceof Long[] many ? connection.createArrayOf("bigint", many) : values[i];
+                statement.setObject(i + 1, value);
+            }
+            List<T> result = new ArrayList<>();
+            try (ResultSet rows = statement.executeQuery()) {
+                while (rows.next()) result.add(row.of(rows));
+            }
+            return result;
+        } catch (SQLException error) {
+            throw OnceException.of(error);
+        }
+    }
+
+    /**
+     * Runs one call of pg_once, on another connection where the first failed. Only for what converges when it
+     * is repeated: every claim, and every call that presents a token.
+     */
+    public <T> T call(Work<T> work) {
+        return call(8, work);
+    }
+
+    public <T> T call(int tries, Work<T> work) {
+        return again(tries, e -> e instanceof OnceException.Conflict || e instanceof OnceException.Unavailable, work);
+    }
+
+    /**
+     * Runs work in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure. A lost
+     * connection is passed on: the COMMIT may have been carried out, and then the local writes would be done
+     * twice. Key.run finds out by a new claim.
+     */
+    public <T> T transaction(Work<T> work) {
+        return transaction(5, work);
+    }
+
+    public <T> T transaction(int tries, Work<T> work) {
+        return again(tries, e -> e instanceof OnceException.Conflict, connection -> {
+            connection.setAutoCommit(false);
+            try {
+                T result = work.run(connection);
+                connection.commit();
+                return result;
+            } catch (SQLException | RuntimeException error) {
+                try {
+                    connection.rollback();
+                } catch (SQLException gone) {
+                    error.addSuppressed(gone); // a connection that is gone has rolled back
+                }
+                throw error;
+            }
+        });
+    }
+
+    /** Extends a lease of so many seconds at every third of it, in a thread, until it is closed. */
+    public Heartbeat heartbeat(double seconds, Work<?> extend) {
+        CountDownLatch over = new CountDownLatch(1);
+        Thread thread = new Thread(() -> beat((long) (seconds * 1000 / 3), extend, over), "heartbeat");
+        thread.setDaemon(true);
+        thread.start();
+        return () -> {
+            over.countDown();
+            try {
+                thread.join();
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+            }
+        };
+    }
+
+    private void beat(long millis, Work<?> extend, CountDownLatch over) {
+        try {
+            while (!over.await(millis, TimeUnit.MILLISECONDS)) {
+                try {
+                    call(1, extend);
+                } catch (OnceException.AlreadyFinished e) {
+                    return;
+                } catch (OnceException.LeaseLost e) {
+                    // The next write with the token says so too, and undoes its transaction.
+                    LOG.log(Level.WARNING, "the lease is lost: {0}", e.getMessage());
+                    return;
+                } catch (OnceException e) {
+                    LOG.log(Level.WARNING, "a heartbeat failed: {0}", e.getMessage());
+                }
+            }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private <T> T again(int tries, Predicate<OnceException> worthIt, Work<T> work) {
+        for (int failures = 1; ; failures++) {
+            OnceException failure;
+            try (Connection connection = source.getConnection()) {
+                return work.run(connection);
+            } catch (SQLException error) {
+                failure = OnceException.of(error);
+            } catch (OnceException error) {
+                failure = error;
+            }
+            if (failures >= tries || !worthIt.test(failure)) throw failure;
+            pause(waitBefore(failures));
+        }
+    }
+
+    /** Exponential backoff with full jitter, in ms: those who failed together do not come back together. */
+    static long waitBefore(int attempt) {
+        return ThreadLocalRandom.current().nextLong(Math.min(2000, 50L << Math.min(attempt, 16)));
+    }
+
+    static void pause(long millis) {
+        try {
+            Thread.sleep(millis);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new IllegalStateException(e);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+package pgonce;
+
+import java.lang.System.Logger.Level;
+import java.util.Map;
+import java.util.UUID;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/**
+ * One logical request, one execution: claim, phases, answer.
+ *
+ * <p>{@link #run} does it all. What it is given, the work, goes on from lease.recoveryPoint(), whoever got
+ * there, and stores the answer itself, by lease.complete or lease.abort in the transaction of its last writes.
+ * Invariant: wherever a process dies, the next claim of the key goes on rightly.
+ */
+public record Key(Database database, String scope, String key) {
+    private static final int ROUNDS = 3; // how often the work may run in one run when the database fails under it
+    private static final String CLAIM = """
+            SELECT outcome, token, attempt, recovery_point, state, response_code, response_body,
+                   extract(epoch FROM lease_left)::float8 AS lease_left,
+                   extract(epoch FROM retry_after)::float8 AS retry_after
+              FROM once.key_claim(?, ?, ?::jsonb, holder => ?)""";
+    private static final Pattern QUOTED = Pattern.compile("\"((?:[ !#-\\[\\]-~]|\\\\[\"\\\\])*)\"");
+
+    @FunctionalInterface
+    public interface Phases {
+        Answer run(Lease lease);
+    }
+
+    /** The work failed, and another attempt may go through: the key is released. */
+    public static class Retry extends RuntimeException {
+        private final double after;
+
+        public Retry(String error, double afterSeconds, Throwable cause) {
+            super(error, cause);
+            after = afterSeconds;
+        }
+    }
+
+    /** Nobody knows whether the work was done, and asking again could do it twice: the key is parked. */
+    public static class Unknown extends RuntimeException {
+        public Unknown(String reason) { super(reason); }
+    }
+
+    /** A claim: exactly one of the two is there. */
+    public record Claim(Lease lease, Answer answer) {}
+
+    /**
+     * Answers a request: does the work, replays its answer, or says why neither. request: the JSON text as it
+     * came; another one under the same key is 422.
+     */
+    public Answer run(String request, Phases work) {
+        for (int round = 1; round <= ROUNDS; round++) {
+            Claim claim = claim(request);
+            if (claim.answer != null) return claim.answer;
+            Lease lease = claim.lease;
+            try (Database.Heartbeat beating = database.heartbeat(lease.seconds(), lease::extend)) {
+                return work.run(lease);
+            } catch (Retry failure) {
+                giveBack(lease, failure.getMessage(), failure.after);
+                return Answer.problem(503, "the request could not be finished", failure.after);
+            } catch (Unknown failure) {
+                database.call(connection -> lease.park(connection, failure.getMessage()));
+                return Answer.problem(409, "the outcome of a request with this key is not known yet");
+            } catch (OnceException.LeaseLost e) {
+                return Answer.problem(409, "a request with this key is in progress", 1);
+            } catch (OnceException.Conflict | OnceException.Unavailable | OnceException.AlreadyFinished e) {
+                // What the work sent last may have been committed. Once the key is given back, an old
+                // transaction that still runs cannot commit a write with this token, so the next claim
+                // tells what is so. (Claiming with the same holder would not end the token.)
+                giveBack(lease, e.getMessage(), null);
+                Database.pause(Database.waitBefore(round));
+            } catch (RuntimeException | Error e) {
+                giveBack(lease, e.toString(), 1.0);
+                throw e;
+            }
+        }
+        return Answer.problem(503, "the request could not be finished", 1);
+    }
+
+    /** One claim. A lost answer costs nothing: the same holder gets its own lease back. */
+    public Claim claim(String request) {
+        String holder = UUID.randomUUID().toString();
+        return database.call(connection -> Database.rows(connection, CLAIM, row -> {
+            String outcome = row.getString("outcome");
+            Answer answer = switch (outcome) {
+                case "claimed", "resumed" -> null;
+                case "replayed" -> new Answer(row.getInt("response_code"),
+                        row.getString("response_body") == null ? "" : row.getString("response_body"),
+                        Map.of("Idempotent-Replayed", "true"));
+                case "in_progress" -> Answer.problem(409, "a request with this key is in progress", row.getDouble("retry_after"));
+                case "mismatched" -> Answer.problem(422, "this key was used for a different request");
+                case "gone" -> Answer.problem(410, "a request with this key was finished long ago");
+                case "parked" -> Answer.problem(409, "the outcome of a request with this key is not known yet");
+                default -> throw new IllegalStateException("an outcome that this program does not know: " + outcome);
+            };
+            if (answer != null) return new Claim(null, answer);
+            Database.LOG.log(Level.DEBUG, "claimed");
+            return new Claim(new Lease(scope, key, row.getLong("token"), row.getInt("attempt"),
+                    row.getString("recovery_point"), row.getString("state"), row.getDouble("lease_left")), null);
+        }, scope, key, request, holder)).get(0);
+    }
+
+    /** The key in an Idempotency-Key header, quoted (as the IETF draft has it) or bare; null: answer 400. */
+    public static String ofHeader(String header) {
+        String value = header == null ? "" : header.strip();
+        Matcher quoted = QUOTED.matcher(value);
+        if (quoted.matches()) {
+            value = quoted.group(1).replaceAll("\\\\(.)", "$1");
+        } else if (value.contains("\"")) {
+            return null;
+        }
+        boolean good = !value.isEmpty() && value.length() <= 255 && value.chars().noneMatch(Character::isISOControl);
+        return good ? value : null;
+    }
+
+    private void giveBack(Lease lease, String error, Double after) {
+        try {
+            database.call(connection -> lease.release(connection, error, after));
+        } catch (OnceException.LeaseLost | OnceException.AlreadyFinished e) {
+            // Nothing to give back; the next claim tells.
+        } catch (OnceException.Conflict | OnceException.Unavailable e) {
+            Database.LOG.log(Level.WARNING, "the key is left to its lease: {0}", error);
+        }
+    }
+}

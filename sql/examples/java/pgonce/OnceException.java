@@ -1,0 +1,104 @@
+package pgonce;
+
+import java.sql.SQLException;
+import org.postgresql.util.PSQLException;
+import org.postgresql.util.ServerErrorMessage;
+
+/**
+ * What can go wrong, one class for each thing that a caller does about it; the driver's error is the cause.
+ *
+ * <p>An expected outcome (somebody else holds the key, the answer is a replay) is no error. Errors are told
+ * apart by SQLSTATE, never by their text.
+ */
+public class OnceException extends RuntimeException {
+    private final transient String hint;
+
+    protected OnceException(SQLException cause) {
+        super(messageOf(cause), cause);
+        hint = said(cause) == null ? null : said(cause).getHint();
+    }
+
+    /** ON001: it is not yours any more. Stop, and write nothing. */
+    public static class LeaseLost extends OnceException {
+        LeaseLost(SQLException cause) { super(cause); }
+    }
+
+    /** ON002: fix the program, or the machine's definition. */
+    public static class IllegalTransition extends OnceException {
+        IllegalTransition(SQLException cause) { super(cause); }
+    }
+
+    /** ON003: the faults are the lines of the server's DETAIL. */
+    public static class InvalidDefinition extends OnceException {
+        InvalidDefinition(SQLException cause) { super(cause); }
+    }
+
+    /** ON004: start the janitor before the service. */
+    public static class UncoveredClaimState extends OnceException {
+        UncoveredClaimState(SQLException cause) { super(cause); }
+    }
+
+    /** ON005: refund and clean up first. */
+    public static class TeardownIncomplete extends OnceException {
+        TeardownIncomplete(SQLException cause) { super(cause); }
+    }
+
+    /** ON006: read the stored answer: claim the key again. */
+    public static class AlreadyFinished extends OnceException {
+        AlreadyFinished(SQLException cause) { super(cause); }
+    }
+
+    /** 22...: the program passed something wrong. */
+    public static class InvalidArgument extends OnceException {
+        InvalidArgument(SQLException cause) { super(cause); }
+    }
+
+    /** A race was lost, and the transaction is rolled back for sure: run it again. */
+    public static class Conflict extends OnceException {
+        Conflict(SQLException cause) { super(cause); }
+    }
+
+    /** The database is away. What was sent last may have been carried out, a COMMIT too. */
+    public static class Unavailable extends OnceException {
+        Unavailable(SQLException cause) { super(cause); }
+    }
+
+    public static OnceException of(SQLException cause) {
+        String state = cause.getSQLState() == null ? "" : cause.getSQLState();
+        return switch (state) {
+            case "ON001" -> new LeaseLost(cause);
+            case "ON002" -> new IllegalTransition(cause);
+            case "ON003" -> new InvalidDefinition(cause);
+            case "ON004" -> new UncoveredClaimState(cause);
+            case "ON005" -> new TeardownIncomplete(cause);
+            case "ON006" -> new AlreadyFinished(cause);
+            // Serialization failure, deadlock, lock not available.
+            case "40001", "40P01", "55P03" -> new Conflict(cause);
+            // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections.
+            case "40003", "57P01", "57P02", "57P03", "57P05", "25P03", "53300" -> new Unavailable(cause);
+            default -> {
+                if (state.startsWith("08")) yield new Unavailable(cause);
+                yield state.startsWith("22") ? new InvalidArgument(cause) : new OnceException(cause);
+            }
+        };
+    }
+
+    public String sqlState() {
+        return ((SQLException) getCause()).getSQLState();
+    }
+
+    /** The server's next step, or null. */
+    public String hint() {
+        return hint;
+    }
+
+    private static String messageOf(SQLException cause) {
+        ServerErrorMessage said = said(cause);
+        if (said == null) return cause.getMessage();
+        return said.getHint() == null ? said.getMessage() : said.getMessage() + " (" + said.getHint() + ")";
+    }
+
+    private static ServerErrorMessage said(SQLException cause) {
+        return cause instanceof PSQLException error ? error.getServerErrorMessage() : null;
+    }
+}

@@ -1,0 +1,97 @@
+package shop.test;
+
+import static pgonce.Database.rows;
+import static shop.test.Check.equal;
+import static shop.test.Check.newKey;
+import static shop.test.Check.raises;
+import static shop.test.Check.scalar;
+
+import java.util.HashMap;
+import java.util.Map;
+import pgonce.Answer;
+import pgonce.Database;
+import pgonce.Key;
+import pgonce.Lease;
+import pgonce.OnceException;
+
+/** The copyable part by itself: errors by SQLSTATE, transactions, bytes. */
+final class LibraryTest {
+    private static final Database DATABASE = Database.at(Check.URL);
+
+    private LibraryTest() {}
+
+    static void run() {
+        Check.test("each SQLSTATE is a class of its own", LibraryTest::classes);
+        Check.test("the server raises them", LibraryTest::server);
+        Check.test("a database that is away is Unavailable", LibraryTest::away);
+        Check.test("a transaction that lost a race is run again", LibraryTest::lostRace);
+        Check.test("what was stored comes back byte for byte", LibraryTest::bytes);
+        Check.test("the key of a header may be quoted or bare", LibraryTest::header);
+    }
+
+    private static void classes() {
+        Map<String, Class<? extends OnceException>> expected = new HashMap<>(Map.of(
+                "ON001", OnceException.LeaseLost.class, "ON002", OnceException.IllegalTransition.class,
+                "ON003", OnceException.InvalidDefinition.class, "ON004", OnceException.UncoveredClaimState.class,
+                "ON005", OnceException.TeardownIncomplete.class, "ON006", OnceException.AlreadyFinished.class));
+        expected.putAll(Map.of("40001", OnceException.Conflict.class, "40P01", OnceException.Conflict.class,
+                "55P03", OnceException.Conflict.class, "57P01", OnceException.Unavailable.class,
+                "08006", OnceException.Unavailable.class, "22023", OnceException.InvalidArgument.class,
+                "23505", OnceException.class));
+        expected.forEach((state, type) -> {
+            String raise = "DO $$BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '" + state + "', HINT = 'do this'; END$$";
+            OnceException raised = raises(type, () -> DATABASE.transaction(1, connection -> rows(connection, raise, row -> null)));
+            equal(raised.sqlState() + " " + raised.hint(), state + " do this");
+        });
+    }
+
+    private static void server() {
+        Lease finished = new Key(DATABASE, "test", newKey()).claim("{}").lease();
+        DATABASE.call(connection -> finished.complete(connection, 200, "{}"));
+        DATABASE.call(connection -> finished.complete(connection, 200, "{}")); // the same again is no error
+        raises(OnceException.AlreadyFinished.class, () -> DATABASE.call(connection -> finished.complete(connection, 200, "[]")));
+        Lease released = new Key(DATABASE, "test", newKey()).claim("{}").lease();
+        DATABASE.call(connection -> released.release(connection, "an error", null));
+        raises(OnceException.LeaseLost.class, () -> DATABASE.transaction(connection -> released.advance(connection, "paid", null)));
+        raises(OnceException.InvalidArgument.class, () -> new Key(DATABASE, "test", newKey()).claim("no json"));
+    }
+
+    private static void away() {
+        Database nobody = Database.at("postgresql://shop@127.0.0.1:1/shop");
+        raises(OnceException.Unavailable.class, () -> nobody.call(2, connection -> rows(connection, "SELECT 1", row -> null)));
+    }
+
+    private static void lostRace() {
+        String key = newKey();
+        scalar("INSERT INTO orders (idempotency_key, customer, item, amount_cents) VALUES (?, 'ada', 'tea', 1) RETURNING 1", key);
+        int[] runs = {0};
+        DATABASE.transaction(connection -> {
+            connection.createStatement().execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ");
+            rows(connection, "SELECT 1 FROM orders", row -> null); // the snapshot
+            if (runs[0]++ == 0) scalar("UPDATE orders SET item = 'milk' WHERE idempotency_key = ? RETURNING 1", key);
+            String update = "UPDATE orders SET amount_cents = amount_cents + 1 WHERE idempotency_key = ? RETURNING 1";
+            return rows(connection, update, row -> null, key);
+        });
+        equal(runs[0], 2);
+        equal(scalar("SELECT amount_cents FROM orders WHERE idempotency_key = ?", key), "2");
+    }
+
+    private static void bytes() {
+        String stored = "{\"b\": 1.0,  \"a\": 12345678901234567890.10, \"b\":\"\\u00e9\"}";
+        Key key = new Key(DATABASE, "test", newKey());
+        Lease first = key.claim("{}").lease();
+        DATABASE.call(connection -> first.advance(connection, "paid", stored));
+        DATABASE.call(connection -> first.release(connection, "an error", null));
+        Lease second = key.claim("{}").lease();
+        equal(second.recoveryPoint() + second.state() + second.attempt(), "paid" + stored + 2);
+        DATABASE.call(connection -> second.complete(connection, 200, stored));
+        equal(key.claim("{}").answer(), new Answer(200, stored, Map.of("Idempotent-Replayed", "true")));
+    }
+
+    private static void header() {
+        String[][] pairs = {{"\"a b\"", "a b"}, {" a-b ", "a-b"}, {"\"a\\\"\\\\\"", "a\"\\"}, {"\"open", null},
+            {"\"a\" b", null}, {"\"a\\b\"", null}, {"\"\"", null}, {"", null}, {null, null}, {"a\"b", null},
+            {"k".repeat(256), null}};
+        for (String[] pair : pairs) equal(Key.ofHeader(pair[0]), pair[1]);
+    }
+}

@@ -1,0 +1,236 @@
+package shop.test;
+
+import static shop.test.Check.equal;
+import static shop.test.Check.isTrue;
+import static shop.test.Check.newKey;
+import static shop.test.Check.scalar;
+import static shop.test.Check.select;
+import static shop.test.Check.until;
+
+import java.io.IOException;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.IntStream;
+import shop.Relay;
+import shop.test.Outside.Saying;
+import shop.test.Outside.Seen;
+
+/** Each event once at a receiver that dedupes, whatever dies; and dead letters where a person sees them. */
+final class RelayTest implements AutoCloseable {
+    private final Outside outside = new Outside(0);
+    private String topic = "test " + newKey();
+
+    private interface Body {
+        void run(RelayTest test) throws Exception;
+    }
+
+    private RelayTest() throws IOException {
+        select("SELECT once.topic_set(?, '{\"subscribers\": [\"webhooks\"]}')", topic);
+        String options = "{\"backoff_base\": \"20 ms\", \"backoff_cap\": \"50 ms\", \"max_attempts\": 4}";
+        select("SELECT once.subscriber_set(?, 'webhooks', ?::jsonb)", topic, options);
+    }
+
+    static void run() {
+        test("events arrive byte for byte with their own keys", RelayTest::bytes);
+        test("an order that is paid is told to the webhook", RelayTest::order);
+        test("a worker killed in the middle of a batch loses nothing", RelayTest::killed);
+        test("a lost answer is delivered again with the same key", RelayTest::lostAnswer);
+        test("failures back off until the event is dead, and a redrive delivers it", RelayTest::dead);
+        test("never is dead at once", RelayTest::never);
+        test("Retry-After is honoured", RelayTest::retryAfter);
+        test("a failed event holds back those behind it and no others", RelayTest::inOrder);
+        test("a receiver slower than the lease is waited for", RelayTest::slowReceiver);
+        test("SIGTERM finishes the event at hand and gives the others back", RelayTest::sigterm);
+        if (Check.POOLER_URL != null) test("all of it works through PgBouncer", RelayTest::pooler);
+    }
+
+    private static void test(String name, Body body) {
+        Check.test(name, () -> {
+            try (RelayTest test = new RelayTest()) {
+                body.run(test);
+            }
+        });
+    }
+
+    @Override
+    public void close() {
+        outside.close();
+    }
+
+    private void bytes() throws Exception {
+        emit(null, 1, 2, 3);
+        try (Program worker = worker(60)) {
+            untilDone(1, 2, 3);
+        }
+        equal(outside.requests().stream().map(Seen::body).sorted().toList(), List.of(payload(1), payload(2), payload(3)));
+        equal(outside.effects(), 3);
+    }
+
+    private void order() throws Exception {
+        topic = "orders";
+        String key = newKey();
+        try (Program orders = OrdersTest.service(outside, null)) {
+            equal(OrdersTest.post(orders, key, OrdersTest.order("tea", 700)).status(), 201);
+        }
+        String orderId = scalar("SELECT order_id FROM orders WHERE idempotency_key = ?", key);
+        try (Program worker = worker(60)) {
+            until("the event", () -> outside.done(orderId).stream().anyMatch(seen -> seen.path().equals("/webhook")));
+        }
+    }
+
+    private void killed() throws Exception {
+        int[] numbers = IntStream.rangeClosed(1, 7).toArray();
+        emit(null, numbers);
+        outside.holding(3, () -> {
+            try (Program doomed = worker(1)) {
+                untilAsked(4); // the fourth is acted on, and not answered
+                doomed.kill();
+                equal(doomed.ended(), Program.KILLED);
+            }
+            return null;
+        });
+        try (Program worker = worker(1)) {
+            untilDone(numbers);
+            untilAsked(numbers.length + 1); // the one that was not acked, again
+        }
+        equal(outside.effects(), numbers.length);
+    }
+
+    private void lostAnswer() throws Exception {
+        String event = emit(null, 1);
+        outside.lose(1);
+        try (Program worker = worker(60)) {
+            untilAsked(2);
+        }
+        equal(outside.effects(), 1);
+        equal(failed(event), List.of(List.of("transport")));
+    }
+
+    private void dead() throws Exception {
+        String event = emit(null, 1);
+        Saying busy = new Saying("<1>", 503, Map.of());
+        outside.say(busy, busy, busy, busy);
+        try (Program worker = worker(60)) {
+            equal(theDeadLetter(), List.of(event, "http 503"));
+            equal(failed(event), Collections.nCopies(4, List.of("http 503")));
+            equal(scalar("SELECT once.outbox_redrive(?, 'webhooks')", topic), "1");
+            untilDone(1);
+        }
+        equal(outside.requests().stream().map(Seen::key).distinct().count(), 1L);
+    }
+
+    private void never() throws Exception {
+        String event = emit(null, 1);
+        outside.say(new Saying("<1>", 410, Map.of()));
+        try (Program worker = worker(60)) {
+            equal(theDeadLetter(), List.of(event, "never"));
+        }
+        equal(outside.requests().size(), 1);
+    }
+
+    private void retryAfter() throws Exception {
+        emit(null, 1);
+        outside.say(new Saying("<1>", 429, Map.of("Retry-After", "1")));
+        try (Program worker = worker(60)) {
+            untilDone(1);
+        }
+        List<Seen> came = outside.requests();
+        isTrue("a second between them", came.get(1).at() - came.get(0).at() >= 900_000_000L);
+    }
+
+    private void inOrder() throws Exception {
+        emit("a", 1, 2);
+        emit("b", 3);
+        outside.say(new Saying("<1>", 503, Map.of()));
+        try (Program worker = worker(60)) {
+            untilDone(1, 2, 3);
+        }
+        List<String> came = outside.requests().stream().map(seen -> seen.body().replaceAll(".*<(\\d)>.*", "$1")).toList();
+        equal(came.stream().sorted().toList(), List.of("1", "1", "2", "3"));
+        equal(came.stream().filter(n -> !n.equals("3")).toList(), List.of("1", "1", "2"));
+    }
+
+    private void slowReceiver() throws Exception {
+        emit(null, 1);
+        try (Program one = worker(1); Program other = worker(1)) {
+            outside.holding(0, () -> {
+                untilAsked(1);
+                Thread.sleep(2500); // of a lease of 1 s, with an idle worker beside it
+                return null;
+            });
+            for (Program worker : List.of(one, other)) {
+                worker.terminate();
+                equal(worker.ended(), Program.TERMINATED);
+            }
+        }
+        equal(outside.requests().size(), 1);
+        equal(select("SELECT event_id FROM once.outbox_take(?, 'webhooks')", topic), List.of());
+    }
+
+    private void sigterm() throws Exception {
+        emit(null, 1, 2, 3, 4, 5);
+        try (Program worker = worker(60)) {
+            outside.holding(0, () -> {
+                untilAsked(1);
+                worker.terminate();
+                equal(worker.line(), "stopping");
+                return null;
+            });
+            equal(worker.ended(), Program.TERMINATED);
+        }
+        equal(outside.requests().size(), 1);
+        List<String> first = List.of("1"); // due at once, no attempt counted
+        equal(select("SELECT attempt FROM once.outbox_take(?, 'webhooks')", topic), List.of(first, first, first, first));
+    }
+
+    private void pooler() throws Exception {
+        int[] numbers = IntStream.range(100, 130).toArray();
+        emit(null, numbers);
+        try (Program one = worker(60, Check.POOLER_URL); Program other = worker(60, Check.POOLER_URL)) {
+            untilDone(numbers);
+        }
+        equal(outside.effects(), numbers.length);
+    }
+
+    private static String payload(int n) {
+        return "{\"n\":  \"<" + n + ">\", \"x\": 1.0}";
+    }
+
+    /** The id of the last one. */
+    private String emit(String orderKey, int... numbers) {
+        String event = null;
+        for (int n : numbers) {
+            event = scalar("SELECT event_id FROM once.outbox_emit(?, ?::json, order_key => ?)", topic, payload(n), orderKey);
+        }
+        return event;
+    }
+
+    private Program worker(double lease) throws IOException {
+        return worker(lease, Check.URL);
+    }
+
+    private Program worker(double lease, String url) throws IOException {
+        Map<String, String> environment = new HashMap<>(Map.of("WEBHOOK_URL", outside.url() + "/webhook",
+                "RELAY_LEASE_SECONDS", String.valueOf(lease), "PG_ONCE_URL", url));
+        return new Program(null, environment, Relay.class, topic, "webhooks");
+    }
+
+    private void untilDone(int... numbers) throws Exception {
+        for (int n : numbers) until("event " + n, () -> !outside.done("<" + n + ">").isEmpty());
+    }
+
+    private void untilAsked(int times) throws Exception {
+        until(times + " requests", () -> outside.requests().size() >= times);
+    }
+
+    private List<String> theDeadLetter() throws Exception {
+        return until("the dead letter", () -> select("SELECT event_id, kind FROM once.outbox_dead(?, 'webhooks')", topic)
+                .stream().findFirst().orElse(null));
+    }
+
+    private List<List<String>> failed(String event) {
+        return select("SELECT kind FROM once.outbox_deliveries(?, 'webhooks', ?::bigint)", topic, event);
+    }
+}

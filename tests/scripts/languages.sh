@@ -1,0 +1,174 @@
+# shellcheck shell=bash
+# The example programs in other languages (sql/examples/), tested against a private cluster, each in
+# a database of its own. Sourced after cluster.sh.
+#
+# What they depend on is pinned and lies under target/tools/languages; of the machine only Debian
+# packages are asked for, and those installed only where that is allowed.
+
+# shellcheck disable=SC2034 # for the script that sources this
+LANGUAGES="python node java"
+
+# What to type where a language is missing.
+language_packages() {
+    case $1 in
+        python) echo "python3 python3-venv" ;;
+        node) echo "nodejs npm" ;;
+        java) echo "default-jdk-headless libpostgresql-jdbc-java" ;;
+    esac
+}
+
+# `need_language name`: makes it ready; false, after saying what to type, where it cannot be.
+need_language() {
+    local packages
+    read -ra packages <<<"$(language_packages "$1")"
+    "has_$1" || apt_install "${packages[@]}" || true
+    if ! "has_$1"; then
+        warn "what the examples in $1 need is not here. Run: sudo apt-get install ${packages[*]}"
+        return 1
+    fi
+    "ready_$1" || { warn "what the examples in $1 depend on cannot be had"; return 1; }
+}
+
+language_directory() { echo "$TOOLS/languages/$1"; }
+
+has_python() { python3 -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; }
+
+has_node() { have npm && node -e 'const [a, b] = process.versions.node.split("."); process.exit(a > 18 || (a == 18 && b >= 20) ? 0 : 1)' 2>/dev/null; }
+
+# PGJDBC names the driver where Debian's is not installed.
+pgjdbc() { echo "${PGJDBC:-/usr/share/java/postgresql.jar}"; }
+
+has_java() { have java && javac --release 17 --version >/dev/null 2>&1 && [ -f "$(pgjdbc)" ]; }
+
+# Whether the directory was made from exactly these files: `is_made_of directory file ...`
+is_made_of() {
+    local directory=$1
+    shift
+    [ "$(cat "$directory/made-of" 2>/dev/null)" = "$(cat "$@" | cksum)" ]
+}
+
+made_of() {
+    local directory=$1
+    shift
+    cat "$@" | cksum >"$directory/made-of"
+}
+
+ready_python() {
+    local directory requirements=sql/examples/python/requirements.txt
+    directory=$(language_directory python)
+    if is_made_of "$directory" "$requirements" && "$directory/bin/python" -c 'import psycopg' 2>/dev/null; then return; fi
+    note "installing what the examples in Python depend on into target/tools/languages"
+    rm -rf "$directory"
+    python3 -m venv "$directory" &&
+        "$directory/bin/pip" --disable-pip-version-check install --quiet --only-binary=:all: -r "$requirements" &&
+        made_of "$directory" "$requirements"
+}
+
+# In a copy of the folder, so that the clone stays as it is.
+ready_node() {
+    local directory from=sql/examples/node
+    directory=$(language_directory node)
+    mkdir -p "$directory"
+    if is_made_of "$directory" "$from/package.json" "$from/package-lock.json" && [ -d "$directory/node_modules/pg" ]; then return; fi
+    note "installing what the examples in Node depend on into target/tools/languages"
+    cp "$from/package.json" "$from/package-lock.json" "$directory/" &&
+        (cd "$directory" && npm ci --silent --no-audit --no-fund) &&
+        made_of "$directory" "$from/package.json" "$from/package-lock.json"
+}
+
+ready_java() { true; }
+
+test_python() {
+    PYTHONDONTWRITEBYTECODE=1 "$(language_directory python)/bin/python" -m unittest discover --start-directory sql/examples/python/test
+}
+
+test_node() {
+    local directory
+    directory=$(language_directory node)
+    rm -rf "$directory/pg_once" "$directory/test"
+    cp -R sql/examples/node/*.js sql/examples/node/pg_once sql/examples/node/test "$directory/"
+    # Node 18's runner takes a folder, later ones take patterns: names of files do for all.
+    (cd "$directory" && node --test --test-concurrency=1 --test-reporter=spec test/*.test.js)
+}
+
+test_java() {
+    local directory
+    directory=$(language_directory java)
+    rm -rf "$directory"
+    mkdir -p "$directory"
+    find sql/examples/java -name '*.java' -print0 |
+        xargs -0 javac --release 17 -Xlint:all,-serial,-try -Werror -cp "$(pgjdbc)" -d "$directory"
+    java -cp "$directory:$(pgjdbc)" shop.test.AllTests
+}
+
+# PgBouncer in transaction mode before the cluster, for the role shop: sets POOLER and POOLER_PORT.
+pooler_start() {
+    local directory=$1 program
+    program=$(command -v pgbouncer || echo /usr/sbin/pgbouncer)
+    if [ ! -x "$program" ]; then
+        note "NOT TESTED through a pooler: sudo apt-get install pgbouncer"
+        if is_ci; then return 1; else return 0; fi
+    fi
+    POOLER_PORT=$(free_port)
+    echo '"shop" ""' >"$directory/users.txt"
+    cat >"$directory/pgbouncer.ini" <<END
+[databases]
+* = host=127.0.0.1 port=$CLUSTER_PORT
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = $POOLER_PORT
+unix_socket_dir =
+auth_type = trust
+auth_file = $directory/users.txt
+pool_mode = transaction
+default_pool_size = 2
+ignore_startup_parameters = extra_float_digits
+END
+    as_server_user "$program" -q "$directory/pgbouncer.ini" >"$directory/pgbouncer.log" 2>&1 </dev/null &
+    POOLER=$!
+    for _ in $(seq 100); do
+        if (exec 3<>"/dev/tcp/127.0.0.1/$POOLER_PORT") 2>/dev/null; then return; fi
+        sleep 0.1
+    done
+    die "pgbouncer does not listen" "$(tail -5 "$directory/pgbouncer.log")"
+}
+
+languages_clean() {
+    if [ -n "${POOLER:-}" ]; then kill "$POOLER" || true; fi
+    cluster_remove languages "$1"
+}
+
+# A database with the extension and the tables of orders.sql, and the language's own tests on it.
+one_language() {
+    local host=127.0.0.1:$CLUSTER_PORT
+    export PG_ONCE_URL=postgresql://shop@$host/$1 PG_ONCE_ADMIN_URL=postgresql://postgres@$host/$1
+    if [ -n "${POOLER_PORT:-}" ]; then export PG_ONCE_POOLER_URL=postgresql://shop@127.0.0.1:$POOLER_PORT/$1; fi
+    PGHOST=127.0.0.1 PGPORT=$CLUSTER_PORT PGUSER=postgres "$2/psql" -X -q -o /dev/null -v ON_ERROR_STOP=1 -d postgres \
+        -c "create database $1" -c "\\c $1" -c 'create extension pg_once' -f sql/examples/orders.sql
+    "test_$1"
+}
+
+# `language_tests version language ...`: all at once, since they mostly wait for leases to run out.
+language_tests() {
+    local config language log status=0
+    local -A running=()
+    config=$(private_pg_config "$1")
+    shift
+    cluster_remove languages "$config"
+    # shellcheck disable=SC2064
+    trap "languages_clean '$config'" EXIT
+    cluster_start languages "$config" "listen_addresses = '127.0.0.1'" "fsync = off"
+    "$("$config" --bindir)/createuser" -h 127.0.0.1 -p "$CLUSTER_PORT" -U postgres shop
+    pooler_start "$(cluster_directory languages)"
+    for language in "$@"; do
+        log=$(cluster_directory languages)/$language.log
+        (trap - EXIT && one_language "$language" "$("$config" --bindir)") >"$log" 2>&1 </dev/null &
+        running[$language]=$!
+    done
+    for language in "$@"; do
+        wait "${running[$language]}" || status=1
+        say "Examples in $language"
+        cat "$(cluster_directory languages)/$language.log"
+    done
+    return "$status"
+}
