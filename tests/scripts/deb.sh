@@ -102,7 +102,8 @@ if [ "\$1" = remove ]; then
     for conf in /etc/postgresql/$version/*/postgresql.conf; do
         [ -e "\$conf" ] || continue
         dir=\$(dirname "\$conf")
-        if grep -qsE '^[[:space:]]*shared_preload_libraries[^#]*pg_once' "\$conf" "\$dir"/conf.d/*.conf; then
+        auto=\$(sed -n "s/^data_directory *= *'\([^']*\)'.*/\1/p" "\$conf")/postgresql.auto.conf
+        if grep -qsE '^[[:space:]]*shared_preload_libraries[^#]*pg_once' "\$conf" "\$dir"/conf.d/*.conf "\$auto"; then
             echo "pg_once: cluster $version/\$(basename "\$dir") has pg_once in shared_preload_libraries" \\
                 "and will not start again before it is taken out." >&2
         fi

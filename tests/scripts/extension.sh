@@ -90,9 +90,9 @@ headers_for() {
 # `copy_documents directory`: what belongs to the extension and is no part of the server's directories.
 copy_documents() {
     local to=$1
-    mkdir -p "$to/examples"
+    mkdir -p "$to"
     cp README.md CHANGELOG.md "$to/"
-    cp sql/examples/*.md sql/examples/*.sql sql/examples/*.json "$to/examples/"
-    if [ -d sql/monitoring ]; then cp -r sql/monitoring "$to/"; fi
+    cp -r sql/examples sql/monitoring "$to/"
+    find "$to" \( -name __pycache__ -o -name node_modules \) -prune -exec rm -rf {} +
     find "$to" -type d -exec chmod 0755 {} + -o -type f -exec chmod 0644 {} +
 }

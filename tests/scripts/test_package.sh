@@ -118,7 +118,7 @@ start_cluster() {
     ask_debian postgres 'create database shop' >/dev/null
 }
 
-restart() { pg_ctlcluster --skip-systemctl-redirect "$MAJOR" "$CLUSTER" restart -- -w; }
+restart() { pg_ctlcluster --skip-systemctl-redirect "$MAJOR" "$CLUSTER" restart; }
 
 test_upgrade() {
     expect "created from the older package" 0.1.0 "$(ask_debian shop "create extension pg_once; select extversion from pg_extension where extname = 'pg_once'")"
@@ -152,7 +152,7 @@ tell_session() {
 
 test_removal() {
     local log=/var/log/postgresql/postgresql-$MAJOR-$CLUSTER.log said status=0
-    echo "shared_preload_libraries = 'pg_once'" >"/etc/postgresql/$MAJOR/$CLUSTER/conf.d/pg_once.conf"
+    ask_debian postgres "alter system set shared_preload_libraries = 'pg_once'" >/dev/null
     restart
     expect "preloaded" 'replayed|201' "$(ask_debian shop "$CLAIM")"
 
@@ -165,7 +165,7 @@ test_removal() {
     restart >/dev/null 2>&1 || status=$?
     [ "$status" != 0 ] || die "the server started without a library that it preloads"
     expect "a server that preloads it" 'could not access file "pg_once"' "$(tail -5 "$log")"
-    rm "/etc/postgresql/$MAJOR/$CLUSTER/conf.d/pg_once.conf"
+    rm "/var/lib/postgresql/$MAJOR/$CLUSTER/postgresql.auto.conf"
     restart
     said=$(ask_debian shop "$CLAIM" || true)
     # shellcheck disable=SC2016 # the server says it like that
