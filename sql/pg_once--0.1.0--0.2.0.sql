@@ -135,14 +135,14 @@ BEGIN
             SELECT 'ROUTINE ' || p.oid::regprocedure, coalesce(p.proacl, acldefault('f', p.proowner)), p.proowner,
                    m.extowner
               FROM made m JOIN pg_proc p ON p.oid = m.objid AND p.pronamespace = 'once'::regnamespace)
+        SELECT format('ALTER %s OWNER TO %s', o.object, o.extowner::regrole)
+          FROM objects o
+         WHERE o.owner <> o.extowner
+        UNION ALL
         SELECT format('REVOKE ALL ON %s FROM %s', o.object,
                       CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END)
           FROM objects o, aclexplode(o.acl) a
          WHERE a.grantee <> o.owner
-        UNION ALL
-        SELECT format('ALTER %s OWNER TO %s', o.object, o.extowner::regrole)
-          FROM objects o
-         WHERE o.owner <> o.extowner
     LOOP
         EXECUTE statement;
     END LOOP;
