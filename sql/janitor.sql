@@ -17,7 +17,7 @@ COMMENT ON FUNCTION once.sweep_key_tombstone(integer) IS
 CREATE FUNCTION once.sweep_outbox_requeue(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_outbox_requeue';
 COMMENT ON FUNCTION once.sweep_outbox_requeue(integer) IS
-'Puts back the events of batches whose lease ran out, batch by batch until max (1 to 1000000) events were put back. outbox_take does so by itself for what it looks at. Batches that somebody has locked wait for the next sweep.';
+'Puts back the events of batches whose lease ran out, batch by batch until max (1 to 1000000) events were put back. outbox_take does so by itself for what it looks at. Batches that somebody has locked wait for the next sweep. One that cannot be put back (a row of it is damaged) is counted as failed and put off, each time twice as long.';
 
 CREATE FUNCTION once.sweep_inbox_reap(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_inbox_reap';
@@ -32,7 +32,7 @@ COMMENT ON FUNCTION once.sweep_dedupe_reap(integer) IS
 CREATE FUNCTION once.sweep_outbox_retire(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_outbox_retire';
 COMMENT ON FUNCTION once.sweep_outbox_retire(integer) IS
-$$Gives back what the outbox does not need any more: moves on to an empty segment when the present one is large or idle; copies what a lagging subscriber still needs out of the others (up to max, 1 to 1000000, events) and truncates a segment that nobody needs, once no transaction is left that could miss what was copied; deletes up to max each of copies, batches and failed attempts that are over. done counts all of these. It takes a few calls, each committed, until a segment's space is free: call it again while more. A segment that somebody reads is truncated later (it waits 50 ms); one session at a time does this, others have nothing to do. Commit at once: a truncated segment is locked until then.$$;
+$$Gives back what the outbox does not need any more: moves on to an empty segment when the present one is large or idle; copies what a lagging subscriber still needs out of the others (up to max, 1 to 1000000, events) and truncates a segment that nobody needs, once no transaction is left that could miss what was copied; deletes up to max each of copies, batches and failed attempts that are over. done counts all of these. It takes a few calls, each committed, until a segment's space is free: call it again while more. A segment that somebody reads is truncated later (it waits 50 ms); one session at a time does this, others have nothing to do. Commit at once: a truncated segment is locked until then. Failed, and nothing is given back, while an open transaction has made, changed or dropped a subscriber.$$;
 
 -- When each task last ran, and for each machine; machine_assert asks whether a claim state is covered. A run
 -- that found nothing to do is written at most every 30 seconds, so that an idle janitor hardly writes.

@@ -20,8 +20,9 @@
 -- one are spread over the lanes 0 and -2 to -8, 64 in a row in the same one, so that takes do not wait for each
 -- other; any number of batches may share such a lane. A take reads lane after lane until it has enough.
 --
--- Lock order: a lane (in the advisory space of the extension, 0x6f6e), then the row of the batch; dedupe keys
--- last. A segment is locked as any INSERT does, before the emitter makes sure that it is the current one.
+-- Lock order: a lane (in the advisory space of the extension, 0x6f6e), then the row of the batch, then (in the same
+-- space) a topic's subscribers, which a delayed emit shares and who makes or drops one has alone; dedupe keys last.
+-- A segment is locked as any INSERT does, before the emitter makes sure that it is the current one.
 
 CREATE SEQUENCE once.event_id AS bigint;
 COMMENT ON SEQUENCE once.event_id IS 'Gives event_id. It may go back after a lost commit: delivery keys do not depend on it alone.';
@@ -217,7 +218,8 @@ CREATE TABLE once.dead (
     CONSTRAINT dead_pkey PRIMARY KEY (subscriber_id, event_id)
 );
 CREATE INDEX dead_died ON once.dead (subscriber_id, died_at, event_id);
-COMMENT ON TABLE once.dead IS 'Dead letters: events that used up their attempts, or were given up (kind never).';
+COMMENT ON TABLE once.dead IS 'Dead letters: events that used up their attempts, or were given up (kind never, or missing).';
+COMMENT ON COLUMN once.dead.payload IS 'NULL: the event was not stored any more when it was given up (damage, or rows deleted by hand).';
 
 CREATE TABLE once.delivery (
     subscriber_id integer     NOT NULL,
@@ -262,7 +264,7 @@ CREATE FUNCTION once.outbox_emit(
     OUT event_id bigint, OUT emitted boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_emit';
 COMMENT ON FUNCTION once.outbox_emit(text, json, text, text, json, interval) IS
-$$Emits an event to every subscriber of the topic; it commits or vanishes with the caller's transaction. payload: stored and delivered byte for byte. order_key: 1 to 255 characters; events of one key are delivered in order. dedupe_key: 1 to 255 characters; a second emit of it within the topic's dedupe_for does nothing (emitted false, event_id the first one's), and waits for a transaction that is emitting it. headers: a JSON object for the handler. delay: delivered no sooner.
+$$Emits an event to every subscriber of the topic; it commits or vanishes with the caller's transaction. payload: stored and delivered byte for byte. order_key: 1 to 255 characters; events of one key are delivered in order. dedupe_key: 1 to 255 characters; a second emit of it within the topic's dedupe_for does nothing (emitted false, event_id the first one's), and waits for a transaction that is emitting it. headers: a JSON object for the handler. delay: delivered no sooner; such an emit waits for an open transaction that makes or drops a subscriber of the topic, and it for that.
 Errors: 42704 no such topic, 22023 bad argument, delay with order_key, or a topic without subscribers, 42501 the topic has another owner, 40001 above READ COMMITTED where the dedupe_key was emitted after the snapshot, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_take(
@@ -310,7 +312,7 @@ COMMENT ON FUNCTION once.topic_get(text) IS
 CREATE FUNCTION once.subscriber_set(topic text, subscriber text, options jsonb = '{}')
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_set';
 COMMENT ON FUNCTION once.subscriber_set(text, text, jsonb) IS
-$$Creates a subscriber (1 to 100 characters), which begins with what is emitted after it, or changes the options named; null resets one. max_attempts: failures until an event is dead (default 10). backoff_base (1 s) and backoff_cap (1 hour): see outbox_nack. lease (60 s): of a take that names none. max_lease_life (24 hours): the longest that a batch can be held, and how long an ended token answers repeats.
+$$Creates a subscriber (1 to 100 characters), which begins with what is emitted after it, or changes the options named; null resets one. A new one waits for open transactions that have emitted delayed events to the topic. max_attempts: failures until an event is dead (default 10). backoff_base (1 s) and backoff_cap (1 hour): see outbox_nack. lease (60 s): of a take that names none. max_lease_life (24 hours): the longest that a batch can be held, and how long an ended token answers repeats.
 Errors: 42704 no such topic, 22023 an unknown option or bad value, 42501 the topic has another owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.subscriber_get(topic text, subscriber text, OUT options jsonb)
@@ -321,7 +323,7 @@ COMMENT ON FUNCTION once.subscriber_get(text, text) IS
 CREATE FUNCTION once.subscriber_drop(topic text, subscriber text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_drop';
 COMMENT ON FUNCTION once.subscriber_drop(text, text) IS
-'Removes a subscriber and discards its backlog, its retries and its dead letters. Waits for open transactions that take, ack or nack for it. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.';
+'Removes a subscriber and discards its backlog, its retries and its dead letters. Waits for open transactions that take, ack or nack for it, or have emitted delayed events to the topic. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.';
 
 CREATE FUNCTION once.outbox_deliveries(
     topic text, subscriber text, event_id bigint, OUT attempt integer, OUT at timestamptz, OUT kind text, OUT error text)
@@ -335,10 +337,11 @@ CREATE FUNCTION once.outbox_dead(
     OUT order_key text, OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_outbox_dead';
 COMMENT ON FUNCTION once.outbox_dead(text, text, integer) IS
-'Up to max (1 to 10000) dead letters of a subscriber, the longest dead first. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.';
+$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first. kind: the word of the last outbox_nack; expired: its last lease ran out (nobody nacked it, so no worker was told that it died); missing: the event was not stored any more, by damage or tampering (payload NULL).
+Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_redrive(
     topic text, subscriber text, max integer = 100, event_ids bigint[] = NULL, OUT redriven integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_redrive';
 COMMENT ON FUNCTION once.outbox_redrive(text, text, integer, bigint[]) IS
-'Makes up to max (1 to 10000) dead letters due again, the longest dead first or those named; attempts count anew, event_id, emitted_at and delivery_key stay. Those that are not dead any more are passed over. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.';
+'Makes up to max (1 to 10000) dead letters due again, the longest dead first or those named; attempts count anew, event_id, emitted_at and delivery_key stay. Those that are not dead any more are passed over. One of kind missing is delivered if its event has been put back into once.event_kept, and dead again otherwise. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.';

@@ -48,6 +48,14 @@ impl TryLock {
     }
 }
 
+/// Waits until nobody else holds the lock exclusively and keeps it, beside other shared holders, until the
+/// transaction ends.
+pub fn wait_shared(hash: u64) {
+    let (tag, mode) = (tag(hash), pg_sys::ShareLock as i32);
+    // SAFETY: the tag is plain data; lock_timeout bounds the wait.
+    unsafe { pg_sys::LockAcquire(&tag, mode, false, false) };
+}
+
 /// Waits until nobody else holds the lock and keeps it until the transaction ends. For the rare paths
 /// only; lock_timeout bounds the wait.
 pub fn wait_exclusive(hash: u64) {

@@ -1,7 +1,7 @@
 //! `inbox_accept` and `inbox_record`.
 
 use super::entry::{Col, Entry, Status, expiry, ttl};
-use super::meet::{Change, Found, Own, meet};
+use super::meet::{Change, Found, Own, Writer, meet};
 use crate::call::{Call, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::row::Shape;
@@ -19,7 +19,7 @@ pub fn inbox_accept(call: &Call) -> Result<Datum> {
     let message = Entry::message(call)?;
     let ttl = ttl(call, 2)?;
     meet(&message, Own::Expires, |found| match found {
-        Found::Row(row) => Ok((Change::Nothing, answer(false, row.raw(Col::Verdict)))),
+        Found::Row(row, _) => Ok((Change::Nothing, answer(false, row.raw(Col::Verdict)))),
         Found::Nothing(row) => {
             row.put_i64(Col::ExpiresAt, expiry(ttl)?);
             row.put_status(Status::Message);
@@ -45,12 +45,13 @@ pub fn inbox_record(call: &Call) -> Result<Datum> {
         )
     })?;
     meet(&message, Own::Stays, |found| {
-        let Found::Row(row) = found else {
+        let Found::Row(row, writer) = found else {
             return Err(not_accepted(&message));
         };
         match row.raw(Col::Verdict).map(varlena) {
             Some(first) if first == varlena(verdict) => Ok((Change::Nothing, ())),
             Some(_) => Err(another(&message)),
+            None if writer == Writer::Another => Err(not_ours(&message)),
             None => {
                 row.put(Col::Verdict, Some(verdict));
                 Ok((Change::Write, ()))
@@ -65,6 +66,14 @@ fn not_accepted(message: &Entry) -> Error {
     Error::new(Kind::LeaseLost, lost)
         .detail("It never was, its transaction was rolled back, or its ttl is over.")
         .hint("Call inbox_accept first, in the same transaction.")
+}
+
+/// A verdict that comes later would be told to some duplicates and not to others.
+fn not_ours(message: &Entry) -> Error {
+    let lost = format!("{} was accepted by another transaction", message.named());
+    Error::new(Kind::LeaseLost, lost)
+        .detail("That transaction is committed, and recorded no verdict.")
+        .hint("Record the verdict in the transaction that accepts the message, beside the writes that it tells of.")
 }
 
 fn another(message: &Entry) -> Error {

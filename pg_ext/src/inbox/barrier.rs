@@ -22,7 +22,7 @@ pub fn inbox_barrier(call: &Call) -> Result<Datum> {
     let outcome = meet(&step, Own::Expires, |found| {
         let (status, row) = match found {
             Found::Nothing(row) => (None, row),
-            Found::Row(row) => (Some(row.status()), row),
+            Found::Row(row, _) => (Some(row.status()), row),
         };
         let (next, outcome) = next(operation, status);
         let Some(next) = next else {

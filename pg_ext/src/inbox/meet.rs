@@ -16,7 +16,15 @@ use crate::trylock::TryLock;
 pub enum Found<'r> {
     /// There is none, or its time is over; write this one to begin anew.
     Nothing(&'r mut Record),
-    Row(&'r mut Record),
+    Row(&'r mut Record, Writer),
+}
+
+/// Who has written the row that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writer {
+    /// This transaction.
+    Ours,
+    Another,
 }
 
 /// What is to be done with the row it was shown.
@@ -49,7 +57,8 @@ pub fn meet<T>(
         let over = clock::now_us()? >= row.i64(Col::ExpiresAt) && !(ours && within == Own::Stays);
         let found = match over {
             true => Found::Nothing(&mut row),
-            false => Found::Row(&mut row),
+            false if ours => Found::Row(&mut row, Writer::Ours),
+            false => Found::Row(&mut row, Writer::Another),
         };
         let (change, answer) = decide(found)?;
         let Some(tid) = row.tid().filter(|_| change == Change::Write) else {

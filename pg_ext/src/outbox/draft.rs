@@ -28,16 +28,22 @@ pub struct Draft<'a> {
     rows: Vec<(i64, [Option<Datum>; 8])>,
     /// It is a suspect and goes alone.
     pub alone: bool,
+    /// There may be something in once.retry; so it is where this take puts something there.
+    pub retries: bool,
+    /// Something is out, or there was something in a lane.
+    pub stirs: bool,
 }
 
 impl<'a> Draft<'a> {
-    pub fn new(subscriber: &'a Subscriber, wish: Wish) -> Draft<'a> {
+    pub fn new(subscriber: &'a Subscriber, wish: Wish, retries: bool) -> Draft<'a> {
         Draft {
             subscriber,
             wish,
             token: None,
             rows: Vec::new(),
             alone: false,
+            retries,
+            stirs: retries,
         }
     }
 

@@ -120,11 +120,12 @@ fn log(
     snapshot: &Snapshot,
 ) -> Result<(i64, bool)> {
     let series = series::current(snapshot)?;
-    let now = clock::now_us()?;
     let xid = table::own_xid();
+    // After the id: see floor.rs.
+    let now = clock::now_us()?;
     let event_id = Sequence::next(c"event_id")?;
     if let Some(key) = emission.dedupe_key
-        && let Some(first) = first_of(topic, key, event_id, now)?
+        && let Some(first) = first_of(topic, key, event_id)?
     {
         return Ok((first, false));
     }
@@ -141,6 +142,7 @@ fn log(
     match emission.delay_us {
         None => event.insert(segment)?,
         Some(delay) => {
+            topic.hold_subscribers();
             event.insert(&Table::to_write(event::KEPT.table)?)?;
             retry::delayed(topic.id, event_id, now + delay)?;
         }
@@ -181,26 +183,28 @@ pub fn lane_of_key(key: &[u8], lanes: i32) -> i32 {
 }
 
 /// The event that has this dedupe_key already; None: it is ours now.
-fn first_of(topic: &Topic, key: &[u8], event_id: i64, now: i64) -> Result<Option<i64>> {
+fn first_of(topic: &Topic, key: &[u8], event_id: i64) -> Result<Option<i64>> {
     let id = first_16(&Sha256::digest(utf8(key)));
     let (topic_id, id) = (Some(Datum::from(topic.id)), Some(row::uuid(&id)));
-    let until = now.saturating_add(topic.dedupe_us);
-    let args = [
-        topic_id,
-        Some(Datum::from(event_id)),
-        Some(Datum::from(until)),
-        id,
-        Some(Datum::from(now)),
-    ];
-    if !spi::query_latest(&TAKE_KEY, &args)?.is_empty() {
-        return Ok(None);
-    }
-    let first = spi::query_latest(&FIRST, &[topic_id, id])?;
-    match spi::first(&first) {
-        Some(first) => Ok(Some(first.value() as i64)),
-        None => Err(Error::retry_transaction(format!(
-            "a dedupe_key of topic \"{}\"",
-            shown(&topic.name)
-        ))),
+    loop {
+        let now = clock::now_us()?;
+        let until = now.saturating_add(topic.dedupe_us);
+        let args = [
+            topic_id,
+            Some(Datum::from(event_id)),
+            Some(Datum::from(until)),
+            id,
+            Some(Datum::from(now)),
+        ];
+        if !spi::query_latest(&TAKE_KEY, &args)?.is_empty() {
+            return Ok(None);
+        }
+        // A key whose time is not over is locked by that statement, so no sweep takes it away now. Should it be
+        // gone all the same, it is free.
+        let first = spi::query_latest(&FIRST, &[topic_id, id])?;
+        if let Some(first) = spi::first(&first) {
+            return Ok(Some(first.value() as i64));
+        }
+        pgrx::check_for_interrupts!();
     }
 }

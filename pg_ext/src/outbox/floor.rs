@@ -2,47 +2,118 @@
 //!
 //! While somebody holds an old snapshot the index keeps an entry for every time that a row was ever due, and a
 //! look from the beginning reads them all: a million retries would slow down every take after them, of fresh
-//! events too. So a look that was slow notes from which time on there is anything, and for a while the next ones
-//! begin there: a second at most where takes find nothing. That hides nothing that became due within
-//! [`MARGIN_US`]; what a longer transaction brings with an earlier time is found by the next look from the
-//! beginning, [`LONGEST_US`] later at most.
+//! events too. So a look that was slow notes from which time on there is anything, and the next ones begin there.
+//!
+//! Invariant: nothing due is hidden. A row that a look could not see is written by a transaction that had not
+//! ended then, and whoever writes once.retry gets its transaction id first and reads the clock after that. So of a
+//! moment when `next_xid` was the next id to be given out, transactions from that id on write no due_at before
+//! it; those with a smaller id that had not ended are listed in the note, which holds only while all of them are
+//! still running. One that was open for long ends once, and costs one look further back: a note has a level for
+//! each of some earlier moments, each about twice as long ago as the one before.
+//!
+//! What is changed by hand (a superuser's UPDATE of due_at) is found by the next look from the beginning.
 
 use crate::clock;
 use crate::error::Result;
 use crate::settings;
+use crate::table::{self, Snapshot};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::time::Instant;
 
 /// A look that took longer is worth a note.
 const SLOW_US: i64 = 200;
-/// How far the beginning stays behind the clock.
-const MARGIN_US: i64 = 5_000_000;
-/// A note holds this many times as long as the look took, but at least and at most so long.
-const TIMES: i64 = 20;
-const SHORTEST_US: i64 = 1_000_000;
+/// How far a level stays behind its moment, for clocks that are not quite even.
+const MARGIN_US: i64 = 1_000_000;
+/// A clock that was moved by more makes all notes worthless.
+const STEP_US: i64 = MARGIN_US / 2;
+/// Moments are at least that far apart.
+const TICK_US: i64 = 250_000;
+/// From then on after a look from the beginning there is another one.
 const LONGEST_US: i64 = 10_000_000;
 
 /// Subscriber, lane, suspects or others.
 pub type Place = (i32, i32, bool);
 
-#[derive(Clone, Copy)]
-struct Floor {
+/// Transactions from `next_xid` on began to write after `at`.
+struct Moment {
+    at: i64,
+    next_xid: i64,
+}
+
+/// Nothing was due before `due_at`, but for what these transactions may bring.
+struct Level {
     due_at: i64,
-    noted: i64,
+    unseen: Vec<i64>,
+}
+
+/// What is known of a place, the latest moment first.
+struct Note {
+    levels: Vec<Level>,
     until: i64,
 }
 
-thread_local! {
-    static FLOORS: RefCell<HashMap<Place, Floor>> = RefCell::new(HashMap::new());
+struct Memory {
+    /// Both clocks at one time.
+    clocks: (Instant, i64),
+    /// The longest ago first.
+    moments: Vec<Moment>,
+    notes: HashMap<Place, Note>,
 }
 
-/// The next looks of a subscriber's lanes begin at the beginning, but for those whose note is still young.
-pub fn forget(subscriber: i32) {
-    let young = clock::real_us().saturating_sub(SHORTEST_US);
-    FLOORS.with(|f| {
-        f.borrow_mut()
-            .retain(|place, floor| place.0 != subscriber || floor.noted > young);
+thread_local! {
+    static MEMORY: RefCell<Memory> = RefCell::new(Memory {
+        clocks: (Instant::now(), clock::real_us()),
+        moments: Vec::new(),
+        notes: HashMap::new(),
     });
+}
+
+impl Memory {
+    /// Notes the present moment, and forgets everything if somebody has moved the clock.
+    fn tick(&mut self, now: i64) {
+        let passed = self.clocks.0.elapsed().as_micros() as i64;
+        if (now - self.clocks.1 - passed).abs() > STEP_US {
+            self.moments.clear();
+            self.notes.clear();
+        }
+        let last = self.moments.last().map_or(i64::MIN, |m| m.at);
+        if now.saturating_sub(last) >= TICK_US {
+            self.clocks = (Instant::now(), clock::real_us());
+            // In this order: an id that is given out later comes after `at`.
+            let at = clock::real_us();
+            let next_xid = table::next_xid();
+            self.moments.push(Moment { at, next_xid });
+            let bits = |m: &mut Moment| (((at - m.at) / TICK_US) as u64 + 1).ilog2();
+            self.moments.dedup_by_key(bits);
+        }
+    }
+
+    /// From where a look with this snapshot may begin.
+    fn begin_of(&self, place: &Place, now: i64, snapshot: &Snapshot) -> Option<i64> {
+        let note = self.notes.get(place).filter(|note| now < note.until)?;
+        let (running, _) = snapshot.running();
+        let holds = |level: &&Level| level.unseen.iter().all(|xid| running.contains(xid));
+        note.levels.iter().find(holds).map(|level| level.due_at)
+    }
+
+    /// Nothing before `first` is visible to this snapshot.
+    fn levels(&self, first: i64, snapshot: &Snapshot) -> Vec<Level> {
+        let (running, xmax) = snapshot.running();
+        let moments = self.moments.iter().rev();
+        // Of an id from `xmax` on the snapshot does not say whether it was running.
+        moments
+            .filter(|moment| moment.next_xid <= xmax)
+            .map(|moment| Level {
+                due_at: first.min(moment.at - MARGIN_US),
+                unseen: running
+                    .iter()
+                    .copied()
+                    .filter(|xid| *xid < moment.next_xid)
+                    .collect(),
+            })
+            .collect()
+    }
 }
 
 /// A look at what is due.
@@ -54,33 +125,38 @@ pub struct Look {
 }
 
 impl Look {
-    pub fn begin(place: Place) -> Result<Look> {
+    /// Begins a look with this snapshot.
+    pub fn begin(place: Place, snapshot: &Snapshot) -> Result<Look> {
         let began = clock::real_us();
-        let known = FLOORS.with(|f| f.borrow().get(&place).copied());
-        let from = match known {
-            // A clock that went back, or is pretended, makes it worthless.
-            Some(floor) if (floor.noted..floor.until).contains(&began) => {
-                settings::fake_now()?.is_none().then_some(floor.due_at)
-            }
-            _ => None,
+        let from = MEMORY.with(|memory| {
+            let memory = &mut *memory.borrow_mut();
+            memory.tick(began);
+            memory.begin_of(&place, began, snapshot)
+        });
+        // A pretended clock makes it worthless.
+        let from = match from {
+            Some(_) if settings::fake_now()?.is_some() => None,
+            from => from,
         };
         Ok(Look { place, began, from })
     }
 
     /// The look has come to the first row that is there; None: there is none up to `now`.
-    pub fn found(self, first: Option<i64>, now: i64) -> Result<()> {
-        let ended = clock::real_us();
-        let took = ended - self.began;
-        if self.from.is_none() && took >= SLOW_US && settings::fake_now()?.is_none() {
-            let latest = now.saturating_sub(MARGIN_US);
-            let holds = took.saturating_mul(TIMES).clamp(SHORTEST_US, LONGEST_US);
-            let floor = Floor {
-                due_at: first.map_or(latest, |at| at.min(latest)),
-                noted: self.began,
-                until: ended.saturating_add(holds),
-            };
-            FLOORS.with(|f| f.borrow_mut().insert(self.place, floor));
+    pub fn found(self, first: Option<i64>, now: i64, snapshot: &Snapshot) -> Result<()> {
+        let slow = clock::real_us() - self.began >= SLOW_US;
+        // What this transaction has changed may yet be undone.
+        if !slow || table::own_xid_if_any().is_some() || settings::fake_now()?.is_some() {
+            return Ok(());
         }
+        MEMORY.with(|memory| {
+            let memory = &mut *memory.borrow_mut();
+            let levels = memory.levels(first.unwrap_or(now).min(now), snapshot);
+            let until = match (self.from, memory.notes.get(&self.place)) {
+                (Some(_), Some(note)) => note.until,
+                _ => self.began.saturating_add(LONGEST_US),
+            };
+            memory.notes.insert(self.place, Note { levels, until });
+        });
         Ok(())
     }
 }

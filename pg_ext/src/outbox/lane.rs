@@ -6,6 +6,7 @@
 use super::batch::{Batch, Col, Part, TABLE};
 use super::draft::Draft;
 use super::event::{Col as EventCol, find, is_unordered};
+use super::leave;
 use super::receipt::{self, Ledger};
 use super::requeue;
 use super::retry::{self, Due, Waiting};
@@ -40,6 +41,8 @@ struct Haul {
     suspect: bool,
     /// Events put behind others of their key.
     aside: usize,
+    /// Events that are not stored any more were given up.
+    buried: bool,
 }
 
 impl<'a> Lane<'a> {
@@ -57,15 +60,20 @@ impl<'a> Lane<'a> {
     }
 
     /// Adds to the draft what there is. True: something was written.
-    pub fn serve(self, draft: &mut Draft) -> Result<bool> {
+    pub fn serve(mut self, draft: &mut Draft) -> Result<bool> {
         let last = self.last.as_ref().map_or(0, Part::token);
         // The tokens of a lane grow: somebody took from it after this batch began.
         if draft.begun().is_some_and(|token| token <= last) {
             return Ok(false);
         }
-        let Some((open, expired)) = self.open()? else {
+        let Some((open, expired)) = self.open(draft)? else {
             return Ok(false);
         };
+        if expired {
+            // What was put back just now is due.
+            self.now = clock::now_us()?;
+            draft.retries = true;
+        }
         let mut haul = Haul::default();
         let mut window = Window::of(self.subscriber, self.last.as_ref())?;
         // Fresh events and suspects alternate; a suspect goes alone.
@@ -79,7 +87,7 @@ impl<'a> Lane<'a> {
             }
         }
         if haul.ids.is_empty() && haul.aside == 0 {
-            return Ok(expired);
+            return Ok(expired || haul.buried);
         }
         if self.last.is_none() {
             // A drop takes a lane's lock and deletes its batches: a take that waited for it must not begin anew.
@@ -92,28 +100,35 @@ impl<'a> Lane<'a> {
 
     /// Batches of the lane that are out; what ran out is put back to be given out again (true: something was).
     /// None: the lane is taken, or somebody is at a batch of it that ran out.
-    fn open(&self) -> Result<Option<(Vec<i64>, bool)>> {
+    fn open(&self, draft: &mut Draft) -> Result<Option<(Vec<i64>, bool)>> {
         let Some(last) = &self.last else {
             return Ok(Some((Vec::new(), false)));
         };
-        let mut open = Vec::new();
-        let mut put_back = 0;
+        let mut out = Vec::new();
         for token in last.out() {
             if receipt::is_over(self.subscriber.id, token, &self.snapshot)? {
                 continue;
             }
-            let Some(batch) = Batch::find_under(self.subscriber.id, token, &self.snapshot)? else {
-                continue;
-            };
-            let over = batch.lease_until() <= self.now && put_back < MOST_ASIDE;
-            if over && requeue::expire(self.subscriber, &batch, self.now)? {
-                put_back += batch.ids().len();
-            } else if self.is_held_in(&batch)? {
-                open.push(token);
+            out.extend(Batch::find_under(
+                self.subscriber.id,
+                token,
+                &self.snapshot,
+            )?);
+        }
+        draft.stirs |= !out.is_empty();
+        let late = out.iter().filter(|b| b.lease_until() <= self.now);
+        let late: Vec<i64> = late.map(Batch::token).collect();
+        let ended = requeue::expire(self.subscriber, &late, MOST_ASIDE)?;
+        let mut open = Vec::new();
+        for batch in &out {
+            if !ended.over.contains(&batch.token()) && self.is_held_in(batch)? {
+                open.push(batch.token());
             }
         }
         let taken = !is_unordered(self.lane) && !open.is_empty();
-        Ok((!taken).then_some((open, put_back > 0)))
+        // A failure was noted: that is a write, too.
+        let wrote = !ended.over.is_empty() || ended.swept.failed > 0;
+        Ok((!taken).then_some((open, wrote)))
     }
 
     /// The batch still holds something of this lane. (Asked of batches that took from others, too: these may be
@@ -126,6 +141,9 @@ impl<'a> Lane<'a> {
     }
 
     fn take_suspect(&self, draft: &mut Draft, haul: &mut Haul) -> Result<bool> {
+        if !draft.retries {
+            return Ok(false);
+        }
         let Some(due) = retry::suspect(self.subscriber, self.lane, self.now)? else {
             return Ok(false);
         };
@@ -136,6 +154,9 @@ impl<'a> Lane<'a> {
     }
 
     fn take_due(&self, draft: &mut Draft, haul: &mut Haul) -> Result<()> {
+        if !draft.retries {
+            return Ok(());
+        }
         let max = draft.wish.max.saturating_sub(draft.len());
         for due in retry::due(self.subscriber, self.lane, self.now, max as i32)? {
             self.take_again(draft, haul, &due)?;
@@ -144,10 +165,17 @@ impl<'a> Lane<'a> {
     }
 
     fn take_again(&self, draft: &mut Draft, haul: &mut Haul, due: &Due) -> Result<()> {
-        if let Some(event) = find(self.subscriber.topic.id, self.lane, due.event_id)? {
-            haul.redelivered = true;
-            haul.ids.push(due.event_id);
-            draft.push(&event, due.failures.saturating_add(1));
+        match find(self.subscriber.topic.id, self.lane, due.event_id)? {
+            Some(event) => {
+                haul.redelivered = true;
+                haul.ids.push(due.event_id);
+                draft.push(&event, due.failures.saturating_add(1));
+            }
+            // Somebody has tampered with the log, or it is damaged: it must not come up for ever.
+            None => {
+                leave::give_up_missing(self.subscriber, self.lane, due.event_id, self.now)?;
+                haul.buried = true;
+            }
         }
         Ok(())
     }

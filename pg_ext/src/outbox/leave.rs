@@ -11,7 +11,7 @@ use super::retry;
 use super::topic::Subscriber;
 use crate::call::varlena;
 use crate::clock::INFINITY;
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::row;
 use crate::spi::column;
 use crate::spi::{self, Kept};
@@ -86,24 +86,38 @@ pub struct Reason<'a> {
     pub error: Option<&'a [u8]>,
 }
 
+/// The kind of a dead letter whose event is not stored any more.
+const MISSING: Reason<'static> = Reason {
+    kind: b"missing",
+    error: Some(b"the event is missing"),
+};
+
+/// An event that once.retry knows.
+fn known(row: &spi::Row, lane: i32) -> Held {
+    let number = |i| column(row, i).map_or(0, |d| d.value() as i64);
+    Held {
+        id: number(0),
+        failures: number(1) as i32,
+        redriven: number(2) as i32,
+        suspect: number(3) as u8 != 0,
+        lane,
+        order_key: column(row, 4).map(|d| varlena(d).to_vec()),
+    }
+}
+
 /// What is known of these events of a batch, in their order.
 pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<Held>> {
     let args = [Some(Datum::from(sub.id)), Some(row::i64s(ids))];
     let rows = spi::query_latest(&ROWS_OF, &args)?;
     let lanes = batch.lanes();
     let lane_of = |id: i64| lanes.get(&id).copied().unwrap_or_default();
-    let number = |row: &spi::Row, i| column(row, i).map_or(0, |d| d.value() as i64);
     let mut known: HashMap<i64, Held> = rows
         .iter()
-        .map(|r| Held {
-            id: number(r, 0),
-            failures: number(r, 1) as i32,
-            redriven: number(r, 2) as i32,
-            suspect: number(r, 3) as u8 != 0,
-            lane: lane_of(number(r, 0)),
-            order_key: column(r, 4).map(|d| varlena(d).to_vec()),
+        .map(|row| {
+            let held = known(row, 0);
+            let lane = lane_of(held.id);
+            (held.id, Held { lane, ..held })
         })
-        .map(|held| (held.id, held))
         .collect();
     ids.iter()
         .map(|id| {
@@ -118,9 +132,9 @@ pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<Held>> {
 fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<Held> {
     let order_key = match event::is_unordered(lane) {
         true => None,
-        false => stored(sub, lane, id)?
-            .bytes(event::Col::OrderKey)
-            .map(<[u8]>::to_vec),
+        // Of one that is not stored any more nothing is known: it goes by itself, and the next take gives it up.
+        false => event::find(sub.topic.id, lane, id)?
+            .and_then(|event| event.bytes(event::Col::OrderKey).map(<[u8]>::to_vec)),
     };
     Ok(Held {
         id,
@@ -132,14 +146,17 @@ fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<Held> {
     })
 }
 
-/// The event itself.
-pub fn stored(sub: &Subscriber, lane: i32, id: i64) -> Result<event::Event> {
-    event::find(sub.topic.id, lane, id)?.ok_or_else(|| {
-        Error::new(
-            Kind::Internal,
-            format!("event {id} of {} is not stored any more", sub.shown()),
-        )
-    })
+/// A row of once.retry that is in no batch, and whose event is not stored any more, becomes a dead letter.
+pub fn give_up_missing(sub: &Subscriber, lane: i32, id: i64, now: i64) -> Result<()> {
+    let args = [Some(Datum::from(sub.id)), Some(row::i64s(&[id]))];
+    let rows = spi::query_latest(&ROWS_OF, &args)?;
+    let dead = |row| Leaving {
+        event: known(row, lane),
+        counted: false,
+        fate: Fate::Dead,
+    };
+    let leaving: Vec<Leaving> = rows.iter().map(dead).collect();
+    leave(sub, &leaving, &MISSING, now).map(drop)
 }
 
 /// Moves the events to where they go. Tells which waiting ones this made due at once.

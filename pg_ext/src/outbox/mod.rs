@@ -17,6 +17,7 @@ mod leave;
 pub mod nack;
 pub mod options;
 pub mod preview;
+mod quiet;
 pub mod receipt;
 pub mod requeue;
 pub mod retire;

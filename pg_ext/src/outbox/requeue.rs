@@ -3,6 +3,10 @@
 //!
 //! An event that was alone in its batch has failed once more. The others may have died with one that kills its
 //! worker: they come back uncounted, as suspects, one per take.
+//!
+//! A batch that cannot be put back (a row of it is damaged, a superuser's trigger refuses it) fails no take and
+//! no sweep: its lease is prolonged by its age, so it is tried again each time twice as late, told in a warning
+//! and noted as a failure of this task.
 
 use super::batch::{self, Batch, Part};
 use super::leave::{self, Fate, Held, Leaving, Reason};
@@ -12,20 +16,39 @@ use super::topic::{self, Subscriber};
 use crate::clock;
 use crate::error::Result;
 use crate::janitor::{self, Swept};
+use crate::raise;
 use crate::subxact;
 use crate::table::{self, Outcome, Snapshot, Wait};
 use std::collections::{BTreeSet, HashSet};
 
 pub const TASK: &str = "outbox_requeue";
 
-/// The lease ran out: puts what the batch still holds back. True: it holds nothing any more. False: its lease
-/// lives after all, or somebody is at it.
-pub fn expire(sub: &Subscriber, batch: &Batch, now: i64) -> Result<bool> {
-    Ok(put_back(sub, batch.token(), now)?.is_some())
+/// The first wait of a batch that could not be put back, and the longest.
+const PUT_OFF_US: i64 = 10_000_000;
+const LONGEST_PUT_OFF_US: i64 = 3_600_000_000;
+
+/// What became of batches that were to be put back.
+#[derive(Default)]
+pub struct PutBack {
+    /// They hold nothing any more.
+    pub over: HashSet<i64>,
+    /// Events that were put back, batches that failed.
+    pub swept: Swept,
 }
 
-/// How many events were put back; None: see [`expire`].
-fn put_back(sub: &Subscriber, token: i64, now: i64) -> Result<Option<usize>> {
+/// For a take: puts back batches whose lease ran out, until `most` events were. What fails is noted, not raised.
+pub fn expire(sub: &Subscriber, tokens: &[i64], most: usize) -> Result<PutBack> {
+    let mut all = PutBack::default();
+    put_back_all(sub, tokens, most as i64, &mut all)?;
+    if all.swept.failed > 0 {
+        janitor::record(TASK, b"", &all.swept)?;
+    }
+    Ok(all)
+}
+
+/// The lease ran out: puts back what the batch still holds, and says how many events these were. None: its lease
+/// lives after all, or somebody is at it.
+fn put_back(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
     loop {
         let Some(batch) = Batch::find(sub.id, token)? else {
             return Ok(Some(0));
@@ -33,8 +56,12 @@ fn put_back(sub: &Subscriber, token: i64, now: i64) -> Result<Option<usize>> {
         match batch.lock(Wait::No)? {
             Outcome::Busy => return Ok(None),
             Outcome::Changed => continue,
-            Outcome::Done if batch.lease_until() > now => return Ok(None),
             Outcome::Done => {}
+        }
+        // Read after the lock, which gave this transaction its id: see floor.rs.
+        let now = clock::now_us()?;
+        if batch.lease_until() > now {
+            return Ok(None);
         }
         let mut ledger = Ledger::of(&batch)?;
         let ids = ledger.held.clone();
@@ -90,15 +117,12 @@ fn suspects(events: Vec<Held>, now: i64) -> Vec<Leaving> {
 pub fn sweep(max: i64) -> Result<Swept> {
     table::ensure_writable(batch::TABLE)?;
     let now = clock::now_us()?;
-    let mut all = Swept::default();
+    let mut all = PutBack::default();
     for subscriber in topic::all_subscribers()? {
         let overdue = overdue(&subscriber, now)?;
-        sweep_batches(&subscriber, &overdue, max, now, &mut all)?;
+        put_back_all(&subscriber, &overdue, max, &mut all)?;
     }
-    if all.failed > 0 {
-        janitor::record(TASK, b"", &all)?;
-    }
-    Ok(all)
+    Ok(all.swept)
 }
 
 /// Tokens of batches that are out past their lease. The last batch of a lane knows those that may be.
@@ -122,40 +146,68 @@ pub fn overdue(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
 }
 
 /// All in one subtransaction; of what fails, each half by itself.
-fn sweep_batches(
-    sub: &Subscriber,
-    tokens: &[i64],
-    max: i64,
-    now: i64,
-    all: &mut Swept,
-) -> Result<()> {
+fn put_back_all(sub: &Subscriber, tokens: &[i64], most: i64, all: &mut PutBack) -> Result<()> {
     if tokens.is_empty() {
         return Ok(());
     }
-    let left = max - all.done - all.failed;
+    let left = most - all.swept.done - all.swept.failed;
     if left <= 0 {
-        all.more = true;
+        all.swept.more = true;
         return Ok(());
     }
     let work = || {
-        let mut swept = Swept::default();
+        let mut part = PutBack::default();
         for token in tokens {
-            if swept.done >= left {
-                swept.more = true;
+            if part.swept.done >= left {
+                part.swept.more = true;
                 break;
             }
-            swept.done += put_back(sub, *token, now)?.unwrap_or(0) as i64;
+            if let Some(events) = put_back(sub, *token)? {
+                part.swept.done += events as i64;
+                part.over.insert(*token);
+            }
         }
-        Ok(swept)
+        Ok(part)
     };
     match (subxact::attempt(work)?, tokens) {
-        (Ok(swept), _) => all.add(swept),
-        (Err(failure), [_]) => all.add(Swept::failure(1, &failure)),
+        (Ok(part), _) => {
+            all.over.extend(part.over);
+            all.swept.add(part.swept);
+        }
+        (Err(failure), [token]) => {
+            put_off(sub, *token, &failure)?;
+            all.swept.add(Swept::failure(1, &failure));
+        }
         (Err(_), tokens) => {
             let (first, second) = tokens.split_at(tokens.len() / 2);
-            sweep_batches(sub, first, max, now, all)?;
-            sweep_batches(sub, second, max, now, all)?;
+            put_back_all(sub, first, most, all)?;
+            put_back_all(sub, second, most, all)?;
         }
     }
+    Ok(())
+}
+
+/// A batch that could not be put back is left alone for as long as it is old: the next time it is twice as old.
+fn put_off(sub: &Subscriber, token: i64, failure: &str) -> Result<()> {
+    raise::warn(
+        format!(
+            "batch {token} of {} could not be put back: {failure}",
+            sub.shown()
+        ),
+        "Its events stay where they are and are tried again later: mend what the message says.",
+    );
+    // A table that takes no write at all is not this batch's fault, and fails whatever else the caller does.
+    let put_off = subxact::attempt(|| {
+        let Some(mut batch) = Batch::find(sub.id, token)? else {
+            return Ok(());
+        };
+        if batch.lock(Wait::No)? != Outcome::Done {
+            return Ok(());
+        }
+        let now = clock::now_us()?;
+        let age = now.saturating_sub(batch.taken_at());
+        batch.extend(now.saturating_add(age.clamp(PUT_OFF_US, LONGEST_PUT_OFF_US)))
+    })?;
+    drop(put_off);
     Ok(())
 }

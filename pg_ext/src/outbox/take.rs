@@ -7,8 +7,8 @@
 
 use super::draft::{Draft, Wish};
 use super::event::is_unordered;
-use super::floor;
 use super::lane::Lane;
+use super::quiet::Moment;
 use super::retry;
 use super::topic::Subscriber;
 use crate::call::Call;
@@ -46,11 +46,17 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
             .min(subscriber.max_life_us),
     };
     let rows = Rows::begin(call);
-    let mut draft = Draft::new(&subscriber, wish);
+    let moment = Moment::now()?;
+    let retries = retry::may_have_any(&subscriber)?;
+    if !retries && moment.is_quiet(&subscriber) {
+        return Ok(Datum::from(0));
+    }
+    let before = moment.before_look();
+    let mut draft = Draft::new(&subscriber, wish, retries);
     let mut course = Course::of(&subscriber);
     let mut busy = Vec::new();
     let mut locked = 0;
-    for lane in course.order(&subscriber)? {
+    for lane in course.order(&subscriber, retries)? {
         let Some(lock) = TryLock::acquire(lock_of(&subscriber, lane)) else {
             busy.push(lane);
             continue;
@@ -62,14 +68,13 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
             break;
         }
     }
+    let looked_everywhere = busy.is_empty();
     busy.retain(|lane| is_unordered(*lane));
     if locked == 0 {
         wait_for(busy, &mut draft, &mut course)?;
     }
-    if draft.is_empty() {
-        // Who says that there is nothing looks from the beginning soon.
-        floor::forget(subscriber.id);
-    }
+    let nothing = draft.is_empty() && locked == 0 && !draft.stirs;
+    before.remember(&subscriber, nothing && looked_everywhere);
     course.remember(&subscriber);
     draft.hand_out(&rows);
     Ok(Datum::from(0))
@@ -138,9 +143,9 @@ impl Course {
     }
 
     /// Every other take begins where suspects are: they go alone, so it would come to none behind other lanes.
-    fn order(&mut self, subscriber: &Subscriber) -> Result<Vec<i32>> {
+    fn order(&mut self, subscriber: &Subscriber, retries: bool) -> Result<Vec<i32>> {
         let usual = self.usual_order(subscriber);
-        if self.takes.is_multiple_of(2) || !retry::has_any(subscriber)? {
+        if self.takes.is_multiple_of(2) || !retries {
             return Ok(usual);
         }
         let now = clock::now_us()?;

@@ -8,6 +8,7 @@ use crate::clock::DAY_US;
 use crate::error::{Error, Kind, Result};
 use crate::row;
 use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
+use crate::trylock::{wait_exclusive, wait_shared};
 
 const TOPICS: Name = c"topic";
 const BY_NAME: Name = c"topic_name";
@@ -71,6 +72,22 @@ impl Topic {
         let table = Table::to_read(TOPICS)?;
         let slot = table.find(BY_TOPIC, &mut [ScanKey::i32(1, id)], snapshot)?;
         Ok(slot.map(|slot| Topic::load(&slot)))
+    }
+
+    /// For an event that each subscriber gets a row for: none is made or dropped before this transaction has ended.
+    /// Waits for an open transaction that does so.
+    pub fn hold_subscribers(&self) {
+        wait_shared(self.subscribers_lock());
+    }
+
+    /// For a change of its subscribers: waits for open transactions that have emitted delayed events.
+    pub fn change_subscribers(&self) {
+        wait_exclusive(self.subscribers_lock());
+    }
+
+    /// Beside the lanes' locks: topics and subscribers have their numbers from one sequence.
+    fn subscribers_lock(&self) -> u64 {
+        (self.id as u64) << 32
     }
 
     fn load(slot: &Slot) -> Topic {

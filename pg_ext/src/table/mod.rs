@@ -72,6 +72,32 @@ impl Table {
         Ok(scan.into_slot().filter(|_| found))
     }
 
+    /// There is a row in this range of an index. True also where the first `most` entries, of rows that are over
+    /// and that an old snapshot keeps, say nothing.
+    pub fn may_find(
+        &self,
+        index: Name,
+        keys: &mut [ScanKey],
+        snapshot: &Snapshot,
+        most: usize,
+    ) -> Result<bool> {
+        let scan = self.scan(index, keys, snapshot)?;
+        let Some(slot) = scan.slot.as_ref() else {
+            return Ok(true);
+        };
+        for _ in 0..most {
+            // SAFETY: the scan and the slot are alive; this is what index_getnext_slot does, entry by entry.
+            let (any, seen) = unsafe {
+                let any = !pg_sys::index_getnext_tid(scan.scan, scan.direction).is_null();
+                (any, any && pg_sys::index_fetch_heap(scan.scan, slot.raw))
+            };
+            if seen || !any {
+                return Ok(seen);
+            }
+        }
+        Ok(true)
+    }
+
     /// Rows in the order of an index.
     pub fn scan<'s>(
         &self,

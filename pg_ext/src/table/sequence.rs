@@ -23,6 +23,24 @@ impl Sequence {
         Ok(unsafe { pg_sys::nextval_internal(oid, false) })
     }
 
+    /// The last number that was given out: read under the lock that the server gives them out under.
+    pub fn last_exactly(&self) -> i64 {
+        // SAFETY: a sequence is one page with one row; pinned and locked while it is read, and nothing here raises
+        // between.
+        unsafe {
+            let buffer = pg_sys::ReadBuffer(self.table.rel, 0);
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            let page = pg_sys::BufferGetPage(buffer);
+            let row = pg_sys::PageGetItem(page, pg_sys::PageGetItemId(page, 1));
+            let head = row.cast::<pg_sys::HeapTupleHeaderData>();
+            let offset = usize::from((*head).t_hoff);
+            let numbers = row.add(offset).cast::<pg_sys::FormData_pg_sequence_data>();
+            let last = (*numbers).last_value - i64::from(!(*numbers).is_called);
+            pg_sys::UnlockReleaseBuffer(buffer);
+            last
+        }
+    }
+
     /// Every number that was given out before this call is at most this. It may be too large by what the server
     /// logs ahead (32): it writes that first and takes it back, and nobody is kept from reading meanwhile.
     pub fn last(&self) -> Result<i64> {

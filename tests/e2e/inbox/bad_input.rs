@@ -120,10 +120,13 @@ async fn the_longest_names_in_any_alphabet_and_the_oddest_verdicts_are_kept() {
     for c in ["x", "\u{1F600}", " ", "''"] {
         let names = format!("repeat('{c}', 100), repeat('{c}', 255)");
         let accept = format!("select accepted, verdict from once.inbox_accept({names})");
+        play.show("begin").await;
         assert_eq!(play.show(&accept).await, "t|~");
         let verdict = "E'[1.0, \\n {\"a\": null, \"a\": \"\u{1F600}\"}]'";
-        play.show(&format!("select once.inbox_record({names}, {verdict})"))
-            .await;
+        play.show(&format!(
+            "select once.inbox_record({names}, {verdict}); commit"
+        ))
+        .await;
         let stored = play.show(&accept).await;
         assert!(
             stored.starts_with("f|[1.0, \n {\"a\": null, \"a\""),
@@ -131,17 +134,19 @@ async fn the_longest_names_in_any_alphabet_and_the_oddest_verdicts_are_kept() {
         );
     }
     let big = "repeat('x', 2000000)";
-    play.show("select once.inbox_accept('s', 'big')").await;
     play.show(&format!(
-        "select once.inbox_record('s', 'big', to_json({big}))"
+        "begin; select once.inbox_accept('s', 'big');
+         select once.inbox_record('s', 'big', to_json({big})); commit"
     ))
     .await;
     let same =
         format!("select (once.inbox_accept('s', 'big')).verdict::text = to_json({big})::text");
     assert_eq!(play.show(&same).await, "t");
-    play.show("select once.inbox_accept('s', 'null')").await;
-    play.show("select once.inbox_record('s', 'null', 'null')")
-        .await;
+    play.show(
+        "begin; select once.inbox_accept('s', 'null');
+         select once.inbox_record('s', 'null', 'null'); commit",
+    )
+    .await;
     assert_eq!(
         play.show("select verdict is null, verdict from once.inbox_accept('s', 'null')")
             .await,

@@ -71,8 +71,10 @@ async fn after_kill_9_of_a_backend_or_the_server_only_committed_messages_are_dup
         .unwrap();
     for round in 0..4 {
         let play = shop(&cluster).await;
-        play.show(&accept(&format!("committed{round}"))).await;
-        play.show(&record(&format!("committed{round}"), "1")).await;
+        let message = format!("committed{round}");
+        play.show(&format!("begin; {}", accept(&message))).await;
+        play.show(&format!("{}; commit", record(&message, "1")))
+            .await;
         play.show(&barrier(&format!("acted{round}"), "action"))
             .await;
         let open = shop(&cluster).await;
@@ -121,8 +123,9 @@ async fn a_dump_restored_elsewhere_knows_its_messages() {
         .await
         .unwrap();
     let play = shop(&cluster).await;
-    play.show(&accept("m")).await;
-    play.show(&record("m", "{\"a\":  1}")).await;
+    play.show(&format!("begin; {}", accept("m"))).await;
+    play.show(&format!("{}; commit", record("m", "{\"a\":  1}")))
+        .await;
     play.show(&barrier("skipped", "compensation")).await;
     cluster
         .run("pg_dump", &["-d", "shop", "-Fc", "-f", "dump"])

@@ -137,20 +137,58 @@ async fn messages_accepted_in_opposite_orders_end_in_a_deadlock_error_and_nothin
 async fn a_verdict_is_recorded_once_whoever_records_it() {
     let play = Playground::open().await;
     let other = play.another().await;
-    // The handler's commit got lost on the way back: a later transaction may still say what came of it.
-    play.show(&accept("m")).await;
     play.show("begin").await;
+    play.show(&accept("m")).await;
     play.show(&record("m", "1")).await;
-    let waiting = Waiting::begin(&play, other, &record("m", "2")).await;
+    let mut before = stored(&play).await;
+    play.show(&record("m", "1")).await;
+    assert_eq!(stored(&play).await, before);
     play.show("commit").await;
-    let (other, answer) = waiting.end().await;
-    let refusal = answer.unwrap_err();
-    assert_eq!(refusal.code, "ON006", "{refusal:?}");
-    assert!(refusal.message.contains("\"m\"") && !refusal.hint.is_empty());
-    let before = stored(&play).await;
-    other.show(&record("m", "1")).await;
+    before = stored(&play).await;
+    // The answer to the commit got lost: the same verdict again changes nothing, another one is refused.
+    for session in [&play, &other] {
+        session.show(&record("m", "1")).await;
+        let refusal = session.refused(&record("m", "2")).await;
+        assert_eq!(refusal.code, "ON006", "{refusal:?}");
+        assert!(refusal.message.contains("\"m\"") && !refusal.hint.is_empty());
+    }
     assert_eq!(stored(&play).await, before);
     assert_eq!(other.show(&accept("m")).await, "f|1");
+}
+
+/// A defect once: whoever came later could tell duplicates what the handler never said.
+#[tokio::test]
+async fn only_the_transaction_that_accepted_a_message_records_its_verdict() {
+    let play = Playground::open().await;
+    let other = play.another().await;
+    play.show(&accept("m")).await;
+    let before = stored(&play).await;
+    for session in [&play, &other] {
+        for level in crate::LEVELS {
+            session
+                .show(&format!("begin isolation level {level}"))
+                .await;
+            let refusal = session.refused(&record("m", "1")).await;
+            session.show("rollback").await;
+            assert_eq!(refusal.code, "ON001", "{refusal:?}");
+            assert!(
+                refusal.message.contains("another transaction"),
+                "{refusal:?}"
+            );
+            assert!(!refusal.hint.is_empty(), "{refusal:?}");
+        }
+    }
+    assert_eq!(stored(&play).await, before);
+    assert_eq!(other.show(&accept("m")).await, DUPLICATE);
+    // A savepoint is part of its transaction.
+    play.show("begin; savepoint a").await;
+    assert_eq!(play.show(&accept("n")).await, NEW);
+    play.show("release a; savepoint b").await;
+    play.show(&record("n", "1")).await;
+    play.show("rollback to b").await;
+    play.show(&record("n", "2")).await;
+    play.show("commit").await;
+    assert_eq!(other.show(&accept("n")).await, "f|2");
 }
 
 #[tokio::test]

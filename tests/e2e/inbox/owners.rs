@@ -6,7 +6,7 @@ use crate::stored;
 const CALLS: [&str; 5] = [
     "inbox_accept('owned', 'm')",
     "inbox_accept('owned', 'new')",
-    "inbox_record('owned', 'm', '1')",
+    "inbox_record('owned', 'new', '1')",
     "inbox_barrier('owned', 'g', 'pay', 'action')",
     "inbox_barrier('owned', 'g', 'pay', 'compensation')",
 ];

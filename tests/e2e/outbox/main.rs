@@ -11,6 +11,7 @@
     reason = "a failed expectation is how a test fails"
 )]
 
+mod idle;
 mod killed;
 mod lanes;
 mod late;

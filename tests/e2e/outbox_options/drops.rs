@@ -115,6 +115,29 @@ async fn a_drop_waits_for_open_takes_acks_and_nacks_and_leaves_nothing_of_theirs
     }
 }
 
+/// A defect once: a row of a subscriber that is not there stayed for ever.
+#[tokio::test]
+async fn a_drop_and_a_delayed_emit_wait_for_each_other() {
+    let delayed = crate::emit_sql("delayed", ", delay => '1 h'");
+    let drop = "select once.subscriber_drop('t', 'a')";
+    let left = "select count(*), count(s) from once.retry r left join once.subscriber s using (subscriber_id)";
+    for emit_first in [true, false] {
+        let play = Playground::open().await;
+        topic(&play, "t", r#"{"subscribers": ["a", "b"]}"#).await;
+        let (first, second) = match emit_first {
+            true => (delayed.as_str(), drop),
+            false => (drop, delayed.as_str()),
+        };
+        let one = play.another().await;
+        one.show("begin").await;
+        one.show(first).await;
+        let waiting = Waiting::begin(&play, play.another().await, second).await;
+        one.show("commit").await;
+        waiting.end().await.1.unwrap();
+        assert_eq!(play.show(left).await, "1|1", "emitted first: {emit_first}");
+    }
+}
+
 #[tokio::test]
 async fn a_take_that_meets_a_drop_gets_nothing_of_what_was_delivered_before() {
     let play = Playground::open().await;

@@ -1,6 +1,7 @@
 //! Where a new subscriber begins: with what is emitted after it, by whomever and whenever it is committed.
 
 use crate::playground::Playground;
+use crate::waiting::Waiting;
 use crate::{LEVELS, drain, emit, subscriber_set, topic};
 
 #[tokio::test]
@@ -98,6 +99,64 @@ async fn a_delayed_event_of_before_is_not_for_a_new_subscriber() {
     assert_eq!(drain(&play, "default").await, "after before");
 }
 
+/// A defect once: such a subscriber missed the event, although it was emitted after it.
+#[tokio::test]
+async fn a_delayed_emit_waits_for_who_makes_a_subscriber() {
+    for level in LEVELS {
+        for (end, rows) in [("commit", "2"), ("rollback", "1")] {
+            let play = Playground::open().await;
+            play.clock("0").await;
+            topic(&play, "t", "{}").await;
+            let creator = play.another().await;
+            creator.show("begin").await;
+            creator.show(&subscriber_set("new", "{}")).await;
+            // Others do not wait.
+            emit(&play, "plain", "").await;
+            let emitter = play.another().await;
+            emitter.clock("0").await;
+            emitter
+                .show(&format!(
+                    "begin isolation level {level}; select count(*) from pg_class"
+                ))
+                .await;
+            let delayed = crate::emit_sql("delayed", ", delay => '1 h'");
+            let waiting = Waiting::begin(&play, emitter, &delayed).await;
+            creator.show(end).await;
+            let (emitter, answer) = waiting.end().await;
+            answer.unwrap();
+            emitter.show("commit").await;
+            let retries = "select count(*) from once.retry";
+            assert_eq!(play.show(retries).await, rows, "{level} {end}");
+            play.clock("2 h").await;
+            assert_eq!(drain(&play, "default").await, "delayed plain");
+            if end == "commit" {
+                assert_eq!(drain(&play, "new").await, "delayed plain");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_subscriber_that_waited_for_a_delayed_emit_begins_after_it() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    topic(&play, "t", "{}").await;
+    topic(&play, "other", "{}").await;
+    let emitter = play.another().await;
+    emitter.clock("0").await;
+    emitter.show("begin").await;
+    emit(&emitter, "delayed", ", delay => '1 h'").await;
+    play.show("select once.subscriber_set('other', 'new')")
+        .await;
+    let creator = play.another().await;
+    let waiting = Waiting::begin(&play, creator, &subscriber_set("new", "{}")).await;
+    emitter.show("commit").await;
+    waiting.end().await.1.unwrap();
+    play.clock("2 h").await;
+    assert_eq!(drain(&play, "new").await, "");
+    assert_eq!(drain(&play, "default").await, "delayed");
+}
+
 #[tokio::test]
 async fn of_a_topic_made_with_subscribers_all_get_the_first_event() {
     let play = Playground::open().await;
@@ -124,7 +183,11 @@ async fn no_segment_is_given_up_under_a_subscriber_that_is_not_committed_yet() {
     let sweep = "select sum(failed) from once.sweep_outbox_retire()";
     play.clock("2 days").await;
     for _ in 0..5 {
-        assert_eq!(play.show(sweep).await, "0", "who waits is no failure");
+        assert_eq!(
+            play.show(sweep).await,
+            "1",
+            "it says that it could do nothing"
+        );
     }
     creator.show("commit").await;
     for _ in 0..10 {

@@ -1,6 +1,10 @@
 //! dedupe_reap: dedupe_keys go when their topic's window is over.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::open;
+use crate::waiting::{Waiting, sessions};
 
 #[tokio::test]
 async fn keys_whose_window_is_over_go_in_bounded_passes_and_no_others() {
@@ -48,4 +52,85 @@ async fn a_key_that_somebody_emits_anew_is_passed_over() {
         "0"
     );
     assert_eq!(play.show(emit).await, "f");
+}
+
+const EMIT: &str = "select emitted from once.outbox_emit('t', '1', dedupe_key => 'k')";
+const REAP: &str = "select done from once.sweep_dedupe_reap()";
+
+#[tokio::test]
+async fn an_emit_that_meets_a_sweep_of_its_key_waits_and_never_fails() {
+    for (end, there) in [("commit", "0"), ("rollback", "1")] {
+        // The emitter's clock says that the key counts, or that its time is over, too.
+        for clock in ["1 hour", "25 hours"] {
+            let play = open().await;
+            play.clock("0").await;
+            play.show(EMIT).await;
+            let emitter = play.another().await;
+            emitter.clock(clock).await;
+            play.clock("25 hours").await;
+            play.show("begin").await;
+            assert_eq!(play.show(REAP).await, "1");
+            let watcher = play.another().await;
+            let waiting = Waiting::begin(&watcher, emitter, EMIT).await;
+            play.show(end).await;
+            let (_, answer) = waiting.end().await;
+            let is_over = there == "0" || clock == "25 hours";
+            let emitted = if is_over { "t" } else { "f" };
+            assert_eq!(answer.unwrap(), emitted, "{end} {clock}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_an_open_emit_has_met_is_not_swept() {
+    let play = open().await;
+    play.clock("0").await;
+    play.show(EMIT).await;
+    let emitter = play.another().await;
+    emitter.clock("1 hour").await;
+    emitter.show("begin").await;
+    assert_eq!(emitter.show(EMIT).await, "f");
+    play.clock("25 hours").await;
+    assert_eq!(play.show(REAP).await, "0");
+    emitter.show("commit").await;
+    assert_eq!(play.show(REAP).await, "1");
+}
+
+#[tokio::test]
+async fn emits_and_sweeps_of_keys_whose_time_is_over_at_once_never_fail() {
+    let play = open().await;
+    play.show("select once.topic_set('t', '{\"dedupe_for\": \"1 millisecond\"}')")
+        .await;
+    let all = sessions(&play, 6).await;
+    let running = Arc::new(AtomicBool::new(true));
+    let sweeper = play.another().await;
+    let goes_on = Arc::clone(&running);
+    let sweeps = tokio::spawn(async move {
+        let mut swept = 0;
+        while goes_on.load(Ordering::Relaxed) {
+            swept += sweeper.show(REAP).await.parse::<i64>().unwrap();
+        }
+        swept
+    });
+    let tasks: Vec<_> = all
+        .into_iter()
+        .map(|session| {
+            tokio::spawn(async move {
+                let mut emitted = 0;
+                for _ in 0..300 {
+                    emitted += i64::from(session.show(EMIT).await == "t");
+                }
+                emitted
+            })
+        })
+        .collect();
+    let mut emitted = 0;
+    for task in tasks {
+        emitted += task.await.unwrap();
+    }
+    running.store(false, Ordering::Relaxed);
+    let swept = sweeps.await.unwrap();
+    assert!(swept > 0 && emitted > 1, "{swept} swept, {emitted} emitted");
+    let events = "select count(*) from once.event_0";
+    assert_eq!(play.show(events).await, emitted.to_string());
 }

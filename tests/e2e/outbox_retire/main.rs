@@ -10,6 +10,7 @@
 mod copies;
 mod dedupe;
 mod dump;
+mod held_up;
 mod horizon;
 #[path = "../keys/playground.rs"]
 mod playground;

@@ -174,3 +174,38 @@ async fn failed_attempts_stay_while_the_event_is_not_delivered_and_max_lease_lif
         "select count(*) from once.dead d, once.outbox_deliveries('t', 'default', d.event_id)";
     assert_eq!(play.show(deliveries).await, "3");
 }
+
+/// A defect once: every call unnested all batches of a day that gave something out again.
+#[tokio::test]
+async fn failed_attempts_go_with_the_batches_that_acked_them_and_a_pass_is_bounded() {
+    let play = open().await;
+    let nack = "select count(*) from once.outbox_nack('t', 'default',
+                    (select max(token) from once.outbox_take('t', max => 30)), retry_after => '1 us')";
+    for round in 0..4 {
+        play.show(&format!("select fill('t', 30, {}, 1)", round * 30 + 1))
+            .await;
+        play.show(nack).await;
+        assert_eq!(play.show("select cardinality(drain('t'))").await, "30");
+    }
+    assert_eq!(rows(&play).await, "8|8|120");
+    later(&play, "25 hours").await;
+    play.show("select fill('t', 1, 121, 1); select drain('t') is not null")
+        .await;
+    let sweep = "select failed, more from once.sweep_outbox_retire(3)";
+    let mut passes = Vec::new();
+    while rows(&play).await != "1|1|0" && passes.len() < 20 {
+        assert_eq!(play.show(sweep).await, "0|t");
+        let left: i64 = rows(&play)
+            .await
+            .rsplit('|')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
+        passes.push(left);
+    }
+    assert_eq!(rows(&play).await, "1|1|0");
+    // Thirty events at most of each pass: those of one batch.
+    let steps = passes.windows(2).map(|w| w[0] - w[1]);
+    assert!(steps.into_iter().all(|s| s <= 30), "{passes:?}");
+}

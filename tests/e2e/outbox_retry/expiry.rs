@@ -171,6 +171,25 @@ async fn the_sweep_is_bounded_and_leaves_what_is_alive_or_locked() {
     );
 }
 
+/// Nothing about this event can be stored in once.retry.
+async fn break_event(stage: &Stage, name: &str) {
+    let id = stage.id(name);
+    let sql = format!("alter table once.retry add constraint broken check (event_id <> {id})");
+    stage.play.show(&sql).await;
+}
+
+async fn mend(stage: &Stage) {
+    let sql = "alter table once.retry drop constraint broken";
+    stage.play.show(sql).await;
+}
+
+/// `failed|it says why` of the task.
+async fn noted(stage: &Stage) -> String {
+    let sql = "select failed, last_error like '%broken%' from once.janitor
+                where task = 'outbox_requeue' and machine = ''";
+    stage.play.show(sql).await
+}
+
 #[tokio::test]
 async fn a_batch_that_cannot_be_put_back_does_not_keep_the_others() {
     let stage = Stage::open(FEW).await;
@@ -178,20 +197,68 @@ async fn a_batch_that_cannot_be_put_back_does_not_keep_the_others() {
     for _ in 0..3 {
         stage.take(1).await;
     }
-    let b = stage.id("b");
-    stage
-        .play
-        .show(&format!(
-            "alter table once.retry add constraint broken check (event_id <> {b})"
-        ))
-        .await;
+    break_event(&stage, "b").await;
     stage.clock("2 min").await;
     assert_eq!(stage.sweep(100).await, "2|1|f");
-    let error = "select last_error from once.janitor where task = 'outbox_requeue'";
-    assert!(stage.play.show(error).await.contains("broken"));
-    stage
-        .play
-        .show("alter table once.retry drop constraint broken")
-        .await;
+    assert_eq!(noted(&stage).await, "1|t");
+    // It was 2 minutes old: the next time is in 2 minutes, and then in 4.
+    assert_eq!(stage.sweep(100).await, "0|0|f");
+    stage.clock("4 min").await;
+    assert_eq!(stage.sweep(100).await, "0|1|f");
+    mend(&stage).await;
+    stage.clock("479 s").await;
+    assert_eq!(stage.sweep(100).await, "0|0|f");
+    stage.clock("480 s").await;
     assert_eq!(stage.sweep(100).await, "1|0|f");
+}
+
+/// A defect once: such a batch failed every take that looked at its lane.
+#[tokio::test]
+async fn a_batch_that_cannot_be_put_back_fails_no_take() {
+    let stage = Stage::open(FEW).await;
+    stage.emit("a b c d").await;
+    stage.expect(1, "a:1").await;
+    let stuck = stage.expect(2, "b:1 c:1").await;
+    break_event(&stage, "b").await;
+    stage.clock("2 min").await;
+    let token = stage.expect(10, "d:1").await;
+    assert_eq!(stage.ack(token, "").await, "1");
+    assert_eq!(noted(&stage).await, "1|t");
+    stage.clock("3 min").await;
+    let token = stage.expect(10, "a:2").await;
+    assert_eq!(stage.ack(token, "").await, "1");
+    stage.emit("e").await;
+    let token = stage.expect(10, "e:1").await;
+    assert_eq!(stage.ack(token, "").await, "1");
+    assert_eq!(noted(&stage).await, "1|t", "put off");
+    stage.clock("4 min").await;
+    stage.expect_nothing().await;
+    assert_eq!(noted(&stage).await, "2|t", "tried again");
+    // Its worker, should it still be there, may end it meanwhile.
+    assert_eq!(stage.ack(stuck, "b").await, "1");
+    mend(&stage).await;
+    stage.clock("8 min").await;
+    stage.expect(10, "c:1").await;
+}
+
+#[tokio::test]
+async fn of_a_key_that_cannot_be_put_back_the_lane_waits_and_others_go_on() {
+    let stage = Stage::open(FEW).await;
+    stage.emit_keyed("x1 x2", "x").await;
+    stage.expect(10, "x1:1 x2:1").await;
+    stage.emit("a").await;
+    break_event(&stage, "x2").await;
+    stage.clock("2 min").await;
+    let token = stage.expect(10, "a:1").await;
+    stage.ack(token, "").await;
+    stage.emit_keyed("x3", "x").await;
+    stage.expect_nothing().await;
+    mend(&stage).await;
+    stage.clock("4 min").await;
+    let mut seen = Vec::new();
+    while let Some(taken) = stage.try_take(10).await {
+        stage.ack(taken.token, "").await;
+        seen.push(taken.shown);
+    }
+    assert_eq!(seen, ["x1:1", "x2:1", "x3:1"]);
 }

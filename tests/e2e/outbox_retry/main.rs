@@ -13,6 +13,7 @@
 mod bounds;
 mod dead;
 mod expiry;
+mod missing;
 mod nacks;
 mod order;
 #[path = "../keys/playground.rs"]

@@ -2,7 +2,8 @@
 //!
 //! A new subscriber begins with what its creator's snapshot does not see. That snapshot is taken while
 //! once.subscriber is locked for writing: who decides that nobody needs a segment any more locks that table
-//! against writers first, and so never overlooks a subscriber that is not committed yet.
+//! against writers first, and so never overlooks a subscriber that is not committed yet. Delayed events have a row
+//! for each subscriber instead: who emits one and who changes a topic's subscribers wait for each other.
 
 use super::lock;
 use crate::call::{Call, SCOPE_MAX};
@@ -133,6 +134,7 @@ fn find(topic: &Topic, name: &[u8]) -> Result<Option<i32>> {
 /// A new subscriber of a topic whose row the caller holds, and which has none of that name.
 pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
     let id = Sequence::next(lock::NUMBERS)? as i32;
+    topic.change_subscribers();
     if spi::query(&COUNT_ONE, &[Some(Datum::from(topic.id))])?.is_empty() {
         return Err(lock::raced(&topic.name));
     }
@@ -171,8 +173,8 @@ pub fn subscriber_get(call: &Call) -> Result<Datum> {
     spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a subscriber without options"))
 }
 
-/// `once.subscriber_drop`. Waits for open takes and for whoever is ending a batch. A delayed event that is being
-/// emitted may leave a row of its number, which nobody has again.
+/// `once.subscriber_drop`. Waits for open takes, for whoever is ending a batch, and for who has emitted a delayed
+/// event.
 pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     let subscriber = Subscriber::of(call)?;
     lock::existing(&subscriber.topic.name)?;
@@ -183,6 +185,8 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     }
     let number = [Some(Datum::from(subscriber.id))];
     spi::query_latest(&HOLD_ALL, &number)?;
+    // Behind the batches: who nacks may emit a delayed event after that.
+    subscriber.topic.change_subscribers();
     spi::query_latest(&DROP_ALL, &number)?;
     Ok(call.return_null())
 }

@@ -19,7 +19,7 @@ mod tidy;
 
 use super::event::SEGMENTS;
 use crate::error::Result;
-use crate::janitor::{self, Swept};
+use crate::janitor::Swept;
 use crate::subxact;
 use crate::table::{self, Snapshot};
 use crate::trylock::TryLock;
@@ -40,15 +40,17 @@ pub fn sweep(max: i64) -> Result<Swept> {
     lock.keep();
     // A subscriber that is not committed yet may need what nobody else does, and cannot be seen.
     let all_seen = subxact::attempt(|| table::lock_against_writers(&[c"subscriber"]))?;
-    if all_seen.is_err() {
-        return Ok(Swept::default());
+    if let Err(failure) = all_seen {
+        // Nothing is given back until that transaction ends: whoever watches the sweeps has to see it.
+        let waits =
+            format!("{failure}: an open transaction has made, changed or dropped a subscriber");
+        return Ok(Swept::failure(1, &waits));
     }
     let mut all = Swept::default();
-    let steps: [fn(i64) -> Result<Swept>; 6] = [
+    let steps: [fn(i64) -> Result<Swept>; 5] = [
         copy::sweep,
         tidy::kept,
         tidy::batches,
-        tidy::deliveries,
         |_| truncate(),
         |_| rotate(),
     ];
@@ -57,9 +59,6 @@ pub fn sweep(max: i64) -> Result<Swept> {
             Ok(swept) => all.add(swept),
             Err(failure) => all.add(Swept::failure(1, &failure)),
         }
-    }
-    if all.failed > 0 {
-        janitor::record(TASK, b"", &all)?;
     }
     Ok(all)
 }

@@ -1,4 +1,4 @@
-//! Deletes what is over: copies that nobody needs any more, batches and their receipts, failed attempts.
+//! Deletes what is over: copies that nobody needs any more, batches with their receipts and failed attempts.
 
 use super::copy::number;
 use super::need::Needs;
@@ -43,11 +43,16 @@ const DELETE_KEPT: &CStr = c"
      WHERE k.topic_id = n.topic_id AND k.lane = n.lane AND k.event_id = n.event_id";
 
 // $1 now, $2 the bound, $3 the default of max_lease_life, $4 the real time: tokens of old batches are below that
-// (once.fake_now: above all). The last part of a lane says where the lane is, and keeps its batch. A batch goes
-// whole, or what is left of it would seem to be out; its head is what everybody locks (batch.rs).
+// (once.fake_now: above all), $5 the bound of events that were tried again. The last part of a lane says where the
+// lane is, and keeps its batch. A batch goes whole, or what is left of it would seem to be out; its head is what
+// everybody locks (batch.rs).
+// The failed attempts at an event go with the batch in which it was acked: one that had failed before is in one
+// that is marked as redelivered, and it left every other one in another way.
 const BATCHES: &CStr = c"
     WITH over AS MATERIALIZED (
-        SELECT b.subscriber_id, b.token
+        SELECT b.subscriber_id, b.token,
+               (SELECT COALESCE(sum(pg_catalog.cardinality(p.event_ids)), 0) FROM once.batch p
+                 WHERE p.subscriber_id = b.subscriber_id AND p.token = b.token AND p.redelivered) AS again
           FROM once.subscriber s
                CROSS JOIN LATERAL (SELECT $1 - COALESCE(s.max_lease_life_us, $3) * interval '1 microsecond') l (until)
                CROSS JOIN LATERAL (
@@ -70,64 +75,52 @@ const BATCHES: &CStr = c"
                                                WHERE n.subscriber_id = p.subscriber_id AND n.lane = p.lane
                                                  AND n.token > p.token))
          LIMIT $2 FOR UPDATE OF b SKIP LOCKED),
+    now AS MATERIALIZED (
+        SELECT o.subscriber_id, o.token, o.again
+          FROM (SELECT v.*, sum(v.again) OVER (ORDER BY v.subscriber_id, v.token) AS so_far FROM over v) o
+         WHERE o.so_far - o.again < $5),
+    not_acked AS (
+        SELECT o.subscriber_id, o.token, i.event_id
+          FROM now o
+               JOIN once.receipt r ON r.subscriber_id = o.subscriber_id AND r.token = o.token
+               CROSS JOIN LATERAL unnest(r.event_ids) i (event_id)
+         WHERE o.again > 0 AND r.kind <> 'a'),
+    acked AS MATERIALIZED (
+        SELECT o.subscriber_id, i.event_id
+          FROM now o
+               JOIN once.batch p ON p.subscriber_id = o.subscriber_id AND p.token = o.token
+               CROSS JOIN LATERAL unnest(p.event_ids) i (event_id)
+         WHERE p.redelivered
+           AND NOT EXISTS (SELECT FROM once.receipt r
+                            WHERE r.subscriber_id = o.subscriber_id AND r.token = o.token
+                              AND r.kind <> 'a' AND r.event_ids IS NULL)
+           AND NOT EXISTS (SELECT FROM not_acked n
+                            WHERE n.subscriber_id = o.subscriber_id AND n.token = o.token
+                              AND n.event_id = i.event_id)),
+    attempts AS (
+        DELETE FROM once.delivery d USING acked a
+         WHERE d.subscriber_id = a.subscriber_id AND d.event_id = a.event_id),
     receipts AS (
-        DELETE FROM once.receipt r USING over o WHERE r.subscriber_id = o.subscriber_id AND r.token = o.token),
+        DELETE FROM once.receipt r USING now o WHERE r.subscriber_id = o.subscriber_id AND r.token = o.token),
     gone AS (
-        DELETE FROM once.batch b USING over o
+        DELETE FROM once.batch b USING now o
          WHERE b.subscriber_id = o.subscriber_id AND b.token = o.token RETURNING 1)
-    SELECT pg_catalog.count(*) FROM gone";
-
-// Events that failed long ago, some of the oldest and some from anywhere: those of dead letters stay for long.
-const FAILED: &CStr = c"
-    WITH edge AS (
-        SELECT f.at AS first, f.at + ($1 - f.at) * pg_catalog.random() AS middle
-          FROM (SELECT min(d.at) AS at FROM once.delivery d) f)
-    SELECT DISTINCT d.subscriber_id, d.event_id
-      FROM edge CROSS JOIN LATERAL (
-           (SELECT o.subscriber_id, o.event_id, o.at FROM once.delivery o ORDER BY o.at LIMIT $2)
-           UNION ALL
-           (SELECT o.subscriber_id, o.event_id, o.at FROM once.delivery o
-             WHERE o.at >= edge.middle ORDER BY o.at LIMIT $2)) d
-           LEFT JOIN once.subscriber s ON s.subscriber_id = d.subscriber_id
-     WHERE d.at <= $1 - COALESCE(s.max_lease_life_us, $3) * interval '1 microsecond'";
-
-// A batch that redelivered an event stays until that has been over for max_lease_life.
-const DELIVERED: &CStr = c"
-    WITH again AS MATERIALIZED (
-        SELECT b.subscriber_id, i.event_id
-          FROM once.batch b CROSS JOIN LATERAL unnest(b.event_ids) i (event_id) WHERE b.redelivered),
-    gone AS (
-        SELECT n.subscriber_id, n.event_id FROM unnest($1, $2) n (subscriber_id, event_id)
-         WHERE NOT EXISTS (SELECT FROM once.retry r
-                            WHERE r.subscriber_id = n.subscriber_id AND r.event_id = n.event_id)
-           AND NOT EXISTS (SELECT FROM once.dead d
-                            WHERE d.subscriber_id = n.subscriber_id AND d.event_id = n.event_id)
-           AND NOT EXISTS (SELECT FROM again a
-                            WHERE a.subscriber_id = n.subscriber_id AND a.event_id = n.event_id)
-         LIMIT $3),
-    deleted AS (
-        DELETE FROM once.delivery d USING gone g
-         WHERE d.subscriber_id = g.subscriber_id AND d.event_id = g.event_id RETURNING 1)
-    SELECT pg_catalog.count(*) FROM deleted";
+    SELECT pg_catalog.count(*), (SELECT pg_catalog.count(*) FROM over) > (SELECT pg_catalog.count(*) FROM now)
+      FROM gone";
 
 const PLACES: &[pg_sys::Oid] = &[
     pg_sys::INT4ARRAYOID,
     pg_sys::INT4ARRAYOID,
     pg_sys::INT8ARRAYOID,
 ];
-const TIMES: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::INT8OID];
 
 thread_local! {
     static EACH_LANE: Kept = const { Kept::new(LANES, &[]) };
     static LOCKED: Kept = const { Kept::new(LOCK_KEPT, PLACES) };
     static DELETED: Kept = const { Kept::new(DELETE_KEPT, PLACES) };
     static BATCHES_OVER: Kept = const { Kept::new(BATCHES, &[
-        pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID,
+        pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID,
     ]) };
-    static FAILED_LONG_AGO: Kept = const { Kept::new(FAILED, TIMES) };
-    static IS_DELIVERED: Kept = const {
-        Kept::new(DELIVERED, &[pg_sys::INT4ARRAYOID, pg_sys::INT8ARRAYOID, pg_sys::INT8OID])
-    };
 }
 
 /// A row of once.event_kept: topic, lane, event.
@@ -233,46 +226,25 @@ fn unneeded(max: usize) -> Result<Vec<Place>> {
     Ok(found)
 }
 
-/// Deletes batches that have been over for max_lease_life, and their receipts.
+/// Deletes batches that have been over for max_lease_life, their receipts, and the failed attempts at what was
+/// acked in them.
 pub fn batches(max: i64) -> Result<Swept> {
     let real = match settings::fake_now()? {
         Some(_) => i64::MAX,
         None => clock::real_us(),
     };
-    let [now, most, life] = times(max)?;
-    let args = [now, most, life, Some(Datum::from(real))];
-    counted(spi::query_latest(&BATCHES_OVER, &args)?, max)
-}
-
-/// Deletes the failed attempts at events that were delivered in the end, max_lease_life after that.
-pub fn deliveries(max: i64) -> Result<Swept> {
-    let events = spi::query_latest(&FAILED_LONG_AGO, &times(max.saturating_mul(LOOKS as i64))?)?;
-    if events.is_empty() {
-        return Ok(Swept::default());
-    }
-    let ids: Vec<i64> = events.iter().map(|r| number(r, 1)).collect();
-    let subscribers = events.iter().map(|r| (number(r, 0) as i32).into());
     let args = [
-        Some(row::array(subscribers, pg_sys::INT4OID)),
-        Some(row::i64s(&ids)),
-        Some(Datum::from(max)),
+        clock::now_us()?,
+        max,
+        MAX_LEASE_LIFE_US,
+        real,
+        max.saturating_mul(LOOKS as i64),
     ];
-    counted(spi::query_latest(&IS_DELIVERED, &args)?, max)
-}
-
-fn times(max: i64) -> Result<[Option<Datum>; 3]> {
-    Ok([
-        Some(Datum::from(clock::now_us()?)),
-        Some(Datum::from(max)),
-        Some(Datum::from(MAX_LEASE_LIFE_US)),
-    ])
-}
-
-fn counted(rows: Vec<spi::Row>, max: i64) -> Result<Swept> {
-    let done = rows.first().map_or(0, |row| number(row, 0));
+    let rows = spi::query_latest(&BATCHES_OVER, &args.map(|n| Some(Datum::from(n))))?;
+    let number = |i| rows.first().map_or(0, |row| number(row, i));
     Ok(Swept {
-        done,
-        more: done >= max,
+        done: number(0),
+        more: number(0) >= max || number(1) != 0,
         ..Swept::default()
     })
 }
