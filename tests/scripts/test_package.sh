@@ -24,6 +24,13 @@ expect() {
     esac
 }
 
+# `must ask ... statement`: an error of the statement ends the test, and is shown.
+must() {
+    local said
+    said=$("$@") || die "this failed: ${*: -1}" "$said"
+    echo "$said"
+}
+
 # What a user does with it first; the same answer must come back ever after.
 CLAIM="select outcome, response_code from once.key_claim('orders.create', 'k-1', '{\"item\": \"book\"}')"
 FINISH="select once.key_complete('orders.create', 'k-1', token, 201, '{\"order\": 1}') from once.key_claim('orders.create', 'k-1', '{\"item\": \"book\"}')"
@@ -46,9 +53,9 @@ test_tarball() {
     cluster_start bare "$bare/pg_config" "fsync = off"
     export PGHOST=$CLUSTER_SOCKETS PGPORT=$CLUSTER_PORT PGUSER=postgres PGDATABASE=postgres
     ask() { "$("$bare/pg_config" --bindir)/psql" -X -At -v ON_ERROR_STOP=1 -c "$1" 2>&1; }
-    ask 'create extension pg_once' >/dev/null
+    must ask 'create extension pg_once' >/dev/null
     expect "created from the tarball" "$(pg_once_version)" "$(ask "select extversion from pg_extension where extname = 'pg_once'")"
-    ask "$FINISH" >/dev/null
+    must ask "$FINISH" >/dev/null
     expect "a finished request" 'replayed|201' "$(ask "$CLAIM")"
     follow_install "$OUT/unpacked/$name" "$bare" rm
     [ -z "$(find "$bare" -name 'pg_once*')" ] || die "INSTALL's removal left files"
@@ -115,14 +122,14 @@ start_cluster() {
         -o listen_addresses= -o fsync=off >/dev/null
     printf 'local all postgres peer\n' >"/etc/postgresql/$MAJOR/$CLUSTER/pg_hba.conf"
     pg_ctlcluster --skip-systemctl-redirect "$MAJOR" "$CLUSTER" start
-    ask_debian postgres 'create database shop' >/dev/null
+    must ask_debian postgres 'create database shop' >/dev/null
 }
 
 restart() { pg_ctlcluster --skip-systemctl-redirect "$MAJOR" "$CLUSTER" restart; }
 
 test_upgrade() {
     expect "created from the older package" 0.1.0 "$(ask_debian shop "create extension pg_once; select extversion from pg_extension where extname = 'pg_once'")"
-    ask_debian shop "$FINISH" >/dev/null
+    must ask_debian shop "$FINISH" >/dev/null
     mkfifo "$WORK/in" "$WORK/out"
     (cd / && exec setpriv --reuid postgres --regid "$(id -g postgres)" --init-groups -- \
         psql -X -At -h /var/run/postgresql -p "$PORT" -d shop <"$WORK/in" >"$WORK/out" 2>&1) &
@@ -136,7 +143,7 @@ test_upgrade() {
     expect "that session after the package's upgrade" 'replayed|201' "$ANSWER"
     expect "a new session, new library and old schema" 'replayed|201' "$(ask_debian shop "$CLAIM")"
     expect "the schema so far" 0.1.0 "$(ask_debian shop "select extversion from pg_extension where extname = 'pg_once'")"
-    ask_debian shop 'alter extension pg_once update' >/dev/null
+    must ask_debian shop 'alter extension pg_once update' >/dev/null
     expect "after ALTER EXTENSION" "$(pg_once_version)" "$(ask_debian shop "select extversion from pg_extension where extname = 'pg_once'")"
     tell_session "$CLAIM;"
     expect "the old session after that" 'replayed|201' "$ANSWER"
@@ -152,7 +159,7 @@ tell_session() {
 
 test_removal() {
     local log=/var/log/postgresql/postgresql-$MAJOR-$CLUSTER.log said status=0
-    ask_debian postgres "alter system set shared_preload_libraries = 'pg_once'" >/dev/null
+    must ask_debian postgres "alter system set shared_preload_libraries = 'pg_once'" >/dev/null
     restart
     expect "preloaded" 'replayed|201' "$(ask_debian shop "$CLAIM")"
 
@@ -170,7 +177,7 @@ test_removal() {
     said=$(ask_debian shop "$CLAIM" || true)
     # shellcheck disable=SC2016 # the server says it like that
     expect "a call in a database that still has it" 'could not access file "$libdir/pg_once"' "$said"
-    ask_debian shop 'drop extension pg_once' >/dev/null
+    must ask_debian shop 'drop extension pg_once' >/dev/null
     expect "what a DROP leaves in the database" '0' "$(ask_debian shop "select count(*) from pg_namespace where nspname = 'once'")"
 }
 
