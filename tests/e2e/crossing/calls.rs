@@ -94,6 +94,10 @@ async fn refused_to_bert(services: &Services, calls: &[&str]) {
 /// The calls do something where the caller may: Anna is not refused for who she is.
 async fn open_to_anna(services: &Services, calls: &[&str]) {
     for call in calls {
+        // She is not in his role either.
+        if call.contains("cross_bert") {
+            continue;
+        }
         services.anna.show("begin").await;
         let told = attempt(&services.anna, &services.fill(&format!("select * from {call}"))).await;
         services.anna.show("rollback").await;

@@ -102,6 +102,8 @@ async fn temporary_objects_shadow_nothing() {
 #[tokio::test]
 async fn settings_open_nothing() {
     let services = Services::open().await;
+    // The library is loaded, and its settings are known.
+    services.bert.show("select once.scope_get('bert')").await;
     for setting in [
         "once.fake_now = '2100-01-01'",
         "session_replication_role = 'replica'",

@@ -69,7 +69,7 @@ async fn a_dump_of_an_upgraded_database_keeps_what_the_update_granted() {
     update(&play).await;
     play.show("create role upgrade_later login; select once.grant_role('upgrade_later', 'operate')")
         .await;
-    let rights = "select p.oid::regprocedure, r.rolname from pg_proc p, pg_roles r
+    let rights = "select p.oid::regprocedure::text, r.rolname from pg_proc p, pg_roles r
                    where p.pronamespace = 'once'::regnamespace and r.rolname in ('upgrade_kept', 'upgrade_later')
                      and has_function_privilege(r.oid, p.oid, 'execute') order by 1, 2";
     let before = play.show(rights).await;
