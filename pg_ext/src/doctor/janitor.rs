@@ -4,6 +4,8 @@ use super::{Level, Report};
 use crate::clock;
 use crate::counters;
 use crate::error::Result;
+use crate::machine::stored;
+use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept};
 use crate::table::{ScanKey, Snapshot, Table};
@@ -22,12 +24,14 @@ const STOPPED: &CStr = c"
      WHERE j.machine = '' AND j.last_end < $1 - $2 * interval '1 microsecond'
     HAVING pg_catalog.count(*) > 0";
 
+// $1: machines with another owner, whose errors are not told.
 const FAILING: &CStr = c"
     SELECT 'warning',
            CASE j.machine WHEN '' THEN pg_catalog.format('the sweep task %s fails', j.task)
                 ELSE pg_catalog.format('the sweep task %s fails for machine \"%s\"', j.task, j.machine) END,
            pg_catalog.format('last success: %s; %s failures so far; the last said: %s',
-                             COALESCE(j.good_end::text, 'never'), j.failed, j.last_error),
+                             COALESCE(j.good_end::text, 'never'), j.failed,
+                             CASE WHEN j.machine = ANY ($1) THEN $2 ELSE j.last_error END),
            'Mend what the message names; the sweep tries again by itself, each time a little later.'
       FROM once.janitor j
      WHERE j.failed > 0 AND (j.good_end IS NULL OR j.good_end < j.last_end)
@@ -60,7 +64,7 @@ const DATABASES: &CStr = c"
 
 thread_local! {
     static HAS_STOPPED: Kept = const { Kept::new(STOPPED, &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID]) };
-    static FAILS: Kept = const { Kept::new(FAILING, &[]) };
+    static FAILS: Kept = const { Kept::new(FAILING, &[pg_sys::TEXTARRAYOID, pg_sys::TEXTOID]) };
     static HAS_RUN: Kept = const { Kept::new(ANY, &[]) };
     static SERVED: Kept = const { Kept::new(DATABASES, &[pg_sys::BOOLOID]) };
 }
@@ -73,7 +77,11 @@ pub fn ask(report: &Report) -> Result<()> {
     }
     let args = [Some(Datum::from(now)), Some(Datum::from(grace))];
     report.ask(&HAS_STOPPED, &args)?;
-    report.ask(&FAILS, &[])?;
+    let closed = [
+        Some(stored::closed_to_caller()?),
+        Some(row::text(stored::NOT_TOLD.as_bytes())),
+    ];
+    report.ask(&FAILS, &closed)?;
     let preloaded = [Some(Datum::from(counters::is_preloaded()))];
     report.ask(&SERVED, &preloaded)
 }

@@ -4,7 +4,7 @@ use super::{Level, Report};
 use crate::call::{shown, varlena};
 use crate::error::Result;
 use crate::machine::check::{self, Weight};
-use crate::machine::stored;
+use crate::machine::stored::{self, Stored};
 use crate::metrics::leases::Actions;
 use crate::subxact;
 
@@ -37,7 +37,7 @@ pub fn ask(report: &Report) -> Result<()> {
             Err(failure) => report.add(
                 Level::Error,
                 format!("machine \"{machine}\" cannot be checked"),
-                failure,
+                told(stored, Some(failure.as_ref())),
                 "Look at it with once.machine_check(machine) as a superuser.",
             ),
         }
@@ -46,10 +46,19 @@ pub fn ask(report: &Report) -> Result<()> {
             report.add(
                 Level::Warning,
                 format!("machine \"{machine}\": {} rows could not be reverted and were put off", actions.put_off),
-                format!("the sweep said of one of them: {}", actions.note.unwrap_or_default()),
+                format!("the sweep said of one of them: {}", told(stored, actions.note.as_deref())),
                 "Mend what keeps the row back (a trigger, a constraint, a lock); the sweep tries again by itself.",
             );
         }
         Ok(())
     })
+}
+
+/// What went wrong with a machine, for those who may use it: an error may quote a row.
+fn told(stored: &Stored, error: Option<&str>) -> String {
+    let told = match stored.is_open() {
+        true => error.unwrap_or_default(),
+        false => stored::NOT_TOLD,
+    };
+    told.to_owned()
 }

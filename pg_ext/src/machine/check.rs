@@ -123,7 +123,7 @@ impl Findings {
     }
 
     fn of(&mut self, name: &[u8], definition: &Definition, stored: &Stored) -> Result<()> {
-        self.uncovered(name, definition)?;
+        self.uncovered(name, definition, stored)?;
         let missing = shape::missing(definition, stored);
         for line in &missing {
             self.add(
@@ -146,10 +146,16 @@ impl Findings {
         self.orphans(&machine)
     }
 
-    fn uncovered(&mut self, name: &[u8], definition: &Definition) -> Result<()> {
+    fn uncovered(
+        &mut self,
+        name: &[u8],
+        definition: &Definition,
+        machine: &Stored,
+    ) -> Result<()> {
         let states = claim_states(definition);
         if !states.is_empty() && !janitor::covers(name)? {
             let why = match janitor::last_error(name)? {
+                Some(_) if !machine.is_open() => format!("; the last failure: {}", stored::NOT_TOLD),
                 Some(error) => format!("; the last failure: {}", shown(&error)),
                 None => String::new(),
             };

@@ -112,6 +112,23 @@ pub fn each_stored(each: &mut dyn FnMut(&Stored) -> Result<()>) -> Result<()> {
     Ok(())
 }
 
+/// What stands for an error of a machine that has another owner: it may quote a row.
+pub const NOT_TOLD: &str = "told to the owner of the machine";
+
+/// The names (text[]) of the machines that are closed to the caller.
+pub fn closed_to_caller() -> Result<Datum> {
+    let mut closed = Vec::new();
+    each_stored(&mut |stored| {
+        if !stored.is_open() {
+            let name = stored.column(Col::Machine).map(varlena);
+            closed.push(name.unwrap_or_default().to_vec());
+        }
+        Ok(())
+    })?;
+    let names: Vec<&[u8]> = closed.iter().map(Vec::as_slice).collect();
+    Ok(row::texts(&names))
+}
+
 /// A jsonb as the server prints it.
 pub fn jsonb_text(jsonb: Datum) -> Vec<u8> {
     // SAFETY: the output function of jsonb returns a C string.
