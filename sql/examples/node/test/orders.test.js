@@ -148,6 +148,29 @@ test('a transaction whose backend dies is begun again', async () => {
   await assertDoneOnce(key);
 });
 
+test('a transaction whose commit was not answered is not done twice', async (t) => {
+  if (await scalar('SHOW synchronous_standby_names') !== 'nobody') {
+    return t.skip("needs synchronous_standby_names = 'nobody', synchronous_commit = 'local'");
+  }
+  // These commits wait for a standby that is not there. Whoever is stopped then has committed.
+  await admin.query(`
+    CREATE OR REPLACE FUNCTION wait_after_commit() RETURNS trigger LANGUAGE plpgsql AS
+      $$ BEGIN PERFORM set_config('synchronous_commit', 'on', true); RETURN NULL; END $$;
+    CREATE OR REPLACE TRIGGER waits AFTER INSERT OR UPDATE ON orders FOR EACH ROW
+      WHEN (NEW.item = 'lost commit') EXECUTE FUNCTION wait_after_commit()`);
+  const [key, body] = [newKey(), order({ item: 'lost commit' })];
+  const reply = post(a, key, body);
+  const look = `SELECT pid FROM pg_stat_activity
+                 WHERE wait_event = 'SyncRep' AND datname = current_database() AND pid <> ALL ($1)`;
+  const stopped = [];
+  for (const phase of ['created', 'charged']) {
+    stopped.push(await until(`the commit of ${phase}`, async () => (await select(look, stopped))[0]?.[0]));
+    await scalar('SELECT pg_terminate_backend($1)', stopped.at(-1));
+  }
+  assert.equal((await reply).status, 201);
+  return assertDoneOnce(key);
+});
+
 test('another request under the same key is 422 and learns nothing', async () => {
   const key = newKey();
   const stored = JSON.parse((await post(a, key, order())).body);

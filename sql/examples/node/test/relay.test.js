@@ -124,7 +124,7 @@ test('a receiver slower than the lease is waited for', async (t) => {
   const workers = [await worker(t, { lease: 1 }), await worker(t, { lease: 1 })];
   await outside.holding(async () => {
     await requests(1);
-    await sleep(2500); // of a lease of 1 s, with an idle worker beside it
+    await sleep(4000); // of a lease of 1 s, with an idle worker beside it
   });
   for (const one of workers) {
     one.process.kill('SIGTERM');

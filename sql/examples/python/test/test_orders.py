@@ -135,6 +135,32 @@ class Orders(unittest.TestCase):
             self.assertEqual(first.result().status, 201)
         self.assert_done_once(key)
 
+    def test_a_transaction_whose_commit_was_not_answered_is_not_done_twice(self) -> None:
+        if scalar("SHOW synchronous_standby_names") != "nobody":
+            self.skipTest("needs synchronous_standby_names = 'nobody', synchronous_commit = 'local'")
+        # These commits wait for a standby that is not there. Whoever is stopped then has committed.
+        with admin() as conn:
+            conn.execute("""
+                CREATE OR REPLACE FUNCTION wait_after_commit() RETURNS trigger LANGUAGE plpgsql AS
+                  $$ BEGIN PERFORM set_config('synchronous_commit', 'on', true); RETURN NULL; END $$;
+                CREATE OR REPLACE TRIGGER waits AFTER INSERT OR UPDATE ON orders FOR EACH ROW
+                  WHEN (NEW.item = 'lost commit') EXECUTE FUNCTION wait_after_commit()""")
+        key, body = new_key(), order(item="lost commit")
+        with ThreadPoolExecutor() as threads:
+            reply = threads.submit(post, self.a, key, body)
+            stopped: set[int] = set()
+            for phase in ("created", "charged"):
+                waiting = until(f"the commit of {phase}", lambda: self.waiting_after_commit() - stopped).pop()
+                stopped.add(waiting)
+                scalar("SELECT pg_terminate_backend(%s)", waiting)
+            self.assertEqual(reply.result().status, 201)
+        self.assert_done_once(key)
+
+    def waiting_after_commit(self) -> set[int]:
+        look = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
+        with admin() as conn:
+            return {pid for pid, in conn.execute(look)}
+
     def test_another_request_under_the_same_key_is_422_and_learns_nothing(self) -> None:
         key = new_key()
         stored = json.loads(post(self.a, key, order()).body)

@@ -119,7 +119,7 @@ class Relay(unittest.TestCase):
         with self.worker(lease=1) as one, self.worker(lease=1) as other:
             with self.outside.holding():
                 self.outside.wait_for(1, "<1>")
-                time.sleep(2.5)  # of a lease of 1 s, with an idle worker beside it
+                time.sleep(4)  # of a lease of 1 s, with an idle worker beside it
             for worker in (one, other):
                 worker.process.terminate()
                 self.assertEqual(worker.ended(), 0)

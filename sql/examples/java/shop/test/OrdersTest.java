@@ -73,6 +73,7 @@ final class OrdersTest {
         }
         Check.test("a bank slower than the lease is waited for", this::slowBank);
         Check.test("a transaction whose backend dies is begun again", this::backendDies);
+        Check.test("a transaction whose commit was not answered is not done twice", this::lostCommit);
         Check.test("another request under the same key is 422 and learns nothing", this::mismatch);
         Check.test("an answer past its ttl is 410", this::gone);
         Check.test("a request without a key or an order is 400", this::badRequests);
@@ -192,6 +193,30 @@ final class OrdersTest {
             }
             return sent;
         });
+        equal(reply.get().status, 201);
+        assertDoneOnce(key);
+    }
+
+    private void lostCommit() throws Exception {
+        if (!scalar("SHOW synchronous_standby_names").equals("nobody")) {
+            System.out.println("skipped: needs synchronous_standby_names = 'nobody', synchronous_commit = 'local'");
+            return;
+        }
+        // These commits wait for a standby that is not there. Whoever is stopped then has committed.
+        Check.ADMIN.call(connection -> connection.createStatement().execute("""
+                CREATE OR REPLACE FUNCTION wait_after_commit() RETURNS trigger LANGUAGE plpgsql AS
+                  $$ BEGIN PERFORM set_config('synchronous_commit', 'on', true); RETURN NULL; END $$;
+                CREATE OR REPLACE TRIGGER waits AFTER INSERT OR UPDATE ON orders FOR EACH ROW
+                  WHEN (NEW.item = 'lost commit') EXECUTE FUNCTION wait_after_commit()"""));
+        String key = newKey();
+        Future<Reply> reply = threads.submit(() -> post(a, key, order("lost commit", 700)));
+        Set<List<String>> stopped = new HashSet<>();
+        for (String phase : List.of("created", "charged")) {
+            List<String> pid = until("the commit of " + phase, () -> select("""
+                    SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()""")
+                    .stream().filter(stopped::add).findFirst().orElse(null));
+            scalar("SELECT pg_terminate_backend(?::int)", pid.get(0));
+        }
         equal(reply.get().status, 201);
         assertDoneOnce(key);
     }

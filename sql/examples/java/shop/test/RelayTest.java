@@ -157,7 +157,7 @@ final class RelayTest implements AutoCloseable {
         try (Program one = worker(1); Program other = worker(1)) {
             outside.holding(0, () -> {
                 untilAsked(1);
-                Thread.sleep(2500); // of a lease of 1 s, with an idle worker beside it
+                Thread.sleep(4000); // of a lease of 1 s, with an idle worker beside it
                 return null;
             });
             for (Program worker : List.of(one, other)) {
