@@ -128,7 +128,7 @@ async fn settings_open_nothing() {
         "debug_print_plan = on",
         "default_transaction_read_only = on",
         "application_name = 'cross_anna_app'",
-        "once.key_lease = '1 day'",
+        "once.key_lease = '1 d'",
     ] {
         services.bert.show(&format!("set {setting}")).await;
         services

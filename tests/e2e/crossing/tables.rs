@@ -144,7 +144,6 @@ async fn the_extensions_own_objects_stay_as_they_are() {
         "alter schema once rename to twice",
         "comment on table once.key is 'x'",
         "grant select on once.key to cross_bert",
-        "alter default privileges in schema once grant select on tables to cross_bert",
         "create function bert.own_key_get() returns void language c as '$libdir/pg_once', 'pg_once_key_get'",
         "update pg_proc set prosecdef = true where proname = 'key_get'",
         "alter database postgres set once.fake_now = '2100-01-01'",
