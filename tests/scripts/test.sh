@@ -49,6 +49,11 @@ setup() {
     # The end-to-end tests put a pooler between client and server.
     have pgbouncer || [ -x /usr/sbin/pgbouncer ] || apt_install pgbouncer ||
         note "pgbouncer is missing, so tests through a pooler cannot run: sudo apt-get install pgbouncer"
+    # The tests of metrics load the alert rules and scrape a database with the real programs.
+    if ! have promtool || ! have prometheus || ! have prometheus-postgres-exporter; then
+        apt_install prometheus prometheus-postgres-exporter ||
+            note "so that the alert rules are tested, too: sudo apt-get install prometheus prometheus-postgres-exporter"
+    fi
     if is_root && wanted db; then
         have sudo || apt_install sudo || die "cargo pgrx test needs sudo when root runs it" "Run: apt-get install sudo"
     fi

@@ -135,7 +135,7 @@ impl Look {
                 self.batch(subscriber, &batch, &mut backlog)?;
             }
         }
-        self.retries(subscriber.id, &mut backlog)?;
+        self.retries(subscriber, &mut backlog)?;
         Ok(backlog)
     }
 
@@ -188,7 +188,7 @@ impl Look {
                         ]
                     },
                     column: EventCol::EventId as usize,
-                    counts: &|_| true,
+                    place: &|id| event::place_in_lane(lane, id),
                 };
                 backlog.depth += range.estimate(last_id, &self.snapshot)?;
             }
@@ -223,7 +223,8 @@ impl Look {
     }
 
     /// What goes one by one.
-    fn retries(&self, subscriber: i32, backlog: &mut Backlog) -> Result<()> {
+    fn retries(&self, sub: &Subscriber, backlog: &mut Backlog) -> Result<()> {
+        let subscriber = sub.id;
         let range = Range {
             table: &self.retry,
             index: BY_EVENT,
@@ -235,7 +236,7 @@ impl Look {
                 ]
             },
             column: EVENT_ID,
-            counts: &|_| true,
+            place: &|id| id,
         };
         let rows = range.above(i64::MIN, LOOKS, &self.snapshot)?;
         if rows == 0.0 {
@@ -264,16 +265,20 @@ impl Look {
         if looked < LOOKS {
             return Ok(());
         }
-        // Hidden behind delayed ones: what is due.
-        for suspect in [false, true] {
-            let keys = &mut [
-                ScanKey::i32(1, subscriber),
-                ScanKey::i32(2, 0),
-                ScanKey::bool(3, suspect),
-                ScanKey::until(4, self.now),
-            ];
-            if let Some(slot) = self.retry.find(BY_DUE, keys, &self.snapshot)? {
-                backlog.older(self.since(subscriber, &slot)?.0);
+        // Hidden behind delayed ones: what is due, and in lanes that have no delayed ones what will be first.
+        for lane in sub.lanes() {
+            for suspect in [false, true] {
+                let mut keys = vec![
+                    ScanKey::i32(1, subscriber),
+                    ScanKey::i32(2, lane),
+                    ScanKey::bool(3, suspect),
+                ];
+                if event::is_unordered(lane) {
+                    keys.push(ScanKey::until(4, self.now));
+                }
+                if let Some(slot) = self.retry.find(BY_DUE, &mut keys, &self.snapshot)? {
+                    backlog.older(self.since(subscriber, &slot)?.0);
+                }
             }
         }
         Ok(())
@@ -342,10 +347,10 @@ impl Look {
                 ]
             },
             column: 3,
-            counts: &|_| true,
+            place: &|id| id,
         };
         sheet.put(
-            "pg_once_dead_letters",
+            "outbox_dead_letters",
             labels,
             range.above(i64::MIN, DEAD_EXACT, &self.snapshot)?.round(),
             "Events that the subscriber has given up (outbox_dead); exact below 2000, then an estimate.",
@@ -360,7 +365,7 @@ impl Look {
             lately += 1;
         }
         sheet.put(
-            "pg_once_dead_letters_lately",
+            "outbox_dead_letters_lately",
             labels,
             lately as f64,
             "Of these, events that died within the last hour; 2000 means at least so many.",

@@ -16,8 +16,8 @@ pub struct Range<'a> {
     pub keys: &'a dyn Fn(i64, i64) -> Vec<ScanKey>,
     /// The column of the table.
     pub column: usize,
-    /// Which rows count.
-    pub counts: &'a dyn Fn(&Slot) -> bool,
+    /// The numbers' places, which the rows are spread over evenly.
+    pub place: &'a dyn Fn(i64) -> i64,
 }
 
 impl Range<'_> {
@@ -46,9 +46,11 @@ impl Range<'_> {
                 false => place + step,
             };
             let seen = self.read(place, to, ROWS, snapshot)?;
+            let between = |a: i64, b: i64| ((self.place)(b) - (self.place)(a)).max(1) as f64;
             total += match seen.ended {
                 true => seen.counted as f64,
-                false => seen.counted as f64 * (to - place) as f64 / (seen.last - place) as f64,
+                // The last of n rows ends the look: it says how far the others reach.
+                false => (seen.counted - 1) as f64 * between(place, to) / between(place, seen.last),
             };
             place = to;
         }
@@ -68,7 +70,7 @@ impl Range<'_> {
                 seen.ended = true;
                 break;
             };
-            seen.counted += usize::from((self.counts)(slot));
+            seen.counted += 1;
             seen.last = self.number(slot);
         }
         Ok(seen)

@@ -54,7 +54,7 @@ pub fn keys(sheet: &Sheet) -> Result<()> {
         )?;
     }
     sheet.put(
-        "pg_once_key_overdue_seconds",
+        "pg_once_keys_overdue_seconds",
         &[],
         keys.oldest_us as f64 / 1e6,
         "For how long the oldest overdue key that was looked at has waited for somebody to go on; 0: none. Bounded, see pg_once_leases_complete.",
@@ -238,7 +238,7 @@ pub fn actions(sheet: &Sheet) -> Result<()> {
             )?;
         }
         sheet.put(
-            "pg_once_action_overdue_seconds",
+            "pg_once_machine_overdue_seconds",
             &[("machine", &machine)],
             actions.oldest_us as f64 / 1e6,
             "For how long the oldest overdue lease that was looked at has waited for a sweep; 0: none.",

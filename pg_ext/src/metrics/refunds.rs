@@ -79,13 +79,13 @@ pub fn refunds(sheet: &Sheet) -> Result<()> {
             count = count.max(rows.first().and_then(|r| float(r, 0)).unwrap_or(0.0));
         }
         sheet.put(
-            "pg_once_refunds",
+            "pg_once_machine_refunds",
             &labels,
             count,
             "Calls of refund that gave something back or marked something; exact below 1000, then what the planner estimates since the last ANALYZE.",
         )?;
         sheet.put(
-            "pg_once_refund_items",
+            "pg_once_machine_refund_items",
             &labels,
             count * items,
             "Items that these refunds marked; exact below 1000 refunds, then an estimate.",
@@ -93,7 +93,7 @@ pub fn refunds(sheet: &Sheet) -> Result<()> {
         let open = &mut [by_machine(), ScanKey::bool(2, true)];
         let teardowns = look(TEARDOWNS, OPEN, open, 4)?;
         sheet.put(
-            "pg_once_teardowns_open",
+            "pg_once_machine_teardowns_open",
             &labels,
             teardowns.rows as f64,
             "Rows whose cancellation was asked for and that are not cancelled yet; 1000 means at least so many.",
@@ -103,7 +103,7 @@ pub fn refunds(sheet: &Sheet) -> Result<()> {
             .map_or(0, |at| now.saturating_sub(at))
             .max(0);
         sheet.put(
-            "pg_once_teardown_oldest_seconds",
+            "pg_once_machine_teardown_oldest_seconds",
             &labels,
             age as f64 / 1e6,
             "How long ago the oldest of these cancellations was asked for; 0: none.",

@@ -53,6 +53,16 @@ pub fn unordered_lane(event_id: i64) -> i32 {
     UNORDERED[(event_id / RUN).rem_euclid(UNORDERED.len() as i64) as usize]
 }
 
+/// How many event ids up to this one may be in a lane: its place among them, where events are spread evenly.
+pub fn place_in_lane(lane: i32, event_id: i64) -> i64 {
+    let Some(turn) = UNORDERED.iter().position(|l| *l == lane) else {
+        return event_id;
+    };
+    let round = RUN * UNORDERED.len() as i64;
+    let here = event_id.rem_euclid(round) - turn as i64 * RUN;
+    event_id.div_euclid(round) * RUN + here.clamp(0, RUN)
+}
+
 /// A lane in any number of live batches at once.
 pub fn is_unordered(lane: i32) -> bool {
     UNORDERED.contains(&lane)

@@ -1,0 +1,185 @@
+//! Claims are counted by outcome, once for each call, by all backends together; only where the server has loaded the
+//! library from the beginning.
+
+use super::{counted, preloaded, value};
+use crate::playground::Playground;
+use pg_once_tests::{Cluster, StopMode};
+
+const SESSIONS: usize = 8;
+const ROUNDS: usize = 50;
+
+async fn claims(play: &Playground) -> String {
+    play.show(
+        "select coalesce(string_agg(labels ->> 'outcome' || ' ' || value, ', '), '') from once.metrics()
+          where name = 'pg_once_claims_total' and value > 0",
+    )
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn eight_sessions_count_together_and_lose_nothing() {
+    let play = counted("together").await;
+    assert_eq!(claims(&play).await, "");
+    let sessions: Vec<_> = (0..SESSIONS)
+        .map(|session| {
+            tokio::spawn(async move {
+                let client = preloaded().connect("together").await.unwrap();
+                for round in 0..ROUNDS {
+                    let key = format!("{session} {round}");
+                    client
+                        .batch_execute(&format!(
+                            "do $$ declare t bigint; begin
+                                select token into t from once.key_claim('s', '{key}', '1');
+                                perform once.key_claim('s', '{key}', '1');
+                                perform once.key_claim('s', '{key}', '2');
+                                perform once.key_release('s', '{key}', t);
+                                select token into t from once.key_claim('s', '{key}', '1');
+                                perform once.key_complete('s', '{key}', t, 200);
+                                perform once.key_claim_hashed('s', '{key} h', sha256('1'));
+                                perform once.key_claim('s', '{key}', '1'), once.key_claim('s', '{key}', '1');
+                             end $$"
+                        ))
+                        .await
+                        .unwrap();
+                }
+            })
+        })
+        .collect();
+    for session in sessions {
+        session.await.unwrap();
+    }
+    let n = SESSIONS * ROUNDS;
+    assert_eq!(
+        claims(&play).await,
+        format!(
+            "claimed {}, resumed {n}, replayed {}, in_progress {n}, mismatched {n}",
+            2 * n,
+            2 * n
+        )
+    );
+    // 7 claims a round, 2 of them replayed, 1 in progress.
+    let rate = |name: &str| {
+        format!("select round(value::numeric, 4) from once.metrics() where name = '{name}'")
+    };
+    assert_eq!(play.show(&rate("idempotency_reuse_rate")).await, "0.2857");
+    assert_eq!(play.show(&rate("idempotency_409_rate")).await, "0.1429");
+}
+
+#[tokio::test]
+async fn gone_and_parked_are_counted_and_a_rolled_back_claim_stays_counted() {
+    let play = counted("others").await;
+    play.show("begin; select outcome from once.key_claim('s', 'a'); rollback")
+        .await;
+    let token = play.token("a", "").await;
+    play.show(&format!("select once.key_park('s', 'a', {token}, 'why')"))
+        .await;
+    assert_eq!(play.claim("a", "").await, "parked");
+    let token = play.token("b", ", ttl => '1 s'").await;
+    play.show(&format!("select once.key_complete('s', 'b', {token}, 200)"))
+        .await;
+    play.show("select set_config('once.fake_now', (now() + '1 min')::text, false)")
+        .await;
+    assert_eq!(play.claim("b", "").await, "gone");
+    assert_eq!(claims(&play).await, "claimed 3, gone 1, parked 1");
+}
+
+#[tokio::test]
+async fn another_database_counts_apart() {
+    let one = counted("one").await;
+    let two = counted("two").await;
+    one.token("a", "").await;
+    two.token("a", "").await;
+    two.token("b", "").await;
+    assert_eq!(claims(&one).await, "claimed 1");
+    assert_eq!(claims(&two).await, "claimed 2");
+}
+
+#[tokio::test]
+async fn without_preloading_the_rows_are_absent_and_doctor_says_why() {
+    let play = Playground::open().await;
+    play.token("a", "").await;
+    let names = "select count(*) from once.metrics() where name ~ 'claims_total|^idempotency_'";
+    assert_eq!(play.show(names).await, "0");
+    let told = "select level, hint from once.doctor() where problem = 'claims are not counted'";
+    let told = play.show(told).await;
+    assert!(
+        told.starts_with("info|Add pg_once to shared_preload_libraries"),
+        "{told}"
+    );
+    let preloaded = counted("quiet").await;
+    assert!(
+        !preloaded
+            .show("select * from once.doctor()")
+            .await
+            .contains("not counted")
+    );
+}
+
+#[tokio::test]
+async fn a_restart_and_a_crash_begin_at_zero() {
+    let mut cluster = Cluster::builder()
+        .setting("shared_preload_libraries", "pg_once")
+        .launch()
+        .unwrap();
+    drop(
+        cluster
+            .create_database_with_extension("shop")
+            .await
+            .unwrap(),
+    );
+    for again in 0..2 {
+        let play = Playground::of(cluster.connect("shop").await.unwrap(), "shop");
+        assert_eq!(claims(&play).await, "");
+        play.token(&format!("a{again}"), "").await;
+        assert_eq!(claims(&play).await, "claimed 1");
+        drop(play);
+        match again {
+            0 => cluster.stop(StopMode::Fast).unwrap(),
+            _ => cluster.kill_9().unwrap(),
+        }
+        cluster.start().unwrap();
+    }
+    let play = Playground::of(cluster.connect("shop").await.unwrap(), "shop");
+    assert_eq!(claims(&play).await, "");
+}
+
+/// More databases than are counted: the first go on, the others have no rows, and nothing fails.
+#[tokio::test]
+async fn databases_beyond_the_last_slot_are_not_counted_and_doctor_says_so() {
+    let cluster = Cluster::builder()
+        .setting("shared_preload_libraries", "pg_once")
+        .launch()
+        .unwrap();
+    drop(
+        cluster
+            .create_database_with_extension("model_once")
+            .await
+            .unwrap(),
+    );
+    let admin = cluster.connect("postgres").await.unwrap();
+    let mut last = None;
+    for n in 1..=64 {
+        let name = format!("d{n}");
+        admin
+            .batch_execute(&format!(
+                "create database {name} template model_once strategy file_copy"
+            ))
+            .await
+            .unwrap();
+        let play = Playground::of(cluster.connect(&name).await.unwrap(), &name);
+        play.token("a", "").await;
+        last = Some(play);
+    }
+    let first = Playground::of(cluster.connect("d1").await.unwrap(), "d1");
+    assert_eq!(claims(&first).await, "claimed 1");
+    let last = last.unwrap();
+    assert_eq!(claims(&last).await, "claimed 1");
+    // The 65th.
+    let model = Playground::of(cluster.connect("model_once").await.unwrap(), "model_once");
+    model.token("a", "").await;
+    assert_eq!(value(&model, "idempotency_409_rate", "{}").await, "");
+    let told =
+        "select level from once.doctor() where problem = 'claims of this database are not counted'";
+    assert_eq!(model.show(told).await, "warning");
+    assert_eq!(first.show(told).await, "");
+}

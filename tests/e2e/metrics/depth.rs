@@ -1,0 +1,107 @@
+//! metrics() reads the same however much is over: told by the pages it touches, and in the long form by the clock.
+
+use crate::playground::Playground;
+use std::time::Instant;
+
+/// Pages that one call touches, of the cache or not.
+async fn pages(play: &Playground) -> u64 {
+    let plan = play
+        .show("explain (analyze, buffers, costs off, timing off, summary off) select * from once.metrics()")
+        .await;
+    let line = plan
+        .lines()
+        .find(|line| line.contains("Buffers: shared"))
+        .unwrap()
+        .to_owned();
+    ["hit=", "read="]
+        .iter()
+        .filter_map(|word| line.split(word).nth(1))
+        .map(|rest| {
+            rest.chars()
+                .take_while(char::is_ascii_digit)
+                .collect::<String>()
+                .parse::<u64>()
+                .unwrap()
+        })
+        .sum()
+}
+
+/// Finished keys of 20 scopes, numbered from `first`, claimed two milliseconds apart.
+async fn keys(play: &Playground, first: u64, last: u64) {
+    play.show(&format!(
+        "insert into once.key (token, lease_until, claimed_at, created_at, look_at, reap_at, ttl_us, last_call, attempt,
+                attempt_base, status, reap_stage, look_lane, emits, id, scope, key, recovery_point, fingerprint,
+                finished_at, response_code, response_body)
+         select i, t + '60 s', t, t, t + '60 s', t + '1 day', 86400000000, 0, 1, 0, 'c', '0', '0', false,
+                md5(i::text)::uuid, 's' || i % 20, 'k' || i, 'started', '\\x01'::bytea || sha256(i::text::bytea),
+                t + '1 s', 201, '{{\"ok\": true}}'
+           from generate_series({first}, {last}) i, lateral (select now() - interval '6 h' + i * interval '2 ms') x(t)"
+    ))
+    .await;
+}
+
+/// Events of two subscribers, delivered by real takes and acks.
+async fn events(play: &Playground, count: u64) {
+    play.show(&format!(
+        "select count(once.outbox_emit('t', '{{}}', case when i % 2 = 0 then 'k' || i % 1000 end)) from generate_series(1, {count}) i"
+    ))
+    .await;
+    for subscriber in ["a", "b"] {
+        let taken = "do $$ declare tk bigint; begin
+            for i in 1 .. 20 loop
+                select max(token) into tk from once.outbox_take('t', 'SUB', 5000);
+                exit when tk is null;
+                perform once.outbox_ack('t', 'SUB', tk);
+            end loop; end $$";
+        let left = format!(
+            "select value from once.metrics() where name = 'outbox_depth' and labels ->> 'subscriber' = '{subscriber}'"
+        );
+        while play.show(&left).await != "0" {
+            play.show(&taken.replace("SUB", subscriber)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_over_costs_nothing() {
+    let long = std::env::var_os("PG_ONCE_LONG").is_some();
+    let steps: u64 = if long { 10 } else { 1 };
+    let (some, many) = if long {
+        (1_000_000, 1_000_000)
+    } else {
+        (20_000, 40_000)
+    };
+    let play = Playground::open().await;
+    play.show("set synchronous_commit = off; select once.topic_set('t', '{\"subscribers\": [\"a\", \"b\"]}')").await;
+    keys(&play, 1, some).await;
+    events(&play, some / 4).await;
+    play.show("vacuum analyze").await;
+    let before = pages(&play).await;
+    let mut first = some + 1;
+    for _ in 0..steps {
+        keys(&play, first, first + many).await;
+        first += many + 1;
+        events(&play, many / if long { 1 } else { 4 }).await;
+    }
+    play.show("vacuum analyze").await;
+    let after = pages(&play).await;
+    // A deeper index, a fuller page; not three times the rows.
+    assert!(
+        after < before + before / 4 + 200,
+        "{before} pages, then {after}"
+    );
+    if long {
+        let mut times = Vec::new();
+        for _ in 0..20 {
+            let begin = Instant::now();
+            play.show("select count(*) from once.metrics()").await;
+            times.push(begin.elapsed());
+        }
+        times.sort_unstable();
+        eprintln!(
+            "metrics() over {first} keys: {after} pages, median {:?}, worst {:?}",
+            times[10], times[19]
+        );
+        assert!(times[10].as_millis() < 20, "{times:?}");
+    }
+}
