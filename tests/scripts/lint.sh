@@ -48,6 +48,7 @@ shell_check() {
 
 check "Formatting (these files differ from what 'cargo fmt --all' makes of them)" format_check
 check "Shell scripts" shell_check
+check "The install and upgrade scripts" bash tests/scripts/pgspot.sh
 check "Clippy: the client and the tests" clippy --package pg-once --package pg-once-tests
 check "Clippy: the extension (PostgreSQL $CHOSEN)" clippy_extension
 check "The client's documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --package pg-once --no-deps
