@@ -184,6 +184,7 @@ fn classify<B>(response: &Response<B>) -> Outcome {
         StatusCode::CONFLICT => Outcome::Parked,
         StatusCode::UNPROCESSABLE_ENTITY => Outcome::Mismatched,
         StatusCode::GONE => Outcome::Gone,
+        StatusCode::PAYMENT_REQUIRED => Outcome::Declined,
         _ if status.is_server_error() => Outcome::ServerError,
         _ => Outcome::Refused,
     }

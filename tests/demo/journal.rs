@@ -24,6 +24,8 @@ pub enum Outcome {
     Mismatched,
     /// 410.
     Gone,
+    /// 402: not made, for good.
+    Declined,
     /// 5xx: try again.
     ServerError,
     /// Any other 4xx: the demo itself is wrong.
@@ -39,10 +41,10 @@ pub enum Outcome {
 impl Outcome {
     /// The client has what it came for, or will never get it.
     pub fn is_final(self) -> bool {
-        use Outcome::{Created, GaveUp, Gone, Mismatched, Parked, Refused, Replayed};
+        use Outcome::{Created, Declined, GaveUp, Gone, Mismatched, Parked, Refused, Replayed};
         matches!(
             self,
-            Created | Replayed | Mismatched | Parked | Gone | Refused | GaveUp
+            Created | Replayed | Mismatched | Parked | Gone | Declined | Refused | GaveUp
         )
     }
 
@@ -54,6 +56,7 @@ impl Outcome {
             Self::Parked => "parked",
             Self::Mismatched => "mismatched",
             Self::Gone => "gone",
+            Self::Declined => "declined",
             Self::ServerError => "server_error",
             Self::Refused => "refused",
             Self::TimedOut => "timed_out",

@@ -10,10 +10,11 @@ use clap::Parser;
 pub const SCOPE: &str = "orders.create";
 
 /// The names of all runs, in their order.
-const RUNS: [&str; 10] = [
+const RUNS: [&str; 11] = [
     "naive",
     "pg_once",
     "pg_once_forgetful_bank",
+    "pg_once_silent_bank",
     "batch_naive",
     "batch_pg_once",
     "receipts_naive",
@@ -35,8 +36,8 @@ const RUNS: [&str; 10] = [
 #[derive(Parser, Clone)]
 #[command(name = "demo", version)]
 pub struct Settings {
-    /// Orders in each of the two big runs; the run against a bank without idempotency keys has a
-    /// fifth of it
+    /// Orders in each of the two big runs; the two runs against banks without idempotency keys have a
+    /// fifth of it each
     #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u32).range(400..=100_000))]
     pub orders: u32,
     /// How long the orders of a big run keep arriving, in seconds

@@ -49,6 +49,18 @@ impl Svg {
         ));
     }
 
+    /// A line through these points.
+    pub fn path(&mut self, points: &[(f64, f64)], class: &str) {
+        let points: Vec<String> = points
+            .iter()
+            .map(|(x, y)| format!("{x:.1},{y:.1}"))
+            .collect();
+        let points = points.join(" ");
+        self.add(format_args!(
+            r#"<polyline points="{points}" class="{class}" fill="none"/>"#
+        ));
+    }
+
     /// A small upright mark.
     pub fn tick(&mut self, x: f64, (top, bottom): (f64, f64), class: &str) {
         self.line((x, top), (x, bottom), class);

@@ -1,8 +1,9 @@
 //! An HTTP order service that takes each `POST /orders` exactly once.
 //!
-//! `orders.rs` is the part to read: the phases of an order. This file owns the way in: the
-//! `Idempotency-Key` header, the request as the key's fingerprint, and the answer as the IETF draft
-//! has it (400, 409, 422, 410; a replay is marked).
+//! `orders.rs` is the part to read: the phases of an order. This file owns the two ways in. One is the
+//! client's: the `Idempotency-Key` header, the request as the key's fingerprint, and the answer as the IETF
+//! draft has it (400, 409, 422, 410; a replay is marked). The other is the completer's: what a dead process
+//! left behind, and no client comes back for, is brought to its end by the same function.
 
 mod bank;
 mod crash;
@@ -23,13 +24,15 @@ use axum::routing::{get, post};
 use clap::{ArgAction, Parser};
 use deadpool_postgres::{Manager, Pool};
 use pg_once::http::{Answer, IDEMPOTENCY_KEY, key_of_header};
-use pg_once::{Error, Json, Outcome, Scope};
+use pg_once::{Abandoned, Error, Json, Outcome, Scope};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tracing_subscriber::EnvFilter;
 
 use bank::Bank;
-use orders::{Order, Shop};
+use orders::{By, Order, Shop};
 
 /// Takes orders over HTTP, charges them at a bank, and does each of them exactly once.
 #[derive(Parser)]
@@ -61,6 +64,11 @@ struct Args {
     /// The scope of the keys.
     #[arg(long, env = "ORDERS_SCOPE", default_value = "orders.create")]
     scope: String,
+    /// How long the completer waits, in milliseconds, before it asks for abandoned orders again when there
+    /// are none. It runs where the scope keeps its requests:
+    /// select once.scope_set('orders.create', '{"keep_request": true}')
+    #[arg(long, env = "ORDERS_COMPLETE_EVERY_MS", default_value_t = 5000)]
+    complete_every_ms: u64,
     /// Connections to the database.
     #[arg(long, env = "ORDERS_CONNECTIONS", default_value_t = 16)]
     connections: usize,
@@ -103,6 +111,10 @@ async fn main() -> anyhow::Result<()> {
         scope: Scope::new(&args.scope),
         lease,
     };
+    let (stop, stopped) = watch::channel(false);
+    let completer = service
+        .complete_abandoned(Duration::from_millis(args.complete_every_ms), stopped)
+        .await?;
     let app = Router::new()
         .route("/orders", post(create_order))
         .route("/health", get(|| async { "ok" }))
@@ -116,8 +128,11 @@ async fn main() -> anyhow::Result<()> {
     axum::serve(listener, app)
         .with_graceful_shutdown(async move {
             terminate.recv().await;
+            stop.send_replace(true);
         })
         .await?;
+    // It finishes what it is at, or gives it back.
+    completer.await??;
     Ok(())
 }
 
@@ -151,13 +166,46 @@ async fn create_order(
 }
 
 impl Service {
+    /// Brings the orders to their end whose client did not come back, beside the requests. Without the
+    /// requests there is nothing to make them from.
+    async fn complete_abandoned(
+        &self,
+        every: Duration,
+        mut stop: watch::Receiver<bool>,
+    ) -> anyhow::Result<JoinHandle<Result<(), Error>>> {
+        let options: serde_json::Value = self.scope.get(&self.shop.pool).await?.parse()?;
+        if options["keep_request"] != true {
+            tracing::warn!(
+                scope = self.scope.as_str(),
+                "requests are not kept: no completer"
+            );
+            return Ok(tokio::spawn(std::future::ready(Ok(()))));
+        }
+        let completer = self.scope.completer(&self.shop.pool);
+        let completer = completer.lease(self.lease).poll_every(every);
+        let shop = self.shop.clone();
+        Ok(tokio::spawn(async move {
+            let stopped = async {
+                // An error says that the service is gone.
+                let _ = stop.wait_for(|stop| *stop).await;
+            };
+            let completed = completer
+                .run(stopped, move |abandoned: Abandoned| {
+                    shop.clone().make_abandoned(abandoned)
+                })
+                .await?;
+            tracing::info!(?completed, "the completer has ended");
+            Ok(())
+        }))
+    }
+
     async fn run(self, key: &str, request: Json, order: Order) -> Result<Outcome, Error> {
         self.scope
             .key(key)
             .run(&self.shop.pool)
             .request(request)
             .lease(self.lease)
-            .run(|lease| self.shop.clone().make(lease, order.clone()))
+            .run(|lease| self.shop.clone().make(lease, order.clone(), By::Request))
             .await
     }
 }

@@ -6,10 +6,11 @@
 //! 3. The order's row and the answer commit together.
 //!
 //! Invariant: a process that dies anywhere leaves a state from which [`Shop::make`] goes on rightly,
-//! in another process, knowing nothing but the lease.
+//! in another process, knowing nothing but the lease and the stored request. Whether that process was
+//! asked by the client or by nobody makes no difference: the completer runs the same function.
 
 use deadpool_postgres::Pool;
-use pg_once::{Done, Failure, Json, Lease, Response, Step};
+use pg_once::{Abandoned, Done, Failure, Json, Lease, Response, Step};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
@@ -20,9 +21,9 @@ use crate::crash;
 /// No unique constraint on the key: a duplicate would be there to see.
 const TABLE: &str = "CREATE TABLE orders (order_id text PRIMARY KEY, idempotency_key text NOT NULL, \
     customer text NOT NULL, item text, amount_cents bigint NOT NULL, charge_id text NOT NULL, \
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp())";
-const INSERT: &str = "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents, charge_id) \
-    VALUES ($1, $2, $3, $4, $5, $6)";
+    made_by text NOT NULL DEFAULT 'request', created_at timestamptz NOT NULL DEFAULT clock_timestamp())";
+const INSERT: &str = "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents, charge_id, \
+    made_by) VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
 /// What a client asks for.
 #[derive(Clone, Debug, Deserialize)]
@@ -30,6 +31,24 @@ pub struct Order {
     pub customer: String,
     pub item: String,
     pub amount_cents: i64,
+}
+
+/// Who makes an order; stored with it.
+#[derive(Clone, Copy)]
+pub enum By {
+    /// A client that asked.
+    Request,
+    /// The completer: its client did not come back.
+    Completer,
+}
+
+impl By {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Completer => "completer",
+        }
+    }
 }
 
 /// The state that phase 2 leaves for phase 3.
@@ -59,14 +78,23 @@ impl Shop {
         Ok(())
     }
 
+    /// Makes the order of a request whose client did not come back, from what was stored of it.
+    pub async fn make_abandoned(self, abandoned: Abandoned) -> Result<Done, Failure> {
+        let Some(request) = abandoned.request else {
+            return Err(Failure::unknown("the request was not kept"));
+        };
+        let order = request.parse()?;
+        self.make(abandoned.lease, order, By::Completer).await
+    }
+
     /// Makes the order, from wherever the last attempt got to.
-    pub async fn make(self, lease: Lease, order: Order) -> Result<Done, Failure> {
+    pub async fn make(self, lease: Lease, order: Order, by: By) -> Result<Done, Failure> {
         crash::point("after_claim");
         let charged = match (lease.recovery_point(), lease.state()) {
             ("charged", Some(state)) => state.parse()?,
             _ => self.charge(&lease, &order).await?,
         };
-        self.save(&lease, &order, charged).await
+        self.save(&lease, &order, charged, by).await
     }
 
     async fn charge(&self, lease: &Lease, order: &Order) -> Result<Charged, Failure> {
@@ -150,7 +178,13 @@ impl Shop {
     }
 
     /// Phase 3: the order and the answer, together.
-    async fn save(&self, lease: &Lease, order: &Order, charged: Charged) -> Result<Done, Failure> {
+    async fn save(
+        &self,
+        lease: &Lease,
+        order: &Order,
+        charged: Charged,
+        by: By,
+    ) -> Result<Done, Failure> {
         let order_id = Uuid::new_v4().to_string();
         let answer = Response::new(201).with_body(&json!({
             "order_id": order_id,
@@ -171,6 +205,7 @@ impl Shop {
                     &order.item,
                     &order.amount_cents,
                     &charged.charge_id,
+                    &by.name(),
                 ],
             )
             .await?;

@@ -3,6 +3,10 @@
 
 use crate::support::Jobs;
 
+/// The orders of `client/examples/order_service`.
+const ORDERS: &str = "CREATE TABLE orders (order_id text PRIMARY KEY, idempotency_key text, customer text, item text, \
+    amount_cents bigint, charge_id text, made_by text)";
+const RECONCILE: &str = include_str!("../../../sql/examples/reconcile.sql");
 const BILLING_TABLES: &str = include_str!("../../../sql/examples/billing.sql");
 
 /// The statements of a page's SQL blocks, without their comments.
@@ -42,6 +46,8 @@ async fn assert_understood(page: &str, at_least: usize) {
     let jobs = Jobs::new().await;
     let client = jobs.pool.get().await.unwrap();
     client.batch_execute(BILLING_TABLES).await.unwrap();
+    client.batch_execute(ORDERS).await.unwrap();
+    client.batch_execute(RECONCILE).await.unwrap();
     client.batch_execute(APP).await.unwrap();
     let statements = statements(page);
     assert!(statements.len() >= at_least, "{statements:?}");
@@ -79,4 +85,9 @@ async fn every_statement_on_the_page_for_receivers_is_understood() {
         10,
     )
     .await;
+}
+
+#[tokio::test]
+async fn every_statement_on_the_page_of_the_differences_is_understood() {
+    assert_understood(include_str!("../../../sql/examples/reconcile.md"), 9).await;
 }

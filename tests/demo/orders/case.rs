@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::bank_process::Bank;
+use super::reconcile::{Settled, settle_from_ledger};
 use super::{database, load, plan, proof, verdict};
 use crate::client::Clients;
 use crate::crashes::Crashes;
@@ -21,6 +22,7 @@ use crate::outside::{Outside, Trouble, count, fated};
 use crate::progress::Progress;
 use crate::proof::{Proven, ask, latencies};
 use crate::settings::{SCOPE, Settings};
+use crate::settle::settle;
 use crate::stage::Cast;
 use crate::story::{self, Card, Damage, Run};
 use crate::supervisor::Program;
@@ -44,10 +46,29 @@ const BANK_TROUBLE: Trouble = Trouble {
     cut: 0.03,
 };
 
+/// Requests are kept, so that the completer has something to make an order from.
+const KEEP_REQUESTS: &str = "select once.scope_set('orders.create', '{\"keep_request\": true}')";
+/// How long nothing changes until a run counts as over: longer than a lease, and than the first waits of
+/// a request that has failed.
+const QUIET_FOR: Duration = Duration::from_secs(12);
+/// How long an idle completer waits.
+const COMPLETE_EVERY: &str = "--complete-every-ms=500";
+
+/// What the bank knows of the requests that it got.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum TheirMemory {
+    /// One charge of many requests with one Idempotency-Key.
+    Dedupes,
+    /// It forgets keys, and can be asked for the charges of an order.
+    CanBeAsked,
+    /// It forgets keys and answers no questions; its ledger comes afterwards.
+    LedgerOnly,
+}
+
 /// What is run.
 pub struct Case {
     pub card: Card,
-    pub bank_dedupes: bool,
+    pub bank: TheirMemory,
     pub window: Duration,
     /// How often a process dies at each of its points.
     pub rounds: usize,
@@ -64,7 +85,11 @@ impl story::Case for Case {
         let card = self.card;
         let owner = create(ground.cluster, card.name, card.pg_once).await?;
         owner.batch_execute(database::ORDERS).await?;
-        let outside = Outside::new(ground, card.name, self.bank_dedupes, &BANK_TROUBLE);
+        if card.pg_once {
+            owner.batch_execute(KEEP_REQUESTS).await?;
+        }
+        let dedupes = self.bank == TheirMemory::Dedupes;
+        let outside = Outside::new(ground, card.name, dedupes, &BANK_TROUBLE);
         let bank = Bank::start(&outside.program).await?;
         let orders = plan::plan(card.asked, self.window, plan::CUSTOMERS, settings.seed);
         let lanes = usize::from(settings.services);
@@ -87,7 +112,21 @@ impl story::Case for Case {
         stage
             .under_fire(ground, card.name, 1200..3000, (&journal, &progress), load)
             .await?;
-        load::finish_abandoned(&clients, &orders).await;
+        if card.pg_once {
+            // Nobody comes back for what is left: the completer brings it to its end.
+            settle(QUIET_FOR, async || {
+                let row = owner.query_one(database::PENDING, &[]).await?;
+                let (pending, attempts): (i64, i64) = (row.get(0), row.get(1));
+                Ok((pending == 0, (pending, attempts)))
+            })
+            .await?;
+        }
+        let mut settled = Settled::default();
+        if self.bank == TheirMemory::LedgerOnly {
+            let sources = (&outside, &bank);
+            settled = settle_from_ledger(ground, card.name, &owner, sources, &orders).await?;
+            load::come_back(&clients, &orders, &told_parked(&journal)).await;
+        }
         progress.finish();
         let seconds = (journal.now_ms() - began) / 1000.0;
         let lanes = stage.stop().await?;
@@ -98,14 +137,14 @@ impl story::Case for Case {
         let mut run = Run::of(card, self.points().to_vec(), lanes, &journal);
         run.seconds = seconds;
         run.proven = self.prove(settings, &owner).await?;
-        run.went_through = went_through(&run, &lines);
+        run.went_through = went_through(&run, &lines, &settled);
         run.damage = Damage {
             name: "double charges",
             at_ms: double_charges(&lines)
                 .map(|line| journal.ms_of(line.at_micros))
                 .collect(),
         };
-        run.faults = verdict::faults(&run, &lines, self.bank_dedupes, status_without_key);
+        run.faults = verdict::faults(&run, &lines, self.bank, status_without_key);
         Ok(run)
     }
 }
@@ -130,7 +169,12 @@ impl Case {
                 "--scope".to_owned(),
                 SCOPE.to_owned(),
                 format!("--lease-ms={}", ground.settings.lease_ms),
-                format!("--bank-dedupes={}", self.bank_dedupes),
+                format!("--bank-dedupes={}", self.bank == TheirMemory::Dedupes),
+                format!(
+                    "--bank-can-be-asked={}",
+                    self.bank != TheirMemory::LedgerOnly
+                ),
+                COMPLETE_EVERY.to_owned(),
             ]);
         }
         let path = match self.card.pg_once {
@@ -153,13 +197,26 @@ impl Case {
         if self.card.pg_once {
             questions.extend(proof::key_questions());
         }
+        if self.bank == TheirMemory::LedgerOnly {
+            questions.extend(proof::ledger_questions());
+        }
         questions.extend(latencies(["latency p50", "latency p99"], "'first', 'twin'"));
         ask(owner, questions).await
     }
 }
 
+/// The keys whose clients were told that nobody knows how their request ended.
+fn told_parked(journal: &Journal) -> HashSet<String> {
+    let attempts = journal.attempts().into_iter();
+    let parked = attempts.filter(|attempt| attempt.outcome == Outcome::Parked);
+    parked
+        .filter(|attempt| attempt.client != "once")
+        .map(|attempt| attempt.key)
+        .collect()
+}
+
 /// The trouble that is worth a line.
-fn went_through(run: &Run, ledger: &[Line]) -> Vec<(&'static str, f64)> {
+fn went_through(run: &Run, ledger: &[Line], settled: &Settled) -> Vec<(&'static str, f64)> {
     let trouble = &run.trouble;
     let saw = |outcome| trouble.saw(outcome) as f64;
     let lines = |kind| count(ledger, kind) as f64;
@@ -185,6 +242,13 @@ fn went_through(run: &Run, ledger: &[Line]) -> Vec<(&'static str, f64)> {
         ("stored answers replayed", saw(Outcome::Replayed)),
         ("charges the bank recognised", lines(Kind::Again)),
         ("looks at the bank before charging", lines(Kind::Looked)),
+        ("told \"nobody knows\" (409)", saw(Outcome::Parked)),
+        (
+            "verdicts given",
+            (settled.accepted + settled.refused) as f64,
+        ),
+        ("refunds sent", settled.refunds_sent as f64),
+        ("the bank's ledgers read", settled.ledgers_read as f64),
     ]
 }
 

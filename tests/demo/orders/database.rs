@@ -18,6 +18,7 @@ create table orders (
     item text,
     amount_cents bigint not null,
     charge_id text not null,
+    made_by text not null default 'request',
     created_at timestamptz not null default clock_timestamp()
 );
 create index on orders (idempotency_key);
@@ -25,8 +26,12 @@ grant select, insert on orders to shop;";
 
 const PROOF: &str = "\
 create view bank_ledger as select * from outside_ledger where kind = 'made';
-create table asked (key text primary key, customer text, amount_cents bigint);
+create table asked (key text primary key, customer text, amount_cents bigint, leaves boolean);
 create index on orders (charge_id);";
+
+/// What is not at its end: keys that somebody or the completer still has to work on, and how far they are.
+pub const PENDING: &str =
+    "select count(*) filter (where status in ('r', 'l')), coalesce(sum(attempt), 0) from once.key";
 
 /// Puts the bank's ledger, the plan and the clients' journal beside the orders.
 pub async fn load_evidence(
@@ -42,6 +47,7 @@ pub async fn load_evidence(
             Some(order.key.clone()),
             Some(order.customer.clone()),
             Some(order.amount_cents.to_string()),
+            Some(order.manner.leaves().to_string()),
         ]
     });
     copy(client, "asked", orders).await?;

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a client behaves as its order's manner says, whatever the service does.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use rand::SeedableRng;
@@ -32,13 +33,10 @@ pub async fn run(clients: &Clients, orders: &[Order], crashes: &[&Crashes], prog
     open_loop(orders, |order| order.starts, progress, serve).await;
 }
 
-/// Somebody comes back for the orders whose clients went away: each is finished then.
-pub async fn finish_abandoned(clients: &Clients, orders: &[Order]) {
+/// The clients of these keys ask once more: they were told that nobody knew, and by now somebody does.
+pub async fn come_back(clients: &Clients, orders: &[Order], keys: &HashSet<String>) {
     let mut running = JoinSet::new();
-    for order in orders
-        .iter()
-        .filter(|order| matches!(order.manner, Manner::GivesUp { .. }))
-    {
+    for order in orders.iter().filter(|order| keys.contains(&order.key)) {
         let (clients, order) = (clients.clone(), order.clone());
         running.spawn(async move {
             let mut rng = StdRng::seed_from_u64(order.seed ^ 2);
@@ -89,6 +87,13 @@ async fn serve(clients: &Clients, order: &Order) {
                 ..first
             };
             clients.hang_up_after(&once, after, &mut rng).await;
+        }
+        Manner::Leaves => {
+            let once = Ask {
+                client: "once",
+                ..first
+            };
+            clients.hang_up_after(&once, WAITS.answer, &mut rng).await;
         }
     }
 }

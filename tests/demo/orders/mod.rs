@@ -2,11 +2,14 @@
 //! saves the order.
 
 mod bank_process;
+#[path = "../shared/caller.rs"]
+mod caller;
 mod case;
 mod database;
 pub mod load;
 pub mod plan;
 mod proof;
+mod reconcile;
 mod verdict;
 
 use std::time::Duration;
@@ -16,14 +19,15 @@ use anyhow::Result;
 use crate::ground::Ground;
 use crate::settings::Settings;
 use crate::story::{Card, Kind, Story, run_wanted};
-use case::Case;
+use case::{Case, TheirMemory};
 
-const HEADLINES: [&str; 5] = [
+const HEADLINES: [&str; 6] = [
     "orders made",
     "double charges",
     "charges without an order",
     "wrong answers replayed",
     "requests stuck",
+    "... finished by the completer",
 ];
 
 /// The answers to orders.
@@ -35,8 +39,8 @@ pub const KINDS: [Kind; 5] = [
     ("failed: cut, timed out, 5xx", "failed"),
 ];
 
-/// The three runs, in the order of the story.
-fn cases(settings: &Settings) -> [Case; 3] {
+/// The four runs, in the order of the story.
+fn cases(settings: &Settings) -> [Case; 4] {
     let orders = settings.orders as usize;
     let window = Duration::from_secs(settings.seconds.into());
     [
@@ -48,7 +52,7 @@ fn cases(settings: &Settings) -> [Case; 3] {
                 pg_once: false,
                 asked: orders,
             },
-            bank_dedupes: true,
+            bank: TheirMemory::Dedupes,
             window,
             rounds: 7,
         },
@@ -61,7 +65,7 @@ fn cases(settings: &Settings) -> [Case; 3] {
                 pg_once: true,
                 asked: orders,
             },
-            bank_dedupes: true,
+            bank: TheirMemory::Dedupes,
             window,
             rounds: 3,
         },
@@ -74,7 +78,20 @@ fn cases(settings: &Settings) -> [Case; 3] {
                 pg_once: true,
                 asked: orders / 5,
             },
-            bank_dedupes: false,
+            bank: TheirMemory::CanBeAsked,
+            window: window.mul_f64(0.4),
+            rounds: 1,
+        },
+        Case {
+            card: Card {
+                name: "pg_once_silent_bank",
+                title: "pg_once, silent bank",
+                explain: "A bank that forgets keys and cannot be asked, and sends its ledger afterwards. What nobody \
+                          knows is parked, and settled from that ledger.",
+                pg_once: true,
+                asked: orders / 5,
+            },
+            bank: TheirMemory::LedgerOnly,
             window: window.mul_f64(0.4),
             rounds: 1,
         },
@@ -88,14 +105,15 @@ pub async fn tell(ground: &Ground<'_>) -> Result<Story> {
         lead: format!(
             "Clients send <code>POST /orders</code> with an Idempotency-Key to {} service processes, which charge a \
              bank over HTTP and save the order. Answers get lost, clients time out and retry, requests come twice, \
-             backends are terminated, and processes are killed with <code>kill -9</code>.",
+             backends are terminated, and processes are killed with <code>kill -9</code>. One client in five asks \
+             once and never comes back: what is left of its request is the completer's.",
             ground.settings.services
         ),
         headlines: &HEADLINES,
         evidence: "the table `orders`, the bank's own ledger (`bank_ledger`), what was asked for (`asked`) and every \
                    answer that a client got (`saw`)",
         kinds: &KINDS,
-        after_load: "somebody comes back for the orders whose clients left",
+        after_load: "the completer goes on with the orders whose clients left",
         runs,
     })
 }

@@ -20,6 +20,15 @@ pub enum Manner {
     GivesUp {
         after: Duration,
     },
+    /// Waits for one answer, and never comes back whatever it is.
+    Leaves,
+}
+
+impl Manner {
+    /// Whether this client asks once and is never seen again.
+    pub fn leaves(self) -> bool {
+        matches!(self, Self::GivesUp { .. } | Self::Leaves)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -94,6 +103,7 @@ fn order(rng: &mut StdRng, window: Duration, customers: u32) -> Order {
             10..13 => Manner::GivesUp {
                 after: Duration::from_micros(rng.random_range(1_000..25_000)),
             },
+            13..30 => Manner::Leaves,
             _ => Manner::Plain,
         },
         seed: rng.random(),
@@ -124,5 +134,6 @@ mod tests {
         assert!(has(|manner| *manner == Manner::Twice));
         assert!(has(|manner| *manner == Manner::OtherBody));
         assert!(has(|manner| matches!(manner, Manner::GivesUp { .. })));
+        assert!(has(|manner| *manner == Manner::Leaves));
     }
 }

@@ -1,4 +1,7 @@
 //! The questions that decide about orders, each one SQL over the orders and the bank's own ledger.
+//!
+//! A request is abandoned when its client asked once and left without an answer. Of those that had
+//! arrived none may be left half-way, whoever brings them to their end.
 
 use crate::proof::{Question, Want, question};
 use crate::settings::SCOPE;
@@ -9,9 +12,10 @@ pub fn questions(stuck_after: f64) -> Vec<Question> {
         question("orders asked for", Want::Any, "select count(*) from asked"),
         question(
             "orders made",
-            Want::All,
+            Want::Any,
             "select count(distinct o.idempotency_key)\nfrom orders o join asked a on a.key = o.idempotency_key",
         ),
+        question("orders missing", Want::Zero, MISSING),
         question(
             "orders made twice",
             Want::Zero,
@@ -27,7 +31,8 @@ pub fn questions(stuck_after: f64) -> Vec<Question> {
             "charges without an order",
             Want::Zero,
             "select count(*) from bank_ledger l\n\
-             where not exists (select from orders o where o.charge_id = l.charge_id)",
+             where not exists (select from orders o where o.charge_id = l.charge_id)\n\
+             \x20 and not exists (select from outside_ledger r where r.kind = 'reversed' and r.reference = l.reference)",
         ),
         question(
             "orders without a charge",
@@ -41,16 +46,31 @@ pub fn questions(stuck_after: f64) -> Vec<Question> {
     ]
 }
 
+/// Of these requests the client left and had no answer.
+const ABANDONED: &str = "\
+from asked a
+where a.leaves and not exists (select from saw s where s.key = a.key and s.outcome in ('created', 'replayed'))";
+
 /// What only a service with keys can be asked.
 pub fn key_questions() -> Vec<Question> {
+    let abandoned =
+        |name, and: &str| question(name, Want::Any, format!("select count(*) {ABANDONED}{and}"));
+    let made_by = |who: &str| {
+        format!(
+            "\n  and exists (select from orders o where o.idempotency_key = a.key and o.made_by = '{who}')"
+        )
+    };
     vec![
+        abandoned("requests abandoned by their client", ""),
+        abandoned("... that had not arrived anywhere", NO_TRACE),
+        abandoned("... that went on without it", &made_by("request")),
+        abandoned(BY_COMPLETER, &made_by("completer")),
         question(
             "keys not finished",
             Want::Zero,
             format!(
-                "select count(*) from asked a\n\
-                 left join lateral once.key_get('{SCOPE}', a.key) k on true\n\
-                 where k.status is distinct from 'finished'"
+                "select count(*) from asked a, lateral once.key_get('{SCOPE}', a.key) k\n\
+                 where k.status <> 'finished'"
             ),
         ),
         question(
@@ -63,6 +83,64 @@ pub fn key_questions() -> Vec<Question> {
         ),
     ]
 }
+
+/// The row that the completer is measured by.
+pub const BY_COMPLETER: &str = "... finished by the completer";
+
+const NO_TRACE: &str = "
+  and not exists (select from once.key_get('orders.create', a.key))";
+
+/// What is settled from the bank's ledger where it can be had only afterwards.
+pub fn ledger_questions() -> Vec<Question> {
+    vec![
+        question(
+            DIFFERENCES,
+            Want::Any,
+            "select coalesce(sum(count), 0)::int8 from differences",
+        ),
+        question(
+            "... parked, and the bank had charged",
+            Want::Any,
+            "select coalesce(sum(count), 0)::int8 from differences where finding = 'parked, and they did it'",
+        ),
+        question(
+            "... parked, and it had not",
+            Want::Any,
+            "select coalesce(sum(count), 0)::int8 from differences where finding = 'parked, and they did not'",
+        ),
+        question(
+            "... that became orders",
+            Want::Any,
+            "select count(*) from orders where made_by = 'reconciler'",
+        ),
+        question(
+            "charges sent back",
+            Want::Any,
+            "select count(distinct reference) from outside_ledger where kind = 'reversed'",
+        ),
+        question(
+            "charges sent back twice",
+            Want::Zero,
+            "select count(*) - count(distinct reference) from outside_ledger where kind = 'reversed'",
+        ),
+        question(
+            "differences afterwards",
+            Want::Zero,
+            "select count(*) from reconcile('orders.create', now() - interval '1 day', now() + interval '1 hour')",
+        ),
+    ]
+}
+
+/// The row that the recipe is measured by.
+pub const DIFFERENCES: &str = "differences from the bank's ledger";
+
+/// Neither made nor refused, although its client stayed or was charged.
+const MISSING: &str = "\
+select count(*) from asked a
+where not exists (select from orders o where o.idempotency_key = a.key)
+  and case when exists (select from outside_ledger r where r.kind = 'reversed' and r.reference = a.key) then false
+           when exists (select from bank_ledger l where l.reference = a.key) then true
+           else not a.leaves and not exists (select from saw s where s.key = a.key and s.outcome = 'declined') end";
 
 /// An answer for another request; an order that is not there; two different answers for one key.
 const WRONG_ANSWERS: &str = "\
@@ -84,9 +162,9 @@ fn stuck(after: f64) -> String {
          \x20              over (partition by key order by answered_s) as last_trouble,\n\
          \x20            min(sent_s) over (partition by key) as first_sent,\n\
          \x20            bool_or(final) over (partition by key, client) as ended,\n\
-         \x20            bool_or(outcome in ('created', 'replayed')) over (partition by key) as answered\n\
+         \x20            bool_or(outcome in ('created', 'replayed', 'declined')) over (partition by key) as answered\n\
          \x20     from saw) seen\n\
          where outcome = 'in_progress' and answered_s - coalesce(last_trouble, first_sent) > {after}\n\
-         \x20  or not answered or not (ended or client = 'once')"
+         \x20  or client <> 'once' and not (answered and ended)"
     )
 }

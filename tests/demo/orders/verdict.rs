@@ -2,6 +2,8 @@
 //!
 //! Invariant: as the verdict of all says: no, unless the numbers are right and the trouble happened.
 
+use super::case::TheirMemory;
+use super::proof::{BY_COMPLETER, DIFFERENCES};
 use crate::journal::Outcome;
 use crate::outside::line::{Fate, Kind, Line};
 use crate::outside::{count, fated};
@@ -15,20 +17,37 @@ const KILLS_AT_LEAST: usize = 20;
 pub fn faults(
     run: &Run,
     ledger: &[Line],
-    bank_dedupes: bool,
+    bank: TheirMemory,
     status_without_key: Option<u16>,
 ) -> Vec<String> {
     let (title, trouble) = (run.card.title, &run.trouble);
-    // How the repeated charge was kept from happening. The small run is too short for many kills.
-    let (saved, kills) = if bank_dedupes {
-        let known = count(ledger, Kind::Again);
-        (("a key that the bank recognised", known), KILLS_AT_LEAST)
-    } else {
-        let looks = count(ledger, Kind::Looked);
-        (("a look at the bank before charging", looks), 0)
+    let said = |name| {
+        let proven = run.proven.iter().find(|proven| proven.name == name);
+        proven.map_or(0, |proven| proven.value as usize)
+    };
+    // How the repeated charge was kept from happening, or settled. The small runs are too short for many
+    // kills.
+    let (saved, kills) = match bank {
+        TheirMemory::Dedupes => {
+            let known = count(ledger, Kind::Again);
+            (("a key that the bank recognised", known), KILLS_AT_LEAST)
+        }
+        TheirMemory::CanBeAsked => {
+            let looks = count(ledger, Kind::Looked);
+            (("a look at the bank before charging", looks), 0)
+        }
+        TheirMemory::LedgerOnly => {
+            let differences = said(DIFFERENCES);
+            (("a difference from the bank's ledger", differences), 0)
+        }
+    };
+    let left_behind = match kills {
+        0 => 1, // too short for it to be sure
+        _ => said(BY_COMPLETER),
     };
     let happened = [
         saved,
+        ("an order that the completer finished", left_behind),
         ("a mismatch (422)", trouble.saw(Outcome::Mismatched)),
         (
             "an answer \"in progress\" (409)",
@@ -53,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_run_without_trouble_fails_and_so_does_one_with_a_wrong_number() {
-        let judge = |run: &Run| faults(run, &[], true, Some(400));
+        let judge = |run: &Run| faults(run, &[], TheirMemory::Dedupes, Some(400));
         assert_judges(judge, &["after_charge"], "not once a replay");
     }
 }

@@ -1,0 +1,124 @@
+-- Finding what disagrees: what we think we did, beside the other side's own ledger. reconcile.md tells how
+-- to use it; this file makes its table and functions, in the schema of your choice (search_path). What is
+-- between the lines "yours" is about the table `orders` of the order service: put your own there.
+--
+-- The one idea: of each key we know how much should have moved (wanted), and their ledger says how much has
+-- (moved). A key that waits for a verdict wants nothing yet. Where the two differ, something is to be done,
+-- and after it the ledger of the next day says whether it was.
+
+-- Their ledger, as their statement, export or API gives it. What went back is negative.
+CREATE TABLE reconcile_ledger (
+    line            text        PRIMARY KEY,
+    idempotency_key text,
+    reference       text,
+    amount_cents    bigint      NOT NULL,
+    at              timestamptz NOT NULL
+);
+CREATE INDEX ON reconcile_ledger (idempotency_key);
+COMMENT ON TABLE reconcile_ledger IS 'The other side''s ledger, loaded by hand or by a job.';
+COMMENT ON COLUMN reconcile_ledger.idempotency_key IS 'What we sent with it: a step''s derived key.';
+COMMENT ON COLUMN reconcile_ledger.reference IS 'Our own key, where they give it back.';
+
+-- The keys that were created in [since, until), their ledger's entries of them, and the entries of that time
+-- that are nobody's. Let the ledger reach a lease or two beyond until: what is still under way is not listed.
+CREATE FUNCTION reconcile(in_scope text, since timestamptz, until timestamptz)
+RETURNS TABLE (finding text, key text, attempt integer, charge_key text, refund_key text,
+               wanted_cents bigint, moved_cents bigint, lines text[], to_do text)
+LANGUAGE sql STABLE AS $$
+WITH keys AS (
+    SELECT DISTINCT k.key, k.status, k.attempt,
+           once.key_derive(in_scope, k.key, 'charge') AS charge_key,
+           once.key_derive(in_scope, k.key, 'refund') AS refund_key
+      FROM once.key_steps(in_scope, since, until, max => 100000) k
+), ours AS (
+    SELECT k.*,
+           -- yours: how much this key should have moved, if it has ended
+           (SELECT coalesce(sum(o.amount_cents), 0) FROM orders o WHERE o.idempotency_key = k.key)::bigint AS wanted
+           -- yours
+      FROM keys k
+), compared AS (
+    SELECT o.*, coalesce(sum(l.amount_cents), 0)::bigint AS moved,
+           coalesce(array_agg(l.line ORDER BY l.at, l.line) FILTER (WHERE l.line IS NOT NULL), '{}') AS lines
+      FROM ours o
+      LEFT JOIN reconcile_ledger l ON l.idempotency_key IN (o.charge_key, o.refund_key)
+     GROUP BY o.key, o.status, o.attempt, o.charge_key, o.refund_key, o.wanted
+)
+SELECT f.finding, c.key, c.attempt, c.charge_key, c.refund_key, c.wanted, c.moved, c.lines, f.to_do
+  FROM compared c
+  CROSS JOIN LATERAL (SELECT
+        CASE WHEN c.status = 'parked' AND c.moved > 0 THEN 'parked, and they did it'
+             WHEN c.status = 'parked' THEN 'parked, and they did not'
+             WHEN c.status IN ('running', 'released') THEN NULL
+             WHEN c.moved > c.wanted THEN 'they have too much'
+             WHEN c.moved < c.wanted THEN 'they have too little' END,
+        CASE WHEN c.status = 'parked' AND c.moved > 0 THEN 'reconcile_accept, or reconcile_refuse and send it back'
+             WHEN c.status = 'parked' THEN 'reconcile_refuse, or key_resolve with the verdict retry'
+             WHEN c.moved > c.wanted THEN 'send the difference back, with refund_key as the Idempotency-Key'
+             ELSE 'ask them: we have their answer, and they have no entry' END) f (finding, to_do)
+ WHERE f.finding IS NOT NULL
+UNION ALL
+SELECT 'not of ours', l.reference, NULL, l.idempotency_key, NULL, NULL, l.amount_cents, ARRAY[l.line],
+       'find out who sent it; an older version of a rotated step looks like this, too'
+  FROM reconcile_ledger l
+ WHERE l.at >= since AND l.at < until
+   AND NOT EXISTS (SELECT FROM keys k WHERE l.idempotency_key IN (k.charge_key, k.refund_key))
+   -- Nor is it of a key of an earlier day that they acted on today.
+   AND CASE WHEN length(l.reference) BETWEEN 1 AND 255
+            THEN NOT EXISTS (SELECT FROM once.key_get(in_scope, l.reference)
+                              WHERE l.idempotency_key IN (once.key_derive(in_scope, l.reference, 'charge'),
+                                                          once.key_derive(in_scope, l.reference, 'refund')))
+            ELSE true END;
+$$;
+COMMENT ON FUNCTION reconcile(text, timestamptz, timestamptz) IS
+'What the other side''s ledger and we disagree about; no rows is the proof.';
+
+-- They did it, and the customer is to have it: the row and the answer that the request would have made, in one
+-- transaction. The request must have been kept (scope_set, keep_request). Its order_id is a pure function of
+-- the key, so doing this twice makes one order and stores one answer. The charge is the key's first entry.
+CREATE FUNCTION reconcile_accept(in_scope text, in_key text, in_attempt integer, charge text)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    request jsonb := (SELECT k.request FROM once.key_get(in_scope, in_key) k);
+    answer  json;
+BEGIN
+    IF request IS NULL THEN
+        RAISE EXCEPTION 'the request of key "%" is not kept', in_key
+              USING HINT = 'Let the scope keep requests (keep_request), or make the row by hand and resolve the key.';
+    END IF;
+    -- yours: the answer and the row of a success
+    answer := json_build_object('order_id', once.key_derive(in_scope, in_key, 'order'), 'charge_id', charge,
+                                'customer', request ->> 'customer', 'amount_cents', request -> 'amount_cents');
+    PERFORM once.key_resolve(in_scope, in_key, in_attempt, 'complete', 201, answer);
+    INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents, charge_id, made_by)
+    VALUES (answer ->> 'order_id', in_key, request ->> 'customer', request ->> 'item',
+            (request ->> 'amount_cents')::bigint, charge, 'reconciler')
+    ON CONFLICT (order_id) DO NOTHING;
+    -- yours
+END $$;
+COMMENT ON FUNCTION reconcile_accept(text, text, integer, text) IS
+'Ends a parked key as done: the row that the request would have made, and its answer.';
+
+-- They did not do it, or the customer is not to have it any more: the key ends with a refusal that is replayed,
+-- and the compensations that its steps have registered (on_abort) are emitted.
+CREATE FUNCTION reconcile_refuse(in_scope text, in_key text, in_attempt integer)
+RETURNS void LANGUAGE sql AS $$
+SELECT once.key_resolve(in_scope, in_key, in_attempt, 'abort', 402,
+                        '{"title": "the order was not made; what was charged goes back"}');
+$$;
+COMMENT ON FUNCTION reconcile_refuse(text, text, integer) IS
+'Ends a parked key as not done; what they did goes back as a compensation.';
+
+-- Deliveries: the dead letters of a subscriber beside what the receiver says that it has. An answer that was
+-- lost at the last attempt makes a dead letter of a message that arrived. The event's payload names its
+-- message by "reference"; put your own word there.
+CREATE FUNCTION reconcile_dead(in_topic text, in_subscriber text)
+RETURNS TABLE (finding text, event_id bigint, reference text, died_at timestamptz, to_do text)
+LANGUAGE sql STABLE AS $$
+SELECT CASE WHEN l.line IS NULL THEN 'dead, and they do not have it' ELSE 'dead, and they have it' END,
+       d.event_id, d.payload ->> 'reference', d.died_at,
+       CASE WHEN l.line IS NULL THEN 'outbox_redrive' ELSE 'nothing: leave it dead' END
+  FROM once.outbox_dead(in_topic, in_subscriber, max => 10000) d
+  LEFT JOIN reconcile_ledger l ON l.reference = d.payload ->> 'reference';
+$$;
+COMMENT ON FUNCTION reconcile_dead(text, text) IS
+'Which dead letters have arrived all the same, and which are to be sent again.';
