@@ -31,7 +31,9 @@ async fn nobody_becomes_the_other() {
         .show("begin; select once.key_claim('anna', 'prepared'); prepare transaction 'cross anna'")
         .await;
     for end in ["commit", "rollback"] {
-        services.refused(&format!("{end} prepared 'cross anna'"), "42501").await;
+        services
+            .refused(&format!("{end} prepared 'cross anna'"), "42501")
+            .await;
     }
     services.anna.show("rollback prepared 'cross anna'").await;
 }
@@ -52,11 +54,16 @@ async fn a_definer_function_of_berts_is_bert_whoever_calls_it() {
         .await;
     services.bert.show("reset role").await;
     services.refused("select bert.peek()", "42501").await;
-    services.refused("select bert.peek_dynamically()", "42501").await;
+    services
+        .refused("select bert.peek_dynamically()", "42501")
+        .await;
     // Anna calls it, or a superuser: in there it is Bert who asks.
     for session in [&services.anna, &services.play] {
         assert_eq!(session.code("select bert.peek()").await, "42501");
-        assert_eq!(session.code("select bert.peek_dynamically()").await, "42501");
+        assert_eq!(
+            session.code("select bert.peek_dynamically()").await,
+            "42501"
+        );
     }
     assert_eq!(services.anna.show(GET).await, "finished");
 }
@@ -95,12 +102,19 @@ async fn a_trigger_that_a_sweep_runs_has_its_tables_owners_rights_and_no_way_to_
     services.bert.show(TRAP).await;
     services.bert.show("reset role").await;
     let before = services.hers().await;
-    for (n, sweeper) in [&services.play, &services.anna, &services.bert].iter().enumerate() {
-        sweeper.show("select * from once.sweep_action_release(1, 'bert.job')").await;
+    for (n, sweeper) in [&services.play, &services.anna, &services.bert]
+        .iter()
+        .enumerate()
+    {
+        sweeper
+            .show("select * from once.sweep_action_release(1, 'bert.job')")
+            .await;
         // 42501 everywhere; a change of role in a security-restricted operation is 42501, too.
         let seen = services
             .play
-            .show("select status, seen, count(*) from bert.job where seen is not null group by 1, 2")
+            .show(
+                "select status, seen, count(*) from bert.job where seen is not null group by 1, 2",
+            )
             .await;
         let refusals = vec!["42501"; 9].join(" ");
         assert_eq!(seen, format!("ready|{refusals}|{}", n + 1));

@@ -84,10 +84,14 @@ async fn refused_to_bert(services: &Services, calls: &[&str]) {
     for call in calls {
         // A sweep pushes everything forward for everybody, and tells numbers only.
         if call.starts_with("once.sweep") {
-            services.learns_nothing(&format!("select * from {call}")).await;
+            services
+                .learns_nothing(&format!("select * from {call}"))
+                .await;
             continue;
         }
-        services.refused(&format!("select * from {call}"), "42501").await;
+        services
+            .refused(&format!("select * from {call}"), "42501")
+            .await;
     }
 }
 
@@ -99,7 +103,11 @@ async fn open_to_anna(services: &Services, calls: &[&str]) {
             continue;
         }
         services.anna.show("begin").await;
-        let told = attempt(&services.anna, &services.fill(&format!("select * from {call}"))).await;
+        let told = attempt(
+            &services.anna,
+            &services.fill(&format!("select * from {call}")),
+        )
+        .await;
         services.anna.show("rollback").await;
         if let Err((code, words)) = told {
             assert_ne!(code, "42501", "{call}: {words}");
@@ -140,7 +148,9 @@ async fn the_same_names_in_ones_own_namespace_are_somebody_elses() {
     let accept = "select accepted from once.inbox_accept('bert', 'message')";
     assert_eq!(bert.show(accept).await, "t");
     bert.show("select once.topic_set('bert', '{}')").await;
-    services.learns_nothing("select * from once.outbox_take('bert')").await;
+    services
+        .learns_nothing("select * from once.outbox_take('bert')")
+        .await;
     // An event of Anna's is not to be had under a topic of one's own, whatever the token says.
     for call in [
         "outbox_ack('bert', 'default', $BATCH)",
@@ -148,7 +158,9 @@ async fn the_same_names_in_ones_own_namespace_are_somebody_elses() {
         "outbox_extend('bert', 'default', $BATCH)",
         "key_complete('bert', 'done', $KEY, 200)",
     ] {
-        services.refused(&format!("select once.{call}"), "ON001").await;
+        services
+            .refused(&format!("select once.{call}"), "ON001")
+            .await;
     }
     services
         .learns_nothing("select * from once.outbox_deliveries('bert', 'default', $DEAD)")
@@ -158,14 +170,19 @@ async fn the_same_names_in_ones_own_namespace_are_somebody_elses() {
 #[tokio::test]
 async fn a_step_does_not_emit_to_the_others_topic() {
     let services = Services::open().await;
-    let token = services.bert.show("select token from once.key_claim('bert', 'k')").await;
+    let token = services
+        .bert
+        .show("select token from once.key_claim('bert', 'k')")
+        .await;
     let event = r#"'{"topic": "anna", "payload": "forged"}'"#;
     for call in [
         format!("key_step('bert', 'k', {token}, 'pay', on_abort => {event})"),
         format!("key_step_done('bert', 'k', {token}, 'pay', '1', on_complete => {event})"),
         format!("key_step_done('bert', 'k', {token}, 'pay', '1', on_abort => {event})"),
     ] {
-        services.refused(&format!("select once.{call}"), "42501").await;
+        services
+            .refused(&format!("select once.{call}"), "42501")
+            .await;
     }
 }
 
@@ -184,11 +201,18 @@ async fn no_machine_is_put_over_the_others_table_nor_in_place_of_its_own() {
     services.bert.show("set role cross_bert").await;
     services.bert.show(own).await;
     services.bert.show("reset role").await;
-    for (name, table) in [("bert.job", "anna.job"), ("anna.job", "bert.job"), ("anna.job", "anna.job")] {
+    for (name, table) in [
+        ("bert.job", "anna.job"),
+        ("anna.job", "bert.job"),
+        ("anna.job", "anna.job"),
+    ] {
         let define = format!("select once.machine_define({})", definition(name, table));
         services.refused(&define, "42501").await;
     }
-    let define = format!("select once.machine_define({})", definition("bert.job", "bert.job"));
+    let define = format!(
+        "select once.machine_define({})",
+        definition("bert.job", "bert.job")
+    );
     services.learns_nothing(&define).await;
 }
 
@@ -199,11 +223,21 @@ async fn a_machine_without_an_owner_is_as_closed_as_its_table() {
     anna.show("set role cross_anna").await;
     anna.show("create table anna.open (id bigint primary key, status text not null); insert into anna.open values (1, 'ready')")
         .await;
-    anna.show(&format!("select once.machine_define({})", definition("open", "anna.open")))
-        .await;
+    anna.show(&format!(
+        "select once.machine_define({})",
+        definition("open", "anna.open")
+    ))
+    .await;
     anna.show("reset role").await;
-    services.refused("select once.transition('open', '1', 'done')", "42501").await;
-    let redefine = format!("select once.machine_define({})", definition("open", "anna.open"));
+    services
+        .refused("select once.transition('open', '1', 'done')", "42501")
+        .await;
+    let redefine = format!(
+        "select once.machine_define({})",
+        definition("open", "anna.open")
+    );
     services.refused(&redefine, "42501").await;
-    services.refused("select once.machine_drop('open')", "42501").await;
+    services
+        .refused("select once.machine_drop('open')", "42501")
+        .await;
 }

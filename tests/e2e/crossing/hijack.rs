@@ -28,9 +28,17 @@ async fn a_hostile_search_path_refuses_nobody_and_opens_nothing() {
     services.play.show(EVIL).await;
     let path = "set search_path = evil, bert, pg_catalog";
     services.anna.show(path).await;
-    assert_eq!(services.anna.code("select 1 = 1").await, "EVIL0", "the trap works");
+    assert_eq!(
+        services.anna.code("select 1 = 1").await,
+        "EVIL0",
+        "the trap works"
+    );
     for call in WORK {
-        let told = attempt(&services.anna, &services.fill(&format!("select * from {call}"))).await;
+        let told = attempt(
+            &services.anna,
+            &services.fill(&format!("select * from {call}")),
+        )
+        .await;
         assert!(told.is_ok(), "{call}: {told:?}");
     }
     services.anna.show("reset search_path").await;
@@ -41,7 +49,9 @@ async fn a_hostile_search_path_refuses_nobody_and_opens_nothing() {
         "once.outbox_emit('anna', '1')",
         "once.refund('anna.job', '3')",
     ] {
-        services.refused(&format!("{path}; select * from {call}"), "42501").await;
+        services
+            .refused(&format!("{path}; select * from {call}"), "42501")
+            .await;
     }
 }
 
@@ -62,10 +72,16 @@ async fn casts_and_types_of_ones_own_take_along_no_rights_of_others() {
         .await;
     services.bert.show("reset role").await;
     services
-        .refused("select * from once.key_claim('bert', row('x')::bert.name)", "42501")
+        .refused(
+            "select * from once.key_claim('bert', row('x')::bert.name)",
+            "42501",
+        )
         .await;
     services
-        .refused("select * from once.outbox_emit('bert', to_json(bert.as_text(row('x')::bert.name)))", "42501")
+        .refused(
+            "select * from once.outbox_emit('bert', to_json(bert.as_text(row('x')::bert.name)))",
+            "42501",
+        )
         .await;
 }
 
@@ -81,7 +97,10 @@ async fn temporary_objects_shadow_nothing() {
              insert into pg_roles values ('cross_anna', 'cross_bert'::regrole)",
         )
         .await;
-    for path in ["set search_path = pg_temp, pg_catalog", "set search_path = pg_temp, bert, pg_catalog"] {
+    for path in [
+        "set search_path = pg_temp, pg_catalog",
+        "set search_path = pg_temp, bert, pg_catalog",
+    ] {
         for call in [
             "once.key_get('anna', 'done')",
             "once.scope_set('anna', '{\"owner\": \"cross_anna\"}')",
@@ -89,7 +108,9 @@ async fn temporary_objects_shadow_nothing() {
             "once.transition('anna.job', '2', 'done')",
             "once.inbox_accept('anna', 'message')",
         ] {
-            services.refused(&format!("{path}; select * from {call}"), "42501").await;
+            services
+                .refused(&format!("{path}; select * from {call}"), "42501")
+                .await;
         }
         services.bert.show(path).await;
         services
@@ -115,7 +136,9 @@ async fn settings_open_nothing() {
         "zero_damaged_pages = on",
     ] {
         services.refused(&format!("set {setting}"), "42501").await;
-        services.refused(&format!("alter role cross_anna set {setting}"), "42501").await;
+        services
+            .refused(&format!("alter role cross_anna set {setting}"), "42501")
+            .await;
     }
     // What a session may set for itself does not help.
     for setting in [
@@ -132,7 +155,10 @@ async fn settings_open_nothing() {
     ] {
         services.bert.show(&format!("set {setting}")).await;
         services
-            .refused("select * from once.key_claim('anna', 'done', '{\"r\": 1}')", "42501")
+            .refused(
+                "select * from once.key_claim('anna', 'done', '{\"r\": 1}')",
+                "42501",
+            )
             .await;
         services.bert.show("reset all").await;
     }
@@ -166,6 +192,8 @@ async fn an_error_of_the_others_tells_nothing_to_who_did_not_make_it() {
         "once.janitor_status()",
         "once.machine_check()",
     ] {
-        services.learns_nothing(&format!("select * from {call}")).await;
+        services
+            .learns_nothing(&format!("select * from {call}"))
+            .await;
     }
 }

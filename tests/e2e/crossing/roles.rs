@@ -3,16 +3,19 @@
 
 use crate::playground::Playground;
 
-const REMEMBERED: &str =
-    "select coalesce(string_agg(role_name || ' ' || kind, ', ' order by role_name, kind), '') from once.role_grant";
+const REMEMBERED: &str = "select coalesce(string_agg(role_name || ' ' || kind, ', ' order by role_name, kind), '') from once.role_grant";
 
 async fn role(play: &Playground, name: &str) {
-    play.show(&format!("drop role if exists {name}; create role {name} login"))
-        .await;
+    play.show(&format!(
+        "drop role if exists {name}; create role {name} login"
+    ))
+    .await;
 }
 
 async fn may_claim(play: &Playground, role: &str) -> bool {
-    let sql = format!("select has_function_privilege('{role}', 'once.key_extend(text, text, bigint, interval)', 'execute')");
+    let sql = format!(
+        "select has_function_privilege('{role}', 'once.key_extend(text, text, bigint, interval)', 'execute')"
+    );
     play.show(&sql).await == "t"
 }
 
@@ -20,23 +23,36 @@ async fn may_claim(play: &Playground, role: &str) -> bool {
 async fn a_renamed_role_keeps_its_rights_and_is_remembered_by_its_new_name() {
     let play = Playground::open().await;
     role(&play, "cross_before").await;
-    play.show("drop role if exists cross_after; select once.grant_role('cross_before', 'use')").await;
-    play.show("alter role cross_before rename to cross_after").await;
+    play.show("drop role if exists cross_after; select once.grant_role('cross_before', 'use')")
+        .await;
+    play.show("alter role cross_before rename to cross_after")
+        .await;
     assert!(may_claim(&play, "cross_after").await);
     role(&play, "cross_other").await;
-    play.show("select once.grant_role('cross_other', 'observe')").await;
-    assert_eq!(play.show(REMEMBERED).await, "cross_after use, cross_other observe");
+    play.show("select once.grant_role('cross_other', 'observe')")
+        .await;
+    assert_eq!(
+        play.show(REMEMBERED).await,
+        "cross_after use, cross_other observe"
+    );
     // Somebody else who takes the old name takes nothing else.
     role(&play, "cross_before").await;
-    play.show("select once.grant_role('cross_before', 'observe')").await;
+    play.show("select once.grant_role('cross_before', 'observe')")
+        .await;
     assert!(!may_claim(&play, "cross_before").await);
-    play.show("select once.revoke_role('cross_after', 'use')").await;
+    play.show("select once.revoke_role('cross_after', 'use')")
+        .await;
     assert!(!may_claim(&play, "cross_after").await);
-    assert_eq!(play.show(REMEMBERED).await, "cross_before observe, cross_other observe");
+    assert_eq!(
+        play.show(REMEMBERED).await,
+        "cross_before observe, cross_other observe"
+    );
     for name in ["cross_before", "cross_other"] {
-        play.show(&format!("select once.revoke_role('{name}', 'observe')")).await;
+        play.show(&format!("select once.revoke_role('{name}', 'observe')"))
+            .await;
     }
-    play.show("drop role cross_before, cross_after, cross_other").await;
+    play.show("drop role cross_before, cross_after, cross_other")
+        .await;
 }
 
 #[tokio::test]
@@ -44,22 +60,28 @@ async fn a_role_goes_once_its_rights_are_gone_and_is_forgotten() {
     let play = Playground::open().await;
     role(&play, "cross_going").await;
     role(&play, "cross_heir").await;
-    play.show("select once.grant_role('cross_going', 'operate')").await;
+    play.show("select once.grant_role('cross_going', 'operate')")
+        .await;
     assert_eq!(play.code("drop role cross_going").await, "2BP01");
     // Rights are not objects: they go with DROP OWNED, not to the heir.
-    play.show("reassign owned by cross_going to cross_heir").await;
+    play.show("reassign owned by cross_going to cross_heir")
+        .await;
     assert!(may_claim(&play, "cross_going").await && !may_claim(&play, "cross_heir").await);
     play.show("drop owned by cross_going").await;
     assert!(!may_claim(&play, "cross_going").await);
     play.show("drop role cross_going").await;
-    play.show("select once.grant_role('cross_heir', 'use')").await;
+    play.show("select once.grant_role('cross_heir', 'use')")
+        .await;
     assert_eq!(play.show(REMEMBERED).await, "cross_heir use");
     // A new role of the same name begins with nothing.
     role(&play, "cross_going").await;
-    play.show("select once.grant_role('cross_going', 'observe')").await;
-    assert!(!may_claim(&play, "cross_going").await);
-    play.show("select once.revoke_role('cross_going', 'observe'), once.revoke_role('cross_heir', 'use')")
+    play.show("select once.grant_role('cross_going', 'observe')")
         .await;
+    assert!(!may_claim(&play, "cross_going").await);
+    play.show(
+        "select once.revoke_role('cross_going', 'observe'), once.revoke_role('cross_heir', 'use')",
+    )
+    .await;
     play.show("drop role cross_going, cross_heir").await;
 }
 
@@ -67,13 +89,17 @@ async fn a_role_goes_once_its_rights_are_gone_and_is_forgotten() {
 async fn a_kind_that_is_revoked_takes_nothing_that_somebody_gave_by_hand() {
     let play = Playground::open().await;
     role(&play, "cross_by_hand").await;
-    play.show("grant execute on function once.key_get(text, text) to cross_by_hand").await;
+    play.show("grant execute on function once.key_get(text, text) to cross_by_hand")
+        .await;
     for change in ["grant_role", "revoke_role"] {
-        play.show(&format!("select once.{change}('cross_by_hand', 'use')")).await;
-        let kept = "select has_function_privilege('cross_by_hand', 'once.key_get(text, text)', 'execute')";
+        play.show(&format!("select once.{change}('cross_by_hand', 'use')"))
+            .await;
+        let kept =
+            "select has_function_privilege('cross_by_hand', 'once.key_get(text, text)', 'execute')";
         assert_eq!(play.show(kept).await, "t", "{change}");
     }
-    play.show("drop owned by cross_by_hand; drop role cross_by_hand").await;
+    play.show("drop owned by cross_by_hand; drop role cross_by_hand")
+        .await;
 }
 
 #[tokio::test]
@@ -82,11 +108,23 @@ async fn a_role_with_a_kind_may_call_its_procedures_too() {
     role(&play, "cross_caller").await;
     let caller = play.another_as("cross_caller").await;
     for (kind, code) in [("observe", "42501"), ("use", "42501"), ("operate", "")] {
-        play.show(&format!("select once.grant_role('cross_caller', '{kind}')")).await;
+        play.show(&format!("select once.grant_role('cross_caller', '{kind}')"))
+            .await;
         let told = caller.attempt("call once.sweep_all()").await;
-        assert_eq!(told.err().map_or(String::new(), |refusal| refusal.code), code, "{kind}");
-        play.show(&format!("select once.revoke_role('cross_caller', '{kind}')")).await;
-        assert_eq!(caller.code("call once.sweep_all()").await, "42501", "{kind}");
+        assert_eq!(
+            told.err().map_or(String::new(), |refusal| refusal.code),
+            code,
+            "{kind}"
+        );
+        play.show(&format!(
+            "select once.revoke_role('cross_caller', '{kind}')"
+        ))
+        .await;
+        assert_eq!(
+            caller.code("call once.sweep_all()").await,
+            "42501",
+            "{kind}"
+        );
     }
     play.show("drop role cross_caller").await;
 }
@@ -118,7 +156,10 @@ async fn public_has_nothing_on_anything() {
     play.show("grant select (token) on once.key to public; grant execute on procedure once.sweep_all to public")
         .await;
     let open = play.show(OPEN).await;
-    assert!(open.contains("once.key.token") && open.contains("once.sweep_all(integer)"), "{open}");
+    assert!(
+        open.contains("once.key.token") && open.contains("once.sweep_all(integer)"),
+        "{open}"
+    );
 }
 
 #[tokio::test]
@@ -129,8 +170,10 @@ async fn no_function_runs_as_its_owner_without_a_pinned_search_path() {
            and not coalesce('search_path=pg_catalog, pg_temp' = any(proconfig), false)";
     let play = Playground::open().await;
     assert_eq!(play.show(LOOSE).await, "~");
-    play.show("alter function once.key_get(text, text) security definer").await;
+    play.show("alter function once.key_get(text, text) security definer")
+        .await;
     assert_ne!(play.show(LOOSE).await, "~", "one is seen");
-    play.show("alter function once.key_get(text, text) set search_path = pg_catalog, pg_temp").await;
+    play.show("alter function once.key_get(text, text) set search_path = pg_catalog, pg_temp")
+        .await;
     assert_eq!(play.show(LOOSE).await, "~", "a pinned one is not");
 }

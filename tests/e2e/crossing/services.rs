@@ -65,7 +65,8 @@ select once.outbox_emit('anna', '"SECRET out"', order_key => 'k', dedupe_key => 
 impl Services {
     pub async fn open() -> Services {
         let play = Playground::open().await;
-        play.show("drop schema if exists anna cascade; drop schema if exists bert cascade").await;
+        play.show("drop schema if exists anna cascade; drop schema if exists bert cascade")
+            .await;
         play.show(ROLES).await;
         let anna = play.another_as("cross_anna_app").await;
         let bert = play.another_as("cross_bert_app").await;
@@ -73,7 +74,9 @@ impl Services {
         anna.show(&ANNA.replace("SECRET", SECRET)).await;
         anna.show("reset role").await;
         let say = |sql: &str| sql.replace("SECRET", SECRET);
-        let done = anna.show("select token from once.key_claim('anna', 'done', '{\"r\": 1}')").await;
+        let done = anna
+            .show("select token from once.key_claim('anna', 'done', '{\"r\": 1}')")
+            .await;
         anna.show(&say(&format!(
             "select once.key_complete('anna', 'done', {done}, 200, '\"SECRET\"', '{{\"h\": \"SECRET\"}}')"
         )))
@@ -87,15 +90,21 @@ impl Services {
         )))
         .await;
         let expired = anna
-            .show(&say("select token from once.key_claim('anna', 'released', '{\"r\": \"SECRET\"}')"))
+            .show(&say(
+                "select token from once.key_claim('anna', 'released', '{\"r\": \"SECRET\"}')",
+            ))
             .await;
         anna.show(&say(&format!(
             "select once.key_release('anna', 'released', {expired}, 'SECRET')"
         )))
         .await;
-        let parked = anna.show("select token from once.key_claim('anna', 'parked')").await;
-        anna.show(&say(&format!("select once.key_park('anna', 'parked', {parked}, 'SECRET')")))
+        let parked = anna
+            .show("select token from once.key_claim('anna', 'parked')")
             .await;
+        anna.show(&say(&format!(
+            "select once.key_park('anna', 'parked', {parked}, 'SECRET')"
+        )))
+        .await;
         let action = anna
             .show("select token from once.action_claim('anna.job', '1', 'run', holder => 'anna-1')")
             .await;
@@ -113,8 +122,10 @@ impl Services {
             "select once.outbox_nack('anna', 'default', {batch}, array[{dead}], 'SECRET')"
         )))
         .await;
-        anna.show(&say("select once.outbox_emit('anna', '\"SECRET waiting\"')"))
-            .await;
+        anna.show(&say(
+            "select once.outbox_emit('anna', '\"SECRET waiting\"')",
+        ))
+        .await;
         Services {
             play,
             anna,
@@ -137,7 +148,9 @@ impl Services {
             ("$DEAD", &self.dead),
         ]
         .iter()
-        .fold(sql.to_owned(), |sql, (name, value)| sql.replace(name, value))
+        .fold(sql.to_owned(), |sql, (name, value)| {
+            sql.replace(name, value)
+        })
     }
 
     /// Everything that is Anna's, in her tables and the extension's.
@@ -203,6 +216,7 @@ pub fn program(services: &Services, name: &str, arguments: &[&str]) -> (bool, St
         .args(arguments)
         .output()
         .unwrap();
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let text =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     (output.status.success(), text.concat())
 }

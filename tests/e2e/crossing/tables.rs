@@ -49,18 +49,34 @@ async fn every_table_is_closed_to_every_statement() {
         let all = ["once.key", "once.event_0", "once.dead"].contains(&table.as_str());
         for statement in &STATEMENTS[..if all { STATEMENTS.len() } else { 1 }] {
             services
-                .refused(&format!("begin; set local role cross_bert; {}", statement.replace("$T", table)), "42501")
+                .refused(
+                    &format!(
+                        "begin; set local role cross_bert; {}",
+                        statement.replace("$T", table)
+                    ),
+                    "42501",
+                )
                 .await;
         }
         for statement in &WRITES[..if all { WRITES.len() } else { 1 }] {
             services
-                .refused(&format!("begin; set local role cross_bert; {}", statement.replace("$T", table)), "42501")
+                .refused(
+                    &format!(
+                        "begin; set local role cross_bert; {}",
+                        statement.replace("$T", table)
+                    ),
+                    "42501",
+                )
                 .await;
         }
     }
     for table in ["anna.job", "anna.item", "anna.wallet"] {
-        services.refused(&format!("select * from {table}"), "42501").await;
-        services.refused(&format!("delete from {table}"), "42501").await;
+        services
+            .refused(&format!("select * from {table}"), "42501")
+            .await;
+        services
+            .refused(&format!("delete from {table}"), "42501")
+            .await;
     }
 }
 
@@ -107,7 +123,11 @@ async fn what_the_server_tells_everybody_has_nothing_of_the_others() {
     ] {
         services.learns_nothing(view).await;
     }
-    for closed in ["select * from pg_statistic", "select pg_read_file('postgresql.conf')", "select pg_switch_wal()"] {
+    for closed in [
+        "select * from pg_statistic",
+        "select pg_read_file('postgresql.conf')",
+        "select pg_switch_wal()",
+    ] {
         services.refused(closed, "42501").await;
     }
 }
@@ -122,7 +142,10 @@ async fn a_dump_gets_nothing() {
         &["--enable-row-security", "-t", "once.*"],
     ] {
         let (success, said) = program(&services, "pg_dump", arguments);
-        assert!(!success && said.contains("permission denied"), "{arguments:?}: {said}");
+        assert!(
+            !success && said.contains("permission denied"),
+            "{arguments:?}: {said}"
+        );
         assert!(!said.contains(SECRET), "{arguments:?}");
     }
 }
@@ -148,10 +171,17 @@ async fn the_extensions_own_objects_stay_as_they_are() {
         "update pg_proc set prosecdef = true where proname = 'key_get'",
         "alter database postgres set once.fake_now = '2100-01-01'",
     ] {
-        services.refused(&format!("begin; set local role cross_bert; {statement}"), "42501").await;
+        services
+            .refused(
+                &format!("begin; set local role cross_bert; {statement}"),
+                "42501",
+            )
+            .await;
     }
     // A right that is held without the option to grant it is not granted: a warning.
-    services.learns_nothing("grant usage on schema once to public").await;
+    services
+        .learns_nothing("grant usage on schema once to public")
+        .await;
     let open = "select has_schema_privilege('public', 'once', 'usage')";
     assert_eq!(services.play.show(open).await, "f");
     // A trigger's function needs its right from whoever makes the trigger.

@@ -24,7 +24,10 @@ async fn dump_and_restore(from: &Playground) -> Playground {
         .unwrap();
     assert!(dump.wait().unwrap().success());
     let complaints = String::from_utf8_lossy(&restored.stderr);
-    assert!(restored.status.success() && complaints.is_empty(), "{complaints}");
+    assert!(
+        restored.status.success() && complaints.is_empty(),
+        "{complaints}"
+    );
     to
 }
 
@@ -36,8 +39,10 @@ select string_agg(relname || ': ' || query_to_xml(format('select t::text as t fr
 #[tokio::test]
 async fn a_dump_of_the_old_version_is_restored_into_the_present_one() {
     let play = old().await;
-    play.show("create role upgrade_dumped login; select once.grant_role('upgrade_dumped', 'observe')")
-        .await;
+    play.show(
+        "create role upgrade_dumped login; select once.grant_role('upgrade_dumped', 'observe')",
+    )
+    .await;
     tour(&play, "before the dump").await;
     play.show("select once.key_claim('s', 'live', holder => 'h'); select * from once.sweep()")
         .await;
@@ -50,7 +55,10 @@ async fn a_dump_of_the_old_version_is_restored_into_the_present_one() {
     assert_eq!(restored.show(runs).await, swept);
     // Tables that 0.1.0 did not have, and the functions of the kinds, are the present version's.
     let restored_now = restored.show(STORED).await;
-    for table in stored.lines().filter(|line| !line.starts_with("role_function: ")) {
+    for table in stored
+        .lines()
+        .filter(|line| !line.starts_with("role_function: "))
+    {
         assert!(restored_now.contains(table), "{table}\n{restored_now}");
     }
     let resumed = "select outcome from once.key_claim('s', 'live', holder => 'h')";
@@ -67,13 +75,18 @@ async fn a_dump_of_an_upgraded_database_keeps_what_the_update_granted() {
     play.show("create role upgrade_kept login; select once.grant_role('upgrade_kept', 'operate')")
         .await;
     update(&play).await;
-    play.show("create role upgrade_later login; select once.grant_role('upgrade_later', 'operate')")
-        .await;
+    play.show(
+        "create role upgrade_later login; select once.grant_role('upgrade_later', 'operate')",
+    )
+    .await;
     let rights = "select p.oid::regprocedure::text, r.rolname from pg_proc p, pg_roles r
                    where p.pronamespace = 'once'::regnamespace and r.rolname in ('upgrade_kept', 'upgrade_later')
                      and has_function_privilege(r.oid, p.oid, 'execute') order by 1, 2";
     let before = play.show(rights).await;
-    assert!(before.contains("once.sweep_all(integer)|upgrade_kept"), "{before}");
+    assert!(
+        before.contains("once.sweep_all(integer)|upgrade_kept"),
+        "{before}"
+    );
     let restored = dump_and_restore(&play).await;
     assert_eq!(restored.show(rights).await, before);
     for role in ["upgrade_kept", "upgrade_later"] {

@@ -21,6 +21,6 @@ mod rights;
 mod sessions;
 mod symbols;
 mod tour;
+mod worker;
 #[path = "../machines/world.rs"]
 mod world;
-

@@ -23,18 +23,27 @@ async fn keys_go_on_where_they_were() {
     let derived = "select once.key_derive('s', 'held', 'pay')";
     let derived_before = play.show(derived).await;
     let parked = play.token("parked", "").await;
-    play.show(&format!("select once.key_park('s', 'parked', {parked}, 'timed out')"))
-        .await;
+    play.show(&format!(
+        "select once.key_park('s', 'parked', {parked}, 'timed out')"
+    ))
+    .await;
     let released = play.token("released", "").await;
-    play.show(&format!("select once.key_release('s', 'released', {released}, 'no')"))
-        .await;
+    play.show(&format!(
+        "select once.key_release('s', 'released', {released}, 'no')"
+    ))
+    .await;
     play.token("expired", ", lease => '1 microsecond'").await;
     let done = play.token("done", ", '{\"n\": 2}'").await;
-    play.show(&format!("select once.key_complete('s', 'done', {done}, 201, '{{\"b\":   2}}')"))
+    play.show(&format!(
+        "select once.key_complete('s', 'done', {done}, 201, '{{\"b\":   2}}')"
+    ))
+    .await;
+    play.show(
+        "select once.inbox_accept('s', 'm'); select once.inbox_record('s', 'm', '{\"v\":  1}')",
+    )
+    .await;
+    play.show("select once.inbox_barrier('s', 'saga', 'pay', 'action')")
         .await;
-    play.show("select once.inbox_accept('s', 'm'); select once.inbox_record('s', 'm', '{\"v\":  1}')")
-        .await;
-    play.show("select once.inbox_barrier('s', 'saga', 'pay', 'action')").await;
     let get = "select k, g.status, g.attempt, g.holder, g.recovery_point, g.state, g.response_body, g.request, g.last_error, g.created_at
                  from unnest(array['done', 'expired', 'held', 'parked', 'released']) k, once.key_get('s', k) g order by k";
     let before = play.show(get).await;
@@ -50,25 +59,48 @@ async fn keys_go_on_where_they_were() {
         &format!("resumed|{held}"),
     )
     .await;
-    is(&play, "select outcome from once.key_claim('s', 'held', '{\"n\": 1}')", "in_progress").await;
-    is(&play, "select outcome from once.key_claim('s', 'held', '{\"n\": 3}')", "mismatched").await;
+    is(
+        &play,
+        "select outcome from once.key_claim('s', 'held', '{\"n\": 1}')",
+        "in_progress",
+    )
+    .await;
+    is(
+        &play,
+        "select outcome from once.key_claim('s', 'held', '{\"n\": 3}')",
+        "mismatched",
+    )
+    .await;
     is(
         &play,
         &format!("select recorded from once.key_step_done('s', 'held', {held}, 'pay', '1')"),
         "t",
     )
     .await;
-    play.show(&format!("select once.key_complete('s', 'held', {held}, 200)"))
-        .await;
+    play.show(&format!(
+        "select once.key_complete('s', 'held', {held}, 200)"
+    ))
+    .await;
     is(
         &play,
         "select outcome, response_body from once.key_claim('s', 'done', '{\"n\": 2}')",
         "replayed|{\"b\":   2}",
     )
     .await;
-    is(&play, "select outcome from once.key_claim('s', 'parked')", "parked").await;
-    play.show("select once.key_resolve('s', 'parked', 1, 'retry')").await;
-    is(&play, "select outcome, attempt from once.key_claim('s', 'parked')", "resumed|2").await;
+    is(
+        &play,
+        "select outcome from once.key_claim('s', 'parked')",
+        "parked",
+    )
+    .await;
+    play.show("select once.key_resolve('s', 'parked', 1, 'retry')")
+        .await;
+    is(
+        &play,
+        "select outcome, attempt from once.key_claim('s', 'parked')",
+        "resumed|2",
+    )
+    .await;
     is(
         &play,
         "select key, attempt from once.key_take_abandoned('s') order by key",
@@ -81,11 +113,21 @@ async fn keys_go_on_where_they_were() {
         "f|{\"v\":  1}",
     )
     .await;
-    is(&play, "select once.inbox_barrier('s', 'saga', 'pay', 'action')", "duplicate").await;
+    is(
+        &play,
+        "select once.inbox_barrier('s', 'saga', 'pay', 'action')",
+        "duplicate",
+    )
+    .await;
     // What is over is swept.
     play.show("set once.fake_now = '2100-01-01'").await;
     is(&play, "select sum(failed) from once.sweep()", "0").await;
-    is(&play, "select count(*) from once.key where status in ('c', 'g')", "0").await;
+    is(
+        &play,
+        "select count(*) from once.key where status in ('c', 'g')",
+        "0",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -117,10 +159,17 @@ async fn rows_under_an_action_and_teardowns_half_way_go_on() {
     let play = play.another().await;
     is(&play, "select once.machine_get('job')", &definition).await;
     is(&play, pending, &before).await;
-    let by_hand = play.code("update job set status = 'done' where id = 1").await;
+    let by_hand = play
+        .code("update job set status = 'done' where id = 1")
+        .await;
     assert_eq!(by_hand, "ON002", "the guard is on");
     is(&play, &world::finish(1, live, ""), "finished|done|2").await;
-    is(&play, "select done, failed from once.sweep_action_release()", "1|0").await;
+    is(
+        &play,
+        "select done, failed from once.sweep_action_release()",
+        "1|0",
+    )
+    .await;
     assert_eq!(world::job(&play, 2).await, "ready|2");
     is(
         &play,
@@ -135,7 +184,10 @@ async fn rows_under_an_action_and_teardowns_half_way_go_on() {
     )
     .await;
     is(&play, "select points from wallet", "80").await;
-    assert_eq!(play.code("select once.cancel_finish('job', '4')").await, "ON005");
+    assert_eq!(
+        play.code("select once.cancel_finish('job', '4')").await,
+        "ON005"
+    );
     is(
         &play,
         "select once.cleanup_confirm('job', '4', 1), once.cleanup_confirm('job', '4', 2), once.cleanup_confirm('job', '3', 1)",
@@ -145,14 +197,21 @@ async fn rows_under_an_action_and_teardowns_half_way_go_on() {
     for id in [3, 4] {
         is(
             &play,
-            &format!("select status, items_total, amount_total from once.cancel_finish('job', '{id}')"),
+            &format!(
+                "select status, items_total, amount_total from once.cancel_finish('job', '{id}')"
+            ),
             "cancelled|4|40",
         )
         .await;
     }
     is(&play, "select count(*) from once.refund_audit('job')", "0").await;
     // A refund's answer of before is told again.
-    is(&play, "select items, items_total, pass from once.refund('job', '3')", "0|4|1").await;
+    is(
+        &play,
+        "select items, items_total, pass from once.refund('job', '3')",
+        "0|4|1",
+    )
+    .await;
 }
 
 /// `event_id` of an event.
@@ -185,8 +244,10 @@ async fn events_go_on_where_they_were() {
     let play = old().await;
     play.show(r#"select once.topic_set('t', '{"lanes": 4, "dedupe_for": "3 days", "subscribers": ["default", "slow"]}')"#)
         .await;
-    play.show(r#"select once.subscriber_set('t', 'default', '{"max_attempts": 1, "lease": "1 hour"}')"#)
-        .await;
+    play.show(
+        r#"select once.subscriber_set('t', 'default', '{"max_attempts": 1, "lease": "1 hour"}')"#,
+    )
+    .await;
     let options = "select once.topic_get('t'), once.subscriber_get('t', 'default')";
     let before = play.show(options).await;
     let first = emit(&play, "a", ", dedupe_key => 'd'").await;
@@ -197,10 +258,14 @@ async fn events_go_on_where_they_were() {
     let out = take(&play, "default").await;
     assert_eq!(names(&out), "a b c dies");
     let token = &out[0].0;
-    play.show(&format!("select once.outbox_nack('t', 'default', {token}, array[{dead}], 'no such shop')"))
-        .await;
-    play.show(&format!("select once.outbox_ack('t', 'default', {token}, array[{first}])"))
-        .await;
+    play.show(&format!(
+        "select once.outbox_nack('t', 'default', {token}, array[{dead}], 'no such shop')"
+    ))
+    .await;
+    play.show(&format!(
+        "select once.outbox_ack('t', 'default', {token}, array[{first}])"
+    ))
+    .await;
     emit(&play, "not taken", "").await;
     // An open transaction of before commits after the update.
     let emitter = play.another().await;
@@ -233,7 +298,12 @@ async fn events_go_on_where_they_were() {
         "1",
     )
     .await;
-    is(&play, &format!("select once.outbox_ack('t', 'default', {token})"), "3").await;
+    is(
+        &play,
+        &format!("select once.outbox_ack('t', 'default', {token})"),
+        "3",
+    )
+    .await;
     is(
         &play,
         "select event_id, attempts, error, payload from once.outbox_dead('t', 'default')",
@@ -243,17 +313,29 @@ async fn events_go_on_where_they_were() {
     is(&play, "select once.outbox_redrive('t', 'default')", "1").await;
     let rest = take(&play, "default").await;
     assert_eq!(names(&rest), "dies not taken open");
-    play.show(&format!("select once.outbox_ack('t', 'default', {})", rest[0].0))
-        .await;
+    play.show(&format!(
+        "select once.outbox_ack('t', 'default', {})",
+        rest[0].0
+    ))
+    .await;
     // A subscriber that had taken nothing gets everything, and the delayed one when it is due.
     let slow = take(&play, "slow").await;
     assert_eq!(names(&slow), "a b c dies not taken open");
-    play.show(&format!("select once.outbox_ack('t', 'slow', {})", slow[0].0))
-        .await;
-    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '3 hours')::text, false)")
-        .await;
+    play.show(&format!(
+        "select once.outbox_ack('t', 'slow', {})",
+        slow[0].0
+    ))
+    .await;
+    play.show(
+        "select set_config('once.fake_now', (clock_timestamp() + interval '3 hours')::text, false)",
+    )
+    .await;
     for subscriber in ["default", "slow"] {
-        assert_eq!(names(&take(&play, subscriber).await), "later", "{subscriber}");
+        assert_eq!(
+            names(&take(&play, subscriber).await),
+            "later",
+            "{subscriber}"
+        );
     }
     is(&play, "select sum(failed) from once.sweep()", "0").await;
 }
@@ -272,17 +354,39 @@ async fn what_is_owned_stays_closed_and_what_was_granted_stays_open() {
     )
     .await;
     let before = play.another_as("upgrade_outsider").await;
-    assert_eq!(before.code("select once.key_get('owned', 'k')").await, "42501");
+    assert_eq!(
+        before.code("select once.key_get('owned', 'k')").await,
+        "42501"
+    );
     update(&play).await;
     for outsider in [before, play.another_as("upgrade_outsider").await] {
-        for call in ["key_get('owned', 'k')", "outbox_take('owned')", "key_claim('owned', 'k')"] {
+        for call in [
+            "key_get('owned', 'k')",
+            "outbox_take('owned')",
+            "key_claim('owned', 'k')",
+        ] {
             let refused = outsider.refused(&format!("select once.{call}")).await;
             assert_eq!(refused.code, "42501", "{call}");
             assert!(refused.message.contains("\"owned\""), "{refused:?}");
         }
-        is(&outsider, "select outcome from once.key_claim('mine', gen_random_uuid()::text)", "claimed").await;
+        is(
+            &outsider,
+            "select outcome from once.key_claim('mine', gen_random_uuid()::text)",
+            "claimed",
+        )
+        .await;
     }
     let member = play.another_as("upgrade_member").await;
-    is(&member, "select status from once.key_get('owned', 'k')", "running").await;
-    is(&member, "select payload from once.outbox_take('owned')", "1").await;
+    is(
+        &member,
+        "select status from once.key_get('owned', 'k')",
+        "running",
+    )
+    .await;
+    is(
+        &member,
+        "select payload from once.outbox_take('owned')",
+        "1",
+    )
+    .await;
 }

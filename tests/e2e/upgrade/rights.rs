@@ -43,7 +43,12 @@ async fn a_remembered_role_may_call_what_the_update_adds() {
     assert_eq!(may(&play, "upgrade_nobody").await, "");
     // They work for those whose kind opens them.
     let observer = play.another_as("upgrade_kind_observe").await;
-    for call in ["metrics()", "doctor()", "janitor_status()", "sweep_preview()"] {
+    for call in [
+        "metrics()",
+        "doctor()",
+        "janitor_status()",
+        "sweep_preview()",
+    ] {
         observer.show(&format!("select * from once.{call}")).await;
     }
     assert_eq!(observer.code("call once.sweep_all()").await, "42501");
@@ -52,7 +57,11 @@ async fn a_remembered_role_may_call_what_the_update_adds() {
         .show("call once.sweep_all()")
         .await;
     let worker = play.another_as("upgrade_kind_use").await;
-    for call in ["select once.metrics()", "select once.doctor()", "call once.sweep_all()"] {
+    for call in [
+        "select once.metrics()",
+        "select once.doctor()",
+        "call once.sweep_all()",
+    ] {
         assert_eq!(worker.code(call).await, "42501", "{call}");
     }
 }
@@ -75,7 +84,10 @@ async fn rights_that_somebody_gave_or_took_by_hand_stay_so() {
     .await;
     update(&play).await;
     let given = may(&play, "upgrade_given").await;
-    assert!(given.contains("key_get") && given.contains("metrics"), "{given}");
+    assert!(
+        given.contains("key_get") && given.contains("metrics"),
+        "{given}"
+    );
     let read = "select has_table_privilege('upgrade_given', 'once.janitor', 'select')";
     assert_eq!(play.show(read).await, "t");
     play.show("select once.revoke_role('upgrade_given', 'observe'); grant usage on schema once to upgrade_given")
@@ -84,11 +96,19 @@ async fn rights_that_somebody_gave_or_took_by_hand_stay_so() {
     for name in ["upgrade_shut_out", "upgrade_dropped"] {
         let functions = "select count(*) from pg_proc where pronamespace = 'once'::regnamespace
                             and has_function_privilege('ROLE', oid, 'execute')";
-        assert_eq!(play.show(&functions.replace("ROLE", name)).await, "0", "{name}");
+        assert_eq!(
+            play.show(&functions.replace("ROLE", name)).await,
+            "0",
+            "{name}"
+        );
     }
     // A role that has nothing any more can go, and is forgotten at the next grant.
     play.show("drop role upgrade_dropped; select once.grant_role('upgrade_given', 'use')")
         .await;
-    let known = "select string_agg(role_name || ' ' || kind, ', ' order by role_name) from once.role_grant";
-    assert_eq!(play.show(known).await, "upgrade_given use, upgrade_shut_out observe");
+    let known =
+        "select string_agg(role_name || ' ' || kind, ', ' order by role_name) from once.role_grant";
+    assert_eq!(
+        play.show(known).await,
+        "upgrade_given use, upgrade_shut_out observe"
+    );
 }

@@ -62,7 +62,11 @@ async fn worker(n: u32, client: Client, stop: Arc<AtomicBool>, done: Arc<AtomicU
             let taken = client.query(&take, &[]).await.unwrap();
             if let Some(row) = taken.first() {
                 let token: i64 = row.get(0);
-                acked += client.query_one(&ack, &[&token]).await.unwrap().get::<_, i64>(0);
+                acked += client
+                    .query_one(&ack, &[&token])
+                    .await
+                    .unwrap()
+                    .get::<_, i64>(0);
             }
         }
         did += 1;
@@ -75,17 +79,30 @@ async fn worker(n: u32, client: Client, stop: Arc<AtomicBool>, done: Arc<AtomicU
 async fn eight_sessions_at_work_notice_nothing_of_the_update() {
     let play = old().await;
     play.show("select once.topic_set('t', '{}')").await;
-    let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (stop, done) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
     let mut workers = Vec::new();
     for n in 0..8 {
         let client = play.another().await.client;
-        workers.push(tokio::spawn(worker(n, client, Arc::clone(&stop), Arc::clone(&done))));
+        workers.push(tokio::spawn(worker(
+            n,
+            client,
+            Arc::clone(&stop),
+            Arc::clone(&done),
+        )));
     }
     // And somebody sweeps all the time, which writes the table that the update alters.
     let (sweeper, ended) = (play.another().await, Arc::clone(&stop));
     let sweeps = tokio::spawn(async move {
         while !ended.load(Ordering::Relaxed) {
-            assert_eq!(sweeper.show("select sum(failed) from once.sweep(100)").await, "0");
+            assert_eq!(
+                sweeper
+                    .show("select sum(failed) from once.sweep(100)")
+                    .await,
+                "0"
+            );
         }
     });
     let progress = async |more: u64| {
@@ -114,17 +131,27 @@ async fn eight_sessions_at_work_notice_nothing_of_the_update() {
     }
     sweeps.await.unwrap();
     assert_eq!(version(&play).await, env!("CARGO_PKG_VERSION"));
-    let finished = play.show("select count(*) from once.key where status = 'c'").await;
+    let finished = play
+        .show("select count(*) from once.key where status = 'c'")
+        .await;
     assert_eq!(finished, claims.to_string());
     // Every event was delivered once, or is still there.
     let mut rest = 0;
     loop {
-        let taken = play.show("select token from once.outbox_take('t', max => 1000)").await;
-        let Some(token) = taken.lines().next() else { break };
+        let taken = play
+            .show("select token from once.outbox_take('t', max => 1000)")
+            .await;
+        let Some(token) = taken.lines().next() else {
+            break;
+        };
         rest += taken.lines().count();
-        play.show(&format!("select once.outbox_ack('t', 'default', {token})")).await;
+        play.show(&format!("select once.outbox_ack('t', 'default', {token})"))
+            .await;
     }
-    assert_eq!(u64::try_from(acked).unwrap() + u64::try_from(rest).unwrap(), emits);
+    assert_eq!(
+        u64::try_from(acked).unwrap() + u64::try_from(rest).unwrap(),
+        emits
+    );
 }
 
 #[tokio::test]

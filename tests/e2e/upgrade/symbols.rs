@@ -17,7 +17,10 @@ fn create(symbol: &str) -> String {
 async fn the_library_exports_every_released_symbol() {
     let play = Playground::open().await;
     let missing = play.refused(&create("pg_once_never_released")).await;
-    assert_eq!(missing.code, "42883", "a missing symbol is seen: {missing:?}");
+    assert_eq!(
+        missing.code, "42883",
+        "a missing symbol is seen: {missing:?}"
+    );
     for symbol in SYMBOLS.lines() {
         play.show(&create(symbol)).await;
     }

@@ -65,10 +65,16 @@ impl Guide<'_> {
             .show("select token from once.key_claim('s', 'a$N', '{\"n\": 1}', holder => 'h$N')")
             .await;
         let with = |sql: &str| sql.replace("$T", &token);
-        self.is("select outcome from once.key_claim('s', 'a$N', '{\"n\": 2}')", "mismatched")
-            .await;
-        self.is("select outcome from once.key_claim('s', 'a$N', '{\"n\": 1}')", "in_progress")
-            .await;
+        self.is(
+            "select outcome from once.key_claim('s', 'a$N', '{\"n\": 2}')",
+            "mismatched",
+        )
+        .await;
+        self.is(
+            "select outcome from once.key_claim('s', 'a$N', '{\"n\": 1}')",
+            "in_progress",
+        )
+        .await;
         self.is(
             &with("select outcome, token = $T from once.key_claim('s', 'a$N', '{\"n\": 1.0}', holder => 'h$N')"),
             "claimed|t",
@@ -79,8 +85,11 @@ impl Guide<'_> {
             "f|0",
         )
         .await;
-        self.is(&with("select once.key_rotate('s', 'a$N', $T, 'pay', 1)"), "2")
-            .await;
+        self.is(
+            &with("select once.key_rotate('s', 'a$N', $T, 'pay', 1)"),
+            "2",
+        )
+        .await;
         self.is(
             &with("select recorded, result from once.key_step_done('s', 'a$N', $T, 'pay', '7', on_complete => '{\"topic\": \"tour\", \"payload\": \"step $N\"}')"),
             "t|7",
@@ -92,7 +101,9 @@ impl Guide<'_> {
         )
         .await;
         self.is(
-            &with("select once.key_advance('s', 'a$N', $T, 'paid', '{\"at\":  1}') > interval '50 s'"),
+            &with(
+                "select once.key_advance('s', 'a$N', $T, 'paid', '{\"at\":  1}') > interval '50 s'",
+            ),
             "t",
         )
         .await;
@@ -131,23 +142,35 @@ impl Guide<'_> {
     async fn verdicts(&self) {
         let claim = |key: &str| format!("select token from once.key_claim('v$N', '{key}')");
         let aborted = self.show(&claim("aborted")).await;
-        self.show(&format!("select once.key_abort('v$N', 'aborted', {aborted}, 500)"))
-            .await;
-        self.is("select once.key_forget('v$N', 'aborted'), once.key_forget('v$N', 'aborted')", "t|f")
-            .await;
+        self.show(&format!(
+            "select once.key_abort('v$N', 'aborted', {aborted}, 500)"
+        ))
+        .await;
+        self.is(
+            "select once.key_forget('v$N', 'aborted'), once.key_forget('v$N', 'aborted')",
+            "t|f",
+        )
+        .await;
         let released = self.show(&claim("released")).await;
-        self.show(&format!("select once.key_release('v$N', 'released', {released}, 'no')"))
-            .await;
+        self.show(&format!(
+            "select once.key_release('v$N', 'released', {released}, 'no')"
+        ))
+        .await;
         self.is(
             "select key, attempt, outcome from once.key_take_abandoned('v$N')",
             "released|2|resumed",
         )
         .await;
         let parked = self.show(&claim("parked")).await;
-        self.show(&format!("select once.key_park('v$N', 'parked', {parked}, 'timed out')"))
-            .await;
-        self.is("select outcome from once.key_claim('v$N', 'parked')", "parked")
-            .await;
+        self.show(&format!(
+            "select once.key_park('v$N', 'parked', {parked}, 'timed out')"
+        ))
+        .await;
+        self.is(
+            "select outcome from once.key_claim('v$N', 'parked')",
+            "parked",
+        )
+        .await;
         self.show("select once.key_resolve('v$N', 'parked', 1, 'complete', 200, '1')")
             .await;
         self.is(
@@ -158,10 +181,12 @@ impl Guide<'_> {
     }
 
     async fn inbox(&self) {
+        self.show("begin").await;
         self.is("select accepted from once.inbox_accept('s', 'm$N')", "t")
             .await;
         self.show("select once.inbox_record('s', 'm$N', '{\"v\":  1}')")
             .await;
+        self.show("commit").await;
         self.is(
             "select accepted, verdict from once.inbox_accept('s', 'm$N')",
             "f|{\"v\":  1}",
@@ -194,15 +219,19 @@ impl Guide<'_> {
             "2",
         )
         .await;
-        self.is("select once.machine_get('job') ->> 'machine'", "job").await;
+        self.is("select once.machine_get('job') ->> 'machine'", "job")
+            .await;
         self.show("select once.machine_guard('job', true)").await;
         let by_hand = "update job set status = 'done' where id = $N * 100 + 1";
         let by_hand = by_hand.replace("$N", &self.n.to_string());
         assert_eq!(self.play.code(&by_hand).await, "ON002", "{}", self.what);
         self.show("select once.machine_guard('job', false)").await;
-        self.show("select count(*) from once.machine_check('job')").await;
-        self.show("select * from once.sweep_action_release(10, 'job'); select once.machine_assert()")
+        self.show("select count(*) from once.machine_check('job')")
             .await;
+        self.show(
+            "select * from once.sweep_action_release(10, 'job'); select once.machine_assert()",
+        )
+        .await;
         // Another machine comes and goes.
         self.show(
             "create table other$N (id int primary key, status text not null);
@@ -216,11 +245,15 @@ impl Guide<'_> {
 
     async fn actions(&self) {
         let claim = |at: &str, more: &str| {
-            format!("select token from once.action_claim('job', ($N * 100 + {at})::text, 'run'{more})")
+            format!(
+                "select token from once.action_claim('job', ($N * 100 + {at})::text, 'run'{more})"
+            )
         };
         let token = self.show(&claim("2", ", holder => 'h$N'")).await;
         self.is(
-            &format!("select cancelling from once.action_extend('job', ($N * 100 + 2)::text, {token})"),
+            &format!(
+                "select cancelling from once.action_extend('job', ($N * 100 + 2)::text, {token})"
+            ),
             "f",
         )
         .await;
@@ -231,12 +264,15 @@ impl Guide<'_> {
         .await;
         let token = self.show(&claim("3", "")).await;
         self.is(
-            &format!("select status from once.action_release('job', ($N * 100 + 3)::text, {token}, 'no')"),
+            &format!(
+                "select status from once.action_release('job', ($N * 100 + 3)::text, {token}, 'no')"
+            ),
             "ready",
         )
         .await;
         self.show(&claim("3", ", lease => '1 microsecond'")).await;
-        self.show("update job set status = 'running' where id = $N * 100 + 4").await;
+        self.show("update job set status = 'running' where id = $N * 100 + 4")
+            .await;
         self.is("select once.action_adopt('job')", "1").await;
         self.is(
             "select done, failed from once.sweep_action_release()",
@@ -258,8 +294,11 @@ impl Guide<'_> {
         )
         .await;
         let before = self.show("select points from wallet").await;
-        self.is("select outcome from once.cancel_request('job', ($N * 100 + 5)::text)", "teardown")
-            .await;
+        self.is(
+            "select outcome from once.cancel_request('job', ($N * 100 + 5)::text)",
+            "teardown",
+        )
+        .await;
         self.is(
             "select count(*) from once.cancel_pending('job') where id = ($N * 100 + 5)::text",
             "1",
@@ -270,24 +309,38 @@ impl Guide<'_> {
             "3|20|f|1",
         )
         .await;
-        self.is(&format!("select points - {before} from wallet"), "20").await;
-        self.is("select count(*) from once.cleanup_items('job', ($N * 100 + 5)::text)", "3")
+        self.is(&format!("select points - {before} from wallet"), "20")
             .await;
-        self.is("select once.cleanup_confirm('job', ($N * 100 + 5)::text, 1)", "t")
-            .await;
+        self.is(
+            "select count(*) from once.cleanup_items('job', ($N * 100 + 5)::text)",
+            "3",
+        )
+        .await;
+        self.is(
+            "select once.cleanup_confirm('job', ($N * 100 + 5)::text, 1)",
+            "t",
+        )
+        .await;
         self.is(
             "select status, items_total, amount_total from once.cancel_finish('job', ($N * 100 + 5)::text)",
             "cancelled|3|20",
         )
         .await;
-        self.is("select count(*) from once.refund_audit('job')", "0").await;
+        self.is("select count(*) from once.refund_audit('job')", "0")
+            .await;
     }
 
     async fn events(&self) {
-        self.is("select once.topic_get('tour') -> 'subscribers'", "[\"default\", \"other\"]")
-            .await;
-        self.is("select once.subscriber_get('tour', 'other') ->> 'max_attempts'", "10")
-            .await;
+        self.is(
+            "select once.topic_get('tour') -> 'subscribers'",
+            "[\"default\", \"other\"]",
+        )
+        .await;
+        self.is(
+            "select once.subscriber_get('tour', 'other') ->> 'max_attempts'",
+            "10",
+        )
+        .await;
         self.show(
             "select once.outbox_emit('tour', '{\"p\":  $N}', 'key$N', 'dedupe$N', '{\"h\":  1}'),
                     once.outbox_emit('tour', '\"free\"'), once.outbox_emit('tour', '\"late\"', delay => '1 day')",
@@ -303,18 +356,30 @@ impl Guide<'_> {
             .show("select token, attempt, payload, headers from once.outbox_take('tour', 'other', 100)")
             .await;
         let token = taken.split('|').next().unwrap();
-        let mut payloads: Vec<_> = taken.lines().map(|l| l.split_once('|').unwrap().1).collect();
+        let mut payloads: Vec<_> = taken
+            .lines()
+            .map(|l| l.split_once('|').unwrap().1)
+            .collect();
         payloads.sort_unstable();
-        let expected = ["1|\"free\"|~", "1|\"step $N\"|~", "1|{\"p\":  $N}|{\"h\":  1}"];
-        let expected: Vec<_> = expected.map(|e| e.replace("$N", &self.n.to_string())).into();
+        let expected = [
+            "1|\"free\"|~",
+            "1|\"step $N\"|~",
+            "1|{\"p\":  $N}|{\"h\":  1}",
+        ];
+        let expected: Vec<_> = expected
+            .map(|e| e.replace("$N", &self.n.to_string()))
+            .into();
         assert_eq!(payloads, expected, "{}", self.what);
         self.is(
             &format!("select once.outbox_extend('tour', 'other', {token}) > interval '50 s'"),
             "t",
         )
         .await;
-        self.is(&format!("select once.outbox_ack('tour', 'other', {token})"), "3")
-            .await;
+        self.is(
+            &format!("select once.outbox_ack('tour', 'other', {token})"),
+            "3",
+        )
+        .await;
     }
 
     async fn dead_letters(&self) {
@@ -328,8 +393,11 @@ impl Guide<'_> {
             "t",
         )
         .await;
-        self.is(&format!("select once.outbox_ack('tour', 'default', {token})"), "2")
-            .await;
+        self.is(
+            &format!("select once.outbox_ack('tour', 'default', {token})"),
+            "2",
+        )
+        .await;
         self.is(
             "select event_id, attempts, error from once.outbox_dead('tour', 'default')",
             &format!("{event}|1|no such shop"),
@@ -340,12 +408,17 @@ impl Guide<'_> {
             "1|error|no such shop",
         )
         .await;
-        self.is("select once.outbox_redrive('tour', 'default')", "1").await;
-        let again = self.show("select token, event_id from once.outbox_take('tour', 'default', 100)").await;
+        self.is("select once.outbox_redrive('tour', 'default')", "1")
+            .await;
+        let again = self
+            .show("select token, event_id from once.outbox_take('tour', 'default', 100)")
+            .await;
         let (token, redriven) = again.split_once('|').unwrap();
         assert_eq!(redriven, event, "{}", self.what);
-        self.show(&format!("select once.outbox_ack('tour', 'default', {token})"))
-            .await;
+        self.show(&format!(
+            "select once.outbox_ack('tour', 'default', {token})"
+        ))
+        .await;
         self.show("select once.subscriber_set('tour', 'third'); select once.subscriber_drop('tour', 'third')")
             .await;
     }
@@ -359,8 +432,11 @@ impl Guide<'_> {
             "dedupe_reap",
             "outbox_retire",
         ] {
-            self.is(&format!("select task, failed from once.sweep_{task}(10)"), &format!("{task}|0"))
-                .await;
+            self.is(
+                &format!("select task, failed from once.sweep_{task}(10)"),
+                &format!("{task}|0"),
+            )
+            .await;
         }
         self.is("select count(*), sum(failed) from once.sweep(10)", "7|0")
             .await;
@@ -369,10 +445,13 @@ impl Guide<'_> {
     async fn rights(&self) {
         let role = "do $$ begin create role tour_role; exception when duplicate_object or unique_violation then null; end $$";
         self.play.show(role).await;
-        let may = "select has_function_privilege('tour_role', 'once.machine_check(text)', 'execute')";
-        self.show("select once.grant_role('tour_role', 'observe')").await;
+        let may =
+            "select has_function_privilege('tour_role', 'once.machine_check(text)', 'execute')";
+        self.show("select once.grant_role('tour_role', 'observe')")
+            .await;
         self.is(may, "t").await;
-        self.show("select once.revoke_role('tour_role', 'observe')").await;
+        self.show("select once.revoke_role('tour_role', 'observe')")
+            .await;
         self.is(may, "f").await;
     }
 }
