@@ -120,9 +120,9 @@ test('a failed event holds back those behind it and no others', async (t) => {
 });
 
 test('a receiver slower than the lease is waited for', async (t) => {
-  await emit([1]);
   const workers = [await worker(t, { lease: 1 }), await worker(t, { lease: 1 })];
   await outside.holding(async () => {
+    await emit([1]);
     await requests(1);
     await sleep(4000); // of a lease of 1 s, with an idle worker beside it
   });
@@ -136,11 +136,12 @@ test('a receiver slower than the lease is waited for', async (t) => {
 
 test('SIGTERM finishes the event at hand and gives the others back', async (t) => {
   await emit([1, 2, 3, 4, 5]);
-  const leaving = await worker(t);
-  await outside.holding(async () => {
+  const leaving = await outside.holding(async () => {
+    const program = await worker(t);
     await requests(1);
-    leaving.process.kill('SIGTERM');
-    assert.equal(await leaving.line(), 'stopping');
+    program.process.kill('SIGTERM');
+    assert.equal(await program.line(), 'stopping');
+    return program;
   });
   assert.equal(await leaving.ended(), 0);
   assert.equal(outside.requests.length, 1);

@@ -115,9 +115,9 @@ class Relay(unittest.TestCase):
         self.assertEqual([n for n in came if n != "3"], ["1", "1", "2"])
 
     def test_a_receiver_slower_than_the_lease_is_waited_for(self) -> None:
-        self.emit(1)
         with self.worker(lease=1) as one, self.worker(lease=1) as other:
             with self.outside.holding():
+                self.emit(1)
                 self.outside.wait_for(1, "<1>")
                 time.sleep(4)  # of a lease of 1 s, with an idle worker beside it
             for worker in (one, other):
@@ -126,9 +126,10 @@ class Relay(unittest.TestCase):
         self.assertEqual((len(self.outside.requests), self.pending()), (1, 0))
 
     def test_sigterm_finishes_the_event_at_hand_and_gives_the_others_back(self) -> None:
-        self.emit(1, 2, 3, 4, 5)
         with self.worker() as worker:
             with self.outside.holding():
+                emit = """SELECT count(once.outbox_emit(%s, '{"n": "<1>"}')) FROM generate_series(1, 5)"""
+                scalar(emit, self.topic)
                 self.outside.wait_for(1, "<")
                 worker.process.terminate()
                 self.assertEqual(worker.line(), "stopping")

@@ -153,9 +153,9 @@ final class RelayTest implements AutoCloseable {
     }
 
     private void slowReceiver() throws Exception {
-        emit(null, 1);
         try (Program one = worker(1); Program other = worker(1)) {
             outside.holding(0, () -> {
+                emit(null, 1);
                 untilAsked(1);
                 Thread.sleep(4000); // of a lease of 1 s, with an idle worker beside it
                 return null;
@@ -170,9 +170,9 @@ final class RelayTest implements AutoCloseable {
     }
 
     private void sigterm() throws Exception {
-        emit(null, 1, 2, 3, 4, 5);
         try (Program worker = worker(60)) {
             outside.holding(0, () -> {
+                select("SELECT once.outbox_emit(?, ?::json) FROM generate_series(1, 5)", topic, payload(1));
                 untilAsked(1);
                 worker.terminate();
                 equal(worker.line(), "stopping");
