@@ -1,0 +1,144 @@
+//! Kills and shutdowns: whatever ends a worker, the next one goes on, and none keeps the server from stopping.
+
+use crate::world::{JOBS, claim, launch, logged, show, until, until_swept, worker};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pg_once_tests::race::{poll_async, wait_until_waiting};
+use pg_once_tests::{Cluster, StopMode};
+use std::time::{Duration, Instant};
+
+async fn ready(client: &tokio_postgres::Client) {
+    until(client, "select distinct status from job", "ready").await;
+}
+
+/// A session, once the server has recovered from a crash.
+async fn again(cluster: &Cluster) -> tokio_postgres::Client {
+    poll_async("the server to take sessions again", async || {
+        Ok(cluster.connect("a").await.ok())
+    })
+    .await
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_worker_killed_in_the_middle_of_a_batch_comes_back_and_nothing_is_lost() {
+    let mut cluster = launch("a");
+    let client = cluster.create_database_with_extension("a").await.unwrap();
+    show(&client, JOBS).await;
+    drop(client);
+    for _ in 0..3 {
+        // It waits for this lock in the middle of a transaction.
+        let holder = again(&cluster).await;
+        show(
+            &holder,
+            "begin; lock table once.inbox in access exclusive mode",
+        )
+        .await;
+        let client = again(&cluster).await;
+        claim(&client, 1, 100, "1 us").await;
+        let pid = worker(&client, "a").await;
+        wait_until_waiting(&client, pid).await.unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        poll_async("the crash to end the sessions", async || {
+            Ok((holder.is_closed() && client.is_closed()).then_some(()))
+        })
+        .await
+        .unwrap();
+        let client = again(&cluster).await;
+        ready(&client).await;
+        until_swept(&client).await;
+    }
+    cluster.kill_9().unwrap();
+    cluster.start().unwrap();
+    let client = cluster.connect("a").await.unwrap();
+    claim(&client, 1, 100, "1 us").await;
+    ready(&client).await;
+}
+
+#[tokio::test]
+async fn a_worker_or_launcher_that_is_terminated_is_started_again() {
+    let cluster = launch("a");
+    let client = cluster.create_database_with_extension("a").await.unwrap();
+    let first = worker(&client, "a").await;
+    show(&client, &format!("select pg_terminate_backend({first})")).await;
+    let gone = format!("select count(*) from pg_stat_activity where pid = {first}");
+    until(&client, &gone, "0").await;
+    let second = worker(&client, "a").await;
+    assert_ne!(first, second);
+    until_swept(&client).await;
+    // The launcher takes its workers along, or there would be two of each.
+    show(
+        &client,
+        "select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'pg_once launcher'",
+    )
+    .await;
+    until(
+        &client,
+        &format!("select count(*) from pg_stat_activity where pid = {second}"),
+        "0",
+    )
+    .await;
+    let third = worker(&client, "a").await;
+    assert_ne!(second, third);
+    until_swept(&client).await;
+    assert_eq!(logged(&cluster, "ERROR"), 0);
+}
+
+#[tokio::test]
+async fn a_cancelled_batch_is_one_warning_and_the_next_pass_goes_on() {
+    let cluster = launch("a");
+    let client = cluster.create_database_with_extension("a").await.unwrap();
+    let pid = worker(&client, "a").await;
+    until_swept(&client).await;
+    let holder = cluster.connect("a").await.unwrap();
+    show(
+        &holder,
+        "begin; lock table once.inbox in access exclusive mode",
+    )
+    .await;
+    wait_until_waiting(&client, pid).await.unwrap();
+    show(&client, &format!("select pg_cancel_backend({pid})")).await;
+    show(&holder, "rollback").await;
+    until_swept(&client).await;
+    assert!(logged(&cluster, "canceling statement due to user request") <= 1);
+}
+
+#[tokio::test]
+async fn a_fast_and_a_smart_shutdown_end_it_at_once_in_the_middle_of_a_long_sweep() {
+    for mode in [StopMode::Fast, StopMode::Smart] {
+        let mut cluster = launch("a");
+        let client = cluster.create_database_with_extension("a").await.unwrap();
+        show(&client, JOBS).await;
+        until_swept(&client).await;
+        // Rows whose trigger takes its time: one batch would go on for minutes.
+        show(
+            &client,
+            "create function slow() returns trigger language plpgsql as
+                $$ begin perform pg_catalog.pg_sleep(1); return new; end $$;
+             create trigger slow before update of status on job for each row
+                when (new.status = 'ready') execute function slow()",
+        )
+        .await;
+        claim(&client, 1, 100, "1 us").await;
+        let pid = worker(&client, "a").await;
+        let busy = format!(
+            "select state, query from pg_stat_activity where pid = {pid} and wait_event = 'PgSleep'"
+        );
+        until(&client, &busy, "active|once.sweep_action_release(1000)").await;
+        drop(client);
+        let begin = Instant::now();
+        // Meanwhile this thread ends the session, which a smart shutdown waits for.
+        let mut cluster = tokio::task::spawn_blocking(move || {
+            cluster.stop(mode).unwrap();
+            cluster
+        })
+        .await
+        .unwrap();
+        let took = begin.elapsed();
+        assert!(took < Duration::from_secs(5), "{mode:?}: {took:?}");
+        cluster.start().unwrap();
+        let client = cluster.connect("a").await.unwrap();
+        show(&client, "drop trigger slow on job").await;
+        ready(&client).await;
+    }
+}

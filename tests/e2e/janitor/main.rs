@@ -1,0 +1,27 @@
+//! The janitor: sweeps that nobody's failure stops, a procedure that commits between batches, what is shown of
+//! both, and the background worker over real clusters that are killed, promoted, filled and shut down.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test fails"
+)]
+
+mod all;
+mod cron;
+mod databases;
+mod dying;
+mod extension;
+mod failing;
+#[path = "../keys/playground.rs"]
+mod playground;
+mod poison;
+mod preview;
+mod serving;
+mod settings;
+mod standby;
+mod status;
+#[path = "../waiting.rs"]
+mod waiting;
+mod world;

@@ -1,0 +1,76 @@
+//! Settings of a database or a role that would change what a worker does, or keep it from working.
+
+use crate::world::{JOBS, claim, launch, logged, show, until, until_swept, worker};
+
+#[tokio::test]
+async fn no_setting_of_a_database_or_a_role_keeps_it_from_sweeping() {
+    let cluster = launch("a");
+    let client = cluster.create_database_with_extension("a").await.unwrap();
+    show(&client, JOBS).await;
+    // What the worker's role and database are set to, an operator that would win by search_path among it.
+    show(
+        &client,
+        "create schema evil; create role nobody;
+         create function evil.never(timestamptz, timestamptz) returns boolean language sql as 'select false';
+         create operator evil.<= (leftarg = timestamptz, rightarg = timestamptz, function = evil.never);
+         alter database a set search_path = evil, pg_catalog;
+         alter database a set default_transaction_read_only = on;
+         alter database a set default_transaction_isolation = 'serializable';
+         alter database a set statement_timeout = '1ms';
+         alter database a set lock_timeout = '1ms';
+         alter database a set idle_in_transaction_session_timeout = '1ms';
+         alter database a set row_security = off;
+         alter database a set session_replication_role = replica;
+         alter role postgres set role = nobody;
+         alter role postgres in database a set application_name = 'mine'",
+    )
+    .await;
+    let old = worker(&client, "a").await;
+    show(&client, &format!("select pg_terminate_backend({old})")).await;
+    until(
+        &client,
+        &format!("select count(*) from pg_stat_activity where pid = {old}"),
+        "0",
+    )
+    .await;
+    let new = worker(&client, "a").await;
+    until_swept(&client).await;
+    claim(&client, 1, 100, "1 us").await;
+    until(&client, "select distinct status from job", "ready").await;
+    let name = format!("select application_name from pg_stat_activity where pid = {new}");
+    assert_eq!(show(&client, &name).await, "pg_once janitor");
+    assert_eq!(
+        show(&client, "select sum(failed) from once.janitor_status()").await,
+        "0"
+    );
+    assert_eq!(logged(&cluster, "WARNING:  pg_once janitor"), 0);
+}
+
+#[tokio::test]
+async fn a_lock_that_somebody_keeps_fails_its_task_alone_and_is_reported() {
+    let cluster = launch("a");
+    let client = cluster.create_database_with_extension("a").await.unwrap();
+    show(&client, JOBS).await;
+    until_swept(&client).await;
+    let holder = cluster.connect("a").await.unwrap();
+    show(
+        &holder,
+        "begin; lock table once.inbox in access exclusive mode",
+    )
+    .await;
+    until(
+        &client,
+        "select failed > 0, last_error from once.janitor where task = 'inbox_reap'",
+        "t|canceling statement due to lock timeout",
+    )
+    .await;
+    claim(&client, 1, 100, "1 us").await;
+    until(&client, "select distinct status from job", "ready").await;
+    show(&holder, "rollback").await;
+    until(
+        &client,
+        "select last_end = good_end from once.janitor where task = 'inbox_reap'",
+        "t",
+    )
+    .await;
+}
