@@ -71,4 +71,41 @@ mod tests {
         assert_eq!(sweep(), 0);
         assert_eq!(outcome("k3").as_deref(), Some("resumed"));
     }
+
+    #[pg_test]
+    fn the_preview_tells_what_the_sweep_then_does() {
+        finish("k4");
+        finish("k5");
+        after("25 hours");
+        let due = "SELECT due FROM once.sweep_preview() WHERE task = 'key_tombstone'";
+        assert_eq!(Spi::get_one(due), Ok(Some(2i64)));
+        assert_eq!(sweep(), 2);
+        assert_eq!(Spi::get_one(due), Ok(Some(0i64)));
+        let told = "SELECT done = 2 AND failed = 0 AND served_by IS NOT NULL \
+                      FROM once.janitor_status() WHERE task = 'key_tombstone'";
+        assert_eq!(Spi::get_one(told), Ok(Some(true)));
+    }
+
+    #[pg_test]
+    fn a_task_that_raises_is_undone_and_counted_and_the_others_go_on() {
+        finish("k6");
+        Spi::run(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE EXCEPTION 'not this one'; END $$; \
+             CREATE TRIGGER refuse BEFORE DELETE ON once.key FOR EACH ROW EXECUTE FUNCTION refuse()",
+        )
+        .unwrap();
+        after("49 hours");
+        let all = "SELECT pg_catalog.string_agg(done || ':' || failed, ' ') FROM once.sweep()";
+        // The key is emptied where it cannot be deleted.
+        let seen: Option<String> = Spi::get_one(all).unwrap();
+        assert_eq!(seen.as_deref(), Some("0:0 0:1 1:0 0:0 0:0 0:0 0:0"));
+        let told = "SELECT last_error FROM once.janitor_status() WHERE task = 'key_reap'";
+        assert_eq!(Spi::get_one(told), Ok(Some("not this one".to_owned())));
+    }
+
+    #[pg_test(error = "once.sweep_all() cannot run inside a transaction block or a function")]
+    fn sweep_all_does_not_commit_what_is_not_its_own() {
+        Spi::run("CALL once.sweep_all()").unwrap();
+    }
 }

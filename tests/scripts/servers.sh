@@ -180,6 +180,20 @@ is_fresh() {
     [ "$(sed -n 2p "$copy/stamp")" = "$source" ] && [ "$(sed -n 1p "$copy/stamp")" = "$("$source" --version)" ]
 }
 
+# The janitor's tests run with the real pg_cron where Debian has it: its files beside those of the copy.
+link_pg_cron() {
+    local version=$1 copy=$2 source=$3 from to file
+    if ! apt_knows "postgresql-$version-cron"; then return 0; fi
+    apt_install "postgresql-$version-cron" || return 0
+    for from in "$("$source" --pkglibdir)" "$("$source" --sharedir)/extension"; do
+        to=$("$copy/pg_config" --pkglibdir)
+        case $from in */extension) to=$("$copy/pg_config" --sharedir)/extension ;; esac
+        for file in "$from"/pg_cron*; do
+            if [ -e "$file" ] && [ ! -e "$to/${file##*/}" ]; then ln -s "$file" "$to/${file##*/}"; fi
+        done
+    done
+}
+
 server_packages() { echo "postgresql-$1 postgresql-server-dev-$1"; }
 
 # Makes the private copy of one major version; false (after saying why) where it cannot be had.
@@ -189,6 +203,7 @@ need_server() {
     source=$(find_server "$version" || true)
     if is_fresh "$source" "$copy"; then
         note "PostgreSQL $version: $("$copy/pg_config" --version), private copy in ${copy#"$ROOT"/}"
+        if [ -n "$source" ]; then link_pg_cron "$version" "$copy" "$source"; fi
         return 0
     fi
     if [ -z "$source" ] && apt_offers "${packages[0]}" && apt_install "${packages[@]}"; then
@@ -196,7 +211,10 @@ need_server() {
     fi
     if [ -n "$source" ]; then
         note "PostgreSQL $version: copying the server that $source describes"
-        if copy_server "$source" "$copy" && copy_is_sound "$copy"; then return 0; fi
+        if copy_server "$source" "$copy" && copy_is_sound "$copy"; then
+            link_pg_cron "$version" "$copy" "$source"
+            return 0
+        fi
         warn "the copy does not find its own files; trying elsewhere"
         rm -rf "$copy"
     fi

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const TELL: Duration = Duration::from_secs(5);
 /// Rounds in which no task had a batch's worth to do, before it ends.
 const SMALL_ROUNDS: u32 = 3;
+/// Whatever becomes due meanwhile.
+const MOST_ROUNDS: u32 = 1_000;
 
 /// `once.sweep_all`.
 pub fn sweep_all(call: &Call) -> Result<Datum> {
@@ -26,12 +28,12 @@ pub fn sweep_all(call: &Call) -> Result<Datum> {
         .hint("It commits between batches: CALL it by itself, outside BEGIN. Where that cannot be, SELECT * FROM once.sweep() does one batch of each task."));
     }
     let mut small = 0;
-    while small < SMALL_ROUNDS {
+    for _ in 0..MOST_ROUNDS {
         let most = round(max)?;
-        if most == 0 {
+        small += u32::from(most < i64::from(max));
+        if most == 0 || small == SMALL_ROUNDS {
             break;
         }
-        small += u32::from(most < i64::from(max));
     }
     Ok(call.return_null())
 }

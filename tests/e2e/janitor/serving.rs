@@ -101,12 +101,11 @@ async fn a_backlog_of_one_task_keeps_no_other_waiting() {
     let client = cluster.connect("a").await.unwrap();
     show(&client, "create extension pg_once").await;
     show(&client, JOBS).await;
-    expired(&client, 300_000).await;
+    expired(&client, 150_000).await;
     claim(&client, 1, 10, "1 us").await;
     until(&client, "select distinct status from job", "ready").await;
     let left = show(&client, "select count(*) > 0 from once.key").await;
     assert_eq!(left, "t", "the backlog was too small to tell");
-    until(&client, "select count(*) from once.key", "0").await;
 }
 
 /// Keys that were finished so long ago that nothing but their rows is left.
