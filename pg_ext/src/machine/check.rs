@@ -146,16 +146,13 @@ impl Findings {
         self.orphans(&machine)
     }
 
-    fn uncovered(
-        &mut self,
-        name: &[u8],
-        definition: &Definition,
-        machine: &Stored,
-    ) -> Result<()> {
+    fn uncovered(&mut self, name: &[u8], definition: &Definition, machine: &Stored) -> Result<()> {
         let states = claim_states(definition);
         if !states.is_empty() && !janitor::covers(name)? {
             let why = match janitor::last_error(name)? {
-                Some(_) if !machine.is_open() => format!("; the last failure: {}", stored::NOT_TOLD),
+                Some(_) if !machine.is_open() => {
+                    format!("; the last failure: {}", stored::NOT_TOLD)
+                }
                 Some(error) => format!("; the last failure: {}", shown(&error)),
                 None => String::new(),
             };

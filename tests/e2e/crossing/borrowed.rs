@@ -116,7 +116,7 @@ async fn a_trigger_that_a_sweep_runs_has_its_tables_owners_rights_and_no_way_to_
                 "select status, seen, count(*) from bert.job where seen is not null group by 1, 2",
             )
             .await;
-        let refusals = vec!["42501"; 9].join(" ");
+        let refusals = ["42501"; 9].join(" ");
         assert_eq!(seen, format!("ready|{refusals}|{}", n + 1));
     }
     let without_berts = |text: String| {
