@@ -101,7 +101,7 @@ test_java() {
     java -cp "$directory:$(pgjdbc)" shop.test.AllTests
 }
 
-# PgBouncer in transaction mode before the cluster, for the role shop: sets POOLER and POOLER_PORT.
+# PgBouncer in transaction mode before the cluster, for the role shop: sets POOLER (a file with its process id) and POOLER_PORT.
 pooler_start() {
     local directory=$1 program
     program=$(command -v pgbouncer || echo /usr/sbin/pgbouncer)
@@ -111,6 +111,8 @@ pooler_start() {
     fi
     POOLER_PORT=$(free_port)
     echo '"shop" ""' >"$directory/users.txt"
+    # Its own process id: `$!` would be that of the shell around it.
+    POOLER=$directory/pgbouncer.pid
     cat >"$directory/pgbouncer.ini" <<END
 [databases]
 * = host=127.0.0.1 port=$CLUSTER_PORT
@@ -118,6 +120,7 @@ pooler_start() {
 listen_addr = 127.0.0.1
 listen_port = $POOLER_PORT
 unix_socket_dir =
+pidfile = $POOLER
 auth_type = trust
 auth_file = $directory/users.txt
 pool_mode = transaction
@@ -125,7 +128,6 @@ default_pool_size = 2
 ignore_startup_parameters = extra_float_digits
 END
     as_server_user "$program" -q "$directory/pgbouncer.ini" >"$directory/pgbouncer.log" 2>&1 </dev/null &
-    POOLER=$!
     for _ in $(seq 100); do
         if (exec 3<>"/dev/tcp/127.0.0.1/$POOLER_PORT") 2>/dev/null; then return; fi
         sleep 0.1
@@ -134,7 +136,7 @@ END
 }
 
 languages_clean() {
-    if [ -n "${POOLER:-}" ]; then kill "$POOLER" || true; fi
+    if [ -s "${POOLER:-}" ]; then kill "$(cat "$POOLER")" || true; fi
     cluster_remove languages "$1"
 }
 
