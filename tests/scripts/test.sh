@@ -223,6 +223,8 @@ if wanted e2e || wanted client; then
         profile=$(profile_for "$version")
         part "build ($profile) and install, PostgreSQL $version" install_extension "$(private_pg_config "$version")" "$profile"
     done
+elif wanted languages; then
+    part "build and install, PostgreSQL ${VERSIONS[-1]}" install_extension "$(private_pg_config "${VERSIONS[-1]}")"
 fi
 if wanted e2e; then
     for version in "${VERSIONS[@]}"; do
