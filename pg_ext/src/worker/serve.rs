@@ -47,7 +47,7 @@ pub fn main(database: Oid) {
             _ => told = None,
         }
         if !rest(&pass) {
-            server::exit(0);
+            return server::exit(0);
         }
     }
 }

@@ -115,10 +115,10 @@ pub fn nap(most: Option<Duration>) -> bool {
     true
 }
 
-/// Ends this process; another code than 0 has the server start a launcher again.
-pub fn exit(code: i32) -> ! {
+/// Ends this process and does not come back; another code than 0 has the server start a launcher again.
+pub fn exit(code: i32) {
     // SAFETY: no transaction is open, and nothing here has a destructor that matters.
-    unsafe { pg_sys::proc_exit(code) }
+    unsafe { pg_sys::proc_exit(code) };
 }
 
 /// Works in a transaction of its own; an error rolls it back and is told.
