@@ -507,7 +507,8 @@ async fn what_is_not_done_when_the_grace_is_over_is_stopped_and_given_back_due_a
     until(|| handler.dropped.load(Ordering::SeqCst)).await;
     let left = scope.take_abandoned(&pool(), 10, None, None).await.unwrap();
     assert_eq!(left.len(), 1);
-    assert_eq!(left[0].request, Some(request_of("k")));
+    let request: serde_json::Value = left[0].request.as_ref().unwrap().parse().unwrap();
+    assert_eq!(request["of"], "k");
 }
 
 #[tokio::test]
