@@ -32,6 +32,9 @@ const TICK_US: i64 = 250_000;
 /// From then on after a look from the beginning there is another one.
 const LONGEST_US: i64 = 10_000_000;
 
+/// A note does not list more transactions.
+const MOST: i64 = 1_000;
+
 /// Subscriber, lane, suspects or others.
 pub type Place = (i32, i32, bool);
 
@@ -92,27 +95,21 @@ impl Memory {
     /// From where a look with this snapshot may begin.
     fn begin_of(&self, place: &Place, now: i64, snapshot: &Snapshot) -> Option<i64> {
         let note = self.notes.get(place).filter(|note| now < note.until)?;
-        let (running, _) = snapshot.running();
-        let holds = |level: &&Level| level.unseen.iter().all(|xid| running.contains(xid));
+        let (running, xmax) = snapshot.running();
+        let is_open = |xid: &i64| *xid >= xmax || running.contains(xid);
+        let holds = |level: &&Level| level.unseen.iter().all(is_open);
         note.levels.iter().find(holds).map(|level| level.due_at)
     }
 
     /// Nothing before `first` is visible to this snapshot.
     fn levels(&self, first: i64, snapshot: &Snapshot) -> Vec<Level> {
-        let (running, xmax) = snapshot.running();
-        let moments = self.moments.iter().rev();
-        // Of an id from `xmax` on the snapshot does not say whether it was running.
-        moments
-            .filter(|moment| moment.next_xid <= xmax)
-            .map(|moment| Level {
+        let level = |moment: &Moment| {
+            Some(Level {
                 due_at: first.min(moment.at - MARGIN_US),
-                unseen: running
-                    .iter()
-                    .copied()
-                    .filter(|xid| *xid < moment.next_xid)
-                    .collect(),
+                unseen: snapshot.unended_before(moment.next_xid, MOST)?,
             })
-            .collect()
+        };
+        self.moments.iter().rev().filter_map(level).collect()
     }
 }
 

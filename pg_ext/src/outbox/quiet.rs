@@ -51,20 +51,6 @@ impl Moment {
         })
     }
 
-    /// Transactions with an id below `next` that have not ended for this snapshot, sorted. None: too many.
-    fn unended(next: i64, snapshot: &Snapshot) -> Option<Vec<i64>> {
-        let (running, xmax) = snapshot.running();
-        if next.saturating_sub(xmax) > MOST {
-            return None;
-        }
-        let mut unended: Vec<i64> = running.into_iter().filter(|xid| *xid < next).collect();
-        // Of these none had ended: the next one to end was `xmax` at the earliest.
-        unended.extend(xmax..next);
-        unended.sort_unstable();
-        unended.dedup();
-        Some(unended)
-    }
-
     /// A take of this backend found nothing, and nothing has come since but what is in once.retry.
     pub fn is_quiet(&self, subscriber: &Subscriber) -> bool {
         QUIET.with(|quiet| {
@@ -75,13 +61,14 @@ impl Moment {
             known.lanes == subscriber.topic.lanes
                 && known.top == self.top
                 && (known.from..known.from.saturating_add(LONGEST_US)).contains(&self.at)
-                && Moment::unended(known.next, &Snapshot::latest()).as_ref() == Some(&known.unended)
+                && Snapshot::latest().unended_before(known.next, MOST).as_ref()
+                    == Some(&known.unended)
         })
     }
 
     /// To be asked before the lanes are looked at: what the memory will need.
     pub fn before_look(self) -> Before {
-        let unended = Moment::unended(self.next, &Snapshot::latest());
+        let unended = Snapshot::latest().unended_before(self.next, MOST);
         Before {
             moment: self,
             unended,

@@ -121,6 +121,21 @@ impl Snapshot {
         }
     }
 
+    /// Transactions with an id below `next` that had not ended for this snapshot, without this transaction, sorted.
+    /// None: more than `most` ids may be.
+    pub fn unended_before(&self, next: i64, most: i64) -> Option<Vec<i64>> {
+        let (running, xmax) = self.running();
+        if next.saturating_sub(xmax) > most {
+            return None;
+        }
+        let mut unended: Vec<i64> = running.into_iter().filter(|xid| *xid < next).collect();
+        // Nobody with an id from `xmax` on had ended.
+        unended.extend(xmax..next);
+        unended.sort_unstable();
+        unended.dedup();
+        Some(unended)
+    }
+
     /// The oldest transaction id that was still running for this snapshot, with its epoch.
     pub fn oldest_running(&self) -> i64 {
         let next = next_xid();

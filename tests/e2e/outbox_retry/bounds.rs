@@ -190,7 +190,7 @@ async fn takes_do_not_read_the_retries_that_an_old_snapshot_keeps() {
 #[tokio::test]
 async fn what_a_transaction_brings_that_was_open_for_long_is_taken_at_once() {
     const EVENTS: u64 = 8_000;
-    let stage = Stage::open("{}").await;
+    let stage = Stage::directly("asks what one backend remembers", "{}").await;
     stage.play.show("reset once.fake_now").await;
     // Delayed events are all in one lane, and in once.retry from the beginning.
     let emit = format!(
@@ -209,7 +209,8 @@ async fn what_a_transaction_brings_that_was_open_for_long_is_taken_at_once() {
         stage.emit_delayed("late", "1 us").await;
         let token = stage.expect(10, "late:1").await;
         let slow = stage.another().await;
-        slow.play.show("reset once.fake_now; begin").await;
+        slow.play.show("reset once.fake_now").await;
+        slow.play.show("begin").await;
         // Its clock was read an hour ago, so to speak.
         slow.play
             .show(&format!(
