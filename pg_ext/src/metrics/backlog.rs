@@ -11,7 +11,7 @@ use crate::clock::{self, INFINITY};
 use crate::error::Result;
 use crate::outbox::batch::{Batch, Part};
 use crate::outbox::event::{self, Col as EventCol, DELAYED, Home};
-use crate::outbox::receipt::Ledger;
+use crate::outbox::receipt::{self, Ledger};
 use crate::outbox::seen::Seen;
 use crate::outbox::series;
 use crate::outbox::topic::{Subscriber, all_subscribers};
@@ -131,6 +131,9 @@ impl Look {
             self.log(subscriber.topic.id, lane, window, &mut backlog)?;
         }
         for token in out.into_iter().take(BATCHES) {
+            if receipt::is_over(subscriber.id, token, &self.snapshot)? {
+                continue;
+            }
             if let Some(batch) = Batch::find_under(subscriber.id, token, &self.snapshot)? {
                 self.batch(subscriber, &batch, &mut backlog)?;
             }
