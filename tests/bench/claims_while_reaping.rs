@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use tokio_postgres::Client;
 
 use crate::cases::script;
@@ -46,6 +46,34 @@ pub async fn case(database: &Database) -> Result<Case> {
         Among::FinishedKeys(0),
         vec![while_reaping, without],
     ))
+}
+
+/// The same where a table of `keys` finished keys stays as it is, a tenth of it expired in each round.
+pub async fn case_among(database: &Database, keys: u64) -> Result<Case> {
+    table::begin(NAME, Among::FinishedKeys(keys));
+    if let Some(reason) = stock::room_for(keys, database.directory())? {
+        bail!("no room for {keys} finished keys: {reason}");
+    }
+    stock::remake_finished(database, keys).await?;
+    let mut while_reaping = Runs::none("pg_once", None);
+    let mut without = Runs::none("pg_once without key_reap", Some(AT_LEAST));
+    for round in 0..database.settings.rounds {
+        stock::fill_up_expired(database, keys / 10, round).await?;
+        if round % 2 == 0 {
+            without.push(claims(database)?);
+            while_reaping.push(claims_while_reaping(database).await?);
+        } else {
+            while_reaping.push(claims_while_reaping(database).await?);
+            without.push(claims(database)?);
+        }
+        table::say(&format!(
+            "round {} of {}",
+            round + 1,
+            database.settings.rounds
+        ));
+    }
+    let sides = vec![while_reaping, without];
+    Ok(Case::of(NAME, Among::FinishedKeys(keys), sides))
 }
 
 impl Runs {

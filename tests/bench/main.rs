@@ -24,7 +24,7 @@ mod table;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
 use crate::database::Database;
@@ -34,6 +34,11 @@ use crate::settings::{Noun, Settings};
 async fn measure(settings: &Settings) -> Result<Results> {
     let database = Database::launch(settings).await?;
     let mut results = Results::of(&database, settings).await?;
+    if let Some(keys) = settings.reap_among {
+        let case = claims_while_reaping::case_among(&database, keys).await?;
+        results.cases.push(case);
+        return Ok(results);
+    }
     if settings.wants(Noun::Machines) {
         jobs::make(&database).await?;
         results.cases.extend(machines::all(&database).await?);
@@ -85,6 +90,11 @@ async fn run(settings: &Settings) -> Result<()> {
     let text = out.join("results.md");
     std::fs::write(&text, markdown::of(&results))?;
     println!("Written: {} and {}", json.display(), text.display());
+    let (_, missed) = results.bars();
+    ensure!(
+        settings.reap_among.is_none() || missed == 0,
+        "a bar was missed"
+    );
     Ok(())
 }
 

@@ -36,6 +36,10 @@ pub struct Settings {
     /// pgmq's SQL file; without it pgmq is left out.
     #[arg(long, default_value = "target/tools/pgmq/pgmq/sql/pgmq.sql")]
     pub pgmq_sql: PathBuf,
+    /// Only claims beside a sweep that deletes, among so many finished keys of which a tenth are expired; a missed
+    /// bar ends the program with status 1.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(100_000..))]
+    pub reap_among: Option<u64>,
     /// Only the cases of one noun.
     #[arg(long)]
     pub only: Option<Noun>,

@@ -139,6 +139,45 @@ pub async fn remake_expired(database: &Database, keys: u64) -> Result<()> {
     Ok(())
 }
 
+/// Empties the table and fills it with `keys` finished keys whose answers are still replayed.
+pub async fn remake_finished(database: &Database, keys: u64) -> Result<()> {
+    let client = &database.client;
+    client.batch_execute("TRUNCATE once.key").await?;
+    client
+        .execute(TEMPLATE, &[&REQUEST, &RESPONSE])
+        .await
+        .context("the template key")?;
+    let spread = format!("t.COLUMN - ({keys} - i) * interval '1 millisecond'");
+    fill(database, IDS[0].0, IDS[0].1, keys, &spread, &[]).await?;
+    client.batch_execute("VACUUM ANALYZE once.key").await?;
+    Ok(())
+}
+
+/// Adds keys that sweep_key_reap deletes until there are `keys` of them; each round gives them new names.
+pub async fn fill_up_expired(database: &Database, keys: u64, round: u32) -> Result<()> {
+    let there = "SELECT count(*) FROM once.key WHERE reap_stage = '1' AND reap_at < now()";
+    let missing = keys.saturating_sub(u64::try_from(database.number(there).await?)?);
+    let key = format!("'expired {round} ' || i");
+    let id = format!(
+        "substr(encode(sha256(t.scope::bytea || '\\x00'::bytea || ({key})::bytea), 'hex'), 1, 32)::uuid"
+    );
+    let others = [
+        ("status", "'g'"),
+        ("reap_stage", "'1'"),
+        ("response_code", "NULL"),
+        ("response_body", "NULL"),
+        ("key", &key),
+        ("id", &id),
+    ];
+    let past = "t.COLUMN - interval '1000 days'";
+    if missing > 0 {
+        fill(database, IDS[0].0, IDS[0].1, missing, past, &others).await?;
+        database.client.batch_execute("VACUUM once.key").await?;
+    }
+    database.client.batch_execute("CHECKPOINT").await?;
+    Ok(())
+}
+
 /// Copies the template `keys` times. `times` is what becomes of a column of times; `others` replaces
 /// further columns.
 async fn fill(

@@ -20,13 +20,14 @@ pub struct Waiting {
 impl Waiting {
     /// Sends `sql` through `session` and returns once the server says that it waits.
     pub async fn begin(watcher: &Playground, session: Playground, sql: &str) -> Waiting {
-        let pid = race::backend_pid(&session.client).await.unwrap();
+        let asked = race::Session::of(&session.client).await.unwrap();
         let sql = sql.to_owned();
         let task = tokio::spawn(async move {
             let answer = session.attempt(&sql).await;
             (session, answer)
         });
-        race::wait_until_waiting(&watcher.client, pid)
+        let aside = watcher.aside().await;
+        race::wait_until_waiting(aside.as_ref().unwrap_or(&watcher.client), asked)
             .await
             .unwrap();
         Waiting { task }

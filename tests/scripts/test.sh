@@ -14,6 +14,9 @@
 parts=${*:-lint unit db e2e client languages package}
 # What depends most on the server's version: table access, locks, isolation, crashes, rights.
 CORE="keys races isolation machines guard outbox inbox sweeps crash"
+# Those whose sessions share a cluster. The others start one of their own to kill, copy or promote it, and connect
+# directly in any case; `crossing` does so too, since it attacks by what a session can leave behind.
+POOLED="keys races isolation machines guard teardown step_events inbox outbox outbox_options outbox_retry sweeps"
 SUMMARY=()
 FAILED=0
 BEGIN=$SECONDS
@@ -122,7 +125,16 @@ e2e_tests() {
     fi
     # They mostly wait, for leases, locks and servers that start: more at once than there are cores.
     RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))} PG_ONCE_PG_CONFIG=$(private_pg_config "$1") \
+        PG_ONCE_OLD_PG_CONFIG=$(private_pg_config "${VERSIONS[0]}") \
         cargo test --package pg-once-tests "${targets[@]}"
+}
+
+# The same tests with PgBouncer in transaction mode between their sessions and the server.
+pooled_tests() {
+    local targets=() name
+    for name in $POOLED; do targets+=(--test "$name"); done
+    PG_ONCE_POOLER=1 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))} \
+        PG_ONCE_PG_CONFIG=$(private_pg_config "$1") cargo test --package pg-once-tests "${targets[@]}"
 }
 
 e2e_name() { if is_full "$1"; then echo "end-to-end tests"; else echo "the core of the end-to-end tests"; fi; }
@@ -223,6 +235,8 @@ if wanted e2e || wanted client; then
         profile=$(profile_for "$version")
         part "build ($profile) and install, PostgreSQL $version" install_extension "$(private_pg_config "$version")" "$profile"
     done
+    # What was built, not what lint put together; the same for all versions.
+    part "the built install and upgrade scripts" bash tests/scripts/pgspot.sh "$CARGO_TARGET_DIR/stage/${VERSIONS[0]}/extension"
 elif wanted languages; then
     part "build and install, PostgreSQL ${VERSIONS[-1]}" install_extension "$(private_pg_config "${VERSIONS[-1]}")"
 fi
@@ -230,6 +244,11 @@ if wanted e2e; then
     for version in "${VERSIONS[@]}"; do
         part "$(e2e_name "$version"), PostgreSQL $version" e2e_tests "$version"
     done
+    if have pgbouncer || [ -x /usr/sbin/pgbouncer ] || is_ci; then
+        part "end-to-end tests through PgBouncer, PostgreSQL ${VERSIONS[-1]}" pooled_tests "${VERSIONS[-1]}"
+    else
+        left_out "end-to-end tests through PgBouncer: sudo apt-get install pgbouncer"
+    fi
 fi
 if wanted client; then
     version=${VERSIONS[${#VERSIONS[@]} - 1]}

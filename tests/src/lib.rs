@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod carried;
 mod cluster;
 mod leash;
 mod moving;
@@ -29,6 +30,7 @@ pub mod race;
 mod standby;
 
 pub use builder::Builder;
+pub use carried::{Carried, Sent};
 pub use cluster::{Cluster, StopMode};
 pub use leash::Leash;
 pub use os_user::OsUser;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 use tokio_postgres::Client;
@@ -13,6 +14,9 @@ use crate::cluster::{Cluster, connect};
 use crate::leash::kill_all_in;
 use crate::place::{Place, free_port, poll};
 use crate::programs::unprivileged;
+
+/// What the names of clients begin with that `connect_named` gives.
+pub(crate) const NAMED: &str = "pooled-";
 
 /// When a server connection goes back to the pool.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -45,7 +49,7 @@ pub struct PgBouncer {
 
 impl Cluster {
     /// Starts a PgBouncer in front of every database of this cluster, with `pool_size` server
-    /// connections for each, for the superuser and the roles in `users`.
+    /// connections for each, for the superuser and the roles in `users`; other roles are asked for in the server.
     ///
     /// # Errors
     /// If PgBouncer is not on this machine (the error names the command that installs it) or does
@@ -87,6 +91,9 @@ impl Cluster {
         format!(
             "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
              listen_port = {port}\nunix_socket_dir = {}\nauth_type = trust\nauth_file = users.txt\n\
+             auth_user = {SUPERUSER}\n\
+             auth_query = select rolname, 'x' from pg_catalog.pg_roles where rolname = $1\n\
+             server_idle_timeout = 10\n\
              pool_mode = {}\ndefault_pool_size = {pool_size}\nmax_client_conn = 1000\n\
              server_login_retry = 1\nignore_startup_parameters = extra_float_digits\n",
             self.port(),
@@ -113,6 +120,18 @@ impl PgBouncer {
     #[must_use]
     pub fn url_as(&self, user: &str, db: &str) -> String {
         format!("postgresql://{user}@127.0.0.1:{}/{db}", self.port)
+    }
+
+    /// Connects as another role through the pooler, under a name of its own: the server session that serves it
+    /// at the moment has that name (`race::Session`).
+    ///
+    /// # Errors
+    /// If the pooler refuses or is not there.
+    pub async fn connect_named(&self, user: &str, db: &str) -> Result<Client> {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let url = self.url_as(user, db);
+        connect(&format!("{url}?application_name={NAMED}{n}")).await
     }
 
     /// Connects as superuser through the pooler.

@@ -5,12 +5,16 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use tokio_postgres::{Client, Error};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Error, GenericClient, Row, SimpleQueryMessage, SimpleQueryRow};
+
+use crate::pooler::NAMED;
 
 /// How long a race may take to come about.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-const BACKEND_PID: &str = "select pg_catalog.pg_backend_pid()";
+const BACKEND_PID: &str =
+    "select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('application_name')";
 
 /// Without a transaction id nothing was written and no row was locked.
 const XID_UNASSIGNED: &str = "select pg_catalog.pg_current_xact_id_if_assigned() is null";
@@ -21,7 +25,9 @@ const WAITS: &str = "\
 select a.state, a.wait_event_type, a.wait_event, a.query,
        a.wait_event_type = 'Lock' and pg_catalog.cardinality(pg_catalog.pg_blocking_pids(a.pid)) > 0
   from pg_catalog.pg_stat_activity as a
- where a.pid = $1";
+ where a.pid = $1 or (a.application_name = $2 and a.state <> 'idle')
+ order by 5 desc
+ limit 1";
 
 /// A position in the write-ahead log, in bytes.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -50,22 +56,77 @@ impl Lsn {
     }
 }
 
-/// The process id of the backend that serves `client`.
+/// Whom a look for a wait is about: a backend, or behind a pooler the client by its name, since another backend
+/// may serve its next statement.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Session {
+    pid: i32,
+    name: String,
+}
+
+impl Session {
+    /// The session of `client`.
+    ///
+    /// # Errors
+    /// If the connection is gone.
+    pub async fn of(client: &Client) -> Result<Self> {
+        let row = look(client, BACKEND_PID).await?;
+        let (pid, name) = (number(&row, 0)?, row.get(1).unwrap_or_default());
+        if name.starts_with(NAMED) {
+            let name = name.to_owned();
+            return Ok(Self { pid: 0, name });
+        }
+        Ok(Self::from(pid))
+    }
+}
+
+impl From<i32> for Session {
+    /// The backend of this process id.
+    fn from(pid: i32) -> Self {
+        let name = String::new();
+        Self { pid, name }
+    }
+}
+
+/// The process id of the backend that serves `client` now; behind a pooler another one may serve its next
+/// transaction.
 ///
 /// # Errors
 /// If the connection is gone.
 pub async fn backend_pid(client: &Client) -> Result<i32> {
-    Ok(client.query_one(BACKEND_PID, &[]).await?.get(0))
+    number(&look(client, BACKEND_PID).await?, 0)
 }
 
-/// Waits until the backend `pid` waits for a lock that another backend holds.
+/// The one row of a query without parameters, without a prepared statement.
+async fn look(client: &impl GenericClient, sql: &str) -> Result<SimpleQueryRow> {
+    let messages = client.simple_query(sql).await?;
+    let row = messages.into_iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    row.context("no row")
+}
+
+fn number(row: &SimpleQueryRow, column: usize) -> Result<i32> {
+    Ok(row.get(column).context("NULL")?.parse()?)
+}
+
+async fn waits(admin: &Client, session: &Session) -> Result<Option<Row>> {
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&session.pid, Type::INT4), (&session.name, Type::TEXT)];
+    let rows = admin.query_typed(WAITS, &parameters).await?;
+    Ok(rows.into_iter().next())
+}
+
+/// Waits until the session waits for a lock that another backend holds.
 ///
 /// # Errors
 /// If it does not, after a bounded time; the error says what it does instead.
-pub async fn wait_until_waiting(admin: &Client, pid: i32) -> Result<()> {
+pub async fn wait_until_waiting(admin: &Client, session: impl Into<Session>) -> Result<()> {
+    let session = session.into();
     let mut seen = String::from("is not there");
     let waiting = poll_async("a backend to wait for a lock", async || {
-        let Some(row) = admin.query_opt(WAITS, &[&pid]).await? else {
+        let Some(row) = waits(admin, &session).await? else {
             return Ok(None);
         };
         let text = |column: usize| row.get::<_, Option<String>>(column).unwrap_or_default();
@@ -79,15 +140,15 @@ pub async fn wait_until_waiting(admin: &Client, pid: i32) -> Result<()> {
         Ok((row.get::<_, Option<bool>>(4) == Some(true)).then_some(()))
     })
     .await;
-    waiting.with_context(|| format!("backend {pid} {seen}"))
+    waiting.with_context(|| format!("{session:?} {seen}"))
 }
 
-/// Whether the backend `pid` waits at this moment for a lock that another backend holds.
+/// Whether the session waits at this moment for a lock that another backend holds.
 ///
 /// # Errors
 /// If the connection of `admin` is gone.
-pub async fn is_waiting(admin: &Client, pid: i32) -> Result<bool> {
-    let row = admin.query_opt(WAITS, &[&pid]).await?;
+pub async fn is_waiting(admin: &Client, session: &Session) -> Result<bool> {
+    let row = waits(admin, session).await?;
     Ok(row.is_some_and(|row| row.get::<_, Option<bool>>(4) == Some(true)))
 }
 
@@ -96,8 +157,8 @@ pub async fn is_waiting(admin: &Client, pid: i32) -> Result<bool> {
 ///
 /// # Errors
 /// If the connection is gone or its transaction failed.
-pub async fn xid_unassigned(client: &impl tokio_postgres::GenericClient) -> Result<bool> {
-    Ok(client.query_one(XID_UNASSIGNED, &[]).await?.get(0))
+pub async fn xid_unassigned(client: &impl GenericClient) -> Result<bool> {
+    Ok(look(client, XID_UNASSIGNED).await?.get(0) == Some("t"))
 }
 
 /// The SQLSTATE of a failed call; an empty text when it did not fail, and `"-"` when the failure

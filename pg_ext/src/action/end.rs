@@ -12,7 +12,7 @@ use crate::key::fingerprint::Request;
 use crate::machine::patch::Patch;
 use crate::mark::call_mark;
 use crate::row::{self, Shape};
-use crate::table::above_read_committed;
+use crate::table::{above_read_committed, is_writable};
 use pgrx::pg_sys::{self, Datum};
 
 thread_local! {
@@ -106,6 +106,10 @@ fn leave(
     condition: If,
     patch: &Patch,
 ) -> Result<Option<Seen>> {
+    // The server's own refusal of the UPDATE would have no hint.
+    if !is_writable() {
+        return Err(Error::read_only(fenced.named()));
+    }
     user_row::move_row(&fenced.machine, &fenced.id, from, to, condition, patch)
 }
 

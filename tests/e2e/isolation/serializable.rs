@@ -105,7 +105,7 @@ async fn sixteen_serializable_claims_of_one_key_have_one_winner() {
 
 #[tokio::test]
 async fn serializable_requests_with_retries_all_end_and_each_runs_once() {
-    let play = Playground::open().await;
+    let play = Playground::directly("an outcome is handed on in a setting of the session").await;
     play.show("create table orders (id text)").await;
     let sessions = sessions(&play, 6).await;
     let tasks: Vec<_> = sessions

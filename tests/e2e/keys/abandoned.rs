@@ -318,16 +318,16 @@ async fn a_key_that_a_take_puts_aside_while_the_options_change_is_not_lost() {
     play.show("begin").await;
     assert_eq!(play.show(TAKE).await, "");
     // The change may go through at once, or wait until the take has ended.
-    let pid = race::backend_pid(&other.client).await.unwrap();
+    let asked = race::Session::of(&other.client).await.unwrap();
     let change = tokio::spawn(async move {
         other
             .show(r#"select once.scope_set('s', '{"on_expiry": null}')"#)
             .await
     });
     let admin = play.another().await;
-    let state = format!("select wait_event_type = 'Lock' from pg_stat_activity where pid = {pid}");
     race::poll_async("the change to go through or to wait", async || {
-        Ok((change.is_finished() || admin.show(&state).await == "t").then_some(()))
+        let waits = race::is_waiting(&admin.client, &asked).await?;
+        Ok((change.is_finished() || waits).then_some(()))
     })
     .await
     .unwrap();

@@ -150,7 +150,7 @@ async fn a_hostile_search_path_never_runs_anything_of_its_own() {
 
 #[tokio::test]
 async fn temporary_objects_of_the_same_names_do_not_matter() {
-    let play = Playground::open().await;
+    let play = Playground::directly("temporary objects are a session's").await;
     play.show("create role hostile_temp login; select once.grant_role('hostile_temp', 'operate')")
         .await;
     play.show(

@@ -142,7 +142,7 @@ async fn a_pretended_time_that_is_none_is_refused_and_so_is_who_is_not_a_superus
 
 #[tokio::test]
 async fn time_can_be_pretended_for_a_whole_database() {
-    let play = Playground::open().await;
+    let play = Playground::directly("a setting of the database is for sessions to come").await;
     let name = &play.database.name;
     play.show("create role limits_clock login; select once.grant_role('limits_clock', 'operate')")
         .await;

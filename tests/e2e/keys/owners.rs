@@ -219,7 +219,7 @@ async fn a_change_of_owner_that_waited_for_another_one_is_checked_against_the_ne
     admin
         .show("begin; select once.scope_set('s', '{\"owner\": \"wait_b\"}')")
         .await;
-    let pid = pg_once_tests::race::backend_pid(&member.client)
+    let asked = pg_once_tests::race::Session::of(&member.client)
         .await
         .unwrap();
     let waiting = tokio::spawn(async move {
@@ -227,7 +227,7 @@ async fn a_change_of_owner_that_waited_for_another_one_is_checked_against_the_ne
             .code("select once.scope_set('s', '{\"owner\": null}')")
             .await
     });
-    pg_once_tests::race::wait_until_waiting(&play.client, pid)
+    pg_once_tests::race::wait_until_waiting(&play.client, asked)
         .await
         .unwrap();
     admin.show("commit").await;

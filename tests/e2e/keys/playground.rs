@@ -3,12 +3,15 @@
 //!
 //! A row is shown as its columns joined by `|` and NULL as `~`, so that an expectation is one literal.
 //! Time is moved with `once.fake_now`, never by sleeping.
+//!
+//! With PG_ONCE_POOLER=1 every session goes through PgBouncer in transaction mode and brings its settings along in
+//! each transaction (`Carried`). What needs a session of its own says so and why: `Playground::directly`.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use pg_once_tests::Cluster;
+use pg_once_tests::{Carried, Cluster, PgBouncer, PoolMode};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 /// Where pretended time begins in these tests.
@@ -18,11 +21,35 @@ const EPOCH: &str = "2030-01-01 00:00:00+00";
 pub fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
-        let cluster = Cluster::launch().unwrap();
+        let builder = Cluster::builder().setting("max_connections", "400");
+        let cluster = builder.launch().unwrap();
         cluster.psql("postgres", "create database model").unwrap();
         cluster.psql("model", "create extension pg_once").unwrap();
         cluster
     })
+}
+
+/// The pooler in front of the binary's cluster, where the tests are to go through one.
+fn pooler() -> Option<&'static PgBouncer> {
+    static POOLER: OnceLock<Option<PgBouncer>> = OnceLock::new();
+    let asked = || std::env::var_os("PG_ONCE_POOLER").is_some_and(|value| value != "0");
+    POOLER
+        .get_or_init(|| {
+            asked().then(|| {
+                cluster()
+                    .pgbouncer(PoolMode::Transaction, 100, &[])
+                    .unwrap()
+            })
+        })
+        .as_ref()
+}
+
+/// A connection to the binary's cluster.
+async fn connect(role: &str, name: &str, directly: bool) -> Client {
+    match pooler() {
+        Some(pooler) if !directly => pooler.connect_named(role, name).await.unwrap(),
+        _ => cluster().connect_as(role, name).await.unwrap(),
+    }
 }
 
 /// A database that a test has for itself. When the test has passed, the next one gets it with a new
@@ -53,6 +80,8 @@ impl Drop for Database {
 pub struct Playground {
     pub client: Client,
     pub database: Arc<Database>,
+    /// What it has set; none where the session is its own.
+    carried: Option<Carried>,
 }
 
 /// What a refused statement told.
@@ -67,29 +96,49 @@ pub struct Refusal {
 impl Playground {
     /// A database with the extension that nobody else has, and a session in it.
     pub async fn open() -> Playground {
+        Playground::open_as(false).await
+    }
+
+    /// The same with sessions of its own, never through a pooler.
+    /// `_why` says what a pooler in transaction mode cannot do for this test.
+    pub async fn directly(_why: &str) -> Playground {
+        Playground::open_as(true).await
+    }
+
+    async fn open_as(directly: bool) -> Playground {
         let free = FREE.lock().unwrap().pop();
-        if let Some(name) = free {
-            let client = cluster().connect(&name).await.unwrap();
+        let (name, made) = match free {
+            Some(name) => (name, false),
+            None => {
+                static NEXT: AtomicU32 = AtomicU32::new(1);
+                let name = format!("play_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+                let admin = cluster().connect("postgres").await.unwrap();
+                let create = format!("create database {name} template model");
+                admin.batch_execute(&create).await.unwrap();
+                (name, true)
+            }
+        };
+        let client = connect("postgres", &name, directly).await;
+        if !made {
             client.batch_execute(CLEAR).await.unwrap();
-            return Playground::in_database(client, name, true);
         }
-        static NEXT: AtomicU32 = AtomicU32::new(1);
-        let name = format!("play_{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let admin = cluster().connect("postgres").await.unwrap();
-        let create = format!("create database {name} template model");
-        admin.batch_execute(&create).await.unwrap();
-        let client = cluster().connect(&name).await.unwrap();
-        Playground::in_database(client, name, true)
+        let database = Arc::new(Database { name, plain: true });
+        Playground {
+            client,
+            database,
+            carried: (!directly && pooler().is_some()).then(Carried::default),
+        }
     }
 
     /// A session in a database that a test has made.
     pub fn of(client: Client, database: &str) -> Playground {
-        Playground::in_database(client, database.to_owned(), false)
-    }
-
-    fn in_database(client: Client, name: String, plain: bool) -> Playground {
-        let database = Arc::new(Database { name, plain });
-        Playground { client, database }
+        let name = database.to_owned();
+        let database = Arc::new(Database { name, plain: false });
+        Playground {
+            client,
+            database,
+            carried: None,
+        }
     }
 
     /// Another session in the same database.
@@ -99,14 +148,19 @@ impl Playground {
 
     /// Another session in the same database, of another role.
     pub async fn another_as(&self, role: &str) -> Playground {
-        let client = cluster()
-            .connect_as(role, &self.database.name)
-            .await
-            .unwrap();
+        let pooled = self.carried.is_some();
         Playground {
-            client,
+            client: connect(role, &self.database.name, !pooled).await,
             database: Arc::clone(&self.database),
+            carried: pooled.then(Carried::default),
         }
+    }
+
+    /// A session for looking at the others while this one is in a transaction: there the server shows who is
+    /// connected as it was at the first look, and behind a pooler that changes. None where sessions are their own.
+    pub async fn aside(&self) -> Option<Client> {
+        self.carried.as_ref()?;
+        Some(connect("postgres", &self.database.name, true).await)
     }
 
     /// The rows of the last statement in `sql`, one per line.
@@ -119,6 +173,19 @@ impl Playground {
 
     /// As `show`, where the statement may be refused.
     pub async fn attempt(&self, sql: &str) -> Result<String, Refusal> {
+        let Some(carried) = &self.carried else {
+            return self.ask(sql).await;
+        };
+        let sent = carried.send(sql);
+        let answer = self.ask(&sent.sql).await;
+        match &answer {
+            Ok(rows) => carried.done(sent, rows),
+            Err(_) => carried.failed(&sent),
+        }
+        answer
+    }
+
+    async fn ask(&self, sql: &str) -> Result<String, Refusal> {
         let messages = match self.client.simple_query(sql).await {
             Ok(messages) => messages,
             Err(error) => {

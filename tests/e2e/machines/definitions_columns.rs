@@ -125,11 +125,11 @@ async fn a_machine_is_over_an_ordinary_or_partitioned_table() {
     play.show("rollback").await;
     let setup = "create temp table t (like job including all)";
     let schema = "(select nspname from pg_namespace where oid = pg_my_temp_schema())";
-    play.show(setup).await;
+    play.show(&format!("begin; {setup}")).await;
     let name = play.show(&format!("select {schema}")).await;
     let fault = format!("table: {name}.t is a temporary table");
     only(&play, as_table("t"), &fault).await;
-    play.show("drop table t").await;
+    play.show("rollback").await;
     let fault = "table: once.scope is a system table";
     let scope = |d: &mut Value| {
         as_table("once.scope")(d);

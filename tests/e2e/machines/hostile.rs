@@ -146,7 +146,7 @@ async fn a_hostile_search_path_never_runs_anything_of_its_own() {
 
 #[tokio::test]
 async fn temporary_objects_of_the_same_names_do_not_matter() {
-    let play = Playground::open().await;
+    let play = Playground::directly("temporary objects are a session's").await;
     play.show(TABLES).await;
     define(&play, JOB).await;
     play.show("select once.machine_guard('job', true)").await;

@@ -272,7 +272,7 @@ async fn a_table_in_the_search_path_of_nobody_lives_alike() {
 
 #[tokio::test]
 async fn the_table_that_a_machine_was_defined_over_counts_and_not_its_name_in_the_callers_path() {
-    let play = Playground::open().await;
+    let play = Playground::directly("temporary objects are a session's").await;
     play.show("create schema other_t; create table other_t.t (id int primary key, status text)")
         .await;
     let shape = Shape::plain("int", "text", ["1", "2"]);

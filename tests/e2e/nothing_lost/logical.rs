@@ -43,8 +43,8 @@ const WAYS: [(&str, &[&str], &[&[&str]]); 4] = [
     ),
     // The schema first, then the data alone: the guard would refuse to load rows in claim states.
     (
-        "data",
-        &["pg_dump", "-Fc", "-f", "data", "-d", DATABASE],
+        "alone",
+        &["pg_dump", "-Fc", "-f", "alone", "-d", DATABASE],
         &[
             &[
                 "pg_restore",
@@ -52,7 +52,7 @@ const WAYS: [(&str, &[&str], &[&[&str]]); 4] = [
                 "--schema-only",
                 "-d",
                 "DB",
-                "data",
+                "alone",
             ],
             &[
                 "pg_restore",
@@ -61,7 +61,7 @@ const WAYS: [(&str, &[&str], &[&[&str]]); 4] = [
                 "--disable-triggers",
                 "-d",
                 "DB",
-                "data",
+                "alone",
             ],
         ],
     ),

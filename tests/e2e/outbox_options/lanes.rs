@@ -206,7 +206,7 @@ async fn an_emit_that_met_the_change_is_in_one_of_the_new_lanes() {
 
 #[tokio::test]
 async fn order_holds_over_many_changes_under_load() {
-    let play = Playground::open().await;
+    let play = Playground::directly("the consumers note in temporary tables").await;
     topic(&play, "t", "{}").await;
     let emitters = sessions(&play, 4).await;
     let admin = play.another().await;

@@ -166,10 +166,10 @@ async fn a_change_that_waited_for_a_new_owner_is_checked_against_that_one() {
         let (admin, member) = (play.another().await, play.another_as("tw_member").await);
         admin.show("begin").await;
         topic(&admin, "owned", r#"{"owner": "tw_other"}"#).await;
-        let pid = race::backend_pid(&member.client).await.unwrap();
+        let asked = race::Session::of(&member.client).await.unwrap();
         let sql = format!("select once.{call}");
         let waiting = tokio::spawn(async move { member.code(&sql).await });
-        race::wait_until_waiting(&play.client, pid).await.unwrap();
+        race::wait_until_waiting(&play.client, asked).await.unwrap();
         admin.show("commit").await;
         assert_eq!(waiting.await.unwrap(), "42501", "{call}");
         let shown = play

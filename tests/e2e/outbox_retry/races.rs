@@ -226,11 +226,11 @@ async fn what_others_committed_counts_at_every_isolation_level() {
 #[tokio::test]
 async fn a_nack_whose_session_is_killed_has_not_been() {
     let (stage, other, token) = taken("a b").await;
-    let pid = other.play.show("select pg_backend_pid()").await;
     other
         .play
         .show(&format!("begin; {}", other.nack_sql(token, "a", "")))
         .await;
+    let pid = other.play.show("select pg_backend_pid()").await;
     // Waits for the rows of the other session, which is gone when it gets them.
     let nack = stage.nack_sql(token, "", ", kind => 'never'");
     let third = stage.another().await;

@@ -75,6 +75,7 @@ const ANSWER: &[(&str, &str, &str)] = &[
         "select status from once.key_get('s', 'parked')",
         "parked",
     ),
+    ("key_steps", "select count(*) from once.key_steps('s')", "4"),
     (
         "scope_get",
         "select once.scope_get('s') ->> 'keep_request'",
@@ -141,6 +142,11 @@ const ANSWER: &[(&str, &str, &str)] = &[
         "inbox_accept",
         "select accepted, verdict from once.inbox_accept('i', 'm')",
         "f|\"v\"",
+    ),
+    (
+        "inbox_record",
+        "select once.inbox_record('i', 'm', '\"v\"')",
+        "~",
     ),
     (
         "inbox_barrier",
@@ -236,7 +242,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("subscriber_set", "once.subscriber_set('t', 'other')"),
     ("subscriber_drop", "once.subscriber_drop('t', 'default')"),
     ("inbox_accept", "once.inbox_accept('i', 'new')"),
-    ("inbox_record", "once.inbox_record('i', 'm', '\"w\"')"),
     (
         "inbox_barrier",
         "once.inbox_barrier('i', 'saga', 'step', 'compensation')",

@@ -129,7 +129,7 @@ async fn a_row_that_somebody_holds_is_skipped_and_swept_later() {
 
 #[tokio::test]
 async fn four_sessions_sweep_at_once_and_everything_is_done_once() {
-    let play = Playground::open().await;
+    let play = Playground::directly("blocks that commit go by the session's clock").await;
     let sessions = sessions(&play, 4).await;
     play.clock("0").await;
     finish(&play, "k", 3000, "'1 h'").await;
@@ -159,7 +159,7 @@ async fn four_sessions_sweep_at_once_and_everything_is_done_once() {
 
 #[tokio::test]
 async fn twenty_thousand_keys_that_were_never_swept_go_in_bounded_passes() {
-    let play = Playground::open().await;
+    let play = Playground::directly("a block that commits goes by the session's clock").await;
     play.clock("0").await;
     finish(&play, "k", 20_000, "'1 h'").await;
     play.show("analyze once.key").await;

@@ -173,7 +173,8 @@ fn cuts(steps: usize, death: Death) -> impl Iterator<Item = Cut> + Clone {
 
 #[tokio::test]
 async fn a_teardown_cut_anywhere_and_run_again_comes_to_the_same_end() {
-    let play = shop::open().await;
+    let play = Playground::directly("ends the session that serves it").await;
+    shop::prepare(&play).await;
     let mut number = 0;
     for level in ["read committed", "repeatable read", "serializable"] {
         number += 1;

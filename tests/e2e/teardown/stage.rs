@@ -22,16 +22,16 @@ const ASK_AFTER: Duration = Duration::from_millis(4);
 /// A session for an actor, kept from one schedule to the next.
 pub struct Seat {
     pub session: Arc<Playground>,
-    pid: i32,
+    asked: race::Session,
 }
 
 impl Seat {
     pub async fn take(play: &Playground) -> Seat {
         let session = play.another().await;
-        let pid = race::backend_pid(&session.client).await.unwrap();
+        let asked = race::Session::of(&session.client).await.unwrap();
         Seat {
             session: Arc::new(session),
-            pid,
+            asked,
         }
     }
 }
@@ -196,7 +196,10 @@ impl<'a> Stage<'a> {
             }
             patience *= 2;
             let watcher = &self.watcher.client;
-            if race::is_waiting(watcher, self.seats[i].pid).await.unwrap() {
+            if race::is_waiting(watcher, &self.seats[i].asked)
+                .await
+                .unwrap()
+            {
                 // It may have ended between the server's answer and now; then it is not pending.
                 if !sent.is_finished() {
                     self.note(i, "waits");

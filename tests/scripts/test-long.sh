@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# make test-long: the full bars, of which `make test` runs short forms. A line for each part with its time, and a
+# table at the end. Needs hours rather than minutes, 30 GB of disk, and a machine that does nothing else.
+#   - 100 kills of backends, the worker and the postmaster under a mixed load of everything;
+#   - ten failovers under load; a dump of ten million rows under load; pg_upgrade by copying and by links;
+#   - metrics() among ten million keys and ten million events that are over;
+#   - claims beside the reaping of a million expired keys of ten million, at least 0.8 of their speed.
+# Arguments: the parts wanted (kills nothing_lost metrics reaping); without any, all of them.
+# shellcheck source=tests/scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+. tests/scripts/toolchain.sh
+. tests/scripts/servers.sh
+. tests/scripts/extension.sh
+
+parts=${*:-kills nothing_lost metrics reaping}
+SUMMARY=()
+FAILED=0
+BEGIN=$SECONDS
+
+wanted() { case " $parts " in *" $1 "*) ;; *) return 1 ;; esac }
+
+# `part "name" command ...`
+part() {
+    local name=$1 begin=$SECONDS result=ok
+    shift
+    say "$name (begun at $(date -u +%H:%M) UTC)"
+    if ! "$@"; then
+        result=FAILED
+        FAILED=1
+    fi
+    SUMMARY+=("$(printf '%-8s %6d s  %s' "$result" "$((SECONDS - begin))" "$name")")
+    note "$result: $name, $((SECONDS - begin)) s"
+}
+
+# One test program in its long form; it prints how far it is.
+long_test() {
+    PG_ONCE_LONG=1 PG_ONCE_PG_CONFIG=$CHOSEN_PG_CONFIG PG_ONCE_OLD_PG_CONFIG=$OLD_PG_CONFIG \
+        cargo test --package pg-once-tests --test "$1" -- --nocapture --test-threads=1
+}
+
+reaping() {
+    mkdir -p target/bench/long
+    PG_ONCE_PG_CONFIG=$CHOSEN_PG_CONFIG cargo run --quiet --profile programs --package pg-once-tests --bin bench -- \
+        --reap-among 10000000 --out target/bench/long
+}
+
+say "Setting up"
+need_rust
+need_c_toolchain
+need_cargo_pgrx
+need_any_server
+OLD_PG_CONFIG=$CHOSEN_PG_CONFIG
+if [ "$CHOSEN" != 15 ] && need_server 15; then OLD_PG_CONFIG=$(private_pg_config 15); fi
+note "PostgreSQL $CHOSEN, upgraded from $("$OLD_PG_CONFIG" --version); $(git rev-parse --short HEAD 2>/dev/null || echo "no commit")"
+say "Release builds"
+install_extension "$CHOSEN_PG_CONFIG" release
+if [ "$OLD_PG_CONFIG" != "$CHOSEN_PG_CONFIG" ]; then install_extension "$OLD_PG_CONFIG" release; fi
+
+for name in kills nothing_lost metrics; do
+    if wanted "$name"; then part "$name, the long form" long_test "$name"; fi
+done
+if wanted reaping; then part "claims beside reaping 1 million of 10 million keys" reaping; fi
+
+say "Summary ($(((SECONDS - BEGIN) / 60)) min $(((SECONDS - BEGIN) % 60)) s), $(nproc) cores, PostgreSQL $CHOSEN"
+printf '    %s\n' "${SUMMARY[@]}"
+if [ "$FAILED" = 0 ]; then note "all passed"; else die "something failed; see above"; fi
