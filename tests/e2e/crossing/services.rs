@@ -155,14 +155,16 @@ impl Services {
 
     /// Everything that is Anna's, in her tables and the extension's.
     pub async fn hers(&self) -> String {
-        self.play
+        let each = self
+            .play
             .show(
-                "select string_agg(n.nspname || '.' || c.relname || query_to_xml(format('select t::text as t from %I.%I t order by 1',
-                        n.nspname, c.relname), true, false, '')::text, '' order by n.nspname, c.relname)
-                   from pg_class c join pg_namespace n on n.oid = c.relnamespace
-                  where n.nspname in ('once', 'anna') and c.relkind = 'r' and c.relname not in ('janitor', 'segment')",
+                "select string_agg(format('select %L || coalesce(string_agg(t::text, ''; '' order by t::text), '''') as told from %I.%I t',
+                                          relname || ': ', nspname, relname), ' union all ')
+                   from pg_class c join pg_namespace n on n.oid = relnamespace
+                  where nspname in ('once', 'anna') and relkind = 'r' and relname not in ('janitor', 'segment')",
             )
-            .await
+            .await;
+        self.play.show(&format!("{each} order by 1")).await
     }
 
     /// Bert is refused with this SQLSTATE, learns nothing, and everything is as it was.
