@@ -21,7 +21,7 @@ const SETUP: [&str; 10] = [
     "grant all on schema public to worker; grant usage on schema once to worker",
     "select once.grant_role('worker', 'use'), once.grant_role('boss', 'operate'), once.grant_role('stranger', 'use')",
     r#"select once.scope_set('s', '{"keep_request": true, "max_attempts": 9, "gone_for": "3 days"}')"#,
-    r#"select once.scope_set('team', '{"owner": "team", "lease": "5 min"}')"#,
+    r#"select once.scope_set('team', '{"owner": "team", "lease": "1 hour"}')"#,
     r#"select once.topic_set('t', '{"lanes": 4, "dedupe_for": "2 days", "subscribers": ["default", "idle"]}')"#,
     r#"select once.topic_set('team', '{"owner": "team"}')"#,
     "select once.topic_set('undo', '{}')",
@@ -40,7 +40,7 @@ const DAY: &[(&str, &str)] = &[
     // Keys.
     (
         "key",
-        "select token from once.key_claim('s', 'held', '{\"n\": 1.00}', holder => 'h')",
+        "select token from once.key_claim('s', 'held', '{\"n\": 1.00}', '1 hour', holder => 'h')",
     ),
     (
         "",
@@ -62,7 +62,7 @@ const DAY: &[(&str, &str)] = &[
     ),
     (
         "step",
-        "select token from once.key_claim('s', 'undone', '{}', holder => 'h')",
+        "select token from once.key_claim('s', 'undone', '{}', '1 hour', holder => 'h')",
     ),
     (
         "",
