@@ -31,6 +31,8 @@ pub const TASK: &str = "action_release";
 /// Leases that are looked at for each row that may be swept: reading is cheap, and what has ended or is locked
 /// must not hide what is due.
 const LOOKS_PER_ROW: usize = 1_000;
+/// Leases of a machine that are looked at to tell whether one is due.
+const LOOKS_TO_TELL: usize = 1_000;
 /// Ended or extended leases that are moved on or removed for each row that may be swept.
 const TIDIED_PER_ROW: usize = 10;
 /// Open teardowns, the oldest, whose rows a sweep looks for.
@@ -77,6 +79,28 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
         all.add(swept);
     }
     Ok(all)
+}
+
+/// Something may have to be reverted: [`prepare`] before the sweep, then.
+pub fn is_due(only: Option<&[u8]>) -> Result<bool> {
+    let now = clock::now_us()?;
+    let table = Table::to_read(TABLE)?;
+    let snapshot = Snapshot::now();
+    for name in machines(only)? {
+        let keys = &mut [ScanKey::text(1, row::text(&name)), ScanKey::until(2, now)];
+        let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
+        // Full: it found one, or gave up looking.
+        if look(&mut scan, now, LOOKS_TO_TELL, 1).full {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// What the caller has deferred must not run as somebody else, and nothing is deferred from here on. What fails
+/// by that is the caller's error.
+pub fn prepare() -> Result<()> {
+    spi::run_as_caller(c"SET CONSTRAINTS ALL IMMEDIATE")
 }
 
 /// Teardowns whose row was deleted are over. What cannot be looked at stays as it is.
@@ -133,9 +157,7 @@ fn sweep_machine(name: &[u8], max: i64, prepared: &mut bool) -> Result<Swept> {
         swept.more |= !later.is_empty();
         if !chunk.due.is_empty() {
             if !*prepared {
-                // What the caller has deferred must not run as somebody else, and nothing is deferred from
-                // here on.
-                spi::run_as_caller(c"SET CONSTRAINTS ALL IMMEDIATE")?;
+                prepare()?;
                 *prepared = true;
             }
             let room = (max - swept.done - swept.failed) as usize;

@@ -26,7 +26,11 @@ thread_local! {
 /// One bounded pass of a task; what it raises is counted, and undoes nothing else.
 pub fn run(task: Task, max: i32) -> Result<Swept> {
     table::ensure_writable(task.table())?;
-    match subxact::attempt(|| task.work(max))? {
+    let ended = match task {
+        Task::ActionRelease => release_actions(max, None)?,
+        task => subxact::attempt(|| task.work(max))?,
+    };
+    match ended {
         // Each machine has its own row.
         Ok(swept) if task == Task::ActionRelease => {
             record_end(task.name(), swept.failed == 0)?;
@@ -35,6 +39,17 @@ pub fn run(task: Task, max: i32) -> Result<Swept> {
         Ok(swept) => noted(task, swept),
         Err(failure) => noted(task, Swept::failure(1, &failure)),
     }
+}
+
+/// What the caller has deferred is the caller's: it is done, and fails, outside the task.
+fn release_actions(
+    max: i32,
+    only: Option<&[u8]>,
+) -> Result<std::result::Result<Swept, subxact::Failure>> {
+    if let Ok(true) = subxact::attempt(|| actions::is_due(only))? {
+        actions::prepare()?;
+    }
+    subxact::attempt(|| actions::sweep(max.into(), only))
 }
 
 fn noted(task: Task, swept: Swept) -> Result<Swept> {
@@ -60,7 +75,7 @@ pub fn sweep_action_release(call: &Call) -> Result<Datum> {
     };
     table::ensure_writable(Task::ActionRelease.table())?;
     Stored::of(machine)?;
-    let swept = match subxact::attempt(|| actions::sweep(max.into(), Some(machine)))? {
+    let swept = match release_actions(max, Some(machine))? {
         Ok(swept) => swept,
         Err(failure) => {
             let swept = Swept::failure(1, &failure);
