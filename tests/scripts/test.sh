@@ -12,7 +12,7 @@
 . tests/scripts/languages.sh
 
 parts=${*:-lint unit db e2e client languages package}
-# What depends most on the server's version: table access, locks, isolation, crashes, rights.
+# What depends most on the server's version: table access, locks, isolation, crashes.
 CORE="keys races isolation machines guard outbox inbox sweeps crash"
 # Those whose sessions share a cluster. The others start one of their own to kill, copy or promote it, and connect
 # directly in any case; `crossing` does so too, since it attacks by what a session can leave behind.
@@ -96,6 +96,16 @@ db_tests() {
 # The oldest version is tested with the build that its packages hold, the others with the one that
 # the in-database tests have made most of already, in which the compiler checks every sum and index.
 profile_for() { if [ "$1" = "${VERSIONS[0]}" ]; then echo release; else echo dev; fi; }
+
+# The release build takes minutes, most of them of one core, in a directory of its own: it begins
+# beside the first parts. The part that installs it waits for cargo's lock, and says what was wrong.
+release_ahead() {
+    set -m
+    stage_extension "$(private_pg_config "${VERSIONS[0]}")" release "$CARGO_TARGET_DIR/stage/ahead" >/dev/null 2>&1 </dev/null &
+    AHEAD=$!
+    set +m
+    trap 'kill -- "-$AHEAD" 2>/dev/null || true' EXIT
+}
 
 # A version that is compiled and not run, where it is not among those that are.
 build_checks() {
@@ -221,6 +231,7 @@ say "Setting up"
 setup
 choose_versions
 
+if { wanted lint || wanted db; } && { wanted e2e || wanted client; }; then release_ahead; fi
 if wanted lint; then part "formatting and lints" bash tests/scripts/lint.sh; fi
 if wanted lint && [ -z "${PG_VERSIONS:-}" ]; then build_checks; fi
 if wanted unit; then part "unit tests of the client" cargo test --package pg-once --lib; fi
