@@ -236,8 +236,11 @@ fn draw(panel: &Value, points: &[Point], end: f64, starts: &[(f64, String)]) -> 
     Ok(html)
 }
 
-/// Writes `dashboard.html` into `out`.
+/// Writes `dashboard.html` into `out`; nothing where no run used pg_once.
 pub fn write(out: &Path, points: &[Point]) -> Result<()> {
+    if points.is_empty() {
+        return Ok(());
+    }
     let dashboard: Value = serde_json::from_str(DASHBOARD)?;
     let end = points.iter().map(|p| p.seconds).fold(1.0, f64::max);
     let mut known = BTreeSet::new();

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use pg_once_tests::Cluster;
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -35,25 +35,31 @@ pub type Seen = Arc<Mutex<Vec<Point>>>;
 /// Watches until it is ended.
 pub struct Watch {
     seen: Seen,
+    /// What was said the last time that nobody could be asked.
+    failed: Arc<Mutex<Option<String>>>,
     task: JoinHandle<()>,
 }
 
 impl Watch {
     pub fn begin(cluster: &Cluster) -> Watch {
         let seen = Seen::default();
+        let failed = Arc::default();
         let (url, points) = (cluster.url("postgres"), Arc::clone(&seen));
+        let told = Arc::clone(&failed);
         let task = tokio::spawn(async move {
             let begin = Instant::now();
             let mut clients = HashMap::new();
             loop {
                 // A run takes its databases away, or kills their backends: the next second asks anew.
-                if look(&url, begin, &mut clients, &points).await.is_err() {
+                if let Err(error) = look(&url, begin, &mut clients, &points).await {
+                    *told.lock().unwrap_or_else(PoisonError::into_inner) =
+                        Some(format!("{error:#}"));
                     clients.clear();
                 }
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         });
-        Watch { seen, task }
+        Watch { seen, failed, task }
     }
 
     /// What was seen; also written into `out`.
@@ -61,6 +67,14 @@ impl Watch {
         self.task.abort();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let points = std::mem::take(&mut *seen);
+        let failed = self
+            .failed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let (true, Some(failed)) = (points.is_empty(), failed) {
+            bail!("once.metrics() was never answered: {failed}");
+        }
         let mut text = String::new();
         for point in &points {
             let line = json!({
@@ -104,7 +118,8 @@ async fn look(
         .collect();
     for database in databases {
         if !clients.contains_key(&database) {
-            let of_database = url.replace("/postgres", &format!("/{database}"));
+            let (server, _) = url.rsplit_once('/').context("a URL with a database")?;
+            let of_database = format!("{server}/{database}");
             clients.insert(database.clone(), connect(&of_database).await?);
         }
         let Some(client) = clients.get(&database) else {
