@@ -118,7 +118,11 @@ async fn every_difference_is_found_and_ended_once_and_then_none_is_left() {
     finish(&owner, "unheard", 190, true).await;
     entry(&owner, "ch-stranger", "stranger", 200).await;
     // It says nothing that we could know it by.
-    show(&owner, "insert into reconcile_ledger values ('ch-dumb', null, null, 210, now())").await;
+    show(
+        &owner,
+        "insert into reconcile_ledger values ('ch-dumb', null, null, 210, now())",
+    )
+    .await;
     assert_eq!(
         show(&person, DIFFERENCES).await,
         "not of ours|stranger|~|200|{ch-stranger}\n\

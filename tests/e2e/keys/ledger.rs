@@ -58,8 +58,7 @@ async fn every_step_of_a_scope_is_listed_and_a_key_without_one_too() {
          released|released|1|~|~|~|~|~|~|503\n\
          running|running|1|~|~|~|~|~|~|~"
     );
-    let derived =
-        "select bool_and(derived_key = once.key_derive('s', key, step)) from once.key_steps('s') where step is not null";
+    let derived = "select bool_and(derived_key = once.key_derive('s', key, step)) from once.key_steps('s') where step is not null";
     assert_eq!(play.show(derived).await, "t");
     let columns =
         "select array_to_string(proargnames, ' ') from pg_proc where proname = 'key_steps'";
