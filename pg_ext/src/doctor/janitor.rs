@@ -9,6 +9,7 @@ use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept};
 use crate::table::{ScanKey, Snapshot, Table};
+use crate::worker;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
@@ -39,13 +40,9 @@ const FAILING: &CStr = c"
 
 const ANY: &CStr = c"SELECT 1 FROM once.janitor LIMIT 1";
 
-// $1: the library was preloaded. The setting is not there in a session that has loaded an older library.
+// $1: the library was preloaded; $2: the databases that are named.
 const DATABASES: &CStr = c"
-    WITH named AS MATERIALIZED (
-        SELECT pg_catalog.btrim(n.name, ' \"') AS name
-          FROM pg_catalog.regexp_split_to_table(
-               COALESCE(pg_catalog.current_setting('once.janitor_databases', true), ''), ',') n (name)
-         WHERE pg_catalog.btrim(n.name, ' \"') <> '')
+    WITH named AS MATERIALIZED (SELECT n.name FROM pg_catalog.unnest($2) n (name))
     SELECT 'warning',
            pg_catalog.format('once.janitor_databases names database \"%s\", which does not exist', n.name),
            'the background worker tries again and again', 'Take the name out, or create the database.'
@@ -66,7 +63,7 @@ thread_local! {
     static HAS_STOPPED: Kept = const { Kept::new(STOPPED, &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID]) };
     static FAILS: Kept = const { Kept::new(FAILING, &[pg_sys::TEXTARRAYOID, pg_sys::TEXTOID]) };
     static HAS_RUN: Kept = const { Kept::new(ANY, &[]) };
-    static SERVED: Kept = const { Kept::new(DATABASES, &[pg_sys::BOOLOID]) };
+    static SERVED: Kept = const { Kept::new(DATABASES, &[pg_sys::BOOLOID, pg_sys::TEXTARRAYOID]) };
 }
 
 pub fn ask(report: &Report) -> Result<()> {
@@ -82,8 +79,13 @@ pub fn ask(report: &Report) -> Result<()> {
         Some(row::text(stored::NOT_TOLD.as_bytes())),
     ];
     report.ask(&FAILS, &closed)?;
-    let preloaded = [Some(Datum::from(counters::is_preloaded()))];
-    report.ask(&SERVED, &preloaded)
+    let named = worker::databases();
+    let named: Vec<&[u8]> = named.iter().map(Vec::as_slice).collect();
+    let served = [
+        Some(Datum::from(counters::is_preloaded())),
+        Some(row::texts(&named)),
+    ];
+    report.ask(&SERVED, &served)
 }
 
 /// Nobody has ever swept: a problem once something has waited for it since `before`.

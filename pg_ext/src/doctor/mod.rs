@@ -1,6 +1,7 @@
 //! `doctor`: what a person who is responsible should know, and what to do about it.
 //!
-//! Each file asks about one thing. Invariant: nothing is written and nobody waited for, so it works in a READ ONLY
+//! Each file asks about one thing, by itself: what cannot be looked at (a table that somebody has locked) is a row, and
+//! hides nothing else. Invariant: nothing is written and nobody waited for but for a moment, so it works in a READ ONLY
 //! transaction and on a standby; a new database that is well gives no row but `info`. What is told are names, numbers
 //! and times, no payload and no text of a query. Times are compared with the clock that a test can move.
 
@@ -18,6 +19,7 @@ use crate::call::{Call, from_utf8};
 use crate::error::Result;
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept, column};
+use crate::table;
 use pgrx::pg_sys::Datum;
 use std::thread::LocalKey;
 
@@ -71,19 +73,35 @@ impl Report {
     }
 }
 
+type Ask = fn(&Report) -> Result<()>;
+
+/// What is asked about, and by whom.
+const QUESTIONS: &[(&str, Ask)] = &[
+    ("settings", settings::ask),
+    ("tables and indexes", schema::ask),
+    ("the janitor", janitor::ask),
+    ("machines", machines::ask),
+    ("keys", keys::ask),
+    ("dead letters", outbox::ask),
+    ("locks", locks::ask),
+    ("old transactions", horizon::ask),
+    ("owners", owners::ask),
+];
+
 /// `once.doctor`.
 pub fn doctor(call: &Call) -> Result<Datum> {
     let report = Report {
         rows: Rows::begin(call),
     };
-    settings::ask(&report)?;
-    schema::ask(&report)?;
-    janitor::ask(&report)?;
-    machines::ask(&report)?;
-    keys::ask(&report)?;
-    outbox::ask(&report)?;
-    locks::ask(&report)?;
-    horizon::ask(&report)?;
-    owners::ask(&report)?;
+    for (what, ask) in QUESTIONS {
+        if let Err(failure) = table::look_briefly(|| ask(&report))? {
+            report.add(
+                Level::Warning,
+                format!("{what} could not be looked at"),
+                failure,
+                "Somebody keeps a table locked (pg_locks, pg_stat_activity), or it is damaged. Ask again; the other rows tell the rest.",
+            );
+        }
+    }
     Ok(call.return_null())
 }

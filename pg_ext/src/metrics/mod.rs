@@ -1,8 +1,9 @@
 //! `metrics`: numbers to watch, for an exporter that asks every few seconds.
 //!
 //! Invariant: nothing here reads history. What is looked at is the end of an index, one probe a lane, a bounded
-//! number of rows; where a count would go on, it stops at a bound or is estimated, and its help says so. Nothing is
-//! written, owners are not asked (numbers and names only, no payload), and no label is a tenant's.
+//! number of rows; where a count would go on, it stops at a bound or is estimated, and its help says so. Nobody is
+//! waited for but for a moment: what is locked is left out, and a row says so. Nothing is written, owners are not
+//! asked (numbers and names only, no payload), and no label is a tenant's.
 
 mod backlog;
 mod effects;
@@ -14,7 +15,9 @@ mod tables;
 use crate::call::{Call, from_utf8};
 use crate::counters::{self, Outcome};
 use crate::error::{Error, Kind, Result};
+use crate::raise;
 use crate::row::{self, Rows};
+use crate::table;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CString;
 
@@ -49,6 +52,20 @@ fn jsonb(text: &str) -> Result<Datum> {
     datum.ok_or_else(broken)
 }
 
+type Tell = fn(&Sheet) -> Result<()>;
+
+/// Each by itself: what one of them meets keeps no other from being told.
+const PARTS: &[(&str, Tell)] = &[
+    ("claims", claims),
+    ("keys", leases::keys),
+    ("actions", leases::actions),
+    ("outbox", backlog::outbox),
+    ("side effects", effects::failures),
+    ("sweeps", tables::sweeps),
+    ("refunds", refunds::refunds),
+    ("sizes", tables::sizes),
+];
+
 /// `once.metrics`.
 pub fn metrics(call: &Call) -> Result<Datum> {
     let sheet = Sheet {
@@ -61,14 +78,20 @@ pub fn metrics(call: &Call) -> Result<Datum> {
         1.0,
         "Always 1; version: of the library that is loaded.",
     )?;
-    claims(&sheet)?;
-    leases::keys(&sheet)?;
-    leases::actions(&sheet)?;
-    backlog::outbox(&sheet)?;
-    effects::failures(&sheet)?;
-    tables::sweeps(&sheet)?;
-    refunds::refunds(&sheet)?;
-    tables::sizes(&sheet)?;
+    for (of, tell) in PARTS {
+        if let Err(failure) = table::look_briefly(|| tell(&sheet))? {
+            raise::warn(
+                format!("metrics of {of}: {failure}"),
+                "The other rows are told.",
+            );
+            sheet.put(
+                "pg_once_metrics_failed",
+                &[("of", of)],
+                1.0,
+                "These could not be looked at, because somebody keeps a table locked or it is damaged; absent where all is well.",
+            )?;
+        }
+    }
     Ok(call.return_null())
 }
 

@@ -56,19 +56,34 @@ pub fn oid_of(name: Name) -> Result<pg_sys::Oid> {
         }
     };
     if oid == pg_sys::InvalidOid {
-        return Err(Error::new(
-            Kind::NotInstalled,
-            format!("relation once.{} is missing", name.to_string_lossy()),
-        )
-        .hint("CREATE EXTENSION pg_once; in this database, or restore it whole."));
+        return Err(missing(name));
     }
     KNOWN.with(|k| k.borrow_mut().push((name, oid)));
     Ok(oid)
 }
 
-/// The role that owns the extension's tables.
+/// The role that owns the extension's tables. Asked of the catalog alone: a lock that somebody has on one of them
+/// must not keep statements from running that have nothing to do with it.
 pub fn key_table_owner() -> Result<pg_sys::Oid> {
-    let table = super::Table::to_read(c"key")?;
-    // SAFETY: the relation is open, so its pg_class row is there.
-    Ok(unsafe { (*(*table.rel).rd_rel).relowner })
+    let table = oid_of(c"key")?;
+    // SAFETY: looks into the system cache; the tuple is a row of pg_class until it is released.
+    unsafe {
+        let cache = pg_sys::SysCacheIdentifier::RELOID as i32;
+        let tuple = pg_sys::SearchSysCache1(cache, table.into());
+        if tuple.is_null() {
+            return Err(missing(c"key"));
+        }
+        let form: *const pg_sys::FormData_pg_class = pg_sys::GETSTRUCT(tuple).cast();
+        let owner = (*form).relowner;
+        pg_sys::ReleaseSysCache(tuple);
+        Ok(owner)
+    }
+}
+
+fn missing(name: Name) -> Error {
+    Error::new(
+        Kind::NotInstalled,
+        format!("relation once.{} is missing", name.to_string_lossy()),
+    )
+    .hint("CREATE EXTENSION pg_once; in this database, or restore it whole.")
 }

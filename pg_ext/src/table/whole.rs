@@ -5,6 +5,7 @@
 use super::{Name, Table, ensure_writable, names, next_xid};
 use crate::error::{Error, Kind, Result};
 use crate::settings;
+use crate::subxact::{self, Failure};
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -55,6 +56,11 @@ pub fn lock_exclusively(name: Name) -> Result<()> {
         unsafe { pg_sys::LockRelationOid(table, pg_sys::AccessExclusiveLock as i32) };
         Ok(())
     })
+}
+
+/// Looks at tables and waits for their locks only for a moment each; Err: what kept it from them.
+pub fn look_briefly(look: impl FnOnce() -> Result<()>) -> Result<std::result::Result<(), Failure>> {
+    subxact::attempt(|| settings::under(&[(c"lock_timeout", PATIENCE)], look))
 }
 
 /// The oldest transaction id, with its epoch, that any snapshot in this database still calls running; those of

@@ -3,7 +3,7 @@
 //! It looks at the databases at every nap, on SIGHUP and when a worker ends. A worker that ended is started again
 //! after a delay, longer each time while it does not stay; a database that is not there is told of once.
 
-use super::{NAME, names, server};
+use super::{NAME, server};
 use crate::raise;
 use crate::settings;
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, DynamicBackgroundWorker};
@@ -58,7 +58,7 @@ pub fn main() {
 impl Launcher {
     /// Starts and stops workers as the list and the databases are now; how long to sleep then.
     fn tend(&mut self) -> Option<Duration> {
-        let wanted = names::parse(&settings::janitor_databases());
+        let wanted = super::databases();
         self.missing.retain(|name| wanted.contains(name));
         let present = match wanted.is_empty() {
             true => HashMap::new(),

@@ -12,6 +12,7 @@ mod names;
 mod serve;
 mod server;
 
+use crate::settings;
 use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::pg_sys::{self, Datum};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +30,11 @@ static IS_HERE: AtomicBool = AtomicBool::new(false);
 /// This process is a worker.
 pub fn is_here() -> bool {
     IS_HERE.load(Ordering::Relaxed)
+}
+
+/// The databases that are to be served (once.janitor_databases).
+pub fn databases() -> Vec<Vec<u8>> {
+    names::parse(&settings::janitor_databases())
 }
 
 /// Asks the server for the launcher, while it preloads libraries. Not during pg_upgrade, whose databases nobody

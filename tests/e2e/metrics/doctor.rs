@@ -110,11 +110,52 @@ async fn a_janitor_that_never_ran_that_stopped_and_that_fails() {
     assert_eq!(problems(&play).await, "");
 }
 
+/// VACUUM FULL or an ALTER TABLE keeps a table locked: whoever watches is not kept waiting, and told the rest.
+#[tokio::test]
+async fn what_somebody_keeps_locked_is_told_and_hides_nothing_else() {
+    let play = Playground::open().await;
+    orders(&play).await;
+    play.show("select once.topic_set('t', '{}'); select once.outbox_emit('t', '{}'); select * from once.sweep()")
+        .await;
+    let failed = "select labels ->> 'of' from once.metrics() where name = 'pg_once_metrics_failed'";
+    let lag = "select count(*) from once.metrics() where name = 'outbox_lag_seconds'";
+    let holder = play.another().await;
+    holder
+        .show("begin; lock table once.key in access exclusive mode")
+        .await;
+    play.show("set statement_timeout = '30s'").await;
+    assert_told(
+        &play,
+        "keys could not be looked at",
+        "warning",
+        "lock timeout",
+    )
+    .await;
+    assert_eq!(told(&play, "machine \"orders\"").await, "");
+    assert_eq!(told(&play, "settings could not").await, "");
+    assert!(play.show(failed).await.contains("keys"));
+    assert_eq!(play.show(lag).await, "1");
+    // What is swept meanwhile does not wait for that table either.
+    play.show("set lock_timeout = '1ms'").await;
+    let swept = "select count(*) from once.sweep() where task in ('inbox_reap', 'dedupe_reap') and failed = 0";
+    assert_eq!(play.show(swept).await, "2");
+    play.show("reset lock_timeout").await;
+    holder
+        .show("rollback; begin; lock table orders in access exclusive mode")
+        .await;
+    let locked = told(&play, "machine \"orders\"").await;
+    assert!(locked.contains("lock timeout"), "{locked}");
+    assert_eq!(told(&play, "keys could not").await, "");
+    holder.show("rollback").await;
+    assert_eq!(told(&play, "could not be looked at").await, "");
+    assert_eq!(play.show(failed).await, "");
+}
+
 #[tokio::test]
 async fn a_worker_that_is_to_serve_a_database_that_is_not_there_or_not_this_one() {
     let cluster = Cluster::builder()
         .setting("shared_preload_libraries", "pg_once")
-        .setting("once.janitor_databases", "shop, nowhere")
+        .setting("once.janitor_databases", "shop, nowhere, \"no, where\"")
         .launch()
         .unwrap();
     let client = cluster
@@ -129,6 +170,7 @@ async fn a_worker_that_is_to_serve_a_database_that_is_not_there_or_not_this_one(
         "create the database",
     )
     .await;
+    assert_told(&play, "names database \"no, where\"", "warning", "create").await;
     assert_eq!(told(&play, "does not serve this database").await, "");
     play.show("alter system set once.janitor_databases = 'postgres'")
         .await;
