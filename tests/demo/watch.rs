@@ -43,7 +43,7 @@ pub struct Watch {
 impl Watch {
     pub fn begin(cluster: &Cluster) -> Watch {
         let seen = Seen::default();
-        let failed = Arc::default();
+        let failed: Arc<Mutex<Option<String>>> = Arc::default();
         let (url, points) = (cluster.url("postgres"), Arc::clone(&seen));
         let told = Arc::clone(&failed);
         let task = tokio::spawn(async move {
