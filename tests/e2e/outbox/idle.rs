@@ -10,7 +10,7 @@ const TAKE: &str = "select payload #>> '{}' from once.outbox_take('t', max => 10
 
 /// A topic from which everything was delivered, and a worker that has found nothing a few times.
 async fn idle() -> (Playground, Playground) {
-    let play = Playground::open().await;
+    let play = Playground::directly("asks what one backend remembers").await;
     play.show("select once.topic_set('t', '{}')").await;
     play.show("select count(once.outbox_emit('t', '\"old\"', order_key => 'k' || i)) from generate_series(1, 50) i")
         .await;
