@@ -195,7 +195,11 @@ fn draw(panel: &Value, points: &[Point], end: f64, starts: &[(f64, String)]) -> 
     let all = || lines.iter().flat_map(|l| &l.1).flatten();
     let most = all().map(|p| p.1).fold(0.0, f64::max);
     let most = if most > 0.0 { most * 1.08 } else { 1.0 };
-    let most = if unit == "percentunit" { most.min(1.0) } else { most };
+    let most = if unit == "percentunit" {
+        most.min(1.0)
+    } else {
+        most
+    };
     let x = |at: f64| LEFT + (RIGHT - LEFT) * at / end;
     let y = |value: f64| BOTTOM - (BOTTOM - TOP) * value / most;
     let mut svg = Svg::new(WIDTH, HEIGHT);
