@@ -42,9 +42,6 @@ async fn call_everything(session: &Playground) {
         "key_release('s', 'k', $, 'error')",
         "key_take_abandoned('s', 10, '1 min', 'taker')",
         "key_take_abandoned('s', 10, '1 min', 'taker')",
-        "inbox_accept('s', 'm', '1 min')",
-        "inbox_record('s', 'm', '1')",
-        "inbox_accept('s', 'm')",
         "inbox_barrier('s', 'g', 'a', 'action')",
         "inbox_barrier('s', 'g', 'a', 'compensation')",
     ] {
@@ -52,6 +49,12 @@ async fn call_everything(session: &Playground) {
             .show(&format!("select * from once.{}", call.replace('$', &token)))
             .await;
     }
+    session
+        .show("begin; select * from once.inbox_accept('s', 'm', '1 min'); select * from once.inbox_record('s', 'm', '1'); commit")
+        .await;
+    session
+        .show("select * from once.inbox_accept('s', 'm')")
+        .await;
     let token = session
         .show(
             "select token from once.key_claim('s', 'k', '{\"a\": [1, \"x\"]}', holder => 'taker')",
