@@ -51,7 +51,7 @@ async fn order(load: &Load, session: &Session<'_>, n: usize) -> Result<(), Fault
     let make = NEW.replace("WHO", &who).replace("FULL", &FULL.to_string());
     session.rows(&make).await?;
     load.promised.made.lock().unwrap().insert(who);
-    if n % 3 != 0 {
+    if !n.is_multiple_of(3) {
         return Ok(());
     }
     let any = "select id from batch_job where status in ('queued', 'running') order by id % 7, id limit 1";

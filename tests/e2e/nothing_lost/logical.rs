@@ -6,8 +6,15 @@ use pg_once_tests::Cluster;
 use crate::content::{self, Tokens};
 use crate::{DATABASE, on, with_everything};
 
+/// Its name, the dump's command and those of the restore.
+type Way = (
+    &'static str,
+    &'static [&'static str],
+    &'static [&'static [&'static str]],
+);
+
 /// How it is dumped and how it is restored into an empty database; `DB` is the database.
-const WAYS: [(&str, &[&str], &[&[&str]]); 4] = [
+const WAYS: [Way; 4] = [
     (
         "custom",
         &["pg_dump", "-Fc", "-f", "custom", "-d", DATABASE],
