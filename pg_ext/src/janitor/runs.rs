@@ -12,10 +12,12 @@ use crate::caller;
 use crate::clock;
 use crate::error::Result;
 use crate::janitor::Swept;
+use crate::mark::call_mark;
 use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept};
 use crate::table::{Column, Name, Outcome, Record, ScanKey, Snapshot, Table, Wait};
+use crate::trylock::TryLock;
 use crate::worker;
 use pgrx::pg_sys;
 use std::ffi::CStr;
@@ -81,6 +83,12 @@ fn write<const COLUMNS: usize>(
 ) -> Result<()> {
     let snapshot = Snapshot::latest();
     let Some(mut run) = find::<COLUMNS>(table, task, machine, &snapshot)? else {
+        // An INSERT would wait for a transaction that has noted the first run and is still open.
+        let place = call_mark("janitor run", &[Some(task.as_bytes()), Some(machine)]);
+        let Some(lock) = TryLock::acquire(place as u64) else {
+            return Ok(());
+        };
+        lock.keep();
         let args = [Some(row::text(task.as_bytes())), Some(row::text(machine))];
         spi::query(&NEW_RUN, &args)?;
         return match find::<COLUMNS>(table, task, machine, &Snapshot::latest())? {
