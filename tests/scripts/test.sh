@@ -136,7 +136,7 @@ e2e_tests() {
     # They mostly wait, for leases, locks and servers that start: more at once than there are cores.
     RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))} PG_ONCE_PG_CONFIG=$(private_pg_config "$1") \
         PG_ONCE_OLD_PG_CONFIG=$(private_pg_config "${VERSIONS[0]}") \
-        cargo test --package pg-once-tests "${targets[@]}"
+        cargo test --no-fail-fast --package pg-once-tests "${targets[@]}"
 }
 
 # The same tests with PgBouncer in transaction mode between their sessions and the server.
@@ -144,7 +144,7 @@ pooled_tests() {
     local targets=() name
     for name in $POOLED; do targets+=(--test "$name"); done
     PG_ONCE_POOLER=1 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))} \
-        PG_ONCE_PG_CONFIG=$(private_pg_config "$1") cargo test --package pg-once-tests "${targets[@]}"
+        PG_ONCE_PG_CONFIG=$(private_pg_config "$1") cargo test --no-fail-fast --package pg-once-tests "${targets[@]}"
 }
 
 e2e_name() { if is_full "$1"; then echo "end-to-end tests"; else echo "the core of the end-to-end tests"; fi; }
