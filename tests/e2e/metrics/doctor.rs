@@ -409,12 +409,17 @@ async fn a_pretended_clock_and_commits_that_are_not_waited_for() {
         "in this session",
     )
     .await;
-    play.show("reset synchronous_commit; create role hasty; alter role hasty set synchronous_commit = off").await;
+    // In this database alone: the others of this server are asked at the same time.
+    play.show(&format!(
+        "reset synchronous_commit; create role hasty;
+         alter role hasty in database {database} set synchronous_commit = off"
+    ))
+    .await;
     assert_told(
         &play,
         "synchronous_commit is off",
         "warning",
-        "ALTER ROLE hasty",
+        "ALTER ROLE hasty IN DATABASE",
     )
     .await;
     play.show("drop role hasty").await;
