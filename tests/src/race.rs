@@ -25,7 +25,7 @@ const WAITS: &str = "\
 select a.state, a.wait_event_type, a.wait_event, a.query,
        a.wait_event_type = 'Lock' and pg_catalog.cardinality(pg_catalog.pg_blocking_pids(a.pid)) > 0
   from pg_catalog.pg_stat_activity as a
- where a.pid = $1 or (a.application_name = $2 and a.state <> 'idle')
+ where a.pid = $1 or ($2 <> '' and a.application_name = $2 and a.state <> 'idle')
  order by 5 desc
  limit 1";
 
