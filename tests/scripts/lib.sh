@@ -48,7 +48,8 @@ apt_missing() {
     done
 }
 
-apt_knows() { apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'; }
+# Reads all that apt-cache says: one that is cut off at the first match fails, and with it the pipe.
+apt_knows() { [ -n "$(apt-cache policy "$1" 2>/dev/null | sed -n '/Candidate: [^(]/p')" ]; }
 
 # Installs what of its arguments is missing; false where that is not allowed or fails.
 apt_install() {
