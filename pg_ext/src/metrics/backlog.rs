@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::outbox::batch::{Batch, Part};
 use crate::outbox::event::{self, Col as EventCol, DELAYED, Home};
 use crate::outbox::receipt::{self, Ledger};
+use crate::outbox::retry;
 use crate::outbox::seen::Seen;
 use crate::outbox::series;
 use crate::outbox::topic::{Subscriber, all_subscribers};
@@ -32,23 +33,11 @@ const DEAD_EXACT: usize = 2_000;
 /// What "lately" means for them.
 const HOUR_US: i64 = 3_600_000_000;
 
-const RETRY: Name = c"retry";
-const BY_EVENT: Name = c"retry_pkey";
-const BY_DUE: Name = c"retry_due";
 const DELIVERY: Name = c"delivery";
 const DELIVERY_BY_EVENT: Name = c"delivery_event";
 const DEAD: Name = c"dead";
 const DEAD_BY_EVENT: Name = c"dead_pkey";
 const DEAD_BY_TIME: Name = c"dead_died";
-
-/// Columns of once.retry.
-const DUE_AT: usize = 1;
-const EVENT_ID: usize = 2;
-const TOKEN: usize = 3;
-const TOPIC: usize = 5;
-const LANE: usize = 6;
-const FAILURES: usize = 7;
-const SUSPECT: usize = 9;
 
 /// What is the same for every subscriber.
 struct Look {
@@ -90,7 +79,7 @@ pub fn outbox(sheet: &Sheet) -> Result<()> {
         seen,
         snapshot,
         tables: window::tables()?,
-        retry: Table::to_read(RETRY)?,
+        retry: Table::to_read(retry::TABLE)?,
         now: clock::now_us()?,
     };
     for subscriber in &subscribers {
@@ -222,7 +211,7 @@ impl Look {
 
     fn retry_of(&self, subscriber: i32, event_id: i64) -> Result<Option<Slot>> {
         let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, event_id)];
-        self.retry.find(BY_EVENT, keys, &self.snapshot)
+        self.retry.find(retry::BY_EVENT, keys, &self.snapshot)
     }
 
     /// What goes one by one.
@@ -230,7 +219,7 @@ impl Look {
         let subscriber = sub.id;
         let range = Range {
             table: &self.retry,
-            index: BY_EVENT,
+            index: retry::BY_EVENT,
             keys: &|from, to| {
                 vec![
                     ScanKey::i32(1, subscriber),
@@ -238,7 +227,7 @@ impl Look {
                     ScanKey::up_to(2, to),
                 ]
             },
-            column: EVENT_ID,
+            column: retry::Col::EventId as usize,
             place: &|id| id,
         };
         let rows = range.above(i64::MIN, LOOKS, &self.snapshot)?;
@@ -246,9 +235,11 @@ impl Look {
             return Ok(());
         }
         backlog.depth += rows;
-        let mut scan =
-            self.retry
-                .scan(BY_EVENT, &mut [ScanKey::i32(1, subscriber)], &self.snapshot)?;
+        let mut scan = self.retry.scan(
+            retry::BY_EVENT,
+            &mut [ScanKey::i32(1, subscriber)],
+            &self.snapshot,
+        )?;
         let (mut looked, mut asked) = (0, 0);
         while looked < LOOKS
             && asked < ASKED
@@ -279,7 +270,7 @@ impl Look {
                 if event::is_unordered(lane) {
                     keys.push(ScanKey::until(4, self.now));
                 }
-                if let Some(slot) = self.retry.find(BY_DUE, &mut keys, &self.snapshot)? {
+                if let Some(slot) = self.retry.find(retry::BY_DUE, &mut keys, &self.snapshot)? {
                     backlog.older(self.since(subscriber, &slot)?.0);
                 }
             }
@@ -289,26 +280,32 @@ impl Look {
 
     /// Nobody has tried it, and its time is still to come.
     fn is_delayed(&self, slot: &Slot) -> bool {
-        let due_at = number(slot, DUE_AT);
-        slot.column(TOKEN).is_none()
-            && number(slot, FAILURES) == 0
-            && number(slot, SUSPECT) == 0
+        let due_at = number(slot, retry::Col::DueAt as usize);
+        slot.column(retry::Col::Token as usize).is_none()
+            && number(slot, retry::Col::Failures as usize) == 0
+            && number(slot, retry::Col::Suspect as usize) == 0
             && due_at > self.now
             && due_at != INFINITY
     }
 
     /// Since when a row of once.retry waits; true: since it was emitted, so none behind it waits for longer.
     fn since(&self, subscriber: i32, slot: &Slot) -> Result<(Option<i64>, bool)> {
-        let id = number(slot, EVENT_ID);
-        let (topic, lane) = (number(slot, TOPIC) as i32, number(slot, LANE) as i32);
+        let id = number(slot, retry::Col::EventId as usize);
+        let (topic, lane) = (
+            number(slot, retry::Col::Topic as usize) as i32,
+            number(slot, retry::Col::Lane as usize) as i32,
+        );
         let Some(event) = event::find(topic, lane, id)? else {
             return Ok((None, false));
         };
         if event.i32(EventCol::Lane) != DELAYED {
             return Ok((Some(event.i64(EventCol::EmittedAt)), true));
         }
-        let due_at = number(slot, DUE_AT);
-        let since = match (number(slot, FAILURES), slot.column(TOKEN)) {
+        let due_at = number(slot, retry::Col::DueAt as usize);
+        let since = match (
+            number(slot, retry::Col::Failures as usize),
+            slot.column(retry::Col::Token as usize),
+        ) {
             (1.., _) => self.first_failure(subscriber, id)?,
             (_, Some(token)) => Some(token.value() as i64),
             _ => Some(due_at).filter(|at| *at <= self.now),

@@ -21,7 +21,7 @@ mod quiet;
 pub mod receipt;
 pub mod requeue;
 pub mod retire;
-mod retry;
+pub mod retry;
 pub mod seen;
 pub mod series;
 pub mod take;

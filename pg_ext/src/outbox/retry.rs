@@ -26,9 +26,9 @@ use pgrx::pg_sys::{self, Datum};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 
-const TABLE: Name = c"retry";
-const BY_EVENT: Name = c"retry_pkey";
-const BY_DUE: Name = c"retry_due";
+pub const TABLE: Name = c"retry";
+pub const BY_EVENT: Name = c"retry_pkey";
+pub const BY_DUE: Name = c"retry_due";
 const BY_KEY: Name = c"retry_key";
 
 const LEASE: &CStr = c"
@@ -89,11 +89,13 @@ thread_local! {
 
 /// Columns of once.retry, from 1.
 #[derive(Clone, Copy)]
-enum Col {
+pub enum Col {
     DueAt = 1,
     EventId,
     Token,
-    Failures = 7,
+    Topic = 5,
+    Lane,
+    Failures,
     Suspect = 9,
     OrderKey,
 }

@@ -11,19 +11,17 @@ use crate::error::{Error, Kind, Result};
 use crate::outbox::batch::{Batch, Part};
 use crate::outbox::event::{Home, SEGMENTS};
 use crate::outbox::receipt;
+use crate::outbox::retry;
 use crate::outbox::seen::Seen;
 use crate::outbox::series;
 use crate::outbox::topic::{Subscriber, Topic, all_subscribers};
 use crate::outbox::window::{self, Window};
 use crate::table::{Name, ScanKey, Snapshot, Table, lock_against_writers};
 
-const RETRY: Name = c"retry";
-const BY_EVENT: Name = c"retry_pkey";
-
 /// 55006 while an event of the topic is pending; else none becomes so before this transaction has ended.
 pub fn ensure(topic: &Topic) -> Result<()> {
     let mut tables: Vec<Name> = SEGMENTS.iter().map(|home| home.table).collect();
-    tables.push(RETRY);
+    tables.push(retry::TABLE);
     lock_against_writers(&tables)?;
     let log = window::tables()?;
     let (seen, snapshot) = Seen::now()?;
@@ -67,7 +65,7 @@ struct Now {
 impl Now {
     fn is_pending(&self, subscriber: &Subscriber) -> Result<bool> {
         let keys = &mut [ScanKey::i32(1, subscriber.id)];
-        let retries = Table::to_read(RETRY)?.find(BY_EVENT, keys, &self.snapshot)?;
+        let retries = Table::to_read(retry::TABLE)?.find(retry::BY_EVENT, keys, &self.snapshot)?;
         if retries.is_some() {
             return Ok(true);
         }

@@ -7,13 +7,11 @@ use crate::error::Result;
 use crate::outbox::batch::{Batch, Part};
 use crate::outbox::event::{Col, DELAYED, Event, KEPT};
 use crate::outbox::receipt::Ledger;
+use crate::outbox::retry;
 use crate::outbox::topic::{Subscriber, all_subscribers};
 use crate::outbox::window::Window;
-use crate::table::{Name, ScanKey, Snapshot, Table};
+use crate::table::{ScanKey, Snapshot, Table};
 use std::collections::{HashMap, HashSet};
-
-const RETRY: Name = c"retry";
-const BY_EVENT: Name = c"retry_pkey";
 
 /// One lane of one subscriber.
 struct Place {
@@ -47,7 +45,7 @@ impl Needs {
             subscribers,
             here: None,
             places: Vec::new(),
-            retry: Table::to_read(RETRY)?,
+            retry: Table::to_read(retry::TABLE)?,
             kept: Table::to_read(KEPT.table)?,
             snapshot: Snapshot::latest(),
         })
@@ -100,7 +98,7 @@ impl Place {
         }
         let snapshot = Snapshot::latest();
         let keys = &mut [ScanKey::i32(1, subscriber.id)];
-        let any = retry.find(BY_EVENT, keys, &snapshot)?.is_some();
+        let any = retry.find(retry::BY_EVENT, keys, &snapshot)?.is_some();
         Ok(Place {
             subscriber: subscriber.id,
             window,
@@ -123,7 +121,7 @@ impl Place {
             return Ok(false);
         };
         let keys = &mut [ScanKey::i32(1, self.subscriber), ScanKey::i64(2, id)];
-        Ok(retry.find(BY_EVENT, keys, snapshot)?.is_some())
+        Ok(retry.find(retry::BY_EVENT, keys, snapshot)?.is_some())
     }
 }
 
