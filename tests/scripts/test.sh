@@ -13,7 +13,7 @@
 
 parts=${*:-lint unit db e2e client languages package}
 # What depends most on the server's version: table access, locks, isolation, crashes.
-CORE="keys races isolation machines guard outbox inbox sweeps crash"
+CORE="keys races machines outbox sweeps crash"
 # Of those whose sessions share a cluster, the ones that have been seen to pass; PG_ONCE_POOLER=1 runs any of them so.
 # Those that start a cluster of their own to kill, copy or promote it connect directly in any case; `crossing` does so
 # too, since it attacks by what a session can leave behind.
