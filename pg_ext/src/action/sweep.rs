@@ -4,6 +4,9 @@
 //! table in a security-restricted operation. Rows that somebody has locked are passed over; of a batch that
 //! fails each half is tried by itself, so that one row whose trigger refuses is found in log n steps; it is
 //! put off, each time twice as long. Nothing outside the subtransaction depends on what failed.
+//!
+//! Invariant: `more` is told only where this call has changed something, so whoever goes on while `more` comes to an
+//! end. A table that cannot be handled takes no other row's place.
 
 use super::lease::{BY_LOOK, Col, Lease, REMEMBERED_US, State, TABLE};
 use crate::call::{from_utf8, varlena};
@@ -25,6 +28,7 @@ use crate::table::{Outcome, Scan, ScanKey, Snapshot, Table, Wait};
 use pgrx::pg_sys::{Datum, Oid};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 pub const TASK: &str = "action_release";
 
@@ -40,6 +44,9 @@ const TEARDOWNS_LOOKED_AT: usize = 100;
 /// The first wait of a row that could not be reverted; doubled each time.
 const PUT_OFF_US: i64 = 10_000_000;
 const LONGEST_PUT_OFF_US: i64 = 3_600_000_000;
+/// After so long what is left of a batch that fails waits for the next call, once a row of it is settled: a trigger
+/// that waits for somebody's lock fails each half only after lock_timeout, and what was done is to be committed.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// $1 ids. Locked in the order of their ids, but for those that somebody has locked.
 const TAKE: &str = "
@@ -66,19 +73,58 @@ struct Due {
 /// Sweeps every machine, those that were swept longest ago first, at most `max` rows in all.
 pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
     let mut all = Swept::default();
-    let mut prepared = false;
+    let budget = Budget::of(max);
     for name in machines(only)? {
-        let left = max - all.done - all.failed;
-        if left <= 0 {
+        if budget.is_spent() {
             all.more = true;
             break;
         }
-        let swept = sweep_machine(&name, left, &mut prepared)?;
+        let swept = sweep_machine(&name, &budget)?;
         close_teardowns(&name)?;
         janitor::record(TASK, &name, &swept)?;
         all.add(swept);
     }
     Ok(all)
+}
+
+/// What a call may still do.
+struct Budget {
+    /// Rows that may be reverted, or found and put off.
+    rows: Cell<i64>,
+    until: Instant,
+    /// There was such a row.
+    settled: Cell<bool>,
+    /// [`prepare`] was called.
+    prepared: Cell<bool>,
+}
+
+impl Budget {
+    fn of(rows: i64) -> Budget {
+        Budget {
+            rows: Cell::new(rows),
+            until: Instant::now() + PATIENCE,
+            settled: Cell::new(false),
+            prepared: Cell::new(false),
+        }
+    }
+
+    fn settle(&self, rows: i64) {
+        self.rows.set(self.rows.get() - rows);
+        self.settled.set(self.settled.get() || rows > 0);
+    }
+
+    /// The rows, or the time once anything was done in it.
+    fn is_spent(&self) -> bool {
+        self.rows.get() <= 0 || (self.settled.get() && Instant::now() >= self.until)
+    }
+
+    /// As [`prepare`], the first time.
+    fn prepare(&self) -> Result<()> {
+        match self.prepared.replace(true) {
+            true => Ok(()),
+            false => prepare(),
+        }
+    }
 }
 
 /// Something may have to be reverted: [`prepare`] before the sweep, then.
@@ -137,10 +183,11 @@ fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
     Ok(found.into_iter().map(|(_, name)| name).collect())
 }
 
-fn sweep_machine(name: &[u8], max: i64, prepared: &mut bool) -> Result<Swept> {
+fn sweep_machine(name: &[u8], budget: &Budget) -> Result<Swept> {
     let mut swept = Swept::default();
-    let mut looks = max as usize * LOOKS_PER_ROW;
-    let mut to_tidy = max as usize * TIDIED_PER_ROW;
+    let max = budget.rows.get() as usize;
+    let mut looks = max * LOOKS_PER_ROW;
+    let mut to_tidy = max * TIDIED_PER_ROW;
     let mut tidied = 0;
     let now = clock::now_us()?;
     let table = Table::to_read(TABLE)?;
@@ -149,28 +196,29 @@ fn sweep_machine(name: &[u8], max: i64, prepared: &mut bool) -> Result<Swept> {
     // One scan to the end: what is put off meanwhile is not seen again by it.
     let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
     loop {
-        let chunk = look(&mut scan, now, looks, max as usize + 1);
+        let chunk = look(&mut scan, now, looks, max + 1);
         looks -= chunk.looked;
         let (now_tidied, later) = chunk.ended.split_at(chunk.ended.len().min(to_tidy));
         to_tidy -= now_tidied.len();
         tidied += tidy(now_tidied)?;
-        swept.more |= !later.is_empty();
-        if !chunk.due.is_empty() {
-            if !*prepared {
-                prepare()?;
-                *prepared = true;
-            }
-            let room = (max - swept.done - swept.failed) as usize;
-            let (now, later) = chunk.due.split_at(chunk.due.len().min(room));
-            swept.more |= !later.is_empty();
-            if !sweep_due(name, now, &mut swept)? {
+        swept.more |= !later.is_empty() && tidied > 0;
+        let mut due = &chunk.due[..];
+        while !due.is_empty() && !budget.is_spent() {
+            budget.prepare()?;
+            let (now, later) = due.split_at(due.len().min(budget.rows.get() as usize));
+            let Some(left) = sweep_due(name, now, budget, &mut swept)? else {
                 // Nothing of this table can be swept now: trying on would not end.
                 swept.more = false;
                 return Ok(swept);
-            }
+            };
+            swept.more |= left;
+            due = later;
         }
-        let full = swept.done + swept.failed >= max;
-        if full || looks == 0 {
+        if budget.is_spent() {
+            swept.more |= chunk.full || !due.is_empty();
+            return Ok(swept);
+        }
+        if looks == 0 {
             // Rows that somebody has locked are no reason to come back at once.
             let moved = swept.done + swept.failed + tidied > 0;
             swept.more |= chunk.full && moved;
@@ -182,17 +230,20 @@ fn sweep_machine(name: &[u8], max: i64, prepared: &mut bool) -> Result<Swept> {
     }
 }
 
-/// False: the table itself cannot be handled.
-fn sweep_due(name: &[u8], due: &[Due], swept: &mut Swept) -> Result<bool> {
-    let batch = match Batch::of(name)? {
+/// Whether a part of it was not tried; None: the table itself cannot be handled, and what was due there has taken no
+/// other row's place.
+fn sweep_due(name: &[u8], due: &[Due], budget: &Budget, swept: &mut Swept) -> Result<Option<bool>> {
+    let batch = match Batch::of(name, budget)? {
         Ok(batch) => batch,
         Err(failure) => {
             swept.add(Swept::failure(due.len(), &failure));
-            return Ok(false);
+            return Ok(None);
         }
     };
-    swept.add(batch.sweep(due)?);
-    Ok(batch.reached.get())
+    let done = batch.sweep(due)?;
+    let left = done.more;
+    swept.add(done);
+    Ok(batch.reached.get().then_some(left))
 }
 
 /// What the index says of one stretch of leases.
@@ -293,21 +344,26 @@ fn change(
 }
 
 /// Leases of one machine that are swept together.
-struct Batch {
+struct Batch<'a> {
+    budget: &'a Budget,
     machine: std::rc::Rc<Machine>,
     owner: Oid,
     /// The table itself could be read and locked: what failed after that is a row's.
     reached: Cell<bool>,
 }
 
-impl Batch {
+impl<'b> Batch<'b> {
     /// Or why the machine's tables cannot be handled.
-    fn of(name: &[u8]) -> Result<std::result::Result<Batch, subxact::Failure>> {
+    fn of(
+        name: &[u8],
+        budget: &'b Budget,
+    ) -> Result<std::result::Result<Batch<'b>, subxact::Failure>> {
         subxact::attempt(|| {
             let machine = Machine::for_tables(name)?;
             let owner = machine.shape.table.owner();
             let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
             Ok(Batch {
+                budget,
                 owner: owner.ok_or_else(gone)?,
                 machine,
                 reached: Cell::new(false),
@@ -316,9 +372,17 @@ impl Batch {
     }
 
     fn sweep(&self, due: &[Due]) -> Result<Swept> {
+        // Of a part that failed as a whole; no other is begun then.
+        if self.budget.is_spent() {
+            return Ok(Swept {
+                more: true,
+                ..Swept::default()
+            });
+        }
         self.reached.set(false);
         let failure = match subxact::attempt(|| self.revert(due))? {
             Ok(done) => {
+                self.budget.settle(done);
                 return Ok(Swept {
                     done,
                     ..Swept::default()
@@ -331,6 +395,7 @@ impl Batch {
             due if !self.reached.get() => Ok(Swept::failure(due.len(), &failure)),
             [one] => {
                 put_off(one, &failure)?;
+                self.budget.settle(1);
                 Ok(Swept::failure(1, &failure))
             }
             due => {

@@ -37,6 +37,7 @@ mod policies;
 mod read_only;
 mod rights;
 mod sharing;
+mod sweep_ends;
 mod sweep_rights;
 mod sweeps;
 mod transition_many;

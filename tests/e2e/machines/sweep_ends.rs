@@ -1,0 +1,108 @@
+//! sweep_action_release comes to an end, and to what can be done, whatever part of it cannot: `more` is told only where
+//! something was done, so sweep_all and the worker do not go round for ever.
+
+use crate::playground::Playground;
+use crate::world::{drain, jobs, sweep, world};
+use std::time::{Duration, Instant};
+
+/// Jobs 1 to `count`, each claimed for a microsecond.
+async fn overdue(count: i64) -> Playground {
+    let play = world().await;
+    jobs(&play, 1, count, "ready").await;
+    play.show(&format!(
+        "select count(*) from generate_series(1, {count}) as g, lateral once.action_claim('job', g::text, 'run', lease => '1 us')"
+    ))
+    .await;
+    play
+}
+
+async fn ready(play: &Playground) -> String {
+    play.show("select count(*) from job where status = 'ready'")
+        .await
+}
+
+#[tokio::test]
+async fn tables_that_cannot_be_handled_take_no_rows_place_and_a_sweep_of_all_ends() {
+    let play = overdue(2).await;
+    // Two of them, each with more that is due than one call may do, and looked at before the one that is well.
+    for name in ["broken_a", "broken_b"] {
+        play.show(&format!(
+            "create table {name} (id int primary key, status text not null)"
+        ))
+        .await;
+        crate::world::define(
+            &play,
+            &format!(
+                r#"{{"machine": "{name}", "table": "{name}", "id": "id", "status": "status",
+                    "status_types": ["a", "w", "b"], "steps": [{{"step_key": "s", "status": "a",
+                    "claim_state": {{"*": ["w", "a"]}}, "successful_state": {{"*": "b"}}}}]}}"#
+            ),
+        )
+        .await;
+        play.show(&format!(
+            "insert into {name} select g, 'a' from generate_series(1, 3) as g;
+             select once.action_claim('{name}', id::text, 's', lease => '1 us') from {name};
+             alter table {name} rename status to gone"
+        ))
+        .await;
+    }
+    assert_eq!(sweep(&play, 1).await, "1|2|t");
+    assert_eq!(sweep(&play, 1).await, "1|2|f");
+    assert_eq!(ready(&play).await, "2");
+    assert_eq!(sweep(&play, 1).await, "0|2|f");
+    let all = tokio::time::timeout(Duration::from_secs(60), play.show("call once.sweep_all(1)"));
+    all.await.expect("a sweep that ends");
+    for name in ["broken_a", "broken_b"] {
+        play.show(&format!("alter table {name} rename gone to status"))
+            .await;
+    }
+    assert_eq!(drain(&play, 1).await, (6, 0));
+}
+
+#[tokio::test]
+async fn a_locked_row_at_the_head_keeps_the_one_behind_it_waiting_in_no_pass() {
+    let play = overdue(3).await;
+    let holder = play.another().await;
+    holder
+        .show("begin; select from job where id = 1 for no key update")
+        .await;
+    assert_eq!(sweep(&play, 1).await, "1|0|t");
+    assert_eq!(sweep(&play, 1).await, "1|0|t");
+    assert_eq!(ready(&play).await, "2");
+    // Nothing but the locked one is left, and nobody is told to come back at once.
+    assert_eq!(sweep(&play, 1).await, "0|0|f");
+    holder.show("rollback").await;
+    assert_eq!(drain(&play, 1).await, (1, 0));
+}
+
+#[tokio::test]
+async fn triggers_that_wait_for_a_lock_keep_a_sweeps_transaction_short() {
+    let play = overdue(60).await;
+    play.show(
+        "create table audit (id bigint);
+         create function audited() returns trigger language plpgsql as $$ begin
+            if new.status = 'ready' then insert into public.audit values (new.id); end if; return new; end $$;
+         create trigger audited before update on job for each row execute function audited()",
+    )
+    .await;
+    // As CREATE INDEX does.
+    let holder = play.another().await;
+    holder.show("begin; lock table audit in share mode").await;
+    let begin = Instant::now();
+    let shown = sweep(&play, 1000).await;
+    let took = begin.elapsed();
+    // Each half by itself would be 119 waits of half a second.
+    assert!(took < Duration::from_secs(20), "{took:?}: {shown}");
+    // A row was found, and the rest is for the next call.
+    let (done, rest) = shown.split_once('|').unwrap();
+    let (failed, more) = rest.split_once('|').unwrap();
+    assert_eq!((done, more), ("0", "t"), "{shown}");
+    assert!((1..60).contains(&failed.parse::<i32>().unwrap()), "{shown}");
+    let put_off = "select count(*) from once.action_lease where failures > 0";
+    assert_eq!(play.show(put_off).await, failed);
+    holder.show("rollback").await;
+    play.show("update once.action_lease set look_at = clock_timestamp()")
+        .await;
+    assert_eq!(drain(&play, 1000).await, (60, 0));
+    assert_eq!(play.show("select count(*) from audit").await, "60");
+}
