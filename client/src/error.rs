@@ -5,6 +5,7 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::iter::successors;
 
 use deadpool_postgres::PoolError;
 
@@ -64,6 +65,10 @@ pub enum Kind {
     Conflict,
     /// The database is away or going away: run the same call again, on another connection.
     Unavailable,
+    /// The database had no room for the call (`53…`: disk, memory) or gave it up (`57014`, a
+    /// `statement_timeout`). Nothing of it is done. Not [retryable](Error::is_retryable) by itself, since
+    /// more of the same may make it worse; the workers wait and ask again.
+    Overloaded,
     /// `25006`: this server takes no writes. Send the call to the primary.
     ReadOnly,
     /// `55006`: it is in use (a live lease, a key that is not parked).
@@ -142,6 +147,11 @@ impl Error {
         matches!(self.kind(), Kind::Conflict | Kind::Unavailable)
     }
 
+    /// Whether a loop that goes on until there is an answer outlives it.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.is_retryable() || self.kind() == Kind::Overloaded
+    }
+
     /// The error of the driver, wherever it is wrapped.
     fn backend(&self) -> Option<&tokio_postgres::Error> {
         match self {
@@ -175,27 +185,31 @@ fn kind_of_sqlstate(code: &str) -> Kind {
         "ON004" => Kind::UncoveredClaimState,
         "ON005" => Kind::TeardownIncomplete,
         "ON006" => Kind::AlreadyFinished,
-        // Serialization failure, deadlock, lock not available; "completion unknown" is as good as
-        // a lost answer.
-        "40001" | "40003" | "40P01" | "55P03" => Kind::Conflict,
+        // Serialization failure, deadlock, lock not available: rolled back, for certain.
+        "40001" | "40P01" | "55P03" => Kind::Conflict,
         // Shutdown, crash, starting up, idle-session and idle-in-transaction timeouts, out of
-        // connections, the pooler's "server login failed" and "database is being dropped".
-        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "53300" => Kind::Unavailable,
+        // connections; "completion unknown" is as good as a lost answer.
+        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "53300" | "40003" => Kind::Unavailable,
+        "57014" => Kind::Overloaded,
         "25006" => Kind::ReadOnly,
         "55006" => Kind::InUse,
         "42501" => Kind::Forbidden,
         "42704" => Kind::Undeclared,
         // The connection exceptions.
         code if code.starts_with("08") => Kind::Unavailable,
+        // No disk, no memory, no room for locks.
+        code if code.starts_with("53") => Kind::Overloaded,
         // The data exceptions: a bad argument, text that is not JSON, a value out of range.
         code if code.starts_with("22") => Kind::InvalidArgument,
         _ => Kind::Other,
     }
 }
 
-/// Whether the driver failed on the way to the server rather than on what was said.
+/// Whether the driver failed on the way to the server rather than on what was said. TLS wraps what the
+/// network says in an error of its own.
 fn is_transport(error: &tokio_postgres::Error) -> bool {
-    error.is_closed() || error.source().is_some_and(|cause| cause.is::<io::Error>())
+    let mut causes = successors(error.source(), |&cause| cause.source());
+    error.is_closed() || causes.any(|cause| cause.is::<io::Error>())
 }
 
 /// The server's message with its SQLSTATE and hint; the driver's own words otherwise.
@@ -241,13 +255,16 @@ mod tests {
             ("08006", Kind::Unavailable),
             ("08P01", Kind::Unavailable),
             ("53300", Kind::Unavailable),
+            ("40003", Kind::Unavailable),
+            ("53100", Kind::Overloaded),
+            ("53200", Kind::Overloaded),
+            ("57014", Kind::Overloaded),
             ("25006", Kind::ReadOnly),
             ("55006", Kind::InUse),
             ("22023", Kind::InvalidArgument),
             ("22P02", Kind::InvalidArgument),
             ("42501", Kind::Forbidden),
             ("42883", Kind::Other),
-            ("57014", Kind::Other),
         ] {
             assert_eq!(kind_of_sqlstate(code), kind, "{code}");
         }

@@ -1,16 +1,24 @@
 //! Owns the way to the server: whatever the caller has at hand, one round trip a call.
 //!
 //! Invariant: a call is one Parse-Bind-Execute-Sync of an unnamed statement. Nothing is left behind
-//! in the session, so every executor works through a transaction-mode pooler.
+//! in the session, so every executor works through a transaction-mode pooler. A pooled connection on
+//! which a call was given up for want of an answer is not used again.
 
 use std::fmt;
 use std::future::Future;
+use std::time::Duration;
 
+use deadpool_postgres::Object;
+use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use crate::Error;
+
+/// A call that was given up after so long, and no answer had come: where its connection leads to may be
+/// gone without a word (a failover, a firewall), of which TCP by itself tells in a quarter of an hour.
+const SUSPICIOUS: Duration = Duration::from_secs(1);
 
 /// The arguments of a call: each with the type it is sent as.
 pub type Args<'a> = [(&'a (dyn ToSql + Sync), Type)];
@@ -75,12 +83,35 @@ impl Executor for deadpool_postgres::Transaction<'_> {
 
 impl Executor for deadpool_postgres::Pool {
     async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
-        let client = self.get().await?;
-        Ok(client.query_typed(sql, args).await?)
+        let mut asked = Asked {
+            client: Some(self.get().await?),
+            at: Instant::now(),
+        };
+        let client = asked.client.as_ref().ok_or(Error::TimedOut)?;
+        let answer = client.query_typed(sql, args).await;
+        asked.client = None; // back to the pool
+        Ok(answer?)
     }
 }
 
 impl Autocommit for deadpool_postgres::Pool {}
+
+/// A pooled connection while its answer is not there.
+struct Asked {
+    client: Option<Object>,
+    at: Instant,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.take()
+            && self.at.elapsed() >= SUSPICIOUS
+        {
+            tracing::debug!("no answer; the connection is closed");
+            drop(Object::take(client));
+        }
+    }
+}
 
 /// The only row of an answer that always has one.
 pub(crate) fn only(rows: Vec<Row>) -> Result<Row, Error> {

@@ -92,6 +92,7 @@ impl Answer {
             Kind::Unavailable | Kind::ReadOnly => {
                 Self::problem(503, "the database is away").after(SOON)
             }
+            Kind::Overloaded => Self::problem(503, "the database is overloaded").after(SOON),
             _ => Self::problem(500, "internal error"),
         }
     }

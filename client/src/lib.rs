@@ -42,6 +42,26 @@
 //! assert!(matches!(outcome, Outcome::Ran(answer) if answer.code == 201));
 //! # Ok(()) }) }
 //! ```
+//!
+//! # When a future is dropped
+//!
+//! Every future here may be dropped at any await: by a timeout, a `select!`, a client that hangs up. A call
+//! that is on its way then is carried out or is not, as one whose answer the network loses; made again, it
+//! converges (an emit needs its [`dedupe_key`](EmitOptions::dedupe_key) for that). What it had leased is
+//! nobody's until that lease has run out, unless the same [holder](ClaimOptions::holder) claims it again.
+//! The helpers ([`Key::run`], the workers) give back what they hold when their work ends, fails or panics,
+//! and when they are told to stop; dropped, they leave it to its lease.
+//!
+//! # The pool
+//!
+//! A worker that is at work on `n` things needs a connection for each that its handlers hold, and one or
+//! two beside them: a heartbeat that waits for a connection until the lease has run out has lost it.
+//!
+//! A pooled connection on which a call was given up ([`Backoff::call_timeout`]) is closed, so that a server
+//! that vanished without a word (a failover, a firewall) is left connection by connection;
+//! `tcp_user_timeout` and `keepalives_idle` in `tokio_postgres::Config` do that for all of them, and for
+//! those that handlers hold. Give the role a `statement_timeout` a little below the `call_timeout`: then
+//! the server gives up, too, what nobody waits for any more.
 
 #![forbid(unsafe_code)]
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a call is repeated only after an error that says so ([`Error::is_retryable`]), a
 //! bounded number of times, and never without a random wait, so that callers who failed together do
-//! not come back together.
+//! not come back together. Loops without a bound have a shortest wait as well.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,9 +11,21 @@ use rand::Rng;
 
 use crate::Error;
 
+/// The shortest wait of a loop that goes on until there is an answer, whatever the settings.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+
 /// How often and how patiently to try again.
 ///
 /// Before try `n + 1` it waits a random time between nothing and `base · 2^(n−1)`, at most `cap`.
+///
+/// ```
+/// use pg_once::Backoff;
+/// use std::time::Duration;
+///
+/// // For a database whose failover takes a minute: a minute and a half of waits on average.
+/// let patient = Backoff { cap: Duration::from_secs(10), tries: 25, ..Backoff::default() };
+/// assert!((1..patient.tries).map(|n| patient.ceiling(n)).sum::<Duration>().as_secs() / 2 > 80);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// The longest first wait.
@@ -22,12 +34,15 @@ pub struct Backoff {
     pub cap: Duration,
     /// How many times to try in all; 1 means once, without a retry. 0 counts as 1.
     pub tries: u32,
-    /// How long one call may take before it counts as unanswered ([`Error::TimedOut`]).
+    /// How long one call may take before it counts as unanswered ([`Error::TimedOut`]). The wait for a
+    /// connection of the pool is part of it.
     pub call_timeout: Duration,
 }
 
 impl Default for Backoff {
-    /// Eight tries with waits of 50 ms to 2 s: about four seconds of a database that restarts.
+    /// Eight tries with up to 50 ms to 2 s between them, ten seconds for each: two and a half seconds of
+    /// waits on average, five at the most, for a database that restarts. A failover takes longer; so
+    /// does its [`Backoff`].
     fn default() -> Self {
         Self {
             base: Duration::from_millis(50),
@@ -52,10 +67,30 @@ impl Backoff {
         self.ceiling(failures).mul_f64(rand::rng().random::<f64>())
     }
 
+    /// The same for loops that go on until there is an answer: never nothing.
+    pub(crate) fn pause(&self, failures: u32) -> Duration {
+        self.wait(failures).max(SHORTEST_PAUSE)
+    }
+
+    /// One call; it is given up as unanswered after [`Backoff::call_timeout`].
+    pub(crate) async fn in_time<T, X>(
+        &self,
+        call: impl Future<Output = Result<T, X>>,
+    ) -> Result<T, Error>
+    where
+        Error: From<X>,
+    {
+        match tokio::time::timeout(self.call_timeout, call).await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(Error::TimedOut),
+        }
+    }
+
     /// Runs `call` until it succeeds, fails for good, or the tries are used up.
     ///
     /// `call` is anything that may be run again from its beginning: one call of this crate, or a
-    /// whole transaction.
+    /// whole transaction. It is dropped where it stands when it is not answered in time; so it is when
+    /// this future is dropped, and whether the server has carried it out is then not known.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -70,20 +105,41 @@ impl Backoff {
     ///
     /// # Errors
     /// The last error; [`Error::TimedOut`] if the last try was not answered in time.
-    pub async fn retry<T, F, Fut>(&self, mut call: F) -> Result<T, Error>
+    pub async fn retry<T, F, Fut>(&self, call: F) -> Result<T, Error>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        self.retry_where(Error::is_retryable, call).await
+    }
+
+    /// The same for the end of what is held, which somebody waits for: an overloaded database is no reason
+    /// to leave it to its lease.
+    pub(crate) async fn insist<T, F, Fut>(&self, call: F) -> Result<T, Error>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        self.retry_where(Error::may_pass, call).await
+    }
+
+    async fn retry_where<T, F, Fut>(
+        &self,
+        again: fn(&Error) -> bool,
+        mut call: F,
+    ) -> Result<T, Error>
     where
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
         let mut failures = 0;
         loop {
-            let answer = tokio::time::timeout(self.call_timeout, call()).await;
-            let error = match answer.unwrap_or(Err(Error::TimedOut)) {
+            let error = match self.in_time(call()).await {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
             failures += 1;
-            if failures >= self.tries || !error.is_retryable() {
+            if failures >= self.tries || !again(&error) {
                 return Err(error);
             }
             let wait = self.wait(failures);
@@ -119,6 +175,19 @@ mod tests {
         assert!(waits.iter().all(|wait| *wait <= Duration::from_millis(800)));
         assert!(waits.iter().any(|wait| *wait < Duration::from_millis(400)));
         assert!(waits.iter().any(|wait| *wait > Duration::from_millis(400)));
+    }
+
+    #[test]
+    fn a_loop_without_a_bound_never_goes_on_at_once_whatever_the_settings() {
+        let none = Backoff {
+            base: Duration::ZERO,
+            cap: Duration::ZERO,
+            ..QUICK
+        };
+        assert_eq!(
+            (none.wait(9), none.pause(9)),
+            (Duration::ZERO, SHORTEST_PAUSE)
+        );
     }
 
     #[tokio::test]

@@ -110,6 +110,14 @@ impl Story {
         Ok(delivered)
     }
 
+    /// Delivers a topic's events until this process is killed.
+    pub async fn work_until_killed<H: Deliver>(&self, title: &str, handler: H) -> Result<()> {
+        let subscriber = self.topic(title).default_subscriber();
+        let worker = self.worker(&subscriber);
+        let delivered = worker.run(std::future::pending(), handler).await?;
+        bail!("not killed, but {delivered:?}")
+    }
+
     /// A worker that notices soon what happened. In real life: the defaults, and SIGTERM stops it.
     pub fn worker(&self, subscriber: &Subscriber) -> pg_once::OutboxWorker {
         subscriber

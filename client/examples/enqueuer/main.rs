@@ -151,8 +151,5 @@ async fn move_until_killed(story: &Story) -> Result<()> {
         dies: true,
         ..Enqueuer::new(&story.pool)
     };
-    let subscriber = story.topic("jobs").default_subscriber();
-    let worker = story.worker(&subscriber);
-    let delivered = worker.run(std::future::pending(), enqueuer).await?;
-    bail!("not killed, but {delivered:?}")
+    story.work_until_killed("jobs", enqueuer).await
 }

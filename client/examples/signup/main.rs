@@ -154,8 +154,5 @@ async fn send_until_killed(story: Story, provider: &str) -> Result<()> {
         http: Http::new(provider)?,
         dies: true,
     };
-    let subscriber = story.topic("mails").default_subscriber();
-    let worker = story.worker(&subscriber);
-    let delivered = worker.run(std::future::pending(), mailer).await?;
-    bail!("not killed, but {delivered:?}")
+    story.work_until_killed("mails", mailer).await
 }

@@ -198,8 +198,5 @@ async fn render_until_killed(story: Story, renderings: &str) -> Result<()> {
         http: Http::new(renderings)?,
         dies: true,
     };
-    let subscriber = story.topic("jobs").default_subscriber();
-    let worker = story.worker(&subscriber);
-    let delivered = worker.run(std::future::pending(), renderer).await?;
-    bail!("not killed, but {delivered:?}")
+    story.work_until_killed("jobs", renderer).await
 }

@@ -12,7 +12,7 @@
 mod common;
 mod relay;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::Parser;
 use pg_once::{EmitOptions, Json, Topic};
 use serde_json::json;
@@ -179,8 +179,5 @@ async fn work_until_killed(story: Story, receiver: &str) -> Result<()> {
         path: PATH,
         dies: true,
     };
-    let subscriber = story.topic("orders").default_subscriber();
-    let worker = story.worker(&subscriber);
-    let delivered = worker.run(std::future::pending(), relay).await?;
-    bail!("not killed, but {delivered:?}")
+    story.work_until_killed("orders", relay).await
 }

@@ -47,7 +47,7 @@ impl Cancel {
 }
 
 impl<E: Autocommit> Teardown<'_, E> {
-    /// How many items the callback gets at a time, at most.
+    /// How many items the callback gets at a time, at most (1000).
     pub fn page(self, items: i32) -> Self {
         Self {
             page: items,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::{Key, Lease, Response, column};
@@ -149,16 +149,8 @@ impl Key {
         exec: &E,
         options: &ClaimOptions,
     ) -> Result<Claim, Error> {
-        let (lease, ttl) = (options.lease.map(Interval), options.ttl.map(Interval));
-        let args = [
-            (&self.scope() as _, Type::TEXT),
-            (&self.as_str() as _, Type::TEXT),
-            (&options.request as _, Type::JSONB),
-            (&lease as _, Type::INTERVAL),
-            (&ttl as _, Type::INTERVAL),
-            (&options.holder as _, Type::TEXT),
-        ];
-        Claim::of_row(self, &only(exec.query(CLAIM, &args).await?)?, options.lease)
+        let request = (&options.request as _, Type::JSONB);
+        self.ask(exec, CLAIM, request, options).await
     }
 
     /// [`Key::claim`] for callers that hash the raw request themselves; the request of `options`
@@ -186,20 +178,29 @@ impl Key {
         fingerprint: &[u8; 32],
         options: &ClaimOptions,
     ) -> Result<Claim, Error> {
+        let fingerprint = &fingerprint.as_slice();
+        self.ask(exec, CLAIM_HASHED, (fingerprint, Type::BYTEA), options)
+            .await
+    }
+
+    /// A claim, with what it knows the request by.
+    async fn ask<E: Executor>(
+        &self,
+        exec: &E,
+        sql: &str,
+        request: (&(dyn ToSql + Sync), Type),
+        options: &ClaimOptions,
+    ) -> Result<Claim, Error> {
         let (lease, ttl) = (options.lease.map(Interval), options.ttl.map(Interval));
         let args = [
             (&self.scope() as _, Type::TEXT),
             (&self.as_str() as _, Type::TEXT),
-            (&fingerprint.as_slice() as _, Type::BYTEA),
+            request,
             (&lease as _, Type::INTERVAL),
             (&ttl as _, Type::INTERVAL),
             (&options.holder as _, Type::TEXT),
         ];
-        Claim::of_row(
-            self,
-            &only(exec.query(CLAIM_HASHED, &args).await?)?,
-            options.lease,
-        )
+        Claim::of_row(self, &only(exec.query(sql, &args).await?)?, options.lease)
     }
 }
 

@@ -66,7 +66,7 @@ impl EmitOptions {
         }
     }
 
-    /// Delivered no sooner than this. Not together with an order key.
+    /// Delivered no sooner than this, which is more than nothing. Not together with an order key.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
         Self {

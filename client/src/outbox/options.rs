@@ -7,6 +7,7 @@ use tokio_postgres::types::Type;
 
 use super::{Subscriber, Topic};
 use crate::executor::{column, only};
+use crate::interval::Interval;
 use crate::options::Options;
 use crate::{Error, Executor, Json};
 
@@ -17,8 +18,10 @@ const SUBSCRIBER_SET: &str = "SELECT once.subscriber_set(topic => $1, subscriber
 const SUBSCRIBER_GET: &str = "SELECT once.subscriber_get(topic => $1, subscriber => $2)";
 const SUBSCRIBER_DROP: &str = "SELECT once.subscriber_drop(topic => $1, subscriber => $2)";
 // In microseconds: the interval's text depends on the session's IntervalStyle.
-const LEASE: &str = "SELECT (extract(epoch FROM (once.subscriber_get(topic => $1, \
-                     subscriber => $2)->>'lease')::interval) * 1000000)::bigint";
+const GRANTED_LEASE: &str = "SELECT (extract(epoch FROM least(coalesce($3, \
+                             (options->>'lease')::interval), \
+                             (options->>'max_lease_life')::interval)) * 1000000)::bigint \
+                             FROM once.subscriber_get(topic => $1, subscriber => $2) AS options";
 
 /// The options of a topic to change; those not named stay as they are.
 #[derive(Clone, Debug, Default)]
@@ -191,9 +194,19 @@ impl Subscriber {
         self.call(exec, SUBSCRIBER_DROP).await.map(drop)
     }
 
-    /// How long a batch is leased when a take says nothing.
-    pub(crate) async fn lease<E: Executor>(&self, exec: &E) -> Result<Duration, Error> {
-        let micros: i64 = column(&only(self.call(exec, LEASE).await?)?, 0)?;
+    /// How long a batch is leased by a take that asks for this.
+    pub(crate) async fn granted_lease<E: Executor>(
+        &self,
+        exec: &E,
+        asked: Option<Duration>,
+    ) -> Result<Duration, Error> {
+        let asked = asked.map(Interval);
+        let args = [
+            (&self.topic().as_str() as _, Type::TEXT),
+            (&self.as_str() as _, Type::TEXT),
+            (&asked as _, Type::INTERVAL),
+        ];
+        let micros: i64 = column(&only(exec.query(GRANTED_LEASE, &args).await?)?, 0)?;
         Ok(Duration::from_micros(micros.unsigned_abs()))
     }
 

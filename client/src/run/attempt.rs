@@ -10,7 +10,8 @@ use tokio::time::Instant;
 
 use super::heartbeat::Heartbeat;
 use super::outcome::{Done, Failure};
-use super::storable;
+use super::panics::caught;
+use super::{storable, storable_wait};
 use crate::{Autocommit, Backoff, Error, Kind, Lease, Response};
 
 /// Why the key is given back when the attempt is told to stop.
@@ -59,11 +60,20 @@ impl<E: Autocommit> Attempt<'_, E> {
         };
         let ended = tokio::select! {
             biased;
-            ended = work => ended,
+            ended = caught(work) => ended,
             () = heartbeat.until_lost() => return Ok(End::LeaseLost),
             () = stop => return self.give_back().await,
         };
-        self.settle(ended).await
+        match ended {
+            Ok(ended) => self.settle(ended).await,
+            Err(panic) => {
+                let error = format!("the work panicked: {panic}");
+                if let Err(error) = self.release(&error, self.put_off).await {
+                    tracing::warn!(key = ?self.lease.key(), %error, "could not be given back");
+                }
+                panic.resume()
+            }
+        }
     }
 
     /// Releases the key at once: nothing was wrong with it.
@@ -82,12 +92,12 @@ impl<E: Autocommit> Attempt<'_, E> {
             Ok(Done::Stored(answer)) => Ok(End::Ran(answer)),
             Ok(Done::Answer(answer)) => {
                 let complete = || lease.complete(exec, &answer);
-                let written = self.backoff.retry(complete).await;
+                let written = self.backoff.insist(complete).await;
                 self.end_as(End::Ran(answer), written)
             }
             Err(Failure::Abort(answer)) => {
                 let abort = || lease.abort(exec, &answer);
-                let written = self.backoff.retry(abort).await;
+                let written = self.backoff.insist(abort).await;
                 self.end_as(End::Aborted(answer), written)
             }
             Err(Failure::Retry { error, retry_after }) => {
@@ -99,7 +109,7 @@ impl<E: Autocommit> Attempt<'_, E> {
                 tracing::warn!(key = ?lease.key(), attempt = lease.attempt(), %reason, "parked");
                 let reason = storable(&reason);
                 let park = || lease.park(exec, &reason);
-                self.end_as(End::Parked, self.backoff.retry(park).await)
+                self.end_as(End::Parked, self.backoff.insist(park).await)
             }
             Err(Failure::Error(error)) => self.settle_error(error).await,
         }
@@ -139,9 +149,9 @@ impl<E: Autocommit> Attempt<'_, E> {
     }
 
     async fn release(&self, error: &str, after: Option<Duration>) -> Result<(), Error> {
-        let error = storable(error);
+        let (error, after) = (storable(error), after.map(storable_wait));
         self.backoff
-            .retry(|| self.lease.release(self.exec, Some(&error), after))
+            .insist(|| self.lease.release(self.exec, Some(&error), after))
             .await
     }
 }

@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::{Autocommit, Backoff, Error, Executor, Kind, Lease};
 
@@ -91,16 +91,14 @@ impl<E: Autocommit, L: Leased> Heartbeat<'_, E, L> {
         let mut failures = 0;
         loop {
             let sent = Instant::now();
-            let extend = self.lease.renew(self.exec);
-            let error = match timeout(self.backoff.call_timeout, extend).await {
-                Ok(Ok(left)) => return Ok((sent, left)),
-                Ok(Err(error)) if !error.is_retryable() => return Err(error),
-                Ok(Err(error)) => error,
-                Err(_) => Error::TimedOut,
+            let error = match self.backoff.in_time(self.lease.renew(self.exec)).await {
+                Ok(left) => return Ok((sent, left)),
+                Err(error) if error.may_pass() => error,
+                Err(error) => return Err(error),
             };
             failures += 1;
             tracing::debug!(lease = self.lease.name(), %error, failures, "a heartbeat failed");
-            tokio::time::sleep(self.backoff.wait(failures)).await;
+            sleep(self.backoff.pause(failures)).await;
         }
     }
 }

@@ -10,10 +10,12 @@ mod heartbeat;
 mod job;
 mod outbox;
 mod outcome;
-mod poll;
+mod pace;
+mod panics;
 mod stage;
 mod tasks;
 mod teardown_worker;
+mod waker;
 
 use std::future::{Future, pending};
 use std::time::Duration;
@@ -26,14 +28,20 @@ pub use completer::{Complete, Completed, Completer, Completion};
 pub use job::{Job, JobFailure, JobOutcome, JobRunner};
 pub use outbox::{Deliver, Delivered, OutboxWorker, Undelivered};
 pub use outcome::{Done, Failure, Outcome};
-pub use poll::Waker;
 pub use teardown_worker::{TeardownWorker, TornDown};
+pub use waker::Waker;
 
 /// How often the work may run in one [`Runner::run`] when the database fails under it.
 const ROUNDS: u32 = 3;
 
 /// The longest reason that the server keeps, in characters.
 const LONGEST_REASON: usize = 10_000;
+
+/// The shortest wait that the server takes.
+const SHORTEST_WAIT: Duration = Duration::from_micros(1);
+
+/// A wait that is not longer than the longest that the server takes, and as good as any longer one.
+const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Runs one request exactly once; made by [`Key::run`].
 #[derive(Debug)]
@@ -148,10 +156,15 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     ///   [`Failure::Abort`] ended with that answer.
     /// - When the database fails under the work, the key is released and the work runs again in a
     ///   new attempt, up to three times in all.
+    /// - When the work panics, the key is released, and the panic goes on.
     ///
     /// A work that keeps the key's row locked in one transaction for longer than the lease is
-    /// stopped, since the heartbeat waits for that lock. Heartbeats need a connection as well: a pool
-    /// that the works use up to the last one lets their leases run out.
+    /// stopped, since the heartbeat waits for that lock; so is one that blocks its thread, since it runs
+    /// beside the heartbeat. Heartbeats need a connection as well: a pool that the works use up to the last
+    /// one lets their leases run out.
+    ///
+    /// Dropping this future stops the work where it is. The key is not given back then: the next claim
+    /// resumes it when the lease has run out. Where clients hang up, run it in a task of its own.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -223,7 +236,8 @@ impl<'e, E: Autocommit> Runner<'e, E> {
                 lease: &lease,
                 put_off: None,
             };
-            let error = match attempt.run(since, work(lease.clone()), pending()).await? {
+            let work = async { work(lease.clone()).await };
+            let error = match attempt.run(since, work, pending()).await? {
                 End::Ran(answer) => return Ok(Outcome::Ran(answer)),
                 End::Aborted(answer) => return Ok(Outcome::Aborted(answer)),
                 End::Released { error, retry_after } => {
@@ -295,6 +309,11 @@ fn storable(reason: &str) -> String {
     } else {
         kept
     }
+}
+
+/// The same for a wait: "at once" is what a foreign side's `Retry-After: 0` says, and it may say anything.
+fn storable_wait(wait: Duration) -> Duration {
+    wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)
 }
 
 fn unstored(done: Done) -> Response {

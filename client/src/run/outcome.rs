@@ -29,7 +29,7 @@ pub enum Failure {
     Retry {
         /// What went wrong; kept with the key.
         error: String,
-        /// Not before this time.
+        /// Not before this time; zero: at once.
         retry_after: Option<Duration>,
     },
     /// Nobody knows how a foreign call ended: the key is parked.

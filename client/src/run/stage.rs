@@ -4,14 +4,10 @@
 //! Invariant: stages only go forward, and a call to the server that is on its way is never dropped for
 //! them: what it leases would be nobody's.
 
-use std::fmt::Debug;
 use std::future::Future;
 use std::pin::pin;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
-
-use crate::{Backoff, Error};
 
 /// How far a worker is on its way to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,50 +43,9 @@ pub(super) async fn until_told<T>(
     }
 }
 
-/// Asks for work until there is an answer, with backoff, or until the worker is told to stop; a call that
-/// is on its way is waited for. Tells when it was sent.
-pub(super) async fn until_answered<T, F, Fut>(
-    whose: &impl Debug,
-    backoff: &Backoff,
-    stage: &mut watch::Receiver<Stage>,
-    mut call: F,
-) -> Result<Option<(Instant, T)>, Error>
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = Result<T, Error>>,
-{
-    let mut failures = 0;
-    loop {
-        let sent = Instant::now();
-        let answer = timeout(backoff.call_timeout, call()).await;
-        let error = match answer.unwrap_or(Err(Error::TimedOut)) {
-            Ok(answer) => return Ok(Some((sent, answer))),
-            Err(error) if error.is_retryable() => error,
-            Err(error) => return Err(error),
-        };
-        failures += 1;
-        let wait = backoff.wait(failures);
-        tracing::warn!(?whose, %error, failures, ?wait, "asking for work failed");
-        tokio::select! {
-            biased;
-            () = reached(stage, Stage::Finish) => return Ok(None),
-            () = sleep(wait) => {}
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
-    use std::time::Duration;
-
-    const QUICK: Backoff = Backoff {
-        base: Duration::from_millis(1),
-        cap: Duration::from_millis(2),
-        tries: 2,
-        call_timeout: Duration::from_millis(20),
-    };
 
     #[tokio::test]
     async fn a_worker_that_is_told_to_stop_is_waited_for_and_what_it_says_is_told() {
@@ -102,29 +57,5 @@ mod tests {
         };
         assert_eq!(until_told(&stage, async {}, work).await, 7);
         assert_eq!(*stage.borrow(), Stage::Finish);
-    }
-
-    #[tokio::test]
-    async fn asking_goes_on_beyond_the_tries_and_ends_when_the_worker_is_told_to() {
-        let (stage, mut seen) = watch::channel(Stage::Run);
-        let calls = Cell::new(0);
-        let away = || {
-            calls.set(calls.get() + 1);
-            if calls.get() == 5 {
-                stage.send_replace(Stage::Finish);
-            }
-            std::future::ready(Err::<(), _>(Error::TimedOut))
-        };
-        let answer = until_answered(&"a test", &QUICK, &mut seen, away).await;
-        assert!(matches!(answer, Ok(None)), "{answer:?}");
-        assert_eq!(calls.get(), 5);
-    }
-
-    #[tokio::test]
-    async fn an_error_that_is_final_is_told_at_once() {
-        let (_stage, mut seen) = watch::channel(Stage::Run);
-        let refused = || std::future::ready(Err::<(), _>(Error::Answer("no".into())));
-        let answer = until_answered(&"a test", &QUICK, &mut seen, refused).await;
-        assert!(matches!(answer, Err(Error::Answer(_))));
     }
 }

@@ -3,18 +3,21 @@
 //! Invariant: no row stops it. One that cannot be torn down is put off, each time for longer, and
 //! the others go on; many workers may run at once, since every step of a teardown converges.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
 use std::future::Future;
 use std::time::Duration;
 
 use rand::seq::SliceRandom;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
-use super::poll::{PUT_OFF, Poll, Waker};
-use super::stage::{Stage, until_answered, until_told};
+use super::pace::{PUT_OFF, Pace};
+use super::panics::caught;
+use super::stage::{Stage, reached, until_told};
+use super::waker::Waker;
 use crate::error::BoxError;
-use crate::{Autocommit, Backoff, CleanupItem, Error, Machine, MachineRow};
+use crate::{Autocommit, Backoff, CleanupItem, Error, Machine, MachineRow, PendingCancel};
 
 /// How long the worker waits when there is nothing to do, at most.
 const POLL_EVERY: Duration = Duration::from_secs(5);
@@ -31,10 +34,8 @@ const LONGEST_LIST: usize = 100_000;
 pub struct TeardownWorker<'e, E> {
     exec: &'e E,
     machine: Machine,
-    poll_every: Duration,
     batch: usize,
-    backoff: Backoff,
-    waker: Waker,
+    pace: Pace,
 }
 
 /// What a [`TeardownWorker`] did until it was told to stop.
@@ -57,25 +58,24 @@ impl Machine {
         TeardownWorker {
             exec,
             machine: self.clone(),
-            poll_every: POLL_EVERY,
             batch: BATCH,
-            backoff: Backoff::default(),
-            waker: Waker::new(),
+            // One row at a time, and for as long as it takes.
+            pace: Pace::new(1, POLL_EVERY).grace(Duration::MAX),
         }
     }
 }
 
 impl<E: Autocommit> TeardownWorker<'_, E> {
-    /// How long it waits when there is nothing to do, at most (5 s); it begins with much less after the
-    /// last row and doubles it.
+    /// How long it waits when there is nothing to do, at most (5 s; not under 10 ms); it begins with much
+    /// less after the last row and doubles it.
     pub fn poll_every(self, time: Duration) -> Self {
         Self {
-            poll_every: time,
+            pace: self.pace.poll_every(time),
             ..self
         }
     }
 
-    /// How many rows it takes up at a time.
+    /// How many rows it takes up at a time (100), from 1 to 100,000.
     pub fn batch(self, rows: usize) -> Self {
         Self {
             batch: rows.clamp(1, LONGEST_LIST),
@@ -83,15 +83,27 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         }
     }
 
+    /// How long a teardown that has begun when the worker is told to stop may go on (as long as it takes,
+    /// if nothing is said). What is not done then is dropped; the next worker begins that row from the top.
+    pub fn grace(self, time: Duration) -> Self {
+        Self {
+            pace: self.pace.grace(time),
+            ..self
+        }
+    }
+
     /// How patiently calls to the database are repeated.
     pub fn backoff(self, backoff: Backoff) -> Self {
-        Self { backoff, ..self }
+        Self {
+            pace: self.pace.backoff(backoff),
+            ..self
+        }
     }
 
     /// Wakes the worker when it is idle: see [`Waker`].
     pub fn waker(self, waker: &Waker) -> Self {
         Self {
-            waker: waker.clone(),
+            pace: self.pace.waker(waker),
             ..self
         }
     }
@@ -100,8 +112,8 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     /// `clean` deletes the artifacts of a page of a row's items: see
     /// [`Teardown::run`](crate::Teardown::run).
     ///
-    /// A row whose teardown fails is put off and the others go on. A database that is away is waited
-    /// for. Dropping this future stops at once; the next worker begins that row from the top.
+    /// A row whose teardown fails, or whose callback panics, is put off and the others go on. A database
+    /// that is away or overloaded is waited for. Dropping this future stops at once; the next worker begins that row from the top.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -122,7 +134,8 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     /// ```
     ///
     /// # Errors
-    /// What makes asking for work pointless: `42704`, `42501`, a closed pool.
+    /// What makes asking for work pointless: `42704`, `42501`, a closed pool, and whatever else the first
+    /// call is refused with.
     pub async fn run<C, F, X>(
         self,
         shutdown: impl Future<Output = ()>,
@@ -153,62 +166,48 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         X: Into<BoxError>,
     {
         let mut put_off = PutOff::default();
-        let mut poll = Poll::new(self.poll_every, &self.waker);
-        while let Some(rows) = self.take(&mut put_off, &mut stage).await? {
+        let mut intake = self.pace.intake(&self.machine, &stage);
+        loop {
+            // Rows that are put off are on top of the server's list, and must not hide the others.
+            let max = (self.batch + put_off.0.len()).min(LONGEST_LIST);
+            let max = i32::try_from(max).unwrap_or(i32::MAX);
+            let ask = || self.machine.cancel_pending(self.exec, max);
+            let Some((_, pending)) = intake.ask(ask).await? else {
+                return Ok(());
+            };
+            let rows = put_off.due_among(pending, self.batch);
             if rows.is_empty() {
-                if !poll.wait_unless_told(&mut stage).await {
-                    return Ok(());
-                }
+                intake.idle().await;
                 continue;
             }
-            poll.found();
+            intake.found();
             for row in rows {
-                if *stage.borrow() >= Stage::Finish {
+                if intake.is_told() {
                     return Ok(());
                 }
-                match self.tear_down(&row, clean).await {
-                    Ok(()) => {
+                let ended = tokio::select! {
+                    biased;
+                    ended = caught(self.tear_down(&row, clean)) => ended,
+                    () = self.grace_is_over(&mut stage) => return Ok(()),
+                };
+                match ended {
+                    Ok(Ok(())) => {
                         torn_down.cancelled += 1;
                         put_off.0.remove(&row);
+                        continue;
                     }
-                    Err(error) => {
-                        torn_down.failed += 1;
-                        put_off.add(row, &error);
-                    }
+                    Ok(Err(error)) => put_off.add(row, &error),
+                    Err(panic) => put_off.add(row, &format_args!("it panicked: {panic}")),
                 }
+                torn_down.failed += 1;
             }
         }
-        Ok(())
     }
 
-    /// What can be torn down now, in an order of its own for each worker, so that two do not go
-    /// through the same list hand in hand. Waits for a database that is away; `None` if the worker is
-    /// told to stop.
-    async fn take(
-        &self,
-        put_off: &mut PutOff,
-        stage: &mut watch::Receiver<Stage>,
-    ) -> Result<Option<Vec<MachineRow>>, Error> {
-        if *stage.borrow() >= Stage::Finish {
-            return Ok(None);
-        }
-        // Rows that are put off are on top of the server's list, and must not hide the others.
-        let max = (self.batch + put_off.0.len()).min(LONGEST_LIST);
-        let max = i32::try_from(max).unwrap_or(i32::MAX);
-        let ask = || self.machine.cancel_pending(self.exec, max);
-        let answer = until_answered(&self.machine, &self.backoff, stage, ask).await?;
-        let Some((_, pending)) = answer else {
-            return Ok(None);
-        };
-        let pending: Vec<MachineRow> = pending.into_iter().map(|pending| pending.row).collect();
-        put_off.keep_only(&pending);
-        let mut rows: Vec<MachineRow> = pending
-            .into_iter()
-            .filter(|row| put_off.is_due(row))
-            .take(self.batch)
-            .collect();
-        rows.shuffle(&mut rand::rng());
-        Ok(Some(rows))
+    /// The worker was told to stop, and what is at work has had its time.
+    async fn grace_is_over(&self, stage: &mut watch::Receiver<Stage>) {
+        reached(stage, Stage::Finish).await;
+        sleep(self.pace.grace).await;
     }
 
     async fn tear_down<C, F, X>(&self, row: &MachineRow, clean: &mut C) -> Result<(), Error>
@@ -217,7 +216,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         F: Future<Output = Result<(), X>>,
         X: Into<BoxError>,
     {
-        let teardown = row.cancel().teardown(self.exec).backoff(self.backoff);
+        let teardown = row.cancel().teardown(self.exec).backoff(self.pace.backoff);
         let cancelled = teardown.run(|items| clean(row.clone(), items)).await?;
         tracing::info!(?row, items = cancelled.items_total, amount = %cancelled.amount_total, "torn down");
         Ok(())
@@ -225,19 +224,26 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
 }
 
 impl PutOff {
-    fn add(&mut self, row: MachineRow, error: &Error) {
+    fn add(&mut self, row: MachineRow, error: &dyn Display) {
         let failures = self.0.get(&row).map_or(0, |(failures, _)| *failures) + 1;
         let wait = PUT_OFF.ceiling(failures);
         tracing::warn!(?row, %error, failures, ?wait, "a teardown failed");
         self.0.insert(row, (failures, Instant::now() + wait));
     }
 
-    /// Forgets rows that are not on the list any more: somebody else has torn them down.
-    fn keep_only(&mut self, listed: &[MachineRow]) {
+    /// The rows on the list that are not put off, so many at most, in an order of its own for each worker:
+    /// two of them do not go through the same list hand in hand. Rows that are not on the list any more are
+    /// forgotten; somebody else has torn them down.
+    fn due_among(&mut self, pending: Vec<PendingCancel>, most: usize) -> Vec<MachineRow> {
+        let pending: Vec<MachineRow> = pending.into_iter().map(|pending| pending.row).collect();
         if !self.0.is_empty() {
-            let listed: std::collections::HashSet<&MachineRow> = listed.iter().collect();
+            let listed: HashSet<&MachineRow> = pending.iter().collect();
             self.0.retain(|row, _| listed.contains(row));
         }
+        let due = pending.into_iter().filter(|row| self.is_due(row));
+        let mut rows: Vec<MachineRow> = due.take(most).collect();
+        rows.shuffle(&mut rand::rng());
+        rows
     }
 
     fn is_due(&self, row: &MachineRow) -> bool {

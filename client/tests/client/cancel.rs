@@ -133,22 +133,10 @@ async fn the_steps_of_a_teardown_keep_their_order() {
 #[tokio::test]
 async fn what_waits_for_its_teardown_is_listed() {
     let jobs = Jobs::new().await;
-    assert!(
-        jobs.machine
-            .cancel_pending(&jobs.pool, 10)
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    assert_eq!(jobs.pending().await, []);
     let action = jobs.claimed().await;
     jobs.job.cancel().request(&jobs.pool).await.unwrap();
-    assert!(
-        jobs.machine
-            .cancel_pending(&jobs.pool, 10)
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    assert_eq!(jobs.pending().await, []);
     action.release(&jobs.pool, None).await.unwrap();
     jobs.job.cancel().refund(&jobs.pool, Some(2)).await.unwrap();
     let pending = jobs.machine.cancel_pending(&jobs.pool, 10).await.unwrap();

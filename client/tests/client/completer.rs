@@ -12,7 +12,7 @@ use pg_once::{
 use tokio::sync::{Notify, Semaphore};
 
 use crate::proxy::Proxy;
-use crate::support::{QUICK, claimed, connect, pool, pool_to, take_over};
+use crate::support::{QUICK, Stalling, connect, pool, pool_to, take_over, until};
 
 /// A scope that nobody used, which keeps its requests.
 async fn fresh_scope() -> Scope {
@@ -71,18 +71,6 @@ impl Seen {
 
     fn len(&self) -> usize {
         self.0.lock().unwrap().len()
-    }
-}
-
-/// Looks again and again, for half a minute.
-async fn until(mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(
-            begin.elapsed() < Duration::from_secs(30),
-            "it did not come to that"
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -417,36 +405,6 @@ async fn a_handler_that_takes_longer_than_the_lease_keeps_it() {
     assert_eq!(key.get(&pool()).await.unwrap().unwrap().attempt, 2);
 }
 
-struct OnDrop(Arc<AtomicBool>);
-
-impl Drop for OnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
-/// Stalls until it is dropped, and says so.
-#[derive(Clone, Default)]
-struct Stalling {
-    begun: Arc<Notify>,
-    dropped: Arc<AtomicBool>,
-    lost: Arc<AtomicBool>,
-}
-
-impl Complete for Stalling {
-    async fn complete(&self, _: Abandoned) -> Result<Done, Failure> {
-        let _guard = OnDrop(Arc::clone(&self.dropped));
-        self.begun.notify_one();
-        std::future::pending().await
-    }
-
-    fn ended(&self, _: &Key, completion: &Completion) {
-        if matches!(completion, Completion::LeaseLost) {
-            self.lost.store(true, Ordering::SeqCst);
-        }
-    }
-}
-
 #[tokio::test]
 async fn when_somebody_else_has_the_key_its_handler_is_stopped_and_nothing_is_stored() {
     let scope = fresh_scope().await;
@@ -457,7 +415,7 @@ async fn when_somebody_else_has_the_key_its_handler_is_stopped_and_nothing_is_st
         let options = ClaimOptions::new().request(request_of("k"));
         let theirs = take_over(&key, &options).await;
         until(|| handler.dropped.load(Ordering::SeqCst)).await;
-        until(|| handler.lost.load(Ordering::SeqCst)).await;
+        until(|| handler.lost.load(Ordering::SeqCst) == 1).await;
         theirs.complete(&pool(), &Response::new(204)).await.unwrap();
     };
     let completer = completer(&scope).lease(Duration::from_millis(300));
@@ -622,13 +580,57 @@ async fn a_scope_that_parks_what_ran_out_leaves_nothing_to_complete() {
 
 #[tokio::test]
 async fn a_completer_that_cannot_ask_says_so() {
-    let pool = pool();
-    let key = Scope::new("client.tests").key(&uuid::Uuid::new_v4().to_string());
-    claimed(&key, &pool).await;
-    let zero = Scope::new("client.tests")
-        .completer(&pool)
-        .lease(Duration::ZERO)
-        .backoff(QUICK);
+    let zero = completer(&fresh_scope().await).lease(Duration::ZERO);
     let error = zero.run(std::future::pending(), echo).await.unwrap_err();
     assert_eq!(error.kind(), Kind::InvalidArgument);
+    assert!(error.to_string().contains("lease"), "{error}");
+}
+
+/// Panics when it is told of an end.
+struct Deaf(Arc<AtomicUsize>);
+
+impl Complete for Deaf {
+    async fn complete(&self, abandoned: Abandoned) -> Result<Done, Failure> {
+        echo(abandoned).await
+    }
+
+    fn ended(&self, _: &Key, _: &Completion) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        panic!("it does not want to know");
+    }
+}
+
+#[tokio::test]
+async fn a_callback_that_panics_changes_nothing_of_what_it_was_told() {
+    let scope = fresh_scope().await;
+    abandon(&scope, &["a", "b", "c"]).await;
+    let told = Arc::new(AtomicUsize::new(0));
+    let shutdown = until(|| told.load(Ordering::SeqCst) == 3);
+    let completer = completer(&scope).concurrency(1);
+    let completed = completer.run(shutdown, Deaf(Arc::clone(&told))).await;
+    assert_eq!(completed.unwrap().completed, 3);
+}
+
+#[tokio::test]
+async fn a_wait_that_is_nothing_or_beyond_all_measure_gives_the_key_back_all_the_same() {
+    let scope = fresh_scope().await;
+    abandon(&scope, &["at once", "never"]).await;
+    let handler = |abandoned: Abandoned| async move {
+        let key = abandoned.lease.key().as_str();
+        match (key, abandoned.lease.attempt()) {
+            ("at once", 2) => Err(Failure::retry_after("Retry-After: 0", Duration::ZERO)),
+            ("never", _) => Err(Failure::retry_after("Retry-After: ~0", Duration::MAX)),
+            _ => echo(abandoned).await,
+        }
+    };
+    let (at_once, never) = (scope.key("at once"), scope.key("never"));
+    let shutdown = async {
+        until_status(&at_once, KeyStatus::Finished).await;
+        until_status(&never, KeyStatus::Released).await;
+    };
+    let completed = completer(&scope).run(shutdown, handler).await.unwrap();
+    assert_eq!(
+        (completed.completed, completed.released, completed.lost),
+        (1, 2, 0)
+    );
 }

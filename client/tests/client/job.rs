@@ -6,13 +6,13 @@ use std::time::Duration;
 use deadpool_postgres::{Pool, Transaction};
 use pg_once::{
     Action, ActionClaim, BoxError, CleanupItem, Error, Job, JobFailure, JobOutcome, JobRunner,
-    Json, Kind, MachineRow,
+    Json, MachineRow,
 };
 
 use tokio::sync::Notify;
 
 use crate::proxy::Proxy;
-use crate::support::{Jobs, QUICK, connect, worker};
+use crate::support::{Jobs, QUICK, config, connect, worker};
 
 /// What happens in the middle of the second item's work.
 enum Trouble<'t> {
@@ -22,6 +22,7 @@ enum Trouble<'t> {
     LoseLeaseAndHang(&'t Jobs),
     LoseAnswerTo(&'t Proxy, &'static str),
     Fail,
+    Panic,
     Hang(&'t Notify),
     TakeLong(Duration),
     TerminateOnSave,
@@ -99,6 +100,7 @@ impl Job for Script<'_> {
             }
             Trouble::LoseAnswerTo(proxy, text) => proxy.lose_answer_to(text),
             Trouble::Fail => return Err(JobFailure::release("the service says 503")),
+            Trouble::Panic => panic!("an item of poison"),
             Trouble::Hang(begun) => {
                 begun.notify_one();
                 std::future::pending::<()>().await;
@@ -190,13 +192,7 @@ async fn assert_cancelled(jobs: &Jobs, job: &Script<'_>, outcome: &JobOutcome, g
         ("cancelled", 100)
     );
     assert_eq!(*job.cleaned.lock().unwrap(), 3);
-    assert!(
-        jobs.machine
-            .refund_audit(&jobs.pool)
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    jobs.assert_audited().await;
 }
 
 #[tokio::test]
@@ -284,14 +280,7 @@ async fn a_cleanup_that_fails_leaves_the_job_to_the_next_teardown() {
     let error = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap_err();
     assert!(matches!(error, Error::Cleanup(_)), "{error:?}");
     assert_eq!(jobs.status().await, "queued");
-    assert_eq!(
-        jobs.machine
-            .cancel_pending(&jobs.pool, 10)
-            .await
-            .unwrap()
-            .len(),
-        1
-    );
+    assert_eq!(jobs.pending().await, [jobs.job.clone()]);
 
     job.cleanup_fails = false;
     let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
@@ -478,26 +467,43 @@ async fn a_runner_that_is_dropped_leaves_a_job_that_another_takes_up() {
 }
 
 #[tokio::test]
+async fn a_pool_of_one_connection_is_enough() {
+    let jobs = Jobs::guarded().await;
+    let one = jobs.through(config());
+    one.resize(1);
+    let mut job = Script::new(&jobs, Trouble::None);
+    job.pool = one.clone();
+    let outcome = job.run(jobs.job.job(&one, "run")).await.unwrap();
+    assert_finished(&jobs, &outcome).await;
+}
+
+#[tokio::test]
 async fn a_runner_can_be_spawned() {
     let jobs = Jobs::guarded().await;
-    let (pool, row, id) = (jobs.pool.clone(), jobs.job.clone(), jobs.id);
-    let run = tokio::spawn(async move {
-        let mut job = Script {
-            pool: pool.clone(),
-            row: row.clone(),
-            id,
-            trouble: Trouble::None,
-            cancel_in_next: false,
-            worked: vec![],
-            discarded: vec![],
-            cleaned: Mutex::new(0),
-            cleanup_fails: false,
-            saves: 0,
-            locker: None,
-        };
-        let runner = row.job(&pool, "run").requester("worker");
-        runner.run(&mut job).await.map_err(|error| error.kind())
-    });
-    let outcome: Result<JobOutcome, Kind> = run.await.unwrap();
-    assert_finished(&jobs, &outcome.unwrap()).await;
+    let outcome = spawned(&jobs, Trouble::None).await.unwrap();
+    assert_finished(&jobs, &outcome).await;
+}
+
+async fn spawned(
+    jobs: &Jobs,
+    trouble: Trouble<'static>,
+) -> Result<JobOutcome, tokio::task::JoinError> {
+    let (pool, row, mut job) = (
+        jobs.pool.clone(),
+        jobs.job.clone(),
+        Script::new(jobs, trouble),
+    );
+    tokio::spawn(async move { job.run(row.job(&pool, "run")).await.unwrap() }).await
+}
+
+#[tokio::test]
+async fn a_job_that_panics_is_given_back_at_once_and_the_panic_goes_on() {
+    let jobs = Jobs::guarded().await;
+    assert!(spawned(&jobs, Trouble::Panic).await.unwrap_err().is_panic());
+    assert_eq!(
+        (jobs.status().await.as_str(), jobs.points().await),
+        ("queued", 90)
+    );
+    let outcome = spawned(&jobs, Trouble::None).await.unwrap();
+    assert_finished(&jobs, &outcome).await;
 }

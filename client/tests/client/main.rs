@@ -26,3 +26,4 @@ mod step_events;
 mod support;
 mod teardown;
 mod teardown_worker;
+mod trouble;

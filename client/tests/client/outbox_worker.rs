@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,8 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::proxy::Proxy;
 use crate::support::{
-    QUICK, a_year_later, claimed, fresh_key, fresh_topic, pool, pool_to, take_over_batch,
+    QUICK, Stalling, a_year_later, claimed, fresh_key, fresh_topic, pool, pool_to, take_over_batch,
+    until,
 };
 
 /// What a handler has seen: payloads in order, and the attempts of each.
@@ -43,18 +44,29 @@ impl Seen {
     async fn until(&self, deliveries: usize) {
         until(|| self.len() >= deliveries).await;
     }
+
+    /// Handles each event so, and notes it when that is over.
+    fn noting<F>(&self, handle: F) -> Noting<F> {
+        Noting(self.clone(), handle)
+    }
 }
 
-/// Looks again and again, for half a minute.
-async fn until(mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(
-            begin.elapsed() < Duration::from_secs(30),
-            "it did not come to that"
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
+struct Noting<F>(Seen, F);
+
+impl<F, Fut> Deliver for Noting<F>
+where
+    F: Fn(Event) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), Undelivered>> + Send,
+{
+    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+        let ended = (self.1)(event.clone()).await;
+        self.0.add(event.clone());
+        ended
     }
+}
+
+async fn fine(_: Event) -> Result<(), Undelivered> {
+    Ok(())
 }
 
 async fn emit(topic: &Topic, payload: impl std::fmt::Display, options: &EmitOptions) -> i64 {
@@ -102,16 +114,7 @@ async fn every_event_is_delivered_once_and_the_worker_ends_when_it_is_told() {
         emit(&topic, n, &EmitOptions::new()).await;
     }
     let seen = Seen::default();
-    let handler = {
-        let seen = seen.clone();
-        move |event: Event| {
-            let seen = seen.clone();
-            async move {
-                seen.add(event);
-                Ok(())
-            }
-        }
-    };
+    let handler = seen.noting(fine);
     let delivered = worker(&topic)
         .batch(7)
         .run(seen.until(50), handler)
@@ -140,9 +143,9 @@ async fn events_of_a_key_go_one_after_another_and_different_keys_at_the_same_tim
     let at_work: Arc<Mutex<HashMap<String, usize>>> = Arc::default();
     let most = Arc::new(AtomicUsize::new(0));
     let handler = {
-        let (seen, at_work, most) = (seen.clone(), Arc::clone(&at_work), Arc::clone(&most));
-        move |event: Event| {
-            let (seen, at_work, most) = (seen.clone(), Arc::clone(&at_work), Arc::clone(&most));
+        let (at_work, most) = (Arc::clone(&at_work), Arc::clone(&most));
+        seen.noting(move |event: Event| {
+            let (at_work, most) = (Arc::clone(&at_work), Arc::clone(&most));
             async move {
                 let key = event.order_key.clone().unwrap();
                 {
@@ -153,10 +156,9 @@ async fn events_of_a_key_go_one_after_another_and_different_keys_at_the_same_tim
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 *at_work.lock().unwrap().get_mut(&key).unwrap() -= 1;
-                seen.add(event);
                 Ok(())
             }
-        }
+        })
     };
     let delivered = worker(&topic).run(seen.until(30), handler).await.unwrap();
     assert_eq!((delivered.delivered, delivered.failed), (30, 0));
@@ -187,17 +189,16 @@ async fn no_more_handlers_run_at_a_time_than_were_asked_for_and_no_more_is_taken
         Arc::new(AtomicUsize::new(0)),
     );
     let handler = {
-        let (gate, seen, at_work) = (Arc::clone(&gate), seen.clone(), Arc::clone(&at_work));
-        move |event: Event| {
-            let (gate, seen, at_work) = (Arc::clone(&gate), seen.clone(), Arc::clone(&at_work));
+        let (gate, at_work) = (Arc::clone(&gate), Arc::clone(&at_work));
+        seen.noting(move |_| {
+            let (gate, at_work) = (Arc::clone(&gate), Arc::clone(&at_work));
             async move {
                 assert!(at_work.fetch_add(1, Ordering::SeqCst) < 3);
                 gate.acquire().await.unwrap().forget();
                 at_work.fetch_sub(1, Ordering::SeqCst);
-                seen.add(event);
                 Ok(())
             }
-        }
+        })
     };
     let shutdown = async {
         until(|| at_work.load(Ordering::SeqCst) == 3).await;
@@ -225,20 +226,12 @@ async fn a_failed_event_is_tried_again_with_the_same_delivery_key_before_those_b
         emit(&topic, n, &EmitOptions::new().order_key("a")).await;
     }
     let seen = Seen::default();
-    let handler = {
-        let seen = seen.clone();
-        move |event: Event| {
-            let seen = seen.clone();
-            async move {
-                let fails = event.payload.as_str() == "1" && event.attempt < 3;
-                seen.add(event);
-                match fails {
-                    true => Err(Undelivered::retry("timeout", "no answer")),
-                    false => Ok(()),
-                }
-            }
+    let handler = seen.noting(|event: Event| async move {
+        match event.payload.as_str() == "1" && event.attempt < 3 {
+            true => Err(Undelivered::retry("timeout", "no answer")),
+            false => Ok(()),
         }
-    };
+    });
     let delivered = worker(&topic).run(seen.until(5), handler).await.unwrap();
     assert_eq!(
         (delivered.delivered, delivered.failed, delivered.lost),
@@ -256,15 +249,14 @@ async fn a_panic_of_the_handler_is_a_failure_of_its_event_and_of_nothing_else() 
     eager(&topic, 2).await;
     let poison = emit(&topic, "\"poison\"", &EmitOptions::new()).await;
     emit(&topic, "1", &EmitOptions::new()).await;
-    let (seen, all) = (Seen::default(), Seen::default());
+    let all = Seen::default();
     let handler = {
-        let (seen, all) = (seen.clone(), all.clone());
+        let all = all.clone();
         move |event: Event| {
-            let (seen, all) = (seen.clone(), all.clone());
+            let poison = event.payload.as_str() == "\"poison\"";
+            all.add(event);
             async move {
-                all.add(event.clone());
-                assert!(event.payload.as_str() != "\"poison\"", "cannot be handled");
-                seen.add(event);
+                assert!(!poison, "cannot be handled");
                 Ok(())
             }
         }
@@ -283,11 +275,19 @@ async fn a_panic_of_the_handler_is_a_failure_of_its_event_and_of_nothing_else() 
     );
 }
 
+/// What becomes of a callback before it has done its part.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Trouble {
+    None,
+    Fails,
+    Panics,
+}
+
 /// Refuses everything; what dies aborts the key that its payload names.
 #[derive(Clone)]
 struct Compensating {
     key: Key,
-    refuse: Arc<AtomicBool>,
+    trouble: Trouble,
     callbacks: Arc<AtomicUsize>,
 }
 
@@ -305,9 +305,9 @@ impl Deliver for Compensating {
     ) -> Result<(), Error> {
         assert_eq!(failure, &Undelivered::never("no such address"));
         self.callbacks.fetch_add(1, Ordering::SeqCst);
-        if self.refuse.load(Ordering::SeqCst) {
-            let nothing = "SELECT 1/0";
-            transaction.query(nothing, &[]).await?;
+        assert!(self.trouble != Trouble::Panics, "it cannot be undone");
+        if self.trouble == Trouble::Fails {
+            transaction.query("SELECT 1/0", &[]).await?;
         }
         match self.key.claim(transaction, &ClaimOptions::new()).await? {
             Claim::Resumed(lease) => lease.abort(transaction, &Response::new(422)).await,
@@ -328,7 +328,7 @@ async fn half_done() -> (Topic, Topic, Compensating) {
     lease.release(&pool, None, None).await.unwrap();
     let handler = Compensating {
         key,
-        refuse: Arc::default(),
+        trouble: Trouble::None,
         callbacks: Arc::default(),
     };
     (shipments, refunds, handler)
@@ -366,26 +366,24 @@ async fn what_a_death_undoes_is_undone_in_the_same_transaction() {
 
 #[tokio::test]
 async fn an_event_whose_callback_fails_does_not_die_and_nothing_is_undone() {
-    let (shipments, refunds, handler) = half_done().await;
-    handler.refuse.store(true, Ordering::SeqCst);
-    let shutdown = until(|| handler.callbacks.load(Ordering::SeqCst) == 1);
-    let delivered = worker(&shipments)
-        .run(shutdown, handler.clone())
-        .await
-        .unwrap();
-    assert_eq!((delivered.dead, delivered.released), (0, 1));
-    assert_eq!(refunds_emitted(&refunds).await, 0);
-    assert!(
-        shipments
-            .default_subscriber()
-            .dead(&pool(), 10)
-            .await
-            .unwrap()
-            .is_empty()
-    );
-    let later = a_year_later().await;
-    let again = shipments.default_subscriber().take(&later, 10, None).await;
-    assert_eq!(again.unwrap().unwrap().events[0].attempt, 1);
+    for trouble in [Trouble::Fails, Trouble::Panics] {
+        let (shipments, refunds, mut handler) = half_done().await;
+        handler.trouble = trouble;
+        let shutdown = until(|| handler.callbacks.load(Ordering::SeqCst) == 1);
+        let delivered = worker(&shipments).run(shutdown, handler.clone()).await;
+        let delivered = delivered.unwrap();
+        assert_eq!(
+            (delivered.dead, delivered.released, delivered.lost),
+            (0, 1, 0),
+            "{trouble:?}"
+        );
+        assert_eq!(refunds_emitted(&refunds).await, 0);
+        let subscriber = shipments.default_subscriber();
+        assert_eq!(subscriber.dead(&pool(), 10).await.unwrap(), []);
+        let later = a_year_later().await;
+        let again = subscriber.take(&later, 10, None).await;
+        assert_eq!(again.unwrap().unwrap().events[0].attempt, 1);
+    }
 }
 
 #[tokio::test]
@@ -415,17 +413,10 @@ async fn answers_that_the_network_loses_change_nothing() {
         let proxy = Proxy::start().await;
         proxy.lose_answer_to(text);
         let (seen, slow) = (Seen::default(), Duration::from_millis(600));
-        let handler = {
-            let seen = seen.clone();
-            move |event: Event| {
-                let seen = seen.clone();
-                async move {
-                    tokio::time::sleep(slow).await; // two heartbeats
-                    seen.add(event);
-                    Ok(())
-                }
-            }
-        };
+        let handler = seen.noting(move |_| async move {
+            tokio::time::sleep(slow).await; // two heartbeats
+            Ok(())
+        });
         let worker = topic.default_subscriber().worker(&pool_to(proxy.config()));
         let worker = worker.backoff(QUICK).lease(Duration::from_millis(900));
         let delivered = worker.run(seen.until(1), handler).await.unwrap();
@@ -447,16 +438,7 @@ async fn a_take_whose_answer_is_lost_leaves_its_events_to_their_lease() {
     let proxy = Proxy::start().await;
     proxy.lose_answer_to("outbox_take");
     let seen = Seen::default();
-    let handler = {
-        let seen = seen.clone();
-        move |event: Event| {
-            let seen = seen.clone();
-            async move {
-                seen.add(event);
-                Ok(())
-            }
-        }
-    };
+    let handler = seen.noting(fine);
     let worker = topic.default_subscriber().worker(&pool_to(proxy.config()));
     let worker = worker.backoff(QUICK).lease(Duration::from_millis(300));
     let worker = worker.poll_every(Duration::from_millis(50));
@@ -473,48 +455,72 @@ async fn a_handler_that_takes_longer_than_the_lease_keeps_it() {
     let topic = fresh_topic().await;
     emit(&topic, 1, &EmitOptions::new()).await;
     let seen = Seen::default();
-    let handler = {
-        let seen = seen.clone();
-        move |event: Event| {
-            let seen = seen.clone();
-            async move {
-                tokio::time::sleep(Duration::from_millis(1500)).await;
-                seen.add(event);
-                Ok(())
-            }
-        }
-    };
+    let handler = seen.noting(|_| async {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        Ok(())
+    });
     let worker = worker(&topic).lease(Duration::from_millis(600));
     let delivered = worker.run(seen.until(1), handler).await.unwrap();
     assert_eq!((delivered.delivered, delivered.lost, seen.len()), (1, 0, 1));
 }
 
-/// Stalls until it is dropped, and says so.
-#[derive(Clone, Default)]
-struct Stalling {
-    begun: Arc<Notify>,
-    dropped: Arc<AtomicBool>,
-    lost: Arc<AtomicU64>,
+#[tokio::test]
+async fn a_lease_beyond_what_the_subscriber_grants_is_not_believed() {
+    let topic = fresh_topic().await;
+    let options = SubscriberOptions::new().max_lease_life(Duration::from_millis(600));
+    let subscriber = topic.default_subscriber();
+    subscriber.set(&pool(), &options).await.unwrap();
+    emit(&topic, 1, &EmitOptions::new()).await;
+    let handler = Stalling::default();
+    let shutdown = until(|| handler.lost.load(Ordering::SeqCst) == 1);
+    // Its handler is stopped when the lease is over, and not in an hour.
+    let worker = worker(&topic).lease(Duration::from_secs(3600));
+    let delivered = worker.run(shutdown, handler.clone()).await.unwrap();
+    assert_eq!((delivered.delivered, delivered.lost >= 1), (0, true));
 }
 
-struct OnDrop(Arc<AtomicBool>);
-
-impl Drop for OnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
+#[tokio::test]
+async fn a_wait_that_is_nothing_or_beyond_all_measure_costs_the_batch_nothing() {
+    let topic = fresh_topic().await;
+    let options = EmitOptions::new();
+    for payload in ["\"at once\"", "\"never\"", "\"fine\""] {
+        emit(&topic, payload, &options).await;
     }
+    let seen = Seen::default();
+    let handler = seen.noting(|event: Event| async move {
+        match (event.payload.as_str(), event.attempt) {
+            ("\"at once\"", 1) => {
+                let wait = Duration::ZERO; // Retry-After: 0
+                Err(Undelivered::retry_after("refused", 429, wait))
+            }
+            ("\"never\"", _) => Err(Undelivered::retry_after("refused", 429, Duration::MAX)),
+            _ => Ok(()),
+        }
+    });
+    let delivered = worker(&topic).run(seen.until(4), handler).await.unwrap();
+    assert_eq!(
+        (delivered.delivered, delivered.failed, delivered.lost),
+        (2, 2, 0)
+    );
 }
 
-impl Deliver for Stalling {
-    async fn deliver(&self, _: &Event) -> Result<(), Undelivered> {
-        let _guard = OnDrop(Arc::clone(&self.dropped));
-        self.begun.notify_one();
-        std::future::pending().await
+#[tokio::test]
+async fn a_pool_of_one_connection_is_enough() {
+    let topic = fresh_topic().await;
+    for payload in ["1", "\"never\"", "2", "3"] {
+        emit(&topic, payload, &EmitOptions::new()).await;
     }
-
-    fn lost(&self, events: u64) {
-        self.lost.fetch_add(events, Ordering::SeqCst);
-    }
+    let (seen, one) = (Seen::default(), pool());
+    one.resize(1);
+    let handler = seen.noting(|event: Event| async move {
+        match event.payload.as_str() {
+            "\"never\"" => Err(Undelivered::never("not that")),
+            _ => Ok(()),
+        }
+    });
+    let worker = topic.default_subscriber().worker(&one).backoff(QUICK);
+    let delivered = worker.run(seen.until(4), handler).await.unwrap();
+    assert_eq!((delivered.delivered, delivered.dead), (3, 1));
 }
 
 #[tokio::test]
@@ -569,16 +575,15 @@ async fn what_is_at_work_when_the_worker_is_told_to_stop_is_finished() {
     emit(&topic, 1, &EmitOptions::new()).await;
     let (begun, seen) = (Arc::new(Notify::new()), Seen::default());
     let handler = {
-        let (begun, seen) = (Arc::clone(&begun), seen.clone());
-        move |event: Event| {
-            let (begun, seen) = (Arc::clone(&begun), seen.clone());
+        let begun = Arc::clone(&begun);
+        seen.noting(move |_| {
+            let begun = Arc::clone(&begun);
             async move {
                 begun.notify_one();
                 tokio::time::sleep(Duration::from_millis(200)).await;
-                seen.add(event);
                 Ok(())
             }
-        }
+        })
     };
     let delivered = worker(&topic).run(begun.notified(), handler).await.unwrap();
     assert_eq!((delivered.delivered, seen.len()), (1, 1));
@@ -589,16 +594,7 @@ async fn what_is_at_work_when_the_worker_is_told_to_stop_is_finished() {
 async fn an_idle_worker_that_is_woken_need_not_wait_for_the_next_poll() {
     let topic = fresh_topic().await;
     let (waker, seen) = (Waker::new(), Seen::default());
-    let handler = {
-        let seen = seen.clone();
-        move |event: Event| {
-            let seen = seen.clone();
-            async move {
-                seen.add(event);
-                Ok(())
-            }
-        }
-    };
+    let handler = seen.noting(fine);
     let begin = Instant::now();
     let shutdown = async {
         // Long enough for the waits to have grown beyond the end of this test.
@@ -613,17 +609,10 @@ async fn an_idle_worker_that_is_woken_need_not_wait_for_the_next_poll() {
     assert!(begin.elapsed() < Duration::from_secs(20));
 }
 
-fn nothing(_: Event) -> impl Future<Output = Result<(), Undelivered>> {
-    std::future::ready(Ok(()))
-}
-
 #[tokio::test]
 async fn a_worker_for_a_topic_that_is_not_there_says_so() {
     let worker = worker(&Topic::new("no such topic"));
-    let error = worker
-        .run(std::future::pending(), nothing)
-        .await
-        .unwrap_err();
+    let error = worker.run(std::future::pending(), fine).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Undeclared);
 }
 
@@ -636,15 +625,9 @@ async fn several_workers_share_the_events_and_deliver_each_once() {
     }
     let seen = Seen::default();
     let run = || {
-        let (theirs, seen) = (seen.clone(), &seen);
-        let handler = move |event: Event| {
-            let seen = theirs.clone();
-            async move {
-                seen.add(event);
-                Ok(())
-            }
-        };
-        worker(&topic).batch(3).run(seen.until(60), handler)
+        let seen = &seen;
+        let worker = worker(&topic).batch(3);
+        worker.run(seen.until(60), seen.noting(fine))
     };
     let (one, two, three) = tokio::join!(run(), run(), run());
     let sum: u64 = [one, two, three].map(|d| d.unwrap().delivered).iter().sum();

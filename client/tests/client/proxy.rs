@@ -2,7 +2,7 @@
 //!
 //! It can lose one answer: it carries a chosen request to the server, waits until the server has
 //! done it (ReadyForQuery), and closes the connection without a word of that to the client. It can
-//! also fall silent: connections stay open and nothing passes.
+//! also fall silent: connections stay open and nothing passes, on those that are open, or on new ones too.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,9 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 struct Trouble {
     lose: Mutex<Option<Vec<u8>>>,
     lost: AtomicUsize,
-    silent: AtomicBool,
+    opened: AtomicUsize,
+    /// Nothing passes on the connections before this one.
+    silent: AtomicUsize,
 }
 
 pub struct Proxy {
@@ -69,7 +71,13 @@ impl Proxy {
     }
 
     pub fn fall_silent(&self) {
-        self.trouble.silent.store(true, Ordering::SeqCst);
+        self.trouble.silent.store(usize::MAX, Ordering::SeqCst);
+    }
+
+    /// The open connections lead nowhere any more, and nobody says so.
+    pub fn fall_silent_on_open_connections(&self) {
+        let opened = self.trouble.opened.load(Ordering::SeqCst);
+        self.trouble.silent.store(opened, Ordering::SeqCst);
     }
 }
 
@@ -90,6 +98,7 @@ async fn carry(client: TcpStream, trouble: Arc<Trouble>) {
     let (mut from_client, mut to_client) = split(client);
     let (mut from_server, mut to_server) = split(server().await);
     let losing = Arc::new(AtomicBool::new(false));
+    let number = trouble.opened.fetch_add(1, Ordering::SeqCst);
 
     let (told, requests) = (Arc::clone(&losing), Arc::clone(&trouble));
     let upward = async move {
@@ -99,7 +108,7 @@ async fn carry(client: TcpStream, trouble: Arc<Trouble>) {
             if requests.is_to_be_lost(request) {
                 told.store(true, Ordering::SeqCst);
             }
-            requests.hold_while_silent().await;
+            requests.hold_if_silent(number).await;
             if to_server.write_all(request).await.is_err() {
                 break;
             }
@@ -109,7 +118,7 @@ async fn carry(client: TcpStream, trouble: Arc<Trouble>) {
         let mut bytes = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = from_server.read(&mut bytes).await {
             let answer = &bytes[..read];
-            trouble.hold_while_silent().await;
+            trouble.hold_if_silent(number).await;
             if losing.load(Ordering::SeqCst) {
                 if answer.ends_with(READY_AND_IDLE) {
                     trouble.lost.fetch_add(1, Ordering::SeqCst);
@@ -138,8 +147,8 @@ impl Trouble {
         found
     }
 
-    async fn hold_while_silent(&self) {
-        if self.silent.load(Ordering::SeqCst) {
+    async fn hold_if_silent(&self, connection: usize) {
+        if connection < self.silent.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
     }

@@ -9,16 +9,7 @@ use pg_once::{
 };
 
 use crate::proxy::Proxy;
-use crate::support::{QUICK, claimed, config, fresh_key, pool, pool_to, take_over};
-
-/// Says whether the future that holds it was dropped.
-struct Dropped(Arc<AtomicBool>);
-
-impl Drop for Dropped {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
+use crate::support::{OnDrop, QUICK, claimed, config, fresh_key, pool, pool_to, take_over};
 
 #[tokio::test]
 async fn the_work_runs_once_and_its_answer_is_replayed() {
@@ -165,6 +156,49 @@ async fn a_reason_that_no_text_column_takes_still_parks_the_key() {
 }
 
 #[tokio::test]
+async fn a_wait_that_no_interval_takes_still_gives_the_key_back() {
+    let pool = pool();
+    for wait in [Duration::ZERO, Duration::MAX] {
+        let key = fresh_key();
+        let work = |_| async move { Err(Failure::retry_after("says Retry-After", wait)) };
+        let outcome = key.clone().run(&pool).run(work).await.unwrap();
+        assert!(matches!(outcome, Outcome::Released { .. }), "{outcome:?}");
+        let status = key.get(&pool).await.unwrap().unwrap().status;
+        assert_eq!(status, KeyStatus::Released, "{wait:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_work_that_panics_gives_the_key_back_and_the_panic_goes_on() {
+    let (pool, key) = (pool(), fresh_key());
+    for when in ["before its first await", "after it"] {
+        let (theirs, pool, early) = (key.clone(), pool.clone(), when.starts_with("before"));
+        let run = tokio::spawn(async move {
+            let work = |lease: pg_once::Lease| {
+                assert!(!early, "panics {when}");
+                let pool = pool.clone();
+                async move {
+                    lease.advance(&pool, "halfway", None, None).await?;
+                    panic!("panics {when}")
+                }
+            };
+            theirs.run(&pool).run(work).await.map_err(|e| e.kind())
+        });
+        assert!(run.await.unwrap_err().is_panic(), "{when}");
+        let record = key.get(&pool_to(config())).await.unwrap().unwrap();
+        assert_eq!(record.status, KeyStatus::Released, "{when}");
+        let error = record.last_error.unwrap();
+        assert_eq!(error, format!("the work panicked: panics {when}"));
+    }
+    // Nobody has to wait for a lease.
+    let last = key.run(&pool).run(|lease| async move {
+        assert_eq!((lease.attempt(), lease.recovery_point()), (3, "halfway"));
+        Ok(Response::new(200).into())
+    });
+    assert!(matches!(last.await.unwrap(), Outcome::Ran(_)));
+}
+
+#[tokio::test]
 async fn a_failure_for_good_is_stored_and_replayed() {
     let (pool, key) = (pool(), fresh_key());
     let first = key
@@ -185,7 +219,7 @@ async fn a_lease_that_somebody_took_over_stops_the_work() {
         .run(&pool)
         .lease(Duration::from_millis(600))
         .run(|_| {
-            let (key, dropped) = (key.clone(), Dropped(Arc::clone(&stopped)));
+            let (key, dropped) = (key.clone(), OnDrop(Arc::clone(&stopped)));
             async move {
                 let _dropped = dropped;
                 take_over(&key, &ClaimOptions::new()).await;

@@ -1,13 +1,17 @@
 //! Owns what the tests share: the way to the server, keys that nobody used, a batch of jobs with its
-//! machine, and somebody else.
+//! machine, a handler that stalls, and somebody else.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use deadpool_postgres::{Manager, Pool};
 use pg_once::{
-    Action, ActionClaim, ActionOptions, Backoff, Batch, Claim, ClaimOptions, Error, Key, Lease,
-    Machine, MachineRow, Scope, Subscriber, Topic, TopicOptions,
+    Abandoned, Action, ActionClaim, ActionOptions, Backoff, Batch, Claim, ClaimOptions, Complete,
+    Completion, Deliver, Done, Error, Event, Failure, Key, Lease, Machine, MachineRow, Scope,
+    Subscriber, Topic, TopicOptions, Undelivered,
 };
+use tokio::sync::Notify;
 use tokio_postgres::{Config, NoTls};
 
 /// Quick enough for a test, patient enough for a busy machine.
@@ -137,6 +141,18 @@ impl Jobs {
             .await
     }
 
+    /// What was marked and what was given back add up to the same.
+    pub async fn assert_audited(&self) {
+        let mismatches = self.machine.refund_audit(&self.pool).await.unwrap();
+        assert!(mismatches.is_empty(), "{mismatches:?}");
+    }
+
+    /// The rows that wait for a teardown.
+    pub async fn pending(&self) -> Vec<MachineRow> {
+        let pending = self.machine.cancel_pending(&self.pool, 10).await.unwrap();
+        pending.into_iter().map(|pending| pending.row).collect()
+    }
+
     /// The points of the first job's customer.
     pub async fn points(&self) -> i64 {
         let sql = "SELECT points::text FROM wallet WHERE customer = 'ada'";
@@ -163,6 +179,66 @@ impl Jobs {
 
 pub fn worker() -> ActionOptions {
     ActionOptions::new().requester("worker").fresh_holder()
+}
+
+/// Looks again and again, for half a minute.
+pub async fn until(mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(30),
+            "it did not come to that"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Sets its flag when what holds it is dropped.
+pub struct OnDrop(pub Arc<AtomicBool>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A handler that stalls until it is dropped, and says so.
+#[derive(Clone, Default)]
+pub struct Stalling {
+    pub begun: Arc<Notify>,
+    pub dropped: Arc<AtomicBool>,
+    /// How much was lost under it.
+    pub lost: Arc<AtomicU64>,
+}
+
+impl Stalling {
+    async fn stall<T>(&self) -> T {
+        let _guard = OnDrop(Arc::clone(&self.dropped));
+        self.begun.notify_one();
+        std::future::pending().await
+    }
+}
+
+impl Deliver for Stalling {
+    async fn deliver(&self, _: &Event) -> Result<(), Undelivered> {
+        self.stall().await
+    }
+
+    fn lost(&self, events: u64) {
+        self.lost.fetch_add(events, Ordering::SeqCst);
+    }
+}
+
+impl Complete for Stalling {
+    async fn complete(&self, _: Abandoned) -> Result<Done, Failure> {
+        self.stall().await
+    }
+
+    fn ended(&self, _: &Key, completion: &Completion) {
+        if matches!(completion, Completion::LeaseLost) {
+            self.lost.fetch_add(1, Ordering::SeqCst);
+        }
+    }
 }
 
 /// The SQLSTATE of a refusal.

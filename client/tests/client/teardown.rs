@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
-use pg_once::{BoxError, CleanupItem, Error, Kind, Machine};
+use pg_once::{BoxError, Cancelled, CleanupItem, Error, Kind, Machine};
 
 use crate::proxy::Proxy;
 use crate::support::{Jobs, QUICK};
@@ -24,19 +24,17 @@ async fn fine(_: Vec<CleanupItem>) -> Result<(), BoxError> {
     Ok(())
 }
 
+async fn tear_down(jobs: &Jobs) -> Result<Cancelled, Error> {
+    jobs.job.cancel().teardown(&jobs.pool).run(fine).await
+}
+
 /// Cancelled, with everything given back once.
 async fn assert_torn_down(jobs: &Jobs) {
     assert_eq!(
         (jobs.status().await.as_str(), jobs.points().await),
         ("cancelled", 100)
     );
-    assert!(
-        jobs.machine
-            .refund_audit(&jobs.pool)
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    jobs.assert_audited().await;
 }
 
 #[tokio::test]
@@ -63,13 +61,7 @@ async fn everything_is_given_back_and_listed_before_the_terminal_state() {
     assert_eq!(deleted.into_inner().len(), 3);
     assert_torn_down(&jobs).await;
 
-    let again = jobs
-        .job
-        .cancel()
-        .teardown(&jobs.pool)
-        .run(fine)
-        .await
-        .unwrap();
+    let again = tear_down(&jobs).await.unwrap();
     assert_eq!((again.items_total, again.amount_total.as_str()), (3, "20"));
     assert_torn_down(&jobs).await;
 }
@@ -89,25 +81,14 @@ async fn a_failed_cleanup_comes_back_and_the_row_is_not_cancelled() {
         (jobs.status().await.as_str(), jobs.points().await),
         ("queued", 100)
     );
-    jobs.job
-        .cancel()
-        .teardown(&jobs.pool)
-        .run(fine)
-        .await
-        .unwrap();
+    tear_down(&jobs).await.unwrap();
     assert_torn_down(&jobs).await;
 }
 
 #[tokio::test]
 async fn a_teardown_that_nobody_asked_for_is_refused() {
     let jobs = Jobs::guarded().await;
-    let error = jobs
-        .job
-        .cancel()
-        .teardown(&jobs.pool)
-        .run(fine)
-        .await
-        .unwrap_err();
+    let error = tear_down(&jobs).await.unwrap_err();
     assert_eq!(error.kind(), Kind::IllegalTransition);
     assert_eq!(jobs.status().await, "queued");
 }
@@ -171,12 +152,7 @@ async fn items_that_never_stop_coming_end_the_teardown_and_not_the_job() {
         .unwrap_err();
     assert_eq!(error.kind(), Kind::TeardownIncomplete);
     assert_eq!(jobs.status().await, "queued");
-    jobs.job
-        .cancel()
-        .teardown(&jobs.pool)
-        .run(fine)
-        .await
-        .unwrap();
+    tear_down(&jobs).await.unwrap();
     assert_torn_down(&jobs).await;
 }
 
@@ -190,12 +166,7 @@ async fn a_teardown_that_is_dropped_goes_on_from_the_top() {
         .await
         .unwrap_err();
     assert_eq!(jobs.status().await, "queued");
-    jobs.job
-        .cancel()
-        .teardown(&jobs.pool)
-        .run(fine)
-        .await
-        .unwrap();
+    tear_down(&jobs).await.unwrap();
     assert_torn_down(&jobs).await;
 }
 

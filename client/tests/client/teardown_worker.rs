@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use pg_once::{Kind, Machine, MachineRow};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::support::{Jobs, QUICK, pool};
 
@@ -51,17 +51,17 @@ async fn what_is_left_behind_is_torn_down_until_the_worker_is_told_to_stop() {
     let clean = |_, _| async { Ok::<(), io::Error>(()) };
     let torn_down = worker.run(until_cancelled(&jobs, 3), clean).await.unwrap();
     assert_eq!((torn_down.cancelled, torn_down.failed), (3, 0));
-    assert!(
-        jobs.machine
-            .cancel_pending(&jobs.pool, 10)
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    assert_eq!(jobs.pending().await, []);
 }
 
 #[tokio::test]
 async fn a_row_that_cannot_be_torn_down_does_not_stop_the_others() {
+    for panics in [false, true] {
+        one_row_of_poison(panics).await;
+    }
+}
+
+async fn one_row_of_poison(panics: bool) {
     // The oldest request is the poison one, and the worker takes one row at a time.
     let jobs = left_behind(&["bob", "cyd"]).await;
     let poison = jobs.job.clone();
@@ -73,6 +73,7 @@ async fn a_row_that_cannot_be_torn_down_does_not_stop_the_others() {
     let clean = |row: MachineRow, _| {
         let fails = row == poison;
         async move {
+            assert!(!(fails && panics), "it cannot be cleaned");
             match fails {
                 true => Err(io::Error::other("the store is away")),
                 false => Ok(()),
@@ -82,8 +83,7 @@ async fn a_row_that_cannot_be_torn_down_does_not_stop_the_others() {
     let torn_down = worker.run(until_cancelled(&jobs, 2), clean).await.unwrap();
     assert_eq!(torn_down.cancelled, 2);
     assert!(torn_down.failed >= 1);
-    let left = jobs.machine.cancel_pending(&jobs.pool, 10).await.unwrap();
-    assert_eq!((left.len(), &left[0].row), (1, &jobs.job));
+    assert_eq!(jobs.pending().await, [jobs.job.clone()]);
 }
 
 #[tokio::test]
@@ -102,13 +102,7 @@ async fn several_workers_tear_each_row_down_once() {
     }
     let given_back = "SELECT string_agg(DISTINCT points::text, ' ') FROM wallet";
     assert_eq!(jobs.text(given_back).await, "130");
-    assert!(
-        jobs.machine
-            .refund_audit(&jobs.pool)
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    jobs.assert_audited().await;
 }
 
 #[tokio::test]
@@ -127,6 +121,20 @@ async fn a_teardown_that_has_begun_is_brought_to_its_end_before_the_worker_stops
         (torn_down.cancelled, jobs.status().await.as_str()),
         (1, "cancelled")
     );
+}
+
+#[tokio::test]
+async fn a_teardown_that_has_no_end_is_dropped_when_the_grace_is_over() {
+    let jobs = left_behind(&[]).await;
+    let begun = Notify::new();
+    let worker = jobs.machine.teardown_worker(&jobs.pool).grace(SOON);
+    let clean = |_, _| {
+        begun.notify_one();
+        std::future::pending::<Result<(), io::Error>>()
+    };
+    let torn_down = worker.run(begun.notified(), clean).await.unwrap();
+    assert_eq!((torn_down.cancelled, torn_down.failed), (0, 0));
+    assert_eq!(jobs.pending().await, [jobs.job.clone()]);
 }
 
 #[tokio::test]

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use tokio::sync::{Semaphore, watch};
 use uuid::Uuid;
 
-use super::poll::{Poll, Waker};
-use super::stage::{Stage, reached, until_answered, until_told};
+use super::pace::{Pace, Shared};
+use super::stage::until_told;
 use super::tasks::Tasks;
+use super::waker::Waker;
 use crate::{Backoff, Error, Scope};
 use request::bring_to_its_end;
 pub use words::{Complete, Completed, Completion};
@@ -31,28 +31,12 @@ const LARGEST_TAKE: usize = 10_000;
 /// How long an idle completer waits before it asks again, at most.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
-/// How long requests that are at work when the completer is told to stop may go on.
-const GRACE: Duration = Duration::from_secs(25);
-
 /// Brings abandoned requests to their end; made by [`Scope::completer`].
 #[must_use = "a completer does nothing until `run` is called"]
 pub struct Completer {
     pool: Pool,
     scope: Scope,
-    concurrency: usize,
-    lease: Option<Duration>,
-    poll_every: Duration,
-    grace: Duration,
-    backoff: Backoff,
-    waker: Waker,
-}
-
-/// What the tasks of a completer share.
-struct Shared<H> {
-    pool: Pool,
-    backoff: Backoff,
-    handler: H,
-    stage: watch::Receiver<Stage>,
+    pace: Pace,
 }
 
 impl Scope {
@@ -64,21 +48,16 @@ impl Scope {
         Completer {
             pool: pool.clone(),
             scope: self.clone(),
-            concurrency: CONCURRENCY,
-            lease: None,
-            poll_every: POLL_EVERY,
-            grace: GRACE,
-            backoff: Backoff::default(),
-            waker: Waker::new(),
+            pace: Pace::new(CONCURRENCY, POLL_EVERY),
         }
     }
 }
 
 impl Completer {
-    /// How many requests are worked on at a time (4).
+    /// How many requests are worked on at a time (4), at least one.
     pub fn concurrency(self, requests: usize) -> Self {
         Self {
-            concurrency: requests.clamp(1, Semaphore::MAX_PERMITS),
+            pace: self.pace.concurrency(requests),
             ..self
         }
     }
@@ -87,16 +66,16 @@ impl Completer {
     /// so it says how soon others notice that this process died, not how long a request takes.
     pub fn lease(self, lease: Duration) -> Self {
         Self {
-            lease: Some(lease),
+            pace: self.pace.lease(lease),
             ..self
         }
     }
 
-    /// How long an idle completer waits before it asks again, at most (5 s); it begins with much less
-    /// after the last request and doubles it.
+    /// How long an idle completer waits before it asks again, at most (5 s; not under 10 ms); it begins
+    /// with much less after the last request and doubles it.
     pub fn poll_every(self, time: Duration) -> Self {
         Self {
-            poll_every: time,
+            pace: self.pace.poll_every(time),
             ..self
         }
     }
@@ -105,20 +84,23 @@ impl Completer {
     /// not done then is stopped and given back.
     pub fn grace(self, time: Duration) -> Self {
         Self {
-            grace: time,
+            pace: self.pace.grace(time),
             ..self
         }
     }
 
     /// How patiently calls to the database are repeated. A take is repeated until it is answered.
     pub fn backoff(self, backoff: Backoff) -> Self {
-        Self { backoff, ..self }
+        Self {
+            pace: self.pace.backoff(backoff),
+            ..self
+        }
     }
 
     /// Wakes the completer when it is idle: see [`Waker`].
     pub fn waker(self, waker: &Waker) -> Self {
         Self {
-            waker: waker.clone(),
+            pace: self.pace.waker(waker),
             ..self
         }
     }
@@ -139,9 +121,10 @@ impl Completer {
     /// - When `shutdown` completes, what is at work may go on for the [`grace`](Self::grace) time; what is
     ///   not done then is stopped and given back, due at once.
     ///
-    /// A database that is away is waited for. Dropping this future stops everything at once; the leases
-    /// run out by themselves. Heartbeats need connections as well: a pool that the handlers use up to the
-    /// last one lets their leases run out.
+    /// A database that is away or overloaded is waited for. Dropping this future stops everything at once;
+    /// the leases run out by themselves. Heartbeats need connections as well: a pool that the handlers use
+    /// up to the last one lets their leases run out. A handler that never ends keeps its slot and its lease
+    /// for the scope's `max_lease_life`: give what it waits for a timeout.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -174,24 +157,18 @@ impl Completer {
     /// ```
     ///
     /// # Errors
-    /// What makes asking for keys pointless: `42501`, `25006`, `22023` for a bad lease, a closed pool.
-    /// What it holds is finished or given back first.
+    /// What makes asking for keys pointless: `42501`, `22023` for a bad lease, a closed pool, and whatever
+    /// else the first take is refused with (`25006`). What it holds is finished or given back first.
     pub async fn run<H: Complete>(
         self,
         shutdown: impl Future<Output = ()>,
         handler: H,
     ) -> Result<Completed, Error> {
-        let (stage, seen) = watch::channel(Stage::Run);
-        let shared = Arc::new(Shared {
-            pool: self.pool.clone(),
-            backoff: self.backoff,
-            handler,
-            stage: seen,
-        });
+        let (stage, shared) = self.pace.share(&self.pool, handler);
         let mut requests = Tasks::default();
         let taking = self.take_until_told(&shared, &mut requests);
         let taken = until_told(&stage, shutdown, taking).await;
-        let completed = requests.end(&stage, self.grace).await;
+        let completed = requests.end(&stage, self.pace.grace).await;
         taken.map(|()| completed)
     }
 
@@ -202,38 +179,30 @@ impl Completer {
         shared: &Arc<Shared<H>>,
         requests: &mut Tasks<Completed>,
     ) -> Result<(), Error> {
-        let slots = Arc::new(Semaphore::new(self.concurrency));
-        let mut stage = shared.stage.clone();
-        let mut poll = Poll::new(self.poll_every, &self.waker);
+        let mut intake = self.pace.intake(&self.scope, &shared.stage);
         loop {
-            let slot = tokio::select! {
-                biased;
-                () = reached(&mut stage, Stage::Finish) => return Ok(()),
-                slot = Arc::clone(&slots).acquire_owned() => slot.ok(),
+            let slot = Arc::clone(&shared.slots).acquire_owned();
+            let Some(slot) = intake.unless_told(slot).await else {
+                return Ok(());
             };
             requests.reap();
-            let free = (1 + slots.available_permits()).min(LARGEST_TAKE);
+            let free = (1 + shared.slots.available_permits()).min(LARGEST_TAKE);
             let free = i32::try_from(free).unwrap_or(i32::MAX);
             // A fresh holder for each take: one whose answer was lost, asked again, gives its own keys back.
             let holder = Uuid::new_v4().to_string();
-            let ask = || {
-                self.scope
-                    .take_abandoned(&self.pool, free, self.lease, Some(&holder))
-            };
-            let answer = until_answered(&self.scope, &self.backoff, &mut stage, ask).await?;
-            let Some((since, taken)) = answer else {
+            let (pool, lease) = (&self.pool, self.pace.lease);
+            let ask = || self.scope.take_abandoned(pool, free, lease, Some(&holder));
+            let Some((since, taken)) = intake.ask(ask).await? else {
                 return Ok(());
             };
             if taken.is_empty() {
                 drop(slot);
-                if !poll.wait_unless_told(&mut stage).await {
-                    return Ok(());
-                }
+                intake.idle().await;
                 continue;
             }
-            poll.found();
-            let more = || Arc::clone(&slots).try_acquire_owned().ok();
-            let free = std::iter::once(slot).chain(std::iter::repeat_with(more));
+            intake.found();
+            let more = || Arc::clone(&shared.slots).try_acquire_owned().ok();
+            let free = std::iter::once(slot.ok()).chain(std::iter::repeat_with(more));
             for (abandoned, slot) in taken.into_iter().zip(free) {
                 let shared = Arc::clone(shared);
                 requests.begin(bring_to_its_end(shared, abandoned, since, slot));
@@ -246,8 +215,7 @@ impl std::fmt::Debug for Completer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Completer")
             .field("scope", &self.scope)
-            .field("concurrency", &self.concurrency)
-            .field("lease", &self.lease)
+            .field("pace", &self.pace)
             .finish_non_exhaustive()
     }
 }

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::super::attempt::{Attempt, End};
 use super::super::outcome::{Done, Failure};
-use super::super::poll::{PUT_OFF, jittered};
+use super::super::pace::{PUT_OFF, jittered};
+use super::super::panics::{apart, tell};
 use super::super::stage::{Stage, reached};
 use super::{Complete, Completed, Completion, Shared};
 use crate::{Abandoned, Error, Lease};
@@ -39,7 +39,7 @@ pub(super) async fn bring_to_its_end<H: Complete>(
     };
     let completion = Completion::of(ended, &attempt);
     completion.log(&lease);
-    shared.handler.ended(lease.key(), &completion);
+    tell(|| shared.handler.ended(lease.key(), &completion));
     drop(slot);
     Completed::of(&completion)
 }
@@ -49,20 +49,14 @@ fn failures(lease: &Lease) -> u32 {
     u32::try_from(lease.attempt() - 1).unwrap_or(1).max(1)
 }
 
-/// Calls the handler in a task of its own, so that its panic is a failure of this request and nothing
-/// else. Dropped, the set stops the task.
+/// Calls the handler; its panic is a failure of this request and nothing else.
 async fn handle<H: Complete>(
     shared: &Arc<Shared<H>>,
     abandoned: Abandoned,
 ) -> Result<Done, Failure> {
     let shared = Arc::clone(shared);
-    let mut task = JoinSet::new();
-    task.spawn(async move { shared.handler.complete(abandoned).await });
-    match task.join_next().await {
-        Some(Ok(ended)) => ended,
-        Some(Err(error)) => Err(Failure::retry(format!("the handler panicked: {error}"))),
-        None => Err(Failure::retry("the handler is gone")),
-    }
+    let ended = apart(async move { shared.handler.complete(abandoned).await }).await;
+    ended.unwrap_or_else(|panic| Err(Failure::retry(format!("the handler panicked: {panic}"))))
 }
 
 impl Completion {

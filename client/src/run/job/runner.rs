@@ -10,6 +10,7 @@ use deadpool_postgres::Pool;
 use tokio::time::Instant;
 
 use super::super::heartbeat::Heartbeat;
+use super::super::panics::caught;
 use super::super::storable;
 use super::items::{End, Items};
 use super::watch::Watch;
@@ -90,7 +91,12 @@ impl JobRunner<'_> {
     ///   torn down with [`Job::clean`] ([`JobOutcome::Cancelled`]). A teardown that fails is an
     ///   error; the row is then listed by
     ///   [`Machine::cancel_pending`](crate::Machine::cancel_pending).
-    /// - When the job fails, the row is released: the next claim goes on with what is not done.
+    /// - When the job fails, the row is released: the next claim goes on with what is not done. So it is
+    ///   when one of the job's methods panics; the panic then goes on.
+    ///
+    /// The job's methods run beside the heartbeat: one that blocks its thread for longer than the lease
+    /// loses it. Dropping this future stops the job where it is; a sweep gives the row back when the lease
+    /// has run out.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -184,8 +190,18 @@ impl JobRunner<'_> {
         };
         let end = tokio::select! {
             biased;
-            end = items.work_off() => end,
-            () = heartbeat.until_lost() => End::LeaseLost,
+            end = caught(items.work_off()) => end,
+            () = heartbeat.until_lost() => Ok(End::LeaseLost),
+        };
+        let end = match end {
+            Ok(end) => end,
+            Err(panic) => {
+                let reason = format!("the job panicked: {panic}");
+                if let Err(error) = self.give_back(action, Some(&reason)).await {
+                    tracing::warn!(row = ?self.row, %error, "could not be given back");
+                }
+                panic.resume()
+            }
         };
         match end {
             End::Finished(outcome) => Ok(outcome),
@@ -217,7 +233,7 @@ impl JobRunner<'_> {
     async fn give_back(&self, action: &Action, reason: Option<&str>) -> Result<bool, Error> {
         let reason = reason.map(storable);
         let release = || action.release(self.pool, reason.as_deref());
-        match self.backoff.retry(release).await {
+        match self.backoff.insist(release).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == Kind::LeaseLost => Ok(false),
             Err(error) => Err(error),

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::super::heartbeat::{Heartbeat, Leased};
+use super::super::panics::tell;
 use super::chain::{chains_of, follow};
 use super::settle::Settle;
 use super::{Deliver, Delivered, Shared};
@@ -110,7 +111,7 @@ impl<H: Deliver> Held<H> {
                 events = counts.lost,
                 "the batch is not ours any more; its events are left to whoever has it"
             );
-            self.shared.handler.lost(counts.lost);
+            tell(|| self.shared.handler.lost(counts.lost));
         }
         counts
     }

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio::task::JoinSet;
 
+use super::super::panics::apart;
 use super::super::stage::{Stage, reached};
 use super::{Deliver, Shared, Undelivered};
 use crate::Event;
@@ -77,7 +77,7 @@ pub(super) async fn follow<H: Deliver>(
         }
         let handled = tokio::select! {
             biased;
-            handled = handle(&shared.handler, &event) => handled,
+            handled = handle(&shared, &event) => handled,
             () = reached(&mut stage, Stage::GiveBack) => {
                 let _ = verdicts.send(Verdict::Released(event.event_id));
                 continue;
@@ -101,17 +101,14 @@ pub(super) async fn follow<H: Deliver>(
     drop(slot);
 }
 
-/// Calls the handler in a task of its own, so that its panic is a failure of this event and nothing
-/// else. Dropped, the set stops the task.
-async fn handle<H: Deliver>(handler: &Arc<H>, event: &Arc<Event>) -> Result<(), Undelivered> {
-    let (handler, event) = (Arc::clone(handler), Arc::clone(event));
-    let mut task = JoinSet::new();
-    task.spawn(async move { handler.deliver(&event).await });
-    match task.join_next().await {
-        Some(Ok(handled)) => handled,
-        Some(Err(error)) => Err(Undelivered::retry("panic", error)),
-        None => Err(Undelivered::retry("panic", "the handler is gone")),
-    }
+/// Calls the handler; its panic is a failure of this event and nothing else.
+async fn handle<H: Deliver>(
+    shared: &Arc<Shared<H>>,
+    event: &Arc<Event>,
+) -> Result<(), Undelivered> {
+    let (shared, event) = (Arc::clone(shared), Arc::clone(event));
+    let handled = apart(async move { shared.handler.deliver(&event).await }).await;
+    handled.unwrap_or_else(|panic| Err(Undelivered::retry("panic", panic)))
 }
 
 #[cfg(test)]

@@ -21,8 +21,9 @@ pub trait Deliver: Send + Sync + 'static {
     /// An event is dead: in the transaction that says so, undo what came before it. A key can be
     /// claimed and aborted here, so that its steps' compensations are emitted.
     ///
-    /// The callback's writes commit together with the event's death. If it fails, neither happens and
-    /// the event is given back, to be delivered once more later.
+    /// The callback's writes commit together with the event's death. If it fails, or panics, neither
+    /// happens and the event is given back, to be delivered once more later. It runs again after a lost
+    /// race: nothing outside the database belongs in it. The rest of the batch is not acked while it runs.
     fn dead(
         &self,
         transaction: &Transaction<'_>,
@@ -59,7 +60,7 @@ pub enum Undelivered {
         kind: String,
         /// What went wrong.
         error: String,
-        /// When to try again, instead of what the subscriber's backoff says.
+        /// When to try again, instead of what the subscriber's backoff says; zero: at once.
         after: Option<Duration>,
     },
     /// It will not go through, however often it is tried: it is dead.

@@ -15,11 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::mpsc;
 
-use super::poll::{Poll, Waker};
-use super::stage::{Stage, reached, until_answered, until_told};
+use super::pace::{Intake, Pace, Shared};
+use super::stage::until_told;
 use super::tasks::Tasks;
+use super::waker::Waker;
 use crate::{Backoff, Error, Subscriber};
 use batch::Held;
 pub use delivered::Delivered;
@@ -37,30 +38,13 @@ const LARGEST_BATCH: i32 = 10_000;
 /// How long an idle worker waits before it asks again, at most.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
-/// How long handlers that are at work when the worker is told to stop may go on.
-const GRACE: Duration = Duration::from_secs(25);
-
 /// Delivers a subscriber's events; made by [`Subscriber::worker`].
 #[must_use = "a worker does nothing until `run` is called"]
 pub struct OutboxWorker {
     pool: Pool,
     subscriber: Subscriber,
-    concurrency: usize,
     batch: i32,
-    lease: Option<Duration>,
-    poll_every: Duration,
-    grace: Duration,
-    backoff: Backoff,
-    waker: Waker,
-}
-
-/// What the tasks of a worker share.
-struct Shared<H> {
-    pool: Pool,
-    backoff: Backoff,
-    handler: Arc<H>,
-    slots: Arc<Semaphore>,
-    stage: watch::Receiver<Stage>,
+    pace: Pace,
 }
 
 impl Subscriber {
@@ -70,27 +54,23 @@ impl Subscriber {
         OutboxWorker {
             pool: pool.clone(),
             subscriber: self.clone(),
-            concurrency: CONCURRENCY,
             batch: BATCH,
-            lease: None,
-            poll_every: POLL_EVERY,
-            grace: GRACE,
-            backoff: Backoff::default(),
-            waker: Waker::new(),
+            pace: Pace::new(CONCURRENCY, POLL_EVERY),
         }
     }
 }
 
 impl OutboxWorker {
-    /// How many handlers run at a time (8). Events of one order key never run at the same time.
+    /// How many handlers run at a time (8), at least one. Events of one order key never run at the same
+    /// time.
     pub fn concurrency(self, handlers: usize) -> Self {
         Self {
-            concurrency: handlers.clamp(1, Semaphore::MAX_PERMITS),
+            pace: self.pace.concurrency(handlers),
             ..self
         }
     }
 
-    /// How many events are taken at a time (10), at most 10,000. Larger batches cost the database
+    /// How many events are taken at a time (10), from 1 to 10,000. Larger batches cost the database
     /// less, smaller ones are shared more evenly among workers.
     pub fn batch(self, events: i32) -> Self {
         Self {
@@ -99,52 +79,58 @@ impl OutboxWorker {
         }
     }
 
-    /// How long a batch is leased at a time, instead of the subscriber's `lease` as it is when the
-    /// worker starts. It is extended while the handlers run, so it says how soon others notice that
-    /// this process died, not how long a delivery takes.
+    /// How long a batch is leased at a time, instead of the subscriber's `lease`; at most its
+    /// `max_lease_life`, both as they are when the worker starts. It is extended while the handlers run, so
+    /// it says how soon others notice that this process died, not how long a delivery takes.
     pub fn lease(self, lease: Duration) -> Self {
         Self {
-            lease: Some(lease),
+            pace: self.pace.lease(lease),
             ..self
         }
     }
 
-    /// How long an idle worker waits before it asks again, at most (1 s); it begins with much less
-    /// after the last event and doubles it.
+    /// How long an idle worker waits before it asks again, at most (1 s; not under 10 ms); it begins with
+    /// much less after the last event and doubles it.
     pub fn poll_every(self, time: Duration) -> Self {
         Self {
-            poll_every: time,
+            pace: self.pace.poll_every(time),
             ..self
         }
     }
 
     /// How long handlers that are at work when the worker is told to stop may go on (25 s). What is
-    /// not done then is stopped and given back.
+    /// not done then is stopped and given back. Where the database is away then, that takes until the
+    /// lease has run out at the longest.
     pub fn grace(self, time: Duration) -> Self {
         Self {
-            grace: time,
+            pace: self.pace.grace(time),
             ..self
         }
     }
 
     /// How patiently calls to the database are repeated. A take is repeated until it is answered.
     pub fn backoff(self, backoff: Backoff) -> Self {
-        Self { backoff, ..self }
+        Self {
+            pace: self.pace.backoff(backoff),
+            ..self
+        }
     }
 
     /// Wakes the worker when it is idle: see [`Waker`].
     pub fn waker(self, waker: &Waker) -> Self {
         Self {
-            waker: waker.clone(),
+            pace: self.pace.waker(waker),
             ..self
         }
     }
 
     /// Takes and delivers until `shutdown` completes.
     ///
-    /// - Each event goes to `handler` with its [`delivery_key`](crate::Event::delivery_key). Done events are acked as
-    ///   soon as they are; a failed one is tried again later, with the subscriber's backoff, and the
-    ///   later events of its order key wait behind it. A handler that panics has failed.
+    /// - Each event goes to `handler` with its [`delivery_key`](crate::Event::delivery_key). Done events
+    ///   are acked as soon as they are; a failed one is tried again later, with the subscriber's backoff,
+    ///   and the later events of its order key wait behind it. A handler that panics has failed. One that
+    ///   never ends keeps its slot and its lease for the subscriber's `max_lease_life`: give what it waits
+    ///   for a timeout.
     /// - Events of one order key are handled one after another, all others at the same time, up to
     ///   [`concurrency`](Self::concurrency).
     /// - When an event dies, [`Deliver::dead`] runs in the transaction that says so.
@@ -154,8 +140,8 @@ impl OutboxWorker {
     /// - When `shutdown` completes, what has not begun is given back at once and what is at work may
     ///   go on for the [`grace`](Self::grace) time.
     ///
-    /// A database that is away is waited for. Dropping this future stops everything at once; what was
-    /// not acked comes again when its lease has run out. Heartbeats and acks need connections as well:
+    /// A database that is away or overloaded is waited for. Dropping this future stops everything at once;
+    /// what was not acked comes again when its lease has run out. Heartbeats and acks need connections as well:
     /// a pool that the handlers use up to the last one lets their leases run out.
     ///
     /// ```
@@ -184,25 +170,18 @@ impl OutboxWorker {
     /// ```
     ///
     /// # Errors
-    /// What makes asking for events pointless: `42704`, `42501`, `25006`, a closed pool. What it holds
-    /// is finished or given back first.
+    /// What makes asking for events pointless: `42704`, `42501`, `22023`, a closed pool, and whatever else
+    /// the first take is refused with (`25006`). What it holds is finished or given back first.
     pub async fn run<H: Deliver>(
         self,
         shutdown: impl Future<Output = ()>,
         handler: H,
     ) -> Result<Delivered, Error> {
-        let (stage, seen) = watch::channel(Stage::Run);
-        let shared = Arc::new(Shared {
-            pool: self.pool.clone(),
-            backoff: self.backoff,
-            handler: Arc::new(handler),
-            slots: Arc::new(Semaphore::new(self.concurrency)),
-            stage: seen,
-        });
+        let (stage, shared) = self.pace.share(&self.pool, handler);
         let mut batches = Tasks::default();
         let taking = self.take_until_told(&shared, &mut batches);
         let taken = until_told(&stage, shutdown, taking).await;
-        let delivered = batches.end(&stage, self.grace).await;
+        let delivered = batches.end(&stage, self.pace.grace).await;
         taken.map(|()| delivered)
     }
 
@@ -212,44 +191,34 @@ impl OutboxWorker {
         shared: &Arc<Shared<H>>,
         batches: &mut Tasks<Delivered>,
     ) -> Result<(), Error> {
-        let mut stage = shared.stage.clone();
-        let mut poll = Poll::new(self.poll_every, &self.waker);
-        let Some(lease) = self.known_lease(&mut stage).await? else {
+        // An intake of its own: that a standby tells the lease does not mean that it gives events.
+        let asking = self.pace.intake(&self.subscriber, &shared.stage);
+        let Some(lease) = self.known_lease(asking).await? else {
             return Ok(());
         };
+        let mut intake = self.pace.intake(&self.subscriber, &shared.stage);
         loop {
-            let slot = tokio::select! {
-                biased;
-                () = reached(&mut stage, Stage::Finish) => return Ok(()),
-                slot = Arc::clone(&shared.slots).acquire_owned() => slot,
-            };
-            let Ok(slot) = slot else { return Ok(()) };
-            batches.reap();
-            let asked = || self.subscriber.take(&self.pool, self.batch, Some(lease));
-            let answer = until_answered(&self.subscriber, &self.backoff, &mut stage, asked).await?;
-            let Some((since, taken)) = answer else {
+            let slot = Arc::clone(&shared.slots).acquire_owned();
+            let Some(Ok(slot)) = intake.unless_told(slot).await else {
                 return Ok(());
             };
-            match taken {
-                Some(batch) => {
-                    poll.found();
+            batches.reap();
+            let take = || self.subscriber.take(&self.pool, self.batch, Some(lease));
+            match intake.ask(take).await? {
+                Some((since, Some(batch))) => {
+                    intake.found();
                     let held = Held::new(Arc::clone(shared), batch, lease, since);
                     // Ends when all of the batch's events have begun or are over.
                     let (begun, mut waiting) = mpsc::channel(1);
                     batches.begin(held.deliver(slot, begun));
                     // Nothing more is taken while an event of this batch waits for a handler.
-                    tokio::select! {
-                        biased;
-                        () = reached(&mut stage, Stage::Finish) => return Ok(()),
-                        _ = waiting.recv() => {}
-                    }
+                    intake.unless_told(waiting.recv()).await;
                 }
-                None => {
+                Some((_, None)) => {
                     drop(slot);
-                    if !poll.wait_unless_told(&mut stage).await {
-                        return Ok(());
-                    }
+                    intake.idle().await;
                 }
+                None => return Ok(()),
             }
         }
     }
@@ -257,13 +226,10 @@ impl OutboxWorker {
     /// How long a batch is leased; asked once, so that each take can say it and the heartbeat knows.
     async fn known_lease(
         &self,
-        stage: &mut watch::Receiver<Stage>,
+        mut intake: Intake<'_, Subscriber>,
     ) -> Result<Option<Duration>, Error> {
-        if self.lease.is_some() {
-            return Ok(self.lease);
-        }
-        let ask = || self.subscriber.lease(&self.pool);
-        let answer = until_answered(&self.subscriber, &self.backoff, stage, ask).await?;
+        let ask = || self.subscriber.granted_lease(&self.pool, self.pace.lease);
+        let answer = intake.ask(ask).await?;
         Ok(answer.map(|(_, lease)| lease))
     }
 }
@@ -272,9 +238,8 @@ impl std::fmt::Debug for OutboxWorker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OutboxWorker")
             .field("subscriber", &self.subscriber)
-            .field("concurrency", &self.concurrency)
             .field("batch", &self.batch)
-            .field("lease", &self.lease)
+            .field("pace", &self.pace)
             .finish_non_exhaustive()
     }
 }

@@ -7,10 +7,12 @@
 use std::future::Future;
 use std::time::Duration;
 
+use deadpool_postgres::Object;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use super::super::storable;
+use super::super::panics::{Panic, caught};
+use super::super::{storable, storable_wait};
 use super::chain::Verdict;
 use super::{Deliver, Delivered, Shared, Undelivered};
 use crate::{Batch, Error, Event, Kind, NackOptions, Nacked};
@@ -41,6 +43,8 @@ enum Stopped {
     Call(Error),
     /// In the handler's callback: nothing is written.
     Callback(Error),
+    /// The same, by a panic.
+    Panicked(Panic),
     /// In its commit: nobody knows.
     Commit(Error),
 }
@@ -123,11 +127,14 @@ impl<'a, H: Deliver> Settle<'a, H> {
         let nacked = loop {
             let error = match self.fail_once(event, failure, &options).await {
                 Ok(nacked) => break nacked,
-                Err(Stopped::Call(error)) if !error.is_retryable() => return Err(error),
+                Err(Stopped::Panicked(panic)) => {
+                    return self.put_off(event, &format!("it panicked: {panic}")).await;
+                }
+                Err(Stopped::Call(error)) if !error.may_pass() => return Err(error),
                 Err(Stopped::Callback(error))
                     if !error.is_retryable() || failures >= self.shared.backoff.tries =>
                 {
-                    return self.put_off(event, &error).await;
+                    return self.put_off(event, &error.to_string()).await;
                 }
                 Err(Stopped::Commit(error)) if error.kind() != Kind::Conflict => {
                     match self.found_nacked(event, &options).await? {
@@ -141,7 +148,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
             };
             failures += 1;
             tracing::debug!(event_id = event.event_id, %error, failures, "a failure is told again");
-            sleep(self.shared.backoff.wait(failures)).await;
+            sleep(self.shared.backoff.pause(failures)).await;
         };
         let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
         if nacked.dead {
@@ -160,15 +167,32 @@ impl<'a, H: Deliver> Settle<'a, H> {
         failure: &Undelivered,
         options: &NackOptions,
     ) -> Result<Nacked, Stopped> {
+        let get = self.in_time(self.shared.pool.get()).await;
+        let mut client = get.map_err(Stopped::Call)?;
+        let ended = self.fail_on(&mut client, event, failure, options).await;
+        if let Err(Stopped::Call(Error::TimedOut) | Stopped::Commit(Error::TimedOut)) = &ended {
+            // It may lead to a server that is no longer there.
+            drop(Object::take(client));
+        }
+        ended
+    }
+
+    async fn fail_on(
+        &self,
+        client: &mut Object,
+        event: &Event,
+        failure: &Undelivered,
+        options: &NackOptions,
+    ) -> Result<Nacked, Stopped> {
         let call = |error: Error| Stopped::Call(error);
-        let mut client = self.in_time(self.shared.pool.get()).await.map_err(call)?;
         let transaction = self.in_time(client.transaction()).await.map_err(call)?;
         let event_ids = [event.event_id];
         let nack = self.batch.nack(&transaction, Some(&event_ids), options);
         let nacked = only(self.in_time(nack).await.map_err(call)?).map_err(call)?;
         if nacked.dead {
             let dead = self.shared.handler.dead(&transaction, event, failure);
-            dead.await.map_err(Stopped::Callback)?;
+            let undone = caught(dead).await.map_err(Stopped::Panicked)?;
+            undone.map_err(Stopped::Callback)?;
         }
         let commit = self.in_time(transaction.commit()).await;
         commit.map_err(Stopped::Commit)?;
@@ -205,9 +229,14 @@ impl<'a, H: Deliver> Settle<'a, H> {
     }
 
     /// The callback cannot be done now, so the event may not die yet.
-    async fn put_off(&mut self, event: &Event, error: &Error) -> Result<(), Error> {
+    async fn put_off(&mut self, event: &Event, error: &str) -> Result<(), Error> {
         let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
-        tracing::error!(?subscriber, event_id, %error, "the callback of a dead event failed");
+        tracing::error!(
+            ?subscriber,
+            event_id,
+            error,
+            "the callback of a dead event failed"
+        );
         let reason = storable(&format!("its callback failed: {error}"));
         let options = NackOptions::released()
             .error(reason)
@@ -221,12 +250,15 @@ impl<'a, H: Deliver> Settle<'a, H> {
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
-        let backoff = &self.shared.backoff;
+        let (backoff, mut failures) = (&self.shared.backoff, 0);
         loop {
-            match backoff.retry(&mut call).await {
-                Err(error) if error.is_retryable() => sleep(backoff.wait(backoff.tries)).await,
+            let error = match backoff.in_time(call()).await {
+                Err(error) if error.may_pass() => error,
                 answer => return answer,
-            }
+            };
+            failures += 1;
+            tracing::debug!(token = self.batch.token(), %error, failures, "an end is told again");
+            sleep(backoff.pause(failures)).await;
         }
     }
 
@@ -234,10 +266,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
     where
         Error: From<X>,
     {
-        match timeout(self.shared.backoff.call_timeout, call).await {
-            Ok(answer) => Ok(answer?),
-            Err(_) => Err(Error::TimedOut),
-        }
+        self.shared.backoff.in_time(call).await
     }
 }
 
@@ -250,7 +279,7 @@ impl Undelivered {
                     .kind(kind_of(kind))
                     .error(storable(error));
                 match after {
-                    Some(after) => options.retry_after(*after),
+                    Some(after) => options.retry_after(storable_wait(*after)),
                     None => options,
                 }
             }

@@ -1,0 +1,328 @@
+//! Owns how the workers go about their work, whatever the work is: their settings, and asking for more.
+//!
+//! Invariant: a database that is away or overloaded is waited for, and an idle one is asked less and less
+//! often, no more than once in the longest wait by each worker. No wait is nothing, whatever the settings,
+//! and none is the same for everybody, so that workers who began together do not ask together. Nothing is
+//! asked for once the worker is told to stop; what is on its way then is waited for, for what it leases
+//! would be nobody's.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use rand::Rng;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, sleep};
+
+use super::stage::{Stage, reached};
+use super::waker::Waker;
+use crate::{Backoff, Error, Kind};
+
+/// The first wait after the last thing there was to do; it doubles.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+
+/// The shortest that the longest wait of an idle worker can be.
+const SHORTEST_POLL: Duration = Duration::from_millis(10);
+
+/// How long what is at work when a worker is told to stop may go on.
+const GRACE: Duration = Duration::from_secs(25);
+
+/// How long something that fails again and again is put off.
+pub(super) const PUT_OFF: Backoff = Backoff {
+    base: Duration::from_secs(1),
+    cap: Duration::from_secs(300),
+    tries: u32::MAX,
+    call_timeout: Duration::MAX,
+};
+
+/// A random time up to this, and at least half of it.
+pub(super) fn jittered(time: Duration) -> Duration {
+    time.mul_f64(rand::rng().random_range(0.5..=1.0))
+}
+
+/// The settings of a worker. Its builder has those of them that mean something to it.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    pub(super) concurrency: usize,
+    pub(super) lease: Option<Duration>,
+    pub(super) grace: Duration,
+    pub(super) backoff: Backoff,
+    poll_every: Duration,
+    waker: Waker,
+}
+
+/// What the tasks of a worker share.
+pub(super) struct Shared<H> {
+    pub(super) pool: Pool,
+    pub(super) backoff: Backoff,
+    pub(super) handler: H,
+    /// One for each handler that may run.
+    pub(super) slots: Arc<Semaphore>,
+    pub(super) stage: watch::Receiver<Stage>,
+}
+
+/// A worker's way to more work.
+pub(super) struct Intake<'p, W> {
+    whose: &'p W,
+    pace: &'p Pace,
+    stage: watch::Receiver<Stage>,
+    wait: Duration,
+    answered: bool,
+}
+
+impl Pace {
+    pub(super) fn new(concurrency: usize, poll_every: Duration) -> Self {
+        Self {
+            concurrency,
+            lease: None,
+            grace: GRACE,
+            backoff: Backoff::default(),
+            poll_every,
+            waker: Waker::new(),
+        }
+    }
+
+    pub(super) fn concurrency(self, concurrency: usize) -> Self {
+        Self {
+            concurrency: concurrency.clamp(1, Semaphore::MAX_PERMITS),
+            ..self
+        }
+    }
+
+    pub(super) fn lease(self, lease: Duration) -> Self {
+        Self {
+            lease: Some(lease),
+            ..self
+        }
+    }
+
+    pub(super) fn poll_every(self, time: Duration) -> Self {
+        Self {
+            poll_every: time.max(SHORTEST_POLL),
+            ..self
+        }
+    }
+
+    pub(super) fn grace(self, grace: Duration) -> Self {
+        Self { grace, ..self }
+    }
+
+    pub(super) fn backoff(self, backoff: Backoff) -> Self {
+        Self { backoff, ..self }
+    }
+
+    pub(super) fn waker(self, waker: &Waker) -> Self {
+        Self {
+            waker: waker.clone(),
+            ..self
+        }
+    }
+
+    /// What the tasks of this worker get, and how they are told to stop.
+    pub(super) fn share<H>(
+        &self,
+        pool: &Pool,
+        handler: H,
+    ) -> (watch::Sender<Stage>, Arc<Shared<H>>) {
+        let (stage, seen) = watch::channel(Stage::Run);
+        let shared = Shared {
+            pool: pool.clone(),
+            backoff: self.backoff,
+            handler,
+            slots: Arc::new(Semaphore::new(self.concurrency)),
+            stage: seen,
+        };
+        (stage, Arc::new(shared))
+    }
+
+    /// `whose`: what the log calls the worker.
+    pub(super) fn intake<'p, W: Debug>(
+        &'p self,
+        whose: &'p W,
+        stage: &watch::Receiver<Stage>,
+    ) -> Intake<'p, W> {
+        Intake {
+            whose,
+            pace: self,
+            stage: stage.clone(),
+            wait: FIRST_WAIT.min(self.poll_every),
+            answered: false,
+        }
+    }
+}
+
+impl<W: Debug> Intake<'_, W> {
+    /// Asks until there is an answer, and tells when it was asked for; `None` if the worker is told to stop.
+    pub(super) async fn ask<T, F, Fut>(
+        &mut self,
+        mut call: F,
+    ) -> Result<Option<(Instant, T)>, Error>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        let (backoff, mut failures) = (self.pace.backoff, 0);
+        while !self.is_told() {
+            let sent = Instant::now();
+            let error = match backoff.in_time(call()).await {
+                Ok(answer) => {
+                    if failures > 0 {
+                        tracing::info!(whose = ?self.whose, failures, "asking for work is answered again");
+                    }
+                    self.answered = true;
+                    return Ok(Some((sent, answer)));
+                }
+                Err(error) if self.outlives(&error) => error,
+                Err(error) => return Err(error),
+            };
+            failures += 1;
+            let wait = backoff.pause(failures);
+            tracing::warn!(whose = ?self.whose, %error, failures, ?wait, "asking for work failed");
+            self.unless_told(sleep(wait)).await;
+        }
+        Ok(None)
+    }
+
+    /// A worker that is refused from the beginning says so: it is set up wrongly. One that was answered
+    /// before goes on, whatever happens to the server (a failover to one that is not promoted yet, a
+    /// password that is being changed), until what it asks for is not there or not its own any more.
+    fn outlives(&self, error: &Error) -> bool {
+        let said = match error.kind() {
+            Kind::ReadOnly => true,
+            Kind::Other => error.code().is_some(),
+            _ => false,
+        };
+        error.may_pass() || (self.answered && said)
+    }
+
+    /// There was nothing: waits until it is worth asking again, or the worker is told to stop.
+    pub(super) async fn idle(&mut self) {
+        let (wait, pace) = (self.next_wait(), self.pace);
+        let woken = async {
+            tokio::select! {
+                biased;
+                () = pace.waker.woken() => true,
+                () = sleep(wait) => false,
+            }
+        };
+        if self.unless_told(woken).await == Some(true) {
+            self.found();
+        }
+    }
+
+    /// There was something: begin with the short wait again.
+    pub(super) fn found(&mut self) {
+        self.wait = FIRST_WAIT.min(self.pace.poll_every);
+    }
+
+    pub(super) fn is_told(&self) -> bool {
+        *self.stage.borrow() >= Stage::Finish
+    }
+
+    /// Waits for something; `None` if the worker is told to stop first.
+    pub(super) async fn unless_told<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = reached(&mut self.stage, Stage::Finish) => None,
+            ended = what => Some(ended),
+        }
+    }
+
+    /// A random time up to the wait, and at least half of it; the next wait is twice as long.
+    fn next_wait(&mut self) -> Duration {
+        let wait = jittered(self.wait);
+        self.wait = self.wait.saturating_mul(2).min(self.pace.poll_every);
+        wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    const QUICK: Backoff = Backoff {
+        base: Duration::from_millis(1),
+        cap: Duration::from_millis(2),
+        tries: 2,
+        call_timeout: Duration::from_millis(20),
+    };
+
+    fn pace(poll_every: Duration) -> Pace {
+        Pace::new(1, Duration::MAX)
+            .poll_every(poll_every)
+            .backoff(QUICK)
+    }
+
+    #[test]
+    fn an_idle_worker_asks_less_and_less_often_up_to_the_longest_wait() {
+        let (_stage, seen) = watch::channel(Stage::Run);
+        let pace = pace(Duration::from_secs(1));
+        let mut intake = pace.intake(&"a test", &seen);
+        let waits: Vec<Duration> = (0..10).map(|_| intake.next_wait()).collect();
+        assert!(waits[0] <= FIRST_WAIT, "{waits:?}");
+        assert!(waits[8] >= Duration::from_millis(500), "{waits:?}");
+        assert!(waits.iter().all(|wait| *wait <= Duration::from_secs(1)));
+        intake.found();
+        assert!(intake.next_wait() <= FIRST_WAIT);
+    }
+
+    #[test]
+    fn no_setting_makes_a_worker_ask_without_a_wait_or_work_at_nothing() {
+        let (_stage, seen) = watch::channel(Stage::Run);
+        let pace = pace(Duration::ZERO).concurrency(0);
+        assert!(pace.intake(&"a test", &seen).next_wait() > Duration::ZERO);
+        assert_eq!(pace.concurrency, 1);
+    }
+
+    #[tokio::test]
+    async fn many_wake_ups_while_the_worker_is_busy_are_one_and_it_is_not_lost() {
+        let (_stage, seen) = watch::channel(Stage::Run);
+        let (hour, waker) = (Duration::from_secs(3600), Waker::new());
+        let pace = pace(hour).waker(&waker);
+        let mut intake = pace.intake(&"a test", &seen);
+        intake.wait = hour;
+        for _ in 0..5 {
+            waker.wake(); // nobody waits yet
+        }
+        intake.idle().await; // the test would not end otherwise
+        assert_eq!(intake.wait, FIRST_WAIT);
+        intake.wait = hour;
+        let again = tokio::time::timeout(Duration::from_millis(50), intake.idle());
+        assert!(again.await.is_err());
+    }
+
+    #[tokio::test]
+    async fn asking_goes_on_beyond_the_tries_and_ends_when_the_worker_is_told_to() {
+        let (stage, seen) = watch::channel(Stage::Run);
+        let pace = pace(Duration::from_secs(1));
+        let mut intake = pace.intake(&"a test", &seen);
+        let calls = Cell::new(0);
+        let away = || {
+            calls.set(calls.get() + 1);
+            if calls.get() == 5 {
+                stage.send_replace(Stage::Finish);
+            }
+            std::future::ready(Err::<(), _>(Error::TimedOut))
+        };
+        let answer = intake.ask(away).await;
+        assert!(matches!(answer, Ok(None)), "{answer:?}");
+        assert_eq!(calls.get(), 5);
+        let answer = intake.ask(|| std::future::ready(Ok(()))).await;
+        assert!(
+            matches!(answer, Ok(None)),
+            "it asks for nothing more: {answer:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_error_that_is_final_is_told_at_once() {
+        let (_stage, seen) = watch::channel(Stage::Run);
+        let pace = pace(Duration::from_secs(1));
+        let refused = || std::future::ready(Err::<(), _>(Error::Answer("no".into())));
+        let answer = pace.intake(&"a test", &seen).ask(refused).await;
+        assert!(matches!(answer, Err(Error::Answer(_))));
+    }
+}

@@ -1,0 +1,102 @@
+//! Owns what becomes of a panic in code of the caller's.
+//!
+//! Invariant: it is a failure of what the code was called for, told with its message; nothing else stops.
+//! Code that panicked is dropped where it stood, as it is at any await at which its lease is lost.
+
+use std::any::Any;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::task::Poll;
+
+use tokio::task::JoinSet;
+
+/// A panic that was caught.
+pub(super) struct Panic(Box<dyn Any + Send>);
+
+impl Panic {
+    /// Lets it go on, now that what it would have left behind is settled.
+    pub(super) fn resume(self) -> ! {
+        resume_unwind(self.0)
+    }
+}
+
+impl fmt::Display for Panic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| self.0.downcast_ref::<String>().map(String::as_str));
+        f.write_str(text.unwrap_or("without a message"))
+    }
+}
+
+/// Runs the code here.
+pub(super) async fn caught<T>(code: impl Future<Output = T>) -> Result<T, Panic> {
+    let mut code = pin!(code);
+    poll_fn(|context| {
+        // It is not polled again, and what it shares with others is its author's to keep whole.
+        match catch_unwind(AssertUnwindSafe(|| code.as_mut().poll(context))) {
+            Ok(polled) => polled.map(Ok),
+            Err(payload) => Poll::Ready(Err(Panic(payload))),
+        }
+    })
+    .await
+}
+
+/// Runs the code in a task of its own, where it keeps nothing else from going on, even if it should block.
+/// Dropped, the set stops the task.
+pub(super) async fn apart<T: Send + 'static>(
+    code: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Panic> {
+    let mut task = JoinSet::new();
+    task.spawn(code);
+    let gone = || Panic(Box::new("the runtime is shutting down"));
+    match task.join_next().await {
+        Some(Ok(ended)) => Ok(ended),
+        Some(Err(error)) => Err(error.try_into_panic().map_or_else(|_| gone(), Panic)),
+        None => Err(gone()),
+    }
+}
+
+/// Tells the caller something. Should their code panic, that is logged, and no more.
+pub(super) fn tell(callback: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(callback)) {
+        tracing::error!(panic = %Panic(payload), "a callback panicked");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::panic)] // what is tested
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_told_with_its_message_wherever_the_code_runs() {
+        let number = 7;
+        let panics = |formatted: bool| async move {
+            tokio::task::yield_now().await;
+            match formatted {
+                true => panic!("poison {number}"),
+                false => panic!("poison"),
+            }
+        };
+        for (formatted, message) in [(true, "poison 7"), (false, "poison")] {
+            let here = caught(panics(formatted)).await.map_err(|p| p.to_string());
+            assert_eq!(here, Err::<(), _>(message.to_owned()));
+            let apart = apart(panics(formatted)).await.map_err(|p| p.to_string());
+            assert_eq!(apart, Err::<(), _>(message.to_owned()));
+        }
+    }
+
+    #[tokio::test]
+    async fn code_that_does_not_panic_says_what_it_says() {
+        let says = || async {
+            tokio::task::yield_now().await;
+            7
+        };
+        assert!(matches!(caught(says()).await, Ok(7)));
+        assert!(matches!(apart(says()).await, Ok(7)));
+        tell(|| panic!("nobody hears it"));
+    }
+}

@@ -1,0 +1,46 @@
+//! Owns waking an idle worker.
+//!
+//! Invariant: a wake-up costs who gives it nothing: no round trip, no NOTIFY, no lock. None is lost while the
+//! worker is busy.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+/// Wakes an idle worker of the same process ([`OutboxWorker`](crate::OutboxWorker),
+/// [`Completer`](crate::Completer), [`TeardownWorker`](crate::TeardownWorker)), so that what there is to
+/// do need not wait for the next poll. Optional: without it the worker finds it by itself.
+///
+/// Call [`Waker::wake`] after the commit of what was emitted, given back or asked for; before it there is
+/// nothing to find. Many calls while the worker is busy are one.
+///
+/// A process that emits for workers elsewhere can send them a datagram, or one `NOTIFY` a second from a
+/// session of its own, and have the receiving end call this; a `NOTIFY` in the emitting transaction would
+/// make all commits wait for one another.
+///
+/// ```
+/// let waker = pg_once::Waker::new();
+/// // subscriber.worker(&pool).waker(&waker).run(...)
+/// // ... and after the commit that emitted:
+/// waker.wake();
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Waker(Arc<Notify>);
+
+impl Waker {
+    /// A waker that wakes nobody yet. One of them may be given to several workers; a wake-up goes to
+    /// one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// There may be something to do.
+    pub fn wake(&self) {
+        self.0.notify_one();
+    }
+
+    pub(super) async fn woken(&self) {
+        self.0.notified().await;
+    }
+}

@@ -1,0 +1,166 @@
+//! A server in trouble that passes: overloaded, or gone without a word.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, Pool};
+use pg_once::{Args, Autocommit, Backoff, Error, Executor, Failure, Kind, Outcome, Response};
+use tokio_postgres::{NoTls, Row};
+
+use crate::proxy::Proxy;
+use crate::support::{Jobs, QUICK, fresh_key, pool};
+
+/// The database gives a call up: its `statement_timeout` is over.
+const GIVES_UP: [&str; 2] = [
+    "SET LOCAL statement_timeout = '10ms'",
+    "SELECT pg_sleep(60)",
+];
+/// It is a standby for a while.
+const TAKES_NO_WRITES: [&str; 2] = ["SET TRANSACTION READ ONLY", "CREATE TABLE nowhere ()"];
+
+/// A way to the database on which some of the calls that contain a text get into trouble.
+struct Troubled {
+    pool: Pool,
+    text: &'static str,
+    trouble: [&'static str; 2],
+    calls: AtomicU32,
+    which: Range<u32>,
+}
+
+impl Troubled {
+    fn new(pool: &Pool, text: &'static str, trouble: [&'static str; 2], which: Range<u32>) -> Self {
+        Self {
+            pool: pool.clone(),
+            text,
+            trouble,
+            calls: AtomicU32::new(0),
+            which,
+        }
+    }
+
+    /// So many calls were made, and those that were to get into trouble among them.
+    fn assert_met(&self) {
+        assert!(self.calls.load(Ordering::SeqCst) > self.which.end);
+    }
+}
+
+impl Executor for Troubled {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+        if sql.contains(self.text) {
+            let call = self.calls.fetch_add(1, Ordering::SeqCst);
+            if self.which.contains(&call) {
+                let mut client = self.pool.get().await?;
+                let transaction = client.transaction().await?;
+                for statement in self.trouble {
+                    transaction.batch_execute(statement).await?;
+                }
+            }
+        }
+        Executor::query(&self.pool, sql, args).await
+    }
+}
+
+impl Autocommit for Troubled {}
+
+#[tokio::test]
+async fn a_call_that_the_server_gives_up_is_not_repeated_by_itself() {
+    let troubled = Troubled::new(&pool(), "key_derive", GIVES_UP, 0..1);
+    let key = fresh_key();
+    let call = || key.derive(&troubled, "charge");
+    let error = QUICK.retry(call).await.unwrap_err();
+    assert_eq!(
+        (error.code(), error.kind(), error.is_retryable()),
+        (Some("57014"), Kind::Overloaded, false)
+    );
+    call().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_outlives_what_passes() {
+    for (trouble, which) in [
+        (GIVES_UP, 0..2),        // from the beginning
+        (GIVES_UP, 1..3),        // and later
+        (TAKES_NO_WRITES, 1..3), // a failover
+    ] {
+        let jobs = Jobs::guarded().await;
+        let troubled = Troubled::new(&jobs.pool, "cancel_pending", trouble, which);
+        let worker = jobs.machine.teardown_worker(&troubled).backoff(QUICK);
+        let worker = worker.poll_every(Duration::from_millis(20));
+        let done = async {
+            while troubled.calls.load(Ordering::SeqCst) < 4 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            jobs.job.cancel().request(&jobs.pool).await.unwrap();
+            while jobs.status().await != "cancelled" {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let clean = |_, _| async { Ok::<(), std::io::Error>(()) };
+        let run = tokio::time::timeout(Duration::from_secs(30), worker.run(done, clean));
+        assert_eq!(run.await.unwrap().unwrap().cancelled, 1);
+        troubled.assert_met();
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_is_refused_from_the_beginning_says_so() {
+    let jobs = Jobs::guarded().await;
+    let troubled = Troubled::new(&jobs.pool, "cancel_pending", TAKES_NO_WRITES, 0..9);
+    let worker = jobs.machine.teardown_worker(&troubled).backoff(QUICK);
+    let clean = |_, _| async { Ok::<(), std::io::Error>(()) };
+    let error = worker.run(std::future::pending(), clean).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::ReadOnly);
+}
+
+#[tokio::test]
+async fn a_heartbeat_that_the_server_gives_up_is_tried_again_while_the_lease_lives() {
+    let troubled = Troubled::new(&pool(), "key_extend", GIVES_UP, 0..2);
+    let lease = Duration::from_millis(900);
+    let run = fresh_key().run(&troubled).lease(lease).backoff(QUICK);
+    let run = run.run(|_| async {
+        tokio::time::sleep(lease + lease / 3).await;
+        Ok(Response::new(200).into())
+    });
+    let outcome = run.await.unwrap();
+    assert!(matches!(outcome, Outcome::Ran(_)), "{outcome:?}");
+    troubled.assert_met();
+}
+
+#[tokio::test]
+async fn an_end_that_the_server_gives_up_is_told_again() {
+    for (text, fails) in [("key_complete", false), ("key_release", true)] {
+        let troubled = Troubled::new(&pool(), text, GIVES_UP, 0..2);
+        let run = fresh_key().run(&troubled).backoff(QUICK);
+        let run = run.run(|_| async move {
+            match fails {
+                true => Err(Failure::retry("503")),
+                false => Ok(Response::new(200).into()),
+            }
+        });
+        let outcome = run.await.unwrap();
+        let released = matches!(outcome, Outcome::Released { .. });
+        assert_eq!(released, fails, "{outcome:?}");
+        troubled.assert_met();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_without_a_word_costs_a_timeout_for_each_connection_and_no_more() {
+    let proxy = Proxy::start().await;
+    let manager = Manager::new(proxy.config(), NoTls);
+    let pool = Pool::builder(manager).max_size(3).build().unwrap();
+    let open = tokio::try_join!(pool.get(), pool.get(), pool.get()).unwrap();
+    drop(open);
+    assert_eq!(pool.status().available, 3);
+    proxy.fall_silent_on_open_connections();
+
+    let patient = Backoff {
+        call_timeout: Duration::from_millis(1200),
+        ..QUICK
+    };
+    let run = fresh_key().run(&pool).backoff(patient);
+    let outcome = run.run(|_| async { Ok(Response::new(200).into()) }).await;
+    assert!(matches!(outcome, Ok(Outcome::Ran(_))), "{outcome:?}");
+    assert_eq!(pool.status().size, 1, "those that led nowhere are closed");
+}
