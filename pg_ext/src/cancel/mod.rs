@@ -7,12 +7,12 @@ pub mod audit;
 pub mod cleanup;
 pub mod finish;
 pub mod pending;
+pub mod record;
 pub mod refund;
 pub mod request;
 
 mod items;
 mod numeric;
-mod record;
 mod stand;
 
 pub use stand::holder_of;

@@ -1,36 +1,46 @@
 //! Dead letters.
 
 use super::Report;
-use crate::clock;
 use crate::error::Result;
+use crate::metrics::dead::Dead;
+use crate::outbox::topic::all_subscribers;
+use crate::row;
 use crate::spi::Kept;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
+/// Subscribers that are told.
+const MOST: usize = 100;
+
+// $1 topic, $2 subscriber, $3 how many died within the last hour, $4 when the first of all died.
 const DEAD: &CStr = c"
-    SELECT CASE WHEN l.n > 0 THEN 'warning' ELSE 'info' END,
-           CASE WHEN l.n > 0
-                THEN pg_catalog.format('dead letters are growing: topic \"%s\", subscriber \"%s\"', t.topic, s.subscriber)
-                ELSE pg_catalog.format('there are dead letters: topic \"%s\", subscriber \"%s\"', t.topic, s.subscriber) END,
+    SELECT CASE WHEN $3 > 0 THEN 'warning' ELSE 'info' END,
+           CASE WHEN $3 > 0
+                THEN pg_catalog.format('dead letters are growing: topic \"%s\", subscriber \"%s\"', $1, $2)
+                ELSE pg_catalog.format('there are dead letters: topic \"%s\", subscriber \"%s\"', $1, $2) END,
            pg_catalog.format('%s died within the last hour, the first of all at %s',
-                             CASE WHEN l.n > 1000 THEN 'more than 1000' ELSE l.n::text END, f.died_at),
-           pg_catalog.format('Read why with once.outbox_dead(%L, %L); once.outbox_redrive sends them again once the cause is mended.', t.topic, s.subscriber)
-      FROM once.subscriber s
-           JOIN once.topic t ON t.topic_id = s.topic_id
-           CROSS JOIN LATERAL (
-               SELECT d.died_at FROM once.dead d WHERE d.subscriber_id = s.subscriber_id
-                ORDER BY d.died_at LIMIT 1) f
-           CROSS JOIN LATERAL (
-               SELECT pg_catalog.count(*) FROM (
-                   SELECT FROM once.dead d
-                    WHERE d.subscriber_id = s.subscriber_id AND d.died_at > $1 - interval '1 hour'
-                    LIMIT 1001) y) l (n)
-     ORDER BY t.topic, s.subscriber LIMIT 100";
+                             CASE WHEN $3 > 1000 THEN 'more than 1000' ELSE $3::text END, COALESCE($4::text, '?')),
+           pg_catalog.format('Read why with once.outbox_dead(%L, %L); once.outbox_redrive sends them again once the cause is mended.', $1, $2)";
 
 thread_local! {
-    static LETTERS: Kept = const { Kept::new(DEAD, &[pg_sys::TIMESTAMPTZOID]) };
+    static LETTERS: Kept = const { Kept::new(DEAD, &[
+        pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID,
+    ]) };
 }
 
 pub fn ask(report: &Report) -> Result<()> {
-    report.ask(&LETTERS, &[Some(Datum::from(clock::now_us()?))])
+    let subscribers = all_subscribers()?;
+    let dead = Dead::look(&subscribers)?;
+    let there = dead.letters.iter().filter(|(_, l)| l.count > 0.0);
+    for (i, letters) in there.take(MOST) {
+        let subscriber = &subscribers[*i];
+        let args = [
+            Some(row::text(&subscriber.topic.name)),
+            Some(row::text(&subscriber.name)),
+            Some(Datum::from(letters.lately as i64)),
+            letters.first.map(Datum::from),
+        ];
+        report.ask(&LETTERS, &args)?;
+    }
+    Ok(())
 }

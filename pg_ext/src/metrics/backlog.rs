@@ -3,41 +3,42 @@
 //! It is in three places: in the log, from where each lane has come to; in the batches that are out; and in
 //! once.retry, one by one. Of each the beginning is looked at. Delayed events are left out until they are due and
 //! count from then, dead ones are counted apart.
+//!
+//! All of it is stored in the log as well (stored.rs), so a subscriber of a topic of which nothing is stored costs
+//! nothing. The others are looked at in the order of the oldest event that is stored for them, until so many lanes
+//! were: who comes behind has an event that is younger, acked or not.
 
-use super::Sheet;
 use super::estimate::Range;
-use crate::call::shown;
+use super::stored::{self, Content, Stored};
+use super::worst::{self, Labels};
+use super::{Sheet, entries_for};
 use crate::clock::{self, INFINITY};
 use crate::error::Result;
-use crate::outbox::batch::{Batch, Part};
+use crate::outbox::batch::{self, Batch, Part};
+use crate::outbox::delivery;
 use crate::outbox::event::{self, Col as EventCol, DELAYED, Home};
 use crate::outbox::receipt::{self, Ledger};
 use crate::outbox::retry;
 use crate::outbox::seen::Seen;
 use crate::outbox::series;
-use crate::outbox::topic::{Subscriber, all_subscribers};
+use crate::outbox::topic::Subscriber;
 use crate::outbox::window::{self, Window};
-use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
-use std::collections::BTreeSet;
+use crate::table::{ScanKey, Slot, Snapshot, Step, Table};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+/// Lanes and batches of all subscribers together that are looked at, and how many of these the rows that one has in
+/// once.retry stand for.
+const LOOKS: usize = 5_000;
+const FOR_RETRIES: usize = 4;
 /// Events of a lane, and rows of once.retry, that are counted one by one.
 const EXACT: usize = 64;
-/// Rows of once.retry that are read to find one that is no delayed event.
-const LOOKS: usize = 1_000;
+/// Rows of once.retry that are read to find one that is no delayed event: of each subscriber, and of all together.
+const RETRIES: usize = 1_000;
+const LEAST_RETRIES: usize = 64;
+const ALL_RETRIES: usize = 20_000;
 /// Of these, so many are asked for their age.
 const ASKED: usize = 16;
-/// Batches of a subscriber that are looked into.
-const BATCHES: usize = 1_000;
-/// Dead letters that are counted one by one.
-const DEAD_EXACT: usize = 2_000;
-/// What "lately" means for them.
-const HOUR_US: i64 = 3_600_000_000;
-
-const DELIVERY: Name = c"delivery";
-const DELIVERY_BY_EVENT: Name = c"delivery_event";
-const DEAD: Name = c"dead";
-const DEAD_BY_EVENT: Name = c"dead_pkey";
-const DEAD_BY_TIME: Name = c"dead_died";
 
 /// What is the same for every subscriber.
 struct Look {
@@ -46,8 +47,16 @@ struct Look {
     /// The present series.
     series: i32,
     tables: Vec<(&'static Home, Table)>,
+    stored: BTreeMap<i32, Stored>,
+    batches: Table,
+    /// Subscribers that may have any.
+    takers: HashSet<i32>,
     retry: Table,
+    retriers: HashSet<i32>,
     now: i64,
+    /// How many more may be looked at.
+    looks: Cell<usize>,
+    complete: Cell<bool>,
 }
 
 /// What a subscriber has before it.
@@ -65,61 +74,97 @@ impl Backlog {
             (a, b) => a.or(b),
         };
     }
+
+    fn lag(&self, now: i64) -> i64 {
+        self.since.map_or(0, |at| now.saturating_sub(at)).max(0)
+    }
+
+    fn badness(&self, now: i64) -> worst::Badness {
+        let nothing = self.since.is_none() && self.depth == 0.0;
+        (!nothing).then(|| self.lag(now))
+    }
 }
 
-/// Lag, depth and dead letters by topic and subscriber.
+/// Lag and depth by topic and subscriber.
 pub fn outbox(sheet: &Sheet) -> Result<()> {
-    let subscribers = all_subscribers()?;
-    if subscribers.is_empty() {
-        return Ok(());
+    let subscribers = sheet.subscribers()?;
+    let look = Look::begin()?;
+    let backlogs = look.backlogs(subscribers)?;
+    let badness: Vec<_> = backlogs.iter().map(|b| b.badness(look.now)).collect();
+    let (told, all_told) = worst::told(&badness);
+    for i in told {
+        look.tell(sheet, &subscribers[i], &backlogs[i])?;
     }
-    let (seen, snapshot) = Seen::now()?;
-    let look = Look {
-        series: series::present(&snapshot)?,
-        seen,
-        snapshot,
-        tables: window::tables()?,
-        retry: Table::to_read(retry::TABLE)?,
-        now: clock::now_us()?,
-    };
-    for subscriber in &subscribers {
-        let backlog = look.backlog(subscriber)?;
-        let (topic, name) = (shown(&subscriber.topic.name), shown(&subscriber.name));
-        let labels = [("topic", topic.as_str()), ("subscriber", name.as_str())];
-        let lag = backlog
-            .since
-            .map_or(0, |at| look.now.saturating_sub(at))
-            .max(0);
-        sheet.put(
-            "outbox_lag_seconds",
-            &labels,
-            lag as f64 / 1e6,
-            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed or redriven event counts from when it is due, a dead one not at all.",
-        )?;
-        sheet.put(
-            "outbox_depth",
-            &labels,
-            backlog.depth.round(),
-            "Events that the subscriber has not acked, those in batches, retries and delays included. Exact while each lane has fewer than 64, then an estimate from samples.",
-        )?;
-        look.dead(sheet, subscriber.id, &labels)?;
-    }
-    Ok(())
+    let complete = all_told && look.complete.get();
+    worst::complete(sheet, "backlog", &badness, complete)
 }
 
 impl Look {
-    fn backlog(&self, subscriber: &Subscriber) -> Result<Backlog> {
+    fn begin() -> Result<Look> {
+        let (seen, snapshot) = Seen::now()?;
+        let tables = window::tables()?;
+        let (stored, complete) = stored::look(&tables, &snapshot)?;
+        let (batches, retry) = (Table::to_read(batch::TABLE)?, Table::to_read(retry::TABLE)?);
+        Ok(Look {
+            series: series::present(&snapshot)?,
+            takers: HashSet::from_iter(batch::takers(&batches, &snapshot)?),
+            retriers: HashSet::from_iter(retry.values(retry::BY_EVENT, &[], &snapshot)?),
+            seen,
+            snapshot,
+            tables,
+            stored,
+            batches,
+            retry,
+            now: clock::now_us()?,
+            looks: Cell::new(LOOKS),
+            complete: Cell::new(complete),
+        })
+    }
+
+    /// Of every subscriber, in their order.
+    fn backlogs(&self, subscribers: &[Subscriber]) -> Result<Vec<Backlog>> {
+        let stored = |i: &usize| self.stored.get(&subscribers[*i].topic.id);
+        let mut order: Vec<usize> = (0..subscribers.len())
+            .filter(|i| stored(i).is_some() || self.retriers.contains(&subscribers[*i].id))
+            .collect();
+        order.sort_by_key(|i| stored(i).map_or(i64::MAX, |s| s.oldest));
+        let mut backlogs: Vec<Backlog> = subscribers.iter().map(|_| Backlog::default()).collect();
+        for i in order {
+            backlogs[i] = self.backlog(&subscribers[i], stored(&i))?;
+        }
+        Ok(backlogs)
+    }
+
+    fn backlog(&self, subscriber: &Subscriber, stored: Option<&Stored>) -> Result<Backlog> {
         let mut backlog = Backlog::default();
         let mut out = BTreeSet::new();
-        for lane in subscriber.lanes() {
-            let last = Part::last(subscriber.id, lane, &self.snapshot)?;
+        for (lane, content) in stored.into_iter().flat_map(Stored::lanes) {
+            let theirs = event::is_unordered(lane) || (1..=subscriber.topic.lanes).contains(&lane);
+            if !theirs || !self.may_look(1) {
+                continue;
+            }
+            let last = match self.takers.contains(&subscriber.id) {
+                true => Part::last_in(&self.batches, subscriber.id, lane, &self.snapshot)?,
+                false => None,
+            };
             if let Some(last) = &last {
                 out.extend(last.out());
             }
             let window = Window::of(subscriber, last.as_ref())?;
-            self.log(subscriber.topic.id, lane, window, &mut backlog)?;
+            match content {
+                Content::Few(events) => {
+                    for event in events.iter().filter(|e| e.is_before(&window)) {
+                        backlog.depth += 1.0;
+                        backlog.older(Some(event.emitted_at));
+                    }
+                }
+                Content::Many => self.log(subscriber.topic.id, lane, window, &mut backlog)?,
+            }
         }
-        for token in out.into_iter().take(BATCHES) {
+        for token in out {
+            if !self.may_look(1) {
+                break;
+            }
             if receipt::is_over(subscriber.id, token, &self.snapshot)? {
                 continue;
             }
@@ -127,15 +172,27 @@ impl Look {
                 self.batch(subscriber, &batch, &mut backlog)?;
             }
         }
-        self.retries(subscriber, &mut backlog)?;
+        if self.retriers.contains(&subscriber.id) && self.may_look(FOR_RETRIES) {
+            self.retries(subscriber, &mut backlog)?;
+        }
         Ok(backlog)
+    }
+
+    /// So many more looks; false: there were enough.
+    fn may_look(&self, looks: usize) -> bool {
+        let left = self.looks.get();
+        self.looks.set(left.saturating_sub(looks));
+        self.cut_short(left == 0);
+        left > 0
+    }
+
+    /// Something may be there that was not looked at.
+    fn cut_short(&self, is_so: bool) {
+        self.complete.set(self.complete.get() && !is_so);
     }
 
     /// What a lane has not come to yet.
     fn log(&self, topic: i32, lane: i32, window: Window, backlog: &mut Backlog) -> Result<()> {
-        if self.tables.is_empty() {
-            return Ok(());
-        }
         let mut window = window;
         let (mut read, mut last_id) = (0, 0);
         loop {
@@ -182,7 +239,7 @@ impl Look {
                     column: EventCol::EventId as usize,
                     place: &|id| event::place_in_lane(lane, id),
                 };
-                backlog.depth += range.estimate(last_id, &self.snapshot)?;
+                backlog.depth += range.estimate(last_id, &self.snapshot)?.rows;
             }
         }
         Ok(())
@@ -230,21 +287,26 @@ impl Look {
             column: retry::Col::EventId as usize,
             place: &|id| id,
         };
-        let rows = range.above(i64::MIN, LOOKS, &self.snapshot)?;
-        if rows == 0.0 {
+        let most = (ALL_RETRIES / self.retriers.len().max(1)).clamp(LEAST_RETRIES, RETRIES);
+        let count = range.above(i64::MIN, most, &self.snapshot)?;
+        backlog.depth += count.rows;
+        self.cut_short(count.tired);
+        if count.rows == 0.0 && !count.tired {
             return Ok(());
         }
-        backlog.depth += rows;
         let mut scan = self.retry.scan(
             retry::BY_EVENT,
             &mut [ScanKey::i32(1, subscriber)],
             &self.snapshot,
         )?;
+        let mut looks = entries_for(most);
         let (mut looked, mut asked) = (0, 0);
-        while looked < LOOKS
-            && asked < ASKED
-            && let Some(slot) = scan.advance()
-        {
+        while looked < most && asked < ASKED {
+            let slot = match scan.step(&mut looks) {
+                Step::Row(slot) => slot,
+                Step::End => return Ok(()),
+                Step::Tired => break,
+            };
             looked += 1;
             if self.is_delayed(slot) {
                 continue;
@@ -256,22 +318,30 @@ impl Look {
                 return Ok(());
             }
         }
-        if looked < LOOKS {
-            return Ok(());
+        match asked < ASKED {
+            true => self.hidden_retries(sub, backlog),
+            false => Ok(()),
         }
-        // Hidden behind delayed ones: what is due, and in lanes that have no delayed ones what will be first.
+    }
+
+    /// Behind delayed ones, or behind entries of those that are over: what is due, and in lanes that have no
+    /// delayed ones what will be first.
+    fn hidden_retries(&self, sub: &Subscriber, backlog: &mut Backlog) -> Result<()> {
         for lane in sub.lanes() {
             for suspect in [false, true] {
                 let mut keys = vec![
-                    ScanKey::i32(1, subscriber),
+                    ScanKey::i32(1, sub.id),
                     ScanKey::i32(2, lane),
                     ScanKey::bool(3, suspect),
                 ];
                 if event::is_unordered(lane) {
                     keys.push(ScanKey::until(4, self.now));
                 }
-                if let Some(slot) = self.retry.find(retry::BY_DUE, &mut keys, &self.snapshot)? {
-                    backlog.older(self.since(subscriber, &slot)?.0);
+                let mut scan = self.retry.scan(retry::BY_DUE, &mut keys, &self.snapshot)?;
+                match scan.step(&mut entries_for(EXACT)) {
+                    Step::Row(slot) => backlog.older(self.since(sub.id, slot)?.0),
+                    Step::End => {}
+                    Step::Tired => self.cut_short(true),
                 }
             }
         }
@@ -315,60 +385,35 @@ impl Look {
 
     /// When the first attempt at an event failed, since it was redriven last.
     fn first_failure(&self, subscriber: i32, event_id: i64) -> Result<Option<i64>> {
-        let table = Table::to_read(DELIVERY)?;
+        let table = Table::to_read(delivery::TABLE)?;
         let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, event_id)];
         let mut scan = table
-            .scan(DELIVERY_BY_EVENT, keys, &self.snapshot)?
+            .scan(delivery::BY_EVENT, keys, &self.snapshot)?
             .backwards();
+        let mut looks = entries_for(RETRIES);
         let mut at = None;
-        let mut looked = 0;
-        while looked < LOOKS
-            && let Some(slot) = scan.advance()
-        {
-            looked += 1;
-            at = Some(number(slot, 4));
-            if number(slot, 2) <= 1 {
+        while let Step::Row(slot) = scan.step(&mut looks) {
+            at = Some(number(slot, delivery::Col::At as usize));
+            if number(slot, delivery::Col::Attempt as usize) <= 1 {
                 break;
             }
         }
         Ok(at)
     }
 
-    fn dead(&self, sheet: &Sheet, subscriber: i32, labels: &[(&str, &str)]) -> Result<()> {
-        let table = Table::to_read(DEAD)?;
-        let range = Range {
-            table: &table,
-            index: DEAD_BY_EVENT,
-            keys: &|from, to| {
-                vec![
-                    ScanKey::i32(1, subscriber),
-                    ScanKey::above(2, from),
-                    ScanKey::up_to(2, to),
-                ]
-            },
-            column: 3,
-            place: &|id| id,
-        };
+    fn tell(&self, sheet: &Sheet, subscriber: &Subscriber, backlog: &Backlog) -> Result<()> {
+        let labels = Labels::of(subscriber);
         sheet.put(
-            "outbox_dead_letters",
-            labels,
-            range.above(i64::MIN, DEAD_EXACT, &self.snapshot)?.round(),
-            "Events that the subscriber has given up (outbox_dead); exact below 2000, then an estimate.",
+            "outbox_lag_seconds",
+            &labels.pairs(),
+            backlog.lag(self.now) as f64 / 1e6,
+            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed or redriven event counts from when it is due, a dead one not at all. Of more than 200 subscribers the worst have rows, see pg_once_outbox_complete.",
         )?;
-        let keys = &mut [
-            ScanKey::i32(1, subscriber),
-            ScanKey::after(2, self.now - HOUR_US),
-        ];
-        let mut scan = table.scan(DEAD_BY_TIME, keys, &self.snapshot)?;
-        let mut lately = 0;
-        while lately < DEAD_EXACT && scan.advance().is_some() {
-            lately += 1;
-        }
         sheet.put(
-            "outbox_dead_letters_lately",
-            labels,
-            lately as f64,
-            "Of these, events that died within the last hour; 2000 means at least so many.",
+            "outbox_depth",
+            &labels.pairs(),
+            backlog.depth.round(),
+            "Events that the subscriber has not acked, those in batches, retries and delays included. Exact while each lane has fewer than 64, then an estimate from samples.",
         )
     }
 }

@@ -4,29 +4,29 @@
 //! the take. The newest of both are looked at, and both over the same time: at most five minutes, less where one of
 //! the looks reaches its bound before.
 
-use super::Sheet;
+use super::worst::{self, Labels};
+use super::{Sheet, entries_for};
 use crate::call::{self, shown, varlena};
 use crate::clock;
 use crate::counters::WINDOW_US;
 use crate::error::Result;
-use crate::outbox::receipt::{Col, Receipt};
-use crate::outbox::topic::{Subscriber, all_subscribers};
-use crate::table::{Name, ScanKey, Snapshot, Table};
+use crate::outbox::delivery;
+use crate::outbox::receipt::{self, Col, Receipt};
+use crate::outbox::topic::Subscriber;
+use crate::table::{ScanKey, Snapshot, Step, Table};
 use std::collections::{BTreeMap, HashMap};
 
-/// Failed attempts that are looked at, of all subscribers, and receipts of each.
+/// Failed attempts that are looked at, of all subscribers.
 const FAILURES: usize = 4_000;
+/// Receipts that are looked at: of each subscriber, and of all together.
 const RECEIPTS: usize = 300;
+const LEAST_RECEIPTS: usize = 50;
+const ALL_RECEIPTS: usize = 10_000;
 /// Kinds of a subscriber's failures that have a row of their own.
 const KINDS: usize = 20;
 const OTHER: &str = "other";
 const ERROR: &str = "error";
 const RELEASED: &str = "released";
-
-const DELIVERY: Name = c"delivery";
-const BY_TIME: Name = c"delivery_at";
-const RECEIPT: Name = c"receipt";
-const BY_TOKEN: Name = c"receipt_pkey";
 
 /// Failed attempts: by subscriber, when and of what kind.
 struct Failures {
@@ -36,51 +36,65 @@ struct Failures {
 
 impl Failures {
     fn look(now: i64, snapshot: &Snapshot) -> Result<Failures> {
-        let table = Table::to_read(DELIVERY)?;
+        let table = Table::to_read(delivery::TABLE)?;
         let mut failures = Failures {
             of: HashMap::new(),
             since: now.saturating_sub(WINDOW_US),
         };
         let keys = &mut [ScanKey::after(1, failures.since)];
-        let mut scan = table.scan(BY_TIME, keys, snapshot)?.backwards();
-        let mut looked = 0;
-        while let Some(slot) = scan.advance() {
-            let number = |i| {
-                slot.column(i)
-                    .map_or(0, |d: pgrx::pg_sys::Datum| d.value() as i64)
+        let mut scan = table.scan(delivery::BY_TIME, keys, snapshot)?.backwards();
+        let mut looks = entries_for(FAILURES);
+        let (mut looked, mut oldest) = (0, now);
+        loop {
+            let slot = match scan.step(&mut looks) {
+                Step::Row(slot) => slot,
+                Step::End => return Ok(failures),
+                Step::Tired => break,
             };
-            let at = number(4);
+            let column = |col: delivery::Col| slot.column(col as usize);
+            oldest = column(delivery::Col::At).map_or(0, |d| d.value() as i64);
             if looked >= FAILURES {
-                failures.since = at;
                 break;
             }
             looked += 1;
-            let kind = slot
-                .column(5)
-                .map(|d| shown(varlena(d)))
-                .unwrap_or_default();
-            let subscriber = failures.of.entry(number(1) as i32).or_default();
-            subscriber.push((at, kind));
+            let kind = column(delivery::Col::Kind);
+            let kind = kind.map(|d| shown(varlena(d))).unwrap_or_default();
+            let subscriber = column(delivery::Col::SubscriberId).map_or(0, |d| d.value() as i32);
+            let of = failures.of.entry(subscriber).or_default();
+            of.push((oldest, kind));
         }
+        failures.since = oldest;
         Ok(failures)
+    }
+
+    /// How many of a subscriber's attempts count as failed; None: none of them.
+    fn badness(&self, subscriber: &Subscriber) -> worst::Badness {
+        let failures = self.of.get(&subscriber.id)?;
+        let counted = failures.iter().filter(|f| f.1 != RELEASED).count();
+        (counted > 0).then_some(counted as i64)
     }
 }
 
 /// What a subscriber has acked since a time, as far as its newest receipts tell; and since when they do.
-fn acked(subscriber: i32, since: i64, snapshot: &Snapshot) -> Result<(u64, i64)> {
-    let table = Table::to_read(RECEIPT)?;
+fn acked(subscriber: i32, since: i64, most: usize, snapshot: &Snapshot) -> Result<(u64, i64)> {
+    let table = Table::to_read(receipt::TABLE)?;
     let keys = &mut [ScanKey::i32(1, subscriber)];
-    let mut scan = table.scan(BY_TOKEN, keys, snapshot)?.backwards();
+    let mut scan = table.scan(receipt::BY_TOKEN, keys, snapshot)?.backwards();
     let mut found: Vec<(i64, u64)> = Vec::new();
     let mut since = since;
-    while let Some(slot) = scan.advance() {
+    let mut looks = entries_for(most);
+    loop {
+        let slot = match scan.step(&mut looks) {
+            Step::Row(slot) if found.len() < most => slot,
+            Step::End => break,
+            Step::Row(_) | Step::Tired => {
+                // The newest of those that are left out may be as young as the oldest that is in.
+                let oldest = found.iter().map(|f| f.0).min().unwrap_or(since);
+                since = since.max(oldest);
+                break;
+            }
+        };
         let receipt = Receipt::look(slot);
-        if found.len() >= RECEIPTS {
-            // The newest of those that are left out may be as young as the oldest that is in.
-            let oldest = found.iter().map(|f| f.0).min().unwrap_or(since);
-            since = since.max(oldest);
-            break;
-        }
         let is_ack = receipt.raw(Col::Kind).map(|d| d.value() as u8) == Some(b'a');
         let events = match receipt.raw(Col::EventIds).and_then(call::i64s) {
             _ if !is_ack => 0,
@@ -95,25 +109,32 @@ fn acked(subscriber: i32, since: i64, snapshot: &Snapshot) -> Result<(u64, i64)>
 
 /// `side_effect_failure_rate` by topic, subscriber and kind.
 pub fn failures(sheet: &Sheet) -> Result<()> {
-    let subscribers = all_subscribers()?;
-    if subscribers.is_empty() {
-        return Ok(());
-    }
+    let subscribers = sheet.subscribers()?;
     let snapshot = Snapshot::latest();
     let failures = Failures::look(clock::now_us()?, &snapshot)?;
-    for subscriber in &subscribers {
-        tell(sheet, subscriber, &failures, &snapshot)?;
+    let badness: Vec<_> = subscribers.iter().map(|s| failures.badness(s)).collect();
+    let (told, complete) = worst::told(&badness);
+    let failing = told.iter().filter(|i| badness[**i].is_some()).count();
+    let receipts = (ALL_RECEIPTS / failing.max(1)).clamp(LEAST_RECEIPTS, RECEIPTS);
+    for i in told {
+        let subscriber = &subscribers[i];
+        // Without failures it is 0, whatever was acked.
+        let (acked, since) = match badness[i] {
+            Some(_) => acked(subscriber.id, failures.since, receipts, &snapshot)?,
+            None => (0, failures.since),
+        };
+        tell(sheet, subscriber, &failures, acked, since)?;
     }
-    Ok(())
+    worst::complete(sheet, "failures", &badness, complete)
 }
 
 fn tell(
     sheet: &Sheet,
     subscriber: &Subscriber,
     failures: &Failures,
-    snapshot: &Snapshot,
+    acked: u64,
+    since: i64,
 ) -> Result<()> {
-    let (acked, since) = acked(subscriber.id, failures.since, snapshot)?;
     // There even while nothing fails.
     let mut kinds = BTreeMap::from([(ERROR, 0u64)]);
     let mut failed = 0;
@@ -131,19 +152,15 @@ fn tell(
         let known = kinds.len() < KINDS || kinds.contains_key(kind.as_str());
         *kinds.entry(if known { kind } else { OTHER }).or_default() += 1;
     }
-    let (topic, name) = (shown(&subscriber.topic.name), shown(&subscriber.name));
+    let labels = Labels::of(subscriber);
+    let [topic, name] = labels.pairs();
     for (kind, count) in kinds {
-        let labels = [
-            ("topic", topic.as_str()),
-            ("subscriber", name.as_str()),
-            ("kind", kind),
-        ];
         let attempts = failed + acked;
         sheet.put(
             "side_effect_failure_rate",
-            &labels,
+            &[topic, name, ("kind", kind)],
             count as f64 / attempts.max(1) as f64,
-            "Share of the attempts at the subscriber's events that ended in a failure of this kind, over the last five minutes; less time where there were more than 4000 failures or the subscriber ended more than 300 batches since. 0 without attempts.",
+            "Share of the attempts at the subscriber's events that ended in a failure of this kind, over the last five minutes; less time where there were more than 4000 failures or the subscriber ended more than 300 batches since (fewer where more than 30 subscribers fail). 0 without attempts. Of more than 200 subscribers those with the most failures have rows, see pg_once_outbox_complete.",
         )?;
     }
     Ok(())

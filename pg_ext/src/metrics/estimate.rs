@@ -1,8 +1,13 @@
 //! How many rows an index range holds, without reading them all: a short range is counted, of a long one some
 //! places are looked at and the rest is taken to be as dense.
+//!
+//! What bounds a look are index entries: those of rows that are over cost as much as others, and where they use a
+//! look up, the number is a lower bound.
 
+use super::entries_for;
 use crate::error::Result;
-use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
+use crate::table::{Name, ScanKey, Slot, Snapshot, Step, Table};
+use pgrx::pg_sys::Datum;
 
 /// Places of a long range that are looked at, and the rows read at each.
 const PLACES: i64 = 8;
@@ -20,58 +25,118 @@ pub struct Range<'a> {
     pub place: &'a dyn Fn(i64) -> i64,
 }
 
+/// How many rows there are.
+pub struct Count {
+    pub rows: f64,
+    /// Entries of rows that are over used a look up: there may be more.
+    pub tired: bool,
+}
+
 impl Range<'_> {
     /// Rows with a number above `from`: exactly, up to `exact` of them.
-    pub fn above(&self, from: i64, exact: usize, snapshot: &Snapshot) -> Result<f64> {
+    pub fn above(&self, from: i64, exact: usize, snapshot: &Snapshot) -> Result<Count> {
         let head = self.read(from, i64::MAX, exact, snapshot)?;
-        if head.ended {
-            return Ok(head.counted as f64);
-        }
-        Ok(head.counted as f64 + self.estimate(head.last, snapshot)?)
+        let rows = head.counted as f64;
+        let rest = match head.end {
+            End::Reached => Count::NONE,
+            End::Tired if head.counted == 0 => {
+                let first = self.edge(from, Edge::First, snapshot)?;
+                first.map_or(Ok(Count::NONE), |first| self.estimate(first - 1, snapshot))?
+            }
+            End::Enough | End::Tired => self.estimate(head.last, snapshot)?,
+        };
+        Ok(Count {
+            rows: rows + rest.rows,
+            tired: rest.tired || head.end == End::Tired,
+        })
     }
 
     /// Rows with a number above `from`, by samples.
-    pub fn estimate(&self, from: i64, snapshot: &Snapshot) -> Result<f64> {
-        let keys = &mut (self.keys)(from, i64::MAX);
-        let Some(last) = self.table.find_last(self.index, keys, snapshot)? else {
-            return Ok(0.0);
+    pub fn estimate(&self, from: i64, snapshot: &Snapshot) -> Result<Count> {
+        let Some((end, mut tired)) = self.last(from, snapshot)? else {
+            return Ok(Count::NONE);
         };
-        let end = self.number(&last);
-        let step = ((end - from) / PLACES).max(1);
-        let mut total = 0.0;
+        let step = (end.saturating_sub(from) / PLACES).max(1);
+        let mut rows = 0.0;
         let mut place = from;
         while place < end {
-            let to = match end - place < 2 * step {
+            let to = match end.saturating_sub(place) < 2 * step {
                 true => end,
                 false => place + step,
             };
             let seen = self.read(place, to, ROWS, snapshot)?;
-            let between = |a: i64, b: i64| ((self.place)(b) - (self.place)(a)).max(1) as f64;
-            total += match seen.ended {
-                true => seen.counted as f64,
-                // The last of n rows ends the look: it says how far the others reach.
-                false => (seen.counted - 1) as f64 * between(place, to) / between(place, seen.last),
+            let between = |a: i64, b: i64| {
+                let places = (self.place)(b).saturating_sub((self.place)(a));
+                places.max(1) as f64
             };
+            rows += match seen.end {
+                End::Reached | End::Tired => seen.counted as f64,
+                // The last of n rows ends the look: it says how far the others reach.
+                End::Enough => {
+                    (seen.counted - 1) as f64 * between(place, to) / between(place, seen.last)
+                }
+            };
+            tired |= seen.end == End::Tired;
             place = to;
         }
-        Ok(total)
+        Ok(Count { rows, tired })
+    }
+
+    /// The last number above `from`, and whether there may be later ones; None: there is none.
+    fn last(&self, from: i64, snapshot: &Snapshot) -> Result<Option<(i64, bool)>> {
+        let keys = &mut (self.keys)(from, i64::MAX);
+        let mut scan = self.table.scan(self.index, keys, snapshot)?.backwards();
+        let mut looks = entries_for(ROWS);
+        if let Step::Row(slot) = scan.step(&mut looks) {
+            return Ok(Some((self.number(slot), false)));
+        }
+        // Nothing but rows that are over so far; they, too, say where the range ends.
+        let end = match looks {
+            0 => self.edge(from, Edge::Last, snapshot)?,
+            _ => None,
+        };
+        Ok(end.map(|end| (end, true)))
+    }
+
+    /// The first or last number above `from` that the index has an entry of, whether or not its row is there.
+    fn edge(&self, from: i64, edge: Edge, snapshot: &Snapshot) -> Result<Option<i64>> {
+        let keys = &mut (self.keys)(from, i64::MAX);
+        let last_column = |entry: &[Option<Datum>]| {
+            let number = entry.iter().rev().flatten().next();
+            number.map(|d| d.value() as i64)
+        };
+        let (table, index) = (self.table, self.index);
+        let found = match edge {
+            Edge::First => table.first_entry(index, keys, snapshot, last_column)?,
+            Edge::Last => table.last_entry(index, keys, snapshot, last_column)?,
+        };
+        Ok(found.flatten())
     }
 
     fn read(&self, from: i64, to: i64, most: usize, snapshot: &Snapshot) -> Result<Seen> {
         let keys = &mut (self.keys)(from, to);
         let mut scan = self.table.scan(self.index, keys, snapshot)?;
+        let mut looks = entries_for(most);
         let mut seen = Seen {
             counted: 0,
             last: from,
-            ended: false,
+            end: End::Enough,
         };
-        for _ in 0..most {
-            let Some(slot) = scan.advance() else {
-                seen.ended = true;
-                break;
-            };
-            seen.counted += 1;
-            seen.last = self.number(slot);
+        while seen.counted < most {
+            match scan.step(&mut looks) {
+                Step::Row(slot) => {
+                    seen.counted += 1;
+                    seen.last = self.number(slot);
+                }
+                Step::End => {
+                    seen.end = End::Reached;
+                    break;
+                }
+                Step::Tired => {
+                    seen.end = End::Tired;
+                    break;
+                }
+            }
         }
         Ok(seen)
     }
@@ -81,10 +146,33 @@ impl Range<'_> {
     }
 }
 
+impl Count {
+    const NONE: Count = Count {
+        rows: 0.0,
+        tired: false,
+    };
+}
+
+#[derive(Clone, Copy)]
+enum Edge {
+    First,
+    Last,
+}
+
+/// Where a look has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// There is no more.
+    Reached,
+    /// So many rows were asked for.
+    Enough,
+    /// Rows that are over have used it up.
+    Tired,
+}
+
 /// What a look has read.
 struct Seen {
     counted: usize,
     last: i64,
-    /// There is no more.
-    ended: bool,
+    end: End,
 }

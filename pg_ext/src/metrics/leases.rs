@@ -4,7 +4,7 @@
 //! newest entries of the index by look_at are looked at, down to what key_take_abandoned has passed; how far that went
 //! is told, too.
 
-use super::Sheet;
+use super::{Sheet, entries_for};
 use crate::action::lease::{BY_LOOK as LEASES_BY_LOOK, Col as LeaseCol, Lease, State};
 use crate::call::{shown, varlena};
 use crate::clock::{self, INFINITY};
@@ -15,7 +15,7 @@ use crate::key::record::{self, Col, FIRST_ATTEMPT, LOOKED_AFTER, Record, Status}
 use crate::key::scope::Options;
 use crate::machine::stored;
 use crate::row;
-use crate::table::{ScanKey, Snapshot, Table};
+use crate::table::{ScanKey, Snapshot, Step, Table};
 use pgrx::pg_sys::Datum;
 
 /// Entries of the index that one call looks at, and scopes.
@@ -81,18 +81,20 @@ impl Keys {
         let table = Table::to_read(record::TABLE)?;
         let snapshot = Snapshot::now();
         let mut scopes: Vec<Vec<u8>> = Vec::new();
+        // By entries, so that a scope whose keys are all gone, and kept by an old snapshot, costs one probe, too.
+        let name = |entry: &[Option<Datum>]| entry[0].map(|d| varlena(d).to_vec());
         loop {
             let after = scopes.last().map_or(&b""[..], Vec::as_slice);
             let key = &mut [ScanKey::text_above(1, row::text(after))];
-            let Some(slot) = table.find(record::BY_LOOK, key, &snapshot)? else {
+            let found = table.first_entry(record::BY_LOOK, key, &snapshot, name)?;
+            let Some(scope) = found.flatten() else {
                 break;
             };
             if scopes.len() >= SCOPES {
                 keys.cut_short = true;
                 break;
             }
-            let scope = Record::load(slot);
-            scopes.push(scope.bytes(Col::Scope).unwrap_or_default().to_vec());
+            scopes.push(scope);
         }
         let mut left = LOOKS;
         for (i, scope) in scopes.iter().enumerate() {
@@ -113,24 +115,30 @@ impl Keys {
         let now = clock::now_us()?;
         let options = Options::for_watching(scope)?;
         let passed = abandoned::passed(scope, now, snapshot)?;
-        let mut looked = 0;
-        for lane in [LOOKED_AFTER, FIRST_ATTEMPT] {
+        let mut left = most;
+        // The few take no more than half of the looks from the others, however often their entries have changed.
+        for (lane, share) in [(LOOKED_AFTER, most / 2), (FIRST_ATTEMPT, most)] {
+            let mut looks = share.min(left);
+            left -= looks;
             let keys = &mut [
                 ScanKey::text(1, row::text(scope)),
                 ScanKey::char(2, lane),
                 ScanKey::after(3, passed),
             ];
             let mut scan = table.scan(record::BY_LOOK, keys, snapshot)?.backwards();
-            while let Some(slot) = scan.advance() {
-                if looked >= most {
-                    self.cut_short = true;
-                    break;
+            loop {
+                match scan.step(&mut looks) {
+                    Step::Row(slot) => self.note(&Record::look(slot), now, &options),
+                    Step::End => break,
+                    Step::Tired => {
+                        self.cut_short = true;
+                        break;
+                    }
                 }
-                looked += 1;
-                self.note(&Record::look(slot), now, &options);
             }
+            left += looks;
         }
-        Ok(looked)
+        Ok(most - left)
     }
 
     fn note(&mut self, key: &Record, now: i64, options: &Options) {
@@ -172,18 +180,18 @@ impl Actions {
         let now = clock::now_us()?;
         let keys = &mut [ScanKey::text(1, row::text(machine))];
         let mut scan = table.scan(LEASES_BY_LOOK, keys, &snapshot)?;
-        let mut looked = 0;
-        while let Some(slot) = scan.advance() {
-            if looked >= most {
-                actions.cut_short = true;
-                break;
-            }
-            looked += 1;
-            let lease = Lease::look(slot);
+        let mut looks = entries_for(most);
+        for _ in 0..=most {
+            let lease = match scan.step(&mut looks) {
+                Step::Row(slot) => Lease::look(slot),
+                Step::End => return Ok(actions),
+                Step::Tired => break,
+            };
             if lease.state() == State::Held && lease.i64(LeaseCol::LookAt) < INFINITY {
                 actions.note(&lease, now);
             }
         }
+        actions.cut_short = true;
         Ok(actions)
     }
 

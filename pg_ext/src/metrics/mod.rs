@@ -1,32 +1,49 @@
 //! `metrics`: numbers to watch, for an exporter that asks every few seconds.
 //!
 //! Invariant: nothing here reads history. What is looked at is the end of an index, one probe a lane, a bounded
-//! number of rows; where a count would go on, it stops at a bound or is estimated, and its help says so. Nobody is
-//! waited for but for a moment: what is locked is left out, and a row says so. Nothing is written, owners are not
-//! asked (numbers and names only, no payload), and no label is a tenant's.
+//! number of index entries (those of rows that are over count, too, because an old snapshot may keep a million of
+//! them); where a count would go on, it stops at a bound or is estimated, and its help says so. Of more subscribers
+//! than have rows, those with the worst numbers have them (worst.rs). Nobody is waited for but for a moment: what is
+//! locked is left out, and a row says so. Nothing is written, owners are not asked (numbers and names only, no
+//! payload), and no label is a tenant's.
 
 mod backlog;
+pub mod dead;
 mod effects;
 mod estimate;
 pub mod leases;
 mod refunds;
+mod stored;
 mod tables;
+mod worst;
 
 use crate::call::{Call, from_utf8};
 use crate::counters::{self, Outcome};
 use crate::error::{Error, Kind, Result};
+use crate::outbox::topic::{Subscriber, all_subscribers};
 use crate::raise;
 use crate::row::{self, Rows};
 use crate::table;
 use pgrx::pg_sys::{self, Datum};
+use std::cell::OnceCell;
 use std::ffi::CString;
 
 /// Rows of the answer as they come.
 pub struct Sheet {
     rows: Rows,
+    subscribers: OnceCell<Vec<Subscriber>>,
 }
 
 impl Sheet {
+    /// Of all topics, as they were when one of the parts asked first.
+    fn subscribers(&self) -> Result<&[Subscriber]> {
+        if let Some(known) = self.subscribers.get() {
+            return Ok(known);
+        }
+        let all = all_subscribers()?;
+        Ok(self.subscribers.get_or_init(|| all))
+    }
+
     fn put(&self, name: &str, labels: &[(&str, &str)], value: f64, help: &str) -> Result<()> {
         let labels: serde_json::Map<String, serde_json::Value> = labels
             .iter()
@@ -52,6 +69,12 @@ fn jsonb(text: &str) -> Result<Datum> {
     datum.ok_or_else(broken)
 }
 
+/// Index entries that a look for so many rows may read, so that some of rows that are over hide nothing.
+fn entries_for(rows: usize) -> usize {
+    const EACH: usize = 3;
+    rows.saturating_mul(EACH)
+}
+
 type Tell = fn(&Sheet) -> Result<()>;
 
 /// Each by itself: what one of them meets keeps no other from being told.
@@ -60,6 +83,7 @@ const PARTS: &[(&str, Tell)] = &[
     ("keys", leases::keys),
     ("actions", leases::actions),
     ("outbox", backlog::outbox),
+    ("dead letters", dead::letters),
     ("side effects", effects::failures),
     ("sweeps", tables::sweeps),
     ("refunds", refunds::refunds),
@@ -70,6 +94,7 @@ const PARTS: &[(&str, Tell)] = &[
 pub fn metrics(call: &Call) -> Result<Datum> {
     let sheet = Sheet {
         rows: Rows::begin(call),
+        subscribers: OnceCell::new(),
     };
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     sheet.put(

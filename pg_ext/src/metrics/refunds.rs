@@ -1,24 +1,20 @@
 //! Refunds and teardowns of each machine.
 
-use super::Sheet;
 use super::leases::machines;
 use super::tables::float;
+use super::{Sheet, entries_for};
 use crate::call::shown;
+use crate::cancel::record::{BY_OPEN, Col, REFUNDS, REFUNDS_BY_ROW, Refund, TABLE};
 use crate::clock;
 use crate::error::Result;
 use crate::row;
 use crate::spi::{self, Kept};
-use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
+use crate::table::{Name, ScanKey, Snapshot, Step, Table};
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
 /// Refunds and teardowns of a machine that are counted one by one.
-const EXACT: u64 = 1_000;
-
-const REFUNDS: Name = c"refund";
-const BY_ROW: Name = c"refund_row";
-const TEARDOWNS: Name = c"cancel";
-const OPEN: Name = c"cancel_open";
+const EXACT: usize = 1_000;
 
 // What the planner knows: the table's rows, and the machine's share of them.
 const SHARE: &CStr = c"
@@ -41,25 +37,23 @@ thread_local! {
 /// What a bounded look at a machine's rows has found.
 #[derive(Default)]
 struct Found {
-    rows: u64,
+    rows: usize,
     sum: i64,
     first: Option<i64>,
-}
-
-fn number(slot: &Slot, column: usize) -> i64 {
-    slot.column(column).map_or(0, |d| d.value() as i64)
 }
 
 fn look(table: Name, index: Name, keys: &mut [ScanKey], column: usize) -> Result<Found> {
     let (table, snapshot) = (Table::to_read(table)?, Snapshot::now());
     let mut scan = table.scan(index, keys, &snapshot)?;
+    let mut looks = entries_for(EXACT);
     let mut found = Found::default();
     while found.rows < EXACT
-        && let Some(slot) = scan.advance()
+        && let Step::Row(slot) = scan.step(&mut looks)
     {
+        let number = slot.column(column).map_or(0, |d| d.value() as i64);
         found.rows += 1;
-        found.sum = found.sum.saturating_add(number(slot, column));
-        found.first = found.first.or(Some(number(slot, column)));
+        found.sum = found.sum.saturating_add(number);
+        found.first = found.first.or(Some(number));
     }
     Ok(found)
 }
@@ -71,7 +65,8 @@ pub fn refunds(sheet: &Sheet) -> Result<()> {
         let machine = shown(&name);
         let labels = [("machine", machine.as_str())];
         let by_machine = || ScanKey::text(1, row::text(&name));
-        let refunds = look(REFUNDS, BY_ROW, &mut [by_machine()], 6)?;
+        let column = Refund::Items as usize;
+        let refunds = look(REFUNDS, REFUNDS_BY_ROW, &mut [by_machine()], column)?;
         let mut count = refunds.rows as f64;
         let items = refunds.sum as f64 / count.max(1.0);
         if refunds.rows >= EXACT {
@@ -91,7 +86,8 @@ pub fn refunds(sheet: &Sheet) -> Result<()> {
             "Items that these refunds marked; exact below 1000 refunds, then an estimate.",
         )?;
         let open = &mut [by_machine(), ScanKey::bool(2, true)];
-        let teardowns = look(TEARDOWNS, OPEN, open, 4)?;
+        let column = Col::RequestedAt as usize;
+        let teardowns = look(TABLE, BY_OPEN, open, column)?;
         sheet.put(
             "pg_once_machine_teardowns_open",
             &labels,

@@ -44,10 +44,29 @@ impl Column for Col {
 /// A row of once.batch: what a batch took from one lane.
 pub type Part = table::Record<Col, 14>;
 
+/// The lanes that a subscriber may have taken from.
+pub fn lanes_of(table: &Table, subscriber: i32, snapshot: &Snapshot) -> Result<Vec<i32>> {
+    table.values(BY_LANE, &[subscriber], snapshot)
+}
+
+/// The subscribers that may have taken anything.
+pub fn takers(table: &Table, snapshot: &Snapshot) -> Result<Vec<i32>> {
+    table.values(BY_LANE, &[], snapshot)
+}
+
 impl Part {
     /// What was taken last from a lane.
     pub fn last(subscriber: i32, lane: i32, snapshot: &Snapshot) -> Result<Option<Part>> {
-        let table = Table::to_read(TABLE)?;
+        Part::last_in(&Table::to_read(TABLE)?, subscriber, lane, snapshot)
+    }
+
+    /// The same, in the open table.
+    pub fn last_in(
+        table: &Table,
+        subscriber: i32,
+        lane: i32,
+        snapshot: &Snapshot,
+    ) -> Result<Option<Part>> {
         let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i32(2, lane)];
         Ok(table.find_last(BY_LANE, keys, snapshot)?.map(Part::load))
     }

@@ -1,4 +1,4 @@
-//! once.dead: `outbox_dead`, `outbox_redrive`, and `outbox_deliveries`, which tells why.
+//! once.dead: `outbox_dead` and `outbox_redrive`; `outbox_deliveries` (delivery.rs) tells why.
 //!
 //! A dead letter has all of its event, because the segment goes on without it. Redriven, the event is put into
 //! once.event_kept, in the lane that no cursor passes, and due once more for this subscriber alone. Of an
@@ -24,10 +24,9 @@ use crate::table::{self, Column, Name, Record, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
-const TABLE: Name = c"dead";
-const BY_DEATH: Name = c"dead_died";
-const DELIVERIES: Name = c"delivery";
-const BY_EVENT: Name = c"delivery_event";
+pub const TABLE: Name = c"dead";
+pub const BY_EVENT: Name = c"dead_pkey";
+pub const BY_DEATH: Name = c"dead_died";
 /// The most dead letters of one call.
 const MOST: i32 = 10_000;
 
@@ -77,7 +76,7 @@ thread_local! {
 
 /// Columns of once.dead, from 1.
 #[derive(Clone, Copy)]
-enum Col {
+pub enum Col {
     SubscriberId = 1,
     TopicId,
     EventId,
@@ -224,19 +223,4 @@ fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
 /// The lane of an event in the topic as it is now.
 fn lane(topic: &Topic, order_key: Option<Datum>) -> i32 {
     order_key.map_or(UNORDERED[0], |key| lane_of_key(varlena(key), topic.lanes))
-}
-
-/// `once.outbox_deliveries`.
-pub fn outbox_deliveries(call: &Call) -> Result<Datum> {
-    let subscriber = Subscriber::of(call)?;
-    let event_id = call.i64(2, "event_id")?;
-    let rows = Rows::begin(call);
-    let (table, snapshot) = (Table::to_read(DELIVERIES)?, Snapshot::now());
-    let keys = &mut [ScanKey::i32(1, subscriber.id), ScanKey::i64(2, event_id)];
-    let mut scan = table.scan(BY_EVENT, keys, &snapshot)?;
-    while let Some(slot) = scan.advance() {
-        let [attempt, at, kind, error] = [2, 4, 5, 6].map(|i| slot.column(i));
-        rows.push(&[attempt, at, kind, error]);
-    }
-    Ok(call.return_null())
 }

@@ -6,6 +6,7 @@
 
 use super::batch::Batch;
 use super::dead;
+use super::delivery;
 use super::event;
 use super::retry;
 use super::topic::Subscriber;
@@ -35,20 +36,12 @@ const MOVE: &CStr = c"
            kind = COALESCE(excluded.kind, r.kind),
            error = CASE WHEN excluded.kind IS NULL THEN r.error ELSE excluded.error END";
 
-const NOTE: &CStr = c"
-    INSERT INTO once.delivery (subscriber_id, attempt, event_id, at, kind, error)
-    SELECT $1, u.attempt, u.event_id, $4, $5, $6 FROM unnest($2, $3) u (event_id, attempt)";
-
 thread_local! {
     static ROWS_OF: Kept = const { Kept::new(ROWS, &[pg_sys::INT4OID, pg_sys::INT8ARRAYOID]) };
     static MOVED: Kept = const { Kept::new(MOVE, &[
         pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::INT4ARRAYOID,
         pg_sys::TIMESTAMPTZARRAYOID, pg_sys::INT8ARRAYOID, pg_sys::INT4ARRAYOID, pg_sys::BOOLARRAYOID,
         pg_sys::BOOLARRAYOID, pg_sys::TEXTARRAYOID,
-        pg_sys::TEXTOID, pg_sys::TEXTOID,
-    ]) };
-    static NOTED: Kept = const { Kept::new(NOTE, &[
-        pg_sys::INT4OID, pg_sys::INT8ARRAYOID, pg_sys::INT4ARRAYOID, pg_sys::TIMESTAMPTZOID,
         pg_sys::TEXTOID, pg_sys::TEXTOID,
     ]) };
 }
@@ -166,7 +159,7 @@ pub fn leave(
     reason: &Reason,
     now: i64,
 ) -> Result<HashSet<i64>> {
-    note_failures(sub, leaving, reason, now)?;
+    delivery::note(sub, leaving, reason, now)?;
     bury_dead(sub, leaving, reason, now)?;
     move_to_retry(sub, leaving, reason)?;
     let keys: HashSet<(i32, &[u8])> = leaving
@@ -191,27 +184,6 @@ fn bury_dead(sub: &Subscriber, leaving: &[Leaving], reason: &Reason, now: i64) -
         true => Ok(()),
         false => retry::remove(sub, &ids),
     }
-}
-
-/// The attempts that failed, for outbox_deliveries.
-fn note_failures(sub: &Subscriber, leaving: &[Leaving], reason: &Reason, now: i64) -> Result<()> {
-    let failed = || leaving.iter().filter(|l| l.counted).map(|l| &l.event);
-    if failed().next().is_none() {
-        return Ok(());
-    }
-    let ids: Vec<i64> = failed().map(|e| e.id).collect();
-    let args = [
-        Some(Datum::from(sub.id)),
-        Some(row::i64s(&ids)),
-        Some(row::array(
-            failed().map(|e| e.failures.into()),
-            pg_sys::INT4OID,
-        )),
-        Some(Datum::from(now)),
-        Some(row::text(reason.kind)),
-        reason.error.map(row::text),
-    ];
-    spi::query_latest(&NOTED, &args).map(drop)
 }
 
 fn move_to_retry(sub: &Subscriber, leaving: &[Leaving], reason: &Reason) -> Result<()> {

@@ -7,6 +7,7 @@
 pub mod ack;
 pub mod batch;
 pub mod dead;
+pub mod delivery;
 mod draft;
 pub mod emit;
 pub mod event;

@@ -9,8 +9,8 @@ use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 use std::collections::HashSet;
 
-const TABLE: Name = c"receipt";
-const BY_TOKEN: Name = c"receipt_pkey";
+pub const TABLE: Name = c"receipt";
+pub const BY_TOKEN: Name = c"receipt_pkey";
 
 /// Columns of once.receipt, from 1.
 #[derive(Clone, Copy)]

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::janitor::{self, Swept};
 use crate::raise;
 use crate::subxact;
-use crate::table::{self, Outcome, Snapshot, Wait};
+use crate::table::{self, Outcome, Snapshot, Table, Wait};
 use std::collections::{BTreeSet, HashSet};
 
 pub const TASK: &str = "outbox_requeue";
@@ -125,20 +125,24 @@ pub fn sweep(max: i64) -> Result<Swept> {
     Ok(all.swept)
 }
 
-/// Tokens of batches that are out past their lease. The last batch of a lane knows those that may be.
+/// Tokens of batches that are out past their lease. The last batch of a lane knows those that may be. One probe
+/// for a subscriber that has never taken anything.
 pub fn overdue(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
     let snapshot = Snapshot::latest();
+    let table = Table::to_read(batch::TABLE)?;
     let mut tokens = BTreeSet::new();
-    for lane in sub.lanes() {
-        if let Some(last) = Part::last(sub.id, lane, &snapshot)? {
+    for lane in batch::lanes_of(&table, sub.id, &snapshot)? {
+        if let Some(last) = Part::last_in(&table, sub.id, lane, &snapshot)? {
             tokens.extend(last.out());
         }
     }
     let mut overdue = Vec::new();
     for token in tokens {
+        if receipt::is_over(sub.id, token, &snapshot)? {
+            continue;
+        }
         let found = Batch::find_under(sub.id, token, &snapshot)?;
-        let late = |b: &Batch| b.lease_until() <= now && !b.ids().is_empty();
-        if found.as_ref().is_some_and(late) && !receipt::is_over(sub.id, token, &snapshot)? {
+        if found.is_some_and(|b| b.lease_until() <= now && !b.ids().is_empty()) {
             overdue.push(token);
         }
     }

@@ -9,6 +9,7 @@ use crate::error::{Error, Kind, Result};
 use crate::row;
 use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
 use crate::trylock::{wait_exclusive, wait_shared};
+use std::collections::HashMap;
 
 const TOPICS: Name = c"topic";
 const BY_NAME: Name = c"topic_name";
@@ -27,6 +28,7 @@ pub const LEASE_US: i64 = 60_000_000;
 pub const MAX_LEASE_LIFE_US: i64 = DAY_US;
 
 /// A topic with its options in force.
+#[derive(Clone)]
 pub struct Topic {
     pub id: i32,
     pub lanes: i32,
@@ -65,13 +67,6 @@ impl Topic {
     fn stored(name: &[u8], snapshot: &Snapshot) -> Result<Option<Slot>> {
         let table = Table::to_read(TOPICS)?;
         table.find(BY_NAME, &mut [ScanKey::text(1, row::text(name))], snapshot)
-    }
-
-    /// A topic by number, without asking for rights: for sweeps.
-    pub fn numbered(id: i32, snapshot: &Snapshot) -> Result<Option<Topic>> {
-        let table = Table::to_read(TOPICS)?;
-        let slot = table.find(BY_TOPIC, &mut [ScanKey::i32(1, id)], snapshot)?;
-        Ok(slot.map(|slot| Topic::load(&slot)))
     }
 
     /// For an event that each subscriber gets a row for: none is made or dropped before this transaction has ended.
@@ -175,17 +170,30 @@ impl Subscriber {
     }
 }
 
-/// Every subscriber of every topic, without asking for rights: for sweeps.
+/// Every subscriber of every topic, without asking for rights: for sweeps. Topic by topic.
 pub fn all_subscribers() -> Result<Vec<Subscriber>> {
     let snapshot = Snapshot::latest();
+    let topics = all_topics(&snapshot)?;
     let table = Table::to_read(SUBSCRIBERS)?;
     let mut scan = table.scan(BY_SUBSCRIBER, &mut [], &snapshot)?;
     let mut all = Vec::new();
     while let Some(slot) = scan.advance() {
         let topic = slot.column(2).map_or(0, |d| d.value() as i32);
-        if let Some(topic) = Topic::numbered(topic, &snapshot)? {
-            all.push(Subscriber::load(topic, slot)?);
+        if let Some(topic) = topics.get(&topic) {
+            all.push(Subscriber::load(topic.clone(), slot)?);
         }
+    }
+    Ok(all)
+}
+
+/// Topics by number.
+fn all_topics(snapshot: &Snapshot) -> Result<HashMap<i32, Topic>> {
+    let table = Table::to_read(TOPICS)?;
+    let mut scan = table.scan(BY_TOPIC, &mut [], snapshot)?;
+    let mut all = HashMap::new();
+    while let Some(slot) = scan.advance() {
+        let topic = Topic::load(slot);
+        all.insert(topic.id, topic);
     }
     Ok(all)
 }

@@ -8,6 +8,7 @@
 //! Locks: a table is opened FOR reading with AccessShareLock, for writing with RowExclusiveLock, both
 //! kept to the end of the transaction as any statement does.
 
+mod entries;
 mod names;
 mod others;
 mod record;
@@ -17,6 +18,7 @@ mod user;
 mod whole;
 mod write;
 
+pub use entries::Step;
 pub use names::key_table_owner;
 pub use others::wait_for;
 pub use record::{Column, Record};
@@ -29,6 +31,7 @@ pub use whole::{horizon, lock_against_writers, lock_exclusively, look_briefly};
 pub use write::{Outcome, Wait, ensure_writable, is_writable};
 
 use crate::error::Result;
+use entries::Wants;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -72,32 +75,6 @@ impl Table {
         Ok(scan.into_slot().filter(|_| found))
     }
 
-    /// There is a row in this range of an index. True also where the first `most` entries, of rows that are over
-    /// and that an old snapshot keeps, say nothing.
-    pub fn may_find(
-        &self,
-        index: Name,
-        keys: &mut [ScanKey],
-        snapshot: &Snapshot,
-        most: usize,
-    ) -> Result<bool> {
-        let scan = self.scan(index, keys, snapshot)?;
-        let Some(slot) = scan.slot.as_ref() else {
-            return Ok(true);
-        };
-        for _ in 0..most {
-            // SAFETY: the scan and the slot are alive; this is what index_getnext_slot does, entry by entry.
-            let (any, seen) = unsafe {
-                let any = !pg_sys::index_getnext_tid(scan.scan, scan.direction).is_null();
-                (any, any && pg_sys::index_fetch_heap(scan.scan, slot.raw))
-            };
-            if seen || !any {
-                return Ok(seen);
-            }
-        }
-        Ok(true)
-    }
-
     /// Rows in the order of an index.
     pub fn scan<'s>(
         &self,
@@ -105,7 +82,17 @@ impl Table {
         keys: &mut [ScanKey],
         snapshot: &'s Snapshot,
     ) -> Result<Scan<'s>> {
-        Ok(self.scan_by(names::oid_of(index)?, keys, snapshot))
+        self.scan_of(index, keys, snapshot, Wants::Rows)
+    }
+
+    fn scan_of<'s>(
+        &self,
+        index: Name,
+        keys: &mut [ScanKey],
+        snapshot: &'s Snapshot,
+        wants: Wants,
+    ) -> Result<Scan<'s>> {
+        Ok(self.scan_by(names::oid_of(index)?, keys, snapshot, wants))
     }
 
     fn scan_by<'s>(
@@ -113,12 +100,14 @@ impl Table {
         index: pg_sys::Oid,
         keys: &mut [ScanKey],
         snapshot: &'s Snapshot,
+        wants: Wants,
     ) -> Scan<'s> {
         let slot = self.slot();
         // SAFETY: the index belongs to this open table; keys are initialised and copied by index_rescan.
         unsafe {
             let index = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
             let scan = begin_scan(self.rel, index, snapshot.raw(), keys.len() as i32);
+            (*scan).xs_want_itup = wants == Wants::Entries;
             pg_sys::index_rescan(
                 scan,
                 keys.as_mut_ptr().cast(),

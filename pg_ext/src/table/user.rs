@@ -1,5 +1,6 @@
 //! The user's tables, as far as a plain UPDATE of one row needs them. See `machine/direct.rs`.
 
+use super::entries::Wants;
 use super::{Scan, ScanKey, Slot, Snapshot, Table};
 use crate::error::Result;
 use pgrx::pg_sys::{self, Oid};
@@ -46,7 +47,7 @@ impl Table {
         keys: &mut [ScanKey],
         snapshot: &Snapshot,
     ) -> Result<Option<Slot>> {
-        let mut scan: Scan<'_> = self.scan_by(index, keys, snapshot);
+        let mut scan: Scan<'_> = self.scan_by(index, keys, snapshot, Wants::Rows);
         let found = scan.advance().is_some();
         Ok(scan.into_slot().filter(|_| found))
     }

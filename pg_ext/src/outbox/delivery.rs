@@ -1,0 +1,74 @@
+//! once.delivery: the attempts that failed. `outbox_deliveries` tells why an event failed; metrics reads how many
+//! did lately. They go with the batch in which their event was acked (retire/tidy.rs).
+
+use super::leave::{Leaving, Reason};
+use super::topic::Subscriber;
+use crate::call::Call;
+use crate::error::Result;
+use crate::row::{self, Rows};
+use crate::spi::{self, Kept};
+use crate::table::{Name, ScanKey, Snapshot, Table};
+use pgrx::pg_sys::{self, Datum};
+use std::ffi::CStr;
+
+pub const TABLE: Name = c"delivery";
+pub const BY_EVENT: Name = c"delivery_event";
+pub const BY_TIME: Name = c"delivery_at";
+
+/// Columns of once.delivery, from 1.
+#[derive(Clone, Copy)]
+pub enum Col {
+    SubscriberId = 1,
+    Attempt,
+    At = 4,
+    Kind,
+    Error,
+}
+
+const NOTE: &CStr = c"
+    INSERT INTO once.delivery (subscriber_id, attempt, event_id, at, kind, error)
+    SELECT $1, u.attempt, u.event_id, $4, $5, $6 FROM unnest($2, $3) u (event_id, attempt)";
+
+thread_local! {
+    static NOTED: Kept = const { Kept::new(NOTE, &[
+        pg_sys::INT4OID, pg_sys::INT8ARRAYOID, pg_sys::INT4ARRAYOID, pg_sys::TIMESTAMPTZOID,
+        pg_sys::TEXTOID, pg_sys::TEXTOID,
+    ]) };
+}
+
+/// Notes the attempts that counted of events that leave.
+pub fn note(sub: &Subscriber, leaving: &[Leaving], reason: &Reason, now: i64) -> Result<()> {
+    let failed = || leaving.iter().filter(|l| l.counted).map(|l| &l.event);
+    if failed().next().is_none() {
+        return Ok(());
+    }
+    let ids: Vec<i64> = failed().map(|e| e.id).collect();
+    let args = [
+        Some(Datum::from(sub.id)),
+        Some(row::i64s(&ids)),
+        Some(row::array(
+            failed().map(|e| e.failures.into()),
+            pg_sys::INT4OID,
+        )),
+        Some(Datum::from(now)),
+        Some(row::text(reason.kind)),
+        reason.error.map(row::text),
+    ];
+    spi::query_latest(&NOTED, &args).map(drop)
+}
+
+/// `once.outbox_deliveries`.
+pub fn outbox_deliveries(call: &Call) -> Result<Datum> {
+    let subscriber = Subscriber::of(call)?;
+    let event_id = call.i64(2, "event_id")?;
+    let rows = Rows::begin(call);
+    let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::now());
+    let keys = &mut [ScanKey::i32(1, subscriber.id), ScanKey::i64(2, event_id)];
+    let mut scan = table.scan(BY_EVENT, keys, &snapshot)?;
+    while let Some(slot) = scan.advance() {
+        rows.push(
+            &[Col::Attempt, Col::At, Col::Kind, Col::Error].map(|col| slot.column(col as usize)),
+        );
+    }
+    Ok(call.return_null())
+}
