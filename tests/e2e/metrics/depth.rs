@@ -4,9 +4,16 @@ use crate::playground::Playground;
 use std::time::Instant;
 
 /// Pages that one call touches, of the cache or not.
-async fn pages(play: &Playground) -> u64 {
+pub async fn pages(play: &Playground) -> u64 {
+    pages_of(play, "once.metrics()").await
+}
+
+/// The same of any function.
+pub async fn pages_of(play: &Playground, call: &str) -> u64 {
     let plan = play
-        .show("explain (analyze, buffers, costs off, timing off, summary off) select * from once.metrics()")
+        .show(&format!(
+            "explain (analyze, buffers, costs off, timing off, summary off) select * from {call}"
+        ))
         .await;
     let line = plan
         .lines()

@@ -1,6 +1,6 @@
 //! The files of sql/monitoring/ name series and columns that metrics() really has, all of them, and no others.
 
-use super::{counted, orders};
+use super::{counted, orders, preloaded};
 use crate::playground::Playground;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -193,11 +193,13 @@ async fn the_exporters_queries_give_every_series_with_its_labels_to_who_may_only
     play.show("create role files_exporter; select once.grant_role('files_exporter', 'observe')")
         .await;
     let there = series(&play).await;
-    play.show("set role files_exporter").await;
+    // An exporter prepares its queries, which is a session's affair.
+    let own = preloaded().connect("files_exporters").await.unwrap();
+    own.batch_execute("set role files_exporter").await.unwrap();
     for queries in [of_postgres_exporter(), of_sql_exporter()] {
         let mut told = BTreeMap::new();
         for query in &queries {
-            let statement = play.client.prepare(&query.sql).await.unwrap();
+            let statement = own.prepare(&query.sql).await.unwrap();
             let columns: BTreeSet<String> = statement
                 .columns()
                 .iter()
@@ -210,7 +212,7 @@ async fn the_exporters_queries_give_every_series_with_its_labels_to_who_may_only
                 .chain(query.values.iter().map(|v| v.0.clone()))
                 .collect();
             assert_eq!(columns, wanted, "{}", query.sql);
-            let rows = play.client.query(&statement, &[]).await.unwrap();
+            let rows = own.query(&statement, &[]).await.unwrap();
             assert!(!rows.is_empty(), "{}", query.sql);
             let labels: Vec<&str> = query.labels.iter().map(String::as_str).collect();
             for (column, name) in &query.values {
@@ -223,4 +225,43 @@ async fn the_exporters_queries_give_every_series_with_its_labels_to_who_may_only
         }
         assert_eq!(told, there);
     }
+}
+
+/// Lines of a list in Debian's sql_exporter's file.
+fn list(text: &str, name: &str) -> BTreeSet<String> {
+    let (_, rest) = text.split_once(&format!("\n        {name}:\n")).unwrap();
+    let items = rest.lines().map_while(|l| l.strip_prefix("          - "));
+    items.map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn debians_sql_exporter_asks_for_every_row_with_every_label_there_is() {
+    let play = everything("files_debian").await;
+    let text = read("prometheus-sql-exporter.yml");
+    let there = play
+        .show("select distinct k from once.metrics(), jsonb_object_keys(labels) k")
+        .await;
+    let mut labels = list(&text, "labels");
+    assert!(labels.remove("name"));
+    let there: BTreeSet<String> = there.lines().map(str::to_owned).collect();
+    assert_eq!(labels, there);
+    let (_, query) = text.split_once("\n        query: |\n").unwrap();
+    // The program refuses a label that is NULL.
+    let told = format!(
+        "select count(*) from ({query}) q where jsonb_path_exists(to_jsonb(q), '$.* ? (@ == null)')"
+    );
+    assert_eq!(play.show(&told).await, "0");
+    // An empty label and none are the same to Prometheus.
+    let filled = |labels: &str| {
+        format!(
+            "(select coalesce(jsonb_object_agg(l.key, l.value), '{{}}') from jsonb_each({labels}) l where l.value <> '\"\"')"
+        )
+    };
+    let missing = format!(
+        "select m.name, m.labels from once.metrics() m where not exists (
+            select from ({query}) q where q.name = m.name and {} = {})",
+        filled("m.labels"),
+        filled("to_jsonb(q) - array['name', 'value']")
+    );
+    assert_eq!(play.show(&missing).await, "");
 }

@@ -3,6 +3,7 @@
 
 use super::files::{DIRECTORY, everything, panels, read};
 use super::preloaded;
+use crate::playground::Playground;
 use anyhow::{Result, bail};
 use pg_once_tests::{Leash, race};
 use std::net::TcpListener;
@@ -101,63 +102,41 @@ fn promtool_accepts_the_rules_and_each_alert_fires_when_it_should_and_only_then(
     }
 }
 
-#[tokio::test]
-async fn prometheus_gets_every_panel_of_the_dashboard_by_way_of_postgres_exporter() {
-    let programs = [
-        program("promtool", "prometheus"),
-        program("prometheus", "prometheus"),
-        program(
-            "prometheus-postgres-exporter",
-            "prometheus-postgres-exporter",
-        ),
-    ];
-    let [Some(promtool), Some(prometheus), Some(exporter)] = programs else {
-        return;
-    };
-    let play = everything("scraped").await;
-    play.show("create role scraper login; select once.grant_role('scraper', 'observe')")
-        .await;
-    let work = std::env::temp_dir().join(format!("pg_once_monitoring.{}", std::process::id()));
+/// A directory for the programs of one test.
+fn workplace(name: &str) -> Leash {
+    let name = format!("pg_once_monitoring_{name}.{}", std::process::id());
+    let work = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&work).unwrap();
-    let leash = Leash::on(&work).unwrap();
-    let place = |name: &str| {
-        let directory = leash.directory().join(name);
-        std::fs::create_dir_all(&directory).unwrap();
-        directory
-    };
-    let (scraped, asked) = (free_port(), free_port());
-    let source = preloaded().url_as("scraper", "scraped");
-    let _exporter = Running::start(
-        &place("exporter"),
-        Command::new(exporter)
-            .env("DATA_SOURCE_NAME", format!("{source}?sslmode=disable"))
-            .arg(format!(
-                "--extend.query-path={DIRECTORY}/postgres_exporter.yaml"
-            ))
-            .arg(format!("--web.listen-address=127.0.0.1:{scraped}"))
-            .args(["--disable-default-metrics", "--disable-settings-metrics"]),
-    );
-    let text = race::poll_async("postgres_exporter to answer", async || {
-        let text = get(scraped, "/metrics").await.unwrap_or_default();
-        Ok(text.contains("outbox_lag_seconds{").then_some(text))
+    Leash::on(&work).unwrap()
+}
+
+fn place(leash: &Leash, name: &str) -> PathBuf {
+    let directory = leash.directory().join(name);
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+/// What an exporter tells once it has what this looks for.
+async fn answer_of(exporter: &str, port: u16, word: &str) -> String {
+    race::poll_async(&format!("{exporter} to answer"), async || {
+        let text = get(port, "/metrics").await.unwrap_or_default();
+        Ok(text.contains(word).then_some(text))
     })
     .await
-    .unwrap();
-    for name in play
-        .show("select distinct name from once.metrics()")
-        .await
-        .lines()
-    {
-        let there = text
-            .lines()
-            .any(|line| line.starts_with(name) && line[name.len()..].starts_with(['{', ' ']));
-        assert!(there, "{name} is not in\n{text}");
-    }
+    .unwrap()
+}
 
-    let directory = place("prometheus");
+/// Prometheus scrapes that port, loads the rules, and answers every panel of the dashboard.
+async fn assert_every_panel_is_answered(leash: &Leash, scraped: u16, relabelling: &str) {
+    let programs = ["promtool", "prometheus"].map(|name| program(name, "prometheus"));
+    let [Some(promtool), Some(prometheus)] = programs else {
+        return;
+    };
+    let asked = free_port();
+    let directory = place(leash, "prometheus");
     let config = format!(
         "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{DIRECTORY}/alerts.yml']\n\
-         scrape_configs: [{{job_name: pg_once, static_configs: [{{targets: ['127.0.0.1:{scraped}']}}]}}]\n"
+         scrape_configs:\n  - job_name: pg_once\n    static_configs: [{{targets: ['127.0.0.1:{scraped}']}}]\n{relabelling}"
     );
     std::fs::write(directory.join("prometheus.yml"), config).unwrap();
     let _prometheus = Running::start(
@@ -193,4 +172,103 @@ async fn prometheus_gets_every_panel_of_the_dashboard_by_way_of_postgres_exporte
         );
     }
     assert!(!rules.contains("\"health\":\"err\""), "{rules}");
+}
+
+/// A database where metrics() has a row of every name, and its url for a role that may only observe.
+async fn scraped_database(name: &str) -> (Playground, String) {
+    let play = everything(name).await;
+    let role = format!("scraper_of_{name}");
+    play.show(&format!(
+        "create role {role} login; select once.grant_role('{role}', 'observe')"
+    ))
+    .await;
+    let url = preloaded().url_as(&role, name);
+    (play, format!("{url}?sslmode=disable"))
+}
+
+#[tokio::test]
+async fn prometheus_gets_every_panel_of_the_dashboard_by_way_of_postgres_exporter() {
+    let package = "prometheus-postgres-exporter";
+    let Some(exporter) = program(package, package) else {
+        return;
+    };
+    let (play, source) = scraped_database("scraped").await;
+    let leash = workplace("postgres_exporter");
+    let port = free_port();
+    let _exporter = Running::start(
+        &place(&leash, "exporter"),
+        Command::new(exporter)
+            .env("DATA_SOURCE_NAME", source)
+            .arg(format!(
+                "--extend.query-path={DIRECTORY}/postgres_exporter.yaml"
+            ))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .args(["--disable-default-metrics", "--disable-settings-metrics"]),
+    );
+    let text = answer_of(package, port, "outbox_lag_seconds{").await;
+    for name in play
+        .show("select distinct name from once.metrics()")
+        .await
+        .lines()
+    {
+        let there = text
+            .lines()
+            .any(|line| line.starts_with(name) && line[name.len()..].starts_with(['{', ' ']));
+        assert!(there, "{name} is not in\n{text}");
+    }
+    assert_every_panel_is_answered(&leash, port, "").await;
+}
+
+/// What the README tells to add to the job that scrapes Debian's sql_exporter.
+fn relabelling() -> String {
+    let readme = read("README.md");
+    let block = readme
+        .lines()
+        .skip_while(|line| line.trim() != "metric_relabel_configs:");
+    let block: Vec<String> = block
+        .take_while(|line| line.trim() != "```")
+        .map(|line| format!(" {line}\n"))
+        .collect();
+    assert!(block.len() > 1, "{readme}");
+    block.concat()
+}
+
+#[tokio::test]
+async fn prometheus_gets_every_panel_of_the_dashboard_by_way_of_debians_sql_exporter() {
+    let package = "prometheus-sql-exporter";
+    let Some(exporter) = program(package, package) else {
+        return;
+    };
+    let (play, source) = scraped_database("scraped_by_sql").await;
+    let leash = workplace("sql_exporter");
+    let (port, directory) = (free_port(), place(&leash, "exporter"));
+    // The program knows its driver by the url's scheme.
+    let source = source.replace("postgresql://", "postgres://");
+    let config = read("prometheus-sql-exporter.yml");
+    let ours = |line: &str| match line.trim().starts_with("- 'postgres://") {
+        true => format!("      - '{source}'\n"),
+        false => format!("{line}\n"),
+    };
+    let config: String = config.lines().map(ours).collect();
+    assert_eq!(config.matches(&source).count(), 1, "{config}");
+    std::fs::write(directory.join("config.yml"), config).unwrap();
+    let _exporter = Running::start(
+        &directory,
+        Command::new(exporter)
+            .args(["-config.file", "config.yml", "-web.listen-address"])
+            .arg(format!("127.0.0.1:{port}")),
+    );
+    let text = answer_of(package, port, "outbox_lag_seconds").await;
+    // Every row, and nothing of it twice: the program refuses a scrape with two series of the same labels.
+    let rows = text.lines().filter(|line| line.starts_with("sql_pg_once{"));
+    let told = play.show("select count(*) from once.metrics()").await;
+    assert_eq!(rows.count().to_string(), told, "{text}");
+    for name in play
+        .show("select distinct name from once.metrics()")
+        .await
+        .lines()
+    {
+        assert!(text.contains(&format!("name=\"{name}\"")), "{name}: {text}");
+    }
+    assert_every_panel_is_answered(&leash, port, &relabelling()).await;
 }

@@ -1,0 +1,176 @@
+//! More subscribers than have rows: idle ones cost next to nothing, and the worst are always told.
+
+use super::depth::{pages, pages_of};
+use super::value;
+use crate::playground::Playground;
+use std::time::Instant;
+
+/// Subscribers that have rows of a kind.
+const TOLD: usize = 200;
+
+async fn topics(play: &Playground, count: usize) {
+    play.show(&format!(
+        "select count(once.topic_set('t' || i, '{{}}')) from generate_series(1, {count}) i"
+    ))
+    .await;
+}
+
+/// Of one topic's default subscriber; an empty text where it has no row.
+async fn of(play: &Playground, name: &str, topic: &str) -> String {
+    let labels = format!(r#"{{"topic": "{topic}", "subscriber": "default"}}"#);
+    value(play, name, &labels).await
+}
+
+/// How many subscribers have anything to tell, and whether all is told.
+async fn outbox(play: &Playground, kind: &str) -> String {
+    let labels = format!(r#"{{"of": "{kind}"}}"#);
+    let subscribers = value(play, "pg_once_outbox_subscribers", &labels).await;
+    let complete = value(play, "pg_once_outbox_complete", &labels).await;
+    format!("{subscribers} {complete}")
+}
+
+async fn told(play: &Playground, name: &str) -> String {
+    play.show(&format!(
+        "select count(*) from once.metrics() where name = '{name}'"
+    ))
+    .await
+}
+
+async fn median_ms(play: &Playground, call: &str) -> u128 {
+    let mut times = Vec::new();
+    for _ in 0..9 {
+        let begin = Instant::now();
+        play.show(&format!("select count(*) from {call}")).await;
+        times.push(begin.elapsed().as_millis());
+    }
+    times.sort_unstable();
+    times[4]
+}
+
+#[tokio::test]
+async fn a_thousand_idle_subscribers_cost_a_row_each_and_hide_none_that_lags() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    topics(&play, 1_000).await;
+    // Whatever is done for each of 16 and 8 lanes, in this many tables, would be seen here.
+    let tables = "insert into once.event_kept select 1, 1, now(), -1, 0, 1, null, null, 'null'";
+    play.show(tables).await;
+    for call in [
+        "once.metrics()",
+        "once.sweep_preview()",
+        "once.sweep_outbox_requeue()",
+        "once.sweep_outbox_retire()",
+        "once.doctor()",
+    ] {
+        let pages = pages_of(&play, call).await;
+        assert!(pages < 8_000, "{call}: {pages} pages");
+        eprintln!("{call}: {pages} pages, {} ms", median_ms(&play, call).await);
+    }
+    assert_eq!(told(&play, "outbox_lag_seconds").await, TOLD.to_string());
+    assert_eq!(told(&play, "outbox_dead_letters").await, TOLD.to_string());
+    for kind in ["backlog", "dead_letters", "failures"] {
+        assert_eq!(outbox(&play, kind).await, "0 1", "{kind}");
+    }
+    let last = "t1000";
+    assert_eq!(of(&play, "outbox_lag_seconds", last).await, "");
+    play.show(&format!(
+        "select once.outbox_emit('{last}', '{{}}', k) from (values (null), ('k')) v (k)"
+    ))
+    .await;
+    play.clock("10 min").await;
+    assert_eq!(of(&play, "outbox_lag_seconds", last).await, "600");
+    assert_eq!(of(&play, "outbox_depth", last).await, "2");
+    assert_eq!(outbox(&play, "backlog").await, "1 1");
+    // In a batch, in once.retry, dead: still told.
+    let take = format!("select max(token) from once.outbox_take('{last}', lease => '1 h')");
+    let token = play.show(&take).await;
+    assert_eq!(of(&play, "outbox_lag_seconds", last).await, "600");
+    play.show(&format!(
+        "select once.outbox_nack('{last}', 'default', {token}, retry_after => '1 min')"
+    ))
+    .await;
+    assert_eq!(of(&play, "outbox_lag_seconds", last).await, "600");
+    assert_eq!(outbox(&play, "failures").await, "1 1");
+    play.clock("12 min").await;
+    let token = play.show(&take).await;
+    play.show(&format!(
+        "select once.outbox_nack('{last}', 'default', {token}, kind => 'never')"
+    ))
+    .await;
+    assert_eq!(of(&play, "outbox_lag_seconds", last).await, "");
+    assert_eq!(outbox(&play, "backlog").await, "0 1");
+    assert_eq!(of(&play, "outbox_dead_letters_lately", last).await, "2");
+    assert_eq!(outbox(&play, "dead_letters").await, "1 1");
+}
+
+#[tokio::test]
+async fn subscribers_that_have_acked_everything_that_is_still_stored_are_cheap_too() {
+    let play = Playground::open().await;
+    topics(&play, 200).await;
+    play.show("select count(once.outbox_emit('t' || i % 200 + 1, '{}', case when i % 2 = 0 then 'k' || i end)) from generate_series(1, 800) i")
+        .await;
+    play.show(
+        "do $$ declare token bigint; begin
+            for i in 1 .. 200 loop
+                select max(t.token) into token from once.outbox_take('t' || i) t;
+                perform once.outbox_ack('t' || i, 'default', token);
+            end loop; end $$",
+    )
+    .await;
+    assert_eq!(outbox(&play, "backlog").await, "0 1");
+    let pages = pages(&play).await;
+    eprintln!(
+        "{pages} pages, {} ms",
+        median_ms(&play, "once.metrics()").await
+    );
+    assert!(pages < 12_000, "{pages} pages");
+    play.show("select once.outbox_emit('t77', '{}', 'k')").await;
+    assert_eq!(outbox(&play, "backlog").await, "1 1");
+    assert_eq!(of(&play, "outbox_depth", "t77").await, "1");
+}
+
+#[tokio::test]
+async fn of_more_than_have_rows_the_worst_are_told_and_a_gauge_says_that_others_are_not() {
+    let play = Playground::open().await;
+    topics(&play, 250).await;
+    // The later the number, the older: the first topics are the best.
+    play.show(
+        "do $$ begin
+            for i in reverse 250 .. 1 loop
+                perform set_config('once.fake_now', ('2030-01-01+00'::timestamptz - i * interval '1 min')::text, false);
+                perform once.outbox_emit('t' || i, '{}');
+            end loop; end $$",
+    )
+    .await;
+    play.clock("0").await;
+    assert_eq!(told(&play, "outbox_lag_seconds").await, TOLD.to_string());
+    let least = "select min(value) >= 51 * 60, max(value) >= 250 * 60 from once.metrics() where name = 'outbox_lag_seconds'";
+    assert_eq!(play.show(least).await, "t|t");
+    assert_eq!(outbox(&play, "backlog").await, "250 0");
+    // Each fails and dies; the youngest deaths are those of the last topics.
+    play.show(
+        "do $$ declare token bigint; begin
+            for i in 1 .. 250 loop
+                perform set_config('once.fake_now', ('2030-01-01+00'::timestamptz - (250 - i) * interval '1 s')::text, false);
+                select max(t.token) into token from once.outbox_take('t' || i) t;
+                perform once.outbox_nack('t' || i, 'default', token, kind => 'never');
+            end loop; end $$",
+    )
+    .await;
+    play.clock("0").await;
+    assert_eq!(outbox(&play, "backlog").await, "0 1");
+    assert_eq!(outbox(&play, "dead_letters").await, "250 0");
+    assert_eq!(outbox(&play, "failures").await, "250 0");
+    assert_eq!(
+        told(&play, "outbox_dead_letters_lately").await,
+        TOLD.to_string()
+    );
+    assert_eq!(of(&play, "outbox_dead_letters_lately", "t250").await, "1");
+    assert_eq!(of(&play, "outbox_dead_letters_lately", "t51").await, "1");
+    assert_eq!(of(&play, "outbox_dead_letters_lately", "t50").await, "");
+    play.show(
+        "select count(once.outbox_redrive('t' || i, 'default')) from generate_series(1, 60) i",
+    )
+    .await;
+    assert_eq!(outbox(&play, "dead_letters").await, "190 1");
+}
