@@ -54,9 +54,10 @@ setup() {
     have pgbouncer || [ -x /usr/sbin/pgbouncer ] || apt_install pgbouncer ||
         note "pgbouncer is missing, so tests through a pooler cannot run: sudo apt-get install pgbouncer"
     # The tests of metrics load the alert rules and scrape a database with the real programs.
-    if ! have promtool || ! have prometheus || ! have prometheus-postgres-exporter; then
-        apt_install prometheus prometheus-postgres-exporter ||
-            note "so that the alert rules are tested, too: sudo apt-get install prometheus prometheus-postgres-exporter"
+    local watchers=(prometheus prometheus-postgres-exporter prometheus-sql-exporter)
+    if ! have promtool || ! have "${watchers[0]}" || ! have "${watchers[1]}" || ! have "${watchers[2]}"; then
+        apt_install "${watchers[@]}" ||
+            note "so that the alert rules are tested, too: sudo apt-get install ${watchers[*]}"
     fi
     if is_root && wanted db; then
         have sudo || apt_install sudo || die "cargo pgrx test needs sudo when root runs it" "Run: apt-get install sudo"

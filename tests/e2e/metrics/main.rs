@@ -15,7 +15,9 @@ mod doctor;
 mod doctor_past;
 mod files;
 mod leases;
+mod many;
 mod monitoring;
+mod over;
 #[path = "../keys/playground.rs"]
 mod playground;
 
