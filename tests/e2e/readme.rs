@@ -31,19 +31,13 @@ async fn the_psql_session_can_be_pasted() {
         .unwrap();
     let script = cluster.directory().join("readme.sql");
     std::fs::write(&script, block("sql")).unwrap();
-    let arguments = [
-        "-X",
-        "-A",
-        "-t",
-        "-v",
-        "ON_ERROR_STOP=1",
-        "-d",
-        "pasted",
-        "-f",
-    ];
-    let script = script.to_str().unwrap();
+    let arguments = ["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"];
+    let (url, script) = (
+        cluster.front_url("pasted").unwrap(),
+        script.to_str().unwrap(),
+    );
     let output = cluster
-        .run("psql", &[&arguments[..], &[script]].concat())
+        .run("psql", &[&arguments[..], &[&url, "-f", script]].concat())
         .unwrap();
     let outcomes: Vec<&str> = output
         .stdout

@@ -80,10 +80,11 @@ async fn entry(client: &Client, line: &str, key: &str, cents: i64) {
 }
 
 async fn settled_day(cluster: &Cluster) -> (Client, Client) {
-    let owner = cluster
+    cluster
         .create_database_with_extension("books")
         .await
         .unwrap();
+    let owner = cluster.enter("books").await.unwrap();
     owner.batch_execute(ORDERS).await.unwrap();
     owner.batch_execute(RECIPE).await.unwrap();
     owner.batch_execute(RIGHTS).await.unwrap();
@@ -98,7 +99,7 @@ async fn settled_day(cluster: &Cluster) -> (Client, Client) {
     finish(&owner, "refused", 100, false).await;
     begin(&owner, "under way", 100).await;
     entry(&owner, "ch-under-way", "under way", 100).await;
-    let person = cluster.connect_as("bookkeeper", "books").await.unwrap();
+    let person = cluster.enter_as("bookkeeper", "books").await.unwrap();
     assert_eq!(show(&person, DIFFERENCES).await, "");
     (owner, person)
 }

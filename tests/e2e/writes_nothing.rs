@@ -21,11 +21,11 @@ async fn quiet(builder: Builder) -> (Cluster, Playground) {
         .setting("checkpoint_timeout", "1h")
         .launch()
         .unwrap();
-    let client = cluster
+    cluster
         .create_database_with_extension("quiet")
         .await
         .unwrap();
-    let play = Playground::of(client, "quiet");
+    let play = Playground::on(&cluster, "quiet").await;
     (cluster, play)
 }
 

@@ -14,8 +14,8 @@ TOOLS=$ROOT/target/tools
 # Always tested; other versions with headers on this machine are added to them.
 ALWAYS_VERSIONS="15 16 18"
 KNOWN_VERSIONS="15 16 17 18"
-# Compiled by `make test` and not run, where they are not tested.
-CHECKED_VERSIONS="17"
+# Compiled by `make test` and not run, where it is not tested.
+COMPILED_VERSION=17
 # Servers must not inherit a user's client settings.
 unset PGHOST PGPORT PGUSER PGDATABASE PGDATA PGPASSWORD PGOPTIONS PGSERVICE
 

@@ -2,7 +2,8 @@
 # make test: all checks on all server versions, a line for each part with its time, and a table at
 # the end. Arguments: the parts wanted (lint unit db e2e client languages package); without any, all of them.
 # Versions: PG_VERSIONS="15 18"; without it 15, 16, 18 and what else is on this machine, and then the
-# oldest and the newest get every test and those between them the core of the end-to-end tests.
+# oldest and the newest get every test and those between them the core of the end-to-end tests. On the newest
+# of several the sessions of the end-to-end tests go through PgBouncer in transaction mode.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -14,10 +15,6 @@
 parts=${*:-lint unit db e2e client languages package}
 # What depends most on the server's version: table access, locks, isolation, crashes.
 CORE="keys races machines outbox sweeps crash"
-# Of those whose sessions share a cluster, the ones that have been seen to pass; PG_ONCE_POOLER=1 runs any of them so.
-# Those that start a cluster of their own to kill, copy or promote it connect directly in any case; `crossing` does so
-# too, since it attacks by what a session can leave behind.
-POOLED="races step_events inbox outbox_retry"
 SUMMARY=()
 FAILED=0
 BEGIN=$SECONDS
@@ -51,7 +48,7 @@ setup() {
     need_c_toolchain
     need_cargo_pgrx
     # The end-to-end tests put a pooler between client and server.
-    have pgbouncer || [ -x /usr/sbin/pgbouncer ] || apt_install pgbouncer ||
+    has_pgbouncer || apt_install pgbouncer ||
         note "pgbouncer is missing, so tests through a pooler cannot run: sudo apt-get install pgbouncer"
     # The tests of metrics load the alert rules and scrape a database with the real programs.
     local watchers=(prometheus prometheus-postgres-exporter prometheus-sql-exporter)
@@ -109,47 +106,54 @@ release_ahead() {
     trap 'kill -- "-$AHEAD" 2>/dev/null || true' EXIT
 }
 
-# A version that is compiled and not run, where it is not among those that are.
-build_checks() {
-    local version
-    for version in $CHECKED_VERSIONS; do
-        case " ${VERSIONS[*]} " in *" $version "*) continue ;; esac
-        if need_server "$version"; then
-            part "build check, PostgreSQL $version" build_check "$version"
-        else
-            left_out "build check, PostgreSQL $version: its headers cannot be had"
-        fi
-    done
-}
-
-build_check() {
-    pgrx_env "$1" "$(private_pg_config "$1")"
-    cargo check --quiet --package pg_once --no-default-features --features "pg$1"
+# The extension is linted against the version that is compiled and not run, which is its build check; where
+# that one is tested, or cannot be had, against one of those that are tested.
+lints() {
+    local against=$COMPILED_VERSION
+    case " ${VERSIONS[*]} " in *" $against "*) against= ;; esac
+    if [ -n "${PG_VERSIONS:-}" ]; then
+        against=$PG_VERSIONS
+    elif [ -n "$against" ] && ! need_server "$against"; then
+        left_out "build check, PostgreSQL $against: its headers cannot be had"
+        against=
+    fi
+    part "formatting and lints${against:+, compiled for PostgreSQL $against}" \
+        env PG_VERSIONS="${against:-${VERSIONS[-1]}}" bash tests/scripts/lint.sh
 }
 
 # Every end-to-end test of a version that was asked for by name, and of the oldest and the newest.
 is_full() { [ -n "${PG_VERSIONS:-}" ] || [ "$1" = "${VERSIONS[0]}" ] || [ "$1" = "${VERSIONS[-1]}" ]; }
 
+# Through PgBouncer in transaction mode, but for what a test says that it needs a session of its own for. The other
+# full run goes directly. PG_ONCE_POOLER=1 (or 0) decides for all versions.
+is_pooled() {
+    if [ -n "${PG_ONCE_POOLER:-}" ]; then
+        [ "$PG_ONCE_POOLER" != 0 ]
+    else
+        [ "$1" = "${VERSIONS[-1]}" ] && [ "$1" != "${VERSIONS[0]}" ] && { has_pgbouncer || is_ci; }
+    fi
+}
+
+has_pgbouncer() { have pgbouncer || [ -x /usr/sbin/pgbouncer ]; }
+
 e2e_tests() {
-    local targets=() name
+    local targets=() name pooled=0
     if ! is_full "$1"; then
         for name in $CORE; do targets+=(--test "$name"); done
     fi
+    if is_pooled "$1"; then pooled=1; fi
     # They mostly wait, for leases, locks and servers that start: more at once than there are cores.
     RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))} PG_ONCE_PG_CONFIG=$(private_pg_config "$1") \
-        PG_ONCE_OLD_PG_CONFIG=$(private_pg_config "${VERSIONS[0]}") \
+        PG_ONCE_OLD_PG_CONFIG=$(private_pg_config "${VERSIONS[0]}") PG_ONCE_POOLER=$pooled \
         cargo test --no-fail-fast --package pg-once-tests "${targets[@]}"
 }
 
-# The same tests with PgBouncer in transaction mode between their sessions and the server.
-pooled_tests() {
-    local targets=() name
-    for name in $POOLED; do targets+=(--test "$name"); done
-    PG_ONCE_POOLER=1 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))} \
-        PG_ONCE_PG_CONFIG=$(private_pg_config "$1") cargo test --no-fail-fast --package pg-once-tests "${targets[@]}"
+e2e_name() {
+    local name="end-to-end tests"
+    if ! is_full "$1"; then name="the core of the $name"; fi
+    if is_pooled "$1"; then name+=" through PgBouncer"; fi
+    echo "$name"
 }
-
-e2e_name() { if is_full "$1"; then echo "end-to-end tests"; else echo "the core of the end-to-end tests"; fi; }
 
 # The server version for which Debian's package is tested: Debian's own here, of those tested.
 deb_version_here() {
@@ -234,12 +238,11 @@ setup
 choose_versions
 
 if { wanted lint || wanted db; } && { wanted e2e || wanted client; }; then release_ahead; fi
-if wanted lint; then part "formatting and lints" bash tests/scripts/lint.sh; fi
-if wanted lint && [ -z "${PG_VERSIONS:-}" ]; then build_checks; fi
+if wanted lint; then lints; fi
 if wanted unit; then part "unit tests of the client" cargo test --package pg-once --lib; fi
 if wanted db; then
     for version in "${VERSIONS[@]}"; do
-        part "in-database tests, PostgreSQL $version" db_tests "$version"
+        if is_full "$version"; then part "in-database tests, PostgreSQL $version" db_tests "$version"; fi
     done
 fi
 if wanted e2e || wanted client; then
@@ -257,10 +260,12 @@ if wanted e2e; then
     for version in "${VERSIONS[@]}"; do
         part "$(e2e_name "$version"), PostgreSQL $version" e2e_tests "$version"
     done
-    if have pgbouncer || [ -x /usr/sbin/pgbouncer ] || is_ci; then
-        part "end-to-end tests through PgBouncer, PostgreSQL ${VERSIONS[-1]}" pooled_tests "${VERSIONS[-1]}"
-    else
-        left_out "end-to-end tests through PgBouncer: sudo apt-get install pgbouncer"
+    if ! is_pooled "${VERSIONS[-1]}"; then
+        if has_pgbouncer; then
+            left_out "end-to-end tests through PgBouncer: PG_ONCE_POOLER=1 make test-e2e"
+        else
+            left_out "end-to-end tests through PgBouncer: sudo apt-get install pgbouncer"
+        fi
     fi
 fi
 if wanted client; then

@@ -38,8 +38,8 @@ struct State {
 pub struct Sent {
     /// The text.
     pub sql: String,
-    /// The name of the setting whose value is the answer, for `select set_config(...)`.
-    asked: Option<String>,
+    /// The settings whose values are the answers of these statements, for `select set_config(...)`.
+    asked: Vec<(usize, String)>,
     /// What holds once all of it is done.
     after: State,
     /// Whether a transaction is open if it fails.
@@ -64,7 +64,7 @@ impl Carried {
         let before = self.state().clone();
         let mut after = before.clone();
         let mut parts: Vec<String> = Vec::new();
-        let (mut fresh, mut asked, mut open_if_failed) = (!before.open, None, before.open);
+        let (mut fresh, mut asked, mut open_if_failed) = (!before.open, Vec::new(), before.open);
         for (n, statement) in statements(sql).into_iter().enumerate() {
             let kind = kind(statement);
             if fresh && !matches!(kind, Kind::Alone) {
@@ -88,7 +88,7 @@ impl Carried {
                     parts.push(set);
                 }
                 Kind::SetByCall(name, call) => {
-                    asked = Some(name.to_owned());
+                    asked.push((parts.len(), name.to_owned()));
                     parts.push(call);
                 }
                 Kind::Reset("all") => after.settings.clear(),
@@ -116,12 +116,14 @@ impl Carried {
         }
     }
 
-    /// Notes that it was done; `answer` is the last row.
-    pub fn done(&self, sent: Sent, answer: &str) {
+    /// Notes that it was done; `answers` are the rows of each of its statements.
+    pub fn done(&self, sent: Sent, answers: &[String]) {
         let mut after = sent.after;
-        if let Some(name) = sent.asked {
-            let set = format!("set local {name} = '{}'", answer.replace('\'', "''"));
-            after.note(&name, set);
+        for (statement, name) in sent.asked {
+            if let Some(answer) = answers.get(statement) {
+                let set = format!("set local {name} = '{}'", answer.replace('\'', "''"));
+                after.note(&name, set);
+            }
         }
         *self.state() = after;
     }
@@ -282,16 +284,16 @@ mod tests {
         let carried = Carried::default();
         let sent = carried.send("set lock_timeout = '1ms'");
         assert_eq!(sent.sql, "set local lock_timeout = '1ms';\nselect");
-        carried.done(sent, "");
+        carried.done(sent, &[]);
         let sent = carried.send("begin; select 1; commit; select 2");
         let set = "set local lock_timeout = '1ms'";
         assert_eq!(
             sent.sql,
             format!("{set};\nbegin;\nselect 1;\ncommit;\n{set};\nselect 2")
         );
-        carried.done(sent, "2");
+        carried.done(sent, &[]);
         let sent = carried.send("begin");
-        carried.done(sent, "");
+        carried.done(sent, &[]);
         assert_eq!(carried.send("select 1").sql, "select 1");
         let sent = carried.send("select 1/0");
         carried.failed(&sent);
@@ -306,25 +308,26 @@ mod tests {
             "set default_transaction_isolation = 'serializable'",
         ] {
             let sent = carried.send(sql);
-            carried.done(sent, "");
+            carried.done(sent, &[]);
         }
         let sent = carried.send("select 1");
         let level = "set local transaction_isolation = 'serializable'";
         assert_eq!(sent.sql, format!("{level};\nset local role bob;\nselect 1"));
         let sent = carried.send("reset role");
-        carried.done(sent, "");
+        carried.done(sent, &[]);
         assert_eq!(carried.send("select 1").sql, format!("{level};\nselect 1"));
     }
 
     #[test]
     fn a_setting_by_call_is_kept_as_its_value() {
         let carried = Carried::default();
-        let sent = carried.send("select set_config('once.fake_now', (now() + '1 h')::text, false)");
+        let set = "select set_config('once.fake_now', (now() + '1 h')::text, false); select 7";
+        let sent = carried.send(set);
         assert_eq!(
             sent.sql,
-            "select set_config('once.fake_now', (now() + '1 h')::text, true)"
+            "select set_config('once.fake_now', (now() + '1 h')::text, true);\nselect 7"
         );
-        carried.done(sent, "2030-01-01");
+        carried.done(sent, &["2030-01-01".to_owned(), "7".to_owned()]);
         assert_eq!(
             carried.send("select 1").sql,
             "set local once.fake_now = '2030-01-01';\nselect 1"

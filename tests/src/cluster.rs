@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
@@ -16,6 +17,7 @@ use tokio_postgres::{Client, NoTls};
 use crate::builder::{Builder, SUPERUSER, append_settings};
 use crate::leash::{kill_all_in, processes_in};
 use crate::place::{Place, free_port, poll};
+use crate::pooler::PgBouncer;
 use crate::programs::{Output, Programs, run};
 
 /// How the server is told to stop; the names are `pg_ctl`'s.
@@ -36,6 +38,8 @@ pub struct Cluster {
     place: Place,
     port: u16,
     postmaster: Option<Child>,
+    /// Where its sessions go through one (`front`).
+    front: OnceLock<PgBouncer>,
 }
 
 impl Cluster {
@@ -59,7 +63,12 @@ impl Cluster {
             place,
             port,
             postmaster: None,
+            front: OnceLock::new(),
         }
+    }
+
+    pub(crate) fn front_door(&self) -> &OnceLock<PgBouncer> {
+        &self.front
     }
 
     /// The installation that this cluster runs.
@@ -110,7 +119,7 @@ impl Cluster {
         format!("postgresql://{user}@127.0.0.1:{}/{db}", self.port)
     }
 
-    /// Connects as superuser; the connection's task runs until the client is dropped.
+    /// Connects as superuser, never through a pooler; the connection's task runs until the client is dropped.
     ///
     /// # Errors
     /// If the server refuses or is not there.
@@ -126,7 +135,7 @@ impl Cluster {
         connect(&self.url_as(user, db)).await
     }
 
-    /// Makes the database, creates the extension in it, and connects to it.
+    /// Makes the database, creates the extension in it, and connects to it, directly.
     ///
     /// # Errors
     /// If the database exists already or the server does not have the extension.
@@ -167,6 +176,7 @@ impl Cluster {
             }
             // Somebody took the port between our look and the server's bind.
             self.port = free_port()?;
+            self.front = OnceLock::new();
         }
         bail!("found no free port for the server:\n{}", self.log_tail())
     }

@@ -20,6 +20,7 @@
 mod builder;
 mod carried;
 mod cluster;
+mod front;
 mod leash;
 mod moving;
 mod os_user;
@@ -32,6 +33,7 @@ mod standby;
 pub use builder::Builder;
 pub use carried::{Carried, Sent};
 pub use cluster::{Cluster, StopMode};
+pub use front::through_pooler;
 pub use leash::Leash;
 pub use os_user::OsUser;
 pub use pooler::{PgBouncer, PoolMode};

@@ -95,7 +95,7 @@ impl Cluster {
              auth_query = select rolname, 'x' from pg_catalog.pg_roles where rolname = $1\n\
              server_idle_timeout = 10\n\
              pool_mode = {}\ndefault_pool_size = {pool_size}\nmax_client_conn = 1000\n\
-             server_login_retry = 1\nignore_startup_parameters = extra_float_digits\n",
+             server_login_retry = 0.1\nquery_wait_timeout = 30\nignore_startup_parameters = extra_float_digits\n",
             self.port(),
             place.sockets().display(),
             mode.name(),

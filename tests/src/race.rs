@@ -45,8 +45,8 @@ impl Lsn {
 
     pub(crate) async fn of(client: &Client, function: &str) -> Result<Self> {
         let sql = format!("select (pg_catalog.{function}() - '0/0'::pg_lsn)::bigint");
-        let bytes: i64 = client.query_one(&sql, &[]).await?.get(0);
-        Ok(Self(u64::try_from(bytes)?))
+        let bytes = look(client, &sql).await?;
+        Ok(Self(bytes.get(0).context("NULL")?.parse()?))
     }
 
     /// Bytes written since `earlier`.

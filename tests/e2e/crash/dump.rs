@@ -186,8 +186,7 @@ async fn goes_on(play: &Playground, held: i64) {
 }
 
 async fn rights_are_kept(cluster: &Cluster) {
-    let as_role =
-        async |role: &str| Playground::of(cluster.connect_as(role, "shop").await.unwrap(), "shop");
+    let as_role = async |role: &str| Playground::on_as(cluster, role, "shop").await;
     let worker = as_role("worker").await;
     assert_eq!(worker.claim("of the worker", "").await, "claimed");
     let owned = "select outcome from once.key_claim('owned', 'k')";

@@ -21,7 +21,7 @@ use pg_once_tests::{Cluster, StopMode, race};
 use playground::Playground;
 
 async fn on(cluster: &Cluster, database: &str) -> Playground {
-    Playground::of(cluster.connect(database).await.unwrap(), database)
+    Playground::on(cluster, database).await
 }
 
 async fn with_shop(cluster: &Cluster) -> Playground {
@@ -279,19 +279,20 @@ async fn a_terminated_backend_and_a_killed_one_leave_the_key_to_the_next() {
     assert_eq!(victim.claim("k", "").await, "resumed");
     assert_eq!(play.claim("k", "").await, "in_progress");
     let pid = race::backend_pid(&victim.client).await.unwrap();
+    let witness = cluster.connect("shop").await.unwrap();
     // A backend that dies so takes all others along; the postmaster then starts over by itself.
     let killed = Command::new("kill")
         .args(["-9", &pid.to_string()])
         .status()
         .unwrap();
     assert!(killed.success());
-    let again = race::poll_async("the server to come back", async || {
-        match cluster.connect("shop").await {
-            Ok(client) if client.simple_query("select 1").await.is_ok() => Ok(Some(client)),
-            _ => Ok(None),
-        }
-    });
-    let play = Playground::of(again.await.unwrap(), "shop");
+    race::poll_async("the server to come back", async || {
+        let over = witness.is_closed() && cluster.connect("shop").await.is_ok();
+        Ok(over.then_some(()))
+    })
+    .await
+    .unwrap();
+    let play = on(&cluster, "shop").await;
     assert_eq!(play.claim("k", "").await, "resumed");
 }
 

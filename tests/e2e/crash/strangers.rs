@@ -22,7 +22,7 @@ fn restore(old: &Cluster, new: &Cluster) -> Vec<String> {
 }
 
 async fn as_role(cluster: &Cluster, role: &str) -> Playground {
-    Playground::of(cluster.connect_as(role, "shop").await.unwrap(), "shop")
+    Playground::on_as(cluster, role, "shop").await
 }
 
 const OPTIONS: &str = "

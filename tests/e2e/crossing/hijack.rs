@@ -87,7 +87,11 @@ async fn casts_and_types_of_ones_own_take_along_no_rights_of_others() {
 
 #[tokio::test]
 async fn temporary_objects_shadow_nothing() {
-    let services = Services::open().await;
+    let mut services = Services::open().await;
+    let own = services
+        .play
+        .another_directly("cross_bert_app", "temporary objects are a session's");
+    services.bert = own.await;
     services
         .bert
         .show(

@@ -193,7 +193,7 @@ impl Services {
 
 /// The rows, or the SQLSTATE and every word of the refusal: message, detail, hint, context, names.
 pub async fn attempt(session: &Playground, sql: &str) -> Result<String, (String, String)> {
-    match session.client.simple_query(sql).await {
+    match session.send(sql).await {
         Ok(messages) => {
             let rows = messages.iter().filter_map(|message| match message {
                 SimpleQueryMessage::Row(row) => Some(row),

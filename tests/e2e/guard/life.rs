@@ -206,7 +206,7 @@ async fn a_dump_restored_goes_on_with_its_guard_its_leases_and_its_teardowns() {
             )
             .unwrap();
         assert_eq!(output.stderr, "");
-        let there = Playground::of(cluster().connect(name).await.unwrap(), name);
+        let there = Playground::on(cluster(), name).await;
         assert_eq!(rows(&there).await, before);
         assert_eq!(there.show(stored).await, kept);
         there.show("select once.sweep()").await;

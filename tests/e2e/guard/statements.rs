@@ -70,8 +70,14 @@ async fn on_conflict_is_judged_as_the_update_that_it_becomes() {
 async fn copy_is_judged_as_the_inserts_that_it_makes() {
     let play = guarded().await;
     with_jobs(&play).await;
+    let own = play
+        .another_directly(
+            "postgres",
+            "PgBouncer keeps COPY back as tokio-postgres sends it",
+        )
+        .await;
     let copy = async |sql: &str, data: &'static str| {
-        let sink: CopyInSink<&[u8]> = play.client.copy_in(sql).await.unwrap();
+        let sink: CopyInSink<&[u8]> = own.client.copy_in(sql).await.unwrap();
         futures_util::pin_mut!(sink);
         sink.send(data.as_bytes()).await.unwrap();
         let ended = sink.finish().await;
@@ -122,7 +128,10 @@ async fn merge_is_judged_as_what_it_does() {
 
 #[tokio::test]
 async fn updates_through_views_functions_prepared_statements_and_ctes_are_judged_alike() {
-    let play = guarded().await;
+    let guarded = guarded().await;
+    let play = guarded
+        .another_directly("postgres", "prepared statements are a session's")
+        .await;
     with_jobs(&play).await;
     let before = rows(&play).await;
     play.show(

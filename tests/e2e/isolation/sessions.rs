@@ -28,7 +28,7 @@ async fn all(play: &Playground, how: &str) {
 
 #[tokio::test]
 async fn prepared_statements_outlive_drop_and_create_extension() {
-    let play = Playground::open().await;
+    let play = Playground::directly("prepared statements are a session's").await;
     for (i, call) in CALLS.iter().enumerate() {
         play.show(&format!("prepare p{i} as {call}")).await;
     }
@@ -45,7 +45,7 @@ async fn prepared_statements_outlive_drop_and_create_extension() {
 
 #[tokio::test]
 async fn prepared_statements_outlive_an_extension_made_anew_by_another_session() {
-    let play = Playground::open().await;
+    let play = Playground::directly("prepared statements are a session's").await;
     let other = play.another().await;
     for (i, call) in CALLS.iter().enumerate() {
         play.show(&format!("prepare p{i} as {call}")).await;

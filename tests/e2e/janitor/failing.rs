@@ -5,7 +5,7 @@ use crate::serving::expired;
 
 /// Somebody keeps a table of one task locked; the sweeper does not wait for it.
 async fn blocked(table: &str) -> (Playground, Playground) {
-    let play = Playground::open().await;
+    let play = Playground::directly("CALL goes by the settings of its session").await;
     expired(&play.client, 10).await;
     let holder = play.another().await;
     holder
@@ -67,7 +67,7 @@ async fn a_cancelled_query_is_no_failure_of_a_task() {
 
 #[tokio::test]
 async fn a_sweep_in_a_read_only_transaction_says_that_it_cannot() {
-    let play = Playground::open().await;
+    let play = Playground::directly("CALL goes by the settings of its session").await;
     expired(&play.client, 10).await;
     play.show("set default_transaction_read_only = on").await;
     for call in [

@@ -1,4 +1,6 @@
 //! A cluster of a test's own with the background worker, and what the tests ask of it.
+//!
+//! Sessions here go directly in any case: they look at the worker, which has no pooler either, and at its server's end.
 
 use pg_once_tests::race::poll_async;
 use pg_once_tests::{Builder, Cluster};

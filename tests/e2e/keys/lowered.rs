@@ -116,8 +116,7 @@ async fn default_privileges_open_nothing_of_the_extension() {
         .batch_execute("create database by_default")
         .await
         .unwrap();
-    let client = cluster().connect("by_default").await.unwrap();
-    let play = Playground::of(client, "by_default");
+    let play = Playground::on(cluster(), "by_default").await;
     play.show(
         r#"create role by_default_ro login; create role "By Default; --" login;
            alter default privileges grant all on tables to by_default_ro, "By Default; --", public;

@@ -203,6 +203,7 @@ async fn in_encoding(
         ))
         .await
         .unwrap();
+    // Directly: a pooler decides itself what a server session's client_encoding is.
     let play = Playground::of(cluster.connect(database).await.unwrap(), database);
     play.show(&format!(
         "create extension pg_once; set client_encoding = {client}"
@@ -296,7 +297,7 @@ async fn keys_dumped_from_latin1_and_restored_into_utf8_are_the_same_keys() {
             &["-d", "restored", "--exit-on-error", "dumped.dump"],
         )
         .unwrap();
-    let restored = Playground::of(cluster().connect("restored").await.unwrap(), "restored");
+    let restored = Playground::on(cluster(), "restored").await;
     assert_eq!(
         restored
             .show("select outcome, response_body from once.key_claim('s', 'clé', '\"ä\"')")

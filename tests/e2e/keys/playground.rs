@@ -5,14 +5,15 @@
 //! Time is moved with `once.fake_now`, never by sleeping.
 //!
 //! With PG_ONCE_POOLER=1 every session goes through PgBouncer in transaction mode and brings its settings along in
-//! each transaction (`Carried`). What needs a session of its own says so and why: `Playground::directly`.
+//! each transaction (`Carried`), in the binary's cluster (`open`) and in a test's own (`on`). What needs a session of
+//! its own says so and why: `directly`, or `of`.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use pg_once_tests::{Carried, Cluster, PgBouncer, PoolMode};
-use tokio_postgres::{Client, SimpleQueryMessage};
+use pg_once_tests::{Carried, Cluster, through_pooler};
+use tokio_postgres::{Client, Error, SimpleQueryMessage};
 
 /// Where pretended time begins in these tests.
 const EPOCH: &str = "2030-01-01 00:00:00+00";
@@ -29,27 +30,14 @@ pub fn cluster() -> &'static Cluster {
     })
 }
 
-/// The pooler in front of the binary's cluster, where the tests are to go through one.
-fn pooler() -> Option<&'static PgBouncer> {
-    static POOLER: OnceLock<Option<PgBouncer>> = OnceLock::new();
-    let asked = || std::env::var_os("PG_ONCE_POOLER").is_some_and(|value| value != "0");
-    POOLER
-        .get_or_init(|| {
-            asked().then(|| {
-                cluster()
-                    .pgbouncer(PoolMode::Transaction, 100, &[])
-                    .unwrap()
-            })
-        })
-        .as_ref()
-}
-
 /// A connection to the binary's cluster.
 async fn connect(role: &str, name: &str, directly: bool) -> Client {
-    match pooler() {
-        Some(pooler) if !directly => pooler.connect_named(role, name).await.unwrap(),
-        _ => cluster().connect_as(role, name).await.unwrap(),
-    }
+    let client = if directly {
+        cluster().connect_as(role, name).await
+    } else {
+        cluster().enter_as(role, name).await
+    };
+    client.unwrap()
 }
 
 /// A database that a test has for itself. When the test has passed, the next one gets it with a new
@@ -126,11 +114,24 @@ impl Playground {
         Playground {
             client,
             database,
-            carried: (!directly && pooler().is_some()).then(Carried::default),
+            carried: (!directly && through_pooler()).then(Carried::default),
         }
     }
 
-    /// A session in a database that a test has made.
+    /// A superuser's session in a database that a test has made in a cluster of its own.
+    pub async fn on(cluster: &Cluster, database: &str) -> Playground {
+        Playground::on_as(cluster, "postgres", database).await
+    }
+
+    /// The same of another role.
+    pub async fn on_as(cluster: &Cluster, role: &str, database: &str) -> Playground {
+        let client = cluster.enter_as(role, database).await.unwrap();
+        let mut play = Playground::of(client, database);
+        play.carried = through_pooler().then(Carried::default);
+        play
+    }
+
+    /// A session that is connected already, in a database that a test has made: one of its own.
     pub fn of(client: Client, database: &str) -> Playground {
         let name = database.to_owned();
         let database = Arc::new(Database { name, plain: false });
@@ -156,6 +157,15 @@ impl Playground {
         }
     }
 
+    /// Another session in the same database that is its own, never through a pooler; `_why` as for `directly`.
+    pub async fn another_directly(&self, role: &str, _why: &str) -> Playground {
+        Playground {
+            client: connect(role, &self.database.name, true).await,
+            database: Arc::clone(&self.database),
+            carried: None,
+        }
+    }
+
     /// A session for looking at the others while this one is in a transaction: there the server shows who is
     /// connected as it was at the first look, and behind a pooler that changes. None where sessions are their own.
     pub async fn aside(&self) -> Option<Client> {
@@ -173,45 +183,34 @@ impl Playground {
 
     /// As `show`, where the statement may be refused.
     pub async fn attempt(&self, sql: &str) -> Result<String, Refusal> {
-        let Some(carried) = &self.carried else {
-            return self.ask(sql).await;
-        };
-        let sent = carried.send(sql);
-        let answer = self.ask(&sent.sql).await;
-        match &answer {
-            Ok(rows) => carried.done(sent, rows),
-            Err(_) => carried.failed(&sent),
-        }
-        answer
-    }
-
-    async fn ask(&self, sql: &str) -> Result<String, Refusal> {
-        let messages = match self.client.simple_query(sql).await {
-            Ok(messages) => messages,
+        match self.send(sql).await {
+            Ok(messages) => Ok(shown(&messages)),
             Err(error) => {
                 let error = error
                     .as_db_error()
                     .unwrap_or_else(|| panic!("{sql}\n{error}"));
-                return Err(Refusal {
+                Err(Refusal {
                     code: error.code().code().to_owned(),
                     message: error.message().to_owned(),
                     hint: error.hint().unwrap_or_default().to_owned(),
                     detail: error.detail().unwrap_or_default().to_owned(),
-                });
-            }
-        };
-        let (mut last, mut rows) = (Vec::new(), Vec::new());
-        for message in messages {
-            match message {
-                SimpleQueryMessage::Row(row) => {
-                    let columns = (0..row.len()).map(|i| row.get(i).unwrap_or("~"));
-                    rows.push(columns.collect::<Vec<_>>().join("|"));
-                }
-                SimpleQueryMessage::CommandComplete(_) => last = std::mem::take(&mut rows),
-                _ => {}
+                })
             }
         }
-        Ok(last.join("\n"))
+    }
+
+    /// The server's whole answer.
+    pub async fn send(&self, sql: &str) -> Result<Vec<SimpleQueryMessage>, Error> {
+        let Some(carried) = &self.carried else {
+            return self.client.simple_query(sql).await;
+        };
+        let sent = carried.send(sql);
+        let answer = self.client.simple_query(&sent.sql).await;
+        match &answer {
+            Ok(messages) => carried.done(sent, &answers(messages)),
+            Err(_) => carried.failed(&sent),
+        }
+        answer
     }
 
     /// Why the statement was refused.
@@ -263,4 +262,27 @@ impl Playground {
         )
         .await
     }
+}
+
+/// The rows of the last statement.
+fn shown(messages: &[SimpleQueryMessage]) -> String {
+    answers(messages).pop().unwrap_or_default()
+}
+
+/// The rows of each statement.
+fn answers(messages: &[SimpleQueryMessage]) -> Vec<String> {
+    let (mut answers, mut rows) = (Vec::new(), Vec::<String>::new());
+    for message in messages {
+        match message {
+            SimpleQueryMessage::Row(row) => {
+                let columns = (0..row.len()).map(|i| row.get(i).unwrap_or("~"));
+                rows.push(columns.collect::<Vec<_>>().join("|"));
+            }
+            SimpleQueryMessage::CommandComplete(_) => {
+                answers.push(std::mem::take(&mut rows).join("\n"));
+            }
+            _ => {}
+        }
+    }
+    answers
 }

@@ -56,7 +56,7 @@ async fn server() -> (Cluster, bool) {
 async fn nothing_is_lost_and_nothing_happens_twice_whoever_is_killed() {
     let kills = if long() { 100 } else { 10 };
     let (mut cluster, worker) = server().await;
-    let load = Load::prepare(cluster.url(DATABASE)).await;
+    let load = Load::prepare(cluster.front_url(DATABASE).unwrap()).await;
     let mut running = load.start();
     let mut chance = Chance::new();
     println!(

@@ -140,7 +140,7 @@ async fn every_invariant_is_seen_where_it_is_violated() {
         .create_database_with_extension(DATABASE)
         .await
         .unwrap();
-    let load = Load::prepare(cluster.url(DATABASE)).await;
+    let load = Load::prepare(cluster.front_url(DATABASE).unwrap()).await;
     let mut running = load.start();
     let session = load.door.enter().await;
     while session.text(ENOUGH).await.unwrap() != "t" {

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use pg_once_tests::through_pooler;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
@@ -78,14 +79,8 @@ impl Door {
         let begin = Instant::now();
         loop {
             let url = self.url.lock().unwrap().clone();
-            let why = match timeout(PATIENCE, tokio_postgres::connect(&url, NoTls)).await {
-                Ok(Ok((client, connection))) => {
-                    tokio::spawn(async move {
-                        // The client's own calls report what goes wrong.
-                        let _ = connection.await;
-                    });
-                    return Session { client, door: self };
-                }
+            let why = match timeout(PATIENCE, answering(&url)).await {
+                Ok(Ok(client)) => return Session { client, door: self },
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "no answer".to_owned(),
             };
@@ -93,6 +88,17 @@ impl Door {
             sleep(Duration::from_millis(20)).await;
         }
     }
+}
+
+/// A connection that has been answered once: a pooler lets clients in before it knows whether the server is there.
+async fn answering(url: &str) -> Result<Client, tokio_postgres::Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(async move {
+        // The client's own calls report what goes wrong.
+        let _ = connection.await;
+    });
+    client.simple_query("select 1").await?;
+    Ok(client)
 }
 
 /// A connection of one client.
@@ -154,8 +160,10 @@ fn fault(error: &tokio_postgres::Error, sql: &str) -> Fault {
         return Fault::Gone;
     };
     match refusal.code().code() {
-        // A server that ends, starts, or is still a standby; the janitor's slot is its own affair.
+        // A server that ends, starts, or is still a standby; the janitor's slot is its own affair. With 08P01 a pooler
+        // tells that the server is gone.
         "57P01" | "57P02" | "57P03" | "25006" => Fault::Gone,
+        "08P01" if through_pooler() => Fault::Gone,
         "ON001" => Fault::Lost,
         "40001" | "40P01" | "55P03" => Fault::Again,
         "ON002" | "ON005" => Fault::NotNow,

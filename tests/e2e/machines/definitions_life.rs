@@ -478,8 +478,7 @@ async fn a_definition_in_a_database_of_another_encoding_keeps_its_letters() {
         .batch_execute("create database def_latin encoding 'LATIN1' locale 'C' template template0")
         .await
         .unwrap();
-    let client = cluster().connect("def_latin").await.unwrap();
-    let play = Playground::of(client, "def_latin");
+    let play = Playground::on(cluster(), "def_latin").await;
     play.show("create extension pg_once; create table \"tür\" (\"nr\" int primary key, \"zustand\" text not null, \"größe\" int)").await;
     let d = json!({"machine": "tür", "table": "\"tür\"", "id": "nr", "status": "zustand", "status_types": ["öffen", "zu"],
         "transitions": [{"from": ["öffen"], "to": "zu", "when": "\"größe\" > 0 and zustand <> 'ä\\ß'"}],

@@ -157,7 +157,8 @@ async fn constants_mean_the_same_in_every_session() {
 
 #[tokio::test]
 async fn a_planted_operator_or_type_is_not_what_was_meant() {
-    let play = open().await;
+    let why = "temporary objects are a session's";
+    let play = open().await.another_directly("postgres", why).await;
     play.show(COLUMNS).await;
     let honest = [
         "n > 0",

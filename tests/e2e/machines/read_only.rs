@@ -125,15 +125,15 @@ async fn looking_calls_need_no_transaction_id() {
 #[tokio::test]
 async fn a_standby_answers_and_after_its_promotion_the_machine_goes_on() {
     let cluster = Cluster::launch().unwrap();
-    let client = cluster
+    cluster
         .create_database_with_extension("shop")
         .await
         .unwrap();
-    let play = Playground::of(client, "shop");
+    let play = Playground::on(&cluster, "shop").await;
     let token = prepare(&play).await;
     let standby = cluster.standby().unwrap();
     standby.wait_caught_up(&cluster).await.unwrap();
-    let there = Playground::of(standby.connect("shop").await.unwrap(), "shop");
+    let there = Playground::on(&standby, "shop").await;
     for level in ["read committed", "repeatable read"] {
         there
             .show(&format!("begin isolation level {level} read only"))

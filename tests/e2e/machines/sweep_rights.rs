@@ -276,7 +276,8 @@ async fn an_owner_without_a_right_on_its_own_table_is_reported() {
 async fn a_sweep_inside_a_function_of_the_table_changes_no_user_for_good() {
     let play = owned_by("sweep_inside", 3).await;
     role(&play, "sweep_caller_f", "operate").await;
-    let caller = play.another_as("sweep_caller_f").await;
+    let why = "its settings have to outlive a transaction";
+    let caller = play.another_directly("sweep_caller_f", why).await;
     // The caller's settings are as they were, after success and after failures.
     caller
         .show("set search_path = public; set row_security = on; set timezone = 'Asia/Tokyo'")

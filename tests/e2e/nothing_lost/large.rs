@@ -6,12 +6,11 @@
 use pg_once_tests::Cluster;
 
 use crate::load::Load;
-use crate::load::door::Session;
 use crate::{DATABASE, long};
 
-/// Finished keys as one that was claimed and completed, but for name and id.
+/// Finished keys as one that was claimed and completed, but for name and id; FIRST and LAST are their numbers.
 const KEYS: &str = r"
-select format('insert into once.key (%s) select %s from generate_series(1, KEYS) as i, once.key as t where t.key = ''template''',
+select format('insert into once.key (%s) select %s from generate_series(FIRST, LAST) as i, once.key as t where t.key = ''template''',
               string_agg(quote_ident(attname), ', '),
               string_agg(case attname when 'key' then '''bulk '' || i'
                                       when 'id' then $$encode(substr(sha256(t.scope::bytea || '\x00'::bytea || ('bulk ' || i)::bytea), 1, 16), 'hex')::uuid$$
@@ -32,26 +31,38 @@ select (select count(*) from once.key where scope = 'bulk'),
                               select topic_id from once.event_kept) as e
          where topic_id = (select topic_id from once.topic where topic = 'bulk'))";
 
-async fn fill(session: &Session<'_>, rows: u64) {
-    let (keys, others) = (rows * 8 / 10, rows / 10);
-    session.rows(TEMPLATE).await.unwrap();
-    let insert = session
-        .text(&KEYS.replace("KEYS", &keys.to_string()))
-        .await
-        .unwrap();
-    for sql in [
-        insert,
-        "select once.topic_set('bulk', '{}')".to_owned(),
-        format!(
-            "select count(once.outbox_emit('bulk', '{{\"n\": 1}}', 'k' || i % 100)) from generate_series(1, {others}) as i"
-        ),
-        format!(
-            "select count(once.inbox_accept('bulk', i::text)) from generate_series(1, {others}) as i"
-        ),
-    ] {
-        // In parts that a debug build does within a statement's patience.
+const EVENTS: &str = "
+select count(once.outbox_emit('bulk', '{\"n\": 1}', 'k' || i % 100)) from generate_series(FIRST, LAST) as i";
+
+const MESSAGES: &str =
+    "select count(once.inbox_accept('bulk', i::text)) from generate_series(FIRST, LAST) as i";
+
+/// So many rows, in parts that a debug build does within a statement's patience.
+async fn fill_by(load: &Load, sql: &str, rows: u64, part: usize) {
+    let session = load.door.enter().await;
+    for first in (1..=rows).step_by(part) {
+        let last = rows.min(first + part as u64 - 1);
+        let sql = sql
+            .replace("FIRST", &first.to_string())
+            .replace("LAST", &last.to_string());
         session.rows(&sql).await.unwrap();
     }
+}
+
+/// Three clients at once: each table costs the server most of a core for a while.
+async fn fill(load: &Load, rows: u64) {
+    let session = load.door.enter().await;
+    session.rows(TEMPLATE).await.unwrap();
+    let keys = session.text(KEYS).await.unwrap();
+    session
+        .rows("select once.topic_set('bulk', '{}')")
+        .await
+        .unwrap();
+    tokio::join!(
+        fill_by(load, &keys, rows * 8 / 10, 200_000),
+        fill_by(load, EVENTS, rows / 10, 50_000),
+        fill_by(load, MESSAGES, rows / 10, 50_000)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -59,8 +70,8 @@ async fn a_dump_of_a_million_rows_under_load_goes_on_where_it_was() {
     let rows = if long() { 10_000_000 } else { 1_000_000 };
     let old = Cluster::launch().unwrap();
     old.create_database_with_extension(DATABASE).await.unwrap();
-    let load = Load::prepare(old.url(DATABASE)).await;
-    fill(&load.door.enter().await, rows).await;
+    let load = Load::prepare(old.front_url(DATABASE).unwrap()).await;
+    fill(&load, rows).await;
     let running = load.start();
     running.goes_on_for(500).await;
 
@@ -86,7 +97,7 @@ async fn a_dump_of_a_million_rows_under_load_goes_on_where_it_was() {
     )
     .unwrap();
     // The bank, the receivers and the store are those of before, and have seen what the dump has not.
-    let load = load.beside(new.url(DATABASE));
+    let load = load.beside(new.front_url(DATABASE).unwrap());
     let session = load.door.enter().await;
     assert_eq!(session.row(ROWS).await.unwrap(), expected);
     let replay =

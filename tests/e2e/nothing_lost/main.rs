@@ -32,8 +32,7 @@ fn long() -> bool {
 /// A session of a role; of a superuser where the name is empty.
 async fn on(cluster: &Cluster, database: &str, role: &str) -> Playground {
     let role = if role.is_empty() { "postgres" } else { role };
-    let client = cluster.connect_as(role, database).await.unwrap();
-    Playground::of(client, database)
+    Playground::on_as(cluster, role, database).await
 }
 
 /// Everything at once in a database of this cluster.

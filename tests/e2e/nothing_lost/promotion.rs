@@ -28,8 +28,13 @@ async fn fail_over(mut primary: Cluster, running: &Running) -> Cluster {
     let standby = synchronous_standby(&primary).await;
     running.goes_on_for(300).await;
     primary.kill_9().unwrap();
+    // With its machine, and the pooler there.
+    drop(primary);
     standby.promote().await.unwrap();
-    running.load.door.move_to(standby.url(DATABASE));
+    running
+        .load
+        .door
+        .move_to(standby.front_url(DATABASE).unwrap());
     running.goes_on_for(300).await;
     standby
 }
@@ -41,7 +46,7 @@ async fn everything_acknowledged_is_there_after_a_promotion_under_load() {
         .create_database_with_extension(DATABASE)
         .await
         .unwrap();
-    let load = Load::prepare(primary.url(DATABASE)).await;
+    let load = Load::prepare(primary.front_url(DATABASE).unwrap()).await;
     let mut running = load.start();
     for _ in 0..if long() { 10 } else { 2 } {
         primary = fail_over(primary, &running).await;

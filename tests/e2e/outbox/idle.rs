@@ -182,6 +182,22 @@ async fn what_comes_without_an_emit_is_taken_by_the_next_take() {
     due.await.unwrap();
 }
 
+/// Behind a pooler a backend serves whoever comes, also after a DROP and a CREATE EXTENSION.
+#[tokio::test]
+async fn what_comes_to_an_extension_made_anew_is_taken_by_the_next_take() {
+    let play = Playground::directly("asks what one backend remembers").await;
+    for _ in 0..10 {
+        // The numbers are the same each time: the first subscriber has found nothing behind the first event.
+        play.show("select once.topic_set('t', '{}')").await;
+        play.show(&emit("x", "")).await;
+        assert_eq!(play.show(TAKE).await, "x");
+        drain_acked(&play).await;
+        rest(&play).await;
+        play.show("drop extension pg_once; create extension pg_once")
+            .await;
+    }
+}
+
 #[tokio::test]
 async fn an_empty_take_after_the_last_commit_means_that_everything_is_taken() {
     let (play, _) = idle().await;

@@ -10,11 +10,11 @@ async fn quiet() -> (Cluster, Playground) {
         .setting("checkpoint_timeout", "1h")
         .launch()
         .unwrap();
-    let client = cluster
+    cluster
         .create_database_with_extension("quiet")
         .await
         .unwrap();
-    let play = Playground::of(client, "quiet");
+    let play = Playground::on(&cluster, "quiet").await;
     (cluster, play)
 }
 
@@ -82,8 +82,7 @@ async fn a_take_that_finds_nothing_writes_nothing() {
     play.show("select once.outbox_emit('t', '1', delay => '1 h')")
         .await;
     writes_nothing(&play, "what is emitted is delayed").await;
-    let client = cluster.connect("quiet").await.unwrap();
-    let open = Playground::of(client, "quiet");
+    let open = Playground::on(&cluster, "quiet").await;
     open.show("begin; select once.outbox_emit('t', '1', 'k'), once.outbox_emit('t', '1')")
         .await;
     writes_nothing(&play, "what is emitted is not committed").await;

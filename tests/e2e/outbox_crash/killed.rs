@@ -8,8 +8,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pg_once_tests::{Cluster, race};
 
+use crate::playground::Playground;
 use crate::receiver::Receiver;
-use crate::{ahead, session, try_session};
+use crate::{ahead, session};
 
 const ROUNDS: usize = 10;
 const EMITTERS: usize = 2;
@@ -21,13 +22,15 @@ const TAKE: &str = "select token, delivery_key, order_key, payload ->> 'n'
 
 /// Emits until the server is gone: pairs in one transaction, every other pair of one order_key, some undone.
 /// Returns the numbers whose commit was answered.
-async fn emit(cluster: &Cluster, emitter: usize, round: usize) -> Vec<usize> {
+///
+/// Behind a pooler a statement may wait for the server to come back, and be answered; none is sent after `stop`.
+async fn emit(play: Playground, emitter: usize, round: usize, stop: &AtomicBool) -> Vec<usize> {
     let mut committed = Vec::new();
-    let Some(play) = try_session(cluster).await else {
-        return committed;
-    };
     let first = (round * EMITTERS + emitter) * SPAN;
     for n in (first..first + SPAN).step_by(2) {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
         let key = match n % 4 {
             0 => format!("'key {emitter}'"),
             _ => "null".to_owned(),
@@ -49,12 +52,9 @@ async fn emit(cluster: &Cluster, emitter: usize, round: usize) -> Vec<usize> {
 }
 
 /// Takes, delivers and acks until the server is gone; every seventh batch is acked in two parts.
-async fn work(cluster: &Cluster, receiver: &Receiver) {
-    let Some(play) = try_session(cluster).await else {
-        return;
-    };
+async fn work(play: Playground, receiver: &Receiver, stop: &AtomicBool) {
     let mut batches = 0;
-    loop {
+    while !stop.load(Ordering::Relaxed) {
         let Ok(messages) = play.client.simple_query(TAKE).await else {
             return;
         };
@@ -91,10 +91,7 @@ fn shown(messages: &[tokio_postgres::SimpleQueryMessage]) -> String {
     rows.join("\n")
 }
 
-async fn sweep(cluster: &Cluster, stop: &AtomicBool) {
-    let Some(play) = try_session(cluster).await else {
-        return;
-    };
+async fn sweep(play: Playground, stop: &AtomicBool) {
     let sql = "select once.sweep_outbox_retire(); select once.sweep_outbox_requeue()";
     while !stop.load(Ordering::Relaxed) {
         if play.client.batch_execute(sql).await.is_err() {
@@ -152,37 +149,40 @@ async fn every_committed_event_is_delivered_once_by_its_delivery_key() {
     let receiver = Arc::new(Receiver::default());
     let mut committed = Vec::new();
     for round in 0..ROUNDS {
-        let shared = Arc::new(cluster);
         let stop = Arc::new(AtomicBool::new(false));
         let mut others = Vec::new();
         for _ in 0..3 {
-            let (cluster, receiver) = (Arc::clone(&shared), Arc::clone(&receiver));
-            others.push(tokio::spawn(async move { work(&cluster, &receiver).await }));
+            let (receiver, stop) = (Arc::clone(&receiver), Arc::clone(&stop));
+            let play = session(&cluster).await;
+            others.push(tokio::spawn(async move {
+                work(play, &receiver, &stop).await;
+            }));
         }
         {
-            let (cluster, stop) = (Arc::clone(&shared), Arc::clone(&stop));
-            others.push(tokio::spawn(async move { sweep(&cluster, &stop).await }));
+            let (play, stop) = (session(&cluster).await, Arc::clone(&stop));
+            others.push(tokio::spawn(async move { sweep(play, &stop).await }));
         }
-        let emitters: Vec<_> = (0..EMITTERS)
-            .map(|emitter| {
-                let cluster = Arc::clone(&shared);
-                tokio::spawn(async move { emit(&cluster, emitter, round).await })
-            })
-            .collect();
-        wait_for(&shared, round).await;
-        for pid in shared.processes() {
+        let mut emitters = Vec::new();
+        for emitter in 0..EMITTERS {
+            let (play, stop) = (session(&cluster).await, Arc::clone(&stop));
+            emitters.push(tokio::spawn(async move {
+                emit(play, emitter, round, &stop).await
+            }));
+        }
+        wait_for(&cluster, round).await;
+        // The server's processes, all at once; whoever sends a statement now finds nobody.
+        for pid in cluster.processes() {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
         stop.store(true, Ordering::Relaxed);
+        cluster.kill_9().unwrap();
+        cluster.start().unwrap();
         for emitter in emitters {
             committed.extend(emitter.await.unwrap());
         }
         for other in others {
             other.await.unwrap();
         }
-        cluster = Arc::into_inner(shared).unwrap();
-        cluster.kill_9().unwrap();
-        cluster.start().unwrap();
     }
     let play = session(&cluster).await;
     let mut hours = 0;
@@ -238,7 +238,9 @@ async fn a_backend_killed_in_the_middle_of_a_take_has_taken_nothing() {
         .await;
     let receiver = Receiver::default();
     for call in ["take", "ack"] {
-        let (witness, worker) = (session(&cluster).await, session(&cluster).await);
+        let worker = session(&cluster).await;
+        // Of its own: behind a pooler a client that has nothing open does not notice.
+        let witness = cluster.connect(crate::DATABASE).await.unwrap();
         worker.show("begin").await;
         let taken = worker.show(TAKE).await;
         let token = taken.split('|').next().unwrap().to_owned();
@@ -254,7 +256,7 @@ async fn a_backend_killed_in_the_middle_of_a_take_has_taken_nothing() {
         kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
         // The postmaster ends everybody's session and starts over.
         race::poll_async("the server to come back", async || {
-            if !witness.client.is_closed() {
+            if !witness.is_closed() {
                 return Ok(None);
             }
             Ok(cluster.connect(crate::DATABASE).await.is_ok().then_some(()))

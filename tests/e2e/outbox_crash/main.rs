@@ -21,14 +21,8 @@ use playground::Playground;
 
 const DATABASE: &str = "shop";
 
-/// A session, if the server lets one in.
-async fn try_session(cluster: &Cluster) -> Option<Playground> {
-    let client = cluster.connect(DATABASE).await.ok()?;
-    Some(Playground::of(client, DATABASE))
-}
-
 async fn session(cluster: &Cluster) -> Playground {
-    try_session(cluster).await.unwrap()
+    Playground::on(cluster, DATABASE).await
 }
 
 /// Moves the session's clock this far ahead.

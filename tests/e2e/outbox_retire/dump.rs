@@ -12,7 +12,7 @@ async fn shop(cluster: &Cluster) -> Playground {
     cluster.psql("postgres", "create database shop").unwrap();
     cluster.psql("shop", "create table first (id int)").unwrap();
     cluster.psql("shop", "create extension pg_once").unwrap();
-    let play = Playground::of(cluster.connect("shop").await.unwrap(), "shop");
+    let play = Playground::on(cluster, "shop").await;
     play.show(TOOLS).await;
     play.show("select once.topic_set('t', '{\"subscribers\": [\"default\", \"slow\"]}')")
         .await;
@@ -27,7 +27,7 @@ async fn restored(cluster: &Cluster, database: &str) -> String {
     cluster
         .run("pg_restore", &["-d", database, "--exit-on-error", "dump"])
         .unwrap();
-    let play = Playground::of(cluster.connect(database).await.unwrap(), database);
+    let play = Playground::on(cluster, database).await;
     let got = play
         .show("select drain('t', 'slow') = upto(1200, 901)")
         .await;
@@ -50,7 +50,7 @@ async fn a_dump_that_stalls_before_its_locks_while_segments_are_retired_has_ever
                 retire(&play).await;
             }
         }
-        let locker = Playground::of(cluster.connect("shop").await.unwrap(), "shop");
+        let locker = Playground::on(&cluster, "shop").await;
         locker
             .show("begin; lock table first in access exclusive mode")
             .await;
@@ -104,7 +104,7 @@ async fn a_dump_from_between_mark_and_truncation_goes_on_in_another_cluster() {
     )
     .await;
     play.show("select drain('t') is not null").await;
-    let reader = Playground::of(cluster.connect("shop").await.unwrap(), "shop");
+    let reader = Playground::on(&cluster, "shop").await;
     reader
         .show("begin isolation level repeatable read; select count(*) from once.event_0")
         .await;
@@ -130,7 +130,7 @@ async fn a_dump_from_between_mark_and_truncation_goes_on_in_another_cluster() {
     new.psql("postgres", "create database shop").unwrap();
     new.run("pg_restore", &["-d", "shop", "--exit-on-error", "dump"])
         .unwrap();
-    let copy = Playground::of(new.connect("shop").await.unwrap(), "shop");
+    let copy = Playground::on(&new, "shop").await;
     // The mark counts in the old cluster only: the segment is looked at again, and what is copied is not twice.
     for _ in 0..5 {
         let told = retire(&copy).await;

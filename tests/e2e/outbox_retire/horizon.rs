@@ -6,11 +6,11 @@ use crate::playground::Playground;
 use crate::{TOOLS, current, retire, retire_in_vain, retire_until, used};
 
 async fn shop(cluster: &Cluster) -> Playground {
-    let client = cluster
+    cluster
         .create_database_with_extension("shop")
         .await
         .unwrap();
-    let play = Playground::of(client, "shop");
+    let play = Playground::on(cluster, "shop").await;
     play.show(TOOLS).await;
     play.show("select once.topic_set('t', '{}')").await;
     play
@@ -47,7 +47,7 @@ async fn a_snapshot_on_a_standby_with_feedback_holds_the_segment() {
     play.show("select fill('t', 1100)").await;
     let standby = cluster.standby().unwrap();
     standby.wait_caught_up(&cluster).await.unwrap();
-    let there = Playground::of(standby.connect("shop").await.unwrap(), "shop");
+    let there = Playground::on(&standby, "shop").await;
     there
         .show("alter system set hot_standby_feedback = on")
         .await;

@@ -26,16 +26,12 @@ do $$ declare t bigint; begin
     if t is not null then perform once.outbox_ack('t', 'default', t); end if;
 end $$";
 
-async fn session(cluster: &Cluster) -> Option<Playground> {
-    let client = cluster.connect("shop").await.ok()?;
-    Some(Playground::of(client, "shop"))
+async fn session(cluster: &Cluster) -> Playground {
+    Playground::on(cluster, "shop").await
 }
 
 /// Runs `sql` again and again until told to stop or the server is gone.
-async fn repeat(cluster: &Cluster, sql: &str, stop: &AtomicBool) {
-    let Some(play) = session(cluster).await else {
-        return;
-    };
+async fn repeat(play: Playground, sql: &str, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         if play.client.batch_execute(sql).await.is_err() {
             return;
@@ -44,12 +40,12 @@ async fn repeat(cluster: &Cluster, sql: &str, stop: &AtomicBool) {
 }
 
 /// Emits events in transactions of their own, every third rolled back; the numbers whose commit was answered.
-async fn emit(cluster: &Cluster, first: usize, count: usize) -> Vec<usize> {
+async fn emit(play: Playground, first: usize, count: usize, stop: &AtomicBool) -> Vec<usize> {
     let mut committed = Vec::new();
-    let Some(play) = session(cluster).await else {
-        return committed;
-    };
     for n in first..first + count {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
         let end = if n % 3 == 0 { "rollback" } else { "commit" };
         let sql = format!("begin; select fill('t', 1, {n}, 8); {end}");
         if play.client.batch_execute(&sql).await.is_err() {
@@ -76,12 +72,12 @@ async fn drained(play: &Playground) -> BTreeMap<usize, usize> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_event_is_delivered_once_while_segments_come_and_go() {
-    let cluster = Arc::new(Cluster::launch().unwrap());
+    let cluster = Cluster::launch().unwrap();
     cluster
         .create_database_with_extension("shop")
         .await
         .unwrap();
-    let play = session(&cluster).await.unwrap();
+    let play = session(&cluster).await;
     play.show(TOOLS).await;
     play.show(LEDGER).await;
     play.show("select once.topic_set('t', '{\"lanes\": 4}')")
@@ -94,17 +90,16 @@ async fn each_event_is_delivered_once_while_segments_come_and_go() {
         "select once.sweep_outbox_retire()",
         "select once.sweep(50)",
     ] {
-        let (cluster, stop) = (Arc::clone(&cluster), Arc::clone(&stop));
-        others.push(tokio::spawn(
-            async move { repeat(&cluster, sql, &stop).await },
-        ));
+        let (play, stop) = (session(&cluster).await, Arc::clone(&stop));
+        others.push(tokio::spawn(async move { repeat(play, sql, &stop).await }));
     }
-    let emitters: Vec<_> = (0..EMITTERS)
-        .map(|i| {
-            let cluster = Arc::clone(&cluster);
-            tokio::spawn(async move { emit(&cluster, i * 10_000, 2_500).await })
-        })
-        .collect();
+    let mut emitters = Vec::new();
+    for i in 0..EMITTERS {
+        let (play, stop) = (session(&cluster).await, Arc::clone(&stop));
+        emitters.push(tokio::spawn(async move {
+            emit(play, i * 10_000, 2_500, &stop).await
+        }));
+    }
     let mut committed = Vec::new();
     for emitter in emitters {
         committed.extend(emitter.await.unwrap());
@@ -133,7 +128,7 @@ async fn every_committed_event_is_delivered_though_the_server_is_killed_among_ro
         .create_database_with_extension("shop")
         .await
         .unwrap();
-    let play = session(&cluster).await.unwrap();
+    let play = session(&cluster).await;
     play.show(TOOLS).await;
     play.show(LEDGER).await;
     play.show("select once.topic_set('t', '{\"lanes\": 4}')")
@@ -141,48 +136,46 @@ async fn every_committed_event_is_delivered_though_the_server_is_killed_among_ro
     drop(play);
     let mut committed = Vec::new();
     for round in 0..6 {
-        let shared = Arc::new(cluster);
         let stop = Arc::new(AtomicBool::new(false));
         let mut others = Vec::new();
         for sql in [WORK, "select once.sweep_outbox_retire()"] {
-            let (cluster, stop) = (Arc::clone(&shared), Arc::clone(&stop));
-            others.push(tokio::spawn(
-                async move { repeat(&cluster, sql, &stop).await },
-            ));
+            let (play, stop) = (session(&cluster).await, Arc::clone(&stop));
+            others.push(tokio::spawn(async move { repeat(play, sql, &stop).await }));
         }
-        let emitters: Vec<_> = (0..EMITTERS)
-            .map(|i| {
-                let cluster = Arc::clone(&shared);
-                let first = (round * EMITTERS + i) * 10_000;
-                tokio::spawn(async move { emit(&cluster, first, 10_000).await })
-            })
-            .collect();
-        let watcher = session(&shared).await.unwrap();
+        let mut emitters = Vec::new();
+        for i in 0..EMITTERS {
+            let (play, stop) = (session(&cluster).await, Arc::clone(&stop));
+            let first = (round * EMITTERS + i) * 10_000;
+            emitters.push(tokio::spawn(async move {
+                emit(play, first, 10_000, &stop).await
+            }));
+        }
+        let watcher = session(&cluster).await;
         let opened = "select coalesce(max(opened), 0) from once.segment";
         let before = watcher.show(opened).await;
         // Killed at a rotation or soon after it.
         while watcher.show(opened).await == before {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         }
-        for pid in shared.processes() {
+        for pid in cluster.processes() {
             let _ = nix::sys::signal::kill(
                 nix::unistd::Pid::from_raw(pid),
                 nix::sys::signal::Signal::SIGKILL,
             );
         }
         stop.store(true, Ordering::Relaxed);
+        drop(watcher);
+        cluster.kill_9().unwrap();
+        cluster.start().unwrap();
+        // Behind a pooler a statement may wait for the server to come back.
         for emitter in emitters {
             committed.extend(emitter.await.unwrap());
         }
         for other in others {
             other.await.unwrap();
         }
-        drop(watcher);
-        cluster = Arc::into_inner(shared).unwrap();
-        cluster.kill_9().unwrap();
-        cluster.start().unwrap();
     }
-    let play = session(&cluster).await.unwrap();
+    let play = session(&cluster).await;
     play.show("select set_config('once.fake_now', (clock_timestamp() + interval '1 minute')::text, false)")
         .await;
     let got = drained(&play).await;

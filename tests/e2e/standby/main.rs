@@ -15,7 +15,7 @@ use pg_once_tests::Cluster;
 use playground::Playground;
 
 async fn on(cluster: &Cluster) -> Playground {
-    Playground::of(cluster.connect("shop").await.unwrap(), "shop")
+    Playground::on(cluster, "shop").await
 }
 
 async fn primary() -> (Cluster, Playground) {

@@ -217,8 +217,7 @@ async fn in_a_database_of_another_encoding_names_are_read_in_it() {
         .batch_execute("create database step_latin template template0 encoding 'LATIN1' locale 'C'")
         .await
         .unwrap();
-    let client = cluster.connect("step_latin").await.unwrap();
-    let play = crate::playground::Playground::of(client, "step_latin");
+    let play = crate::playground::Playground::on(cluster, "step_latin").await;
     play.show("create extension pg_once").await;
     play.show("select once.topic_set('grün', '{}')").await;
     let token = play.token("k", "").await;

@@ -9,7 +9,7 @@ use crate::shop::{self, Job};
 use crate::stage::Stage;
 
 async fn on(cluster: &Cluster, database: &str) -> Playground {
-    Playground::of(cluster.connect(database).await.unwrap(), database)
+    Playground::on(cluster, database).await
 }
 
 const STORED: &str = "
@@ -64,8 +64,8 @@ async fn jobs(play: &Playground) -> (Vec<Job>, Vec<String>) {
 #[tokio::test]
 async fn a_half_done_teardown_goes_on_in_the_restored_database() {
     let old = Cluster::launch().unwrap();
-    let client = old.create_database_with_extension("shop").await.unwrap();
-    let play = Playground::of(client, "shop");
+    old.create_database_with_extension("shop").await.unwrap();
+    let play = on(&old, "shop").await;
     shop::prepare(&play).await;
     let (jobs, tokens) = jobs(&play).await;
     let before = play.show(STORED).await;

@@ -121,7 +121,7 @@ impl Worker {
                 "--ignored",
                 "--nocapture",
             ])
-            .env(URL, cluster().url(&play.database.name))
+            .env(URL, cluster().front_url(&play.database.name).unwrap())
             .env(JOB, job.id.to_string())
             .env(STORE, store)
             .stdin(Stdio::piped())
@@ -345,11 +345,11 @@ async fn an_artifact_of_an_item_that_never_succeeded_is_listed() {
 #[tokio::test]
 async fn a_server_that_dies_with_the_worker_comes_back_to_the_same_story() {
     let mut cluster = Cluster::builder().fsync(true).launch().unwrap();
-    let client = cluster
+    cluster
         .create_database_with_extension("shop")
         .await
         .unwrap();
-    let play = Playground::of(client, "shop");
+    let play = Playground::on(&cluster, "shop").await;
     shop::prepare(&play).await;
     let jobs = [
         shop::job(&play, "claimed").await,
@@ -373,7 +373,7 @@ async fn a_server_that_dies_with_the_worker_comes_back_to_the_same_story() {
         .await;
     cluster.kill_9().unwrap();
     cluster.start().unwrap();
-    let play = Playground::of(cluster.connect("shop").await.unwrap(), "shop");
+    let play = Playground::on(&cluster, "shop").await;
     let swept = "select done, failed from once.sweep_action_release(10)";
     assert_eq!(play.show(swept).await, "2|0");
     let mut worker = Actor::worker(

@@ -240,13 +240,13 @@ async fn two_jobs_that_share_a_wallet_are_torn_down_from_both_ends_beside_writer
         .setting("deadlock_timeout", "20ms")
         .launch()
         .unwrap();
-    let client = cluster
+    cluster
         .create_database_with_extension("shop")
         .await
         .unwrap();
-    let play = Playground::of(client, "shop");
+    let play = Playground::on(&cluster, "shop").await;
     shop::prepare(&play).await;
-    let session = async || Playground::of(cluster.connect("shop").await.unwrap(), "shop");
+    let session = async || Playground::on(&cluster, "shop").await;
     for round in 0..6 {
         let wallet = format!("w{round}");
         let jobs = [

@@ -52,12 +52,12 @@ pub async fn empty() -> Playground {
     let admin = cluster().connect("postgres").await.unwrap();
     let create = format!("create database {name}");
     admin.batch_execute(&create).await.unwrap();
-    Playground::of(cluster().connect(&name).await.unwrap(), &name)
+    Playground::on(cluster(), &name).await
 }
 
 /// `ALTER EXTENSION pg_once UPDATE`, from a session that has not used the extension before, as a DBA would.
 pub async fn update(play: &Playground) {
-    play.another().await.show(UPDATE).await;
+    cluster().psql(&play.database.name, UPDATE).unwrap();
     assert_eq!(version(play).await, env!("CARGO_PKG_VERSION"));
 }
 

@@ -9,11 +9,14 @@ use tokio_postgres::Client;
 
 use crate::released::{UPDATE, old, version};
 
+/// Why some of them go past a pooler.
+const PREPARED: &str = "prepared statements are a session's";
+
 #[tokio::test]
 async fn prepared_statements_of_open_sessions_go_on() {
     let play = old().await;
     play.show("select once.topic_set('t', '{}')").await;
-    let client = play.another().await.client;
+    let client = play.another_directly("postgres", PREPARED).await.client;
     let calls = [
         "select outcome from once.key_claim('s', gen_random_uuid()::text)",
         "select emitted::text from once.outbox_emit('t', '1')",
@@ -85,7 +88,7 @@ async fn eight_sessions_at_work_notice_nothing_of_the_update() {
     );
     let mut workers = Vec::new();
     for n in 0..8 {
-        let client = play.another().await.client;
+        let client = play.another_directly("postgres", PREPARED).await.client;
         workers.push(tokio::spawn(worker(
             n,
             client,
@@ -178,10 +181,10 @@ async fn whoever_waits_for_the_update_goes_on_with_the_new_schema() {
     for end in ["rollback", "commit"] {
         dba.show("begin").await;
         dba.show(UPDATE).await;
-        let pid = race::backend_pid(&sweeper.client).await.unwrap();
+        let asked = race::Session::of(&sweeper.client).await.unwrap();
         let sweep = sweeper.show("select sum(failed) from once.sweep()");
         let watch = async {
-            race::wait_until_waiting(&play.client, pid).await.unwrap();
+            race::wait_until_waiting(&play.client, asked).await.unwrap();
             dba.show(end).await;
         };
         let (failed, ()) = tokio::join!(sweep, watch);

@@ -458,7 +458,8 @@ impl Guide<'_> {
 
 #[tokio::test]
 async fn the_new_library_serves_the_old_schema_and_the_upgraded_one() {
-    let play = old().await;
+    let why = "asks what one backend has called, and what it remembers after the update";
+    let play = old().await.another_directly("postgres", why).await;
     play.show("set track_functions = 'all'").await;
     tour(&play, "before the update").await;
     // The tour leaves out nothing that was released but the functions of triggers.

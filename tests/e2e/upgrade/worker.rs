@@ -29,7 +29,7 @@ async fn the_background_worker_serves_the_old_schema_and_the_upgraded_one() {
     cluster
         .psql("postgres", "create database old_shop")
         .unwrap();
-    let connect = async || Playground::of(cluster.connect("old_shop").await.unwrap(), "old_shop");
+    let connect = async || Playground::on(&cluster, "old_shop").await;
     let play = connect().await;
     create_old(&play).await;
     play.show(TABLES).await;
