@@ -23,7 +23,7 @@ async fn eight_sessions_count_together_and_lose_nothing() {
     let sessions: Vec<_> = (0..SESSIONS)
         .map(|session| {
             tokio::spawn(async move {
-                let client = preloaded().connect("together").await.unwrap();
+                let client = preloaded().enter("together").await.unwrap();
                 for round in 0..ROUNDS {
                     let key = format!("{session} {round}");
                     client
@@ -128,7 +128,7 @@ async fn a_restart_and_a_crash_begin_at_zero() {
             .unwrap(),
     );
     for again in 0..2 {
-        let play = Playground::of(cluster.connect("shop").await.unwrap(), "shop");
+        let play = Playground::on(&cluster, "shop").await;
         assert_eq!(claims(&play).await, "");
         play.token(&format!("a{again}"), "").await;
         assert_eq!(claims(&play).await, "claimed 1");
@@ -139,7 +139,7 @@ async fn a_restart_and_a_crash_begin_at_zero() {
         }
         cluster.start().unwrap();
     }
-    let play = Playground::of(cluster.connect("shop").await.unwrap(), "shop");
+    let play = Playground::on(&cluster, "shop").await;
     assert_eq!(claims(&play).await, "");
 }
 
@@ -166,16 +166,16 @@ async fn databases_beyond_the_last_slot_are_not_counted_and_doctor_says_so() {
             ))
             .await
             .unwrap();
-        let play = Playground::of(cluster.connect(&name).await.unwrap(), &name);
+        let play = Playground::on(&cluster, &name).await;
         play.token("a", "").await;
         last = Some(play);
     }
-    let first = Playground::of(cluster.connect("d1").await.unwrap(), "d1");
+    let first = Playground::on(&cluster, "d1").await;
     assert_eq!(claims(&first).await, "claimed 1");
     let last = last.unwrap();
     assert_eq!(claims(&last).await, "claimed 1");
     // The 65th.
-    let model = Playground::of(cluster.connect("model_once").await.unwrap(), "model_once");
+    let model = Playground::on(&cluster, "model_once").await;
     model.token("a", "").await;
     assert_eq!(value(&model, "idempotency_409_rate", "{}").await, "");
     let told =

@@ -158,11 +158,11 @@ async fn a_worker_that_is_to_serve_a_database_that_is_not_there_or_not_this_one(
         .setting("once.janitor_databases", "shop, nowhere, \"no, where\"")
         .launch()
         .unwrap();
-    let client = cluster
+    cluster
         .create_database_with_extension("shop")
         .await
         .unwrap();
-    let play = Playground::of(client, "shop");
+    let play = Playground::on(&cluster, "shop").await;
     assert_told(
         &play,
         "names database \"nowhere\"",
@@ -207,13 +207,13 @@ async fn a_backend_that_keeps_an_overdue_lease_or_keeps_rows_locked_for_long() {
     orders(&play).await;
     play.show("select * from once.sweep(); select once.action_claim('orders', '1', 'pay', lease => '1 ms')").await;
     let holder = play.another().await;
-    let pid = holder.show("select pg_backend_pid()").await;
     let token = play.show("select token from once.action_lease").await;
     holder
         .show(&format!(
             "begin; select once.action_extend('orders', '1', {token}, '1 ms')"
         ))
         .await;
+    let pid = holder.show("select pg_backend_pid()").await;
     let problem =
         format!("backend {pid} keeps an overdue lease locked: row 1 of machine \"orders\"");
     race::poll_async("the lease to run out", async || {
@@ -238,6 +238,7 @@ async fn a_backend_that_keeps_an_overdue_lease_or_keeps_rows_locked_for_long() {
         .show("begin isolation level repeatable read; select count(*) from orders")
         .await;
     holder.show("begin; select once.key_claim('s', 'a')").await;
+    let pid = holder.show("select pg_backend_pid()").await;
     play.show("select set_config('once.fake_now', (now() + '2 min')::text, false)")
         .await;
     assert_told(

@@ -22,12 +22,12 @@ async fn an_old_transaction_or_a_prepared_one() {
     let play = Playground::open().await;
     let later = "select set_config('once.fake_now', (now() + '11 min')::text, false)";
     let old = play.another().await;
-    let pid = old.show("select pg_backend_pid()").await;
     for begin in [
         "begin isolation level repeatable read; select 1",
         "begin; select pg_current_xact_id()",
     ] {
         old.show(begin).await;
+        let pid = old.show("select pg_backend_pid()").await;
         assert_eq!(problems(&play).await, "");
         play.show(later).await;
         assert_told(
@@ -64,11 +64,11 @@ async fn a_slot_that_nobody_uses_and_the_feedback_of_a_standby() {
         .setting("wal_receiver_status_interval", "1s")
         .launch()
         .unwrap();
-    let client = cluster
+    cluster
         .create_database_with_extension("shop")
         .await
         .unwrap();
-    let play = Playground::of(client, "shop");
+    let play = Playground::on(&cluster, "shop").await;
     play.show("select pg_create_logical_replication_slot('lost', 'test_decoding')")
         .await;
     assert_eq!(problems(&play).await, "");
@@ -85,7 +85,7 @@ async fn a_slot_that_nobody_uses_and_the_feedback_of_a_standby() {
 
     let standby = cluster.standby().unwrap();
     standby.wait_caught_up(&cluster).await.unwrap();
-    let reader = Playground::of(standby.connect("shop").await.unwrap(), "shop");
+    let reader = Playground::on(&standby, "shop").await;
     // Both answer there, too.
     assert_eq!(
         reader

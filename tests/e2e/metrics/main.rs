@@ -40,11 +40,11 @@ fn preloaded() -> &'static Cluster {
 
 /// A database of that cluster.
 async fn counted(name: &str) -> Playground {
-    let client = preloaded()
+    preloaded()
         .create_database_with_extension(name)
         .await
         .unwrap();
-    Playground::of(client, name)
+    Playground::on(preloaded(), name).await
 }
 
 /// One number; an empty text where there is no such row.
