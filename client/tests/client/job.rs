@@ -280,7 +280,7 @@ async fn a_cleanup_that_fails_leaves_the_job_to_the_next_teardown() {
     let error = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap_err();
     assert!(matches!(error, Error::Cleanup(_)), "{error:?}");
     assert_eq!(jobs.status().await, "queued");
-    assert_eq!(jobs.pending().await, [jobs.job.clone()]);
+    assert_eq!(jobs.pending().await, std::slice::from_ref(&jobs.job));
 
     job.cleanup_fails = false;
     let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();

@@ -83,7 +83,7 @@ async fn one_row_of_poison(panics: bool) {
     let torn_down = worker.run(until_cancelled(&jobs, 2), clean).await.unwrap();
     assert_eq!(torn_down.cancelled, 2);
     assert!(torn_down.failed >= 1);
-    assert_eq!(jobs.pending().await, [jobs.job.clone()]);
+    assert_eq!(jobs.pending().await, std::slice::from_ref(&jobs.job));
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn a_teardown_that_has_no_end_is_dropped_when_the_grace_is_over() {
     };
     let torn_down = worker.run(begun.notified(), clean).await.unwrap();
     assert_eq!((torn_down.cancelled, torn_down.failed), (0, 0));
-    assert_eq!(jobs.pending().await, [jobs.job.clone()]);
+    assert_eq!(jobs.pending().await, std::slice::from_ref(&jobs.job));
 }
 
 #[tokio::test]
