@@ -14,6 +14,7 @@ mod databases;
 mod dying;
 mod extension;
 mod failing;
+mod idle;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod poison;
