@@ -30,7 +30,7 @@ pub async fn case(database: &Database) -> Result<Case> {
     let mut while_reaping = Runs::none("pg_once", None);
     let mut without = Runs::none("pg_once without key_reap", Some(AT_LEAST));
     let expired = EXPIRED_PER_SECOND * u64::from(database.settings.seconds());
-    for round in 0..database.settings.rounds {
+    for round in 0..database.settings.rounds() {
         stock::remake_expired(database, expired).await?;
         // Both find the same number of expired keys in the table, as good as.
         if round % 2 == 0 {
@@ -57,7 +57,7 @@ pub async fn case_among(database: &Database, keys: u64) -> Result<Case> {
     stock::remake_finished(database, keys).await?;
     let mut while_reaping = Runs::none("pg_once", None);
     let mut without = Runs::none("pg_once without key_reap", Some(AT_LEAST));
-    for round in 0..database.settings.rounds {
+    for round in 0..database.settings.rounds() {
         stock::fill_up_expired(database, keys / 10, round).await?;
         if round % 2 == 0 {
             without.push(claims(database)?);
@@ -69,7 +69,7 @@ pub async fn case_among(database: &Database, keys: u64) -> Result<Case> {
         table::say(&format!(
             "round {} of {}",
             round + 1,
-            database.settings.rounds
+            database.settings.rounds()
         ));
     }
     let sides = vec![while_reaping, without];

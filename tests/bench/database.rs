@@ -12,7 +12,7 @@ use tokio_postgres::Client;
 use crate::settings::Settings;
 
 /// The database's name.
-const NAME: &str = "bench";
+pub const NAME: &str = "bench";
 
 /// The largest release build; a debug build is many times that.
 const LARGEST_RELEASE: i64 = 10_000_000;
@@ -48,8 +48,13 @@ pub struct Database {
 impl Database {
     /// Starts the server and makes every side's tables.
     pub async fn launch(settings: &Settings) -> Result<Self> {
+        Self::launch_with(settings, &[]).await
+    }
+
+    /// The same, with settings of the server besides the usual ones.
+    pub async fn launch_with(settings: &Settings, more: &[(&str, &str)]) -> Result<Self> {
         let mut builder = Cluster::builder().fsync(true);
-        for (name, value) in SERVER {
+        for (name, value) in SERVER.iter().chain(more) {
             builder = builder.setting(name, value);
         }
         let cluster = builder.launch()?;
@@ -86,10 +91,10 @@ impl Database {
         Ok(())
     }
 
-    /// Runs one of the server's client programs on the database.
-    pub fn run(&self, program: &str, arguments: &[&str]) -> Result<Output> {
+    /// Runs one of the server's client programs on a database.
+    pub fn run_in(&self, name: &str, program: &str, arguments: &[&str]) -> Result<Output> {
         let mut arguments = arguments.to_vec();
-        arguments.push(NAME);
+        arguments.push(name);
         self.cluster.run(program, &arguments)
     }
 

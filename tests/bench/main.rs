@@ -8,6 +8,7 @@
 mod cases;
 mod claims_while_reaping;
 mod cost;
+mod counters;
 mod cpu;
 mod database;
 mod jobs;
@@ -32,6 +33,12 @@ use crate::measured::Results;
 use crate::settings::{Noun, Settings};
 
 async fn measure(settings: &Settings) -> Result<Results> {
+    if settings.wants_counters() {
+        let database = counters::launch(settings).await?;
+        let mut results = Results::of(&database, settings).await?;
+        counters::measure(&database, &mut results).await?;
+        return Ok(results);
+    }
     let database = Database::launch(settings).await?;
     let mut results = Results::of(&database, settings).await?;
     if let Some(keys) = settings.reap_among {

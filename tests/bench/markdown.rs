@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::measured::Results;
-use crate::table::{grouped, megabytes, ratio, size, size_verdict, verdict};
+use crate::table::{grouped, megabytes, noise_verdict, ratio, size, size_verdict, spread, verdict};
 
 /// The whole text.
 pub fn of(results: &Results) -> String {
@@ -58,6 +58,23 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
         for size in &results.sizes {
             let (bytes, verdict) = (megabytes(size.bytes), size_verdict(size));
             writeln!(text, "| {} | {bytes} | {verdict} |", size.what)?;
+        }
+    }
+    if !results.comparisons.is_empty() {
+        writeln!(
+            text,
+            "\n| ratio, median (quartiles) | throughput | server CPU | bar |"
+        )?;
+        writeln!(text, "|---|--:|--:|---|")?;
+        for compared in &results.comparisons {
+            writeln!(
+                text,
+                "| {} | {} | {} | {} |",
+                compared.what,
+                spread(compared.throughput),
+                compared.cpu.map_or_else(String::new, spread),
+                noise_verdict(compared.bar)
+            )?;
         }
     }
     if results.costs.is_empty() {

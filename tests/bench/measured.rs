@@ -63,6 +63,39 @@ impl Size {
     }
 }
 
+/// The middle half of many ratios.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Spread {
+    pub lower_quartile: f64,
+    pub median: f64,
+    pub upper_quartile: f64,
+}
+
+impl Spread {
+    /// Of the rounds' own ratios; none of nothing.
+    pub fn of(above: &[f64], below: &[f64]) -> Option<Self> {
+        let ratios: Vec<f64> = above.iter().zip(below).map(|(a, b)| a / b).collect();
+        let at = |share| quantile(ratios.clone(), share);
+        Some(Self {
+            lower_quartile: at(0.25)?,
+            median: at(0.5)?,
+            upper_quartile: at(0.75)?,
+        })
+    }
+}
+
+/// Two sides that differ in one thing, or in nothing.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    pub what: String,
+    /// One side's throughput divided by the other's.
+    pub throughput: Spread,
+    /// The other side's server CPU time per call divided by the one's.
+    pub cpu: Option<Spread>,
+    /// The median of the throughput is at least the lower quartile of sides that differ in nothing.
+    pub bar: Option<Bar>,
+}
+
 /// What was delivered in each second of a long run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Series {
@@ -96,6 +129,7 @@ pub struct Results {
     pub costs: Vec<Cost>,
     pub sizes: Vec<Size>,
     pub series: Vec<Series>,
+    pub comparisons: Vec<Comparison>,
     pub left_out: Vec<String>,
     pub seconds: u64,
 }
@@ -116,13 +150,14 @@ impl Results {
             extension: row.get(1),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             clients: settings.clients,
-            rounds: settings.rounds,
+            rounds: settings.rounds(),
             seconds_per_run: settings.seconds(),
             quick: settings.quick,
             cases: Vec::new(),
             costs: Vec::new(),
             sizes: Vec::new(),
             series: Vec::new(),
+            comparisons: Vec::new(),
             left_out: Vec::new(),
             seconds: 0,
         })
@@ -133,7 +168,10 @@ impl Results {
         let bars = || {
             let sides = self.cases.iter().flat_map(|case| &case.sides);
             let ratios = sides.filter_map(|side| side.bar).map(|bar| bar.met);
-            ratios.chain(self.sizes.iter().filter_map(|size| size.met))
+            let compared = self.comparisons.iter().filter_map(|c| c.bar);
+            ratios
+                .chain(self.sizes.iter().filter_map(|size| size.met))
+                .chain(compared.map(|bar| bar.met))
         };
         (bars().count(), bars().filter(|met| !met).count())
     }
@@ -206,13 +244,15 @@ fn ratio_of(above: &[f64], below: &[f64]) -> Option<f64> {
 }
 
 /// The middle value; none of nothing.
-pub fn median(mut values: Vec<f64>) -> Option<f64> {
+pub fn median(values: Vec<f64>) -> Option<f64> {
+    quantile(values, 0.5)
+}
+
+/// The value that this share of the others is below, between two of them where it falls there; none of nothing.
+fn quantile(mut values: Vec<f64>, share: f64) -> Option<f64> {
     values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let upper = *values.get(middle)?;
-    Some(if values.len().is_multiple_of(2) {
-        (values[middle - 1] + upper) / 2.0
-    } else {
-        upper
-    })
+    let place = share * values.len().checked_sub(1)? as f64;
+    let (below, above) = (place.floor(), place.ceil());
+    let (low, high) = (values[below as usize], values[above as usize]);
+    Some(low + (high - low) * (place - below))
 }

@@ -5,7 +5,7 @@
 use anyhow::{Context, Result, bail};
 
 use crate::cpu::Meter;
-use crate::database::Database;
+use crate::database::{Database, NAME};
 
 /// What a client sends: 156 bytes of jsonb, answered with 100 bytes of json.
 pub const REQUEST: &str = r#"{"customer": "cus_8Kq2mXv0", "amount": 129900, "currency": "EUR", "lines": [{"sku": "A-1001", "qty": 2}, {"sku": "B-2040", "qty": 1}], "note": "ring twice"}"#;
@@ -46,6 +46,17 @@ pub struct Run {
 
 /// Runs `script` with the clients and the stock of the settings.
 pub fn run(database: &Database, script: Script<'_>, stock: u64, until: Until) -> Result<Run> {
+    run_in(NAME, database, script, stock, until)
+}
+
+/// The same in another database of the server.
+pub fn run_in(
+    name: &str,
+    database: &Database,
+    script: Script<'_>,
+    stock: u64,
+    until: Until,
+) -> Result<Run> {
     let path = database.directory().join(format!("{}.sql", script.name));
     std::fs::write(&path, script.text).with_context(|| path.display().to_string())?;
     let clients = database.settings.clients;
@@ -78,7 +89,7 @@ pub fn run(database: &Database, script: Script<'_>, stock: u64, until: Until) ->
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let meter = Meter::start(database)?;
     let output = database
-        .run("pgbench", &arguments)
+        .run_in(name, "pgbench", &arguments)
         .with_context(|| format!("script {}", script.name))?;
     let spent = meter.stop()?;
     let read = |label: &str| {

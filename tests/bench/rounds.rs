@@ -54,7 +54,7 @@ impl Contest {
     pub async fn run(&self, database: &Database) -> Result<Case> {
         table::begin(self.name, self.among);
         let mut runs: Vec<Runs> = self.contenders.iter().map(Contender::no_runs).collect();
-        for round in 0..database.settings.rounds as usize {
+        for round in 0..database.settings.rounds() as usize {
             self.before_round.make(database).await?;
             for turn in 0..self.contenders.len() {
                 let at = (round + turn) % self.contenders.len();

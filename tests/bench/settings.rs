@@ -11,9 +11,9 @@ pub struct Settings {
     /// A few minutes: short rounds, and no table of ten million keys.
     #[arg(long)]
     pub quick: bool,
-    /// Rounds of each case; ratios are the median over them.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    pub rounds: u32,
+    /// Rounds of each case (5; of the counters 20); ratios are the median over them.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: Option<u32>,
     /// Seconds of each run (2 when quick, 5 otherwise).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub seconds: Option<u32>,
@@ -40,7 +40,7 @@ pub struct Settings {
     /// bar ends the program with status 1.
     #[arg(long, value_parser = clap::value_parser!(u64).range(100_000..))]
     pub reap_among: Option<u64>,
-    /// Only the cases of one noun.
+    /// Only the cases of one noun. What counting claims costs is measured only when it is named here.
     #[arg(long)]
     pub only: Option<Noun>,
     /// Where the results are written.
@@ -54,12 +54,24 @@ pub enum Noun {
     Keys,
     Machines,
     Outbox,
+    Counters,
 }
 
 impl Settings {
     /// Whether the cases of `noun` are asked for.
     pub fn wants(&self, noun: Noun) -> bool {
         self.only.is_none_or(|only| only == noun)
+    }
+
+    /// Whether only the counters are asked for, which need a server of their own.
+    pub fn wants_counters(&self) -> bool {
+        self.only == Some(Noun::Counters)
+    }
+
+    /// Rounds of each case.
+    pub fn rounds(&self) -> u32 {
+        let usual = if self.wants_counters() { 20 } else { 5 };
+        self.rounds.unwrap_or(usual)
     }
 
     /// Seconds of one run.

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use crate::measured::{Among, Bar, Case, Results, Side, Size};
+use crate::measured::{Among, Bar, Case, Comparison, Results, Side, Size, Spread};
 
 /// Says what is being done, on standard error.
 pub fn say(text: &str) {
@@ -77,6 +77,7 @@ pub fn print(results: &Results) {
     }
     print_costs(results);
     print_sizes(results);
+    print_comparisons(&results.comparisons);
     for left_out in &results.left_out {
         println!("\nleft out: {left_out}");
     }
@@ -180,5 +181,38 @@ pub fn size_verdict(size: &Size) -> String {
     let verdict = size.at_most.zip(met);
     verdict.map_or_else(String::new, |(most, met)| {
         format!("<= {}: {met}", megabytes(most))
+    })
+}
+
+fn print_comparisons(comparisons: &[Comparison]) {
+    if comparisons.is_empty() {
+        return;
+    }
+    println!("\nratios, median (quartiles) over the rounds");
+    println!("  {:50} {:>22} {:>22}", "", "throughput", "server CPU");
+    for compared in comparisons {
+        println!(
+            "  {:50} {:>22} {:>22}   {}",
+            compared.what,
+            spread(compared.throughput),
+            compared.cpu.map_or_else(String::new, spread),
+            noise_verdict(compared.bar)
+        );
+    }
+}
+
+/// A median with its quartiles.
+pub fn spread(spread: Spread) -> String {
+    format!(
+        "{:.3} ({:.3}-{:.3})",
+        spread.median, spread.lower_quartile, spread.upper_quartile
+    )
+}
+
+/// Whether a difference is less than noise.
+pub fn noise_verdict(bar: Option<Bar>) -> String {
+    bar.map_or_else(String::new, |bar| {
+        let met = if bar.met { "met" } else { "MISSED" };
+        format!("less than noise (>= {:.3}): {met}", bar.at_least)
     })
 }

@@ -39,7 +39,7 @@ pub async fn after_a_backlog(database: &Database) -> Result<Case> {
     table::say(&format!("{name}: {events} events"));
     let down = Place::make(database, "down").await?;
     let up = Place::make(database, "up").await?;
-    let rounds = u64::from(database.settings.rounds);
+    let rounds = u64::from(database.settings.rounds());
     let mut late = Runs::none("pg_once", None);
     let mut normal = Runs::none("pg_once, never behind", Some(OF_NORMAL));
     Side::Once.make(&down.client, "down").await?;
@@ -72,6 +72,8 @@ pub async fn after_a_backlog(database: &Database) -> Result<Case> {
     }
     ensure!(left == 0, "{name}: {left} events were not delivered");
     holder.batch_execute("COMMIT").await?;
+    down.remove().await?;
+    up.remove().await?;
     let runs = vec![late, normal];
     Ok(Case::of(name, Among::Events(events), runs).counting("events"))
 }

@@ -50,6 +50,7 @@ pub async fn after_a_flow(database: &Database) -> Result<Vec<Size>> {
     let backlog = place.on_disk().await?.saturating_sub(empty);
     let peak = flow_after_a_fill(&place).await?;
     let after = place.sweep_to_the_end().await?;
+    place.remove().await?;
     database.set_autovacuum(false).await?;
     let most = SMALL.max(2 * backlog);
     Ok(vec![
@@ -79,7 +80,7 @@ pub async fn beside_a_dead_subscriber(database: &Database) -> Result<Vec<Size>> 
     database.set_autovacuum(true).await?;
     let mut peaks = [Vec::new(), Vec::new()];
     let mut swept = [Vec::new(), Vec::new()];
-    for run in 0..RUNS.min(database.settings.rounds) {
+    for run in 0..RUNS.min(database.settings.rounds()) {
         for dead in [false, true] {
             let place = Place::make(database, &format!("dead_{dead}_{run}")).await?;
             Side::Once.make(&place.client, "other").await?;
@@ -91,6 +92,7 @@ pub async fn beside_a_dead_subscriber(database: &Database) -> Result<Vec<Size>> 
             }
             peaks[usize::from(dead)].push(flow(&place, "other").await? as f64);
             swept[usize::from(dead)].push(place.sweep_to_the_end().await? as f64);
+            place.remove().await?;
         }
     }
     database.set_autovacuum(false).await?;

@@ -40,7 +40,7 @@ pub async fn after_many(database: &Database) -> Result<Case> {
         Runs::none("pg_once, a new topic beside it", Some(OF_NEW)),
         Runs::none("pg_once, a new topic in a new database", Some(OF_NEW)),
     ];
-    for round in 0..database.settings.rounds {
+    for round in 0..database.settings.rounds() {
         let new = format!("new{round}");
         for place in [&old, &fresh] {
             Side::Once.make(&place.client, &new).await?;
@@ -71,6 +71,8 @@ pub async fn after_many(database: &Database) -> Result<Case> {
             place.sweep().await?;
         }
     }
+    old.remove().await?;
+    fresh.remove().await?;
     Ok(Case::of(&name, Among::Events(passed), runs.into()).counting("events"))
 }
 

@@ -50,7 +50,7 @@ pub async fn beside_pgmq(database: &Database) -> Result<Vec<Case>> {
         let mut ours = Runs::none(Side::Once.name(), None);
         let mut pgmq = Runs::none("pgmq, read + delete", Some(bar));
         let events = backlog(database, by);
-        for round in 0..database.settings.rounds {
+        for round in 0..database.settings.rounds() {
             let queue = format!("q{}_{round}", cases.len());
             let mut sides = place.sides().to_vec();
             if round % 2 == 1 {
@@ -89,6 +89,7 @@ pub async fn beside_pgmq(database: &Database) -> Result<Vec<Case>> {
         }
         cases.push(Case::of(&name, Among::Events(0), runs).counting("events"));
     }
+    place.remove().await?;
     Ok(cases)
 }
 
@@ -100,7 +101,7 @@ pub async fn with_keys(database: &Database) -> Result<Case> {
     let mut keyed = Runs::none("pg_once", None);
     let mut unkeyed = Runs::none("pg_once without order keys", Some(OF_UNKEYED));
     let events = backlog(database, 100);
-    for round in 0..database.settings.rounds {
+    for round in 0..database.settings.rounds() {
         let mut turns = [Keyed::Yes, Keyed::No];
         if round % 2 == 1 {
             turns.reverse();
@@ -132,6 +133,7 @@ pub async fn with_keys(database: &Database) -> Result<Case> {
         }
         place.sweep().await?;
     }
+    place.remove().await?;
     let runs = vec![keyed, unkeyed];
     Ok(Case::of(name, Among::Events(events), runs).counting("events"))
 }
