@@ -4,7 +4,8 @@
 //! lane: nothing was there, nothing was out, and there were no retries. What it could not see comes either from a
 //! transaction that had an id then and has ended since (`unended` says so), or from one that got its id after
 //! that, and its event's number after its id: then the sequence of event ids has moved on. Retries are asked for
-//! anew each time, because a redrive takes no number.
+//! anew each time, because a redrive takes no number. DROP and CREATE EXTENSION begin another sequence, whose
+//! numbers and subscribers say nothing about those of the one before.
 //!
 //! What is written by hand is found within [`LONGEST_US`].
 
@@ -12,6 +13,7 @@ use super::topic::Subscriber;
 use crate::clock;
 use crate::error::Result;
 use crate::table::{self, Sequence, Snapshot};
+use pgrx::pg_sys::Oid;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
@@ -26,6 +28,7 @@ thread_local! {
 
 struct Quiet {
     lanes: i32,
+    ids: Oid,
     top: i64,
     next: i64,
     unended: Vec<i64>,
@@ -34,6 +37,8 @@ struct Quiet {
 
 /// Where the log was when a take began.
 pub struct Moment {
+    /// The sequence of event ids.
+    ids: Oid,
     top: i64,
     next: i64,
     at: i64,
@@ -45,6 +50,7 @@ impl Moment {
         // In this order: whoever gets a transaction id later gets a larger event id.
         let top = ids.last_exactly();
         Ok(Moment {
+            ids: ids.oid(),
             top,
             next: table::next_xid(),
             at: clock::real_us(),
@@ -59,6 +65,7 @@ impl Moment {
                 return false;
             };
             known.lanes == subscriber.topic.lanes
+                && known.ids == self.ids
                 && known.top == self.top
                 && (known.from..known.from.saturating_add(LONGEST_US)).contains(&self.at)
                 && Snapshot::latest().unended_before(known.next, MOST).as_ref()
@@ -94,6 +101,7 @@ impl Before {
                     subscriber.id,
                     Quiet {
                         lanes: subscriber.topic.lanes,
+                        ids: self.moment.ids,
                         top: self.moment.top,
                         next: self.moment.next,
                         unended,

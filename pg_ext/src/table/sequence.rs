@@ -16,6 +16,10 @@ impl Sequence {
         Ok(Sequence { table })
     }
 
+    pub fn oid(&self) -> pg_sys::Oid {
+        self.table.oid()
+    }
+
     /// The next number; it is nobody else's, but for what a crash takes back.
     pub fn next(name: Name) -> Result<i64> {
         let oid = super::names::oid_of(name)?;
