@@ -89,7 +89,6 @@ pub async fn beside_pgmq(database: &Database) -> Result<Vec<Case>> {
         }
         cases.push(Case::of(&name, Among::Events(0), runs).counting("events"));
     }
-    place.remove().await?;
     Ok(cases)
 }
 
@@ -133,7 +132,6 @@ pub async fn with_keys(database: &Database) -> Result<Case> {
         }
         place.sweep().await?;
     }
-    place.remove().await?;
     let runs = vec![keyed, unkeyed];
     Ok(Case::of(name, Among::Events(events), runs).counting("events"))
 }
