@@ -15,8 +15,9 @@ const SEARCH_PATH: (&CStr, &CStr) = (c"search_path", c"pg_catalog, pg_temp");
 /// A row that row security hides from the owner is an error, not a row that stays stuck.
 const ROW_SECURITY: (&CStr, &CStr) = (c"row_security", c"off");
 
-/// A trigger that waits for somebody's lock is its row's failure, not everybody's wait.
-const LOCK_TIMEOUT: (&CStr, &CStr) = (c"lock_timeout", c"1s");
+/// A trigger that waits for somebody's lock is its row's failure, not everybody's wait; it gives way before either is
+/// a deadlock's victim (deadlock_timeout is 1 s).
+const LOCK_TIMEOUT: (&CStr, &CStr) = (c"lock_timeout", c"500ms");
 
 const TEMPORARY: &CStr = c"SELECT 1 FROM pg_catalog.pg_type t WHERE t.typnamespace = $1 LIMIT 1";
 

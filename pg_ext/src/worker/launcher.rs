@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Before a worker that ended is started again: first, and at most.
 const FIRST_DELAY: Duration = Duration::from_secs(5);
 const LONGEST_DELAY: Duration = Duration::from_secs(300);
-/// A worker that lived so long had come up well.
+/// A worker that lived so long, or for a nap, had come up well.
 const STAYED: Duration = Duration::from_secs(60);
 /// How often it looks while something is to be tried again soon.
 const SOON: Duration = Duration::from_secs(1);
@@ -137,11 +137,11 @@ impl Worker {
             Ok(_) | Err(BackgroundWorkerStatus::NotYetStarted) => return true,
             Err(_) => self.handle = None,
         }
-        self.delay = match now.duration_since(self.started) >= STAYED {
-            true => FIRST_DELAY,
-            false => (self.delay * 2).min(LONGEST_DELAY),
-        };
+        if now.duration_since(self.started) >= STAYED.min(settings::janitor_naptime()) {
+            self.delay = FIRST_DELAY;
+        }
         self.again_at = Some(now + self.delay);
+        self.delay = (self.delay * 2).min(LONGEST_DELAY);
         false
     }
 

@@ -1,7 +1,8 @@
 //! The worker of one database: passes over all tasks, with a rest between them.
 //!
 //! A task goes on while more is waiting, but not for longer than its share: what was due first is looked at again
-//! within a few seconds however much another task has to do.
+//! within a few seconds however much another task has to do. A session keeps the settings of its database that it
+//! began with: after an ALTER DATABASE ... SET or RESET it ends, and the launcher starts another one.
 
 use super::server;
 use crate::janitor::{self, Task};
@@ -21,6 +22,8 @@ enum Pass {
     Clean,
     More,
     Absent,
+    /// ALTER DATABASE has changed what a new session begins with.
+    Outdated,
     /// An error that was not one of a task's own.
     Failed(String),
 }
@@ -29,10 +32,12 @@ enum Pass {
 pub fn main(database: Oid) {
     server::begin();
     server::connect(database);
+    let mut began_with = None;
     let mut told = None;
     loop {
-        let pass = pass();
+        let pass = pass(&mut began_with);
         match &pass {
+            Pass::Outdated => return server::exit(0),
             Pass::Absent => server::show_rest(c"pg_once is not installed in this database"),
             _ => server::show_rest(c"resting until once.janitor_naptime is over"),
         }
@@ -70,11 +75,17 @@ fn rest(pass: &Pass) -> bool {
 }
 
 /// Every task once, or as long as its share lasts.
-fn pass() -> Pass {
-    match server::transaction(|| Ok(server::is_installed())) {
-        Ok(true) => {}
-        Ok(false) => return Pass::Absent,
+fn pass(began_with: &mut Option<Vec<server::Version>>) -> Pass {
+    let look = || Ok((server::settings_at_connect(), server::is_installed()));
+    let (settings, installed) = match server::transaction(look) {
+        Ok(found) => found,
         Err(error) => return Pass::Failed(error),
+    };
+    if *began_with.get_or_insert_with(|| settings.clone()) != settings {
+        return Pass::Outdated;
+    }
+    if !installed {
+        return Pass::Absent;
     }
     let mut more = false;
     for task in Task::ALL {

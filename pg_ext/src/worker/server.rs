@@ -207,6 +207,41 @@ pub fn databases() -> HashMap<Vec<u8>, Oid> {
     found
 }
 
+/// A version of a row of what ALTER DATABASE and ALTER ROLE have set.
+pub type Version = (u16, u16, u16, pg_sys::TransactionId);
+
+/// What a session of this one's role begins with in this database: another list after every ALTER DATABASE ... SET;
+/// inside a transaction.
+pub fn settings_at_connect() -> Vec<Version> {
+    let mut found = Vec::new();
+    // SAFETY: reads a catalog that all databases share; its rows begin with this structure, and their headers are read
+    // while the scan holds them.
+    unsafe {
+        let (database, role) = (pg_sys::MyDatabaseId, pg_sys::GetSessionUserId());
+        let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+        let table = pg_sys::table_open(pg_sys::DbRoleSettingRelationId, lock);
+        let scan = pg_sys::table_beginscan_catalog(table, 0, std::ptr::null_mut());
+        loop {
+            let row = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
+            if row.is_null() {
+                break;
+            }
+            let set: *const pg_sys::FormData_pg_db_role_setting = pg_sys::GETSTRUCT(row).cast();
+            let is_ours = |oid, ours| oid == pg_sys::InvalidOid || oid == ours;
+            if is_ours((*set).setdatabase, database) && is_ours((*set).setrole, role) {
+                let place = (*row).t_self;
+                let xmin = (*(*row).t_data).t_choice.t_heap.t_xmin;
+                let block = place.ip_blkid;
+                found.push((block.bi_hi, block.bi_lo, place.ip_posid, xmin));
+            }
+        }
+        pg_sys::table_endscan(scan);
+        pg_sys::table_close(table, lock);
+    }
+    found.sort_unstable();
+    found
+}
+
 /// A text for the server, without what it cannot hold.
 pub fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "")).unwrap_or_default()
