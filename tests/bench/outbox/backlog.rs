@@ -72,6 +72,8 @@ pub async fn after_a_backlog(database: &Database) -> Result<Case> {
     }
     ensure!(left == 0, "{name}: {left} events were not delivered");
     holder.batch_execute("COMMIT").await?;
+    down.remove().await?;
+    up.remove().await?;
     let runs = vec![late, normal];
     Ok(Case::of(name, Among::Events(events), runs).counting("events"))
 }

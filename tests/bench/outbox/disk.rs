@@ -50,6 +50,7 @@ pub async fn after_a_flow(database: &Database) -> Result<Vec<Size>> {
     let backlog = place.on_disk().await?.saturating_sub(empty);
     let peak = flow_after_a_fill(&place).await?;
     let after = place.sweep_to_the_end().await?;
+    place.remove().await?;
     database.set_autovacuum(false).await?;
     let most = SMALL.max(2 * backlog);
     Ok(vec![
@@ -91,6 +92,7 @@ pub async fn beside_a_dead_subscriber(database: &Database) -> Result<Vec<Size>> 
             }
             peaks[usize::from(dead)].push(flow(&place, "other").await? as f64);
             swept[usize::from(dead)].push(place.sweep_to_the_end().await? as f64);
+            place.remove().await?;
         }
     }
     database.set_autovacuum(false).await?;

@@ -71,6 +71,8 @@ pub async fn after_many(database: &Database) -> Result<Case> {
             place.sweep().await?;
         }
     }
+    old.remove().await?;
+    fresh.remove().await?;
     Ok(Case::of(&name, Among::Events(passed), runs.into()).counting("events"))
 }
 

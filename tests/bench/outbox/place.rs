@@ -1,6 +1,7 @@
 //! A database of its own for a group of cases: the extension in it, and pgmq's functions beside it.
 //!
-//! Invariant: no case finds events of another group.
+//! Invariant: no case finds events of another group, nor is anything of another group vacuumed or written to disk while
+//! it runs.
 
 use std::path::Path;
 
@@ -49,6 +50,15 @@ impl<'a> Place<'a> {
     pub async fn on_disk(&self) -> Result<u64> {
         let row = self.client.query_one(ON_DISK, &[]).await?;
         Ok(u64::try_from(row.get::<_, i64>(0))?)
+    }
+
+    /// Drops it, and writes to disk what is left to write.
+    pub async fn remove(self) -> Result<()> {
+        let name = &self.name;
+        let drop = format!("DROP DATABASE {name} WITH (FORCE)");
+        let client = &self.database.client;
+        client.batch_execute(&drop).await.context(drop)?;
+        Ok(client.batch_execute("CHECKPOINT").await?)
     }
 
     /// Sweeps, as the janitor does in a service.

@@ -103,6 +103,7 @@ async fn one(database: &Database, hold: Hold) -> Result<(Case, Vec<Series>)> {
             per_second: flowed.per_second,
         });
     }
+    place.remove().await?;
     let case = Case::of(hold.name(), Among::Events(0), runs).counting("events");
     Ok((case, series))
 }

@@ -89,6 +89,7 @@ pub async fn beside_pgmq(database: &Database) -> Result<Vec<Case>> {
         }
         cases.push(Case::of(&name, Among::Events(0), runs).counting("events"));
     }
+    place.remove().await?;
     Ok(cases)
 }
 
@@ -132,6 +133,7 @@ pub async fn with_keys(database: &Database) -> Result<Case> {
         }
         place.sweep().await?;
     }
+    place.remove().await?;
     let runs = vec![keyed, unkeyed];
     Ok(Case::of(name, Among::Events(events), runs).counting("events"))
 }
