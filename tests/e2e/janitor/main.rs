@@ -19,6 +19,7 @@ mod idle;
 mod playground;
 mod poison;
 mod preview;
+mod restarts;
 mod serving;
 mod settings;
 mod standby;
