@@ -36,15 +36,16 @@ async fn told(play: &Playground, name: &str) -> String {
     .await
 }
 
-async fn median_ms(play: &Playground, call: &str) -> u128 {
+/// For a person who reads the log: a loaded machine says little of the clock, the best of some runs a bit more.
+async fn times(play: &Playground, call: &str) -> String {
     let mut times = Vec::new();
-    for _ in 0..9 {
+    for _ in 0..15 {
         let begin = Instant::now();
         play.show(&format!("select count(*) from {call}")).await;
-        times.push(begin.elapsed().as_millis());
+        times.push(begin.elapsed());
     }
     times.sort_unstable();
-    times[4]
+    format!("best {:?}, median {:?}", times[0], times[7])
 }
 
 #[tokio::test]
@@ -64,7 +65,7 @@ async fn a_thousand_idle_subscribers_cost_a_row_each_and_hide_none_that_lags() {
     ] {
         let pages = pages_of(&play, call).await;
         assert!(pages < 8_000, "{call}: {pages} pages");
-        eprintln!("{call}: {pages} pages, {} ms", median_ms(&play, call).await);
+        eprintln!("{call}: {pages} pages, {}", times(&play, call).await);
     }
     assert_eq!(told(&play, "outbox_lag_seconds").await, TOLD.to_string());
     assert_eq!(told(&play, "outbox_dead_letters").await, TOLD.to_string());
@@ -119,10 +120,7 @@ async fn subscribers_that_have_acked_everything_that_is_still_stored_are_cheap_t
     .await;
     assert_eq!(outbox(&play, "backlog").await, "0 1");
     let pages = pages(&play).await;
-    eprintln!(
-        "{pages} pages, {} ms",
-        median_ms(&play, "once.metrics()").await
-    );
+    eprintln!("{pages} pages, {}", times(&play, "once.metrics()").await);
     assert!(pages < 12_000, "{pages} pages");
     play.show("select once.outbox_emit('t77', '{}', 'k')").await;
     assert_eq!(outbox(&play, "backlog").await, "1 1");
