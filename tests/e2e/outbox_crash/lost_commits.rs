@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use pg_once_tests::Cluster;
+use pg_once_tests::{Cluster, race};
 
 use crate::playground::Playground;
 use crate::receiver::Receiver;
@@ -20,10 +20,12 @@ const TAKE: &str = "select token, delivery_key, order_key, payload
 /// Stops the process that writes the log of asynchronous commits: what is not flushed by somebody's synchronous
 /// commit is lost in the crash. SIGKILL ends a stopped process too.
 async fn hold_the_log_back(play: &Playground) {
-    let writer = play
-        .show("select pid from pg_stat_activity where backend_type = 'walwriter'")
-        .await;
-    kill(Pid::from_raw(writer.parse().unwrap()), Signal::SIGSTOP).unwrap();
+    // The server lets clients in before all of its own processes are there.
+    let writer = race::poll_async("the process that writes the log", async || {
+        let pid = "select pid from pg_stat_activity where backend_type = 'walwriter'";
+        Ok(play.show(pid).await.parse().ok())
+    });
+    kill(Pid::from_raw(writer.await.unwrap()), Signal::SIGSTOP).unwrap();
 }
 
 /// The numbers of all events in the log.
