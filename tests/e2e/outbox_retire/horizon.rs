@@ -5,7 +5,7 @@ use pg_once_tests::{Cluster, race};
 use crate::playground::Playground;
 use crate::{TOOLS, current, retire, retire_in_vain, retire_until, used};
 
-async fn shop(cluster: &Cluster) -> Playground {
+pub async fn shop(cluster: &Cluster) -> Playground {
     cluster
         .create_database_with_extension("shop")
         .await
