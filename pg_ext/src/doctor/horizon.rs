@@ -37,9 +37,9 @@ const SLOTS: &CStr = c"
                              CASE WHEN s.xmin IS NOT NULL THEN 'vacuum'
                                   WHEN s.catalog_xmin IS NOT NULL THEN 'vacuum of the catalogs'
                                   ELSE 'the removal of WAL' END),
-           pg_catalog.format('%s, WAL from %s on (%s), %s transactions old',
+           pg_catalog.format('%s, WAL from %s on (%s), %s',
                              CASE WHEN s.active THEN 'in use' ELSE 'used by nobody' END, s.restart_lsn,
-                             s.wal_status, x.age),
+                             s.wal_status, COALESCE(x.age || ' transactions old', 'no snapshot')),
            pg_catalog.format('Bring its consumer back, or SELECT pg_drop_replication_slot(%L).', s.slot_name)
       FROM pg_catalog.pg_replication_slots s
            CROSS JOIN LATERAL (SELECT GREATEST(pg_catalog.age(s.xmin), pg_catalog.age(s.catalog_xmin))) x (age)
@@ -56,7 +56,15 @@ const STANDBYS: &CStr = c"
       FROM pg_catalog.pg_stat_replication r
      WHERE pg_catalog.age(r.backend_xmin) > 1000000 LIMIT 20";
 
+// What the statements of this file and of locks.rs look into tells others' sessions to members of that role only.
+const BLIND: &CStr = c"
+    SELECT 'info', 'old transactions and locks of other roles cannot be seen',
+           pg_catalog.format('the owner of the extension, %I, may not read all of pg_stat_activity', CURRENT_USER),
+           pg_catalog.format('GRANT pg_read_all_stats TO %I;', CURRENT_USER)
+     WHERE NOT pg_catalog.pg_has_role(CURRENT_USER, 'pg_read_all_stats', 'USAGE')";
+
 thread_local! {
+    static IS_BLIND: Kept = const { Kept::new(BLIND, &[]) };
     static OLD: Kept = const { Kept::new(SNAPSHOTS, &[pg_sys::TIMESTAMPTZOID]) };
     static LEFT: Kept = const { Kept::new(PREPARED, &[pg_sys::TIMESTAMPTZOID]) };
     static OF_SLOTS: Kept = const { Kept::new(SLOTS, &[]) };
@@ -65,6 +73,7 @@ thread_local! {
 
 pub fn ask(report: &Report) -> Result<()> {
     let now = [Some(Datum::from(clock::now_us()?))];
+    report.ask(&IS_BLIND, &[])?;
     report.ask(&OLD, &now)?;
     report.ask(&LEFT, &now)?;
     report.ask(&OF_SLOTS, &[])?;

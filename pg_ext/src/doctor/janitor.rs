@@ -1,13 +1,14 @@
 //! Whether anybody sweeps, and whether it works.
 
 use super::{Level, Report};
+use crate::call::{shown, varlena};
 use crate::clock;
 use crate::counters;
 use crate::error::Result;
 use crate::machine::stored;
 use crate::row;
 use crate::settings;
-use crate::spi::{self, Kept};
+use crate::spi::{self, Kept, column};
 use crate::table::{ScanKey, Snapshot, Table};
 use crate::worker;
 use pgrx::pg_sys::{self, Datum};
@@ -20,7 +21,7 @@ const STOPPED: &CStr = c"
                              pg_catalog.string_agg(j.task, ', ' ORDER BY j.task)),
            pg_catalog.format('last end between %s and %s, longer ago than once.janitor_grace',
                              min(j.last_end), max(j.last_end)),
-           'Load pg_once by shared_preload_libraries and name this database in once.janitor_databases, or schedule SELECT * FROM once.sweep() every few seconds.'
+           $3
       FROM once.janitor j
      WHERE j.machine = '' AND j.last_end < $1 - $2 * interval '1 microsecond'
     HAVING pg_catalog.count(*) > 0";
@@ -37,6 +38,13 @@ const FAILING: &CStr = c"
       FROM once.janitor j
      WHERE j.failed > 0 AND (j.good_end IS NULL OR j.good_end < j.last_end)
      ORDER BY j.task, j.machine LIMIT 100";
+
+// $1: the library was preloaded; $2: the databases that are named.
+const REMEDY: &CStr = c"
+    SELECT CASE WHEN $1 AND pg_catalog.current_database() = ANY ($2) THEN
+           'This database has been named in once.janitor_databases: look for pg_once in the server''s log, and for its worker: SELECT * FROM pg_stat_activity WHERE backend_type = ''pg_once janitor''. None may be free: raise max_worker_processes by the number of databases and one more.'
+           ELSE
+           'Load pg_once by shared_preload_libraries and name this database in once.janitor_databases, or schedule SELECT * FROM once.sweep() every few seconds.' END";
 
 const ANY: &CStr = c"SELECT 1 FROM once.janitor LIMIT 1";
 
@@ -60,8 +68,9 @@ const DATABASES: &CStr = c"
      WHERE NOT $1 AND EXISTS (SELECT FROM named)";
 
 thread_local! {
-    static HAS_STOPPED: Kept = const { Kept::new(STOPPED, &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID]) };
+    static HAS_STOPPED: Kept = const { Kept::new(STOPPED, &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::TEXTOID]) };
     static FAILS: Kept = const { Kept::new(FAILING, &[pg_sys::TEXTARRAYOID, pg_sys::TEXTOID]) };
+    static WHAT_TO_DO: Kept = const { Kept::new(REMEDY, &[pg_sys::BOOLOID, pg_sys::TEXTARRAYOID]) };
     static HAS_RUN: Kept = const { Kept::new(ANY, &[]) };
     static SERVED: Kept = const { Kept::new(DATABASES, &[pg_sys::BOOLOID, pg_sys::TEXTARRAYOID]) };
 }
@@ -69,27 +78,33 @@ thread_local! {
 pub fn ask(report: &Report) -> Result<()> {
     let now = clock::now_us()?;
     let grace = settings::janitor_grace_us();
-    if spi::query(&HAS_RUN, &[])?.is_empty() {
-        never(report, now.saturating_sub(grace))?;
-    }
-    let args = [Some(Datum::from(now)), Some(Datum::from(grace))];
-    report.ask(&HAS_STOPPED, &args)?;
-    let closed = [
-        Some(stored::closed_to_caller()?),
-        Some(row::text(stored::NOT_TOLD.as_bytes())),
-    ];
-    report.ask(&FAILS, &closed)?;
     let named = worker::databases();
     let named: Vec<&[u8]> = named.iter().map(Vec::as_slice).collect();
     let served = [
         Some(Datum::from(counters::is_preloaded())),
         Some(row::texts(&named)),
     ];
+    let remedy = spi::query(&WHAT_TO_DO, &served)?;
+    let remedy = remedy.first().and_then(|found| column(found, 0));
+    if spi::query(&HAS_RUN, &[])?.is_empty() {
+        never(
+            report,
+            now.saturating_sub(grace),
+            &shown(remedy.map_or(b"", varlena)),
+        )?;
+    }
+    let args = [Some(Datum::from(now)), Some(Datum::from(grace)), remedy];
+    report.ask(&HAS_STOPPED, &args)?;
+    let closed = [
+        Some(stored::closed_to_caller()?),
+        Some(row::text(stored::NOT_TOLD.as_bytes())),
+    ];
+    report.ask(&FAILS, &closed)?;
     report.ask(&SERVED, &served)
 }
 
 /// Nobody has ever swept: a problem once something has waited for it since `before`.
-fn never(report: &Report, before: i64) -> Result<()> {
+fn never(report: &Report, before: i64, remedy: &str) -> Result<()> {
     let table = Table::to_read(c"key")?;
     let snapshot = Snapshot::now();
     let keys = &mut [ScanKey::char(1, b'0'), ScanKey::until(2, before)];
@@ -101,7 +116,7 @@ fn never(report: &Report, before: i64) -> Result<()> {
         level,
         "the janitor is not running: no sweep has ever run in this database",
         "rows of dead workers would stay in their claim states, and nothing gives its space back",
-        "Load pg_once by shared_preload_libraries and name this database in once.janitor_databases, or schedule SELECT * FROM once.sweep() every few seconds.",
+        remedy,
     );
     Ok(())
 }

@@ -149,7 +149,12 @@ impl Findings {
     fn uncovered(&mut self, name: &[u8], definition: &Definition, machine: &Stored) -> Result<()> {
         let states = claim_states(definition);
         if !states.is_empty() && !janitor::covers(name)? {
-            let why = match janitor::last_error(name)? {
+            let error = janitor::last_error(name)?;
+            let hint = match error {
+                Some(_) => "Mend what the sweep says; it tries again by itself.",
+                None => "Schedule once.sweep() (or once.sweep_action_release()) every few seconds.",
+            };
+            let why = match error {
                 Some(_) if !machine.is_open() => {
                     format!("; the last failure: {}", stored::NOT_TOLD)
                 }
@@ -159,7 +164,7 @@ impl Findings {
             self.weigh(
                 Weight::Heavy,
                 format!("claim states are not covered: {}{why}", states.join(", ")),
-                "Schedule once.sweep() (or once.sweep_action_release()) every few seconds.",
+                hint,
             );
         }
         Ok(())

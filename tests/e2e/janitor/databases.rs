@@ -103,3 +103,20 @@ async fn too_few_background_workers_are_told_of_once_and_asked_for_again() {
     until_served(&admin, "b").await;
     assert_eq!(logged(&cluster, "no background worker is free"), 1);
 }
+
+#[tokio::test]
+async fn a_database_that_is_named_and_has_no_worker_is_told_why_by_its_doctor() {
+    // One for the server's logical replication, and one for the launcher.
+    let cluster = preloaded("a")
+        .setting("max_worker_processes", "2")
+        .launch()
+        .unwrap();
+    let client = cluster.create_database_with_extension("a").await.unwrap();
+    until_logged(&cluster, "no background worker is free").await;
+    let hint = "select hint from once.doctor() where problem like 'the janitor is not running%'";
+    let told = show(&client, hint).await;
+    assert!(told.contains("max_worker_processes"), "{told}");
+    set(&client, "b").await;
+    let other = format!("select ({hint}) like 'Load pg_once by %'");
+    until(&client, &other, "t").await;
+}

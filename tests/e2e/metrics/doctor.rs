@@ -381,6 +381,28 @@ async fn an_owner_that_is_gone() {
 }
 
 #[tokio::test]
+async fn an_owner_of_the_extension_who_may_not_see_other_sessions() {
+    let play = counted("blind").await;
+    play.show(
+        "create role blind_maker superuser; create role blind_owner; drop extension pg_once;
+         set role blind_maker; create extension pg_once; reset role;
+         reassign owned by blind_maker to blind_owner; drop role blind_maker; select * from once.sweep()",
+    )
+    .await;
+    let problem = "old transactions and locks of other roles cannot be seen";
+    assert_told(
+        &play,
+        problem,
+        "info",
+        "GRANT pg_read_all_stats TO blind_owner",
+    )
+    .await;
+    assert_eq!(problems(&play).await, "");
+    play.show("grant pg_read_all_stats to blind_owner").await;
+    assert_eq!(told(&play, problem).await, "");
+}
+
+#[tokio::test]
 async fn a_pretended_clock_and_commits_that_are_not_waited_for() {
     let play = Playground::open().await;
     let database = &play.database.name;

@@ -129,12 +129,8 @@ type Place = (i32, i32, i64);
 /// Deletes copies that nobody needs any more.
 pub fn kept(max: i64) -> Result<Swept> {
     let found = unneeded(max as usize)?;
-    let mut swept = Swept {
-        more: found.len() as i64 >= max,
-        ..Swept::default()
-    };
     if found.is_empty() {
-        return Ok(swept);
+        return Ok(Swept::default());
     }
     // Looked at again once they are locked: a redrive may have been faster.
     let mut needs = Needs::look()?;
@@ -153,8 +149,12 @@ pub fn kept(max: i64) -> Result<Swept> {
     if !gone.is_empty() {
         spi::query_latest(&DELETED, &arguments(&gone))?;
     }
-    swept.done = gone.len() as i64;
-    Ok(swept)
+    Ok(Swept {
+        done: gone.len() as i64,
+        // Where somebody has all of them locked, there is nothing to go on with.
+        more: found.len() as i64 >= max && !gone.is_empty(),
+        ..Swept::default()
+    })
 }
 
 fn place(event: &Event) -> Place {
