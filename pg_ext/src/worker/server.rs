@@ -184,26 +184,17 @@ pub fn is_installed() -> bool {
 /// The databases that can be connected to, by name; inside a transaction.
 pub fn databases() -> HashMap<Vec<u8>, Oid> {
     let mut found = HashMap::new();
-    // SAFETY: reads a catalog that all databases share; its rows begin with this structure. A connection limit below
-    // -1 marks a database that a DROP left half-way.
-    unsafe {
-        let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
-        let table = pg_sys::table_open(pg_sys::DatabaseRelationId, lock);
-        let scan = pg_sys::table_beginscan_catalog(table, 0, std::ptr::null_mut());
-        loop {
-            let row = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
-            if row.is_null() {
-                break;
-            }
+    each_row(pg_sys::DatabaseRelationId, |row| {
+        // SAFETY: a row of this catalog begins with this structure, and is read while the scan holds it. A connection
+        // limit below -1 marks a database that a DROP left half-way.
+        unsafe {
             let database: *const pg_sys::FormData_pg_database = pg_sys::GETSTRUCT(row).cast();
             if (*database).datallowconn && (*database).datconnlimit >= -1 {
                 let name = CStr::from_ptr((*database).datname.data.as_ptr());
                 found.insert(name.to_bytes().to_vec(), (*database).oid);
             }
         }
-        pg_sys::table_endscan(scan);
-        pg_sys::table_close(table, lock);
-    }
+    });
     found
 }
 
@@ -213,21 +204,15 @@ pub type Version = (u16, u16, u16, pg_sys::TransactionId);
 /// What a session of this one's role begins with in this database: another list after every ALTER DATABASE ... SET;
 /// inside a transaction.
 pub fn settings_at_connect() -> Vec<Version> {
+    // SAFETY: reads this backend's database and role.
+    let (database, role) = unsafe { (pg_sys::MyDatabaseId, pg_sys::GetSessionUserId()) };
+    let is_ours = |oid, ours| oid == pg_sys::InvalidOid || oid == ours;
     let mut found = Vec::new();
-    // SAFETY: reads a catalog that all databases share; its rows begin with this structure, and their headers are read
-    // while the scan holds them.
-    unsafe {
-        let (database, role) = (pg_sys::MyDatabaseId, pg_sys::GetSessionUserId());
-        let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
-        let table = pg_sys::table_open(pg_sys::DbRoleSettingRelationId, lock);
-        let scan = pg_sys::table_beginscan_catalog(table, 0, std::ptr::null_mut());
-        loop {
-            let row = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
-            if row.is_null() {
-                break;
-            }
+    each_row(pg_sys::DbRoleSettingRelationId, |row| {
+        // SAFETY: a row of this catalog begins with this structure; it and its header are read while the scan holds
+        // them.
+        unsafe {
             let set: *const pg_sys::FormData_pg_db_role_setting = pg_sys::GETSTRUCT(row).cast();
-            let is_ours = |oid, ours| oid == pg_sys::InvalidOid || oid == ours;
             if is_ours((*set).setdatabase, database) && is_ours((*set).setrole, role) {
                 let place = (*row).t_self;
                 let xmin = (*(*row).t_data).t_choice.t_heap.t_xmin;
@@ -235,11 +220,28 @@ pub fn settings_at_connect() -> Vec<Version> {
                 found.push((block.bi_hi, block.bi_lo, place.ip_posid, xmin));
             }
         }
+    });
+    found.sort_unstable();
+    found
+}
+
+/// Shows each row of a catalog that all databases share; it is valid within the call.
+fn each_row(catalog: Oid, mut look: impl FnMut(pg_sys::HeapTuple)) {
+    // SAFETY: opens, scans and closes a catalog of the server, inside a transaction.
+    unsafe {
+        let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+        let table = pg_sys::table_open(catalog, lock);
+        let scan = pg_sys::table_beginscan_catalog(table, 0, std::ptr::null_mut());
+        loop {
+            let row = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
+            if row.is_null() {
+                break;
+            }
+            look(row);
+        }
         pg_sys::table_endscan(scan);
         pg_sys::table_close(table, lock);
     }
-    found.sort_unstable();
-    found
 }
 
 /// A text for the server, without what it cannot hold.
