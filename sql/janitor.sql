@@ -12,7 +12,8 @@ COMMENT ON FUNCTION once.sweep_key_reap(integer) IS
 CREATE FUNCTION once.sweep_key_tombstone(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_key_tombstone';
 COMMENT ON FUNCTION once.sweep_key_tombstone(integer) IS
-'Empties up to max (1 to 1000000) finished keys that are past their ttl: the answer, the state and the steps go, the fingerprint stays until gone_for ends.';
+$$Empties up to max (1 to 1000000) finished keys that are past their ttl: the answer, the state and the steps go, the fingerprint stays until gone_for ends.
+It also moves the scopes' bookmarks (once.key_bookmark) up to the oldest key that waits for a completer, so that metrics() tells of that key however many newer ones are finished; up to 10 * max entries are read and max unfinished keys (1000 at most) moved for that, which done does not count. A key that is alive a minute after its first lease has ended is moved once for each of its leases, where a scope has more than 64 keys behind its bookmark; its holder waits for the sweep's transaction then, and one that works in a single transaction above READ COMMITTED may have to run it again (40001).$$;
 
 CREATE FUNCTION once.sweep_outbox_requeue(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_outbox_requeue';
@@ -52,7 +53,7 @@ COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. What acti
 COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run; where there was nothing to do, up to 30 seconds (or a quarter of once.janitor_grace) older.';
 COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run that failed nowhere.';
 COMMENT ON COLUMN once.janitor.done IS 'Rows of all runs.';
-COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: rows, batches, tables or the task itself.';
+COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: rows and batches each time they were tried, every due row of a table that could not be handled at all, or 1 for the task itself.';
 COMMENT ON COLUMN once.janitor.last_error IS 'What the last failure said.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Who ran it last: "pg_once janitor" (the background worker), else the role and its application_name.';
 SELECT pg_catalog.pg_extension_config_dump('once.janitor', '');
@@ -61,7 +62,7 @@ CREATE FUNCTION once.sweep_action_release(
     max integer = 1000, machine text = NULL, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_action_release';
 COMMENT ON FUNCTION once.sweep_action_release(integer, text) IS
-$$Reverts up to max (1 to 1000000) rows whose action's lease is overdue (NULL: of all machines), as the owner of their table in a security-restricted operation: pinned search_path, row security off, constraints immediate. Rows and leases that somebody has locked wait for the next sweep; a row that cannot be reverted is counted as failed and put off, each time twice as long. Removes leases that ended 24 hours ago, and teardowns whose row is gone. Functions of triggers on the swept table must qualify their names; a lock they wait for longer than 1 s is a failure. A table is not swept in a session of an ordinary role with temporary tables.
+$$Reverts up to max (1 to 1000000) rows whose action's lease is overdue (NULL: of all machines), as the owner of their table in a security-restricted operation: pinned search_path, row security off, constraints immediate. Rows and leases that somebody has locked wait for the next sweep; a row that cannot be reverted is counted as failed and put off, each time twice as long. Removes leases that ended 24 hours ago, and teardowns whose row is gone. Functions of triggers on the swept table must qualify their names; a lock they wait for longer than 500 ms is a failure, and one that the parts of a batch which has waited so long wait for longer than 20 ms. A sweep that such a trigger calls reverts nothing. A table that somebody keeps from it (ALTER TABLE, CREATE INDEX) is passed over and no row of it is put off. A table is not swept in a session of an ordinary role with temporary tables.
 Sets the caller's deferred constraints to immediate. Errors: 42704 no such machine, 22023 bad argument, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.sweep(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)

@@ -131,17 +131,18 @@ COMMENT ON COLUMN once.scope.owner_name IS 'The owner''s name when it was set.';
 COMMENT ON COLUMN once.scope.owner_cluster IS 'System identifier of the cluster where the owner was set.';
 COMMENT ON COLUMN once.scope.max_attempts IS 'NULL: 25; 0: no limit.';
 
--- Where key_take_abandoned goes on. Every key of the scope with look_at <= upto is finished or has been
--- moved forward, so a take reads only what came after it. next_upto becomes upto when every transaction
--- that ran when it was noted (full transaction id below next_xid) has ended. A cache: without its row a
--- take reads from the beginning, so it is not dumped (transaction ids mean nothing in another cluster).
+-- Where takes, sweeps and metrics go on. Every key of the scope with look_at <= upto is finished or has been
+-- moved forward, so they read only what came after it. next_upto becomes upto when every transaction that ran
+-- when it was noted (full transaction id below next_xid) has ended; next_xid 0: they have, and the key behind
+-- upto waits for a completer. A cache: without its row everything is read from the beginning, so it is not
+-- dumped (transaction ids mean nothing in another cluster).
 CREATE TABLE once.key_bookmark (
     scope     text        COLLATE "C" NOT NULL CONSTRAINT key_bookmark_pkey PRIMARY KEY,
     upto      timestamptz NOT NULL,
     next_upto timestamptz NOT NULL,
     next_xid  bigint      NOT NULL
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE once.key_bookmark IS 'How far key_take_abandoned has read in each scope.';
+COMMENT ON TABLE once.key_bookmark IS 'How far the keys of each scope have been passed, by key_take_abandoned and by sweep_key_tombstone.';
 
 SELECT pg_catalog.pg_extension_config_dump('once.key', '');
 SELECT pg_catalog.pg_extension_config_dump('once.key_step', '');

@@ -151,6 +151,12 @@ COMMENT ON COLUMN once.batch.series IS 'The series of the window''s events.';
 COMMENT ON COLUMN once.batch.redelivered IS 'Its events have rows in once.retry.';
 COMMENT ON COLUMN once.batch.suspect IS 'One event, given out alone because a lease ran out over it.';
 
+-- Nobody plans by these. An ANALYZE of what a busy hour leaves looked through millions of array elements, for
+-- seconds, and its snapshot kept every segment from being truncated meanwhile.
+ALTER TABLE once.batch
+    ALTER COLUMN event_ids SET STATISTICS 0, ALTER COLUMN seen_from SET STATISTICS 0, ALTER COLUMN seen_to SET STATISTICS 0,
+    ALTER COLUMN late SET STATISTICS 0, ALTER COLUMN open SET STATISTICS 0;
+
 -- How events left their batch: one row per ack or nack.
 CREATE TABLE once.receipt (
     subscriber_id integer       NOT NULL,
@@ -167,6 +173,10 @@ CREATE TABLE once.receipt (
     dead          boolean[],
     CONSTRAINT receipt_pkey PRIMARY KEY (subscriber_id, token, n)
 );
+-- As in once.batch.
+ALTER TABLE once.receipt
+    ALTER COLUMN event_ids SET STATISTICS 0, ALTER COLUMN attempts SET STATISTICS 0, ALTER COLUMN next_at SET STATISTICS 0,
+    ALTER COLUMN dead SET STATISTICS 0;
 COMMENT ON TABLE once.receipt IS 'How events left their batch.';
 COMMENT ON COLUMN once.receipt.acked IS 'Events of the batch acked so far, this receipt included.';
 COMMENT ON COLUMN once.receipt.remaining IS 'Events of the batch still held after it; 0: the batch is over.';

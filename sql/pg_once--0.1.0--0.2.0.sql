@@ -28,6 +28,10 @@ COMMENT ON FUNCTION once.key_steps(text, timestamptz, timestamptz, text, integer
 $$What the requests of a scope did outside, to be compared with the other side's own ledger (sql/examples/reconcile.md): a row for each step of the keys that were created in [since, until) (NULL: no bound), and one without a step for a key that has none. in_status: only keys that are running, released, parked, finished or gone (NULL: any); parked: what waits for key_resolve. derived_key: what the step's present version sends to the other side; begun: how many attempts began it; done, result: its end, if it was recorded. A key that is gone has no steps to tell any more. Never tells a token. In no order. max (1 to 100000): more rows than that are an error, so that none is missing.
 Errors: 22023 bad argument, or more rows than max; 42501 not a member of the scope's owner.$$;
 INSERT INTO once.role_function (kind, function_name) VALUES ('operate', 'key_steps');
+COMMENT ON TABLE once.key_bookmark IS 'How far the keys of each scope have been passed, by key_take_abandoned and by sweep_key_tombstone.';
+COMMENT ON FUNCTION once.sweep_key_tombstone(integer) IS
+$$Empties up to max (1 to 1000000) finished keys that are past their ttl: the answer, the state and the steps go, the fingerprint stays until gone_for ends.
+It also moves the scopes' bookmarks (once.key_bookmark) up to the oldest key that waits for a completer, so that metrics() tells of that key however many newer ones are finished; up to 10 * max entries are read and max unfinished keys (1000 at most) moved for that, which done does not count. A key that is alive a minute after its first lease has ended is moved once for each of its leases, where a scope has more than 64 keys behind its bookmark; its holder waits for the sweep's transaction then, and one that works in a single transaction above READ COMMITTED may have to run it again (40001).$$;
 
 -- machine, action, cancel ---------------------------------------------------------------------------
 
@@ -51,6 +55,13 @@ COMMENT ON FUNCTION once.sweep_outbox_requeue(integer) IS
 'Puts back the events of batches whose lease ran out, batch by batch until max (1 to 1000000) events were put back. outbox_take does so by itself for what it looks at. Batches that somebody has locked wait for the next sweep. One that cannot be put back (a row of it is damaged) is counted as failed and put off, each time twice as long.';
 COMMENT ON FUNCTION once.sweep_outbox_retire(integer) IS
 $$Gives back what the outbox does not need any more: moves on to an empty segment when the present one is large or idle; copies what a lagging subscriber still needs out of the others (up to max, 1 to 1000000, events) and truncates a segment that nobody needs, once no transaction is left that could miss what was copied; deletes up to max each of copies, batches and failed attempts that are over. done counts all of these. It takes a few calls, each committed, until a segment's space is free: call it again while more. A segment that somebody reads is truncated later (it waits 50 ms); one session at a time does this, others have nothing to do. Commit at once: a truncated segment is locked until then. Failed, and nothing is given back, while an open transaction has made, changed or dropped a subscriber.$$;
+-- An ANALYZE of these arrays took seconds, in which no segment could be truncated.
+ALTER TABLE once.batch
+    ALTER COLUMN event_ids SET STATISTICS 0, ALTER COLUMN seen_from SET STATISTICS 0, ALTER COLUMN seen_to SET STATISTICS 0,
+    ALTER COLUMN late SET STATISTICS 0, ALTER COLUMN open SET STATISTICS 0;
+ALTER TABLE once.receipt
+    ALTER COLUMN event_ids SET STATISTICS 0, ALTER COLUMN attempts SET STATISTICS 0, ALTER COLUMN next_at SET STATISTICS 0,
+    ALTER COLUMN dead SET STATISTICS 0;
 -- Failed attempts go with the batch in which their event was acked. Those whose batch an earlier version deleted:
 DELETE FROM once.delivery d
  WHERE NOT EXISTS (SELECT FROM once.retry r WHERE r.subscriber_id = d.subscriber_id AND r.event_id = d.event_id)
@@ -69,10 +80,13 @@ Errors: ON001 the message is not accepted (or its ttl is over), or another trans
 -- janitor -----------------------------------------------------------------------------------------
 -- The library tolerates a once.janitor without its last column (0.1.0) until this has run.
 ALTER TABLE once.janitor ADD COLUMN served_by text;
+COMMENT ON FUNCTION once.sweep_action_release(integer, text) IS
+$$Reverts up to max (1 to 1000000) rows whose action's lease is overdue (NULL: of all machines), as the owner of their table in a security-restricted operation: pinned search_path, row security off, constraints immediate. Rows and leases that somebody has locked wait for the next sweep; a row that cannot be reverted is counted as failed and put off, each time twice as long. Removes leases that ended 24 hours ago, and teardowns whose row is gone. Functions of triggers on the swept table must qualify their names; a lock they wait for longer than 500 ms is a failure, and one that the parts of a batch which has waited so long wait for longer than 20 ms. A sweep that such a trigger calls reverts nothing. A table that somebody keeps from it (ALTER TABLE, CREATE INDEX) is passed over and no row of it is put off. A table is not swept in a session of an ordinary role with temporary tables.
+Sets the caller's deferred constraints to immediate. Errors: 42704 no such machine, 22023 bad argument, 25006 in a read-only transaction.$$;
 COMMENT ON TABLE once.janitor IS 'The last run of each sweep task, and of action_release for each machine.';
 COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. What action_release did for one machine is counted in that machine''s row only.';
 COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run; where there was nothing to do, up to 30 seconds (or a quarter of once.janitor_grace) older.';
-COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: rows, batches, tables or the task itself.';
+COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: rows and batches each time they were tried, every due row of a table that could not be handled at all, or 1 for the task itself.';
 COMMENT ON COLUMN once.janitor.last_error IS 'What the last failure said.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Who ran it last: "pg_once janitor" (the background worker), else the role and its application_name.';
 COMMENT ON FUNCTION once.sweep(integer) IS

@@ -17,7 +17,18 @@ fn run(fcinfo: pg_sys::FunctionCallInfo, function: fn(&Call) -> Result<Datum>) -
     }
 }
 
-/// Exports `$symbol` with the version-1 calling convention.
+/// The version-1 calling convention of `$symbol`.
+macro_rules! version_1 {
+    ($symbol:ident) => {
+        #[unsafe(export_name = concat!("pg_finfo_", stringify!($symbol)))]
+        pub extern "C" fn convention() -> &'static pg_sys::Pg_finfo_record {
+            static V1: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
+            &V1
+        }
+    };
+}
+
+/// Exports `$symbol`.
 macro_rules! export {
     ($($symbol:ident => $function:path;)*) => {$(
         const _: () = {
@@ -27,14 +38,26 @@ macro_rules! export {
                 run(fcinfo, $function)
             }
 
-            #[unsafe(export_name = concat!("pg_finfo_", stringify!($symbol)))]
-            pub extern "C" fn convention() -> &'static pg_sys::Pg_finfo_record {
-                static V1: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
-                &V1
-            }
+            version_1!($symbol);
         };
     )*};
 }
+
+/// Fires for each row of a guarded table that anybody writes: one that is none of the guard's passes before the frame is
+/// set up in which errors are caught.
+const _: () = {
+    #[unsafe(export_name = "pg_once_machine_guard_row")]
+    pub extern "C-unwind" fn called(fcinfo: pg_sys::FunctionCallInfo) -> Datum {
+        guard::row::unrelated(fcinfo).unwrap_or_else(|| judged(fcinfo))
+    }
+
+    #[pgrx::pg_guard]
+    extern "C-unwind" fn judged(fcinfo: pg_sys::FunctionCallInfo) -> Datum {
+        run(fcinfo, guard::row::machine_guard_row)
+    }
+
+    version_1!(pg_once_machine_guard_row);
+};
 
 export! {
     pg_once_key_claim => key::claim::key_claim;
@@ -62,7 +85,6 @@ export! {
     pg_once_machine_check => machine::check::machine_check;
     pg_once_machine_assert => machine::check::machine_assert;
     pg_once_machine_guard => guard::install::machine_guard;
-    pg_once_machine_guard_row => guard::row::machine_guard_row;
     pg_once_machine_guard_item => guard::item::machine_guard_item;
     pg_once_transition => machine::transition::transition;
     pg_once_transition_many => machine::transition::transition_many;

@@ -34,9 +34,7 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
         let work = work;
         match (work.0)() {
             Ok(value) => Ended::Well(value),
-            Err(error) if error.kind == Kind::RetryTransaction && above_read_committed() => {
-                Ended::Stopped(error)
-            }
+            Err(error) if stops(error.kind) => Ended::Stopped(error),
             Err(Error { message, .. }) => Ended::Failed(message),
         }
     })
@@ -58,6 +56,15 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
     }
 }
 
+/// Meant for the whole transaction; an attempt within this one was stopped by it, or it is raised here.
+fn stops(kind: Kind) -> bool {
+    match kind {
+        Kind::Cancelled | Kind::Shutdown => true,
+        Kind::RetryTransaction => above_read_committed(),
+        _ => false,
+    }
+}
+
 /// What an error of the server means. A trigger may raise any code it likes: a cancellation is one that the
 /// server's own loop raised. It is raised anew by whoever called, once the subtransaction is rolled back.
 fn told<T>(caught: &CaughtError) -> Ended<T> {
@@ -67,7 +74,8 @@ fn told<T>(caught: &CaughtError) -> Ended<T> {
     | CaughtError::RustPanic {
         ereport: report, ..
     }) = caught;
-    let by_server = report.file().ends_with("postgres.c");
+    // A function of ours that a trigger called raises anew what stopped it: under the library's name, which no other has.
+    let by_server = report.file().ends_with("postgres.c") || report.file() == "pg_once";
     let stops = match report.sql_error_code() {
         Code::ERRCODE_QUERY_CANCELED if by_server => Some(Kind::Cancelled),
         Code::ERRCODE_ADMIN_SHUTDOWN if by_server => Some(Kind::Shutdown),

@@ -49,7 +49,9 @@ async fn measure(settings: &Settings) -> Result<Results> {
     if settings.wants(Noun::Machines) {
         jobs::make(&database).await?;
         results.cases.extend(machines::all(&database).await?);
-        results.costs.extend(machines::costs(&database).await?);
+        if settings.wants_of_machines("written") {
+            results.costs.extend(machines::costs(&database).await?);
+        }
         jobs::drop(&database).await?;
     }
     if settings.wants(Noun::Outbox) {

@@ -30,6 +30,9 @@ pub struct Settings {
     /// Seconds of a steady load (20 when quick, 120 otherwise).
     #[arg(long, value_parser = clap::value_parser!(u32).range(4..))]
     pub steady: Option<u32>,
+    /// The machines' cases to run, by the words that begin them (transition, guard, action, refund, written).
+    #[arg(long, value_delimiter = ',')]
+    pub machines: Option<Vec<String>>,
     /// The outbox's cases to run, by the words that begin them (take, emit, keys, steady, down, dead, passed, size).
     #[arg(long, value_delimiter = ',')]
     pub outbox: Option<Vec<String>>,
@@ -90,10 +93,14 @@ impl Settings {
         self.steady.unwrap_or(if self.quick { 20 } else { 120 })
     }
 
+    /// Whether a group of the machines' cases is asked for.
+    pub fn wants_of_machines(&self, group: &str) -> bool {
+        has(self.machines.as_ref(), group)
+    }
+
     /// Whether a group of the outbox's cases is asked for.
     pub fn wants_of_outbox(&self, group: &str) -> bool {
-        let named = self.outbox.as_ref();
-        named.is_none_or(|groups| groups.iter().any(|named| named == group))
+        has(self.outbox.as_ref(), group)
     }
 
     /// pgmq's SQL file, where it is here.
@@ -110,4 +117,9 @@ impl Settings {
         sizes.sort_unstable();
         sizes
     }
+}
+
+/// Without names every group is asked for.
+fn has(named: Option<&Vec<String>>, group: &str) -> bool {
+    named.is_none_or(|groups| groups.iter().any(|name| name == group))
 }

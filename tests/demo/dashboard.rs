@@ -47,6 +47,7 @@ type Series = BTreeMap<BTreeMap<String, String>, Line>;
 /// What a panel's expression asks for.
 struct Ask<'a> {
     name: &'a str,
+    finite: bool,
     only: Option<(&'a str, &'a str)>,
     rate: bool,
     by: Option<&'a str>,
@@ -59,11 +60,15 @@ impl Ask<'_> {
         let unknown = || format!("an expression that the demo cannot draw: {expression}");
         let mut ask = Ask {
             name: expression,
+            finite: false,
             only: None,
             rate: false,
             by: None,
             top: None,
         };
+        if let Some(rest) = ask.name.strip_suffix(" < Inf") {
+            (ask.name, ask.finite) = (rest, true);
+        }
         if let Some(rest) = ask.name.strip_prefix("topk(") {
             let (top, rest) = rest.split_once(", ").with_context(unknown)?;
             ask.top = Some(top.parse().with_context(unknown)?);
@@ -95,7 +100,8 @@ impl Ask<'_> {
 
     fn answer(&self, points: &[Point]) -> Series {
         let mut series = Series::new();
-        for point in points.iter().filter(|p| p.name == self.name) {
+        let ours = |p: &&Point| p.name == self.name && (!self.finite || p.value.is_finite());
+        for point in points.iter().filter(ours) {
             let label = |name: &str| point.labels.get(name).map_or("", String::as_str);
             if self.only.is_some_and(|(name, value)| label(name) != value) {
                 continue;

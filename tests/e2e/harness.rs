@@ -51,14 +51,41 @@ async fn a_killed_cluster_starts_again_with_what_was_committed() {
     assert_eq!(cluster.psql("postgres", "select id from t").unwrap(), "7");
 }
 
+/// The server's segment of shared memory, of which a machine has a few thousand in all.
+fn segment_of(cluster: &Cluster) -> String {
+    let pid_file = cluster.data_directory().join("postmaster.pid");
+    let lines = std::fs::read_to_string(pid_file).unwrap();
+    let key_and_id = lines.lines().nth(6).unwrap();
+    key_and_id.split_whitespace().nth(1).unwrap().to_owned()
+}
+
+fn is_there(segment: &str) -> bool {
+    let all = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
+    let ids = all.lines().map(|line| line.split_whitespace().nth(1));
+    ids.flatten().any(|id| id == segment)
+}
+
 #[tokio::test]
 async fn a_dropped_cluster_leaves_nothing_behind() {
     let cluster = Cluster::launch().unwrap();
     let directory = cluster.directory().to_owned();
-    let processes = cluster.processes();
+    let (processes, segment) = (cluster.processes(), segment_of(&cluster));
+    assert!(is_there(&segment));
     drop(cluster);
     assert!(!directory.exists());
     assert!(!processes.iter().any(|pid| alive(*pid)));
+    assert!(!is_there(&segment));
+}
+
+/// One that is gone already cannot give its shared memory back.
+#[tokio::test]
+async fn a_cluster_that_is_dropped_after_it_was_killed_leaves_no_segment_behind() {
+    let mut cluster = Cluster::launch().unwrap();
+    let segment = segment_of(&cluster);
+    cluster.kill_9().unwrap();
+    assert!(is_there(&segment));
+    drop(cluster);
+    assert!(!is_there(&segment));
 }
 
 /// Runs only as the child of the next test: starts a cluster, says so, and waits to be killed.
@@ -69,8 +96,9 @@ fn child_that_gets_killed() {
     }
     let cluster = Cluster::launch().unwrap();
     println!(
-        "\ncluster {} {:?}",
+        "\ncluster {} {} {:?}",
         cluster.directory().display(),
+        segment_of(&cluster),
         cluster.processes()
     );
     loop {
@@ -92,8 +120,9 @@ fn a_program_killed_with_sigkill_leaves_no_server_behind() {
         .map_while(Result::ok)
         .find(|line| line.starts_with("cluster "))
         .expect("the child reports its cluster");
-    let mut words = line.splitn(3, ' ').skip(1);
+    let mut words = line.splitn(4, ' ').skip(1);
     let directory = std::path::PathBuf::from(words.next().unwrap());
+    let segment = words.next().unwrap().to_owned();
     let pids: Vec<i32> = words
         .next()
         .unwrap()
@@ -113,6 +142,7 @@ fn a_program_killed_with_sigkill_leaves_no_server_behind() {
         );
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
+    assert!(!is_there(&segment));
 }
 
 #[tokio::test]

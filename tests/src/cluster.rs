@@ -243,6 +243,10 @@ impl Cluster {
             StopMode::Fast => Signal::SIGINT,
             StopMode::Immediate => Signal::SIGQUIT,
         };
+        if child.try_wait()?.is_some() {
+            // Its pid may be somebody else's by now.
+            return Ok(());
+        }
         let pid = Pid::from_raw(i32::try_from(child.id())?);
         kill(pid, signal).with_context(|| format!("send {signal} to the postmaster {pid}"))?;
         let ended = poll("the server to stop", || Ok(child.try_wait()?.map(|_| ())));
@@ -345,8 +349,9 @@ impl Drop for Cluster {
                 self.log_tail()
             );
         }
-        // A clean shutdown would write a checkpoint of data that is about to be deleted. The leash
-        // removes the directory, and finishes what may be left if this fails.
+        // A clean shutdown would write a checkpoint of data that is about to be deleted, and a killed server
+        // would leave its shared memory behind. The leash removes the directory, and finishes what may be left.
+        let _ = self.stop(StopMode::Immediate);
         let _ = self.kill_9();
     }
 }

@@ -3,6 +3,8 @@
 //! A leash is a small shell that waits on a pipe whose other end only we hold. When we drop it,
 //! exit, panic or are killed with SIGKILL, the kernel closes that end; the shell then kills every
 //! process whose working directory is inside the leashed directory, and removes the directory.
+//! A server is asked first (SIGQUIT), because one that is killed leaves its shared memory behind: a few thousand such
+//! segments, and no server starts on this machine any more.
 //! `PR_SET_PDEATHSIG` would not do: it fires when the *thread* that started the server ends, and
 //! `Drop` alone would not do either: nothing runs it for statics or after `kill -9`.
 
@@ -22,6 +24,11 @@ cat >/dev/null
 [ -d "$1" ] || exit 0
 IFS='
 '
+# Line by line: `of postmaster.pid 1` the server's process, `7` its segment.
+of() { sed -sn "$1s/^.* //;$1p" "$2"/postmaster.pid "$2"/*/postmaster.pid 2>/dev/null; }
+servers="
+$(of 1 "$1")
+"
 set -f
 for round in 1 2 3 4 5 6 7 8 9 10; do
     found=0
@@ -29,13 +36,20 @@ for round in 1 2 3 4 5 6 7 8 9 10; do
         case "$line" in
             *"/cwd -> $1" | *"/cwd -> $1/"*)
                 id=${line#*/proc/}
-                kill -9 "${id%%/*}" 2>/dev/null && found=1
+                id=${id%%/*}
+                signal=9
+                [ "$round" -le 3 ] && case "$servers" in *"
+$id
+"*) signal=QUIT ;; esac
+                kill "-$signal" "$id" 2>/dev/null && found=1
                 ;;
         esac
     done
     [ "$found" = 0 ] && break
     sleep 0.1
 done
+set +f
+for segment in $(of 7 "$1"); do ipcrm -m "$segment" 2>/dev/null; done
 rm -rf "$1"
 "#;
 

@@ -54,11 +54,11 @@ impl Cluster {
 
 impl Cluster {
     /// Takes over what `old` has by `pg_upgrade`; `mode` is `--copy` or `--link`. This cluster must be as
-    /// `initdb` made it; it runs afterwards and the old one does not.
+    /// `initdb` made it; it runs afterwards and the old one does not. What both servers said meanwhile is returned.
     ///
     /// # Errors
     /// With the words of `pg_upgrade`, if it fails.
-    pub fn upgrade_from(&mut self, old: &mut Self, mode: &str) -> Result<()> {
+    pub fn upgrade_from(&mut self, old: &mut Self, mode: &str) -> Result<String> {
         old.stop(StopMode::Fast)?;
         self.stop(StopMode::Fast)?;
         let work = self.directory().join("upgrade");
@@ -66,7 +66,7 @@ impl Cluster {
         self.programs().user().own(&work)?;
         let mut command = self.programs().command("pg_upgrade", &work);
         command
-            .args([mode, "--username", SUPERUSER])
+            .args([mode, "--retain", "--username", SUPERUSER])
             .args(["--old-port", &free_port()?.to_string()])
             .args(["--new-port", &free_port()?.to_string()])
             .arg("--socketdir")
@@ -80,8 +80,26 @@ impl Cluster {
             .arg("--new-datadir")
             .arg(self.data_directory());
         run(&mut command)?;
-        self.start()
+        // It has left its logs in a folder of a name of its own (before 15: in `work`).
+        let logs = self.data_directory().join("pg_upgrade_output.d");
+        let mut said = String::new();
+        gather(&logs, "pg_upgrade_server.log", &mut said)?;
+        self.start()?;
+        Ok(said)
     }
+}
+
+/// The texts of all files of this name in a folder and those below it.
+fn gather(folder: &Path, name: &str, into: &mut String) -> Result<()> {
+    for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        if path.is_dir() {
+            gather(&path, name, into)?;
+        } else if path.file_name().is_some_and(|n| n == name) {
+            into.push_str(&String::from_utf8_lossy(&std::fs::read(&path)?));
+        }
+    }
+    Ok(())
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {

@@ -18,7 +18,7 @@ use pg_once::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::common::http::{Ended, Http};
+use crate::common::http::{Ended, Http, is_for_good};
 use crate::common::worker::die;
 
 pub const TABLES: &str = "CREATE TABLE orders (key text PRIMARY KEY, charge text NOT NULL, shipment text NOT NULL); \
@@ -106,7 +106,7 @@ impl Checkout {
         let body = Json::of(order)?.into_string();
         let made = match self.http.post(path, &derived_key, body).await {
             Ended::Done(answer) => serde_json::from_str::<Made>(&answer).map_err(Error::from)?,
-            Ended::Refused(status, _) if status.is_client_error() => {
+            Ended::Refused(status, _) if is_for_good(status) => {
                 let title = json!({"title": format!("refused: {step}"), "status": status.as_u16()});
                 return Err(Failure::Abort(Response::new(422).with_body(&title)?));
             }

@@ -150,11 +150,15 @@ impl Shop {
         Ok(())
     }
 
-    /// Away, then charged without an answer: the client tries again with its key.
+    /// Away, asked too often, then charged without an answer: the client tries again with its key.
     async fn bank_in_trouble(&self) -> Result<()> {
-        let trouble = [Trouble::Refuse(503), Trouble::NoAnswer];
+        let trouble = [
+            Trouble::Refuse(503),
+            Trouble::Refuse(429),
+            Trouble::NoAnswer,
+        ];
         self.foreign.trouble(CHARGES, &trouble);
-        for _ in 0..2 {
+        for _ in 0..3 {
             let outcome = self.checkout.check_out("order 4", &order("4242")).await?;
             ensure!(matches!(outcome, Outcome::Released { .. }), "{outcome:?}");
         }

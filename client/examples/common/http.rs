@@ -75,6 +75,12 @@ async fn ended(request: reqwest::RequestBuilder) -> Ended {
     }
 }
 
+/// "No", and not "not now": asking again, as it is, will not help.
+pub fn is_for_good(status: StatusCode) -> bool {
+    // Timed out; the same key is at work right now; too early; too many requests.
+    status.is_client_error() && !matches!(status.as_u16(), 408 | 409 | 425 | 429)
+}
+
 impl Ended {
     /// What that means for an event: only these refusals are for good.
     pub fn of_event(self, event: &Event, final_ones: &[StatusCode]) -> Result<String, Undelivered> {

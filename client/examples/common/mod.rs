@@ -61,7 +61,7 @@ impl Story {
     }
 
     /// Declares a topic whose events are dead after five attempts that come soon after one another.
-    /// In real life: the defaults, ten attempts within an hour.
+    /// In real life: the defaults, ten attempts within nine minutes, or more of them.
     pub async fn declare(&self, title: &str) -> Result<Topic> {
         let topic = self.topic(title);
         topic.set(&self.pool, &TopicOptions::new()).await?;

@@ -14,9 +14,9 @@ use tokio::sync::Notify;
 /// Call [`Waker::wake`] after the commit of what was emitted, given back or asked for; before it there is
 /// nothing to find. Many calls while the worker is busy are one.
 ///
-/// A process that emits for workers elsewhere can send them a datagram, or one `NOTIFY` a second from a
-/// session of its own, and have the receiving end call this; a `NOTIFY` in the emitting transaction would
-/// make all commits wait for one another.
+/// A process that emits for workers elsewhere can send one `NOTIFY` for many commits, from a session of its
+/// own, and have the receiving end call this (`examples/wake_up`); a `NOTIFY` in the emitting transaction
+/// would make all commits wait for one another.
 ///
 /// ```
 /// let waker = pg_once::Waker::new();

@@ -181,6 +181,32 @@ pub fn worker() -> ActionOptions {
     ActionOptions::new().requester("worker").fresh_holder()
 }
 
+/// A pool whose sessions have a name of their own.
+pub fn named_pool() -> (String, Pool) {
+    let (name, mut named) = (uuid::Uuid::new_v4().to_string(), config());
+    named.application_name(&name);
+    (name, pool_to(named))
+}
+
+/// Until the worker of this name has asked again after a long wait; its next one will be no shorter than that.
+pub async fn until_idle(name: &str) -> Duration {
+    let asked = "SELECT (extract(epoch FROM max(query_start)) * 1e6)::bigint FROM pg_stat_activity \
+                 WHERE application_name = $1";
+    let client = connect().await;
+    let mut last: Option<i64> = None;
+    loop {
+        let now: Option<i64> = client.query_one(asked, &[&name]).await.unwrap().get(0);
+        if let (Some(last), Some(now)) = (last, now) {
+            let waited = Duration::from_micros(now.abs_diff(last));
+            if waited >= Duration::from_secs(1) {
+                return waited;
+            }
+        }
+        last = now;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// Looks again and again, for half a minute.
 pub async fn until(mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();

@@ -1,12 +1,12 @@
 //! The teardown worker: everything that is left behind, and no row that stops it.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use pg_once::{Kind, Machine, MachineRow};
+use pg_once::{Kind, Machine, MachineRow, Waker};
 use tokio::sync::{Notify, oneshot};
 
-use crate::support::{Jobs, QUICK, pool};
+use crate::support::{Jobs, QUICK, named_pool, pool, until_idle};
 
 /// Several jobs whose cancellation was asked for and who have nobody.
 async fn left_behind(customers: &[&str]) -> Jobs {
@@ -135,6 +135,25 @@ async fn a_teardown_that_has_no_end_is_dropped_when_the_grace_is_over() {
     let torn_down = worker.run(begun.notified(), clean).await.unwrap();
     assert_eq!((torn_down.cancelled, torn_down.failed), (0, 0));
     assert_eq!(jobs.pending().await, std::slice::from_ref(&jobs.job));
+}
+
+#[tokio::test]
+async fn an_idle_teardown_worker_that_is_woken_need_not_wait_for_the_next_poll() {
+    let jobs = Jobs::guarded().await;
+    let (waker, (name, named)) = (Waker::new(), named_pool());
+    let shutdown = async {
+        let next_look = until_idle(&name).await;
+        let begin = Instant::now();
+        jobs.job.cancel().request(&jobs.pool).await.unwrap();
+        waker.wake();
+        until_cancelled(&jobs, 1).await;
+        let took = begin.elapsed();
+        assert!(took < next_look / 2, "{took:?} of {next_look:?}");
+    };
+    let worker = jobs.machine.teardown_worker(&named).waker(&waker);
+    let worker = worker.poll_every(Duration::from_secs(3600));
+    let clean = |_, _| async { Ok::<(), io::Error>(()) };
+    worker.run(shutdown, clean).await.unwrap();
 }
 
 #[tokio::test]

@@ -1,33 +1,26 @@
 //! The sweep task `action_release`: rows whose action's lease is overdue go back to revert_to.
 //!
-//! For each machine: its overdue leases by the index, one batch in one subtransaction, as the owner of the
-//! table in a security-restricted operation. Rows that somebody has locked are passed over; of a batch that
-//! fails each half is tried by itself, so that one row whose trigger refuses is found in log n steps; it is
-//! put off, each time twice as long. Nothing outside the subtransaction depends on what failed.
+//! For each machine: its overdue leases by the index, one batch after the other (`revert.rs`), until a budget of rows
+//! and time is spent.
 //!
-//! Invariant: `more` is told only where this call has changed something, so whoever goes on while `more` comes to an
+//! Invariants: `more` is told only where this call has changed something, so whoever goes on while `more` comes to an
 //! end. A table that cannot be handled takes no other row's place.
 
 use super::lease::{BY_LOOK, Col, Lease, REMEMBERED_US, State, TABLE};
-use crate::call::{from_utf8, varlena};
+use super::revert::{Batch, Change, Due, change};
+use crate::call::varlena;
 use crate::cancel::pending;
 use crate::clock;
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::janitor::{self, Swept};
-use crate::machine::id::RowId;
 use crate::machine::model::Machine;
-use crate::machine::permit::{self, Doing};
-use crate::machine::sql::{is_any, literal};
 use crate::machine::stored;
 use crate::machine::stored::Stored;
 use crate::row;
-use crate::spi::column;
 use crate::spi::{self, SwitchedUser};
 use crate::subxact;
-use crate::table::{Outcome, Scan, ScanKey, Snapshot, Table, Wait};
-use pgrx::pg_sys::{Datum, Oid};
+use crate::table::{Scan, ScanKey, Snapshot, Table};
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 pub const TASK: &str = "action_release";
@@ -41,38 +34,36 @@ const LOOKS_TO_TELL: usize = 1_000;
 const TIDIED_PER_ROW: usize = 10;
 /// Open teardowns, the oldest, whose rows a sweep looks for.
 const TEARDOWNS_LOOKED_AT: usize = 100;
-/// The first wait of a row that could not be reverted; doubled each time.
-const PUT_OFF_US: i64 = 10_000_000;
-const LONGEST_PUT_OFF_US: i64 = 3_600_000_000;
 /// After so long what is left of a batch that fails waits for the next call, once a row of it is settled: a trigger
 /// that waits for somebody's lock fails each half only after lock_timeout, and what was done is to be committed.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// $1 ids. Locked in the order of their ids, but for those that somebody has locked.
-const TAKE: &str = "
-    SELECT {id}::pg_catalog.text, {status}::pg_catalog.text FROM {table} AS t
-     WHERE {id} OPERATOR(pg_catalog.=) ANY ($1) ORDER BY {id} FOR NO KEY UPDATE OF t SKIP LOCKED";
+thread_local! {
+    static SWEEPING: Cell<bool> = const { Cell::new(false) };
+}
 
-/// $1 ids.
-const PRESENT: &str = "
-    SELECT {id}::pg_catalog.text FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) ANY ($1)";
+/// A sweep under way in this backend; it ends when this is dropped, also while an error unwinds.
+struct Sweeping(());
 
-/// $1 ids. What the rows are then, for those that were in `from`.
-const REVERT: &str = "
-    UPDATE {table} AS t SET {status_column} = {to}{next_version}
-     WHERE {id} OPERATOR(pg_catalog.=) ANY ($1) AND {from}
-    RETURNING {id}::pg_catalog.text, {version}, {status}::pg_catalog.text";
+impl Sweeping {
+    /// None: this is a trigger of a row that is being reverted. What it would do is being done.
+    fn begin() -> Option<Sweeping> {
+        (!SWEEPING.replace(true)).then(|| Sweeping(()))
+    }
+}
 
-/// A lease that was due when the sweep looked.
-#[derive(Clone)]
-struct Due {
-    key: [u8; 16],
-    row_id: Vec<u8>,
+impl Drop for Sweeping {
+    fn drop(&mut self) {
+        SWEEPING.set(false);
+    }
 }
 
 /// Sweeps every machine, those that were swept longest ago first, at most `max` rows in all.
 pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
     let mut all = Swept::default();
+    let Some(_sweeping) = Sweeping::begin() else {
+        return Ok(all);
+    };
     let budget = Budget::of(max);
     for name in machines(only)? {
         if budget.is_spent() {
@@ -81,14 +72,17 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
         }
         let swept = sweep_machine(&name, &budget)?;
         close_teardowns(&name)?;
-        janitor::record(TASK, &name, &swept)?;
+        // One that was dropped meanwhile has no run any more.
+        if Stored::find(&name)?.is_some() {
+            janitor::record(TASK, &name, &swept)?;
+        }
         all.add(swept);
     }
     Ok(all)
 }
 
 /// What a call may still do.
-struct Budget {
+pub struct Budget {
     /// Rows that may be reverted, or found and put off.
     rows: Cell<i64>,
     until: Instant,
@@ -108,13 +102,13 @@ impl Budget {
         }
     }
 
-    fn settle(&self, rows: i64) {
+    pub fn settle(&self, rows: i64) {
         self.rows.set(self.rows.get() - rows);
         self.settled.set(self.settled.get() || rows > 0);
     }
 
     /// The rows, or the time once anything was done in it.
-    fn is_spent(&self) -> bool {
+    pub fn is_spent(&self) -> bool {
         self.rows.get() <= 0 || (self.settled.get() && Instant::now() >= self.until)
     }
 
@@ -156,7 +150,7 @@ fn close_teardowns(name: &[u8]) -> Result<()> {
     }
     let closed = subxact::attempt(|| {
         let machine = Machine::for_tables(name)?;
-        let Some(owner) = machine.shape.table.owner() else {
+        let Some(owner) = machine.shape.table.owner_soon()? else {
             return Ok(());
         };
         let _owner = SwitchedUser::to_owner_of_table(owner)?;
@@ -166,13 +160,14 @@ fn close_teardowns(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Names of machines, by the end of their last sweep.
+/// Names of machines, by the end of their last sweep. A definition that cannot be read is its machine's own failure.
 fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
     let mut found = Vec::new();
     let mut add = |stored: &Stored| -> Result<()> {
-        let definition = stored.definition()?;
-        let name = from_utf8(&definition.machine).into_owned();
-        found.push((janitor::last_end(TASK, &name)?, name));
+        if let Some(name) = stored.column(stored::Col::Machine) {
+            let name = varlena(name).to_vec();
+            found.push((janitor::last_end(TASK, &name)?, name));
+        }
         Ok(())
     };
     match only {
@@ -277,6 +272,7 @@ fn look(scan: &mut Scan<'_>, now: i64, most: usize, most_due: usize) -> Chunk {
         if lease.state() == State::Held && lease.i64(Col::LeaseUntil) <= now {
             chunk.due.push(Due {
                 key,
+                token: lease.i64(Col::Token),
                 row_id: lease.bytes(Col::RowId).unwrap_or_default().to_vec(),
             });
         } else {
@@ -310,229 +306,4 @@ fn tidy(keys: &[[u8; 16]]) -> Result<i64> {
         })?);
     }
     Ok(tidied)
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Change {
-    Write,
-    Delete,
-    Nothing,
-}
-
-/// Changes a lease as it is now, unless somebody has it locked. True: done.
-fn change(
-    table: &Table,
-    key: &[u8; 16],
-    decide: impl FnOnce(&mut Lease, i64) -> Change,
-) -> Result<bool> {
-    let snapshot = Snapshot::latest();
-    let Some(mut lease) = Lease::find_by_key(table, key, &snapshot)? else {
-        return Ok(false);
-    };
-    let Some(tid) = lease.tid() else {
-        return Ok(false);
-    };
-    if table.lock(tid, &snapshot, Wait::No)? != Outcome::Done {
-        return Ok(false);
-    }
-    match decide(&mut lease, clock::now_us()?) {
-        Change::Nothing => return Ok(false),
-        Change::Delete => table.delete(tid, &snapshot),
-        Change::Write => drop(lease.update_at(table, tid, Wait::Yes)?),
-    }
-    Ok(true)
-}
-
-/// Leases of one machine that are swept together.
-struct Batch<'a> {
-    budget: &'a Budget,
-    machine: std::rc::Rc<Machine>,
-    owner: Oid,
-    /// The table itself could be read and locked: what failed after that is a row's.
-    reached: Cell<bool>,
-}
-
-impl<'b> Batch<'b> {
-    /// Or why the machine's tables cannot be handled.
-    fn of(
-        name: &[u8],
-        budget: &'b Budget,
-    ) -> Result<std::result::Result<Batch<'b>, subxact::Failure>> {
-        subxact::attempt(|| {
-            let machine = Machine::for_tables(name)?;
-            let owner = machine.shape.table.owner();
-            let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
-            Ok(Batch {
-                budget,
-                owner: owner.ok_or_else(gone)?,
-                machine,
-                reached: Cell::new(false),
-            })
-        })
-    }
-
-    fn sweep(&self, due: &[Due]) -> Result<Swept> {
-        // Of a part that failed as a whole; no other is begun then.
-        if self.budget.is_spent() {
-            return Ok(Swept {
-                more: true,
-                ..Swept::default()
-            });
-        }
-        self.reached.set(false);
-        let failure = match subxact::attempt(|| self.revert(due))? {
-            Ok(done) => {
-                self.budget.settle(done);
-                return Ok(Swept {
-                    done,
-                    ..Swept::default()
-                });
-            }
-            Err(failure) => failure,
-        };
-        match due {
-            // The table cannot be handled at all: that is no row's fault.
-            due if !self.reached.get() => Ok(Swept::failure(due.len(), &failure)),
-            [one] => {
-                put_off(one, &failure)?;
-                self.budget.settle(1);
-                Ok(Swept::failure(1, &failure))
-            }
-            due => {
-                let (first, second) = due.split_at(due.len() / 2);
-                let mut swept = self.sweep(first)?;
-                swept.add(self.sweep(second)?);
-                Ok(swept)
-            }
-        }
-    }
-
-    /// Reverts what is still due; how many rows or dead leases it dealt with.
-    fn revert(&self, due: &[Due]) -> Result<i64> {
-        let _owner = SwitchedUser::to_owner_of_table(self.owner)?;
-        let ids = self.ids(due)?;
-        let taken = self.statement("sweep take", TAKE, &ids)?;
-        let present = self.statement("sweep present", PRESENT, &ids)?;
-        self.reached.set(true);
-        let statuses: HashMap<&[u8], &[u8]> = taken
-            .iter()
-            .filter_map(|r| Some((varlena(column(r, 0)?), varlena(column(r, 1)?))))
-            .collect();
-        let present: HashSet<&[u8]> = present
-            .iter()
-            .filter_map(|r| column(r, 0).map(varlena))
-            .collect();
-        let table = Table::to_write(TABLE)?;
-        let mut dealt = 0;
-        let mut moves: BTreeMap<(String, String), Vec<&Due>> = BTreeMap::new();
-        for lease in due {
-            let status = statuses.get(lease.row_id.as_slice());
-            if status.is_none() && present.contains(lease.row_id.as_slice()) {
-                continue; // somebody has the row locked
-            }
-            let mut to_move = None;
-            let dead = change(&table, &lease.key, |now_lease, now| {
-                if now_lease.state() != State::Held || now_lease.i64(Col::LeaseUntil) > now {
-                    return Change::Nothing;
-                }
-                match status {
-                    Some(status) if now_lease.covers(status) => {
-                        to_move = Some((
-                            now_lease.text(Col::ClaimInto),
-                            now_lease.text(Col::RevertTo),
-                        ));
-                        Change::Nothing
-                    }
-                    // The row is gone, or has left the claim state.
-                    _ => Change::Delete,
-                }
-            })?;
-            dealt += i64::from(dead);
-            if let Some(pair) = to_move {
-                moves.entry(pair).or_default().push(lease);
-            }
-        }
-        for ((from, to), rows) in &moves {
-            dealt += self.revert_rows(&table, from, to, rows)?;
-        }
-        spi::run_as_caller(c"SET CONSTRAINTS ALL IMMEDIATE")?;
-        Ok(dealt)
-    }
-
-    /// Rows and leases are locked by now.
-    fn revert_rows(&self, table: &Table, from: &str, to: &str, due: &[&Due]) -> Result<i64> {
-        let machine = &self.machine;
-        let ids = self.ids(due.iter().copied())?;
-        let key = format!("sweep\0{from}\0{to}");
-        let plan = machine.plan(&key, &[self.machine.id_array_type()], || {
-            let parts = machine.parts();
-            parts.fill(
-                REVERT,
-                &[
-                    ("status_column", &machine.shape.status.name),
-                    ("to", &literal(to)),
-                    ("next_version", &machine.next_version()),
-                    ("from", &is_any(&parts.status, [from])),
-                ],
-            )
-        })?;
-        let doing = Doing::Move(from.to_owned(), to.to_owned());
-        let permit = permit::grant(
-            machine.name(),
-            due.iter().map(|d| d.row_id.as_slice()),
-            doing,
-        );
-        let reverted = plan.query(&[Some(ids)])?;
-        drop(permit);
-        let versions: HashMap<&[u8], Option<Datum>> = reverted
-            .iter()
-            .filter(|r| column(r, 2).is_some_and(|s| *varlena(s) == *from_utf8(to)))
-            .filter_map(|r| Some((varlena(column(r, 0)?), column(r, 1))))
-            .collect();
-        for lease in due {
-            let Some(version) = versions.get(lease.row_id.as_slice()) else {
-                return Err(Error::new(
-                    Kind::IllegalTransition,
-                    "a trigger kept the row from being reverted",
-                ));
-            };
-            change(table, &lease.key, |lease, now| {
-                lease.end(State::Swept, now, 0, *version);
-                lease.put(Col::Note, None);
-                Change::Write
-            })?;
-        }
-        Ok(due.len() as i64)
-    }
-
-    fn statement(&self, key: &str, template: &str, ids: &Datum) -> Result<Vec<spi::Row>> {
-        let machine = &self.machine;
-        let plan = machine.plan(key, &[self.machine.id_array_type()], || {
-            machine.parts().fill(template, &[])
-        })?;
-        plan.query(&[Some(*ids)])
-    }
-
-    fn ids<'a>(&self, due: impl IntoIterator<Item = &'a Due>) -> Result<Datum> {
-        let base = self.machine.shape.id.base_type;
-        let values = due
-            .into_iter()
-            .map(|d| Ok(RowId::read(base, &d.row_id, "id")?.value))
-            .collect::<Result<Vec<_>>>()?;
-        Ok(row::array(values.into_iter(), self.machine.id_type()))
-    }
-}
-
-/// A row that could not be reverted is tried again later, each time twice as long.
-fn put_off(due: &Due, failure: &str) -> Result<()> {
-    let note = from_utf8(failure);
-    change(&Table::to_write(TABLE)?, &due.key, |lease, now| {
-        let failures = lease.i32(Col::Failures).saturating_add(1);
-        let wait = PUT_OFF_US.saturating_mul(1 << (failures.clamp(1, 20) - 1));
-        lease.put_i32(Col::Failures, failures);
-        lease.put_i64(Col::LookAt, now + wait.min(LONGEST_PUT_OFF_US));
-        lease.put_text(Col::Note, Some(&note));
-        Change::Write
-    })?;
-    Ok(())
 }

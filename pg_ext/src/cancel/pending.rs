@@ -50,7 +50,7 @@ pub fn cancel_pending(call: &Call) -> Result<Datum> {
         let Some(open) = next(&machine, &mut scan, STEP)? else {
             break;
         };
-        let present = present(&machine, &open)?;
+        let present = present(&machine, &open, None)?;
         for teardown in &open {
             let Some((status, flagged)) = present.get(&teardown.id.text) else {
                 continue; // the row is gone, or not visible to the caller
@@ -93,7 +93,8 @@ pub fn close_gone(machine: &Machine, most: usize) -> Result<()> {
     let Some(open) = next(machine, &mut scan, most)? else {
         return Ok(());
     };
-    let there = present(machine, &open)?;
+    // What is committed now: a snapshot from before the row would have it gone.
+    let there = present(machine, &open, Some(&Snapshot::latest()))?;
     for gone in open.iter().filter(|o| !there.contains_key(&o.id.text)) {
         let latest = Snapshot::latest();
         let Some(mut teardown) = Teardown::find(machine, &gone.id, &latest)? else {
@@ -101,6 +102,7 @@ pub fn close_gone(machine: &Machine, most: usize) -> Result<()> {
         };
         if let Some(tid) = teardown.tid()
             && teardown.is_open()
+            && teardown.i64(Col::RequestedAt) == gone.requested_at
             && table.lock(tid, &latest, Wait::No)? == Outcome::Done
         {
             teardown.put(Col::Open, Some(Datum::from(false)));
@@ -134,12 +136,20 @@ fn next(machine: &Machine, scan: &mut Option<Scan<'_>>, most: usize) -> Result<O
     Ok(Some(open).filter(|open| !open.is_empty()))
 }
 
-fn present(machine: &Machine, open: &[Open]) -> Result<HashMap<Vec<u8>, (Datum, bool)>> {
+/// The rows that are there, for the current user and this statement, or under the given snapshot.
+fn present(
+    machine: &Machine,
+    open: &[Open],
+    snapshot: Option<&Snapshot>,
+) -> Result<HashMap<Vec<u8>, (Datum, bool)>> {
     let plan = machine.plan("rows", &[machine.id_array_type()], || {
         machine.parts().fill(ROWS, &[])
     })?;
     let ids = row::array(open.iter().map(|o| o.id.value), machine.id_type());
-    let rows = plan.query(&[Some(ids)])?;
+    let rows = match snapshot {
+        None => plan.query(&[Some(ids)])?,
+        Some(snapshot) => plan.look(&[Some(ids)], snapshot)?,
+    };
     Ok(rows
         .iter()
         .filter_map(|row| {

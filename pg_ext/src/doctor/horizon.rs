@@ -7,7 +7,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
-// Backends of other databases hold back nothing here. Vacuum itself does not count.
+// Backends of other databases hold back no rows here. Vacuum itself does not count.
 const SNAPSHOTS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('an old transaction holds back vacuum: backend %s', a.pid),
@@ -30,21 +30,45 @@ const PREPARED: &CStr = c"
      WHERE p.database = pg_catalog.current_database() AND p.prepared < $1 - interval '10 minutes'
      ORDER BY p.prepared LIMIT 20";
 
-// A slot that nobody uses does not get younger by itself.
+// But the oldest transaction id that is open is one for all databases: behind it no bookmark of a scope's keys moves
+// (key/bookmark.rs), and no segment of the log is emptied.
+const ELSEWHERE: &CStr = c"
+    SELECT 'info',
+           pg_catalog.format('an old transaction that writes in database %s keeps bookmarks and the log from moving: %s', t.database, t.who),
+           pg_catalog.format('open since %s; key_take_abandoned reads again what is newer, metrics() may not tell an abandoned key, and segments of the log grow', t.since),
+           t.remedy
+      FROM (SELECT a.datname, pg_catalog.format('backend %s', a.pid), a.xact_start,
+                   pg_catalog.format('End it, or SELECT pg_terminate_backend(%s).', a.pid)
+              FROM pg_catalog.pg_stat_activity a
+             WHERE a.backend_xid IS NOT NULL AND a.backend_type <> 'autovacuum worker'
+            UNION ALL
+            SELECT p.database, pg_catalog.format('prepared as %s', p.gid), p.prepared,
+                   pg_catalog.format('There: COMMIT PREPARED %L, or ROLLBACK PREPARED %L.', p.gid, p.gid)
+              FROM pg_catalog.pg_prepared_xacts p) t (database, who, since, remedy)
+     WHERE t.database <> pg_catalog.current_database() AND t.since < $1 - interval '10 minutes'
+     ORDER BY t.since LIMIT 20";
+
+// A slot that nobody uses does not get younger by itself. One that is lost holds back nothing any more.
 const SLOTS: &CStr = c"
     SELECT 'warning',
-           pg_catalog.format('replication slot %s holds back %s', s.slot_name,
-                             CASE WHEN s.xmin IS NOT NULL THEN 'vacuum'
-                                  WHEN s.catalog_xmin IS NOT NULL THEN 'vacuum of the catalogs'
-                                  ELSE 'the removal of WAL' END),
-           pg_catalog.format('%s, WAL from %s on (%s), %s',
-                             CASE WHEN s.active THEN 'in use' ELSE 'used by nobody' END, s.restart_lsn,
-                             s.wal_status, COALESCE(x.age || ' transactions old', 'no snapshot')),
-           pg_catalog.format('Bring its consumer back, or SELECT pg_drop_replication_slot(%L).', s.slot_name)
+           CASE WHEN s.wal_status = 'lost' THEN pg_catalog.format('replication slot %s is lost', s.slot_name)
+                WHEN s.wal_status = 'unreserved' THEN pg_catalog.format('replication slot %s is about to be lost', s.slot_name)
+                ELSE pg_catalog.format('replication slot %s holds back %s', s.slot_name,
+                                       CASE WHEN s.xmin IS NOT NULL THEN 'vacuum'
+                                            WHEN s.catalog_xmin IS NOT NULL THEN 'vacuum of the catalogs'
+                                            ELSE 'the removal of WAL' END) END,
+           pg_catalog.format('%s, %s, %s', CASE WHEN s.active THEN 'in use' ELSE 'used by nobody' END,
+                             CASE WHEN s.wal_status = 'lost' THEN 'the WAL that it needs is gone'
+                                  ELSE pg_catalog.format('WAL from %s on (%s)', s.restart_lsn, s.wal_status) END,
+                             COALESCE(x.age || ' transactions old', 'no snapshot')),
+           CASE WHEN s.wal_status = 'lost'
+                THEN pg_catalog.format('Its consumer cannot go on: SELECT pg_drop_replication_slot(%L), and set it up anew.', s.slot_name)
+                ELSE pg_catalog.format('Bring its consumer back, or SELECT pg_drop_replication_slot(%L).', s.slot_name) END
       FROM pg_catalog.pg_replication_slots s
            CROSS JOIN LATERAL (SELECT GREATEST(pg_catalog.age(s.xmin), pg_catalog.age(s.catalog_xmin))) x (age)
      WHERE (s.database IS NULL OR s.database = pg_catalog.current_database())
-       AND (x.age > CASE WHEN s.active THEN 1000000 ELSE 100000 END OR s.wal_status IN ('unreserved', 'lost'))
+       AND (x.age > CASE WHEN s.active THEN 1000000 ELSE 100000 END OR s.wal_status IN ('unreserved', 'lost')
+            OR s.wal_status = 'extended' AND NOT s.active)
      ORDER BY x.age DESC NULLS LAST LIMIT 20";
 
 const STANDBYS: &CStr = c"
@@ -67,6 +91,7 @@ thread_local! {
     static IS_BLIND: Kept = const { Kept::new(BLIND, &[]) };
     static OLD: Kept = const { Kept::new(SNAPSHOTS, &[pg_sys::TIMESTAMPTZOID]) };
     static LEFT: Kept = const { Kept::new(PREPARED, &[pg_sys::TIMESTAMPTZOID]) };
+    static IN_OTHER_DATABASES: Kept = const { Kept::new(ELSEWHERE, &[pg_sys::TIMESTAMPTZOID]) };
     static OF_SLOTS: Kept = const { Kept::new(SLOTS, &[]) };
     static OF_STANDBYS: Kept = const { Kept::new(STANDBYS, &[]) };
 }
@@ -76,6 +101,7 @@ pub fn ask(report: &Report) -> Result<()> {
     report.ask(&IS_BLIND, &[])?;
     report.ask(&OLD, &now)?;
     report.ask(&LEFT, &now)?;
+    report.ask(&IN_OTHER_DATABASES, &now)?;
     report.ask(&OF_SLOTS, &[])?;
     report.ask(&OF_STANDBYS, &[])
 }

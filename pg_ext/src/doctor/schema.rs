@@ -8,7 +8,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
-/// Every index that a call may look for by name.
+/// Every index of the extension: most are looked for by name.
 const INDEXES: &[&[u8]] = &[
     b"action_lease_look",
     b"action_lease_pkey",
@@ -33,6 +33,8 @@ const INDEXES: &[&[u8]] = &[
     b"event_3_xid",
     b"event_kept_position",
     b"event_kept_xid",
+    b"inbox_pkey",
+    b"inbox_reap",
     b"janitor_pkey",
     b"key_bookmark_pkey",
     b"key_look",
@@ -45,6 +47,8 @@ const INDEXES: &[&[u8]] = &[
     b"retry_due",
     b"retry_key",
     b"retry_pkey",
+    b"role_function_pkey",
+    b"role_grant_pkey",
     b"scope_pkey",
     b"segment_pkey",
     b"series_pkey",

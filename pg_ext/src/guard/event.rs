@@ -23,41 +23,45 @@ pub struct Event {
 /// A row as a trigger sees it.
 #[derive(Clone, Copy)]
 pub struct Tuple {
-    raw: pg_sys::HeapTuple,
+    pub(super) raw: pg_sys::HeapTuple,
     desc: pg_sys::TupleDesc,
 }
 
 impl Event {
     /// The event that called this function; an error where it was not called as a row trigger.
     pub fn of(call: &Call) -> Result<Event> {
-        // SAFETY: the call's own structure; a trigger's context is a node of this type.
-        unsafe {
-            let context = (*call.fcinfo()).context;
-            if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
-                return Err(Error::new(
-                    Kind::NotInstalled,
-                    "a guard of pg_once is a trigger and cannot be called",
-                )
-                .hint("Put it on with once.machine_guard(machine, true)."));
-            }
-            let data: *mut pg_sys::TriggerData = context.cast();
-            let before_row = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_BEFORE;
-            if (*data).tg_event & (pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_TIMINGMASK)
-                != before_row
-            {
-                return Err(Error::new(
-                    Kind::NotInstalled,
-                    "a guard of pg_once is a trigger BEFORE each row",
-                )
-                .hint("Drop this one and put it on with once.machine_guard(machine, true)."));
-            }
-            let what = match (*data).tg_event & pg_sys::TRIGGER_EVENT_OPMASK {
-                pg_sys::TRIGGER_EVENT_INSERT => What::Insert,
-                pg_sys::TRIGGER_EVENT_DELETE => What::Delete,
-                _ => What::Update,
-            };
-            Ok(Event { data, what })
-        }
+        let data = trigger_of(call.fcinfo()).ok_or_else(|| {
+            Error::new(
+                Kind::NotInstalled,
+                "a guard of pg_once is a trigger and cannot be called",
+            )
+            .hint("Put it on with once.machine_guard(machine, true).")
+        })?;
+        Event::before_row(data).ok_or_else(|| {
+            Error::new(
+                Kind::NotInstalled,
+                "a guard of pg_once is a trigger BEFORE each row",
+            )
+            .hint("Drop this one and put it on with once.machine_guard(machine, true).")
+        })
+    }
+
+    /// As `of`, where nothing may raise an error.
+    pub fn seen(fcinfo: pg_sys::FunctionCallInfo) -> Option<Event> {
+        Event::before_row(trigger_of(fcinfo)?)
+    }
+
+    fn before_row(data: *mut pg_sys::TriggerData) -> Option<Event> {
+        const BEFORE_ROW: u32 = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_BEFORE;
+        // SAFETY: the call's own structure.
+        let event = unsafe { (*data).tg_event };
+        let when = event & (pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_TIMINGMASK);
+        let what = match event & pg_sys::TRIGGER_EVENT_OPMASK {
+            pg_sys::TRIGGER_EVENT_INSERT => What::Insert,
+            pg_sys::TRIGGER_EVENT_DELETE => What::Delete,
+            _ => What::Update,
+        };
+        (when == BEFORE_ROW).then_some(Event { data, what })
     }
 
     /// The trigger's argument: the machine's name in the database's encoding.
@@ -109,9 +113,14 @@ impl Event {
     }
 
     fn tuple(&self, raw: pg_sys::HeapTuple) -> Tuple {
-        // SAFETY: the relation is open while its trigger runs.
-        let desc = unsafe { (*(*self.data).tg_relation).rd_att };
+        let desc = self.columns();
         Tuple { raw, desc }
+    }
+
+    /// The columns of the table, or the partition, that is written.
+    pub fn columns(&self) -> pg_sys::TupleDesc {
+        // SAFETY: the relation is open while its trigger runs.
+        unsafe { (*(*self.data).tg_relation).rd_att }
     }
 
     /// A column of the written table (a partition may number them otherwise).
@@ -125,6 +134,16 @@ impl Event {
             .hint("Define the machine again, or take its guard off.")
         })?;
         Ok(Field::of(&here))
+    }
+}
+
+/// What a trigger's call is about; None for a call that is none of a trigger.
+fn trigger_of(fcinfo: pg_sys::FunctionCallInfo) -> Option<*mut pg_sys::TriggerData> {
+    // SAFETY: fcinfo is what the server passed; a trigger's context is a node of this type.
+    unsafe {
+        let context = (*fcinfo).context;
+        let is_trigger = !context.is_null() && (*context).type_ == pg_sys::NodeTag::T_TriggerData;
+        is_trigger.then_some(context.cast())
     }
 }
 

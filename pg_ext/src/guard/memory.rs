@@ -1,5 +1,5 @@
 //! What a guard remembers of its table from one row to the next: good for one trigger on one table or
-//! partition, until a relcache message about one of the machine's tables comes.
+//! partition, until a relcache message about it or one of the machine's tables comes.
 
 use super::event::Event;
 use crate::error::Result;
@@ -18,25 +18,39 @@ struct Remembered<T> {
     guarded: Rc<T>,
 }
 
+impl<T> Remembered<T> {
+    fn fits(&self, event: &Event) -> bool {
+        self.trigger == event.trigger()
+            && self.relation == event.relation()
+            && self.changes == changes::of_tables()
+    }
+}
+
 impl<T> Memory<T> {
     pub const fn new() -> Memory<T> {
         Memory(RefCell::new(None))
     }
 
+    /// Looks at what is remembered of this event's table, if anything is.
+    pub fn seen<R>(&self, event: &Event, look: impl FnOnce(&T) -> R) -> Option<R> {
+        let last = self.0.try_borrow().ok()?;
+        last.as_ref()
+            .filter(|r| r.fits(event))
+            .map(|r| look(&r.guarded))
+    }
+
     /// What is remembered of this event's table, or what `look_up` says now.
     pub fn of(&self, event: &Event, look_up: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
-        let (trigger, relation) = (event.trigger(), event.relation());
-        let fits = |r: &&Remembered<T>| {
-            r.trigger == trigger && r.relation == relation && r.changes == changes::of_tables()
-        };
-        if let Some(last) = self.0.borrow().as_ref().filter(fits) {
+        if let Some(last) = self.0.borrow().as_ref().filter(|r| r.fits(event)) {
             return Ok(last.guarded.clone());
         }
+        // A message that comes meanwhile makes this worthless for the next row.
+        let changes = changes::watch_guarded(event.relation());
         let guarded = Rc::new(look_up()?);
         *self.0.borrow_mut() = Some(Remembered {
-            trigger,
-            relation,
-            changes: changes::of_tables(),
+            trigger: event.trigger(),
+            relation: event.relation(),
+            changes,
             guarded: guarded.clone(),
         });
         Ok(guarded)

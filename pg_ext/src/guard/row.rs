@@ -1,9 +1,10 @@
 //! The guard on a machine's own table.
 //!
-//! An UPDATE that touches neither status, flag nor id costs three comparisons: what is needed for them is
-//! remembered (`memory.rs`; machine_define sends a relcache message, too).
+//! An UPDATE that touches neither status, flag nor id costs one comparison, or three where it touches what stands before
+//! them: what is needed for them is remembered (`memory.rs`; machine_define sends a relcache message, too).
 
 use super::event::{Event, Field, Tuple, What, row_type};
+use super::head::Head;
 use super::memory::Memory;
 use crate::action::lease::Lease;
 use crate::call::{Call, shown};
@@ -15,7 +16,7 @@ use crate::machine::model::{Machine, yes};
 use crate::machine::moves::{Requester, moves_to};
 use crate::machine::permit::{self, Doing};
 use crate::spi::SwitchedUser;
-use pgrx::pg_sys::{Datum, Oid};
+use pgrx::pg_sys::{self, Datum, Oid};
 use std::rc::Rc;
 
 /// $1 the old row.
@@ -28,10 +29,22 @@ struct Guarded {
     id: Field,
     status: Field,
     flag: Option<Field>,
+    /// Of the row, with all of these columns.
+    head: Head,
 }
 
 thread_local! {
     static LAST: Memory<Guarded> = const { Memory::new() };
+}
+
+/// The row to be written, of an UPDATE that at a glance touches nothing of the machine's. Raises no error.
+pub fn unrelated(fcinfo: pg_sys::FunctionCallInfo) -> Option<Datum> {
+    let event = Event::seen(fcinfo)?;
+    let (old, new) = (event.old()?, event.written()?);
+    let same = |guarded: &Guarded| guarded.head.is_same(&old, &new);
+    LAST.try_with(|last| last.seen(&event, same))
+        .ok()??
+        .then(|| event.pass())
 }
 
 /// `once.machine_guard_row`.
@@ -61,11 +74,15 @@ impl Guarded {
     fn look_up(event: &Event) -> Result<Guarded> {
         let machine = Machine::for_tables(event.machine())?;
         let shape = &machine.shape;
+        let id = event.column(&shape.id)?;
+        let status = event.column(&shape.status)?;
+        let flag = shape.flag.as_ref().map(|f| event.column(f)).transpose()?;
         Ok(Guarded {
             relation: event.relation(),
-            id: event.column(&shape.id)?,
-            status: event.column(&shape.status)?,
-            flag: shape.flag.as_ref().map(|f| event.column(f)).transpose()?,
+            head: Head::up_to(&[Some(id), Some(status), flag], event.columns()),
+            id,
+            status,
+            flag,
             machine,
         })
     }

@@ -17,7 +17,7 @@ pub use preview::{Due, sweep_preview};
 pub use runs::{covers, last_end, last_error, record};
 pub use status::janitor_status;
 pub use sweep::{
-    run, sweep, sweep_action_release, sweep_dedupe_reap, sweep_inbox_reap, sweep_key_reap,
+    failed, run, sweep, sweep_action_release, sweep_dedupe_reap, sweep_inbox_reap, sweep_key_reap,
     sweep_key_tombstone, sweep_outbox_requeue, sweep_outbox_retire,
 };
 pub use task::{Swept, Task};

@@ -52,6 +52,11 @@ fn release_actions(
     subxact::attempt(|| actions::sweep(max.into(), only))
 }
 
+/// Notes that a task has failed as a whole, with the transaction that it was in.
+pub fn failed(task: Task, failure: &str) -> Result<()> {
+    noted(task, Swept::failure(1, failure)).map(drop)
+}
+
 fn noted(task: Task, swept: Swept) -> Result<Swept> {
     record(task.name(), b"", &swept)?;
     Ok(swept)

@@ -3,8 +3,10 @@
 use crate::action::sweep as actions;
 use crate::clock;
 use crate::error::Result;
+use crate::key::passing;
 use crate::outbox::{requeue, retire};
 use crate::spi::{self, Kept};
+use crate::subxact;
 use crate::table::Name;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
@@ -62,8 +64,10 @@ const TOMBSTONE: &CStr = c"
     later AS (
         UPDATE once.key k
            SET reap_at = COALESCE(due.expires_at, $1 + GREATEST(due.ttl, interval '10 minutes')),
-               look_at = CASE WHEN k.status IN ('r', 'l') THEN GREATEST(k.look_at, $1)
-                              ELSE k.look_at END
+               look_at = CASE WHEN k.status IN ('r', 'l')
+                               AND EXISTS (SELECT FROM once.key_bookmark b
+                                            WHERE b.scope = k.scope AND b.upto >= k.look_at)
+                              THEN GREATEST(k.look_at, $1) ELSE k.look_at END
           FROM due WHERE k.id = due.id AND (due.expires_at > $1 OR due.expires_at IS NULL)
         RETURNING 1),
     emptied AS (
@@ -187,7 +191,14 @@ impl Task {
             Task::OutboxRequeue => requeue::sweep(max.into()),
             Task::OutboxRetire => retire::sweep(max.into()),
             Task::KeyReap => statement(&KEY_REAP, max),
-            Task::KeyTombstone => statement(&KEY_TOMBSTONE, max),
+            Task::KeyTombstone => {
+                let mut swept = statement(&KEY_TOMBSTONE, max)?;
+                match subxact::attempt(|| passing::pass(max))? {
+                    Ok(more) => swept.more |= more,
+                    Err(failure) => swept.add(Swept::failure(1, &failure)),
+                }
+                Ok(swept)
+            }
             Task::InboxReap => statement(&INBOX_REAP, max),
             Task::DedupeReap => statement(&DEDUPE_REAP, max),
         }

@@ -251,7 +251,7 @@ pub fn take_over(
 }
 
 /// Now, for a write of look_at: the transaction has its id before the clock is read, which the bookmark
-/// of `abandoned.rs` relies on.
+/// of `bookmark.rs` relies on.
 pub fn now_in_transaction() -> Result<i64> {
     table::ensure_writable(TABLE)?;
     table::assign_xid();

@@ -2,14 +2,17 @@
 //!
 //! `record` names the columns of a row, `claim` decides and claims, `hold`, `finish` and `step` are the
 //! writes that present a token (`fence` checks it), `event` what steps have emitted at the end, `inspect`, `steps`
-//! and `resolve` are for people, `abandoned` for completers.
+//! and `resolve` are for people, `abandoned` for completers, `passing` for sweeps
+//! (`bookmark`, `visit`: what those two share).
 
 pub mod abandoned;
+pub mod bookmark;
 pub mod claim;
 pub mod fingerprint;
 pub mod finish;
 pub mod hold;
 pub mod inspect;
+pub mod passing;
 pub mod resolve;
 pub mod scope;
 pub mod step;
@@ -21,3 +24,4 @@ mod fence;
 mod identity;
 mod jsonb;
 pub mod record;
+mod visit;

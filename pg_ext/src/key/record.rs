@@ -1,9 +1,11 @@
 //! One row of `once.key`, with names for its columns (in the order of `sql/key.sql`).
 
 use super::identity::KeyId;
+use crate::call::varlena;
+use crate::clock;
 use crate::error::Result;
 use crate::row;
-use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
+use crate::table::{self, Column, Edge, Name, ScanKey, Snapshot, Step, Table};
 use pgrx::pg_sys::Datum;
 
 pub const TABLE: Name = c"key";
@@ -13,6 +15,9 @@ pub const BY_LOOK: Name = c"key_look";
 const COLUMNS: usize = 29;
 /// The longest recovery point, in bytes of a scope's option and characters of an argument.
 pub const POINT_MAX: usize = 100;
+
+/// Rows that are over and that an old snapshot keeps, on the way to one that chance chooses.
+const LOOKS_AT_SOME: usize = 100;
 
 /// Lane of a key in its first attempt.
 pub const FIRST_ATTEMPT: u8 = b'0';
@@ -101,6 +106,39 @@ impl Column for Col {
     fn number(self) -> usize {
         self as usize
     }
+}
+
+/// The scan keys of a lane: look_at after `from`, at most `to`.
+pub fn lane(scope: &[u8], name: u8, from: i64, to: i64) -> [ScanKey; 4] {
+    [
+        ScanKey::text(1, row::text(scope)),
+        ScanKey::char(2, name),
+        ScanKey::after(3, from),
+        ScanKey::until(3, to),
+    ]
+}
+
+/// The first scope in this range that the index knows, also one whose keys are all gone and kept by an old snapshot.
+pub fn first_scope(table: &Table, range: ScanKey, snapshot: &Snapshot) -> Result<Option<Vec<u8>>> {
+    let name = |entry: &[Option<Datum>]| entry[0].map(|d| varlena(d).to_vec());
+    let found = table.entry(BY_LOOK, &mut [range], Edge::First, snapshot, name)?;
+    Ok(found.flatten())
+}
+
+/// An id that no key has, another one each time: whatever comes next is a key that chance chooses.
+pub fn some_id() -> KeyId {
+    KeyId::of(b"", clock::real_us().to_string().as_bytes())
+}
+
+/// The scope of a key that chance chooses.
+pub fn some_scope(table: &Table) -> Result<Option<Vec<u8>>> {
+    let from = &mut [ScanKey::uuid_from(1, id_datum(&some_id()))];
+    let snapshot = Snapshot::now();
+    let mut scan = table.scan(BY_ID, from, &snapshot)?;
+    Ok(match scan.step(&mut { LOOKS_AT_SOME }) {
+        Step::Row(slot) => Record::look(slot).bytes(Col::Scope).map(<[u8]>::to_vec),
+        _ => None,
+    })
 }
 
 /// A row of `once.key`.

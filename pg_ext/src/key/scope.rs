@@ -3,9 +3,9 @@
 //! A scope needs no declaration; one without a row has the defaults. A scope with an owner is closed to
 //! all but the owner's members: every function of a key passes through [`Options::of`], which checks it.
 
-use super::abandoned;
 use super::identity::KeyId;
 use super::record::{self, Record};
+use super::visit;
 use crate::call::{Call, SCOPE_MAX, texts, varlena};
 use crate::caller::{self, Owner};
 use crate::clock::DAY_US;
@@ -198,7 +198,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
         Owner::Role(role).ensure_member("scope", scope)?;
     }
     crate::table::ensure_writable(TABLE)?;
-    // Waits for takes that are putting keys aside under the present options (see abandoned.rs).
+    // Waits for takes that are putting keys aside under the present options (see visit.rs).
     wait_exclusive(put_aside_lock(scope));
     let name = row::text(scope);
     spi::query(&LOCKED, &[Some(name)])?;
@@ -217,7 +217,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
             Some(Datum::from(caller::cluster())),
         ],
     )?;
-    abandoned::look_again(scope)?;
+    visit::look_again(scope)?;
     all_options(scope)
 }
 

@@ -5,10 +5,9 @@
 //! both lanes that have to be looked at after the window's beginning. Nothing is left out silently: more rows
 //! than were asked for is an error.
 
-use super::abandoned::lane;
 use super::identity::{KeyId, derived_key};
 use super::inspect::status;
-use super::record::{BY_LOOK, Col, FIRST_ATTEMPT, LOOKED_AFTER, Record, TABLE, id_datum};
+use super::record::{BY_LOOK, Col, FIRST_ATTEMPT, LOOKED_AFTER, Record, TABLE, id_datum, lane};
 use super::scope::Options;
 use super::step;
 use crate::call::{Call, SCOPE_MAX, shown};

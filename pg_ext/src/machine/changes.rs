@@ -5,14 +5,15 @@ use crate::error::Result;
 use crate::table::Table;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 
 thread_local! {
-    /// Grows with every relcache message about a table of a known machine.
+    /// Grows with every relcache message about a table of a known machine, or one that carries its guard.
     static CHANGES: Cell<u64> = const { Cell::new(0) };
     /// Grows with every relcache message about once.machine.
     static DEFINITIONS: Cell<u64> = const { Cell::new(0) };
     static DEFINITIONS_TABLE: Cell<Oid> = const { Cell::new(pg_sys::InvalidOid) };
-    static WATCHED: RefCell<Vec<Oid>> = const { RefCell::new(Vec::new()) };
+    static WATCHED: RefCell<BTreeSet<u32>> = const { RefCell::new(BTreeSet::new()) };
     static WATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -46,11 +47,16 @@ pub fn watch(stored: &Stored) -> u64 {
     WATCHED.with(|watched| {
         let mut watched = watched.borrow_mut();
         for table in [Col::Relation, Col::Items, Col::Wallet] {
-            if let Some(oid) = stored.relation(table).filter(|oid| !watched.contains(oid)) {
-                watched.push(oid);
-            }
+            watched.extend(stored.relation(table).map(Oid::to_u32));
         }
     });
+    CHANGES.get()
+}
+
+/// The same for a table that carries a machine's guard: a partition, or whatever somebody has put it on.
+pub fn watch_guarded(table: Oid) -> u64 {
+    listen();
+    WATCHED.with(|watched| watched.borrow_mut().insert(table.to_u32()));
     CHANGES.get()
 }
 
@@ -74,7 +80,7 @@ pub fn of_definitions() -> u64 {
 /// Told by the server of every relation that changes; only counts.
 #[pgrx::pg_guard]
 extern "C-unwind" fn relation_changed(_arg: Datum, relation: Oid) {
-    let ours = || WATCHED.with(|w| w.try_borrow().is_ok_and(|w| w.contains(&relation)));
+    let ours = || WATCHED.with(|w| w.try_borrow().is_ok_and(|w| w.contains(&relation.to_u32())));
     if relation == pg_sys::InvalidOid || ours() {
         CHANGES.set(CHANGES.get() + 1);
     }

@@ -53,7 +53,8 @@ const COLUMNS: &CStr = c"
                     WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indisready AND i.indimmediate
                       AND i.indpred IS NULL AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum),
            a.attgenerated <> '' OR a.attidentity = 'a',
-           a.attname IN (SELECT name FROM partition_key)
+           a.attname IN (SELECT name FROM partition_key),
+           a.attgenerated <> ''
       FROM pg_catalog.pg_attribute a
       JOIN base b ON b.number = a.attnum
       JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype <> 'd'
@@ -95,6 +96,8 @@ pub struct Column {
     /// Generated: nobody can set it.
     pub generated: bool,
     pub partition_key: bool,
+    /// Generated from other columns.
+    pub computed: bool,
 }
 
 impl Table {
@@ -209,6 +212,7 @@ impl Column {
             unique: flag(row, 8),
             generated: flag(row, 9),
             partition_key: flag(row, 10),
+            computed: flag(row, 11),
         }
     }
 

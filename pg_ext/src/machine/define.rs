@@ -103,7 +103,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
                 ensure_teardowns_fit(present, &valid)?;
             }
             // Leases on rows of a table that is gone are dead.
-            false => drop(spi::query(
+            false => drop(spi::query_latest(
                 &DEAD,
                 &[Some(row::text(&from_utf8(&valid.definition.machine)))],
             )?),
@@ -273,7 +273,10 @@ fn is_dead(machine: &[u8], held: &Lease) -> Result<bool> {
     let id = held.bytes(lease::Col::RowId).unwrap_or_default();
     let dead = subxact::attempt(|| {
         let machine = Machine::for_tables(machine)?;
-        let id = RowId::read(machine.shape.id.base_type, id, "id")?;
+        // The column's type was changed since: no row has such an id.
+        let Ok(id) = RowId::read(machine.shape.id.base_type, id, "id") else {
+            return Ok(true);
+        };
         let Some(owner) = machine.shape.table.owner() else {
             return Ok(true);
         };
@@ -353,7 +356,8 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
         each_held(name, held)?;
     }
     install::remove(&shown(name))?;
-    spi::query(&FORGOTTEN, &[Some(row::text(name))])?;
+    // A lease that ended after this transaction's snapshot, too.
+    spi::query_latest(&FORGOTTEN, &[Some(row::text(name))])?;
     definitions_changed()?;
     Ok(call.return_null())
 }

@@ -18,6 +18,7 @@ pub fn check(draft: &Draft, table: &Table, faults: &mut Faults) -> Result<Vec<Op
     table.check("table", faults);
     if let Some(id) = column(table, "id", &draft.id, faults) {
         is_a_key("id", id, faults);
+        is_seen_by_the_guard("id", id, faults);
     }
     if let Some(status) = column(table, "status", &draft.status, faults)
         && is_another("status", status, &[("id", &draft.id)], faults)
@@ -125,6 +126,17 @@ pub fn is_not_null(path: &str, column: &Column, faults: &mut Faults) {
 fn is_exactly(path: &str, column: &Column, wanted: pg_sys::Oid, name: &str, faults: &mut Faults) {
     if column.base_type != wanted {
         has_type(path, column, &format!("it must be {name}"), faults);
+    }
+}
+
+/// A trigger BEFORE the row sees a generated column as it was, not as it will be.
+pub fn is_seen_by_the_guard(path: &str, column: &Column, faults: &mut Faults) {
+    if column.computed {
+        let name = quoted(&column.name);
+        faults.add(
+            path,
+            format!("column {name} is generated: the guard cannot see what it becomes"),
+        );
     }
 }
 

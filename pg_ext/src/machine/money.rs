@@ -4,7 +4,9 @@
 use super::columns::{Column, Table};
 use super::draft::{Draft, Refund};
 use super::faults::{Faults, quoted};
-use super::fit::{column, compares_exactly, is_a_key, is_another, is_ours_to_set, when};
+use super::fit::{
+    column, compares_exactly, is_a_key, is_another, is_ours_to_set, is_seen_by_the_guard, when,
+};
 use super::predicate::Predicate;
 use crate::call::from_utf8;
 use crate::error::Result;
@@ -53,17 +55,6 @@ fn tables_are_three(tables: &Tables, faults: &mut Faults) {
     }
     if same(tables.wallet, tables.items) {
         faults.add("refund.wallet", "is the table of the items");
-    }
-}
-
-/// A trigger BEFORE the row sees a generated column as it was, not as it will be.
-fn is_seen_by_the_guard(path: &str, column: &Column, faults: &mut Faults) {
-    if column.generated {
-        let name = quoted(&column.name);
-        faults.add(
-            path,
-            format!("column {name} is generated: the guard cannot see what it becomes"),
-        );
     }
 }
 

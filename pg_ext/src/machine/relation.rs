@@ -2,6 +2,8 @@
 
 use super::sql::ident;
 use crate::call::{from_utf8, utf8};
+use crate::error::Result;
+use crate::settings;
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_char};
 
@@ -68,6 +70,11 @@ impl Relation {
             pg_sys::relation_close(relation, pg_sys::NoLock as i32);
             Some(owner)
         }
+    }
+
+    /// The same for a sweep, with its patience. An error of the server where somebody keeps the table.
+    pub fn owner_soon(&self) -> Result<Option<pg_sys::Oid>> {
+        settings::under(&[settings::PATIENT], || Ok(self.owner()))
     }
 }
 

@@ -31,6 +31,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 /// once.retry stand for.
 const LOOKS: usize = 5_000;
 const FOR_RETRIES: usize = 4;
+/// Probes that cost as much as one of these looks.
+const PROBES: usize = 16;
 /// Events of a lane, and rows of once.retry, that are counted one by one.
 const EXACT: usize = 64;
 /// Rows of once.retry that are read to find one that is no delayed event: of each subscriber, and of all together.
@@ -249,6 +251,9 @@ impl Look {
     fn batch(&self, subscriber: &Subscriber, batch: &Batch, backlog: &mut Backlog) -> Result<()> {
         let held = Ledger::of(batch)?.held;
         let redelivered = batch.is_redelivered();
+        if redelivered && !self.may_look(held.len() / PROBES) {
+            return Ok(());
+        }
         let mut first: Option<i64> = None;
         for id in held {
             if redelivered && self.retry_of(subscriber.id, id)?.is_some() {
@@ -318,14 +323,11 @@ impl Look {
                 return Ok(());
             }
         }
-        match asked < ASKED {
-            true => self.hidden_retries(sub, backlog),
-            false => Ok(()),
-        }
+        self.hidden_retries(sub, backlog)
     }
 
-    /// Behind delayed ones, or behind entries of those that are over: what is due, and in lanes that have no
-    /// delayed ones what will be first.
+    /// Behind those that were looked at, delayed ones or entries of those that are over among them: what is due, and
+    /// in lanes that have no delayed ones what will be first.
     fn hidden_retries(&self, sub: &Subscriber, backlog: &mut Backlog) -> Result<()> {
         for lane in sub.lanes() {
             for suspect in [false, true] {

@@ -24,8 +24,10 @@ const HOUR_US: i64 = 3_600_000_000;
 #[derive(Default)]
 pub struct Letters {
     pub count: f64,
-    /// Within the last hour, up to [`EXACT`].
+    /// Within the last hour, up to a bound.
     pub lately: usize,
+    /// There may be more of these.
+    pub or_more: bool,
     /// When the first of all died.
     pub first: Option<i64>,
 }
@@ -127,11 +129,12 @@ impl Cemetery {
                 Step::Row(_) => letters.lately += 1,
                 Step::End => break,
                 Step::Tired => {
-                    tired = true;
+                    (tired, letters.or_more) = (true, true);
                     break;
                 }
             }
         }
+        letters.or_more |= letters.lately >= exact;
         let keys = &mut [ScanKey::i32(1, subscriber)];
         let mut scan = self.table.scan(BY_DEATH, keys, &self.snapshot)?;
         if let Step::Row(slot) = scan.step(&mut entries_for(LEAST)) {

@@ -32,6 +32,8 @@ const RELEASED: &str = "released";
 struct Failures {
     of: HashMap<i32, Vec<(i64, String)>>,
     since: i64,
+    /// Nothing is hidden by rows that are over.
+    complete: bool,
 }
 
 impl Failures {
@@ -40,6 +42,7 @@ impl Failures {
         let mut failures = Failures {
             of: HashMap::new(),
             since: now.saturating_sub(WINDOW_US),
+            complete: true,
         };
         let keys = &mut [ScanKey::after(1, failures.since)];
         let mut scan = table.scan(delivery::BY_TIME, keys, snapshot)?.backwards();
@@ -49,7 +52,10 @@ impl Failures {
             let slot = match scan.step(&mut looks) {
                 Step::Row(slot) => slot,
                 Step::End => return Ok(failures),
-                Step::Tired => break,
+                Step::Tired => {
+                    failures.complete = false;
+                    break;
+                }
             };
             let column = |col: delivery::Col| slot.column(col as usize);
             oldest = column(delivery::Col::At).map_or(0, |d| d.value() as i64);
@@ -75,16 +81,27 @@ impl Failures {
     }
 }
 
-/// What a subscriber has acked since a time, as far as its newest receipts tell; and since when they do.
-fn acked(subscriber: i32, since: i64, most: usize, snapshot: &Snapshot) -> Result<(u64, i64)> {
+/// What a subscriber has acked.
+struct Acked {
+    events: u64,
+    /// Since when its newest receipts tell.
+    since: i64,
+    /// Nothing is hidden by rows that are over.
+    complete: bool,
+}
+
+/// What a subscriber has acked since a time, as far as so many of its newest receipts tell.
+fn acked(subscriber: i32, since: i64, most: usize, snapshot: &Snapshot) -> Result<Acked> {
     let table = Table::to_read(receipt::TABLE)?;
     let keys = &mut [ScanKey::i32(1, subscriber)];
     let mut scan = table.scan(receipt::BY_TOKEN, keys, snapshot)?.backwards();
     let mut found: Vec<(i64, u64)> = Vec::new();
-    let mut since = since;
+    let (mut since, mut complete) = (since, true);
     let mut looks = entries_for(most);
     loop {
-        let slot = match scan.step(&mut looks) {
+        let step = scan.step(&mut looks);
+        complete &= !matches!(step, Step::Tired);
+        let slot = match step {
             Step::Row(slot) if found.len() < most => slot,
             Step::End => break,
             Step::Row(_) | Step::Tired => {
@@ -103,8 +120,11 @@ fn acked(subscriber: i32, since: i64, most: usize, snapshot: &Snapshot) -> Resul
         };
         found.push((receipt.i64(Col::At), events));
     }
-    let total = found.iter().filter(|f| f.0 > since).map(|f| f.1).sum();
-    Ok((total, since))
+    Ok(Acked {
+        events: found.iter().filter(|f| f.0 > since).map(|f| f.1).sum(),
+        since,
+        complete,
+    })
 }
 
 /// `side_effect_failure_rate` by topic, subscriber and kind.
@@ -113,28 +133,28 @@ pub fn failures(sheet: &Sheet) -> Result<()> {
     let snapshot = Snapshot::latest();
     let failures = Failures::look(clock::now_us()?, &snapshot)?;
     let badness: Vec<_> = subscribers.iter().map(|s| failures.badness(s)).collect();
-    let (told, complete) = worst::told(&badness);
+    let (told, mut complete) = worst::told(&badness);
+    complete &= failures.complete;
     let failing = told.iter().filter(|i| badness[**i].is_some()).count();
     let receipts = (ALL_RECEIPTS / failing.max(1)).clamp(LEAST_RECEIPTS, RECEIPTS);
     for i in told {
         let subscriber = &subscribers[i];
         // Without failures it is 0, whatever was acked.
-        let (acked, since) = match badness[i] {
+        let acked = match badness[i] {
             Some(_) => acked(subscriber.id, failures.since, receipts, &snapshot)?,
-            None => (0, failures.since),
+            None => Acked {
+                events: 0,
+                since: failures.since,
+                complete: true,
+            },
         };
-        tell(sheet, subscriber, &failures, acked, since)?;
+        complete &= acked.complete;
+        tell(sheet, subscriber, &failures, &acked)?;
     }
     worst::complete(sheet, "failures", &badness, complete)
 }
 
-fn tell(
-    sheet: &Sheet,
-    subscriber: &Subscriber,
-    failures: &Failures,
-    acked: u64,
-    since: i64,
-) -> Result<()> {
+fn tell(sheet: &Sheet, subscriber: &Subscriber, failures: &Failures, acked: &Acked) -> Result<()> {
     // There even while nothing fails.
     let mut kinds = BTreeMap::from([(ERROR, 0u64)]);
     let mut failed = 0;
@@ -143,7 +163,7 @@ fn tell(
         .get(&subscriber.id)
         .into_iter()
         .flatten()
-        .filter(|f| f.0 > since)
+        .filter(|f| f.0 > acked.since)
     {
         if kind == RELEASED {
             continue;
@@ -155,7 +175,7 @@ fn tell(
     let labels = Labels::of(subscriber);
     let [topic, name] = labels.pairs();
     for (kind, count) in kinds {
-        let attempts = failed + acked;
+        let attempts = failed + acked.events;
         sheet.put(
             "side_effect_failure_rate",
             &[topic, name, ("kind", kind)],

@@ -6,7 +6,7 @@
 
 use super::entries_for;
 use crate::error::Result;
-use crate::table::{Name, ScanKey, Slot, Snapshot, Step, Table};
+use crate::table::{Edge, Name, ScanKey, Slot, Snapshot, Step, Table};
 use pgrx::pg_sys::Datum;
 
 /// Places of a long range that are looked at, and the rows read at each.
@@ -105,12 +105,10 @@ impl Range<'_> {
             let number = entry.iter().rev().flatten().next();
             number.map(|d| d.value() as i64)
         };
-        let (table, index) = (self.table, self.index);
-        let found = match edge {
-            Edge::First => table.first_entry(index, keys, snapshot, last_column)?,
-            Edge::Last => table.last_entry(index, keys, snapshot, last_column)?,
-        };
-        Ok(found.flatten())
+        let entry = self
+            .table
+            .entry(self.index, keys, edge, snapshot, last_column)?;
+        Ok(entry.flatten())
     }
 
     fn read(&self, from: i64, to: i64, most: usize, snapshot: &Snapshot) -> Result<Seen> {
@@ -151,12 +149,6 @@ impl Count {
         rows: 0.0,
         tired: false,
     };
-}
-
-#[derive(Clone, Copy)]
-enum Edge {
-    First,
-    Last,
 }
 
 /// Where a look has ended.

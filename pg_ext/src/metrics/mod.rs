@@ -25,8 +25,10 @@ use crate::raise;
 use crate::row::{self, Rows};
 use crate::table;
 use pgrx::pg_sys::{self, Datum};
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::time::{Duration, Instant};
 
 /// Rows of the answer as they come.
 pub struct Sheet {
@@ -104,20 +106,39 @@ pub fn metrics(call: &Call) -> Result<Datum> {
         "Always 1; version: of the library that is loaded.",
     )?;
     for (of, tell) in PARTS {
-        if let Err(failure) = table::look_briefly(|| tell(&sheet))? {
-            raise::warn(
-                format!("metrics of {of}: {failure}"),
-                "The other rows are told.",
-            );
-            sheet.put(
-                "pg_once_metrics_failed",
-                &[("of", of)],
-                1.0,
-                "These could not be looked at, because somebody keeps a table locked or it is damaged; absent where all is well.",
-            )?;
+        let told = table::look_briefly(|| tell(&sheet))?;
+        if let Err(failure) = &told {
+            warn(of, failure);
         }
+        sheet.put(
+            "pg_once_metrics_failed",
+            &[("of", of)],
+            f64::from(u8::from(told.is_err())),
+            "1: rows of these are missing, because somebody keeps a table locked or it is damaged; 0: they are told.",
+        )?;
     }
     Ok(call.return_null())
+}
+
+/// Why a part is missing, for the log: seldom, since exporters ask again and again, some of them many times a scrape.
+fn warn(of: &'static str, failure: &str) {
+    const SELDOM: Duration = Duration::from_secs(60);
+    thread_local! {
+        static WARNED: RefCell<BTreeMap<&'static str, Instant>> = const { RefCell::new(BTreeMap::new()) };
+    }
+    let is_due = WARNED.with_borrow_mut(|warned| {
+        let is_due = warned.get(of).is_none_or(|at| at.elapsed() >= SELDOM);
+        if is_due {
+            warned.insert(of, Instant::now());
+        }
+        is_due
+    });
+    if is_due {
+        raise::warn(
+            format!("metrics of {of}: {failure}"),
+            "The other rows are told. A session says this once a minute at most.",
+        );
+    }
 }
 
 /// Only where they are counted: replays write nothing, so there is nothing else to count them by.

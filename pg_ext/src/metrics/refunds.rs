@@ -13,8 +13,10 @@ use crate::table::{Name, ScanKey, Snapshot, Step, Table};
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
-/// Refunds and teardowns of a machine that are counted one by one.
+/// Refunds, and teardowns, that are counted one by one: of all machines together, and of each.
+const COUNTED: usize = 10_000;
 const EXACT: usize = 1_000;
+const LEAST: usize = 50;
 
 // What the planner knows: the table's rows, and the machine's share of them.
 const SHARE: &CStr = c"
@@ -42,12 +44,18 @@ struct Found {
     first: Option<i64>,
 }
 
-fn look(table: Name, index: Name, keys: &mut [ScanKey], column: usize) -> Result<Found> {
+fn look(
+    table: Name,
+    index: Name,
+    keys: &mut [ScanKey],
+    column: usize,
+    most: usize,
+) -> Result<Found> {
     let (table, snapshot) = (Table::to_read(table)?, Snapshot::now());
     let mut scan = table.scan(index, keys, &snapshot)?;
-    let mut looks = entries_for(EXACT);
+    let mut looks = entries_for(most);
     let mut found = Found::default();
-    while found.rows < EXACT
+    while found.rows < most
         && let Step::Row(slot) = scan.step(&mut looks)
     {
         let number = slot.column(column).map_or(0, |d| d.value() as i64);
@@ -61,15 +69,17 @@ fn look(table: Name, index: Name, keys: &mut [ScanKey], column: usize) -> Result
 /// Refunds by machine.
 pub fn refunds(sheet: &Sheet) -> Result<()> {
     let now = clock::now_us()?;
-    for name in machines()? {
+    let machines = machines()?;
+    let most = (COUNTED / machines.len().max(1)).clamp(LEAST, EXACT);
+    for name in machines {
         let machine = shown(&name);
         let labels = [("machine", machine.as_str())];
         let by_machine = || ScanKey::text(1, row::text(&name));
         let column = Refund::Items as usize;
-        let refunds = look(REFUNDS, REFUNDS_BY_ROW, &mut [by_machine()], column)?;
+        let refunds = look(REFUNDS, REFUNDS_BY_ROW, &mut [by_machine()], column, most)?;
         let mut count = refunds.rows as f64;
         let items = refunds.sum as f64 / count.max(1.0);
-        if refunds.rows >= EXACT {
+        if refunds.rows >= most {
             let rows = spi::query(&OF_MACHINE, &[Some(row::text(&name))])?;
             count = count.max(rows.first().and_then(|r| float(r, 0)).unwrap_or(0.0));
         }
@@ -77,22 +87,22 @@ pub fn refunds(sheet: &Sheet) -> Result<()> {
             "pg_once_machine_refunds",
             &labels,
             count,
-            "Calls of refund that gave something back or marked something; exact below 1000, then what the planner estimates since the last ANALYZE.",
+            "Calls of refund that gave something back or marked something; exact below 1000 (fewer where there are more than ten machines), then what the planner estimates since the last ANALYZE.",
         )?;
         sheet.put(
             "pg_once_machine_refund_items",
             &labels,
             count * items,
-            "Items that these refunds marked; exact below 1000 refunds, then an estimate.",
+            "Items that these refunds marked; exact below 1000 refunds (fewer where there are more than ten machines), then an estimate.",
         )?;
         let open = &mut [by_machine(), ScanKey::bool(2, true)];
         let column = Col::RequestedAt as usize;
-        let teardowns = look(TABLE, BY_OPEN, open, column)?;
+        let teardowns = look(TABLE, BY_OPEN, open, column, most)?;
         sheet.put(
             "pg_once_machine_teardowns_open",
             &labels,
             teardowns.rows as f64,
-            "Rows whose cancellation was asked for and that are not cancelled yet; 1000 means at least so many.",
+            "Rows whose cancellation was asked for and that are not cancelled yet; 1000 (fewer where there are more than ten machines) means at least so many.",
         )?;
         let age = teardowns
             .first

@@ -4,13 +4,15 @@ use super::Sheet;
 use crate::call::{shown, varlena};
 use crate::clock;
 use crate::error::Result;
+use crate::janitor::Task;
 use crate::spi::{self, Kept, column};
 use pgrx::pg_sys::{self, Datum};
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 
 const SWEEPS: &CStr = c"
     SELECT j.task, j.machine, j.done::double precision, j.failed::double precision,
-           pg_catalog.date_part('epoch', $1 - j.last_end)
+           COALESCE(pg_catalog.date_part('epoch', $1 - j.last_end), 'Infinity')
       FROM once.janitor j ORDER BY j.task, j.machine";
 
 const SIZES: &CStr = c"
@@ -33,34 +35,45 @@ pub fn float(row: &spi::Row, i: usize) -> Option<f64> {
     column(row, i).map(|d: Datum| f64::from_bits(d.value() as u64))
 }
 
-/// What the sweeps did.
+/// What the sweeps did; a task that nobody has ever called has rows, too.
 pub fn sweeps(sheet: &Sheet) -> Result<()> {
     let now = [Some(Datum::from(clock::now_us()?))];
+    let mut never: BTreeSet<&str> = Task::ALL.iter().map(|task| task.name()).collect();
     for row in spi::query(&OF_SWEEPS, &now)? {
         let (task, machine) = (text(&row, 0), text(&row, 1));
-        let labels = [("task", task.as_str()), ("machine", machine.as_str())];
-        sheet.put(
-            "pg_once_sweep_done_total",
-            &labels,
-            float(&row, 2).unwrap_or(0.0),
-            "Rows that the sweeps of this task (and, of action_release, of this machine) have dealt with.",
-        )?;
-        sheet.put(
-            "pg_once_sweep_failed_total",
-            &labels,
-            float(&row, 3).unwrap_or(0.0),
-            "Failures of the sweeps of this task (and machine): rows, batches, tables or the task itself.",
-        )?;
-        if let Some(age) = float(&row, 4) {
-            sheet.put(
-                "pg_once_sweep_age_seconds",
-                &labels,
-                age.max(0.0),
-                "Time since a sweep of this task (and machine) last ended; up to 30 seconds too large where there was nothing to do.",
-            )?;
+        if machine.is_empty() {
+            never.remove(task.as_str());
         }
+        let number = |i| float(&row, i).unwrap_or(0.0);
+        of_task(sheet, [&task, &machine], [number(2), number(3), number(4)])?;
+    }
+    for task in never {
+        of_task(sheet, [task, ""], [0.0, 0.0, f64::INFINITY])?;
     }
     Ok(())
+}
+
+fn of_task(sheet: &Sheet, of: [&str; 2], counts: [f64; 3]) -> Result<()> {
+    let labels = [("task", of[0]), ("machine", of[1])];
+    let [done, failed, age] = counts;
+    sheet.put(
+        "pg_once_sweep_done_total",
+        &labels,
+        done,
+        "Rows that the sweeps of this task (and, of action_release, of this machine) have dealt with.",
+    )?;
+    sheet.put(
+        "pg_once_sweep_failed_total",
+        &labels,
+        failed,
+        "Failures of the sweeps of this task (and machine), each time it was tried: a row or batch, which is put off then; every due row of a table that could not be handled at all; or 1 for the task itself.",
+    )?;
+    sheet.put(
+        "pg_once_sweep_age_seconds",
+        &labels,
+        age.max(0.0),
+        "Time since a sweep of this task (and machine) last ended, Infinity: none ever did; up to 30 seconds too large where there was nothing to do.",
+    )
 }
 
 /// Disk use.

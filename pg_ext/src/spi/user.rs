@@ -7,6 +7,7 @@
 use super::Kept;
 use crate::caller;
 use crate::error::{Error, Kind, Result};
+use crate::settings;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -14,10 +15,6 @@ use std::ffi::CStr;
 const SEARCH_PATH: (&CStr, &CStr) = (c"search_path", c"pg_catalog, pg_temp");
 /// A row that row security hides from the owner is an error, not a row that stays stuck.
 const ROW_SECURITY: (&CStr, &CStr) = (c"row_security", c"off");
-
-/// A trigger that waits for somebody's lock is its row's failure, not everybody's wait; it gives way before either is
-/// a deadlock's victim (deadlock_timeout is 1 s).
-const LOCK_TIMEOUT: (&CStr, &CStr) = (c"lock_timeout", c"500ms");
 
 const TEMPORARY: &CStr = c"SELECT 1 FROM pg_catalog.pg_type t WHERE t.typnamespace = $1 LIMIT 1";
 
@@ -62,7 +59,7 @@ impl SwitchedUser {
     pub fn to_owner_of_table(owner: pg_sys::Oid) -> Result<SwitchedUser> {
         ensure_nothing_temporary()?;
         let context = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
-        let settings = [SEARCH_PATH, ROW_SECURITY, LOCK_TIMEOUT];
+        let settings = [SEARCH_PATH, ROW_SECURITY, settings::PATIENT];
         Ok(SwitchedUser::to(owner, context, &settings))
     }
 

@@ -40,6 +40,28 @@ impl Scan<'_> {
         }
         Step::Tired
     }
+
+    /// What `read` makes of the columns of the entry that the scan stands at, whether or not its row is still there;
+    /// of a scan that has entries. They are valid within the call.
+    pub fn entry<T>(&self, read: impl FnOnce(&[Option<Datum>]) -> T) -> Option<T> {
+        let (mut values, mut nulls) = ([Datum::from(0); COLUMNS], [false; COLUMNS]);
+        // SAFETY: where the scan was begun with xs_want_itup, a btree shows its entry beside each place, else none;
+        // it is valid until the scan moves on or ends, which is after `read`.
+        unsafe {
+            if (*self.scan).xs_itup.is_null() {
+                return None;
+            }
+            pg_sys::index_deform_tuple(
+                (*self.scan).xs_itup,
+                (*self.scan).xs_itupdesc,
+                values.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            );
+        }
+        let entry: [Option<Datum>; COLUMNS] =
+            std::array::from_fn(|i| (!nulls[i]).then_some(values[i]));
+        Some(read(&entry))
+    }
 }
 
 impl Table {
@@ -70,10 +92,8 @@ impl Table {
             let last = values.last().copied();
             keys.extend(last.map(|last| ScanKey::above_i32(column as i16 + 1, last)));
             let read = |entry: &[Option<Datum>]| entry[column].map(|d| d.value() as i32);
-            match self
-                .first_entry(index, &mut keys, snapshot, read)?
-                .flatten()
-            {
+            let found = self.entry(index, &mut keys, Edge::First, snapshot, read)?;
+            match found.flatten() {
                 // Each is above the one before; a damaged index must not keep us here for ever.
                 Some(value) if last.is_none_or(|last| value > last) => values.push(value),
                 _ => return Ok(values),
@@ -82,52 +102,57 @@ impl Table {
         }
     }
 
-    /// What `read` makes of the columns of the first entry in this range of an index, whether or not its row is
-    /// still there. They are valid within the call.
-    pub fn first_entry<T>(
+    /// Entries in this range of an index, whether or not their rows are still there; counted to `most`.
+    pub fn count_entries(
         &self,
         index: Name,
         keys: &mut [ScanKey],
         snapshot: &Snapshot,
-        read: impl FnOnce(&[Option<Datum>]) -> T,
-    ) -> Result<Option<T>> {
-        let scan = self.scan_of(index, keys, snapshot, Wants::Entries)?;
-        Ok(read_entry(&scan, read))
+        most: usize,
+    ) -> Result<usize> {
+        let scan = self.scan(index, keys, snapshot)?;
+        // SAFETY: the scan is alive.
+        let any =
+            |_: &usize| unsafe { !pg_sys::index_getnext_tid(scan.scan, scan.direction).is_null() };
+        Ok((0..most).take_while(any).count())
     }
 
-    /// The same of the last one.
-    pub fn last_entry<T>(
+    /// Rows in the order of an index, and the entries that led to them.
+    pub fn scan_with_entries<'s>(
         &self,
         index: Name,
         keys: &mut [ScanKey],
+        snapshot: &'s Snapshot,
+    ) -> Result<Scan<'s>> {
+        self.scan_of(index, keys, snapshot, Wants::Entries)
+    }
+
+    /// What `read` makes of the columns of the entry at one end of this range of an index, whether or not its row is
+    /// still there. They are valid within the call.
+    pub fn entry<T>(
+        &self,
+        index: Name,
+        keys: &mut [ScanKey],
+        edge: Edge,
         snapshot: &Snapshot,
         read: impl FnOnce(&[Option<Datum>]) -> T,
     ) -> Result<Option<T>> {
         let scan = self.scan_of(index, keys, snapshot, Wants::Entries)?;
-        Ok(read_entry(&scan.backwards(), read))
+        let scan = match edge {
+            Edge::First => scan,
+            Edge::Last => scan.backwards(),
+        };
+        // SAFETY: the scan is alive.
+        let any = unsafe { !pg_sys::index_getnext_tid(scan.scan, scan.direction).is_null() };
+        Ok(any.then(|| scan.entry(read)).flatten())
     }
 }
 
-/// The first entry of a scan that wants entries.
-fn read_entry<T>(scan: &Scan<'_>, read: impl FnOnce(&[Option<Datum>]) -> T) -> Option<T> {
-    let (mut values, mut nulls) = ([Datum::from(0); COLUMNS], [false; COLUMNS]);
-    // SAFETY: the scan was begun with xs_want_itup, so a btree shows its entry beside each place; it is valid
-    // until the scan moves on or ends, which is after `read`.
-    unsafe {
-        if pg_sys::index_getnext_tid(scan.scan, scan.direction).is_null()
-            || (*scan.scan).xs_itup.is_null()
-        {
-            return None;
-        }
-        pg_sys::index_deform_tuple(
-            (*scan.scan).xs_itup,
-            (*scan.scan).xs_itupdesc,
-            values.as_mut_ptr(),
-            nulls.as_mut_ptr(),
-        );
-    }
-    let entry: [Option<Datum>; COLUMNS] = std::array::from_fn(|i| (!nulls[i]).then_some(values[i]));
-    Some(read(&entry))
+/// An end of a range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Edge {
+    First,
+    Last,
 }
 
 /// What a scan shows.

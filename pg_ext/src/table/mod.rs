@@ -11,6 +11,7 @@
 mod entries;
 mod names;
 mod others;
+mod page;
 mod record;
 mod sequence;
 mod snapshot;
@@ -18,7 +19,7 @@ mod user;
 mod whole;
 mod write;
 
-pub use entries::Step;
+pub use entries::{Edge, Step};
 pub use names::key_table_owner;
 pub use others::wait_for;
 pub use record::{Column, Record};
@@ -70,9 +71,7 @@ impl Table {
         keys: &mut [ScanKey],
         snapshot: &Snapshot,
     ) -> Result<Option<Slot>> {
-        let mut scan = self.scan(index, keys, snapshot)?;
-        let found = scan.advance().is_some();
-        Ok(scan.into_slot().filter(|_| found))
+        Ok(self.scan(index, keys, snapshot)?.into_next())
     }
 
     /// Rows in the order of an index.
@@ -132,10 +131,7 @@ impl Table {
         keys: &mut [ScanKey],
         snapshot: &Snapshot,
     ) -> Result<Option<Slot>> {
-        let mut scan = self.scan(index, keys, snapshot)?;
-        scan.direction = pg_sys::ScanDirection::BackwardScanDirection;
-        let found = scan.advance().is_some();
-        Ok(scan.into_slot().filter(|_| found))
+        Ok(self.scan(index, keys, snapshot)?.backwards().into_next())
     }
 
     /// It has no page at all: nothing was ever stored since it was made or truncated.
@@ -249,6 +245,12 @@ impl Scan<'_> {
         self.slot.as_ref()
     }
 
+    /// Ends the scan with its next row.
+    fn into_next(mut self) -> Option<Slot> {
+        let found = self.advance().is_some();
+        self.into_slot().filter(|_| found)
+    }
+
     /// Ends the scan and keeps its last row.
     pub fn into_slot(mut self) -> Option<Slot> {
         self.slot.take()
@@ -348,6 +350,12 @@ impl ScanKey {
         ScanKey::same(attribute, pg_sys::F_UUID_EQ, value)
     }
 
+    /// Index column >= uuid.
+    pub fn uuid_from(attribute: i16, value: Datum) -> ScanKey {
+        let least = pg_sys::BTGreaterEqualStrategyNumber;
+        ScanKey::new(attribute, least, pg_sys::F_UUID_GE, value)
+    }
+
     /// Index column = text.
     pub fn text(attribute: i16, value: Datum) -> ScanKey {
         ScanKey::same(attribute, pg_sys::F_TEXTEQ, value)
@@ -357,6 +365,12 @@ impl ScanKey {
     pub fn text_above(attribute: i16, value: Datum) -> ScanKey {
         let greater = pg_sys::BTGreaterStrategyNumber;
         ScanKey::new(attribute, greater, pg_sys::F_TEXT_GT, value)
+    }
+
+    /// Index column >= text.
+    pub fn text_from(attribute: i16, value: Datum) -> ScanKey {
+        let least = pg_sys::BTGreaterEqualStrategyNumber;
+        ScanKey::new(attribute, least, pg_sys::F_TEXT_GE, value)
     }
 
     /// Index column = "char".

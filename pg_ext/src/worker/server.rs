@@ -1,6 +1,7 @@
 //! What a background process asks of the server: signals, sleep, connections, transactions, settings.
 
 use crate::error::Result;
+use crate::settings;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::pg_sys::{self, Oid};
 use std::collections::HashMap;
@@ -22,8 +23,7 @@ unsafe extern "C-unwind" {
 const SIGHUP: c_int = 1;
 const SIGTERM: c_int = 15;
 
-/// A setting of the database or the role must not change what a sweep does, nor keep it from working. A worker gives
-/// way to whoever else waits for locks, before either is a deadlock's victim (deadlock_timeout is 1 s).
+/// A setting of the database or the role must not change what a sweep does, nor keep it from working.
 const PINNED: &[(&CStr, &CStr)] = &[
     (c"role", c"none"),
     (c"search_path", c"pg_catalog, pg_temp"),
@@ -33,7 +33,7 @@ const PINNED: &[(&CStr, &CStr)] = &[
     (c"default_transaction_read_only", c"off"),
     (c"default_transaction_deferrable", c"off"),
     (c"statement_timeout", c"0"),
-    (c"lock_timeout", c"500ms"),
+    settings::PATIENT,
     (c"idle_in_transaction_session_timeout", c"0"),
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     (c"transaction_timeout", c"0"),

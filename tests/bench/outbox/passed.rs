@@ -16,8 +16,6 @@ use crate::table;
 
 /// Within 10 % of a new topic.
 const OF_NEW: f64 = 0.9;
-/// Events of each drain.
-const EVENTS: u64 = 100_000;
 /// How many dead letters are made in one call.
 const AT_ONCE: i32 = 10_000;
 
@@ -25,6 +23,8 @@ const AT_ONCE: i32 = 10_000;
 pub async fn after_many(database: &Database) -> Result<Case> {
     let passed = database.settings.events() * 10;
     let dead = database.settings.events();
+    // Seconds of each drain: a tenth is to be told from noise.
+    let each = dead / 2;
     let name = format!(
         "take + ack by 100, 8 workers, after many events and {} dead letters",
         table::grouped(dead as f64)
@@ -50,7 +50,7 @@ pub async fn after_many(database: &Database) -> Result<Case> {
             let at = (turn + round as usize) % sides.len();
             let (place, queue) = sides[at];
             Side::Once
-                .fill(&place.client, queue, EVENTS, Keyed::No)
+                .fill(&place.client, queue, each, Keyed::No)
                 .await?;
             let drain = Drain {
                 side: Side::Once,
@@ -58,13 +58,13 @@ pub async fn after_many(database: &Database) -> Result<Case> {
                 workers: 8,
                 by: 100,
                 synchronous: false,
-                events: EVENTS,
+                events: each,
                 limit: Duration::from_secs(60),
             };
             let drained = drain.run(place).await?;
             ensure!(
-                drained.events == EVENTS,
-                "{queue}: {} of {EVENTS} events were delivered",
+                drained.events == each,
+                "{queue}: {} of {each} events were delivered",
                 drained.events
             );
             runs[at].add(&drained);

@@ -24,6 +24,7 @@ mod serving;
 mod settings;
 mod standby;
 mod status;
+mod troubles;
 #[path = "../waiting.rs"]
 mod waiting;
 mod world;

@@ -1,6 +1,7 @@
 //! A cluster of a test's own with the background worker, and what the tests ask of it.
 //!
 //! Sessions here go directly in any case: they look at the worker, which has no pooler either, and at its server's end.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use pg_once_tests::race::poll_async;
 use pg_once_tests::{Builder, Cluster};

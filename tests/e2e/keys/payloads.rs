@@ -267,6 +267,27 @@ async fn databases_in_latin1_and_sql_ascii_work_with_keys_that_are_not_ascii() {
     }
 }
 
+#[tokio::test]
+async fn sweeps_metrics_and_doctor_work_in_every_encoding() {
+    for (database, encoding) in [("swept_lat", "latin1"), ("swept_euc", "euc_jp")] {
+        let play = in_encoding(cluster(), database, encoding, "utf8").await;
+        play.show(
+            "select once.key_claim('§', '§ ' || i, lease => '1 us') from generate_series(1, 70) i",
+        )
+        .await;
+        // The first sweep of a session begins where chance says.
+        for _ in 0..20 {
+            let session = Playground::of(cluster().connect(database).await.unwrap(), database);
+            let failed = "select sum(failed) from once.sweep()";
+            assert_eq!(session.show(failed).await, "0", "{encoding}");
+            session.show("select count(*) from once.metrics()").await;
+            session.show("select count(*) from once.doctor()").await;
+        }
+        let kept = "select scope from once.key_bookmark";
+        assert_eq!(play.show(kept).await, "§", "{encoding}");
+    }
+}
+
 /// A defect once: a key's row was found by a hash over the bytes of the encoding it was claimed in.
 #[tokio::test]
 async fn keys_dumped_from_latin1_and_restored_into_utf8_are_the_same_keys() {

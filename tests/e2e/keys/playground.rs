@@ -202,13 +202,24 @@ impl Playground {
     /// The server's whole answer.
     pub async fn send(&self, sql: &str) -> Result<Vec<SimpleQueryMessage>, Error> {
         let Some(carried) = &self.carried else {
-            return self.client.simple_query(sql).await;
+            return self.ended(sql).await;
         };
         let sent = carried.send(sql);
-        let answer = self.client.simple_query(&sent.sql).await;
+        let answer = self.ended(&sent.sql).await;
         match &answer {
             Ok(messages) => carried.done(sent, &answers(messages)),
             Err(_) => carried.failed(&sent),
+        }
+        answer
+    }
+
+    /// The answer to `sql` once its transaction is over: the server tells an error before it rolls back, and whoever
+    /// looks from another session meanwhile meets locks that are about to go. An empty query is answered after that.
+    async fn ended(&self, sql: &str) -> Result<Vec<SimpleQueryMessage>, Error> {
+        let answer = self.client.simple_query(sql).await;
+        if answer.is_err() && !self.client.is_closed() {
+            // A session that was ended says so to whoever asks it next.
+            let _ = self.client.simple_query("").await;
         }
         answer
     }

@@ -10,6 +10,8 @@
     reason = "a failed expectation is how a test fails"
 )]
 
+#[path = "../janitor/world.rs"]
+mod janitor;
 #[path = "../load/mod.rs"]
 mod load;
 mod planted;
@@ -27,45 +29,48 @@ fn long() -> bool {
     std::env::var_os("PG_ONCE_LONG").is_some_and(|value| value != "0")
 }
 
-/// A server with the background worker, where this build has one.
-async fn server() -> (Cluster, bool) {
-    let mut cluster = Cluster::builder()
+/// A server with the background worker.
+async fn server() -> Cluster {
+    let cluster = janitor::preloaded(DATABASE)
         .setting("restart_after_crash", "on")
+        .setting("once.janitor_naptime", "1s")
         .launch()
         .unwrap();
-    let client = cluster
+    cluster
         .create_database_with_extension(DATABASE)
         .await
         .unwrap();
-    let knows =
-        "load 'pg_once'; select count(*) from pg_settings where name = 'once.janitor_databases'";
-    let worker = cluster.psql(DATABASE, knows).unwrap() == "1";
-    drop(client);
-    if worker {
-        cluster
-            .append_settings(&format!(
-                "shared_preload_libraries = 'pg_once'\nonce.janitor_databases = '{DATABASE}'\nonce.janitor_naptime = '1s'\n"
-            ))
-            .unwrap();
-        cluster.restart().unwrap();
-    }
-    (cluster, worker)
+    cluster
+}
+
+/// The worker is there and does every task, and doctor() has nothing to say of that. Nobody else sweeps meanwhile.
+async fn assert_janitor_is_at_work(cluster: &Cluster) {
+    let client = cluster.connect(DATABASE).await.unwrap();
+    let pid = janitor::worker(&client, DATABASE).await;
+    assert!(cluster.processes().contains(&pid), "{pid} is not ours");
+    janitor::until_swept(&client).await;
+    let others = format!(
+        "select count(*) from pg_stat_activity where backend_type = '{}' and pid <> {pid}",
+        janitor::WORKER
+    );
+    assert_eq!(janitor::show(&client, &others).await, "0");
+    let complaints =
+        "select problem from once.doctor() where problem ~ 'janitor|sweep|background worker'";
+    janitor::until(&client, complaints, "").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_is_lost_and_nothing_happens_twice_whoever_is_killed() {
     let kills = if long() { 100 } else { 10 };
-    let (mut cluster, worker) = server().await;
+    let mut cluster = server().await;
+    assert_janitor_is_at_work(&cluster).await;
     let load = Load::prepare(cluster.front_url(DATABASE).unwrap()).await;
     let mut running = load.start();
     let mut chance = Chance::new();
-    println!(
-        "kills: {kills}, background worker: {worker}, seed {}",
-        chance.seed
-    );
+    println!("kills: {kills}, seed {}", chance.seed);
     running.goes_on_for(300).await;
     for round in 1..=kills {
-        let victim = Victim::of_round(round, worker, &mut chance);
+        let victim = Victim::of_round(round, &mut chance);
         victim.kill(&mut cluster, &mut chance).await;
         running.goes_on_for(150).await;
         let session = load.door.enter().await;
@@ -85,4 +90,5 @@ async fn nothing_is_lost_and_nothing_happens_twice_whoever_is_killed() {
     running.settle().await;
     let load = running.end().await;
     load.assert_whole().await;
+    assert_janitor_is_at_work(&cluster).await;
 }

@@ -53,20 +53,16 @@ pub enum Victim {
 
 impl Victim {
     /// Each kind in each ten rounds; the rest by chance.
-    pub fn of_round(round: usize, worker: bool, chance: &mut Chance) -> Victim {
+    pub fn of_round(round: usize, chance: &mut Chance) -> Victim {
         let kinds = [
             Victim::Backend,
             Victim::Everything,
             Victim::Postmaster,
             Victim::Janitor,
         ];
-        let kind = match round % 10 {
+        match round % 10 {
             n @ 1..=4 => kinds[n - 1],
             _ => kinds[chance.below(kinds.len())],
-        };
-        match kind {
-            Victim::Janitor if !worker => Victim::Backend,
-            kind => kind,
         }
     }
 

@@ -233,6 +233,16 @@ async fn an_id_is_not_null_and_unique_by_itself() {
     ] {
         fits_after(&play, &format!("{table} {index}"), machine).await;
     }
+    let generated = "create table t (like job); alter table t drop id; alter table t add id bigint generated always as";
+    let key = "not null primary key";
+    fits_after(&play, &format!("{generated} identity {key}"), machine).await;
+    only_after(
+        &play,
+        &format!("{generated} (n) stored {key}"),
+        machine,
+        "id: column \"id\" is generated: the guard cannot see what it becomes",
+    )
+    .await;
     let setup = "create table t (like job); alter table t alter id drop not null; create unique index on t (id)";
     only_after(&play, setup, machine, "id: column \"id\" must be NOT NULL").await;
 }

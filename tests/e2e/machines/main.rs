@@ -38,6 +38,7 @@ mod read_only;
 mod rights;
 mod sharing;
 mod sweep_ends;
+mod sweep_meanwhile;
 mod sweep_rights;
 mod sweeps;
 mod transition_many;

@@ -48,8 +48,11 @@ async fn every_function_works_in_a_trigger_of_every_function() {
                 then 'ready' else 'new' end);
             perform once.transition_many('job', '{101,102}', 'ready');
             perform once.action_release('job', '103', c.token) from once.action_claim('job', '103', 'run') as c where c.token is not null;
-            perform once.action_extend('job', '104', c.token, '1 us') from once.action_claim('job', '104', 'run', lease => '1 us') as c
-                where c.token is not null;
+            -- Not as it is reverted itself: a sweep within a sweep does nothing, and each would find it claimed anew.
+            if new.id <> 104 then
+                perform once.action_extend('job', '104', c.token, '1 us') from once.action_claim('job', '104', 'run', lease => '1 us') as c
+                    where c.token is not null;
+            end if;
             perform once.cancel_request('job', '105');
             perform once.refund('job', '105'); perform once.cleanup_confirm('job', '105', 1);
             perform once.cleanup_items('job', '105'); perform once.cancel_pending('job');

@@ -121,6 +121,33 @@ async fn an_event_behind_a_failed_one_of_its_key_counts_and_so_does_one_behind_d
 }
 
 #[tokio::test]
+async fn an_event_behind_many_delayed_ones_that_fail_counts_from_when_it_was_emitted() {
+    let play = open().await;
+    // More than are asked for their age one by one.
+    play.show(
+        "select count(once.outbox_emit('t', '{}', delay => '1 h')) from generate_series(1, 30)",
+    )
+    .await;
+    play.clock("10 min").await;
+    emit(&play, ", 'k'").await;
+    let token = take(&play, 100).await;
+    play.show(&format!(
+        "select once.outbox_nack('t', 'default', {token}, retry_after => '1 day')"
+    ))
+    .await;
+    play.clock("61 min").await;
+    let token = take(&play, 100).await;
+    play.show(&format!(
+        "select once.outbox_nack('t', 'default', {token}, retry_after => '1 h')"
+    ))
+    .await;
+    play.clock("62 min").await;
+    let waiting = "select count(*) filter (where order_key is null), count(*) filter (where failures = 1) from once.retry";
+    assert_eq!(play.show(waiting).await, "30|31");
+    assert_eq!(backlog(&play).await, format!("{} 31", 52 * 60));
+}
+
+#[tokio::test]
 async fn the_depth_of_a_long_backlog_is_estimated_well() {
     let play = open().await;
     play.show("select count(once.outbox_emit('t', '{}', case when i % 3 = 0 then 'k' || i % 100 end)) from generate_series(1, 20000) i")

@@ -1,6 +1,6 @@
 //! Each problem that doctor knows is provoked for real, found, mended, and gone.
 
-use super::{counted, orders, problems};
+use super::{counted, orders, problems, shop};
 use crate::playground::Playground;
 use pg_once_tests::{Cluster, race};
 
@@ -117,7 +117,7 @@ async fn what_somebody_keeps_locked_is_told_and_hides_nothing_else() {
     orders(&play).await;
     play.show("select once.topic_set('t', '{}'); select once.outbox_emit('t', '{}'); select * from once.sweep()")
         .await;
-    let failed = "select labels ->> 'of' from once.metrics() where name = 'pg_once_metrics_failed'";
+    let failed = "select labels ->> 'of' from once.metrics() where name = 'pg_once_metrics_failed' and value = 1";
     let lag = "select count(*) from once.metrics() where name = 'outbox_lag_seconds'";
     let holder = play.another().await;
     holder
@@ -153,16 +153,10 @@ async fn what_somebody_keeps_locked_is_told_and_hides_nothing_else() {
 
 #[tokio::test]
 async fn a_worker_that_is_to_serve_a_database_that_is_not_there_or_not_this_one() {
-    let cluster = Cluster::builder()
+    let builder = Cluster::builder()
         .setting("shared_preload_libraries", "pg_once")
-        .setting("once.janitor_databases", "shop, nowhere, \"no, where\"")
-        .launch()
-        .unwrap();
-    cluster
-        .create_database_with_extension("shop")
-        .await
-        .unwrap();
-    let play = Playground::on(&cluster, "shop").await;
+        .setting("once.janitor_databases", "shop, nowhere, \"no, where\"");
+    let (_cluster, play) = shop(builder).await;
     assert_told(
         &play,
         "names database \"nowhere\"",

@@ -2,7 +2,7 @@
 //! is there for the whole server disturbs no other test.
 
 use super::doctor::{assert_told, told};
-use super::problems;
+use super::{problems, shop};
 use crate::playground::Playground;
 use pg_once_tests::{Cluster, race};
 
@@ -56,26 +56,52 @@ async fn an_old_transaction_or_a_prepared_one() {
     play.show("reset once.fake_now").await;
 }
 
+/// One transaction id holds back the bookmarks and the log of all databases.
+#[tokio::test]
+async fn a_transaction_that_writes_in_another_database() {
+    let prepares = Cluster::builder().setting("max_prepared_transactions", "2");
+    let (cluster, play) = shop(prepares).await;
+    let elsewhere = cluster.connect("postgres").await.unwrap();
+    let kept = "keeps bookmarks and the log from moving";
+    for (end, remedy) in [
+        ("select 1", "pg_terminate_backend"),
+        (
+            "prepare transaction 'forgotten'",
+            "ROLLBACK PREPARED 'forgotten'",
+        ),
+    ] {
+        let begin = format!("begin; select pg_current_xact_id(); {end}");
+        elsewhere.batch_execute(&begin).await.unwrap();
+        play.show("select set_config('once.fake_now', (now() + '9 min')::text, false)")
+            .await;
+        assert_eq!(told(&play, kept).await, "");
+        play.show("select set_config('once.fake_now', (now() + '11 min')::text, false)")
+            .await;
+        assert_told(&play, kept, "info", remedy).await;
+        assert_told(&play, kept, "info", "database postgres").await;
+        let undo = match end {
+            "select 1" => "rollback",
+            _ => "rollback prepared 'forgotten'",
+        };
+        elsewhere.batch_execute(undo).await.unwrap();
+        assert_eq!(told(&play, kept).await, "");
+    }
+}
+
 #[tokio::test]
 async fn a_slot_that_nobody_uses_and_the_feedback_of_a_standby() {
-    let cluster = Cluster::builder()
+    let builder = Cluster::builder()
         .setting("wal_level", "logical")
         .setting("hot_standby_feedback", "on")
-        .setting("wal_receiver_status_interval", "1s")
-        .launch()
-        .unwrap();
-    cluster
-        .create_database_with_extension("shop")
-        .await
-        .unwrap();
-    let play = Playground::on(&cluster, "shop").await;
+        .setting("wal_receiver_status_interval", "1s");
+    let (cluster, play) = shop(builder).await;
     play.show("select pg_create_logical_replication_slot('lost', 'test_decoding')")
         .await;
     assert_eq!(problems(&play).await, "");
     burn(&play, 110_000).await;
     assert_told(
         &play,
-        "replication slot lost holds back",
+        "replication slot lost holds back vacuum of the catalogs",
         "warning",
         "used by nobody",
     )

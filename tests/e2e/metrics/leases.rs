@@ -1,7 +1,11 @@
 //! Leases that are alive, overdue, waiting, parked or put off; sweeps and refunds.
 
+use super::depth::pages_of;
+use super::files::read;
 use super::{orders, value};
+use crate::history::{abandoned, finished, sweep_until};
 use crate::playground::Playground;
+use std::time::Instant;
 
 async fn keys(play: &Playground) -> String {
     let sql = "select string_agg(labels ->> 'state' || ' ' || value, ', ') from once.metrics() where name = 'pg_once_key_leases'";
@@ -61,6 +65,142 @@ async fn keys_are_counted_by_what_they_are_at_in_every_scope() {
     assert_eq!(keys(&play).await, "alive 2, overdue 2, waiting 1");
 }
 
+/// For how long the oldest overdue key has waited, in seconds.
+async fn overdue(play: &Playground) -> f64 {
+    let seconds = value(play, "pg_once_keys_overdue_seconds", "{}").await;
+    seconds.parse().unwrap()
+}
+
+/// From when on RequestsAbandoned says so.
+fn alert() -> f64 {
+    let rules = read("alerts.yml");
+    let rule = rules.split("- alert: RequestsAbandoned").nth(1).unwrap();
+    let expression = "expr: pg_once_keys_overdue_seconds > ";
+    let seconds = rule.split(expression).nth(1).unwrap();
+    seconds.lines().next().unwrap().parse().unwrap()
+}
+
+/// A defect once: in a scope with traffic and without a completer the alert could not fire.
+#[tokio::test]
+async fn an_abandoned_request_is_told_however_many_newer_ones_are_finished() {
+    let play = Playground::open().await;
+    finished(&play, "s", "before", 5_000, "60 min").await;
+    abandoned(&play, "s", "dead", "45 min").await;
+    abandoned(&play, "s", "dead, too", "44 min").await;
+    finished(&play, "s", "after", 12_000, "1 min").await;
+    for key in ["a", "b", "c"] {
+        play.token(key, ", lease => '1 h'").await;
+    }
+    let complete = async || value(&play, "pg_once_leases_complete", r#"{"of": "keys"}"#).await;
+    assert_eq!(keys(&play).await, "alive 3, overdue 0, waiting 0");
+    assert_eq!(
+        complete().await,
+        "0",
+        "nobody has passed those before it, and it says so"
+    );
+    let told = "select value > 0 from once.metrics() where name = 'pg_once_keys_overdue_seconds'";
+    sweep_until(&play, "the abandoned request to be told", told).await;
+    assert!(overdue(&play).await > alert());
+    assert!((2_700.0..4_000.0).contains(&overdue(&play).await));
+    assert_eq!(keys(&play).await, "alive 3, overdue 2, waiting 0");
+    assert_eq!(complete().await, "0");
+    let doctor = "select problem from once.doctor() where problem like '%wait for somebody%'";
+    assert_eq!(
+        play.show(doctor).await,
+        "2 or more unfinished requests wait for somebody to go on"
+    );
+    // It stays so while there is more traffic and nobody goes on.
+    finished(&play, "s", "still", 5_000, "10 s").await;
+    for _ in 0..3 {
+        play.show("select count(*) from once.sweep()").await;
+        assert!(overdue(&play).await > alert());
+    }
+    let taken = "select string_agg(key, ', ' order by key) from once.key_take_abandoned('s', lease => '1 h')";
+    assert_eq!(play.show(taken).await, "dead, dead, too");
+    assert_eq!(overdue(&play).await, 0.0);
+    assert_eq!(keys(&play).await, "alive 5, overdue 0, waiting 0");
+}
+
+#[tokio::test]
+async fn one_call_of_sweep_all_is_enough() {
+    let play = Playground::directly("sweep_all is a procedure that commits").await;
+    finished(&play, "s", "before", 15_000, "60 min").await;
+    abandoned(&play, "s", "dead", "45 min").await;
+    finished(&play, "s", "after", 15_000, "1 min").await;
+    let told = "select value > 0 from once.metrics() where name = 'pg_once_keys_overdue_seconds'";
+    assert_eq!(play.show(told).await, "f");
+    pg_once_tests::race::poll_async(
+        "no transaction of another test to be in the way",
+        async || {
+            play.show("delete from once.key_bookmark").await;
+            play.show("call once.sweep_all()").await;
+            Ok((play.show(told).await == "t").then_some(()))
+        },
+    )
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn keys_of_one_moment_are_each_counted_once() {
+    let play = Playground::open().await;
+    play.clock("0").await;
+    let claim = "select count(*) from generate_series(1, 5000) g,
+                        lateral once.key_claim('s', 'k' || g, lease => '1 min')";
+    play.show(claim).await;
+    // More than are looked at.
+    let alive = value(&play, "pg_once_key_leases", r#"{"state": "alive"}"#).await;
+    let alive: u32 = alive.parse().unwrap();
+    assert!((3_900..=4_000).contains(&alive), "{alive}");
+    play.show("delete from once.key where right(key, 1) in ('0', '1', '2', '3')")
+        .await;
+    play.show("vacuum once.key").await;
+    assert_eq!(keys(&play).await, "alive 3000, overdue 0, waiting 0");
+}
+
+#[tokio::test]
+async fn of_a_thousand_scopes_the_one_with_an_abandoned_request_is_told() {
+    let play = Playground::open().await;
+    finished(&play, "s", "k", 10_000, "30 min").await;
+    play.show("update once.key set scope = 's' || right(key, 3) where right(key, 4) ~ '^[0-9]+$'")
+        .await;
+    finished(&play, "z", "before", 300, "60 min").await;
+    abandoned(&play, "z", "dead", "45 min").await;
+    finished(&play, "z", "after", 3_000, "1 min").await;
+    // These, before and behind the first 200, have a few keys only, and whoever looks meets some that are alive first.
+    for (scope, ago) in [("a", "52 min"), ("y", "50 min")] {
+        play.show(&format!(
+            "select once.key_claim('{scope}', 'alive ' || i, lease => '2 h') from generate_series(1, 12) i;
+             update once.key set look_at = now() - interval '55 min' where scope = '{scope}'"
+        ))
+        .await;
+        abandoned(&play, scope, "dead", ago).await;
+        finished(&play, scope, "after", 30, "40 min").await;
+    }
+    assert_eq!(overdue(&play).await, 0.0);
+    for least in [45 * 60, 50 * 60, 52 * 60] {
+        let told = format!(
+            "select value >= {least} from once.metrics() where name = 'pg_once_keys_overdue_seconds'"
+        );
+        sweep_until(&play, "the abandoned request to be told", &told).await;
+    }
+    assert_eq!(keys(&play).await, "alive 24, overdue 3, waiting 0");
+    assert_eq!(
+        value(&play, "pg_once_leases_complete", r#"{"of": "keys"}"#).await,
+        "0"
+    );
+    for (call, bound) in [
+        ("once.metrics()", 20_000),
+        ("once.sweep_key_tombstone()", 60_000),
+    ] {
+        let pages = pages_of(&play, call).await;
+        let begin = Instant::now();
+        play.show(&format!("select count(*) from {call}")).await;
+        eprintln!("{call}: {pages} pages, {:?}", begin.elapsed());
+        assert!(pages < bound, "{call}: {pages} pages");
+    }
+}
+
 #[tokio::test]
 async fn actions_are_counted_by_machine_and_a_row_that_cannot_be_reverted_is_put_off() {
     let play = Playground::open().await;
@@ -111,6 +251,30 @@ async fn actions_are_counted_by_machine_and_a_row_that_cannot_be_reverted_is_put
     )
     .await;
     assert!(age.parse::<f64>().unwrap() < 60.0, "{age}");
+}
+
+#[tokio::test]
+async fn a_task_that_was_never_swept_is_told() {
+    let play = Playground::open().await;
+    let tasks = async |age: &str| {
+        play.show(&format!(
+            "select string_agg(labels ->> 'task', ' ' order by labels ->> 'task') from once.metrics()
+              where name = 'pg_once_sweep_age_seconds' and labels ->> 'machine' = '' and value {age} 'Infinity'"
+        ))
+        .await
+    };
+    let all =
+        "action_release dedupe_reap inbox_reap key_reap key_tombstone outbox_requeue outbox_retire";
+    assert_eq!(tasks("=").await, all);
+    play.show("select once.sweep_inbox_reap()").await;
+    assert_eq!(tasks("<").await, "inbox_reap");
+    play.show("select once.sweep()").await;
+    assert_eq!(tasks("<").await, all);
+    assert_eq!(tasks("=").await, "~");
+    // No exporter knows what to do with a NULL among its columns.
+    let counters =
+        "select count(*), count(value) from once.metrics() where name like 'pg_once_sweep%_total'";
+    assert_eq!(play.show(counters).await, "14|14");
 }
 
 #[tokio::test]

@@ -12,8 +12,12 @@ mod backlog;
 mod counters;
 mod depth;
 mod doctor;
+mod doctor_machines;
 mod doctor_past;
+mod doctor_server;
 mod files;
+#[path = "../history.rs"]
+mod history;
 mod leases;
 mod many;
 mod monitoring;
@@ -23,7 +27,7 @@ mod playground;
 
 use std::sync::OnceLock;
 
-use pg_once_tests::Cluster;
+use pg_once_tests::{Builder, Cluster};
 use playground::Playground;
 
 /// A cluster whose server has loaded the library from the beginning.
@@ -45,6 +49,17 @@ async fn counted(name: &str) -> Playground {
         .await
         .unwrap();
     Playground::on(preloaded(), name).await
+}
+
+/// A cluster of a test's own, with a database.
+async fn shop(builder: Builder) -> (Cluster, Playground) {
+    let cluster = builder.launch().unwrap();
+    cluster
+        .create_database_with_extension("shop")
+        .await
+        .unwrap();
+    let play = Playground::on(&cluster, "shop").await;
+    (cluster, play)
 }
 
 /// One number; an empty text where there is no such row.

@@ -10,6 +10,8 @@
 
 mod content;
 mod dropped;
+#[path = "../janitor/world.rs"]
+mod janitor;
 mod large;
 #[path = "../load/mod.rs"]
 mod load;

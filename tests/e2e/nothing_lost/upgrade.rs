@@ -5,9 +5,9 @@
 
 use std::path::PathBuf;
 
-use pg_once_tests::{Cluster, Programs};
+use pg_once_tests::{Builder, Cluster, Programs};
 
-use crate::{DATABASE, content, on, with_everything};
+use crate::{DATABASE, content, janitor, on, with_everything};
 
 /// Late minor releases of the old branches mark each column with an attribute option (catalog/README.attver.md)
 /// that an 18 built before them neither leaves out of its dump nor takes; one plain table is enough to see it.
@@ -29,6 +29,14 @@ fn old_programs() -> Option<Programs> {
     (old.version() < new.version()).then_some(old)
 }
 
+/// For the new cluster: newer servers count checksums by default, and pg_upgrade wants both alike.
+fn unchecked(builder: Builder) -> Builder {
+    match Programs::from_env().unwrap().version() {
+        18.. => builder.initdb("--no-data-checksums"),
+        _ => builder,
+    }
+}
+
 async fn upgrade_by(mode: &str) {
     let Some(programs) = old_programs() else {
         return;
@@ -38,12 +46,7 @@ async fn upgrade_by(mode: &str) {
     let before = content::stored(&play).await;
     play.show(UNMARK).await;
     drop(play);
-    // Newer servers count checksums by default, and pg_upgrade wants both alike.
-    let mut builder = Cluster::builder();
-    if Programs::from_env().unwrap().version() >= 18 {
-        builder = builder.initdb("--no-data-checksums");
-    }
-    let mut new = builder.launch().unwrap();
+    let mut new = unchecked(Cluster::builder()).launch().unwrap();
     new.upgrade_from(&mut old, mode).unwrap();
     let play = on(&new, DATABASE, "").await;
     assert_eq!(content::stored(&play).await, before);
@@ -58,4 +61,54 @@ async fn an_upgrade_by_copying_goes_on_where_it_was() {
 #[tokio::test]
 async fn an_upgrade_by_links_goes_on_where_it_was() {
     upgrade_by("--link").await;
+}
+
+/// Both servers begin with the library, and would serve databases that pg_upgrade drops and makes anew. Its log shows
+/// what they start; the nap is so long that only a worker that begins sweeps.
+fn with_workers() -> Builder {
+    janitor::preloaded("served, postgres")
+        .setting("once.janitor_naptime", "1h")
+        .setting("log_min_messages", "debug1")
+}
+
+#[tokio::test]
+async fn an_upgrade_of_preloading_servers_starts_no_worker_until_it_is_over() {
+    let Some(programs) = old_programs() else {
+        return;
+    };
+    let mut old = with_workers().programs(programs).launch().unwrap();
+    let client = old.create_database_with_extension("served").await.unwrap();
+    janitor::show(&client, janitor::JOBS).await;
+    janitor::show(&client, UNMARK).await;
+    // As soon as the launcher has looked at the databases anew, which it does when its settings are read again.
+    janitor::show(&client, "select pg_reload_conf()").await;
+    let pid = janitor::worker(&client, "served").await;
+    let resting = format!("select query ~ '^resting' from pg_stat_activity where pid = {pid}");
+    janitor::until(&client, &resting, "t").await;
+    // Overdue from now on, whoever looks.
+    janitor::claim(&client, 1, 100, "1 us").await;
+    let status = "select distinct status from job";
+    assert_eq!(janitor::show(&client, status).await, "running");
+    drop(client);
+
+    let mut new = unchecked(with_workers()).launch().unwrap();
+    let said = new.upgrade_from(&mut old, "--copy").unwrap();
+    let starts = |name: &str| {
+        let start = |line: &&str| line.contains("background worker") && line.contains(name);
+        said.lines().filter(start).count()
+    };
+    // The old server's own one is there in this mode, too: the log does tell.
+    assert!(starts("logical replication launcher") > 0, "{said}");
+    assert_eq!(starts("pg_once"), 0, "{said}");
+
+    let client = new.connect("served").await.unwrap();
+    janitor::worker(&client, "served").await;
+    janitor::until(&client, status, "ready").await;
+    let noted = "select done, failed, served_by from once.janitor_status() where machine = 'job'";
+    let expected = format!("100|0|{}", janitor::WORKER);
+    janitor::until(&client, noted, &expected).await;
+    assert!(
+        janitor::logged(&new, "pg_once launcher") > 0,
+        "the log would not have told"
+    );
 }

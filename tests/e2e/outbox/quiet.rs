@@ -1,4 +1,7 @@
-//! A take that finds nothing writes nothing: an idle worker costs a database no transaction ids and no log.
+//! A take that finds nothing writes nothing: an idle worker costs a database no transaction ids and no log. What is
+//! delivered costs inserts: nothing is updated or deleted, so an old snapshot has nothing to hold back.
+
+use std::collections::BTreeMap;
 
 use pg_once_tests::{Cluster, Lsn, race};
 
@@ -91,4 +94,61 @@ async fn a_take_that_finds_nothing_writes_nothing() {
     play.show("select once.topic_set('busy', '{}'); select once.outbox_emit('busy', '1')")
         .await;
     writes_nothing(&play, "another topic has something").await;
+}
+
+#[tokio::test]
+async fn what_is_delivered_is_one_insert_each_and_a_few_for_each_batch() {
+    let play = Playground::open().await;
+    play.show("select once.topic_set('t', '{}')").await;
+    let batch = async |max: u32| {
+        let take = format!("select count(*), max(token) from once.outbox_take('t', max => {max})");
+        let taken = play.show(&take).await;
+        let (count, token) = taken.split_once('|').unwrap();
+        assert_eq!(count, max.to_string());
+        play.show(&format!("select once.outbox_ack('t', 'default', {token})"))
+            .await;
+    };
+    // The first event of a database writes more.
+    play.show("select once.outbox_emit('t', '1')").await;
+    batch(1).await;
+    for key in ["null", "'k' || i % 3"] {
+        play.show("begin").await;
+        let before = written(&play).await;
+        play.show(&format!(
+            "select count(once.outbox_emit('t', '1', {key})) from generate_series(1, 200) i"
+        ))
+        .await;
+        batch(100).await;
+        batch(100).await;
+        let mut writes = written(&play).await;
+        play.show("commit").await;
+        for (table, [inserted, changed]) in &mut writes {
+            let [i, c] = before.get(table).unwrap_or(&[0, 0]);
+            *inserted -= i;
+            *changed -= c;
+        }
+        writes.retain(|_, counts| *counts != [0, 0]);
+        // A row for each lane that a batch took from: 64 events in a row are in one, three keys in three at most.
+        let parts = writes.remove("batch").unwrap();
+        assert!(parts[0] <= 10 && parts[1] == 0, "{key}: {parts:?}");
+        let expected = [("event_0", [200, 0]), ("receipt", [2, 0])];
+        let expected = expected.map(|(table, counts)| (table.to_owned(), counts));
+        assert_eq!(writes, BTreeMap::from(expected), "{key}");
+    }
+}
+
+/// By table: rows that this session has inserted lately, and rows that it has updated or deleted.
+async fn written(play: &Playground) -> BTreeMap<String, [i64; 2]> {
+    let rows = play
+        .show(
+            "select relname, n_tup_ins, n_tup_upd + n_tup_del from pg_stat_xact_user_tables
+              where schemaname = 'once'",
+        )
+        .await;
+    let counts = |row: &str| {
+        let cells: Vec<&str> = row.split('|').collect();
+        let number = |i: usize| cells[i].parse::<i64>().unwrap();
+        (cells[0].to_owned(), [number(1), number(2)])
+    };
+    rows.lines().map(counts).collect()
 }

@@ -10,7 +10,10 @@
 )]
 
 mod answers;
+mod bookmarks;
 mod bounds;
+#[path = "../history.rs"]
+mod history;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod unfinished;

@@ -11,8 +11,8 @@ pub struct Delivered {
     pub failed: u64,
     /// Failed for good: the attempts are used up, or the handler gave up.
     pub dead: u64,
-    /// Given back without an attempt counted: the worker was told to stop, or one in front of it in
-    /// its order key failed.
+    /// Given back without an attempt counted: the worker was told to stop, the handler put it off, or one in
+    /// front of it in its order key failed.
     pub released: u64,
     /// Of leases that were lost: somebody else delivers them, or will.
     pub lost: u64,

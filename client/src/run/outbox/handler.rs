@@ -56,12 +56,21 @@ where
 pub enum Undelivered {
     /// It is tried again, until the subscriber's attempts are used up.
     Retry {
-        /// A word for it, by which failures are counted: `timeout`, `refused`.
+        /// A word for it, by which failures are counted: `timeout`, `refused`. (`released`, `never` and
+        /// `expired` are the server's own; a failure that is called so is counted as `error`.)
         kind: String,
         /// What went wrong.
         error: String,
         /// When to try again, instead of what the subscriber's backoff says; zero: at once.
         after: Option<Duration>,
+    },
+    /// It cannot be tried now: somebody else is still at what it is about. It is given back and comes again
+    /// after this time; no attempt is counted, so an event that is put off for ever is never dead.
+    Later {
+        /// What it waits for.
+        reason: String,
+        /// When to try again.
+        after: Duration,
     },
     /// It will not go through, however often it is tried: it is dead.
     Never {
@@ -89,6 +98,14 @@ impl Undelivered {
         }
     }
 
+    /// Not now, and no failure: again after this time.
+    pub fn later(reason: impl Display, after: Duration) -> Self {
+        Self::Later {
+            reason: reason.to_string(),
+            after,
+        }
+    }
+
     /// Not worth another attempt.
     pub fn never(error: impl Display) -> Self {
         Self::Never {
@@ -101,6 +118,7 @@ impl Display for Undelivered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Retry { kind, error, .. } => write!(f, "{kind}: {error}"),
+            Self::Later { reason, .. } => write!(f, "later: {reason}"),
             Self::Never { error } => write!(f, "never: {error}"),
         }
     }

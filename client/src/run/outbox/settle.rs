@@ -154,6 +154,9 @@ impl<'a, H: Deliver> Settle<'a, H> {
         if nacked.dead {
             self.counts.dead += 1;
             tracing::warn!(?subscriber, event_id, attempt = nacked.attempt, %failure, "an event is dead");
+        } else if let Undelivered::Later { .. } = failure {
+            self.counts.released += 1;
+            tracing::debug!(?subscriber, event_id, %failure, "put off");
         } else {
             self.counts.failed += 1;
             tracing::info!(?subscriber, event_id, attempt = nacked.attempt, %failure, "not delivered");
@@ -283,6 +286,9 @@ impl Undelivered {
                     None => options,
                 }
             }
+            Self::Later { reason, after } => NackOptions::released()
+                .error(storable(reason))
+                .retry_after(storable_wait(*after)),
             Self::Never { error } => NackOptions::never().error(storable(error)),
         }
     }

@@ -13,12 +13,14 @@ use crate::janitor::Swept;
 use crate::outbox::event::{Col, Event, Home, SEGMENTS};
 use crate::row;
 use crate::spi::{self, Kept};
-use crate::table::{Snapshot, Table};
+use crate::table::{Slot, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
-/// Where so many events of a segment are needed, and that is most of what was looked at, the rest is not counted.
+/// Where so many events of a segment are needed, and most of all that are on some of its pages, the rest is not
+/// counted. (What is first in an index says nothing of the rest: it is one topic's.)
 const MANY: usize = 20_000;
+const PAGES: u32 = 64;
 /// The current segment is moved on from when its last event is that old and nobody needs any of it.
 const IDLE_US: i64 = 60_000_000;
 
@@ -73,14 +75,58 @@ impl Census {
     fn mostly_needed(&self) -> bool {
         self.needed * 2 >= self.looked
     }
+}
 
-    fn many_needed(&self) -> bool {
-        self.needed > MANY && self.mostly_needed()
+/// For a census: so many are needed that the rest need not be counted.
+fn many_needed(home: &Home) -> impl FnMut(&Census) -> Result<bool> + '_ {
+    let mut known = None;
+    move |census| {
+        if census.needed <= MANY || !census.mostly_needed() {
+            return Ok(false);
+        }
+        if known.is_none() {
+            known = Some(is_mostly_needed(home)?);
+        }
+        Ok(known == Some(true))
     }
 }
 
+/// Most of what is on some pages of a segment is needed.
+fn is_mostly_needed(home: &Home) -> Result<bool> {
+    let table = Table::to_read(home.table)?;
+    let snapshot = Snapshot::latest();
+    let all = table.pages();
+    let some = all.min(PAGES);
+    let mut events = Vec::new();
+    for i in 0..some {
+        let page = u64::from(all) * u64::from(i) / u64::from(some);
+        table.page(page as u32, &snapshot, |slot| events.push(numbers_of(slot)));
+    }
+    events.sort_by_key(|event| (event.i32(Col::TopicId), event.i32(Col::Lane)));
+    let mut needs = Needs::look()?;
+    let mut needed = 0;
+    for event in &events {
+        let is_needed = needs.wants(event)? && !needs.is_kept(event, event.i32(Col::Lane))?;
+        needed += usize::from(is_needed);
+    }
+    Ok(needed * 2 >= events.len())
+}
+
+/// What says who needs an event.
+fn numbers_of(slot: &Slot) -> Event {
+    let mut event = Event::empty();
+    for col in [Col::EventId, Col::Xid, Col::TopicId, Col::Lane, Col::Series] {
+        event.put(col, slot.column(col as usize));
+    }
+    event
+}
+
 /// Looks through a segment until that is enough; notes the first `keep` of what is needed.
-fn census(home: &Home, keep: usize, is_enough: fn(&Census) -> bool) -> Result<Census> {
+fn census(
+    home: &Home,
+    keep: usize,
+    mut is_enough: impl FnMut(&Census) -> Result<bool>,
+) -> Result<Census> {
     let table = Table::to_read(home.table)?;
     let snapshot = Snapshot::latest();
     let mut census = Census {
@@ -99,7 +145,7 @@ fn census(home: &Home, keep: usize, is_enough: fn(&Census) -> bool) -> Result<Ce
                 let place = (event.i32(Col::TopicId), lane, event.i64(Col::EventId));
                 census.first.push(place);
             }
-            if is_enough(&census) {
+            if is_enough(&census)? {
                 return Ok(census);
             }
         }
@@ -116,7 +162,8 @@ pub fn sweep(max: i64) -> Result<Swept> {
     let mut waiting: Vec<(usize, Census)> = Vec::new();
     for segment in log.closed()? {
         let left = (max - swept.done).max(0) as usize;
-        let census = census(&SEGMENTS[segment], left, Census::many_needed)?;
+        let home = &SEGMENTS[segment];
+        let census = census(home, left, many_needed(home))?;
         match census.needed > 0 && census.mostly_needed() {
             true => waiting.push((segment, census)),
             false => empty(segment, &census, &mut swept)?,
@@ -135,7 +182,8 @@ pub fn sweep(max: i64) -> Result<Swept> {
 /// The log cannot move on, and grows by what nobody needs.
 fn is_stuck(log: &Log) -> Result<bool> {
     let full = log.is_full(log.current)? && !Log::look(&Snapshot::latest())?.will_be_empty()?;
-    Ok(full && !census(&SEGMENTS[log.current], 0, Census::many_needed)?.mostly_needed())
+    let home = &SEGMENTS[log.current];
+    Ok(full && !census(home, 0, many_needed(home))?.mostly_needed())
 }
 
 /// Copies what was noted; where that was all, nobody needs the segment any more.
@@ -182,7 +230,7 @@ pub fn is_idle_and_needed_by_nobody(segment: usize) -> Result<bool> {
     if clock::now_us()?.saturating_sub(last_at) < IDLE_US {
         return Ok(false);
     }
-    Ok(census(home, 0, |c| c.needed > 0)?.needed == 0)
+    Ok(census(home, 0, |c| Ok(c.needed > 0))?.needed == 0)
 }
 
 /// Of a datum that a sweep's statement returned.

@@ -7,6 +7,7 @@
 use super::need::Needs;
 use crate::caller::cluster;
 use crate::error::{Error, Kind, Result};
+use crate::janitor::Swept;
 use crate::outbox::event::{self, Col, Event, SEGMENTS};
 use crate::spi::{self, Kept};
 use crate::subxact;
@@ -153,10 +154,10 @@ fn mark(segment: usize, drained: Option<(i64, i64)>) -> Result<()> {
     spi::query_latest(&MARKED, &args).map(drop)
 }
 
-/// Empties a ripe segment; false where somebody reads it now, or something needed came into it since.
-pub fn truncate(segment: usize, log: &Log) -> Result<bool> {
+/// Empties a ripe segment, where nobody reads it now and nothing needed came into it since.
+pub fn truncate(segment: usize, log: &Log) -> Result<Swept> {
     let Some(drained) = log.drained[segment] else {
-        return Ok(false);
+        return Ok(Swept::default());
     };
     let locked = Cell::new(false);
     let late = Cell::new(false);
@@ -172,10 +173,17 @@ pub fn truncate(segment: usize, log: &Log) -> Result<bool> {
         mark(segment, None)
     })?;
     match done {
-        Ok(()) => Ok(true),
-        // It is looked at again from the beginning.
-        Err(_) if late.get() => mark(segment, None).map(|()| false),
-        Err(_) if !locked.get() => Ok(false),
+        Ok(()) => Ok(Swept {
+            done: 1,
+            ..Swept::default()
+        }),
+        // It is looked at again from the beginning, by the next pass. That finds all that it holds: whoever could
+        // still add to it held the lock.
+        Err(_) if late.get() => mark(segment, None).map(|()| Swept {
+            more: true,
+            ..Swept::default()
+        }),
+        Err(_) if !locked.get() => Ok(Swept::default()),
         Err(failure) => Err(Error::new(Kind::Internal, failure)),
     }
 }

@@ -68,8 +68,8 @@ fn truncate() -> Result<Swept> {
     let mut swept = Swept::default();
     let log = Log::look(&Snapshot::latest())?;
     for segment in 0..SEGMENTS.len() {
-        if log.is_ripe(segment)? && log::truncate(segment, &log)? {
-            swept.done += 1;
+        if log.is_ripe(segment)? {
+            swept.add(log::truncate(segment, &log)?);
         }
     }
     Ok(swept)

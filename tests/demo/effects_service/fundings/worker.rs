@@ -37,11 +37,9 @@ impl Deliver for Worker {
             Outcome::Ran(_) | Outcome::Replayed(_) => Ok(()),
             Outcome::Released { error, .. } => Err(Undelivered::retry("transfer", error)),
             // The lease of somebody who died: that is no failed attempt.
-            Outcome::InProgress { retry_after } => Err(Undelivered::retry_after(
-                "released",
-                "the key is held",
-                retry_after,
-            )),
+            Outcome::InProgress { retry_after } => {
+                Err(Undelivered::later("the key is held", retry_after))
+            }
             other => Err(Undelivered::retry("key", format!("{other:?}"))),
         }
     }

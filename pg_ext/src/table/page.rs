@@ -1,0 +1,36 @@
+//! The rows of one page, wherever they stand in an index: for a look at some places of a large table.
+
+use super::{Slot, Snapshot, Table};
+use pgrx::pg_sys;
+
+/// As many rows fit on a page: each has a pointer of 4 bytes and a head of 24, and the page a head of 24.
+const MOST: u16 = ((pg_sys::BLCKSZ - 24) / 28) as u16;
+
+impl Table {
+    /// Shows each row of a page that the snapshot sees, as they are stored. The page is one of [`Table::pages`].
+    pub fn page(&self, number: u32, snapshot: &Snapshot, mut use_it: impl FnMut(&Slot)) {
+        let slot = self.slot();
+        for place in 1..=MOST {
+            let mut tid = pg_sys::ItemPointerData {
+                ip_blkid: pg_sys::BlockIdData {
+                    bi_hi: (number >> 16) as u16,
+                    bi_lo: number as u16,
+                },
+                ip_posid: place,
+            };
+            // SAFETY: the relation is open and has that page, since its lock keeps it from being cut off; there need
+            // be no row at the place. Called behind pgrx's barrier because the access method is a function pointer.
+            let found = unsafe {
+                let fetch = (*(*self.rel).rd_tableam).tuple_fetch_row_version;
+                let (rel, raw, tid) = (self.rel, slot.raw, &raw mut tid);
+                let snapshot = snapshot.raw();
+                pg_sys::ffi::pg_guard_ffi_boundary(|| {
+                    fetch.is_some_and(|f| f(rel, tid, snapshot, raw))
+                })
+            };
+            if found {
+                use_it(&slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! What happens around and inside a sweep while it is under way: tables that others keep, triggers that call the API,
+//! machines that go, ids that are none any more, snapshots from before.
+
+use crate::playground::{Playground, Refusal};
+use crate::world::{define, drain, job, jobs, outcome, release, sweep, token, world};
+use pg_once_tests::race;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+
+/// A machine with a claim state over a new table of this name, and `count` of its rows overdue.
+async fn overdue_in(play: &Playground, name: &str, id: &str, count: i64) {
+    play.show(&format!(
+        "create table {name} (id {id} primary key, status text not null)"
+    ))
+    .await;
+    let definition = format!(
+        r#"{{"machine": "{name}", "table": "{name}", "id": "id", "status": "status",
+            "status_types": ["a", "w", "b"], "steps": [{{"step_key": "s", "status": "a",
+            "claim_state": {{"*": ["w", "a"]}}, "successful_state": {{"*": "b"}}}}]}}"#
+    );
+    define(play, &definition).await;
+    play.show(&format!(
+        "insert into {name} select g::text::{id}, 'a' from generate_series(1, {count}) as g;
+         select once.action_claim('{name}', id::text, 's', lease => '1 us') from {name}"
+    ))
+    .await;
+}
+
+/// Jobs 1 to `count`, each claimed for a microsecond.
+async fn overdue(count: i64) -> Playground {
+    let play = world().await;
+    jobs(&play, 1, count, "ready").await;
+    play.show("select count(*) from job, lateral once.action_claim('job', id::text, 'run', lease => '1 us')")
+        .await;
+    play
+}
+
+/// A trigger of job that does this to each row that is reverted.
+async fn when_reverted(play: &Playground, when: &str, body: &str) {
+    play.show(&format!(
+        "create function reverted() returns trigger language plpgsql as $$ begin
+            if old.status = 'running' and new.status = 'ready' then {body} end if; return new; end $$;
+         create trigger reverted {when} update on job for each row execute function reverted()"
+    ))
+    .await;
+}
+
+/// A statement that has to come to an end, whoever holds what.
+async fn ends(play: &Playground, sql: &str) -> String {
+    let answer = tokio::time::timeout(Duration::from_secs(30), play.show(sql));
+    answer.await.unwrap_or_else(|_| panic!("{sql} waits"))
+}
+
+const SWEEP_JOBS: &str = "select done, failed, more from once.sweep_action_release(10, 'job')";
+const SWEEP: &str = "select done, failed, more from once.sweep_action_release(10)";
+
+#[tokio::test]
+async fn a_table_that_somebody_keeps_to_himself_keeps_no_sweep_waiting() {
+    let play = overdue(3).await;
+    overdue_in(&play, "other", "int", 2).await;
+    let holder = play.another().await;
+    holder
+        .show("begin; lock table other in access exclusive mode")
+        .await;
+    // Whoever calls sets no lock_timeout, as a scheduler does not.
+    assert_eq!(ends(&play, SWEEP).await, "3|2|f");
+    // He may go on with the rows of the machines that were swept.
+    holder.show("update job set note = 'x'; commit").await;
+    assert_eq!(drain(&play, 10).await, (2, 0));
+}
+
+#[tokio::test]
+async fn a_teardown_in_a_table_that_somebody_keeps_keeps_no_sweep_waiting() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    play.show("select once.cancel_request('job', '1')").await;
+    let holder = play.another().await;
+    holder
+        .show("begin; lock table job in access exclusive mode")
+        .await;
+    assert_eq!(ends(&play, SWEEP).await, "0|0|f");
+    holder.show("rollback").await;
+}
+
+#[tokio::test]
+async fn a_table_that_is_being_indexed_puts_no_row_off() {
+    let play = overdue(5).await;
+    let holder = play.another().await;
+    // As CREATE INDEX does: its rows may be locked, and none of them written.
+    holder.show("begin; lock table job in share mode").await;
+    assert_eq!(ends(&play, SWEEP).await, "0|5|f");
+    let blamed = "select count(*) from once.action_lease where failures > 0";
+    assert_eq!(play.show(blamed).await, "0");
+    holder.show("rollback").await;
+    assert_eq!(sweep(&play, 10).await, "5|0|f");
+
+    // One of a table's partitions.
+    let play = world().await;
+    play.show("alter table job rename to plain; create table job (like plain including all) partition by hash (id);
+               create table job_0 partition of job for values with (modulus 2, remainder 0);
+               create table job_1 partition of job for values with (modulus 2, remainder 1)")
+        .await;
+    define(&play, crate::world::JOB).await;
+    jobs(&play, 1, 9, "ready").await;
+    play.show("select count(*) from job, lateral once.action_claim('job', id::text, 'run', lease => '1 us')")
+        .await;
+    let holder = play.another().await;
+    holder.show("begin; lock table job_1 in share mode").await;
+    assert_eq!(ends(&play, SWEEP).await, "0|9|f");
+    assert_eq!(play.show(blamed).await, "0");
+    holder.show("rollback").await;
+    assert_eq!(sweep(&play, 10).await, "9|0|f");
+}
+
+#[tokio::test]
+async fn rows_whose_trigger_waits_are_told_from_the_others_within_a_few_calls() {
+    let play = overdue(100).await;
+    play.show("create table clerk (id bigint primary key); insert into clerk select id from job")
+        .await;
+    when_reverted(
+        &play,
+        "before",
+        "perform from public.clerk where id = new.id for update;",
+    )
+    .await;
+    let holder = play.another().await;
+    holder
+        .show("begin; select from clerk where id <= 10 for update")
+        .await;
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        let begin = Instant::now();
+        told.push(sweep(&play, 1000).await);
+        assert!(begin.elapsed() < Duration::from_secs(10), "{told:?}");
+    }
+    let ready = "select count(*) from job where status = 'ready'";
+    assert_eq!(play.show(ready).await, "90", "{told:?}");
+    let blamed = "select string_agg(row_id, ' ' order by row_id::int) from once.action_lease where failures > 0";
+    assert_eq!(play.show(blamed).await, "1 2 3 4 5 6 7 8 9 10");
+    holder.show("rollback").await;
+    play.show("update once.action_lease set look_at = clock_timestamp() where state = 'h'")
+        .await;
+    assert_eq!(drain(&play, 1000).await, (10, 0));
+}
+
+#[tokio::test]
+async fn a_row_that_a_trigger_claims_as_it_is_reverted_keeps_its_new_lease() {
+    let play = overdue(3).await;
+    play.show("create table taken (id bigint, token bigint)")
+        .await;
+    when_reverted(
+        &play,
+        "after",
+        "insert into public.taken select new.id, c.token from once.action_claim('job', new.id::text, 'run') as c
+             where c.outcome = 'claimed';",
+    )
+    .await;
+    assert_eq!(sweep(&play, 10).await, "3|0|f");
+    assert_eq!(play.show("select count(*) from taken").await, "3");
+    for id in 1..=3 {
+        assert!(job(&play, id).await.starts_with("running|"));
+        assert_eq!(outcome(&play, id, "run", "").await, "busy|running");
+    }
+    let orphans =
+        "select count(*) from once.machine_check('job') where problem like '%without a lease%'";
+    assert_eq!(play.show(orphans).await, "0");
+    let held = "select token from taken where id = 1";
+    let held: i64 = play.show(held).await.parse().unwrap();
+    let finish = crate::world::finish(1, held, "");
+    assert!(play.show(&finish).await.starts_with("finished|done|"));
+    play.show("drop trigger reverted on job").await;
+    let held: i64 = play
+        .show("select token from taken where id = 2")
+        .await
+        .parse()
+        .unwrap();
+    assert!(play.show(&release(2, held, "")).await.starts_with("ready|"));
+}
+
+#[tokio::test]
+async fn a_trigger_that_sweeps_neither_goes_round_nor_keeps_its_row() {
+    let play = overdue(20).await;
+    when_reverted(
+        &play,
+        "before",
+        "perform once.sweep_action_release(10); perform once.sweep(10);",
+    )
+    .await;
+    let all = "select done, failed, more from once.sweep_action_release(100)";
+    assert_eq!(ends(&play, all).await, "20|0|f");
+    // A sweep that was broken off in the middle of a trigger leaves nothing behind.
+    jobs(&play, 101, 101, "ready").await;
+    token(&play, 101, "run", ", lease => '1 us'").await;
+    play.show("create or replace function reverted() returns trigger language plpgsql as $$ begin perform pg_sleep(60); return new; end $$")
+        .await;
+    play.show("set statement_timeout = '200ms'").await;
+    assert_eq!(play.code(SWEEP).await, "57014");
+    play.show("reset statement_timeout; drop trigger reverted on job")
+        .await;
+    assert_eq!(sweep(&play, 10).await, "1|0|f");
+}
+
+#[tokio::test]
+async fn an_id_that_is_none_any_more_keeps_no_other_row_nor_its_machine() {
+    let play = world().await;
+    overdue_in(&play, "other", "text", 3).await;
+    play.show("insert into other values ('gone', 'a'); select once.action_claim('other', 'gone', 's', lease => '1 us')")
+        .await;
+    play.show(
+        "delete from other where id = 'gone'; alter table other alter id type bigint using id::bigint",
+    )
+    .await;
+    // Nobody's lease is in the way of a machine that goes.
+    play.show("begin; update other set status = 'a'; select once.machine_drop('other'); rollback")
+        .await;
+    assert_eq!(drain(&play, 10).await, (4, 0));
+    assert_eq!(play.show("select distinct status from other").await, "a");
+    let held = "select count(*) from once.action_lease where state = 'h'";
+    assert_eq!(play.show(held).await, "0");
+}
+
+/// Rows are reverted once there is a row in `gate`.
+async fn gate(play: &Playground) {
+    play.show("create table gate (open bool)").await;
+    when_reverted(
+        play,
+        "before",
+        "while not exists (select from public.gate) loop perform pg_sleep(0.02); end loop;",
+    )
+    .await;
+}
+
+/// Sends a sweep through a session of its own, and returns once it is at the gate.
+async fn sweeping(
+    play: &Playground,
+    sql: &'static str,
+) -> (i32, JoinHandle<Result<String, Refusal>>) {
+    let sweeper = play
+        .another_directly("postgres", "its backend is watched from outside")
+        .await;
+    let pid = race::backend_pid(&sweeper.client).await.unwrap();
+    let swept = tokio::spawn(async move { sweeper.attempt(sql).await });
+    let waits = format!(
+        "select count(*) from pg_stat_activity where pid = {pid} and wait_event = 'PgSleep'"
+    );
+    race::poll_async("a trigger that waits", async || {
+        Ok((play.show(&waits).await == "1").then_some(()))
+    })
+    .await
+    .unwrap();
+    (pid, swept)
+}
+
+#[tokio::test]
+async fn a_machine_that_is_dropped_during_a_sweep_leaves_nothing() {
+    let play = overdue(1).await;
+    overdue_in(&play, "other", "int", 1).await;
+    // The jobs come first.
+    play.show("delete from other; update once.janitor set last_end = clock_timestamp() where machine = 'other'")
+        .await;
+    gate(&play).await;
+    let (_, swept) = sweeping(&play, SWEEP).await;
+    play.show("select once.machine_drop('other')").await;
+    play.show("insert into gate values (true)").await;
+    assert_eq!(swept.await.unwrap().unwrap(), "1|0|f");
+    let left = "select (select count(*) from once.janitor where machine = 'other'), count(*) from once.action_lease where machine = 'other'";
+    assert_eq!(play.show(left).await, "0|0");
+}
+
+#[tokio::test]
+async fn a_sweep_that_is_cancelled_in_the_middle_has_done_nothing_and_holds_nothing() {
+    let play = overdue(50).await;
+    gate(&play).await;
+    // None of them goes on with the next task.
+    for sql in [SWEEP, "select * from once.sweep()", "call once.sweep_all()"] {
+        let (pid, swept) = sweeping(&play, sql).await;
+        play.show(&format!("select pg_cancel_backend({pid})")).await;
+        let answer = swept.await.unwrap();
+        assert_eq!(answer.map_err(|r| r.code), Err("57014".to_owned()), "{sql}");
+    }
+    let told = "select count(*) filter (where failures > 0), count(*) filter (where state = 'h') from once.action_lease";
+    assert_eq!(play.show(told).await, "0|50");
+    let blamed = "select coalesce(sum(failed), 0) from once.janitor";
+    assert_eq!(play.show(blamed).await, "0");
+    play.show("insert into gate values (true)").await;
+    assert_eq!(drain(&play, 100).await, (50, 0));
+}
+
+/// What a trigger calls of ours runs in parts that may fail, too: the cancellation of one of these is one of the sweep.
+#[tokio::test]
+async fn a_sweep_that_is_cancelled_within_a_call_of_its_trigger_ends() {
+    let play = overdue(1).await;
+    when_reverted(&play, "before", "perform once.sweep_outbox_retire();").await;
+    let holder = play
+        .another_directly("postgres", "its lock is waited for")
+        .await;
+    holder
+        .show("begin; lock table once.subscriber in row exclusive mode")
+        .await;
+    // It waits there for a fifth of a second: the cancellation may come too late, and not each time.
+    for _ in 0..20 {
+        let sweeper = play
+            .another_directly("postgres", "its backend is watched from outside")
+            .await;
+        let pid = race::backend_pid(&sweeper.client).await.unwrap();
+        let swept = tokio::spawn(async move { sweeper.attempt(SWEEP_JOBS).await });
+        let waits = format!("select count(*) from pg_locks where pid = {pid} and not granted");
+        while !swept.is_finished() && play.show(&waits).await == "0" {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        play.show(&format!("select pg_cancel_backend({pid})")).await;
+        if let Err(refusal) = swept.await.unwrap() {
+            assert_eq!(refusal.code, "57014");
+            return;
+        }
+        play.show("update once.action_lease set look_at = lease_until, failures = 0")
+            .await;
+        play.show("select once.action_claim('job', '1', 'run', lease => '1 us')")
+            .await;
+    }
+    panic!("no cancellation ended the sweep");
+}
+
+#[tokio::test]
+async fn a_drop_in_an_older_snapshot_takes_the_newer_leases_along() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    let dropper = play.another().await;
+    dropper
+        .show("begin isolation level repeatable read; select 1")
+        .await;
+    let held = token(&play, 1, "run", "").await;
+    play.show(&release(1, held, "")).await;
+    dropper
+        .show("select once.machine_drop('job'); commit")
+        .await;
+    assert_eq!(
+        play.show("select count(*) from once.action_lease").await,
+        "0"
+    );
+}
+
+#[tokio::test]
+async fn a_sweep_in_an_older_snapshot_ends_no_teardown_that_is_newer() {
+    let play = world().await;
+    for level in ["repeatable read", "serializable"] {
+        let sweeper = play.another().await;
+        sweeper
+            .show(&format!("begin isolation level {level}; select 1"))
+            .await;
+        play.show("delete from once.cancel; truncate job").await;
+        jobs(&play, 1, 1, "ready").await;
+        play.show("select once.cancel_request('job', '1')").await;
+        sweeper
+            .show("select once.sweep_action_release(10); commit")
+            .await;
+        let pending = "select id from once.cancel_pending('job')";
+        assert_eq!(play.show(pending).await, "1", "{level}");
+    }
+    // One whose row is gone is ended all the same.
+    play.show("delete from job").await;
+    sweep(&play, 10).await;
+    assert_eq!(
+        play.show("select distinct open from once.cancel").await,
+        "f"
+    );
+}
+
+#[tokio::test]
+async fn a_lease_that_was_claimed_anew_since_the_sweep_looked_is_not_the_one_that_was_due() {
+    let play = overdue(2).await;
+    // Row 1 is deleted: its lease is dead for a snapshot from now.
+    play.show("delete from job where id = 1").await;
+    let sweeper = play.another().await;
+    sweeper
+        .show("begin isolation level repeatable read; select 1")
+        .await;
+    // Made anew and claimed, for as short a time: the sweep sees neither.
+    jobs(&play, 1, 1, "ready").await;
+    token(&play, 1, "run", ", lease => '1 us'").await;
+    sweeper
+        .show("select done, failed from once.sweep_action_release(10); commit")
+        .await;
+    assert!(job(&play, 1).await.starts_with("running|"));
+    let held = "select count(*) from once.action_lease where state = 'h' and row_id = '1'";
+    assert_eq!(play.show(held).await, "1");
+    assert_eq!(drain(&play, 10).await, (1, 0));
+    assert!(job(&play, 1).await.starts_with("ready|"));
+}
+
+#[tokio::test]
+async fn a_definition_that_cannot_be_read_is_its_own_machines_failure() {
+    let play = overdue(2).await;
+    overdue_in(&play, "other", "int", 1).await;
+    // As one of a newer library.
+    play.show(
+        r#"update once.machine set definition = '{"machine": {"name": "other"}}' where machine = 'other'"#,
+    )
+    .await;
+    let why = "a backend that knows the machine does not read it again";
+    let newcomer = play.another_directly("postgres", why).await;
+    assert_eq!(sweep(&newcomer, 10).await, "2|1|f");
+    let told = "select failed, last_error from once.janitor where machine = 'other'";
+    assert_eq!(
+        play.show(told).await,
+        "1|a stored definition cannot be read"
+    );
+}
+
+#[tokio::test]
+async fn rows_that_cannot_be_reverted_in_many_machines_keep_no_sweep_of_all_going() {
+    let play = world().await;
+    for n in 1..=20 {
+        let name = format!("m{n}");
+        overdue_in(&play, &name, "int", 201).await;
+        // The row behind the others in each is well.
+        play.show(&format!(
+            "alter table {name} add constraint poison check (status <> 'a' or id > 200) not valid"
+        ))
+        .await;
+    }
+    let all = tokio::time::timeout(
+        Duration::from_secs(120),
+        play.show("call once.sweep_all(100)"),
+    );
+    all.await.expect("a sweep that ends");
+    for n in 1..=20 {
+        let well = format!("select id from m{n} where status = 'a'");
+        assert_eq!(play.show(&well).await, "201", "m{n}");
+    }
+    let told = "select min(failures), count(*) from once.action_lease where state = 'h'";
+    assert_eq!(play.show(told).await, "1|4000");
+}

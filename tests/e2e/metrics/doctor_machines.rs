@@ -1,0 +1,159 @@
+//! What doctor says of machines and tasks: to who may only observe, of another owner's, and of damaged ones.
+
+use super::doctor::{assert_told, told};
+use super::{orders, problems};
+use crate::playground::Playground;
+
+/// Machines over tables of their own, which the observer may not read.
+const MACHINES: usize = 12;
+
+#[tokio::test]
+async fn who_may_only_observe_gets_one_row_of_all_tables_that_he_may_not_read() {
+    let play = Playground::open().await;
+    orders(&play).await;
+    play.show(&format!(
+        "do $$ begin
+            for i in 2 .. {MACHINES} loop
+                execute format('create table orders_%s (like orders including all)', i);
+                perform once.machine_define(once.machine_get('orders')
+                    || jsonb_build_object('machine', 'orders_' || i, 'table', 'orders_' || i));
+            end loop; end $$;
+         select * from once.sweep();
+         drop role if exists doctors_watcher; create role doctors_watcher login;
+         select once.grant_role('doctors_watcher', 'observe')"
+    ))
+    .await;
+    let watcher = play.another_as("doctors_watcher").await;
+    assert_told(
+        &watcher,
+        "in the tables of 12 machines",
+        "info",
+        "orders_6, orders_7 and 2 more",
+    )
+    .await;
+    assert_eq!(told(&play, "could not be looked for").await, "");
+    assert_eq!(problems(&watcher).await, "");
+    play.show("grant select on orders_3 to doctors_watcher")
+        .await;
+    assert!(!told(&watcher, "of 11 machines").await.is_empty());
+
+    // The numbers are the same for both, each once.
+    let series = "select count(*), count(distinct (name, labels)), md5(string_agg(name || labels, ',' order by name, labels::text))
+                    from once.metrics()";
+    let all = play.show(series).await;
+    assert_eq!(watcher.show(series).await, all);
+    let mut counts = all.split('|');
+    assert_eq!(counts.next(), counts.next(), "{all}");
+    let info = "select count(*) from once.metrics() where name = 'pg_once_info'";
+    assert_eq!(watcher.show(info).await, "1");
+}
+
+#[tokio::test]
+async fn what_a_row_of_another_owners_machine_has_said_is_not_told() {
+    let play = Playground::open().await;
+    orders(&play).await;
+    play.show(
+        "drop role if exists doctors_stranger; create role doctors_stranger login;
+         select once.grant_role('doctors_stranger', 'observe');
+         select once.machine_define(once.machine_get('orders') || '{\"owner\": \"postgres\"}');
+         select * from once.sweep(); select once.action_claim('orders', '1', 'pay', lease => '1 us');
+         create function refuse() returns trigger language plpgsql as $$ begin raise 'not for 4711'; end $$;
+         create trigger refuse before update on orders for each row execute function refuse();
+         select * from once.sweep()",
+    )
+    .await;
+    let fails = "the sweep task action_release fails for machine \"orders\"";
+    let rows = "1 rows could not be reverted";
+    for problem in [fails, rows] {
+        assert_told(&play, problem, "warning", "not for 4711").await;
+    }
+    let stranger = play.another_as("doctors_stranger").await;
+    for problem in [fails, rows] {
+        assert_told(&stranger, problem, "warning", "told to the owner").await;
+    }
+    let everything = stranger.show("select * from once.doctor()").await;
+    assert!(!everything.contains("4711"), "{everything}");
+}
+
+#[tokio::test]
+async fn a_table_that_cannot_be_handled_at_all_is_said_to_be_tried_in_each_pass() {
+    let play = Playground::open().await;
+    orders(&play).await;
+    play.show(
+        "select * from once.sweep(); select once.action_claim('orders', '1', 'pay', lease => '1 us');
+         alter table orders rename status to state; select * from once.sweep()",
+    )
+    .await;
+    let problem = "the sweep task action_release fails for machine \"orders\"";
+    assert_told(&play, problem, "warning", "a table or task in each pass").await;
+    assert!(told(&play, problem).await.contains("once.machine_check()"));
+    // Not put off: the row goes back with the next pass once the table is as it was.
+    play.show("alter table orders rename state to status; select * from once.sweep()")
+        .await;
+    assert_eq!(play.show("select status from orders").await, "new");
+    assert_eq!(problems(&play).await, "");
+}
+
+#[tokio::test]
+async fn a_task_that_fails_as_a_whole() {
+    let play = Playground::directly("lock_timeout is its session's").await;
+    let holder = play.another().await;
+    holder
+        .show("begin; lock table once.inbox in access exclusive mode")
+        .await;
+    play.show("set lock_timeout = '1ms'; select * from once.sweep(); reset lock_timeout")
+        .await;
+    holder.show("rollback").await;
+    assert_told(
+        &play,
+        "the sweep task inbox_reap fails",
+        "warning",
+        "canceling statement due to lock timeout",
+    )
+    .await;
+    play.show("select * from once.sweep()").await;
+    assert_eq!(problems(&play).await, "");
+}
+
+#[tokio::test]
+async fn a_machine_whose_definition_is_damaged_hides_no_other() {
+    let play = Playground::open().await;
+    orders(&play).await;
+    play.show(
+        "create table orders_2 (like orders including all);
+         select once.machine_define(once.machine_get('orders') || '{\"machine\": \"broken\", \"table\": \"orders_2\"}');
+         select * from once.sweep();
+         update once.machine set definition = '{\"x\": 1}', revision = revision + 1 where machine = 'broken'",
+    )
+    .await;
+    assert_told(
+        &play,
+        "machine \"broken\" cannot be checked",
+        "error",
+        "once.machine_check(machine)",
+    )
+    .await;
+    play.show("alter table orders rename status to state").await;
+    assert!(!told(&play, "machine \"orders\": ").await.is_empty());
+}
+
+/// Dropped and made again by hand, or lost by a restore of a part.
+#[tokio::test]
+async fn every_index_of_the_extension_is_missed() {
+    let play = Playground::open().await;
+    let all = "select string_agg('index once.' || relname || ' is missing', ', ' order by relname)
+                 from pg_class where relnamespace = 'once'::regnamespace and relkind = 'i'";
+    let all = play.show(all).await;
+    assert!(all.matches(" is missing").count() > 40, "{all}");
+    play.show(
+        "begin; do $$ declare i record; begin
+            for i in select relname from pg_class where relnamespace = 'once'::regnamespace and relkind = 'i' loop
+                execute format('alter index once.%I rename to %I', i.relname, 'x_' || i.relname);
+            end loop; end $$",
+    )
+    .await;
+    let missed = "select string_agg(problem, ', ' order by problem) from once.doctor() where problem like '% is missing'";
+    assert_eq!(play.show(missed).await, all);
+    play.show("rollback").await;
+    assert_eq!(problems(&play).await, "");
+}
