@@ -36,12 +36,21 @@ CREATE TABLE once.action_lease (
 CREATE INDEX action_lease_look ON once.action_lease (machine, look_at);
 COMMENT ON TABLE once.action_lease IS 'The last lease of each machine row that was claimed. Reached through the action_* functions only.';
 COMMENT ON COLUMN once.action_lease.token IS 'The server''s clock in microseconds since 2000 at the claim, or the previous token plus one.';
+COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease; from then on a sweep may revert the row, or another claim take it. Of an ended lease: what it was.';
 COMMENT ON COLUMN once.action_lease.look_at IS 'action_release has to look at the lease from this time on.';
+COMMENT ON COLUMN once.action_lease.ended_at IS 'When it was finished, released or swept; remembered for 24 hours from here. NULL: held.';
 COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the finish or release that ended it and its arguments. 0: none.';
 COMMENT ON COLUMN once.action_lease.ended_version IS 'The row''s version when the lease ended.';
 COMMENT ON COLUMN once.action_lease.failures IS 'Sweeps in a row that could not revert the row; each doubles the wait for the next.';
 COMMENT ON COLUMN once.action_lease.state IS 'h held, f finished, l released, s swept.';
+COMMENT ON COLUMN once.action_lease.id IS 'First 16 bytes of SHA-256(machine, 0x00, row_id), the texts in UTF-8.';
+COMMENT ON COLUMN once.action_lease.machine IS 'Name of the machine.';
+COMMENT ON COLUMN once.action_lease.row_id IS 'Id of the machine''s row, as text.';
+COMMENT ON COLUMN once.action_lease.claim_into IS 'The status that the row wears while the lease is held.';
+COMMENT ON COLUMN once.action_lease.revert_to IS 'The status that a release or a sweep puts the row back into.';
 COMMENT ON COLUMN once.action_lease.step_key IS 'NULL, with successful_state: adopted by action_adopt.';
+COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_finish moves the row into; NULL, with step_key: adopted by action_adopt.';
+COMMENT ON COLUMN once.action_lease.holder IS 'Who has or had it, as action_claim was told; NULL: it was not, or adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.note IS 'The error that action_release was given, or that the last sweep met.';
 SELECT pg_catalog.pg_extension_config_dump('once.action_lease', '');
 

@@ -27,7 +27,12 @@ CREATE TABLE once.cancel (
 ) WITH (fillfactor = 90);
 CREATE INDEX cancel_open ON once.cancel (machine, open, requested_at);
 COMMENT ON TABLE once.cancel IS 'One row per teardown: how far it is. Reached through the cancel_* functions only.';
+COMMENT ON COLUMN once.cancel.machine IS 'Name of the machine.';
+COMMENT ON COLUMN once.cancel.row_id IS 'Id of the machine''s row, as text.';
 COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table then: a row of another table is another row.';
+COMMENT ON COLUMN once.cancel.requested_at IS 'When the teardown began: by cancel_request, or when a flag set by hand was noticed.';
+COMMENT ON COLUMN once.cancel.finished_at IS 'When cancel_finish made the terminal move; NULL: it has not.';
+COMMENT ON COLUMN once.cancel.open IS 'True: the teardown is under way. False: it is finished, or its row is gone.';
 COMMENT ON COLUMN once.cancel.pass IS 'Number of the last refund that marked something, at least 1 after the first; 0: none yet.';
 COMMENT ON COLUMN once.cancel.confirmed_pass IS 'The last pass whose artifacts are deleted.';
 COMMENT ON COLUMN once.cancel.items_total IS 'Items that refunds of this teardown have marked.';
@@ -47,9 +52,14 @@ CREATE TABLE once.refund (
 );
 CREATE INDEX refund_row ON once.refund (machine, row_id, pass);
 COMMENT ON TABLE once.refund IS 'One row per refund that marked something.';
+COMMENT ON COLUMN once.refund.machine IS 'Name of the machine.';
+COMMENT ON COLUMN once.refund.row_id IS 'Id of the machine''s row, as text.';
 COMMENT ON COLUMN once.refund.relation IS 'The machine''s table then.';
+COMMENT ON COLUMN once.refund.pass IS 'Number of the refund within its teardown, as once.cancel.pass was then.';
+COMMENT ON COLUMN once.refund.at IS 'When the refund ran.';
 COMMENT ON COLUMN once.refund.items IS 'Items that it marked.';
 COMMENT ON COLUMN once.refund.amount IS 'What it credited to the wallet.';
+COMMENT ON COLUMN once.refund.wallet IS 'Id of the wallet that was credited, as text; NULL: none, the amount was 0.';
 COMMENT ON COLUMN once.refund.role IS 'The current_user that called it.';
 SELECT pg_catalog.pg_extension_config_dump('once.cancel', '');
 SELECT pg_catalog.pg_extension_config_dump('once.refund', '');

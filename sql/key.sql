@@ -79,8 +79,20 @@ COMMENT ON COLUMN once.key.reap_stage IS '0: keeps its answer or has none yet; 1
 COMMENT ON COLUMN once.key.look_lane IS '0: in its first attempt; 1: it was claimed again, released, parked or moved forward. The few of lane 1 are what a completer asks for again.';
 COMMENT ON COLUMN once.key.emits IS 'A step has registered events, so the key''s end looks for them. One byte here spares every other key that look.';
 COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8.';
+COMMENT ON COLUMN once.key.scope IS 'The namespace of the key and of its options, 1 to 100 characters.';
+COMMENT ON COLUMN once.key.key IS 'The caller''s idempotency key, 1 to 255 characters.';
+COMMENT ON COLUMN once.key.recovery_point IS 'Where the next attempt goes on: as the last key_advance said; "started" before the first.';
 COMMENT ON COLUMN once.key.fingerprint IS 'Scheme byte (1: canonical jsonb, 2: the caller''s own hash) and SHA-256; NULL: claimed without a request.';
+COMMENT ON COLUMN once.key.holder IS 'Who made the present or last attempt, as its claim said; NULL: it did not, or a tombstone.';
+COMMENT ON COLUMN once.key.state IS 'What key_advance stored for the next attempt; NULL: nothing, or a tombstone.';
+COMMENT ON COLUMN once.key.finished_at IS 'When it was completed or aborted; its ttl counts from here. NULL: unfinished.';
+COMMENT ON COLUMN once.key.response_code IS 'The answer''s code, as key_complete, key_abort or key_resolve stored it; NULL: unfinished, or a tombstone.';
+COMMENT ON COLUMN once.key.response_body IS 'The answer''s body, byte for byte; NULL: none, unfinished, or a tombstone.';
+COMMENT ON COLUMN once.key.response_headers IS 'The answer''s headers, byte for byte; NULL: none, unfinished, or a tombstone.';
 COMMENT ON COLUMN once.key.note IS 'Last error (release) or reason (park).';
+COMMENT ON COLUMN once.key.request IS 'The request of the first claim, where the scope has keep_request; NULL: not kept, none, given as a hash only, or a tombstone.';
+COMMENT ON COLUMN once.key.resolved_attempt IS 'The parked attempt that the last key_resolve gave a verdict on; NULL: none yet.';
+COMMENT ON COLUMN once.key.resolved_verdict IS 'That verdict: r retry, c complete, a abort; NULL: none yet.';
 
 -- A foreign call inside a request. Deleted with its key.
 CREATE TABLE once.key_step (
@@ -100,14 +112,19 @@ CREATE TABLE once.key_step (
     CONSTRAINT key_step_pkey PRIMARY KEY (key_id, step)
 );
 COMMENT ON TABLE once.key_step IS 'Foreign calls of a request: how often begun, and the result once known.';
+COMMENT ON COLUMN once.key_step.key_id IS 'The request that it belongs to: once.key.id.';
+COMMENT ON COLUMN once.key_step.step IS 'Name of the step, 1 to 100 characters.';
 COMMENT ON COLUMN once.key_step.version IS 'Version of the step''s derived key; key_rotate adds 1.';
 COMMENT ON COLUMN once.key_step.begun IS 'Attempts that began this version of the step.';
 COMMENT ON COLUMN once.key_step.begun_no IS 'Its place among the key''s steps in the order of their beginnings: on_abort events go newest first.';
 COMMENT ON COLUMN once.key_step.done_no IS 'Its place among the steps with on_complete in the order of their ends.';
-COMMENT ON COLUMN once.key_step.on_complete IS 'Event that key_complete emits, as registered: topic, payload, order_key.';
-COMMENT ON COLUMN once.key_step.on_abort IS 'Event that key_abort emits, as registered.';
 COMMENT ON COLUMN once.key_step.begun_token IS 'Token of the last attempt that began it.';
 COMMENT ON COLUMN once.key_step.first_at IS 'When this version was first begun.';
+COMMENT ON COLUMN once.key_step.done_at IS 'When its end was recorded; NULL: not recorded; once it was begun, the other side may have acted.';
+COMMENT ON COLUMN once.key_step.done_token IS 'Token of the attempt that recorded its end; NULL: not recorded.';
+COMMENT ON COLUMN once.key_step.result IS 'What key_step_done was given; NULL: nothing, or its end is not recorded.';
+COMMENT ON COLUMN once.key_step.on_complete IS 'Event that key_complete emits, as registered: topic, payload, order_key.';
+COMMENT ON COLUMN once.key_step.on_abort IS 'Event that key_abort emits, as registered.';
 
 -- Options of a scope; a scope without a row has the defaults. NULL: the once.* setting or the default.
 -- Durations are microseconds: a day counts 24 hours and a month 30 days, for claims and sweeps alike.
@@ -126,10 +143,18 @@ CREATE TABLE once.scope (
     owner_cluster     bigint
 );
 COMMENT ON TABLE once.scope IS 'Options set by scope_set.';
+COMMENT ON COLUMN once.scope.scope IS 'Name of the scope; its options count for once.key, its owner for once.inbox, too.';
+COMMENT ON COLUMN once.scope.lease_us IS 'Lease of a claim, an advance or an extend that names none, in microseconds; NULL: once.key_lease.';
+COMMENT ON COLUMN once.scope.ttl_us IS 'How long an answer is replayed where the first claim does not say, in microseconds; NULL: once.key_ttl.';
+COMMENT ON COLUMN once.scope.gone_for_us IS 'How long a key stays gone after its ttl, in microseconds; 0: it is new at once; NULL: 24 hours.';
+COMMENT ON COLUMN once.scope.max_lease_life_us IS 'The longest that one attempt can hold a key, counted from its claim, in microseconds; NULL: 24 hours.';
+COMMENT ON COLUMN once.scope.on_expiry IS 'What becomes of a key whose lease ran out: resume (the next claim goes on) or park (it waits for key_resolve); NULL: resume.';
+COMMENT ON COLUMN once.scope.max_attempts IS 'NULL: 25; 0: no limit.';
+COMMENT ON COLUMN once.scope.keep_request IS 'True: the request of a first claim is kept in once.key; false or NULL: it is not.';
+COMMENT ON COLUMN once.scope.recovery_points IS 'The points that key_advance takes, in the order in which a key passes them; NULL: any point, in any order.';
 COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the scope. Its number counts in the cluster that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.';
 COMMENT ON COLUMN once.scope.owner_name IS 'The owner''s name when it was set.';
 COMMENT ON COLUMN once.scope.owner_cluster IS 'System identifier of the cluster where the owner was set.';
-COMMENT ON COLUMN once.scope.max_attempts IS 'NULL: 25; 0: no limit.';
 
 -- Where takes, sweeps and metrics go on. Every key of the scope with look_at <= upto is finished or has been
 -- moved forward, so they read only what came after it. next_upto becomes upto when every transaction that ran
@@ -143,6 +168,10 @@ CREATE TABLE once.key_bookmark (
     next_xid  bigint      NOT NULL
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.key_bookmark IS 'How far the keys of each scope have been passed, by key_take_abandoned and by sweep_key_tombstone.';
+COMMENT ON COLUMN once.key_bookmark.scope IS 'Name of the scope.';
+COMMENT ON COLUMN once.key_bookmark.upto IS 'The scope''s keys with look_at up to here are finished or were moved forward; -infinity: nothing is passed yet.';
+COMMENT ON COLUMN once.key_bookmark.next_upto IS 'Where upto may move once the transactions before next_xid have ended; 5 seconds before the time at which it was noted.';
+COMMENT ON COLUMN once.key_bookmark.next_xid IS 'The next full transaction id when next_upto was noted; 0: those before have ended, and the key behind upto waits for a completer.';
 
 SELECT pg_catalog.pg_extension_config_dump('once.key', '');
 SELECT pg_catalog.pg_extension_config_dump('once.key_step', '');

@@ -39,6 +39,7 @@ CREATE TABLE once.series (
     cluster bigint  NOT NULL
 );
 COMMENT ON TABLE once.series IS 'One row for each time that this database came to another cluster and emitted events there; the largest is the present one.';
+COMMENT ON COLUMN once.series.series IS 'Number of the series, from 1; events, batches and subscribers carry it.';
 COMMENT ON COLUMN once.series.cluster IS 'System identifier of the cluster.';
 
 CREATE TABLE once.topic (
@@ -52,7 +53,14 @@ CREATE TABLE once.topic (
     topic         text COLLATE "C" NOT NULL CONSTRAINT topic_name UNIQUE
 );
 COMMENT ON TABLE once.topic IS 'Topics and their options (topic_set); NULL: the default.';
+COMMENT ON COLUMN once.topic.topic_id IS 'Number of the topic, from once.outbox_id; never used again.';
 COMMENT ON COLUMN once.topic.subscribers IS 'How many rows once.subscriber has for it.';
+COMMENT ON COLUMN once.topic.lanes IS 'Lanes of events with an order_key, 1 to 1000; NULL: 16.';
+COMMENT ON COLUMN once.topic.dedupe_for_us IS 'How long a dedupe_key counts, in microseconds; NULL: 24 hours.';
+COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. Its number counts in the cluster that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.';
+COMMENT ON COLUMN once.topic.owner_name IS 'The owner''s name when it was set; NULL: no owner.';
+COMMENT ON COLUMN once.topic.owner_cluster IS 'System identifier of the cluster where the owner was set.';
+COMMENT ON COLUMN once.topic.topic IS 'Name of the topic, 1 to 100 characters.';
 
 CREATE TABLE once.subscriber (
     subscriber_id     integer  NOT NULL CONSTRAINT subscriber_pkey PRIMARY KEY,
@@ -68,7 +76,16 @@ CREATE TABLE once.subscriber (
     CONSTRAINT subscriber_name UNIQUE (topic_id, subscriber)
 );
 COMMENT ON TABLE once.subscriber IS 'Subscribers of topics and their options (subscriber_set); NULL: the default.';
+COMMENT ON COLUMN once.subscriber.subscriber_id IS 'Number of the subscriber, from once.outbox_id; never used again.';
+COMMENT ON COLUMN once.subscriber.topic_id IS 'Number of its topic.';
+COMMENT ON COLUMN once.subscriber.start_series IS 'The series of its creation: it begins there, behind start_seen.';
+COMMENT ON COLUMN once.subscriber.max_attempts IS 'Failures until an event is dead; NULL: 10.';
+COMMENT ON COLUMN once.subscriber.backoff_base_us IS 'Wait after the first failure, in microseconds, doubled with each further one; NULL: 1 second.';
+COMMENT ON COLUMN once.subscriber.backoff_cap_us IS 'The longest such wait, in microseconds; NULL: 1 hour.';
+COMMENT ON COLUMN once.subscriber.lease_us IS 'Lease of a take that names none, in microseconds; NULL: 60 seconds.';
+COMMENT ON COLUMN once.subscriber.max_lease_life_us IS 'The longest that a batch can be held, and how long an ended token answers repeats, in microseconds; NULL: 24 hours.';
 COMMENT ON COLUMN once.subscriber.start_seen IS 'The snapshot of its creation, as in once.batch.seen_to: it begins with what was not visible then.';
+COMMENT ON COLUMN once.subscriber.subscriber IS 'Name of the subscriber, 1 to 100 characters, within its topic.';
 
 -- Which segment is written to: the one opened last (without rows: 0).
 CREATE TABLE once.segment (
@@ -79,6 +96,7 @@ CREATE TABLE once.segment (
     cluster     bigint
 );
 COMMENT ON TABLE once.segment IS 'State of the segments once.event_0 to once.event_3.';
+COMMENT ON COLUMN once.segment.segment IS 'Number of the segment, 0 to 3: that of the table once.event_0 to once.event_3.';
 COMMENT ON COLUMN once.segment.opened IS 'Grows with each rotation; the largest is the current segment.';
 COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id when nothing in it was needed any more: it may be truncated once no snapshot from before that is left. NULL: still needed.';
 COMMENT ON COLUMN once.segment.checked_xid IS 'Every transaction before this one had ended then: only later ones can have added to it since.';
@@ -96,12 +114,25 @@ CREATE TABLE once.event_0 (
     headers    json,
     payload    json
 ) WITH (autovacuum_vacuum_insert_threshold = 1000000);
-CREATE TABLE once.event_1 (LIKE once.event_0 INCLUDING STORAGE) WITH (autovacuum_vacuum_insert_threshold = 1000000);
-CREATE TABLE once.event_2 (LIKE once.event_0 INCLUDING STORAGE) WITH (autovacuum_vacuum_insert_threshold = 1000000);
-CREATE TABLE once.event_3 (LIKE once.event_0 INCLUDING STORAGE) WITH (autovacuum_vacuum_insert_threshold = 1000000);
+-- The other tables of events copy these comments.
+COMMENT ON COLUMN once.event_0.event_id IS 'Number of the event, from once.event_id; events of one order_key are delivered in this order.';
+COMMENT ON COLUMN once.event_0.xid IS 'The emitting transaction, with its epoch; counts in the cluster of its series.';
+COMMENT ON COLUMN once.event_0.emitted_at IS 'When it was emitted; its transaction was committed later.';
+COMMENT ON COLUMN once.event_0.topic_id IS 'Number of its topic.';
+COMMENT ON COLUMN once.event_0.lane IS '1 to the topic''s lanes: with order_key; 0 and -2 to -8: without; -1: delayed or redriven.';
+COMMENT ON COLUMN once.event_0.series IS 'The series that it was emitted in (once.series).';
+COMMENT ON COLUMN once.event_0.order_key IS 'As given to outbox_emit, or by a step; NULL: none, delivered in any order.';
+COMMENT ON COLUMN once.event_0.headers IS 'As given to outbox_emit; NULL: none.';
+COMMENT ON COLUMN once.event_0.payload IS 'As given to outbox_emit, or by a step, byte for byte.';
+CREATE TABLE once.event_1 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS)
+    WITH (autovacuum_vacuum_insert_threshold = 1000000);
+CREATE TABLE once.event_2 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS)
+    WITH (autovacuum_vacuum_insert_threshold = 1000000);
+CREATE TABLE once.event_3 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS)
+    WITH (autovacuum_vacuum_insert_threshold = 1000000);
 -- What must outlive its segment: delayed events (lane -1), events of once.retry, what a lagging subscriber has
 -- not seen. Rows are deleted when nobody needs them.
-CREATE TABLE once.event_kept (LIKE once.event_0 INCLUDING STORAGE);
+CREATE TABLE once.event_kept (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS);
 -- By position, and by transaction for those that commit late.
 CREATE UNIQUE INDEX event_0_position ON once.event_0 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_1_position ON once.event_1 (topic_id, lane, event_id);
@@ -118,8 +149,6 @@ COMMENT ON TABLE once.event_1 IS 'A segment of the log of events, as once.event_
 COMMENT ON TABLE once.event_2 IS 'A segment of the log of events, as once.event_0.';
 COMMENT ON TABLE once.event_3 IS 'A segment of the log of events, as once.event_0.';
 COMMENT ON TABLE once.event_kept IS 'Events that had to leave their segment, and delayed ones (lane -1).';
-COMMENT ON COLUMN once.event_0.xid IS 'The emitting transaction, with its epoch; counts in the cluster of its series.';
-COMMENT ON COLUMN once.event_0.lane IS '1 to the topic''s lanes: with order_key; 0 and -2 to -8: without; -1: delayed or redriven.';
 
 -- What outbox_take handed out, and how far its lane had come then.
 CREATE TABLE once.batch (
@@ -143,13 +172,20 @@ CREATE INDEX batch_lane ON once.batch (subscriber_id, lane, token);
 -- An event that was tried again is in one of these until its delivery has been over for long (once.delivery).
 CREATE INDEX batch_redelivered ON once.batch (subscriber_id, token) WHERE redelivered;
 COMMENT ON TABLE once.batch IS 'Batches that outbox_take handed out, a row for each lane that one took from; the last of a lane says how far the lane has come.';
+COMMENT ON COLUMN once.batch.token IS 'The lease: the server''s clock in microseconds since 2000, or the next larger number that is free. The same in each row of a batch.';
+COMMENT ON COLUMN once.batch.taken_at IS 'When it was taken; max_lease_life counts from that of the row with the lowest lane.';
 COMMENT ON COLUMN once.batch.lease_until IS 'The lease of a batch is that of its row with the lowest lane.';
-COMMENT ON COLUMN once.batch.seen_from IS 'A snapshot: {xmax, own xid, last own event, last event id before it, running xids ...}. Of the window (seen_from, seen_to] everything up to last_id has been handed out.';
-COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events in the window.';
-COMMENT ON COLUMN once.batch.open IS 'Earlier batches of the lane that were not over when this one was taken.';
+COMMENT ON COLUMN once.batch.subscriber_id IS 'Number of the subscriber that took it.';
+COMMENT ON COLUMN once.batch.lane IS 'The lane that these events were taken from.';
 COMMENT ON COLUMN once.batch.series IS 'The series of the window''s events.';
+COMMENT ON COLUMN once.batch.last_id IS 'Everything of the window with an event_id up to this one has been handed out, or put behind an earlier one of its order_key; 0: nothing yet.';
 COMMENT ON COLUMN once.batch.redelivered IS 'Its events have rows in once.retry.';
 COMMENT ON COLUMN once.batch.suspect IS 'One event, given out alone because a lease ran out over it.';
+COMMENT ON COLUMN once.batch.event_ids IS 'The events that it took from this lane, ascending; empty: none, it only put some behind others of their order_key.';
+COMMENT ON COLUMN once.batch.seen_from IS 'The snapshot that the window begins after, written as seen_to. Of the window (seen_from, seen_to] everything up to last_id has been handed out.';
+COMMENT ON COLUMN once.batch.seen_to IS 'The snapshot that the window ends with: {xmax, next xid, own xid or 0, event id that later transactions are above, last event id, running xids ...}. Zeros: before the first event of a series; the largest bigint: all of a series that is over.';
+COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events in the window.';
+COMMENT ON COLUMN once.batch.open IS 'Earlier batches of the lane that were not over when this one was taken.';
 
 -- Nobody plans by these. An ANALYZE of what a busy hour leaves looked through millions of array elements, for
 -- seconds, and its snapshot kept every segment from being truncated meanwhile.
@@ -178,11 +214,18 @@ ALTER TABLE once.receipt
     ALTER COLUMN event_ids SET STATISTICS 0, ALTER COLUMN attempts SET STATISTICS 0, ALTER COLUMN next_at SET STATISTICS 0,
     ALTER COLUMN dead SET STATISTICS 0;
 COMMENT ON TABLE once.receipt IS 'How events left their batch.';
+COMMENT ON COLUMN once.receipt.subscriber_id IS 'Number of the subscriber.';
+COMMENT ON COLUMN once.receipt.n IS 'Number of the receipt among those of its batch, from 1.';
+COMMENT ON COLUMN once.receipt.token IS 'Token of the batch.';
+COMMENT ON COLUMN once.receipt.at IS 'When the events left.';
+COMMENT ON COLUMN once.receipt.last_call IS 'First 8 bytes of SHA-256 over the outbox_nack and its arguments: tells a repeated call from a new one. 0: not a nack.';
 COMMENT ON COLUMN once.receipt.acked IS 'Events of the batch acked so far, this receipt included.';
 COMMENT ON COLUMN once.receipt.remaining IS 'Events of the batch still held after it; 0: the batch is over.';
 COMMENT ON COLUMN once.receipt.kind IS 'a acked, n nacked, x the lease ran out.';
 COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all that the batch had (acked at once).';
 COMMENT ON COLUMN once.receipt.attempts IS 'With next_at and dead, for n: the rows of the answer, in the order of the first elements of event_ids.';
+COMMENT ON COLUMN once.receipt.next_at IS 'For n: when each event may be taken again; infinity: it is dead, or waits behind an earlier one of its order_key. NULL: not a nack.';
+COMMENT ON COLUMN once.receipt.dead IS 'For n: which of the events are dead now. NULL: not a nack.';
 
 -- Events that go one by one: failed, delayed, waiting behind a failed one of their key.
 CREATE TABLE once.retry (
@@ -204,10 +247,17 @@ CREATE INDEX retry_due ON once.retry (subscriber_id, lane, suspect, due_at, even
 CREATE INDEX retry_key ON once.retry (subscriber_id, lane, order_key, event_id) WHERE order_key IS NOT NULL;
 COMMENT ON TABLE once.retry IS 'Events of a subscriber that go one by one: failed, delayed, or behind a failed one of their order_key.';
 COMMENT ON COLUMN once.retry.due_at IS 'From when it may be taken; infinity while it is in a batch, or waits behind the first of its order_key.';
+COMMENT ON COLUMN once.retry.event_id IS 'The event, which is in one of once.event_0 to once.event_3 or in once.event_kept.';
 COMMENT ON COLUMN once.retry.token IS 'The batch that it is in; NULL: in none.';
+COMMENT ON COLUMN once.retry.subscriber_id IS 'Number of the subscriber.';
+COMMENT ON COLUMN once.retry.topic_id IS 'Number of the topic.';
+COMMENT ON COLUMN once.retry.lane IS 'The lane that hands it out: 1 to the topic''s lanes for an order_key, else 0 or -2 to -8. A delayed or redriven event itself is stored in lane -1.';
 COMMENT ON COLUMN once.retry.failures IS 'Attempts that counted.';
 COMMENT ON COLUMN once.retry.redriven IS 'How often it was dead and redriven.';
 COMMENT ON COLUMN once.retry.suspect IS 'A lease ran out over it: it goes alone.';
+COMMENT ON COLUMN once.retry.order_key IS 'The event''s order_key; NULL: none.';
+COMMENT ON COLUMN once.retry.kind IS 'Why the last attempt that counted failed: the kind of outbox_nack, or expired (the lease ran out); of a redriven event that of its death. NULL: no failure yet.';
+COMMENT ON COLUMN once.retry.error IS 'The error that came with that kind; NULL: none.';
 
 CREATE TABLE once.dead (
     subscriber_id integer     NOT NULL,
@@ -229,6 +279,20 @@ CREATE TABLE once.dead (
 );
 CREATE INDEX dead_died ON once.dead (subscriber_id, died_at, event_id);
 COMMENT ON TABLE once.dead IS 'Dead letters: events that used up their attempts, or were given up (kind never, or missing).';
+COMMENT ON COLUMN once.dead.subscriber_id IS 'Number of the subscriber.';
+COMMENT ON COLUMN once.dead.topic_id IS 'Number of the topic.';
+COMMENT ON COLUMN once.dead.event_id IS 'The event.';
+COMMENT ON COLUMN once.dead.xid IS 'The emitting transaction, with its epoch; counts in the cluster of its series. 0: not known (kind missing).';
+COMMENT ON COLUMN once.dead.emitted_at IS 'When it was emitted; of kind missing: when it was given up.';
+COMMENT ON COLUMN once.dead.died_at IS 'When it was given up.';
+COMMENT ON COLUMN once.dead.lane IS 'The lane that handed it out last.';
+COMMENT ON COLUMN once.dead.series IS 'The series that it was emitted in (once.series). 0: not known (kind missing).';
+COMMENT ON COLUMN once.dead.attempts IS 'Attempts that counted, since it was emitted or last redriven.';
+COMMENT ON COLUMN once.dead.redriven IS 'How often it had been dead and redriven before.';
+COMMENT ON COLUMN once.dead.kind IS 'Why it was given up: the kind of outbox_nack (never: at once), expired (its last lease ran out) or missing (not stored any more).';
+COMMENT ON COLUMN once.dead.error IS 'The error that outbox_nack was given when it died; of kind missing a fixed text; NULL: none.';
+COMMENT ON COLUMN once.dead.order_key IS 'The event''s order_key; NULL: none.';
+COMMENT ON COLUMN once.dead.headers IS 'The event''s headers; NULL: none, or not known (kind missing).';
 COMMENT ON COLUMN once.dead.payload IS 'NULL: the event was not stored any more when it was given up (damage, or rows deleted by hand).';
 
 CREATE TABLE once.delivery (
@@ -242,6 +306,12 @@ CREATE TABLE once.delivery (
 CREATE INDEX delivery_event ON once.delivery (subscriber_id, event_id, at);
 CREATE INDEX delivery_at ON once.delivery (at);
 COMMENT ON TABLE once.delivery IS 'Attempts that failed (outbox_deliveries).';
+COMMENT ON COLUMN once.delivery.subscriber_id IS 'Number of the subscriber.';
+COMMENT ON COLUMN once.delivery.attempt IS 'Number of the attempt, 1 for the first; counts anew after a redrive.';
+COMMENT ON COLUMN once.delivery.event_id IS 'The event.';
+COMMENT ON COLUMN once.delivery.at IS 'When the attempt ended.';
+COMMENT ON COLUMN once.delivery.kind IS 'The kind of outbox_nack, or expired: the lease ran out.';
+COMMENT ON COLUMN once.delivery.error IS 'The error that outbox_nack was given; NULL: none.';
 
 CREATE TABLE once.dedupe (
     topic_id  integer     NOT NULL,
@@ -252,6 +322,10 @@ CREATE TABLE once.dedupe (
 );
 CREATE INDEX dedupe_until ON once.dedupe (until);
 COMMENT ON TABLE once.dedupe IS 'dedupe_keys within their topic''s window; id: the first 16 bytes of SHA-256 of the key in UTF-8.';
+COMMENT ON COLUMN once.dedupe.topic_id IS 'Number of the topic.';
+COMMENT ON COLUMN once.dedupe.event_id IS 'The event that was emitted with the key.';
+COMMENT ON COLUMN once.dedupe.until IS 'From then on the key may be emitted again.';
+COMMENT ON COLUMN once.dedupe.id IS 'First 16 bytes of SHA-256 of the dedupe_key, in UTF-8.';
 
 SELECT pg_catalog.pg_extension_config_dump('once.series', '');
 SELECT pg_catalog.pg_extension_config_dump('once.topic', '');

@@ -11,6 +11,8 @@ CREATE TABLE once.role_function (
     CONSTRAINT role_function_pkey PRIMARY KEY (kind, function_name)
 );
 COMMENT ON TABLE once.role_function IS 'The functions that each kind of grant_role opens; written by the extension''s scripts only.';
+COMMENT ON COLUMN once.role_function.kind IS 'use, operate or observe, as grant_role takes it.';
+COMMENT ON COLUMN once.role_function.function_name IS 'Name of a function or procedure of the schema once; all of that name are meant.';
 
 INSERT INTO once.role_function (kind, function_name) VALUES
     ('use', 'key_claim'), ('use', 'key_claim_hashed'), ('use', 'key_advance'), ('use', 'key_complete'),
@@ -52,6 +54,10 @@ CREATE TABLE once.role_grant (
     CONSTRAINT role_grant_pkey PRIMARY KEY (role, cluster, kind)
 );
 COMMENT ON TABLE once.role_grant IS 'What grant_role has granted; applied again by an upgrade.';
+COMMENT ON COLUMN once.role_grant.role IS 'Number of the role, which counts in that cluster; elsewhere (a restore) role_name counts.';
+COMMENT ON COLUMN once.role_grant.role_name IS 'The role''s name, brought up to date by each grant_role and revoke_role in that cluster.';
+COMMENT ON COLUMN once.role_grant.cluster IS 'System identifier of the cluster where it was granted.';
+COMMENT ON COLUMN once.role_grant.kind IS 'What was granted: use, operate or observe.';
 SELECT pg_catalog.pg_extension_config_dump('once.role_grant', '');
 
 CREATE FUNCTION once.grant_role(role regrole, kind text)

@@ -1,7 +1,8 @@
 //! pg_once: retries that converge. This file is the table of contents.
 //!
-//! One noun, one stem: `key`, `janitor` and `role` have a Rust file or folder here, a SQL file in `sql/`
-//! and an in-database test file in `pgrx-tests/`. The other files are the mechanisms they share.
+//! One noun, one stem: each has a Rust file or folder here and a SQL file in `sql/` (`guard` stands in machine.sql,
+//! `doctor` in metrics.sql). `inbox`, `janitor`, `key`, `outbox` and `role` have an in-database test file in
+//! `pgrx-tests/`; the others are tested from outside alone, in `tests/e2e/`. The other files are the mechanisms they share.
 //! What SQL sees (names, arguments, comments) is in `sql/`; `exports.rs` ties its symbols to functions.
 #![allow(
     clippy::missing_safety_doc,

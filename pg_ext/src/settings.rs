@@ -23,6 +23,9 @@ static JANITOR_DATABASES: GucSetting<Option<CString>> =
 static JANITOR_NAPTIME: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 static FAKE_NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
+/// The shortest once.janitor_naptime, in milliseconds.
+const LEAST_NAPTIME: i32 = 10;
+
 /// How long a claim's lease lives where neither the call nor the scope says (once.key_lease).
 pub fn key_lease_us() -> i64 {
     i64::from(KEY_LEASE.get()) * 1_000
@@ -49,9 +52,11 @@ pub fn janitor_databases() -> Vec<u8> {
     names.map(CString::into_bytes).unwrap_or_default()
 }
 
-/// How long the background worker rests between two passes (once.janitor_naptime).
+/// From the begin of one pass of the background worker to the next: once.janitor_naptime, but no more than half of
+/// once.janitor_grace, so that what it serves stays covered.
 pub fn janitor_naptime() -> Duration {
-    Duration::from_millis(JANITOR_NAPTIME.get().unsigned_abs().into())
+    let covered = (JANITOR_GRACE.get() / 2).max(LEAST_NAPTIME);
+    Duration::from_millis(JANITOR_NAPTIME.get().min(covered).unsigned_abs().into())
 }
 
 /// The pretended clock in microseconds since 2000, where once.fake_now is set.
@@ -151,10 +156,10 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.janitor_naptime",
-        c"How long the background worker rests between two sweeps of a database.",
-        c"In milliseconds without a unit; default 10s. Read again on reload.",
+        c"Time from the begin of one pass of the background worker over a database to the begin of the next.",
+        c"In milliseconds without a unit; default 10s. Half of once.janitor_grace where that is shorter. Read again on reload.",
         &JANITOR_NAPTIME,
-        10,
+        LEAST_NAPTIME,
         i32::MAX,
         GucContext::Sighup,
         GucFlags::UNIT_MS,

@@ -5,6 +5,7 @@ use crate::call::{shown, varlena};
 use crate::clock;
 use crate::counters;
 use crate::error::Result;
+use crate::janitor::Task;
 use crate::machine::stored;
 use crate::row;
 use crate::settings;
@@ -12,6 +13,7 @@ use crate::spi::{self, Kept, column};
 use crate::table::{ScanKey, Snapshot, Table};
 use crate::worker;
 use pgrx::pg_sys::{self, Datum};
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 
 // The tasks' own rows; those of machines are told by machine_check.
@@ -46,7 +48,9 @@ const REMEDY: &CStr = c"
            ELSE
            'Load pg_once by shared_preload_libraries and name this database in once.janitor_databases, or schedule SELECT * FROM once.sweep() every few seconds.' END";
 
-const ANY: &CStr = c"SELECT 1 FROM once.janitor LIMIT 1";
+// Empty: of one machine's rows alone.
+const RUN: &CStr =
+    c"SELECT DISTINCT CASE j.machine WHEN '' THEN j.task ELSE '' END FROM once.janitor j";
 
 // $1: the library was preloaded; $2: the databases that are named.
 const DATABASES: &CStr = c"
@@ -71,7 +75,7 @@ thread_local! {
     static HAS_STOPPED: Kept = const { Kept::new(STOPPED, &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::TEXTOID]) };
     static FAILS: Kept = const { Kept::new(FAILING, &[pg_sys::TEXTARRAYOID, pg_sys::TEXTOID]) };
     static WHAT_TO_DO: Kept = const { Kept::new(REMEDY, &[pg_sys::BOOLOID, pg_sys::TEXTARRAYOID]) };
-    static HAS_RUN: Kept = const { Kept::new(ANY, &[]) };
+    static HAVE_RUN: Kept = const { Kept::new(RUN, &[]) };
     static SERVED: Kept = const { Kept::new(DATABASES, &[pg_sys::BOOLOID, pg_sys::TEXTARRAYOID]) };
 }
 
@@ -86,13 +90,11 @@ pub fn ask(report: &Report) -> Result<()> {
     ];
     let remedy = spi::query(&WHAT_TO_DO, &served)?;
     let remedy = remedy.first().and_then(|found| column(found, 0));
-    if spi::query(&HAS_RUN, &[])?.is_empty() {
-        never(
-            report,
-            now.saturating_sub(grace),
-            &shown(remedy.map_or(b"", varlena)),
-        )?;
-    }
+    never(
+        report,
+        now.saturating_sub(grace),
+        &shown(remedy.map_or(b"", varlena)),
+    )?;
     let args = [Some(Datum::from(now)), Some(Datum::from(grace)), remedy];
     report.ask(&HAS_STOPPED, &args)?;
     let closed = [
@@ -103,8 +105,33 @@ pub fn ask(report: &Report) -> Result<()> {
     report.ask(&SERVED, &served)
 }
 
-/// Nobody has ever swept: a problem once something has waited for it since `before`.
+/// Tasks that have never run.
 fn never(report: &Report, before: i64, remedy: &str) -> Result<()> {
+    let run: BTreeSet<String> = (spi::query(&HAVE_RUN, &[])?.iter())
+        .filter_map(|row| column(row, 0).map(|task| shown(varlena(task))))
+        .collect();
+    if run.is_empty() {
+        return nothing_ever(report, before, remedy);
+    }
+    let missing: Vec<_> = (Task::ALL.iter().map(|task| task.name()))
+        .filter(|task| !run.contains(*task))
+        .collect();
+    if !missing.is_empty() {
+        report.add(
+            Level::Warning,
+            format!(
+                "the janitor is not running: of its tasks these have never run: {}",
+                missing.join(", ")
+            ),
+            "others have; what these look after stays as it is",
+            remedy,
+        );
+    }
+    Ok(())
+}
+
+/// Nobody has ever swept: a problem once something has waited for it since `before`.
+fn nothing_ever(report: &Report, before: i64, remedy: &str) -> Result<()> {
     let table = Table::to_read(c"key")?;
     let snapshot = Snapshot::now();
     let keys = &mut [ScanKey::char(1, b'0'), ScanKey::until(2, before)];

@@ -88,6 +88,11 @@ impl Window {
         })
     }
 
+    /// Transactions that `find_late` looks for one by one, whatever they have emitted.
+    pub fn unfinished(&self) -> usize {
+        self.from.unfinished().count()
+    }
+
     /// Notes which transactions that had not ended before have events of this lane in the window.
     pub fn find_late(
         &mut self,

@@ -3,6 +3,8 @@
 use crate::world::{
     JOBS, WORKER, claim, launch, preloaded, show, until, until_served, until_swept, worker,
 };
+use pg_once_tests::race::poll_async;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// The lease, a nap and a second: no stuck row stays longer.
@@ -57,6 +59,39 @@ async fn a_machine_is_covered_by_the_worker_alone() {
     while Instant::now() < end {
         show(&client, "select once.machine_assert()").await;
     }
+}
+
+#[tokio::test]
+async fn a_long_naptime_uncovers_no_machine_and_a_shorter_one_is_read_on_reload() {
+    let cluster = preloaded("a")
+        .setting("once.janitor_naptime", "1h")
+        .launch()
+        .unwrap();
+    let admin = cluster.connect("postgres").await.unwrap();
+    let client = cluster.create_database_with_extension("a").await.unwrap();
+    show(&client, JOBS).await;
+    let reload = async |set: &str| {
+        show(&admin, set).await;
+        show(&admin, "select pg_reload_conf()").await;
+    };
+    reload("alter system set once.janitor_grace = '2s'").await;
+    let swept = "select max(good_end)::text from once.janitor where machine = 'job'";
+    let mut ends = BTreeSet::new();
+    poll_async("passes of a worker that may nap for an hour", async || {
+        let end = show(&client, swept).await;
+        if end != "~" {
+            show(&client, "select once.machine_assert()").await;
+            ends.insert(end);
+        }
+        Ok((ends.len() > 3).then_some(()))
+    })
+    .await
+    .unwrap();
+    until_swept(&client).await;
+    reload("alter system reset once.janitor_grace").await;
+    claim(&client, 1, 10, "1 ms").await;
+    reload("alter system set once.janitor_naptime = '100ms'").await;
+    until(&client, "select distinct status from job", "ready").await;
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! metrics() reads the same however much is over: told by the pages it touches, and in the long form by the clock.
 
+use super::shop;
 use crate::playground::Playground;
+use pg_once_tests::Cluster;
 use std::time::Instant;
 
 /// Pages that one call touches, of the cache or not.
@@ -78,7 +80,8 @@ async fn what_is_over_costs_nothing() {
     } else {
         (20_000, 40_000)
     };
-    let play = Playground::open().await;
+    // Whoever writes in another database of the server costs a look for each lane.
+    let (_cluster, play) = shop(Cluster::builder()).await;
     play.show("set synchronous_commit = off; select once.topic_set('t', '{\"subscribers\": [\"a\", \"b\"]}')").await;
     keys(&play, 1, some).await;
     events(&play, some / 4).await;

@@ -70,6 +70,11 @@ async fn a_janitor_that_never_ran_that_stopped_and_that_fails() {
     play.show("select set_config('once.fake_now', (now() + '30 min')::text, false)")
         .await;
     assert_told(&play, "no sweep has ever run", "warning", "once.sweep()").await;
+    // A task that somebody calls by hand hides none that nobody calls.
+    play.show("select * from once.sweep_inbox_reap()").await;
+    let never = "action_release, key_reap, key_tombstone, outbox_requeue, ";
+    assert_told(&play, never, "warning", "once.sweep()").await;
+    assert!(!told(&play, "have never run").await.contains("inbox_reap"));
     play.show("select * from once.sweep()").await;
     assert_eq!(told(&play, "janitor").await, "");
     play.show("select set_config('once.fake_now', (now() + '50 min')::text, false)")

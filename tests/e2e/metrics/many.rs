@@ -1,8 +1,9 @@
 //! More subscribers than have rows: idle ones cost next to nothing, and the worst are always told.
 
 use super::depth::{pages, pages_of};
-use super::value;
+use super::{shop, value};
 use crate::playground::Playground;
+use pg_once_tests::Cluster;
 use std::time::Instant;
 
 /// Subscribers that have rows of a kind.
@@ -171,4 +172,47 @@ async fn of_more_than_have_rows_the_worst_are_told_and_a_gauge_says_that_others_
     )
     .await;
     assert_eq!(outbox(&play, "dead_letters").await, "190 1");
+}
+
+/// Whoever writes anywhere in the server may yet emit a lower id, and is looked for in every lane.
+#[tokio::test]
+async fn many_open_writers_elsewhere_hide_no_subscriber_and_a_gauge_says_that_they_were_not_all_looked_for()
+ {
+    const WRITERS: usize = 400;
+    const SUBSCRIBERS: usize = 100;
+    let builder = Cluster::builder().setting("max_prepared_transactions", &WRITERS.to_string());
+    let (cluster, play) = shop(builder).await;
+    let elsewhere = Playground::on(&cluster, "postgres").await;
+    cluster
+        .create_database_with_extension("beside")
+        .await
+        .unwrap();
+    let beside = Playground::on(&cluster, "beside").await;
+    let subscribed = async |play: &Playground| {
+        let names: Vec<_> = (0..SUBSCRIBERS).map(|i| format!("\"s{i}\"")).collect();
+        play.show(&format!(
+            "select once.topic_set('t', '{{\"subscribers\": [{}]}}')",
+            names.join(", ")
+        ))
+        .await;
+        play.show("select count(once.outbox_emit('t', '{}', 'k' || i % 500)) from generate_series(1, 2000) i")
+            .await;
+    };
+    subscribed(&play).await;
+    assert_eq!(outbox(&play, "backlog").await, format!("{SUBSCRIBERS} 1"));
+    for i in 0..WRITERS {
+        elsewhere
+            .show(&format!(
+                "begin; select pg_current_xact_id(); prepare transaction 'w{i}'"
+            ))
+            .await;
+    }
+    // One that has ended shows every snapshot that the others have not.
+    elsewhere.show("select pg_current_xact_id()").await;
+    subscribed(&beside).await;
+    assert_eq!(outbox(&beside, "backlog").await, format!("{SUBSCRIBERS} 0"));
+    assert_eq!(
+        told(&beside, "outbox_lag_seconds").await,
+        SUBSCRIBERS.to_string()
+    );
 }
