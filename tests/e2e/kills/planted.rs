@@ -8,7 +8,7 @@ use crate::load::invariants::{self, When, violated_here};
 use crate::load::{Load, door::Session};
 
 /// By the invariant's name: what violates it. Triggers and constraints of the user's tables are off.
-const PLANTED: [(&str, &str); 26] = [
+const PLANTED: [(&str, &str); 28] = [
     (
         "a finished key has its answer, and an unfinished one has none",
         "update once.key set response_code = null where status = 'c'",
@@ -40,6 +40,10 @@ const PLANTED: [(&str, &str); 26] = [
     (
         "nothing leaves a terminal state",
         "insert into moved values (1, 'done', 'queued')",
+    ),
+    (
+        "a job is put aside from the queue, and goes back there or is torn down",
+        "insert into moved values (1, 'running', 'failed')",
     ),
     (
         "a job that is done was not cancelled, and a cancelled one was",
@@ -111,6 +115,10 @@ const PLANTED: [(&str, &str); 26] = [
     ),
     ("what was emitted is consumed", "delete from consumed"),
     (
+        "what is soon forgotten is",
+        "update once.key set scope = 'brief' where key = 'r0'",
+    ),
+    (
         "nothing disagrees between the machine and its tables",
         "alter table batch_job disable trigger all",
     ),
@@ -122,6 +130,9 @@ select exists (select from batch_job where status = 'done')
    and exists (select from once.refund where amount > 0)
    and exists (select from batch_job where status = 'cancelled')
    and exists (select from ordered where key = 'r0')
+   and exists (select from moved where was = 'failed')
+   and exists (select from once.key where resolved_attempt is not null)
+   and (select min(done) > 0 from once.janitor where task in ('key_reap', 'inbox_reap') and machine = '')
    and exists (select from consumed where topic = 'posts' and order_key is not null)";
 
 /// Violates one invariant in a transaction that is rolled back; whether the check names it.

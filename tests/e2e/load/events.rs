@@ -38,6 +38,10 @@ async fn emit(session: &Session<'_>, n: usize, who: usize) -> Result<(), Fault> 
         0 => "null".to_owned(),
         _ => format!("'{who}-{}'", n % 4),
     };
+    let delay = match n % 6 {
+        0 => ", delay => '200 ms'",
+        _ => "",
+    };
     let payload = format!("{{\"event\": \"post {n}\"}}");
     let sql = if n % 10 == 9 {
         format!(
@@ -47,7 +51,7 @@ async fn emit(session: &Session<'_>, n: usize, who: usize) -> Result<(), Fault> 
         format!(
             "begin;
              insert into posted select {n}, {order_key}
-              where (select emitted from once.outbox_emit('posts', '{payload}', {order_key}, 'post {n}'));
+              where (select emitted from once.outbox_emit('posts', '{payload}', {order_key}, 'post {n}'{delay}));
              commit"
         )
     };
@@ -121,6 +125,7 @@ async fn consume(
             "select once.outbox_nack({of}, array[{}], 'said so'); select once.outbox_ack({of})",
             ids[ids.len() - 1]
         ),
+        4 => format!("select once.outbox_extend({of}, '2 s'); select once.outbox_ack({of})"),
         _ => format!("select once.outbox_ack({of})"),
     };
     match session.rows(&settle).await {
@@ -128,6 +133,16 @@ async fn consume(
         // Too slow: somebody else has them.
         Err(Fault::Lost) => Ok(true),
         Err(fault) => Err(fault),
+    }
+}
+
+/// What an event of this topic does in the saga of its request, and what comes of it: paid once, or never paid and so
+/// nothing to compensate.
+fn saga(topic: &str) -> Option<(&str, &str)> {
+    match topic {
+        "paid" => Some(("action", "run")),
+        "undo" => Some(("compensation", "skipped")),
+        _ => None,
     }
 }
 
@@ -140,6 +155,13 @@ async fn handle(load: &Load, session: &Session<'_>, topic: &str, event: &Row) ->
         .map_or("null".to_owned(), |key| format!("'{key}'"));
     let accept = format!("begin; select accepted from once.inbox_accept('consumer', '{key}')");
     let end = if session.text(&accept).await? == "t" {
+        if let Some((operation, wanted)) = saga(topic) {
+            let request = what.split(' ').next_back().unwrap();
+            let barrier = format!(
+                "select once.inbox_barrier('shipping', '{request}', 'ship', '{operation}')"
+            );
+            assert_eq!(session.text(&barrier).await?, wanted, "{topic} {what}");
+        }
         format!(
             "insert into consumed (topic, event, order_key, delivery_key)
                 values ('{topic}', '{what}', {order_key}, '{key}');

@@ -37,6 +37,10 @@ select j.id, j.status from batch_job as j
 -- always: nothing leaves a terminal state
 select job, was, became from moved where was in ('done', 'cancelled');
 
+-- always: a job is put aside from the queue, and goes back there or is torn down
+select job, was, became from moved
+ where (became = 'failed' and was <> 'queued') or (was = 'failed' and became not in ('queued', 'cancelled'));
+
 -- always: a job that is done was not cancelled, and a cancelled one was
 select id, status from batch_job
  where (status = 'done' and cancel_requested) or (status = 'cancelled' and not cancel_requested);
@@ -122,6 +126,11 @@ union all
 select 'paid', key from once.key where scope = 'requests' and status = 'c' and 'paid ' || key not in (select event from consumed where topic = 'paid')
 union all
 select 'undo', key from once.key where scope = 'requests' and status = 'a' and 'undo ' || key not in (select event from consumed where topic = 'undo');
+
+-- settled: what is soon forgotten is
+select 'key', key from once.key where scope = 'brief'
+union all
+select 'message', name from once.inbox where scope = 'brief';
 
 -- settled: nothing disagrees between the machine and its tables
 select machine, problem from once.machine_check() where problem not like 'claim states are not covered%';

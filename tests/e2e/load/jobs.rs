@@ -271,3 +271,28 @@ async fn tear_down(load: &Load, session: &Session<'_>, job: &str) -> Result<(), 
     }
     Ok(())
 }
+
+/// Puts queued jobs aside one by one, as long as anything new is begun, and all of them back at once.
+pub async fn operator(load: Arc<Load>) {
+    let mut session = load.door.enter().await;
+    while !load.door.is_closed() {
+        if let Err(fault) = aside_and_back(&load, &session).await {
+            session.recover(&fault).await;
+        }
+        rest().await;
+    }
+}
+
+async fn aside_and_back(load: &Load, session: &Session<'_>) -> Result<(), Fault> {
+    const ASIDE: &str = "
+        select t.moved from (select id::text as id from batch_job where status = 'queued' and id % 3 = 0 limit 2) as j,
+               lateral once.transition('batch_job', j.id, 'failed', array['queued']) as t";
+    const BACK: &str = "
+        select t.moved from (select array_agg(id::text) as ids from batch_job where status = 'failed' having count(*) > 0) as j,
+               lateral once.transition_many('batch_job', j.ids, 'queued') as t";
+    if !load.door.is_quiet() {
+        session.rows(ASIDE).await?;
+    }
+    session.rows(BACK).await?;
+    Ok(())
+}

@@ -1,11 +1,12 @@
 //! A mixed load of everything, whose clients go on through whatever happens to the server: keyed requests with
-//! steps, jobs with items that are cancelled and torn down, events that are emitted and consumed through the
-//! inbox, sweeps.
+//! steps, some of them parked, jobs with items that are put aside, cancelled and torn down, events that are emitted
+//! and consumed through the inbox, what is soon forgotten, sweeps.
 //!
 //! Each client does what the contract tells it to after each answer, and after none. What they were answered and
 //! what happened outside is kept here, and compared with the database at the end (`proof`).
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+mod brief;
 pub mod door;
 mod events;
 pub mod invariants;
@@ -29,7 +30,9 @@ const UNDONE: &str = "
 select (select count(*) from once.key where status not in ('c', 'a', 'g')) as keys,
        (select count(*) from batch_job where status not in ('done', 'cancelled')) as jobs,
        (select count(*) from posted) + (select count(*) from once.key where status in ('c', 'a') and scope = 'requests')
-           - (select count(*) from consumed) as events";
+           - (select count(*) from consumed) as events,
+       (select count(*) from once.key where scope = 'brief')
+           + (select count(*) from once.inbox where scope = 'brief') as brief";
 
 /// What the clients know, and the world outside.
 pub struct Load {
@@ -81,10 +84,13 @@ impl Load {
         })
     }
 
-    /// Starts eight clients that make work, and those that carry it on.
+    /// Starts nine clients that make work, and those that carry it on.
     pub fn start(self: &Arc<Load>) -> Running {
         let load = || Arc::clone(self);
-        let mut clients = vec![tokio::spawn(jobs::customer(load()))];
+        let mut clients = vec![
+            tokio::spawn(jobs::customer(load())),
+            tokio::spawn(brief::client(load())),
+        ];
         for who in 0..4 {
             clients.push(tokio::spawn(requests::client(load(), who, 4)));
         }
@@ -115,6 +121,8 @@ impl Load {
             clients.push(tokio::spawn(events::consumer(load(), who)));
         }
         clients.push(tokio::spawn(requests::completer(load(), 0)));
+        clients.push(tokio::spawn(requests::judge(load())));
+        clients.push(tokio::spawn(jobs::operator(load())));
         clients.push(tokio::spawn(jobs::undertaker(load())));
         clients.push(tokio::spawn(sweeper(load())));
         clients
@@ -168,7 +176,7 @@ impl Running {
                 Ok(row) if row.iter().all(|n| n.as_deref() == Some("0")) => return,
                 Ok(row) => assert!(
                     begin.elapsed() < PATIENCE,
-                    "stuck (keys, jobs, events): {row:?}"
+                    "stuck (keys, jobs, events, brief ones): {row:?}"
                 ),
                 Err(fault @ Fault::Gone) => session.recover(&fault).await,
                 Err(fault) => panic!("{fault:?}"),

@@ -1,5 +1,6 @@
 //! Keyed requests in phases: claim, a charge at the bank, the order's row, the answer. Every fifth is declined
-//! and aborted, and every seventh client never comes back; the completer finishes what it began.
+//! and aborted, and every seventh client never comes back; the completer finishes what it began. Some are parked first,
+//! until the judge has ended that, and some given back for a moment.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -34,6 +35,13 @@ struct Claimed {
     declined: bool,
 }
 
+impl Claimed {
+    /// The first arguments of every call about it.
+    fn of(&self) -> String {
+        format!("'requests', '{}', {}", self.key, self.token)
+    }
+}
+
 /// Whether the request of this number is declined.
 fn declined(n: usize) -> bool {
     n % 5 == 4
@@ -41,6 +49,17 @@ fn declined(n: usize) -> bool {
 
 fn gives_up(n: usize) -> bool {
     n % 7 == 3
+}
+
+/// What the first attempt does instead, after which everybody tries again.
+fn hesitates(n: usize, of: &str) -> Option<String> {
+    match n % 11 {
+        6 => Some(format!("select once.key_park({of}, 'nobody knows')")),
+        8 => Some(format!(
+            "select once.key_release({of}, 'not now', '100 ms')"
+        )),
+        _ => None,
+    }
 }
 
 /// A client that sends one request after the other, each until it has its answer.
@@ -93,7 +112,7 @@ async fn one_attempt(
             load.answers.note(&key, answer);
             return Ok(true);
         }
-        "in_progress" => return Ok(false),
+        "in_progress" | "parked" => return Ok(false),
         "claimed" | "resumed" => {}
         other => panic!("{key}: {other}"),
     }
@@ -105,6 +124,11 @@ async fn one_attempt(
     };
     let what = format!("key {}", claimed.key);
     load.receiver.saw_token(&what, claimed.token, holder);
+    let hesitates = hesitates(n, &claimed.of());
+    if let Some(call) = hesitates.filter(|_| text(&row, 0) == "claimed") {
+        session.rows(&call).await?;
+        return Ok(false);
+    }
     carry_on(load, session, &claimed, gives_up(n)).await?;
     Ok(gives_up(n))
 }
@@ -117,7 +141,7 @@ async fn carry_on(
     leaves: bool,
 ) -> Result<(), Fault> {
     let Claimed { key, token, .. } = claimed;
-    let of = format!("'requests', '{key}', {token}");
+    let of = claimed.of();
     let undo = format!("{{\"topic\": \"undo\", \"payload\": {{\"event\": \"undo {key}\"}}}}");
     let step =
         format!("select done, result, derived_key from once.key_step({of}, 'pay', '{undo}')");
@@ -201,4 +225,17 @@ async fn complete(load: &Load, session: &Session<'_>, holder: &str) -> Result<us
         }
     }
     Ok(taken.len())
+}
+
+/// Ends every parking: try again.
+pub async fn judge(load: Arc<Load>) {
+    const RESOLVE: &str = "
+        select once.key_resolve('requests', key, attempt, 'retry') from once.key where scope = 'requests' and status = 'p'";
+    let mut session = load.door.enter().await;
+    while !load.door.is_closed() {
+        match session.rows(RESOLVE).await {
+            Ok(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(fault) => session.recover(&fault).await,
+        }
+    }
 }

@@ -23,6 +23,7 @@ create table consumed (
     seq bigint generated always as identity, topic text not null, event text not null, order_key text,
     delivery_key text not null);
 select once.scope_set('requests', '{"keep_request": true, "max_attempts": null, "recovery_points": ["started", "paid", "ordered"]}');
+select once.scope_set('brief', '{"gone_for": "0"}');
 select once.topic_set('posts', '{"lanes": 4}'), once.topic_set('paid', '{}'), once.topic_set('undo', '{}');
 select once.subscriber_set(t, 'default', '{"max_attempts": 100000, "backoff_base": "100 ms", "backoff_cap": "500 ms"}')
   from unnest(array['posts', 'paid', 'undo']) as t;
