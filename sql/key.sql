@@ -154,7 +154,7 @@ COMMENT ON COLUMN once.scope.keep_request IS 'True: the request of a first claim
 COMMENT ON COLUMN once.scope.recovery_points IS 'The points that key_advance takes, in the order in which a key passes them; NULL: any point, in any order.';
 COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the scope. Its number counts in the cluster that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.';
 COMMENT ON COLUMN once.scope.owner_name IS 'The owner''s name when it was set.';
-COMMENT ON COLUMN once.scope.owner_cluster IS 'System identifier of the cluster where the owner was set.';
+COMMENT ON COLUMN once.scope.owner_cluster IS 'System identifier of the cluster where the owner was set; NULL: no owner.';
 
 -- Where takes, sweeps and metrics go on. Every key of the scope with look_at <= upto is finished or has been
 -- moved forward, so they read only what came after it. next_upto becomes upto when every transaction that ran

@@ -59,7 +59,7 @@ COMMENT ON COLUMN once.topic.lanes IS 'Lanes of events with an order_key, 1 to 1
 COMMENT ON COLUMN once.topic.dedupe_for_us IS 'How long a dedupe_key counts, in microseconds; NULL: 24 hours.';
 COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. Its number counts in the cluster that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.';
 COMMENT ON COLUMN once.topic.owner_name IS 'The owner''s name when it was set; NULL: no owner.';
-COMMENT ON COLUMN once.topic.owner_cluster IS 'System identifier of the cluster where the owner was set.';
+COMMENT ON COLUMN once.topic.owner_cluster IS 'System identifier of the cluster where the owner was set; NULL: no owner.';
 COMMENT ON COLUMN once.topic.topic IS 'Name of the topic, 1 to 100 characters.';
 
 CREATE TABLE once.subscriber (
@@ -307,7 +307,7 @@ CREATE INDEX delivery_event ON once.delivery (subscriber_id, event_id, at);
 CREATE INDEX delivery_at ON once.delivery (at);
 COMMENT ON TABLE once.delivery IS 'Attempts that failed (outbox_deliveries).';
 COMMENT ON COLUMN once.delivery.subscriber_id IS 'Number of the subscriber.';
-COMMENT ON COLUMN once.delivery.attempt IS 'Number of the attempt, 1 for the first; counts anew after a redrive.';
+COMMENT ON COLUMN once.delivery.attempt IS 'Number of the attempt among those that counted, 1 for the first; begins anew after a redrive.';
 COMMENT ON COLUMN once.delivery.event_id IS 'The event.';
 COMMENT ON COLUMN once.delivery.at IS 'When the attempt ended.';
 COMMENT ON COLUMN once.delivery.kind IS 'The kind of outbox_nack, or expired: the lease ran out.';

@@ -10,37 +10,12 @@
 -- as a whole.
 --
 -- Locks: what is created is new to everybody; an ALTER TABLE here waits for the transactions that use the
--- table, and they for it; a COMMENT ON keeps off nobody who reads or writes rows, but a VACUUM and who locks the
--- whole table. Set lock_timeout before the update on a busy database, and repeat it.
+-- table, and they for it. Set lock_timeout before the update on a busy database, and repeat it.
 
 \echo Use "ALTER EXTENSION pg_once UPDATE TO '0.2.0'" to load this file. \quit
 
 -- Names and operators of this script are the server's own, whoever made objects of the same name elsewhere.
 SET LOCAL search_path = pg_catalog, pg_temp;
-
--- The tables that sweeps lock, or wait for, in either order: sweep() writes once.janitor and then locks
--- once.subscriber against writers, sweep_outbox_retire alone the other way round. With both or none of them this
--- script makes no sweep fail, and none stops it.
-DO $$
-DECLARE
-    waited boolean;
-BEGIN
-    LOOP
-        waited := false;
-        BEGIN
-            LOCK TABLE once.janitor IN ACCESS EXCLUSIVE MODE;
-            waited := true;
-            LOCK TABLE once.subscriber IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
-            EXIT;
-        EXCEPTION WHEN lock_not_available THEN
-            -- lock_timeout, before the second.
-            IF NOT waited THEN
-                RAISE;
-            END IF;
-        END;
-        PERFORM pg_sleep(0.01);
-    END LOOP;
-END $$;
 
 -- key ---------------------------------------------------------------------------------------------
 CREATE FUNCTION once.key_steps(
@@ -53,178 +28,13 @@ COMMENT ON FUNCTION once.key_steps(text, timestamptz, timestamptz, text, integer
 $$What the requests of a scope did outside, to be compared with the other side's own ledger (sql/examples/reconcile.md): a row for each step of the keys that were created in [since, until) (NULL: no bound), and one without a step for a key that has none. in_status: only keys that are running, released, parked, finished or gone (NULL: any); parked: what waits for key_resolve. derived_key: what the step's present version sends to the other side; begun: how many attempts began it; done, result: its end, if it was recorded. A key that is gone has no steps to tell any more. Never tells a token. In no order. max (1 to 100000): more rows than that are an error, so that none is missing.
 Errors: 22023 bad argument, or more rows than max; 42501 not a member of the scope's owner.$$;
 INSERT INTO once.role_function (kind, function_name) VALUES ('operate', 'key_steps');
-COMMENT ON TABLE once.key_bookmark IS 'How far the keys of each scope have been passed, by key_take_abandoned and by sweep_key_tombstone.';
--- Columns that had no comment.
-COMMENT ON COLUMN once.key.scope IS 'The namespace of the key and of its options, 1 to 100 characters.';
-COMMENT ON COLUMN once.key.key IS 'The caller''s idempotency key, 1 to 255 characters.';
-COMMENT ON COLUMN once.key.recovery_point IS 'Where the next attempt goes on: as the last key_advance said; "started" before the first.';
-COMMENT ON COLUMN once.key.holder IS 'Who made the present or last attempt, as its claim said; NULL: it did not, or a tombstone.';
-COMMENT ON COLUMN once.key.state IS 'What key_advance stored for the next attempt; NULL: nothing, or a tombstone.';
-COMMENT ON COLUMN once.key.finished_at IS 'When it was completed or aborted; its ttl counts from here. NULL: unfinished.';
-COMMENT ON COLUMN once.key.response_code IS 'The answer''s code, as key_complete, key_abort or key_resolve stored it; NULL: unfinished, or a tombstone.';
-COMMENT ON COLUMN once.key.response_body IS 'The answer''s body, byte for byte; NULL: none, unfinished, or a tombstone.';
-COMMENT ON COLUMN once.key.response_headers IS 'The answer''s headers, byte for byte; NULL: none, unfinished, or a tombstone.';
-COMMENT ON COLUMN once.key.request IS 'The request of the first claim, where the scope has keep_request; NULL: not kept, none, given as a hash only, or a tombstone.';
-COMMENT ON COLUMN once.key.resolved_attempt IS 'The parked attempt that the last key_resolve gave a verdict on; NULL: none yet.';
-COMMENT ON COLUMN once.key.resolved_verdict IS 'That verdict: r retry, c complete, a abort; NULL: none yet.';
-COMMENT ON COLUMN once.key_step.key_id IS 'The request that it belongs to: once.key.id.';
-COMMENT ON COLUMN once.key_step.step IS 'Name of the step, 1 to 100 characters.';
-COMMENT ON COLUMN once.key_step.done_at IS 'When its end was recorded; NULL: not recorded; once it was begun, the other side may have acted.';
-COMMENT ON COLUMN once.key_step.done_token IS 'Token of the attempt that recorded its end; NULL: not recorded.';
-COMMENT ON COLUMN once.key_step.result IS 'What key_step_done was given; NULL: nothing, or its end is not recorded.';
-COMMENT ON COLUMN once.scope.scope IS 'Name of the scope; its options count for once.key, its owner for once.inbox, too.';
-COMMENT ON COLUMN once.scope.lease_us IS 'Lease of a claim, an advance or an extend that names none, in microseconds; NULL: once.key_lease.';
-COMMENT ON COLUMN once.scope.ttl_us IS 'How long an answer is replayed where the first claim does not say, in microseconds; NULL: once.key_ttl.';
-COMMENT ON COLUMN once.scope.gone_for_us IS 'How long a key stays gone after its ttl, in microseconds; 0: it is new at once; NULL: 24 hours.';
-COMMENT ON COLUMN once.scope.max_lease_life_us IS 'The longest that one attempt can hold a key, counted from its claim, in microseconds; NULL: 24 hours.';
-COMMENT ON COLUMN once.scope.on_expiry IS 'What becomes of a key whose lease ran out: resume (the next claim goes on) or park (it waits for key_resolve); NULL: resume.';
-COMMENT ON COLUMN once.scope.keep_request IS 'True: the request of a first claim is kept in once.key; false or NULL: it is not.';
-COMMENT ON COLUMN once.scope.recovery_points IS 'The points that key_advance takes, in the order in which a key passes them; NULL: any point, in any order.';
-COMMENT ON COLUMN once.key_bookmark.scope IS 'Name of the scope.';
-COMMENT ON COLUMN once.key_bookmark.upto IS 'The scope''s keys with look_at up to here are finished or were moved forward; -infinity: nothing is passed yet.';
-COMMENT ON COLUMN once.key_bookmark.next_upto IS 'Where upto may move once the transactions before next_xid have ended; 5 seconds before the time at which it was noted.';
-COMMENT ON COLUMN once.key_bookmark.next_xid IS 'The next full transaction id when next_upto was noted; 0: those before have ended, and the key behind upto waits for a completer.';
 COMMENT ON FUNCTION once.sweep_key_tombstone(integer) IS
 $$Empties up to max (1 to 1000000) finished keys that are past their ttl: the answer, the state and the steps go, the fingerprint stays until gone_for ends.
 It also moves the scopes' bookmarks (once.key_bookmark) up to the oldest key that waits for a completer, so that metrics() tells of that key however many newer ones are finished; up to 10 * max entries are read and max unfinished keys (1000 at most) moved for that, which done does not count. A key that is alive a minute after its first lease has ended is moved once for each of its leases, where a scope has more than 64 keys behind its bookmark; its holder waits for the sweep's transaction then, and one that works in a single transaction above READ COMMITTED may have to run it again (40001).$$;
 
 -- machine, action, cancel ---------------------------------------------------------------------------
--- Columns that had no comment.
-COMMENT ON COLUMN once.machine.machine IS 'Name of the machine, 1 to 100 characters.';
-COMMENT ON COLUMN once.machine.owner_name IS 'The owner''s name when it was set; NULL: no owner.';
-COMMENT ON COLUMN once.machine.owner_cluster IS 'System identifier of the cluster where the owner was set; NULL: no owner.';
-COMMENT ON COLUMN once.machine.definition IS 'What machine_define was given, normalised, without the tables'' names and the owner: predicates with every name qualified, leases as text and in microseconds (lease_us).';
-COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease; from then on a sweep may revert the row, or another claim take it. Of an ended lease: what it was.';
-COMMENT ON COLUMN once.action_lease.ended_at IS 'When it was finished, released or swept; remembered for 24 hours from here. NULL: held.';
-COMMENT ON COLUMN once.action_lease.id IS 'First 16 bytes of SHA-256(machine, 0x00, row_id), the texts in UTF-8.';
-COMMENT ON COLUMN once.action_lease.machine IS 'Name of the machine.';
-COMMENT ON COLUMN once.action_lease.row_id IS 'Id of the machine''s row, as text.';
-COMMENT ON COLUMN once.action_lease.claim_into IS 'The status that the row wears while the lease is held.';
-COMMENT ON COLUMN once.action_lease.revert_to IS 'The status that a release or a sweep puts the row back into.';
-COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_finish moves the row into; NULL, with step_key: adopted by action_adopt.';
-COMMENT ON COLUMN once.action_lease.holder IS 'Who has or had it, as action_claim was told; NULL: it was not, or adopted by action_adopt.';
-COMMENT ON COLUMN once.cancel.machine IS 'Name of the machine.';
-COMMENT ON COLUMN once.cancel.row_id IS 'Id of the machine''s row, as text.';
-COMMENT ON COLUMN once.cancel.requested_at IS 'When the teardown began: by cancel_request, or when a flag set by hand was noticed.';
-COMMENT ON COLUMN once.cancel.finished_at IS 'When cancel_finish made the terminal move; NULL: it has not.';
-COMMENT ON COLUMN once.cancel.open IS 'True: the teardown is under way. False: it is finished, or its row is gone.';
-COMMENT ON COLUMN once.refund.machine IS 'Name of the machine.';
-COMMENT ON COLUMN once.refund.row_id IS 'Id of the machine''s row, as text.';
-COMMENT ON COLUMN once.refund.pass IS 'Number of the refund within its teardown, as once.cancel.pass was then.';
-COMMENT ON COLUMN once.refund.at IS 'When the refund ran.';
-COMMENT ON COLUMN once.refund.wallet IS 'Id of the wallet that was credited, as text; NULL: none, the amount was 0.';
 
 -- outbox ------------------------------------------------------------------------------------------
-COMMENT ON TABLE once.dead IS 'Dead letters: events that used up their attempts, or were given up (kind never, or missing).';
-COMMENT ON COLUMN once.dead.payload IS 'NULL: the event was not stored any more when it was given up (damage, or rows deleted by hand).';
--- Columns that had no comment; that of seen_from told another order.
-COMMENT ON COLUMN once.series.series IS 'Number of the series, from 1; events, batches and subscribers carry it.';
-COMMENT ON COLUMN once.topic.topic_id IS 'Number of the topic, from once.outbox_id; never used again.';
-COMMENT ON COLUMN once.topic.lanes IS 'Lanes of events with an order_key, 1 to 1000; NULL: 16.';
-COMMENT ON COLUMN once.topic.dedupe_for_us IS 'How long a dedupe_key counts, in microseconds; NULL: 24 hours.';
-COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. Its number counts in the cluster that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.';
-COMMENT ON COLUMN once.topic.owner_name IS 'The owner''s name when it was set; NULL: no owner.';
-COMMENT ON COLUMN once.topic.owner_cluster IS 'System identifier of the cluster where the owner was set.';
-COMMENT ON COLUMN once.topic.topic IS 'Name of the topic, 1 to 100 characters.';
-COMMENT ON COLUMN once.subscriber.subscriber_id IS 'Number of the subscriber, from once.outbox_id; never used again.';
-COMMENT ON COLUMN once.subscriber.topic_id IS 'Number of its topic.';
-COMMENT ON COLUMN once.subscriber.start_series IS 'The series of its creation: it begins there, behind start_seen.';
-COMMENT ON COLUMN once.subscriber.max_attempts IS 'Failures until an event is dead; NULL: 10.';
-COMMENT ON COLUMN once.subscriber.backoff_base_us IS 'Wait after the first failure, in microseconds, doubled with each further one; NULL: 1 second.';
-COMMENT ON COLUMN once.subscriber.backoff_cap_us IS 'The longest such wait, in microseconds; NULL: 1 hour.';
-COMMENT ON COLUMN once.subscriber.lease_us IS 'Lease of a take that names none, in microseconds; NULL: 60 seconds.';
-COMMENT ON COLUMN once.subscriber.max_lease_life_us IS 'The longest that a batch can be held, and how long an ended token answers repeats, in microseconds; NULL: 24 hours.';
-COMMENT ON COLUMN once.subscriber.subscriber IS 'Name of the subscriber, 1 to 100 characters, within its topic.';
-COMMENT ON COLUMN once.segment.segment IS 'Number of the segment, 0 to 3: that of the table once.event_0 to once.event_3.';
-COMMENT ON COLUMN once.event_0.event_id IS 'Number of the event, from once.event_id; events of one order_key are delivered in this order.';
-COMMENT ON COLUMN once.event_0.emitted_at IS 'When it was emitted; its transaction was committed later.';
-COMMENT ON COLUMN once.event_0.topic_id IS 'Number of its topic.';
-COMMENT ON COLUMN once.event_0.series IS 'The series that it was emitted in (once.series).';
-COMMENT ON COLUMN once.event_0.order_key IS 'As given to outbox_emit, or by a step; NULL: none, delivered in any order.';
-COMMENT ON COLUMN once.event_0.headers IS 'As given to outbox_emit; NULL: none.';
-COMMENT ON COLUMN once.event_0.payload IS 'As given to outbox_emit, or by a step, byte for byte.';
-COMMENT ON COLUMN once.event_1.event_id IS 'Number of the event, from once.event_id; events of one order_key are delivered in this order.';
-COMMENT ON COLUMN once.event_1.xid IS 'The emitting transaction, with its epoch; counts in the cluster of its series.';
-COMMENT ON COLUMN once.event_1.emitted_at IS 'When it was emitted; its transaction was committed later.';
-COMMENT ON COLUMN once.event_1.topic_id IS 'Number of its topic.';
-COMMENT ON COLUMN once.event_1.lane IS '1 to the topic''s lanes: with order_key; 0 and -2 to -8: without; -1: delayed or redriven.';
-COMMENT ON COLUMN once.event_1.series IS 'The series that it was emitted in (once.series).';
-COMMENT ON COLUMN once.event_1.order_key IS 'As given to outbox_emit, or by a step; NULL: none, delivered in any order.';
-COMMENT ON COLUMN once.event_1.headers IS 'As given to outbox_emit; NULL: none.';
-COMMENT ON COLUMN once.event_1.payload IS 'As given to outbox_emit, or by a step, byte for byte.';
-COMMENT ON COLUMN once.event_2.event_id IS 'Number of the event, from once.event_id; events of one order_key are delivered in this order.';
-COMMENT ON COLUMN once.event_2.xid IS 'The emitting transaction, with its epoch; counts in the cluster of its series.';
-COMMENT ON COLUMN once.event_2.emitted_at IS 'When it was emitted; its transaction was committed later.';
-COMMENT ON COLUMN once.event_2.topic_id IS 'Number of its topic.';
-COMMENT ON COLUMN once.event_2.lane IS '1 to the topic''s lanes: with order_key; 0 and -2 to -8: without; -1: delayed or redriven.';
-COMMENT ON COLUMN once.event_2.series IS 'The series that it was emitted in (once.series).';
-COMMENT ON COLUMN once.event_2.order_key IS 'As given to outbox_emit, or by a step; NULL: none, delivered in any order.';
-COMMENT ON COLUMN once.event_2.headers IS 'As given to outbox_emit; NULL: none.';
-COMMENT ON COLUMN once.event_2.payload IS 'As given to outbox_emit, or by a step, byte for byte.';
-COMMENT ON COLUMN once.event_3.event_id IS 'Number of the event, from once.event_id; events of one order_key are delivered in this order.';
-COMMENT ON COLUMN once.event_3.xid IS 'The emitting transaction, with its epoch; counts in the cluster of its series.';
-COMMENT ON COLUMN once.event_3.emitted_at IS 'When it was emitted; its transaction was committed later.';
-COMMENT ON COLUMN once.event_3.topic_id IS 'Number of its topic.';
-COMMENT ON COLUMN once.event_3.lane IS '1 to the topic''s lanes: with order_key; 0 and -2 to -8: without; -1: delayed or redriven.';
-COMMENT ON COLUMN once.event_3.series IS 'The series that it was emitted in (once.series).';
-COMMENT ON COLUMN once.event_3.order_key IS 'As given to outbox_emit, or by a step; NULL: none, delivered in any order.';
-COMMENT ON COLUMN once.event_3.headers IS 'As given to outbox_emit; NULL: none.';
-COMMENT ON COLUMN once.event_3.payload IS 'As given to outbox_emit, or by a step, byte for byte.';
-COMMENT ON COLUMN once.event_kept.event_id IS 'Number of the event, from once.event_id; events of one order_key are delivered in this order.';
-COMMENT ON COLUMN once.event_kept.xid IS 'The emitting transaction, with its epoch; counts in the cluster of its series.';
-COMMENT ON COLUMN once.event_kept.emitted_at IS 'When it was emitted; its transaction was committed later.';
-COMMENT ON COLUMN once.event_kept.topic_id IS 'Number of its topic.';
-COMMENT ON COLUMN once.event_kept.lane IS '1 to the topic''s lanes: with order_key; 0 and -2 to -8: without; -1: delayed or redriven.';
-COMMENT ON COLUMN once.event_kept.series IS 'The series that it was emitted in (once.series).';
-COMMENT ON COLUMN once.event_kept.order_key IS 'As given to outbox_emit, or by a step; NULL: none, delivered in any order.';
-COMMENT ON COLUMN once.event_kept.headers IS 'As given to outbox_emit; NULL: none.';
-COMMENT ON COLUMN once.event_kept.payload IS 'As given to outbox_emit, or by a step, byte for byte.';
-COMMENT ON COLUMN once.batch.token IS 'The lease: the server''s clock in microseconds since 2000, or the next larger number that is free. The same in each row of a batch.';
-COMMENT ON COLUMN once.batch.taken_at IS 'When it was taken; max_lease_life counts from that of the row with the lowest lane.';
-COMMENT ON COLUMN once.batch.subscriber_id IS 'Number of the subscriber that took it.';
-COMMENT ON COLUMN once.batch.lane IS 'The lane that these events were taken from.';
-COMMENT ON COLUMN once.batch.last_id IS 'Everything of the window with an event_id up to this one has been handed out, or put behind an earlier one of its order_key; 0: nothing yet.';
-COMMENT ON COLUMN once.batch.event_ids IS 'The events that it took from this lane, ascending; empty: none, it only put some behind others of their order_key.';
-COMMENT ON COLUMN once.batch.seen_from IS 'The snapshot that the window begins after, written as seen_to. Of the window (seen_from, seen_to] everything up to last_id has been handed out.';
-COMMENT ON COLUMN once.batch.seen_to IS 'The snapshot that the window ends with: {xmax, next xid, own xid or 0, event id that later transactions are above, last event id, running xids ...}. Zeros: before the first event of a series; the largest bigint: all of a series that is over.';
-COMMENT ON COLUMN once.receipt.subscriber_id IS 'Number of the subscriber.';
-COMMENT ON COLUMN once.receipt.n IS 'Number of the receipt among those of its batch, from 1.';
-COMMENT ON COLUMN once.receipt.token IS 'Token of the batch.';
-COMMENT ON COLUMN once.receipt.at IS 'When the events left.';
-COMMENT ON COLUMN once.receipt.last_call IS 'First 8 bytes of SHA-256 over the outbox_nack and its arguments: tells a repeated call from a new one. 0: not a nack.';
-COMMENT ON COLUMN once.receipt.next_at IS 'For n: when each event may be taken again; infinity: it is dead, or waits behind an earlier one of its order_key. NULL: not a nack.';
-COMMENT ON COLUMN once.receipt.dead IS 'For n: which of the events are dead now. NULL: not a nack.';
-COMMENT ON COLUMN once.retry.event_id IS 'The event, which is in one of once.event_0 to once.event_3 or in once.event_kept.';
-COMMENT ON COLUMN once.retry.subscriber_id IS 'Number of the subscriber.';
-COMMENT ON COLUMN once.retry.topic_id IS 'Number of the topic.';
-COMMENT ON COLUMN once.retry.lane IS 'The lane that hands it out: 1 to the topic''s lanes for an order_key, else 0 or -2 to -8. A delayed or redriven event itself is stored in lane -1.';
-COMMENT ON COLUMN once.retry.order_key IS 'The event''s order_key; NULL: none.';
-COMMENT ON COLUMN once.retry.kind IS 'Why the last attempt that counted failed: the kind of outbox_nack, or expired (the lease ran out); of a redriven event that of its death. NULL: no failure yet.';
-COMMENT ON COLUMN once.retry.error IS 'The error that came with that kind; NULL: none.';
-COMMENT ON COLUMN once.dead.subscriber_id IS 'Number of the subscriber.';
-COMMENT ON COLUMN once.dead.topic_id IS 'Number of the topic.';
-COMMENT ON COLUMN once.dead.event_id IS 'The event.';
-COMMENT ON COLUMN once.dead.xid IS 'The emitting transaction, with its epoch; counts in the cluster of its series. 0: not known (kind missing).';
-COMMENT ON COLUMN once.dead.emitted_at IS 'When it was emitted; of kind missing: when it was given up.';
-COMMENT ON COLUMN once.dead.died_at IS 'When it was given up.';
-COMMENT ON COLUMN once.dead.lane IS 'The lane that handed it out last.';
-COMMENT ON COLUMN once.dead.series IS 'The series that it was emitted in (once.series). 0: not known (kind missing).';
-COMMENT ON COLUMN once.dead.attempts IS 'Attempts that counted, since it was emitted or last redriven.';
-COMMENT ON COLUMN once.dead.redriven IS 'How often it had been dead and redriven before.';
-COMMENT ON COLUMN once.dead.kind IS 'Why it was given up: the kind of outbox_nack (never: at once), expired (its last lease ran out) or missing (not stored any more).';
-COMMENT ON COLUMN once.dead.error IS 'The error that outbox_nack was given when it died; of kind missing a fixed text; NULL: none.';
-COMMENT ON COLUMN once.dead.order_key IS 'The event''s order_key; NULL: none.';
-COMMENT ON COLUMN once.dead.headers IS 'The event''s headers; NULL: none, or not known (kind missing).';
-COMMENT ON COLUMN once.delivery.subscriber_id IS 'Number of the subscriber.';
-COMMENT ON COLUMN once.delivery.attempt IS 'Number of the attempt, 1 for the first; counts anew after a redrive.';
-COMMENT ON COLUMN once.delivery.event_id IS 'The event.';
-COMMENT ON COLUMN once.delivery.at IS 'When the attempt ended.';
-COMMENT ON COLUMN once.delivery.kind IS 'The kind of outbox_nack, or expired: the lease ran out.';
-COMMENT ON COLUMN once.delivery.error IS 'The error that outbox_nack was given; NULL: none.';
-COMMENT ON COLUMN once.dedupe.topic_id IS 'Number of the topic.';
-COMMENT ON COLUMN once.dedupe.event_id IS 'The event that was emitted with the key.';
-COMMENT ON COLUMN once.dedupe.until IS 'From then on the key may be emitted again.';
-COMMENT ON COLUMN once.dedupe.id IS 'First 16 bytes of SHA-256 of the dedupe_key, in UTF-8.';
 COMMENT ON FUNCTION once.outbox_emit(text, json, text, text, json, interval) IS
 $$Emits an event to every subscriber of the topic; it commits or vanishes with the caller's transaction. payload: stored and delivered byte for byte. order_key: 1 to 255 characters; events of one key are delivered in order. dedupe_key: 1 to 255 characters; a second emit of it within the topic's dedupe_for does nothing (emitted false, event_id the first one's), and waits for a transaction that is emitting it. headers: a JSON object for the handler. delay: delivered no sooner; such an emit waits for an open transaction that makes or drops a subscriber of the topic, and it for that.
 Errors: 42704 no such topic, 22023 bad argument, delay with order_key, or a topic without subscribers, 42501 the topic has another owner, 40001 above READ COMMITTED where the dedupe_key was emitted after the snapshot, 25006 in a read-only transaction.$$;
@@ -260,9 +70,6 @@ DELETE FROM once.retry r
  WHERE NOT EXISTS (SELECT FROM once.subscriber s WHERE s.subscriber_id = r.subscriber_id);
 
 -- inbox -------------------------------------------------------------------------------------------
--- Columns that had no comment.
-COMMENT ON COLUMN once.inbox.scope IS 'The consumer: the namespace of its messages and sagas, 1 to 100 characters.';
-COMMENT ON COLUMN once.inbox.step IS 'Name of the saga''s step; NULL: a message.';
 COMMENT ON FUNCTION once.inbox_record(text, text, json) IS
 $$Stores what the handler answers, for duplicates of the message; only the transaction that accepted the message may. The first verdict stays: repeating it changes nothing, in any transaction. verdict: any JSON, stored byte for byte; not SQL NULL.
 Errors: ON001 the message is not accepted (or its ttl is over), or another transaction accepted it and recorded nothing; ON006 another verdict is recorded, 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
@@ -276,7 +83,7 @@ Sets the caller's deferred constraints to immediate. Errors: 42704 no such machi
 COMMENT ON TABLE once.janitor IS 'The last run of each sweep task, and of action_release for each machine.';
 COMMENT ON COLUMN once.janitor.task IS 'action_release, key_reap, key_tombstone, outbox_requeue, inbox_reap, dedupe_reap or outbox_retire.';
 COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. What action_release did for one machine is counted in that machine''s row only.';
-COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run; where there was nothing to do, up to 30 seconds (or a quarter of once.janitor_grace) older.';
+COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run; where there was nothing to do, older by up to 30 seconds (or a quarter of once.janitor_grace) and the pause between two runs.';
 COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: rows and batches each time they were tried, every due row of a table that could not be handled at all, or 1 for the task itself.';
 COMMENT ON COLUMN once.janitor.last_error IS 'What the last failure said.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Who ran it last: "pg_once janitor" (the background worker), else the role and its application_name.';
@@ -318,14 +125,166 @@ $$What is wrong (level error), what soon will be (warning), and what is good to 
 INSERT INTO once.role_function (kind, function_name) VALUES
     ('observe', 'metrics'), ('observe', 'doctor'), ('operate', 'metrics'), ('operate', 'doctor');
 
+-- comments ----------------------------------------------------------------------------------------
+-- Of tables and columns that were there without one, or with another. COMMENT ON would lock each table against
+-- VACUUM, and wait for one; these rows are what it writes.
+WITH told AS MATERIALIZED (
+    SELECT c.oid AS relation, COALESCE(a.attnum, 0) AS attnum, t.description
+      FROM (VALUES
+      ('key_bookmark', NULL, 'How far the keys of each scope have been passed, by key_take_abandoned and by sweep_key_tombstone.'),
+      ('key', 'scope', 'The namespace of the key and of its options, 1 to 100 characters.'),
+      ('key', 'key', 'The caller''s idempotency key, 1 to 255 characters.'),
+      ('key', 'recovery_point', 'Where the next attempt goes on: as the last key_advance said; "started" before the first.'),
+      ('key', 'holder', 'Who made the present or last attempt, as its claim said; NULL: it did not, or a tombstone.'),
+      ('key', 'state', 'What key_advance stored for the next attempt; NULL: nothing, or a tombstone.'),
+      ('key', 'finished_at', 'When it was completed or aborted; its ttl counts from here. NULL: unfinished.'),
+      ('key', 'response_code', 'The answer''s code, as key_complete, key_abort or key_resolve stored it; NULL: unfinished, or a tombstone.'),
+      ('key', 'response_body', 'The answer''s body, byte for byte; NULL: none, unfinished, or a tombstone.'),
+      ('key', 'response_headers', 'The answer''s headers, byte for byte; NULL: none, unfinished, or a tombstone.'),
+      ('key', 'request', 'The request of the first claim, where the scope has keep_request; NULL: not kept, none, given as a hash only, or a tombstone.'),
+      ('key', 'resolved_attempt', 'The parked attempt that the last key_resolve gave a verdict on; NULL: none yet.'),
+      ('key', 'resolved_verdict', 'That verdict: r retry, c complete, a abort; NULL: none yet.'),
+      ('key_step', 'key_id', 'The request that it belongs to: once.key.id.'),
+      ('key_step', 'step', 'Name of the step, 1 to 100 characters.'),
+      ('key_step', 'done_at', 'When its end was recorded; NULL: not recorded; once it was begun, the other side may have acted.'),
+      ('key_step', 'done_token', 'Token of the attempt that recorded its end; NULL: not recorded.'),
+      ('key_step', 'result', 'What key_step_done was given; NULL: nothing, or its end is not recorded.'),
+      ('scope', 'scope', 'Name of the scope; its options count for once.key, its owner for once.inbox, too.'),
+      ('scope', 'lease_us', 'Lease of a claim, an advance or an extend that names none, in microseconds; NULL: once.key_lease.'),
+      ('scope', 'ttl_us', 'How long an answer is replayed where the first claim does not say, in microseconds; NULL: once.key_ttl.'),
+      ('scope', 'gone_for_us', 'How long a key stays gone after its ttl, in microseconds; 0: it is new at once; NULL: 24 hours.'),
+      ('scope', 'max_lease_life_us', 'The longest that one attempt can hold a key, counted from its claim, in microseconds; NULL: 24 hours.'),
+      ('scope', 'on_expiry', 'What becomes of a key whose lease ran out: resume (the next claim goes on) or park (it waits for key_resolve); NULL: resume.'),
+      ('scope', 'keep_request', 'True: the request of a first claim is kept in once.key; false or NULL: it is not.'),
+      ('scope', 'recovery_points', 'The points that key_advance takes, in the order in which a key passes them; NULL: any point, in any order.'),
+      ('scope', 'owner_cluster', 'System identifier of the cluster where the owner was set; NULL: no owner.'),
+      ('key_bookmark', 'scope', 'Name of the scope.'),
+      ('key_bookmark', 'upto', 'The scope''s keys with look_at up to here are finished or were moved forward; -infinity: nothing is passed yet.'),
+      ('key_bookmark', 'next_upto', 'Where upto may move once the transactions before next_xid have ended; 5 seconds before the time at which it was noted.'),
+      ('key_bookmark', 'next_xid', 'The next full transaction id when next_upto was noted; 0: those before have ended, and the key behind upto waits for a completer.'),
+      ('machine', 'machine', 'Name of the machine, 1 to 100 characters.'),
+      ('machine', 'owner_name', 'The owner''s name when it was set; NULL: no owner.'),
+      ('machine', 'owner_cluster', 'System identifier of the cluster where the owner was set; NULL: no owner.'),
+      ('machine', 'definition', 'What machine_define was given, normalised, without the tables'' names and the owner: predicates with every name qualified, leases as text and in microseconds (lease_us).'),
+      ('action_lease', 'lease_until', 'End of the lease; from then on a sweep may revert the row, or another claim take it. Of an ended lease: what it was.'),
+      ('action_lease', 'ended_at', 'When it was finished, released or swept; remembered for 24 hours from here. NULL: held.'),
+      ('action_lease', 'id', 'First 16 bytes of SHA-256(machine, 0x00, row_id), the texts in UTF-8.'),
+      ('action_lease', 'machine', 'Name of the machine.'),
+      ('action_lease', 'row_id', 'Id of the machine''s row, as text.'),
+      ('action_lease', 'claim_into', 'The status that the row wears while the lease is held.'),
+      ('action_lease', 'revert_to', 'The status that a release or a sweep puts the row back into.'),
+      ('action_lease', 'successful_state', 'The status that action_finish moves the row into; NULL, with step_key: adopted by action_adopt.'),
+      ('action_lease', 'holder', 'Who has or had it, as action_claim was told; NULL: it was not, or adopted by action_adopt.'),
+      ('cancel', 'machine', 'Name of the machine.'),
+      ('cancel', 'row_id', 'Id of the machine''s row, as text.'),
+      ('cancel', 'requested_at', 'When the teardown began: by cancel_request, or when a flag set by hand was noticed.'),
+      ('cancel', 'finished_at', 'When cancel_finish made the terminal move; NULL: it has not.'),
+      ('cancel', 'open', 'True: the teardown is under way. False: it is finished, or its row is gone.'),
+      ('refund', 'machine', 'Name of the machine.'),
+      ('refund', 'row_id', 'Id of the machine''s row, as text.'),
+      ('refund', 'pass', 'Number of the refund within its teardown, as once.cancel.pass was then.'),
+      ('refund', 'at', 'When the refund ran.'),
+      ('refund', 'wallet', 'Id of the wallet that was credited, as text; NULL: none, the amount was 0.'),
+      ('dead', NULL, 'Dead letters: events that used up their attempts, or were given up (kind never, or missing).'),
+      ('dead', 'payload', 'NULL: the event was not stored any more when it was given up (damage, or rows deleted by hand).'),
+      ('series', 'series', 'Number of the series, from 1; events, batches and subscribers carry it.'),
+      ('topic', 'topic_id', 'Number of the topic, from once.outbox_id; never used again.'),
+      ('topic', 'lanes', 'Lanes of events with an order_key, 1 to 1000; NULL: 16.'),
+      ('topic', 'dedupe_for_us', 'How long a dedupe_key counts, in microseconds; NULL: 24 hours.'),
+      ('topic', 'owner', 'Only members of this role may use the topic; NULL: no owner. Its number counts in the cluster that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.'),
+      ('topic', 'owner_name', 'The owner''s name when it was set; NULL: no owner.'),
+      ('topic', 'owner_cluster', 'System identifier of the cluster where the owner was set; NULL: no owner.'),
+      ('topic', 'topic', 'Name of the topic, 1 to 100 characters.'),
+      ('subscriber', 'subscriber_id', 'Number of the subscriber, from once.outbox_id; never used again.'),
+      ('subscriber', 'topic_id', 'Number of its topic.'),
+      ('subscriber', 'start_series', 'The series of its creation: it begins there, behind start_seen.'),
+      ('subscriber', 'max_attempts', 'Failures until an event is dead; NULL: 10.'),
+      ('subscriber', 'backoff_base_us', 'Wait after the first failure, in microseconds, doubled with each further one; NULL: 1 second.'),
+      ('subscriber', 'backoff_cap_us', 'The longest such wait, in microseconds; NULL: 1 hour.'),
+      ('subscriber', 'lease_us', 'Lease of a take that names none, in microseconds; NULL: 60 seconds.'),
+      ('subscriber', 'max_lease_life_us', 'The longest that a batch can be held, and how long an ended token answers repeats, in microseconds; NULL: 24 hours.'),
+      ('subscriber', 'subscriber', 'Name of the subscriber, 1 to 100 characters, within its topic.'),
+      ('segment', 'segment', 'Number of the segment, 0 to 3: that of the table once.event_0 to once.event_3.'),
+      ('event_0', 'event_id', 'Number of the event, from once.event_id; events of one order_key are delivered in this order.'),
+      ('event_0', 'emitted_at', 'When it was emitted; its transaction was committed later.'),
+      ('event_0', 'topic_id', 'Number of its topic.'),
+      ('event_0', 'series', 'The series that it was emitted in (once.series).'),
+      ('event_0', 'order_key', 'As given to outbox_emit, or by a step; NULL: none, delivered in any order.'),
+      ('event_0', 'headers', 'As given to outbox_emit; NULL: none.'),
+      ('event_0', 'payload', 'As given to outbox_emit, or by a step, byte for byte.'),
+      ('batch', 'token', 'The lease: the server''s clock in microseconds since 2000, or the next larger number that is free. The same in each row of a batch.'),
+      ('batch', 'taken_at', 'When it was taken; max_lease_life counts from that of the row with the lowest lane.'),
+      ('batch', 'subscriber_id', 'Number of the subscriber that took it.'),
+      ('batch', 'lane', 'The lane that these events were taken from.'),
+      ('batch', 'last_id', 'Everything of the window with an event_id up to this one has been handed out, or put behind an earlier one of its order_key; 0: nothing yet.'),
+      ('batch', 'event_ids', 'The events that it took from this lane, ascending; empty: none, it only put some behind others of their order_key.'),
+      ('batch', 'seen_from', 'The snapshot that the window begins after, written as seen_to. Of the window (seen_from, seen_to] everything up to last_id has been handed out.'),
+      ('batch', 'seen_to', 'The snapshot that the window ends with: {xmax, next xid, own xid or 0, event id that later transactions are above, last event id, running xids ...}. Zeros: before the first event of a series; the largest bigint: all of a series that is over.'),
+      ('receipt', 'subscriber_id', 'Number of the subscriber.'),
+      ('receipt', 'n', 'Number of the receipt among those of its batch, from 1.'),
+      ('receipt', 'token', 'Token of the batch.'),
+      ('receipt', 'at', 'When the events left.'),
+      ('receipt', 'last_call', 'First 8 bytes of SHA-256 over the outbox_nack and its arguments: tells a repeated call from a new one. 0: not a nack.'),
+      ('receipt', 'next_at', 'For n: when each event may be taken again; infinity: it is dead, or waits behind an earlier one of its order_key. NULL: not a nack.'),
+      ('receipt', 'dead', 'For n: which of the events are dead now. NULL: not a nack.'),
+      ('retry', 'event_id', 'The event, which is in one of once.event_0 to once.event_3 or in once.event_kept.'),
+      ('retry', 'subscriber_id', 'Number of the subscriber.'),
+      ('retry', 'topic_id', 'Number of the topic.'),
+      ('retry', 'lane', 'The lane that hands it out: 1 to the topic''s lanes for an order_key, else 0 or -2 to -8. A delayed or redriven event itself is stored in lane -1.'),
+      ('retry', 'order_key', 'The event''s order_key; NULL: none.'),
+      ('retry', 'kind', 'Why the last attempt that counted failed: the kind of outbox_nack, or expired (the lease ran out); of a redriven event that of its death. NULL: no failure yet.'),
+      ('retry', 'error', 'The error that came with that kind; NULL: none.'),
+      ('dead', 'subscriber_id', 'Number of the subscriber.'),
+      ('dead', 'topic_id', 'Number of the topic.'),
+      ('dead', 'event_id', 'The event.'),
+      ('dead', 'xid', 'The emitting transaction, with its epoch; counts in the cluster of its series. 0: not known (kind missing).'),
+      ('dead', 'emitted_at', 'When it was emitted; of kind missing: when it was given up.'),
+      ('dead', 'died_at', 'When it was given up.'),
+      ('dead', 'lane', 'The lane that handed it out last.'),
+      ('dead', 'series', 'The series that it was emitted in (once.series). 0: not known (kind missing).'),
+      ('dead', 'attempts', 'Attempts that counted, since it was emitted or last redriven.'),
+      ('dead', 'redriven', 'How often it had been dead and redriven before.'),
+      ('dead', 'kind', 'Why it was given up: the kind of outbox_nack (never: at once), expired (its last lease ran out) or missing (not stored any more).'),
+      ('dead', 'error', 'The error that outbox_nack was given when it died; of kind missing a fixed text; NULL: none.'),
+      ('dead', 'order_key', 'The event''s order_key; NULL: none.'),
+      ('dead', 'headers', 'The event''s headers; NULL: none, or not known (kind missing).'),
+      ('delivery', 'subscriber_id', 'Number of the subscriber.'),
+      ('delivery', 'attempt', 'Number of the attempt among those that counted, 1 for the first; begins anew after a redrive.'),
+      ('delivery', 'event_id', 'The event.'),
+      ('delivery', 'at', 'When the attempt ended.'),
+      ('delivery', 'kind', 'The kind of outbox_nack, or expired: the lease ran out.'),
+      ('delivery', 'error', 'The error that outbox_nack was given; NULL: none.'),
+      ('dedupe', 'topic_id', 'Number of the topic.'),
+      ('dedupe', 'event_id', 'The event that was emitted with the key.'),
+      ('dedupe', 'until', 'From then on the key may be emitted again.'),
+      ('dedupe', 'id', 'First 16 bytes of SHA-256 of the dedupe_key, in UTF-8.'),
+      ('inbox', 'scope', 'The consumer: the namespace of its messages and sagas, 1 to 100 characters.'),
+      ('inbox', 'step', 'Name of the saga''s step; NULL: a message.'),
+      ('role_function', 'kind', 'use, operate or observe, as grant_role takes it.'),
+      ('role_function', 'function_name', 'Name of a function or procedure of the schema once; all of that name are meant.'),
+      ('role_grant', 'role', 'Number of the role, which counts in that cluster; elsewhere (a restore) role_name counts.'),
+      ('role_grant', 'role_name', 'The role''s name, brought up to date by each grant_role and revoke_role in that cluster.'),
+      ('role_grant', 'cluster', 'System identifier of the cluster where it was granted.'),
+      ('role_grant', 'kind', 'What was granted: use, operate or observe.')) AS t (table_name, column_name, description)
+      JOIN pg_class c ON c.relname = t.table_name AND c.relnamespace = 'once'::regnamespace
+      LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = t.column_name),
+changed AS (
+    UPDATE pg_description d SET description = told.description FROM told
+     WHERE d.objoid = told.relation AND d.classoid = 'pg_class'::regclass AND d.objsubid = told.attnum)
+INSERT INTO pg_description (objoid, classoid, objsubid, description)
+SELECT told.relation, 'pg_class'::regclass, told.attnum, told.description
+  FROM told LEFT JOIN pg_description d
+       ON d.objoid = told.relation AND d.classoid = 'pg_class'::regclass AND d.objsubid = told.attnum
+ WHERE d.objoid IS NULL;
+-- The other tables of events have the columns of the first.
+INSERT INTO pg_description (objoid, classoid, objsubid, description)
+SELECT c.oid, 'pg_class'::regclass, a.attnum, d.description
+  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+  JOIN pg_attribute f ON f.attrelid = 'once.event_0'::regclass AND f.attname = a.attname AND f.attnum > 0
+  JOIN pg_description d ON d.objoid = f.attrelid AND d.classoid = 'pg_class'::regclass AND d.objsubid = f.attnum
+ WHERE c.relnamespace = 'once'::regnamespace AND c.relname IN ('event_1', 'event_2', 'event_3', 'event_kept');
+
 -- role (the last section: the rights of everything above) -------------------------------------------
--- Columns that had no comment.
-COMMENT ON COLUMN once.role_function.kind IS 'use, operate or observe, as grant_role takes it.';
-COMMENT ON COLUMN once.role_function.function_name IS 'Name of a function or procedure of the schema once; all of that name are meant.';
-COMMENT ON COLUMN once.role_grant.role IS 'Number of the role, which counts in that cluster; elsewhere (a restore) role_name counts.';
-COMMENT ON COLUMN once.role_grant.role_name IS 'The role''s name, brought up to date by each grant_role and revoke_role in that cluster.';
-COMMENT ON COLUMN once.role_grant.cluster IS 'System identifier of the cluster where it was granted.';
-COMMENT ON COLUMN once.role_grant.kind IS 'What was granted: use, operate or observe.';
 
 -- What this script made belongs to the extension's owner, whoever ran it, and to nobody else: PUBLIC may
 -- execute a new function, and somebody's ALTER DEFAULT PRIVILEGES may have opened more. (The membership of

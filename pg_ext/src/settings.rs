@@ -23,8 +23,10 @@ static JANITOR_DATABASES: GucSetting<Option<CString>> =
 static JANITOR_NAPTIME: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 static FAKE_NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
-/// The shortest once.janitor_naptime, in milliseconds.
+/// The shortest and the longest once.janitor_naptime, in milliseconds. Who watches takes a janitor that has not ended a
+/// pass for ten minutes for one that does not run (the alert JanitorNotRunning).
 const LEAST_NAPTIME: i32 = 10;
+const MOST_NAPTIME: i32 = 300_000;
 
 /// How long a claim's lease lives where neither the call nor the scope says (once.key_lease).
 pub fn key_lease_us() -> i64 {
@@ -52,11 +54,15 @@ pub fn janitor_databases() -> Vec<u8> {
     names.map(CString::into_bytes).unwrap_or_default()
 }
 
-/// From the begin of one pass of the background worker to the next: once.janitor_naptime, but no more than half of
-/// once.janitor_grace, so that what it serves stays covered.
+/// From the begin of one pass of the background worker to the next (once.janitor_naptime).
 pub fn janitor_naptime() -> Duration {
+    Duration::from_millis(JANITOR_NAPTIME.get().unsigned_abs().into())
+}
+
+/// The same, but no more than half of once.janitor_grace: what the worker serves stays covered.
+pub fn covering_naptime() -> Duration {
     let covered = (JANITOR_GRACE.get() / 2).max(LEAST_NAPTIME);
-    Duration::from_millis(JANITOR_NAPTIME.get().min(covered).unsigned_abs().into())
+    janitor_naptime().min(Duration::from_millis(covered.unsigned_abs().into()))
 }
 
 /// The pretended clock in microseconds since 2000, where once.fake_now is set.
@@ -157,10 +163,10 @@ pub fn register() {
     GucRegistry::define_int_guc(
         c"once.janitor_naptime",
         c"Time from the begin of one pass of the background worker over a database to the begin of the next.",
-        c"In milliseconds without a unit; default 10s. Half of once.janitor_grace where that is shorter. Read again on reload.",
+        c"In milliseconds without a unit, up to 5min; default 10s. Half of once.janitor_grace where that is shorter. Read again on reload.",
         &JANITOR_NAPTIME,
         LEAST_NAPTIME,
-        i32::MAX,
+        MOST_NAPTIME,
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );

@@ -5,12 +5,11 @@ use crate::call::{shown, varlena};
 use crate::clock;
 use crate::counters;
 use crate::error::Result;
-use crate::janitor::Task;
+use crate::janitor::{Task, overdue_us};
 use crate::machine::stored;
 use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept, column};
-use crate::table::{ScanKey, Snapshot, Table};
 use crate::worker;
 use pgrx::pg_sys::{self, Datum};
 use std::collections::BTreeSet;
@@ -90,11 +89,7 @@ pub fn ask(report: &Report) -> Result<()> {
     ];
     let remedy = spi::query(&WHAT_TO_DO, &served)?;
     let remedy = remedy.first().and_then(|found| column(found, 0));
-    never(
-        report,
-        now.saturating_sub(grace),
-        &shown(remedy.map_or(b"", varlena)),
-    )?;
+    never(report, now, grace, &shown(remedy.map_or(b"", varlena)))?;
     let args = [Some(Datum::from(now)), Some(Datum::from(grace)), remedy];
     report.ask(&HAS_STOPPED, &args)?;
     let closed = [
@@ -105,45 +100,36 @@ pub fn ask(report: &Report) -> Result<()> {
     report.ask(&SERVED, &served)
 }
 
-/// Tasks that have never run.
-fn never(report: &Report, before: i64, remedy: &str) -> Result<()> {
+/// Tasks that have never run: a problem once something has waited for one of them for so long.
+fn never(report: &Report, now: i64, grace: i64, remedy: &str) -> Result<()> {
     let run: BTreeSet<String> = (spi::query(&HAVE_RUN, &[])?.iter())
         .filter_map(|row| column(row, 0).map(|task| shown(varlena(task))))
         .collect();
-    if run.is_empty() {
-        return nothing_ever(report, before, remedy);
-    }
     let missing: Vec<_> = (Task::ALL.iter().map(|task| task.name()))
         .filter(|task| !run.contains(*task))
         .collect();
-    if !missing.is_empty() {
-        report.add(
-            Level::Warning,
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut level = Level::Info;
+    for task in Task::ALL.iter().filter(|t| missing.contains(&t.name())) {
+        if overdue_us(*task, now)?.is_some_and(|waited| waited >= grace) {
+            level = Level::Warning;
+        }
+    }
+    let (problem, detail) = match run.is_empty() {
+        true => (
+            "the janitor is not running: no sweep has ever run in this database".to_owned(),
+            "rows of dead workers would stay in their claim states, and nothing gives its space back",
+        ),
+        false => (
             format!(
-                "the janitor is not running: of its tasks these have never run: {}",
+                "the janitor is not running: these tasks have never run: {}",
                 missing.join(", ")
             ),
-            "others have; what these look after stays as it is",
-            remedy,
-        );
-    }
-    Ok(())
-}
-
-/// Nobody has ever swept: a problem once something has waited for it since `before`.
-fn nothing_ever(report: &Report, before: i64, remedy: &str) -> Result<()> {
-    let table = Table::to_read(c"key")?;
-    let snapshot = Snapshot::now();
-    let keys = &mut [ScanKey::char(1, b'0'), ScanKey::until(2, before)];
-    let level = match table.find(c"key_reap", keys, &snapshot)? {
-        Some(_) => Level::Warning,
-        None => Level::Info,
+            "what they look after stays as it is",
+        ),
     };
-    report.add(
-        level,
-        "the janitor is not running: no sweep has ever run in this database",
-        "rows of dead workers would stay in their claim states, and nothing gives its space back",
-        remedy,
-    );
+    report.add(level, problem, detail, remedy);
     Ok(())
 }

@@ -86,18 +86,29 @@ pub fn sweep_preview(call: &Call) -> Result<Datum> {
     let rows = Rows::begin(call);
     let now = clock::now_us()?;
     for task in Task::ALL {
-        let [due, oldest] = match task {
-            Task::ActionRelease => counted(&ACTION_RELEASE, now)?,
-            Task::KeyReap => counted(&KEY_REAP, now)?,
-            Task::KeyTombstone => counted(&KEY_TOMBSTONE, now)?,
-            Task::InboxReap => counted(&INBOX_REAP, now)?,
-            Task::DedupeReap => counted(&DEDUPE_REAP, now)?,
-            Task::OutboxRequeue => told(&outbox::requeue(now, LOOKS)?, now),
-            Task::OutboxRetire => told(&outbox::retire()?, now),
-        };
+        let [due, oldest] = look(task, now)?;
         rows.push(&[Some(row::text(task.name().as_bytes())), due, oldest]);
     }
     Ok(call.return_null())
+}
+
+/// For how long the oldest row that is due has been, in microseconds; None: nothing is due, or nobody knows since when.
+pub fn overdue_us(task: Task, now: i64) -> Result<Option<i64>> {
+    let [_, oldest] = look(task, now)?;
+    Ok(oldest.and_then(|age| clock::interval_us(age).ok()))
+}
+
+/// How many rows are due, and for how long the oldest has been.
+fn look(task: Task, now: i64) -> Result<[Option<Datum>; 2]> {
+    Ok(match task {
+        Task::ActionRelease => counted(&ACTION_RELEASE, now)?,
+        Task::KeyReap => counted(&KEY_REAP, now)?,
+        Task::KeyTombstone => counted(&KEY_TOMBSTONE, now)?,
+        Task::InboxReap => counted(&INBOX_REAP, now)?,
+        Task::DedupeReap => counted(&DEDUPE_REAP, now)?,
+        Task::OutboxRequeue => told(&outbox::requeue(now, LOOKS)?, now),
+        Task::OutboxRetire => told(&outbox::retire()?, now),
+    })
 }
 
 fn counted(statement: &'static LocalKey<Kept>, now: i64) -> Result<[Option<Datum>; 2]> {

@@ -9,6 +9,7 @@
 //! were: who comes behind has an event that is younger, acked or not.
 
 use super::estimate::Range;
+use super::late::Late;
 use super::stored::{self, Content, Stored};
 use super::worst::{self, Labels};
 use super::{Sheet, entries_for};
@@ -33,9 +34,6 @@ const LOOKS: usize = 5_000;
 const FOR_RETRIES: usize = 4;
 /// Probes that cost as much as one of these looks.
 const PROBES: usize = 16;
-/// Probes for events of transactions that were open when a lane was last taken from, in all lanes together: who writes
-/// anywhere in the server is among them.
-const LATE_PROBES: usize = 100_000;
 /// Events of a lane, and rows of once.retry, that are counted one by one.
 const EXACT: usize = 64;
 /// Rows of once.retry that are read to find one that is no delayed event: of each subscriber, and of all together.
@@ -61,7 +59,7 @@ struct Look {
     now: i64,
     /// How many more may be looked at.
     looks: Cell<usize>,
-    late_probes: Cell<usize>,
+    late: Late,
     complete: Cell<bool>,
 }
 
@@ -123,7 +121,7 @@ impl Look {
             retry,
             now: clock::now_us()?,
             looks: Cell::new(LOOKS),
-            late_probes: Cell::new(LATE_PROBES),
+            late: Late::default(),
             complete: Cell::new(complete),
         })
     }
@@ -193,14 +191,6 @@ impl Look {
         left > 0
     }
 
-    /// So many more probes for late events; false: there were enough, and only what was not late is told.
-    fn may_probe(&self, probes: usize) -> bool {
-        let left = self.late_probes.get().checked_sub(probes);
-        self.late_probes.set(left.unwrap_or(0));
-        self.cut_short(left.is_none());
-        left.is_some()
-    }
-
     /// Something may be there that was not looked at.
     fn cut_short(&self, is_so: bool) {
         self.complete.set(self.complete.get() && !is_so);
@@ -235,9 +225,14 @@ impl Look {
                 Some(next) => window = next,
                 None => break,
             }
-            if self.may_probe(window.unfinished() * self.tables.len()) {
-                window.find_late(topic, lane, &self.tables, &self.snapshot)?;
+            let candidates = self
+                .late
+                .candidates(&window, &self.tables, &self.snapshot)?;
+            if self.late.may_probe(candidates.len() * self.tables.len()) {
+                let (tables, snapshot) = (&self.tables, &self.snapshot);
+                window.keep_late(&candidates, topic, lane, tables, snapshot)?;
             }
+            self.cut_short(self.late.is_used_up());
         }
         backlog.depth += read as f64;
         if read >= EXACT {

@@ -11,6 +11,7 @@ mod backlog;
 pub mod dead;
 mod effects;
 mod estimate;
+mod late;
 pub mod leases;
 mod refunds;
 mod stored;

@@ -88,11 +88,6 @@ impl Window {
         })
     }
 
-    /// Transactions that `find_late` looks for one by one, whatever they have emitted.
-    pub fn unfinished(&self) -> usize {
-        self.from.unfinished().count()
-    }
-
     /// Notes which transactions that had not ended before have events of this lane in the window.
     pub fn find_late(
         &mut self,
@@ -101,25 +96,36 @@ impl Window {
         tables: &[(&Home, Table)],
         snapshot: &Snapshot,
     ) -> Result<()> {
-        let mut candidates: Vec<i64> = self.from.unfinished().collect();
-        let (first, end) = self.from.fresh();
-        if first < end {
-            for (home, table) in tables {
-                let mut above = first - 1;
-                // From one transaction to the next, however many events each has.
-                while let Some(xid) = next_xid(table, home, above, end, snapshot)? {
-                    candidates.push(xid);
-                    above = xid;
-                }
-            }
-            candidates.sort_unstable();
-            candidates.dedup();
-        }
+        let mut candidates: Vec<i64> = self.unfinished().collect();
+        let (first, end) = self.fresh();
+        candidates.extend(emitters(tables, first, end, usize::MAX, snapshot)?);
+        self.keep_late(&candidates, topic, lane, tables, snapshot)
+    }
+
+    /// Transactions below the fresh ones that had not ended before, whatever they have emitted.
+    pub fn unfinished(&self) -> impl Iterator<Item = i64> + '_ {
+        self.from.unfinished()
+    }
+
+    /// Transaction ids of which none had ended before: from, to (excluded).
+    pub fn fresh(&self) -> (i64, i64) {
+        self.from.fresh()
+    }
+
+    /// Notes which of these have events of this lane in the window.
+    pub fn keep_late(
+        &mut self,
+        candidates: &[i64],
+        topic: i32,
+        lane: i32,
+        tables: &[(&Home, Table)],
+        snapshot: &Snapshot,
+    ) -> Result<()> {
         for xid in candidates {
             for (home, table) in tables {
-                let stream = self.late_stream(xid, topic, lane, home, table, snapshot)?;
+                let stream = self.late_stream(*xid, topic, lane, home, table, snapshot)?;
                 if stream.head.is_some() {
-                    self.late.push(xid);
+                    self.late.push(*xid);
                     break;
                 }
             }
@@ -195,6 +201,34 @@ impl Window {
         stream.advance();
         Ok(stream)
     }
+}
+
+/// Transactions from `first` on and below `end` that emitted anything: from one to the next, however many events each
+/// has. At most so many of each table.
+pub fn emitters(
+    tables: &[(&Home, Table)],
+    first: i64,
+    end: i64,
+    most: usize,
+    snapshot: &Snapshot,
+) -> Result<Vec<i64>> {
+    let mut found = Vec::new();
+    if first >= end {
+        return Ok(found);
+    }
+    for (home, table) in tables {
+        let mut above = first - 1;
+        for _ in 0..most {
+            let Some(xid) = next_xid(table, home, above, end, snapshot)? else {
+                break;
+            };
+            found.push(xid);
+            above = xid;
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
 }
 
 /// The first transaction above `above` and below `end` that emitted anything.

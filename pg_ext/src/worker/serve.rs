@@ -58,7 +58,7 @@ pub fn main(database: Oid) {
 fn rest(pass: Pass, begin: Instant) -> bool {
     let ended = Instant::now();
     loop {
-        let nap = settings::janitor_naptime();
+        let nap = settings::covering_naptime();
         let left = match pass {
             Pass::More => Duration::ZERO,
             _ => (nap.saturating_sub(begin.elapsed()))
@@ -141,7 +141,7 @@ impl Worker {
 impl Trouble {
     /// It has failed so lately that it is not its turn yet.
     fn rests(&self) -> bool {
-        let nap = settings::janitor_naptime();
+        let nap = settings::covering_naptime();
         self.since.is_some_and(|since| since.elapsed() < nap)
     }
 

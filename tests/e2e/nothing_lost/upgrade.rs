@@ -67,7 +67,7 @@ async fn an_upgrade_by_links_goes_on_where_it_was() {
 /// what they start; the nap is so long that only a worker that begins sweeps.
 fn with_workers() -> Builder {
     janitor::preloaded("served, postgres")
-        .setting("once.janitor_naptime", "1h")
+        .setting("once.janitor_naptime", "5min")
         .setting("log_min_messages", "debug1")
 }
 

@@ -172,6 +172,24 @@ async fn an_update_that_has_to_wait_too_long_gives_up_and_leaves_everything_as_i
     sweeper.show("select * from once.sweep()").await;
 }
 
+/// As a VACUUM of each table would: the update changes no statistics of these, and comments lock nothing.
+#[tokio::test]
+async fn an_update_waits_for_no_vacuum() {
+    const VACUUMED: &str = "
+        begin; lock table once.key, once.key_step, once.scope, once.machine, once.action_lease, once.cancel, once.refund,
+            once.topic, once.subscriber, once.segment, once.event_0, once.event_1, once.event_2, once.event_3,
+            once.event_kept, once.retry, once.dead, once.delivery, once.dedupe, once.inbox, once.key_bookmark
+            in share update exclusive mode";
+    let play = old().await;
+    let vacuum = play.another().await;
+    vacuum.show(VACUUMED).await;
+    let dba = play.another().await;
+    dba.show("set lock_timeout = '1 s'").await;
+    dba.show(UPDATE).await;
+    assert_eq!(version(&play).await, env!("CARGO_PKG_VERSION"));
+    vacuum.show("rollback").await;
+}
+
 #[tokio::test]
 async fn whoever_waits_for_the_update_goes_on_with_the_new_schema() {
     let play = old().await;
