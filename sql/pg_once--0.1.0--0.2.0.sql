@@ -205,6 +205,8 @@ WITH told AS MATERIALIZED (
       ('subscriber', 'max_lease_life_us', 'The longest that a batch can be held, and how long an ended token answers repeats, in microseconds; NULL: 24 hours.'),
       ('subscriber', 'subscriber', 'Name of the subscriber, 1 to 100 characters, within its topic.'),
       ('segment', 'segment', 'Number of the segment, 0 to 3: that of the table once.event_0 to once.event_3.'),
+      ('event_0', 'xid', 'The emitting transaction, with its epoch; counts in the cluster of its series.'),
+      ('event_0', 'lane', '1 to the topic''s lanes: with order_key; 0 and -2 to -8: without; -1: delayed or redriven.'),
       ('event_0', 'event_id', 'Number of the event, from once.event_id; events of one order_key are delivered in this order.'),
       ('event_0', 'emitted_at', 'When it was emitted; its transaction was committed later.'),
       ('event_0', 'topic_id', 'Number of its topic.'),
@@ -266,8 +268,12 @@ WITH told AS MATERIALIZED (
       ('role_grant', 'role_name', 'The role''s name, brought up to date by each grant_role and revoke_role in that cluster.'),
       ('role_grant', 'cluster', 'System identifier of the cluster where it was granted.'),
       ('role_grant', 'kind', 'What was granted: use, operate or observe.')) AS t (table_name, column_name, description)
-      JOIN pg_class c ON c.relname = t.table_name AND c.relnamespace = 'once'::regnamespace
-      LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = t.column_name),
+      JOIN pg_class c ON c.relnamespace = 'once'::regnamespace
+           -- The other tables of events have the columns of the first.
+           AND (c.relname = t.table_name
+                OR t.table_name = 'event_0' AND c.relname IN ('event_1', 'event_2', 'event_3', 'event_kept'))
+      LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = t.column_name
+     WHERE a.attnum > 0 OR t.column_name IS NULL),
 changed AS (
     UPDATE pg_description d SET description = told.description FROM told
      WHERE d.objoid = told.relation AND d.classoid = 'pg_class'::regclass AND d.objsubid = told.attnum)
@@ -276,13 +282,6 @@ SELECT told.relation, 'pg_class'::regclass, told.attnum, told.description
   FROM told LEFT JOIN pg_description d
        ON d.objoid = told.relation AND d.classoid = 'pg_class'::regclass AND d.objsubid = told.attnum
  WHERE d.objoid IS NULL;
--- The other tables of events have the columns of the first.
-INSERT INTO pg_description (objoid, classoid, objsubid, description)
-SELECT c.oid, 'pg_class'::regclass, a.attnum, d.description
-  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-  JOIN pg_attribute f ON f.attrelid = 'once.event_0'::regclass AND f.attname = a.attname AND f.attnum > 0
-  JOIN pg_description d ON d.objoid = f.attrelid AND d.classoid = 'pg_class'::regclass AND d.objsubid = f.attnum
- WHERE c.relnamespace = 'once'::regnamespace AND c.relname IN ('event_1', 'event_2', 'event_3', 'event_kept');
 
 -- role (the last section: the rights of everything above) -------------------------------------------
 

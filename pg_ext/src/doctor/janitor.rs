@@ -5,7 +5,7 @@ use crate::call::{shown, varlena};
 use crate::clock;
 use crate::counters;
 use crate::error::Result;
-use crate::janitor::{Task, overdue_us};
+use crate::janitor::{Task, waited_us};
 use crate::machine::stored;
 use crate::row;
 use crate::settings;
@@ -89,7 +89,6 @@ pub fn ask(report: &Report) -> Result<()> {
     ];
     let remedy = spi::query(&WHAT_TO_DO, &served)?;
     let remedy = remedy.first().and_then(|found| column(found, 0));
-    never(report, now, grace, &shown(remedy.map_or(b"", varlena)))?;
     let args = [Some(Datum::from(now)), Some(Datum::from(grace)), remedy];
     report.ask(&HAS_STOPPED, &args)?;
     let closed = [
@@ -97,7 +96,9 @@ pub fn ask(report: &Report) -> Result<()> {
         Some(row::text(stored::NOT_TOLD.as_bytes())),
     ];
     report.ask(&FAILS, &closed)?;
-    report.ask(&SERVED, &served)
+    report.ask(&SERVED, &served)?;
+    // Last, because it looks at every task's tables, and one of them may be locked.
+    never(report, now, grace, &shown(remedy.map_or(b"", varlena)))
 }
 
 /// Tasks that have never run: a problem once something has waited for one of them for so long.
@@ -113,7 +114,7 @@ fn never(report: &Report, now: i64, grace: i64, remedy: &str) -> Result<()> {
     }
     let mut level = Level::Info;
     for task in Task::ALL.iter().filter(|t| missing.contains(&t.name())) {
-        if overdue_us(*task, now)?.is_some_and(|waited| waited >= grace) {
+        if waited_us(*task, now)?.is_some_and(|waited| waited >= grace) {
             level = Level::Warning;
         }
     }

@@ -13,7 +13,7 @@ mod sweep;
 mod task;
 
 pub use all::sweep_all;
-pub use preview::{Due, overdue_us, sweep_preview};
+pub use preview::{Due, sweep_preview, waited_us};
 pub use runs::{covers, last_end, last_error, record};
 pub use status::janitor_status;
 pub use sweep::{

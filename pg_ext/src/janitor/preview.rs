@@ -92,9 +92,12 @@ pub fn sweep_preview(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// For how long the oldest row that is due has been, in microseconds; None: nothing is due, or nobody knows since when.
-pub fn overdue_us(task: Task, now: i64) -> Result<Option<i64>> {
-    let [_, oldest] = look(task, now)?;
+/// For how long something has waited for a task that has never run, in microseconds; None: nothing does.
+pub fn waited_us(task: Task, now: i64) -> Result<Option<i64>> {
+    let [_, oldest] = match task {
+        Task::OutboxRetire => told(&outbox::stored(None)?, now),
+        _ => look(task, now)?,
+    };
     Ok(oldest.and_then(|age| clock::interval_us(age).ok()))
 }
 

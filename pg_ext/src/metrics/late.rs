@@ -32,6 +32,9 @@ impl Late {
         snapshot: &Snapshot,
     ) -> Result<Vec<i64>> {
         let mut candidates = Vec::new();
+        if self.is_used_up() {
+            return Ok(candidates);
+        }
         for xid in window.unfinished() {
             candidates.extend_from_slice(&self.emitters(xid, xid + 1, tables, snapshot)?);
         }

@@ -28,12 +28,17 @@ pub fn requeue(now: i64, most: i64) -> Result<Due> {
 
 /// Segments that are to be emptied, since the first event in them.
 pub fn retire() -> Result<Due> {
+    let current = event::current_segment(&Snapshot::latest())?;
+    stored(Some(current))
+}
+
+/// Segments that hold anything, since the first event in them: where nobody retires, the current one grows.
+pub fn stored(but: Option<usize>) -> Result<Due> {
     let mut due = Due::default();
     let snapshot = Snapshot::latest();
-    let current = event::current_segment(&snapshot)?;
     for (number, home) in SEGMENTS.iter().enumerate() {
         let table = Table::to_read(home.table)?;
-        if number == current || table.is_blank() {
+        if Some(number) == but || table.is_blank() {
             continue;
         }
         match table.find(home.xid, &mut [], &snapshot)? {

@@ -132,7 +132,7 @@ select exists (select from batch_job where status = 'done')
    and exists (select from ordered where key = 'r0')
    and exists (select from moved where was = 'failed')
    and exists (select from once.key where resolved_attempt is not null)
-   and (select min(done) > 0 from once.janitor where task in ('key_reap', 'inbox_reap') and machine = '')
+   and (select count(*) = 2 from once.janitor where task in ('key_reap', 'inbox_reap') and machine = '' and done > 0)
    and exists (select from consumed where topic = 'posts' and order_key is not null)";
 
 /// Violates one invariant in a transaction that is rolled back; whether the check names it.

@@ -79,9 +79,16 @@ async fn a_janitor_that_never_ran_that_stopped_and_that_fails() {
     let never =
         "these tasks have never run: action_release, outbox_requeue, dedupe_reap, outbox_retire";
     assert_told(&play, never, "info", "once.sweep()").await;
+    // A log that nobody retires.
+    play.show("select once.topic_set('t', '{}'); select once.outbox_emit('t', '{}')")
+        .await;
+    assert_told(&play, never, "info", "once.sweep()").await;
+    play.show("select set_config('once.fake_now', (now() + '41 min')::text, false)")
+        .await;
+    assert_told(&play, never, "warning", "once.sweep()").await;
     play.show("select * from once.sweep()").await;
     assert_eq!(told(&play, "janitor").await, "");
-    play.show("select set_config('once.fake_now', (now() + '50 min')::text, false)")
+    play.show("select set_config('once.fake_now', (now() + '52 min')::text, false)")
         .await;
     assert_told(
         &play,

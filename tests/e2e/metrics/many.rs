@@ -194,8 +194,6 @@ async fn open_writers_hide_no_subscriber_and_a_gauge_says_where_they_were_too_ma
                 ))
                 .await;
         }
-        // One that has ended shows every snapshot that the others have not.
-        writer.show("select pg_current_xact_id()").await;
         writer
     };
     let topic = async |play: &Playground| {
@@ -221,7 +219,9 @@ async fn open_writers_hide_no_subscriber_and_a_gauge_says_where_they_were_too_ma
     subscribe(&before).await;
     let alone = all_told(&before, 1).await;
     // Those that write elsewhere are asked for once, not in each lane.
-    writers("postgres", "select pg_current_xact_id()").await;
+    let elsewhere = writers("postgres", "select pg_current_xact_id()").await;
+    // One that has ended shows every snapshot that the others have not.
+    elsewhere.show("select pg_current_xact_id()").await;
     let beside = Playground::on(&cluster, "beside").await;
     topic(&beside).await;
     subscribe(&beside).await;
