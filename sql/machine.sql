@@ -69,7 +69,7 @@ $$The definition as stored, with the tables' present names; it can be given to m
 CREATE FUNCTION once.machine_check(machine text = NULL, OUT machine text, OUT problem text, OUT hint text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_check';
 COMMENT ON FUNCTION once.machine_check(text) IS
-$$What disagrees between a definition and its tables (NULL: of all machines that are open to the caller): columns that were dropped or renamed or do not fit any more, enum labels that no status names, rows in a claim state without a lease, claim states that no sweep covers, a guard that is disabled, missing, or followed by another trigger, a missing index, rows whose cancel flag was set by hand, another machine with the same cancel flag, or with the same items by the same subject and marker. No rows: nothing found. Looks into a table as its owner, for callers who may read it.
+$$What disagrees between a definition and its tables (NULL: of all machines that are open to the caller): columns that were dropped or renamed or do not fit any more, enum labels that no status names, rows in a claim state without a lease, claim states that no sweep covers, a guard that is disabled, missing, or followed by another trigger before the row is written, or of another kind than a partition needs, a missing index, rows whose cancel flag was set by hand, another machine with the same cancel flag, or with the same items by the same subject and marker. No rows: nothing found. Looks into a table as its owner, for callers who may read it.
 Errors: 42704 no such machine.$$;
 
 CREATE FUNCTION once.machine_assert()
@@ -81,6 +81,7 @@ CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard';
 COMMENT ON FUNCTION once.machine_guard(text, boolean) IS
 $$Puts triggers on the machine's table and its items (or takes them off) that refuse with ON002, whoever writes: a status change that is not declared or whose when is false on the old row; leaving a terminal state; entering or leaving a claim state other than by its lease; an INSERT into a claim state or the cancelled state; any change of the cancel flag but cancel_request's; deleting a row that is being cancelled before it is; an undecided item under a cancelled row; a change of a marked item's marker, amount, subject or match of when, and its deletion before the row is cancelled. A write to an item locks its machine's row FOR KEY SHARE.
+A row of the machine's table is judged as it was written, whatever BEFORE triggers made of it, at the end of its statement, before its foreign keys and other AFTER triggers (until then each row that the statement writes takes about 18 bytes of memory); an item, and a row of a partitioned table, before it is written, after BEFORE triggers whose names sort before the guard's. Call it again once the machine's table has itself been attached as a partition.
 It cannot see TRUNCATE, replication, session_replication_role = replica, or an owner who disables it (machine_check reports the last). Lock a guarded row yourself FOR NO KEY UPDATE, never FOR UPDATE: writers of items hold it FOR KEY SHARE.
 Errors: 42704 no such machine, 42501 a table is not the caller's.$$;
 

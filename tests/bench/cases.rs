@@ -37,6 +37,7 @@ pub(crate) use script;
 fn contender(name: &'static str, script: Script<'static>, at_least: Option<f64>) -> Contender {
     Contender {
         name,
+        setup: "",
         script,
         at_least,
         proof: None,

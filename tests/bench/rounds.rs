@@ -15,6 +15,8 @@ use crate::table;
 #[derive(Clone, Copy, Debug)]
 pub struct Contender {
     pub name: &'static str,
+    /// SQL before each of its runs, where sides share a table: what makes it theirs.
+    pub setup: &'static str,
     pub script: Script<'static>,
     /// The ratio of ours to this one that is asked for.
     pub at_least: Option<f64>,
@@ -82,6 +84,7 @@ impl Before {
 
 impl Contender {
     async fn run(&self, database: &Database, contest: &Contest) -> Result<pgbench::Run> {
+        database.client.batch_execute(self.setup).await?;
         let before = self.worked(database).await?;
         let run = tokio::task::block_in_place(|| {
             pgbench::run(database, self.script, contest.stock, contest.until)

@@ -77,6 +77,19 @@ async fn a_dropped_cluster_leaves_nothing_behind() {
     assert!(!is_there(&segment));
 }
 
+/// Where the first state is copied, too; what is restored or upgraded tells clusters by it.
+#[test]
+fn each_cluster_has_an_identity_of_its_own() {
+    let mut seen = Vec::new();
+    for cluster in [(); 3].map(|()| Cluster::launch().unwrap()) {
+        let identity = "select system_identifier from pg_control_system()";
+        seen.push(cluster.psql("postgres", identity).unwrap());
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 3);
+}
+
 /// One that is gone already cannot give its shared memory back.
 #[tokio::test]
 async fn a_cluster_that_is_dropped_after_it_was_killed_leaves_no_segment_behind() {

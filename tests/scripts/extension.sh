@@ -8,13 +8,16 @@
 # what a server needs, in lib/ (the library) and extension/ (the control file, the install script, the
 # upgrade scripts).
 stage_extension() {
-    local config=$1 profile=$2 stage=$3 version file
+    local config=$1 profile=$2 stage=$3 version features file
     check_server "$config"
     version=$(major_version "$config")
     pgrx_env "$version" "$(headers_for "$version" "$config")"
+    features=pg$version
+    # For tests: most of what it needs is built for the in-database tests already.
+    if [ "$profile" = dev ]; then features+=" test_crates"; fi
     rm -rf "$stage"
     mkdir -p "$stage/lib" "$stage/extension"
-    cargo pgrx package --profile "$profile" --package pg_once --no-default-features --features "pg$version" \
+    cargo pgrx package --profile "$profile" --package pg_once --no-default-features --features "$features" \
         --pg-config "$config" --out-dir "$stage/build"
     find "$stage/build" -name '*.so' -exec mv {} "$stage/lib/" \;
     find "$stage/build" \( -name '*.control' -o -name '*.sql' \) -exec mv {} "$stage/extension/" \;

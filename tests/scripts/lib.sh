@@ -31,6 +31,8 @@ die() {
 have() { command -v "$1" >/dev/null 2>&1; }
 is_root() { [ "$(id -u)" = 0 ]; }
 is_ci() { [ "${CI:-}" = true ] || [ "${CI:-}" = 1 ]; }
+# What is built once needs no records for building it again.
+if is_ci; then export CARGO_INCREMENTAL=0; fi
 
 # Debian packages -------------------------------------------------------------------------------
 

@@ -174,5 +174,8 @@ pgrx_env() {
     local text
     text=$(printf '[configs]\npg%s = "%s"\n' "$1" "$2")
     mkdir -p "$PGRX_HOME"
-    [ "$(cat "$PGRX_HOME/config.toml" 2>/dev/null)" = "$text" ] || printf '%s\n' "$text" >"$PGRX_HOME/config.toml"
+    [ "$(cat "$PGRX_HOME/config.toml" 2>/dev/null)" = "$text" ] && return
+    # Two builds may begin at once: the file is there as a whole.
+    printf '%s\n' "$text" >"$PGRX_HOME/config.toml.$BASHPID"
+    mv "$PGRX_HOME/config.toml.$BASHPID" "$PGRX_HOME/config.toml"
 }

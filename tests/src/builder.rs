@@ -7,16 +7,19 @@ use anyhow::{Context, Result};
 use crate::cluster::Cluster;
 use crate::place::{Place, free_port};
 use crate::programs::{Programs, run};
+use crate::template::Template;
 
 /// The superuser of every private cluster.
 pub(crate) const SUPERUSER: &str = "postgres";
 
-/// What every private cluster is set to; settings of the caller come after these and win.
+/// What every private cluster is set to; settings of the caller come after these and win. Shared memory that a query
+/// asks for lies in the data directory: it is gone with it, also when the server was killed.
 const BASE: &str = "\
 listen_addresses = '127.0.0.1'
 unix_socket_permissions = 0777
 max_connections = 200
 shared_buffers = 64MB
+dynamic_shared_memory_type = mmap
 fsync = off
 wal_level = replica
 max_wal_senders = 8
@@ -48,8 +51,8 @@ impl Builder {
         self
     }
 
-    /// Writes reach the disk, as in production. Off otherwise: a killed server loses nothing by
-    /// that, only a machine that loses power does.
+    /// Writes are flushed, as in production: to the disk, where the run's directory is on one. Off otherwise: a killed
+    /// server loses nothing by that, only a machine that loses power does.
     #[must_use]
     pub fn fsync(self, on: bool) -> Self {
         self.setting("fsync", if on { "on" } else { "off" })
@@ -67,8 +70,29 @@ impl Builder {
     /// # Errors
     /// With the program's own words, if `initdb` or the server fails.
     pub fn launch(self) -> Result<Cluster> {
-        let programs = self.programs.map_or_else(Programs::from_env, Ok)?;
+        let programs = self.programs.clone().map_or_else(Programs::from_env, Ok)?;
         let place = Place::new(programs.user())?;
+        self.make(&programs, &place)?;
+        let mut text = BASE.to_owned();
+        for (name, value) in &self.settings {
+            writeln!(text, "{name} = '{}'", value.replace('\'', "''"))?;
+        }
+        append_settings(&place, &text)?;
+        let mut cluster = Cluster::new(programs, place, free_port()?);
+        cluster.start()?;
+        Ok(cluster)
+    }
+
+    fn make(&self, programs: &Programs, place: &Place) -> Result<()> {
+        let template = match self.initdb[..] {
+            [] => Template::of(programs),
+            _ => None,
+        };
+        if let Some(template) = &template
+            && template.copy_to(programs, place)?
+        {
+            return Ok(());
+        }
         run(programs
             .command("initdb", place.directory())
             .args([
@@ -80,21 +104,14 @@ impl Builder {
             .arg(format!("--username={SUPERUSER}"))
             .args(&self.initdb)
             .arg("--pgdata")
-            .arg(place.directory().join("data")))?;
-        let mut text = BASE.to_owned();
-        for (name, value) in &self.settings {
-            writeln!(text, "{name} = '{}'", value.replace('\'', "''"))?;
-        }
-        append_settings(&place, &text)?;
-        let mut cluster = Cluster::new(programs, place, free_port()?);
-        cluster.start()?;
-        Ok(cluster)
+            .arg(place.data()))?;
+        template.map_or(Ok(()), |template| template.keep(programs, place))
     }
 }
 
 /// Adds `text` to the end of the cluster's `postgresql.conf`, where the last word wins.
 pub(crate) fn append_settings(place: &Place, text: &str) -> Result<()> {
-    let path = place.directory().join("data/postgresql.conf");
+    let path = place.data().join("postgresql.conf");
     let mut whole = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     whole.push_str(text);
     std::fs::write(&path, whole).with_context(|| path.display().to_string())

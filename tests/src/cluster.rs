@@ -104,7 +104,7 @@ impl Cluster {
     /// The data directory.
     #[must_use]
     pub fn data_directory(&self) -> PathBuf {
-        self.place.directory().join("data")
+        self.place.data()
     }
 
     /// Where a client reaches the database `db` as superuser over TCP.

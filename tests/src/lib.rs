@@ -29,6 +29,7 @@ mod pooler;
 mod programs;
 pub mod race;
 mod standby;
+mod template;
 
 pub use builder::Builder;
 pub use carried::{Carried, Sent};

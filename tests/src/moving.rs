@@ -1,13 +1,12 @@
 //! What moves from one cluster to another: files, roles, and transaction ids that are far apart.
 
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::builder::SUPERUSER;
 use crate::cluster::{Cluster, StopMode};
-use crate::place::free_port;
+use crate::place::{copy, free_port};
 use crate::programs::run;
 
 /// Past ten million, and the first id of its page: the server begins the page of states anew there.
@@ -99,11 +98,5 @@ fn gather(folder: &Path, name: &str, into: &mut String) -> Result<()> {
             into.push_str(&String::from_utf8_lossy(&std::fs::read(&path)?));
         }
     }
-    Ok(())
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    let status = Command::new("cp").arg("-a").args([from, to]).status()?;
-    ensure!(status.success(), "cp {} {}", from.display(), to.display());
     Ok(())
 }

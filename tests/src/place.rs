@@ -5,10 +5,11 @@
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::leash::Leash;
 use crate::os_user::OsUser;
@@ -51,6 +52,11 @@ impl Place {
         self.leash.directory()
     }
 
+    /// A cluster's data.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.directory().join("data")
+    }
+
     pub(crate) fn sockets(&self) -> &Path {
         self.sockets.as_ref().unwrap_or(&self.leash).directory()
     }
@@ -63,6 +69,15 @@ fn leashed_directory(base: &Path, user: OsUser) -> Result<Leash> {
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o711))?;
     user.own(&directory)?;
     Ok(leash)
+}
+
+/// Copies a file or folder, owners and all, into a leashed directory: the program works there, and ends with the leash.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
+    let mut command = Command::new("cp");
+    command.current_dir(to.parent().unwrap_or(to));
+    let status = command.arg("-a").args([from, to]).status()?;
+    ensure!(status.success(), "cp {} {}", from.display(), to.display());
+    Ok(())
 }
 
 /// A port on 127.0.0.1 that nobody listens on now. Processes start at different places, so that

@@ -20,7 +20,7 @@ impl Cluster {
     /// If the copy cannot be made or does not start.
     pub fn standby(&self) -> Result<Self> {
         let place = Place::new(self.programs().user())?;
-        let data = place.directory().join("data");
+        let data = place.data();
         run(self
             .command("pg_basebackup")
             .args([

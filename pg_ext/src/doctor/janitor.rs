@@ -106,18 +106,19 @@ fn never(report: &Report, now: i64, grace: i64, remedy: &str) -> Result<()> {
     let run: BTreeSet<String> = (spi::query(&HAVE_RUN, &[])?.iter())
         .filter_map(|row| column(row, 0).map(|task| shown(varlena(task))))
         .collect();
-    let missing: Vec<_> = (Task::ALL.iter().map(|task| task.name()))
-        .filter(|task| !run.contains(*task))
-        .collect();
+    let mut missing = Task::ALL.to_vec();
+    missing.retain(|task| !run.contains(task.name()));
     if missing.is_empty() {
         return Ok(());
     }
     let mut level = Level::Info;
-    for task in Task::ALL.iter().filter(|t| missing.contains(&t.name())) {
+    for task in &missing {
         if waited_us(*task, now)?.is_some_and(|waited| waited >= grace) {
             level = Level::Warning;
+            break;
         }
     }
+    let missing: Vec<_> = missing.iter().map(|task| task.name()).collect();
     let (problem, detail) = match run.is_empty() {
         true => (
             "the janitor is not running: no sweep has ever run in this database".to_owned(),

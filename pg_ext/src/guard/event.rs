@@ -13,7 +13,7 @@ pub enum What {
     Delete,
 }
 
-/// One row that is about to be written.
+/// One row that is written: before that, or after it, when the statement is at its end.
 #[derive(Clone, Copy)]
 pub struct Event {
     data: *mut pg_sys::TriggerData,
@@ -37,10 +37,10 @@ impl Event {
             )
             .hint("Put it on with once.machine_guard(machine, true).")
         })?;
-        Event::before_row(data).ok_or_else(|| {
+        Event::of_row(data).ok_or_else(|| {
             Error::new(
                 Kind::NotInstalled,
-                "a guard of pg_once is a trigger BEFORE each row",
+                "a guard of pg_once is a trigger FOR EACH ROW",
             )
             .hint("Drop this one and put it on with once.machine_guard(machine, true).")
         })
@@ -48,10 +48,11 @@ impl Event {
 
     /// As `of`, where nothing may raise an error.
     pub fn seen(fcinfo: pg_sys::FunctionCallInfo) -> Option<Event> {
-        Event::before_row(trigger_of(fcinfo)?)
+        Event::of_row(trigger_of(fcinfo)?)
     }
 
-    fn before_row(data: *mut pg_sys::TriggerData) -> Option<Event> {
+    fn of_row(data: *mut pg_sys::TriggerData) -> Option<Event> {
+        const AFTER_ROW: u32 = pg_sys::TRIGGER_EVENT_ROW;
         const BEFORE_ROW: u32 = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_BEFORE;
         // SAFETY: the call's own structure.
         let event = unsafe { (*data).tg_event };
@@ -61,7 +62,7 @@ impl Event {
             pg_sys::TRIGGER_EVENT_DELETE => What::Delete,
             _ => What::Update,
         };
-        (when == BEFORE_ROW).then_some(Event { data, what })
+        matches!(when, AFTER_ROW | BEFORE_ROW).then_some(Event { data, what })
     }
 
     /// The trigger's argument: the machine's name in the database's encoding.
@@ -87,6 +88,17 @@ impl Event {
         unsafe { (*(*self.data).tg_trigger).tgoid }
     }
 
+    /// The row was written already, and its table is a partition: an UPDATE that takes a row to another one shows
+    /// as a DELETE here.
+    pub fn may_be_move(&self) -> bool {
+        // SAFETY: the call's own structure, whose relation is open while its trigger runs.
+        unsafe {
+            let timing = (*self.data).tg_event & pg_sys::TRIGGER_EVENT_TIMINGMASK;
+            let class = (*(*self.data).tg_relation).rd_rel;
+            self.what == What::Delete && timing == 0 && (*class).relispartition
+        }
+    }
+
     pub fn old(&self) -> Option<Tuple> {
         (self.what != What::Insert).then(|| self.tuple(self.first()))
     }
@@ -100,7 +112,7 @@ impl Event {
         }
     }
 
-    /// What the trigger returns to let the row pass.
+    /// What the trigger returns to let the row pass; after it was written nobody looks at that.
     pub fn pass(&self) -> Datum {
         self.written()
             .or(self.old())

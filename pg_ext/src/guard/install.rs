@@ -2,10 +2,17 @@
 //!
 //! They are made as the extension's owner, because a trigger's maker needs the right to call its function,
 //! which nobody else has; who asks must own the tables.
+//!
+//! A machine's row is judged after it was written: the server locks each row for a trigger before it, and writes that to
+//! the log, also for an UPDATE that is none of the guard's. Where a row may move to another partition it is judged before,
+//! because afterwards that is a row deleted and another one inserted. An item is judged before: its job's row is to be
+//! locked by then. Before the row the guard is the last of the table's triggers, after it the first: what is refused has met none
+//! of them, and no foreign key.
 
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::digest::{first_16, hex};
 use crate::error::{Error, Kind, Result};
+use crate::janitor::runs;
 use crate::machine::columns::owned_by_caller;
 use crate::machine::model::Machine;
 use crate::machine::relation::Relation;
@@ -21,35 +28,39 @@ use std::ffi::CStr;
 
 // The guards of a machine, not those that partitions have from their parents.
 const PRESENT: &CStr = c"
-    SELECT t.tgrelid FROM pg_catalog.pg_trigger t
-     WHERE t.tgname = $1::pg_catalog.name AND t.tgargs = $2 AND t.tgparentid = 0
+    SELECT t.tgrelid, t.tgname::text FROM pg_catalog.pg_trigger t
+     WHERE t.tgname IN ($1::pg_catalog.name, $2::pg_catalog.name) AND t.tgargs = $3 AND t.tgparentid = 0
        AND t.tgfoid IN ('once.machine_guard_row'::pg_catalog.regproc,
                         'once.machine_guard_item'::pg_catalog.regproc)";
 
 // What is below a guarded table: partitions have their parents' triggers, each of which may be disabled for
-// itself; children that inherit have none. And BEFORE row triggers that fire after ours, on any of them.
+// itself; children that inherit have none. And BEFORE row triggers that fire after ours, where ours is one, on any of them.
 const BELOW: &CStr = c"
-    WITH below AS (
+    WITH RECURSIVE below AS (
         SELECT $1 AS relation
-        UNION SELECT t.relid::oid FROM pg_catalog.pg_partition_tree($1) t
-        UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = $1)
+        UNION SELECT i.inhrelid FROM below b JOIN pg_catalog.pg_inherits i ON i.inhparent = b.relation)
     SELECT pg_catalog.format('%I.%I', n.nspname, c.relname),
-           (SELECT g.tgenabled IN ('O', 'A') FROM pg_catalog.pg_trigger g
-             WHERE g.tgrelid = c.oid AND g.tgname = $2::pg_catalog.name AND g.tgargs = $3),
+           g.tgenabled IN ('O', 'A'),
            (SELECT pg_catalog.min(l.tgname::text) FROM pg_catalog.pg_trigger l
-             WHERE l.tgrelid = c.oid AND NOT l.tgisinternal AND l.tgname > $2::pg_catalog.name
-               AND l.tgenabled <> 'D' AND l.tgtype & 3 = 3 AND l.tgtype & 20 <> 0)
+             WHERE l.tgrelid = c.oid AND NOT l.tgisinternal AND l.tgname > g.tgname
+               AND l.tgenabled <> 'D' AND l.tgtype & 3 = 3 AND l.tgtype & 20 <> 0 AND g.tgtype & 2 <> 0),
+           c.relispartition AND g.tgtype & 2 = 0
       FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.relation
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+      LEFT JOIN pg_catalog.pg_trigger g
+        ON g.tgrelid = c.oid AND g.tgname IN ($2::pg_catalog.name, $3::pg_catalog.name) AND g.tgargs = $4
      ORDER BY 1";
 
 const MARK: &CStr = c"UPDATE once.machine SET guarded = $2 WHERE machine = $1";
 
 thread_local! {
-    static PRESENT_GUARDS: Kept = const { Kept::new(PRESENT, &[pg_sys::TEXTOID, pg_sys::BYTEAOID]) };
+    static PRESENT_GUARDS: Kept = const { Kept::new(
+        PRESENT,
+        &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::BYTEAOID],
+    ) };
     static ALL_BELOW: Kept = const { Kept::new(
         BELOW,
-        &[pg_sys::OIDOID, pg_sys::TEXTOID, pg_sys::BYTEAOID],
+        &[pg_sys::OIDOID, pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::BYTEAOID],
     ) };
     static MARKED: Kept = const { Kept::new(MARK, &[pg_sys::TEXTOID, pg_sys::BOOLOID]) };
 }
@@ -78,13 +89,12 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
 pub fn move_to(machine: &[u8]) -> Result<()> {
     let machine = Machine::for_tables(machine)?;
     let mut wanted: Vec<_> = tables(&machine).iter().map(|t| t.oid.to_u32()).collect();
-    let mut here: Vec<_> = present(machine.name())?
-        .iter()
-        .map(|p| p.table.to_u32())
-        .collect();
+    let guards = present(machine.name())?;
+    let mut here: Vec<_> = guards.iter().map(|g| g.table.to_u32()).collect();
     wanted.sort_unstable();
     here.sort_unstable();
-    if wanted == here {
+    let fit = |g: &Present| g.name.starts_with(Time::Before.place()) || !may_move_rows(g.table);
+    if wanted == here && guards.iter().all(fit) {
         return Ok(());
     }
     ensure_owned(&machine)?;
@@ -111,20 +121,36 @@ pub fn tables(machine: &Machine) -> Vec<&Relation> {
 
 /// Puts the guards of a machine on its tables. The caller has made sure that they may.
 pub fn install(machine: &Machine) -> Result<()> {
-    let name = ident(&trigger_name(machine.name()));
     let argument = literal(machine.name());
-    let on = |table: &Relation, function: &str| {
+    let on = |table: &Relation, time: Time, function: &str| {
         let sql = format!(
-            "CREATE OR REPLACE TRIGGER {name} BEFORE INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW \
+            "CREATE OR REPLACE TRIGGER {} {} INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW \
              EXECUTE FUNCTION once.{function}({argument})",
+            ident(&time.trigger_name(machine.name())),
+            time.word(),
             table.name
         );
         spi::run(&from_utf8(&sql))
     };
-    on(&machine.shape.table, "machine_guard_row")?;
+    let table = &machine.shape.table;
+    // The library of 0.1.0 knows no guard after the row.
+    let time = match may_move_rows(table.oid) || runs::is_first_schema()? {
+        true => Time::Before,
+        false => Time::After,
+    };
+    on(table, time, "machine_guard_row")?;
     match &machine.shape.refund {
-        Some(refund) => on(&refund.items, "machine_guard_item"),
+        Some(refund) => on(&refund.items, Time::Before, "machine_guard_item"),
         None => Ok(()),
+    }
+}
+
+/// An UPDATE may take a row to another partition.
+fn may_move_rows(table: pg_sys::Oid) -> bool {
+    // SAFETY: looks into the system cache.
+    unsafe {
+        pg_sys::get_rel_relkind(table) as u8 == pg_sys::RELKIND_PARTITIONED_TABLE
+            || pg_sys::get_rel_relispartition(table)
     }
 }
 
@@ -132,7 +158,7 @@ pub fn install(machine: &Machine) -> Result<()> {
 pub fn remove(machine: &str) -> Result<()> {
     for guard in present(machine)? {
         if let Some(table) = Relation::of(guard.table) {
-            let name = ident(&trigger_name(machine));
+            let name = ident(&guard.name);
             let sql = format!("DROP TRIGGER IF EXISTS {name} ON {}", table.name);
             spi::run(&from_utf8(&sql))?;
         }
@@ -142,7 +168,7 @@ pub fn remove(machine: &str) -> Result<()> {
 
 /// The trigger is the guard of this machine's own table; the name in the database's encoding.
 pub fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
-    const ROW_BEFORE: i16 = (pg_sys::TRIGGER_TYPE_ROW | pg_sys::TRIGGER_TYPE_BEFORE) as i16;
+    const ROW: i16 = pg_sys::TRIGGER_TYPE_ROW as i16;
     // SAFETY: looks into the system caches, which give null or a string; a trigger has tgnargs arguments.
     unsafe {
         let function = pg_sys::get_func_name(trigger.tgfoid);
@@ -150,7 +176,8 @@ pub fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
         !function.is_null()
             && CStr::from_ptr(function) == c"machine_guard_row"
             && pg_sys::get_func_namespace(trigger.tgfoid) == schema
-            && trigger.tgtype & ROW_BEFORE == ROW_BEFORE
+            && trigger.tgtype & ROW == ROW
+            && trigger.tgconstraint == pg_sys::InvalidOid
             && trigger.tgnargs == 1
             && CStr::from_ptr(*trigger.tgargs).to_bytes() == machine
     }
@@ -159,17 +186,20 @@ pub fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
 /// A guard that is there.
 struct Present {
     table: pg_sys::Oid,
+    name: String,
 }
 
 /// The guards of a machine that are there.
 fn present(machine: &str) -> Result<Vec<Present>> {
-    let [name, argument] = identity(machine);
-    let rows = spi::query(&PRESENT_GUARDS, &[name, argument])?;
-    let table = |row: &spi::Row| Some(pg_sys::Oid::from(column(row, 0)?.value() as u32));
-    Ok(rows
-        .iter()
-        .filter_map(|row| Some(Present { table: table(row)? }))
-        .collect())
+    let [before, after, argument] = identity(machine);
+    let rows = spi::query_latest(&PRESENT_GUARDS, &[before, after, argument])?;
+    let guard = |row: &spi::Row| {
+        Some(Present {
+            table: pg_sys::Oid::from(column(row, 0)?.value() as u32),
+            name: shown(varlena(column(row, 1)?)),
+        })
+    };
+    Ok(rows.iter().filter_map(guard).collect())
 }
 
 /// How a guard stands on a table, or on one below it.
@@ -177,14 +207,17 @@ pub struct Standing {
     pub table: String,
     /// None: it is not there.
     pub fires: Option<bool>,
-    /// A trigger that fires after it.
+    /// A trigger that fires after it and before the row is written.
     pub later: Option<String>,
+    /// A guard after the row of a partition: it refuses every DELETE.
+    pub refuses_deletes: bool,
 }
 
 /// How the guard stands on a table and on everything below it.
 pub fn standing(machine: &str, table: &Relation) -> Result<Vec<Standing>> {
-    let [name, argument] = identity(machine);
-    let rows = spi::query(&ALL_BELOW, &[Some(Datum::from(table.oid)), name, argument])?;
+    let [before, after, argument] = identity(machine);
+    let table = Some(Datum::from(table.oid));
+    let rows = spi::query(&ALL_BELOW, &[table, before, after, argument])?;
     let text = |row: &spi::Row, i| column(row, i).map(|d| shown(varlena(d)));
     Ok(rows
         .iter()
@@ -192,24 +225,53 @@ pub fn standing(machine: &str, table: &Relation) -> Result<Vec<Standing>> {
             table: text(row, 0).unwrap_or_default(),
             fires: column(row, 1).map(|d| d.value() != 0),
             later: text(row, 2),
+            refuses_deletes: column(row, 3).is_some_and(|d| d.value() != 0),
         })
         .collect())
 }
 
-/// Name and argument of a machine's triggers. A trigger's arguments are stored with a NUL byte behind each;
+/// Names and argument of a machine's triggers. A trigger's arguments are stored with a NUL byte behind each;
 /// a bytea is laid out as a text is.
-fn identity(machine: &str) -> [Option<Datum>; 2] {
-    let name = row::text(&from_utf8(&trigger_name(machine)));
+fn identity(machine: &str) -> [Option<Datum>; 3] {
+    let name = |time: Time| Some(row::text(&from_utf8(&time.trigger_name(machine))));
     let argument = row::text(&[&from_utf8(machine), b"\0".as_slice()].concat());
-    [Some(name), Some(argument)]
+    [name(Time::Before), name(Time::After), Some(argument)]
 }
 
-/// Triggers of one kind fire in the order of their names: "~" comes after all of ASCII. A name that is too
-/// long for an identifier is a hash.
-pub fn trigger_name(machine: &str) -> String {
-    let plain = format!("~pg_once_{machine}");
-    if from_utf8(&plain).len() < pg_sys::NAMEDATALEN as usize {
-        return plain;
+/// When a guard judges a row: before it is written, or after.
+#[derive(Clone, Copy)]
+enum Time {
+    Before,
+    After,
+}
+
+impl Time {
+    fn word(self) -> &'static str {
+        match self {
+            Time::Before => "BEFORE",
+            Time::After => "AFTER",
+        }
     }
-    format!("~pg_once#{}", hex(&first_16(&Sha256::digest(machine))))
+
+    /// Triggers of one kind fire in the order of their names: "~" comes after all of ASCII, "!" before all that is
+    /// printed but the blank.
+    fn place(self) -> char {
+        match self {
+            Time::Before => '~',
+            Time::After => '!',
+        }
+    }
+
+    /// A name that is too long for an identifier is a hash.
+    fn trigger_name(self, machine: &str) -> String {
+        let place = self.place();
+        let plain = format!("{place}pg_once_{machine}");
+        if from_utf8(&plain).len() < pg_sys::NAMEDATALEN as usize {
+            return plain;
+        }
+        format!(
+            "{place}pg_once#{}",
+            hex(&first_16(&Sha256::digest(machine)))
+        )
+    }
 }

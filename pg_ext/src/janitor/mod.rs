@@ -7,7 +7,7 @@
 
 mod all;
 mod preview;
-mod runs;
+pub mod runs;
 mod status;
 mod sweep;
 mod task;

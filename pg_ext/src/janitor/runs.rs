@@ -56,6 +56,11 @@ impl Column for Run {
     }
 }
 
+/// The schema is that of 0.1.0: sessions may be open that have the library of 0.1.0, too.
+pub fn is_first_schema() -> Result<bool> {
+    Ok(Table::to_read(RUNS)?.columns() == OLD)
+}
+
 /// Notes the end of a run of a task for one machine (empty: the task as a whole).
 pub fn record(task: &str, machine: &[u8], swept: &Swept) -> Result<()> {
     note(task, machine, swept, swept.failed == 0)

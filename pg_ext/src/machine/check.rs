@@ -208,6 +208,12 @@ impl Findings {
                     ),
                     Some(true) => {}
                 }
+                if standing.refuses_deletes {
+                    self.add(
+                        format!("{name} is a partition with a guard after the row, which lets none be deleted or taken to another partition"),
+                        "Call once.machine_guard(machine, true).",
+                    );
+                }
                 if let Some(later) = standing.later {
                     self.add(
                         format!("trigger \"{later}\" of {name} fires after the guard, which does not see what it changes"),

@@ -225,13 +225,7 @@ impl Look {
                 Some(next) => window = next,
                 None => break,
             }
-            let candidates = self
-                .late
-                .candidates(&window, &self.tables, &self.snapshot)?;
-            if self.late.may_probe(candidates.len() * self.tables.len()) {
-                let (tables, snapshot) = (&self.tables, &self.snapshot);
-                window.keep_late(&candidates, topic, lane, tables, snapshot)?;
-            }
+            (self.late).keep(&mut window, (topic, lane), &self.tables, &self.snapshot)?;
             self.cut_short(self.late.is_used_up());
         }
         backlog.depth += read as f64;

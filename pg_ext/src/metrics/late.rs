@@ -24,23 +24,27 @@ pub struct Late {
 }
 
 impl Late {
-    /// Those of a window's transactions that have emitted anything.
-    pub fn candidates(
+    /// Keeps in the window those of its transactions that have emitted to this lane.
+    pub fn keep(
         &self,
-        window: &Window,
+        window: &mut Window,
+        (topic, lane): (i32, i32),
         tables: &[(&'static Home, Table)],
         snapshot: &Snapshot,
-    ) -> Result<Vec<i64>> {
-        let mut candidates = Vec::new();
+    ) -> Result<()> {
         if self.is_used_up() {
-            return Ok(candidates);
+            return Ok(());
         }
+        let mut candidates = Vec::new();
         for xid in window.unfinished() {
             candidates.extend_from_slice(&self.emitters(xid, xid + 1, tables, snapshot)?);
         }
         let (first, end) = window.fresh();
         candidates.extend_from_slice(&self.emitters(first, end, tables, snapshot)?);
-        Ok(candidates)
+        if self.may_probe(candidates.len() * tables.len()) {
+            window.keep_late(&candidates, topic, lane, tables, snapshot)?;
+        }
+        Ok(())
     }
 
     fn emitters(
@@ -63,7 +67,7 @@ impl Late {
     }
 
     /// So many more probes; false: there were enough.
-    pub fn may_probe(&self, probes: usize) -> bool {
+    fn may_probe(&self, probes: usize) -> bool {
         self.used.set(self.used.get().saturating_add(probes));
         !self.is_used_up()
     }

@@ -23,6 +23,7 @@ fn contender(
 ) -> Contender {
     Contender {
         name,
+        setup: "",
         script,
         at_least,
         proof: Some(Proof { query, per_call: 1 }),

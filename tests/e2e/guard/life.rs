@@ -260,3 +260,61 @@ async fn data_loaded_alone_goes_in_with_triggers_disabled_and_is_adopted() {
         "ready"
     );
 }
+
+/// Guards that 0.1.0 put on stay as they are when the extension is updated.
+#[tokio::test]
+async fn a_guard_before_the_row_still_judges_and_is_another_one_once_it_is_put_on_again() {
+    let play = guarded().await;
+    with_jobs(&play).await;
+    let before_row = "select count(*) from pg_trigger where tgname = '~pg_once_job'";
+    assert_eq!(play.show(before_row).await, "1", "the items' guard");
+    play.show(
+        "drop trigger \"!pg_once_job\" on job;
+         create trigger \"~pg_once_job\" before insert or update or delete on job
+            for each row execute function once.machine_guard_row('job')",
+    )
+    .await;
+    assert_eq!(play.show(before_row).await, "2");
+    let before = rows(&play).await;
+    for sql in [
+        "update job set status = 'done' where id = 1",
+        "insert into job (id, status) values (50, 'running')",
+        "delete from job where id = 6",
+    ] {
+        illegal(&play, sql).await;
+    }
+    assert_eq!(rows(&play).await, before);
+    play.show("update job set note = 'x'; select once.transition('job', '1', 'ready')")
+        .await;
+    play.show("select once.sweep()").await;
+    assert_eq!(
+        play.show("select * from once.machine_check('job')").await,
+        ""
+    );
+    play.show("select once.machine_guard('job', true)").await;
+    assert_eq!(play.show(before_row).await, "1");
+    illegal(&play, "update job set status = 'done' where id = 2").await;
+}
+
+/// Above READ COMMITTED the snapshot may show a guard that was another one then.
+#[tokio::test]
+async fn a_machine_that_is_dropped_in_an_old_snapshot_takes_its_guard_of_today_along() {
+    let play = guarded().await;
+    play.show(
+        "drop trigger \"!pg_once_job\" on job;
+         create trigger \"~pg_once_job\" before insert or update or delete on job
+            for each row execute function once.machine_guard_row('job')",
+    )
+    .await;
+    let old = play.another().await;
+    old.show("begin isolation level repeatable read; select 1")
+        .await;
+    play.show("select once.machine_guard('job', true)").await;
+    match old.attempt("select once.machine_drop('job')").await {
+        Ok(_) => drop(old.show("commit").await),
+        Err(refusal) => assert_eq!(refusal.code, "40001", "{refusal:?}"),
+    }
+    let machines = play.show("select count(*) from once.machine").await;
+    let triggers = play.show(TRIGGERS).await;
+    assert!(machines == "1" || triggers == "0", "{machines} {triggers}");
+}

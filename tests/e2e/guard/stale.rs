@@ -148,8 +148,14 @@ async fn a_child_by_inheritance_is_reported() {
     play.show("select once.sweep()").await;
     let check = "select count(*) from once.machine_check('job')";
     assert_eq!(play.show(check).await, "0");
-    play.show("create table child () inherits (job)").await;
-    assert_ne!(play.show(check).await, "0");
+    play.show("create table child () inherits (job); create table grandchild () inherits (child)")
+        .await;
+    let missing = "select string_agg(problem, '; ' order by problem) from once.machine_check('job') \
+                   where problem ~ '^the guard is missing'";
+    assert_eq!(
+        play.show(missing).await,
+        "the guard is missing on public.child; the guard is missing on public.grandchild"
+    );
 }
 
 #[tokio::test]

@@ -59,6 +59,9 @@ async fn on_conflict_is_judged_as_the_update_that_it_becomes() {
     ] {
         illegal(&play, sql).await;
     }
+    // What writes nothing breaks no rule.
+    play.show("insert into job (id, status) values (3, 'running') on conflict do nothing")
+        .await;
     assert_eq!(rows(&play).await, before);
     play.show("insert into job (id, status) values (1, 'ready') on conflict (id) do update set status = excluded.status")
         .await;
@@ -207,8 +210,8 @@ async fn a_machine_that_is_closed_by_its_owner_is_guarded_for_everybody() {
     outsider.show("update job set status = 'ready'").await;
 }
 
-#[tokio::test]
-async fn a_partitioned_table_is_guarded_through_its_root_and_its_leaves() {
+/// The machine of `world` with its guard on, over tables that are partitioned by id.
+pub async fn partitioned() -> Playground {
     let play = Playground::open().await;
     play.show(
         "create table wallet (customer text primary key, points bigint not null default 0);
@@ -227,6 +230,12 @@ async fn a_partitioned_table_is_guarded_through_its_root_and_its_leaves() {
     .await;
     define(&play, JOB).await;
     play.show("select once.machine_guard('job', true)").await;
+    play
+}
+
+#[tokio::test]
+async fn a_partitioned_table_is_guarded_through_its_root_and_its_leaves() {
+    let play = partitioned().await;
     with_jobs(&play).await;
     play.show("select once.refund('job', '6')").await;
     let before = rows(&play).await;
@@ -259,4 +268,63 @@ async fn a_partitioned_table_is_guarded_through_its_root_and_its_leaves() {
     assert_eq!(rows(&play).await, before);
     play.show("update item set id = 30 where id = 71 and false; insert into item (id, job_id) values (20, 6); update item set id = 70 where id = 20")
         .await;
+}
+
+#[tokio::test]
+async fn a_row_that_an_update_takes_to_another_partition_is_judged_as_any_other() {
+    let play = partitioned().await;
+    with_jobs(&play).await;
+    let before = rows(&play).await;
+    for id in 100..110 {
+        illegal(
+            &play,
+            &format!("update job set id = {id}, status = 'done' where id = 1"),
+        )
+        .await;
+        illegal(&play, &format!("update job set id = {id} where id = 3")).await;
+    }
+    assert_eq!(rows(&play).await, before);
+    play.show("update job set id = 100, status = 'ready' where id = 1; update job set id = 101 where id = 100")
+        .await;
+}
+
+#[tokio::test]
+async fn a_guarded_table_that_becomes_a_partition_is_told_and_guarded_anew() {
+    let play = guarded().await;
+    with_jobs(&play).await;
+    play.show("select once.sweep()").await;
+    let check = "select problem from once.machine_check('job')";
+    assert_eq!(play.show(check).await, "");
+    play.show(
+        "create table every_job (like job including all) partition by range (id);
+         create table later_job partition of every_job for values from (100) to (1000);
+         alter table every_job attach partition job for values from (0) to (100)",
+    )
+    .await;
+    let told = play.show(check).await;
+    assert!(
+        told.contains("is a partition with a guard after the row"),
+        "{told}"
+    );
+    // Until then nothing leaves it, deleted or to another partition.
+    for sql in [
+        "update every_job set id = 200, status = 'done' where id = 1",
+        "update every_job set id = 200 where id = 3",
+        "delete from job where id = 1",
+    ] {
+        let refusal = illegal(&play, sql).await;
+        assert!(refusal.hint.contains("machine_guard"), "{refusal:?}");
+    }
+    play.show("update every_job set note = 'x'; insert into every_job (id) values (50)")
+        .await;
+    play.show("select once.machine_guard('job', true)").await;
+    assert_eq!(play.show(check).await, "");
+    for sql in [
+        "update every_job set id = 200, status = 'done' where id = 1",
+        "update every_job set id = 200 where id = 3",
+        "update job set status = 'done' where id = 1",
+    ] {
+        illegal(&play, sql).await;
+    }
+    play.show("delete from job where id = 1").await;
 }

@@ -173,9 +173,9 @@ async fn every_problem_is_told_and_its_mending_seen() {
         ),
         (
             "create function last() returns trigger language plpgsql as 'begin return new; end';
-             create trigger \"~~last\" before update on job for each row execute function last()",
+             create trigger \"~~last\" before update on item for each row execute function last()",
             vec!["~~last"],
-            "drop trigger \"~~last\" on job; drop function last",
+            "drop trigger \"~~last\" on item; drop function last",
         ),
         (
             &format!("alter table job drop constraint {index}"),

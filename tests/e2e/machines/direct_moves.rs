@@ -24,6 +24,17 @@ async fn ways(sql: &str) -> Vec<Playground> {
     plays
 }
 
+/// The same, asked up to three times: where what is known of the tables is taken back while a move begins (another test
+/// that makes an extension fills the server's queue of such messages), the statement decides.
+async fn goes_direct(play: &Playground) -> bool {
+    for _ in 0..3 {
+        if is_direct(play).await {
+            return true;
+        }
+    }
+    false
+}
+
 /// A move of job 5 goes without a statement.
 async fn is_direct(play: &Playground) -> bool {
     play.show("begin").await;
@@ -59,7 +70,7 @@ async fn plain_tables_go_without_a_statement() {
         "create table parent (id bigint); alter table job inherit parent",
         "alter table job enable row level security, disable row level security",
     ] {
-        assert!(is_direct(&altered(sql).await).await, "{sql}");
+        assert!(goes_direct(&altered(sql).await).await, "{sql}");
     }
 }
 
@@ -127,13 +138,13 @@ async fn what_only_newer_servers_have_goes_by_statement() {
 async fn the_guard_of_another_machine_is_asked() {
     let play = altered("update job set short = 'a'").await;
     define(&play, OTHER).await;
-    assert!(is_direct(&play).await);
+    assert!(goes_direct(&play).await);
     play.show("select once.machine_guard('other', true)").await;
     assert!(!is_direct(&play).await);
     play.show(GUARD).await;
     assert!(!is_direct(&play).await);
     play.show("select once.machine_guard('other', false)").await;
-    assert!(is_direct(&play).await);
+    assert!(goes_direct(&play).await);
 }
 
 #[tokio::test]

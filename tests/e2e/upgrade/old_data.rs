@@ -155,10 +155,21 @@ async fn rows_under_an_action_and_teardowns_half_way_go_on() {
     let before = play.show(pending).await;
     is(&play, "select points from wallet", "60").await;
 
+    // As 0.1.0 put it on: sessions may be open that have its library.
+    let guards =
+        "select string_agg(tgname, ' ' order by tgname) from pg_trigger where tgname ~ 'pg_once'";
+    is(&play, guards, "~pg_once_job ~pg_once_job").await;
     update(&play).await;
     let play = play.another().await;
+    is(&play, guards, "~pg_once_job ~pg_once_job").await;
     is(&play, "select once.machine_get('job')", &definition).await;
     is(&play, pending, &before).await;
+    let by_hand = play
+        .code("update job set status = 'done' where id = 1")
+        .await;
+    assert_eq!(by_hand, "ON002", "the guard is on");
+    play.show("select once.machine_guard('job', true)").await;
+    is(&play, guards, "!pg_once_job ~pg_once_job").await;
     let by_hand = play
         .code("update job set status = 'done' where id = 1")
         .await;
