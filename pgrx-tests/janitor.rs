@@ -1,5 +1,6 @@
 //! In-database tests of the noun `janitor`: a sweep changes no answer. Every test has a key of its own and
-//! sees no other's, because none of them commits.
+//! sees no other's, because none of them commits. One runs at a time: of two open transactions that sweep, only the
+//! first one's end is noted.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,6 +12,12 @@
 #[pgrx::pg_schema]
 mod tests {
     use pgrx::prelude::*;
+
+    /// Waits until no other test here runs.
+    fn alone() {
+        Spi::run("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('tests that sweep'))")
+            .unwrap();
+    }
 
     fn outcome(key: &str) -> Option<String> {
         let claim =
@@ -42,6 +49,7 @@ mod tests {
 
     #[pg_test]
     fn a_key_is_gone_at_its_ttl_swept_or_not() {
+        alone();
         finish("k1");
         after("25 hours");
         assert_eq!(outcome("k1").as_deref(), Some("gone"));
@@ -55,6 +63,7 @@ mod tests {
 
     #[pg_test]
     fn a_key_that_no_sweep_has_emptied_is_deleted_all_the_same() {
+        alone();
         finish("k2");
         after("49 hours");
         assert_eq!(sweep(), 1);
@@ -66,6 +75,7 @@ mod tests {
 
     #[pg_test]
     fn an_unfinished_key_is_never_swept() {
+        alone();
         outcome("k3");
         after("100 years");
         assert_eq!(sweep(), 0);
@@ -74,6 +84,7 @@ mod tests {
 
     #[pg_test]
     fn the_preview_tells_what_the_sweep_then_does() {
+        alone();
         finish("k4");
         finish("k5");
         after("25 hours");
@@ -88,6 +99,7 @@ mod tests {
 
     #[pg_test]
     fn a_task_that_raises_is_undone_and_counted_and_the_others_go_on() {
+        alone();
         finish("k6");
         Spi::run(
             "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \

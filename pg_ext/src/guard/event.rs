@@ -52,7 +52,7 @@ impl Event {
     }
 
     fn of_row(data: *mut pg_sys::TriggerData) -> Option<Event> {
-        const AFTER_ROW: u32 = pg_sys::TRIGGER_EVENT_ROW;
+        const AFTER_ROW: u32 = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_AFTER;
         const BEFORE_ROW: u32 = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_BEFORE;
         // SAFETY: the call's own structure.
         let event = unsafe { (*data).tg_event };
@@ -95,7 +95,9 @@ impl Event {
         unsafe {
             let timing = (*self.data).tg_event & pg_sys::TRIGGER_EVENT_TIMINGMASK;
             let class = (*(*self.data).tg_relation).rd_rel;
-            self.what == What::Delete && timing == 0 && (*class).relispartition
+            self.what == What::Delete
+                && timing == pg_sys::TRIGGER_EVENT_AFTER
+                && (*class).relispartition
         }
     }
 

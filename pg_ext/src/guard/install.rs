@@ -6,13 +6,13 @@
 //! A machine's row is judged after it was written: the server locks each row for a trigger before it, and writes that to
 //! the log, also for an UPDATE that is none of the guard's. Where a row may move to another partition it is judged before,
 //! because afterwards that is a row deleted and another one inserted. An item is judged before: its job's row is to be
-//! locked by then. Before the row the guard is the last of the table's triggers, after it the first: what is refused has met none
-//! of them, and no foreign key.
+//! locked by then. Before the row the guard is the last of the table's triggers, after it the first: what is refused
+//! has met none of them, and no foreign key.
 
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::digest::{first_16, hex};
 use crate::error::{Error, Kind, Result};
-use crate::janitor::runs;
+use crate::janitor::is_first_schema;
 use crate::machine::columns::owned_by_caller;
 use crate::machine::model::Machine;
 use crate::machine::relation::Relation;
@@ -134,7 +134,7 @@ pub fn install(machine: &Machine) -> Result<()> {
     };
     let table = &machine.shape.table;
     // The library of 0.1.0 knows no guard after the row.
-    let time = match may_move_rows(table.oid) || runs::is_first_schema()? {
+    let time = match may_move_rows(table.oid) || is_first_schema()? {
         true => Time::Before,
         false => Time::After,
     };
@@ -168,7 +168,6 @@ pub fn remove(machine: &str) -> Result<()> {
 
 /// The trigger is the guard of this machine's own table; the name in the database's encoding.
 pub fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
-    const ROW: i16 = pg_sys::TRIGGER_TYPE_ROW as i16;
     // SAFETY: looks into the system caches, which give null or a string; a trigger has tgnargs arguments.
     unsafe {
         let function = pg_sys::get_func_name(trigger.tgfoid);
@@ -176,7 +175,7 @@ pub fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
         !function.is_null()
             && CStr::from_ptr(function) == c"machine_guard_row"
             && pg_sys::get_func_namespace(trigger.tgfoid) == schema
-            && trigger.tgtype & ROW == ROW
+            && trigger.tgtype & pg_sys::TRIGGER_TYPE_ROW as i16 != 0
             && trigger.tgconstraint == pg_sys::InvalidOid
             && trigger.tgnargs == 1
             && CStr::from_ptr(*trigger.tgargs).to_bytes() == machine

@@ -7,14 +7,14 @@
 
 mod all;
 mod preview;
-pub mod runs;
+mod runs;
 mod status;
 mod sweep;
 mod task;
 
 pub use all::sweep_all;
 pub use preview::{Due, sweep_preview, waited_us};
-pub use runs::{covers, last_end, last_error, record};
+pub use runs::{covers, is_first_schema, last_end, last_error, record};
 pub use status::janitor_status;
 pub use sweep::{
     failed, run, sweep, sweep_action_release, sweep_dedupe_reap, sweep_inbox_reap, sweep_key_reap,
