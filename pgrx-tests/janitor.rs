@@ -15,8 +15,10 @@ mod tests {
 
     /// Waits until no other test here runs.
     fn alone() {
-        Spi::run("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('tests that sweep'))")
-            .unwrap();
+        Spi::run(
+            "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('tests that sweep'))",
+        )
+        .unwrap();
     }
 
     fn outcome(key: &str) -> Option<String> {
