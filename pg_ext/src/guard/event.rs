@@ -88,16 +88,17 @@ impl Event {
         unsafe { (*(*self.data).tg_trigger).tgoid }
     }
 
-    /// The row was written already, and its table is a partition: an UPDATE that takes a row to another one shows
-    /// as a DELETE here.
-    pub fn may_be_move(&self) -> bool {
-        // SAFETY: the call's own structure, whose relation is open while its trigger runs.
+    /// A DELETE that was made, by an UPDATE that takes the row to another partition: the heap marks the version that
+    /// is left behind. Other kinds of tables do not tell.
+    pub fn is_move(&self) -> bool {
+        // SAFETY: the call's own structure, whose relation is open while its trigger runs; an event has a row.
         unsafe {
             let timing = (*self.data).tg_event & pg_sys::TRIGGER_EVENT_TIMINGMASK;
             let class = (*(*self.data).tg_relation).rd_rel;
-            self.what == What::Delete
-                && timing == pg_sys::TRIGGER_EVENT_AFTER
+            let next = (*(*self.first()).t_data).t_ctid;
+            timing == pg_sys::TRIGGER_EVENT_AFTER
                 && (*class).relispartition
+                && ((*class).relam != pg_sys::HEAP_TABLE_AM_OID || is_moved(next))
         }
     }
 
@@ -149,6 +150,12 @@ impl Event {
         })?;
         Ok(Field::of(&here))
     }
+}
+
+/// As ItemPointerIndicatesMovedPartitions.
+fn is_moved(next: pg_sys::ItemPointerData) -> bool {
+    let (block, offset) = pgrx::itemptr::item_pointer_get_both(next);
+    block == pg_sys::InvalidBlockNumber && u32::from(offset) == pg_sys::MovedPartitionsOffsetNumber
 }
 
 /// What a trigger's call is about; None for a call that is none of a trigger.

@@ -5,9 +5,9 @@
 //!
 //! A machine's row is judged after it was written: the server locks each row for a trigger before it, and writes that to
 //! the log, also for an UPDATE that is none of the guard's. Where a row may move to another partition it is judged before,
-//! because afterwards that is a row deleted and another one inserted. An item is judged before: its job's row is to be
-//! locked by then. Before the row the guard is the last of the table's triggers, after it the first: what is refused
-//! has met none of them, and no foreign key.
+//! because afterwards that is a row deleted and another one inserted; and where a condition may look at the table. An item
+//! is judged before: its job's row is to be locked by then. Before the row the guard is the last of the table's triggers,
+//! after it the first: a row that is refused has met none of them, and no foreign key.
 
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::digest::{first_16, hex};
@@ -15,6 +15,7 @@ use crate::error::{Error, Kind, Result};
 use crate::janitor::is_first_schema;
 use crate::machine::columns::owned_by_caller;
 use crate::machine::model::Machine;
+use crate::machine::predicate;
 use crate::machine::relation::Relation;
 use crate::machine::sql::{ident, literal};
 use crate::row;
@@ -28,7 +29,8 @@ use std::ffi::CStr;
 
 // The guards of a machine, not those that partitions have from their parents.
 const PRESENT: &CStr = c"
-    SELECT t.tgrelid, t.tgname::text FROM pg_catalog.pg_trigger t
+    SELECT t.tgrelid, t.tgname::text, p.proname::text, t.tgtype & 2 <> 0
+      FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
      WHERE t.tgname IN ($1::pg_catalog.name, $2::pg_catalog.name) AND t.tgargs = $3 AND t.tgparentid = 0
        AND t.tgfoid IN ('once.machine_guard_row'::pg_catalog.regproc,
                         'once.machine_guard_item'::pg_catalog.regproc)";
@@ -85,16 +87,11 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// The guards go where a changed definition says; where they are on the right tables they stay.
+/// The guards go where a changed definition says; those that serve stay.
 pub fn move_to(machine: &[u8]) -> Result<()> {
     let machine = Machine::for_tables(machine)?;
-    let mut wanted: Vec<_> = tables(&machine).iter().map(|t| t.oid.to_u32()).collect();
-    let guards = present(machine.name())?;
-    let mut here: Vec<_> = guards.iter().map(|g| g.table.to_u32()).collect();
-    wanted.sort_unstable();
-    here.sort_unstable();
-    let fit = |g: &Present| g.name.starts_with(Time::Before.place()) || !may_move_rows(g.table);
-    if wanted == here && guards.iter().all(fit) {
+    let (wanted, here) = (wanted(&machine)?, present(machine.name())?);
+    if wanted.len() == here.len() && wanted.iter().all(|w| here.iter().any(|h| h.serves(w))) {
         return Ok(());
     }
     ensure_owned(&machine)?;
@@ -122,27 +119,39 @@ pub fn tables(machine: &Machine) -> Vec<&Relation> {
 /// Puts the guards of a machine on its tables. The caller has made sure that they may.
 pub fn install(machine: &Machine) -> Result<()> {
     let argument = literal(machine.name());
-    let on = |table: &Relation, time: Time, function: &str| {
+    for guard in wanted(machine)? {
         let sql = format!(
             "CREATE OR REPLACE TRIGGER {} {} INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW \
-             EXECUTE FUNCTION once.{function}({argument})",
-            ident(&time.trigger_name(machine.name())),
-            time.word(),
-            table.name
+             EXECUTE FUNCTION once.{}({argument})",
+            ident(&guard.time.trigger_name(machine.name())),
+            guard.time.word(),
+            guard.table.name,
+            guard.function,
         );
-        spi::run(&from_utf8(&sql))
-    };
-    let table = &machine.shape.table;
-    // The library of 0.1.0 knows no guard after the row.
-    let time = match may_move_rows(table.oid) || is_first_schema()? {
-        true => Time::Before,
-        false => Time::After,
-    };
-    on(table, time, "machine_guard_row")?;
-    match &machine.shape.refund {
-        Some(refund) => on(&refund.items, Time::Before, "machine_guard_item"),
-        None => Ok(()),
+        spi::run(&from_utf8(&sql))?;
     }
+    Ok(())
+}
+
+/// A guard that a machine's table is to have.
+struct Wanted<'a> {
+    table: &'a Relation,
+    time: Time,
+    function: &'static str,
+}
+
+fn wanted(machine: &Machine) -> Result<Vec<Wanted<'_>>> {
+    let mut guards = vec![Wanted {
+        table: &machine.shape.table,
+        time: Time::of(machine)?,
+        function: "machine_guard_row",
+    }];
+    guards.extend(machine.shape.refund.as_ref().map(|refund| Wanted {
+        table: &refund.items,
+        time: Time::Before,
+        function: "machine_guard_item",
+    }));
+    Ok(guards)
 }
 
 /// An UPDATE may take a row to another partition.
@@ -152,6 +161,18 @@ fn may_move_rows(table: pg_sys::Oid) -> bool {
         pg_sys::get_rel_relkind(table) as u8 == pg_sys::RELKIND_PARTITIONED_TABLE
             || pg_sys::get_rel_relispartition(table)
     }
+}
+
+/// A condition asks more than the row's columns, by a function that is not IMMUTABLE: were the row written by then, it
+/// would find it moved.
+fn may_look(machine: &Machine) -> Result<bool> {
+    for when in (machine.definition.transitions.iter()).filter_map(|t| t.when.as_deref()) {
+        let read = predicate::read(machine.shape.table.oid, when)?;
+        if !read.is_ok_and(|predicate| predicate.is_immutable) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Takes the guards of a machine off whatever tables carry them.
@@ -176,6 +197,7 @@ pub fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
             && CStr::from_ptr(function) == c"machine_guard_row"
             && pg_sys::get_func_namespace(trigger.tgfoid) == schema
             && trigger.tgtype & pg_sys::TRIGGER_TYPE_ROW as i16 != 0
+            // One of a constraint may be deferred.
             && trigger.tgconstraint == pg_sys::InvalidOid
             && trigger.tgnargs == 1
             && CStr::from_ptr(*trigger.tgargs).to_bytes() == machine
@@ -186,6 +208,17 @@ pub fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
 struct Present {
     table: pg_sys::Oid,
     name: String,
+    function: String,
+    time: Time,
+}
+
+impl Present {
+    /// It does what is wanted: before the row every guard can judge.
+    fn serves(&self, wanted: &Wanted) -> bool {
+        self.table == wanted.table.oid
+            && self.function == wanted.function
+            && (self.time == wanted.time || self.time == Time::Before)
+    }
 }
 
 /// The guards of a machine that are there.
@@ -196,6 +229,11 @@ fn present(machine: &str) -> Result<Vec<Present>> {
         Some(Present {
             table: pg_sys::Oid::from(column(row, 0)?.value() as u32),
             name: shown(varlena(column(row, 1)?)),
+            function: shown(varlena(column(row, 2)?)),
+            time: match column(row, 3)?.value() != 0 {
+                true => Time::Before,
+                false => Time::After,
+            },
         })
     };
     Ok(rows.iter().filter_map(guard).collect())
@@ -208,8 +246,8 @@ pub struct Standing {
     pub fires: Option<bool>,
     /// A trigger that fires after it and before the row is written.
     pub later: Option<String>,
-    /// A guard after the row of a partition: it refuses every DELETE.
-    pub refuses_deletes: bool,
+    /// A guard after the row of a partition: it lets no row be taken to another one.
+    pub refuses_moves: bool,
 }
 
 /// How the guard stands on a table and on everything below it.
@@ -224,7 +262,7 @@ pub fn standing(machine: &str, table: &Relation) -> Result<Vec<Standing>> {
             table: text(row, 0).unwrap_or_default(),
             fires: column(row, 1).map(|d| d.value() != 0),
             later: text(row, 2),
-            refuses_deletes: column(row, 3).is_some_and(|d| d.value() != 0),
+            refuses_moves: column(row, 3).is_some_and(|d| d.value() != 0),
         })
         .collect())
 }
@@ -238,13 +276,21 @@ fn identity(machine: &str) -> [Option<Datum>; 3] {
 }
 
 /// When a guard judges a row: before it is written, or after.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Time {
     Before,
     After,
 }
 
 impl Time {
+    /// When a machine's own rows are judged.
+    fn of(machine: &Machine) -> Result<Time> {
+        let table = machine.shape.table.oid;
+        // The library of 0.1.0 knows no guard after the row.
+        let before = may_move_rows(table) || is_first_schema()? || may_look(machine)?;
+        Ok(if before { Time::Before } else { Time::After })
+    }
+
     fn word(self) -> &'static str {
         match self {
             Time::Before => "BEFORE",

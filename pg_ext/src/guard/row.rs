@@ -60,7 +60,7 @@ pub fn machine_guard_row(call: &Call) -> Result<Datum> {
     match (event.what, event.old(), event.written()) {
         (What::Update, Some(old), Some(new)) => guarded.update(&old, &new)?,
         (What::Insert, _, Some(new)) => guarded.insert(&new)?,
-        (What::Delete, Some(old), _) if event.may_be_move() => guarded.moved(&old)?,
+        (What::Delete, Some(old), _) if event.is_move() => guarded.moved(&old)?,
         (What::Delete, Some(old), _) => guarded.delete(&old)?,
         _ => {}
     }
@@ -281,11 +281,11 @@ impl Guarded {
         ))
     }
 
-    /// Whether the row is gone or in another partition with another status cannot be told any more.
+    /// With which status it is in the other partition cannot be told any more.
     fn moved(&self, old: &Tuple) -> Result<()> {
         Err(self.refuse(
             old,
-            "cannot be deleted or taken to another partition: its table has become a partition, and its guard judges too late for that",
+            "cannot be taken to another partition: its table has become one, and its guard judges too late for that",
             "Put the guard on again: once.machine_guard(machine, true).",
         ))
     }

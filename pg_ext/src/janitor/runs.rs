@@ -56,7 +56,7 @@ impl Column for Run {
     }
 }
 
-/// The schema is that of 0.1.0: sessions may be open that have the library of 0.1.0, too.
+/// The schema is that of 0.1.0, which has a column less in once.janitor.
 pub fn is_first_schema() -> Result<bool> {
     Ok(Table::to_read(RUNS)?.columns() == OLD)
 }

@@ -208,9 +208,9 @@ impl Findings {
                     ),
                     Some(true) => {}
                 }
-                if standing.refuses_deletes {
+                if standing.refuses_moves {
                     self.add(
-                        format!("{name} is a partition with a guard after the row, which lets none be deleted or taken to another partition"),
+                        format!("{name} is a partition with a guard after the row, which lets none be taken to another partition"),
                         "Call once.machine_guard(machine, true).",
                     );
                 }

@@ -129,7 +129,7 @@ fn is_exactly(path: &str, column: &Column, wanted: pg_sys::Oid, name: &str, faul
     }
 }
 
-/// A trigger BEFORE the row sees a generated column as it was, not as it will be.
+/// A guard before the row sees a generated column as it was, not as it will be.
 pub fn is_seen_by_the_guard(path: &str, column: &Column, faults: &mut Faults) {
     if column.computed {
         let name = quoted(&column.name);

@@ -20,6 +20,8 @@ pub struct Predicate {
     pub text: String,
     /// The columns that it names.
     pub columns: BTreeSet<String>,
+    /// It asks nothing but these.
+    pub is_immutable: bool,
 }
 
 /// What the text is made under: names outside pg_catalog are qualified, and times, intervals, numbers and
@@ -49,7 +51,11 @@ pub fn read(relation: Oid, text: &str) -> Result<std::result::Result<Predicate, 
         let columns = open.columns(expression)?;
         let text = under(&WRITTEN_UNDER, || open.written(expression))?;
         open.close();
-        Ok(Predicate { text, columns })
+        Ok(Predicate {
+            text,
+            columns,
+            is_immutable: !contains(expression, pg_sys::contain_mutable_functions),
+        })
     })
 }
 
@@ -172,17 +178,19 @@ fn analysed(open: &Opened, source: &CStr) -> Result<*mut pg_sys::Node> {
         pg_sys::free_parsestate(state);
         expression
     };
-    // SAFETY: a complete expression tree; the planner makes one of its own, in which default arguments stand.
-    let is_volatile = unsafe {
-        pg_sys::contain_volatile_functions(expression)
-            || pg_sys::contain_volatile_functions(
-                pg_sys::expression_planner(expression.cast()).cast(),
-            )
-    };
-    if is_volatile {
+    if contains(expression, pg_sys::contain_volatile_functions) {
         return refused("calls a volatile function");
     }
     Ok(expression)
+}
+
+/// An analysed expression has this, or the planner's form of it has, in which default arguments stand.
+fn contains(
+    expression: *mut pg_sys::Node,
+    search: unsafe extern "C-unwind" fn(*mut pg_sys::Node) -> bool,
+) -> bool {
+    // SAFETY: a complete expression tree; the planner makes one of its own.
+    unsafe { search(expression) || search(pg_sys::expression_planner(expression.cast()).cast()) }
 }
 
 /// The open table. Only closed where all went well: a failure leaves it to the subtransaction's end.
