@@ -30,7 +30,7 @@ mod fit;
 mod members;
 mod money;
 pub mod moves;
-mod predicate;
+pub mod predicate;
 mod qualify;
 mod rules;
 mod sharing;

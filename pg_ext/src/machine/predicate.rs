@@ -185,10 +185,7 @@ fn analysed(open: &Opened, source: &CStr) -> Result<*mut pg_sys::Node> {
 }
 
 /// An analysed expression has this, or the planner's form of it has, in which default arguments stand.
-fn contains(
-    expression: *mut pg_sys::Node,
-    search: unsafe extern "C-unwind" fn(*mut pg_sys::Node) -> bool,
-) -> bool {
+fn contains(expression: *mut pg_sys::Node, search: unsafe fn(*mut pg_sys::Node) -> bool) -> bool {
     // SAFETY: a complete expression tree; the planner makes one of its own.
     unsafe { search(expression) || search(pg_sys::expression_planner(expression.cast()).cast()) }
 }
