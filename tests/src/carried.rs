@@ -68,7 +68,10 @@ impl Carried {
         for (n, statement) in statements(sql).into_iter().enumerate() {
             let kind = kind(statement);
             if fresh && !matches!(kind, Kind::Alone) {
-                parts.extend(after.settings.iter().map(|(_, set)| set.clone()));
+                // What is reset is not to hold while it is.
+                let held = |name: &str| !matches!(kind, Kind::Reset(reset) if reset == name);
+                let settings = after.settings.iter().filter(|(name, _)| held(name));
+                parts.extend(settings.map(|(_, set)| set.clone()));
             }
             fresh = false;
             match kind {
@@ -314,6 +317,7 @@ mod tests {
         let level = "set local transaction_isolation = 'serializable'";
         assert_eq!(sent.sql, format!("{level};\nset local role bob;\nselect 1"));
         let sent = carried.send("reset role");
+        assert_eq!(sent.sql, format!("{level};\nset local role none"));
         carried.done(sent, &[]);
         assert_eq!(carried.send("select 1").sql, format!("{level};\nselect 1"));
     }

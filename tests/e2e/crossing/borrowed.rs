@@ -8,6 +8,8 @@ const GET: &str = "select status from once.key_get('anna', 'done')";
 #[tokio::test]
 async fn nobody_becomes_the_other() {
     let services = Services::open().await;
+    // Within a transaction a pooler keeps her session.
+    services.anna.show("begin").await;
     let pid = services.anna.show("select pg_backend_pid()").await;
     for statement in [
         "set role cross_anna".to_owned(),
@@ -25,6 +27,7 @@ async fn nobody_becomes_the_other() {
     ] {
         services.refused(&statement, "42501").await;
     }
+    services.anna.show("rollback").await;
     // A prepared transaction of hers is hers to end.
     services
         .anna

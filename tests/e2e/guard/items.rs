@@ -114,8 +114,7 @@ async fn no_undecided_item_comes_under_a_cancelled_row() {
 #[tokio::test]
 async fn row_level_security_on_the_machines_table_hides_no_row_from_the_guard() {
     let play = Playground::open().await;
-    play.show("do $$ begin create role guard_forced login; exception when duplicate_object then null; end $$")
-        .await;
+    play.ensure_role("guard_forced login").await;
     play.show(crate::world::TABLES).await;
     crate::world::define(&play, crate::world::JOB).await;
     play.show("select once.machine_guard('job', true)").await;

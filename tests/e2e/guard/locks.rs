@@ -49,8 +49,7 @@ async fn every_write_to_an_item_locks_its_machines_row_for_key_share() {
 async fn an_item_writer_needs_no_right_on_the_machines_table() {
     let play = guarded().await;
     jobs(&play, 1, 1, "ready").await;
-    play.show("do $$ begin create role guard_items login; exception when duplicate_object then null; end $$")
-        .await;
+    play.ensure_role("guard_items login").await;
     play.show("grant select, insert, update, delete on item to guard_items; alter table job enable row level security")
         .await;
     let writer = play.another_as("guard_items").await;

@@ -170,8 +170,7 @@ async fn a_row_is_guarded_against_roles_of_every_kind() {
     let play = guarded().await;
     with_jobs(&play).await;
     crate::world::role(&play, "guard_writer", "use").await;
-    play.show("do $$ begin create role guard_alien login; exception when duplicate_object then null; end $$")
-        .await;
+    play.ensure_role("guard_alien login").await;
     play.show("grant all on job, item, wallet to guard_writer, guard_alien")
         .await;
     // No right on the extension is needed to write what is declared.

@@ -118,6 +118,14 @@ impl Playground {
         }
     }
 
+    /// Makes a role of the cluster (a name and what it may) unless another test has made it, or does so right now.
+    pub async fn ensure_role(&self, role: &str) {
+        self.show(&format!(
+            "do $$ begin create role {role}; exception when duplicate_object or unique_violation then null; end $$"
+        ))
+        .await;
+    }
+
     /// A superuser's session in a database that a test has made in a cluster of its own.
     pub async fn on(cluster: &Cluster, database: &str) -> Playground {
         Playground::on_as(cluster, "postgres", database).await

@@ -350,12 +350,10 @@ async fn moves_are_counted_in_the_servers_statistics() {
 async fn rights_are_those_of_the_statement() {
     let role = "direct_clerk";
     let mut told = Vec::new();
-    for play in ways(&format!(
-        "do $$ begin create role {role} login; exception when duplicate_object then null; end $$;
-         select once.grant_role('{role}', 'use')"
-    ))
-    .await
-    {
+    for play in ways("select 1").await {
+        play.ensure_role(&format!("{role} login")).await;
+        play.show(&format!("select once.grant_role('{role}', 'use')"))
+            .await;
         let clerk = play.another_as(role).await;
         for rights in ["select", "update", "update (status, version)"] {
             play.show(&format!("grant {rights} on job to {role}")).await;

@@ -36,8 +36,7 @@ async fn a_role_without_update_cannot_move_a_row_and_one_with_it_can() {
 async fn a_role_without_the_extensions_right_calls_nothing() {
     let play = world().await;
     jobs(&play, 1, 1, "ready").await;
-    play.show("do $$ begin create role rights_nobody login; exception when duplicate_object then null; end $$")
-        .await;
+    play.ensure_role("rights_nobody login").await;
     play.show("grant all on job, item, wallet to rights_nobody")
         .await;
     let nobody = play.another_as("rights_nobody").await;
@@ -281,10 +280,7 @@ async fn an_owner_who_is_gone_closes_the_machine_to_all_but_superusers() {
     let play = world().await;
     jobs(&play, 1, 1, "ready").await;
     role(&play, "rights_late", "operate").await;
-    play.show(
-        "do $$ begin create role rights_gone; exception when duplicate_object then null; end $$",
-    )
-    .await;
+    play.ensure_role("rights_gone").await;
     play.show("grant rights_gone to rights_late; grant all on job to rights_late")
         .await;
     define(&play, &owned("rights_gone")).await;
@@ -302,8 +298,7 @@ async fn the_caller_is_the_present_user_in_security_definer_functions_too() {
     let play = world().await;
     jobs(&play, 1, 2, "ready").await;
     role(&play, "rights_definer", "use").await;
-    play.show("do $$ begin create role rights_caller login; exception when duplicate_object then null; end $$")
-        .await;
+    play.ensure_role("rights_caller login").await;
     play.show(
         "grant select, update on job to rights_definer;
          create function fail_it(id text) returns boolean language sql security definer set search_path = pg_catalog

@@ -148,10 +148,7 @@ pub async fn drain(play: &Playground, max: u32) -> (u64, u64) {
 
 /// A role of this name that may log in and call the functions of `kind`; made anew if it is there.
 pub async fn role(play: &Playground, name: &str, kind: &str) {
-    play.show(&format!(
-        "do $$ begin create role {name} login; exception when duplicate_object then null; end $$"
-    ))
-    .await;
+    play.ensure_role(&format!("{name} login")).await;
     play.show(&format!("select once.grant_role('{name}', '{kind}')"))
         .await;
 }

@@ -169,8 +169,7 @@ async fn an_upgraded_schema_is_the_same_as_a_new_one() {
 async fn default_privileges_open_nothing_in_a_new_schema_nor_in_an_upgraded_one() {
     let (fresh, upgraded) = (empty().await, empty().await);
     for play in [&fresh, &upgraded] {
-        play.show("do $$ begin create role upgrade_greedy; exception when duplicate_object or unique_violation then null; end $$")
-            .await;
+        play.ensure_role("upgrade_greedy").await;
         for what in ["tables", "sequences", "routines", "schemas", "types"] {
             play.show(&format!(
                 "alter default privileges grant all on {what} to upgrade_greedy, public"
@@ -240,8 +239,7 @@ async fn an_update_that_is_rolled_back_leaves_the_old_schema_and_can_be_done_aga
 #[tokio::test]
 async fn what_another_superuser_updates_still_belongs_to_the_extensions_owner() {
     let play = old().await;
-    play.show("do $$ begin create role upgrade_dba superuser login; exception when duplicate_object or unique_violation then null; end $$")
-        .await;
+    play.ensure_role("upgrade_dba superuser login").await;
     play.another_as("upgrade_dba").await.show(UPDATE).await;
     let fresh = new().await;
     let (expected, found) = (catalog(&fresh).await, catalog(&play).await);

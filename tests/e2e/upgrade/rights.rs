@@ -15,10 +15,7 @@ async fn may(play: &Playground, role: &str) -> String {
 }
 
 async fn role(play: &Playground, name: &str) {
-    play.show(&format!(
-        "do $$ begin create role {name} login; exception when duplicate_object or unique_violation then null; end $$"
-    ))
-    .await;
+    play.ensure_role(&format!("{name} login")).await;
 }
 
 #[tokio::test]

@@ -443,8 +443,7 @@ impl Guide<'_> {
     }
 
     async fn rights(&self) {
-        let role = "do $$ begin create role tour_role; exception when duplicate_object or unique_violation then null; end $$";
-        self.play.show(role).await;
+        self.play.ensure_role("tour_role").await;
         let may =
             "select has_function_privilege('tour_role', 'once.machine_check(text)', 'execute')";
         self.show("select once.grant_role('tour_role', 'observe')")
