@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Error, GenericClient, Row, SimpleQueryMessage, Simp
 use crate::pooler::NAMED;
 
 /// How long a race may take to come about.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 const BACKEND_PID: &str =
     "select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('application_name')";

@@ -397,10 +397,10 @@ async fn a_handler_that_takes_longer_than_the_lease_keeps_it() {
     abandon(&scope, &["k"]).await;
     let key = scope.key("k");
     let handler = |abandoned: Abandoned| async move {
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        tokio::time::sleep(Duration::from_millis(4500)).await;
         echo(abandoned).await
     };
-    let completer = completer(&scope).lease(Duration::from_millis(500));
+    let completer = completer(&scope).lease(Duration::from_millis(1500));
     let shutdown = until_status(&key, KeyStatus::Finished);
     let completed = completer.run(shutdown, handler).await.unwrap();
     assert_eq!((completed.completed, completed.lost), (1, 0));
@@ -479,11 +479,11 @@ async fn answers_that_the_network_loses_change_nothing() {
         let (key, proxy) = (scope.key("k"), Proxy::start().await);
         proxy.lose_answer_to(text);
         let handler = |abandoned: Abandoned| async move {
-            tokio::time::sleep(Duration::from_millis(600)).await; // two heartbeats
+            tokio::time::sleep(Duration::from_secs(2)).await; // two heartbeats
             echo(abandoned).await
         };
         let completer = completer_on(&scope, &pool_to(proxy.config()));
-        let completer = completer.lease(Duration::from_millis(900));
+        let completer = completer.lease(Duration::from_secs(3));
         let shutdown = until_status(&key, KeyStatus::Finished);
         let completed = completer.run(shutdown, handler).await.unwrap();
         assert_eq!((completed.completed, proxy.lost()), (1, 1), "{text}");

@@ -322,7 +322,7 @@ async fn a_lease_that_is_lost_under_a_long_item_stops_it() {
 #[tokio::test]
 async fn the_lease_is_kept_alive_for_as_long_as_an_item_takes() {
     let jobs = Jobs::guarded().await;
-    let lease = Duration::from_millis(500);
+    let lease = Duration::from_millis(1500);
     let mut job = Script::new(&jobs, Trouble::TakeLong(lease * 4));
     let run = async { job.run(jobs.job.job(&jobs.pool, "run").lease(lease)).await };
     let others = async {

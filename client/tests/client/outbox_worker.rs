@@ -441,13 +441,13 @@ async fn answers_that_the_network_loses_change_nothing() {
         emit(&topic, 1, &EmitOptions::new()).await;
         let proxy = Proxy::start().await;
         proxy.lose_answer_to(text);
-        let (seen, slow) = (Seen::default(), Duration::from_millis(600));
+        let (seen, slow) = (Seen::default(), Duration::from_secs(2));
         let handler = seen.noting(move |_| async move {
             tokio::time::sleep(slow).await; // two heartbeats
             Ok(())
         });
         let worker = topic.default_subscriber().worker(&pool_to(proxy.config()));
-        let worker = worker.backoff(QUICK).lease(Duration::from_millis(900));
+        let worker = worker.backoff(QUICK).lease(Duration::from_secs(3));
         let delivered = worker.run(seen.until(1), handler).await.unwrap();
         assert_eq!(
             (delivered.delivered, delivered.lost, proxy.lost()),
@@ -469,7 +469,7 @@ async fn a_take_whose_answer_is_lost_leaves_its_events_to_their_lease() {
     let seen = Seen::default();
     let handler = seen.noting(fine);
     let worker = topic.default_subscriber().worker(&pool_to(proxy.config()));
-    let worker = worker.backoff(QUICK).lease(Duration::from_millis(300));
+    let worker = worker.backoff(QUICK).lease(Duration::from_secs(1));
     let worker = worker.poll_every(Duration::from_millis(50));
     let delivered = worker.run(seen.until(2), handler).await.unwrap();
     assert_eq!((delivered.delivered, proxy.lost()), (2, 1));
@@ -485,10 +485,10 @@ async fn a_handler_that_takes_longer_than_the_lease_keeps_it() {
     emit(&topic, 1, &EmitOptions::new()).await;
     let seen = Seen::default();
     let handler = seen.noting(|_| async {
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        tokio::time::sleep(Duration::from_millis(4500)).await;
         Ok(())
     });
-    let worker = worker(&topic).lease(Duration::from_millis(600));
+    let worker = worker(&topic).lease(Duration::from_millis(1800));
     let delivered = worker.run(seen.until(1), handler).await.unwrap();
     assert_eq!((delivered.delivered, delivered.lost, seen.len()), (1, 0, 1));
 }

@@ -40,7 +40,8 @@ fn numbered(statement: &str) -> String {
 }
 
 /// The role that the pages grant to.
-const APP: &str = "DO $$ BEGIN CREATE ROLE app; EXCEPTION WHEN duplicate_object THEN NULL; END $$";
+const APP: &str = "DO $$ BEGIN CREATE ROLE app; \
+     EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$";
 
 async fn assert_understood(page: &str, at_least: usize) {
     let jobs = Jobs::new().await;

@@ -245,7 +245,7 @@ async fn a_work_that_finishes_after_its_lease_was_taken_over_stores_nothing() {
 #[tokio::test]
 async fn the_lease_is_kept_alive_for_as_long_as_the_work_runs() {
     let (pool, key) = (pool(), fresh_key());
-    let lease = Duration::from_millis(500);
+    let lease = Duration::from_millis(1500);
     let run = key.clone().run(&pool).lease(lease).run(|_| {
         let (pool, key) = (pool.clone(), key.clone());
         async move {

@@ -198,7 +198,7 @@ pub async fn until_idle(name: &str) -> Duration {
         let now: Option<i64> = client.query_one(asked, &[&name]).await.unwrap().get(0);
         if let (Some(last), Some(now)) = (last, now) {
             let waited = Duration::from_micros(now.abs_diff(last));
-            if waited >= Duration::from_secs(1) {
+            if waited >= Duration::from_secs(2) {
                 return waited;
             }
         }
@@ -207,12 +207,12 @@ pub async fn until_idle(name: &str) -> Duration {
     }
 }
 
-/// Looks again and again, for half a minute.
+/// Looks again and again, for a minute and a half.
 pub async fn until(mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !condition() {
         assert!(
-            begin.elapsed() < Duration::from_secs(30),
+            begin.elapsed() < Duration::from_secs(90),
             "it did not come to that"
         );
         tokio::time::sleep(Duration::from_millis(5)).await;

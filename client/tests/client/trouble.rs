@@ -116,7 +116,7 @@ async fn a_worker_that_is_refused_from_the_beginning_says_so() {
 #[tokio::test]
 async fn a_heartbeat_that_the_server_gives_up_is_tried_again_while_the_lease_lives() {
     let troubled = Troubled::new(&pool(), "key_extend", GIVES_UP, 0..2);
-    let lease = Duration::from_millis(900);
+    let lease = Duration::from_secs(3);
     let run = fresh_key().run(&troubled).lease(lease).backoff(QUICK);
     let run = run.run(|_| async {
         tokio::time::sleep(lease + lease / 3).await;

@@ -162,13 +162,17 @@ impl Trouble {
         }
     }
 
-    /// The task itself has failed, with all that its transaction did: once.janitor says so from another one.
+    /// The task itself has failed, with all that its transaction did: once.janitor says so from another one. It is told
+    /// as `heed` tells.
     fn failed(&mut self, task: Task, error: &str, begin: Instant) {
-        (self.fails, self.since) = (true, Some(begin));
+        self.since = Some(begin);
+        let again = std::mem::replace(&mut self.fails, true);
         let note = server::transaction(|| janitor::failed(task, error));
-        let unnoted = note.err().map(|why| format!(" (not noted: {why})"));
-        let unnoted = unnoted.unwrap_or_default();
-        self.tell(&format!("{}: {error}{unnoted}", task.name()));
+        if again {
+            let unnoted = note.err().map(|why| format!(" (not noted: {why})"));
+            let unnoted = unnoted.unwrap_or_default();
+            self.tell(&format!("{}: {error}{unnoted}", task.name()));
+        }
     }
 
     fn tell(&mut self, error: &str) {

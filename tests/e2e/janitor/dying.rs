@@ -135,7 +135,7 @@ async fn a_fast_and_a_smart_shutdown_end_it_at_once_in_the_middle_of_a_long_swee
         .await
         .unwrap();
         let took = begin.elapsed();
-        assert!(took < Duration::from_secs(5), "{mode:?}: {took:?}");
+        assert!(took < Duration::from_secs(15), "{mode:?}: {took:?}");
         // No worker until the trigger is gone: dropping it would wait for the batch.
         let list = |databases| format!("once.janitor_databases = '{databases}'\n");
         cluster.append_settings(&list("")).unwrap();

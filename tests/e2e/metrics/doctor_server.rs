@@ -77,7 +77,9 @@ async fn a_slot_without_a_snapshot_that_keeps_wal_and_is_lost_in_the_end() {
     let builder = Cluster::builder()
         .initdb("--wal-segsize=1")
         .setting("max_wal_size", "2MB")
-        .setting("min_wal_size", "2MB");
+        .setting("min_wal_size", "2MB")
+        // What it writes would be kept, too.
+        .setting("autovacuum_naptime", "1h");
     let (_cluster, play) = shop(builder).await;
     let slot = "replication slot tape";
     play.show("select pg_create_physical_replication_slot('tape', true)")

@@ -18,13 +18,18 @@ const WORK: &str = "
 do $$ declare t bigint; begin
     create temp table if not exists batch (token bigint, n int, delivery_key text);
     truncate batch;
-    insert into batch select token, (payload ->> 'n')::int, delivery_key from once.outbox_take('t', max => 50, lease => '5 s');
+    insert into batch select token, (payload ->> 'n')::int, delivery_key from once.outbox_take('t', max => 50, lease => 'LEASE');
     commit;
     insert into ledger select n, delivery_key from batch;
     commit;
     select max(token) into t from batch;
     if t is not null then perform once.outbox_ack('t', 'default', t); end if;
 end $$";
+
+/// [`WORK`] with this lease.
+fn work(lease: &str) -> String {
+    WORK.replace("LEASE", lease)
+}
 
 async fn session(cluster: &Cluster) -> Playground {
     Playground::on(cluster, "shop").await
@@ -84,14 +89,15 @@ async fn each_event_is_delivered_once_while_segments_come_and_go() {
         .await;
     let stop = Arc::new(AtomicBool::new(false));
     let mut others = Vec::new();
+    // However long one of them is held up, nobody else gets its batch.
     for sql in [
-        WORK,
-        WORK,
-        "select once.sweep_outbox_retire()",
-        "select once.sweep(50)",
+        work("10 min"),
+        work("10 min"),
+        "select once.sweep_outbox_retire()".to_owned(),
+        "select once.sweep(50)".to_owned(),
     ] {
         let (play, stop) = (session(&cluster).await, Arc::clone(&stop));
-        others.push(tokio::spawn(async move { repeat(play, sql, &stop).await }));
+        others.push(tokio::spawn(async move { repeat(play, &sql, &stop).await }));
     }
     let mut emitters = Vec::new();
     for i in 0..EMITTERS {
@@ -138,9 +144,9 @@ async fn every_committed_event_is_delivered_though_the_server_is_killed_among_ro
     for round in 0..6 {
         let stop = Arc::new(AtomicBool::new(false));
         let mut others = Vec::new();
-        for sql in [WORK, "select once.sweep_outbox_retire()"] {
+        for sql in [work("5 s"), "select once.sweep_outbox_retire()".to_owned()] {
             let (play, stop) = (session(&cluster).await, Arc::clone(&stop));
-            others.push(tokio::spawn(async move { repeat(play, sql, &stop).await }));
+            others.push(tokio::spawn(async move { repeat(play, &sql, &stop).await }));
         }
         let mut emitters = Vec::new();
         for i in 0..EMITTERS {

@@ -270,7 +270,7 @@ async fn many_workers_that_fail_and_vanish_keep_every_key_in_order() {
     const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
     const EACH: usize = 60;
     let stage = Stage::open(
-        r#"{"max_attempts": 1000000, "backoff_base": "1 ms", "backoff_cap": "5 ms", "lease": "40 ms"}"#,
+        r#"{"max_attempts": 1000000, "backoff_base": "1 ms", "backoff_cap": "5 ms", "lease": "150 ms"}"#,
     )
     .await;
     stage
