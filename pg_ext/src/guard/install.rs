@@ -31,7 +31,7 @@ use std::ffi::CStr;
 const PRESENT: &CStr = c"
     SELECT t.tgrelid, t.tgname::text, p.proname::text, t.tgtype & 2 <> 0
       FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-     WHERE t.tgname IN ($1::pg_catalog.name, $2::pg_catalog.name) AND t.tgargs = $3 AND t.tgparentid = 0
+     WHERE t.tgargs = $1 AND t.tgparentid = 0
        AND t.tgfoid IN ('once.machine_guard_row'::pg_catalog.regproc,
                         'once.machine_guard_item'::pg_catalog.regproc)";
 
@@ -56,10 +56,7 @@ const BELOW: &CStr = c"
 const MARK: &CStr = c"UPDATE once.machine SET guarded = $2 WHERE machine = $1";
 
 thread_local! {
-    static PRESENT_GUARDS: Kept = const { Kept::new(
-        PRESENT,
-        &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::BYTEAOID],
-    ) };
+    static PRESENT_GUARDS: Kept = const { Kept::new(PRESENT, &[pg_sys::BYTEAOID]) };
     static ALL_BELOW: Kept = const { Kept::new(
         BELOW,
         &[pg_sys::OIDOID, pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::BYTEAOID],
@@ -74,10 +71,10 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
         .datum(1)
         .ok_or_else(|| Error::bad_argument("enabled", "must not be null", "Give true or false."))?;
     table::ensure_writable(c"machine")?;
-    ensure_owned(&machine)?;
+    ensure_all_owned(&machine)?;
     wait_exclusive(machine.lock);
     let machine = Machine::of(call)?;
-    ensure_owned(&machine)?;
+    ensure_all_owned(&machine)?;
     remove(machine.name())?;
     if enabled.value() != 0 {
         install(&machine)?;
@@ -91,18 +88,27 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
 pub fn move_to(machine: &[u8]) -> Result<()> {
     let machine = Machine::for_tables(machine)?;
     let (wanted, here) = (wanted(&machine)?, present(machine.name())?);
-    if wanted.len() == here.len() && wanted.iter().all(|w| here.iter().any(|h| h.serves(w))) {
-        return Ok(());
+    let missing = || wanted.iter().filter(|w| !here.iter().any(|h| h.serves(w)));
+    for guard in missing() {
+        ensure_owned(guard.table)?;
     }
-    ensure_owned(&machine)?;
-    remove(machine.name())?;
-    install(&machine)
+    for guard in here.iter().filter(|h| !wanted.iter().any(|w| h.serves(w))) {
+        guard.remove()?;
+    }
+    for guard in missing() {
+        guard.install(machine.name())?;
+    }
+    Ok(())
 }
 
-fn ensure_owned(machine: &Machine) -> Result<()> {
-    match tables(machine).iter().find(|t| !owned_by_caller(t.oid)) {
-        None => Ok(()),
-        Some(table) => Err(Error::new(
+fn ensure_all_owned(machine: &Machine) -> Result<()> {
+    tables(machine).into_iter().try_for_each(ensure_owned)
+}
+
+fn ensure_owned(table: &Relation) -> Result<()> {
+    match owned_by_caller(table.oid) {
+        true => Ok(()),
+        false => Err(Error::new(
             Kind::NotYours,
             format!("must be owner of table {}", table.name),
         )
@@ -118,19 +124,8 @@ pub fn tables(machine: &Machine) -> Vec<&Relation> {
 
 /// Puts the guards of a machine on its tables. The caller has made sure that they may.
 pub fn install(machine: &Machine) -> Result<()> {
-    let argument = literal(machine.name());
-    for guard in wanted(machine)? {
-        let sql = format!(
-            "CREATE OR REPLACE TRIGGER {} {} INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW \
-             EXECUTE FUNCTION once.{}({argument})",
-            ident(&guard.time.trigger_name(machine.name())),
-            guard.time.word(),
-            guard.table.name,
-            guard.function,
-        );
-        spi::run(&from_utf8(&sql))?;
-    }
-    Ok(())
+    let wanted = wanted(machine)?;
+    (wanted.iter()).try_for_each(|guard| guard.install(machine.name()))
 }
 
 /// A guard that a machine's table is to have.
@@ -138,6 +133,21 @@ struct Wanted<'a> {
     table: &'a Relation,
     time: Time,
     function: &'static str,
+}
+
+impl Wanted<'_> {
+    fn install(&self, machine: &str) -> Result<()> {
+        let sql = format!(
+            "CREATE OR REPLACE TRIGGER {} {} INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW \
+             EXECUTE FUNCTION once.{}({})",
+            ident(&self.time.trigger_name(machine)),
+            self.time.word(),
+            self.table.name,
+            self.function,
+            literal(machine),
+        );
+        spi::run(&from_utf8(&sql))
+    }
 }
 
 fn wanted(machine: &Machine) -> Result<Vec<Wanted<'_>>> {
@@ -163,12 +173,11 @@ fn may_move_rows(table: pg_sys::Oid) -> bool {
     }
 }
 
-/// A condition asks more than the row's columns, by a function that is not IMMUTABLE: were the row written by then, it
-/// would find it moved.
+/// A condition may look at the table: it calls something of the user's. Were the row written by then, it would find it
+/// moved.
 fn may_look(machine: &Machine) -> Result<bool> {
     for when in (machine.definition.transitions.iter()).filter_map(|t| t.when.as_deref()) {
-        let read = predicate::read(machine.shape.table.oid, when)?;
-        if !read.is_ok_and(|predicate| predicate.is_immutable) {
+        if !predicate::sees_only_its_row(&machine.shape.table, when)? {
             return Ok(true);
         }
     }
@@ -177,14 +186,7 @@ fn may_look(machine: &Machine) -> Result<bool> {
 
 /// Takes the guards of a machine off whatever tables carry them.
 pub fn remove(machine: &str) -> Result<()> {
-    for guard in present(machine)? {
-        if let Some(table) = Relation::of(guard.table) {
-            let name = ident(&guard.name);
-            let sql = format!("DROP TRIGGER IF EXISTS {name} ON {}", table.name);
-            spi::run(&from_utf8(&sql))?;
-        }
-    }
-    Ok(())
+    (present(machine)?.iter()).try_for_each(Present::remove)
 }
 
 /// The trigger is the guard of this machine's own table; the name in the database's encoding.
@@ -213,6 +215,15 @@ struct Present {
 }
 
 impl Present {
+    fn remove(&self) -> Result<()> {
+        let Some(table) = Relation::of(self.table) else {
+            return Ok(());
+        };
+        let name = ident(&self.name);
+        let sql = format!("DROP TRIGGER IF EXISTS {name} ON {}", table.name);
+        spi::run(&from_utf8(&sql))
+    }
+
     /// It does what is wanted: before the row every guard can judge.
     fn serves(&self, wanted: &Wanted) -> bool {
         self.table == wanted.table.oid
@@ -223,8 +234,8 @@ impl Present {
 
 /// The guards of a machine that are there.
 fn present(machine: &str) -> Result<Vec<Present>> {
-    let [before, after, argument] = identity(machine);
-    let rows = spi::query_latest(&PRESENT_GUARDS, &[before, after, argument])?;
+    let [_, _, argument] = identity(machine);
+    let rows = spi::query_latest(&PRESENT_GUARDS, &[argument])?;
     let guard = |row: &spi::Row| {
         Some(Present {
             table: pg_sys::Oid::from(column(row, 0)?.value() as u32),
@@ -285,9 +296,13 @@ enum Time {
 impl Time {
     /// When a machine's own rows are judged.
     fn of(machine: &Machine) -> Result<Time> {
-        let table = machine.shape.table.oid;
-        // The library of 0.1.0 knows no guard after the row.
-        let before = may_move_rows(table) || is_first_schema()? || may_look(machine)?;
+        let table = &machine.shape.table;
+        // Its lock: while it is attached as a partition it is none yet.
+        let before = table.owner().is_none()
+            || may_move_rows(table.oid)
+            // The library of 0.1.0 knows no guard after the row.
+            || is_first_schema()?
+            || may_look(machine)?;
         Ok(if before { Time::Before } else { Time::After })
     }
 

@@ -285,7 +285,7 @@ impl Guarded {
     fn moved(&self, old: &Tuple) -> Result<()> {
         Err(self.refuse(
             old,
-            "cannot be taken to another partition: its table has become one, and its guard judges too late for that",
+            "cannot leave its partition: the table became one later, and its guard judges too late for that",
             "Put the guard on again: once.machine_guard(machine, true).",
         ))
     }

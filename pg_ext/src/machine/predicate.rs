@@ -5,6 +5,7 @@
 //! out, no comment is left, and literals mean the same under every setting. A statement that contains that
 //! text between parentheses means what was meant here, whoever runs it.
 
+use super::relation::Relation;
 use super::{qualify, spell};
 use crate::call::{from_utf8, shown};
 use crate::error::{Error, Kind, Result};
@@ -20,8 +21,6 @@ pub struct Predicate {
     pub text: String,
     /// The columns that it names.
     pub columns: BTreeSet<String>,
-    /// It asks nothing but these.
-    pub is_immutable: bool,
 }
 
 /// What the text is made under: names outside pg_catalog are qualified, and times, intervals, numbers and
@@ -51,12 +50,21 @@ pub fn read(relation: Oid, text: &str) -> Result<std::result::Result<Predicate, 
         let columns = open.columns(expression)?;
         let text = under(&WRITTEN_UNDER, || open.written(expression))?;
         open.close();
-        Ok(Predicate {
-            text,
-            columns,
-            is_immutable: !contains(expression, pg_sys::contain_mutable_functions),
-        })
+        Ok(Predicate { text, columns })
     })
+}
+
+/// A kept predicate can see nothing but the columns of its row: it names only what is the server's own, and those are of
+/// the server's types. Nothing of it is run to know that.
+pub fn sees_only_its_row(table: &Relation, text: &str) -> Result<bool> {
+    let source = CString::new(from_utf8(text).into_owned())
+        .map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
+    let names = qualify::names(&source);
+    let is_plain = |name: &Vec<u8>| {
+        let column = table.column(&shown(name));
+        column.is_some_and(|c| u32::from(c.type_oid) < pg_sys::FirstNormalObjectId)
+    };
+    Ok(!names.others && names.columns.iter().all(is_plain))
 }
 
 /// The caller's search_path, but with pg_catalog first: a name of it means the same whoever defines the machine.
@@ -178,16 +186,17 @@ fn analysed(open: &Opened, source: &CStr) -> Result<*mut pg_sys::Node> {
         pg_sys::free_parsestate(state);
         expression
     };
-    if contains(expression, pg_sys::contain_volatile_functions) {
+    // SAFETY: a complete expression tree; the planner makes one of its own, in which default arguments stand.
+    let is_volatile = unsafe {
+        pg_sys::contain_volatile_functions(expression)
+            || pg_sys::contain_volatile_functions(
+                pg_sys::expression_planner(expression.cast()).cast(),
+            )
+    };
+    if is_volatile {
         return refused("calls a volatile function");
     }
     Ok(expression)
-}
-
-/// An analysed expression has this, or the planner's form of it has, in which default arguments stand.
-fn contains(expression: *mut pg_sys::Node, search: unsafe fn(*mut pg_sys::Node) -> bool) -> bool {
-    // SAFETY: a complete expression tree; the planner makes one of its own.
-    unsafe { search(expression) || search(pg_sys::expression_planner(expression.cast()).cast()) }
 }
 
 /// The open table. Only closed where all went well: a failure leaves it to the subtransaction's end.

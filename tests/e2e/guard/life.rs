@@ -292,62 +292,6 @@ async fn tables_that_change_places_change_their_guards() {
     illegal(&play, "update two set status = 'done'").await;
 }
 
-/// When the guard of the bills judges.
-const TIME: &str = "
-select action_timing from information_schema.triggers
- where event_object_table = 'bill' and event_manipulation = 'UPDATE'";
-
-/// A machine over bills, with a condition for the move from new to open.
-async fn bills(play: &Playground, when: &str) {
-    let definition = format!(
-        r#"{{"machine": "bill", "table": "bill", "id": "id", "status": "status",
-        "status_types": ["new", "open", "done"], "terminal": ["done"],
-        "transitions": [{{"from": ["new"], "to": "open", "when": "{when}"}}, {{"from": ["open"], "to": "done"}}]}}"#
-    );
-    define(play, &definition).await;
-}
-
-/// A condition may call a function that looks at the table, and is asked of the row as it was.
-#[tokio::test]
-async fn a_condition_that_may_look_at_the_table_is_asked_before_the_row_is_written() {
-    let play = Playground::open().await;
-    play.show(
-        "create table bill (id int primary key, customer int not null default 7, status text not null default 'new');
-         insert into bill select generate_series(1, 3);
-         create function open_of(c int, d date default current_date) returns bigint language sql stable
-             as 'select count(*) from public.bill where customer = c and status = ''open'''",
-    )
-    .await;
-    bills(&play, "public.open_of(customer) = 0").await;
-    play.show("select once.machine_guard('bill', true)").await;
-    assert_eq!(play.show(TIME).await, "BEFORE");
-    let open =
-        |id: u8| format!("select moved, reason from once.transition('bill', '{id}', 'open')");
-    let by_hand = |id: u8| format!("update bill set status = 'open' where id = {id}");
-    assert_eq!(play.show(&open(1)).await, "t|~");
-    assert_eq!(play.show(&open(2)).await, "f|guard");
-    assert_eq!(play.code(&by_hand(2)).await, "ON002");
-    play.show("update bill set status = 'done' where id = 1")
-        .await;
-    // One that is to find itself open finds none.
-    bills(&play, "public.open_of(customer) > 0").await;
-    assert_eq!(play.show(&open(2)).await, "f|guard");
-    assert_eq!(play.code(&by_hand(2)).await, "ON002");
-    // A guard that serves stays; put on anew it judges as late as it can.
-    bills(&play, "customer > 0 and length(status) = 3").await;
-    assert_eq!(play.show(TIME).await, "BEFORE");
-    play.show("select once.machine_guard('bill', true)").await;
-    assert_eq!(play.show(TIME).await, "AFTER");
-    assert_eq!(play.show(&open(2)).await, "t|~");
-    bills(&play, "public.open_of(customer) = 0").await;
-    assert_eq!(play.show(TIME).await, "BEFORE");
-    assert_eq!(play.code(&by_hand(3)).await, "ON002");
-    assert_eq!(
-        play.show("select * from once.machine_check('bill')").await,
-        ""
-    );
-}
-
 /// Puts the guard of the job's table where 0.1.0 had it: before the row.
 async fn guard_as_0_1_0(play: &Playground) {
     play.show(

@@ -11,6 +11,7 @@
 )]
 
 mod by_hand;
+mod conditions;
 mod head;
 mod items;
 mod life;
