@@ -6,6 +6,8 @@
 //! before it. Only the grammar knows which word is which.
 //!
 //! What compares without naming its operator is spelled out before (`spell.rs`).
+//!
+//! What a text names once it is qualified is read from the same tree.
 
 use crate::error::{Error, Kind, Result};
 use pgrx::PgList;
