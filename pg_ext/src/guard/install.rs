@@ -31,7 +31,7 @@ use std::ffi::CStr;
 const PRESENT: &CStr = c"
     SELECT t.tgrelid, t.tgname::text, p.proname::text, t.tgtype & 2 <> 0
       FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-     WHERE t.tgargs = $1 AND t.tgparentid = 0
+     WHERE t.tgname IN ($1::pg_catalog.name, $2::pg_catalog.name) AND t.tgargs = $3 AND t.tgparentid = 0
        AND t.tgfoid IN ('once.machine_guard_row'::pg_catalog.regproc,
                         'once.machine_guard_item'::pg_catalog.regproc)";
 
@@ -56,7 +56,10 @@ const BELOW: &CStr = c"
 const MARK: &CStr = c"UPDATE once.machine SET guarded = $2 WHERE machine = $1";
 
 thread_local! {
-    static PRESENT_GUARDS: Kept = const { Kept::new(PRESENT, &[pg_sys::BYTEAOID]) };
+    static PRESENT_GUARDS: Kept = const { Kept::new(
+        PRESENT,
+        &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::BYTEAOID],
+    ) };
     static ALL_BELOW: Kept = const { Kept::new(
         BELOW,
         &[pg_sys::OIDOID, pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::BYTEAOID],
@@ -98,7 +101,7 @@ pub fn move_to(machine: &[u8]) -> Result<()> {
     for guard in missing() {
         guard.install(machine.name())?;
     }
-    Ok(())
+    verify(machine.name(), &wanted)
 }
 
 fn ensure_all_owned(machine: &Machine) -> Result<()> {
@@ -125,7 +128,23 @@ pub fn tables(machine: &Machine) -> Vec<&Relation> {
 /// Puts the guards of a machine on its tables. The caller has made sure that they may.
 pub fn install(machine: &Machine) -> Result<()> {
     let wanted = wanted(machine)?;
-    (wanted.iter()).try_for_each(|guard| guard.install(machine.name()))
+    (wanted.iter()).try_for_each(|guard| guard.install(machine.name()))?;
+    verify(machine.name(), &wanted)
+}
+
+/// The guards are on the tables that they are to be on. A statement that waits for a table's lock looks its name up
+/// again: by then it may be another table's, whose owner has not asked for anything.
+fn verify(machine: &str, wanted: &[Wanted]) -> Result<()> {
+    let here = present(machine)?;
+    let served = |w: &Wanted| here.iter().any(|h| h.serves(w));
+    if wanted.iter().all(served) && here.iter().all(|h| wanted.iter().any(|w| h.serves(w))) {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::RetryTransaction,
+        format!("a table of machine \"{machine}\" got another name while its guard waited for it"),
+    )
+    .hint("Call it again."))
 }
 
 /// A guard that a machine's table is to have.
@@ -146,7 +165,9 @@ impl Wanted<'_> {
             self.function,
             literal(machine),
         );
-        spi::run(&from_utf8(&sql))
+        spi::run(&from_utf8(&sql))?;
+        // Whoever owns it after the wait.
+        ensure_owned(self.table)
     }
 }
 
@@ -186,7 +207,8 @@ fn may_look(machine: &Machine) -> Result<bool> {
 
 /// Takes the guards of a machine off whatever tables carry them.
 pub fn remove(machine: &str) -> Result<()> {
-    (present(machine)?.iter()).try_for_each(Present::remove)
+    (present(machine)?.iter()).try_for_each(Present::remove)?;
+    verify(machine, &[])
 }
 
 /// The trigger is the guard of this machine's own table; the name in the database's encoding.
@@ -234,8 +256,7 @@ impl Present {
 
 /// The guards of a machine that are there.
 fn present(machine: &str) -> Result<Vec<Present>> {
-    let [_, _, argument] = identity(machine);
-    let rows = spi::query_latest(&PRESENT_GUARDS, &[argument])?;
+    let rows = spi::query_latest(&PRESENT_GUARDS, &identity(machine))?;
     let guard = |row: &spi::Row| {
         Some(Present {
             table: pg_sys::Oid::from(column(row, 0)?.value() as u32),

@@ -1,4 +1,4 @@
-//! Which machines' definitions and tables may have changed: the server's relcache messages, counted.
+//! Which machines' definitions and tables may have changed: the server's messages of relations and schemas, counted.
 
 use super::stored::{Col, Stored, TABLE};
 use crate::error::Result;
@@ -8,7 +8,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 thread_local! {
-    /// Grows with every relcache message about a table of a known machine, or one that carries its guard.
+    /// Grows with every relcache message about a table of a known machine, or one that carries its guard, and with every
+    /// message about a schema, by whose name tables are named.
     static CHANGES: Cell<u64> = const { Cell::new(0) };
     /// Grows with every relcache message about once.machine.
     static DEFINITIONS: Cell<u64> = const { Cell::new(0) };
@@ -19,9 +20,11 @@ thread_local! {
 
 fn listen() {
     if !WATCHING.replace(true) {
-        // SAFETY: registered once per backend; the callback lives as long as the library.
+        let schemas = pg_sys::SysCacheIdentifier::NAMESPACEOID as i32;
+        // SAFETY: registered once per backend; the callbacks live as long as the library.
         unsafe {
             pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), Datum::from(0));
+            pg_sys::CacheRegisterSyscacheCallback(schemas, Some(schema_changed), Datum::from(0));
         }
     }
 }
@@ -87,4 +90,10 @@ extern "C-unwind" fn relation_changed(_arg: Datum, relation: Oid) {
     if relation == pg_sys::InvalidOid || relation == DEFINITIONS_TABLE.get() {
         DEFINITIONS.set(DEFINITIONS.get() + 1);
     }
+}
+
+/// Told by the server of every schema that is made, renamed or dropped; only counts.
+#[pgrx::pg_guard]
+extern "C-unwind" fn schema_changed(_arg: Datum, _cache: i32, _hash: u32) {
+    CHANGES.set(CHANGES.get() + 1);
 }

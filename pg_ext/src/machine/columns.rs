@@ -100,19 +100,28 @@ pub struct Column {
     pub computed: bool,
 }
 
+/// The table of that name, not locked; None where there is none, or the text cannot be a name.
+pub fn table_of_name(name: &str) -> Result<Option<Oid>> {
+    Ok(of_name(name)?.unwrap_or_default())
+}
+
+fn of_name(name: &str) -> Result<std::result::Result<Option<Oid>, subxact::Failure>> {
+    subxact::attempt(|| {
+        let plan = Plan::prepare(BY_NAME, &[pg_sys::TEXTOID], "pg_class")?;
+        let rows = plan.query(&[Some(row::text(&from_utf8(name)))])?;
+        Ok(rows.first().and_then(|r| oid(r, 0)))
+    })
+}
+
 impl Table {
     /// The table of that name, locked; None with a fault where there is none that can be used.
     pub fn named(path: &str, name: &str, faults: &mut Faults) -> Result<Option<Table>> {
-        let found = subxact::attempt(|| {
-            let plan = Plan::prepare(BY_NAME, &[pg_sys::TEXTOID], "pg_class")?;
-            plan.query(&[Some(row::text(&from_utf8(name)))])
-        })?;
-        let oid = match &found {
+        let oid = match of_name(name)? {
             Err(failure) => {
                 faults.add(path, failure);
                 return Ok(None);
             }
-            Ok(rows) => rows.first().and_then(|r| oid(r, 0)),
+            Ok(oid) => oid,
         };
         let table = match oid {
             Some(oid) => Table::read(oid)?,

@@ -3,8 +3,8 @@
 //!
 //! A backend is one thread, so a `thread_local` is enough. The machine's row in once.machine is read again
 //! after a relcache message about that table, which everything that changes a definition sends: another
-//! revision means another definition. A relcache message about one of its tables
-//! makes the columns be looked up again; the statements are thrown away only if those have changed.
+//! revision means another definition. A message about one of its tables, or a schema, makes names and columns be looked
+//! up again.
 
 use super::changes;
 use super::definition::{Definition, Refund};

@@ -34,7 +34,7 @@ pub fn qualified(text: &CStr) -> Result<Vec<u8>> {
 /// What the text of an expression with every name qualified names.
 #[derive(Default)]
 pub struct Names {
-    /// A function, an operator or a type that is not of pg_catalog, or a function of it that reads a table.
+    /// A function, an operator or a type that is not of pg_catalog, or a function of it that does what it is told.
     pub others: bool,
     /// Columns, in the database's encoding.
     pub columns: Vec<Vec<u8>>,
@@ -165,9 +165,7 @@ unsafe extern "C-unwind" fn note(node: *mut Node, context: *mut c_void) -> bool 
             }
             NodeTag::T_FuncCall => {
                 let function = own((*node.cast::<pg_sys::FuncCall>()).funcname);
-                // table_to_xml and its like.
-                let reads = |name: &CStr| name.to_bytes().windows(7).any(|part| part == b"_to_xml");
-                names.others |= function.is_none_or(reads);
+                names.others |= function.is_none_or(|name| does_what_it_is_told(name.to_bytes()));
             }
             NodeTag::T_TypeName => {
                 names.others |= own((*node.cast::<pg_sys::TypeName>()).names).is_none();
@@ -182,7 +180,18 @@ unsafe extern "C-unwind" fn note(node: *mut Node, context: *mut c_void) -> bool 
     }
 }
 
-/// A name in pg_catalog; None: it is in another schema.
+/// A function of pg_catalog that reads the table that its arguments name, or runs what belongs to the type, or function, that
+/// they name: table_to_xml, pg_input_is_valid, domain_in, fmgr_sql_validator and their like.
+fn does_what_it_is_told(function: &[u8]) -> bool {
+    let has = |part: &[u8]| function.windows(part.len()).any(|here| here == part);
+    has(b"_to_xml")
+        || function.starts_with(b"pg_input_")
+        || function.ends_with(b"_in")
+        || function.ends_with(b"_recv")
+        || function.ends_with(b"_validator")
+}
+
+/// A name in pg_catalog; None: it is in another schema. What a superuser has put there counts as the server's.
 ///
 /// SAFETY: `name` is null or a list of the grammar's strings.
 unsafe fn own<'a>(name: *mut pg_sys::List) -> Option<&'a CStr> {

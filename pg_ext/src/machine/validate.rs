@@ -4,7 +4,7 @@
 //! are left out. `draft` reads the members, `rules` looks at what they say together, `fit` and `money` at
 //! the tables, and this file puts the definition together once nothing is wrong.
 
-use super::columns::Table;
+use super::columns::{self, Table};
 use super::definition::{self, Definition};
 use super::draft::Draft;
 use super::faults::{Faults, quoted};
@@ -33,6 +33,15 @@ pub struct Valid {
 pub fn validate(draft: Draft, mut faults: Faults) -> Result<Valid> {
     let found = &mut faults;
     let owner = owner(&draft, found)?;
+    // Before the table's lock, which whoever has the turn may want for himself alone.
+    if let Some(oid) = draft
+        .table
+        .as_deref()
+        .map_or(Ok(None), columns::table_of_name)?
+        && columns::owned_by_caller(oid)
+    {
+        wait_for_turn(oid);
+    }
     let table = named("table", draft.table.as_ref(), found)?;
     if let Some(table) = &table {
         ensure_callers(table)?;
@@ -149,14 +158,19 @@ pub fn not_yours(table: &str) -> Error {
     )
 }
 
-/// No other machine has this table and status column. Two definitions of one table come one after the
-/// other, to the end of the first one's transaction.
+/// Two definitions of one table come one after the other, to the end of the first one's transaction.
+fn wait_for_turn(table: Oid) {
+    // No machine's name begins with NUL: the lock is no machine's.
+    wait_exclusive(super::lock_of(&format!("\0table {}", table.to_u32())));
+}
+
+/// No other machine has this table and status column.
 fn nobody_else_has_it(draft: &Draft, table: &Table, faults: &mut Faults) -> Result<()> {
     let (Some(machine), Some(status)) = (&draft.machine, &draft.status) else {
         return Ok(());
     };
-    // No machine's name begins with NUL: the lock is no machine's.
-    wait_exclusive(super::lock_of(&format!("\0table {}", table.oid.to_u32())));
+    // Had already, but where the name was another table's before.
+    wait_for_turn(table.oid);
     let machines = table::Table::to_read(TABLE)?;
     let snapshot = Snapshot::latest();
     let mut scan = machines.scan(BY_NAME, &mut [], &snapshot)?;

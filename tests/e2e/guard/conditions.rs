@@ -204,17 +204,79 @@ async fn a_guard_that_waits_for_its_table_to_become_a_partition_is_before_the_ro
     illegal(&play, "update job set status = 'done'").await;
 }
 
+/// A statement looks a name up again when it has waited for the lock of the table.
 #[tokio::test]
-async fn a_guard_of_another_name_is_taken_off_too() {
-    let play = guarded().await;
-    play.show("alter trigger \"!pg_once_job\" on job rename to mine")
+async fn a_table_that_takes_the_name_while_a_guard_waits_gets_none_and_loses_none() {
+    let play = Playground::open().await;
+    play.show("create schema one; create schema two; create schema three")
         .await;
-    let guards = "select count(*) from pg_trigger where tgfoid::regproc::text like 'once.%'";
-    play.show("select once.machine_guard('job', true)").await;
-    assert_eq!(play.show(guards).await, "2");
+    for schema in ["one", "two"] {
+        play.show(&format!(
+            "create table {schema}.bill (id int primary key, status text not null)"
+        ))
+        .await;
+        let definition = BILL.replace("WHEN", "id > 0");
+        let definition =
+            definition.replace(r#""machine": "bill""#, &format!(r#""machine": "{schema}""#));
+        define(
+            &play,
+            &definition.replace(
+                r#""table": "bill""#,
+                &format!(r#""table": "{schema}.bill""#),
+            ),
+        )
+        .await;
+    }
+    play.show("select once.machine_guard('two', true)").await;
+    let guards = "select tgrelid, tgname from pg_trigger where tgfoid::regproc::text like 'once.%' order by 1, 2";
+    for enabled in [true, false] {
+        let before = play.show(guards).await;
+        let swapping = play.another().await;
+        swapping
+            .show("begin; lock table one.bill in access exclusive mode")
+            .await;
+        let call = format!("select once.machine_guard('one', {enabled})");
+        let waiting = Waiting::begin(&play, play.another().await, &call).await;
+        swapping
+            .show("alter schema one rename to three_; alter schema two rename to one; commit")
+            .await;
+        let (session, answer) = waiting.end().await;
+        assert_eq!(crate::waiting::code(&answer), "40001", "{enabled}");
+        assert_eq!(play.show(guards).await, before);
+        session.show(&call).await;
+        play.show("alter schema one rename to two; alter schema three_ rename to one")
+            .await;
+    }
+}
+
+/// Each has the table for reading, and one has to put a guard on.
+#[tokio::test]
+async fn definitions_of_two_machines_of_one_table_take_turns() {
+    let play = Playground::open().await;
     play.show(
-        "alter trigger \"~pg_once_job\" on item rename to mine; select once.machine_drop('job')",
+        "create table bill (id int primary key, status text not null, other text not null);
+         create function look(n int) returns boolean language sql stable as 'select true'",
     )
     .await;
-    assert_eq!(play.show(guards).await, "0");
+    let second = |when: &str| {
+        BILL.replace("WHEN", when)
+            .replace(r#""machine": "bill""#, r#""machine": "second""#)
+            .replace(r#""status": "status""#, r#""status": "other""#)
+    };
+    bills(&play, "id > 0").await;
+    define(&play, &second("id > 0")).await;
+    play.show("select once.machine_guard('bill', true); select once.machine_guard('second', true)")
+        .await;
+    let other = play.another().await;
+    other.show("begin").await;
+    define(&other, &second("id > 1")).await;
+    let looks = format!(
+        "select once.machine_define($def${}$def$)",
+        BILL.replace("WHEN", "public.look(id)")
+    );
+    let waiting = Waiting::begin(&play, play.another().await, &looks).await;
+    define(&other, &second("public.look(id)")).await;
+    other.show("commit").await;
+    waiting.end().await.1.unwrap();
+    assert_eq!(play.show(TIME).await, "BEFORE\nBEFORE", "of both machines");
 }

@@ -53,7 +53,7 @@ async fn a_task_whose_transaction_fails_keeps_no_other_from_its_turn_and_is_told
 
     // Passes follow each other without a rest while keys are waiting; it has its rest all the same.
     let (before, since) = (failures(&client).await, Instant::now());
-    expired(&client, 30_000).await;
+    expired(&client, 100_000).await;
     until(&client, "select count(*) from once.key", "0").await;
     let (tries, naps) = (
         failures(&client).await - before,

@@ -57,6 +57,45 @@ async fn a_renamed_table_goes_on() {
     play.show("drop schema moved_to cascade").await;
 }
 
+/// A defect once: a session that knew the machine wrote to the table that has the name now, or found none.
+#[tokio::test]
+async fn a_table_in_a_renamed_schema_goes_on_and_the_one_that_takes_its_name_is_left_alone() {
+    let play = world().await;
+    play.show(
+        "create schema live; alter table job set schema live; alter table item set schema live;
+         alter table wallet set schema live; alter table live.job add check (id > 0);
+         insert into live.job (id, status) select g, 'ready' from generate_series(1, 9) g;
+         create schema next; create table next.job (like live.job including all);
+         insert into next.job select * from live.job",
+    )
+    .await;
+    let known = play.another().await;
+    let before = token(&known, 1, "run", "").await;
+    let overdue = claim(2, "run", ", lease => '1 us'");
+    known.show(&format!("select from {overdue}")).await;
+    assert_eq!(moves(&known, "3", "failed", "").await, "t|failed|1|~");
+    let swap = "begin; alter schema live rename to past; alter schema next rename to live; commit";
+    play.show(swap).await;
+    assert_eq!(moves(&known, "4", "failed", "").await, "t|failed|1|~");
+    assert_eq!(known.show(&finish(1, before, "")).await, "finished|done|2");
+    token(&known, 5, "run", "").await;
+    known
+        .show("select done, failed from once.sweep_action_release(10)")
+        .await;
+    known.show("select once.machine_guard('job', true)").await;
+    let statuses = "select string_agg(status, ' ' order by id) from past.job where id < 7";
+    assert_eq!(
+        play.show(statuses).await,
+        "done ready failed failed running ready"
+    );
+    let others = "select distinct status, version from live.job";
+    assert_eq!(play.show(others).await, "ready|0");
+    play.show("update live.job set status = 'done'").await;
+    let by_hand = "update past.job set status = 'done' where id = 6";
+    assert_eq!(play.code(by_hand).await, "ON002");
+    play.show("drop schema past, live cascade").await;
+}
+
 #[tokio::test]
 async fn a_renamed_or_dropped_column_is_an_error_and_reported_and_its_return_heals() {
     for column in ["id", "status", "version", "cancel_requested", "customer"] {
