@@ -77,7 +77,10 @@ pub fn ensure_updatable(machine: &Machine, id: &RowId) -> Result<()> {
     }
 }
 
-fn look_plan(machine: &Machine, lock: Lock) -> Result<std::rc::Rc<crate::spi::Plan>> {
+fn look_plan(
+    machine: &Machine,
+    lock: Lock,
+) -> Result<std::rc::Rc<crate::machine::statement::Statement>> {
     let (key, clause) = match lock {
         Lock::No => ("row", ""),
         Lock::Update => ("row update", "FOR NO KEY UPDATE OF t"),

@@ -31,7 +31,7 @@ use std::ffi::CStr;
 const PRESENT: &CStr = c"
     SELECT t.tgrelid, t.tgname::text, p.proname::text, t.tgtype & 2 <> 0
       FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-     WHERE t.tgname IN ($1::pg_catalog.name, $2::pg_catalog.name) AND t.tgargs = $3 AND t.tgparentid = 0
+     WHERE t.tgargs = $1 AND t.tgparentid = 0
        AND t.tgfoid IN ('once.machine_guard_row'::pg_catalog.regproc,
                         'once.machine_guard_item'::pg_catalog.regproc)";
 
@@ -56,10 +56,7 @@ const BELOW: &CStr = c"
 const MARK: &CStr = c"UPDATE once.machine SET guarded = $2 WHERE machine = $1";
 
 thread_local! {
-    static PRESENT_GUARDS: Kept = const { Kept::new(
-        PRESENT,
-        &[pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::BYTEAOID],
-    ) };
+    static PRESENT_GUARDS: Kept = const { Kept::new(PRESENT, &[pg_sys::BYTEAOID]) };
     static ALL_BELOW: Kept = const { Kept::new(
         BELOW,
         &[pg_sys::OIDOID, pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::BYTEAOID],
@@ -82,6 +79,8 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     if enabled.value() != 0 {
         install(&machine)?;
     }
+    // Whoever owns them after the wait.
+    ensure_all_owned(&machine)?;
     let name = row::text(&from_utf8(machine.name()));
     spi::query(&MARKED, &[Some(name), Some(enabled)])?;
     Ok(call.return_null())
@@ -91,17 +90,19 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
 pub fn move_to(machine: &[u8]) -> Result<()> {
     let machine = Machine::for_tables(machine)?;
     let (wanted, here) = (wanted(&machine)?, present(machine.name())?);
-    let missing = || wanted.iter().filter(|w| !here.iter().any(|h| h.serves(w)));
+    let serves = |h: &Present, w: &Wanted| h.serves(machine.name(), w);
+    let missing = || wanted.iter().filter(|w| !here.iter().any(|h| serves(h, w)));
     for guard in missing() {
         ensure_owned(guard.table)?;
     }
-    for guard in here.iter().filter(|h| !wanted.iter().any(|w| h.serves(w))) {
+    for guard in here.iter().filter(|h| !wanted.iter().any(|w| serves(h, w))) {
         guard.remove()?;
     }
     for guard in missing() {
         guard.install(machine.name())?;
     }
-    verify(machine.name(), &wanted)
+    verify(machine.name(), &wanted)?;
+    missing().try_for_each(|guard| ensure_owned(guard.table))
 }
 
 fn ensure_all_owned(machine: &Machine) -> Result<()> {
@@ -136,8 +137,10 @@ pub fn install(machine: &Machine) -> Result<()> {
 /// again: by then it may be another table's, whose owner has not asked for anything.
 fn verify(machine: &str, wanted: &[Wanted]) -> Result<()> {
     let here = present(machine)?;
-    let served = |w: &Wanted| here.iter().any(|h| h.serves(w));
-    if wanted.iter().all(served) && here.iter().all(|h| wanted.iter().any(|w| h.serves(w))) {
+    let serves = |h: &Present, w: &Wanted| h.serves(machine, w);
+    if wanted.iter().all(|w| here.iter().any(|h| serves(h, w)))
+        && here.iter().all(|h| wanted.iter().any(|w| serves(h, w)))
+    {
         return Ok(());
     }
     Err(Error::new(
@@ -165,9 +168,7 @@ impl Wanted<'_> {
             self.function,
             literal(machine),
         );
-        spi::run(&from_utf8(&sql))?;
-        // Whoever owns it after the wait.
-        ensure_owned(self.table)
+        spi::run(&from_utf8(&sql))
     }
 }
 
@@ -247,16 +248,18 @@ impl Present {
     }
 
     /// It does what is wanted: before the row every guard can judge.
-    fn serves(&self, wanted: &Wanted) -> bool {
+    fn serves(&self, machine: &str, wanted: &Wanted) -> bool {
         self.table == wanted.table.oid
             && self.function == wanted.function
+            && self.name == self.time.trigger_name(machine)
             && (self.time == wanted.time || self.time == Time::Before)
     }
 }
 
 /// The guards of a machine that are there.
 fn present(machine: &str) -> Result<Vec<Present>> {
-    let rows = spi::query_latest(&PRESENT_GUARDS, &identity(machine))?;
+    let [_, _, argument] = identity(machine);
+    let rows = spi::query_latest(&PRESENT_GUARDS, &[argument])?;
     let guard = |row: &spi::Row| {
         Some(Present {
             table: pg_sys::Oid::from(column(row, 0)?.value() as u32),

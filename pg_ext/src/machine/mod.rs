@@ -17,6 +17,7 @@ pub mod patch;
 pub mod relation;
 pub mod shape;
 pub mod sql;
+pub mod statement;
 pub mod stored;
 pub mod transition;
 

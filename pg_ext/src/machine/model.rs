@@ -12,10 +12,11 @@ use super::direct::Direct;
 use super::id::{self, RowId};
 use super::relation::Column;
 use super::shape::{self, RefundShape, Shape};
+use super::statement::Statement;
 use super::stored::Stored;
 use crate::call::{Call, SCOPE_MAX};
 use crate::error::{Error, Kind, Result};
-use crate::spi::{Plan, Row, column};
+use crate::spi::{Row, column};
 use pgrx::pg_sys::{self, Oid};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -40,7 +41,7 @@ pub struct Machine {
     read: Cell<Option<u64>>,
     /// Each call has to read it: what an owner's name stands for may change without a message.
     owned: Cell<bool>,
-    plans: RefCell<HashMap<Vec<u8>, Rc<Plan>>>,
+    plans: RefCell<HashMap<Vec<u8>, Rc<Statement>>>,
     /// Moves that go without a statement; None: those that cannot.
     directs: RefCell<HashMap<Vec<u8>, Option<Rc<Direct>>>>,
 }
@@ -217,7 +218,7 @@ impl Machine {
         key: impl AsRef<[u8]>,
         types: &[Oid],
         build: impl FnOnce() -> String,
-    ) -> Result<Rc<Plan>> {
+    ) -> Result<Rc<Statement>> {
         self.plan_or(key, types, || Ok(build()))
     }
 
@@ -227,12 +228,14 @@ impl Machine {
         key: impl AsRef<[u8]>,
         types: &[Oid],
         build: impl FnOnce() -> Result<String>,
-    ) -> Result<Rc<Plan>> {
+    ) -> Result<Rc<Statement>> {
         let key = key.as_ref();
         if let Some(plan) = self.plans.borrow().get(key) {
             return Ok(plan.clone());
         }
-        let plan = Rc::new(Plan::prepare(&build()?, types, self.any_row())?);
+        let tables = self.shape.tables();
+        let plan = Statement::prepare(&build()?, types, self.any_row(), tables)?;
+        let plan = Rc::new(plan);
         let mut plans = self.plans.borrow_mut();
         if plans.len() >= MOST_PLANS {
             plans.clear();

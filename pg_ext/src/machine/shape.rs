@@ -35,6 +35,14 @@ pub struct RefundShape {
     pub account: Column,
 }
 
+impl Shape {
+    /// The machine's, its items' and their wallets'.
+    pub fn tables(&self) -> impl Iterator<Item = &Relation> {
+        let refund = self.refund.iter().flat_map(|r| [&r.items, &r.wallet]);
+        std::iter::once(&self.table).chain(refund)
+    }
+}
+
 /// Everything that the definition names, as the catalog has it; ON003 with a line for each that is gone.
 pub fn fit(definition: &Definition, stored: &Stored) -> Result<Shape> {
     let mut missing = Vec::new();

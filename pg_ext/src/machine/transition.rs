@@ -7,12 +7,13 @@ use super::id::RowId;
 use super::model::{Machine, yes};
 use super::moves::{Move, Wanted, condition};
 use super::patch::Patch;
+use super::statement::Statement;
 use crate::action::row::{Lock, ensure_updatable, look};
 use crate::call::{Call, SCOPE_MAX, shown, texts_or_null, varlena};
 use crate::error::{Error, Result};
 use crate::row::{self, Rows, Shape};
+use crate::spi::Row;
 use crate::spi::column;
-use crate::spi::{Plan, Row};
 use crate::table;
 use pgrx::pg_sys::{self, Datum};
 use std::collections::{HashMap, HashSet};
@@ -120,7 +121,12 @@ impl Wish<'_> {
         key
     }
 
-    fn update(&self, machine: &Machine, version: Option<Datum>, patch: &Patch) -> Result<Rc<Plan>> {
+    fn update(
+        &self,
+        machine: &Machine,
+        version: Option<Datum>,
+        patch: &Patch,
+    ) -> Result<Rc<Statement>> {
         let (kind, at_version) = match version {
             None => ("move", ""),
             Some(_) => ("move at", AT_VERSION),
@@ -142,7 +148,7 @@ impl Wish<'_> {
         })
     }
 
-    fn look(&self, machine: &Machine) -> Result<Rc<Plan>> {
+    fn look(&self, machine: &Machine) -> Result<Rc<Statement>> {
         let types = [machine.id_type(), pg_sys::INT8OID];
         machine.plan_or(self.key("look", ""), &types, || {
             let wanted = self.wanted()?;

@@ -204,6 +204,24 @@ async fn a_guard_that_waits_for_its_table_to_become_a_partition_is_before_the_ro
     illegal(&play, "update job set status = 'done'").await;
 }
 
+#[tokio::test]
+async fn a_guard_of_another_name_is_found() {
+    let play = guarded().await;
+    let rename = "alter trigger \"!pg_once_job\" on job rename to mine";
+    let guards = "select count(*) from pg_trigger where tgfoid::regproc::text like 'once.%'";
+    play.show(rename).await;
+    play.show("select once.machine_guard('job', true)").await;
+    assert_eq!(play.show(guards).await, "2");
+    // A definition puts one of the right name there.
+    play.show(rename).await;
+    define(&play, &crate::world::JOB.replace("n >= 0", "n >= -1")).await;
+    let own = "select tgname from pg_trigger where tgfoid = 'once.machine_guard_row'::regproc";
+    assert_eq!(play.show(own).await, "!pg_once_job");
+    play.show(rename).await;
+    play.show("select once.machine_drop('job')").await;
+    assert_eq!(play.show(guards).await, "0");
+}
+
 /// A statement looks a name up again when it has waited for the lock of the table.
 #[tokio::test]
 async fn a_table_that_takes_the_name_while_a_guard_waits_gets_none_and_loses_none() {

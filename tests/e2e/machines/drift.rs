@@ -1,6 +1,7 @@
 //! Tables that change under a machine: renames, columns that come and go, types, new definitions.
 
 use crate::playground::Playground;
+use crate::waiting::Waiting;
 use crate::world::{JOB, claim, define, finish, job, jobs, moves, release, token, world};
 
 /// What machine_check says of the machine, apart from sweeps that have not run.
@@ -94,6 +95,70 @@ async fn a_table_in_a_renamed_schema_goes_on_and_the_one_that_takes_its_name_is_
     let by_hand = "update past.job set status = 'done' where id = 6";
     assert_eq!(play.code(by_hand).await, "ON002");
     play.show("drop schema past, live cascade").await;
+}
+
+/// The table gets another name, and another table its name, while a call waits for its lock.
+#[tokio::test]
+async fn a_call_that_waits_for_a_table_does_not_go_on_to_the_one_that_takes_its_name() {
+    for (first, swap) in [
+        (
+            "lock table live.job in access exclusive mode",
+            "alter schema live rename to past; alter schema next rename to live",
+        ),
+        (
+            "alter table live.job rename to past",
+            "alter table next.job set schema live",
+        ),
+    ] {
+        let play = world().await;
+        play.show(
+            "create schema live; alter table job set schema live; alter table item set schema live;
+             alter table wallet set schema live; alter table live.job add check (id > 0);
+             insert into live.job (id, status) select g, 'ready' from generate_series(1, 9) g;
+             insert into live.item (id, job_id) values (1, 1);
+             create schema next; create table next.job (like live.job including all);
+             insert into next.job select * from live.job",
+        )
+        .await;
+        let overdue = claim(2, "run", ", lease => '1 us'");
+        play.show(&format!("select from {overdue}")).await;
+        let calls = [
+            crate::world::transition("3", "failed", ""),
+            "select moved from once.transition_many('job', '{3,4}', 'failed')".to_owned(),
+            format!("select outcome from {}", claim(6, "run", "")),
+            "select from once.cancel_request('job', '5')".to_owned(),
+            "select once.action_adopt('job')".to_owned(),
+        ];
+        let mut sessions = Vec::new();
+        for call in &calls {
+            let known = play.another().await;
+            known.show(&format!("begin; {call}; rollback")).await;
+            sessions.push(known);
+        }
+        let swapping = play.another().await;
+        swapping.show(&format!("begin; {first}")).await;
+        let mut waiting = Vec::new();
+        for (known, call) in sessions.into_iter().zip(&calls) {
+            waiting.push(Waiting::begin(&play, known, call).await);
+        }
+        let sweep = "select done, failed from once.sweep_action_release(10)";
+        let sweeper = Waiting::begin(&play, play.another().await, sweep).await;
+        swapping.show(&format!("{swap}; commit")).await;
+        for (waiting, call) in waiting.into_iter().zip(&calls) {
+            let (session, answer) = waiting.end().await;
+            assert_eq!(crate::waiting::code(&answer), "40001", "{call}, {swap}");
+            // Called again, it goes by the new name.
+            session.show(call).await;
+        }
+        sweeper.end().await.1.unwrap();
+        let untouched = "select distinct status, version, cancel_requested from live.job";
+        assert_eq!(play.show(untouched).await, "ready|0|f", "{swap}");
+        play.show(sweep).await;
+        let leases = "select row_id, state from once.action_lease order by 1";
+        assert_eq!(play.show(leases).await, "2|s\n6|h", "{swap}");
+        play.show("drop schema live, next cascade; drop schema if exists past cascade")
+            .await;
+    }
 }
 
 #[tokio::test]

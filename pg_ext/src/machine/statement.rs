@@ -1,0 +1,102 @@
+//! A statement over a machine's tables, kept.
+//!
+//! It names the tables, and the server looks names up again when it has waited for a lock or prepares the statement anew.
+//! By then a table may have another name, and another table its name. So the tables are locked by their oids first:
+//! none of them gets another name after that. Schemas can; so the names are looked at once more when it has run.
+
+use super::changes;
+use super::relation::Relation;
+use crate::error::{Error, Kind, Result};
+use crate::spi::{Plan, Row};
+use crate::table::Snapshot;
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::cell::Cell;
+
+pub struct Statement {
+    plan: Plan,
+    tables: Vec<Relation>,
+    /// The count of [`changes::of_tables`] when each of them last had its name.
+    seen: Cell<u64>,
+}
+
+impl Statement {
+    /// `tables` are those that it may name; `row` is how errors of a lost race name what it is about.
+    pub fn prepare<'a>(
+        sql: &str,
+        types: &[Oid],
+        row: String,
+        tables: impl Iterator<Item = &'a Relation>,
+    ) -> Result<Statement> {
+        let tables: Vec<_> = tables.filter(|t| sql.contains(&t.name)).cloned().collect();
+        lock(&tables);
+        let seen = changes::of_tables();
+        ensure_named(&tables)?;
+        Ok(Statement {
+            plan: Plan::prepare(sql, types, row)?,
+            tables,
+            seen: Cell::new(seen),
+        })
+    }
+
+    /// See [`Plan::query`].
+    pub fn query(&self, args: &[Option<Datum>]) -> Result<Vec<Row>> {
+        self.run(|| self.plan.query(args))
+    }
+
+    /// See [`Plan::look`].
+    pub fn look(&self, args: &[Option<Datum>], snapshot: &Snapshot) -> Result<Vec<Row>> {
+        self.run(|| self.plan.look(args, snapshot))
+    }
+
+    /// See [`Plan::stream`].
+    pub fn stream(
+        &self,
+        args: &[Option<Datum>],
+        snapshot: &Snapshot,
+        step: i64,
+        each: impl FnMut(Vec<Row>) -> Result<bool>,
+    ) -> Result<()> {
+        self.run(|| self.plan.stream(args, snapshot, step, each))
+    }
+
+    fn run<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        lock(&self.tables);
+        self.ensure_still_named()?;
+        let done = work()?;
+        self.ensure_still_named()?;
+        Ok(done)
+    }
+
+    fn ensure_still_named(&self) -> Result<()> {
+        let changes = changes::of_tables();
+        if self.seen.get() != changes {
+            ensure_named(&self.tables)?;
+            self.seen.set(changes);
+        }
+        Ok(())
+    }
+}
+
+/// As the statement will, to the end of the transaction; takes the messages of who had them before.
+fn lock(tables: &[Relation]) {
+    for table in tables {
+        // SAFETY: a lock on what was a relation a moment ago, kept to the end of the transaction.
+        unsafe { pg_sys::LockRelationOid(table.oid, pg_sys::AccessShareLock as i32) };
+    }
+}
+
+fn ensure_named(tables: &[Relation]) -> Result<()> {
+    for table in tables {
+        if Relation::of(table.oid).is_none_or(|now| now.name != table.name) {
+            return Err(Error::new(
+                Kind::RetryTransaction,
+                format!(
+                    "table {} got another name meanwhile, or is gone",
+                    table.name
+                ),
+            )
+            .hint("Call it again."));
+        }
+    }
+    Ok(())
+}
