@@ -156,7 +156,7 @@ async fn a_call_that_waits_for_a_table_does_not_go_on_to_the_one_that_takes_its_
         play.show(sweep).await;
         let leases = "select row_id, state from once.action_lease order by 1";
         assert_eq!(play.show(leases).await, "2|s\n6|h", "{swap}");
-        play.show("drop schema live, next cascade; drop schema if exists past cascade")
+        play.show("drop schema if exists live, next, past cascade")
             .await;
     }
 }
