@@ -116,7 +116,8 @@ async fn a_call_that_waits_for_a_table_does_not_go_on_to_the_one_that_takes_its_
              alter table wallet set schema live; alter table live.job add check (id > 0);
              insert into live.job (id, status) select g, 'ready' from generate_series(1, 9) g;
              insert into live.item (id, job_id) values (1, 1);
-             create schema next; create table next.job (like live.job including all);
+             create schema next; create table next.job (like live.job including all excluding indexes);
+             alter table next.job add constraint next_key primary key (id);
              insert into next.job select * from live.job",
         )
         .await;
