@@ -98,6 +98,7 @@ pub fn orphans(
         parts.fill(CANDIDATES, &[("which", &which)])
     })?;
     let base = machine.shape.id.base_type;
+    plan.hold()?;
     // Rows and what is known of them by one snapshot: a lease that ends in between would make an orphan of
     // its row.
     let snapshot = Snapshot::now();

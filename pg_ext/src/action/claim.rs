@@ -125,7 +125,7 @@ impl Claim<'_> {
             return Ok(Some(busy(None, UNSEEN_RETRY_US)));
         };
         let newer = Machine::named(&from_utf8(self.machine.name()))?;
-        if newer.revision != self.machine.revision {
+        if !Rc::ptr_eq(&newer, &self.machine) {
             return Ok(None);
         }
         let Some(seen) = user_row::look(&self.machine, &self.id, Lock::UpdateIfFree)? else {

@@ -94,7 +94,8 @@ impl<'b> Batch<'b> {
             Ok(Batch {
                 budget,
                 owner: owner.ok_or_else(gone)?,
-                machine,
+                // It may have got another name while it was waited for.
+                machine: Machine::for_tables(name)?,
                 reached: Cell::new(false),
                 waited: Cell::new(false),
             })

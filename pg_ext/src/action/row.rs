@@ -59,6 +59,7 @@ pub fn look(machine: &Machine, id: &RowId, lock: Lock) -> Result<Option<Seen>> {
 /// The row as it is committed now, whatever the isolation level; locks nothing.
 pub fn look_latest(machine: &Machine, id: &RowId) -> Result<Option<Seen>> {
     let plan = look_plan(machine, Lock::No)?;
+    plan.hold()?;
     let rows = plan.look(&[Some(id.value)], &Snapshot::latest())?;
     Ok(rows.first().map(seen))
 }

@@ -10,11 +10,13 @@ use crate::call::{Call, from_utf8, varlena};
 use crate::error::Result;
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
+use crate::machine::statement::Statement;
 use crate::row::{self, Rows};
 use crate::spi::column;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 use std::cmp::Ordering;
+use std::rc::Rc;
 
 /// Subjects summed in one go.
 const STEP: i64 = 1_000;
@@ -38,6 +40,18 @@ pub fn refund_audit(call: &Call) -> Result<Datum> {
         None => None,
         Some(_) => Some(machine.id(call, 1)?),
     };
+    let (key, one, types, args) = match &id {
+        None => ("audit", "true".to_owned(), vec![], vec![]),
+        Some(id) => (
+            "audit one",
+            items.fill(ONE, &[]),
+            vec![machine.id_type()],
+            vec![Some(id.value)],
+        ),
+    };
+    let plan = machine.plan(key, &types, || items.fill(MARKED, &[("one", &one)]))?;
+    plan.hold()?;
+    present(&machine)?.hold()?;
     let snapshot = Snapshot::now();
     let table = Table::to_read(REFUNDS)?;
     let mut keys = vec![ScanKey::text(1, row::text(&from_utf8(machine.name())))];
@@ -51,16 +65,6 @@ pub fn refund_audit(call: &Call) -> Result<Datum> {
         ahead: None,
     };
     audit.advance();
-    let (key, one, types, args) = match &id {
-        None => ("audit", "true".to_owned(), vec![], vec![]),
-        Some(id) => (
-            "audit one",
-            items.fill(ONE, &[]),
-            vec![machine.id_type()],
-            vec![Some(id.value)],
-        ),
-    };
-    let plan = machine.plan(key, &types, || items.fill(MARKED, &[("one", &one)]))?;
     plan.stream(&args, &snapshot, STEP, |rows| {
         for row in &rows {
             if let (Some(subject), Some(marked)) = (column(row, 0), column(row, 1)) {
@@ -173,11 +177,13 @@ impl Audit<'_> {
         let Ok(id) = RowId::read(self.machine.shape.id.base_type, id, "id") else {
             return Ok(false);
         };
-        let plan = self
-            .machine
-            .plan("present", &[self.machine.id_type()], || {
-                self.machine.parts().fill(PRESENT, &[])
-            })?;
-        Ok(!plan.look(&[Some(id.value)], self.snapshot)?.is_empty())
+        let found = present(self.machine)?.look(&[Some(id.value)], self.snapshot)?;
+        Ok(!found.is_empty())
     }
+}
+
+fn present(machine: &Machine) -> Result<Rc<Statement>> {
+    machine.plan("present", &[machine.id_type()], || {
+        machine.parts().fill(PRESENT, &[])
+    })
 }

@@ -147,7 +147,7 @@ fn verify(machine: &str, wanted: &[Wanted]) -> Result<()> {
         Kind::RetryTransaction,
         format!("a table of machine \"{machine}\" got another name while its guard waited for it"),
     )
-    .hint("Call it again."))
+    .hint("Roll back and run the whole transaction again."))
 }
 
 /// A guard that a machine's table is to have.

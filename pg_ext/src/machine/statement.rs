@@ -14,9 +14,15 @@ use std::cell::Cell;
 
 pub struct Statement {
     plan: Plan,
-    tables: Vec<Relation>,
+    tables: Vec<Named>,
     /// The count of [`changes::of_tables`] when each of them last had its name.
     seen: Cell<u64>,
+}
+
+/// A table that a statement names, and the lock that it takes.
+struct Named {
+    table: Relation,
+    mode: u32,
 }
 
 impl Statement {
@@ -27,7 +33,7 @@ impl Statement {
         row: String,
         tables: impl Iterator<Item = &'a Relation>,
     ) -> Result<Statement> {
-        let tables: Vec<_> = tables.filter(|t| sql.contains(&t.name)).cloned().collect();
+        let tables: Vec<_> = tables.filter_map(|t| Named::of(t, sql)).collect();
         lock(&tables);
         let seen = changes::of_tables();
         ensure_named(&tables)?;
@@ -36,6 +42,13 @@ impl Statement {
             tables,
             seen: Cell::new(seen),
         })
+    }
+
+    /// Waits for the tables. What looks under a snapshot of its own makes that afterwards: an ALTER TABLE that it waited for
+    /// may have rewritten the table, and an older snapshot shows no row of it.
+    pub fn hold(&self) -> Result<()> {
+        lock(&self.tables);
+        self.ensure_still_named()
     }
 
     /// See [`Plan::query`].
@@ -60,8 +73,7 @@ impl Statement {
     }
 
     fn run<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        lock(&self.tables);
-        self.ensure_still_named()?;
+        self.hold()?;
         let done = work()?;
         self.ensure_still_named()?;
         Ok(done)
@@ -77,16 +89,39 @@ impl Statement {
     }
 }
 
-/// As the statement will, to the end of the transaction; takes the messages of who had them before.
-fn lock(tables: &[Relation]) {
-    for table in tables {
-        // SAFETY: a lock on what was a relation a moment ago, kept to the end of the transaction.
-        unsafe { pg_sys::LockRelationOid(table.oid, pg_sys::AccessShareLock as i32) };
+impl Named {
+    /// None: the statement does not name it.
+    fn of(table: &Relation, sql: &str) -> Option<Named> {
+        let says = |what: &str| sql.contains(&format!("{what} {}", table.name));
+        let mode = match () {
+            () if !sql.contains(&table.name) => return None,
+            () if says("UPDATE") || says("LOCK TABLE") => pg_sys::RowExclusiveLock,
+            () if ["FOR NO KEY UPDATE", "FOR UPDATE", "FOR KEY SHARE"]
+                .iter()
+                .any(|f| sql.contains(f)) =>
+            {
+                pg_sys::RowShareLock
+            }
+            () => pg_sys::AccessShareLock,
+        };
+        Some(Named {
+            table: table.clone(),
+            mode,
+        })
     }
 }
 
-fn ensure_named(tables: &[Relation]) -> Result<()> {
-    for table in tables {
+/// As the statement will: no weaker, or who holds the table and wants more of it would wait for us, and we for him. Takes the
+/// messages of who had them before.
+fn lock(tables: &[Named]) {
+    for named in tables {
+        // SAFETY: a lock on what was a relation a moment ago, kept to the end of the (sub)transaction.
+        unsafe { pg_sys::LockRelationOid(named.table.oid, named.mode as i32) };
+    }
+}
+
+fn ensure_named(tables: &[Named]) -> Result<()> {
+    for Named { table, .. } in tables {
         if Relation::of(table.oid).is_none_or(|now| now.name != table.name) {
             return Err(Error::new(
                 Kind::RetryTransaction,
@@ -95,7 +130,7 @@ fn ensure_named(tables: &[Relation]) -> Result<()> {
                     table.name
                 ),
             )
-            .hint("Call it again."));
+            .hint("Roll back and run the whole transaction again."));
         }
     }
     Ok(())

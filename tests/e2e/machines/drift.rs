@@ -2,7 +2,7 @@
 
 use crate::playground::Playground;
 use crate::waiting::Waiting;
-use crate::world::{JOB, claim, define, finish, job, jobs, moves, release, token, world};
+use crate::world::{JOB, claim, define, extend, finish, job, jobs, moves, release, token, world};
 
 /// What machine_check says of the machine, apart from sweeps that have not run.
 async fn problems(play: &Playground) -> String {
@@ -160,6 +160,53 @@ async fn a_call_that_waits_for_a_table_does_not_go_on_to_the_one_that_takes_its_
         play.show("drop schema if exists live, next, past cascade")
             .await;
     }
+}
+
+/// A defect once, found before it was released: a call that had the table for reading waited for more of it, and the
+/// migration for the call.
+#[tokio::test]
+async fn a_call_that_waits_for_a_migration_is_not_in_its_way() {
+    let play = world().await;
+    jobs(&play, 1, 9, "ready").await;
+    play.show("alter table job add check (id > 0)").await;
+    let held = token(&play, 1, "run", "").await;
+    let calls = [
+        crate::world::transition("2", "failed", ""),
+        finish(1, held, ""),
+        "select from once.cancel_request('job', '3')".to_owned(),
+    ];
+    let migration = play.another().await;
+    migration
+        .show("begin; create index on job (note); set local lock_timeout = '500ms'")
+        .await;
+    let mut waiting = Vec::new();
+    for call in &calls {
+        waiting.push(Waiting::begin(&play, play.another().await, call).await);
+    }
+    migration
+        .show("alter table job add added int; commit")
+        .await;
+    for waiting in waiting {
+        waiting.end().await.1.unwrap();
+    }
+}
+
+/// A rewritten table shows no row to a snapshot from before.
+#[tokio::test]
+async fn a_call_that_waits_for_a_table_to_be_rewritten_finds_its_row() {
+    let play = world().await;
+    jobs(&play, 1, 2, "ready").await;
+    let held = token(&play, 1, "run", "").await;
+    let known = play.another().await;
+    let extend = extend(1, held);
+    known.show(&extend).await;
+    let migration = play.another().await;
+    migration
+        .show("begin; alter table job alter n type bigint")
+        .await;
+    let waiting = Waiting::begin(&play, known, &extend).await;
+    migration.show("commit").await;
+    waiting.end().await.1.unwrap();
 }
 
 #[tokio::test]
