@@ -58,6 +58,8 @@ pub fn action_claim(call: &Call) -> Result<Datum> {
             return Ok(answer);
         }
         claim.machine = Machine::of(call)?;
+        // Its column may have got another type.
+        claim.id = claim.machine.id(call, 1)?;
     }
     Ok(busy(None, UNSEEN_RETRY_US))
 }

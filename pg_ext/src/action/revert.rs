@@ -88,14 +88,15 @@ impl<'b> Batch<'b> {
         budget: &'b Budget,
     ) -> Result<std::result::Result<Batch<'b>, subxact::Failure>> {
         subxact::attempt(|| {
+            // It may have got another name while it is waited for.
+            Machine::for_tables(name)?.shape.table.owner_soon()?;
             let machine = Machine::for_tables(name)?;
             let owner = machine.shape.table.owner_soon()?;
             let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
             Ok(Batch {
                 budget,
                 owner: owner.ok_or_else(gone)?,
-                // It may have got another name while it was waited for.
-                machine: Machine::for_tables(name)?,
+                machine,
                 reached: Cell::new(false),
                 waited: Cell::new(false),
             })

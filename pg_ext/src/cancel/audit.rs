@@ -51,7 +51,7 @@ pub fn refund_audit(call: &Call) -> Result<Datum> {
     };
     let plan = machine.plan(key, &types, || items.fill(MARKED, &[("one", &one)]))?;
     plan.hold()?;
-    present(&machine)?.hold()?;
+    machine.shape.table.owner();
     let snapshot = Snapshot::now();
     let table = Table::to_read(REFUNDS)?;
     let mut keys = vec![ScanKey::text(1, row::text(&from_utf8(machine.name())))];

@@ -91,6 +91,7 @@ impl Items<'_> {
         let plan = self.machine.plan(key, &[self.machine.id_type()], || {
             self.fill(FIRST, &[("which", &self.is(which))])
         })?;
+        plan.hold()?;
         let rows = plan.look(&[Some(id.value)], &Snapshot::latest())?;
         Ok(rows.first().and_then(|row| column(row, 0)))
     }
