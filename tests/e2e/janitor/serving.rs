@@ -7,10 +7,10 @@ use pg_once_tests::race::poll_async;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// The lease, a nap and what a slow machine takes; with the naptime's default it would be longer.
+/// The lease, a nap and a second: no stuck row stays longer.
 const LEASE: Duration = Duration::from_secs(2);
 const NAP: Duration = Duration::from_secs(1);
-const BAR: Duration = Duration::from_secs(8);
+const BAR: Duration = Duration::from_secs(4);
 
 #[tokio::test]
 async fn a_stuck_claim_state_is_released_in_each_of_three_databases() {
