@@ -28,7 +28,7 @@ const REFUND: &str = "
          ORDER BY i.{item_id} {limit} FOR NO KEY UPDATE OF i),
     marked AS (
         UPDATE {items} AS i SET {marker} = {marked} FROM due
-         WHERE i.{item_id} OPERATOR(pg_catalog.=) due.\"once$key\"
+         WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND i.{item_id} OPERATOR(pg_catalog.=) due.\"once$key\"
         RETURNING {is_marked} AS done),
     total AS MATERIALIZED (
         SELECT pg_catalog.count(*) AS items,
