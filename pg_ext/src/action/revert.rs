@@ -88,10 +88,14 @@ impl<'b> Batch<'b> {
         budget: &'b Budget,
     ) -> Result<std::result::Result<Batch<'b>, subxact::Failure>> {
         subxact::attempt(|| {
-            // It may have got another name while it is waited for.
-            Machine::for_tables(name)?.shape.table.owner_soon()?;
-            let machine = Machine::for_tables(name)?;
-            let owner = machine.shape.table.owner_soon()?;
+            let mut machine = Machine::for_tables(name)?;
+            let mut owner = machine.shape.table.owner_soon()?;
+            // Whose name it was may be another table's after the wait.
+            let fitted = Machine::for_tables(name)?;
+            if !Rc::ptr_eq(&fitted, &machine) {
+                owner = fitted.shape.table.owner_soon()?;
+                machine = fitted;
+            }
             let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
             Ok(Batch {
                 budget,

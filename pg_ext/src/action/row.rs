@@ -7,11 +7,12 @@ use crate::machine::model::{Machine, yes};
 use crate::machine::patch::Patch;
 use crate::machine::permit::{self, Doing};
 use crate::machine::sql::{is_any, literal};
+use crate::machine::statement::Statement;
 use crate::spi::Row;
 use crate::spi::column;
 use crate::subxact;
-use crate::table::Snapshot;
 use pgrx::pg_sys::{self, Datum};
+use std::rc::Rc;
 
 const LOOK: &str = "
     SELECT {status}::pg_catalog.text, {version}, {flag} FROM {table} AS t
@@ -58,9 +59,7 @@ pub fn look(machine: &Machine, id: &RowId, lock: Lock) -> Result<Option<Seen>> {
 
 /// The row as it is committed now, whatever the isolation level; locks nothing.
 pub fn look_latest(machine: &Machine, id: &RowId) -> Result<Option<Seen>> {
-    let plan = look_plan(machine, Lock::No)?;
-    plan.hold()?;
-    let rows = plan.look(&[Some(id.value)], &Snapshot::latest())?;
+    let rows = look_plan(machine, Lock::No)?.look_latest(&[Some(id.value)])?;
     Ok(rows.first().map(seen))
 }
 
@@ -78,10 +77,7 @@ pub fn ensure_updatable(machine: &Machine, id: &RowId) -> Result<()> {
     }
 }
 
-fn look_plan(
-    machine: &Machine,
-    lock: Lock,
-) -> Result<std::rc::Rc<crate::machine::statement::Statement>> {
+fn look_plan(machine: &Machine, lock: Lock) -> Result<Rc<Statement>> {
     let (key, clause) = match lock {
         Lock::No => ("row", ""),
         Lock::Update => ("row update", "FOR NO KEY UPDATE OF t"),

@@ -10,13 +10,11 @@ use crate::call::{Call, from_utf8, varlena};
 use crate::error::Result;
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
-use crate::machine::statement::Statement;
 use crate::row::{self, Rows};
 use crate::spi::column;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
-use pgrx::pg_sys::Datum;
+use pgrx::pg_sys::{self, Datum};
 use std::cmp::Ordering;
-use std::rc::Rc;
 
 /// Subjects summed in one go.
 const STEP: i64 = 1_000;
@@ -51,7 +49,8 @@ pub fn refund_audit(call: &Call) -> Result<Datum> {
     };
     let plan = machine.plan(key, &types, || items.fill(MARKED, &[("one", &one)]))?;
     plan.hold()?;
-    machine.shape.table.owner();
+    // That the caller may read it is asked where a difference has to be told.
+    machine.shape.table.lock(pg_sys::AccessShareLock);
     let snapshot = Snapshot::now();
     let table = Table::to_read(REFUNDS)?;
     let mut keys = vec![ScanKey::text(1, row::text(&from_utf8(machine.name())))];
@@ -177,13 +176,11 @@ impl Audit<'_> {
         let Ok(id) = RowId::read(self.machine.shape.id.base_type, id, "id") else {
             return Ok(false);
         };
-        let found = present(self.machine)?.look(&[Some(id.value)], self.snapshot)?;
+        let machine = self.machine;
+        let present = machine.plan("present", &[machine.id_type()], || {
+            machine.parts().fill(PRESENT, &[])
+        })?;
+        let found = present.look(&[Some(id.value)], self.snapshot)?;
         Ok(!found.is_empty())
     }
-}
-
-fn present(machine: &Machine) -> Result<Rc<Statement>> {
-    machine.plan("present", &[machine.id_type()], || {
-        machine.parts().fill(PRESENT, &[])
-    })
 }

@@ -8,7 +8,6 @@ use crate::machine::shape::RefundShape;
 use crate::machine::sql::{fill, literal};
 use crate::spi::SwitchedUser;
 use crate::spi::column;
-use crate::table::Snapshot;
 use pgrx::pg_sys::Datum;
 
 /// $1 the row's id: the first item that fits.
@@ -91,8 +90,7 @@ impl Items<'_> {
         let plan = self.machine.plan(key, &[self.machine.id_type()], || {
             self.fill(FIRST, &[("which", &self.is(which))])
         })?;
-        plan.hold()?;
-        let rows = plan.look(&[Some(id.value)], &Snapshot::latest())?;
+        let rows = plan.look_latest(&[Some(id.value)])?;
         Ok(rows.first().and_then(|row| column(row, 0)))
     }
 }

@@ -258,8 +258,7 @@ impl Present {
 
 /// The guards of a machine that are there.
 fn present(machine: &str) -> Result<Vec<Present>> {
-    let [_, _, argument] = identity(machine);
-    let rows = spi::query_latest(&PRESENT_GUARDS, &[argument])?;
+    let rows = spi::query_latest(&PRESENT_GUARDS, &[Some(argument(machine))])?;
     let guard = |row: &spi::Row| {
         Some(Present {
             table: pg_sys::Oid::from(column(row, 0)?.value() as u32),
@@ -287,9 +286,14 @@ pub struct Standing {
 
 /// How the guard stands on a table and on everything below it.
 pub fn standing(machine: &str, table: &Relation) -> Result<Vec<Standing>> {
-    let [before, after, argument] = identity(machine);
-    let table = Some(Datum::from(table.oid));
-    let rows = spi::query(&ALL_BELOW, &[table, before, after, argument])?;
+    let name = |time: Time| row::text(&from_utf8(&time.trigger_name(machine)));
+    let args = [
+        Datum::from(table.oid),
+        name(Time::Before),
+        name(Time::After),
+        argument(machine),
+    ];
+    let rows = spi::query(&ALL_BELOW, &args.map(Some))?;
     let text = |row: &spi::Row, i| column(row, i).map(|d| shown(varlena(d)));
     Ok(rows
         .iter()
@@ -302,12 +306,10 @@ pub fn standing(machine: &str, table: &Relation) -> Result<Vec<Standing>> {
         .collect())
 }
 
-/// Names and argument of a machine's triggers. A trigger's arguments are stored with a NUL byte behind each;
-/// a bytea is laid out as a text is.
-fn identity(machine: &str) -> [Option<Datum>; 3] {
-    let name = |time: Time| Some(row::text(&from_utf8(&time.trigger_name(machine))));
-    let argument = row::text(&[&from_utf8(machine), b"\0".as_slice()].concat());
-    [name(Time::Before), name(Time::After), Some(argument)]
+/// The argument of a machine's triggers, as bytea: a trigger's arguments are stored with a NUL byte behind each.
+fn argument(machine: &str) -> Datum {
+    // A bytea is laid out as a text is.
+    row::text(&[&from_utf8(machine), b"\0".as_slice()].concat())
 }
 
 /// When a guard judges a row: before it is written, or after.

@@ -57,6 +57,12 @@ impl Relation {
         found == pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32
     }
 
+    /// Waits for the table, which is kept to the end of the (sub)transaction, and takes the messages of who had it before.
+    pub fn lock(&self, mode: u32) {
+        // SAFETY: a lock on what was a relation a moment ago.
+        unsafe { pg_sys::LockRelationOid(self.oid, mode as i32) };
+    }
+
     /// The role that owns the table; None: it is gone.
     pub fn owner(&self) -> Option<pg_sys::Oid> {
         // SAFETY: null for a table that is gone; its pg_class row is there while it is open. The lock is

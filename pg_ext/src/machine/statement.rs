@@ -56,6 +56,12 @@ impl Statement {
         self.run(|| self.plan.query(args))
     }
 
+    /// What is committed now and what we wrote, whatever the isolation level.
+    pub fn look_latest(&self, args: &[Option<Datum>]) -> Result<Vec<Row>> {
+        self.hold()?;
+        self.look(args, &Snapshot::latest())
+    }
+
     /// See [`Plan::look`].
     pub fn look(&self, args: &[Option<Datum>], snapshot: &Snapshot) -> Result<Vec<Row>> {
         self.run(|| self.plan.look(args, snapshot))
@@ -111,12 +117,10 @@ impl Named {
     }
 }
 
-/// As the statement will: no weaker, or who holds the table and wants more of it would wait for us, and we for him. Takes the
-/// messages of who had them before.
+/// As the statement will: no weaker, or who holds the table and wants more of it would wait for us, and we for him.
 fn lock(tables: &[Named]) {
-    for named in tables {
-        // SAFETY: a lock on what was a relation a moment ago, kept to the end of the (sub)transaction.
-        unsafe { pg_sys::LockRelationOid(named.table.oid, named.mode as i32) };
+    for Named { table, mode } in tables {
+        table.lock(*mode);
     }
 }
 

@@ -202,11 +202,71 @@ async fn a_call_that_waits_for_a_table_to_be_rewritten_finds_its_row() {
     known.show(&extend).await;
     let migration = play.another().await;
     migration
-        .show("begin; alter table job alter n type bigint")
+        .show("begin; lock table job in access exclusive mode")
         .await;
     let waiting = Waiting::begin(&play, known, &extend).await;
+    migration
+        .show("alter table job alter n type bigint; commit")
+        .await;
+    waiting.end().await.1.unwrap();
+}
+
+/// A claim that finds the machine changed looks again, and reads its id again as the column has it by then.
+#[tokio::test]
+async fn a_claim_that_waits_while_its_id_gets_another_type_claims_its_row() {
+    for id in ["text", "int"] {
+        let play = world().await;
+        jobs(&play, 1, 7, "ready").await;
+        let known = play.another().await;
+        token(&known, 3, "run", "").await;
+        let migration = play.another().await;
+        migration
+            .show("begin; lock table once.action_lease in access exclusive mode")
+            .await;
+        let call = format!("select outcome, status from {}", claim(7, "run", ""));
+        let waiting = Waiting::begin(&play, known, &call).await;
+        migration
+            .show(&format!("alter table job alter id type {id}; commit"))
+            .await;
+        assert_eq!(waiting.end().await.1.unwrap(), "claimed|running", "{id}");
+        let claimed =
+            "select string_agg(id::text, ' ' order by id) from job where status = 'running'";
+        assert_eq!(play.show(claimed).await, "3 7", "{id}");
+    }
+}
+
+/// The sweep is whoever owns the table after it has waited for it.
+#[tokio::test]
+async fn a_sweep_that_waits_while_the_table_gets_another_owner_runs_as_that_one() {
+    let play = world().await;
+    crate::world::role(&play, "next_owner_of_drift", "use").await;
+    play.show(
+        "grant usage, create on schema public to next_owner_of_drift;
+         create table seen (who text); grant all on seen to next_owner_of_drift;
+         create function note_who() returns trigger language plpgsql as $$ begin
+            insert into public.seen values (current_user); return new; end $$;
+         create trigger note_who before update on job for each row when (new.status = 'ready')
+            execute function note_who()",
+    )
+    .await;
+    jobs(&play, 1, 3, "ready").await;
+    for id in 1..=3 {
+        token(&play, id, "run", ", lease => '1 us'").await;
+    }
+    let migration = play.another().await;
+    migration
+        .show("begin; alter table job owner to next_owner_of_drift")
+        .await;
+    let sweep = "select once.sweep_action_release(10)";
+    let waiting = Waiting::begin(&play, play.another().await, sweep).await;
     migration.show("commit").await;
     waiting.end().await.1.unwrap();
+    // Had it lost its patience, it comes again.
+    crate::world::drain(&play, 10).await;
+    let seen = "select who, count(*) from seen group by 1";
+    assert_eq!(play.show(seen).await, "next_owner_of_drift|3");
+    play.show("drop owned by next_owner_of_drift; drop role next_owner_of_drift")
+        .await;
 }
 
 #[tokio::test]

@@ -194,6 +194,30 @@ async fn the_record_names_the_role_that_called() {
         .await;
 }
 
+/// The rows themselves are looked at only where there is a difference to tell.
+#[tokio::test]
+async fn who_sees_the_items_alone_can_audit_what_balances() {
+    let play = shop::open().await;
+    play.show(
+        "create role clerk_of_items login; create schema vault; alter table batch_job set schema vault;
+         grant usage on schema public to clerk_of_items; grant select on batch_item to clerk_of_items;
+         select once.grant_role('clerk_of_items', 'operate')",
+    )
+    .await;
+    let clerk = play.another_as("clerk_of_items").await;
+    play.show("set search_path = public, vault").await;
+    let job = torn_down(&play, "w", &[1, 2]).await;
+    assert_eq!(clerk.show(AUDIT).await, "");
+    shop::guard(&play, false).await;
+    play.show("update batch_item set settled = null where points = 2")
+        .await;
+    assert_eq!(clerk.code(AUDIT).await, "42501");
+    assert_eq!(play.show(AUDIT).await, format!("{}|1|3|2", job.id));
+    drop(clerk);
+    play.show("drop owned by clerk_of_items; drop role clerk_of_items")
+        .await;
+}
+
 #[tokio::test]
 async fn a_role_that_may_not_write_the_tables_tears_nothing_down() {
     let play = shop::open().await;
