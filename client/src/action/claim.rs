@@ -133,7 +133,8 @@ impl MachineRow {
     ///
     /// # Errors
     /// `42704` if there is no such machine; `22023` for an unknown step; `42501` without the right to
-    /// update the table; `40001` for a lost race above READ COMMITTED.
+    /// update the table; `40001` for a lost race above READ COMMITTED, or where the
+    /// table got another name while this waited for it.
     pub async fn claim<E: Executor>(
         &self,
         exec: &E,
