@@ -59,7 +59,7 @@ CREATE FUNCTION once.machine_drop(machine text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_drop';
 COMMENT ON FUNCTION once.machine_drop(text) IS
 $$Forgets a machine and takes its guard off the tables. What was refunded stays on record.
-Errors: 42704 no such machine, 42501 not yours, 55006 one of its rows is leased.$$;
+Errors: 42704 no such machine, 42501 not yours, 55006 one of its rows is leased, 40001 a guarded table got another name while it was waited for.$$;
 
 CREATE FUNCTION once.machine_get(machine text)
 RETURNS jsonb LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_get';
@@ -104,7 +104,7 @@ $$Makes one declared move by one conditional UPDATE with the caller's rights. fr
 reason: NULL when moved, else not_found, status, guard (the move's when is false), version, claimed (the row is in a claim state), cancelling (its cancel flag is set). Under READ COMMITTED a lost race is one of these, never an error.
 For work that can die half-way use action_claim.
 Where nothing of the table's own takes part in the update (no CHECK, trigger but the machine's guard, rule, policy, generated column, child table), no condition and no patch is asked for, it is written without the server's executor: the same in every effect, but hooks of the executor (auto_explain, pg_stat_statements.track = all) see no UPDATE.
-Errors: ON002 no declared move leads there, or something of the table (a trigger, a rule, a policy) keeps the row back, 42704 no such machine, 22023 bad argument, 42501 no right to update the table, 40001 a lost race above READ COMMITTED, or the table got another name while it was waited for.$$;
+Errors: ON002 no declared move leads there, or something of the table (a trigger, a rule, a policy) keeps the row back, 42704 no such machine, 22023 bad argument, 42501 no right to update the table, 40001 a lost race above READ COMMITTED, or a table that it waited for has changed (its name, or a column of the definition).$$;
 
 CREATE FUNCTION once.transition_many(
     machine text, ids text[], to_status text, from_status text[] = NULL, requester text = NULL,

@@ -55,12 +55,48 @@ $$Makes one declared move by one conditional UPDATE with the caller's rights. fr
 reason: NULL when moved, else not_found, status, guard (the move's when is false), version, claimed (the row is in a claim state), cancelling (its cancel flag is set). Under READ COMMITTED a lost race is one of these, never an error.
 For work that can die half-way use action_claim.
 Where nothing of the table's own takes part in the update (no CHECK, trigger but the machine's guard, rule, policy, generated column, child table), no condition and no patch is asked for, it is written without the server's executor: the same in every effect, but hooks of the executor (auto_explain, pg_stat_statements.track = all) see no UPDATE.
-Errors: ON002 no declared move leads there, or something of the table (a trigger, a rule, a policy) keeps the row back, 42704 no such machine, 22023 bad argument, 42501 no right to update the table, 40001 a lost race above READ COMMITTED, or the table got another name while it was waited for.$$;
+Errors: ON002 no declared move leads there, or something of the table (a trigger, a rule, a policy) keeps the row back, 42704 no such machine, 22023 bad argument, 42501 no right to update the table, 40001 a lost race above READ COMMITTED, or a table that it waited for has changed (its name, or a column of the definition).$$;
 COMMENT ON FUNCTION once.action_claim(text, text, text, text, interval, text, bigint) IS
 $$Claims one row for one step's action. requester: whose claim state (NULL: that of "*"); lease: a positive interval (default: the step's, then once.action_lease); holder: a fresh UUID per attempt, so that a lost answer can be asked for again; version: only at this version.
-outcome: claimed (the row wears claim_into now; commit before any foreign call), busy (somebody has it; try again after retry_after), cancelling (its cancel flag is set and nobody has it: tear down), refused (not in the step's status or not at this version, or the step names no such requester), not_found, unclaimed (no claim state for this requester: end it with transition). Never waits for another transaction.
-Errors: 42704 no such machine, 22023 bad argument or unknown step_key, ON002 something of the table keeps the row back, 42501 no right to update the table, 40001 a lost race above READ COMMITTED, or the table got another name while it was waited for.
+outcome: claimed (the row wears claim_into now; commit before any foreign call), busy (somebody has it; try again after retry_after), cancelling (its cancel flag is set and nobody has it: tear down), refused (not in the step's status or not at this version, or the step names no such requester), not_found, unclaimed (no claim state for this requester: end it with transition). Waits for no row and no lease, only for whoever locks the whole table.
+Errors: 42704 no such machine, 22023 bad argument or unknown step_key, ON002 something of the table keeps the row back, 42501 no right to update the table, 40001 a lost race above READ COMMITTED, or a table that it waited for has changed (its name, or a column of the definition).
 A transient claim status that a sweep reverts is an old pattern of workflow engines; here it is a lease with a token.$$;
+COMMENT ON FUNCTION once.machine_drop(text) IS
+$$Forgets a machine and takes its guard off the tables. What was refunded stays on record.
+Errors: 42704 no such machine, 42501 not yours, 55006 one of its rows is leased, 40001 a guarded table got another name while it was waited for.$$;
+COMMENT ON FUNCTION once.action_extend(text, text, bigint, interval) IS
+$$A heartbeat: the lease counts from now. cancelling: the row's cancel flag is set; roll back, release, tear down. It locks the lease to the end of the transaction: called in the transaction of an item's writes it keeps the item of a lost lease from committing.
+Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+COMMENT ON FUNCTION once.action_finish(text, text, bigint, jsonb) IS
+$$Ends an action that succeeded, in the transaction of its writes; call it first there (the machine's row is locked before the items). patch: other columns of the row to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, then release and tear down). Repeating it with the same arguments gives the same answer until the next claim, or for 24 hours.
+Errors: ON001 the lease is lost, ON006 it is finished with another patch, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+COMMENT ON FUNCTION once.action_release(text, text, bigint, text) IS
+$$Gives a row back after a failure, or for a teardown: claim_into -> revert_to. error: kept with the lease. Repeating it gives the same answer until the next claim, or for 24 hours.
+Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+COMMENT ON FUNCTION once.action_adopt(text, integer) IS
+$$Gives up to max (1 to 1000000) rows that wear a claim state without a lease (loaded, replicated, there before the definition) an overdue one, so that the next sweep reverts them; and begins the teardown of rows whose cancel flag was set by hand, so that cancel_pending lists them. Returns how many. Skips rows that somebody has locked.
+Errors: 42704 no such machine, 42501 no right to update the table, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+COMMENT ON FUNCTION once.cancel_request(text, text) IS
+$$Sets the row's cancel flag. outcome: teardown (nobody is at it and nobody can start now: tear down), accepted (it is in a claim state: its holder sees cancelling, releases and tears down; should it die, the sweep reverts the row and cancel_pending lists it), done (already cancelled), too_late (another terminal state), not_found.
+Errors: 42704 no such machine, 22023 the machine declares no cancel, ON002 something of the table keeps the row back, 42501 no right to update the table, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+COMMENT ON FUNCTION once.refund(text, text, integer) IS
+$$Marks every undecided item (max_items: at most so many, by key) and credits the amounts of those that match the definition's when, in one statement with the caller's rights. items, amount: this call's; remaining: some are still undecided; pass: for cleanup_confirm. Running it again adds nothing twice.
+Errors: ON002 the flag is not set, a lease is on the row, it is in another terminal state, or something of the items table (a trigger, a policy) keeps an item back or changes what it costs; 22023 an amount that is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 an overflow; 42704 no such machine; 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+COMMENT ON FUNCTION once.cleanup_items(text, text, text, integer) IS
+$$All items of the row that carry the marker, by key order, every time, as committed now at every isolation level: delete their artifacts. after_id: the last item_id of the previous page; max: 1 to 100000.
+Errors: 42704 no such machine, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+COMMENT ON FUNCTION once.cleanup_confirm(text, text, bigint) IS
+$$Says that everything listed after refund returned pass is deleted (deleting a missing artifact is success). false: a later refund marked more, list again.
+Errors: ON002 as refund, 22023 a pass that no refund returned, 42704 no such machine, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+COMMENT ON FUNCTION once.cancel_finish(text, text, jsonb) IS
+$$The terminal move of a teardown. patch: other columns of the row to set. Takes the row FOR UPDATE and then looks at what is committed, at every isolation level; a transaction that wrote items should not call it. Once cancelled it is a no-op.
+Errors: ON005 an item is undecided or the last pass is not confirmed, ON002 as refund, 42704 no such machine, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+COMMENT ON FUNCTION once.cancel_pending(text, integer) IS
+$$What a teardown worker takes up: rows whose flag is set, that nobody has leased and that are not finished, oldest request first. max: 1 to 100000.
+Errors: 42704 no such machine, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+COMMENT ON FUNCTION once.refund_audit(text, text) IS
+$$Rows of the machine (NULL: all) where the sum of the marked items that match when and the recorded refunds disagree; no rows is the proof. difference: refunded_amount - marked_amount. A row of the machine that is gone is not audited. Reads the items with the caller's rights.
+Errors: 42704 no such machine, 42501 no right to read the items, or the machine's table where there is a difference, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
 
 -- outbox ------------------------------------------------------------------------------------------
 COMMENT ON FUNCTION once.outbox_emit(text, json, text, text, json, interval) IS

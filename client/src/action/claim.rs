@@ -107,7 +107,8 @@ impl ActionOptions {
 }
 
 impl MachineRow {
-    /// Claims the row for a step's action. Never waits for another transaction.
+    /// Claims the row for a step's action. Waits for no row and no lease, only for whoever locks the
+    /// whole table.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -133,8 +134,8 @@ impl MachineRow {
     ///
     /// # Errors
     /// `42704` if there is no such machine; `22023` for an unknown step; `42501` without the right to
-    /// update the table; `40001` for a lost race above READ COMMITTED, or where the
-    /// table got another name while this waited for it.
+    /// update the table; `40001` for a lost race above READ COMMITTED, or where a
+    /// table that this waited for has changed (its name, or a column of the definition).
     pub async fn claim<E: Executor>(
         &self,
         exec: &E,

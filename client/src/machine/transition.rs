@@ -147,8 +147,8 @@ impl MachineRow {
     ///
     /// # Errors
     /// `ON002` if no declared move leads there; `22023` for a bad argument; `42501` without the right
-    /// to update the table; `40001` for a lost race above READ COMMITTED, or where the
-    /// table got another name while this waited for it.
+    /// to update the table; `40001` for a lost race above READ COMMITTED, or where a
+    /// table that this waited for has changed (its name, or a column of the definition).
     pub async fn transition<E: Executor>(
         &self,
         exec: &E,

@@ -13,7 +13,7 @@ use crate::machine::sql::is_any;
 use crate::spi::column;
 use crate::table::{Outcome, Snapshot, Table, Wait};
 use crate::trylock::TryLock;
-use pgrx::pg_sys::Datum;
+use pgrx::pg_sys::{self, Datum};
 
 const MOST: i32 = 1_000_000;
 /// Rows looked at in one go.
@@ -36,6 +36,8 @@ pub fn action_adopt(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
     let max = call.limit(1, "max", MOST)?;
     let table = Table::to_write(TABLE)?;
+    // Before the lock below: who redefines the machine may have the table.
+    machine.shape.table.lock(pg_sys::AccessShareLock);
     // As claims do: a definition that changes meanwhile waits for this transaction.
     let Some(shared) = TryLock::shared(machine.lock) else {
         return Err(Error::new(

@@ -122,6 +122,8 @@ impl Claim<'_> {
                 _ => {}
             }
         }
+        // Before the lock below: who redefines the machine may have the table.
+        self.machine.shape.table.lock(pg_sys::RowExclusiveLock);
         // A definition that changes waits until this transaction ends, and sees its lease.
         let Some(shared) = TryLock::shared(self.machine.lock) else {
             return Ok(Some(busy(None, UNSEEN_RETRY_US)));

@@ -18,12 +18,13 @@ use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::permit::{self, Doing};
 use crate::machine::sql::{is_any, literal};
+use crate::machine::statement::Statement;
 use crate::row;
 use crate::settings;
 use crate::spi::{self, SwitchedUser, column};
 use crate::subxact;
 use crate::table::{Outcome, Snapshot, Table, Wait};
-use pgrx::pg_sys::{Datum, Oid};
+use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::CStr;
@@ -35,10 +36,6 @@ const PUT_OFF_US: i64 = 10_000_000;
 const LONGEST_PUT_OFF_US: i64 = 3_600_000_000;
 /// What the parts of a batch wait that has failed after all its patience: whose row it is must not take half a second for each half.
 const BRIEFLY: &CStr = c"20ms";
-
-/// As the UPDATE below locks it, with all its partitions: who keeps that from us (CREATE INDEX does) is no row's
-/// failure.
-const LOCK: &str = "LOCK TABLE {table} IN ROW EXCLUSIVE MODE";
 
 /// $1 ids. Locked in the order of their ids, but for those that somebody has locked.
 const TAKE: &str = "
@@ -90,7 +87,7 @@ impl<'b> Batch<'b> {
         subxact::attempt(|| {
             let mut machine = Machine::for_tables(name)?;
             let mut owner = machine.shape.table.owner_soon()?;
-            // Whose name it was may be another table's after the wait.
+            // It may have been defined over another table while this waited for the one that it had.
             let fitted = Machine::for_tables(name)?;
             if !Rc::ptr_eq(&fitted, &machine) {
                 owner = fitted.shape.table.owner_soon()?;
@@ -158,11 +155,14 @@ impl<'b> Batch<'b> {
 
     fn revert_as_owner(&self, due: &[Due]) -> Result<i64> {
         let machine = &self.machine;
-        let lock = machine.plan("sweep lock", &[], || machine.parts().fill(LOCK, &[]))?;
-        lock.query(&[])?;
+        // As the UPDATE will: who keeps that from us (CREATE INDEX does) is no row's failure.
+        let table = &machine.shape.table;
+        table.lock_with_all_below(pg_sys::RowExclusiveLock);
         let ids = self.ids(due);
-        let taken = self.statement("sweep take", TAKE, &ids)?;
-        let present = self.statement("sweep present", PRESENT, &ids)?;
+        let taken = self.statement("sweep take", TAKE)?.query(&[Some(ids)])?;
+        // A snapshot from before the table was rewritten shows no row of it, and its lease would be dead.
+        let present = self.statement("sweep present", PRESENT)?;
+        let present = present.look_latest(&[Some(ids)])?;
         self.reached.set(true);
         let statuses: HashMap<&[u8], &[u8]> = taken
             .iter()
@@ -258,12 +258,11 @@ impl<'b> Batch<'b> {
         Ok(due.len() as i64)
     }
 
-    fn statement(&self, key: &str, template: &str, ids: &Datum) -> Result<Vec<spi::Row>> {
+    fn statement(&self, key: &str, template: &str) -> Result<Rc<Statement>> {
         let machine = &self.machine;
-        let plan = machine.plan(key, &[self.machine.id_array_type()], || {
+        machine.plan(key, &[machine.id_array_type()], || {
             machine.parts().fill(template, &[])
-        })?;
-        plan.query(&[Some(*ids)])
+        })
     }
 
     /// One that is none any more (the column's type was changed) names no row: its lease is dead.

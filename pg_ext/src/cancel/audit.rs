@@ -47,10 +47,13 @@ pub fn refund_audit(call: &Call) -> Result<Datum> {
             vec![Some(id.value)],
         ),
     };
+    // Before the items, as everybody does. That the caller may read it is asked where a difference has to be told.
+    machine
+        .shape
+        .table
+        .lock_with_all_below(pg_sys::AccessShareLock);
     let plan = machine.plan(key, &types, || items.fill(MARKED, &[("one", &one)]))?;
     plan.hold()?;
-    // That the caller may read it is asked where a difference has to be told.
-    machine.shape.table.lock(pg_sys::AccessShareLock);
     let snapshot = Snapshot::now();
     let table = Table::to_read(REFUNDS)?;
     let mut keys = vec![ScanKey::text(1, row::text(&from_utf8(machine.name())))];

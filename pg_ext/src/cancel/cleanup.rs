@@ -47,7 +47,8 @@ pub fn cleanup_items(call: &Call) -> Result<Datum> {
     let mut args = vec![Some(torn.id.value), Some(Datum::from(i64::from(max)))];
     args.extend(after.map(|id| Some(id.value)));
     let rows = Rows::begin(call);
-    for row in plan.query(&args)? {
+    // All that is marked, whatever this transaction's snapshot shows: what is not listed is confirmed as deleted.
+    for row in plan.look_latest(&args)? {
         rows.push(&[column(&row, 0), column(&row, 1)]);
     }
     Ok(call.return_null())

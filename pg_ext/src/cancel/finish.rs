@@ -13,6 +13,7 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::machine::patch::Patch;
 use crate::row::Shape;
+use crate::table::is_writable;
 use pgrx::pg_sys::{self, Datum};
 
 thread_local! {
@@ -27,6 +28,15 @@ thread_local! {
 pub fn cancel_finish(call: &Call) -> Result<Datum> {
     let torn = Torn::of(call)?;
     let patch = Patch::read(&torn.machine, call.datum(2))?;
+    torn.machine.ensure_may_update()?;
+    if is_writable() {
+        // As strongly as it will want them, before it has the row.
+        let shape = &torn.machine.shape;
+        shape.table.lock_with_all_below(pg_sys::RowExclusiveLock);
+        if let Some(refund) = &shape.refund {
+            refund.items.lock_with_all_below(pg_sys::AccessShareLock);
+        }
+    }
     let seen = match torn.stand(Lock::Whole)? {
         Stand::Open(seen) => seen,
         Stand::Done(seen) => {

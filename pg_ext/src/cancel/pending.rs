@@ -50,7 +50,7 @@ pub fn cancel_pending(call: &Call) -> Result<Datum> {
         let Some(open) = next(&machine, &mut scan, STEP)? else {
             break;
         };
-        let present = present(&machine, &open, None)?;
+        let present = present(&machine, &open, false)?;
         for teardown in &open {
             let Some((status, flagged)) = present.get(&teardown.id.text) else {
                 continue; // the row is gone, or not visible to the caller
@@ -93,8 +93,8 @@ pub fn close_gone(machine: &Machine, most: usize) -> Result<()> {
     let Some(open) = next(machine, &mut scan, most)? else {
         return Ok(());
     };
-    // What is committed now: a snapshot from before the row would have it gone.
-    let there = present(machine, &open, Some(&Snapshot::latest()))?;
+    // A snapshot from before the row would have it gone.
+    let there = present(machine, &open, true)?;
     for gone in open.iter().filter(|o| !there.contains_key(&o.id.text)) {
         let latest = Snapshot::latest();
         let Some(mut teardown) = Teardown::find(machine, &gone.id, &latest)? else {
@@ -136,19 +136,19 @@ fn next(machine: &Machine, scan: &mut Option<Scan<'_>>, most: usize) -> Result<O
     Ok(Some(open).filter(|open| !open.is_empty()))
 }
 
-/// The rows that are there, for the current user and this statement, or under the given snapshot.
+/// The rows that are there, for the current user and this statement, or by what is committed now.
 fn present(
     machine: &Machine,
     open: &[Open],
-    snapshot: Option<&Snapshot>,
+    latest: bool,
 ) -> Result<HashMap<Vec<u8>, (Datum, bool)>> {
     let plan = machine.plan("rows", &[machine.id_array_type()], || {
         machine.parts().fill(ROWS, &[])
     })?;
     let ids = row::array(open.iter().map(|o| o.id.value), machine.id_type());
-    let rows = match snapshot {
-        None => plan.query(&[Some(ids)])?,
-        Some(snapshot) => plan.look(&[Some(ids)], snapshot)?,
+    let rows = match latest {
+        false => plan.query(&[Some(ids)])?,
+        true => plan.look_latest(&[Some(ids)])?,
     };
     Ok(rows
         .iter()

@@ -2,6 +2,10 @@
 //!
 //! The marker and the money are written by the same statement under the machine row's lock, so an item is
 //! either undecided and not paid back, or marked and paid back once. Lock order: row, items by key, wallet.
+//!
+//! Invariant: the items that were marked are the items that were locked, and their amounts are the sum that is credited;
+//! where they are not, nothing is. Items are not joined with what was locked (a probe of an index for each), but found by
+//! the same condition again.
 
 use super::items::{Items, Which};
 use super::numeric;
@@ -16,32 +20,38 @@ use crate::spi::column;
 use crate::table::above_read_committed;
 use pgrx::pg_sys::{self, Datum};
 
-/// $1 the row's id, $2 the most items. Items are locked by key before anything is written; an item that was
-/// decided while this waited for it is left out, one that changed counts as it is now.
+/// $1 the row's id, $2 the most items. Items are locked by key before anything is written (their number is a condition
+/// of the UPDATE); an item that was decided while this waited for it is left out, one that changed counts as it is now.
 const REFUND: &str = "
     WITH due AS MATERIALIZED (
         SELECT i.{item_id} AS \"once$key\",
-               CASE WHEN {when} THEN CASE WHEN {payable} THEN i.{amount}::{number} END
-                    ELSE 0::{number} END AS \"once$pay\"
+               {pay} AS \"once$pay\"
           FROM {items} AS i
          WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND {is_undecided}
          ORDER BY i.{item_id} {limit} FOR NO KEY UPDATE OF i),
-    marked AS (
-        UPDATE {items} AS i SET {marker} = {marked} FROM due
-         WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND i.{item_id} OPERATOR(pg_catalog.=) due.\"once$key\"
-        RETURNING {is_marked} AS done),
     total AS MATERIALIZED (
         SELECT pg_catalog.count(*) AS items,
                COALESCE(pg_catalog.sum(\"once$pay\"), 0)::pg_catalog.\"numeric\" AS amount,
                pg_catalog.min(\"once$key\"::pg_catalog.text) FILTER (WHERE \"once$pay\" IS NULL) AS bad_item
           FROM due),
+    marked AS (
+        UPDATE {items} AS i SET {marker} = {marked} {from_due}
+         WHERE (SELECT total.items FROM total) OPERATOR(pg_catalog.>) 0::pg_catalog.int8 AND {which}
+        RETURNING {pay} AS \"once$pay\",
+                  ({is_marked} AND i.{subject} OPERATOR(pg_catalog.=) $1) AS \"once$done\"),
+    done AS MATERIALIZED (
+        SELECT pg_catalog.count(*) FILTER (WHERE \"once$done\") AS items,
+               COALESCE(pg_catalog.sum(\"once$pay\"), 0)::pg_catalog.\"numeric\" AS amount
+          FROM marked),
     paid AS (
         UPDATE {wallet} AS w
            SET {balance} = w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.+) total.amount
-          FROM total, {table} AS t
+          FROM total, done, {table} AS t
          WHERE {id} OPERATOR(pg_catalog.=) $1
            AND w.{wallet_id} OPERATOR(pg_catalog.=) t.{account}
            AND total.bad_item IS NULL
+           AND done.items OPERATOR(pg_catalog.=) total.items
+           AND done.amount OPERATOR(pg_catalog.=) total.amount
            AND total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\"
         RETURNING w.{wallet_id}::pg_catalog.text AS wallet,
                   (w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.<) 'Infinity'::pg_catalog.\"numeric\"
@@ -49,8 +59,30 @@ const REFUND: &str = "
                    IS NOT TRUE AS broke)
     SELECT total.items, total.amount, total.bad_item, paid.wallet, paid.broke,
            total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\",
-           (SELECT pg_catalog.count(*) FROM marked WHERE done)
-      FROM total LEFT JOIN paid ON true";
+           done.items, done.amount OPERATOR(pg_catalog.=) total.amount
+      FROM total CROSS JOIN done LEFT JOIN paid ON true";
+
+/// What an item gives back; NULL where its amount is none.
+const PAY: &str = "
+    CASE WHEN {when} THEN CASE WHEN {payable} THEN i.{amount}::{number} END ELSE 0::{number} END";
+
+/// What `{limit}`, `{from_due}` and `{which}` stand for.
+const ALL: [(&str, &str); 3] = [
+    ("limit", ""),
+    ("from_due", ""),
+    (
+        "which",
+        "i.{subject} OPERATOR(pg_catalog.=) $1 AND {is_undecided}",
+    ),
+];
+const SOME: [(&str, &str); 3] = [
+    ("limit", "LIMIT $2"),
+    ("from_due", "FROM due"),
+    (
+        "which",
+        "i.{item_id} OPERATOR(pg_catalog.=) due.\"once$key\"",
+    ),
+];
 
 /// What `{number}` and `{payable}` stand for: whole numbers are added up as such.
 const WHOLE: (&str, &str) = (
@@ -131,17 +163,20 @@ struct Paid {
 fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     let machine = &torn.machine;
     let types = [machine.id_type(), pg_sys::INT8OID];
-    let (key, limit) = match max {
-        None => ("refund", ""),
-        Some(_) => ("refund some", "LIMIT $2"),
+    let (key, parts) = match max {
+        None => ("refund", ALL),
+        Some(_) => ("refund some", SOME),
     };
     let plan = machine.plan(key, &types, || {
         let (number, payable) = match items.shape.amount.base_type {
             pg_sys::NUMERICOID => NUMERIC,
             _ => WHOLE,
         };
-        let statement = REFUND.replace("{payable}", payable);
-        items.fill(&statement, &[("number", number), ("limit", limit)])
+        let mut statement = REFUND.replace("{pay}", &PAY.replace("{payable}", payable));
+        for (part, text) in parts {
+            statement = statement.replace(&format!("{{{part}}}"), text);
+        }
+        items.fill(&statement, &[("number", number)])
     })?;
     let permit = permit::grant(machine.name(), [torn.id.text.as_slice()], Doing::Refund);
     let max = max.map(|n| Datum::from(i64::from(n)));
@@ -162,6 +197,7 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
         )
         .hint("Amounts of items that match the definition's when must be numbers of 0 or more; nothing was marked."));
     }
+    ensure_same(torn, number(6) - number(0), number(7) != 0)?;
     let wallet = column(row, 3);
     if number(5) != 0 && wallet.is_none() {
         return Err(Error::new(
@@ -180,17 +216,28 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
         )
         .hint("Give it a number; nothing was marked."));
     }
-    if number(6) != number(0) {
-        return Err(torn.illegal(
-            "has items that could not be marked",
-            "A trigger or a policy of the items table keeps updates back; nothing was marked.",
-        ));
-    }
     Ok(Paid {
         items: number(0),
         amount: column(row, 1).unwrap_or_else(numeric::zero),
         wallet,
     })
+}
+
+/// What was marked is what was locked: `more` items were marked than locked; their sums are the same.
+fn ensure_same(torn: &Torn, more: i64, sum_is_same: bool) -> Result<()> {
+    match more {
+        // Decided when it was to be locked, and undecided again a moment later.
+        1.. => Err(Error::retry_transaction(format!("the items of {}", torn.named()))),
+        0 if sum_is_same => Ok(()),
+        0 => Err(torn.illegal(
+            "has items whose amounts change with the marker",
+            "A trigger or a generated column of the items table changes it as they are marked; nothing was marked.",
+        )),
+        _ => Err(torn.illegal(
+            "has items that could not be marked",
+            "A trigger or a policy of the items table keeps updates back; nothing was marked.",
+        )),
+    }
 }
 
 fn answer(items: i64, amount: Datum, teardown: Option<&Teardown>, remaining: bool) -> Datum {

@@ -143,11 +143,15 @@ fn verify(machine: &str, wanted: &[Wanted]) -> Result<()> {
     {
         return Ok(());
     }
-    Err(Error::new(
+    Err(got_another_name(machine))
+}
+
+fn got_another_name(machine: &str) -> Error {
+    Error::new(
         Kind::RetryTransaction,
         format!("a table of machine \"{machine}\" got another name while its guard waited for it"),
     )
-    .hint("Roll back and run the whole transaction again."))
+    .hint("Roll back and run the whole transaction again.")
 }
 
 /// A guard that a machine's table is to have.
@@ -159,6 +163,10 @@ struct Wanted<'a> {
 
 impl Wanted<'_> {
     fn install(&self, machine: &str) -> Result<()> {
+        self.table.lock(pg_sys::ShareRowExclusiveLock);
+        if Relation::of(self.table.oid).as_ref() != Some(self.table) {
+            return Err(got_another_name(machine));
+        }
         let sql = format!(
             "CREATE OR REPLACE TRIGGER {} {} INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW \
              EXECUTE FUNCTION once.{}({})",

@@ -61,17 +61,17 @@ pub fn is_first_schema() -> Result<bool> {
     Ok(Table::to_read(RUNS)?.columns() == OLD)
 }
 
-/// Notes the end of a run of a task for one machine (empty: the task as a whole).
-pub fn record(task: &str, machine: &[u8], swept: &Swept) -> Result<()> {
+/// Notes the end of a run of a task for one machine (empty: the task as a whole). False: another session is at it.
+pub fn record(task: &str, machine: &[u8], swept: &Swept) -> Result<bool> {
     note(task, machine, swept, swept.failed == 0)
 }
 
 /// The same for the task as a whole, where what was done is counted elsewhere.
 pub fn record_end(task: &str, good: bool) -> Result<()> {
-    note(task, b"", &Swept::default(), good)
+    note(task, b"", &Swept::default(), good).map(drop)
 }
 
-fn note(task: &str, machine: &[u8], swept: &Swept, good: bool) -> Result<()> {
+fn note(task: &str, machine: &[u8], swept: &Swept, good: bool) -> Result<bool> {
     let table = Table::to_write(RUNS)?;
     match table.columns() {
         OLD => write::<OLD>(&table, task, machine, swept, good),
@@ -85,33 +85,33 @@ fn write<const COLUMNS: usize>(
     machine: &[u8],
     swept: &Swept,
     good: bool,
-) -> Result<()> {
+) -> Result<bool> {
     let snapshot = Snapshot::latest();
     let Some(mut run) = find::<COLUMNS>(table, task, machine, &snapshot)? else {
         // An INSERT would wait for a transaction that has noted the first run and is still open.
         let place = call_mark("janitor run", &[Some(task.as_bytes()), Some(machine)]);
         let Some(lock) = TryLock::acquire(place as u64) else {
-            return Ok(());
+            return Ok(false);
         };
         lock.keep();
         let args = [Some(row::text(task.as_bytes())), Some(row::text(machine))];
         spi::query(&NEW_RUN, &args)?;
         return match find::<COLUMNS>(table, task, machine, &Snapshot::latest())? {
             Some(_) => write::<COLUMNS>(table, task, machine, swept, good),
-            None => Ok(()),
+            None => Ok(false),
         };
     };
     let Some(tid) = run.tid() else {
-        return Ok(());
+        return Ok(false);
     };
     let now = clock::now_us()?;
     let who = (COLUMNS >= NOW).then(served_by);
     let nothing_new = swept.done == 0 && swept.failed == 0 && good;
     if nothing_new && is_fresh(&run, who.as_deref(), now) {
-        return Ok(());
+        return Ok(true);
     }
     if table.lock(tid, &snapshot, Wait::No)? != Outcome::Done {
-        return Ok(());
+        return Ok(false);
     }
     run.put_i64(Run::LastEnd, now);
     if good {
@@ -126,7 +126,8 @@ fn write<const COLUMNS: usize>(
     if let Some(who) = &who {
         run.put_text(Run::ServedBy, Some(who));
     }
-    run.update_at(table, tid, Wait::Yes).map(drop)
+    run.update_at(table, tid, Wait::Yes)?;
+    Ok(true)
 }
 
 /// What is stored says nearly the same already.

@@ -4,7 +4,7 @@ use super::runs::{record, record_end};
 use super::task::{Swept, Task};
 use crate::action::sweep as actions;
 use crate::call::{Call, SCOPE_MAX};
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::machine::stored::Stored;
 use crate::row::{self, Rows, Shape};
 use crate::subxact;
@@ -52,9 +52,12 @@ fn release_actions(
     subxact::attempt(|| actions::sweep(max.into(), only))
 }
 
-/// Notes that a task has failed as a whole, with the transaction that it was in.
+/// Notes that a task has failed as a whole, with the transaction that it was in. An error where it cannot.
 pub fn failed(task: Task, failure: &str) -> Result<()> {
-    noted(task, Swept::failure(1, failure)).map(drop)
+    match record(task.name(), b"", &Swept::failure(1, failure))? {
+        true => Ok(()),
+        false => Err(Error::new(Kind::InUse, "another session notes its own run")),
+    }
 }
 
 fn noted(task: Task, swept: Swept) -> Result<Swept> {

@@ -63,6 +63,18 @@ impl Relation {
         unsafe { pg_sys::LockRelationOid(self.oid, mode as i32) };
     }
 
+    /// The same with its partitions, or whatever inherits from it.
+    pub fn lock_with_all_below(&self, mode: u32) {
+        self.lock(mode);
+        // SAFETY: looks into the system cache; then locks what pg_inherits lists, and makes a list of it.
+        unsafe {
+            if pg_sys::has_subclass(self.oid) {
+                let null = std::ptr::null_mut();
+                pg_sys::list_free(pg_sys::find_all_inheritors(self.oid, mode as i32, null));
+            }
+        }
+    }
+
     /// The role that owns the table; None: it is gone.
     pub fn owner(&self) -> Option<pg_sys::Oid> {
         // SAFETY: null for a table that is gone; its pg_class row is there while it is open. The lock is

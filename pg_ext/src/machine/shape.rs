@@ -36,10 +36,18 @@ pub struct RefundShape {
 }
 
 impl Shape {
-    /// The machine's, its items' and their wallets'.
-    pub fn tables(&self) -> impl Iterator<Item = &Relation> {
-        let refund = self.refund.iter().flat_map(|r| [&r.items, &r.wallet]);
-        std::iter::once(&self.table).chain(refund)
+    /// The machine's table, its items' and their wallets', each with the columns that are named.
+    pub fn tables(&self) -> impl Iterator<Item = (&Relation, Vec<&Column>)> {
+        let account = self.refund.iter().map(|r| &r.account);
+        let own = [&self.id, &self.status].into_iter().chain(account);
+        let own = own.chain(&self.version).chain(&self.flag).collect();
+        let refund = self.refund.iter().flat_map(|r| {
+            [
+                (&r.items, vec![&r.item_id, &r.subject, &r.marker, &r.amount]),
+                (&r.wallet, vec![&r.wallet_id, &r.balance]),
+            ]
+        });
+        std::iter::once((&self.table, own)).chain(refund)
     }
 }
 

@@ -1,11 +1,12 @@
 //! A statement over a machine's tables, kept.
 //!
 //! It names the tables, and the server looks names up again when it has waited for a lock or prepares the statement anew.
-//! By then a table may have another name, and another table its name. So the tables are locked by their oids first:
-//! none of them gets another name after that. Schemas can; so the names are looked at once more when it has run.
+//! By then a table may have another name, and another table its name; or a column another type, and the statement, which
+//! was written for the old one, rounds what it adds up. So the tables are locked by their oids first: none of them
+//! changes after that. Schemas can get another name; so all is looked at once more when the statement has run.
 
 use super::changes;
-use super::relation::Relation;
+use super::relation::{Column, Relation};
 use crate::error::{Error, Kind, Result};
 use crate::spi::{Plan, Row};
 use crate::table::Snapshot;
@@ -15,13 +16,14 @@ use std::cell::Cell;
 pub struct Statement {
     plan: Plan,
     tables: Vec<Named>,
-    /// The count of [`changes::of_tables`] when each of them last had its name.
+    /// The count of [`changes::of_tables`] when they last were as they are named.
     seen: Cell<u64>,
 }
 
-/// A table that a statement names, and the lock that it takes.
+/// A table that a statement names, the columns that it may name, and the lock that it takes.
 struct Named {
     table: Relation,
+    columns: Vec<Column>,
     mode: u32,
 }
 
@@ -31,10 +33,12 @@ impl Statement {
         sql: &str,
         types: &[Oid],
         row: String,
-        tables: impl Iterator<Item = &'a Relation>,
+        tables: impl Iterator<Item = (&'a Relation, Vec<&'a Column>)>,
     ) -> Result<Statement> {
-        let tables: Vec<_> = tables.filter_map(|t| Named::of(t, sql)).collect();
-        lock(&tables);
+        let tables: Vec<_> = tables.filter_map(|(t, c)| Named::of(t, c, sql)).collect();
+        for Named { table, mode, .. } in &tables {
+            table.lock(*mode);
+        }
         let seen = changes::of_tables();
         ensure_named(&tables)?;
         Ok(Statement {
@@ -44,15 +48,21 @@ impl Statement {
         })
     }
 
-    /// Waits for the tables. What looks under a snapshot of its own makes that afterwards: an ALTER TABLE that it waited for
-    /// may have rewritten the table, and an older snapshot shows no row of it.
+    /// Waits for the tables and all that is below them. What looks under a snapshot of its own makes that afterwards: an
+    /// ALTER TABLE that it waited for may have rewritten a table, and an older snapshot shows no row of it.
     pub fn hold(&self) -> Result<()> {
-        lock(&self.tables);
+        for Named { table, mode, .. } in &self.tables {
+            table.lock_with_all_below(*mode);
+        }
         self.ensure_still_named()
     }
 
-    /// See [`Plan::query`].
+    /// See [`Plan::query`]. Its snapshot is made when the server has locked all that it reads and writes.
     pub fn query(&self, args: &[Option<Datum>]) -> Result<Vec<Row>> {
+        for Named { table, mode, .. } in &self.tables {
+            table.lock(*mode);
+        }
+        self.ensure_still_named()?;
         self.run(|| self.plan.query(args))
     }
 
@@ -62,12 +72,12 @@ impl Statement {
         self.look(args, &Snapshot::latest())
     }
 
-    /// See [`Plan::look`].
+    /// See [`Plan::look`]. The tables are held since before the snapshot.
     pub fn look(&self, args: &[Option<Datum>], snapshot: &Snapshot) -> Result<Vec<Row>> {
         self.run(|| self.plan.look(args, snapshot))
     }
 
-    /// See [`Plan::stream`].
+    /// See [`Plan::stream`]. The tables are held since before the snapshot.
     pub fn stream(
         &self,
         args: &[Option<Datum>],
@@ -79,7 +89,6 @@ impl Statement {
     }
 
     fn run<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.hold()?;
         let done = work()?;
         self.ensure_still_named()?;
         Ok(done)
@@ -97,11 +106,12 @@ impl Statement {
 
 impl Named {
     /// None: the statement does not name it.
-    fn of(table: &Relation, sql: &str) -> Option<Named> {
+    fn of(table: &Relation, columns: Vec<&Column>, sql: &str) -> Option<Named> {
         let says = |what: &str| sql.contains(&format!("{what} {}", table.name));
+        // As the statement will: no weaker, or who holds the table and wants more of it would wait for us, and we for him.
         let mode = match () {
             () if !sql.contains(&table.name) => return None,
-            () if says("UPDATE") || says("LOCK TABLE") => pg_sys::RowExclusiveLock,
+            () if says("UPDATE") => pg_sys::RowExclusiveLock,
             () if ["FOR NO KEY UPDATE", "FOR UPDATE", "FOR KEY SHARE"]
                 .iter()
                 .any(|f| sql.contains(f)) =>
@@ -112,30 +122,25 @@ impl Named {
         };
         Some(Named {
             table: table.clone(),
+            columns: columns.into_iter().cloned().collect(),
             mode,
         })
     }
 }
 
-/// As the statement will: no weaker, or who holds the table and wants more of it would wait for us, and we for him.
-fn lock(tables: &[Named]) {
-    for Named { table, mode } in tables {
-        table.lock(*mode);
-    }
-}
-
 fn ensure_named(tables: &[Named]) -> Result<()> {
-    for Named { table, .. } in tables {
-        if Relation::of(table.oid).is_none_or(|now| now.name != table.name) {
-            return Err(Error::new(
-                Kind::RetryTransaction,
-                format!(
-                    "table {} got another name meanwhile, or is gone",
-                    table.name
-                ),
-            )
-            .hint("Roll back and run the whole transaction again."));
-        }
-    }
-    Ok(())
+    tables.iter().try_for_each(|named| {
+        let table = &named.table;
+        let is_same = |c: &Column| table.column(&c.plain).as_ref() == Some(c);
+        let what = match () {
+            () if Relation::of(table.oid).as_ref() != Some(table) => "another name",
+            () if !named.columns.iter().all(is_same) => "other columns",
+            () => return Ok(()),
+        };
+        Err(Error::new(
+            Kind::RetryTransaction,
+            format!("table {} got {what} meanwhile, or is gone", table.name),
+        )
+        .hint("Roll back and run the whole transaction again."))
+    })
 }

@@ -326,10 +326,12 @@ fn first_text<'a>(row: &Row) -> Option<&'a [u8]> {
 fn move_many(machine: &Machine, wanted: &Wanted, ids: &[RowId]) -> Result<(Vec<Row>, Vec<Row>)> {
     let moves = wanted.moves(&machine.definition)?;
     let types = [machine.id_array_type()];
-    let lock = machine.plan("lock many", &types, || machine.parts().fill(LOCK_MANY, &[]))?;
     let update = machine.plan(format!("many\0{}", wanted.key()), &types, || {
         fill_move(MOVE_MANY, machine, wanted, &moves, "")
     })?;
+    // Before the rows are locked, or the table would be locked twice, the second time more strongly.
+    update.hold()?;
+    let lock = machine.plan("lock many", &types, || machine.parts().fill(LOCK_MANY, &[]))?;
     let ids = row::array(ids.iter().map(|id| id.value), machine.id_type());
     Ok((lock.query(&[Some(ids)])?, update.query(&[Some(ids)])?))
 }

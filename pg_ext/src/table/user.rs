@@ -22,7 +22,7 @@ impl Table {
     pub fn of_user(oid: Oid) -> Option<Table> {
         // SAFETY: null where the table is gone.
         let rel = unsafe { pg_sys::try_table_open(oid, pg_sys::RowExclusiveLock as i32) };
-        (!rel.is_null()).then_some(Table { rel })
+        (!rel.is_null()).then(|| Table { rel })
     }
 
     /// The caller may read and update the whole table, and nobody else has a word in it. Who has rights on

@@ -65,7 +65,8 @@ impl Launcher {
             false => match server::transaction(|| Ok(server::databases())) {
                 Ok(present) => present,
                 Err(error) => {
-                    raise::warn(format!("pg_once launcher: {error}"), "It tries again.");
+                    let problem = format!("pg_once launcher: {}", error.message);
+                    raise::warn(problem, "It tries again.");
                     return Some(FIRST_DELAY);
                 }
             },

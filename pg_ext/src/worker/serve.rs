@@ -2,7 +2,8 @@
 //!
 //! A task goes on while more is waiting, but not for longer than its share: what was due first is looked at again
 //! within a few seconds however much another task has to do. One that fails keeps no other from its turn: it rests
-//! until once.janitor_naptime is over, whatever the others still have to do, and the log says so once. A session keeps
+//! until once.janitor_naptime is over, whatever the others still have to do, and the log says so once: at once where it
+//! failed as a whole, at the next turn where rows of it failed, or it waited in vain for a lock. A session keeps
 //! the settings of its database that it began with: after an ALTER DATABASE ... SET or RESET it ends, and the launcher
 //! starts another one.
 
@@ -100,7 +101,7 @@ impl Worker {
         let (settings, installed) = match server::transaction(look) {
             Ok(found) => found,
             Err(error) => {
-                self.beginning.tell(&error);
+                self.beginning.tell(&error.message);
                 return Pass::Failed;
             }
         };
@@ -109,7 +110,7 @@ impl Worker {
             return Pass::Outdated;
         }
         if !installed {
-            return Pass::Absent;
+            return self.absent();
         }
         let mut more = false;
         for (task, trouble) in Task::ALL.into_iter().zip(&mut self.tasks) {
@@ -124,7 +125,7 @@ impl Worker {
                     trouble.heed(task, &swept, begin);
                 }
                 // Dropped in the middle of a pass, the extension is no failure.
-                Err(_) if !is_still_installed() => return Pass::Absent,
+                Err(_) if !is_still_installed() => return self.absent(),
                 Err(error) => trouble.failed(task, &error, begin),
             }
             if server::is_told_to_stop() {
@@ -135,6 +136,12 @@ impl Worker {
             true => Pass::More,
             false => Pass::Clean,
         }
+    }
+
+    /// What an extension that is gone has failed at is no matter of the next one.
+    fn absent(&mut self) -> Pass {
+        self.tasks = Default::default();
+        Pass::Absent
     }
 }
 
@@ -162,16 +169,19 @@ impl Trouble {
         }
     }
 
-    /// The task itself has failed, with all that its transaction did: once.janitor says so from another one. It is told
-    /// as `heed` tells.
-    fn failed(&mut self, task: Task, error: &str, begin: Instant) {
+    /// The task itself has failed, with all that its transaction did: once.janitor says so from another one, and the
+    /// log at once, unless somebody had a lock, as for `heed`.
+    fn failed(&mut self, task: Task, failure: &server::Failure, begin: Instant) {
         self.since = Some(begin);
         let again = std::mem::replace(&mut self.fails, true);
-        let note = server::transaction(|| janitor::failed(task, error));
-        if again {
-            let unnoted = note.err().map(|why| format!(" (not noted: {why})"));
-            let unnoted = unnoted.unwrap_or_default();
-            self.tell(&format!("{}: {error}{unnoted}", task.name()));
+        let (task_name, error) = (task.name(), &failure.message);
+        match server::transaction(|| janitor::failed(task, error)) {
+            Ok(()) if failure.waited && !again => {}
+            Ok(()) => self.tell(&format!("{task_name}: {error}")),
+            Err(why) => self.tell(&format!(
+                "{task_name}: {error} (not noted: {})",
+                why.message
+            )),
         }
     }
 
@@ -181,7 +191,8 @@ impl Trouble {
         }
         // Other encodings than the database's can be converted in a transaction only.
         let told = server::transaction(|| {
-            raise::warn(format!("{}: {error}", super::NAME), AGAIN);
+            let database = server::database_name();
+            raise::warn(format!("{} of \"{database}\": {error}", super::NAME), AGAIN);
             Ok(())
         });
         self.is_told = told.is_ok();
@@ -189,7 +200,7 @@ impl Trouble {
 }
 
 /// What a task did within its share; more is told only where it was cut short.
-fn serve(task: Task) -> Result<Swept, String> {
+fn serve(task: Task) -> Result<Swept, server::Failure> {
     let begin = Instant::now();
     let mut all = Swept::default();
     loop {

@@ -1,7 +1,9 @@
 //! What a background process asks of the server: signals, sleep, connections, transactions, settings.
 
+use crate::call::shown;
 use crate::error::Result;
 use crate::settings;
+use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::pg_sys::{self, Oid};
 use std::collections::HashMap;
@@ -121,8 +123,16 @@ pub fn exit(code: i32) {
     unsafe { pg_sys::proc_exit(code) };
 }
 
+/// Why a transaction was rolled back.
+#[derive(PartialEq, Eq)]
+pub struct Failure {
+    pub message: String,
+    /// It has waited in vain for a lock that somebody else has.
+    pub waited: bool,
+}
+
 /// Works in a transaction of its own; an error rolls it back and is told.
-pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, String> {
+pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Failure> {
     let work = AssertUnwindSafe(work);
     let done = pgrx::PgTryBuilder::new(move || {
         let work = work;
@@ -132,7 +142,10 @@ pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T
             pg_sys::StartTransactionCommand();
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         }
-        let value = (work.0)().map_err(|error| error.message)?;
+        let value = (work.0)().map_err(|error| Failure {
+            message: error.message,
+            waited: false,
+        })?;
         // SAFETY: pushed and begun above.
         unsafe {
             pg_sys::PopActiveSnapshot();
@@ -140,7 +153,7 @@ pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T
         }
         Ok(value)
     })
-    .catch_others(|caught| Err(message(&caught)))
+    .catch_others(|caught| Err(failure(&caught)))
     .execute();
     if done.is_err() {
         // SAFETY: ends the transaction that failed, whatever is left of it.
@@ -149,13 +162,16 @@ pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T
     done
 }
 
-fn message(caught: &CaughtError) -> String {
+fn failure(caught: &CaughtError) -> Failure {
     let (CaughtError::PostgresError(report)
     | CaughtError::ErrorReport(report)
     | CaughtError::RustPanic {
         ereport: report, ..
     }) = caught;
-    report.message().to_owned()
+    Failure {
+        message: report.message().to_owned(),
+        waited: report.sql_error_code() == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+    }
 }
 
 /// Shows in pg_stat_activity what is being done.
@@ -179,6 +195,19 @@ fn show(state: pg_sys::BackendState::Type, what: &CStr) {
 pub fn is_installed() -> bool {
     // SAFETY: looks into the catalog.
     unsafe { pg_sys::get_extension_oid(c"pg_once".as_ptr(), true) != pg_sys::InvalidOid }
+}
+
+/// The database that this process serves, in UTF-8; inside a transaction.
+pub fn database_name() -> String {
+    // SAFETY: looks into the catalog; null or a string.
+    let name = unsafe {
+        let name = pg_sys::get_database_name(pg_sys::MyDatabaseId);
+        if name.is_null() {
+            return String::new();
+        }
+        CStr::from_ptr(name)
+    };
+    shown(name.to_bytes())
 }
 
 /// The databases that can be connected to, by name; inside a transaction.

@@ -2,7 +2,9 @@
 //! the log says it once.
 
 use crate::serving::expired;
-use crate::world::{JOBS, claim, launch, logged, preloaded, show, until, until_logged, worker};
+use crate::world::{
+    JOBS, claim, launch, logged, preloaded, show, until, until_logged, until_swept, worker,
+};
 use pg_once_tests::Cluster;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -64,7 +66,7 @@ async fn a_task_whose_transaction_fails_keeps_no_other_from_its_turn_and_is_told
         "{tries} tries in {naps} naps"
     );
     assert_eq!(show(&client, "select count(*) from once.inbox").await, "1");
-    let told = "WARNING:  pg_once janitor: inbox_reap: not today";
+    let told = "WARNING:  pg_once janitor of \"a\": inbox_reap: not today";
     assert_eq!(logged(&cluster, told), 1);
     assert_eq!(logged(&cluster, "ERROR"), 0);
 
@@ -75,12 +77,69 @@ async fn a_task_whose_transaction_fails_keeps_no_other_from_its_turn_and_is_told
     assert_eq!(logged(&cluster, told), 1);
 }
 
+/// What once.janitor does not say the log does.
+#[tokio::test]
+async fn a_failure_that_cannot_be_noted_is_told_at_once() {
+    let cluster = launch("a");
+    let client = cluster.create_database_with_extension("a").await.unwrap();
+    until_swept(&client).await;
+    let holder = cluster.connect("a").await.unwrap();
+    let note = "begin; update once.janitor set last_end = null where task = 'inbox_reap'";
+    show(&holder, note).await;
+    show(&client, REFUSE).await;
+    show(&client, "select once.inbox_accept('s', 'm')").await;
+    show(
+        &client,
+        "update once.inbox set expires_at = clock_timestamp() - interval '1 day'",
+    )
+    .await;
+    let told = "inbox_reap: not today (not noted: another session notes its own run)";
+    until_logged(&cluster, told).await;
+    show(
+        &holder,
+        "rollback; begin; lock table once.janitor in access exclusive mode",
+    )
+    .await;
+    until_logged(
+        &cluster,
+        "(not noted: canceling statement due to lock timeout)",
+    )
+    .await;
+    show(&holder, "rollback").await;
+}
+
+/// A failure that was told of is no secret of the extension that is created after a DROP.
+#[tokio::test]
+async fn a_new_extension_begins_with_a_clean_slate() {
+    let cluster = launch("a");
+    let client = cluster.create_database_with_extension("a").await.unwrap();
+    let told = "WARNING:  pg_once janitor of \"a\": inbox_reap: not today";
+    for lines in 1..=2 {
+        show(&client, REFUSE).await;
+        show(&client, "select once.inbox_accept('s', 'm')").await;
+        let expire = "update once.inbox set expires_at = clock_timestamp() - interval '1 day'";
+        show(&client, expire).await;
+        let failed = "select failed >= 2 from once.janitor where task = 'inbox_reap'";
+        until(&client, failed, "t").await;
+        assert_eq!(logged(&cluster, told), lines);
+        show(
+            &client,
+            "drop extension pg_once cascade; drop function if exists refuse",
+        )
+        .await;
+        let absent =
+            "select count(*) from pg_stat_activity where query like 'pg_once is not installed%'";
+        until(&client, absent, "1").await;
+        show(&client, "create extension pg_once").await;
+    }
+}
+
 #[tokio::test]
 async fn a_table_that_stays_locked_is_one_line_of_the_log() {
     let cluster = launch("a");
     let client = cluster.create_database_with_extension("a").await.unwrap();
     let failed = "select failed >= 3 from once.janitor where task = 'inbox_reap'";
-    let told = "WARNING:  pg_once janitor: inbox_reap: 1 failed, the last said: canceling";
+    let told = "WARNING:  pg_once janitor of \"a\": inbox_reap: 1 failed, the last said: canceling";
     for lines in 1..=2 {
         let holder = cluster.connect("a").await.unwrap();
         let lock = "begin; lock table once.inbox in access exclusive mode";

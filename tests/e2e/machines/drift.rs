@@ -147,7 +147,12 @@ async fn a_call_that_waits_for_a_table_does_not_go_on_to_the_one_that_takes_its_
         swapping.show(&format!("{swap}; commit")).await;
         for (waiting, call) in waiting.into_iter().zip(&calls) {
             let (session, answer) = waiting.end().await;
-            assert_eq!(crate::waiting::code(&answer), "40001", "{call}, {swap}");
+            let code = crate::waiting::code(&answer);
+            match call.contains("once.action_") {
+                // It looks again by itself, at the table that was meant.
+                true => assert!(["", "40001"].contains(&code), "{call}, {swap}: {code}"),
+                false => assert_eq!(code, "40001", "{call}, {swap}"),
+            }
             // Called again, it goes by the new name.
             session.show(call).await;
         }
@@ -170,18 +175,33 @@ async fn a_call_that_waits_for_a_migration_is_not_in_its_way() {
     jobs(&play, 1, 9, "ready").await;
     play.show("alter table job add check (id > 0)").await;
     let held = token(&play, 1, "run", "").await;
+    play.show(
+        "select once.cancel_request('job', '4'); select once.refund('job', '4');
+         select once.cleanup_confirm('job', '4', 1)",
+    )
+    .await;
     let calls = [
         crate::world::transition("2", "failed", ""),
         finish(1, held, ""),
         "select from once.cancel_request('job', '3')".to_owned(),
+        "select status from once.cancel_finish('job', '4')".to_owned(),
+        "select moved from once.transition_many('job', '{5,6}', 'failed')".to_owned(),
+        format!("select outcome from {}", claim(7, "run", "")),
     ];
+    let mut sessions = Vec::new();
+    for call in &calls {
+        // What it has prepared before it does not lock while it prepares it.
+        let known = play.another().await;
+        known.show(&format!("begin; {call}; rollback")).await;
+        sessions.push(known);
+    }
     let migration = play.another().await;
     migration
-        .show("begin; create index on job (note); set local lock_timeout = '500ms'")
+        .show("begin; create index on job (note); set local lock_timeout = '10s'")
         .await;
     let mut waiting = Vec::new();
-    for call in &calls {
-        waiting.push(Waiting::begin(&play, play.another().await, call).await);
+    for (known, call) in sessions.into_iter().zip(&calls) {
+        waiting.push(Waiting::begin(&play, known, call).await);
     }
     migration
         .show("alter table job add added int; commit")
@@ -189,6 +209,100 @@ async fn a_call_that_waits_for_a_migration_is_not_in_its_way() {
     for waiting in waiting {
         waiting.end().await.1.unwrap();
     }
+}
+
+/// The same where the migration defines the machine anew, which waits for those who use it.
+#[tokio::test]
+async fn a_call_that_waits_for_a_migration_does_not_keep_it_from_defining_the_machine() {
+    let play = world().await;
+    jobs(&play, 1, 2, "ready").await;
+    let calls = [
+        format!("select outcome from {}", claim(1, "run", "")),
+        "select once.action_adopt('job')".to_owned(),
+    ];
+    let migration = play.another().await;
+    migration
+        .show("begin; alter table job add added int; set local lock_timeout = '10s'")
+        .await;
+    let mut waiting = Vec::new();
+    for call in &calls {
+        waiting.push(Waiting::begin(&play, play.another().await, call).await);
+    }
+    let changed = JOB.replace("30 seconds", "40 seconds");
+    define(&migration, &changed).await;
+    migration.show("commit").await;
+    for waiting in waiting {
+        waiting.end().await.1.unwrap();
+    }
+}
+
+/// A defect once: the server crashed.
+#[tokio::test]
+async fn a_table_that_is_dropped_while_a_transition_waits_for_it_is_an_error() {
+    for plain in ["", "alter table job add check (id > 0)"] {
+        let play = world().await;
+        play.show(plain).await;
+        jobs(&play, 1, 1, "ready").await;
+        let known = play.another().await;
+        let call = crate::world::transition("1", "failed", "");
+        known.show(&format!("begin; {call}; rollback")).await;
+        let migration = play.another().await;
+        migration
+            .show("begin; lock table job in access exclusive mode")
+            .await;
+        let waiting = Waiting::begin(&play, known, &call).await;
+        migration.show("drop table job cascade; commit").await;
+        let answer = waiting.end().await.1;
+        let code = crate::waiting::code(&answer);
+        assert!(["40001", "ON003"].contains(&code), "{code}");
+        play.show("select 1").await;
+    }
+}
+
+/// The guard is put on by the table's name.
+#[tokio::test]
+async fn a_guard_that_waits_while_its_table_gets_another_name_is_put_on_when_asked_again() {
+    let play = world().await;
+    let migration = play.another().await;
+    migration
+        .show("begin; alter table job rename to work")
+        .await;
+    let guard = "select once.machine_guard('job', true)";
+    let waiting = Waiting::begin(&play, play.another().await, guard).await;
+    migration.show("commit").await;
+    let (session, answer) = waiting.end().await;
+    assert_eq!(crate::waiting::code(&answer), "40001");
+    session.show(guard).await;
+    jobs_of_work(&play).await;
+    assert_eq!(play.code("update work set status = 'done'").await, "ON002");
+}
+
+async fn jobs_of_work(play: &Playground) {
+    play.show("insert into work (id, status) values (1, 'ready')")
+        .await;
+}
+
+/// A sweep above READ COMMITTED, whose snapshot is from before the table was rewritten, sees no row of it.
+#[tokio::test]
+async fn a_sweep_with_a_snapshot_from_before_the_table_was_rewritten_leaves_the_leases() {
+    let play = world().await;
+    jobs(&play, 1, 2, "ready").await;
+    token(&play, 2, "run", ", lease => '1 us'").await;
+    let sweeper = play.another().await;
+    sweeper
+        .show("begin isolation level repeatable read; select count(*) from item")
+        .await;
+    play.show("alter table job alter n type bigint").await;
+    let swept = sweeper
+        .show("select done, failed from once.sweep_action_release(10)")
+        .await;
+    assert_eq!(swept, "0|0");
+    sweeper.show("commit").await;
+    crate::world::drain(&play, 10).await;
+    assert_eq!(
+        play.show("select status from job where id = 2").await,
+        "ready"
+    );
 }
 
 /// A rewritten table shows no row to a snapshot from before.

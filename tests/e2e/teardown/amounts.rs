@@ -160,6 +160,43 @@ async fn a_check_or_a_trigger_of_the_wallet_undoes_the_whole_call() {
     repaired(&play, &PLAIN, "7").await;
 }
 
+/// What is marked has to be what was paid for.
+#[tokio::test]
+async fn a_trigger_that_changes_an_item_as_it_is_marked_undoes_the_whole_call() {
+    for (guarded, change) in [
+        (true, "new.points := 5"),
+        (true, "new.state := 'failed'"),
+        (true, "new.job_id := (select max(id) from batch_job)"),
+        (false, "new.points := 5"),
+        (false, "new.job_id := (select max(id) from batch_job)"),
+        (false, "new.settled := null"),
+    ] {
+        let play = crate::shop::open().await;
+        let job = crate::shop::job_of(&play, "w", &[10, 10, 10]).await;
+        crate::shop::job_of(&play, "other", &[]).await;
+        crate::shop::guard(&play, guarded).await;
+        play.show(&job.call("outcome", "cancel_request", "")).await;
+        play.show(&format!(
+            "create function meddle() returns trigger language plpgsql as $$ begin
+                if old.input like '%0' then {change}; end if; return new; end $$;
+             update batch_item set input = case when id = (select min(id) from batch_item) then '0' else '1' end;
+             create trigger zzz before update on batch_item for each row execute function meddle()"
+        ))
+        .await;
+        let balance = play
+            .show("select points from wallet where customer = 'w'")
+            .await;
+        for more in ["", ", 2"] {
+            let refund = job.call("items", "refund", more);
+            assert_eq!(play.code(&refund).await, "ON002", "{guarded} {change}");
+        }
+        let unpaid = "select points from wallet where customer = 'w'";
+        assert_eq!(play.show(unpaid).await, balance);
+        let unmarked = "select count(*) from batch_item where settled is not null";
+        assert_eq!(play.show(unmarked).await, "0");
+    }
+}
+
 #[tokio::test]
 async fn a_trigger_that_drops_the_credit_undoes_the_whole_call() {
     let play = with_item(&PLAIN, "4", true).await;

@@ -165,6 +165,90 @@ async fn a_request_that_waits_for_items_to_be_rewritten_goes_on_with_the_teardow
     assert_eq!(play.show(&refund).await, "0|3|1");
 }
 
+/// A defect once: the amounts were added up as what they were before.
+#[tokio::test]
+async fn a_refund_that_waits_while_a_type_changes_pays_what_the_items_say() {
+    for (change, after) in [
+        (
+            "alter table batch_item alter points type numeric using points * 0.25",
+            "2|0.75|1",
+        ),
+        ("alter table wallet alter points type int", "ON003"),
+        ("alter table batch_item rename settled to decided", "ON003"),
+    ] {
+        let play = shop::open().await;
+        play.show("alter table wallet alter points type numeric")
+            .await;
+        let job = shop::job_of(&play, "w", &[1, 2]).await;
+        play.show(&job.call("outcome", "cancel_request", "")).await;
+        shop::guard(&play, false).await;
+        let balance = play.show("select points from wallet").await;
+        let refund = job.call("items, amount_total, pass", "refund", "");
+        let known = play.another().await;
+        known.show(&format!("begin; {refund}; rollback")).await;
+        let migration = play.another().await;
+        migration
+            .show("begin; lock table batch_item, wallet in access exclusive mode")
+            .await;
+        let waiting = Waiting::begin(&play, known, &refund).await;
+        migration.show(&format!("{change}; commit")).await;
+        let (session, answer) = waiting.end().await;
+        assert_eq!(crate::waiting::code(&answer), "40001", "{change}");
+        assert_eq!(play.show("select points from wallet").await, balance);
+        match after {
+            "ON003" => assert_eq!(session.code(&refund).await, after, "{change}"),
+            _ => assert_eq!(session.show(&refund).await, after, "{change}"),
+        }
+    }
+}
+
+/// What is not listed is confirmed as deleted: a list has to be of what is there, not of what a snapshot shows.
+#[tokio::test]
+async fn a_list_of_artifacts_is_whole_whatever_the_snapshot() {
+    let play = shop::open().await;
+    let job = shop::job_of(&play, "w", &[1, 2]).await;
+    play.show(&job.call("outcome", "cancel_request", "")).await;
+    let old = play.another().await;
+    old.show("begin isolation level repeatable read; select count(*) from wallet")
+        .await;
+    play.show(&job.call("pass", "refund", "")).await;
+    let list = job.call("count(*)", "cleanup_items", "");
+    assert_eq!(old.show(&list).await, "2");
+    old.show("commit").await;
+}
+
+/// A partition that is rewritten meanwhile has its items still.
+#[tokio::test]
+async fn a_job_is_not_finished_while_a_partition_of_its_items_is_rewritten() {
+    let play = shop::open().await;
+    shop::guard(&play, false).await;
+    play.show(
+        "create table parted (like batch_item including defaults including identity) partition by hash (id);
+         create table part partition of parted for values with (modulus 1, remainder 0);
+         drop table batch_item; alter table parted rename to batch_item;
+         alter table batch_item add primary key (id); create index on batch_item (job_id)",
+    )
+    .await;
+    let definition = include_str!("../../../sql/examples/batch_job.json");
+    play.show(&format!("select once.machine_define($m${definition}$m$)"))
+        .await;
+    let job = shop::job_of(&play, "w", &[1, 2]).await;
+    play.show(&job.call("outcome", "cancel_request", "")).await;
+    let finish = job.call("status", "cancel_finish", "");
+    let known = play.another().await;
+    assert_eq!(known.code(&finish).await, "ON005");
+    let migration = play.another().await;
+    migration
+        .show("begin; lock table only part in access exclusive mode")
+        .await;
+    let waiting = Waiting::begin(&play, known, &finish).await;
+    migration
+        .show("alter table part set unlogged; alter table part set logged; commit")
+        .await;
+    let answer = waiting.end().await.1;
+    assert_eq!(crate::waiting::code(&answer), "ON005");
+}
+
 #[tokio::test]
 async fn a_request_that_is_open_keeps_the_job_from_starting() {
     let play = shop::open().await;
