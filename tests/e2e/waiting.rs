@@ -18,19 +18,25 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Sends `sql` through `session` and returns once the server says that it waits.
-    pub async fn begin(watcher: &Playground, session: Playground, sql: &str) -> Waiting {
-        let asked = race::Session::of(&session.client).await.unwrap();
+    /// Sends `sql` through `session`. For what does not wait for long: whoever looks may come too late.
+    pub fn send(session: Playground, sql: &str) -> Waiting {
         let sql = sql.to_owned();
         let task = tokio::spawn(async move {
             let answer = session.attempt(&sql).await;
             (session, answer)
         });
+        Waiting { task }
+    }
+
+    /// The same, and returns once the server says that it waits.
+    pub async fn begin(watcher: &Playground, session: Playground, sql: &str) -> Waiting {
+        let asked = race::Session::of(&session.client).await.unwrap();
+        let waiting = Waiting::send(session, sql);
         let aside = watcher.aside().await;
         race::wait_until_waiting(aside.as_ref().unwrap_or(&watcher.client), asked)
             .await
             .unwrap();
-        Waiting { task }
+        waiting
     }
 
     /// The session again, and what its statement came to.

@@ -143,7 +143,7 @@ async fn a_call_that_waits_for_a_table_does_not_go_on_to_the_one_that_takes_its_
             waiting.push(Waiting::begin(&play, known, call).await);
         }
         let sweep = "select done, failed from once.sweep_action_release(10)";
-        let sweeper = Waiting::begin(&play, play.another().await, sweep).await;
+        let sweeper = Waiting::send(play.another().await, sweep);
         swapping.show(&format!("{swap}; commit")).await;
         for (waiting, call) in waiting.into_iter().zip(&calls) {
             let (session, answer) = waiting.end().await;
@@ -372,7 +372,7 @@ async fn a_sweep_that_waits_while_the_table_gets_another_owner_runs_as_that_one(
         .show("begin; alter table job owner to next_owner_of_drift")
         .await;
     let sweep = "select once.sweep_action_release(10)";
-    let waiting = Waiting::begin(&play, play.another().await, sweep).await;
+    let waiting = Waiting::send(play.another().await, sweep);
     migration.show("commit").await;
     waiting.end().await.1.unwrap();
     // Had it lost its patience, it comes again.
