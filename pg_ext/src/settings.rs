@@ -8,8 +8,8 @@ use std::ffi::{CStr, CString};
 use std::time::Duration;
 
 /// How long a sweep, a worker and whoever acts as a user's table's owner wait for somebody's lock, however long their
-/// caller would: a trigger that waits for one is its row's failure, not everybody's wait. They give way before either
-/// is a deadlock's victim (deadlock_timeout is 1 s).
+/// caller would: a trigger that waits for one is its row's failure, not everybody's wait. They give way before the
+/// server looks whether two wait for each other (deadlock_timeout is 1 s).
 pub const PATIENCE: Duration = Duration::from_millis(500);
 /// [`PATIENCE`] as a setting.
 pub const PATIENT: (&CStr, &CStr) = (c"lock_timeout", c"500ms");

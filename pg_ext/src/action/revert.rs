@@ -86,11 +86,12 @@ impl<'b> Batch<'b> {
     ) -> Result<std::result::Result<Batch<'b>, subxact::Failure>> {
         subxact::attempt(|| {
             let mut machine = Machine::for_tables(name)?;
-            let mut owner = machine.shape.table.owner_soon()?;
+            let mode = pg_sys::RowExclusiveLock;
+            let mut owner = machine.shape.table.owner_soon(mode)?;
             // It may have been defined over another table while this waited for the one that it had.
             let fitted = Machine::for_tables(name)?;
             if !Rc::ptr_eq(&fitted, &machine) {
-                owner = fitted.shape.table.owner_soon()?;
+                owner = fitted.shape.table.owner_soon(mode)?;
                 machine = fitted;
             }
             let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");

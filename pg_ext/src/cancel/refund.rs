@@ -40,7 +40,8 @@ const REFUND: &str = "
         RETURNING {pay} AS \"once$pay\",
                   ({is_marked} AND i.{subject} OPERATOR(pg_catalog.=) $1) AS \"once$done\"),
     done AS MATERIALIZED (
-        SELECT pg_catalog.count(*) FILTER (WHERE \"once$done\") AS items,
+        SELECT pg_catalog.count(*) AS items,
+               pg_catalog.count(*) FILTER (WHERE \"once$done\") AS good_items,
                COALESCE(pg_catalog.sum(\"once$pay\"), 0)::pg_catalog.\"numeric\" AS amount
           FROM marked),
     paid AS (
@@ -51,6 +52,7 @@ const REFUND: &str = "
            AND w.{wallet_id} OPERATOR(pg_catalog.=) t.{account}
            AND total.bad_item IS NULL
            AND done.items OPERATOR(pg_catalog.=) total.items
+           AND done.good_items OPERATOR(pg_catalog.=) total.items
            AND done.amount OPERATOR(pg_catalog.=) total.amount
            AND total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\"
         RETURNING w.{wallet_id}::pg_catalog.text AS wallet,
@@ -59,14 +61,14 @@ const REFUND: &str = "
                    IS NOT TRUE AS broke)
     SELECT total.items, total.amount, total.bad_item, paid.wallet, paid.broke,
            total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\",
-           done.items, done.amount OPERATOR(pg_catalog.=) total.amount
+           done.items, done.good_items, done.amount OPERATOR(pg_catalog.=) total.amount
       FROM total CROSS JOIN done LEFT JOIN paid ON true";
 
 /// What an item gives back; NULL where its amount is none.
 const PAY: &str = "
     CASE WHEN {when} THEN CASE WHEN {payable} THEN i.{amount}::{number} END ELSE 0::{number} END";
 
-/// What `{limit}`, `{from_due}` and `{which}` stand for.
+/// What `{limit}`, `{from_due}` and `{which}` stand for. A key of a table that others inherit from may be there twice.
 const ALL: [(&str, &str); 3] = [
     ("limit", ""),
     ("from_due", ""),
@@ -80,7 +82,8 @@ const SOME: [(&str, &str); 3] = [
     ("from_due", "FROM due"),
     (
         "which",
-        "i.{item_id} OPERATOR(pg_catalog.=) due.\"once$key\"",
+        "i.{item_id} OPERATOR(pg_catalog.=) due.\"once$key\"
+           AND (i.{subject} OPERATOR(pg_catalog.=) $1) IS TRUE AND ({is_undecided}) IS TRUE",
     ),
 ];
 
@@ -197,7 +200,8 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
         )
         .hint("Amounts of items that match the definition's when must be numbers of 0 or more; nothing was marked."));
     }
-    ensure_same(torn, number(6) - number(0), number(7) != 0)?;
+    let is_good = number(7) == number(6);
+    ensure_same(torn, number(6) - number(0), is_good, number(8) != 0)?;
     let wallet = column(row, 3);
     if number(5) != 0 && wallet.is_none() {
         return Err(Error::new(
@@ -223,13 +227,14 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     })
 }
 
-/// What was marked is what was locked: `more` items were marked than locked; their sums are the same.
-fn ensure_same(torn: &Torn, more: i64, sum_is_same: bool) -> Result<()> {
+/// What was marked is what was locked: `more` items were marked than locked, all of them carry the marker and are of
+/// this row still, their sums are the same.
+fn ensure_same(torn: &Torn, more: i64, is_good: bool, sum_is_same: bool) -> Result<()> {
     match more {
         // Decided when it was to be locked, and undecided again a moment later.
         1.. => Err(Error::retry_transaction(format!("the items of {}", torn.named()))),
-        0 if sum_is_same => Ok(()),
-        0 => Err(torn.illegal(
+        0 if is_good && sum_is_same => Ok(()),
+        0 if is_good => Err(torn.illegal(
             "has items whose amounts change with the marker",
             "A trigger or a generated column of the items table changes it as they are marked; nothing was marked.",
         )),

@@ -90,9 +90,13 @@ impl Relation {
         }
     }
 
-    /// The same for a sweep, with its patience. An error of the server where somebody keeps the table.
-    pub fn owner_soon(&self) -> Result<Option<pg_sys::Oid>> {
-        settings::under(&[settings::PATIENT], || Ok(self.owner()))
+    /// The same for a sweep, with its patience, and with the lock that it will want. An error of the server where somebody
+    /// keeps the table.
+    pub fn owner_soon(&self, mode: u32) -> Result<Option<pg_sys::Oid>> {
+        settings::under(&[settings::PATIENT], || {
+            self.lock_with_all_below(mode);
+            Ok(self.owner())
+        })
     }
 }
 

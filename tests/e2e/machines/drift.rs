@@ -195,10 +195,12 @@ async fn a_call_that_waits_for_a_migration_is_not_in_its_way() {
         known.show(&format!("begin; {call}; rollback")).await;
         sessions.push(known);
     }
+    token(&play, 9, "run", ", lease => '1 us'").await;
     let migration = play.another().await;
     migration
         .show("begin; create index on job (note); set local lock_timeout = '10s'")
         .await;
+    let sweeper = Waiting::send(play.another().await, "select once.sweep_action_release(10)");
     let mut waiting = Vec::new();
     for (known, call) in sessions.into_iter().zip(&calls) {
         waiting.push(Waiting::begin(&play, known, call).await);
@@ -206,7 +208,7 @@ async fn a_call_that_waits_for_a_migration_is_not_in_its_way() {
     migration
         .show("alter table job add added int; commit")
         .await;
-    for waiting in waiting {
+    for waiting in waiting.into_iter().chain([sweeper]) {
         waiting.end().await.1.unwrap();
     }
 }

@@ -160,6 +160,29 @@ async fn a_check_or_a_trigger_of_the_wallet_undoes_the_whole_call() {
     repaired(&play, &PLAIN, "7").await;
 }
 
+/// A machine's items have no children, but somebody may give them some: keys are no keys then.
+#[tokio::test]
+async fn an_item_of_another_row_with_the_same_key_is_left_alone() {
+    for guarded in [true, false] {
+        let play = crate::shop::open().await;
+        let job = crate::shop::job_of(&play, "w", &[10, 20]).await;
+        let other = crate::shop::job_of(&play, "other", &[]).await;
+        crate::shop::guard(&play, guarded).await;
+        play.show(&job.call("outcome", "cancel_request", "")).await;
+        play.show(&format!(
+            "create table kid () inherits (batch_item);
+             insert into kid (id, job_id, input, state, points, artifact, settled)
+             select id, {}, 'x', 'succeeded', 5, 'kept', 'kept' from only batch_item",
+            other.id
+        ))
+        .await;
+        let refund = job.call("items, amount", "refund", ", 10");
+        assert_eq!(play.show(&refund).await, "2|30");
+        let kept = "select distinct settled from kid";
+        assert_eq!(play.show(kept).await, "kept");
+    }
+}
+
 /// What is marked has to be what was paid for.
 #[tokio::test]
 async fn a_trigger_that_changes_an_item_as_it_is_marked_undoes_the_whole_call() {
