@@ -81,7 +81,7 @@ $$Sets the row's cancel flag. outcome: teardown (nobody is at it and nobody can 
 Errors: 42704 no such machine, 22023 the machine declares no cancel, ON002 something of the table keeps the row back, 42501 no right to update the table, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
 COMMENT ON FUNCTION once.refund(text, text, integer) IS
 $$Marks every undecided item (max_items: at most so many, by key) and credits the amounts of those that match the definition's when, in one statement with the caller's rights. items, amount: this call's; remaining: some are still undecided; pass: for cleanup_confirm. Running it again adds nothing twice.
-Errors: ON002 the flag is not set, a lease is on the row, it is in another terminal state, or something of the items table (a trigger, a policy) keeps an item back or changes what it costs; 22023 an amount that is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 an overflow; 42704 no such machine; 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+Errors: ON002 the flag is not set, a lease is on the row, it is in another terminal state, or something of the items table (a trigger, a policy) keeps an item back or changes what it costs; 22023 an amount that is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 an overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED, or a table that it waited for has changed (its name, or a column of the definition).$$;
 COMMENT ON FUNCTION once.cleanup_items(text, text, text, integer) IS
 $$All items of the row that carry the marker, by key order, every time, as committed now at every isolation level: delete their artifacts. after_id: the last item_id of the previous page; max: 1 to 100000.
 Errors: 42704 no such machine, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
@@ -90,7 +90,7 @@ $$Says that everything listed after refund returned pass is deleted (deleting a 
 Errors: ON002 as refund, 22023 a pass that no refund returned, 42704 no such machine, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
 COMMENT ON FUNCTION once.cancel_finish(text, text, jsonb) IS
 $$The terminal move of a teardown. patch: other columns of the row to set. Takes the row FOR UPDATE and then looks at what is committed, at every isolation level; a transaction that wrote items should not call it. Once cancelled it is a no-op.
-Errors: ON005 an item is undecided or the last pass is not confirmed, ON002 as refund, 42704 no such machine, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+Errors: ON005 an item is undecided or the last pass is not confirmed, ON002 as refund, 42704 no such machine, 40001 a lost race above READ COMMITTED, or a table that it waited for has changed (its name, or a column of the definition).$$;
 COMMENT ON FUNCTION once.cancel_pending(text, integer) IS
 $$What a teardown worker takes up: rows whose flag is set, that nobody has leased and that are not finished, oldest request first. max: 1 to 100000.
 Errors: 42704 no such machine, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;

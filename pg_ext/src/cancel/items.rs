@@ -11,7 +11,7 @@ use crate::spi::column;
 use pgrx::pg_sys::Datum;
 
 /// $1 the row's id: the first item that fits. Planned without the LIMIT, or the server would rather walk through the
-/// items of all rows by their key; still no more is read than what is asked for.
+/// items of all rows by their key.
 const FIRST: &str = "
     WITH fits AS MATERIALIZED (
         SELECT i.{item_id}::pg_catalog.text AS \"once$key\" FROM {items} AS i

@@ -4,8 +4,8 @@
 //! either undecided and not paid back, or marked and paid back once. Lock order: row, items by key, wallet.
 //!
 //! Invariant: the items that were marked are the items that were locked, and their amounts are the sum that is credited;
-//! where they are not, nothing is. Items are not joined with what was locked (a probe of an index for each), but found by
-//! the same condition again.
+//! where they are not, nothing is. Without a limit items are not joined with what was locked (a probe of an index for
+//! each), but found by the same condition again.
 
 use super::items::{Items, Which};
 use super::numeric;

@@ -66,9 +66,10 @@ impl Relation {
     /// The same with its partitions, or whatever inherits from it.
     pub fn lock_with_all_below(&self, mode: u32) {
         self.lock(mode);
-        // SAFETY: looks into the system cache; then locks what pg_inherits lists, and makes a list of it.
+        // SAFETY: looks into the system cache, where the table may be gone by now; then locks what pg_inherits lists, and
+        // makes a list of it.
         unsafe {
-            if pg_sys::has_subclass(self.oid) {
+            if pg_sys::get_rel_relkind(self.oid) != 0 && pg_sys::has_subclass(self.oid) {
                 let null = std::ptr::null_mut();
                 pg_sys::list_free(pg_sys::find_all_inheritors(self.oid, mode as i32, null));
             }

@@ -200,13 +200,14 @@ async fn a_call_that_waits_for_a_migration_is_not_in_its_way() {
     migration
         .show("begin; create index on job (note); set local lock_timeout = '10s'")
         .await;
-    let sweeper = Waiting::send(play.another().await, "select once.sweep_action_release(10)");
     let mut waiting = Vec::new();
     for (known, call) in sessions.into_iter().zip(&calls) {
         waiting.push(Waiting::begin(&play, known, call).await);
     }
+    let sweep = "select once.sweep_action_release(10)";
+    let sweeper = Waiting::send(play.another().await, sweep);
     migration
-        .show("alter table job add added int; commit")
+        .show("set local deadlock_timeout = '20ms'; alter table job add added int; commit")
         .await;
     for waiting in waiting.into_iter().chain([sweeper]) {
         waiting.end().await.1.unwrap();
@@ -234,29 +235,45 @@ async fn a_call_that_waits_for_a_migration_does_not_keep_it_from_defining_the_ma
     define(&migration, &changed).await;
     migration.show("commit").await;
     for waiting in waiting {
-        waiting.end().await.1.unwrap();
+        // The table may be free a moment before the machine is.
+        let answer = waiting.end().await.1;
+        let code = crate::waiting::code(&answer);
+        assert!(["", "55006"].contains(&code), "{code}");
     }
 }
 
 /// A defect once: the server crashed.
 #[tokio::test]
-async fn a_table_that_is_dropped_while_a_transition_waits_for_it_is_an_error() {
-    for plain in ["", "alter table job add check (id > 0)"] {
+async fn a_table_that_is_dropped_while_a_call_waits_for_it_is_an_error() {
+    let move_one = crate::world::transition("1", "failed", "");
+    for (change, call) in [
+        ("", move_one.as_str()),
+        ("alter table job add check (id > 0)", &move_one),
+        (
+            "",
+            "select moved from once.transition_many('job', '{1}', 'failed')",
+        ),
+        ("", "select status from once.cancel_finish('job', '1')"),
+        (
+            "",
+            "select outcome from once.action_claim('job', '1', 'run')",
+        ),
+    ] {
         let play = world().await;
-        play.show(plain).await;
+        play.show(change).await;
         jobs(&play, 1, 1, "ready").await;
         let known = play.another().await;
-        let call = crate::world::transition("1", "failed", "");
-        known.show(&format!("begin; {call}; rollback")).await;
+        let _ = known.attempt(&format!("begin; {call}")).await;
+        known.show("rollback").await;
         let migration = play.another().await;
         migration
             .show("begin; lock table job in access exclusive mode")
             .await;
-        let waiting = Waiting::begin(&play, known, &call).await;
+        let waiting = Waiting::begin(&play, known, call).await;
         migration.show("drop table job cascade; commit").await;
         let answer = waiting.end().await.1;
         let code = crate::waiting::code(&answer);
-        assert!(["40001", "ON003"].contains(&code), "{code}");
+        assert!(["40001", "ON003"].contains(&code), "{call}: {code}");
         play.show("select 1").await;
     }
 }
