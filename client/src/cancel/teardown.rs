@@ -155,11 +155,17 @@ impl<E: Autocommit> Teardown<'_, E> {
 
     /// Marks everything; tells the pass to confirm.
     async fn refund(&self) -> Result<i64, Error> {
+        let mut in_vain = 0;
         loop {
             let refund = || self.cancel.refund(self.exec, self.max_items);
             let refunded = self.backoff.retry(refund).await?;
-            if !refunded.remaining {
+            // What came late is for the next round, which waits first.
+            if !refunded.remaining || in_vain == ROUNDS {
                 return Ok(refunded.pass);
+            }
+            if refunded.items == 0 {
+                in_vain += 1;
+                tokio::time::sleep(self.backoff.wait(in_vain)).await;
             }
         }
     }

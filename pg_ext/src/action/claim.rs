@@ -123,7 +123,8 @@ impl Claim<'_> {
             }
         }
         // Before the lock below: who redefines the machine may have the table.
-        self.machine.shape.table.lock(pg_sys::RowExclusiveLock);
+        let table = &self.machine.shape.table;
+        table.lock_with_all_below(pg_sys::RowExclusiveLock);
         // A definition that changes waits until this transaction ends, and sees its lease.
         let Some(shared) = TryLock::shared(self.machine.lock) else {
             return Ok(Some(busy(None, UNSEEN_RETRY_US)));

@@ -24,7 +24,7 @@ use crate::settings;
 use crate::spi::{self, SwitchedUser, column};
 use crate::subxact;
 use crate::table::{Outcome, Snapshot, Table, Wait};
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::{Datum, Oid};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::CStr;
@@ -86,12 +86,12 @@ impl<'b> Batch<'b> {
     ) -> Result<std::result::Result<Batch<'b>, subxact::Failure>> {
         subxact::attempt(|| {
             let mut machine = Machine::for_tables(name)?;
-            let mode = pg_sys::RowExclusiveLock;
-            let mut owner = machine.shape.table.owner_soon(mode)?;
+            // Who keeps the table from us (CREATE INDEX does) is no row's failure.
+            let mut owner = machine.shape.table.owner_soon()?;
             // It may have been defined over another table while this waited for the one that it had.
             let fitted = Machine::for_tables(name)?;
             if !Rc::ptr_eq(&fitted, &machine) {
-                owner = fitted.shape.table.owner_soon(mode)?;
+                owner = fitted.shape.table.owner_soon()?;
                 machine = fitted;
             }
             let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
@@ -155,10 +155,6 @@ impl<'b> Batch<'b> {
     }
 
     fn revert_as_owner(&self, due: &[Due]) -> Result<i64> {
-        let machine = &self.machine;
-        // As the UPDATE will: who keeps that from us (CREATE INDEX does) is no row's failure.
-        let table = &machine.shape.table;
-        table.lock_with_all_below(pg_sys::RowExclusiveLock);
         let ids = self.ids(due);
         let taken = self.statement("sweep take", TAKE)?.query(&[Some(ids)])?;
         // A snapshot from before the table was rewritten shows no row of it, and its lease would be dead.

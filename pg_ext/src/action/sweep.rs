@@ -20,7 +20,6 @@ use crate::row;
 use crate::spi::{self, SwitchedUser};
 use crate::subxact;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
-use pgrx::pg_sys;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -144,18 +143,19 @@ pub fn prepare() -> Result<()> {
     spi::run_as_caller(c"SET CONSTRAINTS ALL IMMEDIATE")
 }
 
-/// Teardowns whose row was deleted are over. What cannot be looked at stays as it is.
+/// Teardowns whose row was deleted, or whose table was dropped, are over. What cannot be looked at stays as it is.
 fn close_teardowns(name: &[u8]) -> Result<()> {
-    if pending::first_open(name)?.is_none() {
+    if pending::first_open(name, None)?.is_none() {
         return Ok(());
     }
+    pending::close_of_gone_tables(name, TEARDOWNS_LOOKED_AT)?;
     let closed = subxact::attempt(|| {
         let machine = Machine::for_tables(name)?;
-        let Some(owner) = machine.shape.table.owner_soon(pg_sys::AccessShareLock)? else {
+        let Some(owner) = machine.shape.table.owner_soon()? else {
             return Ok(());
         };
         let _owner = SwitchedUser::to_owner_of_table(owner)?;
-        pending::close_gone(&machine, TEARDOWNS_LOOKED_AT)
+        pending::close_of_gone_rows(&machine, TEARDOWNS_LOOKED_AT)
     })?;
     drop(closed);
     Ok(())
@@ -236,6 +236,10 @@ fn sweep_due(name: &[u8], due: &[Due], budget: &Budget, swept: &mut Swept) -> Re
             return Ok(None);
         }
     };
+    // It may have waited for the table until then.
+    if budget.is_spent() {
+        return Ok(Some(true));
+    }
     let done = batch.sweep(due)?;
     let left = done.more;
     swept.add(done);

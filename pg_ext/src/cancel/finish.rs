@@ -71,7 +71,7 @@ impl Torn {
         let items = Items::of(&self.machine)?;
         let pass = teardown.i64(Col::Pass);
         let confirmed = match pass {
-            0 => items.first_of_all(&self.id, Which::Marked)?.is_none(),
+            0 => items.some_of_all(&self.id, Which::Marked)?.is_none(),
             pass => teardown.i64(Col::ConfirmedPass) == pass,
         };
         match confirmed {
@@ -87,7 +87,7 @@ impl Torn {
 
     fn ensure_decided(&self) -> Result<()> {
         let items = Items::of(&self.machine)?;
-        if let Some(item) = items.first_of_all(&self.id, Which::Undecided)? {
+        if let Some(item) = items.some_of_all(&self.id, Which::Undecided)? {
             return Err(self.incomplete(
                 format!("Item \"{}\" is undecided, perhaps others too.", shown(varlena(item))),
                 "Call once.refund, delete what once.cleanup_items lists, once.cleanup_confirm, then finish.",

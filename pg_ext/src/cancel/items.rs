@@ -8,15 +8,22 @@ use crate::machine::shape::RefundShape;
 use crate::machine::sql::{fill, literal};
 use crate::spi::SwitchedUser;
 use crate::spi::column;
-use pgrx::pg_sys::Datum;
+use crate::subxact;
+use pgrx::pg_sys::{self, Datum};
 
-/// $1 the row's id: the first item that fits. Planned without the LIMIT, or the server would rather walk through the
-/// items of all rows by their key.
-const FIRST: &str = "
+/// $1 the row's id: some item that fits. Planned without the LIMIT, or the server would rather read the table from its
+/// beginning; no more is read than what is asked for.
+const SOME: &str = "
     WITH fits AS MATERIALIZED (
         SELECT i.{item_id}::pg_catalog.text AS \"once$key\" FROM {items} AS i
-         WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND {which} ORDER BY i.{item_id})
+         WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND {which})
     SELECT \"once$key\" FROM fits LIMIT 1";
+
+/// $1 the row's id, $2 an item's key.
+const ONE: &str = "
+    SELECT FROM {items} AS i
+     WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND {is_undecided}
+       AND i.{item_id}::pg_catalog.text OPERATOR(pg_catalog.=) $2 {lock}";
 
 /// The parts of a statement on the items of alias i.
 pub struct Items<'a> {
@@ -78,22 +85,46 @@ impl Items<'_> {
     }
 
     /// The same of all items, those too that a policy hides from the caller: as a foreign key's check sees them.
-    pub fn first_of_all(&self, id: &RowId, which: Which) -> Result<Option<Datum>> {
+    pub fn some_of_all(&self, id: &RowId, which: Which) -> Result<Option<Datum>> {
         let owner = self.shape.items.owner();
         let _owner = owner.map(SwitchedUser::to_owner_for_check);
-        self.first(id, which)
+        // The server keeps a plan with the table's policies in it where the same role asked before.
+        self.look("of all", id, which)
     }
 
-    /// The first of these items as committed now, whatever the isolation level, and in our own writes.
-    pub fn first(&self, id: &RowId, which: Which) -> Result<Option<Datum>> {
-        let key = match which {
-            Which::Undecided => "first undecided",
-            Which::Marked => "first marked",
+    /// One of these items as committed now, whatever the isolation level, and in our own writes.
+    pub fn some(&self, id: &RowId, which: Which) -> Result<Option<Datum>> {
+        self.look("visible", id, which)
+    }
+
+    fn look(&self, whose: &str, id: &RowId, which: Which) -> Result<Option<Datum>> {
+        let what = match which {
+            Which::Undecided => "undecided",
+            Which::Marked => "marked",
         };
+        let key = format!("some {what}, {whose}");
         let plan = self.machine.plan(key, &[self.machine.id_type()], || {
-            self.fill(FIRST, &[("which", &self.is(which))])
+            self.fill(SOME, &[("which", &self.is(which))])
         })?;
         let rows = plan.look_latest(&[Some(id.value)])?;
         Ok(rows.first().and_then(|row| column(row, 0)))
+    }
+
+    /// The caller may see this undecided item, but a policy keeps it from any update. Does not wait; an item that
+    /// somebody has locked may be updated later, for all that is known.
+    pub fn is_kept_back(&self, id: &RowId, item: Datum) -> Result<bool> {
+        if !self.shape.items.has_policies() {
+            return Ok(false);
+        }
+        let is_there = |key, lock| -> Result<bool> {
+            let types = [self.machine.id_type(), pg_sys::TEXTOID];
+            let plan = self
+                .machine
+                .plan(key, &types, || self.fill(ONE, &[("lock", lock)]))?;
+            Ok(!plan.query(&[Some(id.value), Some(item)])?.is_empty())
+        };
+        let is_seen = || is_there("item", "");
+        let lock = || is_there("item now", "FOR NO KEY UPDATE OF i NOWAIT");
+        Ok(is_seen()? && matches!(subxact::attempt(lock)?, Ok(false)) && is_seen()?)
     }
 }

@@ -7,10 +7,11 @@ use crate::call::{Call, from_utf8, shown, varlena};
 use crate::error::Result;
 use crate::machine::id::RowId;
 use crate::machine::model::{Machine, yes};
+use crate::machine::relation::Relation;
 use crate::row::{self, Rows};
 use crate::spi::column;
 use crate::table::{Outcome, Scan, ScanKey, Snapshot, Table, Wait};
-use pgrx::pg_sys::Datum;
+use pgrx::pg_sys::{Datum, Oid};
 use std::collections::HashMap;
 
 const MOST: i32 = 100_000;
@@ -74,17 +75,41 @@ pub fn cancel_pending(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// The row of some teardown of the machine that is under way.
-pub fn first_open(machine: &[u8]) -> Result<Option<String>> {
+/// The row of some teardown of the machine that is under way; of its rows in this table, where one is given.
+pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String>> {
     let table = Table::to_read(TABLE)?;
     let keys = &mut [ScanKey::text(1, row::text(machine)), ScanKey::bool(2, true)];
-    let found = table.find(BY_OPEN, keys, &Snapshot::latest())?;
-    Ok(found.map(|slot| shown(Teardown::look(&slot).bytes(Col::RowId).unwrap_or_default())))
+    let snapshot = Snapshot::latest();
+    let mut scan = table.scan(BY_OPEN, keys, &snapshot)?;
+    while let Some(slot) = scan.advance() {
+        let teardown = Teardown::look(slot);
+        if relation.is_none() || teardown.relation() == relation {
+            return Ok(Some(shown(teardown.bytes(Col::RowId).unwrap_or_default())));
+        }
+    }
+    Ok(None)
+}
+
+/// Closes teardowns whose table is gone, of the oldest `most` that are open: nobody can finish them.
+pub fn close_of_gone_tables(machine: &[u8], most: usize) -> Result<()> {
+    let table = Table::to_write(TABLE)?;
+    let keys = &mut [ScanKey::text(1, row::text(machine)), ScanKey::bool(2, true)];
+    let snapshot = Snapshot::latest();
+    let mut scan = table.scan(BY_OPEN, keys, &snapshot)?;
+    for _ in 0..most {
+        let Some(slot) = scan.advance() else { break };
+        let teardown = Teardown::look(slot);
+        let is_there = |oid| Relation::of(oid).is_some();
+        if !teardown.relation().is_some_and(is_there) {
+            close(&table, teardown)?;
+        }
+    }
+    Ok(())
 }
 
 /// Closes teardowns whose row is gone, of the oldest `most` that are open, as the current user sees the
 /// table: nobody can finish them, and everybody who looks for work would read them.
-pub fn close_gone(machine: &Machine, most: usize) -> Result<()> {
+pub fn close_of_gone_rows(machine: &Machine, most: usize) -> Result<()> {
     let table = Table::to_write(TABLE)?;
     let name = from_utf8(machine.name());
     let keys = &mut [ScanKey::text(1, row::text(&name)), ScanKey::bool(2, true)];
@@ -96,18 +121,24 @@ pub fn close_gone(machine: &Machine, most: usize) -> Result<()> {
     // A snapshot from before the row would have it gone.
     let there = present(machine, &open, true)?;
     for gone in open.iter().filter(|o| !there.contains_key(&o.id.text)) {
-        let latest = Snapshot::latest();
-        let Some(mut teardown) = Teardown::find(machine, &gone.id, &latest)? else {
-            continue;
-        };
-        if let Some(tid) = teardown.tid()
-            && teardown.is_open()
+        let found = Teardown::find(machine, &gone.id, &Snapshot::latest())?;
+        if let Some(teardown) = found
             && teardown.i64(Col::RequestedAt) == gone.requested_at
-            && table.lock(tid, &latest, Wait::No)? == Outcome::Done
         {
-            teardown.put(Col::Open, Some(Datum::from(false)));
-            teardown.update_at(&table, tid, Wait::Yes)?;
+            close(&table, teardown)?;
         }
+    }
+    Ok(())
+}
+
+/// Unless it is being written.
+fn close(table: &Table, mut teardown: Teardown) -> Result<()> {
+    if let Some(tid) = teardown.tid()
+        && teardown.is_open()
+        && table.lock(tid, &Snapshot::latest(), Wait::No)? == Outcome::Done
+    {
+        teardown.put(Col::Open, Some(Datum::from(false)));
+        teardown.update_at(table, tid, Wait::Yes)?;
     }
     Ok(())
 }

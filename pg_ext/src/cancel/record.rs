@@ -10,7 +10,7 @@ use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::row;
 use crate::table::{self, Column, Name, Outcome, ScanKey, Snapshot, Table, Wait};
-use pgrx::pg_sys::Datum;
+use pgrx::pg_sys::{Datum, Oid};
 
 pub const TABLE: Name = c"cancel";
 const BY_ROW: Name = c"cancel_pkey";
@@ -104,8 +104,12 @@ impl Teardown {
     }
 
     pub fn is_of(&self, machine: &Machine) -> bool {
-        self.raw(Col::Relation)
-            .is_some_and(|d| d.value() as u32 == machine.shape.table.oid.to_u32())
+        self.relation() == Some(machine.shape.table.oid)
+    }
+
+    /// The table of its row.
+    pub fn relation(&self) -> Option<Oid> {
+        self.raw(Col::Relation).map(|d| Oid::from(d.value() as u32))
     }
 
     pub fn amount_total(&self) -> Datum {

@@ -44,10 +44,9 @@ const REFUND: &str = "
                pg_catalog.count(*) FILTER (WHERE \"once$done\") AS good_items,
                COALESCE(pg_catalog.sum(\"once$pay\"), 0)::pg_catalog.\"numeric\" AS amount
           FROM marked),
-    paid AS (
-        UPDATE {wallet} AS w
-           SET {balance} = w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.+) total.amount
-          FROM total, done, {table} AS t
+    held AS MATERIALIZED (
+        SELECT w.{wallet_id} AS \"once$key\", w.{balance}::pg_catalog.\"numeric\" AS \"once$balance\"
+          FROM total, done, {table} AS t, {wallet} AS w
          WHERE {id} OPERATOR(pg_catalog.=) $1
            AND w.{wallet_id} OPERATOR(pg_catalog.=) t.{account}
            AND total.bad_item IS NULL
@@ -55,13 +54,21 @@ const REFUND: &str = "
            AND done.good_items OPERATOR(pg_catalog.=) total.items
            AND done.amount OPERATOR(pg_catalog.=) total.amount
            AND total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\"
+           FOR NO KEY UPDATE OF w),
+    paid AS (
+        UPDATE {wallet} AS w
+           SET {balance} = w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.+) total.amount
+          FROM total, held
+         WHERE w.{wallet_id} OPERATOR(pg_catalog.=) held.\"once$key\"
         RETURNING w.{wallet_id}::pg_catalog.text AS wallet,
+                  w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.=)
+                  (held.\"once$balance\" OPERATOR(pg_catalog.+) total.amount) AS credited,
                   (w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.<) 'Infinity'::pg_catalog.\"numeric\"
                    AND w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.>) '-Infinity'::pg_catalog.\"numeric\")
                    IS NOT TRUE AS broke)
     SELECT total.items, total.amount, total.bad_item, paid.wallet, paid.broke,
            total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\",
-           done.items, done.good_items, done.amount OPERATOR(pg_catalog.=) total.amount
+           done.items, done.good_items, done.amount OPERATOR(pg_catalog.=) total.amount, paid.credited
       FROM total CROSS JOIN done LEFT JOIN paid ON true";
 
 /// What an item gives back; NULL where its amount is none.
@@ -143,17 +150,35 @@ pub fn refund(call: &Call) -> Result<Datum> {
             paid.wallet,
         )?;
     }
-    // Without a limit the statement has taken all that it saw.
-    let took_all = max.is_none() && paid.items > 0 && !above_read_committed();
-    let remaining = !took_all && items.first(&torn.id, Which::Undecided)?.is_some();
-    if remaining && paid.items == 0 && above_read_committed() {
-        // Begun since this transaction's snapshot, which will never show it.
-        return Err(Error::retry_transaction(format!(
-            "the items of {}",
-            torn.named()
-        )));
+    // Without a limit the statement has taken all that it saw and may update.
+    let took_all = max.is_none()
+        && paid.items > 0
+        && !above_read_committed()
+        && !items.shape.items.has_policies();
+    let left = match took_all {
+        true => None,
+        false => items.some(&torn.id, Which::Undecided)?,
+    };
+    if let Some(item) = left
+        && paid.items == 0
+    {
+        if items.is_kept_back(&torn.id, item)? {
+            return Err(torn.kept_back());
+        }
+        if above_read_committed() {
+            // Begun since this transaction's snapshot, which will never show it.
+            return Err(Error::retry_transaction(format!(
+                "the items of {}",
+                torn.named()
+            )));
+        }
     }
-    Ok(answer(paid.items, paid.amount, Some(&teardown), remaining))
+    Ok(answer(
+        paid.items,
+        paid.amount,
+        Some(&teardown),
+        left.is_some(),
+    ))
 }
 
 /// What one statement marked and credited.
@@ -183,6 +208,8 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     })?;
     let permit = permit::grant(machine.name(), [torn.id.text.as_slice()], Doing::Refund);
     let max = max.map(|n| Datum::from(i64::from(n)));
+    // Partitions, too: it reads them before it updates them.
+    plan.hold()?;
     let rows = plan.query(&[Some(torn.id.value), max])?;
     drop(permit);
     let row = machine
@@ -220,6 +247,12 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
         )
         .hint("Give it a number; nothing was marked."));
     }
+    if wallet.is_some() && number(9) == 0 {
+        return Err(torn.illegal(
+            "has a wallet that gets another amount than is given back",
+            "A trigger of the wallet's table changes its balance, or its type rounds; nothing was marked.",
+        ));
+    }
     Ok(Paid {
         items: number(0),
         amount: column(row, 1).unwrap_or_else(numeric::zero),
@@ -231,17 +264,26 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
 /// this row still, their sums are the same.
 fn ensure_same(torn: &Torn, more: i64, is_good: bool, sum_is_same: bool) -> Result<()> {
     match more {
-        // Decided when it was to be locked, and undecided again a moment later.
-        1.. => Err(Error::retry_transaction(format!("the items of {}", torn.named()))),
+        1.. => Err(Error::new(
+            Kind::InvalidDefinition,
+            format!("{} has items with the same key", torn.named()),
+        )
+        .hint("Make the keys unique (a table that inherits from the items table has keys of its own), or call refund without max_items; nothing was marked.")),
         0 if is_good && sum_is_same => Ok(()),
         0 if is_good => Err(torn.illegal(
             "has items whose amounts change with the marker",
             "A trigger or a generated column of the items table changes it as they are marked; nothing was marked.",
         )),
-        _ => Err(torn.illegal(
+        _ => Err(torn.kept_back()),
+    }
+}
+
+impl Torn {
+    fn kept_back(&self) -> Error {
+        self.illegal(
             "has items that could not be marked",
             "A trigger or a policy of the items table keeps updates back; nothing was marked.",
-        )),
+        )
     }
 }
 

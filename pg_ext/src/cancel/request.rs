@@ -95,7 +95,7 @@ impl Torn {
     fn is_another(&self) -> Result<bool> {
         match self.machine.definition.refund {
             Some(_) => Ok(Items::of(&self.machine)?
-                .first(&self.id, Which::Marked)?
+                .some(&self.id, Which::Marked)?
                 .is_none()),
             None => Ok(true),
         }

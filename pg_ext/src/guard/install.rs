@@ -75,6 +75,7 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     wait_exclusive(machine.lock);
     let machine = Machine::of(call)?;
     ensure_all_owned(&machine)?;
+    hold(&machine)?;
     remove(machine.name())?;
     if enabled.value() != 0 {
         install(&machine)?;
@@ -96,13 +97,43 @@ pub fn move_to(machine: &[u8]) -> Result<()> {
         ensure_owned(guard.table)?;
     }
     for guard in here.iter().filter(|h| !wanted.iter().any(|w| serves(h, w))) {
-        guard.remove()?;
+        guard.remove(machine.name())?;
     }
     for guard in missing() {
         guard.install(machine.name())?;
     }
     verify(machine.name(), &wanted)?;
     missing().try_for_each(|guard| ensure_owned(guard.table))
+}
+
+/// Waits for the tables, as strongly as the triggers will want them: who has one and wants more of it would wait for us.
+fn hold(machine: &Machine) -> Result<()> {
+    let mode = match present(machine.name())?.is_empty() {
+        true => pg_sys::ShareRowExclusiveLock,
+        false => pg_sys::AccessExclusiveLock,
+    };
+    tables(machine)
+        .into_iter()
+        .try_for_each(|table| hold_table(machine.name(), table, mode))
+}
+
+/// Waits for a table that is to have its name afterwards.
+fn hold_table(machine: &str, table: &Relation, mode: u32) -> Result<()> {
+    table.lock(mode);
+    match Relation::of(table.oid).as_ref() == Some(table) {
+        true => Ok(()),
+        false => Err(got_another_name(machine)),
+    }
+}
+
+/// Waits for the tables that carry guards of a machine, to take them off.
+pub fn hold_guarded(machine: &str) -> Result<()> {
+    for guard in present(machine)? {
+        if let Some(table) = Relation::of(guard.table) {
+            hold_table(machine, &table, pg_sys::AccessExclusiveLock)?;
+        }
+    }
+    Ok(())
 }
 
 fn ensure_all_owned(machine: &Machine) -> Result<()> {
@@ -163,10 +194,7 @@ struct Wanted<'a> {
 
 impl Wanted<'_> {
     fn install(&self, machine: &str) -> Result<()> {
-        self.table.lock(pg_sys::ShareRowExclusiveLock);
-        if Relation::of(self.table.oid).as_ref() != Some(self.table) {
-            return Err(got_another_name(machine));
-        }
+        hold_table(machine, self.table, pg_sys::ShareRowExclusiveLock)?;
         let sql = format!(
             "CREATE OR REPLACE TRIGGER {} {} INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW \
              EXECUTE FUNCTION once.{}({})",
@@ -216,7 +244,7 @@ fn may_look(machine: &Machine) -> Result<bool> {
 
 /// Takes the guards of a machine off whatever tables carry them.
 pub fn remove(machine: &str) -> Result<()> {
-    (present(machine)?.iter()).try_for_each(Present::remove)?;
+    (present(machine)?.iter()).try_for_each(|guard| guard.remove(machine))?;
     verify(machine, &[])
 }
 
@@ -246,10 +274,11 @@ struct Present {
 }
 
 impl Present {
-    fn remove(&self) -> Result<()> {
+    fn remove(&self, machine: &str) -> Result<()> {
         let Some(table) = Relation::of(self.table) else {
             return Ok(());
         };
+        hold_table(machine, &table, pg_sys::AccessExclusiveLock)?;
         let name = ident(&self.name);
         let sql = format!("DROP TRIGGER IF EXISTS {name} ON {}", table.name);
         spi::run(&from_utf8(&sql))

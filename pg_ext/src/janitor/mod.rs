@@ -7,6 +7,7 @@
 
 mod all;
 mod preview;
+mod reap;
 mod runs;
 mod status;
 mod sweep;

@@ -37,7 +37,7 @@ pub fn run(task: Task, max: i32) -> Result<Swept> {
             Ok(swept)
         }
         Ok(swept) => noted(task, swept),
-        Err(failure) => noted(task, Swept::failure(1, &failure)),
+        Err(failure) => noted(task, task.isolate(max, &failure)?),
     }
 }
 

@@ -297,7 +297,7 @@ fn ensure_teardowns_fit(present: &Stored, valid: &Valid) -> Result<()> {
         Some(_) if !same => {}
         _ => return Ok(()),
     }
-    match pending::first_open(&from_utf8(&old.machine))? {
+    match pending::first_open(&from_utf8(&old.machine), present.relation(Col::Relation))? {
         None => Ok(()),
         Some(id) => Err(Error::new(
             Kind::InUse,
@@ -352,6 +352,7 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
         )
         .hint("Wait until its action is finished or released, or let a sweep revert it once it is overdue."))
     };
+    install::hold_guarded(&shown(name))?;
     if has_table(&stored) {
         each_held(name, held)?;
     }

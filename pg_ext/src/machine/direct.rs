@@ -17,8 +17,10 @@ use crate::error::Result;
 use crate::guard::install;
 use crate::row;
 use crate::spi;
+use crate::table::enums;
 use crate::table::{Outcome, ScanKey, Slot, Snapshot, Table, Triggers, Wait, above_read_committed};
 use pgrx::pg_sys::{self, Datum, Oid};
+use std::borrow::Cow;
 
 /// One kind of move over a plain table.
 pub struct Direct {
@@ -34,6 +36,7 @@ struct Ground {
     equal: Oid,
     collation: Oid,
     status: usize,
+    labels: Labels,
     version: Option<usize>,
     flag: Option<usize>,
     dropped: Vec<usize>,
@@ -57,7 +60,10 @@ impl Direct {
         let definition = &machine.definition;
         let from: Vec<&str> = moves.iter().flat_map(|m| m.from.iter().copied()).collect();
         let conditional = moves.iter().any(|m| m.when.is_some());
-        if conditional || !from.iter().all(|from| is_ordinary(definition, from, to)) {
+        if conditional
+            || !from.iter().all(|from| is_ordinary(definition, from, to))
+            || !machine.shape.status.has_room_for(to)
+        {
             return Ok(None);
         }
         let from = from.iter().map(|f| from_utf8(f).into_owned()).collect();
@@ -115,7 +121,8 @@ impl Direct {
         let Some(status) = slot.column(ground.status) else {
             return false;
         };
-        self.from.iter().any(|from| varlena(status) == from)
+        let status = ground.labels.read(status);
+        self.from.iter().any(|from| status == from.as_slice())
             && !ground.flag.is_some_and(flagged)
             && at_version
                 .is_none_or(|at| ground.version.and_then(version) == Some(at.value() as i64))
@@ -133,16 +140,15 @@ fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
 impl Ground {
     /// None: the table is not plain. Plain is an ordinary heap table, no partition or parent, without rules,
     /// row security, CHECK constraints, generated columns and triggers (those of foreign keys aside, if
-    /// neither column that is written is in a key; and this machine's guard), with text or varchar as status.
+    /// neither column that is written is in a key; and this machine's guard), with a text, varchar or enum as status.
     fn of(machine: &Machine) -> Option<Ground> {
         let shape = &machine.shape;
         let (status, version) = (&shape.status, &shape.version);
-        let is_text = [pg_sys::TEXTOID, pg_sys::VARCHAROID].contains(&status.type_oid);
+        let labels = Labels::of(status.type_oid)?;
         let of_type = |column: &Option<Column>, type_oid| {
             column.as_ref().is_none_or(|c| c.type_oid == type_oid)
         };
-        let usual = is_text
-            && of_type(version, pg_sys::INT8OID)
+        let usual = of_type(version, pg_sys::INT8OID)
             && of_type(&shape.flag, pg_sys::BOOLOID)
             && shape.id.type_oid == shape.id.base_type;
         if !usual {
@@ -155,9 +161,6 @@ impl Ground {
             .collect();
         let name = from_utf8(machine.name());
         let triggers = table.plain(&written, |trigger| install::is_guard(trigger, &name))?;
-        if table.has_length(status.number) {
-            return None;
-        }
         let (index, equal, collation) = table.unique_index_on(shape.id.number)?;
         let number = |c: &Option<Column>| c.as_ref().map(|c| c.number as usize);
         Some(Ground {
@@ -166,6 +169,7 @@ impl Ground {
             equal,
             collation,
             status: status.number as usize,
+            labels,
             version: number(version),
             flag: number(&shape.flag),
             dropped: table.dropped_columns(),
@@ -174,7 +178,7 @@ impl Ground {
         })
     }
 
-    /// All columns of the new row, and its version. None: there is no next version.
+    /// All columns of the new row, and its version. None: there is no next version, or the type has lost the status.
     fn written(
         &self,
         table: &Table,
@@ -185,7 +189,7 @@ impl Ground {
         for dropped in &self.dropped {
             values[dropped - 1] = None;
         }
-        values[self.status - 1] = Some(row::text(to));
+        values[self.status - 1] = Some(self.labels.write(to)?);
         let Some(column) = self.version else {
             return Some((values, None));
         };
@@ -193,5 +197,40 @@ impl Ground {
         let next = Some(Datum::from(present.checked_add(1)?));
         values[column - 1] = next;
         Some((values, next))
+    }
+}
+
+/// How a status is stored.
+#[derive(Clone, Copy)]
+enum Labels {
+    Text,
+    /// Of this enum. Its labels can get other names at any time, and no message tells of it; so each call asks.
+    Enum(Oid),
+}
+
+impl Labels {
+    /// None: in another way.
+    fn of(type_oid: Oid) -> Option<Labels> {
+        match type_oid {
+            pg_sys::TEXTOID | pg_sys::VARCHAROID => Some(Labels::Text),
+            other if enums::is_enum(other) => Some(Labels::Enum(other)),
+            _ => None,
+        }
+    }
+
+    /// In the database's encoding.
+    fn read(self, status: Datum) -> Cow<'static, [u8]> {
+        match self {
+            Labels::Text => Cow::Borrowed(varlena(status)),
+            Labels::Enum(_) => Cow::Owned(enums::label(status)),
+        }
+    }
+
+    /// None: it is no label (any more).
+    fn write(self, status: &[u8]) -> Option<Datum> {
+        match self {
+            Labels::Text => Some(row::text(status)),
+            Labels::Enum(of) => enums::value(of, status),
+        }
     }
 }

@@ -161,17 +161,17 @@ impl Machine {
     /// 42501 for who may not update the row's status: what leases and teardowns note follows from that right.
     pub fn ensure_may_update(&self) -> Result<()> {
         let table = &self.shape.table;
-        // A table that is gone meanwhile is for the statement that comes to say.
+        // A table or a column that is gone meanwhile is for the statement that comes to say.
         let mut is_gone = false;
         // SAFETY: both look into the system caches.
         let may = unsafe {
             let (user, update) = (pg_sys::GetUserId(), pg_sys::ACL_UPDATE as pg_sys::AclMode);
             let of_table = pg_sys::pg_class_aclcheck_ext(table.oid, user, update, &mut is_gone);
             let number = self.shape.status.number;
-            is_gone
-                || of_table == pg_sys::AclResult::ACLCHECK_OK
-                || pg_sys::pg_attribute_aclcheck(table.oid, number, user, update)
+            of_table == pg_sys::AclResult::ACLCHECK_OK
+                || pg_sys::pg_attribute_aclcheck_ext(table.oid, number, user, update, &mut is_gone)
                     == pg_sys::AclResult::ACLCHECK_OK
+                || is_gone
         };
         may.then_some(()).ok_or_else(|| {
             Error::new(

@@ -91,13 +91,22 @@ impl Relation {
         }
     }
 
-    /// The same for a sweep, with its patience, and with the lock that it will want. An error of the server where somebody
-    /// keeps the table.
-    pub fn owner_soon(&self, mode: u32) -> Result<Option<pg_sys::Oid>> {
+    /// The same for a sweep, with its patience, and with the lock of who updates the table. An error of the server where
+    /// somebody keeps that from us.
+    pub fn owner_soon(&self) -> Result<Option<pg_sys::Oid>> {
         settings::under(&[settings::PATIENT], || {
-            self.lock_with_all_below(mode);
+            self.lock_with_all_below(pg_sys::RowExclusiveLock);
             Ok(self.owner())
         })
+    }
+}
+
+impl Column {
+    /// A text of the server that is no longer than the column is declared.
+    pub fn has_room_for(&self, text: &str) -> bool {
+        // The length is kept with the size of its own header.
+        let most = self.modifier - pg_sys::VARHDRSZ as i32;
+        self.modifier == -1 || text.chars().count() as i64 <= i64::from(most)
     }
 }
 

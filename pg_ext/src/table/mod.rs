@@ -9,6 +9,7 @@
 //! kept to the end of the transaction as any statement does.
 
 mod entries;
+pub mod enums;
 mod names;
 mod others;
 mod page;

@@ -156,22 +156,6 @@ impl Table {
         columns.iter().any(in_index) || self.references().iter().any(referring)
     }
 
-    /// The column is declared with a length.
-    pub fn has_length(&self, number: i16) -> bool {
-        let (mut type_oid, mut typmod, mut collation) = (pg_sys::InvalidOid, 0, pg_sys::InvalidOid);
-        // SAFETY: looks into the system cache.
-        unsafe {
-            pg_sys::get_atttypetypmodcoll(
-                (*self.rel).rd_id,
-                number,
-                &mut type_oid,
-                &mut typmod,
-                &mut collation,
-            );
-        }
-        typmod != -1
-    }
-
     pub fn dropped_columns(&self) -> Vec<usize> {
         // SAFETY: looks into the system cache; a dropped column has no type.
         let dropped = |i: &usize| unsafe {

@@ -183,6 +183,25 @@ async fn an_item_of_another_row_with_the_same_key_is_left_alone() {
     }
 }
 
+#[tokio::test]
+async fn two_items_of_a_row_with_one_key_are_no_page_but_are_paid_together() {
+    let play = crate::shop::open().await;
+    let job = crate::shop::job_of(&play, "w", &[10, 20]).await;
+    play.show(&job.call("outcome", "cancel_request", "")).await;
+    play.show(
+        "create table kid () inherits (batch_item);
+         insert into kid select * from only batch_item",
+    )
+    .await;
+    let refusal = play.refused(&job.call("items", "refund", ", 1")).await;
+    assert_eq!(refusal.code, "ON003", "{refusal:?}");
+    assert!(refusal.hint.contains("without max_items"), "{refusal:?}");
+    let unmarked = "select count(*) from batch_item where settled is null";
+    assert_eq!(play.show(unmarked).await, "4");
+    let refund = job.call("items, amount, remaining", "refund", "");
+    assert_eq!(play.show(&refund).await, "4|60|f");
+}
+
 /// What is marked has to be what was paid for.
 #[tokio::test]
 async fn a_trigger_that_changes_an_item_as_it_is_marked_undoes_the_whole_call() {
@@ -232,6 +251,21 @@ async fn a_trigger_that_drops_the_credit_undoes_the_whole_call() {
     let refusal = play.refused(&PLAIN.call("items", "refund", "")).await;
     assert_ne!(refusal.code, "");
     assert_eq!(PLAIN.marks(&play).await, "open:3");
+}
+
+#[tokio::test]
+async fn a_trigger_that_changes_the_credit_undoes_the_whole_call() {
+    let play = with_item(&PLAIN, "4", true).await;
+    play.show(&format!(
+        r#"create function cap() returns trigger language plpgsql as $$
+               begin new."Ba lance" := least(new."Ba lance", 5); return new; end $$;
+           create trigger cap before update on {WALLET} for each row execute function cap()"#
+    ))
+    .await;
+    let refusal = undone(&play, &PLAIN, "ON002").await;
+    assert!(refusal.hint.contains("wallet"), "{refusal:?}");
+    play.show(&format!(r#"drop trigger cap on {WALLET}"#)).await;
+    repaired(&play, &PLAIN, "7").await;
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ mod killed;
 mod pages;
 #[path = "../keys/playground.rs"]
 mod playground;
+mod policies;
 mod prefixes;
 mod requests;
 mod shapes;

@@ -397,3 +397,29 @@ async fn a_machine_without_cancel_has_no_teardown() {
         assert_eq!(play.code(&sql).await, "22023", "{call}");
     }
 }
+
+/// Nobody can finish it, and the machine is free to be defined otherwise.
+#[tokio::test]
+async fn a_teardown_whose_table_was_dropped_is_over() {
+    let play = shop::open().await;
+    let job = shop::job_of(&play, "w", &[10]).await;
+    play.show(&job.call("outcome", "cancel_request", "")).await;
+    play.show("drop table batch_job, batch_item, wallet cascade")
+        .await;
+    shop::tables(&play).await;
+    let machine = shop::MACHINE;
+    let define = |machine: &str| format!("select once.machine_define($m${machine}$m$)");
+    play.show(&define(machine)).await;
+    let changed = machine.replace("\"returned\"", "\"given back\"");
+    assert_ne!(changed, machine);
+    play.show(&define(&changed)).await;
+    let open = "select count(*) from once.cancel where open";
+    assert_eq!(play.show(open).await, "1");
+    play.show("select * from once.sweep()").await;
+    assert_eq!(play.show(open).await, "0");
+    // One of a row that is there is in the way, as ever.
+    let job = shop::job_of(&play, "v", &[10]).await;
+    play.show(&job.call("outcome", "cancel_request", "")).await;
+    play.show("select * from once.sweep()").await;
+    assert_eq!(play.code(&define(machine)).await, "55006");
+}

@@ -10,7 +10,7 @@ use crate::actor::Item;
 use crate::playground::Playground;
 
 const TABLES: &str = include_str!("../../../sql/examples/batch_job.sql");
-const MACHINE: &str = include_str!("../../../sql/examples/batch_job.json");
+pub const MACHINE: &str = include_str!("../../../sql/examples/batch_job.json");
 
 /// What a wallet holds before any item has cost anything.
 pub const FULL: i64 = 1000;
@@ -95,9 +95,14 @@ pub async fn open() -> Playground {
     play
 }
 
+/// The story's tables.
+pub async fn tables(play: &Playground) {
+    play.show(TABLES).await;
+}
+
 /// Makes the tables and the guarded machine.
 pub async fn prepare(play: &Playground) {
-    play.show(TABLES).await;
+    tables(play).await;
     play.show(HISTORY).await;
     play.show(&format!("select once.machine_define($m${MACHINE}$m$)"))
         .await;
