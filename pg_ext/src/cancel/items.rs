@@ -9,6 +9,7 @@ use crate::machine::sql::{fill, literal};
 use crate::spi::SwitchedUser;
 use crate::spi::column;
 use crate::subxact;
+use crate::table::enums::is_enum;
 use pgrx::pg_sys::{self, Datum};
 
 /// $1 the row's id: some item that fits. Planned without the LIMIT, or the server would rather read the table from its
@@ -75,7 +76,13 @@ impl Items<'_> {
 
     /// A marker that is NULL says nothing, whatever else means undecided.
     fn is(&self, which: Which) -> String {
-        let marker = format!("i.{}", self.shape.marker.name);
+        let column = &self.shape.marker;
+        let plain = format!("i.{}", column.name);
+        // An enum's operators do not take a domain over it; its labels are what is compared.
+        let marker = match column.is_domain() && is_enum(column.base_type) {
+            true => format!("{plain}::pg_catalog.text"),
+            false => plain,
+        };
         let equals = |v: &String| format!("{marker} OPERATOR(pg_catalog.=) {}", literal(v));
         match (which, &self.refund.undecided) {
             (Which::Marked, _) => equals(&self.refund.marked),

@@ -150,7 +150,7 @@ impl Ground {
         };
         let usual = of_type(version, pg_sys::INT8OID)
             && of_type(&shape.flag, pg_sys::BOOLOID)
-            && shape.id.type_oid == shape.id.base_type;
+            && !shape.id.is_domain();
         if !usual {
             return None;
         }

@@ -102,6 +102,10 @@ impl Relation {
 }
 
 impl Column {
+    pub fn is_domain(&self) -> bool {
+        self.type_oid != self.base_type
+    }
+
     /// A text of the server that is no longer than the column is declared.
     pub fn has_room_for(&self, text: &str) -> bool {
         // The length is kept with the size of its own header.

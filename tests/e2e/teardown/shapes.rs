@@ -113,6 +113,28 @@ const DEFINITION: &str = r#"{
              "balance": "Ba lance"}
 }"#;
 
+#[tokio::test]
+async fn a_marker_of_a_domain_over_an_enum() {
+    let play = Playground::open().await;
+    PLAIN.build(&play).await;
+    play.show(
+        r#"create type mark as enum ('open', 'it''s back', 'kept');
+           create domain our_mark as mark;
+           alter table "My Shop"."It em" alter "Mark" drop default, alter "Mark" type our_mark using "Mark"::mark"#,
+    )
+    .await;
+    for (item, cost) in [("1", "2"), ("2", "3")] {
+        PLAIN.item(&play, item, cost, true).await;
+    }
+    PLAIN.flag(&play).await;
+    let refund = PLAIN.call("items, amount, remaining", "refund", ", 1");
+    assert_eq!(play.show(&refund).await, "1|2|t");
+    assert_eq!(play.show(&refund).await, "1|3|f");
+    let listed = PLAIN.call("count(*)", "cleanup_items", "");
+    assert_eq!(play.show(&listed).await, "2");
+    PLAIN.end(&play).await;
+}
+
 /// A teardown of three items from beginning to end; `items` are literals in key order.
 async fn whole(shape: &Shape, items: [&str; 3], costs: [&str; 3], refunded: &str) {
     let play = Playground::open().await;
