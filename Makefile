@@ -21,7 +21,7 @@ setup: ## gets what is missing: Rust, cargo-pgrx, PostgreSQL servers (all of it 
 demo: ## orders, jobs, receipts and fundings under fire, naive and with pg_once: tables, and target/demo/report.html
 	@bash $(SCRIPTS)/program.sh demo $(ARGS)
 
-test: ## lints and all tests, on PostgreSQL 15, 16, 18 and what else is here (PG_VERSIONS="15 18")
+test: ## lints and all tests, on PostgreSQL 15 and 18, their core on 16 and what else is here (PG_VERSIONS="15 18")
 	@bash $(SCRIPTS)/test.sh
 
 test-db: ## the in-database tests alone

@@ -71,21 +71,21 @@ CREATE FUNCTION once.action_extend(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_extend';
 COMMENT ON FUNCTION once.action_extend(text, text, bigint, interval) IS
 $$A heartbeat: the lease counts from now. cancelling: the row's cancel flag is set; roll back, release, tear down. It locks the lease to the end of the transaction: called in the transaction of an item's writes it keeps the item of a lost lease from committing.
-Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 42704 no such machine, 42501 no right to update the table, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
 
 CREATE FUNCTION once.action_finish(
     machine text, id text, token bigint, patch jsonb = NULL, OUT outcome text, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
 COMMENT ON FUNCTION once.action_finish(text, text, bigint, jsonb) IS
 $$Ends an action that succeeded, in the transaction of its writes; call it first there (the machine's row is locked before the items). patch: other columns of the row to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, then release and tear down). Repeating it with the same arguments gives the same answer until the next claim, or for 24 hours.
-Errors: ON001 the lease is lost, ON006 it is finished with another patch, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+Errors: ON001 the lease is lost, ON006 it is finished with another patch, 22023 bad argument, 42704 no such machine, 42501 no right to update the table, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
 
 CREATE FUNCTION once.action_release(
     machine text, id text, token bigint, error text = NULL, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_release';
 COMMENT ON FUNCTION once.action_release(text, text, bigint, text) IS
 $$Gives a row back after a failure, or for a teardown: claim_into -> revert_to. error: kept with the lease. Repeating it gives the same answer until the next claim, or for 24 hours.
-Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 42704 no such machine, 42501 no right to update the table, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
 
 CREATE FUNCTION once.action_adopt(machine text, max integer = 1000)
 RETURNS integer LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_adopt';

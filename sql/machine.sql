@@ -75,7 +75,7 @@ Errors: 42704 no such machine.$$;
 CREATE FUNCTION once.machine_assert()
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_assert';
 COMMENT ON FUNCTION once.machine_assert() IS
-$$Raises ON004 naming every machine (of those open to the caller) and claim state that is not covered; call it when a service boots. Covered: an action_release sweep of the machine has ended without failure within once.janitor_grace.$$;
+$$Raises ON004 naming every machine (of those open to the caller) and claim state that is not covered; call it when a service boots. Covered: an action_release sweep of the machine (the background worker's, or anybody's) has ended without failure within once.janitor_grace, and could note it: a transaction that has called sweep() and stays open keeps others from that.$$;
 
 CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard';

@@ -50,6 +50,9 @@ $$Puts triggers on the machine's table and its items (or takes them off) that re
 A row of the machine's table is judged as it was written, whatever BEFORE triggers made of it, at the end of its statement, before its own foreign keys and other AFTER triggers (until then each row that the statement writes takes about 18 bytes of memory). Judged before it is written, after BEFORE triggers whose names sort before the guard's: an item; a row of a partitioned table or a partition; and a row of a machine with a when that names anything of the user's (a function, an operator, a type, a column of such a type), since that may look at the table. Call it again once the machine's table has itself been attached as a partition: until then it lets no row be taken to another one.
 It cannot see TRUNCATE, replication, session_replication_role = replica, or an owner who disables it (machine_check reports the last). Lock a guarded row yourself FOR NO KEY UPDATE, never FOR UPDATE: writers of items hold it FOR KEY SHARE.
 Errors: 42704 no such machine, 42501 a table is not the caller's, 40001 a table got another name while it was waited for.$$;
+COMMENT ON FUNCTION once.machine_assert() IS
+$$Raises ON004 naming every machine (of those open to the caller) and claim state that is not covered; call it when a service boots. Covered: an action_release sweep of the machine (the background worker's, or anybody's) has ended without failure within once.janitor_grace, and could note it: a transaction that has called sweep() and stays open keeps others from that.$$;
+
 COMMENT ON FUNCTION once.transition(text, text, text, text[], jsonb, text, bigint) IS
 $$Makes one declared move by one conditional UPDATE with the caller's rights. from_status: only from these (NULL: from wherever a move to to_status is declared); patch: other columns of the row to set, a JSON object; requester: whose moves of steps without a claim state count too; version: only at this version.
 reason: NULL when moved, else not_found, status, guard (the move's when is false), version, claimed (the row is in a claim state), cancelling (its cancel flag is set). Under READ COMMITTED a lost race is one of these, never an error.
@@ -66,13 +69,13 @@ $$Forgets a machine and takes its guard off the tables. What was refunded stays 
 Errors: 42704 no such machine, 42501 not yours, 55006 one of its rows is leased, 40001 a guarded table got another name while it was waited for.$$;
 COMMENT ON FUNCTION once.action_extend(text, text, bigint, interval) IS
 $$A heartbeat: the lease counts from now. cancelling: the row's cancel flag is set; roll back, release, tear down. It locks the lease to the end of the transaction: called in the transaction of an item's writes it keeps the item of a lost lease from committing.
-Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 42704 no such machine, 42501 no right to update the table, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
 COMMENT ON FUNCTION once.action_finish(text, text, bigint, jsonb) IS
 $$Ends an action that succeeded, in the transaction of its writes; call it first there (the machine's row is locked before the items). patch: other columns of the row to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, then release and tear down). Repeating it with the same arguments gives the same answer until the next claim, or for 24 hours.
-Errors: ON001 the lease is lost, ON006 it is finished with another patch, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+Errors: ON001 the lease is lost, ON006 it is finished with another patch, 22023 bad argument, 42704 no such machine, 42501 no right to update the table, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
 COMMENT ON FUNCTION once.action_release(text, text, bigint, text) IS
 $$Gives a row back after a failure, or for a teardown: claim_into -> revert_to. error: kept with the lease. Repeating it gives the same answer until the next claim, or for 24 hours.
-Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 42704 no such machine, 42501 no right to update the table, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
 COMMENT ON FUNCTION once.action_adopt(text, integer) IS
 $$Gives up to max (1 to 1000000) rows that wear a claim state without a lease (loaded, replicated, there before the definition) an overdue one, so that the next sweep reverts them; and begins the teardown of rows whose cancel flag was set by hand, so that cancel_pending lists them. Returns how many. Skips rows that somebody has locked.
 Errors: 42704 no such machine, 42501 no right to update the table, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;

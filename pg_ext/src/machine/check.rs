@@ -391,7 +391,7 @@ pub fn machine_assert(call: &Call) -> Result<Datum> {
             format!("claim states that nobody sweeps: {}", uncovered.join("; ")),
         )
         .detail(uncovered.join("\n"))
-        .hint("A row whose worker dies would stay there. Schedule SELECT * FROM once.sweep() every few seconds; its last good run must be younger than once.janitor_grace.")),
+        .hint("A row whose worker dies would stay there. Have the background worker serve this database (once.janitor_databases), or schedule CALL once.sweep_all() every few seconds; the last good run must be younger than once.janitor_grace.")),
     }
 }
 
