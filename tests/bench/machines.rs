@@ -83,6 +83,7 @@ pub async fn all(database: &Database) -> Result<Vec<Case>> {
     if wants("transition") {
         cases.push(transitions(database, ROWS).await?);
         cases.push(transitions(database, MANY_ROWS).await?);
+        cases.push(transitions_of_enum(database).await?);
     }
     if wants("guard") {
         cases.push(guard(database).await?);
@@ -155,6 +156,51 @@ async fn transitions(database: &Database, rows: u64) -> Result<Case> {
     }
     .run(database)
     .await
+}
+
+const SIDES_OF_ENUM: [&str; 2] = ["job", "raw"];
+const ENUM: &str = "CREATE TYPE SIDE.job_status AS ENUM ('queued', 'running', 'failed', 'done', 'cancelled'); \
+    ALTER TABLE SIDE.batch_job ALTER status DROP DEFAULT, ALTER status TYPE SIDE.job_status \
+        USING status::SIDE.job_status, ALTER status SET DEFAULT 'queued'; \
+    VACUUM ANALYZE SIDE.batch_job";
+const NO_ENUM: &str = "ALTER TABLE SIDE.batch_job ALTER status DROP DEFAULT, ALTER status TYPE text, \
+        ALTER status SET DEFAULT 'queued'; \
+    DROP TYPE SIDE.job_status";
+
+/// The same moves where the status is an enum.
+async fn transitions_of_enum(database: &Database) -> Result<Case> {
+    fill(&SIDES_OF_ENUM, ROWS).make(database).await?;
+    on_each(database, ENUM).await?;
+    let case = Contest {
+        name: "transition, there and back, the status an enum",
+        among: Among::Rows(ROWS),
+        stock: ROWS,
+        before_round: Before::Nothing,
+        until: seconds(database),
+        contenders: vec![
+            contender(ONCE, script!("transition_once"), None, moves!("job")),
+            contender(
+                "raw UPDATE ... status = ANY",
+                script!("transition_raw"),
+                Some(OF_UPDATE),
+                moves!("raw"),
+            ),
+        ],
+    }
+    .run(database)
+    .await?;
+    on_each(database, NO_ENUM).await?;
+    Ok(case)
+}
+
+/// Runs statements, one by one, on both sides of the enum.
+async fn on_each(database: &Database, sql: &str) -> Result<()> {
+    for side in SIDES_OF_ENUM {
+        for statement in sql.replace("SIDE", side).split("; ") {
+            database.client.batch_execute(statement).await?;
+        }
+    }
+    Ok(())
 }
 
 const UNGUARDED: &str = "SELECT once.machine_guard('guarded', false); \

@@ -148,8 +148,8 @@ fn close_teardowns(name: &[u8]) -> Result<()> {
     if pending::first_open(name, None)?.is_none() {
         return Ok(());
     }
-    pending::close_of_gone_tables(name, TEARDOWNS_LOOKED_AT)?;
     let closed = subxact::attempt(|| {
+        pending::close_of_gone_tables(name, TEARDOWNS_LOOKED_AT)?;
         let machine = Machine::for_tables(name)?;
         let Some(owner) = machine.shape.table.owner_soon()? else {
             return Ok(());

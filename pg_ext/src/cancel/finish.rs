@@ -10,11 +10,16 @@ use super::stand::{Stand, Torn};
 use crate::action::row::{self as user_row, If, Lock};
 use crate::call::{Call, shown, varlena};
 use crate::clock;
+use crate::digest::first_64_bits;
 use crate::error::{Error, Kind, Result};
 use crate::machine::patch::Patch;
 use crate::row::Shape;
+use crate::settings;
+use crate::subxact;
 use crate::table::is_writable;
+use crate::trylock::{TryLock, wait_exclusive};
 use pgrx::pg_sys::{self, Datum};
+use sha2::{Digest, Sha256};
 
 thread_local! {
     static SHAPE: Shape = const { Shape::new(&[
@@ -36,6 +41,7 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
         if let Some(refund) = &shape.refund {
             refund.items.lock_with_all_below(pg_sys::AccessShareLock);
         }
+        torn.take_turns()?;
     }
     let seen = match torn.stand(Lock::Whole)? {
         Stand::Open(seen) => seen,
@@ -65,6 +71,31 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
 }
 
 impl Torn {
+    /// Lets another call that finishes the row come to its end, as long as that takes no more than a moment. Who queues
+    /// for the row FOR UPDATE stops the writers of items that queue behind him, while others still get past; one that is
+    /// stopped may have an item that one of those wants.
+    fn take_turns(&self) -> Result<()> {
+        let digest = Sha256::new()
+            .chain_update("cancel_finish\0")
+            .chain_update(self.machine.name())
+            .chain_update("\0")
+            .chain_update(&self.id.text)
+            .finalize();
+        let turn = first_64_bits(&digest);
+        if let Some(turn) = TryLock::acquire(turn) {
+            turn.keep();
+            return Ok(());
+        }
+        // Not for longer: this transaction may have the row already, and the other one wait for it.
+        let wait = || {
+            settings::under(&[settings::PATIENT], || {
+                wait_exclusive(turn);
+                Ok(())
+            })
+        };
+        subxact::attempt(wait).map(drop)
+    }
+
     /// ON005, naming what is missing.
     fn ensure_complete(&self, teardown: &Teardown) -> Result<()> {
         self.ensure_decided()?;

@@ -2,10 +2,14 @@
 //!
 //! A row that cannot be changed (it is damaged, or a trigger or foreign key of somebody's own on our tables refuses) fails
 //! the statement. Then it is run again over parts of what is due, each half of a part that fails by itself, until the row
-//! is alone: it is counted, and what is due behind it is reached in the same pass, or, where the time is over, by the
-//! next one of this session. Nothing is noted in the row: it is tried again.
+//! is alone: it is counted, and what is due behind it is done. Nothing is noted in the row; it is tried again.
+//!
+//! Invariant: such a pass takes little time and few transaction ids, however many rows fail, and the next one goes on
+//! where it ended: this session remembers, another one begins anywhere half of the time. At the end it goes on from the
+//! beginning, so in the long run every row is tried.
 
 use super::task::Swept;
+use crate::call::varlena;
 use crate::clock;
 use crate::error::Result;
 use crate::row;
@@ -13,16 +17,19 @@ use crate::spi::{self, Kept, Row};
 use crate::subxact;
 use crate::table::{Name, Table};
 use pgrx::pg_sys::{self, Datum};
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ffi::CStr;
 use std::thread::LocalKey;
 use std::time::{Duration, Instant};
 
-/// After so long the rest of a pass that fails waits for the next one, once a row of it is settled.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// After so long the rest of a pass that fails waits for the next one, once a row of it is settled: the caller's other
+/// tasks have their rows locked.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// So many rows fail in one pass: each takes two transaction ids.
+const MOST_FAILURES: i64 = 250;
 
 /// A statement of pieces. In all of them: $1 now, $2 the bound, $3 the default of gone_for in microseconds, $4 where the
-/// rows are, or how many are passed over.
+/// rows are.
 macro_rules! statement {
     ($($piece:expr),*) => {
         match CStr::from_bytes_with_nul(concat!($($piece),*, "\0").as_bytes()) {
@@ -163,67 +170,78 @@ macro_rules! oldest {
 /// What is due of these rows.
 macro_rules! these {
     ($row:literal, $due:literal, $most:literal) => {
-        concat!("AND ", $row, ".ctid = ANY ($4)")
+        concat!("AND ", $row, ".ctid = ANY ($4::tid[])")
     };
 }
 
-const KEYS_DUE: &CStr = c"
-    SELECT d.place
-      FROM ((SELECT k.ctid AS place FROM once.key k WHERE k.reap_stage = '1' AND k.reap_at <= $1
-              ORDER BY k.reap_at LIMIT $2 + $4)
-            UNION ALL
-            (SELECT o.ctid
-               FROM (SELECT k.ctid, k.scope, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at
-                       FROM once.key k WHERE k.reap_stage = '0' AND k.reap_at <= $1
-                      ORDER BY k.reap_at LIMIT 2 * $2 + $4) o
-                    LEFT JOIN once.scope s ON s.scope = o.scope
-              WHERE o.expires_at + COALESCE(s.gone_for_us, $3) * interval '1 microsecond' <= $1)) d
-     LIMIT $2 OFFSET $4";
+// What is due and where: (time, place) after ($4, $5) and up to ($6, $7), in that order.
 
 const TOMBSTONES_DUE: &CStr = c"
-    SELECT k.ctid FROM once.key k WHERE k.reap_stage = '0' AND k.reap_at <= $1
-     ORDER BY k.reap_at LIMIT $2 OFFSET $4";
+    SELECT k.reap_at, k.ctid::text FROM once.key k
+     WHERE k.reap_stage = '1' AND k.reap_at <= $1
+       AND (k.reap_at, k.ctid) > ($4, $5::tid) AND (k.reap_at, k.ctid) <= ($6, $7::tid)
+     ORDER BY k.reap_at, k.ctid LIMIT $2";
+
+const NEVER_EMPTIED_DUE: &CStr = c"
+    SELECT o.reap_at, o.ctid::text
+      FROM (SELECT k.ctid, k.reap_at, k.scope, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at
+              FROM once.key k
+             WHERE k.reap_stage = '0' AND k.reap_at <= $1
+               AND (k.reap_at, k.ctid) > ($4, $5::tid) AND (k.reap_at, k.ctid) <= ($6, $7::tid)
+             ORDER BY k.reap_at, k.ctid LIMIT 2 * $2) o
+           LEFT JOIN once.scope s ON s.scope = o.scope
+     WHERE o.expires_at + COALESCE(s.gone_for_us, $3) * interval '1 microsecond' <= $1
+     ORDER BY o.reap_at, o.ctid LIMIT $2";
+
+const FULL_DUE: &CStr = c"
+    SELECT k.reap_at, k.ctid::text FROM once.key k
+     WHERE k.reap_stage = '0' AND k.reap_at <= $1
+       AND (k.reap_at, k.ctid) > ($4, $5::tid) AND (k.reap_at, k.ctid) <= ($6, $7::tid)
+     ORDER BY k.reap_at, k.ctid LIMIT $2";
 
 const INBOX_DUE: &CStr = c"
-    SELECT i.ctid FROM once.inbox i WHERE i.expires_at <= $1 ORDER BY i.expires_at LIMIT $2 OFFSET $4";
+    SELECT i.expires_at, i.ctid::text FROM once.inbox i
+     WHERE i.expires_at <= $1
+       AND (i.expires_at, i.ctid) > ($4, $5::tid) AND (i.expires_at, i.ctid) <= ($6, $7::tid)
+     ORDER BY i.expires_at, i.ctid LIMIT $2";
 
 const DEDUPE_DUE: &CStr = c"
-    SELECT d.ctid FROM once.dedupe d WHERE d.until <= $1 ORDER BY d.until LIMIT $2 OFFSET $4";
+    SELECT d.until, d.ctid::text FROM once.dedupe d
+     WHERE d.until <= $1
+       AND (d.until, d.ctid) > ($4, $5::tid) AND (d.until, d.ctid) <= ($6, $7::tid)
+     ORDER BY d.until, d.ctid LIMIT $2";
 
 const WHOLE: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT4OID, pg_sys::INT8OID];
 const PART: &[pg_sys::Oid] = &[
     pg_sys::TIMESTAMPTZOID,
     pg_sys::INT4OID,
     pg_sys::INT8OID,
-    pg_sys::TIDARRAYOID,
+    pg_sys::TEXTARRAYOID,
 ];
 const DUE: &[pg_sys::Oid] = &[
     pg_sys::TIMESTAMPTZOID,
     pg_sys::INT4OID,
     pg_sys::INT8OID,
-    pg_sys::INT8OID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::TEXTOID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::TEXTOID,
 ];
 
 thread_local! {
     static KEY: Kept = const { Kept::new(key!(oldest), WHOLE) };
     static KEY_PART: Kept = const { Kept::new(key!(these), PART) };
-    static KEY_DUE: Kept = const { Kept::new(KEYS_DUE, DUE) };
     static TOMBSTONE: Kept = const { Kept::new(tombstone!(oldest), WHOLE) };
     static TOMBSTONE_PART: Kept = const { Kept::new(tombstone!(these), PART) };
-    static TOMBSTONE_DUE: Kept = const { Kept::new(TOMBSTONES_DUE, DUE) };
     static INBOX: Kept = const { Kept::new(inbox!(oldest), WHOLE) };
     static INBOX_PART: Kept = const { Kept::new(inbox!(these), PART) };
-    static ALL_INBOX_DUE: Kept = const { Kept::new(INBOX_DUE, DUE) };
     static DEDUPE: Kept = const { Kept::new(dedupe!(oldest), WHOLE) };
     static DEDUPE_PART: Kept = const { Kept::new(dedupe!(these), PART) };
-    static ALL_DEDUPE_DUE: Kept = const { Kept::new(DEDUPE_DUE, DUE) };
-}
-
-thread_local! {
-    static KEY_PASSED: Cell<i64> = const { Cell::new(0) };
-    static TOMBSTONE_PASSED: Cell<i64> = const { Cell::new(0) };
-    static INBOX_PASSED: Cell<i64> = const { Cell::new(0) };
-    static DEDUPE_PASSED: Cell<i64> = const { Cell::new(0) };
+    static DUE_TOMBSTONES: List = const { List::new(TOMBSTONES_DUE) };
+    static DUE_NEVER_EMPTIED: List = const { List::new(NEVER_EMPTIED_DUE) };
+    static DUE_FULL: List = const { List::new(FULL_DUE) };
+    static DUE_INBOX: List = const { List::new(INBOX_DUE) };
+    static DUE_DEDUPE: List = const { List::new(DEDUPE_DUE) };
 }
 
 type Statement = &'static LocalKey<Kept>;
@@ -240,8 +258,8 @@ pub enum Reap {
 impl Reap {
     /// The oldest `max` that are due, in one statement.
     pub fn sweep(self, max: i32) -> Result<Swept> {
-        let [whole, ..] = self.statements();
-        let rows = run(whole, max, &[])?;
+        let [whole, _] = self.statements();
+        let rows = whole.with(|whole| run(whole, max.into(), &[]))?;
         Ok(Swept {
             more: number(&rows, 1) != 0,
             done: number(&rows, 0),
@@ -253,79 +271,52 @@ impl Reap {
     /// row's fault.
     pub fn isolate(self, max: i32, failure: &str) -> Result<Swept> {
         let hold = || {
-            self.tables()
-                .iter()
-                .try_for_each(|table| Table::to_write(table).map(drop))
+            let tables = self.tables().iter();
+            tables
+                .map(|table| Table::to_write(table).map(drop))
+                .collect()
         };
-        if subxact::attempt(hold)?.is_err() {
+        if subxact::attempt::<()>(hold)?.is_err() {
             return Ok(Swept::failure(1, failure));
         }
-        let until = Instant::now() + PATIENCE;
-        let mut all = Swept::default();
-        let mut passed = self.passed().take();
-        while all.done < max.into() && !is_spent(&all, until) {
-            let places = match subxact::attempt(|| self.due(max, passed))? {
-                Ok(places) => places,
-                Err(failure) => {
-                    all.add(Swept::failure(1, &failure));
-                    return Ok(all);
-                }
-            };
-            if places.is_empty() {
-                return Ok(all);
-            }
-            let done = all.done;
-            self.sweep_part(&places, max, until, &mut all)?;
-            // What failed, is locked or was moved to a later look.
-            passed += places.len() as i64 - (all.done - done);
+        let [_, part] = self.statements();
+        let mut pass = Pass {
+            part,
+            max: max.into(),
+            until: Instant::now() + PATIENCE,
+            settled: 0,
+            all: Swept::default(),
+        };
+        for list in self.lists() {
+            pass.go_round(list)?;
         }
-        self.passed().set(passed);
-        all.more = all.done > 0;
+        let is_over = pass.is_over();
+        let mut all = pass.all;
+        if is_over && all.failed == 0 {
+            // It has not come to the row yet.
+            all.add(Swept::failure(1, failure));
+        }
+        all.more = is_over && all.done > 0;
         Ok(all)
     }
 
-    /// Where rows are that are due, without the first ones.
-    fn due(self, max: i32, passed: i64) -> Result<Vec<Datum>> {
-        let [.., due] = self.statements();
-        let rows = run(due, max, &[Some(Datum::from(passed))])?;
-        Ok(rows.iter().filter_map(|row| spi::column(row, 0)).collect())
-    }
-
-    fn sweep_part(self, places: &[Datum], max: i32, until: Instant, all: &mut Swept) -> Result<()> {
-        if is_spent(all, until) {
-            return Ok(());
-        }
-        let [_, part, _] = self.statements();
-        let these = row::array(places.iter().copied(), pg_sys::TIDOID);
-        match (subxact::attempt(|| run(part, max, &[Some(these)]))?, places) {
-            (Ok(rows), _) => all.done += number(&rows, 0),
-            (Err(failure), [_]) => all.add(Swept::failure(1, &failure)),
-            (Err(_), places) => {
-                let (first, second) = places.split_at(places.len() / 2);
-                self.sweep_part(first, max, until, all)?;
-                self.sweep_part(second, max, until, all)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Over the oldest, over a part, and what is due.
-    fn statements(self) -> [Statement; 3] {
+    /// Over the oldest, and over a part.
+    fn statements(self) -> [Statement; 2] {
         match self {
-            Reap::Key => [&KEY, &KEY_PART, &KEY_DUE],
-            Reap::Tombstone => [&TOMBSTONE, &TOMBSTONE_PART, &TOMBSTONE_DUE],
-            Reap::Inbox => [&INBOX, &INBOX_PART, &ALL_INBOX_DUE],
-            Reap::Dedupe => [&DEDUPE, &DEDUPE_PART, &ALL_DEDUPE_DUE],
+            Reap::Key => [&KEY, &KEY_PART],
+            Reap::Tombstone => [&TOMBSTONE, &TOMBSTONE_PART],
+            Reap::Inbox => [&INBOX, &INBOX_PART],
+            Reap::Dedupe => [&DEDUPE, &DEDUPE_PART],
         }
     }
 
-    /// How many rows the last pass went over that did not come to the end.
-    fn passed(self) -> &'static LocalKey<Cell<i64>> {
+    /// What is due.
+    fn lists(self) -> &'static [&'static LocalKey<List>] {
         match self {
-            Reap::Key => &KEY_PASSED,
-            Reap::Tombstone => &TOMBSTONE_PASSED,
-            Reap::Inbox => &INBOX_PASSED,
-            Reap::Dedupe => &DEDUPE_PASSED,
+            Reap::Key => &[&DUE_TOMBSTONES, &DUE_NEVER_EMPTIED],
+            Reap::Tombstone => &[&DUE_FULL],
+            Reap::Inbox => &[&DUE_INBOX],
+            Reap::Dedupe => &[&DUE_DEDUPE],
         }
     }
 
@@ -339,17 +330,163 @@ impl Reap {
     }
 }
 
-fn is_spent(all: &Swept, until: Instant) -> bool {
-    all.done + all.failed > 0 && Instant::now() >= until
+/// Where a row is: when it was due, and its ctid.
+#[derive(Clone)]
+struct Place {
+    due_at: i64,
+    ctid: Vec<u8>,
 }
 
-fn run(statement: Statement, max: i32, more: &[Option<Datum>]) -> Result<Vec<Row>> {
+/// Rows that are due, in their order.
+struct List {
+    due: Kept,
+    /// Where the last pass ended before its end.
+    reached: RefCell<Option<Place>>,
+}
+
+impl List {
+    const fn new(sql: &'static CStr) -> List {
+        List {
+            due: Kept::new(sql, DUE),
+            reached: RefCell::new(None),
+        }
+    }
+
+    /// Where this session's last pass ended, or, half of the time where there was none, some time since the oldest.
+    fn start(&self) -> Result<Option<Place>> {
+        if let Some(place) = self.reached.take() {
+            return Ok(Some(place));
+        }
+        let chance = (clock::real_us() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let oldest = self.page(1, None, None)?;
+        let (true, [oldest]) = (chance >> 63 == 1, oldest.as_slice()) else {
+            return Ok(None);
+        };
+        let since = clock::now_us()?.saturating_sub(oldest.due_at).max(0) as u64;
+        let later = ((u128::from(since) * u128::from(chance << 1)) >> 64) as i64;
+        Ok(Some(Place {
+            due_at: oldest.due_at.saturating_add(later),
+            ctid: FIRST.to_vec(),
+        }))
+    }
+
+    /// The next places after one and up to another.
+    fn page(&self, most: i64, after: Option<&Place>, upto: Option<&Place>) -> Result<Vec<Place>> {
+        let bound = |place: Option<&Place>, due_at, ctid| match place {
+            Some(place) => [Datum::from(place.due_at), row::text(&place.ctid)],
+            None => [Datum::from(due_at), row::text(ctid)],
+        };
+        let bounds = [bound(after, i64::MIN, FIRST), bound(upto, i64::MAX, LAST)];
+        let args = bounds.concat().into_iter().map(Some);
+        let rows = run(&self.due, most, &args.collect::<Vec<_>>())?;
+        let place = |row: &Row| {
+            Some(Place {
+                due_at: spi::column(row, 0)?.value() as i64,
+                ctid: varlena(spi::column(row, 1)?).to_vec(),
+            })
+        };
+        Ok(rows.iter().filter_map(place).collect())
+    }
+}
+
+/// Before and after all places.
+const FIRST: &[u8] = b"(0,0)";
+const LAST: &[u8] = b"(4294967295,65535)";
+
+/// One pass over what is due, without the rows that fail.
+struct Pass {
+    part: Statement,
+    max: i64,
+    until: Instant,
+    /// Rows that need not be tried again in this pass: done, left to others, moved to a later look, or failed.
+    settled: usize,
+    all: Swept,
+}
+
+impl Pass {
+    fn is_over(&self) -> bool {
+        self.all.done >= self.max
+            || self.all.failed >= MOST_FAILURES
+            || self.settled > 0 && Instant::now() >= self.until
+    }
+
+    /// From where the last one ended to the end, and from the beginning up to there.
+    fn go_round(&mut self, list: &'static LocalKey<List>) -> Result<()> {
+        if self.is_over() {
+            return Ok(());
+        }
+        let went = subxact::attempt(|| list.with(List::start))?;
+        let start = went.unwrap_or(None);
+        if self.go(list, start.clone(), None)? && start.is_some() {
+            self.go(list, None, start)?;
+        }
+        Ok(())
+    }
+
+    /// True: it came to the end.
+    fn go(
+        &mut self,
+        list: &'static LocalKey<List>,
+        mut after: Option<Place>,
+        upto: Option<Place>,
+    ) -> Result<bool> {
+        while !self.is_over() {
+            let most = self.max - self.all.done;
+            let page = || list.with(|l| l.page(most, after.as_ref(), upto.as_ref()));
+            let places = match subxact::attempt(page)? {
+                Ok(places) => places,
+                Err(failure) => {
+                    self.all.add(Swept::failure(1, &failure));
+                    return Ok(false);
+                }
+            };
+            if places.is_empty() {
+                return Ok(true);
+            }
+            let before = self.settled;
+            self.sweep(&places)?;
+            let settled = places.get(..self.settled - before);
+            after = settled.and_then(<[Place]>::last).cloned().or(after);
+        }
+        list.with(|l| l.reached.replace(after));
+        Ok(false)
+    }
+
+    fn sweep(&mut self, places: &[Place]) -> Result<()> {
+        if self.is_over() {
+            return Ok(());
+        }
+        let part = || {
+            let these = places.iter().map(|place| row::text(&place.ctid));
+            let these = row::array(these, pg_sys::TEXTOID);
+            self.part.with(|part| run(part, self.max, &[Some(these)]))
+        };
+        match (subxact::attempt(part)?, places) {
+            (Ok(rows), _) => {
+                self.all.done += number(&rows, 0);
+                self.settled += places.len();
+            }
+            (Err(failure), [_]) => {
+                self.all.add(Swept::failure(1, &failure));
+                self.settled += 1;
+            }
+            (Err(_), places) => {
+                let (first, second) = places.split_at(places.len() / 2);
+                self.sweep(first)?;
+                self.sweep(second)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn run(statement: &Kept, max: i64, more: &[Option<Datum>]) -> Result<Vec<Row>> {
     let args = [
         Some(Datum::from(clock::now_us()?)),
         Some(Datum::from(max)),
         Some(Datum::from(clock::DAY_US)),
     ];
-    spi::query(statement, &[&args, more].concat())
+    spi::query_kept(statement, &[&args, more].concat())
 }
 
 /// A number of the one row.

@@ -91,12 +91,8 @@ impl Task {
             Task::OutboxRetire => retire::sweep(max.into()),
             Task::KeyReap => Reap::Key.sweep(max),
             Task::KeyTombstone => {
-                let mut swept = Reap::Tombstone.sweep(max)?;
-                match subxact::attempt(|| passing::pass(max))? {
-                    Ok(more) => swept.more |= more,
-                    Err(failure) => swept.add(Swept::failure(1, &failure)),
-                }
-                Ok(swept)
+                let swept = Reap::Tombstone.sweep(max)?;
+                pass_bookmarks(swept, max)
             }
             Task::InboxReap => Reap::Inbox.sweep(max),
             Task::DedupeReap => Reap::Dedupe.sweep(max),
@@ -107,10 +103,19 @@ impl Task {
     pub fn isolate(self, max: i32, failure: &str) -> Result<Swept> {
         match self {
             Task::KeyReap => Reap::Key.isolate(max, failure),
-            Task::KeyTombstone => Reap::Tombstone.isolate(max, failure),
+            Task::KeyTombstone => pass_bookmarks(Reap::Tombstone.isolate(max, failure)?, max),
             Task::InboxReap => Reap::Inbox.isolate(max, failure),
             Task::DedupeReap => Reap::Dedupe.isolate(max, failure),
             _ => Ok(Swept::failure(1, failure)),
         }
     }
+}
+
+/// What key_tombstone does besides.
+fn pass_bookmarks(mut swept: Swept, max: i32) -> Result<Swept> {
+    match subxact::attempt(|| passing::pass(max))? {
+        Ok(more) => swept.more |= more,
+        Err(failure) => swept.add(Swept::failure(1, &failure)),
+    }
+    Ok(swept)
 }
