@@ -10,7 +10,7 @@ const JOBS: &str = include_str!("../../../sql/examples/batch_job.sql");
 const MACHINE: &str = include_str!("../../../sql/examples/batch_job.json");
 
 /// What is there when the standby is asked: keys held, finished, parked and lost, a job that runs and one that is
-/// half torn down, a batch that is out, a dead event, a message and a saga.
+/// half torn down, a batch that is out, a dead event, a message and a saga, and a message that a sweep has removed.
 const PREPARE: &[&str] = &[
     "select once.machine_guard('batch_job', true)",
     "insert into wallet values ('c', 1000)",
@@ -18,11 +18,12 @@ const PREPARE: &[&str] = &[
     "insert into batch_item (job_id, input, state, points, artifact) values (2, 'i', 'succeeded', 3, 'a')",
     "select once.action_claim('batch_job', '1', 'run', 'worker', '1 hour', 'h')",
     "select once.cancel_request('batch_job', '2'), once.refund('batch_job', '2')",
+    "select once.inbox_accept('i', 'old', '1 microsecond')",
     "select once.sweep()",
     "select once.key_complete('s', 'done', (once.key_claim('s', 'done')).token, 201, '1')",
     "select once.key_park('s', 'parked', (once.key_claim('s', 'parked')).token, 'unknown')",
     "select once.key_claim('s', 'lost', lease => '1 microsecond')",
-    "select once.key_claim('s', 'held', holder => 'h')",
+    "select once.key_claim('s', 'held', lease => '1 hour', holder => 'h')",
     "select once.topic_set('t', '{}')",
     "select once.outbox_emit('t', '1')",
     "select once.outbox_nack('t', 'default', (select token from once.outbox_take('t')), kind => 'never')",
@@ -160,11 +161,29 @@ const ANSWER: &[(&str, &str, &str)] = &[
     ),
     (
         "janitor_status",
-        "select count(*) > 0 from once.janitor_status()",
-        "t",
+        "select done, failed from once.janitor_status() where task = 'inbox_reap'",
+        "1|0",
     ),
-    ("metrics", "select count(*) > 0 from once.metrics()", "t"),
-    ("doctor", "select count(*) >= 0 from once.doctor()", "t"),
+    (
+        "metrics",
+        "select labels ->> 'topic', value from once.metrics() where name = 'outbox_dead_letters'",
+        "t|1",
+    ),
+    (
+        "metrics",
+        "select labels ->> 'state', value from once.metrics() where name = 'pg_once_action_leases' order by 1",
+        "alive|1\noverdue|0\nput_off|0",
+    ),
+    (
+        "metrics",
+        "select labels ->> 'state', value from once.metrics() where name = 'pg_once_key_leases' order by 1",
+        "alive|1\noverdue|1\nwaiting|0",
+    ),
+    (
+        "doctor",
+        "select level, problem, hint <> '' from once.doctor() where problem ~ 'parked|dead letters' order by 2",
+        "info|1 keys are parked|t\nwarning|dead letters are growing: topic \"t\", subscriber \"default\"|t",
+    ),
 ];
 
 /// Function, call: 25006, whatever the call would find.
@@ -332,8 +351,10 @@ async fn every_function_answers_on_a_standby_or_says_that_it_cannot() {
     }
     if exists("sweep_all") {
         let refusal = there.refused("call once.sweep_all()").await;
-        if refusal.code != "25006" {
-            wrong.push(format!("call once.sweep_all(): {refusal:?}"));
+        if refusal.code != "25006" || refusal.hint.is_empty() {
+            wrong.push(format!(
+                "call once.sweep_all(): {refusal:?}, not 25006 with a hint"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
