@@ -2,6 +2,7 @@
 //! only it.
 
 use crate::definitions::{define, faults, fits_after, only, only_after, open, right, without};
+use crate::playground::cluster;
 use serde_json::{Value, json};
 
 fn nothing(_: &mut Value) {}
@@ -433,6 +434,7 @@ async fn a_collation_under_which_two_texts_are_one_is_refused() {
     let play = open().await;
     let icu = "select count(*) > 0 from pg_collation where collname = 'und-x-icu'";
     if play.show(icu).await == "f" {
+        assert_ne!(cluster().version(), 15, "Debian's server is built with ICU");
         println!("not run: this server is built without ICU, which alone has such collations");
         return;
     }

@@ -1,7 +1,7 @@
 //! `when`: what a predicate may be, and that it is kept as a text that nobody can make mean something else.
 
 use crate::definitions::{define, faults, open, right};
-use crate::playground::Playground;
+use crate::playground::{Playground, cluster};
 use serde_json::{Value, json};
 
 const COLUMNS: &str = "alter table job add num numeric(10, 2), add at timestamptz, add v varchar(20), add tags text[],
@@ -346,6 +346,36 @@ async fn what_a_check_constraint_may_not_have_is_refused_in_the_server_s_words()
     ] {
         assert_eq!(refused(&play, when).await, problem, "{when}");
     }
+}
+
+#[tokio::test]
+async fn a_generated_column_is_named_only_where_it_is_stored() {
+    let play = open().await;
+    play.show("alter table job add twice int generated always as (n * 2) stored")
+        .await;
+    let text = "(twice OPERATOR(pg_catalog.>) 0)";
+    assert_eq!(kept(&play, "twice > 0").await, text);
+    if cluster().version() < 18 {
+        println!("virtual ones not run: this server has none");
+        return;
+    }
+    play.show("alter table job add thrice int generated always as (n * 3) virtual")
+        .await;
+    let problem = "names a virtual generated column";
+    for when in ["thrice > 0", "n > 0 and coalesce(thrice, n) is not null"] {
+        assert_eq!(refused(&play, when).await, problem, "{when}");
+    }
+}
+
+#[tokio::test]
+async fn a_predicate_that_is_never_written_as_itself_is_refused() {
+    let play = open().await;
+    // Each reading takes the outermost cast of the array into its elements.
+    let casts = |times: usize| format!("array[n]{} = array[1]", "::int8[]::int[]".repeat(times));
+    let text = "(ARRAY[((n)::bigint)::integer] OPERATOR(pg_catalog.=) ARRAY[1])";
+    assert_eq!(kept(&play, &casts(1)).await, text);
+    let problem = "cannot be written with every name qualified";
+    assert_eq!(refused(&play, &casts(9)).await, problem);
 }
 
 #[tokio::test]
