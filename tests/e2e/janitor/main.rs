@@ -15,6 +15,7 @@ mod dying;
 mod extension;
 mod failing;
 mod idle;
+mod owners;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod poison;
