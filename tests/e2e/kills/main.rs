@@ -69,9 +69,10 @@ async fn nothing_is_lost_and_nothing_happens_twice_whoever_is_killed() {
     let mut chance = Chance::new();
     println!("kills: {kills}, seed {}", chance.seed);
     running.goes_on_for(300).await;
+    let mut crashes = 0;
     for round in 1..=kills {
         let victim = Victim::of_round(round, &mut chance);
-        victim.kill(&mut cluster, &mut chance).await;
+        crashes += victim.kill(&mut cluster, &mut chance).await;
         running.goes_on_for(150).await;
         let session = load.door.enter().await;
         let violated = violated(&session, When::Always).await.unwrap();
@@ -87,6 +88,10 @@ async fn nothing_is_lost_and_nothing_happens_twice_whoever_is_killed() {
             );
         }
     }
+    assert_eq!(
+        crashes, kills,
+        "as the server tells, and as it was asked for"
+    );
     running.settle().await;
     let load = running.end().await;
     load.assert_whole().await;

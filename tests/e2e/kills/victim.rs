@@ -8,6 +8,7 @@ use pg_once_tests::{Cluster, race};
 use tokio_postgres::Client;
 
 use crate::DATABASE;
+use crate::janitor::logged;
 
 /// Chance that can be had again: PG_ONCE_SEED.
 pub struct Chance {
@@ -66,8 +67,13 @@ impl Victim {
         }
     }
 
-    /// Kills it, and waits until the server lets clients in again.
-    pub async fn kill(self, cluster: &mut Cluster, chance: &mut Chance) {
+    /// Kills it, and waits until the server lets clients in again. How many crashes the server's log tells of.
+    pub async fn kill(self, cluster: &mut Cluster, chance: &mut Chance) -> usize {
+        let before = match self {
+            Victim::Backend | Victim::Janitor => recoveries(cluster),
+            // A new postmaster begins a new log.
+            Victim::Postmaster | Victim::Everything => 0,
+        };
         match self {
             Victim::Backend => {
                 // In the middle of a statement, not between two.
@@ -95,20 +101,28 @@ impl Victim {
                 cluster.start().unwrap();
             }
         }
+        recoveries(cluster) - before
     }
+}
+
+/// How often the server has found that it did not end in good order.
+fn recoveries(cluster: &Cluster) -> usize {
+    logged(cluster, "was not properly shut down")
 }
 
 /// Kills one of the processes that `such` tells, and waits for the end of the recovery.
 async fn one_of(cluster: &Cluster, chance: &mut Chance, such: &str) {
     let witness = cluster.connect(DATABASE).await.unwrap();
-    let pid = race::poll_async(such, async || candidate(&witness, such, chance).await)
-        .await
-        .unwrap();
-    assert!(cluster.processes().contains(&pid), "{pid} is not ours");
-    // It may have ended by itself since; then the next one is taken.
-    if kill(Pid::from_raw(pid), Signal::SIGKILL).is_err() {
-        return;
-    }
+    race::poll_async(such, async || {
+        let Some(pid) = candidate(&witness, such, chance).await? else {
+            return Ok(None);
+        };
+        // One that has ended by itself since is nobody's victim; the next look takes another.
+        let is_ours = cluster.processes().contains(&pid);
+        Ok((is_ours && kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok()).then_some(()))
+    })
+    .await
+    .unwrap();
     race::poll_async("the postmaster to start over", async || {
         Ok(witness.is_closed().then_some(()))
     })
