@@ -251,8 +251,11 @@ async fn two_jobs_that_share_a_wallet_are_torn_down_from_both_ends_beside_writer
         let wallet = format!("w{round}");
         let jobs = [
             shop::job_of(&play, &wallet, &[1; 25]).await,
-            shop::job_of(&play, &wallet, &[0; 25]).await,
+            shop::job_of(&play, &wallet, &[2; 25]).await,
         ];
+        // It has paid for the first job's items only.
+        let pay = format!("update wallet set points = points - 50 where customer = '{wallet}'");
+        play.show(&pay).await;
         let [first, second] = jobs.clone();
         let mut tasks = Vec::new();
         for order in [[first.clone(), second.clone()], [second, first]] {
@@ -281,6 +284,15 @@ async fn two_jobs_that_share_a_wallet_are_torn_down_from_both_ends_beside_writer
                       from wallet where customer = ";
         let shown = play.show(&format!("{left}'{wallet}'")).await;
         assert_eq!(shown, format!("{FULL}|0|0|0"));
+        for (job, paid) in jobs.iter().zip([25, 50]) {
+            let refunds = format!(
+                "select bool_and(wallet = '{wallet}' and amount > 0), sum(amount) >= {paid},
+                        sum(amount) = (select sum(points) from batch_item where job_id = {0})
+                   from once.refund where machine = 'batch_job' and row_id = '{0}'",
+                job.id
+            );
+            assert_eq!(play.show(&refunds).await, "t|t|t");
+        }
     }
     assert_eq!(play.show(DEADLOCKS).await, "0");
 }
