@@ -3,7 +3,12 @@
 //! A schedule is a list of choices: which of the actors that can go on sends its next statement. A
 //! statement that waits for a lock is seen waiting in the server and left pending while the others go on;
 //! it is looked at again after each of their statements. `Path` is a depth-first walk: each run repeats
-//! the choices of the one before up to the last that had an alternative, and takes that.
+//! the choices of the one before up to the last that had an alternative, and takes that. A run that finds
+//! other actors able to go on than the one before found there is judged like any other, but not walked on
+//! from: its choices are run again.
+//!
+//! A transaction that fails with 40001 is tried again at once and has the floor until it ends or waits: its
+//! repetition is not interleaved with the others, except with those that a wait lets go on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +31,7 @@ pub struct Seat {
 }
 
 impl Seat {
-    pub async fn take(play: &Playground) -> Seat {
-        let session = play.another().await;
+    pub async fn take(session: Playground) -> Seat {
         let asked = race::Session::of(&session.client).await.unwrap();
         Seat {
             session: Arc::new(session),
@@ -57,25 +61,35 @@ impl Fork {
     }
 }
 
+/// So often the same choices are run until a run comes along their way.
+const MOST_RUNS: u32 = 20;
+
 /// A walk through all schedules, from one end to the other.
 #[derive(Default)]
 pub struct Path {
     forks: Vec<Fork>,
     depth: usize,
-    /// Runs that did not come along the same way as the one before, though they made the same choices.
+    /// This run has left the way of the ones before, though it made the same choices.
+    strays: bool,
+    /// So many in a row did.
+    strayed: u32,
+    /// How many did in all; the next run made the same choices once more.
     pub astray: u64,
+    /// Choices that no run followed to their end, with all that would have come after them.
+    pub given_up: u64,
 }
 
 impl Path {
     fn choose(&mut self, open: u32) -> usize {
-        match self.forks.get(self.depth) {
-            Some(fork) if fork.open == open => {}
-            Some(_) => {
-                self.astray += 1;
-                self.forks.truncate(self.depth);
-                self.forks.push(Fork::new(open));
+        if !self.strays {
+            match self.forks.get(self.depth) {
+                Some(fork) => self.strays = fork.open != open,
+                None => self.forks.push(Fork::new(open)),
             }
-            None => self.forks.push(Fork::new(open)),
+        }
+        if self.strays {
+            // Only to come to an end: nothing of this run is kept.
+            return Fork::new(open).taken;
         }
         self.depth += 1;
         self.forks[self.depth - 1].taken
@@ -83,8 +97,17 @@ impl Path {
 
     /// Prepares the next schedule; false after the last one.
     pub fn advance(&mut self) -> bool {
-        self.forks.truncate(self.depth);
-        self.depth = 0;
+        let followed = !self.strays && self.depth == self.forks.len();
+        (self.depth, self.strays) = (0, false);
+        if !followed {
+            self.astray += 1;
+            self.strayed += 1;
+            if self.strayed < MOST_RUNS {
+                return true;
+            }
+            self.given_up += 1;
+        }
+        self.strayed = 0;
         while let Some(fork) = self.forks.last_mut() {
             if fork.advance() {
                 return true;
