@@ -39,7 +39,7 @@ test-languages: ## the example programs in Python, Node and Java alone, killed a
 test-package: ## the tarball and, as root on Debian, the Debian package: installed, used, upgraded, removed
 	@bash $(SCRIPTS)/test.sh package
 
-test-long: ## the full bars: 100 kills, ten failovers, ten million rows, reaping beside claims (hours; ARGS="kills reaping")
+test-long: ## the full bars: 100 kills, ten failovers, ten million rows, reaping beside claims, counters (hours; ARGS="kills reaping")
 	@bash $(SCRIPTS)/test-long.sh $(ARGS)
 
 bench: ## pgbench against raw SQL in the same run: a table, and JSON under target/bench/ (QUICK=1: a few minutes)

@@ -43,7 +43,8 @@ pub struct Settings {
     /// bar ends the program with status 1.
     #[arg(long, value_parser = clap::value_parser!(u64).range(100_000..))]
     pub reap_among: Option<u64>,
-    /// Only the cases of one noun. What counting claims costs is measured only when it is named here.
+    /// Only the cases of one noun. What counting claims costs is measured only when it is named here; if it costs more
+    /// than the noise, the program ends with status 1.
     #[arg(long)]
     pub only: Option<Noun>,
     /// Where the results are written.
@@ -69,6 +70,11 @@ impl Settings {
     /// Whether only the counters are asked for, which need a server of their own.
     pub fn wants_counters(&self) -> bool {
         self.only == Some(Noun::Counters)
+    }
+
+    /// Whether only one bar is asked for, and missing it is a failure.
+    pub fn asks_for_a_bar(&self) -> bool {
+        self.reap_among.is_some() || self.wants_counters()
     }
 
     /// Rounds of each case.

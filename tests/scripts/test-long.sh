@@ -4,15 +4,16 @@
 #   - 100 kills of backends, the worker and the postmaster under a mixed load of everything;
 #   - ten failovers under load; a dump of ten million rows under load; pg_upgrade by copying and by links;
 #   - metrics() among ten million keys and ten million events that are over;
-#   - claims beside the reaping of a million expired keys of ten million, at least 0.8 of their speed.
-# Arguments: the parts wanted (kills nothing_lost metrics reaping); without any, all of them.
+#   - claims beside the reaping of a million expired keys of ten million, at least 0.8 of their speed;
+#   - what counting claims costs, less than the noise between two that are not counted, in 20 rounds.
+# Arguments: the parts wanted (kills nothing_lost metrics reaping counters); without any, all of them.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
 . tests/scripts/servers.sh
 . tests/scripts/extension.sh
 
-parts=${*:-kills nothing_lost metrics reaping}
+parts=${*:-kills nothing_lost metrics reaping counters}
 SUMMARY=()
 FAILED=0
 BEGIN=$SECONDS
@@ -38,10 +39,13 @@ long_test() {
         cargo test --package pg-once-tests --test "$1" -- --nocapture --test-threads=1
 }
 
-reaping() {
-    mkdir -p target/bench/long
+# `bench_of NAME arguments ...`: one bar of the benchmark, which fails where it is missed; results under NAME.
+bench_of() {
+    local out=target/bench/long/$1
+    shift
+    mkdir -p "$out"
     PG_ONCE_PG_CONFIG=$CHOSEN_PG_CONFIG cargo run --quiet --profile programs --package pg-once-tests --bin bench -- \
-        --reap-among 10000000 --out target/bench/long
+        "$@" --out "$out"
 }
 
 say "Setting up"
@@ -59,7 +63,12 @@ if [ "$OLD_PG_CONFIG" != "$CHOSEN_PG_CONFIG" ]; then install_extension "$OLD_PG_
 for name in kills nothing_lost metrics; do
     if wanted "$name"; then part "$name, the long form" long_test "$name"; fi
 done
-if wanted reaping; then part "claims beside reaping 1 million of 10 million keys" reaping; fi
+if wanted reaping; then
+    part "claims beside reaping 1 million of 10 million keys" bench_of reaping --reap-among 10000000
+fi
+if wanted counters; then
+    part "claims that are counted beside claims that are not" bench_of counters --only counters --rounds 20
+fi
 
 say "Summary ($(((SECONDS - BEGIN) / 60)) min $(((SECONDS - BEGIN) % 60)) s), $(nproc) cores, PostgreSQL $CHOSEN"
 printf '    %s\n' "${SUMMARY[@]}"
