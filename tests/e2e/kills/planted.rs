@@ -8,7 +8,7 @@ use crate::load::invariants::{self, When, violated_here};
 use crate::load::{Load, door::Session};
 
 /// By the invariant's name: what violates it. Triggers and constraints of the user's tables are off.
-const PLANTED: [(&str, &str); 28] = [
+const PLANTED: [(&str, &str); 39] = [
     (
         "a finished key has its answer, and an unfinished one has none",
         "update once.key set response_code = null where status = 'c'",
@@ -34,8 +34,16 @@ const PLANTED: [(&str, &str); 28] = [
         "update once.key_step set done_at = null",
     ),
     (
-        "a job is in its claim state exactly while it is leased",
+        "a step was done under the version that the bank takes",
+        "update once.key_step set version = 1",
+    ),
+    (
+        "a job is in its claim state exactly while it is leased, or a hand has put it there",
         "update batch_job set status = 'running' where id = (select min(id) from batch_job)",
+    ),
+    (
+        "a job that a hand has put into its claim state has no lease and stays there until it is adopted",
+        "update by_hand set adopted = false",
     ),
     (
         "nothing leaves a terminal state",
@@ -93,8 +101,40 @@ const PLANTED: [(&str, &str); 28] = [
          values (now(), -1, 1, 1, 0, 1, 0, false)",
     ),
     (
-        "nothing died, because nothing gives up here",
+        "nothing died but what is frail, because nothing else gives up here",
         "insert into once.dead values (1, 1, -1, 1, now(), now(), 0, 1, 1, 0, 'never')",
+    ),
+    (
+        "whatever a client was told is dead is a dead letter or was redriven, as often as it died",
+        "delete from redriven where kind = 'never'",
+    ),
+    (
+        "a dead letter is the event that was emitted",
+        "update redriven set order_key = 'another' where order_key is not null",
+    ),
+    (
+        "a dead letter has used up its attempts, counted anew after it was redriven",
+        "update redriven set attempts = 3 where kind = 'error'",
+    ),
+    (
+        "a dead letter is not tried again before it is redriven",
+        "insert into once.dead values (1, 1, -1, 1, now(), now(), 0, 1, 1, 0, 'never');
+         insert into once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect)
+         values (now(), -1, 1, 1, 0, 1, 0, false)",
+    ),
+    (
+        "what fails at first is consumed only after it was redriven",
+        "update frail set deaths = deaths + 1 where deaths > 0",
+    ),
+    (
+        "events of one order_key that did not die are consumed in the order in which they were emitted",
+        "insert into consumed (topic, event, order_key, delivery_key)
+         select topic, 'frail 0', order_key, delivery_key from consumed as c
+          where topic = 'frail' and order_key is not null and event not in (select event from redriven) limit 1",
+    ),
+    (
+        "no sweep has failed",
+        "update once.janitor set failed = 1 where task = 'outbox_requeue'",
     ),
     (
         "no key is unfinished",
@@ -115,6 +155,14 @@ const PLANTED: [(&str, &str); 28] = [
     ),
     ("what was emitted is consumed", "delete from consumed"),
     (
+        "no dead letter is left",
+        "insert into once.dead select topic_id, topic_id, -1, 1, now(), now(), 0, 1, 1, 0, 'never' from once.topic where topic = 'frail'",
+    ),
+    (
+        "what a hand has put into its claim state was adopted",
+        "update by_hand set adopted = false",
+    ),
+    (
         "what is soon forgotten is",
         "update once.key set scope = 'brief' where key = 'r0'",
     ),
@@ -132,6 +180,13 @@ select exists (select from batch_job where status = 'done')
    and exists (select from ordered where key = 'r0')
    and exists (select from moved where was = 'failed')
    and exists (select from once.key where resolved_attempt is not null)
+   and exists (select from once.key as k join once.key_step as s on s.key_id = k.id
+                where k.scope = 'requests' and k.request is not null and s.version = 2 and s.done_at is not null)
+   and exists (select from once.key where scope = 'requests' and request is null and status = 'c')
+   and exists (select from by_hand where adopted)
+   and exists (select from redriven where kind = 'error' and order_key is not null)
+   and exists (select from redriven where kind = 'never')
+   and exists (select from consumed where topic = 'frail' and order_key is not null and event not in (select event from redriven))
    and (select count(*) = 2 from once.janitor where task in ('key_reap', 'inbox_reap') and machine = '' and done > 0)
    and exists (select from consumed where topic = 'posts' and order_key is not null)";
 

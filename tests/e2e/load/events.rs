@@ -88,21 +88,11 @@ async fn consume(
     topic: &str,
     batches: usize,
 ) -> Result<bool, Fault> {
-    let take = format!(
-        "select token, event_id, delivery_key, order_key, payload ->> 'event'
-           from once.outbox_take('{topic}', max => 10, lease => '2 s')"
-    );
-    let events = session.rows(&take).await?;
+    let events = take(load, session, topic, 10).await?;
     let Some(first) = events.first() else {
         return Ok(false);
     };
     let token = text(first, 0).to_owned();
-    let (what, holder) = (
-        format!("topic {topic}"),
-        format!("batch {}", text(first, 2)),
-    );
-    load.receiver
-        .saw_token(&what, token.parse().unwrap(), &holder);
     // A busy loop of one kind of end would never meet the others.
     let handled = match batches % 5 {
         1 if !load.door.is_quiet() => &events[..events.len().div_ceil(2)],
@@ -136,6 +126,27 @@ async fn consume(
     }
 }
 
+/// A batch: token, event_id, delivery_key, order_key and the event itself.
+pub async fn take(
+    load: &Load,
+    session: &Session<'_>,
+    topic: &str,
+    max: usize,
+) -> Result<Vec<Row>, Fault> {
+    let take = format!(
+        "select token, event_id, delivery_key, order_key, payload ->> 'event'
+           from once.outbox_take('{topic}', max => {max}, lease => '2 s')"
+    );
+    let events = session.rows(&take).await?;
+    if let Some(first) = events.first() {
+        let (token, holder) = (text(first, 0), format!("batch {}", text(first, 2)));
+        let what = format!("topic {topic}");
+        load.receiver
+            .saw_token(&what, token.parse().unwrap(), &holder);
+    }
+    Ok(events)
+}
+
 /// What an event of this topic does in the saga of its request, and what comes of it: paid once, or never paid and so
 /// nothing to compensate.
 fn saga(topic: &str) -> Option<(&str, &str)> {
@@ -147,7 +158,12 @@ fn saga(topic: &str) -> Option<(&str, &str)> {
 }
 
 /// The receiver hears of it, and the handler's write is in one transaction with the message.
-async fn handle(load: &Load, session: &Session<'_>, topic: &str, event: &Row) -> Result<(), Fault> {
+pub async fn handle(
+    load: &Load,
+    session: &Session<'_>,
+    topic: &str,
+    event: &Row,
+) -> Result<(), Fault> {
     let (key, what) = (text(event, 2), text(event, 4));
     load.receiver.deliver(key, &format!("{topic} {what}"));
     let order_key = event[3]

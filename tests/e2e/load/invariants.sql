@@ -29,10 +29,21 @@ select k.key from once.key as k
  where k.scope = 'requests' and k.status in ('c', 'a')
    and not exists (select from once.key_step as s where s.key_id = k.id and s.done_at is not null);
 
--- always: a job is in its claim state exactly while it is leased
+-- always: a step was done under the version that the bank takes
+select k.key, s.version from once.key as k join once.key_step as s on s.key_id = k.id
+ where k.scope = 'requests' and s.done_at is not null
+   and s.version <> case when substr(k.key, 2)::int % 13 = 5 then 2 else 1 end;
+
+-- always: a job is in its claim state exactly while it is leased, or a hand has put it there
 select j.id, j.status from batch_job as j
   left join once.action_lease as l on l.machine = 'batch_job' and l.row_id = j.id::text and l.state = 'h'
- where (j.status = 'running') is distinct from (l.id is not null);
+  left join by_hand as h on h.job = j.id and not h.adopted
+ where (j.status = 'running') is distinct from (l.id is not null or h.job is not null);
+
+-- always: a job that a hand has put into its claim state has no lease and stays there until it is adopted
+select h.job, j.status from by_hand as h join batch_job as j on j.id = h.job
+  left join once.action_lease as l on l.machine = 'batch_job' and l.row_id = j.id::text and l.state = 'h'
+ where not h.adopted and (j.status <> 'running' or l.id is not null);
 
 -- always: nothing leaves a terminal state
 select job, was, became from moved where was in ('done', 'cancelled');
@@ -81,6 +92,7 @@ select topic, event, count(*) from consumed group by topic, event having count(*
 select topic, event from consumed
  where not case topic
            when 'posts' then exists (select from posted where 'post ' || n = event)
+           when 'frail' then exists (select from frail where 'frail ' || n = event)
            when 'paid' then exists (select from once.key where 'paid ' || key = event and status = 'c')
            else exists (select from once.key where 'undo ' || key = event and status = 'a') end;
 
@@ -105,8 +117,44 @@ select r.topic_id, r.event_id from once.retry as r
                                 select topic_id, event_id from once.event_kept) as e
                     where e.topic_id = r.topic_id and e.event_id = r.event_id);
 
--- always: nothing died, because nothing gives up here
-select topic_id, event_id, kind from once.dead;
+-- always: nothing died but what is frail, because nothing else gives up here
+select topic, event_id, kind from once.dead join once.topic using (topic_id) where topic <> 'frail';
+
+-- always: whatever a client was told is dead is a dead letter or was redriven, as often as it died
+select event_id, sum(told) from (select event_id, 1 as told from died union all
+                                 select event_id, -1 from redriven where kind <> 'expired' union all
+                                 select event_id, -1 from once.dead where kind <> 'expired') as d
+ group by event_id having sum(told) <> 0;
+
+-- always: a dead letter is the event that was emitted
+select event_id, event, order_key
+  from (select event_id, event, order_key from redriven union all
+        select event_id, payload ->> 'event', order_key from once.dead) as d
+ where not exists (select from frail as f
+                    where 'frail ' || f.n = d.event and f.order_key is not distinct from d.order_key);
+
+-- always: a dead letter has used up its attempts, counted anew after it was redriven
+select event_id, kind, attempts
+  from (select event_id, kind, attempts from redriven union all select event_id, kind, attempts from once.dead) as d
+ where case kind when 'never' then attempts not between 1 and 2 else attempts <> 2 end;
+
+-- always: a dead letter is not tried again before it is redriven
+select event_id from once.dead join once.retry using (subscriber_id, event_id);
+
+-- always: what fails at first is consumed only after it was redriven
+select c.event from consumed as c join frail as f on c.topic = 'frail' and c.event = 'frail ' || f.n
+ where f.deaths > (select count(*) from redriven as r where r.event = c.event and r.kind <> 'expired');
+
+-- always: events of one order_key that did not die are consumed in the order in which they were emitted
+select order_key, event from (
+    select order_key, event, lag(n) over (partition by order_key order by seq) > n as late
+      from (select c.*, substr(event, 7)::int as n from consumed as c where topic = 'frail' and order_key is not null) as c
+     where event not in (select event from redriven)
+       and event not in (select payload ->> 'event' from once.dead)) as c
+ where late;
+
+-- always: no sweep has failed
+select task, machine, last_error from once.janitor where failed > 0;
 
 -- settled: no key is unfinished
 select key, status from once.key where status not in ('c', 'a', 'g');
@@ -123,9 +171,17 @@ select id from once.cancel_pending('batch_job');
 -- settled: what was emitted is consumed
 select 'posts', 'post ' || n from posted where 'post ' || n not in (select event from consumed where topic = 'posts')
 union all
+select 'frail', 'frail ' || n from frail where 'frail ' || n not in (select event from consumed where topic = 'frail')
+union all
 select 'paid', key from once.key where scope = 'requests' and status = 'c' and 'paid ' || key not in (select event from consumed where topic = 'paid')
 union all
 select 'undo', key from once.key where scope = 'requests' and status = 'a' and 'undo ' || key not in (select event from consumed where topic = 'undo');
+
+-- settled: no dead letter is left
+select event_id, kind from once.dead;
+
+-- settled: what a hand has put into its claim state was adopted
+select job from by_hand where not adopted;
 
 -- settled: what is soon forgotten is
 select 'key', key from once.key where scope = 'brief'

@@ -272,15 +272,49 @@ async fn tear_down(load: &Load, session: &Session<'_>, job: &str) -> Result<(), 
     Ok(())
 }
 
-/// Puts queued jobs aside one by one, as long as anything new is begun, and all of them back at once.
+/// Puts queued jobs aside one by one, as long as anything new is begun, and all of them back at once; and puts things
+/// right after a hand that writes past the guard.
 pub async fn operator(load: Arc<Load>) {
     let mut session = load.door.enter().await;
+    let mut rounds = 0;
     while !load.door.is_closed() {
-        if let Err(fault) = aside_and_back(&load, &session).await {
+        rounds += 1;
+        let done = match rounds % 10 {
+            3 if !load.door.is_quiet() => by_hand(&session).await,
+            8 => adopt(&session).await,
+            _ => aside_and_back(&load, &session).await,
+        };
+        if let Err(fault) = done {
             session.recover(&fault).await;
         }
         rest().await;
     }
+}
+
+/// A queued job wears the claim state, and nobody has its lease.
+async fn by_hand(session: &Session<'_>) -> Result<(), Fault> {
+    const HAND: &str = "
+        begin; set local session_replication_role = replica;
+        with j as (update batch_job set status = 'running'
+                    where id = (select id from batch_job
+                                 where status = 'queued' and not exists (select from by_hand where job = id)
+                                 order by id % 3, id limit 1 for update skip locked)
+                   returning id)
+        insert into by_hand select id from j; commit";
+    session.rows(HAND).await?;
+    Ok(())
+}
+
+/// Whoever has such a row locked leaves it to the next time.
+async fn adopt(session: &Session<'_>) -> Result<(), Fault> {
+    const ADOPT: &str = "
+        begin; select once.action_adopt('batch_job');
+        update by_hand set adopted = true
+         where not adopted and exists (select from once.action_lease as l
+                                        where l.machine = 'batch_job' and l.row_id = job::text and l.state = 'h');
+        commit";
+    session.rows(ADOPT).await?;
+    Ok(())
 }
 
 async fn aside_and_back(load: &Load, session: &Session<'_>) -> Result<(), Fault> {

@@ -1,6 +1,6 @@
 //! A mixed load of everything, whose clients go on through whatever happens to the server: keyed requests with
 //! steps, some of them parked, jobs with items that are put aside, cancelled and torn down, events that are emitted
-//! and consumed through the inbox, what is soon forgotten, sweeps.
+//! and consumed through the inbox, dead letters that are redriven, what is soon forgotten, sweeps.
 //!
 //! Each client does what the contract tells it to after each answer, and after none. What they were answered and
 //! what happened outside is kept here, and compared with the database at the end (`proof`).
@@ -11,6 +11,7 @@ pub mod door;
 mod events;
 pub mod invariants;
 mod jobs;
+mod letters;
 pub mod outside;
 mod proof;
 mod requests;
@@ -30,7 +31,10 @@ const UNDONE: &str = "
 select (select count(*) from once.key where status not in ('c', 'a', 'g')) as keys,
        (select count(*) from batch_job where status not in ('done', 'cancelled')) as jobs,
        (select count(*) from posted) + (select count(*) from once.key where status in ('c', 'a') and scope = 'requests')
-           - (select count(*) from consumed) as events,
+           + (select count(*) from frail) - (select count(*) from consumed) as events,
+       (select count(*) from once.dead)
+           + (select count(*) from once.retry join once.topic using (topic_id) where topic = 'frail') as letters,
+       (select count(*) from by_hand where not adopted) as by_hand,
        (select count(*) from once.key where scope = 'brief')
            + (select count(*) from once.inbox where scope = 'brief') as brief";
 
@@ -43,6 +47,7 @@ pub struct Load {
     pub answers: requests::Answers,
     pub promised: jobs::Promised,
     pub posted: events::Posted,
+    pub letters: letters::Letters,
 }
 
 /// A load that runs; every client is a task.
@@ -68,6 +73,7 @@ impl Load {
             answers: requests::Answers::default(),
             promised: jobs::Promised::default(),
             posted: events::Posted::default(),
+            letters: letters::Letters::default(),
         })
     }
 
@@ -81,15 +87,17 @@ impl Load {
             answers: requests::Answers::default(),
             promised: jobs::Promised::default(),
             posted: events::Posted::default(),
+            letters: letters::Letters::default(),
         })
     }
 
-    /// Starts nine clients that make work, and those that carry it on.
+    /// Starts ten clients that make work, and those that carry it on.
     pub fn start(self: &Arc<Load>) -> Running {
         let load = || Arc::clone(self);
         let mut clients = vec![
             tokio::spawn(jobs::customer(load())),
             tokio::spawn(brief::client(load())),
+            tokio::spawn(letters::emitter(load())),
         ];
         for who in 0..4 {
             clients.push(tokio::spawn(requests::client(load(), who, 4)));
@@ -123,20 +131,26 @@ impl Load {
         clients.push(tokio::spawn(requests::completer(load(), 0)));
         clients.push(tokio::spawn(requests::judge(load())));
         clients.push(tokio::spawn(jobs::operator(load())));
+        clients.push(tokio::spawn(letters::consumer(load())));
+        clients.push(tokio::spawn(letters::operator(load())));
+        clients.push(tokio::spawn(brief::forgetter(load())));
         clients.push(tokio::spawn(jobs::undertaker(load())));
         clients.push(tokio::spawn(sweeper(load())));
         clients
     }
 }
 
-/// Sweeps as a scheduler does.
+/// Sweeps as a scheduler does, one batch of each task, and now and then until nothing is left; what fails then is told
+/// by the invariants.
 async fn sweeper(load: Arc<Load>) {
+    const BATCH: &str = "select task, failed from once.sweep(100)";
+    const ALL: &str = "call once.sweep_all(50)";
     let mut session = load.door.enter().await;
-    while !load.door.is_closed() {
-        match session
-            .rows("select task, failed from once.sweep(100)")
-            .await
-        {
+    for pass in 0.. {
+        if load.door.is_closed() {
+            return;
+        }
+        match session.rows(if pass % 5 == 4 { ALL } else { BATCH }).await {
             Ok(rows) => {
                 for row in rows {
                     assert_eq!(text(&row, 1), "0", "a sweep failed: {row:?}");
@@ -176,7 +190,7 @@ impl Running {
                 Ok(row) if row.iter().all(|n| n.as_deref() == Some("0")) => return,
                 Ok(row) => assert!(
                     begin.elapsed() < PATIENCE,
-                    "stuck (keys, jobs, events, brief ones): {row:?}"
+                    "stuck (keys, jobs, events, dead letters, put by hand, brief ones): {row:?}"
                 ),
                 Err(fault @ Fault::Gone) => session.recover(&fault).await,
                 Err(fault) => panic!("{fault:?}"),

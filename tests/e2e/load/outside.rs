@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 
-/// A bank: one charge for each derived key, whoever asks how often.
+/// A bank: one charge for each derived key, whoever asks how often; or the refusal that it has cached under it.
 #[derive(Default)]
 pub struct Bank {
+    /// By request: the derived key under which it is refused.
+    refused: Mutex<HashMap<String, String>>,
     charges: Mutex<HashMap<String, (String, u64)>>,
 }
 
@@ -20,6 +22,15 @@ impl Bank {
             .or_insert_with(|| (request.to_owned(), next));
         assert_eq!(charge.0, request, "{derived_key} stands for two requests");
         charge.1
+    }
+
+    /// Whether a request that needs a second try is refused: under the first derived key that it came with, for ever.
+    pub fn refuses(&self, derived_key: &str, request: &str) -> bool {
+        let mut refused = self.refused.lock().unwrap();
+        let first = refused
+            .entry(request.to_owned())
+            .or_insert_with(|| derived_key.to_owned());
+        first == derived_key
     }
 
     /// Charges by request: more than one is money taken twice.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Load;
 use super::door::{Session, text};
 use super::invariants::{When, violated};
+use super::requests::claim;
 
 impl Load {
     /// Nothing that was acknowledged is lost and nothing happened twice; every invariant holds.
@@ -14,6 +15,7 @@ impl Load {
         self.answers_are_there().await;
         self.money_moved_once(&session).await;
         self.events_came_once(&session).await;
+        self.letters_are_as_told(&session).await;
         self.jobs_are_as_told(&session).await;
         self.tokens_grew(&session).await;
     }
@@ -36,13 +38,17 @@ impl Load {
         let session = self.door.enter().await;
         for (key, answer) in answers {
             let n: usize = key[1..].parse().unwrap();
-            let claim = format!(
-                "select outcome || ' ' || response_code || ' ' || response_body::text
-                   from once.key_claim('requests', '{key}', '{{\"n\": {n}, \"declined\": {}}}')",
-                n % 5 == 4
+            let again = format!(
+                "select outcome || ' ' || response_code || ' ' || response_body::text from {}",
+                claim(n, "")
             );
-            let told = session.text(&claim).await.unwrap();
+            let told = session.text(&again).await.unwrap();
             assert_eq!(told, format!("replayed {answer}"), "{key}");
+            let other = format!(
+                "select outcome from once.key_claim_hashed('requests', '{key}', sha256('other'))"
+            );
+            let told = session.text(&other).await.unwrap();
+            assert_eq!(told, "mismatched", "{key}");
         }
     }
 
@@ -73,6 +79,34 @@ impl Load {
             !acknowledged.is_empty() && lost.is_empty(),
             "lost: {lost:?}"
         );
+    }
+
+    async fn letters_are_as_told(&self, session: &Session<'_>) {
+        let told = &self.letters;
+        let emitted = told
+            .emitted
+            .lock()
+            .unwrap()
+            .iter()
+            .map(usize::to_string)
+            .collect();
+        let (died, redriven) = (
+            told.died.lock().unwrap().clone(),
+            told.redriven.lock().unwrap().clone(),
+        );
+        for (what, query, told) in [
+            ("emitted", "select n from frail", emitted),
+            ("dead", "select event_id from died", died),
+            ("redriven", "select event_id from redriven", redriven),
+        ] {
+            let rows = session.rows(query).await.unwrap();
+            let there: BTreeSet<String> = rows.iter().map(|r| text(r, 0).to_owned()).collect();
+            let lost: Vec<_> = told.difference(&there).collect();
+            assert!(
+                !told.is_empty() && lost.is_empty(),
+                "{what} and lost: {lost:?}"
+            );
+        }
     }
 
     async fn jobs_are_as_told(&self, session: &Session<'_>) {

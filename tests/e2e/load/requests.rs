@@ -1,6 +1,7 @@
 //! Keyed requests in phases: claim, a charge at the bank, the order's row, the answer. Every fifth is declined
 //! and aborted, and every seventh client never comes back; the completer finishes what it began. Some are parked first,
-//! until the judge has ended that, and some given back for a moment.
+//! until the judge has ended that, and some given back for a moment. Some are claimed by a hash of their own, some
+//! are charged under a second derived key because the bank refuses the first, and some take their time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -29,10 +30,10 @@ impl Answers {
 
 /// A key that somebody has claimed.
 struct Claimed {
+    n: usize,
     key: String,
     token: i64,
     recovery_point: String,
-    declined: bool,
 }
 
 impl Claimed {
@@ -40,6 +41,32 @@ impl Claimed {
     fn of(&self) -> String {
         format!("'requests', '{}', {}", self.key, self.token)
     }
+}
+
+/// The claim of the request of this number, as a table; `rest` are its other arguments.
+pub fn claim(n: usize, rest: &str) -> String {
+    let declined = declined(n);
+    if hashed(n) {
+        return format!(
+            "once.key_claim_hashed('requests', 'r{n}', sha256('{n} {declined}'){rest})"
+        );
+    }
+    format!("once.key_claim('requests', 'r{n}', '{{\"n\": {n}, \"declined\": {declined}}}'{rest})")
+}
+
+/// Whether its client hashes it.
+pub fn hashed(n: usize) -> bool {
+    n % 6 == 5
+}
+
+/// Whether the bank refuses it under the first derived key.
+fn refused(n: usize) -> bool {
+    n % 13 == 5
+}
+
+/// Whether its holder needs more time on the way.
+fn lingers(n: usize) -> bool {
+    n % 3 == 1
 }
 
 /// Whether the request of this number is declined.
@@ -100,10 +127,10 @@ async fn one_attempt(
     n: usize,
     holder: &str,
 ) -> Result<bool, Fault> {
-    let (key, declined) = (format!("r{n}"), declined(n));
+    let key = format!("r{n}");
     let claim = format!(
-        "select outcome, token, recovery_point, response_code, response_body
-           from once.key_claim('requests', '{key}', '{{\"n\": {n}, \"declined\": {declined}}}', '2 s', holder => '{holder}')"
+        "select outcome, token, recovery_point, response_code, response_body from {}",
+        claim(n, &format!(", '2 s', holder => '{holder}'"))
     );
     let row = session.row(&claim).await?;
     match text(&row, 0) {
@@ -119,8 +146,8 @@ async fn one_attempt(
     let claimed = Claimed {
         token: text(&row, 1).parse().unwrap(),
         recovery_point: text(&row, 2).to_owned(),
+        n,
         key,
-        declined,
     };
     let what = format!("key {}", claimed.key);
     load.receiver.saw_token(&what, claimed.token, holder);
@@ -140,12 +167,27 @@ async fn carry_on(
     claimed: &Claimed,
     leaves: bool,
 ) -> Result<(), Fault> {
-    let Claimed { key, token, .. } = claimed;
+    let Claimed { n, key, token, .. } = claimed;
     let of = claimed.of();
     let undo = format!("{{\"topic\": \"undo\", \"payload\": {{\"event\": \"undo {key}\"}}}}");
     let step =
         format!("select done, result, derived_key from once.key_step({of}, 'pay', '{undo}')");
-    let row = session.row(&step).await?;
+    let mut row = session.row(&step).await?;
+    if lingers(*n) {
+        let extend = format!(
+            "select lease_left > '1 s' and lease_left <= '2 s' from once.key_extend({of}, '2 s')"
+        );
+        assert_eq!(session.text(&extend).await?, "t", "{key}");
+    }
+    if refused(*n) && text(&row, 0) == "f" && load.bank.refuses(text(&row, 2), key) {
+        let rotate = format!("select once.key_rotate({of}, 'pay', 1)");
+        assert_eq!(session.text(&rotate).await?, "2", "{key}");
+        row = session.row(&step).await?;
+        assert!(
+            !load.bank.refuses(text(&row, 2), key),
+            "{key}: still its first derived key"
+        );
+    }
     let charge = if text(&row, 0) == "t" {
         text(&row, 1).to_owned()
     } else {
@@ -162,7 +204,7 @@ async fn carry_on(
             .await?;
         charge
     };
-    if claimed.declined {
+    if declined(*n) {
         let abort = format!("select once.key_abort({of}, 402, '{{\"declined\": \"{key}\"}}')");
         session.rows(&abort).await?;
         return Ok(());
@@ -207,11 +249,16 @@ async fn complete(load: &Load, session: &Session<'_>, holder: &str) -> Result<us
     );
     let taken: Vec<Row> = session.rows(&take).await?;
     for row in &taken {
+        let key = text(row, 0).to_owned();
+        let n = key[1..].parse().unwrap();
+        // A hash is all that is known of some.
+        let told = (!hashed(n)).then(|| declined(n).to_string());
+        assert_eq!(row[3], told, "{key}");
         let claimed = Claimed {
-            key: text(row, 0).to_owned(),
             token: text(row, 1).parse().unwrap(),
             recovery_point: text(row, 2).to_owned(),
-            declined: text(row, 3) == "true",
+            n,
+            key,
         };
         let what = format!("key {}", claimed.key);
         load.receiver.saw_token(&what, claimed.token, holder);
