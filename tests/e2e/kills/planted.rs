@@ -42,8 +42,8 @@ const PLANTED: [(&str, &str); 39] = [
         "update batch_job set status = 'running' where id = (select min(id) from batch_job)",
     ),
     (
-        "a job that a hand has put into its claim state has no lease and stays there until it is adopted",
-        "update by_hand set adopted = false",
+        "a job that a hand has put into its claim state has no lease and stays there until it is adopted or torn down",
+        "update by_hand set over = false",
     ),
     (
         "nothing leaves a terminal state",
@@ -159,8 +159,8 @@ const PLANTED: [(&str, &str); 39] = [
         "insert into once.dead select topic_id, topic_id, -1, 1, now(), now(), 0, 1, 1, 0, 'never' from once.topic where topic = 'frail'",
     ),
     (
-        "what a hand has put into its claim state was adopted",
-        "update by_hand set adopted = false",
+        "what a hand has put into its claim state was adopted or torn down",
+        "update by_hand set over = false",
     ),
     (
         "what is soon forgotten is",
@@ -183,7 +183,7 @@ select exists (select from batch_job where status = 'done')
    and exists (select from once.key as k join once.key_step as s on s.key_id = k.id
                 where k.scope = 'requests' and k.request is not null and s.version = 2 and s.done_at is not null)
    and exists (select from once.key where scope = 'requests' and request is null and status = 'c')
-   and exists (select from by_hand where adopted)
+   and exists (select from by_hand join batch_job on id = job where over and status = 'done')
    and exists (select from redriven where kind = 'error' and order_key is not null)
    and exists (select from redriven where kind = 'never')
    and exists (select from consumed where topic = 'frail' and order_key is not null and event not in (select event from redriven))

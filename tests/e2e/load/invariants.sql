@@ -37,13 +37,13 @@ select k.key, s.version from once.key as k join once.key_step as s on s.key_id =
 -- always: a job is in its claim state exactly while it is leased, or a hand has put it there
 select j.id, j.status from batch_job as j
   left join once.action_lease as l on l.machine = 'batch_job' and l.row_id = j.id::text and l.state = 'h'
-  left join by_hand as h on h.job = j.id and not h.adopted
+  left join by_hand as h on h.job = j.id and not h.over and j.status = 'running'
  where (j.status = 'running') is distinct from (l.id is not null or h.job is not null);
 
--- always: a job that a hand has put into its claim state has no lease and stays there until it is adopted
+-- always: a job that a hand has put into its claim state has no lease and stays there until it is adopted or torn down
 select h.job, j.status from by_hand as h join batch_job as j on j.id = h.job
   left join once.action_lease as l on l.machine = 'batch_job' and l.row_id = j.id::text and l.state = 'h'
- where not h.adopted and (j.status <> 'running' or l.id is not null);
+ where not h.over and (j.status not in ('running', 'cancelled') or l.id is not null);
 
 -- always: nothing leaves a terminal state
 select job, was, became from moved where was in ('done', 'cancelled');
@@ -180,8 +180,8 @@ select 'undo', key from once.key where scope = 'requests' and status = 'a' and '
 -- settled: no dead letter is left
 select event_id, kind from once.dead;
 
--- settled: what a hand has put into its claim state was adopted
-select job from by_hand where not adopted;
+-- settled: what a hand has put into its claim state was adopted or torn down
+select job from by_hand where not over;
 
 -- settled: what is soon forgotten is
 select 'key', key from once.key where scope = 'brief'

@@ -305,13 +305,14 @@ async fn by_hand(session: &Session<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whoever has such a row locked leaves it to the next time.
+/// A row that somebody has locked is left to the next time; one that was cancelled may have been torn down before.
 async fn adopt(session: &Session<'_>) -> Result<(), Fault> {
     const ADOPT: &str = "
         begin; select once.action_adopt('batch_job');
-        update by_hand set adopted = true
-         where not adopted and exists (select from once.action_lease as l
-                                        where l.machine = 'batch_job' and l.row_id = job::text and l.state = 'h');
+        update by_hand set over = true
+         where not over and (exists (select from once.action_lease as l
+                                      where l.machine = 'batch_job' and l.row_id = job::text and l.state = 'h')
+                             or exists (select from batch_job as j where j.id = job and j.status = 'cancelled'));
         commit";
     session.rows(ADOPT).await?;
     Ok(())

@@ -34,7 +34,7 @@ select (select count(*) from once.key where status not in ('c', 'a', 'g')) as ke
            + (select count(*) from frail) - (select count(*) from consumed) as events,
        (select count(*) from once.dead)
            + (select count(*) from once.retry join once.topic using (topic_id) where topic = 'frail') as letters,
-       (select count(*) from by_hand where not adopted) as by_hand,
+       (select count(*) from by_hand where not over) as by_hand,
        (select count(*) from once.key where scope = 'brief')
            + (select count(*) from once.inbox where scope = 'brief') as brief";
 
