@@ -272,6 +272,16 @@ const NEXT_DAY: &[(&str, &str, &str)] = &[
         "select done, result from once.key_step('s', 'held', {key}, 'pay')",
         "t|{\"id\":   1}",
     ),
+    (
+        "",
+        "select once.key_rotate('s', 'held', {key}, 'ship', 1), once.key_rotate('s', 'held', {key}, 'mail', 1)",
+        "2|2",
+    ),
+    (
+        "",
+        "select lease_left > '59 min' from once.key_extend('s', 'held', {key}, '1 hour')",
+        "t",
+    ),
     ("", "select once.key_complete('s', 'held', {key}, 200)", "~"),
     ("", "select once.key_abort('s', 'undone', {step}, 500)", "~"),
     (
@@ -299,6 +309,12 @@ const NEXT_DAY: &[(&str, &str, &str)] = &[
         "select o ->> 'max_attempts', o ->> 'gone_for' from once.scope_get('s') as o",
         "9|72:00:00",
     ),
+    ("", "select once.key_forget('s', 'gone')", "t"),
+    (
+        "",
+        "select outcome, attempt from once.key_claim('s', 'gone', '7')",
+        "claimed|1",
+    ),
     // Owners and grants.
     (
         "worker",
@@ -323,7 +339,8 @@ const NEXT_DAY: &[(&str, &str, &str)] = &[
     ("worker", "select count(*) from once.key", "42501"),
     ("worker", "select task from once.sweep_key_reap()", "42501"),
     ("boss", "select task from once.sweep_key_reap()", "key_reap"),
-    // Jobs.
+    // Jobs. Each row in a claim state has its lease.
+    ("", "select once.action_adopt('batch_job')", "0"),
     (
         "",
         "update batch_job set status = 'running' where id = 1",
@@ -438,6 +455,7 @@ const NEXT_DAY: &[(&str, &str, &str)] = &[
         "select payload #>> '{}', attempts, kind, error from once.outbox_dead('t', 'default')",
         "dead|1|never|no",
     ),
+    ("", "select once.outbox_redrive('t', 'default')", "1"),
     (
         "",
         "select kind, error from once.event_0 as e, once.outbox_deliveries('t', 'default', e.event_id) where payload #>> '{}' = 'failed'",
@@ -472,7 +490,7 @@ const NEXT_DAY: &[(&str, &str, &str)] = &[
 ];
 
 /// Everything that must come to each subscriber after the lines above, whatever the order.
-const DEFAULT_GETS: &str = "deduped delayed failed k2 new paid pending";
+const DEFAULT_GETS: &str = "dead deduped delayed failed k2 new paid pending";
 const IDLE_GETS: &str =
     "acked dead deduped delayed failed half half 2 k1 k2 new o1 o2 o3 paid pending whole whole 2";
 const UNDO_GETS: &str = "unpay undone";
