@@ -61,7 +61,8 @@ async fn lasting(session: &Session<'_>, n: usize) -> Result<(), Fault> {
 
 /// Forgets what no sweep would.
 pub async fn forgetter(load: Arc<Load>) {
-    const FORGET: &str = "select once.key_forget('brief', key) from once.key where scope = 'brief' and key like 'lasting %'";
+    const FORGET: &str = "
+        select once.key_forget('brief', key) from once.key where scope = 'brief' and key like 'lasting %'";
     let mut session = load.door.enter().await;
     while !load.door.is_closed() {
         match session.rows(FORGET).await {

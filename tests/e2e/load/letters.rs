@@ -1,5 +1,5 @@
-//! Dead letters: events some of which fail for good at first, and others whose consumer dies too often. Who gives one up
-//! notes it in the same transaction, the operator looks and redrives, and in the end all of them are consumed, once.
+//! Dead letters: events some of which fail for good at first, and others whose consumer dies too often. Who gives one
+//! up notes it in the same transaction, the operator looks and redrives, and in the end all are consumed, once.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -55,7 +55,8 @@ async fn emit(session: &Session<'_>, n: usize) -> Result<(), Fault> {
         .rows(&format!(
             "begin;
              insert into frail select {n}, {order_key}, {deaths}
-              where (select emitted from once.outbox_emit('{TOPIC}', '{{\"event\": \"frail {n}\"}}', {order_key}, '{n}'));
+              where (select emitted
+                       from once.outbox_emit('{TOPIC}', '{{\"event\": \"frail {n}\"}}', {order_key}, '{n}'));
              commit"
         ))
         .await?;
