@@ -137,3 +137,78 @@ async fn one_bad_row_among_many_good_ones_costs_it_alone() {
     play.show("select * from once.sweep()").await;
     assert_eq!(play.show("select count(*) from once.key").await, "0");
 }
+
+/// Each pass fails and says so, does no more than it may, and comes to the end of its rows in a session of its own, too.
+#[tokio::test]
+async fn a_pass_that_fails_says_so_and_keeps_its_bound() {
+    let play = Playground::open().await;
+    play.show(REFUSE).await;
+    play.show(
+        "insert into once.inbox (expires_at, status, id, scope, name)
+         select clock_timestamp() - interval '1 day' + g * interval '1 s', 'm', md5(g::text)::uuid, 's', g
+           from generate_series(1, 300) as g;
+         create trigger refuse before delete on once.inbox for each row when (old.name = '1') execute function refuse()",
+    )
+    .await;
+    for _ in 0..100 {
+        let session = play.another().await;
+        let swept = session
+            .show("select done <= 100, failed > 0 from once.sweep_inbox_reap(100)")
+            .await;
+        assert!(swept.starts_with('t'), "{swept}");
+        if play.show("select count(*) from once.inbox").await == "1" {
+            break;
+        }
+    }
+    let left = "select name from once.inbox";
+    assert_eq!(play.show(left).await, "1");
+    for _ in 0..6 {
+        let swept = "select done, failed, more from once.sweep_inbox_reap(100)";
+        assert_eq!(play.show(swept).await, "0|1|f");
+    }
+    let noted = "select good_end is null or good_end < last_end from once.janitor where task = 'inbox_reap'";
+    assert_eq!(play.show(noted).await, "t");
+}
+
+/// Each row takes longer than a pass may: one is tried in each, and none of them again before all were.
+#[tokio::test]
+async fn rows_that_are_slow_to_fail_keep_nothing_waiting_for_ever() {
+    let play = Playground::directly("a session that remembers where it was").await;
+    play.show(
+        "create function refuse_slowly() returns trigger language plpgsql as $$
+            begin perform pg_sleep(0.3); raise exception '% is damaged', old.id; end $$;
+         insert into once.inbox (expires_at, status, id, scope, name)
+         select clock_timestamp() - interval '1 day' + g * interval '1 s', 'm', md5(g::text)::uuid, 's', g
+           from generate_series(1, 12) as g;
+         create trigger refuse before delete on once.inbox for each row when (old.name::int <= 8)
+            execute function refuse_slowly()",
+    )
+    .await;
+    let mut passes = 0;
+    while play.show("select count(*) from once.inbox").await != "8" {
+        let failed = play
+            .show("select failed from once.sweep_inbox_reap(1000)")
+            .await;
+        assert_ne!(failed, "0");
+        passes += 1;
+        assert!(passes < 25, "it does not come to an end");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_cannot_be_emptied_keeps_no_bookmark_from_moving() {
+    let play = Playground::open().await;
+    play.show(REFUSE).await;
+    let bookmarks = "select count(*) from once.key_bookmark";
+    expired(&play.client, 10).await;
+    play.show(
+        "create trigger refuse before update or delete on once.key for each row when (old.key = '7')
+            execute function refuse()",
+    )
+    .await;
+    for _ in 0..5 {
+        play.show("select * from once.sweep_key_tombstone(1000)")
+            .await;
+    }
+    assert_eq!(play.show(bookmarks).await, "1");
+}
