@@ -24,7 +24,7 @@ use crate::settings;
 use crate::spi::{self, SwitchedUser, column};
 use crate::subxact;
 use crate::table::{Outcome, Snapshot, Table, Wait};
-use pgrx::pg_sys::{Datum, Oid};
+use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::CStr;
@@ -87,11 +87,12 @@ impl<'b> Batch<'b> {
         subxact::attempt(|| {
             let mut machine = Machine::for_tables(name)?;
             // Who keeps the table from us (CREATE INDEX does) is no row's failure.
-            let mut owner = machine.shape.table.owner_soon()?;
+            let mode = pg_sys::RowExclusiveLock;
+            let mut owner = machine.shape.table.owner_soon(mode)?;
             // It may have been defined over another table while this waited for the one that it had.
             let fitted = Machine::for_tables(name)?;
             if !Rc::ptr_eq(&fitted, &machine) {
-                owner = fitted.shape.table.owner_soon()?;
+                owner = fitted.shape.table.owner_soon(mode)?;
                 machine = fitted;
             }
             let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");

@@ -20,6 +20,7 @@ use crate::row;
 use crate::spi::{self, SwitchedUser};
 use crate::subxact;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
+use pgrx::pg_sys;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -151,7 +152,7 @@ fn close_teardowns(name: &[u8]) -> Result<()> {
     let closed = subxact::attempt(|| {
         pending::close_of_gone_tables(name, TEARDOWNS_LOOKED_AT)?;
         let machine = Machine::for_tables(name)?;
-        let Some(owner) = machine.shape.table.owner_soon()? else {
+        let Some(owner) = machine.shape.table.owner_soon(pg_sys::AccessShareLock)? else {
             return Ok(());
         };
         let _owner = SwitchedUser::to_owner_of_table(owner)?;

@@ -26,6 +26,11 @@ const ONE: &str = "
      WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND {is_undecided}
        AND i.{item_id}::pg_catalog.text OPERATOR(pg_catalog.=) $2 {lock}";
 
+/// $1 the row's id.
+const WALLET: &str = "
+    SELECT FROM {table} AS t, {wallet} AS w
+     WHERE {id} OPERATOR(pg_catalog.=) $1 AND w.{wallet_id} OPERATOR(pg_catalog.=) t.{account}";
+
 /// The parts of a statement on the items of alias i.
 pub struct Items<'a> {
     pub machine: &'a Machine,
@@ -78,9 +83,9 @@ impl Items<'_> {
     fn is(&self, which: Which) -> String {
         let column = &self.shape.marker;
         let plain = format!("i.{}", column.name);
-        // An enum's operators do not take a domain over it; its labels are what is compared.
+        // An enum's operators do not take a domain over it.
         let marker = match column.is_domain() && is_enum(column.base_type) {
-            true => format!("{plain}::pg_catalog.text"),
+            true => format!("{plain}::{}", column.base_type_name()),
             false => plain,
         };
         let equals = |v: &String| format!("{marker} OPERATOR(pg_catalog.=) {}", literal(v));
@@ -115,6 +120,14 @@ impl Items<'_> {
         })?;
         let rows = plan.look_latest(&[Some(id.value)])?;
         Ok(rows.first().and_then(|row| column(row, 0)))
+    }
+
+    /// The caller may see the wallet of the row.
+    pub fn has_wallet(&self, id: &RowId) -> Result<bool> {
+        let plan = self.machine.plan("wallet", &[self.machine.id_type()], || {
+            self.fill(WALLET, &[])
+        })?;
+        Ok(!plan.query(&[Some(id.value)])?.is_empty())
     }
 
     /// The caller may see this undecided item, but a policy keeps it from any update. Does not wait; an item that

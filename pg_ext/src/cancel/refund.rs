@@ -230,6 +230,13 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     let is_good = number(7) == number(6);
     ensure_same(torn, number(6) - number(0), is_good, number(8) != 0)?;
     let wallet = column(row, 3);
+    if number(5) != 0 && wallet.is_none() && items.has_wallet(&torn.id)? {
+        return Err(torn.illegal(
+            "has a wallet that could not be credited",
+            "A trigger or a policy of the wallet's table keeps the update back, or a trigger of the items has written to the \
+             wallet before; or it has changed just now, then try again. Nothing was marked.",
+        ));
+    }
     if number(5) != 0 && wallet.is_none() {
         return Err(Error::new(
             Kind::MissingWallet,
@@ -250,7 +257,7 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     if wallet.is_some() && number(9) == 0 {
         return Err(torn.illegal(
             "has a wallet that gets another amount than is given back",
-            "A trigger of the wallet's table changes its balance, or its type rounds; nothing was marked.",
+            "A trigger of the wallet's table changes its balance: have it leave a refund's credit alone. Nothing was marked.",
         ));
     }
     Ok(Paid {

@@ -21,6 +21,7 @@ use crate::machine::sql::{ident, literal};
 use crate::row;
 use crate::spi::column;
 use crate::spi::{self, Kept};
+use crate::subxact;
 use crate::table;
 use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{self, Datum};
@@ -29,7 +30,9 @@ use std::ffi::CStr;
 
 // The guards of a machine, not those that partitions have from their parents.
 const PRESENT: &CStr = c"
-    SELECT t.tgrelid, t.tgname::text, p.proname::text, t.tgtype & 2 <> 0
+    SELECT t.tgrelid, t.tgname::text, p.proname::text, t.tgtype & 2 <> 0,
+           t.tgenabled IN ('O', 'A') AND t.tgtype & 29 = 29 AND t.tgconstraint = 0 AND t.tgqual IS NULL
+           AND t.tgattr = ''::pg_catalog.int2vector
       FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
      WHERE t.tgargs = $1 AND t.tgparentid = 0
        AND t.tgfoid IN ('once.machine_guard_row'::pg_catalog.regproc,
@@ -53,6 +56,9 @@ const BELOW: &CStr = c"
         ON g.tgrelid = c.oid AND g.tgname IN ($2::pg_catalog.name, $3::pg_catalog.name) AND g.tgargs = $4
      ORDER BY 1";
 
+/// How often all tables are asked for at once.
+const ROUNDS: usize = 50;
+
 const MARK: &CStr = c"UPDATE once.machine SET guarded = $2 WHERE machine = $1";
 
 thread_local! {
@@ -75,13 +81,19 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     wait_exclusive(machine.lock);
     let machine = Machine::of(call)?;
     ensure_all_owned(&machine)?;
-    hold(&machine)?;
-    remove(machine.name())?;
-    if enabled.value() != 0 {
-        install(&machine)?;
+    let is_done = match enabled.value() != 0 {
+        true => subxact::attempt(|| ensure_whole(&machine))?.is_ok(),
+        false => present(machine.name())?.is_empty(),
+    };
+    if !is_done {
+        hold(&machine)?;
+        remove(machine.name())?;
+        if enabled.value() != 0 {
+            install(&machine)?;
+        }
+        // Whoever owns them after the wait.
+        ensure_all_owned(&machine)?;
     }
-    // Whoever owns them after the wait.
-    ensure_all_owned(&machine)?;
     let name = row::text(&from_utf8(machine.name()));
     spi::query(&MARKED, &[Some(name), Some(enabled)])?;
     Ok(call.return_null())
@@ -106,15 +118,52 @@ pub fn move_to(machine: &[u8]) -> Result<()> {
     missing().try_for_each(|guard| ensure_owned(guard.table))
 }
 
+/// The guards are on the tables as they are to be, and fire there and below. It locks the tables; where it fails nothing
+/// of that may be kept.
+fn ensure_whole(machine: &Machine) -> Result<()> {
+    let (wanted, here) = (wanted(machine)?, present(machine.name())?);
+    let name = machine.name();
+    let serves = |h: &Present, w: &Wanted| h.is_whole && h.time == w.time && h.serves(name, w);
+    let mut is_whole =
+        wanted.len() == here.len() && wanted.iter().all(|w| here.iter().any(|h| serves(h, w)));
+    for table in tables(machine) {
+        let below = standing(name, table)?;
+        is_whole &= below
+            .iter()
+            .all(|s| s.fires == Some(true) && !s.refuses_moves);
+    }
+    let problem = || Error::new(Kind::InvalidDefinition, "a guard is not as it is to be");
+    is_whole.then_some(()).ok_or_else(problem)
+}
+
 /// Waits for the tables, as strongly as the triggers will want them: who has one and wants more of it would wait for us.
 fn hold(machine: &Machine) -> Result<()> {
     let mode = match present(machine.name())?.is_empty() {
         true => pg_sys::ShareRowExclusiveLock,
         false => pg_sys::AccessExclusiveLock,
     };
-    tables(machine)
-        .into_iter()
-        .try_for_each(|table| hold_table(machine.name(), table, mode))
+    hold_tables(machine.name(), &tables(machine), mode)
+}
+
+/// Waits for each of the tables while it has none of the others: who writes items has those and wants the machine's,
+/// refund has that and wants items. After some rounds in vain it waits for one after the other.
+fn hold_tables(machine: &str, tables: &[&Relation], mode: u32) -> Result<()> {
+    for round in 0..ROUNDS {
+        let Some(first) = tables.get(round % tables.len().max(1)) else {
+            return Ok(());
+        };
+        let all = || {
+            first.lock(mode);
+            match tables.iter().all(|table| table.lock_if_free(mode)) {
+                true => Ok(()),
+                false => Err(Error::new(Kind::InUse, "another table is held")),
+            }
+        };
+        if subxact::attempt(all)?.is_ok() {
+            break;
+        }
+    }
+    (tables.iter()).try_for_each(|table| hold_table(machine, table, mode))
 }
 
 /// Waits for a table that is to have its name afterwards.
@@ -128,12 +177,10 @@ fn hold_table(machine: &str, table: &Relation, mode: u32) -> Result<()> {
 
 /// Waits for the tables that carry guards of a machine, to take them off.
 pub fn hold_guarded(machine: &str) -> Result<()> {
-    for guard in present(machine)? {
-        if let Some(table) = Relation::of(guard.table) {
-            hold_table(machine, &table, pg_sys::AccessExclusiveLock)?;
-        }
-    }
-    Ok(())
+    let here = present(machine)?;
+    let tables: Vec<_> = here.iter().filter_map(|h| Relation::of(h.table)).collect();
+    let tables: Vec<_> = tables.iter().collect();
+    hold_tables(machine, &tables, pg_sys::AccessExclusiveLock)
 }
 
 fn ensure_all_owned(machine: &Machine) -> Result<()> {
@@ -271,6 +318,8 @@ struct Present {
     name: String,
     function: String,
     time: Time,
+    /// It fires for every write, as it was made.
+    is_whole: bool,
 }
 
 impl Present {
@@ -305,6 +354,7 @@ fn present(machine: &str) -> Result<Vec<Present>> {
                 true => Time::Before,
                 false => Time::After,
             },
+            is_whole: column(row, 4)?.value() != 0,
         })
     };
     Ok(rows.iter().filter_map(guard).collect())

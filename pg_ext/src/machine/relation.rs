@@ -63,6 +63,12 @@ impl Relation {
         unsafe { pg_sys::LockRelationOid(self.oid, mode as i32) };
     }
 
+    /// The same without a wait; false: somebody keeps it.
+    pub fn lock_if_free(&self, mode: u32) -> bool {
+        // SAFETY: as in lock.
+        unsafe { pg_sys::ConditionalLockRelationOid(self.oid, mode as i32) }
+    }
+
     /// The same with its partitions, or whatever inherits from it.
     pub fn lock_with_all_below(&self, mode: u32) {
         self.lock(mode);
@@ -91,11 +97,11 @@ impl Relation {
         }
     }
 
-    /// The same for a sweep, with its patience, and with the lock of who updates the table. An error of the server where
-    /// somebody keeps that from us.
-    pub fn owner_soon(&self) -> Result<Option<pg_sys::Oid>> {
+    /// The same for a sweep, with its patience, and with the lock that it will want. An error of the server where somebody
+    /// keeps that from us.
+    pub fn owner_soon(&self, mode: u32) -> Result<Option<pg_sys::Oid>> {
         settings::under(&[settings::PATIENT], || {
-            self.lock_with_all_below(pg_sys::RowExclusiveLock);
+            self.lock_with_all_below(mode);
             Ok(self.owner())
         })
     }
@@ -106,11 +112,17 @@ impl Column {
         self.type_oid != self.base_type
     }
 
-    /// A text of the server that is no longer than the column is declared.
+    /// Qualified and quoted; of a domain the type below it.
+    pub fn base_type_name(&self) -> String {
+        // SAFETY: looks into the system cache and makes a new string.
+        server_text(unsafe { pg_sys::format_type_be_qualified(self.base_type) }).unwrap_or_default()
+    }
+
+    /// The text is no longer than the column is declared, whether the database counts characters or bytes.
     pub fn has_room_for(&self, text: &str) -> bool {
         // The length is kept with the size of its own header.
         let most = self.modifier - pg_sys::VARHDRSZ as i32;
-        self.modifier == -1 || text.chars().count() as i64 <= i64::from(most)
+        self.modifier == -1 || text.len() as i64 <= i64::from(most)
     }
 }
 

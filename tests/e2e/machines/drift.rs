@@ -303,10 +303,6 @@ async fn a_guard_that_waits_for_a_migration_is_no_deadlocks_end() {
         ("select", "select once.machine_guard('job', true)"),
         (
             "select once.machine_guard('job', true)",
-            "select once.machine_guard('job', true)",
-        ),
-        (
-            "select once.machine_guard('job', true)",
             "select once.machine_guard('job', false)",
         ),
         (
@@ -326,6 +322,67 @@ async fn a_guard_that_waits_for_a_migration_is_no_deadlocks_end() {
             .await;
         let (_, answer) = waiting.end().await;
         assert_eq!(crate::waiting::code(&answer), "", "{call}");
+    }
+}
+
+/// Who has items may want the machine's table, and the other way round: neither is held while the other is waited for.
+#[tokio::test]
+async fn a_guard_that_waits_for_one_table_has_none_of_the_others() {
+    let off = "select once.machine_guard('job', false)";
+    for call in [off, "select once.machine_drop('job')"] {
+        for (held, wanted) in [("item", "job"), ("job", "item")] {
+            let play = world().await;
+            play.show("select once.machine_guard('job', true)").await;
+            let holder = play.another().await;
+            holder
+                .show(&format!(
+                    "begin; set local lock_timeout = '10s'; set local deadlock_timeout = '20ms'; select from {held}"
+                ))
+                .await;
+            let waiting = Waiting::begin(&play, play.another().await, call).await;
+            holder.show(&format!("select from {wanted}")).await;
+            holder.show("commit").await;
+            let (_, answer) = waiting.end().await;
+            assert_eq!(crate::waiting::code(&answer), "", "{call}");
+        }
+    }
+}
+
+/// A service may ask for it at each boot.
+#[tokio::test]
+async fn a_guard_that_is_there_is_put_on_without_a_wait_and_one_that_was_weakened_anew() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    let on = "select once.machine_guard('job', true)";
+    play.show(on).await;
+    let holder = play.another().await;
+    holder
+        .show("begin; update job set note = 'x'; insert into item (id, job_id) values (1, 1)")
+        .await;
+    let triggers =
+        "select string_agg(oid::text, ' ' order by oid) from pg_trigger where not tgisinternal";
+    let before = play.show(triggers).await;
+    let check = "select string_agg(problem, ';' order by problem) from once.machine_check('job')";
+    let checked = play.show(check).await;
+    let session = play.another().await;
+    session.show("set lock_timeout = '50ms'").await;
+    session.show(on).await;
+    holder.show("commit").await;
+    assert_eq!(play.show(triggers).await, before);
+    for weaker in [
+        "alter table job disable trigger user",
+        "alter table item disable trigger user",
+        r#"create or replace trigger "!pg_once_job" after update of note on job for each row
+           execute function once.machine_guard_row('job')"#,
+        r#"create or replace trigger "!pg_once_job" after insert or update or delete on job for each row
+           when (pg_trigger_depth() > 5) execute function once.machine_guard_row('job')"#,
+        r#"drop trigger "!pg_once_job" on job"#,
+    ] {
+        play.show(weaker).await;
+        play.show(on).await;
+        let illegal = "update job set status = 'archived'";
+        assert_eq!(play.code(illegal).await, "ON002", "{weaker}");
+        assert_eq!(play.show(check).await, checked, "{weaker}");
     }
 }
 

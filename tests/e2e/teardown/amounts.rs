@@ -247,10 +247,28 @@ async fn a_trigger_that_drops_the_credit_undoes_the_whole_call() {
          create trigger skip before update on {WALLET} for each row execute function skip()"
     ))
     .await;
-    // Nobody was credited, so nothing may be marked; which code says so is not told.
-    let refusal = play.refused(&PLAIN.call("items", "refund", "")).await;
-    assert_ne!(refusal.code, "");
+    let refusal = undone(&play, &PLAIN, "ON002").await;
+    assert!(refusal.hint.contains("wallet"), "{refusal:?}");
     assert_eq!(PLAIN.marks(&play).await, "open:3");
+}
+
+#[tokio::test]
+async fn a_trigger_of_the_items_that_writes_the_wallet_undoes_the_whole_call() {
+    let play = with_item(&PLAIN, "4", true).await;
+    play.show(&format!(
+        r#"create function touch() returns trigger language plpgsql as $$
+               begin update {WALLET} set "Ba lance" = "Ba lance"; return new; end $$;
+           create trigger touch before update on {ITEM} for each row execute function touch()"#
+    ))
+    .await;
+    let refusal = undone(&play, &PLAIN, "ON002").await;
+    assert!(refusal.hint.contains("wallet"), "{refusal:?}");
+    // Once the refund is written it may.
+    play.show(&format!(
+        "create or replace trigger touch after update on {ITEM} for each row execute function touch()"
+    ))
+    .await;
+    repaired(&play, &PLAIN, "7").await;
 }
 
 #[tokio::test]

@@ -132,6 +132,18 @@ async fn a_marker_of_a_domain_over_an_enum() {
     assert_eq!(play.show(&refund).await, "1|3|f");
     let listed = PLAIN.call("count(*)", "cleanup_items", "");
     assert_eq!(play.show(&listed).await, "2");
+    // A label that got another name means nothing any more, and is not taken for one that no item has.
+    PLAIN.item(&play, "3", "4", true).await;
+    play.show("alter type mark rename value 'open' to 'undecided'")
+        .await;
+    let anew = play.another().await;
+    let refused = anew.code(&PLAIN.call("items", "refund", "")).await;
+    assert_eq!(refused, "22P02");
+    let refused = anew.code(&PLAIN.call("status", "cancel_finish", "")).await;
+    assert_eq!(refused, "22P02");
+    play.show("alter type mark rename value 'undecided' to 'open'")
+        .await;
+    assert_eq!(play.show(&refund).await, "1|4|f");
     PLAIN.end(&play).await;
 }
 
