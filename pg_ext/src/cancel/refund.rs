@@ -44,25 +44,13 @@ const REFUND: &str = "
                pg_catalog.count(*) FILTER (WHERE \"once$done\") AS good_items,
                COALESCE(pg_catalog.sum(\"once$pay\"), 0)::pg_catalog.\"numeric\" AS amount
           FROM marked),
-    held AS MATERIALIZED (
-        SELECT w.{wallet_id} AS \"once$key\", w.{balance}::pg_catalog.\"numeric\" AS \"once$balance\"
-          FROM total, done, {table} AS t, {wallet} AS w
-         WHERE {id} OPERATOR(pg_catalog.=) $1
-           AND w.{wallet_id} OPERATOR(pg_catalog.=) t.{account}
-           AND total.bad_item IS NULL
-           AND done.items OPERATOR(pg_catalog.=) total.items
-           AND done.good_items OPERATOR(pg_catalog.=) total.items
-           AND done.amount OPERATOR(pg_catalog.=) total.amount
-           AND total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\"
-           FOR NO KEY UPDATE OF w),
+    {held}
     paid AS (
         UPDATE {wallet} AS w
            SET {balance} = w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.+) total.amount
-          FROM total, held
-         WHERE w.{wallet_id} OPERATOR(pg_catalog.=) held.\"once$key\"
+          FROM {payer}
         RETURNING w.{wallet_id}::pg_catalog.text AS wallet,
-                  w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.=)
-                  (held.\"once$balance\" OPERATOR(pg_catalog.+) total.amount) AS credited,
+                  {credited} AS credited,
                   (w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.<) 'Infinity'::pg_catalog.\"numeric\"
                    AND w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.>) '-Infinity'::pg_catalog.\"numeric\")
                    IS NOT TRUE AS broke)
@@ -70,6 +58,40 @@ const REFUND: &str = "
            total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\",
            done.items, done.good_items, done.amount OPERATOR(pg_catalog.=) total.amount, paid.credited
       FROM total CROSS JOIN done LEFT JOIN paid ON true";
+
+/// Where the wallet's table has triggers that might change the credit, it is locked first, and what it gets is looked at.
+const WATCHED: [(&str, &str); 3] = [
+    (
+        "held",
+        "held AS MATERIALIZED (
+            SELECT w.{wallet_id} AS \"once$key\", w.{balance}::pg_catalog.\"numeric\" AS \"once$balance\"
+              FROM total, done, {table} AS t, {wallet} AS w
+             WHERE {credit} FOR NO KEY UPDATE OF w),",
+    ),
+    (
+        "payer",
+        "total, held WHERE w.{wallet_id} OPERATOR(pg_catalog.=) held.\"once$key\"",
+    ),
+    (
+        "credited",
+        "w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.=)
+            (held.\"once$balance\" OPERATOR(pg_catalog.+) total.amount)",
+    ),
+];
+const UNWATCHED: [(&str, &str); 3] = [
+    ("held", ""),
+    ("payer", "total, done, {table} AS t WHERE {credit}"),
+    ("credited", "true"),
+];
+
+/// The wallet is the row's, and there is something to credit it with: the sum of what is marked.
+const CREDIT: &str = "{id} OPERATOR(pg_catalog.=) $1
+           AND w.{wallet_id} OPERATOR(pg_catalog.=) t.{account}
+           AND total.bad_item IS NULL
+           AND done.items OPERATOR(pg_catalog.=) total.items
+           AND done.good_items OPERATOR(pg_catalog.=) total.items
+           AND done.amount OPERATOR(pg_catalog.=) total.amount
+           AND total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\"";
 
 /// What an item gives back; NULL where its amount is none.
 const PAY: &str = "
@@ -201,15 +223,17 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
             _ => WHOLE,
         };
         let mut statement = REFUND.replace("{pay}", &PAY.replace("{payable}", payable));
-        for (part, text) in parts {
+        let payment = match items.shape.wallet.may_change_updates() {
+            true => WATCHED,
+            false => UNWATCHED,
+        };
+        for (part, text) in parts.into_iter().chain(payment).chain([("credit", CREDIT)]) {
             statement = statement.replace(&format!("{{{part}}}"), text);
         }
         items.fill(&statement, &[("number", number)])
     })?;
     let permit = permit::grant(machine.name(), [torn.id.text.as_slice()], Doing::Refund);
     let max = max.map(|n| Datum::from(i64::from(n)));
-    // Partitions, too: it reads them before it updates them.
-    plan.hold()?;
     let rows = plan.query(&[Some(torn.id.value), max])?;
     drop(permit);
     let row = machine

@@ -82,6 +82,23 @@ impl Relation {
         }
     }
 
+    /// It, or something below it, may have triggers that change a row as it is updated.
+    pub fn may_change_updates(&self) -> bool {
+        // SAFETY: null for a table that is gone; its triggers are there while it is open. The lock is kept to the end of
+        // the transaction.
+        unsafe {
+            let relation = pg_sys::try_relation_open(self.oid, pg_sys::RowExclusiveLock as i32);
+            if relation.is_null() {
+                return true;
+            }
+            let triggers = (*relation).trigdesc;
+            let may = (*(*relation).rd_rel).relhassubclass
+                || !triggers.is_null() && (*triggers).trig_update_before_row;
+            pg_sys::relation_close(relation, pg_sys::NoLock as i32);
+            may
+        }
+    }
+
     /// The role that owns the table; None: it is gone.
     pub fn owner(&self) -> Option<pg_sys::Oid> {
         // SAFETY: null for a table that is gone; its pg_class row is there while it is open. The lock is
