@@ -20,8 +20,14 @@ use crate::table::is_writable;
 use crate::trylock::{TryLock, wait_exclusive};
 use pgrx::pg_sys::{self, Datum};
 use sha2::{Digest, Sha256};
+use std::cell::Cell;
+
+/// Turns that one transaction takes.
+const MOST_TURNS: u32 = 64;
 
 thread_local! {
+    /// When the transaction began that took the last turns, and how many.
+    static TURNS: Cell<(i64, u32)> = const { Cell::new((0, 0)) };
     static SHAPE: Shape = const { Shape::new(&[
         (c"status", pg_sys::TEXTOID),
         (c"items_total", pg_sys::INT8OID),
@@ -75,6 +81,9 @@ impl Torn {
     /// for the row FOR UPDATE stops the writers of items that queue behind him, while others still get past; one that is
     /// stopped may have an item that one of those wants.
     fn take_turns(&self) -> Result<()> {
+        if !may_take_another() {
+            return Ok(());
+        }
         let digest = Sha256::new()
             .chain_update("cancel_finish\0")
             .chain_update(self.machine.name())
@@ -135,6 +144,21 @@ impl Torn {
         .detail(missing)
         .hint(hint)
     }
+}
+
+/// Each turn is a lock to the end of the transaction; one that finishes thousands of rows would fill the server's memory
+/// for locks.
+fn may_take_another() -> bool {
+    // SAFETY: reads a variable of this backend.
+    let transaction = unsafe { pg_sys::GetCurrentTransactionStartTimestamp() };
+    TURNS.with(|turns| {
+        let taken = match turns.get() {
+            (begin, taken) if begin == transaction => taken,
+            _ => 0,
+        };
+        turns.set((transaction, taken.saturating_add(1)));
+        taken < MOST_TURNS
+    })
 }
 
 fn answer(status: Option<Datum>, teardown: Option<&Teardown>) -> Datum {

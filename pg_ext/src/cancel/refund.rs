@@ -213,9 +213,14 @@ struct Paid {
 fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     let machine = &torn.machine;
     let types = [machine.id_type(), pg_sys::INT8OID];
-    let (key, parts) = match max {
-        None => ("refund", ALL),
-        Some(_) => ("refund some", SOME),
+    // Partitions, too: they are read before they are updated. A trigger that comes to the wallet has come by then.
+    (items.shape.items).lock_with_all_below(pg_sys::RowExclusiveLock);
+    let is_watched = items.shape.wallet.may_change_updates();
+    let (key, parts) = match (max, is_watched) {
+        (None, false) => ("refund", ALL),
+        (None, true) => ("refund, watched", ALL),
+        (Some(_), false) => ("refund some", SOME),
+        (Some(_), true) => ("refund some, watched", SOME),
     };
     let plan = machine.plan(key, &types, || {
         let (number, payable) = match items.shape.amount.base_type {
@@ -223,7 +228,7 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
             _ => WHOLE,
         };
         let mut statement = REFUND.replace("{pay}", &PAY.replace("{payable}", payable));
-        let payment = match items.shape.wallet.may_change_updates() {
+        let payment = match is_watched {
             true => WATCHED,
             false => UNWATCHED,
         };

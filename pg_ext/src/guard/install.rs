@@ -56,6 +56,7 @@ const BELOW: &CStr = c"
         ON g.tgrelid = c.oid AND g.tgname IN ($2::pg_catalog.name, $3::pg_catalog.name) AND g.tgargs = $4
      ORDER BY 1";
 
+const HELD: &str = "another of the machine's tables is held";
 /// How often all tables are asked for at once.
 const ROUNDS: usize = 50;
 
@@ -121,6 +122,10 @@ pub fn move_to(machine: &[u8]) -> Result<()> {
 /// The guards are on the tables as they are to be, and fire there and below. It locks the tables; where it fails nothing
 /// of that may be kept.
 fn ensure_whole(machine: &Machine) -> Result<()> {
+    // Who takes a guard off or disables it has come to his end then.
+    for table in tables(machine) {
+        table.lock_with_all_below(pg_sys::RowExclusiveLock);
+    }
     let (wanted, here) = (wanted(machine)?, present(machine.name())?);
     let name = machine.name();
     let serves = |h: &Present, w: &Wanted| h.is_whole && h.time == w.time && h.serves(name, w);
@@ -156,11 +161,13 @@ fn hold_tables(machine: &str, tables: &[&Relation], mode: u32) -> Result<()> {
             first.lock(mode);
             match tables.iter().all(|table| table.lock_if_free(mode)) {
                 true => Ok(()),
-                false => Err(Error::new(Kind::InUse, "another table is held")),
+                false => Err(Error::new(Kind::InUse, HELD)),
             }
         };
-        if subxact::attempt(all)?.is_ok() {
-            break;
+        match subxact::attempt(all)? {
+            Err(failure) if failure == HELD => {}
+            // It has them, or has waited in vain, which is told below.
+            _ => break,
         }
     }
     (tables.iter()).try_for_each(|table| hold_table(machine, table, mode))
@@ -380,7 +387,7 @@ pub fn standing(machine: &str, table: &Relation) -> Result<Vec<Standing>> {
         name(Time::After),
         argument(machine),
     ];
-    let rows = spi::query(&ALL_BELOW, &args.map(Some))?;
+    let rows = spi::query_latest(&ALL_BELOW, &args.map(Some))?;
     let text = |row: &spi::Row, i| column(row, i).map(|d| shown(varlena(d)));
     Ok(rows
         .iter()

@@ -271,12 +271,10 @@ impl Reap {
     /// row's fault.
     pub fn isolate(self, max: i32, failure: &str) -> Result<Swept> {
         let hold = || {
-            let tables = self.tables().iter();
-            tables
-                .map(|table| Table::to_write(table).map(drop))
-                .collect()
+            let mut tables = self.tables().iter();
+            tables.try_for_each(|table| Table::to_write(table).map(drop))
         };
-        if subxact::attempt::<()>(hold)?.is_err() {
+        if subxact::attempt(hold)?.is_err() {
             return Ok(Swept::failure(1, failure));
         }
         let [_, part] = self.statements();
@@ -287,7 +285,11 @@ impl Reap {
             settled: 0,
             all: Swept::default(),
         };
-        for list in self.lists() {
+        let mut lists = self.lists().to_vec();
+        if clock::real_us() % 2 == 1 {
+            lists.reverse();
+        }
+        for list in lists {
             pass.go_round(list)?;
         }
         let is_over = pass.is_over();
