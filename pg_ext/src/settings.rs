@@ -14,6 +14,14 @@ pub const PATIENCE: Duration = Duration::from_millis(500);
 /// [`PATIENCE`] as a setting.
 pub const PATIENT: (&CStr, &CStr) = (c"lock_timeout", c"500ms");
 
+/// Works with [`PATIENT`], or with the lock_timeout that there is where that is shorter.
+pub fn patiently<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    // SAFETY: reads a setting, in milliseconds; 0 is none.
+    let present = unsafe { pg_sys::LockTimeout };
+    let is_shorter = present > 0 && (present as u128) < PATIENCE.as_millis();
+    under(if is_shorter { &[] } else { &[PATIENT] }, work)
+}
+
 static KEY_LEASE: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 static KEY_TTL: GucSetting<i32> = GucSetting::<i32>::new(86_400);
 static ACTION_LEASE: GucSetting<i32> = GucSetting::<i32>::new(300_000);

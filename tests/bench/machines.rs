@@ -115,11 +115,25 @@ fn fill(sides: &'static [&'static str], jobs: u64) -> Fill {
     }
 }
 
+fn beside_raw() -> [Contender; 2] {
+    let raw = "raw UPDATE ... status = ANY";
+    [
+        contender(ONCE, script!("transition_once"), None, moves!("job")),
+        contender(
+            raw,
+            script!("transition_raw"),
+            Some(OF_UPDATE),
+            moves!("raw"),
+        ),
+    ]
+}
+
 async fn transitions(database: &Database, rows: u64) -> Result<Case> {
     table::say(&format!("Making {rows} rows on each side"));
     fill(&SIDES, rows).make(database).await?;
     let generic = script!("transition_plpgsql");
     let application = script!("transition_application");
+    let [once, raw] = beside_raw();
     Contest {
         name: "transition, there and back",
         among: Among::Rows(rows),
@@ -127,13 +141,8 @@ async fn transitions(database: &Database, rows: u64) -> Result<Case> {
         before_round: Before::Nothing,
         until: seconds(database),
         contenders: vec![
-            contender(ONCE, script!("transition_once"), None, moves!("job")),
-            contender(
-                "raw UPDATE ... status = ANY",
-                script!("transition_raw"),
-                Some(OF_UPDATE),
-                moves!("raw"),
-            ),
+            once,
+            raw,
             contender(
                 "generic PL/pgSQL, EXECUTE format",
                 generic,
@@ -177,15 +186,7 @@ async fn transitions_of_enum(database: &Database) -> Result<Case> {
         stock: ROWS,
         before_round: Before::Nothing,
         until: seconds(database),
-        contenders: vec![
-            contender(ONCE, script!("transition_once"), None, moves!("job")),
-            contender(
-                "raw UPDATE ... status = ANY",
-                script!("transition_raw"),
-                Some(OF_UPDATE),
-                moves!("raw"),
-            ),
-        ],
+        contenders: beside_raw().into(),
     }
     .run(database)
     .await?;

@@ -149,8 +149,8 @@ fn close_teardowns(name: &[u8]) -> Result<()> {
     if pending::first_open(name, None)?.is_none() {
         return Ok(());
     }
-    let closed = subxact::attempt(|| {
-        pending::close_of_gone_tables(name, TEARDOWNS_LOOKED_AT)?;
+    let of_tables = subxact::attempt(|| pending::close_of_gone_tables(name, TEARDOWNS_LOOKED_AT))?;
+    let of_rows = subxact::attempt(|| {
         let machine = Machine::for_tables(name)?;
         let Some(owner) = machine.shape.table.owner_soon(pg_sys::AccessShareLock)? else {
             return Ok(());
@@ -158,7 +158,7 @@ fn close_teardowns(name: &[u8]) -> Result<()> {
         let _owner = SwitchedUser::to_owner_of_table(owner)?;
         pending::close_of_gone_rows(&machine, TEARDOWNS_LOOKED_AT)
     })?;
-    drop(closed);
+    drop((of_tables, of_rows));
     Ok(())
 }
 

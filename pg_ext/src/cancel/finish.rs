@@ -97,7 +97,7 @@ impl Torn {
         }
         // Not for longer: this transaction may have the row already, and the other one wait for it.
         let wait = || {
-            settings::under(&[settings::PATIENT], || {
+            settings::patiently(|| {
                 wait_exclusive(turn);
                 Ok(())
             })

@@ -87,7 +87,8 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
         false => present(machine.name())?.is_empty(),
     };
     if !is_done {
-        hold(&machine)?;
+        let here = present(machine.name())?;
+        hold(machine.name(), here.iter(), tables(&machine).into_iter())?;
         remove(machine.name())?;
         if enabled.value() != 0 {
             install(&machine)?;
@@ -109,12 +110,14 @@ pub fn move_to(machine: &[u8]) -> Result<()> {
     for guard in missing() {
         ensure_owned(guard.table)?;
     }
-    for guard in here.iter().filter(|h| !wanted.iter().any(|w| serves(h, w))) {
-        guard.remove(machine.name())?;
-    }
-    for guard in missing() {
-        guard.install(machine.name())?;
-    }
+    let unwanted = || here.iter().filter(|h| !wanted.iter().any(|w| serves(h, w)));
+    hold(
+        machine.name(),
+        unwanted(),
+        missing().map(|guard| guard.table),
+    )?;
+    unwanted().try_for_each(Present::remove)?;
+    missing().try_for_each(|guard| guard.install(machine.name()))?;
     verify(machine.name(), &wanted)?;
     missing().try_for_each(|guard| ensure_owned(guard.table))
 }
@@ -141,18 +144,26 @@ fn ensure_whole(machine: &Machine) -> Result<()> {
     is_whole.then_some(()).ok_or_else(problem)
 }
 
-/// Waits for the tables, as strongly as the triggers will want them: who has one and wants more of it would wait for us.
-fn hold(machine: &Machine) -> Result<()> {
-    let mode = match present(machine.name())?.is_empty() {
+/// Waits for the tables whose guards are to go, and for those that are to get some, as strongly as the triggers will want
+/// them: who has one and wants more of it would wait for us. Each is to have its name afterwards.
+///
+/// It waits for one while it has none of the others: who writes items has those and wants the machine's, refund has that
+/// and wants items. After some rounds in vain it waits for one after the other.
+fn hold<'a>(
+    machine: &str,
+    guards: impl Iterator<Item = &'a Present>,
+    unguarded: impl Iterator<Item = &'a Relation>,
+) -> Result<()> {
+    let mut tables: Vec<_> = guards.filter_map(|g| Relation::of(g.table)).collect();
+    let mode = match tables.is_empty() {
         true => pg_sys::ShareRowExclusiveLock,
         false => pg_sys::AccessExclusiveLock,
     };
-    hold_tables(machine.name(), &tables(machine), mode)
-}
-
-/// Waits for each of the tables while it has none of the others: who writes items has those and wants the machine's,
-/// refund has that and wants items. After some rounds in vain it waits for one after the other.
-fn hold_tables(machine: &str, tables: &[&Relation], mode: u32) -> Result<()> {
+    for table in unguarded {
+        if !tables.contains(table) {
+            tables.push(table.clone());
+        }
+    }
     for round in 0..ROUNDS {
         let Some(first) = tables.get(round % tables.len().max(1)) else {
             return Ok(());
@@ -170,24 +181,18 @@ fn hold_tables(machine: &str, tables: &[&Relation], mode: u32) -> Result<()> {
             _ => break,
         }
     }
-    (tables.iter()).try_for_each(|table| hold_table(machine, table, mode))
-}
-
-/// Waits for a table that is to have its name afterwards.
-fn hold_table(machine: &str, table: &Relation, mode: u32) -> Result<()> {
-    table.lock(mode);
-    match Relation::of(table.oid).as_ref() == Some(table) {
-        true => Ok(()),
-        false => Err(got_another_name(machine)),
+    for table in &tables {
+        table.lock(mode);
+        if Relation::of(table.oid).as_ref() != Some(table) {
+            return Err(got_another_name(machine));
+        }
     }
+    Ok(())
 }
 
 /// Waits for the tables that carry guards of a machine, to take them off.
 pub fn hold_guarded(machine: &str) -> Result<()> {
-    let here = present(machine)?;
-    let tables: Vec<_> = here.iter().filter_map(|h| Relation::of(h.table)).collect();
-    let tables: Vec<_> = tables.iter().collect();
-    hold_tables(machine, &tables, pg_sys::AccessExclusiveLock)
+    hold(machine, present(machine)?.iter(), std::iter::empty())
 }
 
 fn ensure_all_owned(machine: &Machine) -> Result<()> {
@@ -248,7 +253,6 @@ struct Wanted<'a> {
 
 impl Wanted<'_> {
     fn install(&self, machine: &str) -> Result<()> {
-        hold_table(machine, self.table, pg_sys::ShareRowExclusiveLock)?;
         let sql = format!(
             "CREATE OR REPLACE TRIGGER {} {} INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW \
              EXECUTE FUNCTION once.{}({})",
@@ -298,7 +302,7 @@ fn may_look(machine: &Machine) -> Result<bool> {
 
 /// Takes the guards of a machine off whatever tables carry them.
 pub fn remove(machine: &str) -> Result<()> {
-    (present(machine)?.iter()).try_for_each(|guard| guard.remove(machine))?;
+    present(machine)?.iter().try_for_each(Present::remove)?;
     verify(machine, &[])
 }
 
@@ -330,11 +334,10 @@ struct Present {
 }
 
 impl Present {
-    fn remove(&self, machine: &str) -> Result<()> {
+    fn remove(&self) -> Result<()> {
         let Some(table) = Relation::of(self.table) else {
             return Ok(());
         };
-        hold_table(machine, &table, pg_sys::AccessExclusiveLock)?;
         let name = ident(&self.name);
         let sql = format!("DROP TRIGGER IF EXISTS {name} ON {}", table.name);
         spi::run(&from_utf8(&sql))

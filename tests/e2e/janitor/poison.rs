@@ -50,6 +50,16 @@ async fn a_thousand_rows_that_cannot_be_reverted_keep_the_one_behind_them_waitin
 const REFUSE: &str = "
 create function refuse() returns trigger language plpgsql as $$ begin raise exception '% is damaged', old.id; end $$;";
 
+/// Messages that are due, the first the longest.
+async fn messages(play: &Playground, number: u32) {
+    let sql = format!(
+        "insert into once.inbox (expires_at, status, id, scope, name)
+         select clock_timestamp() - interval '1 day' + g * interval '1 s', 'm', md5(g::text)::uuid, 's', g
+           from generate_series(1, {number}) as g"
+    );
+    play.show(&sql).await;
+}
+
 /// Passes of at most 100 rows until the one behind the thousand is gone; what they did and what failed.
 async fn reached(play: &Playground, task: &str, least: u32, left: &str) {
     let mut failed = 0;
@@ -77,11 +87,9 @@ async fn reached(play: &Playground, task: &str, least: u32, left: &str) {
 async fn a_thousand_rows_of_ours_that_cannot_be_changed_keep_nothing_waiting_behind_them() {
     let play = Playground::open().await;
     play.show(REFUSE).await;
+    messages(&play, 1001).await;
     play.show(
-        "insert into once.inbox (expires_at, status, id, scope, name)
-         select clock_timestamp() - interval '1 day' + g * interval '1 s', 'm', md5(g::text)::uuid, 's', g
-           from generate_series(1, 1001) as g;
-         create trigger refuse before delete on once.inbox for each row when (old.name <> '1001') execute function refuse();
+        "create trigger refuse before delete on once.inbox for each row when (old.name <> '1001') execute function refuse();
          insert into once.dedupe (topic_id, event_id, until, id)
          select 1, g, clock_timestamp() - interval '1 day' + g * interval '1 s', md5(g::text)::uuid
            from generate_series(1, 1001) as g;
@@ -143,11 +151,9 @@ async fn one_bad_row_among_many_good_ones_costs_it_alone() {
 async fn a_pass_that_fails_says_so_and_keeps_its_bound() {
     let play = Playground::open().await;
     play.show(REFUSE).await;
+    messages(&play, 300).await;
     play.show(
-        "insert into once.inbox (expires_at, status, id, scope, name)
-         select clock_timestamp() - interval '1 day' + g * interval '1 s', 'm', md5(g::text)::uuid, 's', g
-           from generate_series(1, 300) as g;
-         create trigger refuse before delete on once.inbox for each row when (old.name = '1') execute function refuse()",
+        "create trigger refuse before delete on once.inbox for each row when (old.name = '1') execute function refuse()",
     )
     .await;
     for _ in 0..100 {
@@ -174,12 +180,10 @@ async fn a_pass_that_fails_says_so_and_keeps_its_bound() {
 #[tokio::test]
 async fn rows_that_are_slow_to_fail_keep_nothing_waiting_for_ever() {
     let play = Playground::directly("a session that remembers where it was").await;
+    messages(&play, 12).await;
     play.show(
         "create function refuse_slowly() returns trigger language plpgsql as $$
             begin perform pg_sleep(0.3); raise exception '% is damaged', old.id; end $$;
-         insert into once.inbox (expires_at, status, id, scope, name)
-         select clock_timestamp() - interval '1 day' + g * interval '1 s', 'm', md5(g::text)::uuid, 's', g
-           from generate_series(1, 12) as g;
          create trigger refuse before delete on once.inbox for each row when (old.name::int <= 8)
             execute function refuse_slowly()",
     )

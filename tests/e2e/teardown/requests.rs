@@ -406,6 +406,10 @@ async fn a_teardown_whose_table_was_dropped_is_over() {
     play.show(&job.call("outcome", "cancel_request", "")).await;
     play.show("drop table batch_job, batch_item, wallet cascade")
         .await;
+    let open = "select count(*) from once.cancel where open";
+    play.show("begin; select * from once.sweep()").await;
+    assert_eq!(play.show(open).await, "0");
+    play.show("rollback").await;
     shop::tables(&play).await;
     let machine = shop::MACHINE;
     let define = |machine: &str| format!("select once.machine_define($m${machine}$m$)");
@@ -413,7 +417,6 @@ async fn a_teardown_whose_table_was_dropped_is_over() {
     let changed = machine.replace("\"returned\"", "\"given back\"");
     assert_ne!(changed, machine);
     play.show(&define(&changed)).await;
-    let open = "select count(*) from once.cancel where open";
     assert_eq!(play.show(open).await, "1");
     play.show("select * from once.sweep()").await;
     assert_eq!(play.show(open).await, "0");
