@@ -122,7 +122,7 @@ lints() {
         env PG_VERSIONS="${against:-${VERSIONS[-1]}}" bash tests/scripts/lint.sh
 }
 
-# Every end-to-end test of a version that was asked for by name, and of the oldest and the newest.
+# Every test of a version that was asked for by name, and of the oldest and the newest.
 is_full() { [ -n "${PG_VERSIONS:-}" ] || [ "$1" = "${VERSIONS[0]}" ] || [ "$1" = "${VERSIONS[-1]}" ]; }
 
 # Through PgBouncer in transaction mode, but for what a test says that it needs a session of its own for. The other
@@ -223,7 +223,7 @@ package_tests() {
 
 # The languages that are here, or can be had; under CI that must be all.
 languages() {
-    local version=$1 language ready=()
+    local version language ready=()
     for language in $LANGUAGES; do
         if need_language "$language"; then
             ready+=("$language")
@@ -233,9 +233,12 @@ languages() {
             left_out "examples in $language: sudo apt-get install $(language_packages "$language")"
         fi
     done
-    if [ "${#ready[@]}" -gt 0 ]; then
-        part "examples in ${ready[*]}, PostgreSQL $version" language_tests "$version" "${ready[@]}"
-    fi
+    if [ "${#ready[@]}" = 0 ]; then return; fi
+    for version in "${VERSIONS[@]}"; do
+        if is_full "$version"; then
+            part "examples in ${ready[*]}, PostgreSQL $version" language_tests "$version" "${ready[@]}"
+        fi
+    done
 }
 
 # An example that serves until it is stopped is only compiled here; the demo runs it.
@@ -280,12 +283,12 @@ choose_versions
 if wanted lint; then lints; fi
 if wanted unit; then part "unit tests of the client" cargo test --package pg-once --lib; fi
 if wanted db; then
-    if wanted e2e || wanted client; then release_ahead; fi
+    if wanted e2e || wanted client || wanted languages; then release_ahead; fi
     for version in "${VERSIONS[@]}"; do
         if is_full "$version"; then part "in-database tests, PostgreSQL $version" db_tests "$version"; fi
     done
 fi
-if wanted e2e || wanted client; then
+if wanted e2e || wanted client || wanted languages; then
     # After the in-database tests, which leave a build of their own in the server.
     for version in "${VERSIONS[@]}"; do
         profile=$(profile_for "$version")
@@ -293,8 +296,6 @@ if wanted e2e || wanted client; then
     done
     # What was built, not what lint put together; the same for all versions.
     part "the built install and upgrade scripts" bash tests/scripts/pgspot.sh "$CARGO_TARGET_DIR/stage/${VERSIONS[0]}/extension"
-elif wanted languages; then
-    part "build and install, PostgreSQL ${VERSIONS[-1]}" install_extension "$(private_pg_config "${VERSIONS[-1]}")"
 fi
 if wanted e2e; then
     for version in "${VERSIONS[@]}"; do
@@ -309,9 +310,12 @@ if wanted e2e; then
     fi
 fi
 if wanted client; then
-    version=${VERSIONS[${#VERSIONS[@]} - 1]}
-    part "tests, doctests and examples of the client, PostgreSQL $version" client_tests "$version"
+    for version in "${VERSIONS[@]}"; do
+        if is_full "$version"; then
+            part "tests, doctests and examples of the client, PostgreSQL $version" client_tests "$version"
+        fi
+    done
 fi
-if wanted languages; then languages "${VERSIONS[-1]}"; fi
+if wanted languages; then languages; fi
 if wanted package; then package_tests; fi
 summary
