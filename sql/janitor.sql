@@ -46,6 +46,7 @@ CREATE TABLE once.janitor (
     failed     bigint      NOT NULL,
     last_error text,
     served_by  text,
+    reached    text,
     CONSTRAINT janitor_pkey PRIMARY KEY (task, machine)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.janitor IS 'The last run of each sweep task, and of action_release for each machine.';
@@ -57,6 +58,7 @@ COMMENT ON COLUMN once.janitor.done IS 'Rows of all runs.';
 COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: rows and batches each time they were tried, every due row of a table that could not be handled at all, or 1 for the task itself.';
 COMMENT ON COLUMN once.janitor.last_error IS 'What the last failure said.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Who ran it last: "pg_once janitor" (the background worker), else the role and its application_name.';
+COMMENT ON COLUMN once.janitor.reached IS 'Where the next pass that meets a row which cannot be changed goes on: which rows, when the last one was due (microseconds since 2000), where it is. NULL: at the oldest.';
 SELECT pg_catalog.pg_extension_config_dump('once.janitor', '');
 
 CREATE FUNCTION once.sweep_action_release(

@@ -142,8 +142,8 @@ $$Stores what the handler answers, for duplicates of the message; only the trans
 Errors: ON001 the message is not accepted (or its ttl is over), or another transaction accepted it and recorded nothing; ON006 another verdict is recorded, 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 
 -- janitor -----------------------------------------------------------------------------------------
--- The library tolerates a once.janitor without its last column (0.1.0) until this has run.
-ALTER TABLE once.janitor ADD COLUMN served_by text;
+-- The library tolerates a once.janitor without its last columns (0.1.0) until this has run.
+ALTER TABLE once.janitor ADD COLUMN served_by text, ADD COLUMN reached text;
 COMMENT ON FUNCTION once.sweep_action_release(integer, text) IS
 $$Reverts up to max (1 to 1000000) rows whose action's lease is overdue (NULL: of all machines), as the owner of their table in a security-restricted operation: pinned search_path, row security off, constraints immediate. Rows and leases that somebody has locked wait for the next sweep; a row that cannot be reverted is counted as failed and put off, each time twice as long. Removes leases that ended 24 hours ago, and teardowns whose row is gone. Functions of triggers on the swept table must qualify their names; a lock they wait for longer than 500 ms is a failure, and one that the parts of a batch which has waited so long wait for longer than 20 ms. A sweep that such a trigger calls reverts nothing. A table that somebody keeps from it (ALTER TABLE, CREATE INDEX) is passed over and no row of it is put off. A table is not swept in a session of an ordinary role with temporary tables.
 Sets the caller's deferred constraints to immediate. Errors: 42704 no such machine, 22023 bad argument, 25006 in a read-only transaction.$$;
@@ -154,6 +154,7 @@ COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run; where there was
 COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: rows and batches each time they were tried, every due row of a table that could not be handled at all, or 1 for the task itself.';
 COMMENT ON COLUMN once.janitor.last_error IS 'What the last failure said.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Who ran it last: "pg_once janitor" (the background worker), else the role and its application_name.';
+COMMENT ON COLUMN once.janitor.reached IS 'Where the next pass that meets a row which cannot be changed goes on: which rows, when the last one was due (microseconds since 2000), where it is. NULL: at the oldest.';
 COMMENT ON FUNCTION once.sweep(integer) IS
 $$One bounded pass of every sweep task, max (1 to 1000000) rows per task; a row for each: what was done, what failed, whether more is waiting. Each task is in a subtransaction of its own: one that raises is rolled back and counted as failed (janitor_status tells what it said), and the others go on. So it is with each sweep_<task> alone. For schedulers that cannot CALL once.sweep_all().
 Errors: 22023 bad argument, 25006 in a read-only transaction, 40001 a lost race above READ COMMITTED.$$;

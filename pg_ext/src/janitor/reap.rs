@@ -1,23 +1,24 @@
 //! Reaping: key_reap, key_tombstone, inbox_reap and dedupe_reap, each one statement on the extension's own tables.
 //!
-//! A row that cannot be changed (it is damaged, or a trigger or foreign key of somebody's own on our tables refuses) fails
-//! the statement. Then it is run again over parts of what is due, each half of a part that fails by itself, until the row
-//! is alone: it is counted, and what is due behind it is done. Nothing is noted in the row; it is tried again.
+//! A row that cannot be changed (a trigger or foreign key of somebody's own on our tables refuses) fails the statement.
+//! Then it is run again over parts of what is due, each half of a part that fails by itself, until the row is alone: it is
+//! counted, and what is due behind it is done. One that a trigger keeps back without a word fails no statement: it is
+//! missed in what was changed. Nothing is noted in the row; it is tried again.
 //!
-//! Invariant: such a pass takes little time and few transaction ids, however many rows fail, and the next one goes on
-//! where it ended: this session remembers, another one begins anywhere half of the time. At the end it goes on from the
-//! beginning, so in the long run every row is tried.
+//! Invariants: such a pass takes little time and few transaction ids, however many rows fail, and the next one, in
+//! whatever session, goes on where it ended (once.janitor.reached), at the end from the beginning: so every row is tried.
+//! `more` is told only where more was done than failed: whoever goes on while there is more comes to an end.
 
 use super::task::Swept;
-use crate::call::varlena;
+use crate::call::{shown, varlena};
 use crate::clock;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::row;
+use crate::settings;
 use crate::spi::{self, Kept, Row};
 use crate::subxact;
 use crate::table::{Name, Table};
 use pgrx::pg_sys::{self, Datum};
-use std::cell::RefCell;
 use std::ffi::CStr;
 use std::thread::LocalKey;
 use std::time::{Duration, Instant};
@@ -25,11 +26,13 @@ use std::time::{Duration, Instant};
 /// After so long the rest of a pass that fails waits for the next one, once a row of it is settled: the caller's other
 /// tasks have their rows locked.
 const PATIENCE: Duration = Duration::from_millis(250);
+/// Of a part that fails after that, before a row is settled, so small a part is next.
+const NARROWER: usize = 8;
 /// So many rows fail in one pass: each takes two transaction ids beside others that fail, about ten among rows that do not.
 const MOST_FAILURES: i64 = 250;
 
-/// A statement of pieces. In all of them: $1 now, $2 the bound, $3 the default of gone_for in microseconds, $4 where the
-/// rows are.
+/// A statement of pieces. Each tells how many rows were done, whether it took as many as it may, and how many of those are
+/// as they were. In all of them: $1 now, $2 the bound, $3 the default of gone_for in microseconds, $4 where the rows are.
 macro_rules! statement {
     ($($piece:expr),*) => {
         match CStr::from_bytes_with_nul(concat!($($piece),*, "\0").as_bytes()) {
@@ -59,7 +62,8 @@ macro_rules! key {
         UPDATE once.key k
            SET reap_at = LEAST(o.expires_at + o.gone_for,
                                $1 + GREATEST(interval '1 day', $1 - o.expires_at))
-          FROM oldest o WHERE k.id = o.id AND o.expires_at + o.gone_for > $1),
+          FROM oldest o WHERE k.id = o.id AND o.expires_at + o.gone_for > $1
+        RETURNING 1),
     never_emptied AS MATERIALIZED (
         SELECT k.id
           FROM (SELECT k.id FROM once.key k WHERE k.reap_stage = '0' AND k.reap_at <= $1
@@ -78,7 +82,10 @@ macro_rules! key {
     steps AS (DELETE FROM once.key_step s USING due WHERE s.key_id = due.id),
     reaped AS (DELETE FROM once.key k USING due WHERE k.id = due.id RETURNING 1)
     SELECT pg_catalog.count(*),
-           pg_catalog.count(*) >= $2 OR (SELECT pg_catalog.count(*) FROM oldest) >= $2 FROM reaped"
+           pg_catalog.count(*) >= $2 OR (SELECT pg_catalog.count(*) FROM oldest) >= $2,
+           (SELECT pg_catalog.count(*) FROM due) - pg_catalog.count(*)
+           + (SELECT pg_catalog.count(*) FROM oldest o WHERE o.expires_at + o.gone_for > $1)
+           - (SELECT pg_catalog.count(*) FROM later) FROM reaped"
         )
     };
 }
@@ -121,8 +128,9 @@ macro_rules! tombstone {
                response_code = NULL, response_body = NULL, response_headers = NULL
           FROM due WHERE k.id = due.id AND due.expires_at <= $1
         RETURNING 1)
-    SELECT (SELECT pg_catalog.count(*) FROM emptied),
-           (SELECT pg_catalog.count(*) FROM due) >= $2"
+    SELECT emptied.n, due.n >= $2, due.n - emptied.n - later.n
+      FROM (SELECT pg_catalog.count(*) AS n FROM emptied) emptied,
+           (SELECT pg_catalog.count(*) AS n FROM later) later, (SELECT pg_catalog.count(*) AS n FROM due) due"
         )
     };
 }
@@ -138,7 +146,8 @@ macro_rules! inbox {
             $which!("i", "i.expires_at", "$2"),
             " FOR UPDATE OF i SKIP LOCKED),
     reaped AS (DELETE FROM once.inbox i USING due WHERE i.id = due.id RETURNING 1)
-    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped"
+    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2, (SELECT pg_catalog.count(*) FROM due) - pg_catalog.count(*)
+      FROM reaped"
         )
     };
 }
@@ -155,7 +164,8 @@ macro_rules! dedupe {
             " FOR UPDATE OF d SKIP LOCKED),
     reaped AS (
         DELETE FROM once.dedupe d USING due WHERE d.topic_id = due.topic_id AND d.id = due.id RETURNING 1)
-    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped"
+    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2, (SELECT pg_catalog.count(*) FROM due) - pg_catalog.count(*)
+      FROM reaped"
         )
     };
 }
@@ -257,11 +267,11 @@ thread_local! {
     static INBOX_PART: Kept = const { Kept::new(inbox!(these), PART) };
     static DEDUPE: Kept = const { Kept::new(dedupe!(oldest), WHOLE) };
     static DEDUPE_PART: Kept = const { Kept::new(dedupe!(these), PART) };
-    static DUE_TOMBSTONES: List = const { List::new(TOMBSTONES_DUE) };
-    static DUE_NEVER_EMPTIED: List = const { List::new(NEVER_EMPTIED_DUE) };
-    static DUE_FULL: List = const { List::new(FULL_DUE) };
-    static DUE_INBOX: List = const { List::new(INBOX_DUE) };
-    static DUE_DEDUPE: List = const { List::new(DEDUPE_DUE) };
+    static DUE_TOMBSTONES: Kept = const { Kept::new(TOMBSTONES_DUE, DUE) };
+    static DUE_NEVER_EMPTIED: Kept = const { Kept::new(NEVER_EMPTIED_DUE, DUE) };
+    static DUE_FULL: Kept = const { Kept::new(FULL_DUE, DUE) };
+    static DUE_INBOX: Kept = const { Kept::new(INBOX_DUE, DUE) };
+    static DUE_DEDUPE: Kept = const { Kept::new(DEDUPE_DUE, DUE) };
 }
 
 type Statement = &'static LocalKey<Kept>;
@@ -276,50 +286,78 @@ pub enum Reap {
 }
 
 impl Reap {
-    /// The oldest `max` that are due, in one statement.
+    /// The oldest `max` that are due, in one statement; fails where a row of them is kept from it.
     pub fn sweep(self, max: i32) -> Result<Swept> {
         let [whole, _] = self.statements();
-        let rows = whole.with(|whole| run(whole, max.into(), &[]))?;
-        Ok(Swept {
-            more: number(&rows, 1) != 0,
-            done: number(&rows, 0),
-            ..Swept::default()
-        })
+        let tried = Tried::of(whole, max.into(), &[])?;
+        match tried.missed {
+            0 => Ok(Swept {
+                more: tried.is_full,
+                done: tried.done,
+                ..Swept::default()
+            }),
+            missed => Err(Error::new(Kind::InUse, self.kept_back(missed))),
+        }
     }
 
-    /// [`Reap::sweep`] failed: the same without the rows that fail. Where the tables themselves cannot be had, that is no
-    /// row's fault.
-    pub fn isolate(self, max: i32, failure: &str) -> Result<Swept> {
+    /// [`Reap::sweep`] failed after so long: the same without the rows that fail, from where the last such pass ended.
+    /// Where the tables themselves cannot be had, that is no row's fault.
+    pub fn isolate(
+        self,
+        max: i32,
+        failure: &str,
+        took: Duration,
+        reached: Option<String>,
+    ) -> Result<Swept> {
         let hold = || {
             let mut tables = self.tables().iter();
-            tables.try_for_each(|table| Table::to_write(table).map(drop))
+            settings::patiently(|| tables.try_for_each(|table| Table::to_write(table).map(drop)))
         };
         if subxact::attempt(hold)?.is_err() {
-            return Ok(Swept::failure(1, failure));
+            return Ok(Swept {
+                reached,
+                ..Swept::failure(1, failure)
+            });
         }
-        let [_, part] = self.statements();
         let mut pass = Pass {
-            part,
+            reap: self,
             max: max.into(),
-            until: Instant::now() + PATIENCE,
+            until: match took < PATIENCE {
+                true => Instant::now() + PATIENCE,
+                false => Instant::now(),
+            },
             settled: 0,
             all: Swept::default(),
         };
-        let mut lists = self.lists().to_vec();
-        if clock::real_us() % 2 == 1 {
-            lists.reverse();
-        }
-        for list in lists {
-            pass.go_round(list)?;
-        }
-        let is_over = pass.is_over();
+        let start = reached.and_then(|text| self.read(&text));
+        pass.go_round(start)?;
         let mut all = pass.all;
-        if is_over && all.failed == 0 {
+        if all.reached.is_some() && all.failed == 0 {
             // It has not come to the row yet.
             all.add(Swept::failure(1, failure));
         }
-        all.more = is_over && all.done > 0;
+        all.more = all.reached.is_some() && all.done > all.failed;
         Ok(all)
+    }
+
+    /// Its tables have triggers.
+    pub fn meets_triggers(self) -> Result<bool> {
+        settings::patiently(|| {
+            for table in self.tables() {
+                if Table::to_read(table)?.has_triggers() {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })
+    }
+
+    fn kept_back(self, rows: i64) -> String {
+        let table = self.tables().first().map_or(c"", |name| name);
+        let table = table.to_string_lossy();
+        format!(
+            "{rows} rows of once.{table} were kept back by a trigger or rule that is not pg_once's"
+        )
     }
 
     /// Over the oldest, and over a part.
@@ -332,8 +370,8 @@ impl Reap {
         }
     }
 
-    /// What is due.
-    fn lists(self) -> &'static [&'static LocalKey<List>] {
+    /// What is due, in the order in which it is done.
+    fn lists(self) -> &'static [Statement] {
         match self {
             Reap::Key => &[&DUE_TOMBSTONES, &DUE_NEVER_EMPTIED],
             Reap::Tombstone => &[&DUE_FULL],
@@ -352,72 +390,49 @@ impl Reap {
     }
 }
 
-/// Where a row is: when it was due, and its ctid.
+/// Where a row is: in which list, when it was due, and its ctid.
 #[derive(Clone)]
 struct Place {
+    list: usize,
     due_at: i64,
     ctid: Vec<u8>,
-}
-
-/// Rows that are due, in their order.
-struct List {
-    due: Kept,
-    /// Where the last pass ended before its end.
-    reached: RefCell<Option<Place>>,
-}
-
-impl List {
-    const fn new(sql: &'static CStr) -> List {
-        List {
-            due: Kept::new(sql, DUE),
-            reached: RefCell::new(None),
-        }
-    }
-
-    /// Where this session's last pass ended, or, half of the time where there was none, some time since the oldest.
-    fn start(&self) -> Result<Option<Place>> {
-        if let Some(place) = self.reached.take() {
-            return Ok(Some(place));
-        }
-        let chance = (clock::real_us() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let oldest = self.page(1, None, None)?;
-        let (true, [oldest]) = (chance >> 63 == 1, oldest.as_slice()) else {
-            return Ok(None);
-        };
-        let since = clock::now_us()?.saturating_sub(oldest.due_at).max(0) as u64;
-        let later = ((u128::from(since) * u128::from(chance << 1)) >> 64) as i64;
-        Ok(Some(Place {
-            due_at: oldest.due_at.saturating_add(later),
-            ctid: FIRST.to_vec(),
-        }))
-    }
-
-    /// The next places after one and up to another.
-    fn page(&self, most: i64, after: Option<&Place>, upto: Option<&Place>) -> Result<Vec<Place>> {
-        let bound = |place: Option<&Place>, due_at, ctid| match place {
-            Some(place) => [Datum::from(place.due_at), row::text(&place.ctid)],
-            None => [Datum::from(due_at), row::text(ctid)],
-        };
-        let bounds = [bound(after, i64::MIN, FIRST), bound(upto, i64::MAX, LAST)];
-        let args = bounds.concat().into_iter().map(Some);
-        let rows = run(&self.due, most, &args.collect::<Vec<_>>())?;
-        let place = |row: &Row| {
-            Some(Place {
-                due_at: spi::column(row, 0)?.value() as i64,
-                ctid: varlena(spi::column(row, 1)?).to_vec(),
-            })
-        };
-        Ok(rows.iter().filter_map(place).collect())
-    }
 }
 
 /// Before and after all places.
 const FIRST: &[u8] = b"(0,0)";
 const LAST: &[u8] = b"(4294967295,65535)";
 
+/// The next places of a list, after one and up to another.
+fn page(
+    reap: Reap,
+    list: usize,
+    most: i64,
+    after: Option<&Place>,
+    upto: Option<&Place>,
+) -> Result<Vec<Place>> {
+    let bound = |place: Option<&Place>, due_at, ctid| match place {
+        Some(place) => [Datum::from(place.due_at), row::text(&place.ctid)],
+        None => [Datum::from(due_at), row::text(ctid)],
+    };
+    let bounds = [bound(after, i64::MIN, FIRST), bound(upto, i64::MAX, LAST)];
+    let args: Vec<_> = bounds.concat().into_iter().map(Some).collect();
+    let Some(due) = reap.lists().get(list) else {
+        return Ok(Vec::new());
+    };
+    let rows = run(due, most, &args)?;
+    let place = |row: &Row| {
+        Some(Place {
+            list,
+            due_at: spi::column(row, 0)?.value() as i64,
+            ctid: varlena(spi::column(row, 1)?).to_vec(),
+        })
+    };
+    Ok(rows.iter().filter_map(place).collect())
+}
+
 /// One pass over what is due, without the rows that fail.
 struct Pass {
-    part: Statement,
+    reap: Reap,
     max: i64,
     until: Instant,
     /// Rows that need not be tried again in this pass: done, left to others, moved to a later look, or failed.
@@ -432,34 +447,40 @@ impl Pass {
             || self.settled > 0 && Instant::now() >= self.until
     }
 
-    /// From where the last one ended to the end, and from the beginning up to there.
-    fn go_round(&mut self, list: &'static LocalKey<List>) -> Result<()> {
-        if self.is_over() {
-            return Ok(());
+    /// So many rows of these next.
+    fn narrowed(&self, rows: usize) -> usize {
+        match self.settled == 0 && Instant::now() >= self.until {
+            true => rows.div_ceil(NARROWER),
+            false => rows,
         }
-        let went = subxact::attempt(|| list.with(List::start))?;
-        let start = went.unwrap_or(None);
-        if self.go(list, start.clone(), None)? && start.is_some() {
-            self.go(list, None, start)?;
-        }
-        Ok(())
     }
 
-    /// True: it came to the end.
-    fn go(
-        &mut self,
-        list: &'static LocalKey<List>,
-        mut after: Option<Place>,
-        upto: Option<Place>,
-    ) -> Result<bool> {
+    /// From where the last one ended to the end, and from the beginning up to there.
+    fn go_round(&mut self, start: Option<Place>) -> Result<()> {
+        let lists = self.reap.lists().len();
+        let first = start.as_ref().map_or(0, |place| place.list);
+        let mut after = start.clone();
+        for list in (first..lists).chain(0..first) {
+            if !self.go(list, after.take(), None)? {
+                return Ok(());
+            }
+        }
+        match start {
+            Some(start) => self.go(first, None, Some(start)).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// True: it came to the end of the list.
+    fn go(&mut self, list: usize, mut after: Option<Place>, upto: Option<Place>) -> Result<bool> {
         while !self.is_over() {
-            let most = self.max - self.all.done;
-            let page = || list.with(|l| l.page(most, after.as_ref(), upto.as_ref()));
-            let places = match subxact::attempt(page)? {
+            let most = self.narrowed((self.max - self.all.done) as usize) as i64;
+            let next = || page(self.reap, list, most, after.as_ref(), upto.as_ref());
+            let places = match subxact::attempt(next)? {
                 Ok(places) => places,
                 Err(failure) => {
                     self.all.add(Swept::failure(1, &failure));
-                    return Ok(false);
+                    return Ok(true);
                 }
             };
             if places.is_empty() {
@@ -470,7 +491,12 @@ impl Pass {
             let settled = places.get(..self.settled - before);
             after = settled.and_then(<[Place]>::last).cloned().or(after);
         }
-        list.with(|l| l.reached.replace(after));
+        let reached = after.unwrap_or(Place {
+            list,
+            due_at: i64::MIN,
+            ctid: FIRST.to_vec(),
+        });
+        self.all.reached = Some(reached.write());
         Ok(false)
     }
 
@@ -478,41 +504,89 @@ impl Pass {
         if self.is_over() {
             return Ok(());
         }
-        let part = || {
+        let [_, part] = self.reap.statements();
+        let these = || {
             let these = places.iter().map(|place| row::text(&place.ctid));
             let these = row::array(these, pg_sys::TEXTOID);
-            self.part.with(|part| run(part, self.max, &[Some(these)]))
+            Tried::of(part, self.max, &[Some(these)])
         };
-        match (subxact::attempt(part)?, places) {
-            (Ok(rows), _) => {
-                self.all.done += number(&rows, 0);
+        match (subxact::attempt(these)?, places) {
+            (Ok(tried), _) => {
+                self.all.done += tried.done;
+                if tried.missed > 0 {
+                    let rows = tried.missed as usize;
+                    self.all
+                        .add(Swept::failure(rows, &self.reap.kept_back(tried.missed)));
+                }
                 self.settled += places.len();
             }
             (Err(failure), [_]) => {
                 self.all.add(Swept::failure(1, &failure));
                 self.settled += 1;
             }
-            (Err(_), places) => {
-                let (first, second) = places.split_at(places.len() / 2);
-                self.sweep(first)?;
-                self.sweep(second)?;
-            }
+            (Err(_), places) => match places.split_at(self.narrowed(places.len())) {
+                (these, []) => {
+                    let (first, second) = these.split_at(these.len() / 2);
+                    self.sweep(first)?;
+                    self.sweep(second)?;
+                }
+                // It takes long.
+                (these, _) => self.sweep(these)?,
+            },
         }
         Ok(())
     }
 }
 
-fn run(statement: &Kept, max: i64, more: &[Option<Datum>]) -> Result<Vec<Row>> {
+impl Place {
+    fn write(&self) -> String {
+        format!("{} {} {}", self.list, self.due_at, shown(&self.ctid))
+    }
+}
+
+impl Reap {
+    /// What [`Place::write`] wrote; None: nothing of this.
+    fn read(self, text: &str) -> Option<Place> {
+        let mut parts = text.splitn(3, ' ');
+        let list = parts
+            .next()?
+            .parse()
+            .ok()
+            .filter(|l| *l < self.lists().len())?;
+        let due_at = parts.next()?.parse().ok()?;
+        let ctid = parts.next()?.as_bytes().to_vec();
+        Some(Place { list, due_at, ctid })
+    }
+}
+
+/// What a statement did.
+struct Tried {
+    done: i64,
+    is_full: bool,
+    missed: i64,
+}
+
+impl Tried {
+    fn of(statement: Statement, max: i64, more: &[Option<Datum>]) -> Result<Tried> {
+        let rows = run(statement, max, more)?;
+        let number = |i: usize| {
+            let value = rows.first().and_then(|row| spi::column(row, i));
+            value.map_or(0, |d| d.value() as i64)
+        };
+        Ok(Tried {
+            done: number(0),
+            is_full: number(1) != 0,
+            missed: number(2),
+        })
+    }
+}
+
+/// A trigger that waits for somebody's lock fails its row soon.
+fn run(statement: Statement, max: i64, more: &[Option<Datum>]) -> Result<Vec<Row>> {
     let args = [
         Some(Datum::from(clock::now_us()?)),
         Some(Datum::from(max)),
         Some(Datum::from(clock::DAY_US)),
     ];
-    spi::query_kept(statement, &[&args, more].concat())
-}
-
-/// A number of the one row.
-fn number(rows: &[Row], i: usize) -> i64 {
-    let value = rows.first().and_then(|row| spi::column(row, i));
-    value.map_or(0, |d| d.value() as i64)
+    settings::patiently(|| spi::query(statement, &[&args, more].concat()))
 }

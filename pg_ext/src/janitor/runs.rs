@@ -4,10 +4,10 @@
 //! shorter), so that an idle janitor hardly writes and still covers what machine_assert asks about. Nobody waits for
 //! another session that notes a run: it says the same.
 //!
-//! The table of version 0.1.0 has no last column: until ALTER EXTENSION pg_once UPDATE this library leaves it out.
+//! The table of version 0.1.0 lacks the last columns: until ALTER EXTENSION pg_once UPDATE this library leaves them out.
 
 use crate::action::sweep as actions;
-use crate::call::from_utf8;
+use crate::call::{from_utf8, shown};
 use crate::caller;
 use crate::clock;
 use crate::error::Result;
@@ -33,7 +33,7 @@ const PARTS_OF_GRACE: i64 = 4;
 
 /// Columns of once.janitor in 0.1.0, and now.
 const OLD: usize = 7;
-const NOW: usize = 8;
+const NOW: usize = 9;
 
 thread_local! {
     static NEW_RUN: Kept = const { Kept::new(INSERT_RUN, &[pg_sys::TEXTOID, pg_sys::TEXTOID]) };
@@ -48,6 +48,7 @@ enum Run {
     Failed,
     LastError,
     ServedBy,
+    Reached,
 }
 
 impl Column for Run {
@@ -56,7 +57,7 @@ impl Column for Run {
     }
 }
 
-/// The schema is that of 0.1.0, which has a column less in once.janitor.
+/// The schema is that of 0.1.0, which has fewer columns in once.janitor.
 pub fn is_first_schema() -> Result<bool> {
     Ok(Table::to_read(RUNS)?.columns() == OLD)
 }
@@ -107,7 +108,9 @@ fn write<const COLUMNS: usize>(
     let now = clock::now_us()?;
     let who = (COLUMNS >= NOW).then(served_by);
     let nothing_new = swept.done == 0 && swept.failed == 0 && good;
-    if nothing_new && is_fresh(&run, who.as_deref(), now) {
+    let is_reached =
+        COLUMNS < NOW || run.bytes(Run::Reached) == swept.reached.as_deref().map(str::as_bytes);
+    if nothing_new && is_reached && is_fresh(&run, who.as_deref(), now) {
         return Ok(true);
     }
     if table.lock(tid, &snapshot, Wait::No)? != Outcome::Done {
@@ -125,6 +128,7 @@ fn write<const COLUMNS: usize>(
     }
     if let Some(who) = &who {
         run.put_text(Run::ServedBy, Some(who));
+        run.put_text(Run::Reached, swept.reached.as_deref().map(str::as_bytes));
     }
     run.update_at(table, tid, Wait::Yes)?;
     Ok(true)
@@ -158,6 +162,16 @@ fn served_by() -> Vec<u8> {
         who.extend([b" (", application, b")"].concat());
     }
     who
+}
+
+/// Where the last pass of a task ended before its end ([`Swept::reached`]).
+pub fn reached(task: &str) -> Result<Option<String>> {
+    let table = Table::to_read(RUNS)?;
+    if table.columns() == OLD {
+        return Ok(None);
+    }
+    let run = find::<NOW>(&table, task, b"", &Snapshot::latest())?;
+    Ok(run.and_then(|r| r.bytes(Run::Reached).map(shown)))
 }
 
 /// When action_release last ended for a machine; i64::MIN: never.

@@ -10,6 +10,7 @@ use crate::row::{self, Rows, Shape};
 use crate::subxact;
 use crate::table;
 use pgrx::pg_sys::{self, Datum};
+use std::time::Instant;
 
 /// The largest `max`.
 pub const MOST: i32 = 1_000_000;
@@ -26,9 +27,15 @@ thread_local! {
 /// One bounded pass of a task; what it raises is counted, and undoes nothing else.
 pub fn run(task: Task, max: i32) -> Result<Swept> {
     table::ensure_writable(task.table())?;
+    let begin = Instant::now();
     let ended = match task {
         Task::ActionRelease => release_actions(max, None)?,
-        task => subxact::attempt(|| task.work(max))?,
+        task => {
+            if let Ok(true) = subxact::attempt(|| task.meets_triggers())? {
+                actions::prepare()?;
+            }
+            subxact::attempt(|| task.work(max))?
+        }
     };
     match ended {
         // Each machine has its own row.
@@ -37,7 +44,7 @@ pub fn run(task: Task, max: i32) -> Result<Swept> {
             Ok(swept)
         }
         Ok(swept) => noted(task, swept),
-        Err(failure) => noted(task, task.isolate(max, &failure)?),
+        Err(failure) => noted(task, task.isolate(max, &failure, begin.elapsed())?),
     }
 }
 

@@ -1,12 +1,14 @@
 //! The tasks, in the order in which a sweep runs them.
 
 use super::reap::Reap;
+use super::runs;
 use crate::action::sweep as actions;
 use crate::error::Result;
 use crate::key::passing;
 use crate::outbox::{requeue, retire};
 use crate::subxact;
 use crate::table::Name;
+use std::time::Duration;
 
 /// What one run of a task did.
 #[derive(Default)]
@@ -15,6 +17,8 @@ pub struct Swept {
     pub failed: i64,
     pub more: bool,
     pub last_error: Option<String>,
+    /// Where a pass over rows that fail ended before its end; the next one goes on there.
+    pub reached: Option<String>,
 }
 
 impl Swept {
@@ -32,6 +36,7 @@ impl Swept {
         self.failed += other.failed;
         self.more |= other.more;
         self.last_error = other.last_error.or(self.last_error.take());
+        self.reached = other.reached.or(self.reached.take());
     }
 }
 
@@ -90,23 +95,37 @@ impl Task {
             Task::OutboxRequeue => requeue::sweep(max.into()),
             Task::OutboxRetire => retire::sweep(max.into()),
             Task::KeyReap => Reap::Key.sweep(max),
-            Task::KeyTombstone => {
-                let swept = Reap::Tombstone.sweep(max)?;
-                pass_bookmarks(swept, max)
-            }
+            Task::KeyTombstone => pass_bookmarks(Reap::Tombstone.sweep(max)?, max),
             Task::InboxReap => Reap::Inbox.sweep(max),
             Task::DedupeReap => Reap::Dedupe.sweep(max),
         }
     }
 
-    /// The pass that failed once more, of tasks that do not look for the row themselves: all but the rows that fail.
-    pub fn isolate(self, max: i32, failure: &str) -> Result<Swept> {
+    /// The pass that failed after so long once more, of tasks that do not look for the row themselves: all but the rows that fail.
+    pub fn isolate(self, max: i32, failure: &str, took: Duration) -> Result<Swept> {
+        let Some(reap) = self.reap() else {
+            return Ok(Swept::failure(1, failure));
+        };
+        let swept = reap.isolate(max, failure, took, runs::reached(self.name())?)?;
         match self {
-            Task::KeyReap => Reap::Key.isolate(max, failure),
-            Task::KeyTombstone => pass_bookmarks(Reap::Tombstone.isolate(max, failure)?, max),
-            Task::InboxReap => Reap::Inbox.isolate(max, failure),
-            Task::DedupeReap => Reap::Dedupe.isolate(max, failure),
-            _ => Ok(Swept::failure(1, failure)),
+            Task::KeyTombstone => pass_bookmarks(swept, max),
+            _ => Ok(swept),
+        }
+    }
+
+    /// Somebody has put triggers or foreign keys on our tables: what they leave for the transaction's end would undo
+    /// everybody's work.
+    pub fn meets_triggers(self) -> Result<bool> {
+        self.reap().map_or(Ok(false), Reap::meets_triggers)
+    }
+
+    fn reap(self) -> Option<Reap> {
+        match self {
+            Task::KeyReap => Some(Reap::Key),
+            Task::KeyTombstone => Some(Reap::Tombstone),
+            Task::InboxReap => Some(Reap::Inbox),
+            Task::DedupeReap => Some(Reap::Dedupe),
+            Task::ActionRelease | Task::OutboxRequeue | Task::OutboxRetire => None,
         }
     }
 }

@@ -62,12 +62,7 @@ impl Kept {
 
 /// Runs a kept statement as the extension's owner.
 pub fn query(kept: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<Vec<Row>> {
-    kept.with(|kept| query_kept(kept, args))
-}
-
-/// The same.
-pub fn query_kept(kept: &Kept, args: &[Option<Datum>]) -> Result<Vec<Row>> {
-    as_owner(|| execute(kept.plan()?, args, Under::Statement, OWN_ROW))
+    as_owner(|| kept.with(|k| execute(k.plan()?, args, Under::Statement, OWN_ROW)))
 }
 
 /// Like [`query`], but sees what is committed now at every isolation level, as the server's own checks of

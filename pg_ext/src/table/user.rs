@@ -98,17 +98,28 @@ impl Table {
         }
     }
 
-    fn triggers(&self, known: impl Fn(&pg_sys::Trigger) -> bool) -> Option<Triggers> {
+    /// Its own, or those of foreign keys.
+    pub fn has_triggers(&self) -> bool {
+        !self.all_triggers().is_empty()
+    }
+
+    fn all_triggers(&self) -> &[pg_sys::Trigger] {
         // SAFETY: as in has_constraints; the server keeps numtriggers of them.
-        let all = unsafe {
-            let triggers = (*self.rel).trigdesc;
-            if triggers.is_null() {
-                return Some(Triggers::None);
+        unsafe {
+            match (*self.rel).trigdesc {
+                none if none.is_null() => &[],
+                all => std::slice::from_raw_parts((*all).triggers, (*all).numtriggers as usize),
             }
-            std::slice::from_raw_parts((*triggers).triggers, (*triggers).numtriggers as usize)
-        };
+        }
+    }
+
+    fn triggers(&self, known: impl Fn(&pg_sys::Trigger) -> bool) -> Option<Triggers> {
         let mut found = Triggers::None;
-        for trigger in all.iter().filter(|t| t.tgtype & FOR_UPDATE != 0) {
+        for trigger in self
+            .all_triggers()
+            .iter()
+            .filter(|t| t.tgtype & FOR_UPDATE != 0)
+        {
             // SAFETY: compares with the server's own functions.
             let key = unsafe { pg_sys::RI_FKey_trigger_type(trigger.tgfoid) };
             if known(trigger) {

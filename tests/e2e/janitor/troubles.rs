@@ -14,9 +14,12 @@ const NAP: Duration = Duration::from_millis(200);
 
 /// Every delete of a message is undone by the end of its transaction, long after the task has counted it.
 const REFUSE: &str = "
+create table later (id int);
 create function refuse() returns trigger language plpgsql as $$ begin raise 'not today'; end $$;
-create constraint trigger refuse after delete on once.inbox deferrable initially deferred
-    for each row execute function refuse()";
+create constraint trigger refuse after insert on later deferrable initially deferred for each row execute function refuse();
+create function leave_for_later() returns trigger language plpgsql as $$
+    begin set constraints all deferred; insert into public.later values (1); return old; end $$;
+create trigger refuse before delete on once.inbox for each row execute function leave_for_later()";
 
 async fn failures(client: &Client) -> i64 {
     let sql = "select failed from once.janitor where task = 'inbox_reap'";
@@ -124,7 +127,7 @@ async fn a_new_extension_begins_with_a_clean_slate() {
         assert_eq!(logged(&cluster, told), lines);
         show(
             &client,
-            "drop extension pg_once cascade; drop function if exists refuse",
+            "drop extension pg_once cascade; drop function leave_for_later; drop table later; drop function refuse",
         )
         .await;
         let absent =
