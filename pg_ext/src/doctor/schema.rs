@@ -1,4 +1,5 @@
-//! The extension's own objects: its version, its indexes, and tables that are full of dead rows.
+//! The extension's own objects: its version, its indexes, what others have put on its tables, and tables that are full of
+//! dead rows.
 
 use super::Report;
 use crate::clock;
@@ -94,6 +95,24 @@ const VERSION: &CStr = c"
                v (sql, library)
      WHERE e.extname = 'pg_once' AND v.sql <> v.library";
 
+// A foreign key that points here has triggers here, too.
+const FOREIGN: &CStr = c"
+    SELECT 'warning',
+           pg_catalog.format('table once.%s has triggers, rules or foreign keys that are not pg_once''s', c.relname),
+           pg_catalog.string_agg(DISTINCT x.name, ', ' ORDER BY x.name),
+           'Drop them: most writes of pg_once do not fire them, and a row that they keep from a sweep stays.'
+      FROM (SELECT t.tgrelid,
+                   CASE WHEN k.contype = 'f' THEN pg_catalog.format('foreign key %I of %s', k.conname, k.conrelid::pg_catalog.regclass)
+                        ELSE pg_catalog.format('trigger %I', t.tgname) END
+              FROM pg_catalog.pg_trigger t LEFT JOIN pg_catalog.pg_constraint k ON k.oid = t.tgconstraint
+            UNION ALL
+            SELECT r.ev_class, pg_catalog.format('rule %I', r.rulename)
+              FROM pg_catalog.pg_rewrite r) x (relation, name)
+           JOIN pg_catalog.pg_class c ON c.oid = x.relation
+     WHERE c.relnamespace = 'once'::pg_catalog.regnamespace AND c.relkind = 'r'
+     GROUP BY c.relname
+     ORDER BY c.relname";
+
 // Autovacuum looks once a minute; a table that it did not come to in ten has a reason.
 const BLOAT: &CStr = c"
     SELECT 'warning', pg_catalog.format('table once.%s is full of dead rows', s.relname),
@@ -120,6 +139,7 @@ thread_local! {
     static ARE_MISSING: Kept = const { Kept::new(MISSING, &[pg_sys::TEXTARRAYOID]) };
     static ARE_INVALID: Kept = const { Kept::new(INVALID, &[]) };
     static VERSIONS: Kept = const { Kept::new(VERSION, &[pg_sys::TEXTOID]) };
+    static ARE_FOREIGN: Kept = const { Kept::new(FOREIGN, &[]) };
     static BLOATED: Kept = const { Kept::new(BLOAT, &[pg_sys::TIMESTAMPTZOID]) };
     static NOT_VACUUMED: Kept = const { Kept::new(UNVACUUMED, &[]) };
 }
@@ -129,6 +149,7 @@ pub fn ask(report: &Report) -> Result<()> {
     report.ask(&VERSIONS, &[Some(library)])?;
     report.ask(&ARE_MISSING, &[Some(row::texts(INDEXES))])?;
     report.ask(&ARE_INVALID, &[])?;
+    report.ask(&ARE_FOREIGN, &[])?;
     report.ask(&BLOATED, &[Some(Datum::from(clock::now_us()?))])?;
     report.ask(&NOT_VACUUMED, &[])
 }

@@ -61,6 +61,34 @@ async fn a_claim_state_that_nobody_sweeps_and_a_machine_that_does_not_fit() {
 }
 
 #[tokio::test]
+async fn what_others_have_put_on_tables_of_ours() {
+    let play = Playground::open().await;
+    let made = [
+        (
+            "create table child (id uuid constraint \"To Us\" references once.inbox (id))",
+            "foreign key \"To Us\" of public.child",
+            "drop table child",
+        ),
+        (
+            "create trigger odd before update on once.key for each row execute function suppress_redundant_updates_trigger()",
+            "trigger odd",
+            "drop trigger odd on once.key",
+        ),
+        (
+            "create rule odd as on delete to once.dedupe do instead nothing",
+            "rule odd",
+            "drop rule odd on once.dedupe",
+        ),
+    ];
+    for (make, name, undo) in made {
+        play.show(make).await;
+        assert_told(&play, "that are not pg_once", "warning", name).await;
+        play.show(undo).await;
+        assert_eq!(problems(&play).await, "");
+    }
+}
+
+#[tokio::test]
 async fn a_janitor_that_never_ran_that_stopped_and_that_fails() {
     let play = Playground::open().await;
     assert_told(&play, "no sweep has ever run", "info", "once.sweep()").await;
