@@ -16,6 +16,8 @@ const TELL: Duration = Duration::from_secs(5);
 const SMALL_ROUNDS: u32 = 3;
 /// Whatever becomes due meanwhile.
 const MOST_ROUNDS: u32 = 1_000;
+/// Passes in a row that end among rows which fail.
+const FAILING_PASSES: u32 = 5;
 
 /// `once.sweep_all`.
 pub fn sweep_all(call: &Call) -> Result<Datum> {
@@ -53,12 +55,17 @@ fn round(max: i32) -> Result<i64> {
 fn sweep(task: Task, max: i32) -> Result<i64> {
     let mut all = Swept::default();
     let mut told = Instant::now();
+    let mut failing = 0;
     loop {
         let swept = batch(task, max)?;
         commit();
-        let more = swept.more;
+        failing = match swept.more {
+            true => 0,
+            false => failing + 1,
+        };
+        let is_over = !swept.more && (swept.reached.is_none() || failing == FAILING_PASSES);
         all.add(swept);
-        if !more {
+        if is_over {
             break;
         }
         if told.elapsed() >= TELL {

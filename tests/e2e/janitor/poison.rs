@@ -224,6 +224,26 @@ async fn a_key_that_cannot_be_emptied_keeps_no_bookmark_from_moving() {
     assert_eq!(play.show(bookmarks).await, "1");
 }
 
+/// Each call goes on among them for a while, and ends.
+#[tokio::test]
+async fn sweep_all_passes_by_a_thousand_rows_that_fail() {
+    let play = Playground::directly("CALL goes by the settings of its session").await;
+    play.show(REFUSE).await;
+    messages(&play, 1001).await;
+    play.show(
+        "create trigger refuse before delete on once.inbox for each row when (old.name <> '1001')
+            execute function refuse()",
+    )
+    .await;
+    for _ in 0..10 {
+        play.show("call once.sweep_all()").await;
+        if play.show("select count(*) from once.inbox").await == "1000" {
+            return;
+        }
+    }
+    panic!("it does not come to the row behind them");
+}
+
 /// What is due comes while as much fails as one pass looks at: no pass says that there is more.
 #[tokio::test]
 async fn rows_that_fail_keep_nobody_coming_back_at_once() {
