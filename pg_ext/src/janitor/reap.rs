@@ -356,7 +356,7 @@ impl Reap {
         let table = self.tables().first().map_or(c"", |name| name);
         let table = table.to_string_lossy();
         format!(
-            "{rows} rows of once.{table} were kept back by a trigger or rule that is not pg_once's"
+            "a trigger or rule that is not pg_once's kept back due rows of once.{table}: {rows}"
         )
     }
 
