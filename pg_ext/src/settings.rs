@@ -14,12 +14,13 @@ pub const PATIENCE: Duration = Duration::from_millis(500);
 /// [`PATIENCE`] as a setting.
 pub const PATIENT: (&CStr, &CStr) = (c"lock_timeout", c"500ms");
 
-/// Works with [`PATIENT`], or with the lock_timeout that there is where that is shorter.
-pub fn patiently<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+/// So long, or as long as lock_timeout says where that is shorter.
+pub fn at_most(patience: Duration) -> Duration {
     // SAFETY: reads a setting, in milliseconds; 0 is none.
-    let present = unsafe { pg_sys::LockTimeout };
-    let is_shorter = present > 0 && (present as u128) < PATIENCE.as_millis();
-    under(if is_shorter { &[] } else { &[PATIENT] }, work)
+    match unsafe { pg_sys::LockTimeout } {
+        0 => patience,
+        timeout => patience.min(Duration::from_millis(timeout.unsigned_abs().into())),
+    }
 }
 
 static KEY_LEASE: GucSetting<i32> = GucSetting::<i32>::new(60_000);

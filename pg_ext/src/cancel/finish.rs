@@ -15,12 +15,12 @@ use crate::error::{Error, Kind, Result};
 use crate::machine::patch::Patch;
 use crate::row::Shape;
 use crate::settings;
-use crate::subxact;
 use crate::table::is_writable;
-use crate::trylock::{TryLock, wait_exclusive};
+use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 use sha2::{Digest, Sha256};
 use std::cell::Cell;
+use std::time::Instant;
 
 /// Turns that one transaction takes.
 const MOST_TURNS: u32 = 64;
@@ -80,29 +80,40 @@ impl Torn {
     /// Lets another call that finishes the row come to its end, as long as that takes no more than a moment. Who queues
     /// for the row FOR UPDATE stops the writers of items that queue behind him, while others still get past; one that is
     /// stopped may have an item that one of those wants.
+    ///
+    /// It naps instead of waiting for the turn's lock: who has the turn may wait for this transaction, which has the row or
+    /// an item of it, and the server would take that for a deadlock. Then the row is to be had without a wait.
     fn take_turns(&self) -> Result<()> {
         if !may_take_another() {
             return Ok(());
         }
+        let turn = self.turn();
+        let until = Instant::now() + settings::at_most(settings::PATIENCE);
+        while Instant::now() < until {
+            if let Some(turn) = TryLock::acquire(turn) {
+                turn.keep();
+                return Ok(());
+            }
+            // This transaction has it, or nobody does: nobody is stopped by a queue for it.
+            if user_row::look(&self.machine, &self.id, Lock::WholeIfFree)?.is_some() {
+                return Ok(());
+            }
+            pgrx::check_for_interrupts!();
+            // SAFETY: sleeps for a millisecond.
+            unsafe { pg_sys::pg_usleep(1_000) };
+        }
+        Ok(())
+    }
+
+    /// The lock of whoever finishes the row.
+    fn turn(&self) -> u64 {
         let digest = Sha256::new()
             .chain_update("cancel_finish\0")
             .chain_update(self.machine.name())
             .chain_update("\0")
             .chain_update(&self.id.text)
             .finalize();
-        let turn = first_64_bits(&digest);
-        if let Some(turn) = TryLock::acquire(turn) {
-            turn.keep();
-            return Ok(());
-        }
-        // Not for longer: this transaction may have the row already, and the other one wait for it.
-        let wait = || {
-            settings::patiently(|| {
-                wait_exclusive(turn);
-                Ok(())
-            })
-        };
-        subxact::attempt(wait).map(drop)
+        first_64_bits(&digest)
     }
 
     /// ON005, naming what is missing.

@@ -199,6 +199,57 @@ async fn finish_goes_on_when_the_open_item_is_rolled_back() {
     assert_eq!(waiting.end().await.1.unwrap(), "cancelled|1|1");
 }
 
+/// Who has the turn waits for the row, and whoever has the row may want the turn: he needs none.
+#[tokio::test]
+async fn whoever_has_the_row_or_an_item_of_it_finishes_beside_one_that_waits_for_it() {
+    let (play, _) = flagged(&[]).await;
+    for (n, held) in [
+        "select once.refund('batch_job', 'ID')",
+        "update batch_job set result = 'x' where id = ID",
+        "select from batch_job where id = ID for update",
+        "update batch_item set input = 'seen' where job_id = ID",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let job = shop::job_of(&play, &format!("held {n}"), &[1]).await;
+        play.show(&job.call("outcome", "cancel_request", "")).await;
+        play.show(&refund(&job)).await;
+        play.show(&confirm(&job, 1)).await;
+        let holder = play.another().await;
+        // It would find a deadlock as soon as it waits.
+        holder.show("set deadlock_timeout = '1ms'").await;
+        let held = held.replace("ID", &job.id.to_string());
+        holder.show(&format!("begin; {held}")).await;
+        let waiting = Waiting::begin(&play, play.another().await, &finish(&job)).await;
+        let ended = holder.attempt(&finish(&job)).await;
+        assert_eq!(ended.unwrap(), "cancelled|1|1", "{held}");
+        holder.show("commit").await;
+        assert_eq!(waiting.end().await.1.unwrap(), "cancelled|1|1", "{held}");
+        holder.show("select pg_stat_force_next_flush()").await;
+    }
+    assert_eq!(play.show(shop::DEADLOCKS).await, "0");
+}
+
+#[tokio::test]
+async fn a_finish_without_its_turn_waits_no_longer_than_its_lock_timeout() {
+    let (play, job) = flagged(&[]).await;
+    let (holder, other) = (play.another().await, play.another().await);
+    holder
+        .show("begin; update batch_job set result = 'x'")
+        .await;
+    let waiting = Waiting::begin(&play, play.another().await, &finish(&job)).await;
+    other
+        .show("set lock_timeout = '1ms'; begin; savepoint s")
+        .await;
+    assert_eq!(other.code(&finish(&job)).await, "55P03");
+    other.show("rollback to s").await;
+    assert_eq!(other.show("show lock_timeout").await, "1ms");
+    holder.show("commit").await;
+    assert_eq!(waiting.end().await.1.unwrap(), "cancelled|0|0");
+    assert_eq!(other.show(&finish(&job)).await, "cancelled|0|0");
+}
+
 #[tokio::test]
 async fn an_item_that_waited_for_the_finish_is_refused() {
     let (play, job) = flagged(&[1]).await;

@@ -12,6 +12,10 @@ use crate::playground::Playground;
 const TABLES: &str = include_str!("../../../sql/examples/batch_job.sql");
 pub const MACHINE: &str = include_str!("../../../sql/examples/batch_job.json");
 
+/// How many the server has ended in this database.
+pub const DEADLOCKS: &str =
+    "select sum(deadlocks) from pg_stat_database where datname = current_database()";
+
 /// What a wallet holds before any item has cost anything.
 pub const FULL: i64 = 1000;
 

@@ -10,12 +10,9 @@ use rand::{Rng, SeedableRng};
 
 use crate::actor::{Actor, Writes};
 use crate::playground::{Playground, Refusal};
-use crate::shop::{self, FULL, Job};
+use crate::shop::{self, DEADLOCKS, FULL, Job};
 use crate::stage::Stage;
 use crate::waiting::{at_once, code, sessions};
-
-const DEADLOCKS: &str =
-    "select sum(deadlocks) from pg_stat_database where datname = current_database()";
 
 #[tokio::test]
 async fn ten_sessions_refund_one_job_and_the_wallet_grows_once() {
