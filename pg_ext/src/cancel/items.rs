@@ -6,11 +6,13 @@ use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::shape::RefundShape;
 use crate::machine::sql::{fill, literal};
+use crate::machine::statement::Statement;
 use crate::spi::SwitchedUser;
 use crate::spi::column;
 use crate::subxact;
 use crate::table::enums::is_enum;
 use pgrx::pg_sys::{self, Datum};
+use std::rc::Rc;
 
 /// $1 the row's id: some item that fits. Planned without the LIMIT, or the server would rather read the table from its
 /// beginning; no more is read than what is asked for.
@@ -124,10 +126,17 @@ impl Items<'_> {
 
     /// The caller may see the wallet of the row.
     pub fn has_wallet(&self, id: &RowId) -> Result<bool> {
-        let plan = self.machine.plan("wallet", &[self.machine.id_type()], || {
-            self.fill(WALLET, &[])
-        })?;
-        Ok(!plan.query(&[Some(id.value)])?.is_empty())
+        Ok(!self.wallet()?.query(&[Some(id.value)])?.is_empty())
+    }
+
+    /// The same as it is committed now, whatever the isolation level.
+    pub fn has_wallet_now(&self, id: &RowId) -> Result<bool> {
+        Ok(!self.wallet()?.look_latest(&[Some(id.value)])?.is_empty())
+    }
+
+    fn wallet(&self) -> Result<Rc<Statement>> {
+        let types = [self.machine.id_type()];
+        (self.machine).plan("wallet", &types, || self.fill(WALLET, &[]))
     }
 
     /// The caller may see this undecided item, but a policy keeps it from any update. Does not wait; an item that

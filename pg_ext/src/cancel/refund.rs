@@ -59,7 +59,7 @@ const REFUND: &str = "
            done.items, done.good_items, done.amount OPERATOR(pg_catalog.=) total.amount, paid.credited
       FROM total CROSS JOIN done LEFT JOIN paid ON true";
 
-/// Where the wallet's table has triggers that might change the credit, it is locked first, and what it gets is looked at.
+/// Where the wallet's table has triggers or rules that might change the credit, it is locked first, and what it gets is looked at.
 const WATCHED: [(&str, &str); 3] = [
     (
         "held",
@@ -214,7 +214,9 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     let machine = &torn.machine;
     let types = [machine.id_type(), pg_sys::INT8OID];
     // Partitions, too: they are read before they are updated. A trigger that comes to the wallet has come by then.
-    (items.shape.items).lock_with_all_below(pg_sys::RowExclusiveLock);
+    for table in [&items.shape.items, &items.shape.wallet] {
+        table.lock_with_all_below(pg_sys::RowExclusiveLock);
+    }
     let is_watched = items.shape.wallet.may_change_updates();
     let (key, parts) = match (max, is_watched) {
         (None, false) => ("refund", ALL),
@@ -259,22 +261,8 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     let is_good = number(7) == number(6);
     ensure_same(torn, number(6) - number(0), is_good, number(8) != 0)?;
     let wallet = column(row, 3);
-    if number(5) != 0 && wallet.is_none() && items.has_wallet(&torn.id)? {
-        return Err(torn.illegal(
-            "has a wallet that could not be credited",
-            "A trigger or a policy of the wallet's table keeps the update back, or a trigger of the items has written to the \
-             wallet before; or it has changed just now, then try again. Nothing was marked.",
-        ));
-    }
     if number(5) != 0 && wallet.is_none() {
-        return Err(Error::new(
-            Kind::MissingWallet,
-            format!("{} names no wallet that is there", torn.named()),
-        )
-        .hint(format!(
-            "Look at its column {} and at {}; nothing was marked.",
-            items.shape.account.name, items.shape.wallet.name
-        )));
+        return Err(uncredited(torn, items, is_watched)?);
     }
     if number(4) != 0 {
         return Err(Error::new(
@@ -286,7 +274,8 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     if wallet.is_some() && number(9) == 0 {
         return Err(torn.illegal(
             "has a wallet that gets another amount than is given back",
-            "A trigger of the wallet's table changes its balance: have it leave a refund's credit alone. Nothing was marked.",
+            "A trigger or a rule of the wallet's table changes its balance: have it leave a refund's credit alone. Nothing was \
+             marked.",
         ));
     }
     Ok(Paid {
@@ -294,6 +283,37 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
         amount: column(row, 1).unwrap_or_else(numeric::zero),
         wallet,
     })
+}
+
+/// Why no wallet was credited.
+fn uncredited(torn: &Torn, items: &Items, is_watched: bool) -> Result<Error> {
+    if !items.has_wallet_now(&torn.id)? {
+        return Ok(Error::new(
+            Kind::MissingWallet,
+            format!("{} names no wallet that is there", torn.named()),
+        )
+        .hint(format!(
+            "Look at its column {} and at {}; nothing was marked.",
+            items.shape.account.name, items.shape.wallet.name
+        )));
+    }
+    let is_another = match above_read_committed() {
+        // It has come since the snapshot.
+        true => !items.has_wallet(&torn.id)?,
+        // Nothing keeps the update back: what the statement found was deleted while it waited, and this one put there.
+        false => !is_watched && !items.shape.wallet.has_policies(),
+    };
+    if is_another {
+        return Ok(Error::retry_transaction(format!(
+            "the wallet of {}",
+            torn.named()
+        )));
+    }
+    Ok(torn.illegal(
+        "has a wallet that could not be credited",
+        "A trigger, a rule or a policy of the wallet's table keeps the update back, or a trigger of the items has written to \
+         the wallet before; or it has changed just now, then try again. Nothing was marked.",
+    ))
 }
 
 /// What was marked is what was locked: `more` items were marked than locked, all of them carry the marker and are of

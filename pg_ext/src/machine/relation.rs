@@ -82,17 +82,17 @@ impl Relation {
         }
     }
 
-    /// It, or something below it, may have triggers that change a row as it is updated.
+    /// It, or something below it, may have triggers or rules that make something else of an update. The table is locked.
     pub fn may_change_updates(&self) -> bool {
-        // SAFETY: null for a table that is gone; its triggers are there while it is open. The lock is kept to the end of
-        // the transaction.
+        // SAFETY: null for a table that is gone; its triggers are there while it is open.
         unsafe {
-            let relation = pg_sys::try_relation_open(self.oid, pg_sys::RowExclusiveLock as i32);
+            let relation = pg_sys::try_relation_open(self.oid, pg_sys::NoLock as i32);
             if relation.is_null() {
                 return true;
             }
-            let triggers = (*relation).trigdesc;
-            let may = (*(*relation).rd_rel).relhassubclass
+            let (class, triggers) = (&*(*relation).rd_rel, (*relation).trigdesc);
+            let may = class.relhassubclass
+                || class.relhasrules
                 || !triggers.is_null() && (*triggers).trig_update_before_row;
             pg_sys::relation_close(relation, pg_sys::NoLock as i32);
             may

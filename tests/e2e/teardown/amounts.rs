@@ -2,7 +2,7 @@
 //! call is undone, and once the row is repaired it goes through.
 
 use crate::playground::Playground;
-use crate::shapes::{PLAIN, Shape};
+use crate::shapes::{DEFINITION, PLAIN, Shape};
 use crate::waiting::Waiting;
 
 const WALLET: &str = r#""My Shop"."Wal""let""#;
@@ -273,6 +273,124 @@ async fn a_trigger_that_comes_to_the_wallet_while_a_refund_waits_is_seen() {
     let (_, answer) = waiting.end().await;
     assert_eq!(crate::waiting::code(&answer), "ON002");
     assert_eq!(PLAIN.marks(&play).await, "open:3");
+}
+
+/// What the rule makes of the credit is not what is given back.
+#[tokio::test]
+async fn a_rule_that_turns_the_credit_into_another_undoes_the_whole_call() {
+    let play = with_item(&PLAIN, "4", true).await;
+    let known = play.another().await;
+    let refund = PLAIN.call("items", "refund", "");
+    known.show(&format!("begin; {refund}; rollback")).await;
+    play.show(&format!(
+        r#"create table purse as table {WALLET};
+           create rule cut as on update to {WALLET} do instead
+               update purse set "Ba lance" = new."Ba lance" - 1 where "Id" = old."Id" returning *"#
+    ))
+    .await;
+    assert_eq!(known.code(&refund).await, "ON002");
+    let refusal = undone(&play, &PLAIN, "ON002").await;
+    assert!(refusal.hint.contains("rule"), "{refusal:?}");
+    assert_eq!(play.show(r#"select "Ba lance" from purse"#).await, "0");
+    play.show(&format!("drop rule cut on {WALLET}")).await;
+    repaired(&play, &PLAIN, "7").await;
+}
+
+/// Deletes the wallet and puts it there anew, in one transaction that is left open.
+async fn replaced(play: &Playground) -> Playground {
+    let holder = play.another().await;
+    holder
+        .show(&format!(
+            "begin; delete from {WALLET}; insert into {WALLET} values ('w', 100)"
+        ))
+        .await;
+    holder
+}
+
+#[tokio::test]
+async fn a_wallet_that_is_put_there_anew_while_a_refund_waits_is_a_lost_race() {
+    let play = with_item(&PLAIN, "4", true).await;
+    let holder = replaced(&play).await;
+    let refund = PLAIN.call("items", "refund", "");
+    let waiting = Waiting::begin(&play, play.another().await, &refund).await;
+    holder.show("commit").await;
+    let (session, answer) = waiting.end().await;
+    assert_eq!(crate::waiting::code(&answer), "40001", "{answer:?}");
+    assert_eq!(PLAIN.marks(&play).await, "open:3");
+    assert_eq!(session.show(&refund).await, "3");
+    assert_eq!(PLAIN.balance(&play).await, "107");
+}
+
+/// A trigger that lets the credit be may have kept it back, for all that is known.
+#[tokio::test]
+async fn a_watched_wallet_that_is_put_there_anew_is_not_credited() {
+    let play = with_item(&PLAIN, "4", true).await;
+    play.show(&format!(
+        "create function pass() returns trigger language plpgsql as $$ begin return new; end $$;
+         create trigger pass before update on {WALLET} for each row execute function pass()"
+    ))
+    .await;
+    let holder = replaced(&play).await;
+    let refund = PLAIN.call("items", "refund", "");
+    let waiting = Waiting::begin(&play, play.another().await, &refund).await;
+    holder.show("commit").await;
+    let (session, answer) = waiting.end().await;
+    assert_eq!(crate::waiting::code(&answer), "ON002", "{answer:?}");
+    assert_eq!(session.show(&refund).await, "3");
+}
+
+#[tokio::test]
+async fn a_wallet_that_has_come_since_the_snapshot_is_a_lost_race() {
+    for level in ["repeatable read", "serializable"] {
+        let play = with_item(&PLAIN, "4", true).await;
+        play.show(&format!("delete from {WALLET}")).await;
+        let session = play.another().await;
+        let begin = format!("begin isolation level {level}; select count(*) from {WALLET}");
+        assert_eq!(session.show(&begin).await, "0");
+        play.show(&format!("insert into {WALLET} values ('w', 100)"))
+            .await;
+        let refund = PLAIN.call("items", "refund", "");
+        assert_eq!(session.code(&refund).await, "40001", "{level}");
+        session.show("rollback").await;
+        assert_eq!(session.show(&refund).await, "3");
+    }
+}
+
+/// A partition is locked as it will be wanted before it is read, so whoever has it and wants more of it gets that.
+#[tokio::test]
+async fn a_migration_of_a_wallets_partition_goes_on_while_a_refund_waits_for_it() {
+    let play = Playground::open().await;
+    PLAIN.build(&play).await;
+    play.show(&format!(
+        r#"drop table {WALLET} cascade;
+           create table {WALLET} ("Id" text primary key, "Ba lance" numeric not null) partition by list ("Id");
+           create table some_wallets partition of {WALLET} for values in ('w');
+           insert into {WALLET} values ('w', 0)"#
+    ))
+    .await;
+    play.show(&format!("select once.machine_define($m${DEFINITION}$m$)"))
+        .await;
+    for item in ["1", "2", "3"] {
+        PLAIN.item(&play, item, "2", true).await;
+    }
+    PLAIN.flag(&play).await;
+    let refund = PLAIN.call("items", "refund", "");
+    let known = play.another().await;
+    known.show(&format!("begin; {refund}; rollback")).await;
+    for session in [play.another().await, known] {
+        let migration = play.another().await;
+        migration
+            .show(r#"begin; create index on some_wallets ("Ba lance")"#)
+            .await;
+        let waiting = Waiting::begin(&play, session, &format!("begin; {refund}")).await;
+        migration
+            .show(r#"alter table some_wallets alter "Ba lance" set statistics 10; alter table some_wallets add check ("Ba lance" >= 0); commit"#)
+            .await;
+        let (session, answer) = waiting.end().await;
+        assert_eq!(answer.unwrap(), "3");
+        session.show("rollback").await;
+    }
+    repaired(&play, &PLAIN, "6").await;
 }
 
 #[tokio::test]

@@ -101,7 +101,7 @@ impl Shape {
     }
 }
 
-const DEFINITION: &str = r#"{
+pub const DEFINITION: &str = r#"{
   "machine": "m", "table": "\"My Shop\".\"Job\"", "id": "Id", "status": "Sta;tus",
   "status_types": ["queued", "running", "done", "cancelled"], "terminal": ["done", "cancelled"],
   "steps": [{"step_key": "run", "status": "queued", "claim_state": {"*": ["running", "queued"]},
