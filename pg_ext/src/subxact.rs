@@ -9,12 +9,10 @@ use pgrx::pg_sys::panic::CaughtError;
 /// What the server or we said when the work failed.
 pub type Failure = String;
 
-/// How the work ended.
-enum Ended<T> {
-    Well(T),
-    Failed(Failure),
-    /// Meant for the whole transaction.
-    Stopped(Error),
+/// Why work came to nothing; and what the caller made of a caught error while the server still had its record.
+enum Raised<C> {
+    Ours(Error),
+    Caught(C),
 }
 
 /// Runs `work` in a subtransaction. A failure undoes what it wrote and is told; but for those that are meant
@@ -22,6 +20,46 @@ enum Ended<T> {
 /// once the subtransaction is rolled back. Nothing with a pin or an open relation may outlive `work` when it
 /// fails.
 pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Result<T, Failure>> {
+    match inside(work, |_| true, |caught| told(&caught)) {
+        Ok(value) => Ok(Ok(value)),
+        Err(Raised::Ours(error)) if stops(error.kind) => Err(error),
+        Err(Raised::Ours(error)) => Ok(Err(error.message)),
+        Err(Raised::Caught(told)) => told.map(Err),
+    }
+}
+
+/// Runs `work` in a subtransaction that is kept where `is_kept` says so of what it came to, and rolled back otherwise. A
+/// failure, whoever raised it, goes on as it is once that is done.
+pub fn kept_if<T>(is_kept: impl FnOnce(&T) -> bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    match inside(work, is_kept, recorded) {
+        Ok(value) => Ok(value),
+        Err(Raised::Ours(error)) => Err(error),
+        Err(Raised::Caught((caught, record))) => {
+            if !record.is_null() {
+                // SAFETY: a copy of the server's record, in memory that is still there; it does not come back.
+                unsafe { pg_sys::ReThrowError(record) };
+            }
+            caught.rethrow()
+        }
+    }
+}
+
+/// A caught error with a copy of the server's record of it, where there is one: that is gone once it was caught.
+fn recorded(caught: CaughtError) -> (CaughtError, *mut pg_sys::ErrorData) {
+    let record = match caught {
+        // SAFETY: the server has the error on its stack, and the current memory context is the caller's.
+        CaughtError::PostgresError(_) => unsafe { pg_sys::CopyErrorData() },
+        _ => std::ptr::null_mut(),
+    };
+    (caught, record)
+}
+
+/// The subtransaction, and the caller's memory context for all that `on_error` makes.
+fn inside<T, C>(
+    work: impl FnOnce() -> Result<T>,
+    is_kept: impl FnOnce(&T) -> bool,
+    on_error: fn(CaughtError) -> C,
+) -> std::result::Result<T, Raised<C>> {
     // SAFETY: plain reads; both are set again below, as PL/pgSQL does around an exception block.
     let (memory, owner) = unsafe { (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner) };
     // SAFETY: paired with exactly one release or rollback below.
@@ -32,28 +70,24 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
     let work = std::panic::AssertUnwindSafe(work);
     let ended = pgrx::PgTryBuilder::new(move || {
         let work = work;
-        match (work.0)() {
-            Ok(value) => Ended::Well(value),
-            Err(error) if stops(error.kind) => Ended::Stopped(error),
-            Err(Error { message, .. }) => Ended::Failed(message),
-        }
+        (work.0)().map_err(Raised::Ours)
     })
-    .catch_others(|caught| told(&caught))
+    .catch_others(move |caught| {
+        // SAFETY: the context of before the subtransaction.
+        unsafe { pg_sys::MemoryContextSwitchTo(memory) };
+        Err(Raised::Caught(on_error(caught)))
+    })
     .execute();
     // SAFETY: the subtransaction begun above is the current one; an error in it left it to be rolled back.
     unsafe {
-        match ended {
-            Ended::Well(_) => pg_sys::ReleaseCurrentSubTransaction(),
-            _ => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
+        match ended.as_ref().is_ok_and(is_kept) {
+            true => pg_sys::ReleaseCurrentSubTransaction(),
+            false => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
         }
         pg_sys::MemoryContextSwitchTo(memory);
         pg_sys::CurrentResourceOwner = owner;
     }
-    match ended {
-        Ended::Well(value) => Ok(Ok(value)),
-        Ended::Failed(failure) => Ok(Err(failure)),
-        Ended::Stopped(error) => Err(error),
-    }
+    ended
 }
 
 /// Meant for the whole transaction; an attempt within this one was stopped by it, or it is raised here.
@@ -67,7 +101,7 @@ fn stops(kind: Kind) -> bool {
 
 /// What an error of the server means. A trigger may raise any code it likes: a cancellation is one that the
 /// server's own loop raised. It is raised anew by whoever called, once the subtransaction is rolled back.
-fn told<T>(caught: &CaughtError) -> Ended<T> {
+fn told(caught: &CaughtError) -> Result<Failure> {
     use pgrx::PgSqlErrorCode as Code;
     let (CaughtError::PostgresError(report)
     | CaughtError::ErrorReport(report)
@@ -85,7 +119,7 @@ fn told<T>(caught: &CaughtError) -> Ended<T> {
         _ => None,
     };
     match stops {
-        Some(kind) => Ended::Stopped(Error::new(kind, report.message())),
-        None => Ended::Failed(report.message().to_owned()),
+        Some(kind) => Err(Error::new(kind, report.message())),
+        None => Ok(report.message().to_owned()),
     }
 }

@@ -9,6 +9,7 @@
 //! is judged before: its job's row is to be locked by then. Before the row the guard is the last of the table's triggers,
 //! after it the first: a row that is refused has met none of them, and no foreign key.
 
+use super::hold::hold_all;
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::digest::{first_16, hex};
 use crate::error::{Error, Kind, Result};
@@ -56,10 +57,6 @@ const BELOW: &CStr = c"
         ON g.tgrelid = c.oid AND g.tgname IN ($2::pg_catalog.name, $3::pg_catalog.name) AND g.tgargs = $4
      ORDER BY 1";
 
-const HELD: &str = "another of the machine's tables is held";
-/// How often all tables are asked for at once.
-const ROUNDS: usize = 50;
-
 const MARK: &CStr = c"UPDATE once.machine SET guarded = $2 WHERE machine = $1";
 
 thread_local! {
@@ -83,7 +80,7 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
     ensure_all_owned(&machine)?;
     let is_done = match enabled.value() != 0 {
-        true => subxact::attempt(|| ensure_whole(&machine))?.is_ok(),
+        true => is_whole_for_sure(&machine)?,
         false => present(machine.name())?.is_empty(),
     };
     if !is_done {
@@ -122,13 +119,24 @@ pub fn move_to(machine: &[u8]) -> Result<()> {
     missing().try_for_each(|guard| ensure_owned(guard.table))
 }
 
-/// The guards are on the tables as they are to be, and fire there and below. It locks the tables; where it fails nothing
-/// of that may be kept.
-fn ensure_whole(machine: &Machine) -> Result<()> {
-    // Who takes a guard off or disables it has come to his end then.
-    for table in tables(machine) {
-        table.lock_with_all_below(pg_sys::RowExclusiveLock);
+/// The guards are as they are to be, and nobody is about to change that. Where they are not, no table stays locked: who
+/// has one and wants more of it would wait for us, and we for him.
+fn is_whole_for_sure(machine: &Machine) -> Result<bool> {
+    if !subxact::kept_if(|_| false, || is_whole(machine))? {
+        return Ok(false);
     }
+    let confirmed = || {
+        // Who takes a guard off or disables it has come to his end then.
+        let tables = tables(machine).into_iter().cloned().collect();
+        hold_all(machine.name(), tables, pg_sys::RowExclusiveLock)?;
+        is_whole(machine)
+    };
+    subxact::kept_if(|is_whole| *is_whole, confirmed)
+}
+
+/// The guards are on the tables as they are to be, and fire there and below. A table that inherits from one of them has
+/// no guard, whatever is done about it.
+fn is_whole(machine: &Machine) -> Result<bool> {
     let (wanted, here) = (wanted(machine)?, present(machine.name())?);
     let name = machine.name();
     let serves = |h: &Present, w: &Wanted| h.is_whole && h.time == w.time && h.serves(name, w);
@@ -138,17 +146,13 @@ fn ensure_whole(machine: &Machine) -> Result<()> {
         let below = standing(name, table)?;
         is_whole &= below
             .iter()
-            .all(|s| s.fires == Some(true) && !s.refuses_moves);
+            .all(|s| s.fires != Some(false) && !s.refuses_moves);
     }
-    let problem = || Error::new(Kind::InvalidDefinition, "a guard is not as it is to be");
-    is_whole.then_some(()).ok_or_else(problem)
+    Ok(is_whole)
 }
 
 /// Waits for the tables whose guards are to go, and for those that are to get some, as strongly as the triggers will want
-/// them: who has one and wants more of it would wait for us. Each is to have its name afterwards.
-///
-/// It waits for one while it has none of the others: who writes items has those and wants the machine's, refund has that
-/// and wants items. After some rounds in vain it waits for one after the other.
+/// them: who has one and wants more of it would wait for us.
 fn hold<'a>(
     machine: &str,
     guards: impl Iterator<Item = &'a Present>,
@@ -164,30 +168,7 @@ fn hold<'a>(
             tables.push(table.clone());
         }
     }
-    for round in 0..ROUNDS {
-        let Some(first) = tables.get(round % tables.len().max(1)) else {
-            return Ok(());
-        };
-        let all = || {
-            first.lock(mode);
-            match tables.iter().all(|table| table.lock_if_free(mode)) {
-                true => Ok(()),
-                false => Err(Error::new(Kind::InUse, HELD)),
-            }
-        };
-        match subxact::attempt(all)? {
-            Err(failure) if failure == HELD => {}
-            // It has them, or has waited in vain, which is told below.
-            _ => break,
-        }
-    }
-    for table in &tables {
-        table.lock(mode);
-        if Relation::of(table.oid).as_ref() != Some(table) {
-            return Err(got_another_name(machine));
-        }
-    }
-    Ok(())
+    hold_all(machine, tables, mode)
 }
 
 /// Waits for the tables that carry guards of a machine, to take them off.
@@ -236,10 +217,10 @@ fn verify(machine: &str, wanted: &[Wanted]) -> Result<()> {
     Err(got_another_name(machine))
 }
 
-fn got_another_name(machine: &str) -> Error {
+pub fn got_another_name(machine: &str) -> Error {
     Error::new(
         Kind::RetryTransaction,
-        format!("a table of machine \"{machine}\" got another name while its guard waited for it"),
+        format!("a table of machine \"{machine}\" got another name, or was dropped, while its guard waited for it"),
     )
     .hint("Roll back and run the whole transaction again.")
 }

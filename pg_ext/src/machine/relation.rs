@@ -2,10 +2,11 @@
 
 use super::sql::ident;
 use crate::call::{from_utf8, utf8};
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::settings;
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_char};
+use std::time::Instant;
 
 /// A table by oid; the name is the present one.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,22 +64,44 @@ impl Relation {
         unsafe { pg_sys::LockRelationOid(self.oid, mode as i32) };
     }
 
-    /// The same without a wait; false: somebody keeps it.
-    pub fn lock_if_free(&self, mode: u32) -> bool {
-        // SAFETY: as in lock.
-        unsafe { pg_sys::ConditionalLockRelationOid(self.oid, mode as i32) }
-    }
-
     /// The same with its partitions, or whatever inherits from it.
     pub fn lock_with_all_below(&self, mode: u32) {
         self.lock(mode);
-        // SAFETY: looks into the system cache, where the table may be gone by now; then locks what pg_inherits lists, and
-        // makes a list of it.
-        unsafe {
-            if pg_sys::get_rel_relkind(self.oid) != 0 && pg_sys::has_subclass(self.oid) {
-                let null = std::ptr::null_mut();
-                pg_sys::list_free(pg_sys::find_all_inheritors(self.oid, mode as i32, null));
+        self.all_below(mode);
+    }
+
+    /// Waits for the table and its partitions, but no longer than until then. False: somebody keeps one of them, and the
+    /// subtransaction is to be rolled back.
+    pub fn lock_with_partitions_until(&self, mode: u32, until: Instant) -> Result<bool> {
+        if !lock_until(self.oid, mode, until)? {
+            return Ok(false);
+        }
+        // SAFETY: looks into the system cache.
+        let kind = unsafe { pg_sys::get_rel_relkind(self.oid) };
+        if kind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE {
+            for partition in self.all_below(pg_sys::NoLock) {
+                if !lock_until(partition, mode, until)? {
+                    return Ok(false);
+                }
             }
+        }
+        Ok(true)
+    }
+
+    /// Locks what is below the table, which is locked; that and the table itself.
+    fn all_below(&self, mode: u32) -> Vec<pg_sys::Oid> {
+        // SAFETY: looks into the system cache, where the table may be gone by now; then locks what pg_inherits lists, and
+        // makes a list of it, of as many oids as its length says.
+        unsafe {
+            if pg_sys::get_rel_relkind(self.oid) == 0 || !pg_sys::has_subclass(self.oid) {
+                return Vec::new();
+            }
+            let null = std::ptr::null_mut();
+            let list = pg_sys::find_all_inheritors(self.oid, mode as i32, null);
+            let oid = |i| (*(*list).elements.add(i as usize)).oid_value;
+            let below = (0..(*list).length).map(oid).collect();
+            pg_sys::list_free(list);
+            below
         }
     }
 
@@ -141,6 +164,32 @@ impl Column {
         let most = self.modifier - pg_sys::VARHDRSZ as i32;
         self.modifier == -1 || text.len() as i64 <= i64::from(most)
     }
+}
+
+/// Waits for a relation, but no longer than until then. False: somebody keeps it, and the subtransaction is to be rolled
+/// back.
+fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> {
+    // SAFETY: a lock on what was a relation a moment ago.
+    if unsafe { pg_sys::ConditionalLockRelationOid(relation, mode as i32) } {
+        return Ok(true);
+    }
+    let left = until.saturating_duration_since(Instant::now()).as_millis();
+    if left == 0 {
+        return Ok(false);
+    }
+    let timeout =
+        CString::new(left.to_string()).map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
+    let wait = || {
+        // SAFETY: the same; lock_timeout bounds the wait.
+        unsafe { pg_sys::LockRelationOid(relation, mode as i32) };
+        Ok(true)
+    };
+    pgrx::PgTryBuilder::new(|| settings::under(&[(c"lock_timeout", &timeout)], wait))
+        // The server has left the wait by then.
+        .catch_when(pgrx::PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| {
+            Ok(false)
+        })
+        .execute()
 }
 
 /// A column of a table, or of one of its partitions, by name.

@@ -20,6 +20,7 @@ mod locks;
 mod playground;
 mod stale;
 mod statements;
+mod together;
 mod triggers;
 #[path = "../waiting.rs"]
 mod waiting;

@@ -1,0 +1,279 @@
+//! machine_guard, and what else puts guards on and takes them off, locks the machine's tables: beside writers and
+//! migrations it waits for one table while it has none of the others, and gives way before anybody is a deadlock's victim.
+
+use pg_once_tests::race::{backend_pid, poll_async};
+
+use crate::guarded;
+use crate::playground::Playground;
+use crate::statements::partitioned;
+use crate::waiting::{Waiting, at_once, code, sessions};
+use crate::world::{define, jobs};
+
+const GUARD: &str = "select once.machine_guard('job', true)";
+const UNGUARD: &str = "select once.machine_guard('job', false)";
+const DROP: &str = "select once.machine_drop('job')";
+
+const DEADLOCKS: &str =
+    "select sum(deadlocks) from pg_stat_database where datname = current_database()";
+
+/// What a session has of the tables of the tests, and what it waits for.
+const LOCKS: &str = "
+    select coalesce(string_agg(format('%s %s %s', relation::regclass, mode, granted), ', '
+                               order by granted, relation::regclass::text), '')
+      from pg_locks
+     where relation in (select oid from pg_class where relname ~ '^(job|item)' and relkind in ('r', 'p'))
+       and pid = ";
+
+/// A session whose locks are looked at from outside.
+async fn watched(play: &Playground) -> Playground {
+    play.another_directly("postgres", "its backend is watched from outside")
+        .await
+}
+
+/// A session that calls `sql`, once it has and waits for just these locks.
+async fn waiting_with(play: &Playground, session: Playground, sql: &str, locks: &str) -> Waiting {
+    let pid = backend_pid(&session.client).await.unwrap();
+    let waiting = Waiting::send(session, sql);
+    poll_async(locks, async || {
+        let seen = play.show(&format!("{LOCKS}{pid}")).await;
+        Ok((seen == locks).then_some(()))
+    })
+    .await
+    .unwrap();
+    waiting
+}
+
+/// Guarded or not, with job 1 and its item 1.
+async fn world(is_guarded: bool) -> Playground {
+    let play = guarded().await;
+    jobs(&play, 1, 1, "ready").await;
+    play.show("insert into item (id, job_id) values (1, 1)")
+        .await;
+    if !is_guarded {
+        play.show(UNGUARD).await;
+    }
+    play
+}
+
+#[tokio::test]
+async fn it_waits_for_one_table_while_it_has_none_of_the_others() {
+    for (is_guarded, call) in [(false, GUARD), (true, UNGUARD), (true, DROP)] {
+        for (first, then) in [("job", "item"), ("item", "job")] {
+            let play = world(is_guarded).await;
+            let writer = play.another().await;
+            // A table alone, not the row that the items' guard would lock.
+            writer
+                .show(&format!("begin; lock table {first} in row exclusive mode"))
+                .await;
+            let mode = if is_guarded {
+                "AccessExclusiveLock"
+            } else {
+                "ShareRowExclusiveLock"
+            };
+            let only = format!("{first} {mode} f");
+            let waiting = waiting_with(&play, watched(&play).await, call, &only).await;
+            writer
+                .show(&format!(
+                    "update {then} set note = 'x'; update {first} set note = 'x'; commit"
+                ))
+                .await;
+            waiting.end().await.1.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_guard_that_is_whole_waits_for_no_writer_and_for_a_migration_without_holding_anything() {
+    let play = world(true).await;
+    let writer = play.another().await;
+    writer
+        .show("begin; update job set note = 'x'; update item set note = 'x'")
+        .await;
+    let soon = play.another().await;
+    soon.show("set lock_timeout = '1ms'").await;
+    soon.show(GUARD).await;
+    writer.show("commit").await;
+    for (first, then) in [("item", "job"), ("job", "item")] {
+        let migration = play.another().await;
+        migration
+            .show(&format!("begin; create index on {first} (note)"))
+            .await;
+        let only = format!("{first} RowExclusiveLock f");
+        let waiting = waiting_with(&play, watched(&play).await, GUARD, &only).await;
+        migration
+            .show(&format!(
+                "create index on {then} (note); alter table {then} add more int; commit"
+            ))
+            .await;
+        waiting.end().await.1.unwrap();
+    }
+    assert_eq!(play.show(DEADLOCKS).await, "0");
+}
+
+#[tokio::test]
+async fn a_guard_that_somebody_is_disabling_is_put_on_again_afterwards() {
+    let play = world(true).await;
+    let owner = play.another().await;
+    owner
+        .show("begin; alter table item disable trigger user")
+        .await;
+    let waiting = Waiting::begin(&play, play.another().await, GUARD).await;
+    owner.show("commit").await;
+    waiting.end().await.1.unwrap();
+    let disabled = "select count(*) from pg_trigger where tgenabled = 'D'";
+    assert_eq!(play.show(disabled).await, "0");
+}
+
+#[tokio::test]
+async fn its_lock_timeout_and_its_end_are_told_as_the_server_told_them() {
+    for (is_guarded, call) in [(true, GUARD), (false, GUARD), (true, UNGUARD), (true, DROP)] {
+        let play = world(is_guarded).await;
+        let holder = play.another().await;
+        holder.show("begin; lock table item in share mode").await;
+        let session = watched(&play).await;
+        session
+            .show("set lock_timeout = '20ms'; begin; savepoint s")
+            .await;
+        let refusal = session.refused(call).await;
+        assert_eq!(refusal.code, "55P03", "{call}: {refusal:?}");
+        assert_eq!(refusal.message, "canceling statement due to lock timeout");
+        assert_eq!(refusal.detail, "");
+        session.show("rollback to s").await;
+        assert_eq!(session.show("show lock_timeout").await, "20ms");
+        session.show("commit; set lock_timeout = 0").await;
+        let pid = backend_pid(&session.client).await.unwrap();
+        let waiting = Waiting::begin(&play, session, call).await;
+        play.show(&format!("select pg_cancel_backend({pid})")).await;
+        let (session, answer) = waiting.end().await;
+        assert_eq!(code(&answer), "57014", "{call}: {answer:?}");
+        holder.show("commit").await;
+        session.show(call).await;
+    }
+}
+
+/// Who writes one partition by its name has the others' root not locked, and wants the job's row.
+#[tokio::test]
+async fn a_writer_of_a_partition_by_its_name_is_no_victim() {
+    for call in [UNGUARD, GUARD] {
+        let play = partitioned().await;
+        jobs(&play, 1, 1, "ready").await;
+        play.show("insert into item (id, job_id) values (1, 1)")
+            .await;
+        if call == GUARD {
+            play.show(UNGUARD).await;
+        }
+        let writer = play.another().await;
+        writer.show("begin; update item_low set note = 'x'").await;
+        let waiting = Waiting::begin(&play, play.another().await, call).await;
+        writer
+            .show("update job set note = 'x'; insert into item (id, job_id) values (60, 1); commit")
+            .await;
+        waiting.end().await.1.unwrap();
+        assert_eq!(play.show(DEADLOCKS).await, "0");
+    }
+}
+
+#[tokio::test]
+async fn it_gives_way_in_the_end_and_keeps_no_lock() {
+    let play = partitioned().await;
+    let writer = play.another().await;
+    writer
+        .show("begin; lock table item_low in row exclusive mode")
+        .await;
+    let session = play.another().await;
+    session
+        .show("set lock_timeout = '5ms'; begin; savepoint s")
+        .await;
+    for call in [UNGUARD, DROP] {
+        let refusal = session.refused(call).await;
+        assert_eq!(refusal.code, "55P03", "{refusal:?}");
+        for part in [
+            "machine \"job\"",
+            "\"public\".\"job\"",
+            "\"public\".\"item\"",
+        ] {
+            assert!(refusal.message.contains(part), "{refusal:?}");
+        }
+        assert!(refusal.hint.contains("LOCK TABLE"), "{refusal:?}");
+        session.show("rollback to s").await;
+    }
+    session.show("rollback").await;
+    writer.show("commit").await;
+    // As the hint says.
+    session
+        .show(&format!(
+            "begin; lock table public.job, public.item in access exclusive mode; {UNGUARD}; commit"
+        ))
+        .await;
+}
+
+#[tokio::test]
+async fn a_table_that_inherits_from_a_guarded_one_leaves_the_guard_whole() {
+    let play = world(true).await;
+    play.show("create table kid () inherits (job)").await;
+    let writer = play.another().await;
+    writer.show("begin; update job set note = 'x'").await;
+    play.show("set lock_timeout = '1ms'").await;
+    play.show(GUARD).await;
+}
+
+#[tokio::test]
+async fn a_table_that_is_dropped_or_renamed_while_it_waits_is_told() {
+    for (change, is_guarded) in [
+        ("drop table item", true),
+        ("drop table item", false),
+        ("alter table item rename to part", true),
+        ("alter table item rename to part", false),
+    ] {
+        let play = world(is_guarded).await;
+        let owner = play.another().await;
+        owner.show(&format!("begin; {change}")).await;
+        let waiting = Waiting::begin(&play, play.another().await, GUARD).await;
+        owner.show("commit").await;
+        let refusal = waiting.end().await.1.unwrap_err();
+        assert_eq!(refusal.code, "40001", "{change}: {refusal:?}");
+        assert!(refusal.message.contains("was dropped"), "{refusal:?}");
+    }
+}
+
+/// Writers that hold their rows for a while come again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn writers_under_load_are_no_victims_of_a_guard_that_comes_and_goes() {
+    let play = guarded().await;
+    jobs(&play, 1, 20, "ready").await;
+    play.show(
+        "insert into item (id, job_id) select g, 1 + g % 20 from generate_series(1, 100) as g",
+    )
+    .await;
+    let writers = sessions(&play, 5).await;
+    for writer in &writers {
+        writer.show("reset lock_timeout").await;
+    }
+    let toggling = async {
+        for call in [UNGUARD, GUARD, GUARD, UNGUARD, GUARD] {
+            play.show(call).await;
+        }
+        play.show("create table enough ()").await;
+    };
+    let writing = at_once(&writers, |i| {
+        let write = match i {
+            0..3 => "update item set note = 'x' where id = 1 + (random() * 99)::int",
+            _ => "update job set note = 'x' where id = 1 + (random() * 19)::int",
+        };
+        format!(
+            "do $$ begin
+                while to_regclass('enough') is null loop
+                    {write};
+                    perform pg_sleep(random() * 0.2);
+                    commit;
+                end loop;
+             end $$"
+        )
+    });
+    let ((), answers) = tokio::join!(toggling, writing);
+    for answer in answers {
+        answer.unwrap();
+    }
+    assert_eq!(play.show(DEADLOCKS).await, "0");
+    define(&play, crate::world::JOB).await;
+}
