@@ -77,7 +77,7 @@ CREATE FUNCTION once.refund(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_refund';
 COMMENT ON FUNCTION once.refund(text, text, integer) IS
 $$Marks every undecided item (max_items: at most so many, by key) and credits the amounts of those that match the definition's when, in one statement with the caller's rights. items, amount: this call's; remaining: some are still undecided; pass: for cleanup_confirm. Running it again adds nothing twice.
-Errors: ON002 the flag is not set, a lease is on the row, it is in another terminal state, or something of the items table (a trigger, a policy) keeps an item back or changes what it costs, or of the wallet's what it gets; 22023 an amount that is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 an overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED, or a table that it waited for has changed (its name, or a column of the definition).$$;
+Errors: ON002 the flag is not set, a lease is on the row, it is in another terminal state, or something of the items table (a trigger, a policy) keeps an item back or changes what it costs, or of the wallet's (a trigger, a rule, a policy) what it gets; 22023 an amount that is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 an overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED, the wallet was deleted and put there anew while it waited, or a table that it waited for has changed (its name, or a column of the definition).$$;
 
 CREATE FUNCTION once.cleanup_items(
     machine text, id text, after_id text = NULL, max integer = 1000, OUT item_id text, OUT item json)

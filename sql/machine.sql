@@ -53,13 +53,13 @@ status_types (all of them), terminal (no way out);
 transitions: [{from: [...], to, when?}]; steps: [{step_key, status, claim_state: {requester: [claim_into, revert_to]}, successful_state: {requester: status}, lease?, action?}] (requester "*": any; action: free JSON);
 cancel: {flag, to}; refund: {items, item_id, subject, marker, marked, undecided?, when?, amount, wallet, wallet_id, account, balance}.
 when: a predicate over the row's own columns, as in a CHECK constraint; NULL counts as false. Where it calls a function that reads tables all the same, the guard asks it once more, and what it finds changed by then is ON002.
-Errors: ON003 with one DETAIL line per fault, 42501 the table is not the caller's or the machine has an owner, 55006 a live lease uses a status that the new definition removes, or a teardown is under way that it would change, 40001 a guarded table got another name while it was waited for. The same definition again writes nothing. A guarded machine's table is locked exclusively where its guard has to be another one.$$;
+Errors: ON003 with one DETAIL line per fault, 42501 the table is not the caller's or the machine has an owner, 55006 a live lease uses a status that the new definition removes, or a teardown is under way that it would change, 40001 a guarded table got another name, or was dropped, while it was waited for, 55P03 open transactions kept the tables from being locked together. The same definition again writes nothing. A guarded machine's table is locked exclusively where its guard has to be another one.$$;
 
 CREATE FUNCTION once.machine_drop(machine text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_drop';
 COMMENT ON FUNCTION once.machine_drop(text) IS
 $$Forgets a machine and takes its guard off the tables. What was refunded stays on record.
-Errors: 42704 no such machine, 42501 not yours, 55006 one of its rows is leased, 40001 a guarded table got another name while it was waited for.$$;
+Errors: 42704 no such machine, 42501 not yours, 55006 one of its rows is leased, 40001 a guarded table got another name, or was dropped, while it was waited for, 55P03 open transactions kept the tables from being locked together.$$;
 
 CREATE FUNCTION once.machine_get(machine text)
 RETURNS jsonb LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_get';
@@ -83,7 +83,8 @@ COMMENT ON FUNCTION once.machine_guard(text, boolean) IS
 $$Puts triggers on the machine's table and its items (or takes them off) that refuse with ON002, whoever writes: a status change that is not declared or whose when is false on the old row; leaving a terminal state; entering or leaving a claim state other than by its lease; an INSERT into a claim state or the cancelled state; any change of the cancel flag but cancel_request's; deleting a row that is being cancelled before it is; an undecided item under a cancelled row; a change of a marked item's marker, amount, subject or match of when, and its deletion before the row is cancelled. A write to an item locks its machine's row FOR KEY SHARE.
 A row of the machine's table is judged as it was written, whatever BEFORE triggers made of it, at the end of its statement, before its own foreign keys and other AFTER triggers (until then each row that the statement writes takes about 18 bytes of memory). Judged before it is written, after BEFORE triggers whose names sort before the guard's: an item; a row of a partitioned table or a partition; and a row of a machine with a when that names anything of the user's (a function, an operator, a type, a column of such a type), since that may look at the table. Call it again once the machine's table has itself been attached as a partition: until then it lets no row be taken to another one.
 It cannot see TRUNCATE, replication, session_replication_role = replica, or an owner who disables it (machine_check reports the last). Lock a guarded row yourself FOR NO KEY UPDATE, never FOR UPDATE: writers of items hold it FOR KEY SHARE.
-Errors: 42704 no such machine, 42501 a table is not the caller's, 40001 a table got another name while it was waited for.$$;
+Waits for one of the tables while it has none of the others locked, as long as lock_timeout says, and then 300 ms for the rest, up to 20 times; for no writer where the triggers are as they are to be.
+Errors: 42704 no such machine, 42501 a table is not the caller's, 40001 a table got another name, or was dropped, while it was waited for, 55P03 open transactions kept the tables from being locked together.$$;
 
 -- The triggers' function; the machine's name is its argument. Not for calling.
 CREATE FUNCTION once.machine_guard_row()

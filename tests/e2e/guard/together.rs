@@ -151,6 +151,28 @@ async fn its_lock_timeout_and_its_end_are_told_as_the_server_told_them() {
     }
 }
 
+/// What it waits for does not make it take a whole guard for one that is not.
+#[tokio::test]
+async fn a_lock_timeout_beside_a_guard_that_is_whole_stops_no_reader() {
+    let play = world(true).await;
+    let holder = play.another().await;
+    holder.show("begin; lock table item in share mode").await;
+    let session = watched(&play).await;
+    session.show("set lock_timeout = '500ms'").await;
+    let pid = backend_pid(&session.client).await.unwrap();
+    let waiting = Waiting::begin(&play, session, GUARD).await;
+    let state = format!("select state = 'active' from pg_stat_activity where pid = {pid}");
+    poll_async("the call to end", async || {
+        let locks = play.show(&format!("{LOCKS}{pid}")).await;
+        assert!(!locks.contains("AccessExclusive"), "{locks}");
+        Ok((play.show(&state).await == "f").then_some(()))
+    })
+    .await
+    .unwrap();
+    let answer = waiting.end().await.1;
+    assert_eq!(code(&answer), "55P03", "{answer:?}");
+}
+
 /// Who writes one partition by its name has the others' root not locked, and wants the job's row.
 #[tokio::test]
 async fn a_writer_of_a_partition_by_its_name_is_no_victim() {
