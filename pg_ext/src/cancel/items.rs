@@ -6,13 +6,12 @@ use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::shape::RefundShape;
 use crate::machine::sql::{fill, literal};
-use crate::machine::statement::Statement;
 use crate::spi::SwitchedUser;
 use crate::spi::column;
 use crate::subxact;
+use crate::table::Snapshot;
 use crate::table::enums::is_enum;
 use pgrx::pg_sys::{self, Datum};
-use std::rc::Rc;
 
 /// $1 the row's id: some item that fits. Planned without the LIMIT, or the server would rather read the table from its
 /// beginning; no more is read than what is asked for.
@@ -124,19 +123,11 @@ impl Items<'_> {
         Ok(rows.first().and_then(|row| column(row, 0)))
     }
 
-    /// The caller may see the wallet of the row.
-    pub fn has_wallet(&self, id: &RowId) -> Result<bool> {
-        Ok(!self.wallet()?.query(&[Some(id.value)])?.is_empty())
-    }
-
-    /// The same as it is committed now, whatever the isolation level.
-    pub fn has_wallet_now(&self, id: &RowId) -> Result<bool> {
-        Ok(!self.wallet()?.look_latest(&[Some(id.value)])?.is_empty())
-    }
-
-    fn wallet(&self) -> Result<Rc<Statement>> {
+    /// The snapshot shows the wallet of the row to the caller. The tables are locked since before it was made.
+    pub fn has_wallet(&self, id: &RowId, snapshot: &Snapshot) -> Result<bool> {
         let types = [self.machine.id_type()];
-        (self.machine).plan("wallet", &types, || self.fill(WALLET, &[]))
+        let plan = (self.machine).plan("wallet", &types, || self.fill(WALLET, &[]))?;
+        Ok(!plan.look(&[Some(id.value)], snapshot)?.is_empty())
     }
 
     /// The caller may see this undecided item, but a policy keeps it from any update. Does not wait; an item that

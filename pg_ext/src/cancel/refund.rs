@@ -17,7 +17,7 @@ use crate::error::{Error, Kind, Result};
 use crate::machine::permit::{self, Doing};
 use crate::row::Shape;
 use crate::spi::column;
-use crate::table::above_read_committed;
+use crate::table::{Snapshot, above_read_committed};
 use pgrx::pg_sys::{self, Datum};
 
 /// $1 the row's id, $2 the most items. Items are locked by key before anything is written (their number is a condition
@@ -241,6 +241,8 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     })?;
     let permit = permit::grant(machine.name(), [torn.id.text.as_slice()], Doing::Refund);
     let max = max.map(|n| Datum::from(i64::from(n)));
+    // SAFETY: reads a variable of this backend.
+    let command = unsafe { pg_sys::GetCurrentCommandId(false) };
     let rows = plan.query(&[Some(torn.id.value), max])?;
     drop(permit);
     let row = machine
@@ -262,7 +264,7 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     ensure_same(torn, number(6) - number(0), is_good, number(8) != 0)?;
     let wallet = column(row, 3);
     if number(5) != 0 && wallet.is_none() {
-        return Err(uncredited(torn, items, is_watched)?);
+        return Err(uncredited(torn, items, is_watched, command)?);
     }
     if number(4) != 0 {
         return Err(Error::new(
@@ -285,9 +287,15 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     })
 }
 
-/// Why no wallet was credited.
-fn uncredited(torn: &Torn, items: &Items, is_watched: bool) -> Result<Error> {
-    if !items.has_wallet_now(&torn.id)? {
+/// Why no wallet was credited by a statement that began with this command.
+fn uncredited(
+    torn: &Torn,
+    items: &Items,
+    is_watched: bool,
+    command: pg_sys::CommandId,
+) -> Result<Error> {
+    let has_wallet = |snapshot| items.has_wallet(&torn.id, &snapshot);
+    if !has_wallet(Snapshot::latest())? {
         return Ok(Error::new(
             Kind::MissingWallet,
             format!("{} names no wallet that is there", torn.named()),
@@ -298,10 +306,15 @@ fn uncredited(torn: &Torn, items: &Items, is_watched: bool) -> Result<Error> {
         )));
     }
     let is_another = match above_read_committed() {
-        // It has come since the snapshot.
-        true => !items.has_wallet(&torn.id)?,
-        // Nothing keeps the update back: what the statement found was deleted while it waited, and this one put there.
-        false => !is_watched && !items.shape.wallet.has_policies(),
+        // It has come since the transaction's snapshot.
+        true => !has_wallet(Snapshot::now())?,
+        // Nothing keeps an update back, and no trigger of the items has put it there: what the statement found was deleted
+        // while it waited, and this one came.
+        false => {
+            !is_watched
+                && !items.shape.wallet.has_policies()
+                && has_wallet(Snapshot::latest_before(command))?
+        }
     };
     if is_another {
         return Ok(Error::retry_transaction(format!(

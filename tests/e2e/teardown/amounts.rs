@@ -339,6 +339,27 @@ async fn a_watched_wallet_that_is_put_there_anew_is_not_credited() {
     assert_eq!(session.show(&refund).await, "3");
 }
 
+/// Whoever called it again would come to the same again.
+#[tokio::test]
+async fn a_wallet_that_a_trigger_of_the_items_puts_there_is_no_lost_race() {
+    let play = with_item(&PLAIN, "4", true).await;
+    play.show(&format!(
+        r#"create function ensure() returns trigger language plpgsql as $$
+               begin insert into {WALLET} values ('w', 0) on conflict do nothing; return new; end $$;
+           create trigger ensure before update on {ITEM} for each row execute function ensure();
+           delete from {WALLET}"#
+    ))
+    .await;
+    for level in ["read committed", "repeatable read"] {
+        play.show(&format!("set default_transaction_isolation = '{level}'"))
+            .await;
+        undone(&play, &PLAIN, "ON002").await;
+    }
+    play.show(&format!("insert into {WALLET} values ('w', 0)"))
+        .await;
+    repaired(&play, &PLAIN, "7").await;
+}
+
 #[tokio::test]
 async fn a_wallet_that_has_come_since_the_snapshot_is_a_lost_race() {
     for level in ["repeatable read", "serializable"] {
