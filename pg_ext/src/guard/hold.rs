@@ -8,15 +8,14 @@ use crate::error::{Error, Kind, Result};
 use crate::machine::relation::Relation;
 use crate::settings;
 use crate::subxact;
+use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 
 /// How often they are asked for.
 const ROUNDS: usize = 20;
-/// How long the others are waited for while the first is held.
-const PATIENCE: Duration = Duration::from_millis(300);
-/// No longer than this after the first was asked for: somebody may queue behind us since then, with another of the tables,
-/// and looks for a deadlock when he has waited for 1 s (deadlock_timeout).
-const DEADLINE: Duration = Duration::from_millis(900);
+/// The server looks whether somebody waits in a circle once he has waited for deadlock_timeout, by default so long. Where it
+/// is more, the tables are kept from their writers no longer all the same.
+const DEADLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Waits for these tables and their partitions, each of which is to have its name afterwards.
 pub fn hold_all(machine: &str, mut tables: Vec<Relation>, mode: u32) -> Result<()> {
@@ -34,15 +33,20 @@ pub fn hold_all(machine: &str, mut tables: Vec<Relation>, mode: u32) -> Result<(
     Err(not_together(machine, &tables))
 }
 
-/// Waits for the first table as long as the caller would, and a moment for the rest. False: somebody keeps one of them, and
-/// what was locked is to be given back.
+/// Waits for the first table as long as the caller would, and then a moment for the rest, which is over before anybody has
+/// waited behind us for so long that he looks for a deadlock. False: somebody keeps one of them, and what was locked is to
+/// be given back.
 fn hold_together(tables: &[Relation], mode: u32) -> Result<bool> {
     let Some(first) = tables.first() else {
         return Ok(true);
     };
-    let asked = Instant::now();
+    // SAFETY: reads a setting, in milliseconds.
+    let timeout = Duration::from_millis(unsafe { pg_sys::DeadlockTimeout }.unsigned_abs().into());
+    let timeout = timeout.min(DEADLOCK_TIMEOUT);
+    // Who queues behind us from now on may have another of the tables.
+    let deadline = Instant::now() + timeout * 9 / 10;
     first.lock(mode);
-    let until = (asked + DEADLINE).min(Instant::now() + settings::at_most(PATIENCE));
+    let until = deadline.min(Instant::now() + settings::at_most(timeout * 3 / 10));
     for table in tables {
         if !table.lock_with_partitions_until(mode, until)? {
             return Ok(false);

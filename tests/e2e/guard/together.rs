@@ -258,6 +258,26 @@ async fn a_table_that_is_dropped_or_renamed_while_it_waits_is_told() {
     }
 }
 
+/// The server may look for deadlocks earlier than it does by default.
+#[tokio::test]
+async fn where_deadlocks_are_looked_for_earlier_it_gives_way_earlier() {
+    let play = partitioned().await;
+    let (writer, session) = (play.another().await, play.another().await);
+    writer
+        .show("set deadlock_timeout = '250ms'; begin; lock table item_low in row exclusive mode")
+        .await;
+    session.show("set deadlock_timeout = '250ms'").await;
+    let waiting = Waiting::begin(&play, session, UNGUARD).await;
+    // It holds the job's table again and again meanwhile.
+    for _ in 0..5 {
+        writer
+            .show("savepoint s; lock table job; rollback to s")
+            .await;
+    }
+    writer.show("commit").await;
+    waiting.end().await.1.unwrap();
+}
+
 /// Writers that hold their rows for a while come again and again.
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_under_load_are_no_victims_of_a_guard_that_comes_and_goes() {

@@ -336,7 +336,7 @@ async fn a_guard_that_waits_for_one_table_has_none_of_the_others() {
             let holder = play.another().await;
             holder
                 .show(&format!(
-                    "begin; set local lock_timeout = '10s'; set local deadlock_timeout = '20ms'; select from {held}"
+                    "begin; set local lock_timeout = '10s'; select from {held}"
                 ))
                 .await;
             let waiting = Waiting::begin(&play, play.another().await, call).await;
