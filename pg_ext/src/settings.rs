@@ -14,6 +14,12 @@ pub const PATIENCE: Duration = Duration::from_millis(500);
 /// [`PATIENCE`] as a setting.
 pub const PATIENT: (&CStr, &CStr) = (c"lock_timeout", c"500ms");
 
+/// Works with [`PATIENT`], or with the lock_timeout that there is where that is shorter.
+pub fn patiently<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let is_shorter = at_most(PATIENCE) < PATIENCE;
+    under(if is_shorter { &[] } else { &[PATIENT] }, work)
+}
+
 /// So long, or as long as lock_timeout says where that is shorter.
 pub fn at_most(patience: Duration) -> Duration {
     // SAFETY: reads a setting, in milliseconds; 0 is none.
