@@ -28,8 +28,8 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
     }
 }
 
-/// Runs `work` in a subtransaction that is kept where `is_kept` says so of what it came to, and rolled back otherwise. A
-/// failure, whoever raised it, goes on as it is once that is done.
+/// Runs `work` in a subtransaction that is kept where `is_kept` says so of what it came to, and rolled back
+/// otherwise. A failure, whoever raised it, goes on as it is once that is done.
 pub fn kept_if<T>(is_kept: impl FnOnce(&T) -> bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
     match inside(work, is_kept, recorded) {
         Ok(value) => Ok(value),

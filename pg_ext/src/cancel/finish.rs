@@ -81,8 +81,8 @@ impl Torn {
     /// for the row FOR UPDATE stops the writers of items that queue behind him, while others still get past; one that is
     /// stopped may have an item that one of those wants.
     ///
-    /// It naps instead of waiting for the turn's lock: who has the turn may wait for this transaction, which has the row or
-    /// an item of it, and the server would take that for a deadlock. Then the row is to be had without a wait.
+    /// It naps instead of waiting for the turn's lock: who has the turn may wait for this transaction, which has the
+    /// row or an item of it, and the server would take that for a deadlock. Then the row is to be had without a wait.
     fn take_turns(&self) -> Result<()> {
         if !may_take_another() {
             return Ok(());

@@ -59,7 +59,8 @@ const REFUND: &str = "
            done.items, done.good_items, done.amount OPERATOR(pg_catalog.=) total.amount, paid.credited
       FROM total CROSS JOIN done LEFT JOIN paid ON true";
 
-/// Where the wallet's table has triggers or rules that might change the credit, it is locked first, and what it gets is looked at.
+/// Where the wallet's table has triggers or rules that might change the credit, it is locked first, and what it gets
+/// is looked at.
 const WATCHED: [(&str, &str); 3] = [
     (
         "held",
@@ -276,8 +277,8 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     if wallet.is_some() && number(9) == 0 {
         return Err(torn.illegal(
             "has a wallet that gets another amount than is given back",
-            "A trigger or a rule of the wallet's table changes its balance: have it leave a refund's credit alone. Nothing was \
-             marked.",
+            "A trigger or a rule of the wallet's table changes its balance: have it leave a refund's credit alone. \
+             Nothing was marked.",
         ));
     }
     Ok(Paid {
@@ -308,8 +309,8 @@ fn uncredited(
     let is_another = match above_read_committed() {
         // It has come since the transaction's snapshot.
         true => !has_wallet(Snapshot::now())?,
-        // Nothing keeps an update back, and no trigger of the items has put it there: what the statement found was deleted
-        // while it waited, and this one came.
+        // Nothing keeps an update back, and no trigger of the items has put it there: what the statement found was
+        // deleted while it waited, and this one came.
         false => {
             !is_watched
                 && !items.shape.wallet.has_policies()
@@ -324,8 +325,8 @@ fn uncredited(
     }
     Ok(torn.illegal(
         "has a wallet that could not be credited",
-        "A trigger, a rule or a policy of the wallet's table keeps the update back, or a trigger of the items has written to \
-         the wallet before; or it has changed just now, then try again. Nothing was marked.",
+        "A trigger, a rule or a policy of the wallet's table keeps the update back, or a trigger of the items has \
+         written to the wallet before; or it has changed just now, then try again. Nothing was marked.",
     ))
 }
 

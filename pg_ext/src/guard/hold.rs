@@ -1,7 +1,7 @@
 //! A machine's tables locked together, for what puts guards on them or takes them off.
 //!
-//! Who writes items has those and wants the machine's row, refund has that and wants items: so a table is waited for while
-//! none of the others is held, and those for a moment only. It gives way before anybody is a deadlock's victim.
+//! Who writes items has those and wants the machine's row, refund has that and wants items: so a table is waited for
+//! while none of the others is held, and those for a moment only. It gives way before anybody is a deadlock's victim.
 
 use super::install::got_another_name;
 use crate::error::{Error, Kind, Result};
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 /// How often they are asked for.
 const ROUNDS: usize = 20;
-/// The server looks whether somebody waits in a circle once he has waited for deadlock_timeout, by default so long. Where it
-/// is more, the tables are kept from their writers no longer all the same.
+/// The server looks whether somebody waits in a circle once he has waited for deadlock_timeout, by default so long.
+/// Where it is more, the tables are kept from their writers no longer all the same.
 const DEADLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Waits for these tables and their partitions, each of which is to have its name afterwards.
@@ -33,9 +33,9 @@ pub fn hold_all(machine: &str, mut tables: Vec<Relation>, mode: u32) -> Result<(
     Err(not_together(machine, &tables))
 }
 
-/// Waits for the first table as long as the caller would, and then a moment for the rest, which is over before anybody has
-/// waited behind us for so long that he looks for a deadlock. False: somebody keeps one of them, and what was locked is to
-/// be given back.
+/// Waits for the first table as long as the caller would, and then a moment for the rest, which is over before
+/// anybody has waited behind us for so long that he looks for a deadlock. False: somebody keeps one of them, and what
+/// was locked is to be given back.
 fn hold_together(tables: &[Relation], mode: u32) -> Result<bool> {
     let Some(first) = tables.first() else {
         return Ok(true);

@@ -70,8 +70,8 @@ impl Relation {
         self.all_below(mode);
     }
 
-    /// Waits for the table and its partitions, but no longer than until then. False: somebody keeps one of them, and the
-    /// subtransaction is to be rolled back.
+    /// Waits for the table and its partitions, but no longer than until then. False: somebody keeps one of them, and
+    /// the subtransaction is to be rolled back.
     pub fn lock_with_partitions_until(&self, mode: u32, until: Instant) -> Result<bool> {
         if !lock_until(self.oid, mode, until)? {
             return Ok(false);
@@ -105,7 +105,8 @@ impl Relation {
         }
     }
 
-    /// It, or something below it, may have triggers or rules that make something else of an update. The table is locked.
+    /// It, or something below it, may have triggers or rules that make something else of an update. The table is
+    /// locked.
     pub fn may_change_updates(&self) -> bool {
         // SAFETY: null for a table that is gone; its triggers are there while it is open.
         unsafe {
@@ -166,8 +167,8 @@ impl Column {
     }
 }
 
-/// Waits for a relation, but no longer than until then. False: somebody keeps it, and the subtransaction is to be rolled
-/// back.
+/// Waits for a relation, but no longer than until then. False: somebody keeps it, and the subtransaction is to be
+/// rolled back.
 fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> {
     // SAFETY: a lock on what was a relation a moment ago.
     if unsafe { pg_sys::ConditionalLockRelationOid(relation, mode as i32) } {

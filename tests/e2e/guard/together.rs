@@ -1,5 +1,6 @@
 //! machine_guard, and what else puts guards on and takes them off, locks the machine's tables: beside writers and
-//! migrations it waits for one table while it has none of the others, and gives way before anybody is a deadlock's victim.
+//! migrations it waits for one table while it has none of the others, and gives way before anybody is a deadlock's
+//! victim.
 
 use pg_once_tests::race::{backend_pid, poll_async};
 

@@ -405,7 +405,10 @@ async fn a_migration_of_a_wallets_partition_goes_on_while_a_refund_waits_for_it(
             .await;
         let waiting = Waiting::begin(&play, session, &format!("begin; {refund}")).await;
         migration
-            .show(r#"alter table some_wallets alter "Ba lance" set statistics 10; alter table some_wallets add check ("Ba lance" >= 0); commit"#)
+            .show(
+                r#"alter table some_wallets alter "Ba lance" set statistics 10;
+                     alter table some_wallets add check ("Ba lance" >= 0); commit"#,
+            )
             .await;
         let (session, answer) = waiting.end().await;
         assert_eq!(answer.unwrap(), "3");
