@@ -5,18 +5,17 @@
 //! counted, and what is due behind it is done. One that a trigger keeps back without a word fails no statement: it is
 //! missed in what was changed. Nothing is noted in the row; it is tried again.
 //!
-//! Invariants: such a pass takes little time and few transaction ids, however many rows fail, and the next one, in
-//! whatever session, goes on where it ended (once.janitor.reached), at the end from the beginning: so every row is tried.
-//! `more` is told only where more was done than failed: whoever goes on while there is more comes to an end.
+//! Invariants: such a pass takes little time and few transaction ids, however many rows fail, and where it ended early the
+//! next one, in whatever session, goes on (once.janitor.reached), at the end from the beginning: so every row is tried.
+//! `more` is told of such passes only where more was done than failed: whoever goes on while there is more comes to an end.
 
 use super::task::Swept;
 use crate::call::{shown, varlena};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::row;
-use crate::settings;
 use crate::spi::{self, Kept, Row};
-use crate::subxact;
+use crate::subxact::{self, Failure};
 use crate::table::{Name, Table};
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
@@ -27,7 +26,7 @@ use std::time::{Duration, Instant};
 /// tasks have their rows locked.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// Of a part that fails after that, before a row is settled, so small a part is next.
-const NARROWER: usize = 8;
+const NARROWER: usize = 32;
 /// So many rows fail in one pass: each takes two transaction ids beside others that fail, about ten among rows that do not.
 const MOST_FAILURES: i64 = 250;
 
@@ -54,21 +53,30 @@ macro_rules! key {
         SELECT k.id, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
                COALESCE(s.gone_for_us, $3) * interval '1 microsecond' AS gone_for
           FROM once.key k LEFT JOIN once.scope s ON s.scope = k.scope
-         WHERE k.reap_stage = '1' AND k.reap_at <= $1
-         ",
-            $which!("k", "k.reap_at", "$2"),
+         WHERE ",
+            $which!(
+                "k",
+                "k.reap_stage = '1' AND k.reap_at <= $1",
+                "k.reap_at",
+                "$2"
+            ),
             " FOR UPDATE OF k SKIP LOCKED),
     later AS (
         UPDATE once.key k
            SET reap_at = LEAST(o.expires_at + o.gone_for,
                                $1 + GREATEST(interval '1 day', $1 - o.expires_at))
           FROM oldest o WHERE k.id = o.id AND o.expires_at + o.gone_for > $1
-        RETURNING 1),
+        RETURNING k.reap_at > $1 AS moved),
     never_emptied AS MATERIALIZED (
         SELECT k.id
-          FROM (SELECT k.id FROM once.key k WHERE k.reap_stage = '0' AND k.reap_at <= $1
-                 ",
-            $which!("k", "k.reap_at", "2 * $2"),
+          FROM (SELECT k.id FROM once.key k
+                 WHERE ",
+            $which!(
+                "k",
+                "k.reap_stage = '0' AND k.reap_at <= $1",
+                "k.reap_at",
+                "2 * $2"
+            ),
             ") oldest
                JOIN once.key k ON k.id = oldest.id
                LEFT JOIN once.scope s ON s.scope = k.scope
@@ -85,7 +93,7 @@ macro_rules! key {
            pg_catalog.count(*) >= $2 OR (SELECT pg_catalog.count(*) FROM oldest) >= $2,
            (SELECT pg_catalog.count(*) FROM due) - pg_catalog.count(*)
            + (SELECT pg_catalog.count(*) FROM oldest o WHERE o.expires_at + o.gone_for > $1)
-           - (SELECT pg_catalog.count(*) FROM later) FROM reaped"
+           - (SELECT pg_catalog.count(*) FROM later WHERE moved) FROM reaped"
         )
     };
 }
@@ -104,9 +112,8 @@ macro_rules! tombstone {
                k.ttl_us * interval '1 microsecond' AS ttl,
                COALESCE(s.gone_for_us, $3) * interval '1 microsecond' AS gone_for
           FROM once.key k LEFT JOIN once.scope s ON s.scope = k.scope
-         WHERE k.reap_stage = '0' AND k.reap_at <= $1
-         ",
-            $which!("k", "k.reap_at", "$2"),
+         WHERE ",
+            $which!("k", "k.reap_stage = '0' AND k.reap_at <= $1", "k.reap_at", "$2"),
             " FOR UPDATE OF k SKIP LOCKED),
     steps AS (
         DELETE FROM once.key_step s USING due WHERE s.key_id = due.id AND due.expires_at <= $1),
@@ -118,7 +125,7 @@ macro_rules! tombstone {
                                             WHERE b.scope = k.scope AND b.upto >= k.look_at)
                               THEN GREATEST(k.look_at, $1) ELSE k.look_at END
           FROM due WHERE k.id = due.id AND (due.expires_at > $1 OR due.expires_at IS NULL)
-        RETURNING 1),
+        RETURNING k.reap_at > $1 AS moved),
     emptied AS (
         UPDATE once.key k
            SET status = 'g', reap_stage = '1',
@@ -127,10 +134,10 @@ macro_rules! tombstone {
                state = NULL, request = NULL, note = NULL, holder = NULL,
                response_code = NULL, response_body = NULL, response_headers = NULL
           FROM due WHERE k.id = due.id AND due.expires_at <= $1
-        RETURNING 1)
+        RETURNING k.reap_stage = '1' AS moved)
     SELECT emptied.n, due.n >= $2, due.n - emptied.n - later.n
-      FROM (SELECT pg_catalog.count(*) AS n FROM emptied) emptied,
-           (SELECT pg_catalog.count(*) AS n FROM later) later, (SELECT pg_catalog.count(*) AS n FROM due) due"
+      FROM (SELECT pg_catalog.count(*) AS n FROM emptied WHERE moved) emptied,
+           (SELECT pg_catalog.count(*) AS n FROM later WHERE moved) later, (SELECT pg_catalog.count(*) AS n FROM due) due"
         )
     };
 }
@@ -141,9 +148,8 @@ macro_rules! inbox {
         statement!(
             "
     WITH due AS MATERIALIZED (
-        SELECT i.id FROM once.inbox i WHERE i.expires_at <= $1
-         ",
-            $which!("i", "i.expires_at", "$2"),
+        SELECT i.id FROM once.inbox i WHERE ",
+            $which!("i", "i.expires_at <= $1", "i.expires_at", "$2"),
             " FOR UPDATE OF i SKIP LOCKED),
     reaped AS (DELETE FROM once.inbox i USING due WHERE i.id = due.id RETURNING 1)
     SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2, (SELECT pg_catalog.count(*) FROM due) - pg_catalog.count(*)
@@ -158,9 +164,8 @@ macro_rules! dedupe {
         statement!(
             "
     WITH due AS MATERIALIZED (
-        SELECT d.topic_id, d.id FROM once.dedupe d WHERE d.until <= $1
-         ",
-            $which!("d", "d.until", "$2"),
+        SELECT d.topic_id, d.id FROM once.dedupe d WHERE ",
+            $which!("d", "d.until <= $1", "d.until", "$2"),
             " FOR UPDATE OF d SKIP LOCKED),
     reaped AS (
         DELETE FROM once.dedupe d USING due WHERE d.topic_id = due.topic_id AND d.id = due.id RETURNING 1)
@@ -172,15 +177,15 @@ macro_rules! dedupe {
 
 /// The oldest of what is due.
 macro_rules! oldest {
-    ($row:literal, $due:literal, $most:literal) => {
-        concat!("ORDER BY ", $due, " LIMIT ", $most)
+    ($row:literal, $is_due:literal, $due:literal, $most:literal) => {
+        concat!($is_due, " ORDER BY ", $due, " LIMIT ", $most)
     };
 }
 
-/// What is due of these rows.
+/// What is due of these rows; by no index, that is slower for a few.
 macro_rules! these {
-    ($row:literal, $due:literal, $most:literal) => {
-        concat!("AND ", $row, ".ctid = ANY ($4::tid[])")
+    ($row:literal, $is_due:literal, $due:literal, $most:literal) => {
+        concat!($row, ".ctid = ANY ($4::tid[]) AND (", $is_due, ") IS TRUE")
     };
 }
 
@@ -276,6 +281,14 @@ thread_local! {
 
 type Statement = &'static LocalKey<Kept>;
 
+/// Where a pass that leaves rows out begins.
+pub enum From {
+    /// Where the last one ended.
+    Reached(String),
+    /// At the oldest, after a pass over all that failed after so long.
+    Failed(Failure, Duration),
+}
+
 /// What is reaped.
 #[derive(Clone, Copy)]
 pub enum Reap {
@@ -300,25 +313,13 @@ impl Reap {
         }
     }
 
-    /// [`Reap::sweep`] failed after so long: the same without the rows that fail, from where the last such pass ended.
-    /// Where the tables themselves cannot be had, that is no row's fault.
-    pub fn isolate(
-        self,
-        max: i32,
-        failure: &str,
-        took: Duration,
-        reached: Option<String>,
-    ) -> Result<Swept> {
-        let hold = || {
-            let mut tables = self.tables().iter();
-            settings::patiently(|| tables.try_for_each(|table| Table::to_write(table).map(drop)))
+    /// The same without the rows that fail: from where the last such pass ended, or from the oldest, where
+    /// [`Reap::sweep`] failed after so long.
+    pub fn isolate(self, max: i32, from: From) -> Result<Swept> {
+        let (start, took, failure) = match from {
+            From::Reached(text) => (self.read(&text), Duration::ZERO, None),
+            From::Failed(failure, took) => (None, took, Some(failure)),
         };
-        if subxact::attempt(hold)?.is_err() {
-            return Ok(Swept {
-                reached,
-                ..Swept::failure(1, failure)
-            });
-        }
         let mut pass = Pass {
             reap: self,
             max: max.into(),
@@ -327,29 +328,29 @@ impl Reap {
                 false => Instant::now(),
             },
             settled: 0,
+            failure,
             all: Swept::default(),
         };
-        let start = reached.and_then(|text| self.read(&text));
         pass.go_round(start)?;
         let mut all = pass.all;
-        if all.reached.is_some() && all.failed == 0 {
+        if let Some(failure) = pass.failure
+            && all.reached.is_some()
+            && all.failed == 0
+        {
             // It has not come to the row yet.
-            all.add(Swept::failure(1, failure));
+            all.add(Swept::failure(1, &failure));
         }
         all.more = all.reached.is_some() && all.done > all.failed;
         Ok(all)
     }
 
-    /// Its tables have triggers.
+    /// Locks its tables; they have triggers.
     pub fn meets_triggers(self) -> Result<bool> {
-        settings::patiently(|| {
-            for table in self.tables() {
-                if Table::to_read(table)?.has_triggers() {
-                    return Ok(true);
-                }
-            }
-            Ok(false)
-        })
+        let mut found = false;
+        for table in self.tables() {
+            found |= Table::to_write(table)?.has_triggers();
+        }
+        Ok(found)
     }
 
     fn kept_back(self, rows: i64) -> String {
@@ -437,6 +438,8 @@ struct Pass {
     until: Instant,
     /// Rows that need not be tried again in this pass: done, left to others, moved to a later look, or failed.
     settled: usize,
+    /// What the last statement said that failed over several rows.
+    failure: Option<Failure>,
     all: Swept,
 }
 
@@ -524,15 +527,18 @@ impl Pass {
                 self.all.add(Swept::failure(1, &failure));
                 self.settled += 1;
             }
-            (Err(_), places) => match places.split_at(self.narrowed(places.len())) {
-                (these, []) => {
-                    let (first, second) = these.split_at(these.len() / 2);
-                    self.sweep(first)?;
-                    self.sweep(second)?;
+            (Err(failure), places) => {
+                self.failure = Some(failure);
+                match places.split_at(self.narrowed(places.len())) {
+                    (these, []) => {
+                        let (first, second) = these.split_at(these.len() / 2);
+                        self.sweep(first)?;
+                        self.sweep(second)?;
+                    }
+                    // It takes long.
+                    (these, _) => self.sweep(these)?,
                 }
-                // It takes long.
-                (these, _) => self.sweep(these)?,
-            },
+            }
         }
         Ok(())
     }
@@ -581,12 +587,11 @@ impl Tried {
     }
 }
 
-/// A trigger that waits for somebody's lock fails its row soon.
 fn run(statement: Statement, max: i64, more: &[Option<Datum>]) -> Result<Vec<Row>> {
     let args = [
         Some(Datum::from(clock::now_us()?)),
         Some(Datum::from(max)),
         Some(Datum::from(clock::DAY_US)),
     ];
-    settings::patiently(|| spi::query(statement, &[&args, more].concat()))
+    spi::query(statement, &[&args, more].concat())
 }

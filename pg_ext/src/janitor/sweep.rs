@@ -1,12 +1,14 @@
 //! `sweep()` and each task alone.
 
-use super::runs::{record, record_end};
+use super::reap::From;
+use super::runs::{reached, record, record_end};
 use super::task::{Swept, Task};
 use crate::action::sweep as actions;
 use crate::call::{Call, SCOPE_MAX};
 use crate::error::{Error, Kind, Result};
 use crate::machine::stored::Stored;
 use crate::row::{self, Rows, Shape};
+use crate::settings;
 use crate::subxact;
 use crate::table;
 use pgrx::pg_sys::{self, Datum};
@@ -27,24 +29,42 @@ thread_local! {
 /// One bounded pass of a task; what it raises is counted, and undoes nothing else.
 pub fn run(task: Task, max: i32) -> Result<Swept> {
     table::ensure_writable(task.table())?;
-    let begin = Instant::now();
-    let ended = match task {
-        Task::ActionRelease => release_actions(max, None)?,
-        task => {
-            if let Ok(true) = subxact::attempt(|| task.meets_triggers())? {
-                actions::prepare()?;
-            }
-            subxact::attempt(|| task.work(max))?
+    if task != Task::ActionRelease {
+        let swept = settings::patiently(|| bounded(task, max))?;
+        record(task.name(), b"", &swept)?;
+        return Ok(swept);
+    }
+    let swept = match release_actions(max, None)? {
+        Ok(swept) => swept,
+        Err(failure) => {
+            let swept = Swept::failure(1, &failure);
+            record(task.name(), b"", &swept)?;
+            return Ok(swept);
         }
     };
-    match ended {
-        // Each machine has its own row.
-        Ok(swept) if task == Task::ActionRelease => {
-            record_end(task.name(), swept.failed == 0)?;
-            Ok(swept)
+    // Each machine has its own row.
+    record_end(task.name(), swept.failed == 0)?;
+    Ok(swept)
+}
+
+/// A pass of a task that waits for nobody for long.
+fn bounded(task: Task, max: i32) -> Result<Swept> {
+    let reached = reached(task.name())?;
+    match subxact::attempt(|| task.meets_triggers())? {
+        Ok(true) => actions::prepare()?,
+        Ok(false) => {}
+        // The tables cannot be had: no row's fault.
+        Err(failure) => {
+            return Ok(Swept {
+                reached,
+                ..Swept::failure(1, &failure)
+            });
         }
-        Ok(swept) => noted(task, swept),
-        Err(failure) => noted(task, task.isolate(max, &failure, begin.elapsed())?),
+    }
+    let begin = Instant::now();
+    match subxact::attempt(|| task.work(max, reached.map(From::Reached)))? {
+        Ok(swept) => Ok(swept),
+        Err(failure) => task.work(max, Some(From::Failed(failure, begin.elapsed()))),
     }
 }
 
@@ -61,15 +81,14 @@ fn release_actions(
 
 /// Notes that a task has failed as a whole, with the transaction that it was in. An error where it cannot.
 pub fn failed(task: Task, failure: &str) -> Result<()> {
-    match record(task.name(), b"", &Swept::failure(1, failure))? {
+    let swept = Swept {
+        reached: reached(task.name())?,
+        ..Swept::failure(1, failure)
+    };
+    match record(task.name(), b"", &swept)? {
         true => Ok(()),
         false => Err(Error::new(Kind::InUse, "another session notes its own run")),
     }
-}
-
-fn noted(task: Task, swept: Swept) -> Result<Swept> {
-    record(task.name(), b"", &swept)?;
-    Ok(swept)
 }
 
 /// `once.sweep`.

@@ -1,14 +1,12 @@
 //! The tasks, in the order in which a sweep runs them.
 
-use super::reap::Reap;
-use super::runs;
+use super::reap::{From, Reap};
 use crate::action::sweep as actions;
 use crate::error::Result;
 use crate::key::passing;
 use crate::outbox::{requeue, retire};
 use crate::subxact;
 use crate::table::Name;
-use std::time::Duration;
 
 /// What one run of a task did.
 #[derive(Default)]
@@ -88,33 +86,24 @@ impl Task {
         }
     }
 
-    /// One pass of at most `max` rows.
-    pub fn work(self, max: i32) -> Result<Swept> {
-        match self {
-            Task::ActionRelease => actions::sweep(max.into(), None),
-            Task::OutboxRequeue => requeue::sweep(max.into()),
-            Task::OutboxRetire => retire::sweep(max.into()),
-            Task::KeyReap => Reap::Key.sweep(max),
-            Task::KeyTombstone => pass_bookmarks(Reap::Tombstone.sweep(max)?, max),
-            Task::InboxReap => Reap::Inbox.sweep(max),
-            Task::DedupeReap => Reap::Dedupe.sweep(max),
-        }
-    }
-
-    /// The pass that failed after so long once more, of tasks that do not look for the row themselves: all but the rows that fail.
-    pub fn isolate(self, max: i32, failure: &str, took: Duration) -> Result<Swept> {
-        let Some(reap) = self.reap() else {
-            return Ok(Swept::failure(1, failure));
+    /// One pass of at most `max` rows; None: over all of them.
+    pub fn work(self, max: i32, from: Option<From>) -> Result<Swept> {
+        let swept = match (self, self.reap(), from) {
+            (_, Some(reap), Some(from)) => reap.isolate(max, from)?,
+            (_, Some(reap), None) => reap.sweep(max)?,
+            (_, None, Some(From::Failed(failure, _))) => Swept::failure(1, &failure),
+            (Task::ActionRelease, ..) => actions::sweep(max.into(), None)?,
+            (Task::OutboxRequeue, ..) => requeue::sweep(max.into())?,
+            (_, None, _) => retire::sweep(max.into())?,
         };
-        let swept = reap.isolate(max, failure, took, runs::reached(self.name())?)?;
         match self {
             Task::KeyTombstone => pass_bookmarks(swept, max),
             _ => Ok(swept),
         }
     }
 
-    /// Somebody has put triggers or foreign keys on our tables: what they leave for the transaction's end would undo
-    /// everybody's work.
+    /// Locks the tables of tasks that leave out rows which fail. True: somebody has put triggers or foreign keys on them,
+    /// and what these leave for the transaction's end would undo everybody's work.
     pub fn meets_triggers(self) -> Result<bool> {
         self.reap().map_or(Ok(false), Reap::meets_triggers)
     }
