@@ -23,6 +23,13 @@ pub fn real_us() -> i64 {
     unsafe { pg_sys::GetCurrentTimestamp() }
 }
 
+/// Waits for a millisecond; a query that was cancelled ends here.
+pub fn nap() {
+    pgrx::check_for_interrupts!();
+    // SAFETY: sleeps.
+    unsafe { pg_sys::pg_usleep(1_000) };
+}
+
 /// A new lease's token: the server's real clock in microseconds, or the previous token plus one if that is
 /// larger.
 pub fn next_token(previous: i64) -> i64 {

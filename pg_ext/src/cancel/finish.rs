@@ -98,9 +98,7 @@ impl Torn {
             if user_row::look(&self.machine, &self.id, Lock::WholeIfFree)?.is_some() {
                 return Ok(());
             }
-            pgrx::check_for_interrupts!();
-            // SAFETY: sleeps for a millisecond.
-            unsafe { pg_sys::pg_usleep(1_000) };
+            clock::nap();
         }
         Ok(())
     }

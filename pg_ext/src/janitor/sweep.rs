@@ -30,7 +30,7 @@ thread_local! {
 pub fn run(task: Task, max: i32) -> Result<Swept> {
     table::ensure_writable(task.table())?;
     if task != Task::ActionRelease {
-        let swept = settings::patiently(|| bounded(task, max))?;
+        let swept = pass(task, max)?;
         record(task.name(), b"", &swept)?;
         return Ok(swept);
     }
@@ -47,10 +47,16 @@ pub fn run(task: Task, max: i32) -> Result<Swept> {
     Ok(swept)
 }
 
-/// A pass of a task that waits for nobody for long.
-fn bounded(task: Task, max: i32) -> Result<Swept> {
+/// A pass that waits for nobody for long, but for what puts off what it could not do: that, and what the caller has
+/// deferred, waits as long as the caller would.
+fn pass(task: Task, max: i32) -> Result<Swept> {
+    if task == Task::OutboxRequeue {
+        let swept = subxact::attempt(|| task.work(max, None))?;
+        return Ok(swept.unwrap_or_else(|failure| Swept::failure(1, &failure)));
+    }
     let reached = reached(task.name())?;
-    match subxact::attempt(|| task.meets_triggers())? {
+    let meets_triggers = || settings::patiently(|| task.meets_triggers());
+    match subxact::attempt(meets_triggers)? {
         Ok(true) => actions::prepare()?,
         Ok(false) => {}
         // The tables cannot be had: no row's fault.
@@ -62,10 +68,12 @@ fn bounded(task: Task, max: i32) -> Result<Swept> {
         }
     }
     let begin = Instant::now();
-    match subxact::attempt(|| task.work(max, reached.map(From::Reached)))? {
-        Ok(swept) => Ok(swept),
-        Err(failure) => task.work(max, Some(From::Failed(failure, begin.elapsed()))),
-    }
+    settings::patiently(
+        || match subxact::attempt(|| task.work(max, reached.map(From::Reached)))? {
+            Ok(swept) => Ok(swept),
+            Err(failure) => task.work(max, Some(From::Failed(failure, begin.elapsed()))),
+        },
+    )
 }
 
 /// What the caller has deferred is the caller's: it is done, and fails, outside the task.

@@ -60,8 +60,7 @@ impl Relation {
 
     /// Waits for the table, which is kept to the end of the (sub)transaction, and takes the messages of who had it before.
     pub fn lock(&self, mode: u32) {
-        // SAFETY: a lock on what was a relation a moment ago.
-        unsafe { pg_sys::LockRelationOid(self.oid, mode as i32) };
+        lock(self.oid, mode);
     }
 
     /// The same with its partitions, or whatever inherits from it.
@@ -70,22 +69,26 @@ impl Relation {
         self.all_below(mode);
     }
 
-    /// Waits for the table and its partitions, but no longer than until then. False: somebody keeps one of them, and
-    /// the subtransaction is to be rolled back.
-    pub fn lock_with_partitions_until(&self, mode: u32, until: Instant) -> Result<bool> {
+    /// Waits for the table and its partitions, but no longer than until then. Some: what somebody keeps; the
+    /// subtransaction is to be rolled back.
+    pub fn lock_with_partitions_until(
+        &self,
+        mode: u32,
+        until: Instant,
+    ) -> Result<Option<pg_sys::Oid>> {
         if !lock_until(self.oid, mode, until)? {
-            return Ok(false);
+            return Ok(Some(self.oid));
         }
         // SAFETY: looks into the system cache.
         let kind = unsafe { pg_sys::get_rel_relkind(self.oid) };
         if kind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE {
             for partition in self.all_below(pg_sys::NoLock) {
                 if !lock_until(partition, mode, until)? {
-                    return Ok(false);
+                    return Ok(Some(partition));
                 }
             }
         }
-        Ok(true)
+        Ok(None)
     }
 
     /// Locks what is below the table, which is locked; that and the table itself.
@@ -167,6 +170,12 @@ impl Column {
     }
 }
 
+/// Waits for a relation, which is kept to the end of the (sub)transaction.
+pub fn lock(relation: pg_sys::Oid, mode: u32) {
+    // SAFETY: a lock on what was a relation a moment ago.
+    unsafe { pg_sys::LockRelationOid(relation, mode as i32) };
+}
+
 /// Waits for a relation, but no longer than until then. False: somebody keeps it, and the subtransaction is to be
 /// rolled back.
 fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> {
@@ -181,8 +190,7 @@ fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> 
     let timeout =
         CString::new(left.to_string()).map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
     let wait = || {
-        // SAFETY: the same; lock_timeout bounds the wait.
-        unsafe { pg_sys::LockRelationOid(relation, mode as i32) };
+        lock(relation, mode);
         Ok(true)
     };
     pgrx::PgTryBuilder::new(|| settings::under(&[(c"lock_timeout", &timeout)], wait))

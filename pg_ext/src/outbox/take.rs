@@ -98,9 +98,7 @@ fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, course: &mut Course) -> Resul
             return Ok(());
         }
         busy = still;
-        pgrx::check_for_interrupts!();
-        // SAFETY: sleeps for a millisecond.
-        unsafe { pg_sys::pg_usleep(1_000) };
+        clock::nap();
     }
     Ok(())
 }

@@ -144,7 +144,7 @@ impl Load {
 /// by the invariants.
 async fn sweeper(load: Arc<Load>) {
     const BATCH: &str = "select task, failed from once.sweep(100)";
-    const ALL: &str = "call once.sweep_all(50)";
+    const ALL: &str = "call once.sweep_all(500)";
     let mut session = load.door.enter().await;
     for pass in 0.. {
         if load.door.is_closed() {
