@@ -58,7 +58,7 @@ COMMENT ON COLUMN once.janitor.done IS 'Rows of all runs.';
 COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: rows and batches each time they were tried, every due row of a table that could not be handled at all, or 1 for the task itself.';
 COMMENT ON COLUMN once.janitor.last_error IS 'What the last failure said.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Who ran it last: "pg_once janitor" (the background worker), else the role and its application_name.';
-COMMENT ON COLUMN once.janitor.reached IS 'Where the next pass that meets a row which cannot be changed goes on: which rows, when the last one was due (microseconds since 2000), where it is. NULL: at the oldest.';
+COMMENT ON COLUMN once.janitor.reached IS 'Where the next pass goes on, after one that met rows which cannot be changed and ended early: which rows, when the last one was due (microseconds since 2000), where it is. NULL: at the oldest.';
 SELECT pg_catalog.pg_extension_config_dump('once.janitor', '');
 
 CREATE FUNCTION once.sweep_action_release(
@@ -71,13 +71,13 @@ Sets the caller's deferred constraints to immediate. Errors: 42704 no such machi
 CREATE FUNCTION once.sweep(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 7 AS 'MODULE_PATHNAME', 'pg_once_sweep';
 COMMENT ON FUNCTION once.sweep(integer) IS
-$$One bounded pass of every sweep task, max (1 to 1000000) rows per task; a row for each: what was done, what failed, whether more is waiting. Each task is in a subtransaction of its own: one that raises is rolled back and counted as failed (janitor_status tells what it said), and the others go on. So it is with each sweep_<task> alone. For schedulers that cannot CALL once.sweep_all().
+$$One bounded pass of every sweep task, max (1 to 1000000) rows per task; a row for each: what was done, what failed, whether more is waiting. Each task is in a subtransaction of its own: one that raises is rolled back and counted as failed (janitor_status tells what it said), and the others go on. So it is with each sweep_<task> alone. Where somebody has put triggers or foreign keys on pg_once's tables, the caller's deferred constraints are set to immediate. For schedulers that cannot CALL once.sweep_all().
 Errors: 22023 bad argument, 25006 in a read-only transaction, 40001 a lost race above READ COMMITTED.$$;
 
 CREATE PROCEDURE once.sweep_all(max integer = 1000)
 LANGUAGE c AS 'MODULE_PATHNAME', 'pg_once_sweep_all';
 COMMENT ON PROCEDURE once.sweep_all(integer) IS
-$$Every sweep task, again and again until nothing more is waiting, and a commit after each batch of max (1 to 1000000) rows: CALL once.sweep_all(). A NOTICE for each task that did something, and every five seconds. A task that raises is counted as failed, and the others go on. May run from many sessions at once.
+$$Every sweep task, again and again until nothing more is waiting, and a commit after each batch of max (1 to 1000000) rows: CALL once.sweep_all(). A NOTICE for each task that did something, and every five seconds. A task that raises is counted as failed, and the others go on. It ends where rows become due all the time (after 20 rounds) and, for a task, after five passes in a row over rows that fail; the next call goes on. May run from many sessions at once.
 Errors: 2D000 inside a transaction block, a function or an atomic DO (SELECT * FROM once.sweep() works there), 22023 bad argument, 25006 in a read-only session, 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.sweep_preview(OUT task text, OUT due bigint, OUT oldest interval)

@@ -291,6 +291,7 @@ fi
 if wanted e2e || wanted client || wanted languages; then
     # After the in-database tests, which leave a build of their own in the server.
     for version in "${VERSIONS[@]}"; do
+        if ! wanted e2e && ! is_full "$version"; then continue; fi
         profile=$(profile_for "$version")
         part "build ($profile) and install, PostgreSQL $version" install_extension "$(private_pg_config "$version")" "$profile"
     done

@@ -1,7 +1,8 @@
 //! A machine's tables locked together, for what puts guards on them or takes them off.
 //!
-//! Who writes items has those and wants the machine's row, refund has that and wants items: so a table is waited for
-//! while none of the others is held, and those for a moment only. It gives way before anybody is a deadlock's victim.
+//! Who writes items has those and wants the machine's row, refund has that and wants items: so a table is waited for while
+//! none of the others is held (but for what machine_define has looked at, ACCESS SHARE), and those for a moment only. It
+//! gives way before a writer of theirs is a deadlock's victim.
 
 use super::install::got_another_name;
 use crate::clock;

@@ -3,7 +3,7 @@
 //! A row that cannot be changed (a trigger or foreign key of somebody's own on our tables refuses) fails the statement.
 //! Then it is run again over parts of what is due, each half of a part that fails by itself, until the row is alone: it is
 //! counted, and what is due behind it is done. One that a trigger keeps back without a word fails no statement: it is
-//! missed in what was changed. Nothing is noted in the row; it is tried again.
+//! missed in what was changed (but for steps, which are not counted). Nothing is noted in the row; it is tried again.
 //!
 //! Invariants: such a pass takes little time and few transaction ids, however many rows fail, and where it ended early the
 //! next one, in whatever session, goes on (once.janitor.reached), at the end from the beginning: so every row is tried.
@@ -438,7 +438,7 @@ struct Pass {
     until: Instant,
     /// Rows that need not be tried again in this pass: done, left to others, moved to a later look, or failed.
     settled: usize,
-    /// What the last statement said that failed over several rows.
+    /// What the last statement said that failed over several rows, not all of which are settled.
     failure: Option<Failure>,
     all: Swept,
 }
@@ -529,6 +529,7 @@ impl Pass {
             }
             (Err(failure), places) => {
                 self.failure = Some(failure);
+                let before = self.settled;
                 match places.split_at(self.narrowed(places.len())) {
                     (these, []) => {
                         let (first, second) = these.split_at(these.len() / 2);
@@ -537,6 +538,9 @@ impl Pass {
                     }
                     // It takes long.
                     (these, _) => self.sweep(these)?,
+                }
+                if self.settled - before == places.len() {
+                    self.failure = None;
                 }
             }
         }

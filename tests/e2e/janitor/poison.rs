@@ -361,11 +361,12 @@ async fn keys_that_a_trigger_leaves_as_they_are_are_told_and_not_swept_for_ever(
     )
     .await;
     let swept = "select done, failed >= 10, more from once.sweep_key_tombstone(30)";
-    for _ in 0..5 {
-        // Bookmarks are moved.
-        play.show(swept).await;
+    let mut passes = 0;
+    // Bookmarks are moved, when other transactions let them.
+    while play.show(swept).await != "0|t|f" {
+        passes += 1;
+        assert!(passes < 50, "it does not come to an end");
     }
-    assert_eq!(play.show(swept).await, "0|t|f");
     let noted =
         "select done, failed > 0, last_error from once.janitor where task = 'key_tombstone'";
     let told = play.show(noted).await;
