@@ -10,10 +10,13 @@
 //! `more` is told of such passes only where more was done than failed: whoever goes on while there is more comes to an end.
 
 use super::task::Swept;
+use crate::action::sweep as actions;
 use crate::call::{shown, varlena};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
+use crate::key::passing;
 use crate::row;
+use crate::settings;
 use crate::spi::{self, Kept, Row};
 use crate::subxact::{self, Failure};
 use crate::table::{Name, Table};
@@ -30,6 +33,9 @@ const NARROWER: usize = 32;
 /// So many rows fail in one pass: each takes two transaction ids beside others that fail, about ten among rows that do not.
 const MOST_FAILURES: i64 = 250;
 
+/// Rows are found by index and in its order, whatever the tables were like when the statements were planned.
+const BY_INDEX: &[(&CStr, &CStr)] = &[(c"enable_seqscan", c"off"), (c"enable_bitmapscan", c"off")];
+
 /// A statement of pieces. Each tells how many rows were done, whether it took as many as it may, and how many of those are
 /// as they were. In all of them: $1 now, $2 the bound, $3 the default of gone_for in microseconds, $4 where the rows are.
 macro_rules! statement {
@@ -38,6 +44,37 @@ macro_rules! statement {
             Ok(sql) => sql,
             Err(_) => c"",
         }
+    };
+}
+
+/// When a finished key's ttl ends; NULL: it is not finished.
+macro_rules! expires_at {
+    () => {
+        "(k.finished_at + k.ttl_us * interval '1 microsecond')"
+    };
+}
+
+/// When it is new again.
+macro_rules! gone_until {
+    () => {
+        concat!(
+            expires_at!(),
+            " + COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $3) * interval '1 microsecond'"
+        )
+    };
+}
+
+/// When a tombstone is looked at next: when it is new again, but at the latest after a day, then after twice its age. A
+/// gone_for that is lowered meanwhile gives its space back, and a long one costs a few writes in all.
+macro_rules! next_look {
+    () => {
+        concat!(
+            "LEAST(",
+            gone_until!(),
+            ", $1 + GREATEST(interval '1 day', $1 - ",
+            expires_at!(),
+            "))"
+        )
     };
 }
 
@@ -50,49 +87,43 @@ macro_rules! key {
         statement!(
             "
     WITH oldest AS MATERIALIZED (
-        SELECT k.id, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
-               COALESCE(s.gone_for_us, $3) * interval '1 microsecond' AS gone_for
-          FROM once.key k LEFT JOIN once.scope s ON s.scope = k.scope
-         WHERE ",
+        SELECT k.id, ",
+            gone_until!(),
+            " AS gone_until FROM once.key k WHERE ",
             $which!(
                 "k",
                 "k.reap_stage = '1' AND k.reap_at <= $1",
                 "k.reap_at",
                 "$2"
             ),
-            " FOR UPDATE OF k SKIP LOCKED),
+            " FOR UPDATE SKIP LOCKED),
     later AS (
-        UPDATE once.key k
-           SET reap_at = LEAST(o.expires_at + o.gone_for,
-                               $1 + GREATEST(interval '1 day', $1 - o.expires_at))
-          FROM oldest o WHERE k.id = o.id AND o.expires_at + o.gone_for > $1
+        UPDATE once.key k SET reap_at = ",
+            next_look!(),
+            " WHERE k.id = ANY (ARRAY(SELECT id FROM oldest WHERE gone_until > $1))
         RETURNING k.reap_at > $1 AS moved),
     never_emptied AS MATERIALIZED (
-        SELECT k.id
-          FROM (SELECT k.id FROM once.key k
-                 WHERE ",
+        SELECT k.id FROM once.key k
+         WHERE k.id = ANY (ARRAY(SELECT k.id FROM once.key k WHERE ",
             $which!(
                 "k",
                 "k.reap_stage = '0' AND k.reap_at <= $1",
                 "k.reap_at",
                 "2 * $2"
             ),
-            ") oldest
-               JOIN once.key k ON k.id = oldest.id
-               LEFT JOIN once.scope s ON s.scope = k.scope
-         WHERE k.finished_at + k.ttl_us * interval '1 microsecond'
-               + COALESCE(s.gone_for_us, $3) * interval '1 microsecond' <= $1
-         LIMIT $2 FOR UPDATE OF k SKIP LOCKED),
+            ")) AND ",
+            gone_until!(),
+            " <= $1 ORDER BY k.reap_at LIMIT $2 FOR UPDATE SKIP LOCKED),
     due AS MATERIALIZED (
-        SELECT id FROM oldest WHERE expires_at + gone_for <= $1
+        SELECT id FROM oldest WHERE gone_until <= $1
         UNION ALL
         SELECT id FROM never_emptied LIMIT $2),
-    steps AS (DELETE FROM once.key_step s USING due WHERE s.key_id = due.id),
-    reaped AS (DELETE FROM once.key k USING due WHERE k.id = due.id RETURNING 1)
+    steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due))),
+    reaped AS (DELETE FROM once.key WHERE id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1)
     SELECT pg_catalog.count(*),
            pg_catalog.count(*) >= $2 OR (SELECT pg_catalog.count(*) FROM oldest) >= $2,
            (SELECT pg_catalog.count(*) FROM due) - pg_catalog.count(*)
-           + (SELECT pg_catalog.count(*) FROM oldest o WHERE o.expires_at + o.gone_for > $1)
+           + (SELECT pg_catalog.count(*) FROM oldest WHERE gone_until > $1)
            - (SELECT pg_catalog.count(*) FROM later WHERE moved) FROM reaped"
         )
     };
@@ -100,40 +131,41 @@ macro_rules! key {
 
 /// Keys whose time has not come yet (finished after they were claimed, or not at all) are moved to when
 /// it will have; that counts towards the bound, not towards what was done. An unfinished one is shown to
-/// completers again: should a clock that stepped back have hidden it from them, that ends here. A tombstone is looked at again
-/// when gone_for ends, but at the latest after a day, then after twice its age: a gone_for that is lowered
-/// meanwhile gives its space back, and a long one costs a few writes in all.
+/// completers again: should a clock that stepped back have hidden it from them, that ends here.
 macro_rules! tombstone {
     ($which:ident) => {
         statement!(
             "
     WITH due AS MATERIALIZED (
-        SELECT k.id, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
-               k.ttl_us * interval '1 microsecond' AS ttl,
-               COALESCE(s.gone_for_us, $3) * interval '1 microsecond' AS gone_for
-          FROM once.key k LEFT JOIN once.scope s ON s.scope = k.scope
-         WHERE ",
-            $which!("k", "k.reap_stage = '0' AND k.reap_at <= $1", "k.reap_at", "$2"),
-            " FOR UPDATE OF k SKIP LOCKED),
-    steps AS (
-        DELETE FROM once.key_step s USING due WHERE s.key_id = due.id AND due.expires_at <= $1),
+        SELECT k.id, ",
+            expires_at!(),
+            " <= $1 IS TRUE AS expired FROM once.key k WHERE ",
+            $which!(
+                "k",
+                "k.reap_stage = '0' AND k.reap_at <= $1",
+                "k.reap_at",
+                "$2"
+            ),
+            " FOR UPDATE SKIP LOCKED),
+    steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due WHERE expired))),
     later AS (
         UPDATE once.key k
-           SET reap_at = COALESCE(due.expires_at, $1 + GREATEST(due.ttl, interval '10 minutes')),
+           SET reap_at = COALESCE(",
+            expires_at!(),
+            ", $1 + GREATEST(k.ttl_us * interval '1 microsecond', interval '10 minutes')),
                look_at = CASE WHEN k.status IN ('r', 'l')
                                AND EXISTS (SELECT FROM once.key_bookmark b
                                             WHERE b.scope = k.scope AND b.upto >= k.look_at)
                               THEN GREATEST(k.look_at, $1) ELSE k.look_at END
-          FROM due WHERE k.id = due.id AND (due.expires_at > $1 OR due.expires_at IS NULL)
+         WHERE k.id = ANY (ARRAY(SELECT id FROM due WHERE NOT expired))
         RETURNING k.reap_at > $1 AS moved),
     emptied AS (
         UPDATE once.key k
-           SET status = 'g', reap_stage = '1',
-               reap_at = LEAST(due.expires_at + due.gone_for,
-                               $1 + GREATEST(interval '1 day', $1 - due.expires_at)),
-               state = NULL, request = NULL, note = NULL, holder = NULL,
+           SET status = 'g', reap_stage = '1', reap_at = ",
+            next_look!(),
+            ", state = NULL, request = NULL, note = NULL, holder = NULL,
                response_code = NULL, response_body = NULL, response_headers = NULL
-          FROM due WHERE k.id = due.id AND due.expires_at <= $1
+         WHERE k.id = ANY (ARRAY(SELECT id FROM due WHERE expired))
         RETURNING k.reap_stage = '1' AS moved)
     SELECT emptied.n, due.n >= $2, due.n - emptied.n - later.n
       FROM (SELECT pg_catalog.count(*) AS n FROM emptied WHERE moved) emptied,
@@ -150,8 +182,8 @@ macro_rules! inbox {
     WITH due AS MATERIALIZED (
         SELECT i.id FROM once.inbox i WHERE ",
             $which!("i", "i.expires_at <= $1", "i.expires_at", "$2"),
-            " FOR UPDATE OF i SKIP LOCKED),
-    reaped AS (DELETE FROM once.inbox i USING due WHERE i.id = due.id RETURNING 1)
+            " FOR UPDATE SKIP LOCKED),
+    reaped AS (DELETE FROM once.inbox WHERE id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1)
     SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2, (SELECT pg_catalog.count(*) FROM due) - pg_catalog.count(*)
       FROM reaped"
         )
@@ -164,11 +196,10 @@ macro_rules! dedupe {
         statement!(
             "
     WITH due AS MATERIALIZED (
-        SELECT d.topic_id, d.id FROM once.dedupe d WHERE ",
+        SELECT d.ctid FROM once.dedupe d WHERE ",
             $which!("d", "d.until <= $1", "d.until", "$2"),
-            " FOR UPDATE OF d SKIP LOCKED),
-    reaped AS (
-        DELETE FROM once.dedupe d USING due WHERE d.topic_id = due.topic_id AND d.id = due.id RETURNING 1)
+            " FOR UPDATE SKIP LOCKED),
+    reaped AS (DELETE FROM once.dedupe WHERE ctid = ANY (ARRAY(SELECT ctid FROM due)) RETURNING 1)
     SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2, (SELECT pg_catalog.count(*) FROM due) - pg_catalog.count(*)
       FROM reaped"
         )
@@ -281,14 +312,6 @@ thread_local! {
 
 type Statement = &'static LocalKey<Kept>;
 
-/// Where a pass that leaves rows out begins.
-pub enum From {
-    /// Where the last one ended.
-    Reached(String),
-    /// At the oldest, after a pass over all that failed after so long.
-    Failed(Failure, Duration),
-}
-
 /// What is reaped.
 #[derive(Clone, Copy)]
 pub enum Reap {
@@ -299,8 +322,45 @@ pub enum Reap {
 }
 
 impl Reap {
+    /// One pass of at most `max` rows, which waits for nobody for long; `reached`: where the last one ended early. What the
+    /// caller has deferred waits as long as the caller would.
+    pub fn pass(self, max: i32, reached: Option<String>) -> Result<Swept> {
+        match subxact::attempt(|| settings::patiently(|| self.meets_triggers()))? {
+            Ok(true) => actions::prepare()?,
+            Ok(false) => {}
+            // The tables cannot be had: no row's fault.
+            Err(failure) => {
+                return Ok(Swept {
+                    reached,
+                    ..Swept::failure(1, &failure)
+                });
+            }
+        }
+        let work = || self.work(max, reached);
+        settings::patiently(|| settings::under(BY_INDEX, work))
+    }
+
+    fn work(self, max: i32, reached: Option<String>) -> Result<Swept> {
+        let begin = Instant::now();
+        let swept = match reached {
+            Some(text) => self.isolate(max, self.read(&text), None, PATIENCE)?,
+            None => match subxact::attempt(|| self.sweep(max))? {
+                Ok(swept) => swept,
+                Err(failure) => {
+                    let is_late = begin.elapsed() >= PATIENCE;
+                    let patience = if is_late { Duration::ZERO } else { PATIENCE };
+                    self.isolate(max, None, Some(failure), patience)?
+                }
+            },
+        };
+        match self {
+            Reap::Tombstone => pass_bookmarks(swept, max),
+            _ => Ok(swept),
+        }
+    }
+
     /// The oldest `max` that are due, in one statement; fails where a row of them is kept from it.
-    pub fn sweep(self, max: i32) -> Result<Swept> {
+    fn sweep(self, max: i32) -> Result<Swept> {
         let [whole, _] = self.statements();
         let tried = Tried::of(whole, max.into(), &[])?;
         match tried.missed {
@@ -313,20 +373,19 @@ impl Reap {
         }
     }
 
-    /// The same without the rows that fail: from where the last such pass ended, or from the oldest, where
-    /// [`Reap::sweep`] failed after so long.
-    pub fn isolate(self, max: i32, from: From) -> Result<Swept> {
-        let (start, took, failure) = match from {
-            From::Reached(text) => (self.read(&text), Duration::ZERO, None),
-            From::Failed(failure, took) => (None, took, Some(failure)),
-        };
+    /// The same without the rows that fail, from where the last such pass ended or from the oldest, for so long.
+    /// `failure`: what [`Reap::sweep`] said.
+    fn isolate(
+        self,
+        max: i32,
+        start: Option<Place>,
+        failure: Option<Failure>,
+        patience: Duration,
+    ) -> Result<Swept> {
         let mut pass = Pass {
             reap: self,
             max: max.into(),
-            until: match took < PATIENCE {
-                true => Instant::now() + PATIENCE,
-                false => Instant::now(),
-            },
+            until: Instant::now() + patience,
             settled: 0,
             failure,
             all: Swept::default(),
@@ -344,8 +403,9 @@ impl Reap {
         Ok(all)
     }
 
-    /// Locks its tables; they have triggers.
-    pub fn meets_triggers(self) -> Result<bool> {
+    /// Locks its tables. True: somebody has put triggers or foreign keys on them, and what these leave for the
+    /// transaction's end would undo everybody's work.
+    fn meets_triggers(self) -> Result<bool> {
         let mut found = false;
         for table in self.tables() {
             found |= Table::to_write(table)?.has_triggers();
@@ -567,6 +627,15 @@ impl Reap {
         let ctid = parts.next()?.as_bytes().to_vec();
         Some(Place { list, due_at, ctid })
     }
+}
+
+/// What key_tombstone does besides.
+fn pass_bookmarks(mut swept: Swept, max: i32) -> Result<Swept> {
+    match subxact::attempt(|| passing::pass(max))? {
+        Ok(more) => swept.more |= more,
+        Err(failure) => swept.add(Swept::failure(1, &failure)),
+    }
+    Ok(swept)
 }
 
 /// What a statement did.

@@ -1,18 +1,18 @@
 //! `sweep()` and each task alone.
 
-use super::reap::From;
+use super::reap::Reap;
 use super::runs::{reached, record, record_end};
 use super::task::{Swept, Task};
 use crate::action::sweep as actions;
 use crate::call::{Call, SCOPE_MAX};
 use crate::error::{Error, Kind, Result};
 use crate::machine::stored::Stored;
+use crate::outbox::{requeue, retire};
 use crate::row::{self, Rows, Shape};
 use crate::settings;
 use crate::subxact;
 use crate::table;
 use pgrx::pg_sys::{self, Datum};
-use std::time::Instant;
 
 /// The largest `max`.
 pub const MOST: i32 = 1_000_000;
@@ -29,62 +29,43 @@ thread_local! {
 /// One bounded pass of a task; what it raises is counted, and undoes nothing else.
 pub fn run(task: Task, max: i32) -> Result<Swept> {
     table::ensure_writable(task.table())?;
-    if task != Task::ActionRelease {
-        let swept = pass(task, max)?;
-        record(task.name(), b"", &swept)?;
-        return Ok(swept);
-    }
-    let swept = match release_actions(max, None)? {
-        Ok(swept) => swept,
-        Err(failure) => {
-            let swept = Swept::failure(1, &failure);
-            record(task.name(), b"", &swept)?;
-            return Ok(swept);
-        }
+    let reap = |reap: Reap| reap.pass(max, reached(task.name())?);
+    let swept = match task {
+        Task::ActionRelease => return release_actions(max, None),
+        Task::KeyReap => reap(Reap::Key)?,
+        Task::KeyTombstone => reap(Reap::Tombstone)?,
+        Task::InboxReap => reap(Reap::Inbox)?,
+        Task::DedupeReap => reap(Reap::Dedupe)?,
+        Task::OutboxRequeue => attempt(|| requeue::sweep(max.into()))?,
+        Task::OutboxRetire => attempt(|| settings::patiently(|| retire::sweep(max.into())))?,
     };
-    // Each machine has its own row.
-    record_end(task.name(), swept.failed == 0)?;
+    record(task.name(), b"", &swept)?;
     Ok(swept)
 }
 
-/// A pass that waits for nobody for long, but for what puts off what it could not do: that, and what the caller has
-/// deferred, waits as long as the caller would.
-fn pass(task: Task, max: i32) -> Result<Swept> {
-    if task == Task::OutboxRequeue {
-        let swept = subxact::attempt(|| task.work(max, None))?;
-        return Ok(swept.unwrap_or_else(|failure| Swept::failure(1, &failure)));
-    }
-    let reached = reached(task.name())?;
-    let meets_triggers = || settings::patiently(|| task.meets_triggers());
-    match subxact::attempt(meets_triggers)? {
-        Ok(true) => actions::prepare()?,
-        Ok(false) => {}
-        // The tables cannot be had: no row's fault.
-        Err(failure) => {
-            return Ok(Swept {
-                reached,
-                ..Swept::failure(1, &failure)
-            });
-        }
-    }
-    let begin = Instant::now();
-    settings::patiently(
-        || match subxact::attempt(|| task.work(max, reached.map(From::Reached)))? {
-            Ok(swept) => Ok(swept),
-            Err(failure) => task.work(max, Some(From::Failed(failure, begin.elapsed()))),
-        },
-    )
-}
-
-/// What the caller has deferred is the caller's: it is done, and fails, outside the task.
-fn release_actions(
-    max: i32,
-    only: Option<&[u8]>,
-) -> Result<std::result::Result<Swept, subxact::Failure>> {
+/// Of all machines, or of one. Each has a row of its own in once.janitor. What the caller has deferred is the caller's:
+/// it is done, and fails, outside the task.
+fn release_actions(max: i32, only: Option<&[u8]>) -> Result<Swept> {
     if let Ok(true) = subxact::attempt(|| actions::is_due(only))? {
         actions::prepare()?;
     }
-    subxact::attempt(|| actions::sweep(max.into(), only))
+    let swept = match subxact::attempt(|| actions::sweep(max.into(), only))? {
+        Ok(swept) => swept,
+        Err(failure) => {
+            let swept = Swept::failure(1, &failure);
+            record(actions::TASK, only.unwrap_or_default(), &swept)?;
+            return Ok(swept);
+        }
+    };
+    if only.is_none() {
+        record_end(actions::TASK, swept.failed == 0)?;
+    }
+    Ok(swept)
+}
+
+fn attempt(work: impl FnOnce() -> Result<Swept>) -> Result<Swept> {
+    let swept = subxact::attempt(work)?;
+    Ok(swept.unwrap_or_else(|failure| Swept::failure(1, &failure)))
 }
 
 /// Notes that a task has failed as a whole, with the transaction that it was in. An error where it cannot.
@@ -117,14 +98,7 @@ pub fn sweep_action_release(call: &Call) -> Result<Datum> {
     };
     table::ensure_writable(Task::ActionRelease.table())?;
     Stored::of(machine)?;
-    let swept = match release_actions(max, Some(machine))? {
-        Ok(swept) => swept,
-        Err(failure) => {
-            let swept = Swept::failure(1, &failure);
-            record(actions::TASK, machine, &swept)?;
-            swept
-        }
-    };
+    let swept = release_actions(max, Some(machine))?;
     let values = told(Task::ActionRelease, &swept);
     Ok(TASK.with(|shape| shape.row(&values)))
 }

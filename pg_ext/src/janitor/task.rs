@@ -1,11 +1,7 @@
 //! The tasks, in the order in which a sweep runs them.
 
-use super::reap::{From, Reap};
 use crate::action::sweep as actions;
-use crate::error::Result;
-use crate::key::passing;
 use crate::outbox::{requeue, retire};
-use crate::subxact;
 use crate::table::Name;
 
 /// What one run of a task did.
@@ -85,45 +81,4 @@ impl Task {
             Task::OutboxRetire => c"segment",
         }
     }
-
-    /// One pass of at most `max` rows; None: over all of them.
-    pub fn work(self, max: i32, from: Option<From>) -> Result<Swept> {
-        let swept = match (self, self.reap(), from) {
-            (_, Some(reap), Some(from)) => reap.isolate(max, from)?,
-            (_, Some(reap), None) => reap.sweep(max)?,
-            (_, None, Some(From::Failed(failure, _))) => Swept::failure(1, &failure),
-            (Task::ActionRelease, ..) => actions::sweep(max.into(), None)?,
-            (Task::OutboxRequeue, ..) => requeue::sweep(max.into())?,
-            (_, None, _) => retire::sweep(max.into())?,
-        };
-        match self {
-            Task::KeyTombstone => pass_bookmarks(swept, max),
-            _ => Ok(swept),
-        }
-    }
-
-    /// Locks the tables of tasks that leave out rows which fail. True: somebody has put triggers or foreign keys on them,
-    /// and what these leave for the transaction's end would undo everybody's work.
-    pub fn meets_triggers(self) -> Result<bool> {
-        self.reap().map_or(Ok(false), Reap::meets_triggers)
-    }
-
-    fn reap(self) -> Option<Reap> {
-        match self {
-            Task::KeyReap => Some(Reap::Key),
-            Task::KeyTombstone => Some(Reap::Tombstone),
-            Task::InboxReap => Some(Reap::Inbox),
-            Task::DedupeReap => Some(Reap::Dedupe),
-            Task::ActionRelease | Task::OutboxRequeue | Task::OutboxRetire => None,
-        }
-    }
-}
-
-/// What key_tombstone does besides.
-fn pass_bookmarks(mut swept: Swept, max: i32) -> Result<Swept> {
-    match subxact::attempt(|| passing::pass(max))? {
-        Ok(more) => swept.more |= more,
-        Err(failure) => swept.add(Swept::failure(1, &failure)),
-    }
-    Ok(swept)
 }

@@ -6,7 +6,7 @@
 //!
 //! A batch that cannot be put back (a row of it is damaged, a superuser's trigger refuses it) fails no take and
 //! no sweep: its lease is prolonged by its age, so it is tried again each time twice as late, told in a warning
-//! and noted as a failure of this task.
+//! and noted as a failure of this task. Where all that it met was somebody's lock, it is soon tried again.
 
 use super::batch::{self, Batch, Part};
 use super::leave::{self, Fate, Held, Leaving, Reason};
@@ -17,7 +17,7 @@ use crate::clock;
 use crate::error::Result;
 use crate::janitor::{self, Swept};
 use crate::raise;
-use crate::subxact;
+use crate::subxact::{self, Failure};
 use crate::table::{self, Outcome, Snapshot, Table, Wait};
 use std::collections::{BTreeSet, HashSet};
 
@@ -191,8 +191,9 @@ fn put_back_all(sub: &Subscriber, tokens: &[i64], most: i64, all: &mut PutBack) 
     Ok(())
 }
 
-/// A batch that could not be put back is left alone for as long as it is old: the next time it is twice as old.
-fn put_off(sub: &Subscriber, token: i64, failure: &str) -> Result<()> {
+/// A batch that could not be put back is left alone for as long as it is old: the next time it is twice as old. One that
+/// only met a lock is left alone so that not every take waits for that.
+fn put_off(sub: &Subscriber, token: i64, failure: &Failure) -> Result<()> {
     raise::warn(
         format!(
             "batch {token} of {} could not be put back: {failure}",
@@ -209,7 +210,10 @@ fn put_off(sub: &Subscriber, token: i64, failure: &str) -> Result<()> {
             return Ok(());
         }
         let now = clock::now_us()?;
-        let age = now.saturating_sub(batch.taken_at());
+        let age = match failure.is_busy {
+            true => 0,
+            false => now.saturating_sub(batch.taken_at()),
+        };
         batch.extend(now.saturating_add(age.clamp(PUT_OFF_US, LONGEST_PUT_OFF_US)))
     })?;
     drop(put_off);

@@ -31,16 +31,21 @@ async fn watched(play: &Playground) -> Playground {
         .await
 }
 
-/// A session that calls `sql`, once it has and waits for just these locks.
-async fn waiting_with(play: &Playground, session: Playground, sql: &str, locks: &str) -> Waiting {
-    let pid = backend_pid(&session.client).await.unwrap();
-    let waiting = Waiting::send(session, sql);
+/// Until a session has and waits for just these locks.
+async fn until_locks(play: &Playground, pid: i32, locks: &str) {
     poll_async(locks, async || {
         let seen = play.show(&format!("{LOCKS}{pid}")).await;
         Ok((seen == locks).then_some(()))
     })
     .await
     .unwrap();
+}
+
+/// A session that calls `sql`, once it has and waits for just these locks.
+async fn waiting_with(play: &Playground, session: Playground, sql: &str, locks: &str) -> Waiting {
+    let pid = backend_pid(&session.client).await.unwrap();
+    let waiting = Waiting::send(session, sql);
+    until_locks(play, pid, locks).await;
     waiting
 }
 
@@ -217,6 +222,55 @@ async fn a_partition_that_somebody_writes_is_waited_for_with_nothing_held() {
         waiting.end().await.1.unwrap();
         assert_eq!(play.show(DEADLOCKS).await, "0");
     }
+}
+
+/// Somebody has one of the tables whenever it has got the other.
+#[tokio::test]
+async fn it_gives_way_in_the_end_and_keeps_no_lock() {
+    let play = world(true).await;
+    let writers = [play.another().await, play.another().await];
+    let tables = ["item", "job"];
+    for call in [UNGUARD, DROP] {
+        let session = watched(&play).await;
+        let pid = backend_pid(&session.client).await.unwrap();
+        session
+            .show("set deadlock_timeout = '10ms'; begin; savepoint s")
+            .await;
+        let lock = |i: usize| format!("begin; lock table {} in row exclusive mode", tables[i]);
+        writers[0].show(&lock(0)).await;
+        let waiting = Waiting::send(session, call);
+        // The first of twenty tries met a writer at once, the others wait for him first.
+        for i in 0..19 {
+            let (busy, other) = (i % 2, 1 - i % 2);
+            until_locks(
+                &play,
+                pid,
+                &format!("{} AccessExclusiveLock f", tables[busy]),
+            )
+            .await;
+            writers[other].show(&lock(other)).await;
+            writers[busy].show("commit").await;
+        }
+        let (session, answer) = waiting.end().await;
+        let refusal = answer.unwrap_err();
+        assert_eq!(refusal.code, "55P03", "{refusal:?}");
+        assert_eq!(
+            refusal.message,
+            "could not lock the tables of machine \"job\" together: \"public\".\"job\", \"public\".\"item\""
+        );
+        assert!(refusal.detail.contains("each of 20 tries"), "{refusal:?}");
+        assert!(refusal.hint.contains("LOCK TABLE"), "{refusal:?}");
+        session.show("rollback to s").await;
+        assert_eq!(play.show(&format!("{LOCKS}{pid}")).await, "");
+        session.show("rollback").await;
+        writers[1].show("commit").await;
+        assert_eq!(play.show(DEADLOCKS).await, "0");
+    }
+    // As the hint says.
+    play.show(&format!(
+        "begin; lock table public.job, public.item in access exclusive mode; {UNGUARD}; commit"
+    ))
+    .await;
 }
 
 #[tokio::test]

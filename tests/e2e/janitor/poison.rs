@@ -50,6 +50,17 @@ async fn a_thousand_rows_that_cannot_be_reverted_keep_the_one_behind_them_waitin
 const REFUSE: &str = "
 create function refuse() returns trigger language plpgsql as $$ begin raise exception '% is damaged', old.id; end $$;";
 
+/// The same of all messages but one.
+async fn messages_and_one_good(play: &Playground, number: u32) {
+    play.show(REFUSE).await;
+    messages(play, number).await;
+    play.show(&format!(
+        "create trigger refuse before delete on once.inbox for each row when (old.name <> '{number}')
+            execute function refuse()"
+    ))
+    .await;
+}
+
 /// Messages that became due within a moment, the first the longest ago.
 async fn messages(play: &Playground, number: u32) {
     let sql = format!(
@@ -92,11 +103,9 @@ async fn reached(play: &Playground, task: &str, least: u32, left: &str) {
 #[tokio::test]
 async fn a_thousand_rows_of_ours_that_cannot_be_changed_keep_nothing_waiting_behind_them() {
     let play = Playground::open().await;
-    play.show(REFUSE).await;
-    messages(&play, 1001).await;
+    messages_and_one_good(&play, 1001).await;
     play.show(
-        "create trigger refuse before delete on once.inbox for each row when (old.name <> '1001') execute function refuse();
-         insert into once.dedupe (topic_id, event_id, until, id)
+        "insert into once.dedupe (topic_id, event_id, until, id)
          select 1, g, clock_timestamp() - interval '1 day' + g * interval '1 ms', md5(g::text)::uuid
            from generate_series(1, 1001) as g;
          create trigger refuse before delete on once.dedupe for each row when (old.event_id <> 1001) execute function refuse()",
@@ -228,13 +237,7 @@ async fn a_key_that_cannot_be_emptied_keeps_no_bookmark_from_moving() {
 #[tokio::test]
 async fn sweep_all_passes_by_a_thousand_rows_that_fail() {
     let play = Playground::directly("CALL goes by the settings of its session").await;
-    play.show(REFUSE).await;
-    messages(&play, 1001).await;
-    play.show(
-        "create trigger refuse before delete on once.inbox for each row when (old.name <> '1001')
-            execute function refuse()",
-    )
-    .await;
+    messages_and_one_good(&play, 1001).await;
     for _ in 0..40 {
         play.show("call once.sweep_all()").await;
         if play.show("select count(*) from once.inbox").await == "1000" {
@@ -328,6 +331,37 @@ async fn a_deferred_constraint_on_a_table_of_ours_costs_its_row_alone() {
     assert_eq!(play.show("select name from once.inbox").await, "7");
     let noted = "select failed, last_error like '%violates foreign key%' from once.janitor where task = 'inbox_reap'";
     assert_eq!(play.show(noted).await, "2|t");
+}
+
+/// What the caller has deferred is run before, with the caller's patience.
+#[tokio::test]
+async fn what_the_caller_has_deferred_waits_as_long_as_he_would() {
+    let play = Playground::directly("a transaction's settings").await;
+    play.show(KEEP).await;
+    messages(&play, 3).await;
+    play.show(
+        "create trigger keep before delete on once.inbox for each row when (old.name = '1') execute function keep();
+         create table mine (patience text);
+         create function note() returns trigger language plpgsql as $$ begin
+            update mine set patience = current_setting('lock_timeout'); return null; end $$;
+         create constraint trigger note after insert on mine deferrable initially deferred
+            for each row execute function note()",
+    )
+    .await;
+    let swept = "select done, failed from once.sweep_inbox_reap()";
+    play.show("set lock_timeout = '1h'; begin; insert into mine values ('none')")
+        .await;
+    assert_eq!(play.show(swept).await, "2|1");
+    assert_eq!(play.show("select patience from mine").await, "1h");
+    play.show("commit").await;
+    // A pass that goes on where one ended does so, too.
+    play.show(
+        "update once.janitor set reached = '0 0 (0,0)'; begin; insert into mine values ('none')",
+    )
+    .await;
+    assert_eq!(play.show(swept).await, "0|1");
+    assert_eq!(play.show("select distinct patience from mine").await, "1h");
+    play.show("commit").await;
 }
 
 /// Without lock_timeout, too.

@@ -212,6 +212,27 @@ async fn a_batch_that_cannot_be_put_back_does_not_keep_the_others() {
     assert_eq!(stage.sweep(100).await, "1|0|f");
 }
 
+/// Nothing is wrong with it: it is back ten seconds after whoever had a table has gone, however old it is.
+#[tokio::test]
+async fn a_batch_that_met_a_lock_only_is_soon_tried_again() {
+    let stage = Stage::open(FEW).await;
+    stage.emit("a").await;
+    stage.take(1).await;
+    stage.clock("1 h").await;
+    let holder = stage.another().await;
+    holder
+        .play
+        .show("begin; lock table once.retry in share mode")
+        .await;
+    stage.play.show("set lock_timeout = '10ms'").await;
+    assert_eq!(stage.sweep(100).await, "0|1|f");
+    holder.play.show("rollback").await;
+    stage.clock("3609 s").await;
+    assert_eq!(stage.sweep(100).await, "0|0|f");
+    stage.clock("3610 s").await;
+    assert_eq!(stage.sweep(100).await, "1|0|f");
+}
+
 /// A defect once: such a batch failed every take that looked at its lane.
 #[tokio::test]
 async fn a_batch_that_cannot_be_put_back_fails_no_take() {
