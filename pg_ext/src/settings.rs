@@ -14,10 +14,27 @@ pub const PATIENCE: Duration = Duration::from_millis(500);
 /// [`PATIENCE`] as a setting.
 pub const PATIENT: (&CStr, &CStr) = (c"lock_timeout", c"500ms");
 
+/// What rows among which some fail wait, whose parts are tried one after the other: it must not take half a second for each.
+const BRIEF: Duration = Duration::from_millis(20);
+
 /// Works with [`PATIENT`], or with the lock_timeout that there is where that is shorter.
 pub fn patiently<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let is_shorter = at_most(PATIENCE) < PATIENCE;
-    under(if is_shorter { &[] } else { &[PATIENT] }, work)
+    waiting(PATIENCE, PATIENT, work)
+}
+
+/// The same for one of many parts.
+pub fn briefly<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    waiting(BRIEF, (c"lock_timeout", c"20ms"), work)
+}
+
+fn waiting<T>(
+    most: Duration,
+    setting: (&CStr, &CStr),
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let is_shorter = at_most(most) < most;
+    let setting = [setting];
+    under(if is_shorter { &[] } else { &setting }, work)
 }
 
 /// So long, or as long as lock_timeout says where that is shorter.

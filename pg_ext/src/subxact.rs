@@ -5,40 +5,9 @@ use crate::error::{Error, Kind, Result};
 use crate::table::above_read_committed;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::CaughtError;
-use std::fmt::{self, Display, Formatter};
-use std::ops::Deref;
 
-/// Why the work failed.
-#[derive(Debug)]
-pub struct Failure {
-    /// What the server or we said.
-    pub message: String,
-    /// Somebody kept a lock that it wanted: it may well succeed the next time.
-    pub is_busy: bool,
-}
-
-impl Deref for Failure {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.message
-    }
-}
-
-impl Display for Failure {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure {
-            is_busy: error.kind == Kind::LockNotAvailable,
-            message: error.message,
-        }
-    }
-}
+/// What the server or we said when the work failed.
+pub type Failure = String;
 
 /// Why work came to nothing; and what the caller made of a caught error while the server still had its record.
 enum Raised<C> {
@@ -54,7 +23,7 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
     match inside(work, |_| true, |caught| told(&caught)) {
         Ok(value) => Ok(Ok(value)),
         Err(Raised::Ours(error)) if stops(error.kind) => Err(error),
-        Err(Raised::Ours(error)) => Ok(Err(error.into())),
+        Err(Raised::Ours(error)) => Ok(Err(error.message)),
         Err(Raised::Caught(told)) => told.map(Err),
     }
 }
@@ -141,8 +110,7 @@ fn told(caught: &CaughtError) -> Result<Failure> {
     }) = caught;
     // A function of ours that a trigger called raises anew what stopped it: under the library's name, which no other has.
     let by_server = report.file().ends_with("postgres.c") || report.file() == "pg_once";
-    let code = report.sql_error_code();
-    let stops = match code {
+    let stops = match report.sql_error_code() {
         Code::ERRCODE_QUERY_CANCELED if by_server => Some(Kind::Cancelled),
         Code::ERRCODE_ADMIN_SHUTDOWN if by_server => Some(Kind::Shutdown),
         Code::ERRCODE_T_R_SERIALIZATION_FAILURE if above_read_committed() => {
@@ -152,12 +120,6 @@ fn told(caught: &CaughtError) -> Result<Failure> {
     };
     match stops {
         Some(kind) => Err(Error::new(kind, report.message())),
-        None => Ok(Failure {
-            message: report.message().to_owned(),
-            is_busy: matches!(
-                code,
-                Code::ERRCODE_LOCK_NOT_AVAILABLE | Code::ERRCODE_T_R_DEADLOCK_DETECTED
-            ),
-        }),
+        None => Ok(report.message().to_owned()),
     }
 }

@@ -27,15 +27,12 @@ use crate::table::{Outcome, Snapshot, Table, Wait};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::CStr;
 use std::rc::Rc;
 use std::time::Instant;
 
 /// The first wait of a row that could not be reverted; doubled each time.
 const PUT_OFF_US: i64 = 10_000_000;
 const LONGEST_PUT_OFF_US: i64 = 3_600_000_000;
-/// What the parts of a batch wait that has failed after all its patience: whose row it is must not take half a second for each half.
-const BRIEFLY: &CStr = c"20ms";
 
 /// $1 ids. Locked in the order of their ids, but for those that somebody has locked.
 const TAKE: &str = "
@@ -151,7 +148,7 @@ impl<'b> Batch<'b> {
         let _owner = SwitchedUser::to_owner_of_table(self.owner)?;
         match self.waited.get() {
             false => self.revert_as_owner(due),
-            true => settings::under(&[(c"lock_timeout", BRIEFLY)], || self.revert_as_owner(due)),
+            true => settings::briefly(|| self.revert_as_owner(due)),
         }
     }
 

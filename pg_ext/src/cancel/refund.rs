@@ -59,8 +59,7 @@ const REFUND: &str = "
            done.items, done.good_items, done.amount OPERATOR(pg_catalog.=) total.amount, paid.credited
       FROM total CROSS JOIN done LEFT JOIN paid ON true";
 
-/// Where the wallet's table has triggers or rules that might change the credit, it is locked first, and what it gets
-/// is looked at.
+/// Where the wallet's table has triggers that might change the credit, it is locked first, and what it gets is looked at.
 const WATCHED: [(&str, &str); 3] = [
     (
         "held",
@@ -75,7 +74,8 @@ const WATCHED: [(&str, &str); 3] = [
     ),
     (
         "credited",
-        "w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.=)
+        "w.{wallet_id} OPERATOR(pg_catalog.=) held.\"once$key\"
+         AND w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.=)
             (held.\"once$balance\" OPERATOR(pg_catalog.+) total.amount)",
     ),
 ];
@@ -218,6 +218,13 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     for table in [&items.shape.items, &items.shape.wallet] {
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
     }
+    if items.shape.wallet.has_update_rules() {
+        return Err(torn.illegal(
+            "has a wallet whose table has a rule for updates",
+            "A rule (CREATE RULE ... ON UPDATE) makes something else of a credit: drop it, or write a trigger instead. \
+             Nothing was marked.",
+        ));
+    }
     let is_watched = items.shape.wallet.may_change_updates();
     let (key, parts) = match (max, is_watched) {
         (None, false) => ("refund", ALL),
@@ -277,7 +284,7 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     if wallet.is_some() && number(9) == 0 {
         return Err(torn.illegal(
             "has a wallet that gets another amount than is given back",
-            "A trigger or a rule of the wallet's table changes its balance: have it leave a refund's credit alone. \
+            "A trigger of the wallet's table changes its balance, or its key: have it leave a refund's credit alone. \
              Nothing was marked.",
         ));
     }
@@ -325,7 +332,7 @@ fn uncredited(
     }
     Ok(torn.illegal(
         "has a wallet that could not be credited",
-        "A trigger, a rule or a policy of the wallet's table keeps the update back, or a trigger of the items has \
+        "A trigger or a policy of the wallet's table keeps the update back, or a trigger of the items has \
          written to the wallet before; or it has changed just now, then try again. Nothing was marked.",
     ))
 }

@@ -33,8 +33,13 @@ const NARROWER: usize = 32;
 /// So many rows fail in one pass: each takes two transaction ids beside others that fail, about ten among rows that do not.
 const MOST_FAILURES: i64 = 250;
 
-/// Rows are found by index and in its order, whatever the tables were like when the statements were planned.
-const BY_INDEX: &[(&CStr, &CStr)] = &[(c"enable_seqscan", c"off"), (c"enable_bitmapscan", c"off")];
+/// Rows are found by index and in its order, whatever the tables were like when the statements were planned. jit: before
+/// PostgreSQL 18 what is off is dear instead, dear enough to compile the query of a trigger that has no other way.
+const BY_INDEX: &[(&CStr, &CStr)] = &[
+    (c"enable_seqscan", c"off"),
+    (c"enable_bitmapscan", c"off"),
+    (c"jit", c"off"),
+];
 
 /// A statement of pieces. Each tells how many rows were done, whether it took as many as it may, and how many of those are
 /// as they were. In all of them: $1 now, $2 the bound, $3 the default of gone_for in microseconds, $4 where the rows are.
@@ -89,7 +94,7 @@ macro_rules! key {
     WITH oldest AS MATERIALIZED (
         SELECT k.id, ",
             gone_until!(),
-            " AS gone_until FROM once.key k WHERE ",
+            " <= $1 IS TRUE AS is_due FROM once.key k WHERE ",
             $which!(
                 "k",
                 "k.reap_stage = '1' AND k.reap_at <= $1",
@@ -100,7 +105,7 @@ macro_rules! key {
     later AS (
         UPDATE once.key k SET reap_at = ",
             next_look!(),
-            " WHERE k.id = ANY (ARRAY(SELECT id FROM oldest WHERE gone_until > $1))
+            " WHERE k.id = ANY (ARRAY(SELECT id FROM oldest WHERE NOT is_due))
         RETURNING k.reap_at > $1 AS moved),
     never_emptied AS MATERIALIZED (
         SELECT k.id FROM once.key k
@@ -115,7 +120,7 @@ macro_rules! key {
             gone_until!(),
             " <= $1 ORDER BY k.reap_at LIMIT $2 FOR UPDATE SKIP LOCKED),
     due AS MATERIALIZED (
-        SELECT id FROM oldest WHERE gone_until <= $1
+        SELECT id FROM oldest WHERE is_due
         UNION ALL
         SELECT id FROM never_emptied LIMIT $2),
     steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due))),
@@ -123,7 +128,7 @@ macro_rules! key {
     SELECT pg_catalog.count(*),
            pg_catalog.count(*) >= $2 OR (SELECT pg_catalog.count(*) FROM oldest) >= $2,
            (SELECT pg_catalog.count(*) FROM due) - pg_catalog.count(*)
-           + (SELECT pg_catalog.count(*) FROM oldest WHERE gone_until > $1)
+           + (SELECT pg_catalog.count(*) FROM oldest WHERE NOT is_due)
            - (SELECT pg_catalog.count(*) FROM later WHERE moved) FROM reaped"
         )
     };
@@ -341,16 +346,11 @@ impl Reap {
     }
 
     fn work(self, max: i32, reached: Option<String>) -> Result<Swept> {
-        let begin = Instant::now();
         let swept = match reached {
-            Some(text) => self.isolate(max, self.read(&text), None, PATIENCE)?,
+            Some(text) => self.isolate(max, self.read(&text), None)?,
             None => match subxact::attempt(|| self.sweep(max))? {
                 Ok(swept) => swept,
-                Err(failure) => {
-                    let is_late = begin.elapsed() >= PATIENCE;
-                    let patience = if is_late { Duration::ZERO } else { PATIENCE };
-                    self.isolate(max, None, Some(failure), patience)?
-                }
+                Err(failure) => self.isolate(max, None, Some(failure))?,
             },
         };
         match self {
@@ -373,24 +373,18 @@ impl Reap {
         }
     }
 
-    /// The same without the rows that fail, from where the last such pass ended or from the oldest, for so long.
-    /// `failure`: what [`Reap::sweep`] said.
-    fn isolate(
-        self,
-        max: i32,
-        start: Option<Place>,
-        failure: Option<Failure>,
-        patience: Duration,
-    ) -> Result<Swept> {
+    /// The same without the rows that fail, from where the last such pass ended or from the oldest. `failure`: what
+    /// [`Reap::sweep`] said.
+    fn isolate(self, max: i32, start: Option<Place>, failure: Option<Failure>) -> Result<Swept> {
         let mut pass = Pass {
             reap: self,
             max: max.into(),
-            until: Instant::now() + patience,
+            until: Instant::now() + PATIENCE,
             settled: 0,
             failure,
             all: Swept::default(),
         };
-        pass.go_round(start)?;
+        settings::briefly(|| pass.go_round(start))?;
         let mut all = pass.all;
         if let Some(failure) = pass.failure
             && all.reached.is_some()
@@ -538,6 +532,7 @@ impl Pass {
     fn go(&mut self, list: usize, mut after: Option<Place>, upto: Option<Place>) -> Result<bool> {
         while !self.is_over() {
             let most = self.narrowed((self.max - self.all.done) as usize) as i64;
+            let begin = Instant::now();
             let next = || page(self.reap, list, most, after.as_ref(), upto.as_ref());
             let places = match subxact::attempt(next)? {
                 Ok(places) => places,
@@ -549,6 +544,8 @@ impl Pass {
             if places.is_empty() {
                 return Ok(true);
             }
+            // Where very many became due in one moment this alone takes long.
+            self.until += begin.elapsed();
             let before = self.settled;
             self.sweep(&places)?;
             let settled = places.get(..self.settled - before);
@@ -666,5 +663,5 @@ fn run(statement: Statement, max: i64, more: &[Option<Datum>]) -> Result<Vec<Row
         Some(Datum::from(max)),
         Some(Datum::from(clock::DAY_US)),
     ];
-    spi::query(statement, &[&args, more].concat())
+    spi::query_latest(statement, &[&args, more].concat())
 }

@@ -279,7 +279,7 @@ impl Findings {
     fn fit(&mut self, machine: &Machine, stored: &Stored) -> Result<()> {
         let written = inspect::as_written(stored)?;
         let lines = as_owner(machine, || validate::recheck(&written))?;
-        let lines = lines.unwrap_or_else(|failure| vec![failure.message]);
+        let lines = lines.unwrap_or_else(|failure| vec![failure]);
         for line in lines {
             self.add(
                 line,

@@ -211,7 +211,7 @@ fn misfits(texts: &[String], type_name: &str) -> Result<Vec<(usize, String)>> {
     for (i, text) in texts.iter().enumerate() {
         match subxact::attempt(|| look(std::slice::from_ref(text)))? {
             Ok(rows) => found.extend(rows.iter().map(|row| (i, changed(row).1))),
-            Err(failure) => found.push((i, failure.message)),
+            Err(failure) => found.push((i, failure)),
         }
     }
     Ok(found)
@@ -230,7 +230,7 @@ pub fn when(
     match predicate::read(table.oid, text)? {
         Ok(predicate) => Ok(Some(predicate)),
         Err(failure) => {
-            faults.add(path, failure.message);
+            faults.add(path, failure);
             Ok(None)
         }
     }

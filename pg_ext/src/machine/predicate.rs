@@ -40,9 +40,10 @@ const READINGS: usize = 5;
 
 /// Reads a predicate over the columns of a table that the caller has locked, or tells what is wrong with it.
 pub fn read(relation: Oid, text: &str) -> Result<std::result::Result<Predicate, Failure>> {
+    let Ok(source) = CString::new(from_utf8(text).into_owned()) else {
+        return Ok(Err("contains a NUL character".to_owned()));
+    };
     subxact::attempt(|| {
-        let source = CString::new(from_utf8(text).into_owned())
-            .map_err(|_| Error::new(Kind::BadArgument, "contains a NUL character"))?;
         let open = Opened::relation(relation);
         let path = callers_path()?;
         let expression = under(&[(c"search_path", &path)], || analysed(&open, &source))?;

@@ -4,6 +4,7 @@ use super::sql::ident;
 use crate::call::{from_utf8, utf8};
 use crate::error::{Error, Kind, Result};
 use crate::settings;
+use crate::subxact;
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_char};
 use std::time::Instant;
@@ -69,8 +70,8 @@ impl Relation {
         self.all_below(mode);
     }
 
-    /// Waits for the table and its partitions, but no longer than until then. Some: what somebody keeps; the
-    /// subtransaction is to be rolled back.
+    /// Waits for the table and its partitions, but no longer than until then. Some: what somebody keeps; what came before
+    /// it is locked.
     pub fn lock_with_partitions_until(
         &self,
         mode: u32,
@@ -79,16 +80,22 @@ impl Relation {
         if !lock_until(self.oid, mode, until)? {
             return Ok(Some(self.oid));
         }
-        // SAFETY: looks into the system cache.
-        let kind = unsafe { pg_sys::get_rel_relkind(self.oid) };
-        if kind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE {
-            for partition in self.all_below(pg_sys::NoLock) {
-                if !lock_until(partition, mode, until)? {
-                    return Ok(Some(partition));
-                }
+        for partition in self.partitions() {
+            if !lock_until(partition, mode, until)? {
+                return Ok(Some(partition));
             }
         }
         Ok(None)
+    }
+
+    /// All levels of them; a table that others inherit from has none. Not locked.
+    pub fn partitions(&self) -> Vec<pg_sys::Oid> {
+        // SAFETY: looks into the system cache.
+        let kind = unsafe { pg_sys::get_rel_relkind(self.oid) };
+        match kind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE {
+            true => self.all_below(pg_sys::NoLock),
+            false => Vec::new(),
+        }
     }
 
     /// Locks what is below the table, which is locked; that and the table itself.
@@ -108,8 +115,7 @@ impl Relation {
         }
     }
 
-    /// It, or something below it, may have triggers or rules that make something else of an update. The table is
-    /// locked.
+    /// It, or something below it, may have triggers that make something else of an update. The table is locked.
     pub fn may_change_updates(&self) -> bool {
         // SAFETY: null for a table that is gone; its triggers are there while it is open.
         unsafe {
@@ -118,11 +124,27 @@ impl Relation {
                 return true;
             }
             let (class, triggers) = (&*(*relation).rd_rel, (*relation).trigdesc);
-            let may = class.relhassubclass
-                || class.relhasrules
-                || !triggers.is_null() && (*triggers).trig_update_before_row;
+            let may =
+                class.relhassubclass || !triggers.is_null() && (*triggers).trig_update_before_row;
             pg_sys::relation_close(relation, pg_sys::NoLock as i32);
             may
+        }
+    }
+
+    /// The rewriter makes something else of an update. The table is locked.
+    pub fn has_update_rules(&self) -> bool {
+        // SAFETY: null for a table that is gone; its rules are there while it is open, as many as their number says.
+        unsafe {
+            let relation = pg_sys::try_relation_open(self.oid, pg_sys::NoLock as i32);
+            if relation.is_null() {
+                return false;
+            }
+            let rules = (*relation).rd_rules;
+            let rule = |i: i32| &**(*rules).rules.add(i as usize);
+            let has = !rules.is_null()
+                && (0..(*rules).numLocks).any(|i| rule(i).event == pg_sys::CmdType::CMD_UPDATE);
+            pg_sys::relation_close(relation, pg_sys::NoLock as i32);
+            has
         }
     }
 
@@ -176,8 +198,7 @@ pub fn lock(relation: pg_sys::Oid, mode: u32) {
     unsafe { pg_sys::LockRelationOid(relation, mode as i32) };
 }
 
-/// Waits for a relation, but no longer than until then. False: somebody keeps it, and the subtransaction is to be
-/// rolled back.
+/// Waits for a relation, but no longer than until then. False: somebody keeps it.
 fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> {
     // SAFETY: a lock on what was a relation a moment ago.
     if unsafe { pg_sys::ConditionalLockRelationOid(relation, mode as i32) } {
@@ -193,12 +214,15 @@ fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> 
         lock(relation, mode);
         Ok(true)
     };
-    pgrx::PgTryBuilder::new(|| settings::under(&[(c"lock_timeout", &timeout)], wait))
-        // The server has left the wait by then.
-        .catch_when(pgrx::PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| {
-            Ok(false)
-        })
-        .execute()
+    let waited = || {
+        pgrx::PgTryBuilder::new(|| settings::under(&[(c"lock_timeout", &timeout)], wait))
+            // The server has left the wait by then.
+            .catch_when(pgrx::PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| {
+                Ok(false)
+            })
+            .execute()
+    };
+    subxact::kept_if(|is_locked| *is_locked, waited)
 }
 
 /// A column of a table, or of one of its partitions, by name.

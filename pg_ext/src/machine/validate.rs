@@ -33,15 +33,7 @@ pub struct Valid {
 pub fn validate(draft: Draft, mut faults: Faults) -> Result<Valid> {
     let found = &mut faults;
     let owner = owner(&draft, found)?;
-    // Before the table's lock, which whoever has the turn may want for himself alone.
-    if let Some(oid) = draft
-        .table
-        .as_deref()
-        .map_or(Ok(None), columns::table_of_name)?
-        && columns::owned_by_caller(oid)
-    {
-        wait_for_turn(oid);
-    }
+    wait_for_turns(&draft)?;
     let table = named("table", draft.table.as_ref(), found)?;
     if let Some(table) = &table {
         ensure_callers(table)?;
@@ -156,6 +148,19 @@ pub fn not_yours(table: &str) -> Error {
     Error::new(Kind::NotYours, format!("must be owner of table {table}")).hint(
         "A machine belongs to who owns its table; ask them, or SET ROLE to the table's owner.",
     )
+}
+
+/// Of the tables that may get guards, before their locks, which whoever has the turn may want for himself alone.
+fn wait_for_turns(draft: &Draft) -> Result<()> {
+    let items = draft.refund.as_ref().and_then(|r| r.items.as_deref());
+    let mut tables = Vec::new();
+    for name in draft.table.as_deref().into_iter().chain(items) {
+        tables.extend(columns::table_of_name(name)?.filter(|oid| columns::owned_by_caller(*oid)));
+    }
+    tables.sort_unstable_by_key(|oid| oid.to_u32());
+    tables.dedup();
+    tables.into_iter().for_each(wait_for_turn);
+    Ok(())
 }
 
 /// Two definitions of one table come one after the other, to the end of the first one's transaction.

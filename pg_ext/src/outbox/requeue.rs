@@ -6,26 +6,33 @@
 //!
 //! A batch that cannot be put back (a row of it is damaged, a superuser's trigger refuses it) fails no take and
 //! no sweep: its lease is prolonged by its age, so it is tried again each time twice as late, told in a warning
-//! and noted as a failure of this task. Where all that it met was somebody's lock, it is soon tried again.
+//! and noted as a failure of this task. Where somebody keeps a table from it nothing is tried, nor put off.
 
 use super::batch::{self, Batch, Part};
 use super::leave::{self, Fate, Held, Leaving, Reason};
 use super::nack::EXPIRED;
 use super::receipt::{self, Kind, Ledger};
+use super::retry;
 use super::topic::{self, Subscriber};
+use super::{dead, delivery};
 use crate::clock;
 use crate::error::Result;
 use crate::janitor::{self, Swept};
 use crate::raise;
-use crate::subxact::{self, Failure};
+use crate::subxact;
 use crate::table::{self, Outcome, Snapshot, Table, Wait};
 use std::collections::{BTreeSet, HashSet};
+use std::time::{Duration, Instant};
 
 pub const TASK: &str = "outbox_requeue";
 
 /// The first wait of a batch that could not be put back, and the longest.
 const PUT_OFF_US: i64 = 10_000_000;
 const LONGEST_PUT_OFF_US: i64 = 3_600_000_000;
+
+/// After so long what is left of batches that fail waits for the next call, once one of them is put back or put off: those
+/// are locked until the transaction ends.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What became of batches that were to be put back.
 #[derive(Default)]
@@ -39,7 +46,9 @@ pub struct PutBack {
 /// For a take: puts back batches whose lease ran out, until `most` events were. What fails is noted, not raised.
 pub fn expire(sub: &Subscriber, tokens: &[i64], most: usize) -> Result<PutBack> {
     let mut all = PutBack::default();
-    put_back_all(sub, tokens, most as i64, &mut all)?;
+    if !tokens.is_empty() && can_write(&mut all)? {
+        put_back_all(sub, tokens, most as i64, Instant::now(), &mut all)?;
+    }
     if all.swept.failed > 0 {
         janitor::record(TASK, b"", &all.swept)?;
     }
@@ -117,10 +126,19 @@ fn suspects(events: Vec<Held>, now: i64) -> Vec<Leaving> {
 pub fn sweep(max: i64) -> Result<Swept> {
     table::ensure_writable(batch::TABLE)?;
     let now = clock::now_us()?;
+    let begin = Instant::now();
     let mut all = PutBack::default();
+    let mut is_locked = false;
     for subscriber in topic::all_subscribers()? {
         let overdue = overdue(&subscriber, now)?;
-        put_back_all(&subscriber, &overdue, max, &mut all)?;
+        if overdue.is_empty() {
+            continue;
+        }
+        is_locked = is_locked || can_write(&mut all)?;
+        if !is_locked {
+            break;
+        }
+        put_back_all(&subscriber, &overdue, max, begin, &mut all)?;
     }
     Ok(all.swept)
 }
@@ -149,14 +167,40 @@ pub fn overdue(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
     Ok(overdue)
 }
 
-/// All in one subtransaction; of what fails, each half by itself.
-fn put_back_all(sub: &Subscriber, tokens: &[i64], most: i64, all: &mut PutBack) -> Result<()> {
-    if tokens.is_empty() {
-        return Ok(());
+/// Locks the tables that batches are put back to. Where somebody keeps one, that is one failure, and no batch's.
+fn can_write(all: &mut PutBack) -> Result<bool> {
+    let tables = [
+        batch::TABLE,
+        receipt::TABLE,
+        retry::TABLE,
+        dead::TABLE,
+        delivery::TABLE,
+    ];
+    let lock = || {
+        tables
+            .into_iter()
+            .try_for_each(|table| Table::to_write(table).map(drop))
+    };
+    let locked = subxact::attempt(lock)?;
+    if let Err(failure) = &locked {
+        let waits = format!("{failure}: somebody keeps a table of the outbox locked (pg_locks)");
+        all.swept.add(Swept::failure(1, &waits));
     }
-    let left = most - all.swept.done - all.swept.failed;
-    if left <= 0 {
-        all.swept.more = true;
+    Ok(locked.is_ok())
+}
+
+/// All in one subtransaction; of what fails, each half by itself.
+fn put_back_all(
+    sub: &Subscriber,
+    tokens: &[i64],
+    most: i64,
+    begin: Instant,
+    all: &mut PutBack,
+) -> Result<()> {
+    let settled = all.swept.done + all.swept.failed;
+    let left = most - settled;
+    if left <= 0 || settled > 0 && begin.elapsed() >= PATIENCE {
+        all.swept.more = all.swept.done > 0;
         return Ok(());
     }
     let work = || {
@@ -184,16 +228,15 @@ fn put_back_all(sub: &Subscriber, tokens: &[i64], most: i64, all: &mut PutBack) 
         }
         (Err(_), tokens) => {
             let (first, second) = tokens.split_at(tokens.len() / 2);
-            put_back_all(sub, first, most, all)?;
-            put_back_all(sub, second, most, all)?;
+            put_back_all(sub, first, most, begin, all)?;
+            put_back_all(sub, second, most, begin, all)?;
         }
     }
     Ok(())
 }
 
-/// A batch that could not be put back is left alone for as long as it is old: the next time it is twice as old. One that
-/// only met a lock is left alone so that not every take waits for that.
-fn put_off(sub: &Subscriber, token: i64, failure: &Failure) -> Result<()> {
+/// A batch that could not be put back is left alone for as long as it is old: the next time it is twice as old.
+fn put_off(sub: &Subscriber, token: i64, failure: &str) -> Result<()> {
     raise::warn(
         format!(
             "batch {token} of {} could not be put back: {failure}",
@@ -210,10 +253,7 @@ fn put_off(sub: &Subscriber, token: i64, failure: &Failure) -> Result<()> {
             return Ok(());
         }
         let now = clock::now_us()?;
-        let age = match failure.is_busy {
-            true => 0,
-            false => now.saturating_sub(batch.taken_at()),
-        };
+        let age = now.saturating_sub(batch.taken_at());
         batch.extend(now.saturating_add(age.clamp(PUT_OFF_US, LONGEST_PUT_OFF_US)))
     })?;
     drop(put_off);

@@ -25,10 +25,13 @@ const LOCKS: &str = "
      where relation in (select oid from pg_class where relname ~ '^(job|item)' and relkind in ('r', 'p'))
        and pid = ";
 
-/// A session whose locks are looked at from outside.
+/// A session whose locks are looked at from outside, and which gives way soon.
 async fn watched(play: &Playground) -> Playground {
-    play.another_directly("postgres", "its backend is watched from outside")
-        .await
+    let session = play
+        .another_directly("postgres", "its backend is watched from outside")
+        .await;
+    session.show("set deadlock_timeout = '50ms'").await;
+    session
 }
 
 /// Until a session has and waits for just these locks.
@@ -239,7 +242,7 @@ async fn it_gives_way_in_the_end_and_keeps_no_lock() {
         let lock = |i: usize| format!("begin; lock table {} in row exclusive mode", tables[i]);
         writers[0].show(&lock(0)).await;
         let waiting = Waiting::send(session, call);
-        // The first of twenty tries met a writer at once, the others wait for him first.
+        // The first of twenty tries met a writer at once, the others wait for him first; ten times 10 ms are over then.
         for i in 0..19 {
             let (busy, other) = (i % 2, 1 - i % 2);
             until_locks(
@@ -320,6 +323,74 @@ async fn where_deadlocks_are_looked_for_earlier_it_gives_way_earlier() {
     }
     writer.show("commit").await;
     waiting.end().await.1.unwrap();
+}
+
+/// Nobody is in a circle: it keeps what it has until the other table's writers have ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn writers_of_one_table_each_keep_it_from_none() {
+    let play = world(false).await;
+    let writers = sessions(&play, 6).await;
+    let beginning = async {
+        for (call, then) in [(GUARD, ""), (UNGUARD, "; create table enough ()")] {
+            play.show(&format!("{call}{then}")).await;
+        }
+    };
+    let writing = at_once(&writers, |i| {
+        let table = ["job", "item"][i % 2];
+        format!(
+            "do $$ begin
+                perform pg_sleep({i} * 0.1);
+                while to_regclass('enough') is null loop
+                    lock table {table} in row exclusive mode;
+                    perform pg_sleep(0.6);
+                    commit;
+                end loop;
+             end $$"
+        )
+    });
+    let ((), answers) = tokio::join!(beginning, writing);
+    for answer in answers {
+        answer.unwrap();
+    }
+    assert_eq!(play.show(DEADLOCKS).await, "0");
+}
+
+/// Two machines that move to the same items at once take turns.
+#[tokio::test]
+async fn definitions_that_take_the_same_items_come_one_after_the_other() {
+    let play = world(true).await;
+    play.show(
+        "create table job2 (like job including all); create table item2 (like item including all)",
+    )
+    .await;
+    let second = |items: &str| {
+        crate::world::JOB
+            .replace(r#""machine": "job""#, r#""machine": "job2""#)
+            .replace(r#""table": "job""#, r#""table": "job2""#)
+            .replace(r#""items": "item""#, &format!(r#""items": "{items}""#))
+    };
+    define(&play, &second("item2")).await;
+    play.show(
+        "select once.machine_guard('job2', true); create table more (like item including all)",
+    )
+    .await;
+    let first = crate::world::JOB.replace(r#""items": "item""#, r#""items": "more""#);
+    let writer = play.another().await;
+    writer
+        .show("begin; lock table more in row exclusive mode")
+        .await;
+    let mut waiting = Vec::new();
+    for definition in [first, second("more")] {
+        let call = format!("select once.machine_define($d${definition}$d$)");
+        waiting.push(Waiting::begin(&play, play.another().await, &call).await);
+    }
+    writer.show("commit").await;
+    for waiting in waiting {
+        waiting.end().await.1.unwrap();
+    }
+    assert_eq!(play.show(DEADLOCKS).await, "0");
+    let guarded = "select count(distinct tgname) from pg_trigger where tgrelid = 'more'::regclass and not tgisinternal";
+    assert_eq!(play.show(guarded).await, "2");
 }
 
 /// Writers that hold their rows for a while come again and again.

@@ -384,6 +384,34 @@ async fn a_lock_that_a_trigger_waits_for_ends_its_row_and_not_the_pass() {
     assert_eq!(play.show(swept).await, "99|t");
 }
 
+/// Every tenth row's trigger waits for somebody's lock: what is between them is done in a few passes.
+#[tokio::test]
+async fn rows_between_those_that_wait_for_a_lock_are_done_soon() {
+    let play = Playground::open().await;
+    messages(&play, 200).await;
+    play.show(
+        "create table busy ();
+         create function wait() returns trigger language plpgsql as $$ begin
+            lock table public.busy in share mode; return old; end $$;
+         create trigger wait before delete on once.inbox for each row when (old.name like '%0') execute function wait()",
+    )
+    .await;
+    let holder = play.another().await;
+    holder
+        .show("begin; lock table busy in row exclusive mode")
+        .await;
+    let mut passes = 0;
+    while play.show("select count(*) from once.inbox").await != "20" {
+        play.show("select * from once.sweep_inbox_reap()").await;
+        passes += 1;
+        assert!(passes < 30, "it does not come to an end");
+    }
+    holder.show("rollback").await;
+    play.show("select * from once.sweep_inbox_reap()").await;
+    play.show("select * from once.sweep_inbox_reap()").await;
+    assert_eq!(play.show("select count(*) from once.inbox").await, "0");
+}
+
 /// The old row instead of the new one: every update is done, and changes nothing.
 #[tokio::test]
 async fn keys_that_a_trigger_leaves_as_they_are_are_told_and_not_swept_for_ever() {

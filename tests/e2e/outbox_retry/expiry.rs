@@ -212,25 +212,44 @@ async fn a_batch_that_cannot_be_put_back_does_not_keep_the_others() {
     assert_eq!(stage.sweep(100).await, "1|0|f");
 }
 
-/// Nothing is wrong with it: it is back ten seconds after whoever had a table has gone, however old it is.
+/// Nothing is wrong with them: they are as they were, and back as soon as whoever had the table has gone.
 #[tokio::test]
-async fn a_batch_that_met_a_lock_only_is_soon_tried_again() {
+async fn batches_that_a_table_is_kept_from_are_left_as_they_are() {
     let stage = Stage::open(FEW).await;
-    stage.emit("a").await;
-    stage.take(1).await;
+    stage.emit("a b c d e f").await;
+    let mut tokens = Vec::new();
+    for _ in 0..6 {
+        tokens.push(stage.take(1).await.token);
+    }
     stage.clock("1 h").await;
     let holder = stage.another().await;
-    holder
-        .play
-        .show("begin; lock table once.retry in share mode")
-        .await;
-    stage.play.show("set lock_timeout = '10ms'").await;
-    assert_eq!(stage.sweep(100).await, "0|1|f");
-    holder.play.show("rollback").await;
-    stage.clock("3609 s").await;
-    assert_eq!(stage.sweep(100).await, "0|0|f");
-    stage.clock("3610 s").await;
-    assert_eq!(stage.sweep(100).await, "1|0|f");
+    for table in ["retry", "batch", "receipt", "dead", "delivery"] {
+        holder
+            .play
+            .show(&format!("begin; lock table once.{table} in share mode"))
+            .await;
+        stage
+            .play
+            .show("begin; set local lock_timeout = '10ms'")
+            .await;
+        assert_eq!(stage.sweep(100).await, "0|1|f", "{table}");
+        let told = "select last_error from once.janitor where task = 'outbox_requeue'";
+        assert_eq!(
+            stage.play.show(told).await,
+            "canceling statement due to lock timeout: somebody keeps a table of the outbox locked (pg_locks)"
+        );
+        holder.play.show("rollback").await;
+        // The sweep has none of the batches locked.
+        let extend = format!(
+            "begin; set local lock_timeout = '10ms';
+             select once.outbox_extend('t', 'default', {}, '1 h'); rollback",
+            tokens[0]
+        );
+        holder.clock("1 h").await;
+        holder.play.show(&extend).await;
+        stage.play.show("commit").await;
+    }
+    assert_eq!(stage.sweep(100).await, "6|0|f");
 }
 
 /// A defect once: such a batch failed every take that looked at its lane.

@@ -123,6 +123,61 @@ async fn a_gone_for_that_is_raised_keeps_tombstones_out_of_the_way_of_others() {
     assert_eq!(drain(&play, 5).await, 30);
 }
 
+/// The options count as they are, not as a snapshot of the past has them.
+#[tokio::test]
+async fn a_sweep_with_an_old_snapshot_reaps_nothing_that_a_raised_gone_for_keeps() {
+    let play = Playground::open().await;
+    for level in ["repeatable read", "serializable"] {
+        play.clock("0").await;
+        play.show(r#"select once.scope_set('s', '{"gone_for": "1 h"}')"#)
+            .await;
+        finish(&play, "k", 3, "'1 h'").await;
+        play.clock("3 h").await;
+        for emptied in [false, true] {
+            if emptied {
+                play.show(r#"select once.scope_set('s', '{"gone_for": "2 h"}')"#)
+                    .await;
+                play.show("select * from once.sweep_key_tombstone()").await;
+            }
+            let sweeper = play.another().await;
+            sweeper.clock("3 h 1 min").await;
+            sweeper
+                .show(&format!(
+                    "begin isolation level {level}; select count(*) from once.scope"
+                ))
+                .await;
+            play.show(r#"select once.scope_set('s', '{"gone_for": "10 years"}')"#)
+                .await;
+            assert_eq!(play.claim("k1", ", '1'").await, "gone");
+            let reaped = "select done, failed from once.sweep_key_reap()";
+            assert_eq!(sweeper.show(reaped).await, "0|0", "{level}, {emptied}");
+            sweeper.show("commit").await;
+            assert_eq!(play.claim("k1", ", '1'").await, "gone");
+        }
+        play.show("truncate once.key, once.key_step").await;
+    }
+}
+
+/// None of ours leaves such a row behind; somebody's own UPDATE may.
+#[tokio::test]
+async fn unfinished_rows_among_the_tombstones_keep_nothing_waiting_and_no_sweep_busy() {
+    let play = Playground::directly("CALL goes by the settings of its session").await;
+    play.clock("0").await;
+    finish(&play, "k", 10, "'1 h'").await;
+    play.clock("2 h").await;
+    assert_eq!(drain(&play, 100).await, 10);
+    play.show(
+        "update once.key set status = 'r', finished_at = null, reap_at = reap_at - interval '1 h'
+          where key in ('k1', 'k2', 'k3')",
+    )
+    .await;
+    play.clock("10 days").await;
+    play.show("call once.sweep_all(1)").await;
+    assert_eq!(counts(&play).await, "3|0");
+    let later = "select bool_and(reap_at > '2030-01-10') from once.key";
+    assert_eq!(play.show(later).await, "t");
+}
+
 #[tokio::test]
 async fn with_gone_for_0_an_expired_key_is_new_at_once_swept_or_not() {
     let play = Playground::open().await;
