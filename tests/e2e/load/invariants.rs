@@ -1,6 +1,6 @@
 //! The whole-system check: reads the named invariants of invariants.sql and asks each.
 
-use super::door::{Fault, Session};
+use super::door::{Fault, Row, Session};
 
 const FILE: &str = include_str!("invariants.sql");
 
@@ -37,24 +37,24 @@ pub fn all() -> Vec<Invariant> {
     found
 }
 
+impl Invariant {
+    /// The rows that violate it.
+    pub async fn violations(&self, session: &Session<'_>) -> Result<Vec<Row>, Fault> {
+        session.rows(self.sql).await
+    }
+}
+
 /// The invariants that are violated, each with the first rows that violate it, in one snapshot.
 pub async fn violated(session: &Session<'_>, when: When) -> Result<Vec<String>, Fault> {
     session
         .rows("begin isolation level repeatable read")
         .await?;
-    let found = violated_here(session, when).await?;
-    session.rows("rollback").await?;
-    Ok(found)
-}
-
-/// The same inside of the session's open transaction.
-pub async fn violated_here(session: &Session<'_>, when: When) -> Result<Vec<String>, Fault> {
     let mut violated = Vec::new();
     for invariant in all() {
         if invariant.when == When::Settled && when == When::Always {
             continue;
         }
-        let rows = session.rows(invariant.sql).await?;
+        let rows = invariant.violations(session).await?;
         if !rows.is_empty() {
             let shown = &rows[..rows.len().min(3)];
             violated.push(format!(
@@ -64,5 +64,6 @@ pub async fn violated_here(session: &Session<'_>, when: When) -> Result<Vec<Stri
             ));
         }
     }
+    session.rows("rollback").await?;
     Ok(violated)
 }
