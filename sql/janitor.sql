@@ -18,7 +18,7 @@ It also moves the scopes' bookmarks (once.key_bookmark) up to the oldest key tha
 CREATE FUNCTION once.sweep_outbox_requeue(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_outbox_requeue';
 COMMENT ON FUNCTION once.sweep_outbox_requeue(integer) IS
-'Puts back the events of batches whose lease ran out, batch by batch until max (1 to 1000000) events were put back. outbox_take does so by itself for what it looks at. Batches that somebody has locked wait for the next sweep. One that cannot be put back (a row of it is damaged) is counted as failed and put off, each time twice as long.';
+'Puts back the events of batches whose lease ran out, batch by batch until max (1 to 1000000) events were put back. outbox_take does so by itself for what it looks at. Batches that somebody has locked wait for the next sweep; while somebody keeps a table of the outbox locked nothing is done and that counts as one failure. A batch that cannot be put back (a row of it is damaged) is counted as failed and put off, each time twice as long.';
 
 CREATE FUNCTION once.sweep_inbox_reap(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_inbox_reap';
