@@ -171,8 +171,7 @@ remove_clusters() {
 
 e2e_tests() {
     local targets=() name pooled=0 clusters threads
-    # They mostly wait, for leases, locks and servers that start: more at once than there are cores.
-    threads=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
+    threads=$(test_threads)
     clusters=$(directory_for_clusters "$threads")
     # shellcheck disable=SC2064
     trap "remove_clusters '$clusters'" EXIT
@@ -241,33 +240,54 @@ languages() {
     done
 }
 
+# Tests of sessions mostly wait, for leases, locks and servers that start: more at once than there are cores.
+test_threads() { echo "${RUST_TEST_THREADS:-$((2 * $(nproc)))}"; }
+
 # An example that serves until it is stopped is only compiled here; the demo runs it.
 is_service() { grep -rq 'SignalKind::terminate' "$1"; }
 
-client_tests() {
-    local version=$1 config example name
-    config=$(private_pg_config "$version")
-    cluster_remove examples "$config"
-    # shellcheck disable=SC2064
-    trap "cluster_remove examples '$config'" EXIT
-    cluster_start examples "$config" "listen_addresses = '127.0.0.1'" "fsync = off"
-    PGHOST=127.0.0.1 PGPORT=$CLUSTER_PORT PGUSER=postgres "$("$config" --bindir)/psql" -X -q -d postgres \
-        -c 'create database examples' -c '\c examples' -c 'create extension pg_once'
-    export PG_ONCE_URL=postgresql://postgres@127.0.0.1:$CLUSTER_PORT/examples
-    cargo test --quiet --package pg-once --test client
-    cargo test --package pg-once --doc
-    cargo build --quiet --package pg-once --examples
+# They mostly wait, too: all at once, each in a database of its own.
+run_examples() {
+    local address=$1 psql=$2 example name told running=() failed=0
+    told=$(mktemp -d "$STATE/run/XXXXXX")
     for example in client/examples/*; do
         # What the examples share is none itself.
         [ -f "$example" ] || [ -f "$example/main.rs" ] || continue
         name=$(basename "$example" .rs)
         if is_service "$example"; then
             note "example $name: compiled"
-        else
-            note "example $name"
-            timeout 120 cargo run --quiet --package pg-once --example "$name" </dev/null
+            continue
         fi
+        "$psql" -X -q -d "$address/postgres" -c "create database $name" -c "\\c $name" -c 'create extension pg_once'
+        PG_ONCE_URL=$address/$name timeout 120 "$CARGO_TARGET_DIR/debug/examples/$name" </dev/null >"$told/$name" 2>&1 &
+        running+=("$name" $!)
     done
+    set -- "${running[@]}"
+    while [ $# -gt 0 ]; do
+        note "example $1"
+        wait "$2" || failed=1
+        cat "$told/$1"
+        shift 2
+    done
+    rm -rf "$told"
+    return "$failed"
+}
+
+client_tests() {
+    local version=$1 config address psql
+    config=$(private_pg_config "$version")
+    cluster_remove examples "$config"
+    # shellcheck disable=SC2064
+    trap "cluster_remove examples '$config'" EXIT
+    cluster_start examples "$config" "listen_addresses = '127.0.0.1'" "fsync = off"
+    address=postgresql://postgres@127.0.0.1:$CLUSTER_PORT
+    psql=$("$config" --bindir)/psql
+    "$psql" -X -q -d "$address/postgres" -c 'create database examples' -c '\c examples' -c 'create extension pg_once'
+    export PG_ONCE_URL=$address/examples
+    RUST_TEST_THREADS=$(test_threads) cargo test --quiet --package pg-once --test client
+    cargo test --package pg-once --doc
+    cargo build --quiet --package pg-once --examples
+    run_examples "$address" "$psql"
 }
 
 summary() {
