@@ -218,12 +218,17 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     for table in [&items.shape.items, &items.shape.wallet] {
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
     }
-    if items.shape.wallet.has_update_rules() {
-        return Err(torn.illegal(
-            "has a wallet whose table has a rule for updates",
-            "A rule (CREATE RULE ... ON UPDATE) makes something else of a credit: drop it, or write a trigger instead. \
-             Nothing was marked.",
-        ));
+    for (table, whose) in [
+        (&items.shape.items, "items"),
+        (&items.shape.wallet, "a wallet"),
+    ] {
+        if table.has_update_rules() {
+            return Err(torn.illegal(
+                &format!("has {whose} whose table has a rule for updates: {}", table.name),
+                "A rule (CREATE RULE ... ON UPDATE) makes something else of a mark or a credit: drop or disable it, or write \
+                 a trigger instead. Nothing was marked.",
+            ));
+        }
     }
     let is_watched = items.shape.wallet.may_change_updates();
     let (key, parts) = match (max, is_watched) {

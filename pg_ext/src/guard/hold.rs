@@ -27,31 +27,52 @@ const NAP: Duration = Duration::from_millis(300);
 /// The server looks whether somebody waits in a circle once he has waited for deadlock_timeout, by default so long. Where it
 /// is more, the tables are kept from their writers no longer all the same.
 const DEADLOCK_TIMEOUT: Duration = Duration::from_secs(1);
-/// So many tenths of that we wait for the rest, and then once more, where nobody is in a circle with us: he who comes into
-/// one meanwhile does not look before that is over.
+/// So many tenths of that we wait for the rest at a time, first and then, and in all, where nobody is in a circle with us.
 const TENTHS: [u32; 2] = [3, 9];
+const ALL_TENTHS: u32 = 12;
+/// Such a part of it before somebody looks we are in nobody's queue, where he could find us.
+const MARGIN: u32 = 20;
 
-/// Somebody has a lock of one of these ($1) that we have not in this mode ($2), and waits for us, or for who does.
+/// $1 tables, $2 how we want them, $3 what is in the way of that, $4 microseconds. Does somebody who keeps one of them from
+/// us wait for us, or for who does? And in how many microseconds will one of those who keep one, or wait for us, have waited
+/// for $4? He will look once, then. Processes of one query count as one.
 const IN_CIRCLE: &CStr = c"
-    WITH RECURSIVE edge AS MATERIALIZED (
-        SELECT l.pid, pg_catalog.unnest(pg_catalog.pg_blocking_pids(l.pid)) AS waits_for
-          FROM pg_catalog.pg_locks l WHERE NOT l.granted),
-    behind (pid) AS (
+    WITH RECURSIVE process AS MATERIALIZED (
+        SELECT a.pid, COALESCE(a.leader_pid, a.pid) AS leader FROM pg_catalog.pg_stat_activity a),
+    waiter AS MATERIALIZED (
+        SELECT p.leader, l.pid,
+               COALESCE(l.waitstart, pg_catalog.clock_timestamp()) + $4 * interval '1 microsecond' AS looks_at
+          FROM pg_catalog.pg_locks l JOIN process p ON p.pid = l.pid WHERE NOT l.granted),
+    edge AS MATERIALIZED (
+        SELECT w.leader, pg_catalog.unnest(pg_catalog.pg_blocking_pids(w.pid)) AS waits_for FROM waiter w),
+    behind (leader) AS (
         SELECT pg_catalog.pg_backend_pid()
         UNION
-        SELECT e.pid FROM behind b JOIN edge e ON e.waits_for = b.pid),
+        SELECT e.leader FROM behind b JOIN edge e ON e.waits_for = b.leader),
     held AS MATERIALIZED (
-        SELECT l.pid, l.relation, l.mode FROM pg_catalog.pg_locks l
+        SELECT p.leader, l.relation, l.mode FROM pg_catalog.pg_locks l JOIN process p ON p.pid = l.pid
          WHERE l.granted AND l.relation = ANY ($1)
-           AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()))
-    SELECT EXISTS (
-        SELECT FROM held h JOIN behind b ON b.pid = h.pid
-         WHERE h.pid <> pg_catalog.pg_backend_pid()
-           AND NOT EXISTS (SELECT FROM held o
-                            WHERE o.pid = pg_catalog.pg_backend_pid() AND o.relation = h.relation AND o.mode = $2))";
+           AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())),
+    keeper AS MATERIALIZED (
+        SELECT h.leader FROM held h
+         WHERE h.mode = ANY ($3) AND h.leader <> pg_catalog.pg_backend_pid()
+           AND NOT EXISTS (SELECT FROM held o WHERE o.leader = pg_catalog.pg_backend_pid()
+                                                AND o.relation = h.relation AND o.mode = $2))
+    SELECT EXISTS (SELECT FROM keeper k JOIN behind b ON b.leader = k.leader),
+           (SELECT pg_catalog.min(pg_catalog.date_part('epoch', w.looks_at - pg_catalog.clock_timestamp()) * 1000000)::int8
+              FROM waiter w
+             WHERE w.looks_at > pg_catalog.clock_timestamp() AND w.leader <> pg_catalog.pg_backend_pid()
+               AND (w.leader IN (SELECT k.leader FROM keeper k) OR w.leader IN (SELECT b.leader FROM behind b)))";
+
+const CIRCLE_OF: &[Oid] = &[
+    pg_sys::OIDARRAYOID,
+    pg_sys::TEXTOID,
+    pg_sys::TEXTARRAYOID,
+    pg_sys::INT8OID,
+];
 
 thread_local! {
-    static CIRCLE: Kept = const { Kept::new(IN_CIRCLE, &[pg_sys::OIDARRAYOID, pg_sys::TEXTOID]) };
+    static CIRCLE: Kept = const { Kept::new(IN_CIRCLE, CIRCLE_OF) };
 }
 
 /// Waits for these tables and their partitions, each of which is to have its name afterwards.
@@ -90,7 +111,8 @@ fn hold_together(tables: &[Relation], first: Oid, mode: u32) -> Result<Option<Oi
     let timeout = deadlock_timeout();
     relation::lock(first, mode);
     let mut until = Instant::now();
-    let mut tenths = TENTHS.into_iter();
+    let end = until + settings::at_most(timeout * ALL_TENTHS / 10);
+    let mut part = TENTHS[0];
     loop {
         let mut busy = None;
         for table in tables {
@@ -99,27 +121,48 @@ fn hold_together(tables: &[Relation], first: Oid, mode: u32) -> Result<Option<Oi
                 break;
             }
         }
-        match (busy, tenths.next()) {
-            (Some(_), Some(part)) if !is_in_circle(tables, mode)? => {
-                until = Instant::now() + settings::at_most(timeout * part / 10);
-            }
-            (busy, _) => return Ok(busy),
+        if busy.is_none() || Instant::now() >= end {
+            return Ok(busy);
         }
+        let Some(safe) = safe_wait(tables, mode, timeout)? else {
+            return Ok(busy);
+        };
+        until = Instant::now();
+        if safe.is_zero() {
+            clock::nap();
+            continue;
+        }
+        until = end.min(until + safe.min(timeout * part / 10));
+        part = TENTHS[1];
     }
 }
 
-/// Who keeps one of the tables waits for us, by whatever way.
-fn is_in_circle(tables: &[Relation], mode: u32) -> Result<bool> {
+/// How long nobody will find us in a circle with him, if we wait for the tables; None: we are in one.
+fn safe_wait(tables: &[Relation], mode: u32, timeout: Duration) -> Result<Option<Duration>> {
     let with_partitions = |t: &Relation| std::iter::once(t.oid).chain(t.partitions());
     let oids = tables.iter().flat_map(with_partitions).map(Datum::from);
-    // SAFETY: a name that the server has for each mode, as a C string.
-    let mode = unsafe { CStr::from_ptr(pg_sys::GetLockmodeName(LOCK_METHOD, mode as i32)) };
+    let in_the_way = (1..=pg_sys::AccessExclusiveLock)
+        // SAFETY: compares two modes of those that there are.
+        .filter(|m| unsafe { pg_sys::DoLockModesConflict(*m as i32, mode as i32) });
     let args = [
         Some(row::array(oids, pg_sys::OIDOID)),
-        Some(row::text(mode.to_bytes())),
+        Some(name_of(mode)),
+        Some(row::array(in_the_way.map(name_of), pg_sys::TEXTOID)),
+        Some(Datum::from(timeout.as_micros() as i64)),
     ];
     let rows = spi::query(&CIRCLE, &args)?;
-    Ok(spi::first(&rows).is_some_and(|d| d.value() != 0))
+    let column = |i| rows.first().and_then(|row| spi::column(row, i));
+    if column(0).is_none_or(|d| d.value() != 0) {
+        return Ok(None);
+    }
+    let soonest = column(1).map_or(timeout, |d| Duration::from_micros(d.value() as u64));
+    Ok(Some(soonest.saturating_sub(timeout / MARGIN)))
+}
+
+fn name_of(mode: u32) -> Datum {
+    // SAFETY: a name that the server has for each mode, as a C string.
+    let name = unsafe { CStr::from_ptr(pg_sys::GetLockmodeName(LOCK_METHOD, mode as i32)) };
+    row::text(name.to_bytes())
 }
 
 fn deadlock_timeout() -> Duration {

@@ -30,6 +30,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(250);
 /// Of a part that fails after that, before a row is settled, so small a part is next.
 const NARROWER: usize = 32;
+/// So many places at least are read at a time: where very many became due in one moment it takes long.
+const PAGE: i64 = 250;
 /// So many rows fail in one pass: each takes two transaction ids beside others that fail, about ten among rows that do not.
 const MOST_FAILURES: i64 = 250;
 
@@ -504,6 +506,11 @@ impl Pass {
             || self.settled > 0 && Instant::now() >= self.until
     }
 
+    /// So many rows next.
+    fn next(&self) -> usize {
+        self.narrowed((self.max - self.all.done) as usize)
+    }
+
     /// So many rows of these next.
     fn narrowed(&self, rows: usize) -> usize {
         match self.settled == 0 && Instant::now() >= self.until {
@@ -531,10 +538,10 @@ impl Pass {
     /// True: it came to the end of the list.
     fn go(&mut self, list: usize, mut after: Option<Place>, upto: Option<Place>) -> Result<bool> {
         while !self.is_over() {
-            let most = self.narrowed((self.max - self.all.done) as usize) as i64;
+            let most = (self.next() as i64).max(PAGE);
             let begin = Instant::now();
-            let next = || page(self.reap, list, most, after.as_ref(), upto.as_ref());
-            let places = match subxact::attempt(next)? {
+            let read = || page(self.reap, list, most, after.as_ref(), upto.as_ref());
+            let places = match subxact::attempt(read)? {
                 Ok(places) => places,
                 Err(failure) => {
                     self.all.add(Swept::failure(1, &failure));
@@ -544,12 +551,18 @@ impl Pass {
             if places.is_empty() {
                 return Ok(true);
             }
-            // Where very many became due in one moment this alone takes long.
-            self.until += begin.elapsed();
-            let before = self.settled;
-            self.sweep(&places)?;
-            let settled = places.get(..self.settled - before);
-            after = settled.and_then(<[Place]>::last).cloned().or(after);
+            if self.settled == 0 {
+                self.until += begin.elapsed();
+            }
+            let mut left = places.as_slice();
+            while !left.is_empty() && !self.is_over() {
+                let (next, _) = left.split_at(self.next().min(left.len()));
+                let before = self.settled;
+                self.sweep(next)?;
+                let (settled, rest) = left.split_at(self.settled - before);
+                after = settled.last().cloned().or(after);
+                left = rest;
+            }
         }
         let reached = after.unwrap_or(Place {
             list,

@@ -131,7 +131,7 @@ impl Relation {
         }
     }
 
-    /// The rewriter makes something else of an update. The table is locked.
+    /// The rewriter makes something else of an update, in some sessions at least. The table is locked.
     pub fn has_update_rules(&self) -> bool {
         // SAFETY: null for a table that is gone; its rules are there while it is open, as many as their number says.
         unsafe {
@@ -140,9 +140,12 @@ impl Relation {
                 return false;
             }
             let rules = (*relation).rd_rules;
-            let rule = |i: i32| &**(*rules).rules.add(i as usize);
-            let has = !rules.is_null()
-                && (0..(*rules).numLocks).any(|i| rule(i).event == pg_sys::CmdType::CMD_UPDATE);
+            let is_one = |i: i32| {
+                let rule = &**(*rules).rules.add(i as usize);
+                rule.event == pg_sys::CmdType::CMD_UPDATE
+                    && rule.enabled as u8 != pg_sys::RULE_DISABLED
+            };
+            let has = !rules.is_null() && (0..(*rules).numLocks).any(is_one);
             pg_sys::relation_close(relation, pg_sys::NoLock as i32);
             has
         }

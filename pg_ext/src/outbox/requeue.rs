@@ -9,16 +9,18 @@
 //! and noted as a failure of this task. Where somebody keeps a table from it nothing is tried, nor put off.
 
 use super::batch::{self, Batch, Part};
+use super::dead;
+use super::delivery;
 use super::leave::{self, Fate, Held, Leaving, Reason};
 use super::nack::EXPIRED;
 use super::receipt::{self, Kind, Ledger};
 use super::retry;
 use super::topic::{self, Subscriber};
-use super::{dead, delivery};
 use crate::clock;
 use crate::error::Result;
 use crate::janitor::{self, Swept};
 use crate::raise;
+use crate::settings;
 use crate::subxact;
 use crate::table::{self, Outcome, Snapshot, Table, Wait};
 use std::collections::{BTreeSet, HashSet};
@@ -41,12 +43,15 @@ pub struct PutBack {
     pub over: HashSet<i64>,
     /// Events that were put back, batches that failed.
     pub swept: Swept,
+    /// A batch was put off: the next call does not meet it.
+    put_off: bool,
 }
 
 /// For a take: puts back batches whose lease ran out, until `most` events were. What fails is noted, not raised.
 pub fn expire(sub: &Subscriber, tokens: &[i64], most: usize) -> Result<PutBack> {
     let mut all = PutBack::default();
-    if !tokens.is_empty() && can_write(&mut all)? {
+    // A take has its own work.
+    if !tokens.is_empty() && settings::briefly(|| can_write(&mut all))? {
         put_back_all(sub, tokens, most as i64, Instant::now(), &mut all)?;
     }
     if all.swept.failed > 0 {
@@ -134,7 +139,7 @@ pub fn sweep(max: i64) -> Result<Swept> {
         if overdue.is_empty() {
             continue;
         }
-        is_locked = is_locked || can_write(&mut all)?;
+        is_locked = is_locked || settings::patiently(|| can_write(&mut all))?;
         if !is_locked {
             break;
         }
@@ -183,7 +188,7 @@ fn can_write(all: &mut PutBack) -> Result<bool> {
     };
     let locked = subxact::attempt(lock)?;
     if let Err(failure) = &locked {
-        let waits = format!("{failure}: somebody keeps a table of the outbox locked (pg_locks)");
+        let waits = format!("the tables of the outbox could not be locked: {failure}");
         all.swept.add(Swept::failure(1, &waits));
     }
     Ok(locked.is_ok())
@@ -200,7 +205,7 @@ fn put_back_all(
     let settled = all.swept.done + all.swept.failed;
     let left = most - settled;
     if left <= 0 || settled > 0 && begin.elapsed() >= PATIENCE {
-        all.swept.more = all.swept.done > 0;
+        all.swept.more |= all.swept.done > 0 || all.put_off;
         return Ok(());
     }
     let work = || {
@@ -223,7 +228,7 @@ fn put_back_all(
             all.swept.add(part.swept);
         }
         (Err(failure), [token]) => {
-            put_off(sub, *token, &failure)?;
+            all.put_off |= put_off(sub, *token, &failure)?;
             all.swept.add(Swept::failure(1, &failure));
         }
         (Err(_), tokens) => {
@@ -235,8 +240,9 @@ fn put_back_all(
     Ok(())
 }
 
-/// A batch that could not be put back is left alone for as long as it is old: the next time it is twice as old.
-fn put_off(sub: &Subscriber, token: i64, failure: &str) -> Result<()> {
+/// A batch that could not be put back is left alone for as long as it is old: the next time it is twice as old. False: that
+/// could not be done either.
+fn put_off(sub: &Subscriber, token: i64, failure: &str) -> Result<bool> {
     raise::warn(
         format!(
             "batch {token} of {} could not be put back: {failure}",
@@ -247,15 +253,15 @@ fn put_off(sub: &Subscriber, token: i64, failure: &str) -> Result<()> {
     // A table that takes no write at all is not this batch's fault, and fails whatever else the caller does.
     let put_off = subxact::attempt(|| {
         let Some(mut batch) = Batch::find(sub.id, token)? else {
-            return Ok(());
+            return Ok(false);
         };
         if batch.lock(Wait::No)? != Outcome::Done {
-            return Ok(());
+            return Ok(false);
         }
         let now = clock::now_us()?;
         let age = now.saturating_sub(batch.taken_at());
-        batch.extend(now.saturating_add(age.clamp(PUT_OFF_US, LONGEST_PUT_OFF_US)))
+        batch.extend(now.saturating_add(age.clamp(PUT_OFF_US, LONGEST_PUT_OFF_US)))?;
+        Ok(true)
     })?;
-    drop(put_off);
-    Ok(())
+    Ok(put_off.unwrap_or(false))
 }
