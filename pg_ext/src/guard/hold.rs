@@ -150,6 +150,8 @@ fn safe_wait(tables: &[Relation], mode: u32, timeout: Duration) -> Result<Option
         Some(row::array(in_the_way.map(name_of), pg_sys::TEXTOID)),
         Some(Datum::from(timeout.as_micros() as i64)),
     ];
+    // SAFETY: forgets who was there when this transaction asked first.
+    unsafe { pg_sys::pgstat_clear_backend_activity_snapshot() };
     let rows = spi::query(&CIRCLE, &args)?;
     let column = |i| rows.first().and_then(|row| spi::column(row, i));
     if column(0).is_none_or(|d| d.value() != 0) {

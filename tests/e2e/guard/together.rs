@@ -2,6 +2,8 @@
 //! migrations it waits for one table while it has none of the others, and gives way before anybody is a deadlock's
 //! victim.
 
+use std::collections::BTreeSet;
+
 use pg_once_tests::race::{backend_pid, poll_async};
 
 use crate::guarded;
@@ -325,33 +327,109 @@ async fn where_deadlocks_are_looked_for_earlier_it_gives_way_earlier() {
     waiting.end().await.1.unwrap();
 }
 
-/// Nobody is in a circle: it keeps what it has until the other table's writers have ended.
+/// Nobody is in a circle: it keeps what it has until the other table's writers have ended. To put a guard on is in no
+/// reader's way.
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_of_one_table_each_keep_it_from_none() {
-    let play = world(false).await;
-    let writers = sessions(&play, 6).await;
-    let beginning = async {
-        for (call, then) in [(GUARD, ""), (UNGUARD, "; create table enough ()")] {
-            play.show(&format!("{call}{then}")).await;
+    for (is_guarded, call, read) in [
+        (false, GUARD, "lock table job, item in access share mode"),
+        (true, UNGUARD, "select"),
+    ] {
+        let play = world(is_guarded).await;
+        let writers = sessions(&play, 6).await;
+        let beginning = async {
+            play.show(&format!("{call}; create table enough ()")).await;
+        };
+        let writing = at_once(&writers, |i| {
+            let table = ["job", "item"][i % 2];
+            let read = read.replace("select", "perform 1");
+            format!(
+                "do $$ begin
+                    perform pg_sleep({i} * 0.1);
+                    while to_regclass('enough') is null loop
+                        {read};
+                        lock table {table} in row exclusive mode;
+                        perform pg_sleep(0.6);
+                        commit;
+                    end loop;
+                 end $$"
+            )
+        });
+        let ((), answers) = tokio::join!(beginning, writing);
+        for answer in answers {
+            answer.unwrap();
         }
-    };
-    let writing = at_once(&writers, |i| {
-        let table = ["job", "item"][i % 2];
-        format!(
-            "do $$ begin
-                perform pg_sleep({i} * 0.1);
-                while to_regclass('enough') is null loop
-                    lock table {table} in row exclusive mode;
-                    perform pg_sleep(0.6);
-                    commit;
-                end loop;
-             end $$"
-        )
-    });
-    let ((), answers) = tokio::join!(beginning, writing);
-    for answer in answers {
-        answer.unwrap();
+        assert_eq!(play.show(DEADLOCKS).await, "0");
     }
+}
+
+/// Who waits for another writer already looks for a deadlock before one that comes into the circle later.
+#[tokio::test]
+async fn a_writer_that_waits_for_another_one_of_a_circle_is_no_victim() {
+    let play = world(false).await;
+    play.show("insert into item (id, job_id) values (2, 1)")
+        .await;
+    let (closing, waiting) = (play.another().await, play.another().await);
+    closing
+        .show("begin; update item set note = 'x' where id = 1")
+        .await;
+    waiting
+        .show("begin; update item set note = 'x' where id = 2")
+        .await;
+    let waiting = Waiting::begin(
+        &play,
+        waiting,
+        "update item set note = 'x' where id = 1; commit",
+    )
+    .await;
+    let session = play
+        .another_directly("postgres", "its backend is watched from outside")
+        .await;
+    let pid = backend_pid(&session.client).await.unwrap();
+    let guard = Waiting::send(session, GUARD);
+    // It waits for the items a second time, for longer.
+    let waits = format!(
+        "select coalesce(max(waitstart)::text, '') from pg_locks where not granted and pid = {pid}"
+    );
+    let mut seen = BTreeSet::from([String::new()]);
+    poll_async("a second wait", async || {
+        seen.insert(play.show(&waits).await);
+        Ok((seen.len() == 3).then_some(()))
+    })
+    .await
+    .unwrap();
+    closing.show("update job set note = 'x'; commit").await;
+    waiting.end().await.1.unwrap();
+    guard.end().await.1.unwrap();
+    assert_eq!(play.show(DEADLOCKS).await, "0");
+}
+
+/// The worker of a parallel query waits for what its leader's transaction keeps.
+#[tokio::test]
+async fn a_parallel_query_beside_it_is_no_victim() {
+    let play = world(true).await;
+    play.show(
+        "create table many as select g as id from generate_series(1, 1000) as g;
+         alter table many set (parallel_workers = 2);
+         create function jobs_now(id int) returns bigint stable parallel safe language plpgsql as $$ begin
+            return case when id = 500 then (select count(*) from job) else 0 end; end $$",
+    )
+    .await;
+    let leader = play.another_directly("postgres", "its settings").await;
+    leader
+        .show(
+            "set parallel_setup_cost = 0; set parallel_tuple_cost = 0; set min_parallel_table_scan_size = 0;
+             set parallel_leader_participation = off; begin; lock table item in row exclusive mode",
+        )
+        .await;
+    let session = play
+        .another_directly("postgres", "its backend is watched from outside")
+        .await;
+    let has_one = "item AccessExclusiveLock f, job AccessExclusiveLock t";
+    let guard = waiting_with(&play, session, UNGUARD, has_one).await;
+    assert_eq!(leader.show("select sum(jobs_now(id)) from many").await, "1");
+    leader.show("commit").await;
+    guard.end().await.1.unwrap();
     assert_eq!(play.show(DEADLOCKS).await, "0");
 }
 

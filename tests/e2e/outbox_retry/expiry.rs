@@ -252,6 +252,25 @@ async fn batches_that_a_table_is_kept_from_are_left_as_they_are() {
     assert_eq!(stage.sweep(100).await, "6|0|f");
 }
 
+/// Those that were put off are out of the way: there is more behind them.
+#[tokio::test]
+async fn a_call_that_does_no_more_than_put_off_says_that_there_is_more() {
+    let stage = Stage::open(FEW).await;
+    stage.emit("a b c d e f").await;
+    for _ in 0..6 {
+        stage.take(1).await;
+    }
+    let (a, b) = (stage.id("a"), stage.id("b"));
+    let broken =
+        format!("alter table once.retry add constraint broken check (event_id not in ({a}, {b}))");
+    stage.play.show(&broken).await;
+    stage.clock("2 min").await;
+    assert_eq!(stage.sweep(2).await, "0|2|t");
+    assert_eq!(stage.sweep(2).await, "2|0|t");
+    assert_eq!(stage.sweep(2).await, "2|0|f");
+    assert_eq!(stage.sweep(2).await, "0|0|f");
+}
+
 /// A defect once: such a batch failed every take that looked at its lane.
 #[tokio::test]
 async fn a_batch_that_cannot_be_put_back_fails_no_take() {

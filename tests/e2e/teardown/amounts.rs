@@ -275,35 +275,52 @@ async fn a_trigger_that_comes_to_the_wallet_while_a_refund_waits_is_seen() {
     assert_eq!(PLAIN.marks(&play).await, "open:3");
 }
 
-/// What a rule makes of the credit is not what is given back, whatever it says that it did; the server may crash where it
-/// inserts instead.
+/// What a rule makes of the mark or of the credit is not what is marked and given back, whatever it says that it did; the
+/// server may crash where it inserts instead.
 #[tokio::test]
 async fn a_rule_that_makes_something_else_of_the_credit_undoes_the_whole_call() {
     let play = with_item(&PLAIN, "4", true).await;
     let known = play.another().await;
     let refund = PLAIN.call("items", "refund", "");
     known.show(&format!("begin; {refund}; rollback")).await;
-    play.show(&format!("create table purse as table {WALLET}"))
-        .await;
-    for instead in [
-        r#"do instead update purse set "Ba lance" = new."Ba lance" where "Id" = old."Id" returning *"#,
-        r#"do instead insert into purse values (new.*) returning *"#,
-        "do instead nothing",
-        "do also notify credited",
+    for (table, instead) in [
+        (
+            WALLET,
+            "do instead update another set {} where false returning *",
+        ),
+        (
+            WALLET,
+            "do instead insert into another values (new.*) returning *",
+        ),
+        (WALLET, "do instead nothing"),
+        (WALLET, "do also notify credited"),
+        (
+            ITEM,
+            "do instead update another set {} where another.ctid = old.ctid returning another.*",
+        ),
+        (ITEM, "do instead nothing"),
     ] {
+        let column = if table == WALLET {
+            r#""Ba lance" = 1"#
+        } else {
+            r#""Mark" = "Mark""#
+        };
+        let instead = instead.replace("{}", column);
         play.show(&format!(
-            "create rule another as on update to {WALLET} {instead}"
+            "create table another as table {table}; create rule another as on update to {table} {instead}"
         ))
         .await;
         assert_eq!(known.code(&refund).await, "ON002", "{instead}");
         let refusal = undone(&play, &PLAIN, "ON002").await;
         assert!(refusal.hint.contains("CREATE RULE"), "{refusal:?}");
-        play.show(&format!("drop rule another on {WALLET}")).await;
+        play.show(&format!("drop rule another on {table}; drop table another"))
+            .await;
     }
-    assert_eq!(play.show(r#"select "Ba lance" from purse"#).await, "0");
-    // One for what refund does not do is nobody's fault.
+    // One for what refund does not do is nobody's fault, nor one that is disabled.
     play.show(&format!(
-        "create rule kept as on delete to {WALLET} do instead nothing"
+        "create rule kept as on delete to {WALLET} do instead nothing;
+         create rule off as on update to {WALLET} do instead nothing;
+         alter table {WALLET} disable rule off"
     ))
     .await;
     repaired(&play, &PLAIN, "7").await;
