@@ -1,7 +1,7 @@
 //! The `once.*` settings.
 
 use crate::clock;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::{CStr, CString};
@@ -17,24 +17,24 @@ pub const PATIENT: (&CStr, &CStr) = (c"lock_timeout", c"500ms");
 /// What rows among which some fail wait, whose parts are tried one after the other: it must not take half a second for each.
 const BRIEF: Duration = Duration::from_millis(20);
 
-/// Works with [`PATIENT`], or with the lock_timeout that there is where that is shorter.
+/// Works with [`PATIENCE`], or with the lock_timeout that there is where that is shorter.
 pub fn patiently<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    waiting(PATIENCE, PATIENT, work)
+    waiting(PATIENCE, work)
 }
 
 /// The same for one of many parts.
 pub fn briefly<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    waiting(BRIEF, (c"lock_timeout", c"20ms"), work)
+    waiting(BRIEF, work)
 }
 
-fn waiting<T>(
-    most: Duration,
-    setting: (&CStr, &CStr),
-    work: impl FnOnce() -> Result<T>,
-) -> Result<T> {
-    let is_shorter = at_most(most) < most;
-    let setting = [setting];
-    under(if is_shorter { &[] } else { &setting }, work)
+/// Works with such a lock_timeout, in whole milliseconds, or with the one that there is where that is shorter.
+pub fn waiting<T>(most: Duration, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    if at_most(most) < most {
+        return work();
+    }
+    let timeout = CString::new(most.as_millis().to_string())
+        .map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
+    under(&[(c"lock_timeout", &timeout)], work)
 }
 
 /// So long, or as long as lock_timeout says where that is shorter.

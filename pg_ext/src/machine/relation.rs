@@ -2,7 +2,7 @@
 
 use super::sql::ident;
 use crate::call::{from_utf8, utf8};
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::settings;
 use crate::subxact;
 use pgrx::pg_sys;
@@ -117,37 +117,45 @@ impl Relation {
 
     /// It, or something below it, may have triggers that make something else of an update. The table is locked.
     pub fn may_change_updates(&self) -> bool {
-        // SAFETY: null for a table that is gone; its triggers are there while it is open.
-        unsafe {
-            let relation = pg_sys::try_relation_open(self.oid, pg_sys::NoLock as i32);
-            if relation.is_null() {
-                return true;
+        let may = self.opened(|relation| {
+            let triggers = relation.trigdesc;
+            // SAFETY: its pg_class row and its triggers are there while it is open.
+            unsafe {
+                (*relation.rd_rel).relhassubclass
+                    || !triggers.is_null() && (*triggers).trig_update_before_row
             }
-            let (class, triggers) = (&*(*relation).rd_rel, (*relation).trigdesc);
-            let may =
-                class.relhassubclass || !triggers.is_null() && (*triggers).trig_update_before_row;
-            pg_sys::relation_close(relation, pg_sys::NoLock as i32);
-            may
-        }
+        });
+        may.unwrap_or(true)
     }
 
     /// The rewriter makes something else of an update, in some sessions at least. The table is locked.
     pub fn has_update_rules(&self) -> bool {
-        // SAFETY: null for a table that is gone; its rules are there while it is open, as many as their number says.
+        let has = self.opened(|relation| {
+            let rules = relation.rd_rules;
+            // SAFETY: its rules are there while it is open, as many as their number says.
+            unsafe {
+                let is_one = |i: i32| {
+                    let rule = &**(*rules).rules.add(i as usize);
+                    rule.event == pg_sys::CmdType::CMD_UPDATE
+                        && rule.enabled as u8 != pg_sys::RULE_DISABLED
+                };
+                !rules.is_null() && (0..(*rules).numLocks).any(is_one)
+            }
+        });
+        has.unwrap_or(false)
+    }
+
+    /// Looks at the table, which is locked; None: it is gone.
+    fn opened<T>(&self, look: impl FnOnce(&pg_sys::RelationData) -> T) -> Option<T> {
+        // SAFETY: null for a table that is gone; closed as often as it is opened, an error of the server's closes it, too.
         unsafe {
             let relation = pg_sys::try_relation_open(self.oid, pg_sys::NoLock as i32);
             if relation.is_null() {
-                return false;
+                return None;
             }
-            let rules = (*relation).rd_rules;
-            let is_one = |i: i32| {
-                let rule = &**(*rules).rules.add(i as usize);
-                rule.event == pg_sys::CmdType::CMD_UPDATE
-                    && rule.enabled as u8 != pg_sys::RULE_DISABLED
-            };
-            let has = !rules.is_null() && (0..(*rules).numLocks).any(is_one);
+            let seen = look(&*relation);
             pg_sys::relation_close(relation, pg_sys::NoLock as i32);
-            has
+            Some(seen)
         }
     }
 
@@ -207,18 +215,16 @@ fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> 
     if unsafe { pg_sys::ConditionalLockRelationOid(relation, mode as i32) } {
         return Ok(true);
     }
-    let left = until.saturating_duration_since(Instant::now()).as_millis();
-    if left == 0 {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.as_millis() == 0 {
         return Ok(false);
     }
-    let timeout =
-        CString::new(left.to_string()).map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
     let wait = || {
         lock(relation, mode);
         Ok(true)
     };
     let waited = || {
-        pgrx::PgTryBuilder::new(|| settings::under(&[(c"lock_timeout", &timeout)], wait))
+        pgrx::PgTryBuilder::new(|| settings::waiting(left, wait))
             // The server has left the wait by then.
             .catch_when(pgrx::PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| {
                 Ok(false)

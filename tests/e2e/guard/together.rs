@@ -27,11 +27,15 @@ const LOCKS: &str = "
      where relation in (select oid from pg_class where relname ~ '^(job|item)' and relkind in ('r', 'p'))
        and pid = ";
 
-/// A session whose locks are looked at from outside, and which gives way soon.
+/// A session whose locks are looked at from outside.
+async fn seen(play: &Playground) -> Playground {
+    play.another_directly("postgres", "its backend is watched from outside")
+        .await
+}
+
+/// The same, and it gives way soon.
 async fn watched(play: &Playground) -> Playground {
-    let session = play
-        .another_directly("postgres", "its backend is watched from outside")
-        .await;
+    let session = seen(play).await;
     session.show("set deadlock_timeout = '50ms'").await;
     session
 }
@@ -382,19 +386,17 @@ async fn a_writer_that_waits_for_another_one_of_a_circle_is_no_victim() {
         "update item set note = 'x' where id = 1; commit",
     )
     .await;
-    let session = play
-        .another_directly("postgres", "its backend is watched from outside")
-        .await;
+    let session = seen(&play).await;
     let pid = backend_pid(&session.client).await.unwrap();
     let guard = Waiting::send(session, GUARD);
     // It waits for the items a second time, for longer.
     let waits = format!(
         "select coalesce(max(waitstart)::text, '') from pg_locks where not granted and pid = {pid}"
     );
-    let mut seen = BTreeSet::from([String::new()]);
+    let mut waits_seen = BTreeSet::from([String::new()]);
     poll_async("a second wait", async || {
-        seen.insert(play.show(&waits).await);
-        Ok((seen.len() == 3).then_some(()))
+        waits_seen.insert(play.show(&waits).await);
+        Ok((waits_seen.len() == 3).then_some(()))
     })
     .await
     .unwrap();
@@ -422,9 +424,7 @@ async fn a_parallel_query_beside_it_is_no_victim() {
              set parallel_leader_participation = off; begin; lock table item in row exclusive mode",
         )
         .await;
-    let session = play
-        .another_directly("postgres", "its backend is watched from outside")
-        .await;
+    let session = seen(&play).await;
     let has_one = "item AccessExclusiveLock f, job AccessExclusiveLock t";
     let guard = waiting_with(&play, session, UNGUARD, has_one).await;
     assert_eq!(leader.show("select sum(jobs_now(id)) from many").await, "1");
