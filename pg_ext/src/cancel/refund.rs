@@ -211,6 +211,16 @@ struct Paid {
     wallet: Option<Datum>,
 }
 
+impl Paid {
+    fn nothing() -> Paid {
+        Paid {
+            items: 0,
+            amount: numeric::zero(),
+            wallet: None,
+        }
+    }
+}
+
 fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     let machine = &torn.machine;
     let types = [machine.id_type(), pg_sys::INT8OID];
@@ -223,6 +233,10 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
         (&items.shape.wallet, "a wallet"),
     ] {
         if table.has_update_rules() {
+            // Once all is paid, a call that is made again is answered.
+            if items.some(&torn.id, Which::Undecided)?.is_none() {
+                return Ok(Paid::nothing());
+            }
             return Err(torn.illegal(
                 &format!("has {whose} whose table has a rule for updates: {}", table.name),
                 "A rule (CREATE RULE ... ON UPDATE) makes something else of a mark or a credit: drop or disable it, or write \

@@ -2,7 +2,9 @@
 //!
 //! Who writes items has those and wants the machine's row, refund has that and wants items: so a table is waited for while
 //! none of the others is held (but for what machine_define has looked at, ACCESS SHARE), and then those, for as long as
-//! nobody who keeps one of them waits behind us. It gives way before a writer of theirs is a deadlock's victim.
+//! nobody who keeps one of them waits behind us. It gives way before a writer of theirs is a deadlock's victim. Rows that
+//! many write leave no time for that between two who look for a deadlock: where the first rounds have met no circle, a later
+//! one does not ask who looks.
 
 use super::install::got_another_name;
 use crate::clock;
@@ -22,6 +24,8 @@ const LOCK_METHOD: u16 = pg_sys::DEFAULT_LOCKMETHOD as u16;
 /// They are asked for so often at least, and for so many times deadlock_timeout.
 const ROUNDS: usize = 20;
 const TIMEOUTS: u32 = 10;
+/// After so many without a circle who looks is not asked.
+const WARY_ROUNDS: usize = 5;
 /// Between two rounds, for as long as the last one took but no longer, we are in nobody's way.
 const NAP: Duration = Duration::from_millis(300);
 /// The server looks whether somebody waits in a circle once he has waited for deadlock_timeout, by default so long. Where it
@@ -35,14 +39,15 @@ const MARGIN: u32 = 20;
 
 /// $1 tables, $2 how we want them, $3 what is in the way of that, $4 microseconds. Does somebody who keeps one of them from
 /// us wait for us, or for who does? And in how many microseconds will one of those who keep one, or wait for us, have waited
-/// for $4? He will look once, then. Processes of one query count as one.
+/// for $4? He will look once, then. Who has nothing that somebody could wait for is in no circle. Processes of one query
+/// count as one.
 const IN_CIRCLE: &CStr = c"
     WITH RECURSIVE process AS MATERIALIZED (
         SELECT a.pid, COALESCE(a.leader_pid, a.pid) AS leader FROM pg_catalog.pg_stat_activity a),
     waiter AS MATERIALIZED (
-        SELECT p.leader, l.pid,
+        SELECT COALESCE(p.leader, l.pid) AS leader, l.pid,
                COALESCE(l.waitstart, pg_catalog.clock_timestamp()) + $4 * interval '1 microsecond' AS looks_at
-          FROM pg_catalog.pg_locks l JOIN process p ON p.pid = l.pid WHERE NOT l.granted),
+          FROM pg_catalog.pg_locks l LEFT JOIN process p ON p.pid = l.pid WHERE NOT l.granted),
     edge AS MATERIALIZED (
         SELECT w.leader, pg_catalog.unnest(pg_catalog.pg_blocking_pids(w.pid)) AS waits_for FROM waiter w),
     behind (leader) AS (
@@ -50,18 +55,22 @@ const IN_CIRCLE: &CStr = c"
         UNION
         SELECT e.leader FROM behind b JOIN edge e ON e.waits_for = b.leader),
     held AS MATERIALIZED (
-        SELECT p.leader, l.relation, l.mode FROM pg_catalog.pg_locks l JOIN process p ON p.pid = l.pid
-         WHERE l.granted AND l.relation = ANY ($1)
-           AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())),
+        SELECT COALESCE(p.leader, l.pid) AS leader, l.mode,
+               CASE WHEN l.database = d.oid THEN l.relation END AS relation
+          FROM pg_catalog.pg_locks l LEFT JOIN process p ON p.pid = l.pid
+               CROSS JOIN (SELECT d.oid FROM pg_catalog.pg_database d
+                            WHERE d.datname = pg_catalog.current_database()) d
+         WHERE l.granted AND l.locktype <> 'virtualxid' AND l.mode <> 'SIReadLock'),
     keeper AS MATERIALIZED (
         SELECT h.leader FROM held h
-         WHERE h.mode = ANY ($3) AND h.leader <> pg_catalog.pg_backend_pid()
+         WHERE h.relation = ANY ($1) AND h.mode = ANY ($3) AND h.leader <> pg_catalog.pg_backend_pid()
            AND NOT EXISTS (SELECT FROM held o WHERE o.leader = pg_catalog.pg_backend_pid()
                                                 AND o.relation = h.relation AND o.mode = $2))
     SELECT EXISTS (SELECT FROM keeper k JOIN behind b ON b.leader = k.leader),
            (SELECT pg_catalog.min(pg_catalog.date_part('epoch', w.looks_at - pg_catalog.clock_timestamp()) * 1000000)::int8
               FROM waiter w
              WHERE w.looks_at > pg_catalog.clock_timestamp() AND w.leader <> pg_catalog.pg_backend_pid()
+               AND w.leader IN (SELECT h.leader FROM held h)
                AND (w.leader IN (SELECT k.leader FROM keeper k) OR w.leader IN (SELECT b.leader FROM behind b)))";
 
 const CIRCLE_OF: &[Oid] = &[
@@ -83,6 +92,7 @@ pub fn hold_all(machine: &str, tables: Vec<Relation>, mode: u32) -> Result<()> {
     let last = Instant::now() + deadlock_timeout() * TIMEOUTS;
     let mut nap = Duration::ZERO;
     let mut rounds = 0;
+    let (mut has_circles, mut is_wary) = (false, true);
     while rounds < ROUNDS || Instant::now() < last {
         rounds += 1;
         let until = Instant::now() + nap;
@@ -90,24 +100,37 @@ pub fn hold_all(machine: &str, tables: Vec<Relation>, mode: u32) -> Result<()> {
             clock::nap();
         }
         let begin = Instant::now();
-        let held = || hold_together(&tables, first, mode);
-        let Some(busy) = subxact::kept_if(Option::is_none, held)? else {
+        let hold = || hold_together(&tables, first, mode, is_wary);
+        let Some(kept) = subxact::kept_if(Option::is_none, hold)? else {
             let is_named = |t: &Relation| Relation::of(t.oid).as_ref() == Some(t);
             return match tables.iter().all(is_named) {
                 true => Ok(()),
                 false => Err(got_another_name(machine)),
             };
         };
+        has_circles |= kept.in_circle;
+        is_wary = has_circles || rounds < WARY_ROUNDS;
         // Whatever could not be had is waited for with nothing held.
-        first = busy;
+        first = kept.relation;
         nap = begin.elapsed().min(NAP);
     }
     Err(not_together(machine, &tables, rounds))
 }
 
+/// What somebody keeps, who may be in a circle with us.
+struct KeptFromUs {
+    relation: Oid,
+    in_circle: bool,
+}
+
 /// Waits for the first, one of these tables or of their partitions, as long as the caller would, and then for the rest.
-/// Some: what somebody keeps; what was locked is to be given back.
-fn hold_together(tables: &[Relation], first: Oid, mode: u32) -> Result<Option<Oid>> {
+/// Some: what was locked is to be given back.
+fn hold_together(
+    tables: &[Relation],
+    first: Oid,
+    mode: u32,
+    is_wary: bool,
+) -> Result<Option<KeptFromUs>> {
     let timeout = deadlock_timeout();
     relation::lock(first, mode);
     let mut until = Instant::now();
@@ -121,12 +144,24 @@ fn hold_together(tables: &[Relation], first: Oid, mode: u32) -> Result<Option<Oi
                 break;
             }
         }
-        if busy.is_none() || Instant::now() >= end {
-            return Ok(busy);
-        }
-        let Some(safe) = safe_wait(tables, mode, timeout)? else {
-            return Ok(busy);
+        let Some(relation) = busy else {
+            return Ok(None);
         };
+        let kept = |in_circle| {
+            Ok(Some(KeptFromUs {
+                relation,
+                in_circle,
+            }))
+        };
+        if Instant::now() >= end {
+            return kept(false);
+        }
+        let Some(mut safe) = safe_wait(tables, mode, timeout)? else {
+            return kept(true);
+        };
+        if !is_wary {
+            (safe, part) = (timeout, TENTHS[1]);
+        }
         until = Instant::now();
         if safe.is_zero() {
             clock::nap();

@@ -142,6 +142,7 @@ impl Findings {
         self.labels(&machine)?;
         self.guard(&machine, stored.guarded())?;
         self.index(&machine)?;
+        self.rules(&machine);
         self.waiting(&machine)?;
         self.orphans(&machine)
     }
@@ -246,6 +247,23 @@ impl Findings {
             );
         }
         Ok(())
+    }
+
+    /// The rewriter would make something else of a mark or a credit.
+    fn rules(&mut self, machine: &Machine) {
+        let Some(refund) = &machine.shape.refund else {
+            return;
+        };
+        for table in [&refund.items, &refund.wallet] {
+            table.lock(pg_sys::AccessShareLock);
+            if table.has_update_rules() {
+                self.weigh(
+                    Weight::Heavy,
+                    format!("{} has a rule for updates: refund will not pay", table.name),
+                    "Drop or disable the rule (CREATE RULE ... ON UPDATE), or write a trigger instead.",
+                );
+            }
+        }
     }
 
     /// An update of a column of a unique index waits for writers of items; a claim must not wait.

@@ -141,7 +141,12 @@ async fn a_guard_that_somebody_is_disabling_is_put_on_again_afterwards() {
 
 #[tokio::test]
 async fn its_lock_timeout_and_its_end_are_told_as_the_server_told_them() {
-    for (is_guarded, call) in [(true, GUARD), (false, GUARD), (true, UNGUARD), (true, DROP)] {
+    for (is_guarded, call, mode) in [
+        (true, GUARD, "RowExclusiveLock"),
+        (false, GUARD, "ShareRowExclusiveLock"),
+        (true, UNGUARD, "AccessExclusiveLock"),
+        (true, DROP, "AccessExclusiveLock"),
+    ] {
         let play = world(is_guarded).await;
         let holder = play.another().await;
         holder.show("begin; lock table item in share mode").await;
@@ -157,7 +162,9 @@ async fn its_lock_timeout_and_its_end_are_told_as_the_server_told_them() {
         assert_eq!(session.show("show lock_timeout").await, "20ms");
         session.show("commit; set lock_timeout = 0").await;
         let pid = backend_pid(&session.client).await.unwrap();
-        let waiting = Waiting::begin(&play, session, call).await;
+        // Not in a wait that a lock_timeout ends, too: the server tells one of both, and that is caught.
+        let only = format!("item {mode} f");
+        let waiting = waiting_with(&play, session, call, &only).await;
         play.show(&format!("select pg_cancel_backend({pid})")).await;
         let (session, answer) = waiting.end().await;
         assert_eq!(code(&answer), "57014", "{call}: {answer:?}");
@@ -404,6 +411,96 @@ async fn a_writer_that_waits_for_another_one_of_a_circle_is_no_victim() {
     waiting.end().await.1.unwrap();
     guard.end().await.1.unwrap();
     assert_eq!(play.show(DEADLOCKS).await, "0");
+}
+
+/// Who comes after its first look at who is there, or after another one in its transaction.
+#[tokio::test]
+async fn a_writer_that_connects_while_it_waits_is_no_victim() {
+    for has_looked in [false, true] {
+        let play = world(false).await;
+        play.show("insert into item (id, job_id) values (2, 1)")
+            .await;
+        let (first, session) = (play.another().await, seen(&play).await);
+        let pid = backend_pid(&session.client).await.unwrap();
+        if has_looked {
+            session
+                .show("begin; select count(*) from pg_stat_activity")
+                .await;
+        }
+        first
+            .show("begin; update item set note = 'x' where id = 1")
+            .await;
+        let guard = Waiting::send(session, GUARD);
+        until_locks(
+            &play,
+            pid,
+            "item ShareRowExclusiveLock f, job ShareRowExclusiveLock t",
+        )
+        .await;
+        let writer = play.another_directly("postgres", "a new backend").await;
+        writer.show("begin").await;
+        let waiting = Waiting::begin(&play, writer, "update job set note = 'x' where id = 1").await;
+        let (writer, answer) = waiting.end().await;
+        answer.unwrap();
+        first.show("commit").await;
+        until_locks(
+            &play,
+            pid,
+            "job ShareRowExclusiveLock f, item ShareRowExclusiveLock t",
+        )
+        .await;
+        writer
+            .show("update item set note = 'x' where id = 2; commit")
+            .await;
+        let (session, answer) = guard.end().await;
+        answer.unwrap();
+        if has_looked {
+            session.show("commit").await;
+        }
+        assert_eq!(play.show(DEADLOCKS).await, "0");
+    }
+}
+
+/// Each waits for the others on one row of one table, and looks for a deadlock where that takes long.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_with_a_row_that_many_write_are_had_together() {
+    for before in ["", "perform pg_current_xact_id();"] {
+        let play = world(false).await;
+        let writers = sessions(&play, 10).await;
+        for writer in &writers {
+            writer.show("reset lock_timeout").await;
+        }
+        let beginning = async {
+            let watcher = play.another().await;
+            poll_async("a row that is waited for", async || {
+                let waits = "select count(*) from pg_locks where not granted";
+                Ok((watcher.show(waits).await.parse::<i32>().unwrap() >= 8).then_some(()))
+            })
+            .await
+            .unwrap();
+            let answer = play.attempt(GUARD).await;
+            play.show("create table enough ()").await;
+            answer.unwrap();
+        };
+        let writing = at_once(&writers, |i| {
+            let table = ["job", "item"][i % 2];
+            format!(
+                "do $$ begin
+                    while to_regclass('enough') is null loop
+                        {before}
+                        update {table} set note = 'x' where id = 1;
+                        perform pg_sleep(0.1);
+                        commit;
+                    end loop;
+                 end $$"
+            )
+        });
+        let ((), answers) = tokio::join!(beginning, writing);
+        for answer in answers {
+            answer.unwrap();
+        }
+        assert_eq!(play.show(DEADLOCKS).await, "0");
+    }
 }
 
 /// The worker of a parallel query waits for what its leader's transaction keeps.

@@ -275,6 +275,8 @@ async fn a_trigger_that_comes_to_the_wallet_while_a_refund_waits_is_seen() {
     assert_eq!(PLAIN.marks(&play).await, "open:3");
 }
 
+const RULES_TOLD: &str = "select count(*) from once.machine_check() where problem ~ 'rule for updates' and hint ~ 'CREATE RULE'";
+
 /// What a rule makes of the mark or of the credit is not what is marked and given back, whatever it says that it did; the
 /// server may crash where it inserts instead.
 #[tokio::test]
@@ -323,7 +325,19 @@ async fn a_rule_that_makes_something_else_of_the_credit_undoes_the_whole_call() 
          alter table {WALLET} disable rule off"
     ))
     .await;
-    repaired(&play, &PLAIN, "7").await;
+    assert_eq!(play.show(RULES_TOLD).await, "0");
+    assert_eq!(play.show(&refund).await, "3");
+    // What is paid is paid, and a call that is made again is answered.
+    play.show(&format!(
+        "create rule another as on update to {WALLET} do instead nothing;
+         create rule another as on update to {ITEM} do instead nothing"
+    ))
+    .await;
+    assert_eq!(play.show(RULES_TOLD).await, "2");
+    let again = PLAIN.call("items, items_total, remaining", "refund", "");
+    assert_eq!(play.show(&again).await, "0|3|f");
+    PLAIN.end(&play).await;
+    assert_eq!(PLAIN.balance(&play).await, "7");
 }
 
 #[tokio::test]
