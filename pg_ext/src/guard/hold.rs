@@ -25,7 +25,7 @@ const LOCK_METHOD: u16 = pg_sys::DEFAULT_LOCKMETHOD as u16;
 const ROUNDS: usize = 20;
 const TIMEOUTS: u32 = 10;
 /// After so many without a circle who looks is not asked.
-const WARY_ROUNDS: usize = 5;
+const WARY_ROUNDS: usize = 3;
 /// Between two rounds, for as long as the last one took but no longer, we are in nobody's way.
 const NAP: Duration = Duration::from_millis(300);
 /// The server looks whether somebody waits in a circle once he has waited for deadlock_timeout, by default so long. Where it
@@ -39,8 +39,7 @@ const MARGIN: u32 = 20;
 
 /// $1 tables, $2 how we want them, $3 what is in the way of that, $4 microseconds. Does somebody who keeps one of them from
 /// us wait for us, or for who does? And in how many microseconds will one of those who keep one, or wait for us, have waited
-/// for $4? He will look once, then. Who has nothing that somebody could wait for is in no circle. Processes of one query
-/// count as one.
+/// for $4? He will look once, then. Processes of one query count as one.
 const IN_CIRCLE: &CStr = c"
     WITH RECURSIVE process AS MATERIALIZED (
         SELECT a.pid, COALESCE(a.leader_pid, a.pid) AS leader FROM pg_catalog.pg_stat_activity a),
@@ -55,22 +54,19 @@ const IN_CIRCLE: &CStr = c"
         UNION
         SELECT e.leader FROM behind b JOIN edge e ON e.waits_for = b.leader),
     held AS MATERIALIZED (
-        SELECT COALESCE(p.leader, l.pid) AS leader, l.mode,
-               CASE WHEN l.database = d.oid THEN l.relation END AS relation
+        SELECT COALESCE(p.leader, l.pid) AS leader, l.relation, l.mode
           FROM pg_catalog.pg_locks l LEFT JOIN process p ON p.pid = l.pid
-               CROSS JOIN (SELECT d.oid FROM pg_catalog.pg_database d
-                            WHERE d.datname = pg_catalog.current_database()) d
-         WHERE l.granted AND l.locktype <> 'virtualxid' AND l.mode <> 'SIReadLock'),
+         WHERE l.granted AND l.relation = ANY ($1)
+           AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())),
     keeper AS MATERIALIZED (
         SELECT h.leader FROM held h
-         WHERE h.relation = ANY ($1) AND h.mode = ANY ($3) AND h.leader <> pg_catalog.pg_backend_pid()
+         WHERE h.mode = ANY ($3) AND h.leader <> pg_catalog.pg_backend_pid()
            AND NOT EXISTS (SELECT FROM held o WHERE o.leader = pg_catalog.pg_backend_pid()
                                                 AND o.relation = h.relation AND o.mode = $2))
     SELECT EXISTS (SELECT FROM keeper k JOIN behind b ON b.leader = k.leader),
            (SELECT pg_catalog.min(pg_catalog.date_part('epoch', w.looks_at - pg_catalog.clock_timestamp()) * 1000000)::int8
               FROM waiter w
              WHERE w.looks_at > pg_catalog.clock_timestamp() AND w.leader <> pg_catalog.pg_backend_pid()
-               AND w.leader IN (SELECT h.leader FROM held h)
                AND (w.leader IN (SELECT k.leader FROM keeper k) OR w.leader IN (SELECT b.leader FROM behind b)))";
 
 const CIRCLE_OF: &[Oid] = &[

@@ -50,6 +50,20 @@ async fn until_locks(play: &Playground, pid: i32, locks: &str) {
     .unwrap();
 }
 
+/// Until a session that waits has waited a second time: it does so for longer.
+async fn until_second_wait(play: &Playground, pid: i32) {
+    let waits = format!(
+        "select coalesce(max(waitstart)::text, '') from pg_locks where not granted and pid = {pid}"
+    );
+    let mut seen = BTreeSet::from([String::new()]);
+    poll_async("a second wait", async || {
+        seen.insert(play.show(&waits).await);
+        Ok((seen.len() == 3).then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
 /// A session that calls `sql`, once it has and waits for just these locks.
 async fn waiting_with(play: &Playground, session: Playground, sql: &str, locks: &str) -> Waiting {
     let pid = backend_pid(&session.client).await.unwrap();
@@ -396,17 +410,7 @@ async fn a_writer_that_waits_for_another_one_of_a_circle_is_no_victim() {
     let session = seen(&play).await;
     let pid = backend_pid(&session.client).await.unwrap();
     let guard = Waiting::send(session, GUARD);
-    // It waits for the items a second time, for longer.
-    let waits = format!(
-        "select coalesce(max(waitstart)::text, '') from pg_locks where not granted and pid = {pid}"
-    );
-    let mut waits_seen = BTreeSet::from([String::new()]);
-    poll_async("a second wait", async || {
-        waits_seen.insert(play.show(&waits).await);
-        Ok((waits_seen.len() == 3).then_some(()))
-    })
-    .await
-    .unwrap();
+    until_second_wait(&play, pid).await;
     closing.show("update job set note = 'x'; commit").await;
     waiting.end().await.1.unwrap();
     guard.end().await.1.unwrap();
@@ -464,43 +468,63 @@ async fn a_writer_that_connects_while_it_waits_is_no_victim() {
 /// Each waits for the others on one row of one table, and looks for a deadlock where that takes long.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_with_a_row_that_many_write_are_had_together() {
-    for before in ["", "perform pg_current_xact_id();"] {
-        let play = world(false).await;
-        let writers = sessions(&play, 10).await;
-        for writer in &writers {
-            writer.show("reset lock_timeout").await;
-        }
-        let beginning = async {
-            let watcher = play.another().await;
-            poll_async("a row that is waited for", async || {
-                let waits = "select count(*) from pg_locks where not granted";
-                Ok((watcher.show(waits).await.parse::<i32>().unwrap() >= 8).then_some(()))
-            })
-            .await
-            .unwrap();
-            let answer = play.attempt(GUARD).await;
-            play.show("create table enough ()").await;
-            answer.unwrap();
-        };
-        let writing = at_once(&writers, |i| {
-            let table = ["job", "item"][i % 2];
-            format!(
-                "do $$ begin
-                    while to_regclass('enough') is null loop
-                        {before}
-                        update {table} set note = 'x' where id = 1;
-                        perform pg_sleep(0.1);
-                        commit;
-                    end loop;
-                 end $$"
-            )
-        });
-        let ((), answers) = tokio::join!(beginning, writing);
-        for answer in answers {
-            answer.unwrap();
-        }
-        assert_eq!(play.show(DEADLOCKS).await, "0");
+    let play = world(false).await;
+    let writers = sessions(&play, 10).await;
+    for writer in &writers {
+        writer.show("reset lock_timeout").await;
     }
+    let beginning = async {
+        let watcher = play.another().await;
+        poll_async("a row that many wait for", async || {
+            let waits = "select count(*) > 7 from pg_locks where not granted";
+            Ok((watcher.show(waits).await == "t").then_some(()))
+        })
+        .await
+        .unwrap();
+        let answer = play.attempt(GUARD).await;
+        play.show("create table enough ()").await;
+        answer.unwrap();
+    };
+    let writing = at_once(&writers, |i| {
+        let table = ["job", "item"][i % 2];
+        format!(
+            "do $$ begin
+                while to_regclass('enough') is null loop
+                    update {table} set note = 'x' where id = 1;
+                    perform pg_sleep(0.1);
+                    commit;
+                end loop;
+             end $$"
+        )
+    });
+    let ((), answers) = tokio::join!(beginning, writing);
+    for answer in answers {
+        answer.unwrap();
+    }
+    assert_eq!(play.show(DEADLOCKS).await, "0");
+}
+
+/// Who waits for the machine's table already looks for a deadlock before a migration that comes into a circle later, and
+/// that he is in the way of.
+#[tokio::test]
+async fn a_writer_that_a_migration_waits_for_is_no_victim() {
+    let play = world(false).await;
+    let (migration, session) = (play.another().await, seen(&play).await);
+    let pid = backend_pid(&session.client).await.unwrap();
+    migration.show("begin; update item set note = 'x'").await;
+    let has_one = "item ShareRowExclusiveLock f, job ShareRowExclusiveLock t";
+    let guard = waiting_with(&play, session, GUARD, has_one).await;
+    let write = "update job set note = 'x'";
+    let writer = Waiting::begin(&play, play.another().await, write).await;
+    until_second_wait(&play, pid).await;
+    let altering = Waiting::begin(&play, migration, "alter table job add more int").await;
+    let (migration, answer) = altering.end().await;
+    answer.unwrap();
+    migration.show("commit").await;
+    writer.end().await.1.unwrap();
+    guard.end().await.1.unwrap();
+    until_locks(&play, pid, "").await;
+    assert_eq!(play.show(DEADLOCKS).await, "0");
 }
 
 /// The worker of a parallel query waits for what its leader's transaction keeps.
