@@ -27,6 +27,7 @@ mod call;
 mod caller;
 mod clock;
 mod counters;
+mod deadlock;
 mod digest;
 mod error;
 mod exports;

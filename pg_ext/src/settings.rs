@@ -122,12 +122,12 @@ pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -
     // SAFETY: the settings are set at a level of their own, which ends below.
     let level = unsafe { pg_sys::NewGUCNestLevel() };
     for (name, value) in settings {
-        // SAFETY: a setting that anybody may change, to a value that it takes.
+        // SAFETY: a setting of the server's, to a value that it takes; some are not their user's to change.
         unsafe {
             pg_sys::set_config_option(
                 name.as_ptr(),
                 value.as_ptr(),
-                pg_sys::GucContext::PGC_USERSET,
+                pg_sys::GucContext::PGC_SUSET,
                 pg_sys::GucSource::PGC_S_SESSION,
                 pg_sys::GucAction::GUC_ACTION_SAVE,
                 true,

@@ -2,9 +2,11 @@
 
 use super::sql::ident;
 use crate::call::{from_utf8, utf8};
+use crate::deadlock;
 use crate::error::Result;
 use crate::settings;
 use crate::subxact;
+use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_char};
 use std::time::Instant;
@@ -70,8 +72,8 @@ impl Relation {
         self.all_below(mode);
     }
 
-    /// Waits for the table and its partitions, but no longer than until then. Some: what somebody keeps; what came before
-    /// it is locked.
+    /// Waits for the table and its partitions, but no longer than until then, or until somebody who keeps one of them waits
+    /// for us. Some: what is kept; what came before it is locked.
     pub fn lock_with_partitions_until(
         &self,
         mode: u32,
@@ -89,7 +91,7 @@ impl Relation {
     }
 
     /// All levels of them; a table that others inherit from has none. Not locked.
-    pub fn partitions(&self) -> Vec<pg_sys::Oid> {
+    fn partitions(&self) -> Vec<pg_sys::Oid> {
         // SAFETY: looks into the system cache.
         let kind = unsafe { pg_sys::get_rel_relkind(self.oid) };
         match kind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE {
@@ -209,7 +211,21 @@ pub fn lock(relation: pg_sys::Oid, mode: u32) {
     unsafe { pg_sys::LockRelationOid(relation, mode as i32) };
 }
 
-/// Waits for a relation, but no longer than until then. False: somebody keeps it.
+/// Waits for a relation. False: who keeps it waits for us; where we are not to give way, that is the server's 40P01.
+pub fn lock_watched(relation: pg_sys::Oid, mode: u32, gives_way: bool) -> Result<bool> {
+    let wait = || {
+        deadlock::watched(|| {
+            lock(relation, mode);
+            Ok(true)
+        })
+    };
+    match gives_way {
+        true => locked(wait, Code::ERRCODE_T_R_DEADLOCK_DETECTED),
+        false => wait(),
+    }
+}
+
+/// The same, giving way, but no longer than until then. False: somebody keeps it.
 fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> {
     // SAFETY: a lock on what was a relation a moment ago.
     if unsafe { pg_sys::ConditionalLockRelationOid(relation, mode as i32) } {
@@ -219,17 +235,20 @@ fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> 
     if left.as_millis() == 0 {
         return Ok(false);
     }
-    let wait = || {
-        lock(relation, mode);
-        Ok(true)
-    };
+    let wait = || settings::waiting(left, || lock_watched(relation, mode, true));
+    locked(wait, Code::ERRCODE_LOCK_NOT_AVAILABLE)
+}
+
+/// In a subtransaction. False: the server has left the wait for this reason.
+fn locked(wait: impl FnOnce() -> Result<bool>, reason: Code) -> Result<bool> {
+    let wait = std::panic::AssertUnwindSafe(wait);
     let waited = || {
-        pgrx::PgTryBuilder::new(|| settings::waiting(left, wait))
-            // The server has left the wait by then.
-            .catch_when(pgrx::PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| {
-                Ok(false)
-            })
-            .execute()
+        pgrx::PgTryBuilder::new(|| {
+            let wait = wait;
+            (wait.0)()
+        })
+        .catch_when(reason, |_| Ok(false))
+        .execute()
     };
     subxact::kept_if(|is_locked| *is_locked, waited)
 }

@@ -2,8 +2,6 @@
 //! migrations it waits for one table while it has none of the others, and gives way before anybody is a deadlock's
 //! victim.
 
-use std::collections::BTreeSet;
-
 use pg_once_tests::race::{backend_pid, poll_async};
 
 use crate::guarded;
@@ -45,20 +43,6 @@ async fn until_locks(play: &Playground, pid: i32, locks: &str) {
     poll_async(locks, async || {
         let seen = play.show(&format!("{LOCKS}{pid}")).await;
         Ok((seen == locks).then_some(()))
-    })
-    .await
-    .unwrap();
-}
-
-/// Until a session that waits has waited a second time: it does so for longer.
-async fn until_second_wait(play: &Playground, pid: i32) {
-    let waits = format!(
-        "select coalesce(max(waitstart)::text, '') from pg_locks where not granted and pid = {pid}"
-    );
-    let mut seen = BTreeSet::from([String::new()]);
-    poll_async("a second wait", async || {
-        seen.insert(play.show(&waits).await);
-        Ok((seen.len() == 3).then_some(()))
     })
     .await
     .unwrap();
@@ -269,8 +253,8 @@ async fn it_gives_way_in_the_end_and_keeps_no_lock() {
         let lock = |i: usize| format!("begin; lock table {} in row exclusive mode", tables[i]);
         writers[0].show(&lock(0)).await;
         let waiting = Waiting::send(session, call);
-        // The first of twenty tries met a writer at once, the others wait for him first; ten times 10 ms are over then.
-        for i in 0..19 {
+        // The first of ten tries met a writer at once, the others wait for him first; twenty times 10 ms are over then.
+        for i in 0..9 {
             let (busy, other) = (i % 2, 1 - i % 2);
             until_locks(
                 &play,
@@ -288,7 +272,7 @@ async fn it_gives_way_in_the_end_and_keeps_no_lock() {
             refusal.message,
             "could not lock the tables of machine \"job\" together: \"public\".\"job\", \"public\".\"item\""
         );
-        assert!(refusal.detail.contains("each of 20 tries"), "{refusal:?}");
+        assert!(refusal.detail.contains("each of 10 tries"), "{refusal:?}");
         assert!(refusal.hint.contains("LOCK TABLE"), "{refusal:?}");
         session.show("rollback to s").await;
         assert_eq!(play.show(&format!("{LOCKS}{pid}")).await, "");
@@ -332,15 +316,14 @@ async fn a_table_that_is_dropped_or_renamed_while_it_waits_is_told() {
     }
 }
 
-/// The server may look for deadlocks earlier than it does by default.
+/// Who writes may look for a deadlock earlier than whoever calls.
 #[tokio::test]
-async fn where_deadlocks_are_looked_for_earlier_it_gives_way_earlier() {
+async fn a_writer_that_looks_for_a_deadlock_soon_is_no_victim() {
     let play = partitioned().await;
     let (writer, session) = (play.another().await, play.another().await);
     writer
         .show("set deadlock_timeout = '250ms'; begin; lock table item_low in row exclusive mode")
         .await;
-    session.show("set deadlock_timeout = '250ms'").await;
     let waiting = Waiting::begin(&play, session, UNGUARD).await;
     // It holds the job's table again and again meanwhile.
     for _ in 0..5 {
@@ -350,6 +333,85 @@ async fn where_deadlocks_are_looked_for_earlier_it_gives_way_earlier() {
     }
     writer.show("commit").await;
     waiting.end().await.1.unwrap();
+    assert_eq!(play.show(DEADLOCKS).await, "0");
+}
+
+/// They neither keep what it wants nor wait for it, until one does.
+#[tokio::test]
+async fn a_writer_whom_others_bring_into_a_circle_is_no_victim() {
+    let play = world(false).await;
+    play.show(
+        "create table purse (id int primary key, n int); insert into purse values (1, 0), (2, 0)",
+    )
+    .await;
+    let writers = [
+        play.another().await,
+        play.another().await,
+        play.another().await,
+    ];
+    let [of_item, waiting, of_job] = &writers;
+    of_item.show("begin; update item set note = 'x'").await;
+    waiting
+        .show("begin; update purse set n = 1 where id = 1")
+        .await;
+    of_job
+        .show("begin; update purse set n = 1 where id = 2")
+        .await;
+    let session = seen(&play).await;
+    let pid = backend_pid(&session.client).await.unwrap();
+    let has_one = "item ShareRowExclusiveLock f, job ShareRowExclusiveLock t";
+    let guard = waiting_with(&play, session, GUARD, has_one).await;
+    let [of_item, waiting, of_job] = writers;
+    let write = |id: i32| format!("update purse set n = 2 where id = {id}; commit");
+    let waiting = Waiting::begin(&play, waiting, &write(2)).await;
+    let of_item = Waiting::begin(&play, of_item, &write(1)).await;
+    of_job.show("update job set note = 'x'; commit").await;
+    for writer in [waiting, of_item, guard] {
+        writer.end().await.1.unwrap();
+    }
+    until_locks(&play, pid, "").await;
+    assert_eq!(play.show(DEADLOCKS).await, "0");
+}
+
+/// An index that is made without locks waits for all that began before it, and the call for that.
+#[tokio::test]
+async fn an_index_that_is_made_concurrently_is_no_victim() {
+    let play = world(false).await;
+    let (writer, session) = (play.another().await, seen(&play).await);
+    let maker = play.another_directly("postgres", "no transaction").await;
+    writer.show("begin; update item set note = 'x'").await;
+    let index = "create index concurrently made on item (note)";
+    let making = Waiting::begin(&play, maker, index).await;
+    let has_one = "item ShareRowExclusiveLock f, job ShareRowExclusiveLock t";
+    let guard = waiting_with(&play, session, GUARD, has_one).await;
+    writer.show("commit").await;
+    making.end().await.1.unwrap();
+    let (session, answer) = guard.end().await;
+    if answer.is_err() {
+        assert_eq!(code(&answer), "40P01", "{answer:?}");
+        session.show(GUARD).await;
+    }
+    let valid = "select indisvalid from pg_index where indexrelid = 'made'::regclass";
+    assert_eq!(play.show(valid).await, "t");
+}
+
+/// What the caller's transaction has from before cannot be given back: the call fails, and not who waits for that.
+#[tokio::test]
+async fn where_it_is_waited_for_with_nothing_held_the_call_is_the_victim() {
+    let play = world(true).await;
+    let (writer, session) = (play.another().await, seen(&play).await);
+    writer
+        .show("begin; lock table item in row exclusive mode")
+        .await;
+    session.show("begin; lock table job in share mode").await;
+    let only = "item AccessExclusiveLock f, job ShareLock t";
+    let guard = waiting_with(&play, session, UNGUARD, only).await;
+    let writing = Waiting::send(writer, "update job set note = 'x'; commit");
+    let (session, answer) = guard.end().await;
+    assert_eq!(code(&answer), "40P01", "{answer:?}");
+    session.show("rollback").await;
+    writing.end().await.1.unwrap();
+    session.show(UNGUARD).await;
 }
 
 /// Nobody is in a circle: it keeps what it has until the other table's writers have ended. To put a guard on is in no
@@ -408,9 +470,8 @@ async fn a_writer_that_waits_for_another_one_of_a_circle_is_no_victim() {
     )
     .await;
     let session = seen(&play).await;
-    let pid = backend_pid(&session.client).await.unwrap();
-    let guard = Waiting::send(session, GUARD);
-    until_second_wait(&play, pid).await;
+    let has_one = "item ShareRowExclusiveLock f, job ShareRowExclusiveLock t";
+    let guard = waiting_with(&play, session, GUARD, has_one).await;
     closing.show("update job set note = 'x'; commit").await;
     waiting.end().await.1.unwrap();
     guard.end().await.1.unwrap();
@@ -516,8 +577,7 @@ async fn a_writer_that_a_migration_waits_for_is_no_victim() {
     let guard = waiting_with(&play, session, GUARD, has_one).await;
     let write = "update job set note = 'x'";
     let writer = Waiting::begin(&play, play.another().await, write).await;
-    until_second_wait(&play, pid).await;
-    let altering = Waiting::begin(&play, migration, "alter table job add more int").await;
+    let altering = Waiting::send(migration, "alter table job add more int");
     let (migration, answer) = altering.end().await;
     answer.unwrap();
     migration.show("commit").await;
