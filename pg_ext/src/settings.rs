@@ -15,7 +15,7 @@ pub const PATIENCE: Duration = Duration::from_millis(500);
 pub const PATIENT: (&CStr, &CStr) = (c"lock_timeout", c"500ms");
 
 /// What rows among which some fail wait, whose parts are tried one after the other: it must not take half a second for each.
-const BRIEF: Duration = Duration::from_millis(20);
+const BRIEF: Duration = Duration::from_millis(5);
 
 /// Works with [`PATIENCE`], or with the lock_timeout that there is where that is shorter.
 pub fn patiently<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {

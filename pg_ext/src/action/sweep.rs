@@ -62,6 +62,7 @@ impl Drop for Sweeping {
 /// Sweeps every machine, those that were swept longest ago first, at most `max` rows in all.
 pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
     let mut all = Swept::default();
+    let mut not_noted = None;
     let Some(_sweeping) = Sweeping::begin() else {
         return Ok(all);
     };
@@ -73,13 +74,17 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
         }
         let swept = sweep_machine(&name, &budget)?;
         close_teardowns(&name)?;
-        // One that was dropped meanwhile has no run any more.
-        if Stored::find(&name)?.is_some() {
-            janitor::record(TASK, &name, &swept)?;
+        // One that was dropped meanwhile has no run any more. Who cannot note one waits for no other.
+        if not_noted.is_none() && Stored::find(&name)?.is_some() {
+            let noted = janitor::attempt(|| janitor::record(TASK, &name, &swept))?;
+            not_noted = noted.err();
         }
         all.add(swept);
     }
-    Ok(all)
+    Ok(match not_noted {
+        Some(failure) => all.not_noted(&failure),
+        None => all,
+    })
 }
 
 /// What a call may still do.

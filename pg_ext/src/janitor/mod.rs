@@ -7,6 +7,7 @@
 
 mod all;
 mod preview;
+mod reached;
 mod reap;
 mod runs;
 mod status;
@@ -18,7 +19,8 @@ pub use preview::{Due, sweep_preview, waited_us};
 pub use runs::{covers, is_first_schema, last_end, last_error, record};
 pub use status::janitor_status;
 pub use sweep::{
-    failed, run, sweep, sweep_action_release, sweep_dedupe_reap, sweep_inbox_reap, sweep_key_reap,
-    sweep_key_tombstone, sweep_outbox_requeue, sweep_outbox_retire,
+    attempt, failed, lock_tables, run, sweep, sweep_action_release, sweep_dedupe_reap,
+    sweep_inbox_reap, sweep_key_reap, sweep_key_tombstone, sweep_outbox_requeue,
+    sweep_outbox_retire,
 };
 pub use task::{Swept, Task};

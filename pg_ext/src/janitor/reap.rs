@@ -1,16 +1,18 @@
 //! Reaping: key_reap, key_tombstone, inbox_reap and dedupe_reap, each one statement on the extension's own tables.
 //!
 //! A row that cannot be changed (a trigger or foreign key of somebody's own on our tables refuses) fails the statement.
-//! Then it is run again over parts of what is due, each half of a part that fails by itself, until the row is alone: it is
-//! counted, and what is due behind it is done. One that a trigger keeps back without a word fails no statement: it is
-//! missed in what was changed (but for steps, which are not counted). Nothing is noted in the row; it is tried again.
+//! Then it is run again over parts of what is due, half as many rows after each failure and twice as many after each
+//! success, until the row is alone: it is counted, and what is due behind it is done. One that a trigger keeps back without a word fails no statement: it is
+//! missed in what was changed. A step that is kept back does, and its key stays with it: a new request under that key would
+//! be answered by it. Nothing is noted in the row; it is tried again.
 //!
 //! Invariants: such a pass takes little time and few transaction ids, however many rows fail, and where it ended early the
-//! next one, in whatever session, goes on (once.janitor.reached), at the end from the beginning: so every row is tried.
+//! next one, in whatever session, goes on (once.janitor.reached) with one row, which is settled by that, at the end from the
+//! beginning: so every row is tried.
 //! `more` is told of such passes only where more was done than failed: whoever goes on while there is more comes to an end.
 
+use super::sweep::lock_tables;
 use super::task::Swept;
-use crate::action::sweep as actions;
 use crate::call::{shown, varlena};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
@@ -19,20 +21,19 @@ use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept, Row};
 use crate::subxact::{self, Failure};
-use crate::table::{Name, Table};
+use crate::table::Name;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 use std::thread::LocalKey;
 use std::time::{Duration, Instant};
 
-/// After so long the rest of a pass that fails waits for the next one, once a row of it is settled: the caller's other
-/// tasks have their rows locked.
+/// After so long the rest of a pass that fails waits for the next one, once a row of it is settled, and that is the next:
+/// the caller's other tasks have their rows locked.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Of a part that fails after that, before a row is settled, so small a part is next.
-const NARROWER: usize = 32;
 /// So many places at least are read at a time: where very many became due in one moment it takes long.
 const PAGE: i64 = 250;
-/// So many rows fail in one pass: each takes two transaction ids beside others that fail, about ten among rows that do not.
+/// So many rows fail in one pass: each takes one transaction id beside others that fail, about twenty among rows that do
+/// not.
 const MOST_FAILURES: i64 = 250;
 
 /// Rows are found by index and in its order, whatever the tables were like when the statements were planned. jit: before
@@ -43,8 +44,9 @@ const BY_INDEX: &[(&CStr, &CStr)] = &[
     (c"jit", c"off"),
 ];
 
-/// A statement of pieces. Each tells how many rows were done, whether it took as many as it may, and how many of those are
-/// as they were. In all of them: $1 now, $2 the bound, $3 the default of gone_for in microseconds, $4 where the rows are.
+/// A statement of pieces. Each tells how many rows were done, whether it took as many as it may, how many of those are
+/// as they were, and how many steps of keys stayed. In all of them: $1 now, $2 the bound, $3 the default of gone_for in
+/// microseconds, $4 whether somebody has put triggers on the tables, $5 where the rows are.
 macro_rules! statement {
     ($($piece:expr),*) => {
         match CStr::from_bytes_with_nul(concat!($($piece),*, "\0").as_bytes()) {
@@ -81,6 +83,17 @@ macro_rules! next_look {
             ", $1 + GREATEST(interval '1 day', $1 - ",
             expires_at!(),
             "))"
+        )
+    };
+}
+
+/// Steps that a trigger kept back; counted only where there is one. Nobody else writes them while their keys are locked.
+macro_rules! steps_kept {
+    ($keys:literal) => {
+        concat!(
+            "CASE WHEN $4 THEN (SELECT pg_catalog.count(*) FROM once.key_step WHERE key_id = ANY (ARRAY(",
+            $keys,
+            "))) - (SELECT pg_catalog.count(*) FROM steps) ELSE 0 END"
         )
     };
 }
@@ -125,13 +138,15 @@ macro_rules! key {
         SELECT id FROM oldest WHERE is_due
         UNION ALL
         SELECT id FROM never_emptied LIMIT $2),
-    steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due))),
+    steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1),
     reaped AS (DELETE FROM once.key WHERE id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1)
     SELECT pg_catalog.count(*),
            pg_catalog.count(*) >= $2 OR (SELECT pg_catalog.count(*) FROM oldest) >= $2,
            (SELECT pg_catalog.count(*) FROM due) - pg_catalog.count(*)
            + (SELECT pg_catalog.count(*) FROM oldest WHERE NOT is_due)
-           - (SELECT pg_catalog.count(*) FROM later WHERE moved) FROM reaped"
+           - (SELECT pg_catalog.count(*) FROM later WHERE moved), ",
+            steps_kept!("SELECT id FROM due"),
+            " FROM reaped"
         )
     };
 }
@@ -154,7 +169,7 @@ macro_rules! tombstone {
                 "$2"
             ),
             " FOR UPDATE SKIP LOCKED),
-    steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due WHERE expired))),
+    steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due WHERE expired)) RETURNING 1),
     later AS (
         UPDATE once.key k
            SET reap_at = COALESCE(",
@@ -174,7 +189,9 @@ macro_rules! tombstone {
                response_code = NULL, response_body = NULL, response_headers = NULL
          WHERE k.id = ANY (ARRAY(SELECT id FROM due WHERE expired))
         RETURNING k.reap_stage = '1' AS moved)
-    SELECT emptied.n, due.n >= $2, due.n - emptied.n - later.n
+    SELECT emptied.n, due.n >= $2, due.n - emptied.n - later.n, ",
+            steps_kept!("SELECT id FROM due WHERE expired"),
+            "
       FROM (SELECT pg_catalog.count(*) AS n FROM emptied WHERE moved) emptied,
            (SELECT pg_catalog.count(*) AS n FROM later WHERE moved) later, (SELECT pg_catalog.count(*) AS n FROM due) due"
         )
@@ -223,7 +240,7 @@ macro_rules! oldest {
 /// What is due of these rows; by no index, that is slower for a few.
 macro_rules! these {
     ($row:literal, $is_due:literal, $due:literal, $most:literal) => {
-        concat!($row, ".ctid = ANY ($4::tid[]) AND (", $is_due, ") IS TRUE")
+        concat!($row, ".ctid = ANY ($5::tid[]) AND (", $is_due, ") IS TRUE")
     };
 }
 
@@ -284,11 +301,17 @@ const NEVER_EMPTIED_DUE: &CStr = statement!(
 const INBOX_DUE: &CStr = places!("inbox", "", "r.expires_at");
 const DEDUPE_DUE: &CStr = places!("dedupe", "", "r.until");
 
-const WHOLE: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT4OID, pg_sys::INT8OID];
+const WHOLE: &[pg_sys::Oid] = &[
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::INT4OID,
+    pg_sys::INT8OID,
+    pg_sys::BOOLOID,
+];
 const PART: &[pg_sys::Oid] = &[
     pg_sys::TIMESTAMPTZOID,
     pg_sys::INT4OID,
     pg_sys::INT8OID,
+    pg_sys::BOOLOID,
     pg_sys::TEXTARRAYOID,
 ];
 const DUE: &[pg_sys::Oid] = &[
@@ -332,9 +355,8 @@ impl Reap {
     /// One pass of at most `max` rows, which waits for nobody for long; `reached`: where the last one ended early. What the
     /// caller has deferred waits as long as the caller would.
     pub fn pass(self, max: i32, reached: Option<String>) -> Result<Swept> {
-        match subxact::attempt(|| settings::patiently(|| self.meets_triggers()))? {
-            Ok(true) => actions::prepare()?,
-            Ok(false) => {}
+        let watched = match lock_tables(self.tables())? {
+            Ok(watched) => watched,
             // The tables cannot be had: no row's fault.
             Err(failure) => {
                 return Ok(Swept {
@@ -342,17 +364,17 @@ impl Reap {
                     ..Swept::failure(1, &failure)
                 });
             }
-        }
-        let work = || self.work(max, reached);
+        };
+        let work = || self.work(max, watched, reached);
         settings::patiently(|| settings::under(BY_INDEX, work))
     }
 
-    fn work(self, max: i32, reached: Option<String>) -> Result<Swept> {
+    fn work(self, max: i32, watched: bool, reached: Option<String>) -> Result<Swept> {
         let swept = match reached {
-            Some(text) => self.isolate(max, self.read(&text), None)?,
-            None => match subxact::attempt(|| self.sweep(max))? {
+            Some(text) => self.isolate(max, watched, self.read(&text), None)?,
+            None => match subxact::attempt(|| self.sweep(max, watched))? {
                 Ok(swept) => swept,
-                Err(failure) => self.isolate(max, None, Some(failure))?,
+                Err(failure) => self.isolate(max, watched, None, Some(failure))?,
             },
         };
         match self {
@@ -362,9 +384,9 @@ impl Reap {
     }
 
     /// The oldest `max` that are due, in one statement; fails where a row of them is kept from it.
-    fn sweep(self, max: i32) -> Result<Swept> {
+    fn sweep(self, max: i32, watched: bool) -> Result<Swept> {
         let [whole, _] = self.statements();
-        let tried = Tried::of(whole, max.into(), &[])?;
+        let tried = Tried::of(whole, max.into(), watched, &[])?;
         match tried.missed {
             0 => Ok(Swept {
                 more: tried.is_full,
@@ -377,11 +399,21 @@ impl Reap {
 
     /// The same without the rows that fail, from where the last such pass ended or from the oldest. `failure`: what
     /// [`Reap::sweep`] said.
-    fn isolate(self, max: i32, start: Option<Place>, failure: Option<Failure>) -> Result<Swept> {
+    fn isolate(
+        self,
+        max: i32,
+        watched: bool,
+        start: Option<Place>,
+        failure: Option<Failure>,
+    ) -> Result<Swept> {
+        let max = max.max(1) as usize;
         let mut pass = Pass {
             reap: self,
-            max: max.into(),
+            max,
+            watched,
             until: Instant::now() + PATIENCE,
+            size: failure.as_ref().map_or(1, |_| (max / 2).max(1)),
+            failing: 0,
             settled: 0,
             failure,
             all: Swept::default(),
@@ -399,21 +431,11 @@ impl Reap {
         Ok(all)
     }
 
-    /// Locks its tables. True: somebody has put triggers or foreign keys on them, and what these leave for the
-    /// transaction's end would undo everybody's work.
-    fn meets_triggers(self) -> Result<bool> {
-        let mut found = false;
-        for table in self.tables() {
-            found |= Table::to_write(table)?.has_triggers();
-        }
-        Ok(found)
-    }
-
     fn kept_back(self, rows: i64) -> String {
         let table = self.tables().first().map_or(c"", |name| name);
-        let table = table.to_string_lossy();
-        format!(
-            "a trigger or rule that is not pg_once's kept back due rows of once.{table}: {rows}"
+        kept_back(
+            &format!("due rows of once.{}", table.to_string_lossy()),
+            rows,
         )
     }
 
@@ -490,8 +512,14 @@ fn page(
 /// One pass over what is due, without the rows that fail.
 struct Pass {
     reap: Reap,
-    max: i64,
+    max: usize,
+    /// Somebody has put triggers on the tables.
+    watched: bool,
     until: Instant,
+    /// So many rows next.
+    size: usize,
+    /// Of the next rows so many failed together.
+    failing: usize,
     /// Rows that need not be tried again in this pass: done, left to others, moved to a later look, or failed.
     settled: usize,
     /// What the last statement said that failed over several rows, not all of which are settled.
@@ -501,22 +529,14 @@ struct Pass {
 
 impl Pass {
     fn is_over(&self) -> bool {
-        self.all.done >= self.max
+        self.left() == 0
             || self.all.failed >= MOST_FAILURES
             || self.settled > 0 && Instant::now() >= self.until
     }
 
-    /// So many rows next.
-    fn next(&self) -> usize {
-        self.narrowed((self.max - self.all.done) as usize)
-    }
-
-    /// So many rows of these next.
-    fn narrowed(&self, rows: usize) -> usize {
-        match self.settled == 0 && Instant::now() >= self.until {
-            true => rows.div_ceil(NARROWER),
-            false => rows,
-        }
+    /// So many may still be done.
+    fn left(&self) -> usize {
+        self.max.saturating_sub(self.all.done as usize)
     }
 
     /// From where the last one ended to the end, and from the beginning up to there.
@@ -538,7 +558,7 @@ impl Pass {
     /// True: it came to the end of the list.
     fn go(&mut self, list: usize, mut after: Option<Place>, upto: Option<Place>) -> Result<bool> {
         while !self.is_over() {
-            let most = (self.next() as i64).max(PAGE);
+            let most = (self.left() as i64).max(PAGE);
             let begin = Instant::now();
             let read = || page(self.reap, list, most, after.as_ref(), upto.as_ref());
             let places = match subxact::attempt(read)? {
@@ -556,12 +576,12 @@ impl Pass {
             }
             let mut left = places.as_slice();
             while !left.is_empty() && !self.is_over() {
-                let (next, _) = left.split_at(self.next().min(left.len()));
-                let before = self.settled;
-                self.sweep(next)?;
-                let (settled, rest) = left.split_at(self.settled - before);
-                after = settled.last().cloned().or(after);
-                left = rest;
+                let next = self.size.min(self.left()).min(left.len());
+                let (these, rest) = left.split_at(next);
+                if self.sweep(these)? {
+                    after = these.last().cloned();
+                    left = rest;
+                }
             }
         }
         let reached = after.unwrap_or(Place {
@@ -573,48 +593,54 @@ impl Pass {
         Ok(false)
     }
 
-    fn sweep(&mut self, places: &[Place]) -> Result<()> {
-        if self.is_over() {
-            return Ok(());
-        }
+    /// True: these rows are settled.
+    fn sweep(&mut self, places: &[Place]) -> Result<bool> {
         let [_, part] = self.reap.statements();
         let these = || {
             let these = places.iter().map(|place| row::text(&place.ctid));
             let these = row::array(these, pg_sys::TEXTOID);
-            Tried::of(part, self.max, &[Some(these)])
+            Tried::of(part, self.max as i64, self.watched, &[Some(these)])
         };
         match (subxact::attempt(these)?, places) {
-            (Ok(tried), _) => {
-                self.all.done += tried.done;
-                if tried.missed > 0 {
-                    let rows = tried.missed as usize;
-                    self.all
-                        .add(Swept::failure(rows, &self.reap.kept_back(tried.missed)));
-                }
-                self.settled += places.len();
-            }
+            (Ok(tried), _) => self.done(&tried, places.len()),
             (Err(failure), [_]) => {
                 self.all.add(Swept::failure(1, &failure));
+                self.failing = 0;
+                self.size = 1;
                 self.settled += 1;
             }
-            (Err(failure), places) => {
+            (Err(failure), _) => {
                 self.failure = Some(failure);
-                let before = self.settled;
-                match places.split_at(self.narrowed(places.len())) {
-                    (these, []) => {
-                        let (first, second) = these.split_at(these.len() / 2);
-                        self.sweep(first)?;
-                        self.sweep(second)?;
-                    }
-                    // It takes long.
-                    (these, _) => self.sweep(these)?,
-                }
-                if self.settled - before == places.len() {
-                    self.failure = None;
-                }
+                self.failing = places.len();
+                self.size = match Instant::now() >= self.until {
+                    true => 1,
+                    false => places.len() / 2,
+                };
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// So many rows did not fail. Where they were a part of such that did, the row is among the others.
+    fn done(&mut self, tried: &Tried, rows: usize) {
+        self.all.done += tried.done;
+        if tried.missed > 0 {
+            let missed = Swept::failure(tried.missed as usize, &self.reap.kept_back(tried.missed));
+            self.all.add(missed);
+        }
+        self.settled += rows;
+        let was_failing = self.failing;
+        self.failing = was_failing.saturating_sub(rows);
+        self.size = match (was_failing, self.failing) {
+            (0, _) => (self.size * 2).min(self.max),
+            (_, 0) => {
+                // All of them, one part after the other: whatever it was has passed.
+                self.failure = None;
+                self.size
+            }
+            (_, left) => left.div_ceil(2),
+        };
     }
 }
 
@@ -656,18 +682,30 @@ struct Tried {
 }
 
 impl Tried {
-    fn of(statement: Statement, max: i64, more: &[Option<Datum>]) -> Result<Tried> {
-        let rows = run(statement, max, more)?;
+    /// Fails where steps of keys stayed.
+    fn of(statement: Statement, max: i64, watched: bool, more: &[Option<Datum>]) -> Result<Tried> {
+        let watched = [Some(Datum::from(watched))];
+        let rows = run(statement, max, &[&watched, more].concat())?;
         let number = |i: usize| {
             let value = rows.first().and_then(|row| spi::column(row, i));
             value.map_or(0, |d| d.value() as i64)
         };
-        Ok(Tried {
-            done: number(0),
-            is_full: number(1) != 0,
-            missed: number(2),
-        })
+        match number(3) {
+            0 => Ok(Tried {
+                done: number(0),
+                is_full: number(1) != 0,
+                missed: number(2),
+            }),
+            steps => Err(Error::new(
+                Kind::InUse,
+                kept_back("steps of due keys", steps),
+            )),
+        }
     }
+}
+
+fn kept_back(what: &str, rows: i64) -> String {
+    format!("a trigger or rule that is not pg_once's kept back {what}: {rows}")
 }
 
 fn run(statement: Statement, max: i64, more: &[Option<Datum>]) -> Result<Vec<Row>> {

@@ -164,14 +164,26 @@ fn served_by() -> Vec<u8> {
     who
 }
 
-/// Where the last pass of a task ended before its end ([`Swept::reached`]).
-pub fn reached(task: &str) -> Result<Option<String>> {
+/// What once.janitor says of a task's last run.
+#[derive(Default)]
+pub struct Noted {
+    /// None: it has not ended yet.
+    pub last_end: Option<i64>,
+    /// Where it ended before its end ([`Swept::reached`]).
+    pub reached: Option<String>,
+}
+
+/// The last run of a task as a whole.
+pub fn noted(task: &str) -> Result<Noted> {
     let table = Table::to_read(RUNS)?;
     if table.columns() == OLD {
-        return Ok(None);
+        return Ok(Noted::default());
     }
     let run = find::<NOW>(&table, task, b"", &Snapshot::latest())?;
-    Ok(run.and_then(|r| r.bytes(Run::Reached).map(shown)))
+    Ok(run.map_or_else(Noted::default, |run| Noted {
+        last_end: run.raw(Run::LastEnd).map(|d| d.value() as i64),
+        reached: run.bytes(Run::Reached).map(shown),
+    }))
 }
 
 /// When action_release last ended for a machine; i64::MIN: never.

@@ -1,8 +1,9 @@
 //! `sweep()` and each task alone.
 
 use super::reap::Reap;
-use super::runs::{reached, record, record_end};
+use super::runs::{record, record_end};
 use super::task::{Swept, Task};
+use super::{reached, runs};
 use crate::action::sweep as actions;
 use crate::call::{Call, SCOPE_MAX};
 use crate::error::{Error, Kind, Result};
@@ -10,8 +11,8 @@ use crate::machine::stored::Stored;
 use crate::outbox::{requeue, retire};
 use crate::row::{self, Rows, Shape};
 use crate::settings;
-use crate::subxact;
-use crate::table;
+use crate::subxact::{self, Failure};
+use crate::table::{self, Name, Table};
 use pgrx::pg_sys::{self, Datum};
 
 /// The largest `max`.
@@ -26,52 +27,102 @@ thread_local! {
     ]) };
 }
 
-/// One bounded pass of a task; what it raises is counted, and undoes nothing else.
+/// One bounded pass of a task; what it raises is counted, and undoes nothing else. It waits for nobody for long, and the
+/// result tells also what could not be noted.
 pub fn run(task: Task, max: i32) -> Result<Swept> {
     table::ensure_writable(task.table())?;
-    let reap = |reap: Reap| reap.pass(max, reached(task.name())?);
     let swept = match task {
         Task::ActionRelease => return release_actions(max, None),
-        Task::KeyReap => reap(Reap::Key)?,
-        Task::KeyTombstone => reap(Reap::Tombstone)?,
-        Task::InboxReap => reap(Reap::Inbox)?,
-        Task::DedupeReap => reap(Reap::Dedupe)?,
-        Task::OutboxRequeue => attempt(|| requeue::sweep(max.into()))?,
-        Task::OutboxRetire => attempt(|| settings::patiently(|| retire::sweep(max.into())))?,
+        Task::KeyReap => return reap(task, Reap::Key, max),
+        Task::KeyTombstone => return reap(task, Reap::Tombstone, max),
+        Task::InboxReap => return reap(task, Reap::Inbox, max),
+        Task::DedupeReap => return reap(task, Reap::Dedupe, max),
+        Task::OutboxRequeue => requeue::sweep(max.into())?,
+        Task::OutboxRetire => retire::sweep(max.into())?,
     };
-    record(task.name(), b"", &swept)?;
-    Ok(swept)
+    noted(task.name(), b"", swept)
+}
+
+/// A pass over rows that time has made due, from where the last one ended.
+fn reap(task: Task, reap: Reap, max: i32) -> Result<Swept> {
+    let task = task.name();
+    let noted = attempt(|| runs::noted(task))?;
+    let known = noted.as_ref().ok();
+    let swept = reap.pass(max, reached::start(task, known))?;
+    let ended = match &noted {
+        Ok(_) => attempt(|| record(task, b"", &swept))?,
+        Err(failure) => Err(failure.clone()),
+    };
+    match ended {
+        Ok(true) => reached::forget(task),
+        _ => reached::remember(task, known, swept.reached.clone()),
+    }
+    Ok(told_of(ended, swept))
 }
 
 /// Of all machines, or of one. Each has a row of its own in once.janitor. What the caller has deferred is the caller's:
 /// it is done, and fails, outside the task.
 fn release_actions(max: i32, only: Option<&[u8]>) -> Result<Swept> {
-    if let Ok(true) = subxact::attempt(|| actions::is_due(only))? {
-        actions::prepare()?;
+    let whose = only.unwrap_or_default();
+    match attempt(|| actions::is_due(only))? {
+        Ok(true) => actions::prepare()?,
+        Ok(false) => {}
+        // It would fail at the same.
+        Err(failure) => return noted(actions::TASK, whose, Swept::failure(1, &failure)),
     }
-    let swept = match subxact::attempt(|| actions::sweep(max.into(), only))? {
+    let swept = match attempt(|| actions::sweep(max.into(), only))? {
         Ok(swept) => swept,
-        Err(failure) => {
-            let swept = Swept::failure(1, &failure);
-            record(actions::TASK, only.unwrap_or_default(), &swept)?;
-            return Ok(swept);
-        }
+        Err(failure) => return noted(actions::TASK, whose, Swept::failure(1, &failure)),
     };
-    if only.is_none() {
-        record_end(actions::TASK, swept.failed == 0)?;
+    match only {
+        None => {
+            let ended = attempt(|| record_end(actions::TASK, swept.failed == 0))?;
+            Ok(told_of(ended, swept))
+        }
+        Some(_) => Ok(swept),
     }
-    Ok(swept)
 }
 
-fn attempt(work: impl FnOnce() -> Result<Swept>) -> Result<Swept> {
-    let swept = subxact::attempt(work)?;
-    Ok(swept.unwrap_or_else(|failure| Swept::failure(1, &failure)))
+/// Notes the end of a run of a task; where that cannot be, its result says so.
+fn noted(task: &str, machine: &[u8], swept: Swept) -> Result<Swept> {
+    let ended = attempt(|| record(task, machine, &swept))?;
+    Ok(told_of(ended, swept))
+}
+
+/// What a task did, and why that could not be noted.
+fn told_of<T>(ended: std::result::Result<T, Failure>, swept: Swept) -> Swept {
+    match ended {
+        Ok(_) => swept,
+        Err(failure) => swept.not_noted(&failure),
+    }
+}
+
+/// Works in a subtransaction and waits for nobody for long.
+pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Result<T, Failure>> {
+    subxact::attempt(|| settings::patiently(work))
+}
+
+/// Locks the tables that a task writes; Err: it cannot have them. True: somebody has put triggers or foreign keys on them,
+/// and what these leave for the transaction's end would undo everybody's work: nothing is deferred from here on. What the
+/// caller has deferred waits as long as the caller would.
+pub fn lock_tables(tables: &[Name]) -> Result<std::result::Result<bool, Failure>> {
+    let locked = attempt(|| {
+        let mut watched = false;
+        for table in tables {
+            watched |= Table::to_write(table)?.has_triggers();
+        }
+        Ok(watched)
+    })?;
+    if locked == Ok(true) {
+        actions::prepare()?;
+    }
+    Ok(locked)
 }
 
 /// Notes that a task has failed as a whole, with the transaction that it was in. An error where it cannot.
 pub fn failed(task: Task, failure: &str) -> Result<()> {
     let swept = Swept {
-        reached: reached(task.name())?,
+        reached: runs::noted(task.name())?.reached,
         ..Swept::failure(1, failure)
     };
     match record(task.name(), b"", &swept)? {
@@ -97,7 +148,7 @@ pub fn sweep_action_release(call: &Call) -> Result<Datum> {
         return alone(call, Task::ActionRelease);
     };
     table::ensure_writable(Task::ActionRelease.table())?;
-    Stored::of(machine)?;
+    settings::patiently(|| Stored::of(machine))?;
     let swept = release_actions(max, Some(machine))?;
     let values = told(Task::ActionRelease, &swept);
     Ok(TASK.with(|shape| shape.row(&values)))

@@ -25,6 +25,14 @@ impl Swept {
         }
     }
 
+    /// Its end could not be noted.
+    pub fn not_noted(mut self, why: &str) -> Swept {
+        let said = self.last_error.as_deref().unwrap_or("the run has ended");
+        let said = format!("{said} (not noted: {why})");
+        self.add(Swept::failure(1, &said));
+        self
+    }
+
     pub fn add(&mut self, other: Swept) {
         self.done += other.done;
         self.failed += other.failed;

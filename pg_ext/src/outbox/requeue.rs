@@ -22,11 +22,20 @@ use crate::janitor::{self, Swept};
 use crate::raise;
 use crate::settings;
 use crate::subxact;
-use crate::table::{self, Outcome, Snapshot, Table, Wait};
+use crate::table::{Name, Outcome, Snapshot, Table, Wait};
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 pub const TASK: &str = "outbox_requeue";
+
+/// What batches are put back to.
+const TABLES: [Name; 5] = [
+    batch::TABLE,
+    receipt::TABLE,
+    retry::TABLE,
+    dead::TABLE,
+    delivery::TABLE,
+];
 
 /// The first wait of a batch that could not be put back, and the longest.
 const PUT_OFF_US: i64 = 10_000_000;
@@ -51,11 +60,20 @@ pub struct PutBack {
 pub fn expire(sub: &Subscriber, tokens: &[i64], most: usize) -> Result<PutBack> {
     let mut all = PutBack::default();
     // A take has its own work.
-    if !tokens.is_empty() && settings::briefly(|| can_write(&mut all))? {
-        put_back_all(sub, tokens, most as i64, Instant::now(), &mut all)?;
+    if tokens.is_empty() {
+        return Ok(all);
+    }
+    match subxact::attempt(|| settings::briefly(lock))? {
+        Ok(()) => settings::patiently(|| {
+            put_back_all(sub, tokens, most as i64, Instant::now(), &mut all)
+        })?,
+        Err(failure) => all.swept = not_locked(&failure),
     }
     if all.swept.failed > 0 {
-        janitor::record(TASK, b"", &all.swept)?;
+        // Where that cannot be, the warning has told of it.
+        drop(subxact::attempt(|| {
+            settings::briefly(|| janitor::record(TASK, b"", &all.swept))
+        })?);
     }
     Ok(all)
 }
@@ -129,23 +147,38 @@ fn suspects(events: Vec<Held>, now: i64) -> Vec<Leaving> {
 
 /// Puts back batches of all subscribers until `max` events were put back.
 pub fn sweep(max: i64) -> Result<Swept> {
-    table::ensure_writable(batch::TABLE)?;
-    let now = clock::now_us()?;
     let begin = Instant::now();
-    let mut all = PutBack::default();
-    let mut is_locked = false;
-    for subscriber in topic::all_subscribers()? {
-        let overdue = overdue(&subscriber, now)?;
-        if overdue.is_empty() {
-            continue;
-        }
-        is_locked = is_locked || settings::patiently(|| can_write(&mut all))?;
-        if !is_locked {
-            break;
-        }
-        put_back_all(&subscriber, &overdue, max, begin, &mut all)?;
+    let overdue = match janitor::attempt(all_overdue)? {
+        Ok(overdue) => overdue,
+        Err(failure) => return Ok(Swept::failure(1, &failure)),
+    };
+    if overdue.is_empty() {
+        return Ok(Swept::default());
     }
-    Ok(all.swept)
+    if let Err(failure) = janitor::lock_tables(&TABLES)? {
+        return Ok(not_locked(&failure));
+    }
+    let swept = janitor::attempt(|| {
+        let mut all = PutBack::default();
+        for (subscriber, tokens) in &overdue {
+            put_back_all(subscriber, tokens, max, begin, &mut all)?;
+        }
+        Ok(all.swept)
+    })?;
+    Ok(swept.unwrap_or_else(|failure| Swept::failure(1, &failure)))
+}
+
+/// By subscriber, of those that have any.
+fn all_overdue() -> Result<Vec<(Subscriber, Vec<i64>)>> {
+    let now = clock::now_us()?;
+    let mut all = Vec::new();
+    for subscriber in topic::all_subscribers()? {
+        let tokens = overdue(&subscriber, now)?;
+        if !tokens.is_empty() {
+            all.push((subscriber, tokens));
+        }
+    }
+    Ok(all)
 }
 
 /// Tokens of batches that are out past their lease. The last batch of a lane knows those that may be. One probe
@@ -172,26 +205,16 @@ pub fn overdue(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
     Ok(overdue)
 }
 
-/// Locks the tables that batches are put back to. Where somebody keeps one, that is one failure, and no batch's.
-fn can_write(all: &mut PutBack) -> Result<bool> {
-    let tables = [
-        batch::TABLE,
-        receipt::TABLE,
-        retry::TABLE,
-        dead::TABLE,
-        delivery::TABLE,
-    ];
-    let lock = || {
-        tables
-            .into_iter()
-            .try_for_each(|table| Table::to_write(table).map(drop))
-    };
-    let locked = subxact::attempt(lock)?;
-    if let Err(failure) = &locked {
-        let waits = format!("the tables of the outbox could not be locked: {failure}");
-        all.swept.add(Swept::failure(1, &waits));
-    }
-    Ok(locked.is_ok())
+fn lock() -> Result<()> {
+    TABLES
+        .into_iter()
+        .try_for_each(|table| Table::to_write(table).map(drop))
+}
+
+/// Somebody keeps a table: that is one failure, and no batch's.
+fn not_locked(failure: &str) -> Swept {
+    let waits = format!("the tables of the outbox could not be locked: {failure}");
+    Swept::failure(1, &waits)
 }
 
 /// All in one subtransaction; of what fails, each half by itself.

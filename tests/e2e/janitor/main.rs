@@ -16,6 +16,7 @@ mod extension;
 mod failing;
 mod idle;
 mod owners;
+mod patience;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod poison;

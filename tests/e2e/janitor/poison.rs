@@ -313,6 +313,46 @@ async fn rows_that_are_kept_back_without_a_word_are_told_and_passed_by() {
     play.show("call once.sweep_all(10)").await;
 }
 
+/// A new request under the key would be answered by a step that stayed.
+#[tokio::test]
+async fn a_key_stays_with_steps_that_are_kept_back() {
+    let play = Playground::open().await;
+    play.show(KEEP).await;
+    expired(&play.client, 20).await;
+    play.show(
+        "insert into once.key_step (key_id, step, version, begun)
+         select id, step, 1, 1 from once.key, unnest(array['charge', 'ship']) as step;
+         create trigger keep before delete on once.key_step for each row
+            when (old.key_id = md5('7')::uuid and old.step = 'charge') execute function keep()",
+    )
+    .await;
+    for (task, full) in [
+        (
+            "key_tombstone",
+            "select count(*) from once.key where status = 'c'",
+        ),
+        ("key_reap", "select count(*) from once.key"),
+    ] {
+        for _ in 0..4 {
+            let swept = format!("select failed from once.sweep_{task}()");
+            assert_eq!(play.show(&swept).await, "1", "{task}");
+        }
+        assert_eq!(play.show(full).await, "1", "{task}");
+        let noted = format!("select done, last_error from once.janitor where task = '{task}'");
+        let told = "a trigger or rule that is not pg_once's kept back steps of due keys: 1";
+        assert_eq!(play.show(&noted).await, format!("19|{told}"), "{task}");
+    }
+    // Undone with the key's own failure.
+    let left = "select key, (select count(*) from once.key_step) from once.key";
+    assert_eq!(play.show(left).await, "7|2");
+    play.show("alter table once.key_step disable trigger keep")
+        .await;
+    play.show("select * from once.sweep(); select * from once.sweep()")
+        .await;
+    assert_eq!(play.show("select count(*) from once.key").await, "0");
+    assert_eq!(play.show("select count(*) from once.key_step").await, "0");
+}
+
 /// A constraint of somebody's own that looks only when the transaction ends.
 #[tokio::test]
 async fn a_deferred_constraint_on_a_table_of_ours_costs_its_row_alone() {
@@ -412,6 +452,30 @@ async fn rows_between_those_that_wait_for_a_lock_are_done_soon() {
     assert_eq!(play.show("select count(*) from once.inbox").await, "0");
 }
 
+/// Many rows in a row whose triggers wait: some dozens are passed by in each pass.
+#[tokio::test]
+async fn many_rows_that_wait_for_a_lock_are_soon_passed_by() {
+    let play = Playground::open().await;
+    messages(&play, 151).await;
+    play.show(
+        "create table busy ();
+         create function wait() returns trigger language plpgsql as $$ begin
+            lock table public.busy in share mode; return old; end $$;
+         create trigger wait before delete on once.inbox for each row when (old.name <> '151') execute function wait()",
+    )
+    .await;
+    let holder = play.another().await;
+    holder
+        .show("begin; lock table busy in row exclusive mode")
+        .await;
+    let mut passes = 0;
+    while play.show("select count(*) from once.inbox").await != "150" {
+        play.show("select * from once.sweep_inbox_reap()").await;
+        passes += 1;
+        assert!(passes < 16, "it does not come to the row behind them");
+    }
+}
+
 /// The old row instead of the new one: every update is done, and changes nothing.
 #[tokio::test]
 async fn keys_that_a_trigger_leaves_as_they_are_are_told_and_not_swept_for_ever() {
@@ -505,4 +569,34 @@ async fn the_next_pass_goes_on_where_it_is_noted_and_anything_else_is_the_beginn
             "{odd}"
         );
     }
+}
+
+/// A session remembers where its pass ended while somebody's open transaction has noted a run.
+#[tokio::test]
+async fn a_place_that_cannot_be_noted_is_remembered() {
+    let play = Playground::directly("what a session remembers").await;
+    messages_and_one_good(&play, 1001).await;
+    let pass = "select failed > 0 from once.sweep_inbox_reap(1000)";
+    assert_eq!(play.show(pass).await, "t");
+    let holder = play.another().await;
+    holder
+        .show("begin; update once.janitor set done = done where task = 'inbox_reap'")
+        .await;
+    let noted = "select reached from once.janitor where task = 'inbox_reap'";
+    let place = play.show(noted).await;
+    let mut passes = 0;
+    while play.show("select count(*) from once.inbox").await != "1000" {
+        assert_eq!(play.show(pass).await, "t");
+        passes += 1;
+        assert!(passes < 30, "it does not come to the row behind them");
+    }
+    assert_eq!(play.show(noted).await, place);
+    // What is noted since is newer.
+    holder
+        .show("update once.janitor set last_end = clock_timestamp(), reached = null where task = 'inbox_reap'; commit")
+        .await;
+    play.show("alter table once.inbox disable trigger refuse")
+        .await;
+    let all = "select done, failed, more from once.sweep_inbox_reap(1001)";
+    assert_eq!(play.show(all).await, "1000|0|f");
 }

@@ -16,6 +16,7 @@ mod expiry;
 mod missing;
 mod nacks;
 mod order;
+mod others;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod races;

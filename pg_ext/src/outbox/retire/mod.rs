@@ -17,11 +17,12 @@ mod log;
 mod need;
 mod tidy;
 
-use super::event::SEGMENTS;
+use super::event::{KEPT, SEGMENTS};
+use super::{batch, delivery, receipt};
 use crate::error::Result;
-use crate::janitor::Swept;
+use crate::janitor::{self, Swept};
 use crate::subxact;
-use crate::table::{self, Snapshot};
+use crate::table::{self, Name, Snapshot};
 use crate::trylock::TryLock;
 use log::Log;
 
@@ -30,14 +31,30 @@ pub const TASK: &str = "outbox_retire";
 /// In the extension's lock space, beside series.rs: the session that does this.
 const LOCK: u64 = 2;
 
+/// What it writes, but for the segments: what these are truncated by cannot be deferred.
+const TABLES: [Name; 5] = [
+    batch::TABLE,
+    receipt::TABLE,
+    delivery::TABLE,
+    KEPT.table,
+    log::TABLE,
+];
+
 /// Copies, truncates and deletes; at most `max` of each kind of row.
 pub fn sweep(max: i64) -> Result<Swept> {
-    table::ensure_writable(log::TABLE)?;
     let Some(lock) = TryLock::acquire(LOCK) else {
         return Ok(Swept::default());
     };
     // To the end of the transaction: until then nobody sees what was done here.
     lock.keep();
+    if let Err(failure) = janitor::lock_tables(&TABLES)? {
+        return Ok(Swept::failure(1, &failure));
+    }
+    let swept = janitor::attempt(|| work(max))?;
+    Ok(swept.unwrap_or_else(|failure| Swept::failure(1, &failure)))
+}
+
+fn work(max: i64) -> Result<Swept> {
     // A subscriber that is not committed yet may need what nobody else does, and cannot be seen.
     let all_seen = subxact::attempt(|| table::lock_against_writers(&[c"subscriber"]))?;
     if let Err(failure) = all_seen {

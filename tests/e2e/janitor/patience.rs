@@ -1,0 +1,91 @@
+//! A sweep without lock_timeout waits for nobody for long: a table that somebody keeps is its task's failure, told in the
+//! result and, where that is possible, noted.
+
+use crate::playground::Playground;
+
+/// A message that is due, and a session that keeps a table. What waits for it for ever ends with 57014.
+async fn kept(table: &str) -> (Playground, Playground) {
+    let play = Playground::open().await;
+    play.show(
+        "insert into once.inbox (expires_at, status, id, scope, name)
+         select clock_timestamp() - interval '1 day', 'm', gen_random_uuid(), 's', g from generate_series(1, 3) as g;
+         set statement_timeout = '30s'",
+    )
+    .await;
+    let holder = play.another().await;
+    let lock = format!("begin; lock table once.{table} in access exclusive mode");
+    holder.show(&lock).await;
+    (play, holder)
+}
+
+/// The tasks that fail while a table is kept, and none afterwards; the others are done.
+async fn fail_alone(table: &str, tasks: &str) {
+    let (play, holder) = kept(table).await;
+    let failed = "select string_agg(task, ' ') from once.sweep() where failed > 0";
+    assert_eq!(play.show(failed).await, tasks, "{table}");
+    assert_eq!(play.show("select count(*) from once.inbox").await, "0");
+    let noted = "select string_agg(task, ' ' order by task) from once.janitor where failed > 0 and last_error is not null";
+    assert_eq!(play.show(noted).await, tasks, "{table}");
+    holder.show("rollback").await;
+    assert_eq!(play.show(failed).await, "~", "{table}");
+}
+
+#[tokio::test]
+async fn who_keeps_the_topics_fails_what_asks_for_them_alone() {
+    fail_alone("topic", "outbox_requeue").await;
+}
+
+#[tokio::test]
+async fn who_keeps_the_subscribers_fails_the_outbox_alone() {
+    fail_alone("subscriber", "outbox_requeue outbox_retire").await;
+}
+
+#[tokio::test]
+async fn who_keeps_the_machines_fails_their_sweep_alone() {
+    fail_alone("machine", "action_release").await;
+}
+
+#[tokio::test]
+async fn who_keeps_the_leases_fails_their_sweep_alone() {
+    fail_alone("action_lease", "action_release").await;
+}
+
+/// What is done is done, and the result says that nobody else can know of it.
+#[tokio::test]
+async fn a_run_that_cannot_be_noted_is_told_and_undoes_nothing() {
+    for mode in ["access exclusive", "exclusive"] {
+        let (play, holder) = kept("inbox").await;
+        holder
+            .show(&format!(
+                "rollback; begin; lock table once.janitor in {mode} mode"
+            ))
+            .await;
+        for (task, told) in [("inbox_reap", "3|1|f"), ("outbox_requeue", "0|1|f")] {
+            let swept = format!("select done, failed, more from once.sweep_{task}()");
+            assert_eq!(play.show(&swept).await, told, "{mode}");
+        }
+        assert_eq!(play.show("select count(*) from once.inbox").await, "0");
+        holder.show("rollback").await;
+        let failed = "select count(*) from once.sweep() where failed > 0";
+        assert_eq!(play.show(failed).await, "0", "{mode}");
+    }
+}
+
+/// Rows that are reverted stay so.
+#[tokio::test]
+async fn a_machines_run_that_cannot_be_noted_undoes_no_row() {
+    let (play, holder) = kept("inbox").await;
+    holder.show("rollback").await;
+    play.show(crate::world::JOBS).await;
+    play.show("select once.action_claim('job', '1', 'run', lease => '1 us')")
+        .await;
+    holder
+        .show("begin; lock table once.janitor in exclusive mode")
+        .await;
+    let swept = "select done, failed > 0 from once.sweep_action_release()";
+    assert_eq!(play.show(swept).await, "1|t");
+    assert_eq!(
+        play.show("select status from job where id = 1").await,
+        "ready"
+    );
+}

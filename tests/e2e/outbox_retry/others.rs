@@ -1,0 +1,103 @@
+//! Triggers that others have put on the outbox's tables, met by batches that are put back.
+
+use crate::stage::Stage;
+
+const OPTIONS: &str = r#"{"lease": "60 s", "backoff_base": "1 s", "backoff_cap": "1 s"}"#;
+
+/// So many batches of one event each, whose leases have run out.
+async fn overdue(stage: &Stage, names: &str) {
+    stage.emit(names).await;
+    for _ in names.split(' ') {
+        stage.take(1).await;
+    }
+    stage.clock("61 s").await;
+}
+
+/// What only looks at the end of the transaction looks in time, and undoes nobody else's work.
+#[tokio::test]
+async fn a_deferred_constraint_on_the_retries_costs_its_batch_alone() {
+    let stage = Stage::directly("CALL goes by the settings of its session", OPTIONS).await;
+    overdue(&stage, "a b c d e").await;
+    stage
+        .play
+        .show(
+            "create function refuse() returns trigger language plpgsql as $$ begin
+                if (select count(*) from once.retry r where r.event_id < new.event_id) = 1
+                then raise 'refused'; end if; return null; end $$;
+             create constraint trigger refuse after insert on once.retry deferrable initially deferred
+                for each row execute function refuse();
+             insert into once.inbox (expires_at, status, id, scope, name)
+             values ('2020-01-01', 'm', gen_random_uuid(), 's', 'm')",
+        )
+        .await;
+    let swept = "select done, failed from once.sweep() where done > 0 or failed > 0";
+    // b is the second; once it is left out, c is.
+    assert_eq!(stage.play.show(swept).await, "1|4\n1|0");
+    stage.play.show("call once.sweep_all()").await;
+    stage
+        .play
+        .show("alter table once.retry disable trigger refuse")
+        .await;
+    stage.clock("1 hour").await;
+    let swept = "select done, failed from once.sweep_outbox_requeue()";
+    assert_eq!(stage.play.show(swept).await, "4|0");
+}
+
+/// The sweep, and a take, which has more to give out.
+#[tokio::test]
+async fn a_lock_that_a_trigger_waits_for_is_waited_for_half_a_second() {
+    let stage = Stage::open(OPTIONS).await;
+    overdue(&stage, "a").await;
+    stage
+        .play
+        .show(
+            "create table busy ();
+             create function wait() returns trigger language plpgsql as $$ begin
+                lock table public.busy in share mode; return new; end $$;
+             create trigger wait before insert on once.retry for each row execute function wait();
+             set statement_timeout = '30s'",
+        )
+        .await;
+    let holder = stage.another().await;
+    holder
+        .play
+        .show("begin; lock table busy in row exclusive mode")
+        .await;
+    let swept = "select done, failed from once.sweep_outbox_requeue()";
+    assert_eq!(stage.play.show(swept).await, "0|1");
+    // Put off; and once more, by a take.
+    stage.clock("1 hour").await;
+    stage.emit("fresh").await;
+    let token = stage.expect(10, "fresh:1").await;
+    stage.ack(token, "fresh").await;
+    let failed = "select failed from once.janitor where task = 'outbox_requeue'";
+    assert_eq!(stage.play.show(failed).await, "2");
+    holder.play.show("rollback").await;
+    stage.clock("5 hours").await;
+    assert_eq!(stage.play.show(swept).await, "1|0");
+    stage.clock("6 hours").await;
+    stage.expect(10, "a:2").await;
+}
+
+/// A take says what could not be put back, and waits for nobody to note it.
+#[tokio::test]
+async fn a_failure_that_a_take_cannot_note_keeps_nothing_from_it() {
+    let stage = Stage::open(OPTIONS).await;
+    overdue(&stage, "a").await;
+    stage
+        .play
+        .show(
+            "create function refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$;
+             create trigger refuse before insert on once.retry for each row execute function refuse();
+             set statement_timeout = '30s'",
+        )
+        .await;
+    let holder = stage.another().await;
+    holder
+        .play
+        .show("begin; lock table once.janitor in access exclusive mode")
+        .await;
+    stage.emit("fresh").await;
+    stage.expect(10, "fresh:1").await;
+    holder.play.show("rollback").await;
+}
