@@ -54,6 +54,9 @@ pub struct PutBack {
     pub swept: Swept,
     /// A batch was put off: the next call does not meet it.
     put_off: bool,
+    /// One waited for somebody's lock in vain. No other does so for as long: whoever waits for what is done or put off
+    /// meanwhile, and has that lock, would be a deadlock's victim.
+    waited: bool,
 }
 
 /// For a take: puts back batches whose lease ran out, until `most` events were. What fails is noted, not raised.
@@ -245,7 +248,15 @@ fn put_back_all(
         }
         Ok(part)
     };
-    match (subxact::attempt(work)?, tokens) {
+    let tried = Instant::now();
+    let part = subxact::attempt(|| match all.waited {
+        true => settings::briefly(work),
+        false => work(),
+    })?;
+    if part.is_err() {
+        all.waited |= tried.elapsed() >= settings::at_most(settings::PATIENCE);
+    }
+    match (part, tokens) {
         (Ok(part), _) => {
             all.over.extend(part.over);
             all.swept.add(part.swept);

@@ -79,6 +79,33 @@ async fn a_lock_that_a_trigger_waits_for_is_waited_for_half_a_second() {
     stage.expect(10, "a:2").await;
 }
 
+/// Half a second once, not for each batch: whoever has that lock and waits for one of them would be a deadlock's victim.
+#[tokio::test]
+async fn all_batches_that_wait_for_one_lock_are_put_off_in_one_call() {
+    let stage = Stage::open(OPTIONS).await;
+    overdue(&stage, "a b c d e f g h").await;
+    stage
+        .play
+        .show(
+            "create table busy ();
+             create function wait() returns trigger language plpgsql as $$ begin
+                lock table public.busy in share mode; return new; end $$;
+             create trigger wait before insert on once.retry for each row execute function wait();
+             set statement_timeout = '30s'",
+        )
+        .await;
+    let holder = stage.another().await;
+    holder
+        .play
+        .show("begin; lock table busy in row exclusive mode")
+        .await;
+    let swept = "select done, failed, more from once.sweep_outbox_requeue()";
+    assert_eq!(stage.play.show(swept).await, "0|8|f");
+    holder.play.show("rollback").await;
+    stage.clock("1 hour").await;
+    assert_eq!(stage.play.show(swept).await, "8|0|f");
+}
+
 /// A take says what could not be put back, and waits for nobody to note it.
 #[tokio::test]
 async fn a_failure_that_a_take_cannot_note_keeps_nothing_from_it() {
