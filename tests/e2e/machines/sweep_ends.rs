@@ -77,7 +77,7 @@ async fn a_locked_row_at_the_head_keeps_the_one_behind_it_waiting_in_no_pass() {
 
 #[tokio::test]
 async fn triggers_that_wait_for_a_lock_keep_a_sweeps_transaction_short() {
-    let play = overdue(60).await;
+    let play = overdue(400).await;
     play.show(
         "create table audit (id bigint);
          create function audited() returns trigger language plpgsql as $$ begin
@@ -91,18 +91,21 @@ async fn triggers_that_wait_for_a_lock_keep_a_sweeps_transaction_short() {
     let begin = Instant::now();
     let shown = sweep(&play, 1000).await;
     let took = begin.elapsed();
-    // Each half by itself would be 119 waits of half a second.
+    // Each half by itself would be 799 waits of half a second.
     assert!(took < Duration::from_secs(20), "{took:?}: {shown}");
     // A row was found, and the rest is for the next call.
     let (done, rest) = shown.split_once('|').unwrap();
     let (failed, more) = rest.split_once('|').unwrap();
     assert_eq!((done, more), ("0", "t"), "{shown}");
-    assert!((1..60).contains(&failed.parse::<i32>().unwrap()), "{shown}");
+    assert!(
+        (1..400).contains(&failed.parse::<i32>().unwrap()),
+        "{shown}"
+    );
     let put_off = "select count(*) from once.action_lease where failures > 0";
     assert_eq!(play.show(put_off).await, failed);
     holder.show("rollback").await;
     play.show("update once.action_lease set look_at = clock_timestamp()")
         .await;
-    assert_eq!(drain(&play, 1000).await, (60, 0));
-    assert_eq!(play.show("select count(*) from audit").await, "60");
+    assert_eq!(drain(&play, 1000).await, (400, 0));
+    assert_eq!(play.show("select count(*) from audit").await, "400");
 }
