@@ -1,17 +1,29 @@
-//! Waits for locks whose waiter is the first to find a deadlock: whoever else is in the circle goes on.
+//! Waits for locks whose waiter is nearly always the first to find a deadlock: whoever else is in the circle goes on.
 //!
 //! The server looks for a circle once in each wait, after deadlock_timeout, and who finds himself in one is its victim. Here
-//! its own alert is given again every few milliseconds, so that only who looks within these may come before us.
+//! its own alert is given again every few milliseconds. A look keeps the lock manager from everybody, and takes long where
+//! many wait for one row: invariant: looks take a small part of the time.
 
 use crate::error::Result;
 use crate::settings;
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 /// In milliseconds: the first time, since our wait may itself close a circle with somebody who is about to look, and then.
 const FIRST: i64 = 1;
 const EVERY: c_int = 5;
+/// Looks take one in so many parts of the time, at most.
+const OFTEN: i64 = 2;
+const SELDOM: i64 = 20;
+
+/// Of seconds, or one that may take for ever.
+#[derive(Clone, Copy)]
+pub enum Wait {
+    Short,
+    Long,
+}
 
 /// log_lock_waits would tell of each look, and track_counts of each circle that we leave (pg_stat_database.deadlocks).
 const QUIET: &[(&CStr, &CStr)] = &[(c"log_lock_waits", c"off"), (c"track_counts", c"off")];
@@ -30,40 +42,81 @@ thread_local! {
     static REASON: Cell<Option<c_int>> = const { Cell::new(None) };
 }
 
+/// When the last alert was given, and how long this process had computed by then, in microseconds.
+static GIVEN_AT: AtomicI64 = AtomicI64::new(NEVER);
+static COMPUTED: AtomicI64 = AtomicI64::new(0);
+static PARTS: AtomicI64 = AtomicI64::new(SELDOM);
+const NEVER: i64 = i64::MIN / 2;
+
 /// Works so. The server's 40P01: a wait of ours closed a circle, or somebody's did. A failure leaves settings to the
 /// subtransaction's end.
-pub fn watched<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn watched<T>(wait: Wait, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let parts = match wait {
+        Wait::Short => OFTEN,
+        Wait::Long => SELDOM,
+    };
+    PARTS.store(parts, Relaxed);
     settings::under(QUIET, || {
-        let _alert = Alert::begin();
+        let _alerts = Alerts::begin();
         work()
     })
 }
 
 /// Given until it is dropped.
-struct Alert {
+struct Alerts {
     reason: c_int,
 }
 
-impl Alert {
-    fn begin() -> Alert {
-        // SAFETY: the handler is the server's own, which sets a flag and a latch; no more is registered in a backend than one
-        // of ten that the server has room for.
+impl Alerts {
+    fn begin() -> Alerts {
+        GIVEN_AT.store(NEVER, Relaxed);
+        // SAFETY: the handler may run at any time; no more than one is registered in a backend, of ten that there is room for.
         let reason = REASON
             .get()
-            .unwrap_or_else(|| unsafe { RegisterTimeout(NEW_REASON, Some(CheckDeadLockAlert)) });
+            .unwrap_or_else(|| unsafe { RegisterTimeout(NEW_REASON, Some(alert)) });
         REASON.set(Some(reason));
         // SAFETY: registered; a time, and milliseconds.
         unsafe {
             let first = pg_sys::GetCurrentTimestamp() + FIRST * 1_000;
             enable_timeout_every(reason, first, EVERY);
         }
-        Alert { reason }
+        Alerts { reason }
     }
 }
 
-impl Drop for Alert {
+impl Drop for Alerts {
     fn drop(&mut self) {
         // SAFETY: registered.
         unsafe { disable_timeout(self.reason, false) };
     }
+}
+
+/// Has the server look, unless the last look has taken too long for that. Who waits does nothing else: what this process has
+/// computed since is what the look took. In a signal handler.
+unsafe extern "C-unwind" fn alert() {
+    let (now, computed) = (
+        us(libc::CLOCK_MONOTONIC),
+        us(libc::CLOCK_PROCESS_CPUTIME_ID),
+    );
+    let took = computed.wrapping_sub(COMPUTED.load(Relaxed));
+    if now.wrapping_sub(GIVEN_AT.load(Relaxed)) < took.wrapping_mul(PARTS.load(Relaxed)) {
+        return;
+    }
+    GIVEN_AT.store(now, Relaxed);
+    COMPUTED.store(computed, Relaxed);
+    // SAFETY: the server's own handler, which sets a flag and a latch.
+    unsafe { CheckDeadLockAlert() };
+}
+
+/// What a clock shows, in microseconds; 0 where it shows nothing.
+fn us(clock: libc::clockid_t) -> i64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes to what it is given; may be called in a signal handler.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    time.tv_sec
+        .wrapping_mul(1_000_000)
+        .wrapping_add(time.tv_nsec / 1_000)
 }

@@ -2,10 +2,11 @@
 //!
 //! Who writes items has those and wants the machine's row, refund has that and wants items: so a table is waited for while
 //! none of the others is held (but for what machine_define has looked at, ACCESS SHARE), and then those, until somebody who
-//! keeps one of them waits for us, or long enough. It gives way before a writer of theirs is a deadlock's victim.
+//! keeps one of them waits for us, or long enough. It gives way, nearly always before a writer of theirs is a deadlock's victim.
 
 use super::install::got_another_name;
 use crate::clock;
+use crate::deadlock::Wait;
 use crate::error::{Error, Kind, Result};
 use crate::machine::relation::{self, Relation};
 use crate::settings;
@@ -70,7 +71,7 @@ fn hold_together(
     limit: Duration,
     gives_way: bool,
 ) -> Result<Option<Oid>> {
-    if !relation::lock_watched(first, mode, gives_way)? {
+    if !relation::lock_watched(first, mode, Wait::Long, gives_way)? {
         return Ok(Some(first));
     }
     let until = Instant::now() + settings::at_most(limit);

@@ -2,9 +2,9 @@
 //!
 //! A row that cannot be changed (a trigger or foreign key of somebody's own on our tables refuses) fails the statement.
 //! Then it is run again over parts of what is due, half as many rows after each failure and twice as many after each
-//! success, until the row is alone: it is counted, and what is due behind it is done. One that a trigger keeps back without a word fails no statement: it is
-//! missed in what was changed. A step that is kept back does, and its key stays with it: a new request under that key would
-//! be answered by it. Nothing is noted in the row; it is tried again.
+//! success, until the row is alone: it is counted, and what is due behind it is done. One that a trigger keeps back without
+//! a word fails no statement: it is missed in what was changed. A step that is kept back does, and its key stays with it: a
+//! new request under that key would be answered by it. Nothing is noted in the row; it is tried again.
 //!
 //! Invariants: such a pass takes little time and few transaction ids, however many rows fail, and where it ended early the
 //! next one, in whatever session, goes on (once.janitor.reached) with one row, which is settled by that, at the end from the
@@ -32,6 +32,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(250);
 /// So many places at least are read at a time: where very many became due in one moment it takes long.
 const PAGE: i64 = 250;
+/// And so many at most: a pass that takes long does not come to more.
+const LARGEST_PAGE: i64 = 10_000;
 /// So many rows fail in one pass: each takes one transaction id beside others that fail, about twenty among rows that do
 /// not.
 const MOST_FAILURES: i64 = 250;
@@ -558,7 +560,7 @@ impl Pass {
     /// True: it came to the end of the list.
     fn go(&mut self, list: usize, mut after: Option<Place>, upto: Option<Place>) -> Result<bool> {
         while !self.is_over() {
-            let most = (self.left() as i64).max(PAGE);
+            let most = (self.left() as i64).clamp(PAGE, LARGEST_PAGE);
             let begin = Instant::now();
             let read = || page(self.reap, list, most, after.as_ref(), upto.as_ref());
             let places = match subxact::attempt(read)? {

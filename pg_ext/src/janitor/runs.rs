@@ -95,6 +95,10 @@ fn write<const COLUMNS: usize>(
             return Ok(false);
         };
         lock.keep();
+        if table.has_triggers() {
+            // What one leaves for the transaction's end would undo everybody's work.
+            actions::prepare()?;
+        }
         let args = [Some(row::text(task.as_bytes())), Some(row::text(machine))];
         spi::query(&NEW_RUN, &args)?;
         return match find::<COLUMNS>(table, task, machine, &Snapshot::latest())? {

@@ -2,7 +2,7 @@
 
 use super::sql::ident;
 use crate::call::{from_utf8, utf8};
-use crate::deadlock;
+use crate::deadlock::{self, Wait};
 use crate::error::Result;
 use crate::settings;
 use crate::subxact;
@@ -212,16 +212,16 @@ pub fn lock(relation: pg_sys::Oid, mode: u32) {
 }
 
 /// Waits for a relation. False: who keeps it waits for us; where we are not to give way, that is the server's 40P01.
-pub fn lock_watched(relation: pg_sys::Oid, mode: u32, gives_way: bool) -> Result<bool> {
-    let wait = || {
-        deadlock::watched(|| {
+pub fn lock_watched(relation: pg_sys::Oid, mode: u32, wait: Wait, gives_way: bool) -> Result<bool> {
+    let work = || {
+        deadlock::watched(wait, || {
             lock(relation, mode);
             Ok(true)
         })
     };
     match gives_way {
-        true => locked(wait, Code::ERRCODE_T_R_DEADLOCK_DETECTED),
-        false => wait(),
+        true => locked(work, Code::ERRCODE_T_R_DEADLOCK_DETECTED),
+        false => work(),
     }
 }
 
@@ -235,7 +235,7 @@ fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> 
     if left.as_millis() == 0 {
         return Ok(false);
     }
-    let wait = || settings::waiting(left, || lock_watched(relation, mode, true));
+    let wait = || settings::waiting(left, || lock_watched(relation, mode, Wait::Short, true));
     locked(wait, Code::ERRCODE_LOCK_NOT_AVAILABLE)
 }
 

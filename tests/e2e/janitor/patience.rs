@@ -89,3 +89,21 @@ async fn a_machines_run_that_cannot_be_noted_undoes_no_row() {
         "ready"
     );
 }
+
+/// What a deferred trigger makes of the first note is that note's failure.
+#[tokio::test]
+async fn a_deferred_trigger_on_the_runs_undoes_no_sweep() {
+    let (play, holder) = kept("dedupe").await;
+    holder.show("rollback").await;
+    play.show(
+        "create function no() returns trigger language plpgsql as $$ begin raise 'none is noted'; end $$;
+         create constraint trigger no after insert on once.janitor deferrable initially deferred
+            for each row execute function no()",
+    )
+    .await;
+    let done = "select done || ' ' || failed from once.sweep() where task = 'inbox_reap'";
+    assert_eq!(play.show(done).await, "3 1");
+    assert_eq!(play.show("select count(*) from once.inbox").await, "0");
+    play.show("drop trigger no on once.janitor").await;
+    assert_eq!(play.show(done).await, "0 0");
+}
