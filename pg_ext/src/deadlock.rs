@@ -2,7 +2,7 @@
 //!
 //! The server looks for a circle once in each wait, after deadlock_timeout, and who finds himself in one is its victim. Here
 //! its own alert is given again every few milliseconds. A look keeps the lock manager from everybody, and takes long where
-//! many wait for one row: invariant: looks take a small part of the time.
+//! many wait for one row: invariant: looks take no more than a part of the time, small in a wait that may be long.
 
 use crate::error::Result;
 use crate::settings;

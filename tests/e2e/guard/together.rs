@@ -56,6 +56,19 @@ async fn waiting_with(play: &Playground, session: Playground, sql: &str, locks: 
     waiting
 }
 
+/// A transaction again and again, until there is a table of this name.
+fn until_enough(first: &str, transaction: &str) -> String {
+    format!(
+        "do $$ begin
+            {first};
+            while to_regclass('enough') is null loop
+                {transaction};
+                commit;
+            end loop;
+         end $$"
+    )
+}
+
 /// Guarded or not, with job 1 and its item 1.
 async fn world(is_guarded: bool) -> Playground {
     let play = guarded().await;
@@ -430,16 +443,9 @@ async fn writers_of_one_table_each_keep_it_from_none() {
         let writing = at_once(&writers, |i| {
             let table = ["job", "item"][i % 2];
             let read = read.replace("select", "perform 1");
-            format!(
-                "do $$ begin
-                    perform pg_sleep({i} * 0.1);
-                    while to_regclass('enough') is null loop
-                        {read};
-                        lock table {table} in row exclusive mode;
-                        perform pg_sleep(0.6);
-                        commit;
-                    end loop;
-                 end $$"
+            until_enough(
+                &format!("perform pg_sleep({i} * 0.1)"),
+                &format!("{read}; lock table {table} in row exclusive mode; perform pg_sleep(0.6)"),
             )
         });
         let ((), answers) = tokio::join!(beginning, writing);
@@ -478,7 +484,7 @@ async fn a_writer_that_waits_for_another_one_of_a_circle_is_no_victim() {
     assert_eq!(play.show(DEADLOCKS).await, "0");
 }
 
-/// Who comes after its first look at who is there, or after another one in its transaction.
+/// After it has begun to wait, or after its transaction has seen who is there.
 #[tokio::test]
 async fn a_writer_that_connects_while_it_waits_is_no_victim() {
     for has_looked in [false, true] {
@@ -548,15 +554,8 @@ async fn tables_with_a_row_that_many_write_are_had_together() {
     };
     let writing = at_once(&writers, |i| {
         let table = ["job", "item"][i % 2];
-        format!(
-            "do $$ begin
-                while to_regclass('enough') is null loop
-                    update {table} set note = 'x' where id = 1;
-                    perform pg_sleep(0.1);
-                    commit;
-                end loop;
-             end $$"
-        )
+        let write = format!("update {table} set note = 'x' where id = 1; perform pg_sleep(0.1)");
+        until_enough("null", &write)
     });
     let ((), answers) = tokio::join!(beginning, writing);
     for answer in answers {
@@ -676,14 +675,9 @@ async fn writers_under_load_are_no_victims_of_a_guard_that_comes_and_goes() {
             0..3 => "update item set note = 'x' where id = 1 + (random() * 99)::int",
             _ => "update job set note = 'x' where id = 1 + (random() * 19)::int",
         };
-        format!(
-            "do $$ begin
-                while to_regclass('enough') is null loop
-                    {write};
-                    perform pg_sleep(random() * 0.2);
-                    commit;
-                end loop;
-             end $$"
+        until_enough(
+            "null",
+            &format!("{write}; perform pg_sleep(random() * 0.2)"),
         )
     });
     let ((), answers) = tokio::join!(toggling, writing);

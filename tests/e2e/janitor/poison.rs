@@ -424,22 +424,28 @@ async fn a_lock_that_a_trigger_waits_for_ends_its_row_and_not_the_pass() {
     assert_eq!(play.show(swept).await, "99|t");
 }
 
-/// Every tenth row's trigger waits for somebody's lock: what is between them is done in a few passes.
-#[tokio::test]
-async fn rows_between_those_that_wait_for_a_lock_are_done_soon() {
+/// So many messages that are due, of which some wait for a lock of the second session's.
+async fn waiting_for_a_lock(count: u32, some: &str) -> (Playground, Playground) {
     let play = Playground::open().await;
-    messages(&play, 200).await;
-    play.show(
+    messages(&play, count).await;
+    play.show(&format!(
         "create table busy ();
          create function wait() returns trigger language plpgsql as $$ begin
             lock table public.busy in share mode; return old; end $$;
-         create trigger wait before delete on once.inbox for each row when (old.name like '%0') execute function wait()",
-    )
+         create trigger wait before delete on once.inbox for each row when ({some}) execute function wait()"
+    ))
     .await;
     let holder = play.another().await;
     holder
         .show("begin; lock table busy in row exclusive mode")
         .await;
+    (play, holder)
+}
+
+/// Every tenth row's trigger waits for somebody's lock: what is between them is done in a few passes.
+#[tokio::test]
+async fn rows_between_those_that_wait_for_a_lock_are_done_soon() {
+    let (play, holder) = waiting_for_a_lock(200, "old.name like '%0'").await;
     let mut passes = 0;
     while play.show("select count(*) from once.inbox").await != "20" {
         play.show("select * from once.sweep_inbox_reap()").await;
@@ -455,19 +461,7 @@ async fn rows_between_those_that_wait_for_a_lock_are_done_soon() {
 /// Many rows in a row whose triggers wait: some dozens are passed by in each pass.
 #[tokio::test]
 async fn many_rows_that_wait_for_a_lock_are_soon_passed_by() {
-    let play = Playground::open().await;
-    messages(&play, 151).await;
-    play.show(
-        "create table busy ();
-         create function wait() returns trigger language plpgsql as $$ begin
-            lock table public.busy in share mode; return old; end $$;
-         create trigger wait before delete on once.inbox for each row when (old.name <> '151') execute function wait()",
-    )
-    .await;
-    let holder = play.another().await;
-    holder
-        .show("begin; lock table busy in row exclusive mode")
-        .await;
+    let (play, _holder) = waiting_for_a_lock(151, "old.name <> '151'").await;
     let mut passes = 0;
     while play.show("select count(*) from once.inbox").await != "150" {
         play.show("select * from once.sweep_inbox_reap()").await;

@@ -43,11 +43,8 @@ async fn a_deferred_constraint_on_the_retries_costs_its_batch_alone() {
     assert_eq!(stage.play.show(swept).await, "4|0");
 }
 
-/// The sweep, and a take, which has more to give out.
-#[tokio::test]
-async fn a_lock_that_a_trigger_waits_for_is_waited_for_half_a_second() {
-    let stage = Stage::open(OPTIONS).await;
-    overdue(&stage, "a").await;
+/// A session with a lock that whatever is put back waits for.
+async fn keeping_triggers_waiting(stage: &Stage) -> Stage {
     stage
         .play
         .show(
@@ -63,6 +60,15 @@ async fn a_lock_that_a_trigger_waits_for_is_waited_for_half_a_second() {
         .play
         .show("begin; lock table busy in row exclusive mode")
         .await;
+    holder
+}
+
+/// The sweep, and a take, which has more to give out.
+#[tokio::test]
+async fn a_lock_that_a_trigger_waits_for_is_waited_for_half_a_second() {
+    let stage = Stage::open(OPTIONS).await;
+    overdue(&stage, "a").await;
+    let holder = keeping_triggers_waiting(&stage).await;
     let swept = "select done, failed from once.sweep_outbox_requeue()";
     assert_eq!(stage.play.show(swept).await, "0|1");
     // Put off; and once more, by a take.
@@ -84,21 +90,7 @@ async fn a_lock_that_a_trigger_waits_for_is_waited_for_half_a_second() {
 async fn all_batches_that_wait_for_one_lock_are_put_off_in_one_call() {
     let stage = Stage::open(OPTIONS).await;
     overdue(&stage, "a b c d e f g h").await;
-    stage
-        .play
-        .show(
-            "create table busy ();
-             create function wait() returns trigger language plpgsql as $$ begin
-                lock table public.busy in share mode; return new; end $$;
-             create trigger wait before insert on once.retry for each row execute function wait();
-             set statement_timeout = '30s'",
-        )
-        .await;
-    let holder = stage.another().await;
-    holder
-        .play
-        .show("begin; lock table busy in row exclusive mode")
-        .await;
+    let holder = keeping_triggers_waiting(&stage).await;
     let swept = "select done, failed, more from once.sweep_outbox_requeue()";
     assert_eq!(stage.play.show(swept).await, "0|8|f");
     holder.play.show("rollback").await;
