@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 const FIRST: i64 = 1;
 const EVERY: c_int = 5;
 /// Looks take one in so many parts of the time, at most.
-const OFTEN: i64 = 2;
+const OFTEN: i64 = 8;
 const SELDOM: i64 = 20;
 
 /// Of seconds, or one that may take for ever.

@@ -17,6 +17,7 @@ use crate::machine::model::Machine;
 use crate::machine::stored;
 use crate::machine::stored::Stored;
 use crate::row;
+use crate::settings;
 use crate::spi::{self, SwitchedUser};
 use crate::subxact;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
@@ -74,10 +75,15 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
         }
         let swept = sweep_machine(&name, &budget)?;
         close_teardowns(&name)?;
-        // One that was dropped meanwhile has no run any more. Who cannot note one waits for no other.
-        if not_noted.is_none() && Stored::find(&name)?.is_some() {
-            let noted = janitor::attempt(|| janitor::record(TASK, &name, &swept))?;
-            not_noted = noted.err();
+        // One that was dropped meanwhile has no run any more.
+        if Stored::find(&name)?.is_some() {
+            let note = || janitor::record(TASK, &name, &swept);
+            // Who could not note one waits for the others for a moment only.
+            let noted = match not_noted {
+                None => janitor::attempt(note)?,
+                Some(_) => subxact::attempt(|| settings::briefly(note))?,
+            };
+            not_noted = not_noted.or(noted.err());
         }
         all.add(swept);
     }

@@ -19,10 +19,12 @@ const ROUNDS: usize = 10;
 const TIMEOUTS: u32 = 20;
 /// So often in a row, each time so soon, a circle is met with nothing held, until we are its victim: another call that waits
 /// behind us gives way by itself.
-const STUCK: usize = 16;
+const STUCK: u32 = 16;
 const SOON: Duration = Duration::from_millis(100);
-/// Between two rounds, for as long as the last one took but no longer, we are in nobody's way.
+/// Between two rounds, for as long as the last one took but no longer, we are in nobody's way; ...
 const NAP: Duration = Duration::from_millis(300);
+/// ... and for so many times that, once more for each circle in a row.
+const STUCK_NAP: Duration = Duration::from_millis(10);
 /// How long others wait is what the server takes for long (deadlock_timeout), but no more than it is by default, ...
 const LONG: Duration = Duration::from_secs(1);
 /// ... and in later rounds so many times that: writers of one row come one after the other.
@@ -57,7 +59,7 @@ pub fn hold_all(machine: &str, tables: Vec<Relation>, mode: u32) -> Result<()> {
         // Whatever could not be had is waited for with nothing held.
         first = kept;
         limit = (limit * 2).min(long * LONGER);
-        nap = begin.elapsed().min(NAP);
+        nap = begin.elapsed().min(NAP).max(STUCK_NAP * stuck);
     }
     Err(not_together(machine, &tables, rounds))
 }

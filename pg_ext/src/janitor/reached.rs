@@ -17,7 +17,7 @@ thread_local! {
 pub fn start(task: &'static str, noted: Option<&Noted>) -> Option<String> {
     let remembered = NOT_NOTED.with_borrow(|all| all.get(task).cloned());
     match (remembered, noted) {
-        (Some((_, place)), None) => place,
+        (Some((_, place)), None) | (Some((None, place)), Some(_)) => place,
         (Some((then, place)), Some(now)) if then == Some(now.last_end) => place,
         (_, now) => now.and_then(|noted| noted.reached.clone()),
     }

@@ -56,6 +56,35 @@ async fn waiting_with(play: &Playground, session: Playground, sql: &str, locks: 
     waiting
 }
 
+/// A session that calls `sql`, once it has the one table and waits for the other. It does so for a second in its first try,
+/// and then waits for the other with nothing held: where that was missed it is called again.
+async fn waiting_with_one(
+    play: &Playground,
+    mut session: Playground,
+    sql: &str,
+    mode: &str,
+) -> Waiting {
+    let pid = backend_pid(&session.client).await.unwrap();
+    let (missed, has_one) = (
+        format!("item {mode} f"),
+        format!("item {mode} f, job {mode} t"),
+    );
+    loop {
+        let waiting = Waiting::send(session, sql);
+        let has = poll_async(&has_one, async || {
+            let seen = play.show(&format!("{LOCKS}{pid}")).await;
+            Ok([&missed, &has_one].contains(&&seen).then_some(seen))
+        });
+        if has.await.unwrap() == has_one {
+            return waiting;
+        }
+        play.show(&format!("select pg_cancel_backend({pid})")).await;
+        let answer;
+        (session, answer) = waiting.end().await;
+        assert_eq!(code(&answer), "57014", "{answer:?}");
+    }
+}
+
 /// A transaction again and again, until there is a table of this name.
 fn until_enough(first: &str, transaction: &str) -> String {
     format!(
@@ -372,8 +401,7 @@ async fn a_writer_whom_others_bring_into_a_circle_is_no_victim() {
         .await;
     let session = seen(&play).await;
     let pid = backend_pid(&session.client).await.unwrap();
-    let has_one = "item ShareRowExclusiveLock f, job ShareRowExclusiveLock t";
-    let guard = waiting_with(&play, session, GUARD, has_one).await;
+    let guard = waiting_with_one(&play, session, GUARD, "ShareRowExclusiveLock").await;
     let [of_item, waiting, of_job] = writers;
     let write = |id: i32| format!("update purse set n = 2 where id = {id}; commit");
     let waiting = Waiting::begin(&play, waiting, &write(2)).await;
@@ -395,8 +423,7 @@ async fn an_index_that_is_made_concurrently_is_no_victim() {
     writer.show("begin; update item set note = 'x'").await;
     let index = "create index concurrently made on item (note)";
     let making = Waiting::begin(&play, maker, index).await;
-    let has_one = "item ShareRowExclusiveLock f, job ShareRowExclusiveLock t";
-    let guard = waiting_with(&play, session, GUARD, has_one).await;
+    let guard = waiting_with_one(&play, session, GUARD, "ShareRowExclusiveLock").await;
     writer.show("commit").await;
     making.end().await.1.unwrap();
     let (session, answer) = guard.end().await;
@@ -476,8 +503,7 @@ async fn a_writer_that_waits_for_another_one_of_a_circle_is_no_victim() {
     )
     .await;
     let session = seen(&play).await;
-    let has_one = "item ShareRowExclusiveLock f, job ShareRowExclusiveLock t";
-    let guard = waiting_with(&play, session, GUARD, has_one).await;
+    let guard = waiting_with_one(&play, session, GUARD, "ShareRowExclusiveLock").await;
     closing.show("update job set note = 'x'; commit").await;
     waiting.end().await.1.unwrap();
     guard.end().await.1.unwrap();
@@ -493,33 +519,28 @@ async fn a_writer_that_connects_while_it_waits_is_no_victim() {
             .await;
         let (first, session) = (play.another().await, seen(&play).await);
         let pid = backend_pid(&session.client).await.unwrap();
+        let mut call = GUARD.to_owned();
         if has_looked {
-            session
-                .show("begin; select count(*) from pg_stat_activity")
-                .await;
+            call = format!("rollback; begin; select count(*) from pg_stat_activity; {GUARD}");
         }
         first
             .show("begin; update item set note = 'x' where id = 1")
             .await;
-        let guard = Waiting::send(session, GUARD);
-        until_locks(
-            &play,
-            pid,
-            "item ShareRowExclusiveLock f, job ShareRowExclusiveLock t",
-        )
-        .await;
+        let mode = "ShareRowExclusiveLock";
+        let guard = waiting_with_one(&play, session, &call, mode).await;
         let writer = play.another_directly("postgres", "a new backend").await;
         writer.show("begin").await;
         let waiting = Waiting::begin(&play, writer, "update job set note = 'x' where id = 1").await;
         let (writer, answer) = waiting.end().await;
         answer.unwrap();
         first.show("commit").await;
-        until_locks(
-            &play,
-            pid,
-            "job ShareRowExclusiveLock f, item ShareRowExclusiveLock t",
-        )
-        .await;
+        // It may have the item's table by now, or have had it.
+        poll_async("a wait for the job's table", async || {
+            let seen = play.show(&format!("{LOCKS}{pid}")).await;
+            Ok(seen.starts_with(&format!("job {mode} f")).then_some(()))
+        })
+        .await
+        .unwrap();
         writer
             .show("update item set note = 'x' where id = 2; commit")
             .await;
@@ -572,8 +593,7 @@ async fn a_writer_that_a_migration_waits_for_is_no_victim() {
     let (migration, session) = (play.another().await, seen(&play).await);
     let pid = backend_pid(&session.client).await.unwrap();
     migration.show("begin; update item set note = 'x'").await;
-    let has_one = "item ShareRowExclusiveLock f, job ShareRowExclusiveLock t";
-    let guard = waiting_with(&play, session, GUARD, has_one).await;
+    let guard = waiting_with_one(&play, session, GUARD, "ShareRowExclusiveLock").await;
     let write = "update job set note = 'x'";
     let writer = Waiting::begin(&play, play.another().await, write).await;
     let altering = Waiting::send(migration, "alter table job add more int");
@@ -605,8 +625,7 @@ async fn a_parallel_query_beside_it_is_no_victim() {
         )
         .await;
     let session = seen(&play).await;
-    let has_one = "item AccessExclusiveLock f, job AccessExclusiveLock t";
-    let guard = waiting_with(&play, session, UNGUARD, has_one).await;
+    let guard = waiting_with_one(&play, session, UNGUARD, "AccessExclusiveLock").await;
     assert_eq!(leader.show("select sum(jobs_now(id)) from many").await, "1");
     leader.show("commit").await;
     guard.end().await.1.unwrap();
