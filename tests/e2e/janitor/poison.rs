@@ -594,3 +594,32 @@ async fn a_place_that_cannot_be_noted_is_remembered() {
     let all = "select done, failed, more from once.sweep_inbox_reap(1001)";
     assert_eq!(play.show(all).await, "1000|0|f");
 }
+
+/// While somebody keeps the whole table, too: the pass goes on there once it can be read again.
+#[tokio::test]
+async fn a_place_is_remembered_past_the_end_of_a_lock_of_once_janitor() {
+    let play = Playground::directly("what a session remembers").await;
+    messages_and_one_good(&play, 1001).await;
+    play.show(
+        "create sequence first_tried minvalue 1 maxvalue 2000;
+         create or replace function refuse() returns trigger language plpgsql as $$ begin
+            perform case when old.name::int < last_value then setval('public.first_tried', old.name::int) end from public.first_tried;
+            raise 'not today'; end $$",
+    )
+    .await;
+    let pass = "select failed > 0 from once.sweep_inbox_reap(1000)";
+    let holder = play.another().await;
+    holder
+        .show("begin; lock table once.janitor in access exclusive mode")
+        .await;
+    let first = "select last_value > 1 from first_tried";
+    for tried in ["f", "t"] {
+        play.show("alter sequence first_tried restart 2000").await;
+        assert_eq!(play.show(pass).await, "t");
+        assert_eq!(play.show(first).await, tried);
+    }
+    holder.show("rollback").await;
+    play.show("alter sequence first_tried restart 2000").await;
+    assert_eq!(play.show(pass).await, "t");
+    assert_eq!(play.show(first).await, "t");
+}
