@@ -28,7 +28,7 @@ const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
 /// So many jobs are made, and looked at in the end, in one statement.
 const BATCH: usize = 100;
 
-const LANES: usize = 6;
+const LANES: usize = 8;
 
 /// Ended leases of the schedules before: a sweep that happens to write to one of them conflicts with more.
 const TIDY: &str = "delete from once.action_lease where state <> 'h'";
@@ -242,7 +242,14 @@ impl Lane {
         }
     }
 
-    async fn explore(&mut self, level: &str, case: Case) -> Counts {
+    /// All schedules that begin with these choices, but for those that it leaves to others.
+    async fn explore(
+        &mut self,
+        level: &str,
+        case: Case,
+        first: Vec<usize>,
+        mut leave: impl FnMut(Vec<usize>),
+    ) -> Counts {
         shop::guard(&self.play, case.guard).await;
         for seat in &self.seats {
             let set = format!("set default_transaction_isolation = '{level}'");
@@ -255,9 +262,10 @@ impl Lane {
             false => "reset once.fake_now",
         };
         self.sweeper().show(clock).await;
-        let (mut counts, mut path) = (Counts::default(), Path::default());
+        let (mut counts, mut path) = (Counts::default(), Path::of(first));
         loop {
             counts.add(self.schedule(case, &mut path).await);
+            path.others.drain(..).for_each(&mut leave);
             let more = path.advance();
             if !more || self.played.len() == BATCH {
                 self.judge(case).await;
@@ -377,18 +385,25 @@ impl Lane {
     }
 }
 
+/// By level and case.
 type Results = BTreeMap<(usize, usize), Counts>;
 
-/// Explores cases from the list until there is none left.
-async fn work(todo: &Mutex<Vec<(usize, usize)>>, results: &Mutex<Results>) {
+/// Level, case, and what the schedules begin with.
+type Part = (usize, usize, Vec<usize>);
+
+/// Explores parts from the list until there is none left. Each leaves others there soon.
+async fn work(todo: &Mutex<Vec<Part>>, results: &Mutex<Results>) {
     let mut lane = Lane::open().await;
     loop {
-        let Some((level, case)) = todo.lock().unwrap().pop() else {
+        let Some((level, case, first)) = todo.lock().unwrap().pop() else {
             break;
         };
-        let counts = lane.explore(LEVELS[level], CASES[case].1).await;
+        let leave = |first| todo.lock().unwrap().push((level, case, first));
+        let (name, what) = (LEVELS[level], CASES[case].1);
+        let counts = lane.explore(name, what, first, leave).await;
         assert!(lane.wrong.is_empty(), "{}", lane.wrong[0]);
-        results.lock().unwrap().insert((level, case), counts);
+        let mut results = results.lock().unwrap();
+        results.entry((level, case)).or_default().add(counts);
     }
 }
 
@@ -396,7 +411,12 @@ async fn work(todo: &Mutex<Vec<(usize, usize)>>, results: &Mutex<Results>) {
 async fn without_guard_and_fence_the_explorer_finds_what_goes_wrong() {
     let mut lane = Lane::open().await;
     let unsafe_writes = case(Cast::Run, Writes::Updates, false, true);
-    let counts = lane.explore(LEVELS[0], unsafe_writes).await;
+    let mut todo = vec![Vec::new()];
+    let mut counts = Counts::default();
+    while let Some(first) = todo.pop() {
+        let leave = |first| todo.push(first);
+        counts.add(lane.explore(LEVELS[0], unsafe_writes, first, leave).await);
+    }
     // An item that is written and paid for after its refund, and its artifact made after the cleanup.
     let wrong = |told: &String| told.contains("\nwallet");
     assert!(lane.wrong.iter().any(wrong), "{counts:?} {:?}", lane.wrong);
@@ -406,7 +426,8 @@ async fn without_guard_and_fence_the_explorer_finds_what_goes_wrong() {
 fn every_interleaving_of_worker_endpoint_and_sweep_ends_right() {
     // Taken from the end, where the long ones are.
     let all = CASES.iter().enumerate();
-    let all = all.flat_map(|(case, (counts, _))| (0..counts.len()).map(move |level| (level, case)));
+    let all = all
+        .flat_map(|(case, (counts, _))| (0..counts.len()).map(move |level| (level, case, vec![])));
     let todo: Arc<Mutex<Vec<_>>> = Arc::new(Mutex::new(all.collect()));
     let results = Arc::new(Mutex::new(Results::new()));
     let lanes: Vec<_> = (0..LANES)

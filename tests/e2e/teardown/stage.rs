@@ -53,6 +53,10 @@ impl Fork {
         Fork { open, taken }
     }
 
+    fn has(self, choice: usize) -> bool {
+        self.open & 1 << choice != 0
+    }
+
     /// Moves on to the next alternative, if there is one.
     fn advance(&mut self) -> bool {
         let later = self.open & !((2 << self.taken) - 1);
@@ -64,9 +68,15 @@ impl Fork {
 /// So often the same choices are run until a run comes along their way.
 const MOST_RUNS: u32 = 20;
 
-/// A walk through all schedules, from one end to the other.
+/// So many choices from the beginning each alternative is another walk's.
+const SHARED: usize = 3;
+
+/// A walk through all schedules that begin with the same choices, from one end to the other.
 #[derive(Default)]
 pub struct Path {
+    first: Vec<usize>,
+    /// What schedules of other walks begin with: what was not taken of the first choices.
+    pub others: Vec<Vec<usize>>,
     forks: Vec<Fork>,
     depth: usize,
     /// This run has left the way of the ones before, though it made the same choices.
@@ -80,11 +90,18 @@ pub struct Path {
 }
 
 impl Path {
+    pub fn of(first: Vec<usize>) -> Path {
+        Path {
+            first,
+            ..Path::default()
+        }
+    }
+
     fn choose(&mut self, open: u32) -> usize {
         if !self.strays {
             match self.forks.get(self.depth) {
                 Some(fork) => self.strays = fork.open != open,
-                None => self.forks.push(Fork::new(open)),
+                None => self.begin(Fork::new(open)),
             }
         }
         if self.strays {
@@ -93,6 +110,21 @@ impl Path {
         }
         self.depth += 1;
         self.forks[self.depth - 1].taken
+    }
+
+    fn begin(&mut self, mut fork: Fork) {
+        if let Some(first) = self.first.get(self.depth) {
+            self.strays = !fork.has(*first);
+            fork.taken = *first;
+        } else if self.depth < SHARED {
+            let taken: Vec<_> = self.forks.iter().map(|fork| fork.taken).collect();
+            let later = (fork.taken + 1..u32::BITS as usize).filter(|choice| fork.has(*choice));
+            let other = later.map(|choice| [&taken[..], &[choice]].concat());
+            self.others.extend(other);
+        }
+        if !self.strays {
+            self.forks.push(fork);
+        }
     }
 
     /// Prepares the next schedule; false after the last one.
@@ -108,8 +140,8 @@ impl Path {
             self.given_up += 1;
         }
         self.strayed = 0;
-        while let Some(fork) = self.forks.last_mut() {
-            if fork.advance() {
+        while self.forks.len() > SHARED {
+            if self.forks.last_mut().is_some_and(Fork::advance) {
                 return true;
             }
             self.forks.pop();
