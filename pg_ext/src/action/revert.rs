@@ -113,7 +113,7 @@ impl<'b> Batch<'b> {
             });
         }
         self.reached.set(false);
-        let (begin, hurried) = (Instant::now(), self.waited.get());
+        let begin = Instant::now();
         let failure = match subxact::attempt(|| self.revert(due))? {
             Ok(done) => {
                 self.budget.settle(done);
@@ -125,12 +125,12 @@ impl<'b> Batch<'b> {
             Err(failure) => failure,
         };
         self.waited
-            .set(hurried || begin.elapsed() >= settings::PATIENCE);
+            .set(self.waited.get() || begin.elapsed() >= settings::PATIENCE);
         match due {
             // The table cannot be handled at all: that is no row's fault.
             due if !self.reached.get() => Ok(Swept::failure(due.len(), &failure)),
             [one] => {
-                put_off(one, &failure, hurried)?;
+                put_off(one, &failure)?;
                 self.budget.settle(1);
                 Ok(Swept::failure(1, &failure))
             }
@@ -272,21 +272,15 @@ impl<'b> Batch<'b> {
     }
 }
 
-/// A row that could not be reverted is tried again later, each time twice as long; `hurried`: it may have waited for
-/// somebody's lock only for a moment, and is tried again soon.
-fn put_off(due: &Due, failure: &str, hurried: bool) -> Result<()> {
+/// A row that could not be reverted is tried again later, each time twice as long.
+fn put_off(due: &Due, failure: &str) -> Result<()> {
     let note = from_utf8(failure);
     change(&Table::to_write(TABLE)?, &due.key, |lease, now| {
         if !due.is(lease) {
             return Change::Nothing;
         }
         let failures = lease.i32(Col::Failures).saturating_add(1);
-        let doublings = if hurried {
-            0
-        } else {
-            failures.clamp(1, 20) - 1
-        };
-        let wait = PUT_OFF_US.saturating_mul(1 << doublings);
+        let wait = PUT_OFF_US.saturating_mul(1 << (failures.clamp(1, 20) - 1));
         lease.put_i32(Col::Failures, failures);
         lease.put_i64(Col::LookAt, now + wait.min(LONGEST_PUT_OFF_US));
         lease.put_text(Col::Note, Some(&note));

@@ -175,18 +175,29 @@ fn close_teardowns(name: &[u8]) -> Result<()> {
 
 /// Names of machines, by the end of their last sweep. A definition that cannot be read is its machine's own failure.
 fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
-    let mut found = Vec::new();
+    let mut names = Vec::new();
     let mut add = |stored: &Stored| -> Result<()> {
-        if let Some(name) = stored.column(stored::Col::Machine) {
-            let name = varlena(name).to_vec();
-            found.push((janitor::last_end(TASK, &name)?, name));
-        }
+        names.extend(
+            stored
+                .column(stored::Col::Machine)
+                .map(|name| varlena(name).to_vec()),
+        );
         Ok(())
     };
     match only {
         Some(name) => add(&Stored::of(name)?)?,
         None => stored::each_stored(&mut add)?,
     }
+    names.sort();
+    // Where somebody keeps once.janitor from us they come in any order.
+    let ends = || {
+        let ends = names.iter().map(|name| janitor::last_end(TASK, name));
+        ends.collect::<Result<Vec<_>>>()
+    };
+    let Ok(ends) = subxact::attempt(ends)? else {
+        return Ok(names);
+    };
+    let mut found: Vec<_> = ends.into_iter().zip(names).collect();
     found.sort();
     Ok(found.into_iter().map(|(_, name)| name).collect())
 }

@@ -10,7 +10,7 @@ use crate::action::sweep as actions;
 use crate::call::{from_utf8, shown};
 use crate::caller;
 use crate::clock;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::janitor::Swept;
 use crate::mark::call_mark;
 use crate::row;
@@ -103,7 +103,10 @@ fn write<const COLUMNS: usize>(
         spi::query(&NEW_RUN, &args)?;
         return match find::<COLUMNS>(table, task, machine, &Snapshot::latest())? {
             Some(_) => write::<COLUMNS>(table, task, machine, swept, good),
-            None => Ok(false),
+            None => Err(Error::new(
+                Kind::InUse,
+                "a trigger on once.janitor keeps its row back",
+            )),
         };
     };
     let Some(tid) = run.tid() else {

@@ -248,8 +248,8 @@ fn put_back_all(
         }
         Ok(part)
     };
-    let (tried, hurried) = (Instant::now(), all.waited);
-    let part = subxact::attempt(|| match hurried {
+    let tried = Instant::now();
+    let part = subxact::attempt(|| match all.waited {
         true => settings::briefly(work),
         false => work(),
     })?;
@@ -262,7 +262,7 @@ fn put_back_all(
             all.swept.add(part.swept);
         }
         (Err(failure), [token]) => {
-            all.put_off |= put_off(sub, *token, &failure, hurried)?;
+            all.put_off |= put_off(sub, *token, &failure)?;
             all.swept.add(Swept::failure(1, &failure));
         }
         (Err(_), tokens) => {
@@ -274,9 +274,9 @@ fn put_back_all(
     Ok(())
 }
 
-/// A batch that could not be put back is left alone for as long as it is old: the next time it is twice as old; `hurried`:
-/// it may have waited for somebody's lock only for a moment, and is tried again soon. False: that could not be done either.
-fn put_off(sub: &Subscriber, token: i64, failure: &str, hurried: bool) -> Result<bool> {
+/// A batch that could not be put back is left alone for as long as it is old: the next time it is twice as old. False: that
+/// could not be done either.
+fn put_off(sub: &Subscriber, token: i64, failure: &str) -> Result<bool> {
     raise::warn(
         format!(
             "batch {token} of {} could not be put back: {failure}",
@@ -294,11 +294,7 @@ fn put_off(sub: &Subscriber, token: i64, failure: &str, hurried: bool) -> Result
         }
         let now = clock::now_us()?;
         let age = now.saturating_sub(batch.taken_at());
-        let wait = match hurried {
-            true => PUT_OFF_US,
-            false => age.clamp(PUT_OFF_US, LONGEST_PUT_OFF_US),
-        };
-        batch.extend(now.saturating_add(wait))?;
+        batch.extend(now.saturating_add(age.clamp(PUT_OFF_US, LONGEST_PUT_OFF_US)))?;
         Ok(true)
     })?;
     Ok(put_off.unwrap_or(false))
