@@ -83,7 +83,10 @@ pub async fn all(database: &Database) -> Result<Vec<Case>> {
     if wants("transition") {
         cases.push(transitions(database, ROWS).await?);
         cases.push(transitions(database, MANY_ROWS).await?);
-        cases.push(transitions_of_enum(database).await?);
+        let of = "transition, there and back, the status an enum";
+        cases.push(transitions_of(database, of, [ENUM, NO_ENUM]).await?);
+        let of = "transition, there and back, a CHECK of the status";
+        cases.push(transitions_of(database, of, [CHECKED, NOT_CHECKED]).await?);
     }
     if wants("guard") {
         cases.push(guard(database).await?);
@@ -167,7 +170,7 @@ async fn transitions(database: &Database, rows: u64) -> Result<Case> {
     .await
 }
 
-const SIDES_OF_ENUM: [&str; 2] = ["job", "raw"];
+const SIDES_ALIKE: [&str; 2] = ["job", "raw"];
 const ENUM: &str = "CREATE TYPE SIDE.job_status AS ENUM ('queued', 'running', 'failed', 'done', 'cancelled'); \
     ALTER TABLE SIDE.batch_job ALTER status DROP DEFAULT, ALTER status TYPE SIDE.job_status \
         USING status::SIDE.job_status, ALTER status SET DEFAULT 'queued'; \
@@ -176,12 +179,20 @@ const NO_ENUM: &str = "ALTER TABLE SIDE.batch_job ALTER status DROP DEFAULT, ALT
         ALTER status SET DEFAULT 'queued'; \
     DROP TYPE SIDE.job_status";
 
-/// The same moves where the status is an enum.
-async fn transitions_of_enum(database: &Database) -> Result<Case> {
-    fill(&SIDES_OF_ENUM, ROWS).make(database).await?;
-    on_each(database, ENUM).await?;
+const CHECKED: &str = "ALTER TABLE SIDE.batch_job ADD CONSTRAINT listed \
+    CHECK (status IN ('queued', 'running', 'failed', 'done', 'cancelled'))";
+const NOT_CHECKED: &str = "ALTER TABLE SIDE.batch_job DROP CONSTRAINT listed";
+
+/// The same moves, of tables that were altered before and are altered back.
+async fn transitions_of(
+    database: &Database,
+    name: &'static str,
+    [before, after]: [&str; 2],
+) -> Result<Case> {
+    fill(&SIDES_ALIKE, ROWS).make(database).await?;
+    on_each(database, before).await?;
     let case = Contest {
-        name: "transition, there and back, the status an enum",
+        name,
         among: Among::Rows(ROWS),
         stock: ROWS,
         before_round: Before::Nothing,
@@ -190,13 +201,13 @@ async fn transitions_of_enum(database: &Database) -> Result<Case> {
     }
     .run(database)
     .await?;
-    on_each(database, NO_ENUM).await?;
+    on_each(database, after).await?;
     Ok(case)
 }
 
-/// Runs statements, one by one, on both sides of the enum.
+/// Runs statements, one by one, on both sides.
 async fn on_each(database: &Database, sql: &str) -> Result<()> {
-    for side in SIDES_OF_ENUM {
+    for side in SIDES_ALIKE {
         for statement in sql.replace("SIDE", side).split("; ") {
             database.client.batch_execute(statement).await?;
         }

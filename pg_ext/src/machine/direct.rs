@@ -109,7 +109,7 @@ impl Direct {
         // A guard is asked once the wait for a row is over; so who has to wait goes that way.
         let wait = if ground.guarded { Wait::No } else { Wait::Yes };
         let active = snapshot.activate();
-        let outcome = table.update(slot.tid(), &values, wait)?;
+        let outcome = table.update_checked(slot.tid(), &values, wait)?;
         drop(active);
         Ok((outcome == Outcome::Done).then_some(version))
     }
@@ -139,8 +139,8 @@ fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
 
 impl Ground {
     /// None: the table is not plain. Plain is an ordinary heap table, no partition or parent, without rules,
-    /// row security, CHECK constraints, generated columns and triggers (those of foreign keys aside, if
-    /// neither column that is written is in a key; and this machine's guard), with a text, varchar or enum as status.
+    /// row security, generated columns and triggers (those of foreign keys aside, if neither column that is written is
+    /// in a key; and this machine's guard), with a text, varchar or enum as status.
     fn of(machine: &Machine) -> Option<Ground> {
         let shape = &machine.shape;
         let (status, version) = (&shape.status, &shape.version);

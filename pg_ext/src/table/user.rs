@@ -75,27 +75,35 @@ impl Table {
                 && !class.relhasrules
                 && !class.relrowsecurity
         };
-        match is_plain && !self.has_constraints() && !self.is_in_key(written) {
+        match is_plain && !self.computes() && !self.is_in_key(written) {
             true => self.triggers(known),
             false => None,
         }
     }
 
-    /// Something has to be checked or computed for each new row version. NOT NULL that holds for all rows
-    /// stays true of columns that are not written.
-    fn has_constraints(&self) -> bool {
+    /// A column has to be computed for each new row version, or may be NULL where it must not. NOT NULL that holds for
+    /// all rows stays true of columns that are not written.
+    fn computes(&self) -> bool {
+        let Some(constraints) = self.constraints() else {
+            return false;
+        };
+        let own = constraints.has_generated_stored;
+        #[cfg(feature = "pg18")]
         // SAFETY: the relation is open, so its tuple descriptor is there.
-        unsafe {
-            let desc = (*self.rel).rd_att;
-            let constraints = (*desc).constr;
-            if constraints.is_null() {
-                return false;
-            }
-            let own = (*constraints).num_check > 0 || (*constraints).has_generated_stored;
-            #[cfg(feature = "pg18")]
-            let own = own || (*constraints).has_generated_virtual || has_unproven_not_null(desc);
-            own
-        }
+        let own = own
+            || constraints.has_generated_virtual
+            || unsafe { has_unproven_not_null((*self.rel).rd_att) };
+        own
+    }
+
+    /// Each new row version is to be checked.
+    pub fn has_checks(&self) -> bool {
+        self.constraints().is_some_and(|c| c.num_check > 0)
+    }
+
+    fn constraints(&self) -> Option<&pg_sys::TupleConstr> {
+        // SAFETY: the relation is open, so its tuple descriptor is there.
+        unsafe { (*(*self.rel).rd_att).constr.as_ref() }
     }
 
     /// Its own, or those of foreign keys.
@@ -104,7 +112,7 @@ impl Table {
     }
 
     fn all_triggers(&self) -> &[pg_sys::Trigger] {
-        // SAFETY: as in has_constraints; the server keeps numtriggers of them.
+        // SAFETY: as in constraints; the server keeps numtriggers of them.
         unsafe {
             match (*self.rel).trigdesc {
                 none if none.is_null() => &[],

@@ -53,7 +53,28 @@ impl Table {
         row: &[Option<Datum>],
         wait: Wait,
     ) -> Result<Outcome> {
+        self.replace(tid, self.filled_slot(row)?, wait)
+    }
+
+    /// The same; raises what a CHECK of the table says of the new row, before anything is written or waited for.
+    pub fn update_checked(
+        &self,
+        tid: pg_sys::ItemPointerData,
+        row: &[Option<Datum>],
+        wait: Wait,
+    ) -> Result<Outcome> {
         let slot = self.filled_slot(row)?;
+        if self.has_checks() {
+            // SAFETY: the slot holds a complete row of this table, which has constraints; a CHECK may name its oid.
+            self.as_target(|info, estate| unsafe {
+                (*slot.raw).tts_tableOid = self.oid();
+                pg_sys::ExecConstraints(info, slot.raw, estate);
+            });
+        }
+        self.replace(tid, slot, wait)
+    }
+
+    fn replace(&self, tid: pg_sys::ItemPointerData, slot: Slot, wait: Wait) -> Result<Outcome> {
         let mut tid = tid;
         let mut failure = pg_sys::TM_FailureData::default();
         let mut mode = 0;
@@ -142,17 +163,25 @@ impl Table {
 
     /// Adds index entries for the stored row, a DBA's own indexes included.
     fn index(&self, slot: &Slot, which: Indexes) {
-        // SAFETY: the sequence of the server's own ExecSimpleRelationInsert and -Update; range table index
-        // 0 says that there is no statement whose updated columns could be asked for.
+        // SAFETY: the sequence of the server's own ExecSimpleRelationInsert and -Update.
+        self.as_target(|info, estate| unsafe {
+            pg_sys::ExecOpenIndices(info, false);
+            insert_index_entries(info, slot.raw, estate, which);
+            pg_sys::ExecCloseIndices(info);
+        });
+    }
+
+    /// The table as what a statement writes to.
+    fn as_target(&self, work: impl FnOnce(*mut pg_sys::ResultRelInfo, *mut pg_sys::EState)) {
+        // SAFETY: the table is open; range table index 0 says that there is no statement whose updated columns could be
+        // asked for. An error of the server's frees both with the memory that they are in.
         unsafe {
             let estate = pg_sys::CreateExecutorState();
             let info: *mut pg_sys::ResultRelInfo =
                 pg_sys::palloc0(std::mem::size_of::<pg_sys::ResultRelInfo>()).cast();
             (*info).type_ = pg_sys::NodeTag::T_ResultRelInfo;
             pg_sys::InitResultRelInfo(info, self.rel, 0, std::ptr::null_mut(), 0);
-            pg_sys::ExecOpenIndices(info, false);
-            insert_index_entries(info, slot.raw, estate, which);
-            pg_sys::ExecCloseIndices(info);
+            work(info, estate);
             pg_sys::FreeExecutorState(estate);
         }
     }

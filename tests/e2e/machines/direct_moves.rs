@@ -10,7 +10,10 @@ use crate::waiting::Waiting;
 use crate::world::{define, job, moves, transition};
 
 const GUARD: &str = "select once.machine_guard('job', true)";
-const BY_STATEMENT: &str = "alter table job add check (id is not null)";
+/// It never fires.
+const BY_STATEMENT: &str = "
+create function rest() returns trigger language plpgsql as 'begin return null; end';
+create trigger rest after update of note on job for each row execute function rest()";
 
 /// The ways that a move may go.
 const WAYS: [&str; 3] = ["select 1", GUARD, BY_STATEMENT];
@@ -76,6 +79,7 @@ async fn plain_tables_go_without_a_statement() {
          create trigger t before insert or delete on job for each row execute function f()",
         "create table parent (id bigint); alter table job inherit parent",
         "alter table job enable row level security, disable row level security",
+        "alter table job add check (status <> 'failed' and version >= 0), add check (n <> 7) not valid",
     ] {
         assert!(goes_direct(&altered(sql).await).await, "{sql}");
     }
@@ -175,6 +179,40 @@ async fn what_only_newer_servers_have_goes_by_statement() {
             false => "23502",
         };
         assert_eq!(crate::waiting::code(&made), expected, "{sql}");
+    }
+}
+
+/// With what the row is to be, and before anybody who has the row is waited for.
+#[tokio::test]
+async fn checks_are_asked_alike() {
+    let checks = "create function few() returns bool stable language sql as 'select count(*) < 10 from job';
+        alter table job add constraint low check (status <> 'failed' or version > 5), add check (few()),
+            add check (tableoid = 'job'::regclass), add constraint whole check (id <> 4 or 1 / (version - 1) is not null)";
+    for play in ways(checks).await {
+        let other = play.another().await;
+        other
+            .show("begin; update job set note = 'x' where id = 3")
+            .await;
+        play.show("set lock_timeout = '20ms'; begin").await;
+        assert_eq!(moves(&play, "1", "new", "").await, "t|new|1|~");
+        for id in ["2", "3"] {
+            play.show("savepoint s").await;
+            let refusal = play.refused(&transition(id, "failed", "")).await;
+            assert_eq!(refusal.code, "23514", "{refusal:?}");
+            assert_eq!(
+                refusal.message,
+                "new row for relation \"job\" violates check constraint \"low\""
+            );
+            let row = format!("Failing row contains ({id}, ");
+            assert!(refusal.detail.starts_with(&row), "{refusal:?}");
+            play.show("rollback to s").await;
+        }
+        play.show("savepoint s").await;
+        assert_eq!(play.code(&transition("4", "new", "")).await, "22012");
+        play.show("rollback to s; commit").await;
+        assert_eq!(job(&play, 1).await, "new|1");
+        assert_eq!(job(&play, 2).await, "ready|0");
+        other.show("commit").await;
     }
 }
 
@@ -424,7 +462,9 @@ async fn one_statement_moves_many_rows_and_one_row_once() {
 
 #[tokio::test]
 async fn a_move_needs_usage_of_the_schema() {
-    for way in ["select 1", "alter table s.job add check (id is not null)"] {
+    let by_statement = "create function s.rest() returns trigger language plpgsql as 'begin return null; end';
+        create trigger rest after insert or update on s.job for each statement execute function s.rest()";
+    for way in ["select 1", by_statement] {
         let play = Playground::open().await;
         play.show(&format!(
             r#"drop schema if exists s cascade; create schema s;
