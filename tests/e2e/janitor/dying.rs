@@ -1,6 +1,10 @@
 //! Kills and shutdowns: whatever ends a worker, the next one goes on, and none keeps the server from stopping.
 
-use crate::world::{JOBS, claim, launch, logged, show, until, until_swept, worker};
+use std::time::{Duration, Instant};
+
+use crate::world::{
+    JOBS, WORKER, claim, launch, logged, preloaded, show, until, until_swept, worker,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pg_once_tests::race::{poll_async, wait_until_waiting};
@@ -102,6 +106,43 @@ async fn a_cancelled_batch_is_one_warning_and_the_next_pass_goes_on() {
     assert!(logged(&cluster, "canceling statement due to user request") <= 1);
 }
 
+/// No sleep and no nap of these tests ends as soon; a server that waits for neither ends in a moment.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+/// Stops the server beside this thread, which meanwhile ends the session that a smart shutdown waits for.
+async fn stopped_at_once(mut cluster: Cluster, mode: StopMode) -> Cluster {
+    let stopping = tokio::task::spawn_blocking(move || {
+        let begin = Instant::now();
+        cluster.stop(mode).unwrap();
+        let took = begin.elapsed();
+        assert!(took < AT_ONCE, "{mode:?}: {took:?}");
+        cluster
+    });
+    stopping.await.unwrap()
+}
+
+/// Who of the two sleeps: the worker after a pass, not in one.
+const ASLEEP: &str = "
+select string_agg(backend_type, ', ' order by backend_type) from pg_stat_activity
+ where wait_event = 'Extension' and (backend_type = 'pg_once launcher' or query ~ '^resting')";
+
+#[tokio::test]
+async fn a_fast_and_a_smart_shutdown_wake_a_launcher_and_a_worker_that_rest_for_minutes() {
+    let builder = preloaded("a").setting("once.janitor_naptime", "5min");
+    let mut cluster = builder.launch().unwrap();
+    let client = cluster.create_database_with_extension("a").await.unwrap();
+    drop(client);
+    // Who has looked before the extension was there would find it in five minutes.
+    cluster.stop(StopMode::Fast).unwrap();
+    for mode in [StopMode::Fast, StopMode::Smart] {
+        cluster.start().unwrap();
+        let client = cluster.connect("a").await.unwrap();
+        until(&client, ASLEEP, &format!("{WORKER}, pg_once launcher")).await;
+        drop(client);
+        cluster = stopped_at_once(cluster, mode).await;
+    }
+}
+
 /// A row that begins to be reverted, and one that has been: no rollback takes that back. Each would take longer
 /// than anybody waits for the end of a server.
 const SLOW: &str = "
@@ -117,7 +158,7 @@ create trigger slow before update of status on job for each row
 #[tokio::test]
 async fn a_fast_and_a_smart_shutdown_end_it_at_once_in_the_middle_of_a_long_sweep() {
     for mode in [StopMode::Fast, StopMode::Smart] {
-        let mut cluster = launch("a");
+        let cluster = launch("a");
         let client = cluster.create_database_with_extension("a").await.unwrap();
         show(&client, JOBS).await;
         until_swept(&client).await;
@@ -129,14 +170,7 @@ async fn a_fast_and_a_smart_shutdown_end_it_at_once_in_the_middle_of_a_long_swee
         );
         until(&client, &busy, "active|once.sweep_action_release(1000)").await;
         drop(client);
-        // Meanwhile this thread ends the session, which a smart shutdown waits for. It fails if the server has not
-        // ended long before the row would have been reverted.
-        let mut cluster = tokio::task::spawn_blocking(move || {
-            cluster.stop(mode).unwrap();
-            cluster
-        })
-        .await
-        .unwrap();
+        let mut cluster = stopped_at_once(cluster, mode).await;
         // No worker until the trigger is gone: dropping it would wait for the batch.
         let list = |databases| format!("once.janitor_databases = '{databases}'\n");
         cluster.append_settings(&list("")).unwrap();
