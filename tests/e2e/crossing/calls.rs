@@ -1,14 +1,17 @@
 //! Calling the extension's functions with the other's names, tokens, holders and ids, all of them right: what
 //! Anna may do with them, Bert may not.
 
+use std::collections::BTreeSet;
+
 use crate::playground::Playground;
 use crate::services::{Services, attempt};
 
 /// Reading and replaying.
-const READ: [&str; 16] = [
+const READ: [&str; 18] = [
     "once.key_claim('anna', 'done', '{\"r\": 1}')",
     "once.key_claim_hashed('anna', 'done', sha256('guess'))",
     "once.key_get('anna', 'done')",
+    "once.key_steps('anna')",
     "once.key_take_abandoned('anna')",
     "once.key_derive('anna', 'live', 'pay')",
     "once.scope_get('anna')",
@@ -17,6 +20,7 @@ const READ: [&str; 16] = [
     "once.outbox_dead('anna', 'default')",
     "once.outbox_deliveries('anna', 'default', $DEAD)",
     "once.topic_get('anna')",
+    "once.subscriber_get('anna', 'default')",
     "once.machine_get('anna.job')",
     "once.machine_check('anna.job')",
     "once.refund_audit('anna.job')",
@@ -25,7 +29,7 @@ const READ: [&str; 16] = [
 ];
 
 /// Going on with the other's work; the tokens are Anna's own.
-const ACT: [&str; 25] = [
+const ACT: [&str; 27] = [
     // A guessed holder gets a token where it is one's own.
     "once.key_claim('anna', 'live', '{\"r\": \"x\"}', holder => 'anna-1')",
     "once.key_advance('anna', 'live', $KEY, 'stolen')",
@@ -34,7 +38,9 @@ const ACT: [&str; 25] = [
     "once.key_step_done('anna', 'live', $KEY, 'pay', '0')",
     "once.key_rotate('anna', 'live', $KEY, 'again', 1)",
     "once.key_release('anna', 'live', $KEY)",
+    "once.key_park('anna', 'live', $KEY, 'stolen')",
     "once.key_complete('anna', 'live', $KEY, 200)",
+    "once.key_abort('anna', 'live', $KEY, 500)",
     "once.action_claim('anna.job', '2', 'run')",
     "once.action_claim('anna.job', '1', 'run', holder => 'anna-1')",
     "once.action_extend('anna.job', '1', $ACTION)",
@@ -79,6 +85,26 @@ const NOBODYS: [&str; 4] = [
     "once.machine_guard_row()",
     "once.machine_guard_item()",
 ];
+
+/// What takes the name of a scope, a topic or a machine takes the other's, too.
+const NAMING: &str = "
+select distinct p.proname from pg_proc as p, unnest(p.proargnames, p.proargmodes) as argument(name, mode)
+ where p.pronamespace = 'once'::regnamespace and name in ('scope', 'topic', 'machine')
+   and coalesce(mode, 'i') in ('i', 'b', 'v')";
+
+#[tokio::test]
+async fn every_function_that_names_a_scope_a_topic_or_a_machine_is_tried() {
+    let play = Playground::open().await;
+    let tried: BTreeSet<&str> = [&READ[..], &ACT, &RUN]
+        .concat()
+        .into_iter()
+        .filter_map(|call| call.strip_prefix("once.")?.split('(').next())
+        .collect();
+    let told = play.show(NAMING).await;
+    let naming: BTreeSet<&str> = told.lines().collect();
+    let differ: Vec<_> = naming.symmetric_difference(&tried).collect();
+    assert!(differ.is_empty(), "say above what these are: {differ:?}");
+}
 
 async fn refused_to_bert(services: &Services, calls: &[&str]) {
     for call in calls {

@@ -4,7 +4,7 @@
 
 use crate::playground::Playground;
 
-/// Every function that names a scope.
+/// Every function that names a scope of keys; inbox/owners has those of messages and sagas.
 fn scoped_calls(token: &str) -> Vec<String> {
     let mut calls: Vec<String> = [
         "key_claim('owned', 'new')",
@@ -14,6 +14,7 @@ fn scoped_calls(token: &str) -> Vec<String> {
         "key_derive('owned', 'k', 'pay')",
         "key_get('owned', 'k')",
         "key_get('owned', 'missing')",
+        "key_steps('owned')",
         "key_resolve('owned', 'k', 1, 'retry')",
         "key_forget('owned', 'k')",
         "scope_get('owned')",
