@@ -292,6 +292,17 @@ async fn the_cancelled_status_is_terminal_and_nobody_else_s_target() {
     let fault = format!("steps[0].successful_state.worker: {only_finish}");
     let change = |d: &mut Value| d["steps"][0]["successful_state"]["worker"] = json!("cancelled");
     only(&play, change, &fault).await;
+    // Of a revert only where it is not terminal, which would be the revert's fault already.
+    let mut d = right();
+    d["cancel"]["to"] = json!("failed");
+    claim(&mut d, "running", "failed");
+    assert_eq!(
+        faults(&play, &d).await,
+        [
+            "cancel.to: \"failed\" is not terminal",
+            "steps[0].claim_state.worker: revert_to \"failed\" is cancel.to: only cancel_finish leads there"
+        ]
+    );
 }
 
 #[tokio::test]
