@@ -1,5 +1,5 @@
-//! The README keeps its word: its psql session runs as it is printed, and its Rust program is the one that
-//! is compiled and run.
+//! The README keeps its word: its psql session runs as it is printed, from the first block to the last, and its Rust
+//! program is the one that is compiled and run.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,13 +13,14 @@ use pg_once_tests::Cluster;
 const README: &str = include_str!("../../README.md");
 const QUICKSTART: &str = include_str!("../../client/examples/quickstart.rs");
 
-/// The first block of a language.
-fn block(language: &str) -> &'static str {
-    let from = README
-        .split_once(&format!("```{language}\n"))
-        .expect(language)
-        .1;
-    from.split_once("```").expect("the end of the block").0
+/// The blocks of a language, in their order.
+fn blocks(language: &str) -> Vec<&'static str> {
+    let opening = format!("```{language}\n");
+    README
+        .split(&opening)
+        .skip(1)
+        .map(|from| from.split_once("```").expect("the end of the block").0)
+        .collect()
 }
 
 #[tokio::test]
@@ -30,7 +31,8 @@ async fn the_psql_session_can_be_pasted() {
         .await
         .unwrap();
     let script = cluster.directory().join("readme.sql");
-    std::fs::write(&script, block("sql")).unwrap();
+    // One session: what a block makes, a later one uses.
+    std::fs::write(&script, blocks("sql").concat()).unwrap();
     let arguments = ["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"];
     let (url, script) = (
         cluster.front_url("pasted").unwrap(),
@@ -54,9 +56,11 @@ async fn the_psql_session_can_be_pasted() {
         "{}",
         output.stdout
     );
+    // The last statement acknowledges the only event, which was there to be taken.
+    assert_eq!(output.stdout.lines().last(), Some("1"), "{}", output.stdout);
 }
 
 #[test]
 fn the_rust_program_is_the_example_that_runs() {
-    assert!(QUICKSTART.contains(block("rust").trim_end()));
+    assert!(QUICKSTART.contains(blocks("rust")[0].trim_end()));
 }
