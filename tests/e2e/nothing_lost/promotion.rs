@@ -1,6 +1,6 @@
-//! Physical replication with synchronous commits: the primary is killed with SIGKILL under a mixed load of eight
-//! clients, the standby is promoted, and the clients go on there: everything that was acknowledged is there,
-//! fencing tokens go on growing. Then the same once more with a standby of the new primary.
+//! Physical replication with synchronous commits: the primary is killed with SIGKILL under the mixed load, of clients
+//! that make work and others that carry it on, the standby is promoted, and all of them go on there: everything that
+//! was acknowledged is there, fencing tokens go on growing. Then the same once more with a standby of the new primary.
 
 use pg_once_tests::{Cluster, race};
 
