@@ -20,7 +20,8 @@ use crate::journal::Journal;
 use crate::stage::{Cast, Stage};
 use crate::supervisor::Program;
 
-/// Where workers that use pg_once die: every place between two effects.
+/// Where workers that use pg_once die: every place between two effects. Each has a name of its own: an endpoint's death
+/// amid its cleanup says nothing of a worker's.
 const LEASED_WORKER: &[&str] = &[
     "after_claim",
     "after_item_begun",
@@ -28,6 +29,7 @@ const LEASED_WORKER: &[&str] = &[
     "before_item_commit",
     "before_finish_commit",
     "after_finish",
+    "amid_worker_cleanup",
 ];
 const LEASED_ENDPOINT: &[&str] = &[
     "after_cancel_request",
@@ -137,5 +139,17 @@ fn program(case: &Case, ground: &Ground<'_>, store: &Path, role: &str) -> Progra
             format!("--lease-ms={}", ground.settings.lease_ms),
         ],
         directory: ground.work.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_point_of_a_worker_is_an_endpoints_too() {
+        for [at_work, at_teardown] in [points(true), points(false)] {
+            assert!(!at_work.iter().any(|point| at_teardown.contains(point)));
+        }
     }
 }

@@ -141,7 +141,7 @@ impl Job for Batch<'_> {
     }
 
     async fn clean(&self, items: Vec<CleanupItem>) -> Result<(), BoxError> {
-        delete(&self.service.store, &items)
+        delete(&self.service.store, &items, "amid_worker_cleanup")
     }
 }
 
@@ -155,8 +155,8 @@ impl Batch<'_> {
     }
 }
 
-/// Deletes the artifacts of a page of items.
-pub fn delete(store: &Store, items: &[CleanupItem]) -> Result<(), BoxError> {
+/// Deletes the artifacts of a page of items; `amid` is where its caller may die after each.
+pub fn delete(store: &Store, items: &[CleanupItem], amid: &str) -> Result<(), BoxError> {
     #[derive(Deserialize)]
     struct Row {
         artifact: String,
@@ -164,7 +164,7 @@ pub fn delete(store: &Store, items: &[CleanupItem]) -> Result<(), BoxError> {
     for item in items {
         let Row { artifact } = item.item.parse()?;
         store.delete(&artifact)?;
-        crash::point("amid_cleanup");
+        crash::point(amid);
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ pub const NAP: Duration = Duration::from_millis(700);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 const BEFORE: &[Point] = &[("once.cancel_finish", "before_cancel_finish")];
+const AMID: &str = "amid_cleanup";
 const AFTER: &[Point] = &[
     ("once.cancel_request", "after_cancel_request"),
     ("once.refund", "after_refund"),
@@ -49,7 +50,7 @@ impl PgOnce {
         let exec = mortal(&self.pool);
         match cancel.request(&exec).await? {
             CancelRequest::Teardown { .. } => {
-                let clean = |items: Vec<_>| ready(delete(&self.store, &items));
+                let clean = |items: Vec<_>| ready(delete(&self.store, &items, AMID));
                 let end = cancel.teardown(&exec).page(PAGE).run(clean).await?;
                 Ok(Answer::Ended(end.status))
             }
@@ -66,7 +67,7 @@ impl PgOnce {
     pub async fn keep_tearing_down(self) -> Result<(), Error> {
         let exec = mortal(&self.pool);
         let worker = self.machine.teardown_worker(&exec).poll_every(NAP);
-        let clean = |_, items: Vec<_>| ready(delete(&self.store, &items));
+        let clean = |_, items: Vec<_>| ready(delete(&self.store, &items, AMID));
         worker.run(pending(), clean).await?;
         Ok(())
     }
