@@ -151,6 +151,15 @@ test_upgrade() {
     exec 7>&- 8<&-
 }
 
+# What a user with nothing older does with the package: shop came to this version by the upgrade script.
+test_creation() {
+    must ask_debian postgres 'create database fresh' >/dev/null
+    must ask_debian fresh 'create extension pg_once' >/dev/null
+    expect "created from the package" "$(pg_once_version)" "$(ask_debian fresh "select extversion from pg_extension where extname = 'pg_once'")"
+    must ask_debian fresh "$FINISH" >/dev/null
+    expect "a finished request there" 'replayed|201' "$(ask_debian fresh "$CLAIM")"
+}
+
 # One line to the open session, one line back.
 tell_session() {
     echo "$1" >&7
@@ -197,6 +206,7 @@ test_deb() {
     dpkg --install "$OLDER" >/dev/null
     start_cluster
     test_upgrade
+    test_creation
     test_removal
 }
 
