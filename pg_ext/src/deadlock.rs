@@ -2,7 +2,7 @@
 //!
 //! The server looks for a circle once in each wait, after deadlock_timeout, and who finds himself in one is its victim. Here
 //! its own alert is given again every few milliseconds. A look keeps the lock manager from everybody, and takes long where
-//! many wait for one row: invariant: looks take no more than a part of the time, small in a wait that may be long.
+//! many wait for one row: invariant: looks take no more than a small part of the time.
 
 use crate::error::Result;
 use crate::settings;
@@ -15,15 +15,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 const FIRST: i64 = 1;
 const EVERY: c_int = 5;
 /// Looks take one in so many parts of the time, at most.
-const OFTEN: i64 = 8;
-const SELDOM: i64 = 20;
-
-/// Of seconds, or one that may take for ever.
-#[derive(Clone, Copy)]
-pub enum Wait {
-    Short,
-    Long,
-}
+const PARTS: i64 = 12;
 
 /// log_lock_waits would tell of each look, and track_counts of each circle that we leave (pg_stat_database.deadlocks).
 const QUIET: &[(&CStr, &CStr)] = &[(c"log_lock_waits", c"off"), (c"track_counts", c"off")];
@@ -45,17 +37,11 @@ thread_local! {
 /// When the last alert was given, and how long this process had computed by then, in microseconds.
 static GIVEN_AT: AtomicI64 = AtomicI64::new(NEVER);
 static COMPUTED: AtomicI64 = AtomicI64::new(0);
-static PARTS: AtomicI64 = AtomicI64::new(SELDOM);
 const NEVER: i64 = i64::MIN / 2;
 
 /// Works so. The server's 40P01: a wait of ours closed a circle, or somebody's did. A failure leaves settings to the
 /// subtransaction's end.
-pub fn watched<T>(wait: Wait, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let parts = match wait {
-        Wait::Short => OFTEN,
-        Wait::Long => SELDOM,
-    };
-    PARTS.store(parts, Relaxed);
+pub fn watched<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     settings::under(QUIET, || {
         let _alerts = Alerts::begin();
         work()
@@ -99,7 +85,7 @@ unsafe extern "C-unwind" fn alert() {
         us(libc::CLOCK_PROCESS_CPUTIME_ID),
     );
     let took = computed.wrapping_sub(COMPUTED.load(Relaxed));
-    if now.wrapping_sub(GIVEN_AT.load(Relaxed)) < took.wrapping_mul(PARTS.load(Relaxed)) {
+    if now.wrapping_sub(GIVEN_AT.load(Relaxed)) < took.wrapping_mul(PARTS) {
         return;
     }
     GIVEN_AT.store(now, Relaxed);

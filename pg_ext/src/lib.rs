@@ -38,6 +38,7 @@ mod raise;
 mod row;
 mod settings;
 mod spi;
+mod statement_timeout;
 mod subxact;
 mod table;
 mod trylock;

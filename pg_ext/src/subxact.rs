@@ -2,9 +2,11 @@
 //! one look at a definition.
 
 use crate::error::{Error, Kind, Result};
+use crate::statement_timeout::StatementTimeout;
 use crate::table::above_read_committed;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::CaughtError;
+use std::panic::AssertUnwindSafe;
 
 /// What the server or we said when the work failed.
 pub type Failure = String;
@@ -20,7 +22,8 @@ enum Raised<C> {
 /// once the subtransaction is rolled back. Nothing with a pin or an open relation may outlive `work` when it
 /// fails.
 pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Result<T, Failure>> {
-    match inside(work, |_| true, |caught| told(&caught)) {
+    let statement = StatementTimeout::now();
+    match inside(work, |_| true, move |caught| told(&caught, statement)) {
         Ok(value) => Ok(Ok(value)),
         Err(Raised::Ours(error)) if stops(error.kind) => Err(error),
         Err(Raised::Ours(error)) => Ok(Err(error.message)),
@@ -58,7 +61,7 @@ fn recorded(caught: CaughtError) -> (CaughtError, *mut pg_sys::ErrorData) {
 fn inside<T, C>(
     work: impl FnOnce() -> Result<T>,
     is_kept: impl FnOnce(&T) -> bool,
-    on_error: fn(CaughtError) -> C,
+    on_error: impl FnMut(CaughtError) -> C,
 ) -> std::result::Result<T, Raised<C>> {
     // SAFETY: plain reads; both are set again below, as PL/pgSQL does around an exception block.
     let (memory, owner) = unsafe { (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner) };
@@ -67,15 +70,16 @@ fn inside<T, C>(
         pg_sys::BeginInternalSubTransaction(std::ptr::null());
         pg_sys::MemoryContextSwitchTo(memory);
     }
-    let work = std::panic::AssertUnwindSafe(work);
+    let (work, mut on_error) = (AssertUnwindSafe(work), AssertUnwindSafe(on_error));
     let ended = pgrx::PgTryBuilder::new(move || {
         let work = work;
         (work.0)().map_err(Raised::Ours)
     })
     .catch_others(move |caught| {
+        let on_error = &mut on_error;
         // SAFETY: the context of before the subtransaction.
         unsafe { pg_sys::MemoryContextSwitchTo(memory) };
-        Err(Raised::Caught(on_error(caught)))
+        Err(Raised::Caught((on_error.0)(caught)))
     })
     .execute();
     // SAFETY: the subtransaction begun above is the current one; an error in it left it to be rolled back.
@@ -101,7 +105,7 @@ fn stops(kind: Kind) -> bool {
 
 /// What an error of the server means. A trigger may raise any code it likes: a cancellation is one that the
 /// server's own loop raised. It is raised anew by whoever called, once the subtransaction is rolled back.
-fn told(caught: &CaughtError) -> Result<Failure> {
+fn told(caught: &CaughtError, statement: StatementTimeout) -> Result<Failure> {
     use pgrx::PgSqlErrorCode as Code;
     let (CaughtError::PostgresError(report)
     | CaughtError::ErrorReport(report)
@@ -115,6 +119,10 @@ fn told(caught: &CaughtError) -> Result<Failure> {
         Code::ERRCODE_ADMIN_SHUTDOWN if by_server => Some(Kind::Shutdown),
         Code::ERRCODE_T_R_SERIALIZATION_FAILURE if above_read_committed() => {
             Some(Kind::RetryTransaction)
+        }
+        Code::ERRCODE_LOCK_NOT_AVAILABLE => {
+            statement.ensure_runs()?;
+            None
         }
         _ => None,
     };

@@ -60,13 +60,13 @@ impl Drop for Sweeping {
     }
 }
 
-/// Sweeps every machine, those that were swept longest ago first, at most `max` rows in all.
+/// Sweeps every machine, those that were swept longest ago first, at most `max` rows in all, and notes each.
 pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
     let mut all = Swept::default();
-    let mut not_noted = None;
     let Some(_sweeping) = Sweeping::begin() else {
         return Ok(all);
     };
+    let mut runs = Vec::new();
     let budget = Budget::of(max);
     for name in machines(only)? {
         if budget.is_spent() {
@@ -77,20 +77,51 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
         close_teardowns(&name)?;
         // One that was dropped meanwhile has no run any more.
         if Stored::find(&name)?.is_some() {
-            let note = || janitor::record(TASK, &name, &swept);
-            // Who could not note one waits for the others for a moment only.
-            let noted = match not_noted {
-                None => janitor::attempt(note)?,
-                Some(_) => subxact::attempt(|| settings::briefly(note))?,
-            };
-            not_noted = not_noted.or(noted.err());
+            runs.push(Run::of(Some(name), &swept));
         }
         all.add(swept);
     }
-    Ok(match not_noted {
+    if only.is_none() {
+        runs.push(Run::of(None, &all));
+    }
+    Ok(match note(&runs)? {
         Some(failure) => all.not_noted(&failure),
         None => all,
     })
+}
+
+/// What is noted in once.janitor.
+struct Run {
+    /// None: the task's, whose rows are counted for the machines.
+    machine: Option<Vec<u8>>,
+    swept: Swept,
+}
+
+impl Run {
+    fn of(machine: Option<Vec<u8>>, swept: &Swept) -> Run {
+        let swept = swept.clone();
+        Run { machine, swept }
+    }
+
+    fn note(&self) -> Result<()> {
+        match &self.machine {
+            Some(name) => janitor::record(TASK, name, &self.swept).map(drop),
+            None => janitor::record_end(TASK, self.swept.failed == 0),
+        }
+    }
+}
+
+/// All in one subtransaction; where one cannot be noted each by itself, waiting for a moment only. Some: why one is not.
+fn note(runs: &[Run]) -> Result<Option<subxact::Failure>> {
+    if janitor::attempt(|| runs.iter().try_for_each(Run::note))?.is_ok() {
+        return Ok(None);
+    }
+    let mut not_noted = None;
+    for run in runs {
+        let noted = subxact::attempt(|| settings::briefly(|| run.note()))?;
+        not_noted = not_noted.or(noted.err());
+    }
+    Ok(not_noted)
 }
 
 /// What a call may still do.
@@ -189,12 +220,14 @@ fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
         None => stored::each_stored(&mut add)?,
     }
     names.sort();
-    // Where somebody keeps once.janitor from us they come in any order.
     let ends = || {
         let ends = names.iter().map(|name| janitor::last_end(TASK, name));
         ends.collect::<Result<Vec<_>>>()
     };
     let Ok(ends) = subxact::attempt(ends)? else {
+        // Somebody keeps once.janitor from us: each is the first at some time.
+        let first = clock::now_us()?.unsigned_abs() as usize % names.len().max(1);
+        names.rotate_left(first);
         return Ok(names);
     };
     let mut found: Vec<_> = ends.into_iter().zip(names).collect();

@@ -6,7 +6,6 @@
 
 use super::install::got_another_name;
 use crate::clock;
-use crate::deadlock::Wait;
 use crate::error::{Error, Kind, Result};
 use crate::machine::relation::{self, Relation};
 use crate::settings;
@@ -17,7 +16,7 @@ use std::time::{Duration, Instant};
 /// They are asked for so often at least, and for so many times deadlock_timeout.
 const ROUNDS: usize = 10;
 const TIMEOUTS: u32 = 20;
-/// So often in a row, each time so soon, a circle is met with nothing held, until we are its victim: another call that waits
+/// So often in a row, each time so soon, a circle is met with nothing held, until it is told: another call that waits
 /// behind us gives way by itself.
 const STUCK: u32 = 16;
 const SOON: Duration = Duration::from_millis(100);
@@ -27,6 +26,7 @@ const NAP: Duration = Duration::from_millis(300);
 const STUCK_NAP: Duration = Duration::from_millis(10);
 /// How long others wait is what the server takes for long (deadlock_timeout), but no more than it is by default, ...
 const LONG: Duration = Duration::from_secs(1);
+const LEAST: Duration = Duration::from_millis(10);
 /// ... and in later rounds so many times that: writers of one row come one after the other.
 const LONGER: u32 = 4;
 
@@ -46,7 +46,7 @@ pub fn hold_all(machine: &str, tables: Vec<Relation>, mode: u32) -> Result<()> {
             clock::nap();
         }
         let begin = Instant::now();
-        let hold = || hold_together(&tables, first, mode, limit, stuck < STUCK);
+        let hold = || hold_together(&tables, first, mode, limit);
         let Some(kept) = subxact::kept_if(Option::is_none, hold)? else {
             let is_named = |t: &Relation| Relation::of(t.oid).as_ref() == Some(t);
             return match tables.iter().all(is_named) {
@@ -56,6 +56,9 @@ pub fn hold_all(machine: &str, tables: Vec<Relation>, mode: u32) -> Result<()> {
         };
         let is_stuck = kept == first && begin.elapsed() < SOON;
         stuck = if is_stuck { stuck + 1 } else { 0 };
+        if stuck > STUCK {
+            return Err(waited_for(machine, kept));
+        }
         // Whatever could not be had is waited for with nothing held.
         first = kept;
         limit = (limit * 2).min(long * LONGER);
@@ -71,9 +74,8 @@ fn hold_together(
     first: Oid,
     mode: u32,
     limit: Duration,
-    gives_way: bool,
 ) -> Result<Option<Oid>> {
-    if !relation::lock_watched(first, mode, Wait::Long, gives_way)? {
+    if !relation::lock_watched(first, mode)? {
         return Ok(Some(first));
     }
     let until = Instant::now() + settings::at_most(limit);
@@ -89,7 +91,20 @@ fn hold_together(
 fn deadlock_timeout() -> Duration {
     // SAFETY: reads a setting, in milliseconds.
     let timeout = unsafe { pg_sys::DeadlockTimeout }.unsigned_abs();
-    Duration::from_millis(timeout.into()).min(LONG)
+    Duration::from_millis(timeout.into()).clamp(LEAST, LONG)
+}
+
+fn waited_for(machine: &str, kept: Oid) -> Error {
+    let name = Relation::of(kept).map_or_else(|| kept.to_string(), |table| table.name);
+    Error::new(
+        Kind::Deadlock,
+        format!("could not lock {name} for the guard of machine \"{machine}\": who keeps it waits for this transaction"),
+    )
+    .detail(
+        "It waits for something that this transaction has had from before, or for its end (CREATE INDEX CONCURRENTLY and \
+         REINDEX CONCURRENTLY wait for all that are open).",
+    )
+    .hint("Roll back, so that it can go on, and call it again, first in its transaction.")
 }
 
 fn not_together(machine: &str, tables: &[Relation], rounds: usize) -> Error {

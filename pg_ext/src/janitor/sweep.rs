@@ -1,7 +1,7 @@
 //! `sweep()` and each task alone.
 
 use super::reap::Reap;
-use super::runs::{record, record_end};
+use super::runs::record;
 use super::task::{Swept, Task};
 use super::{reached, runs};
 use crate::action::sweep as actions;
@@ -70,16 +70,9 @@ fn release_actions(max: i32, only: Option<&[u8]>) -> Result<Swept> {
         // It would fail at the same.
         Err(failure) => return noted(actions::TASK, whose, Swept::failure(1, &failure)),
     }
-    let swept = match attempt(|| actions::sweep(max.into(), only))? {
-        Ok(swept) => swept,
-        Err(failure) => return noted(actions::TASK, whose, Swept::failure(1, &failure)),
-    };
-    match only {
-        None => {
-            let ended = attempt(|| record_end(actions::TASK, swept.failed == 0))?;
-            Ok(told_of(ended, swept))
-        }
-        Some(_) => Ok(swept),
+    match attempt(|| actions::sweep(max.into(), only))? {
+        Ok(swept) => Ok(swept),
+        Err(failure) => noted(actions::TASK, whose, Swept::failure(1, &failure)),
     }
 }
 
@@ -90,7 +83,7 @@ fn noted(task: &str, machine: &[u8], swept: Swept) -> Result<Swept> {
 }
 
 /// What a task did, and why that could not be noted.
-fn told_of<T>(ended: std::result::Result<T, Failure>, swept: Swept) -> Swept {
+fn told_of(ended: std::result::Result<bool, Failure>, swept: Swept) -> Swept {
     match ended {
         Ok(_) => swept,
         Err(failure) => swept.not_noted(&failure),

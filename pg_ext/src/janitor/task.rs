@@ -5,7 +5,7 @@ use crate::outbox::{requeue, retire};
 use crate::table::Name;
 
 /// What one run of a task did.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Swept {
     pub done: i64,
     pub failed: i64,

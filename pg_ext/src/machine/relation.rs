@@ -2,9 +2,10 @@
 
 use super::sql::ident;
 use crate::call::{from_utf8, utf8};
-use crate::deadlock::{self, Wait};
+use crate::deadlock;
 use crate::error::Result;
 use crate::settings;
+use crate::statement_timeout::StatementTimeout;
 use crate::subxact;
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys;
@@ -211,21 +212,16 @@ pub fn lock(relation: pg_sys::Oid, mode: u32) {
     unsafe { pg_sys::LockRelationOid(relation, mode as i32) };
 }
 
-/// Waits for a relation. False: who keeps it waits for us; where we are not to give way, that is the server's 40P01.
-pub fn lock_watched(relation: pg_sys::Oid, mode: u32, wait: Wait, gives_way: bool) -> Result<bool> {
-    let work = || {
-        deadlock::watched(wait, || {
-            lock(relation, mode);
-            Ok(true)
-        })
-    };
-    match gives_way {
-        true => locked(work, Code::ERRCODE_T_R_DEADLOCK_DETECTED),
-        false => work(),
-    }
+/// Waits for a relation, as long as the caller would. False: who keeps it waits for us.
+pub fn lock_watched(relation: pg_sys::Oid, mode: u32) -> Result<bool> {
+    subxact::kept_if(is_locked, || {
+        pgrx::PgTryBuilder::new(|| watched(relation, mode))
+            .catch_when(Code::ERRCODE_T_R_DEADLOCK_DETECTED, |_| Ok(false))
+            .execute()
+    })
 }
 
-/// The same, giving way, but no longer than until then. False: somebody keeps it.
+/// The same, but no longer than until then. False: somebody keeps it.
 fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> {
     // SAFETY: a lock on what was a relation a moment ago.
     if unsafe { pg_sys::ConditionalLockRelationOid(relation, mode as i32) } {
@@ -235,22 +231,26 @@ fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> 
     if left.as_millis() == 0 {
         return Ok(false);
     }
-    let wait = || settings::waiting(left, || lock_watched(relation, mode, Wait::Short, true));
-    locked(wait, Code::ERRCODE_LOCK_NOT_AVAILABLE)
+    let statement = StatementTimeout::now();
+    subxact::kept_if(is_locked, || {
+        pgrx::PgTryBuilder::new(|| settings::waiting(left, || watched(relation, mode)))
+            .catch_when(Code::ERRCODE_T_R_DEADLOCK_DETECTED, |_| Ok(false))
+            .catch_when(Code::ERRCODE_LOCK_NOT_AVAILABLE, |_| {
+                statement.ensure_runs().map(|()| false)
+            })
+            .execute()
+    })
 }
 
-/// In a subtransaction. False: the server has left the wait for this reason.
-fn locked(wait: impl FnOnce() -> Result<bool>, reason: Code) -> Result<bool> {
-    let wait = std::panic::AssertUnwindSafe(wait);
-    let waited = || {
-        pgrx::PgTryBuilder::new(|| {
-            let wait = wait;
-            (wait.0)()
-        })
-        .catch_when(reason, |_| Ok(false))
-        .execute()
-    };
-    subxact::kept_if(|is_locked| *is_locked, waited)
+fn is_locked(is_locked: &bool) -> bool {
+    *is_locked
+}
+
+fn watched(relation: pg_sys::Oid, mode: u32) -> Result<bool> {
+    deadlock::watched(|| {
+        lock(relation, mode);
+        Ok(true)
+    })
 }
 
 /// A column of a table, or of one of its partitions, by name.

@@ -12,6 +12,7 @@
 
 mod by_hand;
 mod conditions;
+mod ends;
 mod head;
 mod items;
 mod life;

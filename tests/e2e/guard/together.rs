@@ -10,7 +10,7 @@ use crate::statements::partitioned;
 use crate::waiting::{Waiting, at_once, code, sessions};
 use crate::world::{define, jobs};
 
-const GUARD: &str = "select once.machine_guard('job', true)";
+pub const GUARD: &str = "select once.machine_guard('job', true)";
 const UNGUARD: &str = "select once.machine_guard('job', false)";
 const DROP: &str = "select once.machine_drop('job')";
 
@@ -26,7 +26,7 @@ const LOCKS: &str = "
        and pid = ";
 
 /// A session whose locks are looked at from outside.
-async fn seen(play: &Playground) -> Playground {
+pub async fn seen(play: &Playground) -> Playground {
     play.another_directly("postgres", "its backend is watched from outside")
         .await
 }
@@ -58,7 +58,7 @@ async fn waiting_with(play: &Playground, session: Playground, sql: &str, locks: 
 
 /// A session that calls `sql`, once it has the one table and waits for the other. It does so for a second in its first try,
 /// and then waits for the other with nothing held: where that was missed it is called again.
-async fn waiting_with_one(
+pub async fn waiting_with_one(
     play: &Playground,
     mut session: Playground,
     sql: &str,
@@ -99,7 +99,7 @@ fn until_enough(first: &str, transaction: &str) -> String {
 }
 
 /// Guarded or not, with job 1 and its item 1.
-async fn world(is_guarded: bool) -> Playground {
+pub async fn world(is_guarded: bool) -> Playground {
     let play = guarded().await;
     jobs(&play, 1, 1, "ready").await;
     play.show("insert into item (id, job_id) values (1, 1)")
@@ -448,7 +448,13 @@ async fn where_it_is_waited_for_with_nothing_held_the_call_is_the_victim() {
     let guard = waiting_with(&play, session, UNGUARD, only).await;
     let writing = Waiting::send(writer, "update job set note = 'x'; commit");
     let (session, answer) = guard.end().await;
-    assert_eq!(code(&answer), "40P01", "{answer:?}");
+    let refusal = answer.unwrap_err();
+    assert_eq!(refusal.code, "40P01", "{refusal:?}");
+    assert_eq!(
+        refusal.message,
+        "could not lock \"public\".\"item\" for the guard of machine \"job\": who keeps it waits for this transaction"
+    );
+    assert!(refusal.hint.contains("Roll back"), "{refusal:?}");
     session.show("rollback").await;
     writing.end().await.1.unwrap();
     session.show(UNGUARD).await;

@@ -1,7 +1,14 @@
 //! A sweep without lock_timeout waits for nobody for long: a table that somebody keeps is its task's failure, told in the
 //! result and, where that is possible, noted.
 
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pg_once_tests::race::backend_pid;
+
 use crate::playground::Playground;
+use crate::waiting::{Waiting, code};
 
 /// A message that is due, and a session that keeps a table. What waits for it for ever ends with 57014.
 async fn kept(table: &str) -> (Playground, Playground) {
@@ -106,4 +113,21 @@ async fn a_deferred_trigger_on_the_runs_undoes_no_sweep() {
     assert_eq!(play.show("select count(*) from once.inbox").await, "0");
     play.show("drop trigger no on once.janitor").await;
     assert_eq!(play.show(done).await, "0 0");
+}
+
+/// A machine that stands still for a moment brings both timeouts to their end at once, and the server tells of one.
+#[tokio::test]
+async fn a_statement_timeout_ends_a_sweep_also_together_with_its_own_wait() {
+    let (play, _holder) = kept("dedupe").await;
+    let session = play
+        .another_directly("postgres", "its backend is stopped")
+        .await;
+    session.show("set statement_timeout = '700ms'").await;
+    let pid = backend_pid(&session.client).await.unwrap();
+    let sweeping = Waiting::begin(&play, session, "select once.sweep_dedupe_reap()").await;
+    kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    kill(Pid::from_raw(pid), Signal::SIGCONT).unwrap();
+    let answer = sweeping.end().await.1;
+    assert_eq!(code(&answer), "57014", "{answer:?}");
 }

@@ -78,6 +78,37 @@ async fn a_run_that_cannot_be_noted_leaves_the_other_machines_covered() {
     }
 }
 
+/// More than 64 subtransactions that write are more than every other session's snapshot has room for.
+#[tokio::test]
+async fn the_runs_of_many_machines_are_noted_in_one_subtransaction() {
+    let play = Playground::open().await;
+    for i in 0..70 {
+        with_small(&play, &format!("small{i}")).await;
+    }
+    play.show("begin; select once.sweep()").await;
+    let noted = "select count(*), count(distinct xmin::text) from once.janitor where task = 'action_release'";
+    assert_eq!(play.show(noted).await, "71|1");
+    play.show("commit").await;
+}
+
+/// It says what it could not look at.
+#[tokio::test]
+async fn machine_check_is_kept_by_no_migration_of_items_and_wallet() {
+    let play = world().await;
+    let migration = play.another().await;
+    migration
+        .show("begin; lock table item, wallet in access exclusive mode")
+        .await;
+    play.show("set statement_timeout = '20s'").await;
+    let check =
+        "select problem || ' ' || hint from once.machine_check('job') where problem ~ 'compared'";
+    let told = play.show(check).await;
+    assert!(told.contains("lock timeout"), "{told}");
+    assert!(told.contains("keeps a table locked"), "{told}");
+    migration.show("rollback").await;
+    assert_eq!(play.show(check).await, "");
+}
+
 #[tokio::test]
 async fn a_machine_without_claim_states_needs_no_sweep() {
     let play = Playground::open().await;

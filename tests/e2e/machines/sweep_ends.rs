@@ -83,7 +83,7 @@ async fn rows_are_reverted_while_somebody_keeps_once_janitor() {
         .show("begin; lock table once.janitor in access exclusive mode")
         .await;
     // What cannot be noted is told.
-    assert_eq!(sweep(&play, 10).await, "3|2|f");
+    assert_eq!(sweep(&play, 10).await, "3|1|f");
     assert_eq!(ready(&play).await, "3");
     holder.show("rollback").await;
     assert_eq!(sweep(&play, 10).await, "0|0|f");
