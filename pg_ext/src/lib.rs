@@ -34,6 +34,7 @@ mod exports;
 mod json;
 mod mark;
 mod options;
+mod patience;
 mod raise;
 mod row;
 mod settings;

@@ -20,7 +20,6 @@ use crate::machine::permit::{self, Doing};
 use crate::machine::sql::{is_any, literal};
 use crate::machine::statement::Statement;
 use crate::row;
-use crate::settings;
 use crate::spi::{self, SwitchedUser, column};
 use crate::subxact;
 use crate::table::{Outcome, Snapshot, Table, Wait};
@@ -28,7 +27,6 @@ use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
-use std::time::Instant;
 
 /// The first wait of a row that could not be reverted; doubled each time.
 const PUT_OFF_US: i64 = 10_000_000;
@@ -71,8 +69,6 @@ pub struct Batch<'a> {
     owner: Oid,
     /// The table itself could be read and locked: what failed after that is a row's.
     pub reached: Cell<bool>,
-    /// A part of it has waited for somebody's lock in vain.
-    waited: Cell<bool>,
 }
 
 impl<'b> Batch<'b> {
@@ -81,7 +77,7 @@ impl<'b> Batch<'b> {
         name: &[u8],
         budget: &'b Budget,
     ) -> Result<std::result::Result<Batch<'b>, subxact::Failure>> {
-        subxact::attempt(|| {
+        budget.patience.attempt(|| {
             let mut machine = Machine::for_tables(name)?;
             // Who keeps the table from us (CREATE INDEX does) is no row's failure.
             let mode = pg_sys::RowExclusiveLock;
@@ -98,7 +94,6 @@ impl<'b> Batch<'b> {
                 owner: owner.ok_or_else(gone)?,
                 machine,
                 reached: Cell::new(false),
-                waited: Cell::new(false),
             })
         })
     }
@@ -113,8 +108,7 @@ impl<'b> Batch<'b> {
             });
         }
         self.reached.set(false);
-        let begin = Instant::now();
-        let failure = match subxact::attempt(|| self.revert(due))? {
+        let failure = match self.budget.patience.attempt(|| self.revert(due))? {
             Ok(done) => {
                 self.budget.settle(done);
                 return Ok(Swept {
@@ -124,8 +118,6 @@ impl<'b> Batch<'b> {
             }
             Err(failure) => failure,
         };
-        self.waited
-            .set(self.waited.get() || begin.elapsed() >= settings::PATIENCE);
         match due {
             // The table cannot be handled at all: that is no row's fault.
             due if !self.reached.get() => Ok(Swept::failure(due.len(), &failure)),
@@ -146,13 +138,6 @@ impl<'b> Batch<'b> {
     /// Reverts what is still due; how many rows or dead leases it dealt with.
     fn revert(&self, due: &[Due]) -> Result<i64> {
         let _owner = SwitchedUser::to_owner_of_table(self.owner)?;
-        match self.waited.get() {
-            false => self.revert_as_owner(due),
-            true => settings::briefly(|| self.revert_as_owner(due)),
-        }
-    }
-
-    fn revert_as_owner(&self, due: &[Due]) -> Result<i64> {
         let ids = self.ids(due);
         let taken = self.statement("sweep take", TAKE)?.query(&[Some(ids)])?;
         // A snapshot from before the table was rewritten shows no row of it, and its lease would be dead.

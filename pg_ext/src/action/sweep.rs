@@ -16,6 +16,7 @@ use crate::janitor::{self, Swept};
 use crate::machine::model::Machine;
 use crate::machine::stored;
 use crate::machine::stored::Stored;
+use crate::patience::Patience;
 use crate::row;
 use crate::settings;
 use crate::spi::{self, SwitchedUser};
@@ -36,8 +37,8 @@ const LOOKS_TO_TELL: usize = 1_000;
 const TIDIED_PER_ROW: usize = 10;
 /// Open teardowns, the oldest, whose rows a sweep looks for.
 const TEARDOWNS_LOOKED_AT: usize = 100;
-/// After so long what is left of a batch that fails waits for the next call, once a row of it is settled: a trigger
-/// that waits for somebody's lock fails each half only after lock_timeout, and what was done is to be committed.
+/// After so long what is left of a batch that fails waits for the next call, once a row of it is settled: what was done is
+/// to be committed.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 thread_local! {
@@ -68,13 +69,13 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
     };
     let mut runs = Vec::new();
     let budget = Budget::of(max);
-    for name in machines(only)? {
+    for name in by_last_end(machines(only)?)? {
         if budget.is_spent() {
             all.more = true;
             break;
         }
         let swept = sweep_machine(&name, &budget)?;
-        close_teardowns(&name)?;
+        close_teardowns(&name, &budget.patience)?;
         // One that was dropped meanwhile has no run any more.
         if Stored::find(&name)?.is_some() {
             runs.push(Run::of(Some(name), &swept));
@@ -131,6 +132,7 @@ pub struct Budget {
     until: Instant,
     /// There was such a row.
     settled: Cell<bool>,
+    pub patience: Patience,
     /// [`prepare`] was called.
     prepared: Cell<bool>,
 }
@@ -141,6 +143,7 @@ impl Budget {
             rows: Cell::new(rows),
             until: Instant::now() + PATIENCE,
             settled: Cell::new(false),
+            patience: Patience::default(),
             prepared: Cell::new(false),
         }
     }
@@ -152,7 +155,8 @@ impl Budget {
 
     /// The rows, or the time once anything was done in it.
     pub fn is_spent(&self) -> bool {
-        self.rows.get() <= 0 || (self.settled.get() && Instant::now() >= self.until)
+        let in_time = Instant::now() < self.until && !self.patience.is_over();
+        self.rows.get() <= 0 || (self.settled.get() && !in_time)
     }
 
     /// As [`prepare`], the first time.
@@ -187,12 +191,14 @@ pub fn prepare() -> Result<()> {
 }
 
 /// Teardowns whose row was deleted, or whose table was dropped, are over. What cannot be looked at stays as it is.
-fn close_teardowns(name: &[u8]) -> Result<()> {
-    if pending::first_open(name, None)?.is_none() {
+fn close_teardowns(name: &[u8], patience: &Patience) -> Result<()> {
+    let open = patience.attempt(|| Ok(pending::first_open(name, None)?.is_some()))?;
+    if open != Ok(true) {
         return Ok(());
     }
-    let of_tables = subxact::attempt(|| pending::close_of_gone_tables(name, TEARDOWNS_LOOKED_AT))?;
-    let of_rows = subxact::attempt(|| {
+    let of_tables =
+        patience.attempt(|| pending::close_of_gone_tables(name, TEARDOWNS_LOOKED_AT))?;
+    let of_rows = patience.attempt(|| {
         let machine = Machine::for_tables(name)?;
         let Some(owner) = machine.shape.table.owner_soon(pg_sys::AccessShareLock)? else {
             return Ok(());
@@ -204,7 +210,7 @@ fn close_teardowns(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Names of machines, by the end of their last sweep. A definition that cannot be read is its machine's own failure.
+/// Names of machines. A definition that cannot be read is its machine's own failure.
 fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     let mut add = |stored: &Stored| -> Result<()> {
@@ -219,6 +225,11 @@ fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
         Some(name) => add(&Stored::of(name)?)?,
         None => stored::each_stored(&mut add)?,
     }
+    Ok(names)
+}
+
+/// Whose last sweep ended the longest ago comes first.
+fn by_last_end(mut names: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
     names.sort();
     let ends = || {
         let ends = names.iter().map(|name| janitor::last_end(TASK, name));

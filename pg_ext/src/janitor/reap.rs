@@ -12,7 +12,7 @@
 //! `more` is told of such passes only where more was done than failed: whoever goes on while there is more comes to an end.
 
 use super::sweep::lock_tables;
-use super::task::Swept;
+use super::task::{Swept, Tables};
 use crate::call::{shown, varlena};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
@@ -357,7 +357,7 @@ impl Reap {
     /// One pass of at most `max` rows, which waits for nobody for long; `reached`: where the last one ended early. What the
     /// caller has deferred waits as long as the caller would.
     pub fn pass(self, max: i32, reached: Option<String>) -> Result<Swept> {
-        let watched = match lock_tables(self.tables())? {
+        let watched = match lock_tables(&self.tables())? {
             Ok(watched) => watched,
             // The tables cannot be had: no row's fault.
             Err(failure) => {
@@ -434,11 +434,9 @@ impl Reap {
     }
 
     fn kept_back(self, rows: i64) -> String {
-        let table = self.tables().first().map_or(c"", |name| name);
-        kept_back(
-            &format!("due rows of once.{}", table.to_string_lossy()),
-            rows,
-        )
+        let table = self.tables().written.first().map_or(c"", |name| name);
+        let what = format!("due rows of once.{}", table.to_string_lossy());
+        Error::kept_back(&what, rows).message
     }
 
     /// Over the oldest, and over a part.
@@ -461,13 +459,13 @@ impl Reap {
         }
     }
 
-    /// Which it writes.
-    fn tables(self) -> &'static [Name] {
-        match self {
-            Reap::Key | Reap::Tombstone => &[c"key", c"key_step"],
-            Reap::Inbox => &[c"inbox"],
-            Reap::Dedupe => &[c"dedupe"],
-        }
+    fn tables(self) -> Tables {
+        let (written, read): (&[Name], &[Name]) = match self {
+            Reap::Key | Reap::Tombstone => (&[c"key", c"key_step"], &[c"scope"]),
+            Reap::Inbox => (&[c"inbox"], &[]),
+            Reap::Dedupe => (&[c"dedupe"], &[]),
+        };
+        Tables { written, read }
     }
 }
 
@@ -698,16 +696,9 @@ impl Tried {
                 is_full: number(1) != 0,
                 missed: number(2),
             }),
-            steps => Err(Error::new(
-                Kind::InUse,
-                kept_back("steps of due keys", steps),
-            )),
+            steps => Err(Error::kept_back("steps of due keys", steps)),
         }
     }
-}
-
-fn kept_back(what: &str, rows: i64) -> String {
-    format!("a trigger or rule that is not pg_once's kept back {what}: {rows}")
 }
 
 fn run(statement: Statement, max: i64, more: &[Option<Datum>]) -> Result<Vec<Row>> {

@@ -64,7 +64,9 @@ pub fn is_first_schema() -> Result<bool> {
 
 /// Notes the end of a run of a task for one machine (empty: the task as a whole). False: another session is at it.
 pub fn record(task: &str, machine: &[u8], swept: &Swept) -> Result<bool> {
-    note(task, machine, swept, swept.failed == 0)
+    // One that ended early has not tried all.
+    let good = swept.failed == 0 && swept.reached.is_none();
+    note(task, machine, swept, good)
 }
 
 /// The same for the task as a whole, where what was done is counted elsewhere.

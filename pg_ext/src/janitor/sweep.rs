@@ -1,8 +1,8 @@
 //! `sweep()` and each task alone.
 
 use super::reap::Reap;
-use super::runs::record;
-use super::task::{Swept, Task};
+use super::runs::{is_first_schema, record};
+use super::task::{Swept, Tables, Task};
 use super::{reached, runs};
 use crate::action::sweep as actions;
 use crate::call::{Call, SCOPE_MAX};
@@ -12,7 +12,7 @@ use crate::outbox::{requeue, retire};
 use crate::row::{self, Rows, Shape};
 use crate::settings;
 use crate::subxact::{self, Failure};
-use crate::table::{self, Name, Table};
+use crate::table::{self, Table};
 use pgrx::pg_sys::{self, Datum};
 
 /// The largest `max`.
@@ -38,7 +38,11 @@ pub fn run(task: Task, max: i32) -> Result<Swept> {
         Task::InboxReap => return reap(task, Reap::Inbox, max),
         Task::DedupeReap => return reap(task, Reap::Dedupe, max),
         Task::OutboxRequeue => requeue::sweep(max.into())?,
-        Task::OutboxRetire => retire::sweep(max.into())?,
+        Task::OutboxRetire => match retire::sweep(max.into())? {
+            Some(swept) => swept,
+            // Another session is at it, and notes it when it ends.
+            None => return Ok(Swept::default()),
+        },
     };
     noted(task.name(), b"", swept)
 }
@@ -54,7 +58,7 @@ fn reap(task: Task, reap: Reap, max: i32) -> Result<Swept> {
         Err(failure) => Err(failure.clone()),
     };
     match ended {
-        Ok(true) => reached::forget(task),
+        Ok(true) if !is_first_schema()? => reached::forget(task),
         _ => reached::remember(task, known, swept.reached.clone()),
     }
     Ok(told_of(ended, swept))
@@ -98,18 +102,24 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
 /// Locks the tables that a task writes; Err: it cannot have them. True: somebody has put triggers or foreign keys on them,
 /// and what these leave for the transaction's end would undo everybody's work: nothing is deferred from here on. What the
 /// caller has deferred waits as long as the caller would.
-pub fn lock_tables(tables: &[Name]) -> Result<std::result::Result<bool, Failure>> {
-    let locked = attempt(|| {
-        let mut watched = false;
-        for table in tables {
-            watched |= Table::to_write(table)?.has_triggers();
-        }
-        Ok(watched)
-    })?;
+pub fn lock_tables(tables: &Tables) -> Result<std::result::Result<bool, Failure>> {
+    let locked = attempt(|| open_tables(tables))?;
     if locked == Ok(true) {
         actions::prepare()?;
     }
     Ok(locked)
+}
+
+/// Locks them, for as long as lock_timeout says each. True: somebody has put triggers on those that are written.
+pub fn open_tables(tables: &Tables) -> Result<bool> {
+    let mut watched = false;
+    for table in tables.written {
+        watched |= Table::to_write(table)?.has_triggers();
+    }
+    for table in tables.read {
+        Table::to_read(table)?;
+    }
+    Ok(watched)
 }
 
 /// Notes that a task has failed as a whole, with the transaction that it was in. An error where it cannot.

@@ -42,6 +42,12 @@ impl Swept {
     }
 }
 
+/// What a task needs to have, or nothing of it is done.
+pub struct Tables {
+    pub written: &'static [Name],
+    pub read: &'static [Name],
+}
+
 /// One of the sweep's tasks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Task {

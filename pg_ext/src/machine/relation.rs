@@ -180,7 +180,7 @@ impl Relation {
     /// The same for a sweep, with its patience, and with the lock that it will want. An error of the server where somebody
     /// keeps that from us.
     pub fn owner_soon(&self, mode: u32) -> Result<Option<pg_sys::Oid>> {
-        settings::under(&[settings::PATIENT], || {
+        settings::patiently(|| {
             self.lock_with_all_below(mode);
             Ok(self.owner())
         })

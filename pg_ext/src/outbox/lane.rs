@@ -118,7 +118,7 @@ impl<'a> Lane<'a> {
         draft.stirs |= !out.is_empty();
         let late = out.iter().filter(|b| b.lease_until() <= self.now);
         let late: Vec<i64> = late.map(Batch::token).collect();
-        let ended = requeue::expire(self.subscriber, &late, MOST_ASIDE)?;
+        let ended = requeue::expire(self.subscriber, &late, MOST_ASIDE, &draft.patience)?;
         let mut open = Vec::new();
         for batch in &out {
             if !ended.over.contains(&batch.token()) && self.is_held_in(batch)? {

@@ -11,6 +11,7 @@
 use super::batch::{self, Batch, Part};
 use super::dead;
 use super::delivery;
+use super::event::{KEPT, SEGMENTS};
 use super::leave::{self, Fate, Held, Leaving, Reason};
 use super::nack::EXPIRED;
 use super::receipt::{self, Kind, Ledger};
@@ -18,24 +19,34 @@ use super::retry;
 use super::topic::{self, Subscriber};
 use crate::clock;
 use crate::error::Result;
-use crate::janitor::{self, Swept};
+use crate::janitor::{self, Swept, Tables};
+use crate::patience::Patience;
 use crate::raise;
 use crate::settings;
 use crate::subxact;
-use crate::table::{Name, Outcome, Snapshot, Table, Wait};
+use crate::table::{Outcome, Snapshot, Table, Wait};
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 pub const TASK: &str = "outbox_requeue";
 
-/// What batches are put back to.
-const TABLES: [Name; 5] = [
-    batch::TABLE,
-    receipt::TABLE,
-    retry::TABLE,
-    dead::TABLE,
-    delivery::TABLE,
-];
+/// What batches are put back to, and where their events are.
+const TABLES: Tables = Tables {
+    written: &[
+        batch::TABLE,
+        receipt::TABLE,
+        retry::TABLE,
+        dead::TABLE,
+        delivery::TABLE,
+    ],
+    read: &[
+        SEGMENTS[0].table,
+        SEGMENTS[1].table,
+        SEGMENTS[2].table,
+        SEGMENTS[3].table,
+        KEPT.table,
+    ],
+};
 
 /// The first wait of a batch that could not be put back, and the longest.
 const PUT_OFF_US: i64 = 10_000_000;
@@ -54,21 +65,24 @@ pub struct PutBack {
     pub swept: Swept,
     /// A batch was put off: the next call does not meet it.
     put_off: bool,
-    /// One waited for somebody's lock in vain. No other does so for as long: whoever waits for what is done or put off
-    /// meanwhile, and has that lock, would be a deadlock's victim.
-    waited: bool,
 }
 
 /// For a take: puts back batches whose lease ran out, until `most` events were. What fails is noted, not raised.
-pub fn expire(sub: &Subscriber, tokens: &[i64], most: usize) -> Result<PutBack> {
+pub fn expire(
+    sub: &Subscriber,
+    tokens: &[i64],
+    most: usize,
+    patience: &Patience,
+) -> Result<PutBack> {
     let mut all = PutBack::default();
     // A take has its own work.
     if tokens.is_empty() {
         return Ok(all);
     }
-    match subxact::attempt(|| settings::briefly(lock))? {
-        Ok(()) => settings::patiently(|| {
-            put_back_all(sub, tokens, most as i64, Instant::now(), &mut all)
+    match subxact::attempt(|| settings::briefly(|| janitor::open_tables(&TABLES)))? {
+        Ok(_) => settings::patiently(|| {
+            let turn = Turn::of(most as i64, patience);
+            put_back_all(sub, tokens, &turn, &mut all)
         })?,
         Err(failure) => all.swept = not_locked(&failure),
     }
@@ -150,7 +164,8 @@ fn suspects(events: Vec<Held>, now: i64) -> Vec<Leaving> {
 
 /// Puts back batches of all subscribers until `max` events were put back.
 pub fn sweep(max: i64) -> Result<Swept> {
-    let begin = Instant::now();
+    let patience = Patience::default();
+    let turn = Turn::of(max, &patience);
     let overdue = match janitor::attempt(all_overdue)? {
         Ok(overdue) => overdue,
         Err(failure) => return Ok(Swept::failure(1, &failure)),
@@ -164,7 +179,7 @@ pub fn sweep(max: i64) -> Result<Swept> {
     let swept = janitor::attempt(|| {
         let mut all = PutBack::default();
         for (subscriber, tokens) in &overdue {
-            put_back_all(subscriber, tokens, max, begin, &mut all)?;
+            put_back_all(subscriber, tokens, &turn, &mut all)?;
         }
         Ok(all.swept)
     })?;
@@ -208,29 +223,38 @@ pub fn overdue(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
     Ok(overdue)
 }
 
-fn lock() -> Result<()> {
-    TABLES
-        .into_iter()
-        .try_for_each(|table| Table::to_write(table).map(drop))
-}
-
 /// Somebody keeps a table: that is one failure, and no batch's.
 fn not_locked(failure: &str) -> Swept {
     let waits = format!("the tables of the outbox could not be locked: {failure}");
     Swept::failure(1, &waits)
 }
 
-/// All in one subtransaction; of what fails, each half by itself.
-fn put_back_all(
-    sub: &Subscriber,
-    tokens: &[i64],
+/// What a call may still do.
+struct Turn<'a> {
     most: i64,
-    begin: Instant,
-    all: &mut PutBack,
-) -> Result<()> {
+    until: Instant,
+    patience: &'a Patience,
+}
+
+impl Turn<'_> {
+    fn of(most: i64, patience: &Patience) -> Turn<'_> {
+        Turn {
+            most,
+            until: Instant::now() + PATIENCE,
+            patience,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.until || self.patience.is_over()
+    }
+}
+
+/// All in one subtransaction; of what fails, each half by itself.
+fn put_back_all(sub: &Subscriber, tokens: &[i64], turn: &Turn, all: &mut PutBack) -> Result<()> {
     let settled = all.swept.done + all.swept.failed;
-    let left = most - settled;
-    if left <= 0 || settled > 0 && begin.elapsed() >= PATIENCE {
+    let left = turn.most - settled;
+    if left <= 0 || settled > 0 && turn.is_over() {
         all.swept.more |= all.swept.done > 0 || all.put_off;
         return Ok(());
     }
@@ -248,15 +272,7 @@ fn put_back_all(
         }
         Ok(part)
     };
-    let tried = Instant::now();
-    let part = subxact::attempt(|| match all.waited {
-        true => settings::briefly(work),
-        false => work(),
-    })?;
-    if part.is_err() {
-        all.waited |= tried.elapsed() >= settings::at_most(settings::PATIENCE);
-    }
-    match (part, tokens) {
+    match (turn.patience.attempt(work)?, tokens) {
         (Ok(part), _) => {
             all.over.extend(part.over);
             all.swept.add(part.swept);
@@ -267,8 +283,8 @@ fn put_back_all(
         }
         (Err(_), tokens) => {
             let (first, second) = tokens.split_at(tokens.len() / 2);
-            put_back_all(sub, first, most, begin, all)?;
-            put_back_all(sub, second, most, begin, all)?;
+            put_back_all(sub, first, turn, all)?;
+            put_back_all(sub, second, turn, all)?;
         }
     }
     Ok(())

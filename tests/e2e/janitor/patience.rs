@@ -48,6 +48,11 @@ async fn who_keeps_the_subscribers_fails_the_outbox_alone() {
 }
 
 #[tokio::test]
+async fn who_keeps_the_scopes_fails_what_asks_for_them_alone() {
+    fail_alone("scope", "key_reap key_tombstone").await;
+}
+
+#[tokio::test]
 async fn who_keeps_the_machines_fails_their_sweep_alone() {
     fail_alone("machine", "action_release").await;
 }

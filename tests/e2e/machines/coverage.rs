@@ -14,7 +14,7 @@ fn small(machine: &str) -> String {
     )
 }
 
-async fn with_small(play: &Playground, machine: &str) {
+pub async fn with_small(play: &Playground, machine: &str) {
     play.show(&format!(
         "create table {machine} (id int primary key, status text not null)"
     ))

@@ -1,7 +1,11 @@
 //! sweep_action_release comes to an end, and to what can be done, whatever part of it cannot: `more` is told only where
 //! something was done, so sweep_all and the worker do not go round for ever.
 
+use pg_once_tests::race::{backend_pid, poll_async};
+
+use crate::coverage::with_small;
 use crate::playground::Playground;
+use crate::waiting::Waiting;
 use crate::world::{drain, jobs, sweep, world};
 use std::time::{Duration, Instant};
 
@@ -87,6 +91,89 @@ async fn rows_are_reverted_while_somebody_keeps_once_janitor() {
     assert_eq!(ready(&play).await, "3");
     holder.show("rollback").await;
     assert_eq!(sweep(&play, 10).await, "0|0|f");
+}
+
+#[tokio::test]
+async fn rows_are_reverted_while_somebody_keeps_the_teardowns() {
+    let play = overdue(3).await;
+    let holder = play.another().await;
+    holder
+        .show("begin; lock table once.cancel in access exclusive mode")
+        .await;
+    assert_eq!(sweep(&play, 10).await, "3|0|f");
+    assert_eq!(ready(&play).await, "3");
+    holder.show("rollback").await;
+}
+
+/// It waits for each of the others' tables while it has the first one's: in all no longer than for one.
+#[tokio::test]
+async fn a_migration_of_several_machines_tables_is_no_victim() {
+    let play = Playground::open().await;
+    for name in ["a_first", "b", "c", "d"] {
+        with_small(&play, name).await;
+        play.show(&format!(
+            "insert into {name} select g, 'a' from generate_series(1, 5) as g;
+             select count(*) from generate_series(1, 5) as g,
+                    lateral once.action_claim('{name}', g::text, 's', lease => '1 us')"
+        ))
+        .await;
+    }
+    let migration = play.another().await;
+    migration
+        .show("begin; alter table b add x int; alter table c add x int; alter table d add x int")
+        .await;
+    let sweeper = play.another().await;
+    let call = "select done, failed from once.sweep_action_release()";
+    let sweeping = Waiting::begin(&play, sweeper, call).await;
+    migration
+        .show("alter table a_first add x int; commit")
+        .await;
+    let (_, answer) = sweeping.end().await;
+    assert_eq!(answer.unwrap(), "5|15");
+    assert_eq!(drain(&play, 1000).await, (15, 0));
+}
+
+/// When a session began to wait for what it waits for now; empty: it does not.
+async fn waits_since(play: &Playground, pid: i32) -> String {
+    play.show(&format!(
+        "select waitstart from pg_locks where pid = {pid} and not granted"
+    ))
+    .await
+}
+
+/// What is reverted while the others wait, each for a moment, is not locked for long.
+#[tokio::test]
+async fn who_has_what_a_rows_trigger_waits_for_may_write_a_row_that_is_reverted() {
+    let play = overdue(300).await;
+    play.show(
+        "create table stats (n int); insert into stats values (0);
+         create function counted() returns trigger language plpgsql as $$ begin
+            if new.status = 'ready' and new.id > 8 then update public.stats set n = n + 1; end if;
+            return new; end $$;
+         create trigger counted before update on job for each row execute function counted()",
+    )
+    .await;
+    let writer = play.another().await;
+    writer.show("begin; update stats set n = n + 1").await;
+    let sweeper = play
+        .another_directly("postgres", "its waits are watched from outside")
+        .await;
+    let pid = backend_pid(&sweeper.client).await.unwrap();
+    let call = "select done > 0, failed > 0, more from once.sweep_action_release()";
+    let sweeping = Waiting::send(sweeper, call);
+    // The first wait is half a second, for all; the next one is a part's. Some are reverted after a few.
+    let mut seen = std::collections::BTreeSet::new();
+    poll_async("waits of parts", async || {
+        seen.insert(waits_since(&play, pid).await);
+        Ok((seen.len() > 8).then_some(()))
+    })
+    .await
+    .unwrap();
+    writer
+        .show("update job set note = 'x' where id = 1; commit")
+        .await;
+    let (_, answer) = sweeping.end().await;
+    assert_eq!(answer.unwrap(), "t|t|t");
 }
 
 #[tokio::test]

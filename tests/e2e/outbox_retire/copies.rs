@@ -235,3 +235,60 @@ async fn a_dropped_subscriber_needs_nothing() {
     retire_until(&play, "").await;
     assert_eq!(kept(&play).await, "0");
 }
+
+/// They were truncated with their segment.
+#[tokio::test]
+async fn copies_that_are_kept_back_without_a_word_keep_their_segment() {
+    let play = open().await;
+    play.show("select once.subscriber_set('t', 'slow')").await;
+    play.show("select fill('t', 800); select drain('t', 'slow') is not null")
+        .await;
+    play.show("select fill('t', 300, 801); select drain('t') is not null")
+        .await;
+    play.show(
+        "create function keep() returns trigger language plpgsql as $$ begin return null; end $$;
+         create trigger keep before insert on once.event_kept for each row execute function keep()",
+    )
+    .await;
+    for _ in 0..5 {
+        let told = retire(&play).await;
+        assert!(told.starts_with("0|"), "{told}");
+    }
+    let said = "select last_error from once.janitor where task = 'outbox_retire'";
+    assert!(play.show(said).await.contains("kept back copies of events"));
+    play.show("drop trigger keep on once.event_kept").await;
+    retire_until(&play, "").await;
+    assert_eq!(
+        play.show("select drain('t', 'slow') = upto(1100, 801)")
+            .await,
+        "t"
+    );
+}
+
+/// Both said that there is more, for ever.
+#[tokio::test]
+async fn a_sweep_whose_rows_are_kept_back_without_a_word_comes_to_its_end() {
+    let play = open().await;
+    play.show(
+        "create function keep() returns trigger language plpgsql as $$ begin return null; end $$;
+         create trigger keep before insert or update on once.segment for each row execute function keep();
+         select fill('t', 1100); select drain('t') is not null",
+    )
+    .await;
+    assert_eq!(retire(&play).await, "0|1|f");
+    play.show("drop trigger keep on once.segment; select once.subscriber_set('t', 'slow')")
+        .await;
+    play.show("select fill('t', 300, 1101); select drain('t') is not null")
+        .await;
+    retire_until(&play, "").await;
+    assert_eq!(kept(&play).await, "300");
+    play.show(
+        "select drain('t', 'slow') is not null;
+         create trigger keep before delete on once.event_kept for each row execute function keep()",
+    )
+    .await;
+    let part = "select done, failed, more from once.sweep_outbox_retire(100)";
+    assert_eq!(play.show(part).await, "0|1|f");
+    play.show("drop trigger keep on once.event_kept").await;
+    assert_eq!(retire(&play).await, "300|0|f");
+}

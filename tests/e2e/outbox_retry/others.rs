@@ -120,3 +120,81 @@ async fn a_failure_that_a_take_cannot_note_keeps_nothing_from_it() {
     stage.expect(10, "fresh:1").await;
     holder.play.show("rollback").await;
 }
+
+/// For a take as for a sweep or a nack: the events stay where they are.
+#[tokio::test]
+async fn events_whose_retry_is_kept_back_without_a_word_are_not_lost() {
+    let stage = Stage::open(OPTIONS).await;
+    overdue(&stage, "a").await;
+    stage
+        .play
+        .show(
+            "create function keep() returns trigger language plpgsql as $$ begin return null; end $$;
+             create trigger keep before insert on once.retry for each row execute function keep()",
+        )
+        .await;
+    let swept = "select done, failed from once.sweep_outbox_requeue()";
+    assert_eq!(stage.play.show(swept).await, "0|1");
+    let said = "select last_error from once.janitor where task = 'outbox_requeue'";
+    assert!(stage.play.show(said).await.contains("kept back events"));
+    stage.clock("1 hour").await;
+    stage.emit("fresh").await;
+    let token = stage.expect(10, "fresh:1").await;
+    let nack = stage.nack_sql(token, "fresh", "");
+    assert_eq!(stage.play.code(&nack).await, "55006");
+    stage.ack(token, "fresh").await;
+    stage.play.show("drop trigger keep on once.retry").await;
+    stage.clock("5 hours").await;
+    assert_eq!(stage.play.show(swept).await, "1|0");
+    stage.clock("6 hours").await;
+    stage.expect(10, "a:2").await;
+}
+
+/// A segment is locked while it is truncated, until that transaction ends.
+#[tokio::test]
+async fn a_batch_whose_events_somebody_keeps_is_not_put_off() {
+    let stage = Stage::open(OPTIONS).await;
+    overdue(&stage, "a b").await;
+    stage.play.show("set statement_timeout = '30s'").await;
+    let holder = stage.another().await;
+    let swept = "select done, failed, more from once.sweep_outbox_requeue()";
+    for table in ["event_1", "event_kept"] {
+        holder
+            .play
+            .show(&format!(
+                "begin; lock table once.{table} in access exclusive mode"
+            ))
+            .await;
+        assert_eq!(stage.play.show(swept).await, "0|1|f");
+        holder.play.show("rollback").await;
+    }
+    assert_eq!(stage.play.show(swept).await, "2|0|f");
+}
+
+/// Not for each of its lanes.
+#[tokio::test]
+async fn a_take_waits_once_for_what_a_trigger_waits_for() {
+    let stage = Stage::open(OPTIONS).await;
+    let keys = 1..=40;
+    for key in keys.clone() {
+        stage
+            .emit_keyed(&format!("e{key}"), &format!("k{key}"))
+            .await;
+    }
+    for _ in keys {
+        if stage.try_take(1).await.is_none() {
+            break;
+        }
+    }
+    let batches = "select count(distinct token) from once.batch";
+    let out: u32 = stage.play.show(batches).await.parse().unwrap();
+    assert!(out > 10, "{out}");
+    stage.clock("61 s").await;
+    let _holder = keeping_triggers_waiting(&stage).await;
+    // Half a second for each lane would be more.
+    stage.play.show("set statement_timeout = '3s'").await;
+    stage
+        .play
+        .show("select count(*) from once.outbox_take('t', max => 1000)")
+        .await;
+}

@@ -210,3 +210,28 @@ async fn whoever_waits_for_the_update_goes_on_with_the_new_schema() {
     }
     assert_eq!(version(&play).await, env!("CARGO_PKG_VERSION"));
 }
+
+/// There is no place for it in the schema of 0.1.0: a session remembers it.
+#[tokio::test]
+async fn a_pass_over_rows_that_fail_goes_on_where_it_ended_with_the_old_schema() {
+    let play = old().await;
+    let session = play
+        .another_directly("postgres", "what a session remembers")
+        .await;
+    session
+        .show(
+            "insert into once.inbox (expires_at, status, id, scope, name)
+             select timestamptz '2020-01-01' + g * interval '1 s', 'm', gen_random_uuid(), 's', g
+               from generate_series(1, 601) as g;
+             create function refuse() returns trigger language plpgsql as $$ begin
+                if old.name <> '601' then raise 'refused'; end if; return old; end $$;
+             create trigger refuse before delete on once.inbox for each row execute function refuse()",
+        )
+        .await;
+    let left = "select count(*) from once.inbox";
+    let gone = race::poll_async("the row behind those that fail", async || {
+        session.show("select once.sweep_inbox_reap()").await;
+        Ok((session.show(left).await == "600").then_some(()))
+    });
+    gone.await.unwrap();
+}

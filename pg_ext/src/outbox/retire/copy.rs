@@ -214,7 +214,7 @@ fn copy(segment: usize, events: &[(i32, i32, i64)]) -> Result<usize> {
         2 => &FROM_2,
         _ => &FROM_3,
     };
-    spi::query_latest(statement, &args.map(Some))?;
+    spi::write_latest(statement, &args.map(Some), ids.len(), "copies of events")?;
     Ok(events.len())
 }
 

@@ -20,9 +20,9 @@ mod tidy;
 use super::event::{KEPT, SEGMENTS};
 use super::{batch, delivery, receipt};
 use crate::error::Result;
-use crate::janitor::{self, Swept};
+use crate::janitor::{self, Swept, Tables};
 use crate::subxact;
-use crate::table::{self, Name, Snapshot};
+use crate::table::{self, Snapshot};
 use crate::trylock::TryLock;
 use log::Log;
 
@@ -32,26 +32,31 @@ pub const TASK: &str = "outbox_retire";
 const LOCK: u64 = 2;
 
 /// What it writes, but for the segments: what these are truncated by cannot be deferred.
-const TABLES: [Name; 5] = [
-    batch::TABLE,
-    receipt::TABLE,
-    delivery::TABLE,
-    KEPT.table,
-    log::TABLE,
-];
+const TABLES: Tables = Tables {
+    written: &[
+        batch::TABLE,
+        receipt::TABLE,
+        delivery::TABLE,
+        KEPT.table,
+        log::TABLE,
+    ],
+    read: &[],
+};
 
-/// Copies, truncates and deletes; at most `max` of each kind of row.
-pub fn sweep(max: i64) -> Result<Swept> {
+/// Copies, truncates and deletes; at most `max` of each kind of row. None: another session is at it.
+pub fn sweep(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(LOCK) else {
-        return Ok(Swept::default());
+        return Ok(None);
     };
     // To the end of the transaction: until then nobody sees what was done here.
     lock.keep();
     if let Err(failure) = janitor::lock_tables(&TABLES)? {
-        return Ok(Swept::failure(1, &failure));
+        return Ok(Some(Swept::failure(1, &failure)));
     }
     let swept = janitor::attempt(|| work(max))?;
-    Ok(swept.unwrap_or_else(|failure| Swept::failure(1, &failure)))
+    Ok(Some(
+        swept.unwrap_or_else(|failure| Swept::failure(1, &failure)),
+    ))
 }
 
 fn work(max: i64) -> Result<Swept> {

@@ -147,7 +147,8 @@ pub fn kept(max: i64) -> Result<Swept> {
         }
     }
     if !gone.is_empty() {
-        spi::query_latest(&DELETED, &arguments(&gone))?;
+        let what = "copies of events that were to go";
+        spi::write_latest(&DELETED, &arguments(&gone), gone.len(), what)?;
     }
     Ok(Swept {
         done: gone.len() as i64,
