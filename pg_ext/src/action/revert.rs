@@ -24,7 +24,7 @@ use crate::spi::{self, SwitchedUser, column};
 use crate::subxact;
 use crate::table::{Outcome, Snapshot, Table, Wait};
 use pgrx::pg_sys::{self, Datum, Oid};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
@@ -69,6 +69,8 @@ pub struct Batch<'a> {
     owner: Oid,
     /// The table itself could be read and locked: what failed after that is a row's.
     pub reached: Cell<bool>,
+    /// What the last part of several rows said that failed.
+    failed: RefCell<Option<subxact::Failure>>,
 }
 
 impl<'b> Batch<'b> {
@@ -94,12 +96,25 @@ impl<'b> Batch<'b> {
                 owner: owner.ok_or_else(gone)?,
                 machine,
                 reached: Cell::new(false),
+                failed: RefCell::default(),
             })
         })
     }
 
     /// Reverts what is still due, in parts where it has to.
     pub fn sweep(&self, due: &[Due]) -> Result<Swept> {
+        let mut swept = self.part(due)?;
+        if swept.failed == 0
+            && let Some(failure) = self.failed.take()
+            && swept.more
+        {
+            // It has not come to the row yet.
+            swept.add(Swept::failure(1, &failure));
+        }
+        Ok(swept)
+    }
+
+    fn part(&self, due: &[Due]) -> Result<Swept> {
         // Of a part that failed as a whole; no other is begun then.
         if self.budget.is_spent() {
             return Ok(Swept {
@@ -128,8 +143,9 @@ impl<'b> Batch<'b> {
             }
             due => {
                 let (first, second) = due.split_at(due.len() / 2);
-                let mut swept = self.sweep(first)?;
-                swept.add(self.sweep(second)?);
+                self.failed.replace(Some(failure));
+                let mut swept = self.part(first)?;
+                swept.add(self.part(second)?);
                 Ok(swept)
             }
         }

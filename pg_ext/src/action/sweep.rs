@@ -82,6 +82,8 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
         }
         all.add(swept);
     }
+    // Those that waited in vain end last, and come last the next time: the others wait no longer for anybody's lock then.
+    runs.sort_by_key(|run| run.swept.failed > 0);
     if only.is_none() {
         runs.push(Run::of(None, &all));
     }

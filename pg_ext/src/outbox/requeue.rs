@@ -65,6 +65,8 @@ pub struct PutBack {
     pub swept: Swept,
     /// A batch was put off: the next call does not meet it.
     put_off: bool,
+    /// Some of what failed together was not tried again.
+    untried: bool,
 }
 
 /// For a take: puts back batches whose lease ran out, until `most` events were. What fails is noted, not raised.
@@ -75,17 +77,15 @@ pub fn expire(
     patience: &Patience,
 ) -> Result<PutBack> {
     let mut all = PutBack::default();
-    // A take has its own work.
-    if tokens.is_empty() {
+    // A take has its own work. Where somebody keeps a table (to truncate a segment, say) the next one, or the sweep, does it.
+    let has_tables = || subxact::attempt(|| settings::briefly(|| janitor::open_tables(&TABLES)));
+    if tokens.is_empty() || has_tables()?.is_err() {
         return Ok(all);
     }
-    match subxact::attempt(|| settings::briefly(|| janitor::open_tables(&TABLES)))? {
-        Ok(_) => settings::patiently(|| {
-            let turn = Turn::of(most as i64, patience);
-            put_back_all(sub, tokens, &turn, &mut all)
-        })?,
-        Err(failure) => all.swept = not_locked(&failure),
-    }
+    settings::patiently(|| {
+        let turn = Turn::of(most as i64, patience);
+        put_back_all(sub, tokens, &turn, &mut all)
+    })?;
     if all.swept.failed > 0 {
         // Where that cannot be, the warning has told of it.
         drop(subxact::attempt(|| {
@@ -256,6 +256,7 @@ fn put_back_all(sub: &Subscriber, tokens: &[i64], turn: &Turn, all: &mut PutBack
     let left = turn.most - settled;
     if left <= 0 || settled > 0 && turn.is_over() {
         all.swept.more |= all.swept.done > 0 || all.put_off;
+        all.untried = true;
         return Ok(());
     }
     let work = || {
@@ -281,10 +282,14 @@ fn put_back_all(sub: &Subscriber, tokens: &[i64], turn: &Turn, all: &mut PutBack
             all.put_off |= put_off(sub, *token, &failure)?;
             all.swept.add(Swept::failure(1, &failure));
         }
-        (Err(_), tokens) => {
+        (Err(failure), tokens) => {
             let (first, second) = tokens.split_at(tokens.len() / 2);
             put_back_all(sub, first, turn, all)?;
             put_back_all(sub, second, turn, all)?;
+            if all.untried && all.swept.failed == 0 {
+                // It has not come to the batch yet.
+                all.swept.add(Swept::failure(1, &failure));
+            }
         }
     }
     Ok(())

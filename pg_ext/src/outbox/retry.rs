@@ -44,7 +44,7 @@ const WAIT: &CStr = c"
                                 AND r.event_id < $4)
                 THEN 'infinity' ELSE $6 END,
            $4, $1, $2, $3, 0, 0, false, $5
-    ON CONFLICT (subscriber_id, event_id) DO NOTHING";
+    ON CONFLICT (subscriber_id, event_id) DO UPDATE SET due_at = once.retry.due_at";
 
 const DELAY: &CStr = c"
     INSERT INTO once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect)
@@ -340,14 +340,15 @@ impl<'a> Waiting<'a> {
             row::text(key),
             Datum::from(clock::now_us()?),
         ];
-        spi::query_latest(&WAITING, &args.map(Some)).map(drop)
+        spi::write_latest(&WAITING, &args.map(Some), 1, "an event that is to wait")
     }
 }
 
 /// A delayed event: every subscriber of the topic gets it from that time on.
 pub fn delayed(topic_id: i32, event_id: i64, due_at: i64) -> Result<()> {
     let args = [topic_id.into(), Datum::from(event_id), Datum::from(due_at)];
-    spi::query_latest(&DELAYED, &args.map(Some)).map(drop)
+    // At least: a topic without subscribers was refused.
+    spi::write_latest(&DELAYED, &args.map(Some), 1, "a delayed event")
 }
 
 /// These events of the batch are delivered: their rows go, and what waited behind them is due.

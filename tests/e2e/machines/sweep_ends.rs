@@ -51,7 +51,8 @@ async fn tables_that_cannot_be_handled_take_no_rows_place_and_a_sweep_of_all_end
         .await;
     }
     assert_eq!(sweep(&play, 1).await, "1|2|t");
-    assert_eq!(sweep(&play, 1).await, "1|2|f");
+    // They come after it now.
+    assert_eq!(sweep(&play, 1).await, "1|0|t");
     assert_eq!(ready(&play).await, "2");
     assert_eq!(sweep(&play, 1).await, "0|2|f");
     let all = tokio::time::timeout(Duration::from_secs(60), play.show("call once.sweep_all(1)"));
@@ -131,6 +132,58 @@ async fn a_migration_of_several_machines_tables_is_no_victim() {
     let (_, answer) = sweeping.end().await;
     assert_eq!(answer.unwrap(), "5|15");
     assert_eq!(drain(&play, 1000).await, (15, 0));
+}
+
+/// A machine whose table somebody keeps takes the others' patience along once.
+#[tokio::test]
+async fn machines_that_failed_come_after_the_others_the_next_time() {
+    let play = Playground::open().await;
+    for name in ["kept", "well"] {
+        with_small(&play, name).await;
+    }
+    let claims = |name: &str, id: i32| {
+        format!(
+            "insert into {name} values ({id}, 'a');
+             select once.action_claim('{name}', '{id}', 's', lease => '1 us')"
+        )
+    };
+    play.show(&claims("kept", 1)).await;
+    play.show(&claims("well", 1)).await;
+    let holder = play.another().await;
+    holder.show("begin; lock table kept in share mode").await;
+    let ended =
+        "select string_agg(machine, ' ' order by last_end) from once.janitor where machine <> ''";
+    for round in 2..4 {
+        let swept = "select done, failed from once.sweep_action_release()";
+        assert_eq!(play.show(swept).await, "1|1");
+        assert_eq!(play.show(ended).await, "well kept");
+        play.show(&claims("well", round)).await;
+    }
+    holder.show("rollback").await;
+}
+
+/// Its machine is not covered.
+#[tokio::test]
+async fn a_batch_that_fails_and_is_not_tried_in_parts_any_more_is_a_failure() {
+    let play = overdue(40).await;
+    play.show(
+        "create function slow() returns trigger language plpgsql as $$ begin
+            if new.status = 'ready' then
+                perform pg_sleep(0.06);
+                if new.id = 40 then raise 'not this one'; end if;
+            end if; return new; end $$;
+         create trigger slow before update on job for each row execute function slow()",
+    )
+    .await;
+    with_small(&play, "a_first").await;
+    play.show(
+        "insert into a_first values (1, 'a'); select once.action_claim('a_first', '1', 's', lease => '1 us')",
+    )
+    .await;
+    let swept = "select done, failed, more from once.sweep_action_release()";
+    assert_eq!(play.show(swept).await, "1|1|t");
+    let noted = "select machine, good_end is not null, last_error from once.janitor where machine <> '' order by 1";
+    assert_eq!(play.show(noted).await, "a_first|t|~\njob|f|not this one");
 }
 
 /// When a session began to wait for what it waits for now; empty: it does not.

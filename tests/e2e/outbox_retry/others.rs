@@ -198,3 +198,40 @@ async fn a_take_waits_once_for_what_a_trigger_waits_for() {
         .show("select count(*) from once.outbox_take('t', max => 1000)")
         .await;
 }
+
+/// What is delayed, a dead letter that is to rise, and what waits behind an earlier event of its key.
+#[tokio::test]
+async fn whatever_else_is_kept_from_the_retries_stays_where_it_is() {
+    let stage = Stage::open(OPTIONS).await;
+    stage.emit("dies").await;
+    let token = stage.expect(10, "dies:1").await;
+    stage.nack(token, "dies", ", kind => 'never'").await;
+    stage.emit_keyed("first", "k").await;
+    let token = stage.expect(10, "first:1").await;
+    stage
+        .nack(token, "first", ", retry_after => '1 hour'")
+        .await;
+    stage.emit_keyed("second", "k").await;
+    stage
+        .play
+        .show(
+            "create function keep() returns trigger language plpgsql as $$ begin return null; end $$;
+             create trigger keep before insert on once.retry for each row execute function keep()",
+        )
+        .await;
+    for call in [
+        "select once.outbox_emit('t', '1', delay => '1 hour')",
+        "select once.outbox_redrive('t', 'default')",
+        "select once.outbox_take('t')",
+    ] {
+        assert_eq!(stage.play.code(call).await, "55006", "{call}");
+    }
+    assert_eq!(stage.dead().await, "dies|1|never|~");
+    stage.play.show("drop trigger keep on once.retry").await;
+    assert_eq!(stage.redrive(10, "").await, "1");
+    let token = stage.expect(10, "dies:1").await;
+    stage.ack(token, "dies").await;
+    stage.expect_nothing().await;
+    stage.clock("1 hour").await;
+    stage.expect(10, "first:2 second:1").await;
+}
