@@ -1,15 +1,22 @@
 //! What somebody still needs of a segment is copied before that goes, and goes itself when nobody needs it.
 
+use crate::playground::Playground;
 use crate::{kept, open, retire, retire_in_vain, retire_until};
 
-#[tokio::test]
-async fn a_lagging_subscriber_gets_everything_in_order_from_the_copies() {
+/// 1100 events, which fill a segment; one of two subscribers is 300 behind.
+async fn lagging() -> Playground {
     let play = open().await;
     play.show("select once.subscriber_set('t', 'slow')").await;
     play.show("select fill('t', 800); select drain('t', 'slow') is not null")
         .await;
     play.show("select fill('t', 300, 801); select drain('t') is not null")
         .await;
+    play
+}
+
+#[tokio::test]
+async fn a_lagging_subscriber_gets_everything_in_order_from_the_copies() {
+    let play = lagging().await;
     assert_eq!(kept(&play).await, "0");
     retire_until(&play, "").await;
     assert_eq!(kept(&play).await, "300");
@@ -239,12 +246,7 @@ async fn a_dropped_subscriber_needs_nothing() {
 /// They were truncated with their segment.
 #[tokio::test]
 async fn copies_that_are_kept_back_without_a_word_keep_their_segment() {
-    let play = open().await;
-    play.show("select once.subscriber_set('t', 'slow')").await;
-    play.show("select fill('t', 800); select drain('t', 'slow') is not null")
-        .await;
-    play.show("select fill('t', 300, 801); select drain('t') is not null")
-        .await;
+    let play = lagging().await;
     play.show(
         "create function keep() returns trigger language plpgsql as $$ begin return null; end $$;
          create trigger keep before insert on once.event_kept for each row execute function keep()",

@@ -121,11 +121,7 @@ async fn a_failure_that_a_take_cannot_note_keeps_nothing_from_it() {
     holder.play.show("rollback").await;
 }
 
-/// For a take as for a sweep or a nack: the events stay where they are.
-#[tokio::test]
-async fn events_whose_retry_is_kept_back_without_a_word_are_not_lost() {
-    let stage = Stage::open(OPTIONS).await;
-    overdue(&stage, "a").await;
+async fn keep_retries_back(stage: &Stage) {
     stage
         .play
         .show(
@@ -133,6 +129,14 @@ async fn events_whose_retry_is_kept_back_without_a_word_are_not_lost() {
              create trigger keep before insert on once.retry for each row execute function keep()",
         )
         .await;
+}
+
+/// For a take as for a sweep or a nack: the events stay where they are.
+#[tokio::test]
+async fn events_whose_retry_is_kept_back_without_a_word_are_not_lost() {
+    let stage = Stage::open(OPTIONS).await;
+    overdue(&stage, "a").await;
+    keep_retries_back(&stage).await;
     let swept = "select done, failed from once.sweep_outbox_requeue()";
     assert_eq!(stage.play.show(swept).await, "0|1");
     let said = "select last_error from once.janitor where task = 'outbox_requeue'";
@@ -212,13 +216,7 @@ async fn whatever_else_is_kept_from_the_retries_stays_where_it_is() {
         .nack(token, "first", ", retry_after => '1 hour'")
         .await;
     stage.emit_keyed("second", "k").await;
-    stage
-        .play
-        .show(
-            "create function keep() returns trigger language plpgsql as $$ begin return null; end $$;
-             create trigger keep before insert on once.retry for each row execute function keep()",
-        )
-        .await;
+    keep_retries_back(&stage).await;
     for call in [
         "select once.outbox_emit('t', '1', delay => '1 hour')",
         "select once.outbox_redrive('t', 'default')",
