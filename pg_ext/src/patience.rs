@@ -22,7 +22,7 @@ impl Patience {
         &self,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<std::result::Result<T, Failure>> {
-        if self.lost_at.get().is_some() {
+        if self.is_lost() {
             return subxact::attempt(|| settings::briefly(work));
         }
         let begin = Instant::now();
@@ -31,6 +31,11 @@ impl Patience {
             self.lost_at.set(Some(Instant::now()));
         }
         Ok(done)
+    }
+
+    /// There was such a wait.
+    pub fn is_lost(&self) -> bool {
+        self.lost_at.get().is_some()
     }
 
     /// What is left is for the next call.

@@ -104,12 +104,10 @@ impl<'b> Batch<'b> {
     /// Reverts what is still due, in parts where it has to.
     pub fn sweep(&self, due: &[Due]) -> Result<Swept> {
         let mut swept = self.part(due)?;
-        if swept.failed == 0
-            && let Some(failure) = self.failed.take()
-            && swept.more
-        {
-            // It has not come to the row yet.
-            swept.add(Swept::failure(1, &failure));
+        // It has not come to the row yet, where none failed.
+        let failure = self.failed.take();
+        if swept.untried && swept.last_error.is_none() {
+            swept.last_error = failure;
         }
         Ok(swept)
     }
@@ -119,6 +117,7 @@ impl<'b> Batch<'b> {
         if self.budget.is_spent() {
             return Ok(Swept {
                 more: true,
+                untried: true,
                 ..Swept::default()
             });
         }
@@ -134,6 +133,8 @@ impl<'b> Batch<'b> {
             Err(failure) => failure,
         };
         match due {
+            // Another machine has lost the patience for them.
+            _ if self.budget.is_spoiled() => Ok(self.budget.untried()),
             // The table cannot be handled at all: that is no row's fault.
             due if !self.reached.get() => Ok(Swept::failure(due.len(), &failure)),
             [one] => {

@@ -74,16 +74,23 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
             all.more = true;
             break;
         }
-        let swept = sweep_machine(&name, &budget)?;
+        budget.spoiled.set(budget.patience.is_lost());
+        let mut swept = sweep_machine(&name, &budget)?;
         close_teardowns(&name, &budget.patience)?;
-        // One that was dropped meanwhile has no run any more.
-        if Stored::find(&name)?.is_some() {
+        let is_cut_short =
+            swept.untried && swept.failed == 0 && (swept.done == 0 || budget.is_spoiled());
+        if swept.untried
+            && swept.failed == 0
+            && let Some(failure) = swept.last_error.take()
+        {
+            swept.add(Swept::failure(1, &failure));
+        }
+        // One that did not get its turn has no run: it comes first the next time. Nor has one that was dropped meanwhile.
+        if !is_cut_short && Stored::find(&name)?.is_some() {
             runs.push(Run::of(Some(name), &swept));
         }
         all.add(swept);
     }
-    // Those that waited in vain end last, and come last the next time: the others wait no longer for anybody's lock then.
-    runs.sort_by_key(|run| run.swept.failed > 0);
     if only.is_none() {
         runs.push(Run::of(None, &all));
     }
@@ -135,6 +142,8 @@ pub struct Budget {
     /// There was such a row.
     settled: Cell<bool>,
     pub patience: Patience,
+    /// It was lost before the present machine had its turn.
+    spoiled: Cell<bool>,
     /// [`prepare`] was called.
     prepared: Cell<bool>,
 }
@@ -146,6 +155,7 @@ impl Budget {
             until: Instant::now() + PATIENCE,
             settled: Cell::new(false),
             patience: Patience::default(),
+            spoiled: Cell::new(false),
             prepared: Cell::new(false),
         }
     }
@@ -159,6 +169,19 @@ impl Budget {
     pub fn is_spent(&self) -> bool {
         let in_time = Instant::now() < self.until && !self.patience.is_over();
         self.rows.get() <= 0 || (self.settled.get() && !in_time)
+    }
+
+    pub fn is_spoiled(&self) -> bool {
+        self.spoiled.get()
+    }
+
+    /// What is due of a machine did not get its turn.
+    pub fn untried(&self) -> Swept {
+        Swept {
+            more: self.settled.get(),
+            untried: true,
+            ..Swept::default()
+        }
     }
 
     /// As [`prepare`], the first time.
@@ -300,6 +323,10 @@ fn sweep_machine(name: &[u8], budget: &Budget) -> Result<Swept> {
 fn sweep_due(name: &[u8], due: &[Due], budget: &Budget, swept: &mut Swept) -> Result<Option<bool>> {
     let batch = match Batch::of(name, budget)? {
         Ok(batch) => batch,
+        Err(_) if budget.is_spoiled() => {
+            swept.add(budget.untried());
+            return Ok(None);
+        }
         Err(failure) => {
             swept.add(Swept::failure(due.len(), &failure));
             return Ok(None);

@@ -10,6 +10,8 @@ pub struct Swept {
     pub done: i64,
     pub failed: i64,
     pub more: bool,
+    /// Something was due and was not tried, or not by itself.
+    pub untried: bool,
     pub last_error: Option<String>,
     /// Where a pass over rows that fail ended before its end; the next one goes on there.
     pub reached: Option<String>,
@@ -37,6 +39,7 @@ impl Swept {
         self.done += other.done;
         self.failed += other.failed;
         self.more |= other.more;
+        self.untried |= other.untried;
         self.last_error = other.last_error.or(self.last_error.take());
         self.reached = other.reached.or(self.reached.take());
     }
