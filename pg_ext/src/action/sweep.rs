@@ -116,7 +116,7 @@ impl Run {
     fn note(&self) -> Result<()> {
         match &self.machine {
             Some(name) => janitor::record(TASK, name, &self.swept).map(drop),
-            None => janitor::record_end(TASK, self.swept.failed == 0),
+            None => janitor::record_end(TASK, self.swept.failed == 0 && !self.swept.untried),
         }
     }
 }
@@ -300,10 +300,14 @@ fn sweep_machine(name: &[u8], budget: &Budget) -> Result<Swept> {
                 return Ok(swept);
             };
             swept.more |= left;
+            if swept.untried && budget.is_spoiled() {
+                return Ok(swept);
+            }
             due = later;
         }
         if budget.is_spent() {
             swept.more |= chunk.full || !due.is_empty();
+            swept.untried |= !due.is_empty() && swept.done + swept.failed == 0;
             return Ok(swept);
         }
         if looks == 0 {
@@ -318,8 +322,8 @@ fn sweep_machine(name: &[u8], budget: &Budget) -> Result<Swept> {
     }
 }
 
-/// Whether a part of it was not tried; None: the table itself cannot be handled, and what was due there has taken no
-/// other row's place.
+/// Whether a part of it was not tried; None: the table itself cannot be handled, or not in the time that another machine
+/// has left, and what was due there has taken no other row's place.
 fn sweep_due(name: &[u8], due: &[Due], budget: &Budget, swept: &mut Swept) -> Result<Option<bool>> {
     let batch = match Batch::of(name, budget)? {
         Ok(batch) => batch,
@@ -334,6 +338,7 @@ fn sweep_due(name: &[u8], due: &[Due], budget: &Budget, swept: &mut Swept) -> Re
     };
     // It may have waited for the table until then.
     if budget.is_spent() {
+        swept.untried = true;
         return Ok(Some(true));
     }
     let done = batch.sweep(due)?;
