@@ -180,7 +180,7 @@ async fn a_slow_machine_with_a_row_that_fails_comes_first_when_it_was_cut_short(
     play.show(
         "create function slow() returns trigger language plpgsql as $$ begin
             if new.status = 'ready' then
-                perform pg_sleep(0.02);
+                perform pg_sleep(0.03);
                 if new.id = 49 then raise 'not this one'; end if;
             end if; return new; end $$;
          create trigger slow before update on job for each row execute function slow()",
@@ -194,6 +194,9 @@ async fn a_slow_machine_with_a_row_that_fails_comes_first_when_it_was_cut_short(
              select once.sweep_action_release()"
         ))
         .await;
+        if round == 0 {
+            assert_eq!(play.show(NOTED).await, "a_first");
+        }
     }
     assert_ne!(ready(&play).await, "0");
 }
