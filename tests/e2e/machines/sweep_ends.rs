@@ -173,19 +173,24 @@ async fn a_machine_that_another_one_leaves_no_patience_for_has_its_turn_later() 
     assert_eq!(drain(&play, 1000).await, (5, 0));
 }
 
+/// Each row that is reverted takes so many seconds, and this one fails.
+async fn slow_until_one_fails(play: &Playground, seconds: f32, id: i64) {
+    play.show(&format!(
+        "create function slow() returns trigger language plpgsql as $$ begin
+            if new.status = 'ready' then
+                perform pg_sleep({seconds});
+                if new.id = {id} then raise 'not this one'; end if;
+            end if; return new; end $$;
+         create trigger slow before update on job for each row execute function slow()"
+    ))
+    .await;
+}
+
 /// Rows of another machine are settled in each call, and the first tries take what time there is.
 #[tokio::test]
 async fn a_slow_machine_with_a_row_that_fails_comes_first_when_it_was_cut_short() {
     let play = overdue(100).await;
-    play.show(
-        "create function slow() returns trigger language plpgsql as $$ begin
-            if new.status = 'ready' then
-                perform pg_sleep(0.03);
-                if new.id = 49 then raise 'not this one'; end if;
-            end if; return new; end $$;
-         create trigger slow before update on job for each row execute function slow()",
-    )
-    .await;
+    slow_until_one_fails(&play, 0.03, 49).await;
     with_small(&play, "a_first").await;
     for round in 0..4 {
         play.show(&format!(
@@ -205,15 +210,7 @@ async fn a_slow_machine_with_a_row_that_fails_comes_first_when_it_was_cut_short(
 #[tokio::test]
 async fn a_batch_that_fails_and_is_not_tried_in_parts_any_more_is_a_failure() {
     let play = overdue(40).await;
-    play.show(
-        "create function slow() returns trigger language plpgsql as $$ begin
-            if new.status = 'ready' then
-                perform pg_sleep(0.06);
-                if new.id = 40 then raise 'not this one'; end if;
-            end if; return new; end $$;
-         create trigger slow before update on job for each row execute function slow()",
-    )
-    .await;
+    slow_until_one_fails(&play, 0.06, 40).await;
     with_small(&play, "a_first").await;
     play.show(
         "insert into a_first values (1, 'a'); select once.action_claim('a_first', '1', 's', lease => '1 us')",
