@@ -89,6 +89,21 @@ macro_rules! next_look {
     };
 }
 
+/// The version that was locked is the one that the statement's snapshot shows. Who claimed the key anew meanwhile, and has
+/// finished it, has written steps that the snapshot does not show: they would stay. The next pass does it. (A tombstone
+/// has no steps.)
+macro_rules! as_seen {
+    ($locked:literal) => {
+        concat!(
+            "(SELECT v.ctid FROM once.key v WHERE v.id = ",
+            $locked,
+            ".id) = ",
+            $locked,
+            ".ctid"
+        )
+    };
+}
+
 /// Steps that a trigger kept back; counted only where there is one. Nobody else writes them while their keys are locked.
 macro_rules! steps_kept {
     ($keys:literal) => {
@@ -125,7 +140,7 @@ macro_rules! key {
             " WHERE k.id = ANY (ARRAY(SELECT id FROM oldest WHERE NOT is_due))
         RETURNING k.reap_at > $1 AS moved),
     never_emptied AS MATERIALIZED (
-        SELECT k.id FROM once.key k
+        SELECT k.id, k.ctid FROM once.key k
          WHERE k.id = ANY (ARRAY(SELECT k.id FROM once.key k WHERE ",
             $which!(
                 "k",
@@ -139,7 +154,9 @@ macro_rules! key {
     due AS MATERIALIZED (
         SELECT id FROM oldest WHERE is_due
         UNION ALL
-        SELECT id FROM never_emptied LIMIT $2),
+        SELECT n.id FROM never_emptied n WHERE ",
+            as_seen!("n"),
+            " LIMIT $2),
     steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1),
     reaped AS (DELETE FROM once.key WHERE id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1)
     SELECT pg_catalog.count(*),
@@ -160,8 +177,8 @@ macro_rules! tombstone {
     ($which:ident) => {
         statement!(
             "
-    WITH due AS MATERIALIZED (
-        SELECT k.id, ",
+    WITH locked AS MATERIALIZED (
+        SELECT k.id, k.ctid, ",
             expires_at!(),
             " <= $1 IS TRUE AS expired FROM once.key k WHERE ",
             $which!(
@@ -171,6 +188,9 @@ macro_rules! tombstone {
                 "$2"
             ),
             " FOR UPDATE SKIP LOCKED),
+    due AS MATERIALIZED (SELECT l.id, l.expired FROM locked l WHERE ",
+            as_seen!("l"),
+            "),
     steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due WHERE expired)) RETURNING 1),
     later AS (
         UPDATE once.key k

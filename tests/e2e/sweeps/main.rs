@@ -14,6 +14,7 @@ mod bookmarks;
 mod bounds;
 #[path = "../history.rs"]
 mod history;
+mod meanwhile;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod unfinished;

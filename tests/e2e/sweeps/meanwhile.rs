@@ -1,0 +1,54 @@
+//! A key that has expired is claimed anew, finished and expires again between a sweep's look and its lock.
+//!
+//! The sweep waits in between for an index that is to be moved: it has its snapshot by then, and no row yet.
+
+use crate::playground::Playground;
+use crate::waiting::Waiting;
+use crate::{counts, finish, reap, tombstone};
+
+/// What the sweep says while that happens to one of two keys, and what is there then.
+async fn claimed_meanwhile(task: &str) -> (Playground, String) {
+    let play = Playground::open().await;
+    let (holder, sweeper) = (play.another().await, play.another().await);
+    play.show(r#"select once.scope_set('s', '{"gone_for": "0"}')"#)
+        .await;
+    play.clock("0").await;
+    finish(&play, "k", 2, "'1 h'").await;
+    holder.clock("2 h").await;
+    sweeper.clock("1 day").await;
+    holder
+        .show("begin; alter index once.key_reap set tablespace pg_default")
+        .await;
+    let call = format!("select done, failed, more from once.sweep_{task}()");
+    let sweeping = Waiting::begin(&play, sweeper, &call).await;
+    holder
+        .show(
+            "do $$ declare t bigint; begin
+                select token into t from once.key_claim('s', 'k1', '2', ttl => '1 h');
+                perform once.key_step('s', 'k1', t, 'late');
+                perform once.key_complete('s', 'k1', t, 200);
+             end $$; commit",
+        )
+        .await;
+    let (sweeper, answer) = sweeping.end().await;
+    (sweeper, answer.unwrap())
+}
+
+/// Neither goes without the other: a step alone would answer a new request.
+#[tokio::test]
+async fn key_reap_leaves_no_step_of_a_key_that_was_claimed_anew() {
+    let (play, swept) = claimed_meanwhile("key_reap").await;
+    assert_eq!(swept, "1|0|f");
+    assert_eq!(counts(&play).await, "1|1");
+    assert_eq!(reap(&play, 10).await, "1|0|f");
+    assert_eq!(counts(&play).await, "0|0");
+}
+
+#[tokio::test]
+async fn key_tombstone_leaves_no_step_of_a_key_that_was_claimed_anew() {
+    let (play, swept) = claimed_meanwhile("key_tombstone").await;
+    assert_eq!(swept, "1|0|f");
+    assert_eq!(counts(&play).await, "2|1");
+    assert_eq!(tombstone(&play, 10).await, "1|0|f");
+    assert_eq!(counts(&play).await, "2|0");
+}
