@@ -85,14 +85,18 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
         {
             swept.add(Swept::failure(1, &failure));
         }
-        // One that did not get its turn has no run: it comes first the next time. Nor has one that was dropped meanwhile.
-        if !is_cut_short && Stored::find(&name)?.is_some() {
-            runs.push(Run::of(Some(name), &swept));
+        // None of one that was dropped meanwhile.
+        if (!is_cut_short || swept.done > 0) && Stored::find(&name)?.is_some() {
+            let whose = match is_cut_short {
+                true => Whose::PartOf(name),
+                false => Whose::Machine(name),
+            };
+            runs.push(Run::of(whose, &swept));
         }
         all.add(swept);
     }
     if only.is_none() {
-        runs.push(Run::of(None, &all));
+        runs.push(Run::of(Whose::Task, &all));
     }
     Ok(match note(&runs)? {
         Some(failure) => all.not_noted(&failure),
@@ -102,21 +106,30 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
 
 /// What is noted in once.janitor.
 struct Run {
-    /// None: the task's, whose rows are counted for the machines.
-    machine: Option<Vec<u8>>,
+    whose: Whose,
     swept: Swept,
 }
 
+enum Whose {
+    /// Its rows are counted for the machines.
+    Task,
+    Machine(Vec<u8>),
+    /// It has not had its turn to the end.
+    PartOf(Vec<u8>),
+}
+
 impl Run {
-    fn of(machine: Option<Vec<u8>>, swept: &Swept) -> Run {
+    fn of(whose: Whose, swept: &Swept) -> Run {
         let swept = swept.clone();
-        Run { machine, swept }
+        Run { whose, swept }
     }
 
     fn note(&self) -> Result<()> {
-        match &self.machine {
-            Some(name) => janitor::record(TASK, name, &self.swept).map(drop),
-            None => janitor::record_end(TASK, self.swept.failed == 0 && !self.swept.untried),
+        let swept = &self.swept;
+        match &self.whose {
+            Whose::Task => janitor::record_end(TASK, swept.failed == 0 && !swept.untried),
+            Whose::Machine(name) => janitor::record(TASK, name, swept).map(drop),
+            Whose::PartOf(name) => janitor::record_part(TASK, name, swept).map(drop),
         }
     }
 }

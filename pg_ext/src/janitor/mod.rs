@@ -16,7 +16,7 @@ mod task;
 
 pub use all::sweep_all;
 pub use preview::{Due, sweep_preview, waited_us};
-pub use runs::{covers, is_first_schema, last_end, last_error, record, record_end};
+pub use runs::{covers, is_first_schema, last_end, last_error, record, record_end, record_part};
 pub use status::janitor_status;
 pub use sweep::{
     attempt, failed, lock_tables, open_tables, run, sweep, sweep_action_release, sweep_dedupe_reap,

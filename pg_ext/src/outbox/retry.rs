@@ -17,7 +17,7 @@ use super::floor::Look;
 use super::topic::Subscriber;
 use crate::call::varlena;
 use crate::clock::{self, INFINITY};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::row;
 use crate::spi::column;
 use crate::spi::{self, Kept};
@@ -46,9 +46,14 @@ const WAIT: &CStr = c"
            $4, $1, $2, $3, 0, 0, false, $5
     ON CONFLICT (subscriber_id, event_id) DO UPDATE SET due_at = once.retry.due_at";
 
+// How many subscribers' rows were kept back. At least one has to be there: a topic without subscribers was refused.
 const DELAY: &CStr = c"
-    INSERT INTO once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect)
-    SELECT $3, $2, s.subscriber_id, $1, 0, 0, 0, false FROM once.subscriber s WHERE s.topic_id = $1";
+    WITH subscribers AS MATERIALIZED (SELECT s.subscriber_id FROM once.subscriber s WHERE s.topic_id = $1),
+    delayed AS (
+        INSERT INTO once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect)
+        SELECT $3, $2, subscriber_id, $1, 0, 0, 0, false FROM subscribers
+        RETURNING 1)
+    SELECT GREATEST((SELECT pg_catalog.count(*) FROM subscribers), 1) - (SELECT pg_catalog.count(*) FROM delayed)";
 
 const DONE: &CStr = c"
     DELETE FROM once.retry WHERE subscriber_id = $1 AND token = $2 AND event_id = ANY ($3)
@@ -347,8 +352,11 @@ impl<'a> Waiting<'a> {
 /// A delayed event: every subscriber of the topic gets it from that time on.
 pub fn delayed(topic_id: i32, event_id: i64, due_at: i64) -> Result<()> {
     let args = [topic_id.into(), Datum::from(event_id), Datum::from(due_at)];
-    // At least: a topic without subscribers was refused.
-    spi::write_latest(&DELAYED, &args.map(Some), 1, "a delayed event")
+    let rows = spi::query_latest(&DELAYED, &args.map(Some))?;
+    match first_column(&rows).next().map_or(0, |d| d.value() as i64) {
+        0 => Ok(()),
+        missed => Err(Error::kept_back("a delayed event", missed)),
+    }
 }
 
 /// These events of the batch are delivered: their rows go, and what waited behind them is due.

@@ -108,18 +108,23 @@ async fn rows_are_reverted_while_somebody_keeps_the_teardowns() {
     holder.show("rollback").await;
 }
 
+/// A machine of its own with so many rows, each claimed for a microsecond.
+async fn small_overdue(play: &Playground, name: &str, count: i32) {
+    with_small(play, name).await;
+    play.show(&format!(
+        "insert into {name} select g, 'a' from generate_series(1, {count}) as g;
+         select count(*) from generate_series(1, {count}) as g,
+                lateral once.action_claim('{name}', g::text, 's', lease => '1 us')"
+    ))
+    .await;
+}
+
 /// It waits for each of the others' tables while it has the first one's: in all no longer than for one.
 #[tokio::test]
 async fn a_migration_of_several_machines_tables_is_no_victim() {
     let play = Playground::open().await;
     for name in ["a_first", "b", "c", "d"] {
-        with_small(&play, name).await;
-        play.show(&format!(
-            "insert into {name} select g, 'a' from generate_series(1, 5) as g;
-             select count(*) from generate_series(1, 5) as g,
-                    lateral once.action_claim('{name}', g::text, 's', lease => '1 us')"
-        ))
-        .await;
+        small_overdue(&play, name, 5).await;
     }
     let migration = play.another().await;
     migration
@@ -141,13 +146,7 @@ async fn a_migration_of_several_machines_tables_is_no_victim() {
 async fn a_machine_that_another_one_leaves_no_patience_for_has_its_turn_later() {
     let play = Playground::open().await;
     for name in ["kept", "well"] {
-        with_small(&play, name).await;
-        play.show(&format!(
-            "insert into {name} select g, 'a' from generate_series(1, 5) as g;
-             select count(*) from generate_series(1, 5) as g,
-                    lateral once.action_claim('{name}', g::text, 's', lease => '1 us')"
-        ))
-        .await;
+        small_overdue(&play, name, 5).await;
     }
     play.show(
         "create table busy ();
@@ -171,6 +170,72 @@ async fn a_machine_that_another_one_leaves_no_patience_for_has_its_turn_later() 
     assert_eq!(play.show(NOTED).await, "well kept");
     migration.show("rollback").await;
     assert_eq!(drain(&play, 1000).await, (5, 0));
+}
+
+/// It has had no turn to the end: what it has done is counted, and it comes first the next time.
+#[tokio::test]
+async fn a_machine_that_another_one_leaves_no_patience_for_tries_nothing_behind_a_failure() {
+    let play = Playground::open().await;
+    small_overdue(&play, "kept", 5).await;
+    small_overdue(&play, "well", 30).await;
+    play.show(
+        "create sequence tried;
+         create function refuse() returns trigger language plpgsql as $$ begin
+            if new.status = 'a' then
+                perform nextval('public.tried');
+                if new.id > 5 then raise 'not this one'; end if;
+            end if; return new; end $$;
+         create trigger refuse before update on well for each row execute function refuse()",
+    )
+    .await;
+    let (migration, writer) = (play.another().await, play.another().await);
+    migration.show("begin; lock table kept in share mode").await;
+    // Passed over, so the sixth is tried by the same call, after two that are done.
+    writer
+        .show("begin; select from well where id <= 3 for update")
+        .await;
+    assert_eq!(sweep(&play, 5).await, "2|5|t");
+    assert_eq!(play.show("select last_value from tried").await, "3");
+    let noted = "select machine, last_end is null, good_end is null, done, failed from once.janitor
+                  where machine <> '' order by machine";
+    assert_eq!(play.show(noted).await, "kept|f|t|0|5\nwell|t|t|2|0");
+    assert_eq!(play.show(NOTED).await, "kept");
+    writer.show("rollback").await;
+    let first = "select done > 0 and failed > 0 from once.sweep_action_release()";
+    assert_eq!(play.show(first).await, "t");
+    assert_eq!(play.show(NOTED).await, "well kept");
+}
+
+/// Its rows are as they were, and it is not covered.
+#[tokio::test]
+async fn a_machine_that_got_its_table_too_late_has_no_good_run() {
+    let play = Playground::open().await;
+    for name in ["a_first", "second"] {
+        small_overdue(&play, name, 1).await;
+    }
+    play.show(
+        "create function slow() returns trigger language plpgsql as $$ begin
+            if new.status = 'a' then perform pg_sleep(1.75); end if; return new; end $$;
+         create trigger slow before update on a_first for each row execute function slow()",
+    )
+    .await;
+    let migration = play.another().await;
+    migration
+        .show("begin; lock table second in share mode")
+        .await;
+    let sweeper = play.another().await;
+    let call = "select done, failed, more from once.sweep_action_release()";
+    let sweeping = Waiting::begin(&play, sweeper, call).await;
+    // Two seconds are a call's, and half a second is one wait's.
+    tokio::time::sleep(Duration::from_millis(350)).await;
+    migration.show("rollback").await;
+    let (_, answer) = sweeping.end().await;
+    assert_eq!(answer.unwrap(), "1|0|t");
+    let good = "select machine from once.janitor where machine <> '' and good_end is not null";
+    assert_eq!(play.show(good).await, "a_first");
+    play.show("drop trigger slow on a_first").await;
+    assert_eq!(drain(&play, 10).await, (1, 0));
+    assert_eq!(play.show("select status from second").await, "a");
 }
 
 /// Each row that is reverted takes so many seconds, and this one fails.

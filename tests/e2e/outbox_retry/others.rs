@@ -233,3 +233,30 @@ async fn whatever_else_is_kept_from_the_retries_stays_where_it_is() {
     stage.clock("1 hour").await;
     stage.expect(10, "first:2 second:1").await;
 }
+
+/// For one of a topic's subscribers as for all.
+#[tokio::test]
+async fn a_delayed_event_that_one_subscriber_would_not_get_is_not_emitted() {
+    let stage = Stage::open(OPTIONS).await;
+    stage
+        .play
+        .show("select once.subscriber_set('t', 'other')")
+        .await;
+    stage
+        .play
+        .show(
+            "create function keep() returns trigger language plpgsql as $$ begin
+                if new.subscriber_id = (select max(subscriber_id) from once.subscriber) then return null; end if;
+                return new; end $$;
+             create trigger keep before insert on once.retry for each row execute function keep()",
+        )
+        .await;
+    let emit = "select once.outbox_emit('t', '1', delay => '1 hour')";
+    assert_eq!(stage.play.code(emit).await, "55006");
+    let waiting =
+        "select (select count(*) from once.retry), (select count(*) from once.event_kept)";
+    assert_eq!(stage.play.show(waiting).await, "0|0");
+    stage.play.show("drop trigger keep on once.retry").await;
+    stage.play.show(emit).await;
+    assert_eq!(stage.play.show(waiting).await, "2|1");
+}
