@@ -9,11 +9,10 @@
 //! between two looks, may have claimed the row anew.
 
 use super::lease::{Col, Lease, State, TABLE};
-use super::sweep::Budget;
 use crate::call::{from_utf8, varlena};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
-use crate::janitor::Swept;
+use crate::janitor::{Budget, Swept};
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::permit::{self, Doing};
@@ -64,7 +63,9 @@ impl Due {
 
 /// Leases of one machine that are swept together.
 pub struct Batch<'a> {
-    budget: &'a Budget,
+    budget: &'a Budget<'a>,
+    /// Another machine has lost the patience for them.
+    is_spoiled: bool,
     machine: Rc<Machine>,
     owner: Oid,
     /// The table itself could be read and locked: what failed after that is a row's.
@@ -77,7 +78,8 @@ impl<'b> Batch<'b> {
     /// Or why the machine's tables cannot be handled.
     pub fn of(
         name: &[u8],
-        budget: &'b Budget,
+        budget: &'b Budget<'b>,
+        is_spoiled: bool,
     ) -> Result<std::result::Result<Batch<'b>, subxact::Failure>> {
         budget.patience.attempt(|| {
             let mut machine = Machine::for_tables(name)?;
@@ -93,6 +95,7 @@ impl<'b> Batch<'b> {
             let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
             Ok(Batch {
                 budget,
+                is_spoiled,
                 owner: owner.ok_or_else(gone)?,
                 machine,
                 reached: Cell::new(false),
@@ -101,55 +104,51 @@ impl<'b> Batch<'b> {
         })
     }
 
-    /// Reverts what is still due, in parts where it has to.
-    pub fn sweep(&self, due: &[Due]) -> Result<Swept> {
-        let mut swept = self.part(due)?;
-        // It has not come to the row yet, where none failed.
-        let failure = self.failed.take();
-        if swept.untried && swept.last_error.is_none() {
-            swept.last_error = failure;
+    /// Reverts what is still due, in parts where it has to; and how many of these had their turn, from the first.
+    pub fn sweep(&self, due: &[Due]) -> Result<(Swept, usize)> {
+        let mut swept = Swept::default();
+        let settled = self.part(due, &mut swept)?;
+        if settled < due.len() && swept.last_error.is_none() {
+            // It has not come to the row yet.
+            swept.last_error = self.failed.take();
         }
-        Ok(swept)
+        Ok((swept, settled))
     }
 
-    fn part(&self, due: &[Due]) -> Result<Swept> {
+    fn part(&self, due: &[Due], swept: &mut Swept) -> Result<usize> {
         // Of a part that failed as a whole; no other is begun then.
         if self.budget.is_spent() {
-            return Ok(Swept {
-                more: true,
-                untried: true,
-                ..Swept::default()
-            });
+            return Ok(0);
         }
         self.reached.set(false);
         let failure = match self.budget.patience.attempt(|| self.revert(due))? {
             Ok(done) => {
                 self.budget.settle(done);
-                return Ok(Swept {
-                    done,
-                    ..Swept::default()
-                });
+                swept.done += done;
+                return Ok(due.len());
             }
             Err(failure) => failure,
         };
         match due {
-            // Another machine has lost the patience for them.
-            _ if self.budget.is_spoiled() => Ok(self.budget.untried()),
+            _ if self.is_spoiled => return Ok(0),
             // The table cannot be handled at all: that is no row's fault.
-            due if !self.reached.get() => Ok(Swept::failure(due.len(), &failure)),
+            due if !self.reached.get() => swept.add(Swept::failure(due.len(), &failure)),
             [one] => {
                 put_off(one, &failure)?;
                 self.budget.settle(1);
-                Ok(Swept::failure(1, &failure))
+                swept.add(Swept::failure(1, &failure));
             }
             due => {
                 let (first, second) = due.split_at(due.len() / 2);
                 self.failed.replace(Some(failure));
-                let mut swept = self.part(first)?;
-                swept.add(self.part(second)?);
-                Ok(swept)
+                let settled = self.part(first, swept)?;
+                return match settled == first.len() {
+                    true => Ok(settled + self.part(second, swept)?),
+                    false => Ok(settled),
+                };
             }
         }
+        Ok(due.len())
     }
 
     /// Reverts what is still due; how many rows or dead leases it dealt with.

@@ -12,7 +12,7 @@ use crate::call::varlena;
 use crate::cancel::pending;
 use crate::clock;
 use crate::error::Result;
-use crate::janitor::{self, Swept};
+use crate::janitor::{self, Budget, Swept};
 use crate::machine::model::Machine;
 use crate::machine::stored;
 use crate::machine::stored::Stored;
@@ -24,7 +24,6 @@ use crate::subxact;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 use pgrx::pg_sys;
 use std::cell::Cell;
-use std::time::{Duration, Instant};
 
 pub const TASK: &str = "action_release";
 
@@ -37,10 +36,6 @@ const LOOKS_TO_TELL: usize = 1_000;
 const TIDIED_PER_ROW: usize = 10;
 /// Open teardowns, the oldest, whose rows a sweep looks for.
 const TEARDOWNS_LOOKED_AT: usize = 100;
-/// After so long what is left of a batch that fails waits for the next call, once a row of it is settled: what was done is
-/// to be committed.
-const PATIENCE: Duration = Duration::from_secs(2);
-
 thread_local! {
     static SWEEPING: Cell<bool> = const { Cell::new(false) };
 }
@@ -68,17 +63,17 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
         return Ok(all);
     };
     let mut runs = Vec::new();
-    let budget = Budget::of(max);
+    let patience = Patience::default();
+    let budget = Budget::of(max, &patience);
     for name in by_last_end(machines(only)?)? {
         if budget.is_spent() {
             all.more = true;
             break;
         }
-        budget.spoiled.set(budget.patience.is_lost());
-        let mut swept = sweep_machine(&name, &budget)?;
-        close_teardowns(&name, &budget.patience)?;
-        let is_cut_short =
-            swept.untried && swept.failed == 0 && (swept.done == 0 || budget.is_spoiled());
+        let is_spoiled = patience.is_lost();
+        let mut swept = sweep_machine(&name, &budget, is_spoiled)?;
+        close_teardowns(&name, &patience)?;
+        let is_cut_short = swept.untried && swept.failed == 0 && (swept.done == 0 || is_spoiled);
         if swept.untried
             && swept.failed == 0
             && let Some(failure) = swept.last_error.take()
@@ -145,65 +140,6 @@ fn note(runs: &[Run]) -> Result<Option<subxact::Failure>> {
         not_noted = not_noted.or(noted.err());
     }
     Ok(not_noted)
-}
-
-/// What a call may still do.
-pub struct Budget {
-    /// Rows that may be reverted, or found and put off.
-    rows: Cell<i64>,
-    until: Instant,
-    /// There was such a row.
-    settled: Cell<bool>,
-    pub patience: Patience,
-    /// It was lost before the present machine had its turn.
-    spoiled: Cell<bool>,
-    /// [`prepare`] was called.
-    prepared: Cell<bool>,
-}
-
-impl Budget {
-    fn of(rows: i64) -> Budget {
-        Budget {
-            rows: Cell::new(rows),
-            until: Instant::now() + PATIENCE,
-            settled: Cell::new(false),
-            patience: Patience::default(),
-            spoiled: Cell::new(false),
-            prepared: Cell::new(false),
-        }
-    }
-
-    pub fn settle(&self, rows: i64) {
-        self.rows.set(self.rows.get() - rows);
-        self.settled.set(self.settled.get() || rows > 0);
-    }
-
-    /// The rows, or the time once anything was done in it.
-    pub fn is_spent(&self) -> bool {
-        let in_time = Instant::now() < self.until && !self.patience.is_over();
-        self.rows.get() <= 0 || (self.settled.get() && !in_time)
-    }
-
-    pub fn is_spoiled(&self) -> bool {
-        self.spoiled.get()
-    }
-
-    /// What is due of a machine did not get its turn.
-    pub fn untried(&self) -> Swept {
-        Swept {
-            more: self.settled.get(),
-            untried: true,
-            ..Swept::default()
-        }
-    }
-
-    /// As [`prepare`], the first time.
-    fn prepare(&self) -> Result<()> {
-        match self.prepared.replace(true) {
-            true => Ok(()),
-            false => prepare(),
-        }
-    }
 }
 
 /// Something may have to be reverted: [`prepare`] before the sweep, then.
@@ -284,9 +220,10 @@ fn by_last_end(mut names: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
     Ok(found.into_iter().map(|(_, name)| name).collect())
 }
 
-fn sweep_machine(name: &[u8], budget: &Budget) -> Result<Swept> {
+/// `is_spoiled`: another machine has lost the patience for what is due.
+fn sweep_machine(name: &[u8], budget: &Budget, is_spoiled: bool) -> Result<Swept> {
     let mut swept = Swept::default();
-    let max = budget.rows.get() as usize;
+    let max = budget.rows() as usize;
     let mut looks = max * LOOKS_PER_ROW;
     let mut to_tidy = max * TIDIED_PER_ROW;
     let mut tidied = 0;
@@ -305,18 +242,21 @@ fn sweep_machine(name: &[u8], budget: &Budget) -> Result<Swept> {
         swept.more |= !later.is_empty() && tidied > 0;
         let mut due = &chunk.due[..];
         while !due.is_empty() && !budget.is_spent() {
-            budget.prepare()?;
-            let (now, later) = due.split_at(due.len().min(budget.rows.get() as usize));
-            let Some(left) = sweep_due(name, now, budget, &mut swept)? else {
-                // Nothing of this table can be swept now: trying on would not end.
-                swept.more = false;
-                return Ok(swept);
-            };
-            swept.more |= left;
-            if swept.untried && budget.is_spoiled() {
+            prepare()?;
+            let (now, _) = due.split_at(due.len().min(budget.rows() as usize));
+            let turn = sweep_due(name, now, budget, is_spoiled, &mut swept)?;
+            (_, due) = due.split_at(turn.settled);
+            swept.untried |= turn.settled < now.len();
+            if swept.untried && is_spoiled {
+                // It comes first the next time.
+                swept.more |= budget.is_used();
                 return Ok(swept);
             }
-            due = later;
+            if !turn.has_table {
+                // Trying on would not end.
+                swept.more = false;
+                return Ok(swept);
+            }
         }
         if budget.is_spent() {
             swept.more |= chunk.full || !due.is_empty();
@@ -335,29 +275,46 @@ fn sweep_machine(name: &[u8], budget: &Budget) -> Result<Swept> {
     }
 }
 
-/// Whether a part of it was not tried; None: the table itself cannot be handled, or not in the time that another machine
-/// has left, and what was due there has taken no other row's place.
-fn sweep_due(name: &[u8], due: &[Due], budget: &Budget, swept: &mut Swept) -> Result<Option<bool>> {
-    let batch = match Batch::of(name, budget)? {
+/// What became of leases that were due.
+struct Turn {
+    /// So many had it, from the first.
+    settled: usize,
+    /// Otherwise all of them failed, and have taken no other row's place.
+    has_table: bool,
+}
+
+fn sweep_due(
+    name: &[u8],
+    due: &[Due],
+    budget: &Budget,
+    is_spoiled: bool,
+    swept: &mut Swept,
+) -> Result<Turn> {
+    let none = Turn {
+        settled: 0,
+        has_table: true,
+    };
+    let batch = match Batch::of(name, budget, is_spoiled)? {
         Ok(batch) => batch,
-        Err(_) if budget.is_spoiled() => {
-            swept.add(budget.untried());
-            return Ok(None);
-        }
+        Err(_) if is_spoiled => return Ok(none),
         Err(failure) => {
             swept.add(Swept::failure(due.len(), &failure));
-            return Ok(None);
+            return Ok(Turn {
+                settled: due.len(),
+                has_table: false,
+            });
         }
     };
     // It may have waited for the table until then.
     if budget.is_spent() {
-        swept.untried = true;
-        return Ok(Some(true));
+        return Ok(none);
     }
-    let done = batch.sweep(due)?;
-    let left = done.more;
+    let (done, settled) = batch.sweep(due)?;
     swept.add(done);
-    Ok(batch.reached.get().then_some(left))
+    Ok(Turn {
+        settled,
+        has_table: batch.reached.get(),
+    })
 }
 
 /// What the index says of one stretch of leases.

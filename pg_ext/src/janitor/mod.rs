@@ -6,6 +6,7 @@
 //! once.janitor.
 
 mod all;
+mod budget;
 mod preview;
 mod reached;
 mod reap;
@@ -15,6 +16,7 @@ mod sweep;
 mod task;
 
 pub use all::sweep_all;
+pub use budget::Budget;
 pub use preview::{Due, sweep_preview, waited_us};
 pub use runs::{covers, is_first_schema, last_end, last_error, record, record_end, record_part};
 pub use status::janitor_status;

@@ -19,14 +19,13 @@ use super::retry;
 use super::topic::{self, Subscriber};
 use crate::clock;
 use crate::error::Result;
-use crate::janitor::{self, Swept, Tables};
+use crate::janitor::{self, Budget, Swept, Tables};
 use crate::patience::Patience;
 use crate::raise;
 use crate::settings;
 use crate::subxact;
 use crate::table::{Outcome, Snapshot, Table, Wait};
 use std::collections::{BTreeSet, HashSet};
-use std::time::{Duration, Instant};
 
 pub const TASK: &str = "outbox_requeue";
 
@@ -51,10 +50,6 @@ const TABLES: Tables = Tables {
 /// The first wait of a batch that could not be put back, and the longest.
 const PUT_OFF_US: i64 = 10_000_000;
 const LONGEST_PUT_OFF_US: i64 = 3_600_000_000;
-
-/// After so long what is left of batches that fail waits for the next call, once one of them is put back or put off: those
-/// are locked until the transaction ends.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What became of batches that were to be put back.
 #[derive(Default)]
@@ -83,8 +78,8 @@ pub fn expire(
         return Ok(all);
     }
     settings::patiently(|| {
-        let turn = Turn::of(most as i64, patience);
-        put_back_all(sub, tokens, &turn, &mut all)
+        let budget = Budget::of(most as i64, patience);
+        put_back_all(sub, tokens, &budget, &mut all)
     })?;
     if all.swept.failed > 0 {
         // Where that cannot be, the warning has told of it.
@@ -165,7 +160,7 @@ fn suspects(events: Vec<Held>, now: i64) -> Vec<Leaving> {
 /// Puts back batches of all subscribers until `max` events were put back.
 pub fn sweep(max: i64) -> Result<Swept> {
     let patience = Patience::default();
-    let turn = Turn::of(max, &patience);
+    let budget = Budget::of(max, &patience);
     let overdue = match janitor::attempt(all_overdue)? {
         Ok(overdue) => overdue,
         Err(failure) => return Ok(Swept::failure(1, &failure)),
@@ -179,7 +174,7 @@ pub fn sweep(max: i64) -> Result<Swept> {
     let swept = janitor::attempt(|| {
         let mut all = PutBack::default();
         for (subscriber, tokens) in &overdue {
-            put_back_all(subscriber, tokens, &turn, &mut all)?;
+            put_back_all(subscriber, tokens, &budget, &mut all)?;
         }
         Ok(all.swept)
     })?;
@@ -229,32 +224,14 @@ fn not_locked(failure: &str) -> Swept {
     Swept::failure(1, &waits)
 }
 
-/// What a call may still do.
-struct Turn<'a> {
-    most: i64,
-    until: Instant,
-    patience: &'a Patience,
-}
-
-impl Turn<'_> {
-    fn of(most: i64, patience: &Patience) -> Turn<'_> {
-        Turn {
-            most,
-            until: Instant::now() + PATIENCE,
-            patience,
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        Instant::now() >= self.until || self.patience.is_over()
-    }
-}
-
 /// All in one subtransaction; of what fails, each half by itself.
-fn put_back_all(sub: &Subscriber, tokens: &[i64], turn: &Turn, all: &mut PutBack) -> Result<()> {
-    let settled = all.swept.done + all.swept.failed;
-    let left = turn.most - settled;
-    if left <= 0 || settled > 0 && turn.is_over() {
+fn put_back_all(
+    sub: &Subscriber,
+    tokens: &[i64],
+    budget: &Budget,
+    all: &mut PutBack,
+) -> Result<()> {
+    if budget.is_spent() {
         all.swept.more |= all.swept.done > 0 || all.put_off;
         all.untried = true;
         return Ok(());
@@ -262,7 +239,7 @@ fn put_back_all(sub: &Subscriber, tokens: &[i64], turn: &Turn, all: &mut PutBack
     let work = || {
         let mut part = PutBack::default();
         for token in tokens {
-            if part.swept.done >= left {
+            if part.swept.done >= budget.rows() {
                 part.swept.more = true;
                 break;
             }
@@ -273,19 +250,21 @@ fn put_back_all(sub: &Subscriber, tokens: &[i64], turn: &Turn, all: &mut PutBack
         }
         Ok(part)
     };
-    match (turn.patience.attempt(work)?, tokens) {
+    match (budget.patience.attempt(work)?, tokens) {
         (Ok(part), _) => {
+            budget.settle(part.swept.done);
             all.over.extend(part.over);
             all.swept.add(part.swept);
         }
         (Err(failure), [token]) => {
             all.put_off |= put_off(sub, *token, &failure)?;
+            budget.settle(1);
             all.swept.add(Swept::failure(1, &failure));
         }
         (Err(failure), tokens) => {
             let (first, second) = tokens.split_at(tokens.len() / 2);
-            put_back_all(sub, first, turn, all)?;
-            put_back_all(sub, second, turn, all)?;
+            put_back_all(sub, first, budget, all)?;
+            put_back_all(sub, second, budget, all)?;
             if all.untried && all.swept.failed == 0 {
                 // It has not come to the batch yet.
                 all.swept.add(Swept::failure(1, &failure));
