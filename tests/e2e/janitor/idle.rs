@@ -40,6 +40,7 @@ async fn an_idle_launcher_and_its_worker_take_less_than_a_thousandth_of_a_core()
     let used = on_cpu(&ours) - before;
     assert_eq!(ours, self::ours(&client).await, "one was started anew");
     let share = used.as_secs_f64() / PASSES as f64 / DEFAULT_NAP.as_secs_f64();
+    println!("an idle worker and its launcher take {share:.5} of a core");
     assert!(
         share < BAR,
         "{share:.5} of a core: {used:?} in {PASSES} passes"

@@ -26,7 +26,11 @@ fn old_programs() -> Option<Programs> {
         return None;
     };
     let old = Programs::of(&PathBuf::from(path)).unwrap();
-    (old.version() < new.version()).then_some(old)
+    if old.version() < new.version() {
+        return Some(old);
+    }
+    eprintln!("NOT TESTED: PG_ONCE_OLD_PG_CONFIG names no older server to upgrade from");
+    None
 }
 
 /// For the new cluster: newer servers count checksums by default, and pg_upgrade wants both alike.
