@@ -87,6 +87,7 @@ pub async fn all(database: &Database) -> Result<Vec<Case>> {
         cases.push(transitions_of(database, of, [ENUM, NO_ENUM]).await?);
         let of = "transition, there and back, a CHECK of the status";
         cases.push(transitions_of(database, of, [CHECKED, NOT_CHECKED]).await?);
+        cases.push(patched(database).await?);
     }
     if wants("guard") {
         cases.push(guard(database).await?);
@@ -203,6 +204,26 @@ async fn transitions_of(
     .await?;
     on_each(database, after).await?;
     Ok(case)
+}
+
+/// The same moves with a patch: a statement, whatever the table is.
+async fn patched(database: &Database) -> Result<Case> {
+    fill(&SIDES_ALIKE, ROWS).make(database).await?;
+    let once = script!("transition_patch_once");
+    let raw = script!("transition_patch_raw");
+    Contest {
+        name: "transition, there and back, with a patch (a statement)",
+        among: Among::Rows(ROWS),
+        stock: ROWS,
+        before_round: Before::Nothing,
+        until: seconds(database),
+        contenders: vec![
+            contender(ONCE, once, None, moves!("job")),
+            contender("raw UPDATE ... status = ANY", raw, None, moves!("raw")),
+        ],
+    }
+    .run(database)
+    .await
 }
 
 /// Runs statements, one by one, on both sides.
