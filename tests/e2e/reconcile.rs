@@ -1,5 +1,5 @@
 //! The recipe of sql/examples/reconcile.md finds every difference from the other side's ledger, each is
-//! ended once, and then none is left; done by a role that may operate and no more.
+//! ended once, and then none is left; done by a role with the rights that its page gives and no more.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,13 +12,18 @@ use pg_once_tests::Cluster;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 const RECIPE: &str = include_str!("../../sql/examples/reconcile.sql");
+const PAGE: &str = include_str!("../../sql/examples/reconcile.md");
 const ORDERS: &str = "create table orders (order_id text primary key, idempotency_key text, customer text, \
     item text, amount_cents bigint, charge_id text, made_by text)";
-const RIGHTS: &str =
-    "create role bookkeeper login; select once.grant_role('bookkeeper', 'operate');
-    grant select, insert on orders to bookkeeper; grant select on reconcile_ledger to bookkeeper";
 const DIFFERENCES: &str = "select finding, key, wanted_cents, moved_cents, lines
-    from reconcile('orders', now() - interval '1 hour', now() + interval '1 hour') order by finding, key";
+    from reconcile('orders.create', now() - interval '1 hour', now() + interval '1 hour') order by finding, key";
+
+/// The page's first statements: the scope's options, and the rights of `app`.
+fn once() -> &'static str {
+    let begin = PAGE.find("```sql\n").unwrap() + "```sql\n".len();
+    let end = PAGE[begin..].find("```").unwrap();
+    &PAGE[begin..begin + end]
+}
 
 /// Rows as `a|b`, a line each; NULL is `~`.
 async fn show(client: &Client, sql: &str) -> String {
@@ -37,18 +42,18 @@ async fn show(client: &Client, sql: &str) -> String {
 /// Claims a key for an order of so many cents and begins its charge; tells the token.
 async fn begin(client: &Client, key: &str, cents: i64) -> String {
     let claim = format!(
-        "select token from once.key_claim('orders', '{key}', '{{\"customer\": \"ann\", \"item\": \"tea\", \
+        "select token from once.key_claim('orders.create', '{key}', '{{\"customer\": \"ann\", \"item\": \"tea\", \
          \"amount_cents\": {cents}}}')"
     );
     let token = show(client, &claim).await;
-    let step = format!("select from once.key_step('orders', '{key}', {token}, 'charge')");
+    let step = format!("select from once.key_step('orders.create', '{key}', {token}, 'charge')");
     show(client, &step).await;
     token
 }
 
 async fn park(client: &Client, key: &str, cents: i64) {
     let token = begin(client, key, cents).await;
-    let park = format!("select once.key_park('orders', '{key}', {token}, 'no answer')");
+    let park = format!("select once.key_park('orders.create', '{key}', {token}, 'no answer')");
     show(client, &park).await;
 }
 
@@ -66,14 +71,14 @@ async fn finish(client: &Client, key: &str, cents: i64, made: bool) {
     } else {
         ("abort", 402)
     };
-    let end = format!("select once.key_{end}('orders', '{key}', {token}, {code})");
+    let end = format!("select once.key_{end}('orders.create', '{key}', {token}, {code})");
     show(client, &end).await;
 }
 
 /// What the other side says: a charge of the key, under the derived key that was sent.
 async fn entry(client: &Client, line: &str, key: &str, cents: i64) {
     let sql = format!(
-        "insert into reconcile_ledger values ('{line}', once.key_derive('orders', '{key}', 'charge'), '{key}', \
+        "insert into reconcile_ledger values ('{line}', once.key_derive('orders.create', '{key}', 'charge'), '{key}', \
          {cents}, now())"
     );
     show(client, &sql).await;
@@ -87,19 +92,15 @@ async fn settled_day(cluster: &Cluster) -> (Client, Client) {
     let owner = cluster.enter("books").await.unwrap();
     owner.batch_execute(ORDERS).await.unwrap();
     owner.batch_execute(RECIPE).await.unwrap();
-    owner.batch_execute(RIGHTS).await.unwrap();
-    show(
-        &owner,
-        r#"select once.scope_set('orders', '{"keep_request": true}')"#,
-    )
-    .await;
+    owner.batch_execute("create role app login").await.unwrap();
+    owner.batch_execute(once()).await.unwrap();
     // Both sides agree about these.
     finish(&owner, "agreed", 100, true).await;
     entry(&owner, "ch-agreed", "agreed", 100).await;
     finish(&owner, "refused", 100, false).await;
     begin(&owner, "under way", 100).await;
     entry(&owner, "ch-under-way", "under way", 100).await;
-    let person = cluster.enter_as("bookkeeper", "books").await.unwrap();
+    let person = cluster.enter_as("app", "books").await.unwrap();
     assert_eq!(show(&person, DIFFERENCES).await, "");
     (owner, person)
 }
@@ -138,43 +139,47 @@ async fn every_difference_is_found_and_ended_once_and_then_none_is_left() {
     for _ in ["once", "and once more: a lost answer"] {
         show(
             &person,
-            "select reconcile_accept('orders', 'charged', 1, 'ch-charged')",
+            "select reconcile_accept('orders.create', 'charged', 1, 'ch-charged')",
         )
         .await;
-        show(&person, "select reconcile_refuse('orders', 'left', 1)").await;
         show(
             &person,
-            "select reconcile_refuse('orders', 'not charged', 1)",
+            "select reconcile_refuse('orders.create', 'left', 1)",
+        )
+        .await;
+        show(
+            &person,
+            "select reconcile_refuse('orders.create', 'not charged', 1)",
         )
         .await;
     }
-    let other = "select reconcile_refuse('orders', 'charged', 1)";
+    let other = "select reconcile_refuse('orders.create', 'charged', 1)";
     let refused = person.simple_query(other).await.unwrap_err();
     assert_eq!(
         refused.code().unwrap().code(),
         "ON001",
         "one verdict for an attempt"
     );
-    let made = "select made_by, amount_cents, charge_id, order_id = once.key_derive('orders', 'charged', 'order')
+    let made = "select made_by, amount_cents, charge_id, order_id = once.key_derive('orders.create', 'charged', 'order')
                   from orders where idempotency_key = 'charged'";
     assert_eq!(show(&person, made).await, "reconciler|150|ch-charged|t");
     let replays = "select outcome, response_code, response_body ->> 'charge_id'
-        from once.key_claim('orders', 'charged', '{\"customer\": \"ann\", \"item\": \"tea\", \"amount_cents\": 150}')";
+        from once.key_claim('orders.create', 'charged', '{\"customer\": \"ann\", \"item\": \"tea\", \"amount_cents\": 150}')";
     assert_eq!(show(&person, replays).await, "replayed|201|ch-charged");
 
     // What is left is for the other side: two refunds, by the key that the recipe names, and two questions.
-    let left = "select key, moved_cents - wanted_cents from reconcile('orders', now() - interval '1 hour', now() + \
+    let left = "select key, moved_cents - wanted_cents from reconcile('orders.create', now() - interval '1 hour', now() + \
                 interval '1 hour') where finding = 'they have too much' order by key";
     assert_eq!(show(&person, left).await, "left|160\ntwice|180");
     show(
-        &owner,
+        &person,
         "insert into reconcile_ledger
          select 'back ' || key, refund_key, key, wanted_cents - moved_cents, now()
-           from reconcile('orders', now() - interval '1 hour', now() + interval '1 hour')
+           from reconcile('orders.create', now() - interval '1 hour', now() + interval '1 hour')
           where finding = 'they have too much'",
     )
     .await;
-    let questions = "select finding, key from reconcile('orders', now() - interval '1 hour', now() + interval '1 hour')
+    let questions = "select finding, key from reconcile('orders.create', now() - interval '1 hour', now() + interval '1 hour')
                       order by finding, key";
     assert_eq!(
         show(&person, questions).await,
