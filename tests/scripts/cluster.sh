@@ -74,3 +74,47 @@ cluster_remove() {
     cluster_stop "$@" || true
     rm -rf "$directory" "$(cluster_sockets "$directory")"
 }
+
+# `pooler_start name servers`: PgBouncer in transaction mode before the cluster that was started last, with so many
+# server sessions for each role in each database. Sets POOLER (a file with its process id) and POOLER_PORT.
+pooler_start() {
+    local directory program
+    directory=$(cluster_directory "$1")
+    program=$(command -v pgbouncer || echo /usr/sbin/pgbouncer)
+    if [ ! -x "$program" ]; then
+        note "NOT TESTED through a pooler: sudo apt-get install pgbouncer"
+        if is_ci; then return 1; else return 0; fi
+    fi
+    POOLER_PORT=$(free_port)
+    echo '"postgres" ""' >"$directory/users.txt"
+    # Its own process id: `$!` would be that of the shell around it.
+    POOLER=$directory/pgbouncer.pid
+    cat >"$directory/pgbouncer.ini" <<END
+[databases]
+* = host=127.0.0.1 port=$CLUSTER_PORT
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = $POOLER_PORT
+unix_socket_dir =
+pidfile = $POOLER
+auth_type = trust
+auth_file = $directory/users.txt
+auth_user = postgres
+auth_query = select rolname, 'x' from pg_catalog.pg_roles where rolname = \$1
+pool_mode = transaction
+default_pool_size = $2
+max_client_conn = 1000
+server_idle_timeout = 10
+ignore_startup_parameters = extra_float_digits
+END
+    as_server_user "$program" -q "$directory/pgbouncer.ini" >"$directory/pgbouncer.log" 2>&1 </dev/null &
+    for _ in $(seq 100); do
+        if (exec 3<>"/dev/tcp/127.0.0.1/$POOLER_PORT") 2>/dev/null; then return; fi
+        sleep 0.1
+    done
+    die "pgbouncer does not listen" "$(tail -5 "$directory/pgbouncer.log")"
+}
+
+pooler_stop() {
+    if [ -s "${POOLER:-}" ]; then kill "$(cat "$POOLER")" || true; fi
+}

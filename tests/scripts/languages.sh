@@ -101,42 +101,8 @@ test_java() {
     java -cp "$directory:$(pgjdbc)" shop.test.AllTests
 }
 
-# PgBouncer in transaction mode before the cluster, for the role shop: sets POOLER (a file with its process id) and POOLER_PORT.
-pooler_start() {
-    local directory=$1 program
-    program=$(command -v pgbouncer || echo /usr/sbin/pgbouncer)
-    if [ ! -x "$program" ]; then
-        note "NOT TESTED through a pooler: sudo apt-get install pgbouncer"
-        if is_ci; then return 1; else return 0; fi
-    fi
-    POOLER_PORT=$(free_port)
-    echo '"shop" ""' >"$directory/users.txt"
-    # Its own process id: `$!` would be that of the shell around it.
-    POOLER=$directory/pgbouncer.pid
-    cat >"$directory/pgbouncer.ini" <<END
-[databases]
-* = host=127.0.0.1 port=$CLUSTER_PORT
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = $POOLER_PORT
-unix_socket_dir =
-pidfile = $POOLER
-auth_type = trust
-auth_file = $directory/users.txt
-pool_mode = transaction
-default_pool_size = 2
-ignore_startup_parameters = extra_float_digits
-END
-    as_server_user "$program" -q "$directory/pgbouncer.ini" >"$directory/pgbouncer.log" 2>&1 </dev/null &
-    for _ in $(seq 100); do
-        if (exec 3<>"/dev/tcp/127.0.0.1/$POOLER_PORT") 2>/dev/null; then return; fi
-        sleep 0.1
-    done
-    die "pgbouncer does not listen" "$(tail -5 "$directory/pgbouncer.log")"
-}
-
 languages_clean() {
-    if [ -s "${POOLER:-}" ]; then kill "$(cat "$POOLER")" || true; fi
+    pooler_stop
     cluster_remove languages "$1"
 }
 
@@ -163,7 +129,7 @@ language_tests() {
     cluster_start languages "$config" "listen_addresses = '127.0.0.1'" "fsync = off" \
         "synchronous_standby_names = 'nobody'" "synchronous_commit = local"
     "$("$config" --bindir)/createuser" -h 127.0.0.1 -p "$CLUSTER_PORT" -U postgres shop
-    pooler_start "$(cluster_directory languages)"
+    pooler_start languages 2
     for language in "$@"; do
         log=$(cluster_directory languages)/$language.log
         (trap - EXIT && one_language "$language" "$("$config" --bindir)") >"$log" 2>&1 </dev/null &

@@ -3,7 +3,7 @@
 # the end. Arguments: the parts wanted (lint unit db e2e client languages package); without any, all of them.
 # Versions: PG_VERSIONS="15 18"; without it 15, 16, 18 and what else is on this machine, and then the
 # oldest and the newest get every test and those between them the core of the end-to-end tests. On the newest
-# of several the sessions of the end-to-end tests go through PgBouncer in transaction mode.
+# of several the sessions of the end-to-end tests and of the client's go through PgBouncer in transaction mode.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -47,7 +47,7 @@ setup() {
     need_rust
     need_c_toolchain
     need_cargo_pgrx
-    # The end-to-end tests put a pooler between client and server.
+    # The end-to-end tests and the client's put a pooler between client and server.
     has_pgbouncer || apt_install pgbouncer ||
         note "pgbouncer is missing, so tests through a pooler cannot run: sudo apt-get install pgbouncer"
     # The tests of metrics load the alert rules and scrape a database with the real programs.
@@ -208,6 +208,16 @@ deb_version_here() {
 
 left_out() { SUMMARY+=("$(printf '%-8s %5s    %s' "LEFT OUT" "" "$1")"); }
 
+# Where no pooler was between: `left_out_pooler tests target`.
+left_out_pooler() {
+    if is_pooled "${VERSIONS[-1]}"; then return; fi
+    if has_pgbouncer; then
+        left_out "$1 through PgBouncer: PG_ONCE_POOLER=1 make $2"
+    else
+        left_out "$1 through PgBouncer: sudo apt-get install pgbouncer"
+    fi
+}
+
 package_tests() {
     local version
     part "the tarball, PostgreSQL ${VERSIONS[0]}" bash tests/scripts/test_package.sh tarball "${VERSIONS[0]}"
@@ -246,9 +256,11 @@ test_threads() { echo "${RUST_TEST_THREADS:-$((2 * $(nproc)))}"; }
 # An example that serves until it is stopped is only compiled here; the demo runs it.
 is_service() { grep -rq 'SignalKind::terminate' "$1"; }
 
-# They mostly wait, too: all at once, each in a database of its own.
+# They mostly wait, too: all at once, each in a database of its own. The first that a reader meets goes the way that
+# `$3` is the address of; the others find their tables by a setting of the session, and what they ask the database
+# themselves is prepared.
 run_examples() {
-    local address=$1 psql=$2 example name told running=() failed=0
+    local address=$1 psql=$2 pooled=$3 way example name told running=() failed=0
     told=$(mktemp -d "$STATE/run/XXXXXX")
     for example in client/examples/*; do
         # What the examples share is none itself.
@@ -259,7 +271,8 @@ run_examples() {
             continue
         fi
         "$psql" -X -q -d "$address/postgres" -c "create database $name" -c "\\c $name" -c 'create extension pg_once'
-        PG_ONCE_URL=$address/$name timeout 120 "$CARGO_TARGET_DIR/debug/examples/$name" </dev/null >"$told/$name" 2>&1 &
+        case $name in quickstart) way=$pooled ;; *) way=$address ;; esac
+        PG_ONCE_URL=$way/$name timeout 120 "$CARGO_TARGET_DIR/debug/examples/$name" </dev/null >"$told/$name" 2>&1 &
         running+=("$name" $!)
     done
     set -- "${running[@]}"
@@ -273,21 +286,38 @@ run_examples() {
     return "$failed"
 }
 
+client_clean() {
+    pooler_stop
+    cluster_remove examples "$1"
+}
+
 client_tests() {
-    local version=$1 config address psql
+    local version=$1 config address psql way
     config=$(private_pg_config "$version")
     cluster_remove examples "$config"
     # shellcheck disable=SC2064
-    trap "cluster_remove examples '$config'" EXIT
-    cluster_start examples "$config" "listen_addresses = '127.0.0.1'" "fsync = off"
+    trap "client_clean '$config'" EXIT
+    cluster_start examples "$config" "listen_addresses = '127.0.0.1'" "fsync = off" "max_connections = 300"
     address=postgresql://postgres@127.0.0.1:$CLUSTER_PORT
     psql=$("$config" --bindir)/psql
     "$psql" -X -q -d "$address/postgres" -c 'create database examples' -c '\c examples' -c 'create extension pg_once'
-    export PG_ONCE_URL=$address/examples
+    way=$address
+    if is_pooled "$version"; then
+        pooler_start examples 100
+        way=postgresql://postgres@127.0.0.1:$POOLER_PORT
+        export PG_ONCE_DIRECT_URL=$address/examples
+    fi
+    export PG_ONCE_URL=$way/examples
     RUST_TEST_THREADS=$(test_threads) cargo test --quiet --package pg-once --test client
     cargo test --package pg-once --doc
     cargo build --quiet --package pg-once --examples
-    run_examples "$address" "$psql"
+    run_examples "$address" "$psql" "$way"
+}
+
+client_name() {
+    local name="the client's tests"
+    if is_pooled "$1"; then name+=" through PgBouncer"; fi
+    echo "$name, doctests and examples"
 }
 
 summary() {
@@ -322,20 +352,15 @@ if wanted e2e; then
     for version in "${VERSIONS[@]}"; do
         part "$(e2e_name "$version"), PostgreSQL $version" e2e_tests "$version"
     done
-    if ! is_pooled "${VERSIONS[-1]}"; then
-        if has_pgbouncer; then
-            left_out "end-to-end tests through PgBouncer: PG_ONCE_POOLER=1 make test-e2e"
-        else
-            left_out "end-to-end tests through PgBouncer: sudo apt-get install pgbouncer"
-        fi
-    fi
+    left_out_pooler "end-to-end tests" test-e2e
 fi
 if wanted client; then
     for version in "${VERSIONS[@]}"; do
         if is_full "$version"; then
-            part "tests, doctests and examples of the client, PostgreSQL $version" client_tests "$version"
+            part "$(client_name "$version"), PostgreSQL $version" client_tests "$version"
         fi
     done
+    left_out_pooler "the client's tests" test-client
 fi
 if wanted languages; then languages; fi
 if wanted package; then package_tests; fi

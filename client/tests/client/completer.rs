@@ -13,7 +13,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::proxy::Proxy;
 use crate::support::{
-    QUICK, Stalling, connect, named_pool, pool, pool_to, take_over, until, until_idle,
+    QUICK, Stalling, connect_to, directly, named_pool, pool, pool_to, take_over, until, until_idle,
 };
 
 /// A scope that nobody used, which keeps its requests.
@@ -273,7 +273,7 @@ impl Complete for AsNamed {
             "unknown" => Err(Failure::unknown("the bank is silent")),
             "refused" => Err(Failure::Abort(Response::new(402))),
             "broken" => {
-                let nothing = pool().get().await?.query("SELECT 1/0", &[]).await;
+                let nothing = pool().get().await?.query_typed("SELECT 1/0", &[]).await;
                 nothing
                     .map(|_| Response::new(200).into())
                     .map_err(Failure::from)
@@ -526,12 +526,12 @@ async fn a_commit_whose_answer_is_lost_has_answered_the_request() {
 async fn terminated_backends_do_not_stop_it() {
     let scope = fresh_scope().await;
     let name = format!("completer {}", uuid::Uuid::new_v4());
-    let mut config = crate::support::config();
+    let mut config = directly("its backends are found by their name");
     config.application_name(&name);
     let pool_to_cut = pool_to(config);
     let terminate =
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1";
-    let other = connect().await;
+    let other = connect_to(directly("its statements are prepared")).await;
     let keys = ["a", "b", "c", "d"];
     let shutdown = async {
         for key in keys {

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use pg_once::{ClaimOptions, Error, Kind, Response, Verdict};
 
-use crate::support::{claimed, connect, fresh_key, pool, take_over};
+use crate::support::{
+    backend_pid, claimed, connect, connect_to, directly, fresh_key, pool, take_over, terminate,
+};
 
 fn refused<T>(result: Result<T, Error>) -> (String, Kind, bool) {
     match result {
@@ -103,20 +105,8 @@ async fn a_claim_where_nothing_may_be_written_is_read_only_and_a_replay_there_is
 
 #[tokio::test]
 async fn a_terminated_backend_is_worth_a_retry() {
-    let (victim, other) = (connect().await, connect().await);
-    let pid: i32 = victim
-        .query_one("SELECT pg_backend_pid()", &[])
-        .await
-        .unwrap()
-        .get(0);
-    let terminate = "SELECT pg_terminate_backend($1, 10000)";
-    assert!(
-        other
-            .query_one(terminate, &[&pid])
-            .await
-            .unwrap()
-            .get::<_, bool>(0)
-    );
+    let victim = connect_to(directly("a pooler would take another backend")).await;
+    terminate(backend_pid(&victim).await).await;
     let error = fresh_key()
         .claim(&victim, &ClaimOptions::new())
         .await

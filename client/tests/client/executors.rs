@@ -1,11 +1,16 @@
 //! Every call runs on whatever the caller has at hand.
 
+use std::collections::BTreeSet;
+
 use pg_once::{
     ActionClaim, ActionEnd, Claim, ClaimOptions, Executor, Json, MachineRow, Response, Transition,
     Transitioned,
 };
 
-use crate::support::{Jobs, claimed, connect, fresh_key, pool, worker};
+use crate::support::{
+    Jobs, backend_pid, claimed, connect, connect_to, directly, fresh_key, pool, through_pooler,
+    worker,
+};
 
 /// A key from its claim to its replay, on one executor.
 async fn whole_life<E: Executor>(exec: &E) {
@@ -132,7 +137,7 @@ async fn a_response_of_ten_megabytes_comes_back_byte_for_byte() {
 
 #[tokio::test]
 async fn nothing_is_left_in_the_session() {
-    let client = connect().await;
+    let client = connect_to(directly("what a session holds is counted")).await;
     whole_life(&client).await;
     let left = client
         .query_one("SELECT count(*) FROM pg_prepared_statements", &[])
@@ -140,4 +145,25 @@ async fn nothing_is_left_in_the_session() {
         .unwrap();
     // The statement that asks is itself a prepared one.
     assert_eq!(left.get::<_, i64>(0), 1);
+}
+
+#[tokio::test]
+async fn behind_a_pooler_a_connection_is_served_by_one_session_after_another() {
+    if !through_pooler() {
+        return;
+    }
+    let (client, other) = (connect().await, connect().await);
+    let (key, mut sessions) = (fresh_key(), BTreeSet::new());
+    let lease = claimed(&key, &pool()).await;
+    // Other tests take sessions, too: it need not be the first time.
+    for _ in 0..100 {
+        sessions.insert(backend_pid(&client).await);
+        lease.extend(&client, None).await.unwrap();
+        // Keeps the session that was free.
+        other.batch_execute("BEGIN; SELECT 1").await.unwrap();
+        sessions.insert(backend_pid(&client).await);
+        lease.extend(&client, None).await.unwrap();
+        other.batch_execute("COMMIT").await.unwrap();
+    }
+    assert!(sessions.len() > 1, "no pooler is between: {sessions:?}");
 }

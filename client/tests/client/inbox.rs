@@ -1,8 +1,9 @@
 //! Messages that come more than once.
 
 use pg_once::{Accepted, Barrier, Error, Handled, Inbox, Json, Operation};
+use tokio_postgres::types::Type;
 
-use crate::support::{a_year_later, code, connect, pool};
+use crate::support::{a_year_later, backend_pid, code, connect, connect_to, directly, pool};
 
 fn fresh_inbox() -> Inbox {
     Inbox::new(&format!("inbox {}", uuid::Uuid::new_v4()))
@@ -66,17 +67,13 @@ async fn a_duplicate_waits_for_the_handler_that_is_at_work() {
         Accepted::New
     );
 
-    let duplicate = connect().await;
-    let pid: i32 = duplicate
-        .query_one("SELECT pg_backend_pid()", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let duplicate = connect_to(directly("its backend is watched from outside")).await;
+    let pid = backend_pid(&duplicate).await;
     let theirs = inbox.clone();
     let waiting = tokio::spawn(async move { theirs.accept(&duplicate, "m-1").await });
     let waits = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $1";
     while watching
-        .query_one(waits, &[&pid])
+        .query_typed_one(waits, &[(&pid, Type::INT4)])
         .await
         .unwrap()
         .get::<_, Option<bool>>(0)

@@ -10,9 +10,10 @@ use pg_once::{
 };
 
 use tokio::sync::Notify;
+use tokio_postgres::types::Type;
 
 use crate::proxy::Proxy;
-use crate::support::{Jobs, QUICK, config, connect, worker};
+use crate::support::{Jobs, QUICK, config, terminate, worker};
 
 /// What happens in the middle of the second item's work.
 enum Trouble<'t> {
@@ -78,7 +79,9 @@ impl Job for Script<'_> {
         let pending = "SELECT id FROM batch_item WHERE job_id = $1 AND state <> 'succeeded' \
             ORDER BY id LIMIT 1";
         let client = self.pool.get().await?;
-        let row = client.query_opt(pending, &[&self.id]).await?;
+        let row = client
+            .query_typed_opt(pending, &[(&self.id, Type::INT8)])
+            .await?;
         if self.cancel_in_next && self.worked.len() == 1 {
             self.cancel().await;
         }
@@ -137,8 +140,7 @@ impl Job for Script<'_> {
                 .query_one("SELECT pg_backend_pid()", &[])
                 .await?
                 .get(0);
-            let terminate = "SELECT pg_terminate_backend($1, 10000)";
-            connect().await.query_one(terminate, &[&pid]).await.unwrap();
+            terminate(pid).await;
         }
         Ok(())
     }

@@ -125,7 +125,7 @@ async fn the_guard_refuses_what_is_not_declared_for_as_long_as_it_is_on() {
     let by_hand = "UPDATE batch_job SET status = 'done'";
     jobs.machine.guard(&jobs.pool, true).await.unwrap();
     let client = jobs.pool.get().await.unwrap();
-    let refused = client.execute(by_hand, &[]).await.unwrap_err();
+    let refused = client.execute_typed(by_hand, &[]).await.unwrap_err();
     let refused = pg_once::Error::from(refused);
     assert_eq!(
         (refused.code(), refused.kind()),

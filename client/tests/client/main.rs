@@ -1,4 +1,6 @@
-//! The client against a real server: the one that `PG_ONCE_URL` names, as a superuser.
+//! The client against a real server: the one that `PG_ONCE_URL` names, as a superuser. Where that is through a pooler
+//! in transaction mode, `PG_ONCE_DIRECT_URL` names the same database for what needs a session of its own
+//! (`support::directly`).
 //!
 //! Trouble is made by what really causes it (a backend that is terminated, a connection cut between
 //! the commit and its answer, a server that stops answering), and time passes for a lease by a

@@ -1,7 +1,7 @@
 //! The pages of `sql/examples`: every statement that a reader can copy is one that the server
 //! understands, with the tables and functions that are there.
 
-use crate::support::Jobs;
+use crate::support::{Jobs, directly};
 
 /// The orders of `client/examples/order_service`.
 const ORDERS: &str = "CREATE TABLE orders (order_id text PRIMARY KEY, idempotency_key text, customer text, item text, \
@@ -45,7 +45,8 @@ const APP: &str = "DO $$ BEGIN CREATE ROLE app; \
 
 async fn assert_understood(page: &str, at_least: usize) {
     let jobs = Jobs::new().await;
-    let client = jobs.pool.get().await.unwrap();
+    let pool = jobs.through(directly("statements are prepared"));
+    let client = pool.get().await.unwrap();
     client.batch_execute(BILLING_TABLES).await.unwrap();
     client.batch_execute(ORDERS).await.unwrap();
     client.batch_execute(RECONCILE).await.unwrap();

@@ -12,6 +12,7 @@ use pg_once::{
     Subscriber, Topic, TopicOptions, Undelivered,
 };
 use tokio::sync::Notify;
+use tokio_postgres::types::Type;
 use tokio_postgres::{Config, NoTls};
 
 /// Quick enough for a test, patient enough for a busy machine.
@@ -22,11 +23,28 @@ pub const QUICK: Backoff = Backoff {
     call_timeout: Duration::from_secs(20),
 };
 
+/// Where `PG_ONCE_URL` leads when that is through a pooler in transaction mode.
+const DIRECT: &str = "PG_ONCE_DIRECT_URL";
+
 pub fn config() -> Config {
     let url = std::env::var("PG_ONCE_URL");
     let url =
         url.expect("PG_ONCE_URL names no database with pg_once in it; `make test` starts one");
     url.parse().expect("PG_ONCE_URL is a connection string")
+}
+
+pub fn through_pooler() -> bool {
+    std::env::var_os(DIRECT).is_some()
+}
+
+/// Past the pooler, for what needs a session of its own: why.
+pub fn directly(_why: &str) -> Config {
+    match std::env::var(DIRECT) {
+        Ok(url) => url
+            .parse()
+            .expect("PG_ONCE_DIRECT_URL is a connection string"),
+        Err(_) => config(),
+    }
 }
 
 pub fn pool() -> Pool {
@@ -38,9 +56,27 @@ pub fn pool_to(config: Config) -> Pool {
 }
 
 pub async fn connect() -> tokio_postgres::Client {
-    let (client, connection) = config().connect(NoTls).await.unwrap();
+    connect_to(config()).await
+}
+
+pub async fn connect_to(config: Config) -> tokio_postgres::Client {
+    let (client, connection) = config.connect(NoTls).await.unwrap();
     tokio::spawn(connection);
     client
+}
+
+/// The session that serves it at the moment.
+pub async fn backend_pid(client: &tokio_postgres::Client) -> i32 {
+    let asked = client.query_typed_one("SELECT pg_backend_pid()", &[]);
+    asked.await.unwrap().get(0)
+}
+
+/// Ends a session from outside.
+pub async fn terminate(pid: i32) {
+    let admin = connect().await;
+    let sql = "SELECT pg_terminate_backend($1, 10000)";
+    let ended = admin.query_typed_one(sql, &[(&pid, Type::INT4)]).await;
+    assert!(ended.unwrap().get::<_, bool>(0));
 }
 
 pub fn fresh_key() -> Key {
@@ -107,12 +143,15 @@ impl Jobs {
                 SELECT job.id, 'page ' || n, 10, 'item-' || n FROM job, generate_series(1, 3) n) \
             SELECT id FROM job";
         let client = self.pool.get().await.unwrap();
-        client.query_one(sql, &[&customer]).await.unwrap().get(0)
+        let made = client
+            .query_typed_one(sql, &[(&customer, Type::TEXT)])
+            .await;
+        made.unwrap().get(0)
     }
 
     /// The same tables by another way to the server.
     pub fn through(&self, mut config: Config) -> Pool {
-        config.options(format!("-c search_path={}", self.machine.as_str()));
+        config.user(self.machine.as_str());
         pool_to(config)
     }
 
@@ -127,12 +166,12 @@ impl Jobs {
 
     pub async fn execute(&self, sql: &str) -> u64 {
         let client = self.pool.get().await.unwrap();
-        client.execute(sql, &[]).await.unwrap()
+        client.execute_typed(sql, &[]).await.unwrap()
     }
 
     pub async fn text(&self, sql: &str) -> String {
         let client = self.pool.get().await.unwrap();
-        client.query_one(sql, &[]).await.unwrap().get(0)
+        client.query_typed_one(sql, &[]).await.unwrap().get(0)
     }
 
     pub async fn status(&self) -> String {
@@ -181,9 +220,10 @@ pub fn worker() -> ActionOptions {
     ActionOptions::new().requester("worker").fresh_holder()
 }
 
-/// A pool whose sessions have a name of their own.
+/// A pool whose sessions have a name of their own, by which they are watched.
 pub fn named_pool() -> (String, Pool) {
-    let (name, mut named) = (uuid::Uuid::new_v4().to_string(), config());
+    let name = uuid::Uuid::new_v4().to_string();
+    let mut named = directly("its sessions are watched from outside");
     named.application_name(&name);
     (name, pool_to(named))
 }
@@ -192,7 +232,7 @@ pub fn named_pool() -> (String, Pool) {
 pub async fn until_idle(name: &str) -> Duration {
     let asked = "SELECT (extract(epoch FROM max(query_start)) * 1e6)::bigint FROM pg_stat_activity \
                  WHERE application_name = $1";
-    let client = connect().await;
+    let client = connect_to(directly("its statements are prepared")).await;
     let mut last: Option<i64> = None;
     loop {
         let now: Option<i64> = client.query_one(asked, &[&name]).await.unwrap().get(0);
@@ -274,7 +314,7 @@ pub fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
 
 /// A session whose clock is a year ahead.
 pub async fn a_year_later() -> tokio_postgres::Client {
-    let later = connect().await;
+    let later = connect_to(directly("its clock is a setting of the session")).await;
     a_year_more(&later).await;
     later
 }

@@ -19,15 +19,21 @@ async fn make_machine(
         SELECT id FROM job";
 
     let name = format!("jobs_{}", uuid::Uuid::new_v4().simple());
-    config.options(format!("-c search_path={name}"));
+    // A role whose sessions find the tables: behind a pooler a setting of the connection would not come through.
+    let role = format!(
+        "CREATE SCHEMA {name}; CREATE ROLE {name} LOGIN SUPERUSER; ALTER ROLE {name} SET search_path = {name}"
+    );
+    let (admin, connection) = config.connect(tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    admin.batch_execute(&role).await?;
+    config.user(&name);
     let manager = deadpool_postgres::Manager::new(config, tokio_postgres::NoTls);
     let pool = deadpool_postgres::Pool::builder(manager).build()?;
     let client = pool.get().await?;
-    client.batch_execute(&format!("CREATE SCHEMA {name}")).await?;
     client.batch_execute(TABLES).await?;
     let mut definition: serde_json::Value = serde_json::from_str(DEFINITION)?;
     definition["machine"] = name.as_str().into();
     pg_once::Machine::define(&client, &definition.into()).await?;
-    let job = client.query_one(JOB, &[]).await?.try_get(0)?;
+    let job = client.query_typed_one(JOB, &[]).await?.try_get(0)?;
     Ok((pool, pg_once::Machine::new(&name), job))
 }
