@@ -13,7 +13,8 @@ const AFTER: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
 pub struct Patience {
-    lost_at: Cell<Option<Instant>>,
+    is_lost: Cell<bool>,
+    over_at: Cell<Option<Instant>>,
 }
 
 impl Patience {
@@ -22,26 +23,29 @@ impl Patience {
         &self,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<std::result::Result<T, Failure>> {
-        if self.is_lost() {
-            return subxact::attempt(|| settings::briefly(work));
-        }
         let begin = Instant::now();
-        let done = subxact::attempt(|| settings::patiently(work))?;
-        if done.is_err() && begin.elapsed() >= settings::at_most(PATIENCE) {
-            self.lost_at.set(Some(Instant::now()));
+        let done = match self.is_lost() {
+            true => subxact::attempt(|| settings::briefly(work))?,
+            false => subxact::attempt(|| settings::patiently(work))?,
+        };
+        if let Err(failure) = &done {
+            // A trigger may say something else of its wait.
+            self.is_lost
+                .set(self.is_lost() || begin.elapsed() >= settings::at_most(PATIENCE));
+            if self.is_lost() && failure.is_wait && self.over_at.get().is_none() {
+                self.over_at.set(Some(Instant::now() + AFTER));
+            }
         }
         Ok(done)
     }
 
     /// There was such a wait.
     pub fn is_lost(&self) -> bool {
-        self.lost_at.get().is_some()
+        self.is_lost.get()
     }
 
     /// What is left is for the next call.
     pub fn is_over(&self) -> bool {
-        self.lost_at
-            .get()
-            .is_some_and(|lost| lost.elapsed() >= AFTER)
+        self.over_at.get().is_some_and(|at| Instant::now() >= at)
     }
 }

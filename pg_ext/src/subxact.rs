@@ -6,10 +6,43 @@ use crate::statement_timeout::StatementTimeout;
 use crate::table::above_read_committed;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::CaughtError;
+use std::fmt;
+use std::ops::Deref;
 use std::panic::AssertUnwindSafe;
 
 /// What the server or we said when the work failed.
-pub type Failure = String;
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    message: String,
+    /// It wanted a lock that somebody has (55P03).
+    pub is_wait: bool,
+}
+
+impl Deref for Failure {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.message
+    }
+}
+
+impl AsRef<str> for Failure {
+    fn as_ref(&self) -> &str {
+        &self.message
+    }
+}
+
+impl From<Failure> for String {
+    fn from(failure: Failure) -> String {
+        failure.message
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(&self.message)
+    }
+}
 
 /// Why work came to nothing; and what the caller made of a caught error while the server still had its record.
 enum Raised<C> {
@@ -26,7 +59,10 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
     match inside(work, |_| true, move |caught| told(&caught, statement)) {
         Ok(value) => Ok(Ok(value)),
         Err(Raised::Ours(error)) if stops(error.kind) => Err(error),
-        Err(Raised::Ours(error)) => Ok(Err(error.message)),
+        Err(Raised::Ours(error)) => Ok(Err(Failure {
+            is_wait: matches!(error.kind, Kind::LockNotAvailable),
+            message: error.message,
+        })),
         Err(Raised::Caught(told)) => told.map(Err),
     }
 }
@@ -128,6 +164,9 @@ fn told(caught: &CaughtError, statement: StatementTimeout) -> Result<Failure> {
     };
     match stops {
         Some(kind) => Err(Error::new(kind, report.message())),
-        None => Ok(report.message().to_owned()),
+        None => Ok(Failure {
+            message: report.message().to_owned(),
+            is_wait: report.sql_error_code() == Code::ERRCODE_LOCK_NOT_AVAILABLE,
+        }),
     }
 }

@@ -110,7 +110,7 @@ impl<'b> Batch<'b> {
         let settled = self.part(due, &mut swept)?;
         if settled < due.len() && swept.last_error.is_none() {
             // It has not come to the row yet.
-            swept.last_error = self.failed.take();
+            swept.last_error = self.failed.take().map(String::from);
         }
         Ok((swept, settled))
     }
@@ -130,7 +130,7 @@ impl<'b> Batch<'b> {
             Err(failure) => failure,
         };
         match due {
-            _ if self.is_spoiled => return Ok(0),
+            _ if self.is_spoiled && failure.is_wait => return Ok(0),
             // The table cannot be handled at all: that is no row's fault.
             due if !self.reached.get() => swept.add(Swept::failure(due.len(), &failure)),
             [one] => {

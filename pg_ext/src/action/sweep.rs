@@ -57,86 +57,59 @@ impl Drop for Sweeping {
 }
 
 /// Sweeps every machine, those that were swept longest ago first, at most `max` rows in all, and notes each.
-pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
+pub fn sweep(max: i64, only: Option<&[u8]>, patience: &Patience) -> Result<Swept> {
     let mut all = Swept::default();
     let Some(_sweeping) = Sweeping::begin() else {
         return Ok(all);
     };
     let mut runs = Vec::new();
-    let patience = Patience::default();
-    let budget = Budget::of(max, &patience);
-    for name in by_last_end(machines(only)?)? {
-        if budget.is_spent() {
-            all.more = true;
+    let budget = Budget::of(max, patience);
+    for name in by_last_end(machines(only)?, patience)? {
+        if budget.is_spent() || patience.is_over() {
+            all.untried = true;
+            all.more |= budget.is_used();
             break;
         }
         let is_spoiled = patience.is_lost();
         let mut swept = sweep_machine(&name, &budget, is_spoiled)?;
-        close_teardowns(&name, &patience)?;
-        let is_cut_short = swept.untried && swept.failed == 0 && (swept.done == 0 || is_spoiled);
+        close_teardowns(&name, patience)?;
+        swept.cut_short = swept.untried && swept.failed == 0 && (swept.done == 0 || is_spoiled);
         if swept.untried
             && swept.failed == 0
             && let Some(failure) = swept.last_error.take()
         {
             swept.add(Swept::failure(1, &failure));
         }
+        all.add(swept.clone());
         // None of one that was dropped meanwhile.
-        if (!is_cut_short || swept.done > 0) && Stored::find(&name)?.is_some() {
-            let whose = match is_cut_short {
-                true => Whose::PartOf(name),
-                false => Whose::Machine(name),
-            };
-            runs.push(Run::of(whose, &swept));
+        if Stored::find(&name)?.is_some() {
+            runs.push((name, swept));
         }
-        all.add(swept);
     }
     if only.is_none() {
-        runs.push(Run::of(Whose::Task, &all));
+        // Its rows are counted for the machines.
+        let end = Swept {
+            untried: all.untried || all.failed > 0,
+            ..Swept::default()
+        };
+        runs.push((Vec::new(), end));
     }
-    Ok(match note(&runs)? {
+    Ok(match note(&runs, patience)? {
         Some(failure) => all.not_noted(&failure),
         None => all,
     })
 }
 
-/// What is noted in once.janitor.
-struct Run {
-    whose: Whose,
-    swept: Swept,
-}
-
-enum Whose {
-    /// Its rows are counted for the machines.
-    Task,
-    Machine(Vec<u8>),
-    /// It has not had its turn to the end.
-    PartOf(Vec<u8>),
-}
-
-impl Run {
-    fn of(whose: Whose, swept: &Swept) -> Run {
-        let swept = swept.clone();
-        Run { whose, swept }
-    }
-
-    fn note(&self) -> Result<()> {
-        let swept = &self.swept;
-        match &self.whose {
-            Whose::Task => janitor::record_end(TASK, swept.failed == 0 && !swept.untried),
-            Whose::Machine(name) => janitor::record(TASK, name, swept).map(drop),
-            Whose::PartOf(name) => janitor::record_part(TASK, name, swept).map(drop),
-        }
-    }
-}
-
-/// All in one subtransaction; where one cannot be noted each by itself, waiting for a moment only. Some: why one is not.
-fn note(runs: &[Run]) -> Result<Option<subxact::Failure>> {
-    if janitor::attempt(|| runs.iter().try_for_each(Run::note))?.is_ok() {
+/// Runs of machines (none: the task's), in one subtransaction; where one cannot be noted each by itself, waiting for a
+/// moment only. Some: why one is not.
+fn note(runs: &[(Vec<u8>, Swept)], patience: &Patience) -> Result<Option<subxact::Failure>> {
+    let note = |(name, swept): &(Vec<u8>, Swept)| janitor::record(TASK, name, swept).map(drop);
+    if patience.attempt(|| runs.iter().try_for_each(note))?.is_ok() {
         return Ok(None);
     }
     let mut not_noted = None;
     for run in runs {
-        let noted = subxact::attempt(|| settings::briefly(|| run.note()))?;
+        let noted = subxact::attempt(|| settings::briefly(|| note(run)))?;
         not_noted = not_noted.or(noted.err());
     }
     Ok(not_noted)
@@ -203,13 +176,13 @@ fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
 }
 
 /// Whose last sweep ended the longest ago comes first.
-fn by_last_end(mut names: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+fn by_last_end(mut names: Vec<Vec<u8>>, patience: &Patience) -> Result<Vec<Vec<u8>>> {
     names.sort();
     let ends = || {
         let ends = names.iter().map(|name| janitor::last_end(TASK, name));
         ends.collect::<Result<Vec<_>>>()
     };
-    let Ok(ends) = subxact::attempt(ends)? else {
+    let Ok(ends) = patience.attempt(ends)? else {
         // Somebody keeps once.janitor from us: each is the first at some time.
         let first = clock::now_us()?.unsigned_abs() as usize % names.len().max(1);
         names.rotate_left(first);
@@ -296,7 +269,7 @@ fn sweep_due(
     };
     let batch = match Batch::of(name, budget, is_spoiled)? {
         Ok(batch) => batch,
-        Err(_) if is_spoiled => return Ok(none),
+        Err(failure) if is_spoiled && failure.is_wait => return Ok(none),
         Err(failure) => {
             swept.add(Swept::failure(due.len(), &failure));
             return Ok(Turn {

@@ -18,10 +18,10 @@ mod task;
 pub use all::sweep_all;
 pub use budget::Budget;
 pub use preview::{Due, sweep_preview, waited_us};
-pub use runs::{covers, is_first_schema, last_end, last_error, record, record_end, record_part};
+pub use runs::{covers, is_first_schema, last_end, last_error, record};
 pub use status::janitor_status;
 pub use sweep::{
-    attempt, failed, lock_tables, open_tables, run, sweep, sweep_action_release, sweep_dedupe_reap,
+    failed, lock_tables, open_tables, run, sweep, sweep_action_release, sweep_dedupe_reap,
     sweep_inbox_reap, sweep_key_reap, sweep_key_tombstone, sweep_outbox_requeue,
     sweep_outbox_retire,
 };

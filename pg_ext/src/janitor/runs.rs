@@ -62,46 +62,16 @@ pub fn is_first_schema() -> Result<bool> {
     Ok(Table::to_read(RUNS)?.columns() == OLD)
 }
 
-/// Notes the end of a run of a task for one machine (empty: the task as a whole). False: another session is at it.
+/// Notes a run of a task for one machine (empty: the task as a whole). False: another session is at it.
 pub fn record(task: &str, machine: &[u8], swept: &Swept) -> Result<bool> {
-    // One that ended early has not tried all.
-    let good = swept.failed == 0 && swept.reached.is_none();
-    note(task, machine, swept, End::of(good))
-}
-
-/// The same for a machine that has not had its turn to the end: what was done is counted, and it comes before the others
-/// the next time.
-pub fn record_part(task: &str, machine: &[u8], swept: &Swept) -> Result<bool> {
-    note(task, machine, swept, End::NotYet)
-}
-
-/// The same for the task as a whole, where what was done is counted elsewhere.
-pub fn record_end(task: &str, good: bool) -> Result<()> {
-    note(task, b"", &Swept::default(), End::of(good)).map(drop)
-}
-
-/// How a run came to its end.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    Good,
-    Failed,
-    NotYet,
-}
-
-impl End {
-    fn of(good: bool) -> End {
-        match good {
-            true => End::Good,
-            false => End::Failed,
-        }
+    // Nothing was done, and it has not ended.
+    if swept.cut_short && swept.done == 0 {
+        return Ok(true);
     }
-}
-
-fn note(task: &str, machine: &[u8], swept: &Swept, end: End) -> Result<bool> {
     let table = Table::to_write(RUNS)?;
     match table.columns() {
-        OLD => write::<OLD>(&table, task, machine, swept, end),
-        _ => write::<NOW>(&table, task, machine, swept, end),
+        OLD => write::<OLD>(&table, task, machine, swept),
+        _ => write::<NOW>(&table, task, machine, swept),
     }
 }
 
@@ -110,7 +80,6 @@ fn write<const COLUMNS: usize>(
     task: &str,
     machine: &[u8],
     swept: &Swept,
-    end: End,
 ) -> Result<bool> {
     let snapshot = Snapshot::latest();
     let Some(mut run) = find::<COLUMNS>(table, task, machine, &snapshot)? else {
@@ -127,7 +96,7 @@ fn write<const COLUMNS: usize>(
         let args = [Some(row::text(task.as_bytes())), Some(row::text(machine))];
         spi::query(&NEW_RUN, &args)?;
         return match find::<COLUMNS>(table, task, machine, &Snapshot::latest())? {
-            Some(_) => write::<COLUMNS>(table, task, machine, swept, end),
+            Some(_) => write::<COLUMNS>(table, task, machine, swept),
             None => Err(Error::new(
                 Kind::InUse,
                 "a trigger on once.janitor keeps its row back",
@@ -139,7 +108,9 @@ fn write<const COLUMNS: usize>(
     };
     let now = clock::now_us()?;
     let who = (COLUMNS >= NOW).then(served_by);
-    let nothing_new = swept.done == 0 && swept.failed == 0 && end == End::Good;
+    // One that ended early has not tried all.
+    let good = swept.failed == 0 && swept.reached.is_none() && !swept.untried;
+    let nothing_new = swept.done == 0 && good;
     let is_reached =
         COLUMNS < NOW || run.bytes(Run::Reached) == swept.reached.as_deref().map(str::as_bytes);
     if nothing_new && is_reached && is_fresh(&run, who.as_deref(), now) {
@@ -148,10 +119,10 @@ fn write<const COLUMNS: usize>(
     if table.lock(tid, &snapshot, Wait::No)? != Outcome::Done {
         return Ok(false);
     }
-    if end != End::NotYet {
+    if !swept.cut_short {
         run.put_i64(Run::LastEnd, now);
     }
-    if end == End::Good {
+    if good {
         run.put_i64(Run::GoodEnd, now);
     }
     run.put_i64(Run::Done, run.i64(Run::Done).saturating_add(swept.done));

@@ -9,9 +9,10 @@ use crate::call::{Call, SCOPE_MAX};
 use crate::error::{Error, Kind, Result};
 use crate::machine::stored::Stored;
 use crate::outbox::{requeue, retire};
+use crate::patience::Patience;
 use crate::row::{self, Rows, Shape};
 use crate::settings;
-use crate::subxact::{self, Failure};
+use crate::subxact::Failure;
 use crate::table::{self, Table};
 use pgrx::pg_sys::{self, Datum};
 
@@ -27,34 +28,39 @@ thread_local! {
     ]) };
 }
 
-/// One bounded pass of a task; what it raises is counted, and undoes nothing else. It waits for nobody for long, and the
-/// result tells also what could not be noted.
+/// One bounded pass of a task, in a transaction of its own; what it raises is counted, and undoes nothing else. It waits
+/// for nobody for long, and the result tells also what could not be noted.
 pub fn run(task: Task, max: i32) -> Result<Swept> {
+    run_among(task, max, &Patience::default())
+}
+
+/// The same among others, which all have their rows locked until the transaction ends.
+fn run_among(task: Task, max: i32, patience: &Patience) -> Result<Swept> {
     table::ensure_writable(task.table())?;
     let swept = match task {
-        Task::ActionRelease => return release_actions(max, None),
-        Task::KeyReap => return reap(task, Reap::Key, max),
-        Task::KeyTombstone => return reap(task, Reap::Tombstone, max),
-        Task::InboxReap => return reap(task, Reap::Inbox, max),
-        Task::DedupeReap => return reap(task, Reap::Dedupe, max),
-        Task::OutboxRequeue => requeue::sweep(max.into())?,
-        Task::OutboxRetire => match retire::sweep(max.into())? {
+        Task::ActionRelease => return release_actions(max, None, patience),
+        Task::KeyReap => return reap(task, Reap::Key, max, patience),
+        Task::KeyTombstone => return reap(task, Reap::Tombstone, max, patience),
+        Task::InboxReap => return reap(task, Reap::Inbox, max, patience),
+        Task::DedupeReap => return reap(task, Reap::Dedupe, max, patience),
+        Task::OutboxRequeue => requeue::sweep(max.into(), patience)?,
+        Task::OutboxRetire => match retire::sweep(max.into(), patience)? {
             Some(swept) => swept,
             // Another session is at it, and notes it when it ends.
             None => return Ok(Swept::default()),
         },
     };
-    noted(task.name(), b"", swept)
+    noted(task.name(), b"", swept, patience)
 }
 
 /// A pass over rows that time has made due, from where the last one ended.
-fn reap(task: Task, reap: Reap, max: i32) -> Result<Swept> {
+fn reap(task: Task, reap: Reap, max: i32, patience: &Patience) -> Result<Swept> {
     let task = task.name();
-    let noted = attempt(|| runs::noted(task))?;
+    let noted = patience.attempt(|| runs::noted(task))?;
     let known = noted.as_ref().ok();
-    let swept = reap.pass(max, reached::start(task, known))?;
+    let swept = reap.pass(max, reached::start(task, known), patience)?;
     let ended = match &noted {
-        Ok(_) => attempt(|| record(task, b"", &swept))?,
+        Ok(_) => patience.attempt(|| record(task, b"", &swept))?,
         Err(failure) => Err(failure.clone()),
     };
     match ended {
@@ -66,23 +72,26 @@ fn reap(task: Task, reap: Reap, max: i32) -> Result<Swept> {
 
 /// Of all machines, or of one. Each has a row of its own in once.janitor. What the caller has deferred is the caller's:
 /// it is done, and fails, outside the task.
-fn release_actions(max: i32, only: Option<&[u8]>) -> Result<Swept> {
-    let whose = only.unwrap_or_default();
-    match attempt(|| actions::is_due(only))? {
+fn release_actions(max: i32, only: Option<&[u8]>, patience: &Patience) -> Result<Swept> {
+    let failed = |failure: &Failure| {
+        let whose = only.unwrap_or_default();
+        noted(actions::TASK, whose, Swept::failure(1, failure), patience)
+    };
+    match patience.attempt(|| actions::is_due(only))? {
         Ok(true) => actions::prepare()?,
         Ok(false) => {}
         // It would fail at the same.
-        Err(failure) => return noted(actions::TASK, whose, Swept::failure(1, &failure)),
+        Err(failure) => return failed(&failure),
     }
-    match attempt(|| actions::sweep(max.into(), only))? {
+    match patience.attempt(|| actions::sweep(max.into(), only, patience))? {
         Ok(swept) => Ok(swept),
-        Err(failure) => noted(actions::TASK, whose, Swept::failure(1, &failure)),
+        Err(failure) => failed(&failure),
     }
 }
 
 /// Notes the end of a run of a task; where that cannot be, its result says so.
-fn noted(task: &str, machine: &[u8], swept: Swept) -> Result<Swept> {
-    let ended = attempt(|| record(task, machine, &swept))?;
+fn noted(task: &str, machine: &[u8], swept: Swept, patience: &Patience) -> Result<Swept> {
+    let ended = patience.attempt(|| record(task, machine, &swept))?;
     Ok(told_of(ended, swept))
 }
 
@@ -94,16 +103,14 @@ fn told_of(ended: std::result::Result<bool, Failure>, swept: Swept) -> Swept {
     }
 }
 
-/// Works in a subtransaction and waits for nobody for long.
-pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Result<T, Failure>> {
-    subxact::attempt(|| settings::patiently(work))
-}
-
 /// Locks the tables that a task writes; Err: it cannot have them. True: somebody has put triggers or foreign keys on them,
 /// and what these leave for the transaction's end would undo everybody's work: nothing is deferred from here on. What the
 /// caller has deferred waits as long as the caller would.
-pub fn lock_tables(tables: &Tables) -> Result<std::result::Result<bool, Failure>> {
-    let locked = attempt(|| open_tables(tables))?;
+pub fn lock_tables(
+    tables: &Tables,
+    patience: &Patience,
+) -> Result<std::result::Result<bool, Failure>> {
+    let locked = patience.attempt(|| open_tables(tables))?;
     if locked == Ok(true) {
         actions::prepare()?;
     }
@@ -138,8 +145,9 @@ pub fn failed(task: Task, failure: &str) -> Result<()> {
 pub fn sweep(call: &Call) -> Result<Datum> {
     let max = call.limit(0, "max", MOST)?;
     let rows = Rows::begin(call);
+    let patience = Patience::default();
     for task in Task::ALL {
-        rows.push(&told(task, &run(task, max)?));
+        rows.push(&told(task, &run_among(task, max, &patience)?));
     }
     Ok(call.return_null())
 }
@@ -152,7 +160,7 @@ pub fn sweep_action_release(call: &Call) -> Result<Datum> {
     };
     table::ensure_writable(Task::ActionRelease.table())?;
     settings::patiently(|| Stored::of(machine))?;
-    let swept = release_actions(max, Some(machine))?;
+    let swept = release_actions(max, Some(machine), &Patience::default())?;
     let values = told(Task::ActionRelease, &swept);
     Ok(TASK.with(|shape| shape.row(&values)))
 }

@@ -12,6 +12,8 @@ pub struct Swept {
     pub more: bool,
     /// Something was due and was not tried, or not by itself.
     pub untried: bool,
+    /// So the run has not ended: it comes before the others the next time.
+    pub cut_short: bool,
     pub last_error: Option<String>,
     /// Where a pass over rows that fail ended before its end; the next one goes on there.
     pub reached: Option<String>,

@@ -157,7 +157,10 @@ impl Findings {
             let error = janitor::last_error(name)?;
             let hint = match error {
                 Some(_) => "Mend what the sweep says; it tries again by itself.",
-                None => "Schedule once.sweep() (or once.sweep_action_release()) every few seconds.",
+                None => {
+                    "Schedule once.sweep() (or once.sweep_action_release()) every few seconds. Where that is so, a table \
+                     that somebody keeps locked has cut its calls short, and the next one begins with this machine."
+                }
             };
             let why = match error {
                 Some(_) if !machine.is_open() => {
@@ -346,6 +349,8 @@ impl Findings {
                     format!("rows of {} could not be looked at: {failure}", table.name),
                     "Read the table as its owner to see why.",
                 );
+                // The other kind would fail at the same.
+                return Ok(());
             } else if found > 0 {
                 let more = if found == MOST_ORPHANS {
                     " or more"

@@ -10,7 +10,7 @@ use super::{qualify, spell};
 use crate::call::{from_utf8, shown};
 use crate::error::{Error, Kind, Result};
 use crate::settings::under;
-use crate::subxact::{self, Failure};
+use crate::subxact;
 use pgrx::pg_sys::{self, Oid};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -39,11 +39,11 @@ const WRITTEN_UNDER: [(&CStr, &CStr); 7] = [
 const READINGS: usize = 5;
 
 /// Reads a predicate over the columns of a table that the caller has locked, or tells what is wrong with it.
-pub fn read(relation: Oid, text: &str) -> Result<std::result::Result<Predicate, Failure>> {
+pub fn read(relation: Oid, text: &str) -> Result<std::result::Result<Predicate, String>> {
     let Ok(source) = CString::new(from_utf8(text).into_owned()) else {
         return Ok(Err("contains a NUL character".to_owned()));
     };
-    subxact::attempt(|| {
+    let read = subxact::attempt(|| {
         let open = Opened::relation(relation);
         let path = callers_path()?;
         let expression = under(&[(c"search_path", &path)], || analysed(&open, &source))?;
@@ -51,7 +51,8 @@ pub fn read(relation: Oid, text: &str) -> Result<std::result::Result<Predicate, 
         let text = under(&WRITTEN_UNDER, || open.written(expression))?;
         open.close();
         Ok(Predicate { text, columns })
-    })
+    })?;
+    Ok(read.map_err(String::from))
 }
 
 /// A kept predicate can see nothing but the columns of its row: it names only what is the server's own, and those are of

@@ -158,20 +158,19 @@ fn suspects(events: Vec<Held>, now: i64) -> Vec<Leaving> {
 }
 
 /// Puts back batches of all subscribers until `max` events were put back.
-pub fn sweep(max: i64) -> Result<Swept> {
-    let patience = Patience::default();
-    let budget = Budget::of(max, &patience);
-    let overdue = match janitor::attempt(all_overdue)? {
+pub fn sweep(max: i64, patience: &Patience) -> Result<Swept> {
+    let overdue = match patience.attempt(all_overdue)? {
         Ok(overdue) => overdue,
         Err(failure) => return Ok(Swept::failure(1, &failure)),
     };
     if overdue.is_empty() {
         return Ok(Swept::default());
     }
-    if let Err(failure) = janitor::lock_tables(&TABLES)? {
+    if let Err(failure) = janitor::lock_tables(&TABLES, patience)? {
         return Ok(not_locked(&failure));
     }
-    let swept = janitor::attempt(|| {
+    let budget = Budget::of(max, patience);
+    let swept = patience.attempt(|| {
         let mut all = PutBack::default();
         for (subscriber, tokens) in &overdue {
             put_back_all(subscriber, tokens, &budget, &mut all)?;

@@ -136,3 +136,27 @@ async fn a_statement_timeout_ends_a_sweep_also_together_with_its_own_wait() {
     let answer = sweeping.end().await.1;
     assert_eq!(code(&answer), "57014", "{answer:?}");
 }
+
+/// As `ALTER EXTENSION pg_once UPDATE` does: all tasks together wait half a second for what it has, and not each.
+#[tokio::test]
+async fn who_keeps_the_tables_of_all_tasks_and_wants_a_row_that_was_reverted_is_no_victim() {
+    let (play, holder) = kept("inbox").await;
+    play.show(crate::world::JOBS).await;
+    play.show("select once.action_claim('job', '1', 'run', lease => '1 us')")
+        .await;
+    holder
+        .show("lock table once.key, once.batch, once.dedupe in access exclusive mode")
+        .await;
+    let session = play.another().await;
+    let sweep = "select string_agg(task, ' ') from once.sweep() where failed > 0";
+    let sweeping = Waiting::begin(&play, session, sweep).await;
+    // Waits for the sweep, which waits for what is kept here.
+    holder
+        .show("update job set version = version where id = 1")
+        .await;
+    let (_, failed) = sweeping.end().await;
+    let tasks = "key_reap key_tombstone inbox_reap dedupe_reap outbox_retire";
+    assert_eq!(failed.unwrap(), tasks);
+    holder.show("rollback").await;
+    assert_eq!(play.show(sweep).await, "~");
+}

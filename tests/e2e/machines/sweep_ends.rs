@@ -174,22 +174,24 @@ async fn a_machine_that_another_one_leaves_no_patience_for_has_its_turn_later() 
 
 /// It has had no turn to the end: what it has done is counted, and it comes first the next time.
 #[tokio::test]
-async fn a_machine_that_another_one_leaves_no_patience_for_tries_nothing_behind_a_failure() {
+async fn a_machine_that_another_one_leaves_no_patience_for_tries_nothing_behind_a_wait() {
     let play = Playground::open().await;
     small_overdue(&play, "kept", 5).await;
     small_overdue(&play, "well", 30).await;
     play.show(
-        "create sequence tried;
-         create function refuse() returns trigger language plpgsql as $$ begin
+        "create sequence tried; create table busy ();
+         create function wait() returns trigger language plpgsql as $$ begin
             if new.status = 'a' then
                 perform nextval('public.tried');
-                if new.id > 5 then raise 'not this one'; end if;
+                if new.id > 5 then lock table public.busy in share mode; end if;
             end if; return new; end $$;
-         create trigger refuse before update on well for each row execute function refuse()",
+         create trigger wait before update on well for each row execute function wait()",
     )
     .await;
     let (migration, writer) = (play.another().await, play.another().await);
-    migration.show("begin; lock table kept in share mode").await;
+    migration
+        .show("begin; lock table kept in share mode; lock table busy in row exclusive mode")
+        .await;
     // Passed over, so the sixth is tried by the same call, after two that are done.
     writer
         .show("begin; select from well where id <= 3 for update")
@@ -203,7 +205,62 @@ async fn a_machine_that_another_one_leaves_no_patience_for_tries_nothing_behind_
     writer.show("rollback").await;
     let first = "select done > 0 and failed > 0 from once.sweep_action_release()";
     assert_eq!(play.show(first).await, "t");
-    assert_eq!(play.show(NOTED).await, "well kept");
+    let ended = "select last_end is not null from once.janitor where machine = 'well'";
+    assert_eq!(play.show(ended).await, "t");
+}
+
+/// A row that fails by itself is found, and put off, whatever the others have waited for; also where the first one's run
+/// cannot be noted, so that it is the first in each call.
+#[tokio::test]
+async fn a_migration_that_has_swept_itself_keeps_no_other_machine_from_its_turn() {
+    let play = Playground::open().await;
+    small_overdue(&play, "kept", 1).await;
+    small_overdue(&play, "well", 27).await;
+    play.show(
+        "create function refuse() returns trigger language plpgsql as $$ begin
+            if new.status = 'a' and new.id = 9 then raise 'not this one'; end if; return new; end $$;
+         create trigger refuse before update on well for each row execute function refuse()",
+    )
+    .await;
+    let migration = play.another().await;
+    migration
+        .show(
+            "begin; select once.sweep_action_release(100, 'kept');
+             select once.action_claim('kept', '1', 's', lease => '1 us'); alter table kept add x int",
+        )
+        .await;
+    let swept = "select done, failed from once.sweep_action_release()";
+    assert_eq!(play.show(swept).await, "26|2");
+    let put_off = "select string_agg(row_id, ' ') from once.action_lease where failures > 0";
+    assert_eq!(play.show(put_off).await, "9");
+    migration.show("rollback").await;
+}
+
+/// One migration keeps them all: those that one call has no patience left for come first in the next.
+#[tokio::test]
+async fn machines_that_are_all_kept_are_tried_some_in_each_call() {
+    let play = Playground::open().await;
+    let names: Vec<_> = (0..120).map(|i| format!("small{i}")).collect();
+    for name in &names {
+        small_overdue(&play, name, 1).await;
+    }
+    let migration = play.another().await;
+    let lock = format!("begin; lock table {} in share mode", names.join(", "));
+    migration.show(&lock).await;
+    let swept = "select done, failed, more from once.sweep_action_release()";
+    let first = play.show(swept).await;
+    let failed: usize = first.split('|').nth(1).unwrap().parse().unwrap();
+    assert!((1..100).contains(&failed), "{first}");
+    let tried = "select count(*) from once.janitor where machine <> '' and failed > 0";
+    assert_eq!(play.show(tried).await, failed.to_string());
+    let good =
+        "select count(*) from once.janitor where task = 'action_release' and good_end is not null";
+    assert_eq!(play.show(good).await, "0");
+    let second = play.show(swept).await;
+    let more: usize = second.split('|').nth(1).unwrap().parse().unwrap();
+    assert_eq!(play.show(tried).await, (failed + more).to_string());
+    migration.show("rollback").await;
+    assert_eq!(drain(&play, 1000).await, (120, 0));
 }
 
 /// Its rows are as they were, and it is not covered.

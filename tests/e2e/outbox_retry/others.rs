@@ -260,3 +260,21 @@ async fn a_delayed_event_that_one_subscriber_would_not_get_is_not_emitted() {
     stage.play.show(emit).await;
     assert_eq!(stage.play.show(waiting).await, "2|1");
 }
+
+/// A rule that only looks on keeps nothing back.
+#[tokio::test]
+async fn a_delayed_event_goes_past_a_rule_that_writes_something_else_as_well() {
+    let stage = Stage::open(OPTIONS).await;
+    stage
+        .play
+        .show(
+            "create table audit (n int);
+             create rule audit as on insert to once.retry do also insert into public.audit values (1)",
+        )
+        .await;
+    stage
+        .play
+        .show("select once.outbox_emit('t', '1', delay => '1 hour')")
+        .await;
+    assert_eq!(stage.play.show("select count(*) from audit").await, "1");
+}

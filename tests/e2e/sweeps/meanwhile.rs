@@ -7,7 +7,7 @@ use crate::waiting::Waiting;
 use crate::{counts, finish, reap, tombstone};
 
 /// What the sweep says while that happens to one of two keys, and what is there then.
-async fn claimed_meanwhile(task: &str) -> (Playground, String) {
+async fn claimed_meanwhile(task: &str, max: u32) -> (Playground, String) {
     let play = Playground::open().await;
     let (holder, sweeper) = (play.another().await, play.another().await);
     play.show(r#"select once.scope_set('s', '{"gone_for": "0"}')"#)
@@ -19,7 +19,7 @@ async fn claimed_meanwhile(task: &str) -> (Playground, String) {
     holder
         .show("begin; alter index once.key_reap set tablespace pg_default")
         .await;
-    let call = format!("select done, failed, more from once.sweep_{task}()");
+    let call = format!("select done, failed, more from once.sweep_{task}({max})");
     let sweeping = Waiting::begin(&play, sweeper, &call).await;
     holder
         .show(
@@ -37,7 +37,7 @@ async fn claimed_meanwhile(task: &str) -> (Playground, String) {
 /// Neither goes without the other: a step alone would answer a new request.
 #[tokio::test]
 async fn key_reap_leaves_no_step_of_a_key_that_was_claimed_anew() {
-    let (play, swept) = claimed_meanwhile("key_reap").await;
+    let (play, swept) = claimed_meanwhile("key_reap", 10).await;
     assert_eq!(swept, "1|0|f");
     assert_eq!(counts(&play).await, "1|1");
     assert_eq!(reap(&play, 10).await, "1|0|f");
@@ -46,9 +46,18 @@ async fn key_reap_leaves_no_step_of_a_key_that_was_claimed_anew() {
 
 #[tokio::test]
 async fn key_tombstone_leaves_no_step_of_a_key_that_was_claimed_anew() {
-    let (play, swept) = claimed_meanwhile("key_tombstone").await;
+    let (play, swept) = claimed_meanwhile("key_tombstone", 10).await;
     assert_eq!(swept, "1|0|f");
     assert_eq!(counts(&play).await, "2|1");
     assert_eq!(tombstone(&play, 10).await, "1|0|f");
     assert_eq!(counts(&play).await, "2|0");
+}
+
+/// Whoever goes on while there is more comes to the rest.
+#[tokio::test]
+async fn a_full_pass_says_more_though_one_of_its_keys_was_claimed_anew() {
+    for task in ["key_reap", "key_tombstone"] {
+        let (_, swept) = claimed_meanwhile(task, 2).await;
+        assert_eq!(swept, "1|0|t", "{task}");
+    }
 }

@@ -18,8 +18,9 @@ use super::sweep::lock_tables;
 use super::task::{Swept, Tables};
 use crate::error::{Error, Kind, Result};
 use crate::key::passing;
+use crate::patience::Patience;
 use crate::settings;
-use crate::subxact::{self, Failure};
+use crate::subxact::Failure;
 use crate::table::Name;
 use parts::{Pass, Place};
 use sql::Tried;
@@ -45,8 +46,8 @@ pub enum Reap {
 impl Reap {
     /// One pass of at most `max` rows, which waits for nobody for long; `reached`: where the last one ended early. What the
     /// caller has deferred waits as long as the caller would.
-    pub fn pass(self, max: i32, reached: Option<String>) -> Result<Swept> {
-        let watched = match lock_tables(&self.tables())? {
+    pub fn pass(self, max: i32, reached: Option<String>, patience: &Patience) -> Result<Swept> {
+        let watched = match lock_tables(&self.tables(), patience)? {
             Ok(watched) => watched,
             // The tables cannot be had: no row's fault.
             Err(failure) => {
@@ -56,20 +57,25 @@ impl Reap {
                 });
             }
         };
-        let work = || self.work(max, watched, reached);
-        settings::patiently(|| settings::under(BY_INDEX, work))
+        settings::under(BY_INDEX, || self.work(max, watched, reached, patience))
     }
 
-    fn work(self, max: i32, watched: bool, reached: Option<String>) -> Result<Swept> {
+    fn work(
+        self,
+        max: i32,
+        watched: bool,
+        reached: Option<String>,
+        patience: &Patience,
+    ) -> Result<Swept> {
         let swept = match reached {
             Some(text) => self.isolate(max, watched, self.read(&text), None)?,
-            None => match subxact::attempt(|| self.sweep(max, watched))? {
+            None => match patience.attempt(|| self.sweep(max, watched))? {
                 Ok(swept) => swept,
                 Err(failure) => self.isolate(max, watched, None, Some(failure))?,
             },
         };
         match self {
-            Reap::Tombstone => pass_bookmarks(swept, max),
+            Reap::Tombstone => pass_bookmarks(swept, max, patience),
             _ => Ok(swept),
         }
     }
@@ -119,8 +125,8 @@ impl Reap {
 }
 
 /// What key_tombstone does besides.
-fn pass_bookmarks(mut swept: Swept, max: i32) -> Result<Swept> {
-    match subxact::attempt(|| passing::pass(max))? {
+fn pass_bookmarks(mut swept: Swept, max: i32, patience: &Patience) -> Result<Swept> {
+    match patience.attempt(|| passing::pass(max))? {
         Ok(more) => swept.more |= more,
         Err(failure) => swept.add(Swept::failure(1, &failure)),
     }

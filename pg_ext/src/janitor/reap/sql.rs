@@ -57,11 +57,9 @@ macro_rules! next_look {
 macro_rules! as_seen {
     ($locked:literal) => {
         concat!(
-            "(SELECT v.ctid FROM once.key v WHERE v.id = ",
+            "(SELECT true FROM once.key v WHERE v.ctid = ",
             $locked,
-            ".id) = ",
-            $locked,
-            ".ctid"
+            ".ctid)"
         )
     };
 }
@@ -122,7 +120,8 @@ macro_rules! key {
     steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1),
     reaped AS (DELETE FROM once.key WHERE id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1)
     SELECT pg_catalog.count(*),
-           pg_catalog.count(*) >= $2 OR (SELECT pg_catalog.count(*) FROM oldest) >= $2,
+           pg_catalog.count(*) >= $2 OR (SELECT pg_catalog.count(*) FROM oldest) >= $2
+           OR (SELECT pg_catalog.count(*) FROM never_emptied) >= $2,
            (SELECT pg_catalog.count(*) FROM due) - pg_catalog.count(*)
            + (SELECT pg_catalog.count(*) FROM oldest WHERE NOT is_due)
            - (SELECT pg_catalog.count(*) FROM later WHERE moved), ",
@@ -173,7 +172,7 @@ macro_rules! tombstone {
                response_code = NULL, response_body = NULL, response_headers = NULL
          WHERE k.id = ANY (ARRAY(SELECT id FROM due WHERE expired))
         RETURNING k.reap_stage = '1' AS moved)
-    SELECT emptied.n, due.n >= $2, due.n - emptied.n - later.n, ",
+    SELECT emptied.n, (SELECT pg_catalog.count(*) FROM locked) >= $2, due.n - emptied.n - later.n, ",
             steps_kept!("SELECT id FROM due WHERE expired"),
             "
       FROM (SELECT pg_catalog.count(*) AS n FROM emptied WHERE moved) emptied,

@@ -21,7 +21,7 @@ use super::event::{KEPT, SEGMENTS};
 use super::{batch, delivery, receipt};
 use crate::error::Result;
 use crate::janitor::{self, Swept, Tables};
-use crate::subxact;
+use crate::patience::Patience;
 use crate::table::{self, Snapshot};
 use crate::trylock::TryLock;
 use log::Log;
@@ -44,24 +44,24 @@ const TABLES: Tables = Tables {
 };
 
 /// Copies, truncates and deletes; at most `max` of each kind of row. None: another session is at it.
-pub fn sweep(max: i64) -> Result<Option<Swept>> {
+pub fn sweep(max: i64, patience: &Patience) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(LOCK) else {
         return Ok(None);
     };
     // To the end of the transaction: until then nobody sees what was done here.
     lock.keep();
-    if let Err(failure) = janitor::lock_tables(&TABLES)? {
+    if let Err(failure) = janitor::lock_tables(&TABLES, patience)? {
         return Ok(Some(Swept::failure(1, &failure)));
     }
-    let swept = janitor::attempt(|| work(max))?;
+    let swept = patience.attempt(|| work(max, patience))?;
     Ok(Some(
         swept.unwrap_or_else(|failure| Swept::failure(1, &failure)),
     ))
 }
 
-fn work(max: i64) -> Result<Swept> {
+fn work(max: i64, patience: &Patience) -> Result<Swept> {
     // A subscriber that is not committed yet may need what nobody else does, and cannot be seen.
-    let all_seen = subxact::attempt(|| table::lock_against_writers(&[c"subscriber"]))?;
+    let all_seen = patience.attempt(|| table::lock_against_writers(&[c"subscriber"]))?;
     if let Err(failure) = all_seen {
         // Nothing is given back until that transaction ends: whoever watches the sweeps has to see it.
         let waits =
@@ -77,7 +77,7 @@ fn work(max: i64) -> Result<Swept> {
         |_| rotate(),
     ];
     for step in steps {
-        match subxact::attempt(|| step(max))? {
+        match patience.attempt(|| step(max))? {
             Ok(swept) => all.add(swept),
             Err(failure) => all.add(Swept::failure(1, &failure)),
         }
