@@ -6,9 +6,12 @@
 
 use crate::error::Result;
 use crate::settings;
+use crate::subxact;
+use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 /// In milliseconds: the first time, since our wait may itself close a circle with somebody who is about to look, and then.
@@ -41,10 +44,23 @@ const NEVER: i64 = i64::MIN / 2;
 
 /// Works so. The server's 40P01: a wait of ours closed a circle, or somebody's did. A failure leaves settings to the
 /// subtransaction's end.
-pub fn watched<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+fn watched<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     settings::under(QUIET, || {
         let _alerts = Alerts::begin();
         work()
+    })
+}
+
+/// The same in a subtransaction, which a circle ends. None: there was one, and what it had waited in is left to the others.
+pub fn unless_in_a_circle<T>(work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
+    let work = AssertUnwindSafe(work);
+    subxact::kept_if(Option::is_some, || {
+        pgrx::PgTryBuilder::new(move || {
+            let work = work;
+            watched(work.0).map(Some)
+        })
+        .catch_when(Code::ERRCODE_T_R_DEADLOCK_DETECTED, |_| Ok(None))
+        .execute()
     })
 }
 

@@ -2,6 +2,10 @@
 //!
 //! It takes the row FOR UPDATE, which waits for every writer of an item (FOR KEY SHARE), and then looks at
 //! what is committed, at every isolation level; nothing is waited for after that.
+//!
+//! Who queues for the row FOR UPDATE behind somebody that has it so stops the writers of items that queue behind him, while
+//! others still get past; one that is stopped may have an item that one of those wants. So one that finishes the row lets
+//! another come to its end first, and whoever finds itself in such a circle leaves the queue and comes again.
 
 use super::items::{Items, Which};
 use super::numeric;
@@ -10,6 +14,7 @@ use super::stand::{Stand, Torn};
 use crate::action::row::{self as user_row, If, Lock};
 use crate::call::{Call, shown, varlena};
 use crate::clock;
+use crate::deadlock;
 use crate::digest::first_64_bits;
 use crate::error::{Error, Kind, Result};
 use crate::machine::patch::Patch;
@@ -22,6 +27,8 @@ use sha2::{Digest, Sha256};
 use std::cell::Cell;
 use std::time::Instant;
 
+/// So often it queues for a row anew.
+const MOST_QUEUES: u32 = 100;
 /// Turns that one transaction takes.
 const MOST_TURNS: u32 = 64;
 
@@ -48,6 +55,7 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
             refund.items.lock_with_all_below(pg_sys::AccessShareLock);
         }
         torn.take_turns()?;
+        torn.lock_watched()?;
     }
     let seen = match torn.stand(Lock::Whole)? {
         Stand::Open(seen) => seen,
@@ -77,9 +85,7 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
 }
 
 impl Torn {
-    /// Lets another call that finishes the row come to its end, as long as that takes no more than a moment. Who queues
-    /// for the row FOR UPDATE stops the writers of items that queue behind him, while others still get past; one that is
-    /// stopped may have an item that one of those wants.
+    /// Lets another call that finishes the row come to its end, as long as that takes no more than a moment.
     ///
     /// It naps instead of waiting for the turn's lock: who has the turn may wait for this transaction, which has the
     /// row or an item of it, and the server would take that for a deadlock. Then the row is to be had without a wait.
@@ -96,6 +102,19 @@ impl Torn {
             }
             // This transaction has it, or nobody does: nobody is stopped by a queue for it.
             if user_row::look(&self.machine, &self.id, Lock::WholeIfFree)?.is_some() {
+                return Ok(());
+            }
+            clock::nap();
+        }
+        Ok(())
+    }
+
+    /// Waits for the row, out of the way of everybody that waits for this wait. In a circle that is none of the queue's it
+    /// is as everybody in the end: the row is asked for once more.
+    fn lock_watched(&self) -> Result<()> {
+        for _ in 0..MOST_QUEUES {
+            let look = || user_row::look(&self.machine, &self.id, Lock::Whole);
+            if deadlock::unless_in_a_circle(look)?.is_some() {
                 return Ok(());
             }
             clock::nap();

@@ -214,11 +214,11 @@ pub fn lock(relation: pg_sys::Oid, mode: u32) {
 
 /// Waits for a relation, as long as the caller would. False: who keeps it waits for us.
 pub fn lock_watched(relation: pg_sys::Oid, mode: u32) -> Result<bool> {
-    subxact::kept_if(is_locked, || {
-        pgrx::PgTryBuilder::new(|| watched(relation, mode))
-            .catch_when(Code::ERRCODE_T_R_DEADLOCK_DETECTED, |_| Ok(false))
-            .execute()
-    })
+    let locked = deadlock::unless_in_a_circle(|| {
+        lock(relation, mode);
+        Ok(())
+    })?;
+    Ok(locked.is_some())
 }
 
 /// The same, but no longer than until then. False: somebody keeps it.
@@ -232,25 +232,16 @@ fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> 
         return Ok(false);
     }
     let statement = StatementTimeout::now();
-    subxact::kept_if(is_locked, || {
-        pgrx::PgTryBuilder::new(|| settings::waiting(left, || watched(relation, mode)))
-            .catch_when(Code::ERRCODE_T_R_DEADLOCK_DETECTED, |_| Ok(false))
-            .catch_when(Code::ERRCODE_LOCK_NOT_AVAILABLE, |_| {
-                statement.ensure_runs().map(|()| false)
-            })
-            .execute()
-    })
-}
-
-fn is_locked(is_locked: &bool) -> bool {
-    *is_locked
-}
-
-fn watched(relation: pg_sys::Oid, mode: u32) -> Result<bool> {
-    deadlock::watched(|| {
-        lock(relation, mode);
-        Ok(true)
-    })
+    subxact::kept_if(
+        |is_locked| *is_locked,
+        || {
+            pgrx::PgTryBuilder::new(|| settings::waiting(left, || lock_watched(relation, mode)))
+                .catch_when(Code::ERRCODE_LOCK_NOT_AVAILABLE, |_| {
+                    statement.ensure_runs().map(|()| false)
+                })
+                .execute()
+        },
+    )
 }
 
 /// A column of a table, or of one of its partitions, by name.

@@ -95,7 +95,7 @@ async fn a_slot_that_nobody_uses_and_the_feedback_of_a_standby() {
         .setting("hot_standby_feedback", "on")
         .setting("wal_receiver_status_interval", "1s");
     let (cluster, play) = shop(builder).await;
-    play.show("select pg_create_logical_replication_slot('lost', 'test_decoding')")
+    play.show("select pg_create_logical_replication_slot('lost', 'pgoutput')")
         .await;
     assert_eq!(problems(&play).await, "");
     burn(&play, 110_000).await;

@@ -1,6 +1,10 @@
 //! The end of a teardown: what cancel_finish and cleanup_confirm demand, what they see at every isolation
 //! level, and that nothing can be undecided under a cancelled row.
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pg_once_tests::race::backend_pid;
+
 use crate::playground::{Playground, Refusal};
 use crate::shop::{self, Job};
 use crate::waiting::{Waiting, code};
@@ -229,6 +233,41 @@ async fn whoever_has_the_row_or_an_item_of_it_finishes_beside_one_that_waits_for
         holder.show("select pg_stat_force_next_flush()").await;
     }
     assert_eq!(play.show(shop::DEADLOCKS).await, "0");
+}
+
+/// It queues FOR UPDATE for a row that was locked so, and one writer gets past while another one waits behind it.
+#[tokio::test]
+async fn a_finish_that_keeps_a_writer_waiting_for_another_one_lets_it_go_first() {
+    let (play, job) = flagged(&[1, 2]).await;
+    let id = job.id;
+    let item = |n: u32| {
+        format!("update batch_item set input = input where job_id = {id} and artifact = '{id}-{n}'")
+    };
+    let first = play.another().await;
+    let finisher = play
+        .another_directly("postgres", "its backend is stopped")
+        .await;
+    let pid = Pid::from_raw(backend_pid(&finisher.client).await.unwrap());
+    first
+        .show(&format!(
+            "begin; savepoint s; select from batch_job where id = {id} for update"
+        ))
+        .await;
+    let finishing = Waiting::begin(&play, finisher, &finish(&job)).await;
+    let second = play.another().await;
+    second.show("begin").await;
+    let behind = Waiting::begin(&play, second, &item(1)).await;
+    kill(pid, Signal::SIGSTOP).unwrap();
+    first.show(&format!("rollback to s; {}", item(0))).await;
+    let wants_the_other = Waiting::begin(&play, first, &item(1)).await;
+    kill(pid, Signal::SIGCONT).unwrap();
+    let (second, answer) = behind.end().await;
+    answer.unwrap();
+    second.show("commit").await;
+    let (first, answer) = wants_the_other.end().await;
+    answer.unwrap();
+    first.show("commit").await;
+    assert_eq!(code(&finishing.end().await.1), "ON005");
 }
 
 #[tokio::test]
