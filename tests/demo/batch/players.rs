@@ -20,8 +20,8 @@ use crate::journal::Journal;
 use crate::stage::{Cast, Stage};
 use crate::supervisor::Program;
 
-/// Where workers that use pg_once die: every place between two effects. Each has a name of its own: an endpoint's death
-/// amid its cleanup says nothing of a worker's.
+/// Where workers that use pg_once die: every place between two effects, those of their own teardown too. Each has a
+/// name of its own: an endpoint's death amid its cleanup says nothing of a worker's.
 const LEASED_WORKER: &[&str] = &[
     "after_claim",
     "after_item_begun",
@@ -29,11 +29,19 @@ const LEASED_WORKER: &[&str] = &[
     "before_item_commit",
     "before_finish_commit",
     "after_finish",
+    "after_worker_release",
+    "before_worker_refund",
+    "after_worker_refund",
+    "after_worker_cleanup_items",
     "amid_worker_cleanup",
+    "after_worker_cleanup_confirm",
+    "before_worker_cancel_finish",
+    "after_worker_cancel_finish",
 ];
 const LEASED_ENDPOINT: &[&str] = &[
     "after_cancel_request",
     "after_refund",
+    "after_cleanup_items",
     "amid_cleanup",
     "after_cleanup_confirm",
     "before_cancel_finish",

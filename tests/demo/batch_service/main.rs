@@ -29,11 +29,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use clap::{Parser, ValueEnum};
-use deadpool_postgres::{Manager, Pool};
+use deadpool_postgres::{Manager, ManagerConfig, Pool};
 use pg_once::{Error, Machine};
 use serde::Deserialize;
 use serde_json::json;
-use tokio_postgres::NoTls;
 
 use naive::Naive;
 use run::PgOnce;
@@ -166,7 +165,12 @@ async fn tear_down(service: PgOnce) {
 #[tokio::main]
 async fn main() -> Result<()> {
     let args = Args::parse();
-    let manager = Manager::new(args.database_url.parse()?, NoTls);
+    let mortal = match args.role {
+        Role::Worker => teardown::WORKER,
+        Role::Endpoint | Role::Janitor => teardown::ENDPOINT,
+    };
+    let manager = ManagerConfig::default();
+    let manager = Manager::from_connect(args.database_url.parse()?, mortal, manager);
     let pool = Pool::builder(manager).max_size(12).build()?;
     let store = Store::new(args.store);
     let service = match args.how {

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use tokio_postgres::types::Type;
 
 use crate::store::Store;
+use crate::teardown::AMID_WORKER;
 use crate::{Answer, Item, Message, crash, items};
 
 const IS_CANCELLED: &str = "select cancel_requested from batch_job where id = $1";
@@ -141,7 +142,7 @@ impl Job for Batch<'_> {
     }
 
     async fn clean(&self, items: Vec<CleanupItem>) -> Result<(), BoxError> {
-        delete(&self.service.store, &items, "amid_worker_cleanup")
+        delete(&self.service.store, &items, AMID_WORKER)
     }
 }
 

@@ -7,11 +7,10 @@
 use std::future::{pending, ready};
 use std::time::Duration;
 
-use deadpool_postgres::Pool;
 use pg_once::{CancelRequest, Error, Machine};
 
 use crate::Answer;
-use crate::mortal::{Mortal, Point};
+use crate::mortal::Mortal;
 use crate::run::{PgOnce, delete};
 
 /// Items a page: few, so that a teardown has several.
@@ -21,22 +20,34 @@ pub const NAP: Duration = Duration::from_millis(700);
 /// How soon a user may look again whether a running job has stopped.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-const BEFORE: &[Point] = &[("once.cancel_finish", "before_cancel_finish")];
+/// Where an endpoint dies that tears down.
+pub const ENDPOINT: Mortal = Mortal {
+    before: &[("once.cancel_finish(", "before_cancel_finish")],
+    after: &[
+        ("once.cancel_request(", "after_cancel_request"),
+        ("once.refund(", "after_refund"),
+        ("once.cleanup_items(", "after_cleanup_items"),
+        ("once.cleanup_confirm(", "after_cleanup_confirm"),
+        ("once.cancel_finish(", "after_cancel_finish"),
+    ],
+};
 const AMID: &str = "amid_cleanup";
-const AFTER: &[Point] = &[
-    ("once.cancel_request", "after_cancel_request"),
-    ("once.refund", "after_refund"),
-    ("once.cleanup_confirm", "after_cleanup_confirm"),
-    ("once.cancel_finish", "after_cancel_finish"),
-];
 
-fn mortal(pool: &Pool) -> Mortal<'_> {
-    Mortal {
-        pool,
-        before: BEFORE,
-        after: AFTER,
-    }
-}
+/// Where a worker dies that has seen a cancellation, released the job and tears it down.
+pub const WORKER: Mortal = Mortal {
+    before: &[
+        ("once.refund(", "before_worker_refund"),
+        ("once.cancel_finish(", "before_worker_cancel_finish"),
+    ],
+    after: &[
+        ("once.action_release(", "after_worker_release"),
+        ("once.refund(", "after_worker_refund"),
+        ("once.cleanup_items(", "after_worker_cleanup_items"),
+        ("once.cleanup_confirm(", "after_worker_cleanup_confirm"),
+        ("once.cancel_finish(", "after_worker_cancel_finish"),
+    ],
+};
+pub const AMID_WORKER: &str = "amid_worker_cleanup";
 
 impl PgOnce {
     /// Fails where nobody would give back the jobs of a worker that died.
@@ -47,11 +58,10 @@ impl PgOnce {
     /// A user's wish.
     pub async fn cancel(&self, job: i64) -> Result<Answer, Error> {
         let cancel = self.machine.row(job).cancel();
-        let exec = mortal(&self.pool);
-        match cancel.request(&exec).await? {
+        match cancel.request(&self.pool).await? {
             CancelRequest::Teardown { .. } => {
                 let clean = |items: Vec<_>| ready(delete(&self.store, &items, AMID));
-                let end = cancel.teardown(&exec).page(PAGE).run(clean).await?;
+                let end = cancel.teardown(&self.pool).page(PAGE).run(clean).await?;
                 Ok(Answer::Ended(end.status))
             }
             // Its worker stops at the next item and tears down, or the janitor does.
@@ -65,8 +75,7 @@ impl PgOnce {
 
     /// The janitor's other work, beside sweeping: tears down what nobody else does.
     pub async fn keep_tearing_down(self) -> Result<(), Error> {
-        let exec = mortal(&self.pool);
-        let worker = self.machine.teardown_worker(&exec).poll_every(NAP);
+        let worker = self.machine.teardown_worker(&self.pool).poll_every(NAP);
         let clean = |_, items: Vec<_>| ready(delete(&self.store, &items, AMID));
         worker.run(pending(), clean).await?;
         Ok(())

@@ -10,6 +10,7 @@ pub mod load;
 pub mod plan;
 mod proof;
 mod reconcile;
+mod refunds;
 mod verdict;
 
 use std::time::Duration;
@@ -87,7 +88,7 @@ fn cases(settings: &Settings) -> [Case; 4] {
                 name: "pg_once_silent_bank",
                 title: "pg_once, silent bank",
                 explain: "A bank that forgets keys and cannot be asked, and sends its ledger afterwards. What nobody \
-                          knows is parked, and settled from that ledger.",
+                          knows is parked, and settled from that ledger; so are the refunds whose delivery has died.",
                 pg_once: true,
                 asked: orders / 5,
             },

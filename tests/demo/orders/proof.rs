@@ -124,6 +124,21 @@ pub fn ledger_questions() -> Vec<Question> {
             "select count(*) - count(distinct reference) from outside_ledger where kind = 'reversed'",
         ),
         question(
+            DEAD_BUT_THERE,
+            Want::Any,
+            "select count(*) from dead_refund where finding = 'dead, and they have it'",
+        ),
+        question(
+            DEAD_AND_NOT_THERE,
+            Want::Any,
+            "select count(*) from dead_refund where finding = 'dead, and they do not have it'",
+        ),
+        question(
+            "dead refunds that it lacks afterwards",
+            Want::Zero,
+            "select count(*) from reconcile_dead('refunds', 'default') where finding = 'dead, and they do not have it'",
+        ),
+        question(
             "differences afterwards",
             Want::Zero,
             "select count(*) from reconcile('orders.create', now() - interval '1 day', now() + interval '1 hour')",
@@ -133,6 +148,9 @@ pub fn ledger_questions() -> Vec<Question> {
 
 /// The row that the recipe is measured by.
 pub const DIFFERENCES: &str = "differences from the bank's ledger";
+/// Those that the recipe's part for deliveries is measured by.
+pub const DEAD_BUT_THERE: &str = "dead refunds that the bank had: left dead";
+pub const DEAD_AND_NOT_THERE: &str = "dead refunds that it lacked: sent again";
 
 /// Neither made nor refused, although its client stayed or was charged.
 const MISSING: &str = "\

@@ -3,7 +3,7 @@
 //! Invariant: as the verdict of all says: no, unless the numbers are right and the trouble happened.
 
 use super::case::TheirMemory;
-use super::proof::{BY_COMPLETER, DIFFERENCES};
+use super::proof::{BY_COMPLETER, DEAD_AND_NOT_THERE, DEAD_BUT_THERE, DIFFERENCES};
 use crate::journal::Outcome;
 use crate::outside::line::{Fate, Kind, Line};
 use crate::outside::{count, fated};
@@ -45,7 +45,7 @@ pub fn faults(
         0 => 1, // too short for it to be sure
         _ => said(BY_COMPLETER),
     };
-    let happened = [
+    let mut happened = vec![
         saved,
         ("an order that the completer finished", left_behind),
         ("a mismatch (422)", trouble.saw(Outcome::Mismatched)),
@@ -56,6 +56,10 @@ pub fn faults(
         ("a replay", trouble.saw(Outcome::Replayed)),
         ("an answer that the bank cut", fated(ledger, Fate::Cut)),
     ];
+    if bank == TheirMemory::LedgerOnly {
+        let deaths = [DEAD_BUT_THERE, DEAD_AND_NOT_THERE].map(|name| (name, said(name)));
+        happened.extend(deaths);
+    }
     let mut faults = verdict::faults(run, title, kills, &happened);
     if run.card.pg_once && status_without_key != Some(400) {
         faults.push(format!(
