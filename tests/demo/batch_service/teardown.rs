@@ -20,7 +20,7 @@ pub const NAP: Duration = Duration::from_millis(700);
 /// How soon a user may look again whether a running job has stopped.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Where an endpoint dies that tears down.
+/// Where an endpoint or the janitor dies that tears down.
 pub const ENDPOINT: Mortal = Mortal {
     before: &[("once.cancel_finish(", "before_cancel_finish")],
     after: &[
