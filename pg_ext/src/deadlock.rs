@@ -44,7 +44,7 @@ const NEVER: i64 = i64::MIN / 2;
 
 /// Works so. The server's 40P01: a wait of ours closed a circle, or somebody's did. A failure leaves settings to the
 /// subtransaction's end.
-fn watched<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn watched<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     settings::under(QUIET, || {
         let _alerts = Alerts::begin();
         work()

@@ -1,6 +1,7 @@
-//! How long one call waits for other sessions' locks while it keeps rows and tables itself: half a second once, and for
-//! moments for a quarter of a second after that; then what is left is for the next call. Who gives way so early finds no
-//! deadlock: whoever has what we wait for, and comes to wait for what we keep, would be its victim after deadlock_timeout.
+//! How long one call waits for other sessions' locks while it keeps rows and tables itself: for half a second from its
+//! begin, and for moments after that; where it meets waits then, what is left after a quarter of a second is for the next
+//! call. Who gives way so early finds no deadlock: whoever has what we wait for, and comes to wait for what we keep, would
+//! be its victim after deadlock_timeout.
 
 use crate::error::Result;
 use crate::settings::{self, PATIENCE};
@@ -11,10 +12,18 @@ use std::time::{Duration, Instant};
 /// So long the parts of what has waited for a lock are tried one by one.
 const AFTER: Duration = Duration::from_millis(250);
 
-#[derive(Default)]
 pub struct Patience {
-    is_lost: Cell<bool>,
+    until: Instant,
     over_at: Cell<Option<Instant>>,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience {
+            until: Instant::now() + PATIENCE,
+            over_at: Cell::new(None),
+        }
+    }
 }
 
 impl Patience {
@@ -23,29 +32,31 @@ impl Patience {
         &self,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<std::result::Result<T, Failure>> {
-        let begin = Instant::now();
-        let done = match self.is_lost() {
-            true => subxact::attempt(|| settings::briefly(work))?,
-            false => subxact::attempt(|| settings::patiently(work))?,
-        };
-        if let Err(failure) = &done {
-            // A trigger may say something else of its wait.
-            self.is_lost
-                .set(self.is_lost() || begin.elapsed() >= settings::at_most(PATIENCE));
-            if self.is_lost() && failure.is_wait && self.over_at.get().is_none() {
-                self.over_at.set(Some(Instant::now() + AFTER));
-            }
+        let left = self.until.saturating_duration_since(Instant::now());
+        let done = subxact::attempt(|| match left > settings::BRIEF {
+            true => settings::waiting(left, work),
+            false => settings::briefly(work),
+        })?;
+        if self.is_lost() && done.as_ref().is_err_and(|failure| failure.is_wait) {
+            let over_at = self.over_at.get();
+            self.over_at
+                .set(over_at.or_else(|| Some(Instant::now() + AFTER)));
         }
         Ok(done)
     }
 
-    /// There was such a wait.
+    /// There is none but for moments.
     pub fn is_lost(&self) -> bool {
-        self.is_lost.get()
+        self.until.saturating_duration_since(Instant::now()) <= settings::BRIEF
     }
 
     /// What is left is for the next call.
     pub fn is_over(&self) -> bool {
         self.over_at.get().is_some_and(|at| Instant::now() >= at)
+    }
+
+    /// Something else begins, which has met no wait of its own.
+    pub fn renew(&self) {
+        self.over_at.set(None);
     }
 }

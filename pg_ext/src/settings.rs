@@ -15,7 +15,7 @@ pub const PATIENCE: Duration = Duration::from_millis(500);
 pub const PATIENT: (&CStr, &CStr) = (c"lock_timeout", c"500ms");
 
 /// What rows among which some fail wait, whose parts are tried one after the other: it must not take half a second for each.
-const BRIEF: Duration = Duration::from_millis(5);
+pub const BRIEF: Duration = Duration::from_millis(5);
 
 /// Works with [`PATIENCE`], or with the lock_timeout that there is where that is shorter.
 pub fn patiently<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -39,10 +39,15 @@ pub fn waiting<T>(most: Duration, work: impl FnOnce() -> Result<T>) -> Result<T>
 
 /// So long, or as long as lock_timeout says where that is shorter.
 pub fn at_most(patience: Duration) -> Duration {
+    lock_timeout().map_or(patience, |timeout| patience.min(timeout))
+}
+
+/// How long the session waits for a lock; None: for as long as it takes.
+pub fn lock_timeout() -> Option<Duration> {
     // SAFETY: reads a setting, in milliseconds; 0 is none.
     match unsafe { pg_sys::LockTimeout } {
-        0 => patience,
-        timeout => patience.min(Duration::from_millis(timeout.unsigned_abs().into())),
+        0 => None,
+        timeout => Some(Duration::from_millis(timeout.unsigned_abs().into())),
     }
 }
 

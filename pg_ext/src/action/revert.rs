@@ -85,6 +85,10 @@ impl<'b> Batch<'b> {
             let mut machine = Machine::for_tables(name)?;
             // Who keeps the table from us (CREATE INDEX does) is no row's failure.
             let mode = pg_sys::RowExclusiveLock;
+            if is_spoiled && !machine.shape.table.try_lock(mode) {
+                let kept = format!("somebody keeps {} locked", machine.shape.table.name);
+                return Err(Error::new(Kind::LockNotAvailable, kept));
+            }
             let mut owner = machine.shape.table.owner_soon(mode)?;
             // It may have been defined over another table while this waited for the one that it had.
             let fitted = Machine::for_tables(name)?;

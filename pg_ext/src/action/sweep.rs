@@ -65,9 +65,8 @@ pub fn sweep(max: i64, only: Option<&[u8]>, patience: &Patience) -> Result<Swept
     let mut runs = Vec::new();
     let budget = Budget::of(max, patience);
     for name in by_last_end(machines(only)?, patience)? {
-        if budget.is_spent() || patience.is_over() {
-            all.untried = true;
-            all.more |= budget.is_used();
+        if budget.is_spent() {
+            all.more = true;
             break;
         }
         let is_spoiled = patience.is_lost();
@@ -139,6 +138,9 @@ pub fn prepare() -> Result<()> {
 
 /// Teardowns whose row was deleted, or whose table was dropped, are over. What cannot be looked at stays as it is.
 fn close_teardowns(name: &[u8], patience: &Patience) -> Result<()> {
+    if patience.is_lost() {
+        return Ok(());
+    }
     let open = patience.attempt(|| Ok(pending::first_open(name, None)?.is_some()))?;
     if open != Ok(true) {
         return Ok(());
@@ -263,13 +265,14 @@ fn sweep_due(
     is_spoiled: bool,
     swept: &mut Swept,
 ) -> Result<Turn> {
-    let none = Turn {
-        settled: 0,
-        has_table: true,
-    };
     let batch = match Batch::of(name, budget, is_spoiled)? {
         Ok(batch) => batch,
-        Err(failure) if is_spoiled && failure.is_wait => return Ok(none),
+        Err(failure) if is_spoiled && failure.is_wait => {
+            return Ok(Turn {
+                settled: 0,
+                has_table: true,
+            });
+        }
         Err(failure) => {
             swept.add(Swept::failure(due.len(), &failure));
             return Ok(Turn {
@@ -278,10 +281,6 @@ fn sweep_due(
             });
         }
     };
-    // It may have waited for the table until then.
-    if budget.is_spent() {
-        return Ok(none);
-    }
     let (done, settled) = batch.sweep(due)?;
     swept.add(done);
     Ok(Turn {

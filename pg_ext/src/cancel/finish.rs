@@ -25,10 +25,12 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 use sha2::{Digest, Sha256};
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// So often it queues for a row anew.
 const MOST_QUEUES: u32 = 100;
+/// A lock_timeout of 0 is none.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
 /// Turns that one transaction takes.
 const MOST_TURNS: u32 = 64;
 
@@ -54,8 +56,7 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
         if let Some(refund) = &shape.refund {
             refund.items.lock_with_all_below(pg_sys::AccessShareLock);
         }
-        torn.take_turns()?;
-        torn.lock_watched()?;
+        torn.lock_row()?;
     }
     let seen = match torn.stand(Lock::Whole)? {
         Stand::Open(seen) => seen,
@@ -85,41 +86,52 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
 }
 
 impl Torn {
-    /// Lets another call that finishes the row come to its end, as long as that takes no more than a moment.
+    /// Takes the row. Another call that finishes it comes to its end first, as long as that takes no more than a moment.
     ///
     /// It naps instead of waiting for the turn's lock: who has the turn may wait for this transaction, which has the
     /// row or an item of it, and the server would take that for a deadlock. Then the row is to be had without a wait.
-    fn take_turns(&self) -> Result<()> {
-        if !may_take_another() {
-            return Ok(());
-        }
+    fn lock_row(&self) -> Result<()> {
         let turn = self.turn();
+        let mut has_turn = !may_take_another();
         let until = Instant::now() + settings::at_most(settings::PATIENCE);
-        while Instant::now() < until {
-            if let Some(turn) = TryLock::acquire(turn) {
+        loop {
+            if !has_turn && let Some(turn) = TryLock::acquire(turn) {
                 turn.keep();
+                has_turn = true;
+            }
+            // Nobody is stopped by a queue for it.
+            if self.look(Lock::WholeIfFree)? {
                 return Ok(());
             }
-            // This transaction has it, or nobody does: nobody is stopped by a queue for it.
-            if user_row::look(&self.machine, &self.id, Lock::WholeIfFree)?.is_some() {
-                return Ok(());
+            if has_turn || Instant::now() >= until {
+                return self.queue();
             }
             clock::nap();
         }
-        Ok(())
     }
 
-    /// Waits for the row, out of the way of everybody that waits for this wait. In a circle that is none of the queue's it
-    /// is as everybody in the end: the row is asked for once more.
-    fn lock_watched(&self) -> Result<()> {
+    /// Waits for the row, and leaves the queue where others wait for each other across it. So many times: a circle that is
+    /// still there is this transaction's own, and ends it.
+    fn queue(&self) -> Result<()> {
+        let until = settings::lock_timeout().map(|timeout| Instant::now() + timeout);
+        let look = || match until {
+            None => self.look(Lock::Whole),
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now());
+                settings::waiting(left.max(LEAST_WAIT), || self.look(Lock::Whole))
+            }
+        };
         for _ in 0..MOST_QUEUES {
-            let look = || user_row::look(&self.machine, &self.id, Lock::Whole);
             if deadlock::unless_in_a_circle(look)?.is_some() {
                 return Ok(());
             }
             clock::nap();
         }
-        Ok(())
+        deadlock::watched(look).map(drop)
+    }
+
+    fn look(&self, lock: Lock) -> Result<bool> {
+        Ok(user_row::look(&self.machine, &self.id, lock)?.is_some())
     }
 
     /// The lock of whoever finishes the row.

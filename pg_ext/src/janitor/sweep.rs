@@ -37,6 +37,7 @@ pub fn run(task: Task, max: i32) -> Result<Swept> {
 /// The same among others, which all have their rows locked until the transaction ends.
 fn run_among(task: Task, max: i32, patience: &Patience) -> Result<Swept> {
     table::ensure_writable(task.table())?;
+    patience.renew();
     let swept = match task {
         Task::ActionRelease => return release_actions(max, None, patience),
         Task::KeyReap => return reap(task, Reap::Key, max, patience),

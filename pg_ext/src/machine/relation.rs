@@ -67,7 +67,12 @@ impl Relation {
         lock(self.oid, mode);
     }
 
-    /// The same with its partitions, or whatever inherits from it.
+    /// The same, but waits for nobody. False: somebody keeps it.
+    pub fn try_lock(&self, mode: u32) -> bool {
+        try_lock(self.oid, mode)
+    }
+
+    /// Waits, with its partitions, or whatever inherits from it.
     pub fn lock_with_all_below(&self, mode: u32) {
         self.lock(mode);
         self.all_below(mode);
@@ -212,6 +217,12 @@ pub fn lock(relation: pg_sys::Oid, mode: u32) {
     unsafe { pg_sys::LockRelationOid(relation, mode as i32) };
 }
 
+/// The same, but waits for nobody. False: somebody keeps it.
+fn try_lock(relation: pg_sys::Oid, mode: u32) -> bool {
+    // SAFETY: a lock on what was a relation a moment ago.
+    unsafe { pg_sys::ConditionalLockRelationOid(relation, mode as i32) }
+}
+
 /// Waits for a relation, as long as the caller would. False: who keeps it waits for us.
 pub fn lock_watched(relation: pg_sys::Oid, mode: u32) -> Result<bool> {
     let locked = deadlock::unless_in_a_circle(|| {
@@ -223,8 +234,7 @@ pub fn lock_watched(relation: pg_sys::Oid, mode: u32) -> Result<bool> {
 
 /// The same, but no longer than until then. False: somebody keeps it.
 fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> {
-    // SAFETY: a lock on what was a relation a moment ago.
-    if unsafe { pg_sys::ConditionalLockRelationOid(relation, mode as i32) } {
+    if try_lock(relation, mode) {
         return Ok(true);
     }
     let left = until.saturating_duration_since(Instant::now());

@@ -233,6 +233,7 @@ fn put_back_all(
     if budget.is_spent() {
         all.swept.more |= all.swept.done > 0 || all.put_off;
         all.untried = true;
+        all.swept.untried |= budget.rows() > 0;
         return Ok(());
     }
     let work = || {

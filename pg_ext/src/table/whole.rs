@@ -7,18 +7,19 @@ use crate::error::{Error, Kind, Result};
 use crate::settings;
 use crate::subxact::{self, Failure};
 use pgrx::pg_sys;
-use std::time::Duration;
+use std::ffi::CStr;
 
 /// For a table that readers may go on with for longer.
-const IMPATIENCE: Duration = Duration::from_millis(50);
+const IMPATIENCE: &CStr = c"50ms";
 
 /// For each table; the five that are locked together take 1 s at most.
-const PATIENCE: Duration = Duration::from_millis(200);
+const PATIENCE: &CStr = c"200ms";
 
 /// Waits until no other transaction that has written these tables is open, and keeps others from writing.
 /// 55P03 where one of them does not end.
 pub fn lock_against_writers(tables: &[Name]) -> Result<()> {
-    settings::waiting(PATIENCE, || tables.iter().try_for_each(|t| lock(t)))
+    let settings = [(c"lock_timeout", PATIENCE)];
+    settings::under(&settings, || tables.iter().try_for_each(|t| lock(t)))
 }
 
 fn lock(name: Name) -> Result<()> {
@@ -50,7 +51,7 @@ fn lock(name: Name) -> Result<()> {
 pub fn lock_exclusively(name: Name) -> Result<()> {
     ensure_writable(name)?;
     let table = names::oid_of(name)?;
-    settings::waiting(IMPATIENCE, || {
+    settings::under(&[(c"lock_timeout", IMPATIENCE)], || {
         // SAFETY: the oid is a table of the extension; waits for a moment or raises.
         unsafe { pg_sys::LockRelationOid(table, pg_sys::AccessExclusiveLock as i32) };
         Ok(())
@@ -59,7 +60,7 @@ pub fn lock_exclusively(name: Name) -> Result<()> {
 
 /// Looks at tables and waits for their locks only for a moment each; Err: what kept it from them.
 pub fn look_briefly(look: impl FnOnce() -> Result<()>) -> Result<std::result::Result<(), Failure>> {
-    subxact::attempt(|| settings::waiting(PATIENCE, look))
+    subxact::attempt(|| settings::under(&[(c"lock_timeout", PATIENCE)], look))
 }
 
 /// The oldest transaction id, with its epoch, that any snapshot in this database still calls running; those of

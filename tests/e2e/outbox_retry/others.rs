@@ -278,3 +278,50 @@ async fn a_delayed_event_goes_past_a_rule_that_writes_something_else_as_well() {
         .await;
     assert_eq!(stage.play.show("select count(*) from audit").await, "1");
 }
+
+/// What other tasks have waited for is none of this one's waits: each subscriber has its turn.
+#[tokio::test]
+async fn batches_of_all_subscribers_are_put_back_after_another_task_has_waited() {
+    let stage = Stage::open(OPTIONS).await;
+    let other = format!("select once.subscriber_set('t', 'other', '{OPTIONS}')");
+    stage.play.show(&other).await;
+    stage.emit("a").await;
+    stage.take(1).await;
+    stage.try_take_as("other", 1).await.unwrap();
+    stage
+        .play
+        .show(
+            "create function slow() returns trigger language plpgsql as $$ begin
+                if new.status = 'a' then perform pg_sleep(0.3); end if; return new; end $$",
+        )
+        .await;
+    for name in ["kept", "slow"] {
+        stage
+            .play
+            .show(&format!(
+                r#"create table {name} (id int primary key, status text not null);
+                select once.machine_define('{{"machine": "{name}", "table": "{name}", "id": "id", "status": "status",
+                    "status_types": ["a", "w", "b"], "steps": [{{"step_key": "s", "status": "a",
+                    "claim_state": {{"*": ["w", "a"]}}, "successful_state": {{"*": "b"}}}}]}}');
+                insert into {name} values (1, 'a');
+                select once.action_claim('{name}', '1', 's', lease => '1 us')"#
+            ))
+            .await;
+    }
+    stage
+        .play
+        .show("create trigger slow before update on slow for each row execute function slow()")
+        .await;
+    stage.clock("61 s").await;
+    let migration = stage.another().await;
+    migration
+        .play
+        .show("begin; lock table kept in share mode")
+        .await;
+    let swept = "select task, done, failed from once.sweep() where done > 0 or failed > 0";
+    assert_eq!(
+        stage.play.show(swept).await,
+        "action_release|1|1\noutbox_requeue|2|0"
+    );
+    migration.play.show("rollback").await;
+}

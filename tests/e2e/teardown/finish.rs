@@ -270,6 +270,43 @@ async fn a_finish_that_keeps_a_writer_waiting_for_another_one_lets_it_go_first()
     assert_eq!(code(&finishing.end().await.1), "ON005");
 }
 
+/// It has the row as the transaction itself has: by no subtransaction, and by no list of several that have it.
+#[tokio::test]
+async fn a_finish_that_waits_for_nobody_takes_no_further_transaction_id() {
+    let (play, job) = flagged(&[]).await;
+    play.show("begin").await;
+    let id = play.show("select pg_current_xact_id()").await;
+    play.show(&finish(&job)).await;
+    play.show("commit").await;
+    let row = format!("select xmin, xmax from batch_job where id = {}", job.id);
+    assert_eq!(play.show(&row).await, format!("{id}|{id}"));
+}
+
+/// After half a second, so that whoever it waits for goes on.
+#[tokio::test]
+async fn a_finish_in_a_circle_of_its_own_transaction_ends_it() {
+    let (play, job) = flagged(&[1]).await;
+    let (finisher, writer) = (play.another().await, play.another().await);
+    let item = format!(
+        "update batch_item set input = input where job_id = {}",
+        job.id
+    );
+    finisher
+        .show("alter table batch_item disable trigger user")
+        .await;
+    finisher.show(&format!("begin; {item}")).await;
+    writer
+        .show(&format!(
+            "begin; select from batch_job where id = {} for key share",
+            job.id
+        ))
+        .await;
+    let finishing = Waiting::begin(&play, finisher, &finish(&job)).await;
+    let writing = Waiting::begin(&play, writer, &item).await;
+    assert_eq!(code(&finishing.end().await.1), "40P01");
+    writing.end().await.1.unwrap();
+}
+
 #[tokio::test]
 async fn a_finish_without_its_turn_waits_no_longer_than_its_lock_timeout() {
     let (play, job) = flagged(&[]).await;
