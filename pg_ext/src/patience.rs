@@ -1,7 +1,7 @@
 //! How long one call waits for other sessions' locks while it keeps rows and tables itself: for half a second from its
 //! begin, and for moments after that; where it meets waits then, what is left after a quarter of a second is for the next
-//! call. Who gives way so early finds no deadlock: whoever has what we wait for, and comes to wait for what we keep, would
-//! be its victim after deadlock_timeout.
+//! call. Who gives way so early finds hardly ever a deadlock: whoever has what we wait for, and comes to wait for what we
+//! keep, would be its victim after deadlock_timeout.
 
 use crate::error::Result;
 use crate::settings::{self, PATIENCE};

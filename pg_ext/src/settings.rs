@@ -14,7 +14,7 @@ pub const PATIENCE: Duration = Duration::from_millis(500);
 /// [`PATIENCE`] as a setting.
 pub const PATIENT: (&CStr, &CStr) = (c"lock_timeout", c"500ms");
 
-/// What rows among which some fail wait, whose parts are tried one after the other: it must not take half a second for each.
+/// For one of many waits of a call, all of which must not take half a second each.
 pub const BRIEF: Duration = Duration::from_millis(5);
 
 /// Works with [`PATIENCE`], or with the lock_timeout that there is where that is shorter.

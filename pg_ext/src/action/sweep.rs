@@ -36,6 +36,7 @@ const LOOKS_TO_TELL: usize = 1_000;
 const TIDIED_PER_ROW: usize = 10;
 /// Open teardowns, the oldest, whose rows a sweep looks for.
 const TEARDOWNS_LOOKED_AT: usize = 100;
+
 thread_local! {
     static SWEEPING: Cell<bool> = const { Cell::new(false) };
 }
@@ -71,7 +72,9 @@ pub fn sweep(max: i64, only: Option<&[u8]>, patience: &Patience) -> Result<Swept
         }
         let is_spoiled = patience.is_lost();
         let mut swept = sweep_machine(&name, &budget, is_spoiled)?;
-        close_teardowns(&name, patience)?;
+        if !swept.untried {
+            close_teardowns(&name, patience)?;
+        }
         swept.cut_short = swept.untried && swept.failed == 0 && (swept.done == 0 || is_spoiled);
         if swept.untried
             && swept.failed == 0
@@ -138,9 +141,6 @@ pub fn prepare() -> Result<()> {
 
 /// Teardowns whose row was deleted, or whose table was dropped, are over. What cannot be looked at stays as it is.
 fn close_teardowns(name: &[u8], patience: &Patience) -> Result<()> {
-    if patience.is_lost() {
-        return Ok(());
-    }
     let open = patience.attempt(|| Ok(pending::first_open(name, None)?.is_some()))?;
     if open != Ok(true) {
         return Ok(());
@@ -285,7 +285,7 @@ fn sweep_due(
     swept.add(done);
     Ok(Turn {
         settled,
-        has_table: batch.reached.get(),
+        has_table: settled < due.len() || batch.reached.get(),
     })
 }
 

@@ -27,8 +27,6 @@ use sha2::{Digest, Sha256};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// So often it queues for a row anew.
-const MOST_QUEUES: u32 = 100;
 /// A lock_timeout of 0 is none.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 /// Turns that one transaction takes.
@@ -92,26 +90,26 @@ impl Torn {
     /// row or an item of it, and the server would take that for a deadlock. Then the row is to be had without a wait.
     fn lock_row(&self) -> Result<()> {
         let turn = self.turn();
-        let mut has_turn = !may_take_another();
+        let mut wants_turn = may_take_another();
         let until = Instant::now() + settings::at_most(settings::PATIENCE);
         loop {
-            if !has_turn && let Some(turn) = TryLock::acquire(turn) {
+            if wants_turn && let Some(turn) = TryLock::acquire(turn) {
                 turn.keep();
-                has_turn = true;
+                wants_turn = false;
             }
             // Nobody is stopped by a queue for it.
             if self.look(Lock::WholeIfFree)? {
                 return Ok(());
             }
-            if has_turn || Instant::now() >= until {
+            if !wants_turn || Instant::now() >= until {
                 return self.queue();
             }
             clock::nap();
         }
     }
 
-    /// Waits for the row, and leaves the queue where others wait for each other across it. So many times: a circle that is
-    /// still there is this transaction's own, and ends it.
+    /// Waits for the row, and leaves the queue where others wait for each other across it, each time for longer. A circle
+    /// that is still there after half a second is this transaction's own, and ends it.
     fn queue(&self) -> Result<()> {
         let until = settings::lock_timeout().map(|timeout| Instant::now() + timeout);
         let look = || match until {
@@ -121,11 +119,16 @@ impl Torn {
                 settings::waiting(left.max(LEAST_WAIT), || self.look(Lock::Whole))
             }
         };
-        for _ in 0..MOST_QUEUES {
+        let mut over_at = None;
+        for naps in 1.. {
             if deadlock::unless_in_a_circle(look)?.is_some() {
                 return Ok(());
             }
-            clock::nap();
+            let now = Instant::now();
+            if now >= *over_at.get_or_insert(now + settings::PATIENCE) {
+                break;
+            }
+            (0..naps).for_each(|_| clock::nap());
         }
         deadlock::watched(look).map(drop)
     }

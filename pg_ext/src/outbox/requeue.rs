@@ -79,7 +79,7 @@ pub fn expire(
     }
     settings::patiently(|| {
         let budget = Budget::of(most as i64, patience);
-        put_back_all(sub, tokens, &budget, &mut all)
+        put_back_all(sub, tokens, &budget, false, &mut all)
     })?;
     if all.swept.failed > 0 {
         // Where that cannot be, the warning has told of it.
@@ -170,10 +170,11 @@ pub fn sweep(max: i64, patience: &Patience) -> Result<Swept> {
         return Ok(not_locked(&failure));
     }
     let budget = Budget::of(max, patience);
+    let is_spoiled = patience.is_lost();
     let swept = patience.attempt(|| {
         let mut all = PutBack::default();
         for (subscriber, tokens) in &overdue {
-            put_back_all(subscriber, tokens, &budget, &mut all)?;
+            put_back_all(subscriber, tokens, &budget, is_spoiled, &mut all)?;
         }
         Ok(all.swept)
     })?;
@@ -223,17 +224,18 @@ fn not_locked(failure: &str) -> Swept {
     Swept::failure(1, &waits)
 }
 
-/// All in one subtransaction; of what fails, each half by itself.
+/// All in one subtransaction; of what fails, each half by itself. `is_spoiled`: other tasks have lost the patience for it,
+/// and what waits is not to blame.
 fn put_back_all(
     sub: &Subscriber,
     tokens: &[i64],
     budget: &Budget,
+    is_spoiled: bool,
     all: &mut PutBack,
 ) -> Result<()> {
     if budget.is_spent() {
         all.swept.more |= all.swept.done > 0 || all.put_off;
         all.untried = true;
-        all.swept.untried |= budget.rows() > 0;
         return Ok(());
     }
     let work = || {
@@ -256,15 +258,16 @@ fn put_back_all(
             all.over.extend(part.over);
             all.swept.add(part.swept);
         }
+        (Err(failure), _) if is_spoiled && failure.is_wait => all.swept.untried = true,
         (Err(failure), [token]) => {
-            all.put_off |= put_off(sub, *token, &failure)?;
+            all.put_off |= put_off(sub, *token, &failure, budget.patience)?;
             budget.settle(1);
             all.swept.add(Swept::failure(1, &failure));
         }
         (Err(failure), tokens) => {
             let (first, second) = tokens.split_at(tokens.len() / 2);
-            put_back_all(sub, first, budget, all)?;
-            put_back_all(sub, second, budget, all)?;
+            put_back_all(sub, first, budget, is_spoiled, all)?;
+            put_back_all(sub, second, budget, is_spoiled, all)?;
             if all.untried && all.swept.failed == 0 {
                 // It has not come to the batch yet.
                 all.swept.add(Swept::failure(1, &failure));
@@ -276,7 +279,7 @@ fn put_back_all(
 
 /// A batch that could not be put back is left alone for as long as it is old: the next time it is twice as old. False: that
 /// could not be done either.
-fn put_off(sub: &Subscriber, token: i64, failure: &str) -> Result<bool> {
+fn put_off(sub: &Subscriber, token: i64, failure: &str, patience: &Patience) -> Result<bool> {
     raise::warn(
         format!(
             "batch {token} of {} could not be put back: {failure}",
@@ -285,7 +288,7 @@ fn put_off(sub: &Subscriber, token: i64, failure: &str) -> Result<bool> {
         "Its events stay where they are and are tried again later: mend what the message says.",
     );
     // A table that takes no write at all is not this batch's fault, and fails whatever else the caller does.
-    let put_off = subxact::attempt(|| {
+    let put_off = patience.attempt(|| {
         let Some(mut batch) = Batch::find(sub.id, token)? else {
             return Ok(false);
         };

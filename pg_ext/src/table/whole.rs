@@ -9,7 +9,8 @@ use crate::subxact::{self, Failure};
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
-/// For a table that readers may go on with for longer.
+/// For a table that readers may go on with for longer. As the other: whatever lock_timeout there is, or what is rare would
+/// never come to its turn.
 const IMPATIENCE: &CStr = c"50ms";
 
 /// For each table; the five that are locked together take 1 s at most.

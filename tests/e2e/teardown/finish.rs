@@ -302,7 +302,7 @@ async fn a_finish_in_a_circle_of_its_own_transaction_ends_it() {
         ))
         .await;
     let finishing = Waiting::begin(&play, finisher, &finish(&job)).await;
-    let writing = Waiting::begin(&play, writer, &item).await;
+    let writing = Waiting::send(writer, &item);
     assert_eq!(code(&finishing.end().await.1), "40P01");
     writing.end().await.1.unwrap();
 }
