@@ -79,7 +79,7 @@ pub fn expire(
     }
     settings::patiently(|| {
         let budget = Budget::of(most as i64, patience);
-        put_back_all(sub, tokens, &budget, false, &mut all)
+        put_back_all(sub, tokens, &budget, &mut all)
     })?;
     if all.swept.failed > 0 {
         // Where that cannot be, the warning has told of it.
@@ -170,11 +170,10 @@ pub fn sweep(max: i64, patience: &Patience) -> Result<Swept> {
         return Ok(not_locked(&failure));
     }
     let budget = Budget::of(max, patience);
-    let is_spoiled = patience.is_lost();
     let swept = patience.attempt(|| {
         let mut all = PutBack::default();
         for (subscriber, tokens) in &overdue {
-            put_back_all(subscriber, tokens, &budget, is_spoiled, &mut all)?;
+            put_back_all(subscriber, tokens, &budget, &mut all)?;
         }
         Ok(all.swept)
     })?;
@@ -224,13 +223,11 @@ fn not_locked(failure: &str) -> Swept {
     Swept::failure(1, &waits)
 }
 
-/// All in one subtransaction; of what fails, each half by itself. `is_spoiled`: other tasks have lost the patience for it,
-/// and what waits is not to blame.
+/// All in one subtransaction; of what fails, each half by itself.
 fn put_back_all(
     sub: &Subscriber,
     tokens: &[i64],
     budget: &Budget,
-    is_spoiled: bool,
     all: &mut PutBack,
 ) -> Result<()> {
     if budget.is_spent() {
@@ -258,7 +255,6 @@ fn put_back_all(
             all.over.extend(part.over);
             all.swept.add(part.swept);
         }
-        (Err(failure), _) if is_spoiled && failure.is_wait => all.swept.untried = true,
         (Err(failure), [token]) => {
             all.put_off |= put_off(sub, *token, &failure, budget.patience)?;
             budget.settle(1);
@@ -266,8 +262,8 @@ fn put_back_all(
         }
         (Err(failure), tokens) => {
             let (first, second) = tokens.split_at(tokens.len() / 2);
-            put_back_all(sub, first, budget, is_spoiled, all)?;
-            put_back_all(sub, second, budget, is_spoiled, all)?;
+            put_back_all(sub, first, budget, all)?;
+            put_back_all(sub, second, budget, all)?;
             if all.untried && all.swept.failed == 0 {
                 // It has not come to the batch yet.
                 all.swept.add(Swept::failure(1, &failure));
