@@ -325,3 +325,37 @@ async fn batches_of_all_subscribers_are_put_back_after_another_task_has_waited()
     );
     migration.play.show("rollback").await;
 }
+
+/// One that waits is found among the others also where another task has lost the patience.
+#[tokio::test]
+async fn a_batch_that_waits_keeps_no_other_one_after_another_task_has_waited() {
+    let stage = Stage::open(OPTIONS).await;
+    overdue(&stage, "a b c d").await;
+    stage
+        .play
+        .show(
+            r#"create table kept (id int primary key, status text not null); create table gate ();
+            select once.machine_define('{"machine": "kept", "table": "kept", "id": "id", "status": "status",
+                "status_types": ["a", "w", "b"], "steps": [{"step_key": "s", "status": "a",
+                "claim_state": {"*": ["w", "a"]}, "successful_state": {"*": "b"}}]}');
+            insert into kept values (1, 'a');
+            select once.action_claim('kept', '1', 's', lease => '1 us');
+            create function wait() returns trigger language plpgsql as $$ begin
+                if new.event_id = (select min(event_ids[1]) from once.batch) then
+                    lock table public.gate in share mode; end if; return new; end $$;
+            create trigger wait before insert on once.retry for each row execute function wait()"#,
+        )
+        .await;
+    stage.clock("2 min").await;
+    let holder = stage.another().await;
+    holder
+        .play
+        .show("begin; lock table kept in share mode; lock table gate in row exclusive mode")
+        .await;
+    let swept = "select task, done, failed from once.sweep() where done > 0 or failed > 0";
+    assert_eq!(
+        stage.play.show(swept).await,
+        "action_release|0|1\noutbox_requeue|3|1"
+    );
+    holder.play.show("rollback").await;
+}
