@@ -96,8 +96,8 @@ CREATE FUNCTION once.cancel_finish(
     machine text, id text, patch jsonb = NULL, OUT status text, OUT items_total bigint, OUT amount_total numeric)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_finish';
 COMMENT ON FUNCTION once.cancel_finish(text, text, jsonb) IS
-$$The terminal move of a teardown. patch: other columns of the row to set. Takes the row FOR UPDATE and then looks at what is committed, at every isolation level; a transaction that wrote items should not call it. Once cancelled it is a no-op.
-Errors: ON005 an item is undecided or the last pass is not confirmed, ON002 as refund, 42704 no such machine, 40001 a lost race above READ COMMITTED, or a table that it waited for has changed (its name, or a column of the definition).$$;
+$$The terminal move of a teardown. patch: other columns of the row to set. Takes the row FOR UPDATE and then looks at what is committed, at every isolation level; a transaction that wrote items should not call it: who has the row may wait for one of them, which ends the call after half a second. Once cancelled it is a no-op.
+Errors: ON005 an item is undecided or the last pass is not confirmed, ON002 as refund, 42704 no such machine, 40P01 who has the row waits for this transaction, 55P03 the row was not to be had within lock_timeout, 40001 a lost race above READ COMMITTED, or a table that it waited for has changed (its name, or a column of the definition).$$;
 
 CREATE FUNCTION once.cancel_pending(
     machine text, max integer = 100,

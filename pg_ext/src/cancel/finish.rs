@@ -84,14 +84,17 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
 }
 
 impl Torn {
-    /// Takes the row. Another call that finishes it comes to its end first, as long as that takes no more than a moment.
+    /// Takes the row, for which it waits as long as lock_timeout says. Another call that finishes it comes to its end first, as
+    /// long as that takes no more than a moment.
     ///
     /// It naps instead of waiting for the turn's lock: who has the turn may wait for this transaction, which has the
     /// row or an item of it, and the server would take that for a deadlock. Then the row is to be had without a wait.
     fn lock_row(&self) -> Result<()> {
         let turn = self.turn();
         let mut wants_turn = may_take_another();
-        let until = Instant::now() + settings::at_most(settings::PATIENCE);
+        let begin = Instant::now();
+        let until = settings::lock_timeout().map(|timeout| begin + timeout);
+        let turns_until = begin + settings::at_most(settings::PATIENCE);
         loop {
             if wants_turn && let Some(turn) = TryLock::acquire(turn) {
                 turn.keep();
@@ -101,36 +104,37 @@ impl Torn {
             if self.look(Lock::WholeIfFree)? {
                 return Ok(());
             }
-            if !wants_turn || Instant::now() >= until {
-                return self.queue();
+            if !wants_turn || Instant::now() >= turns_until {
+                return self.queue(until);
             }
             clock::nap();
         }
     }
 
     /// Waits for the row, and leaves the queue where others wait for each other across it, each time for longer. A circle
-    /// that is still there after half a second is this transaction's own, and ends it.
-    fn queue(&self) -> Result<()> {
-        let until = settings::lock_timeout().map(|timeout| Instant::now() + timeout);
-        let look = || match until {
+    /// that is still there after half a second is this transaction's own, and ends it; lock_timeout may end it before.
+    fn queue(&self, until: Option<Instant>) -> Result<()> {
+        let left = || until.map(|until| until.saturating_duration_since(Instant::now()));
+        let is_late = || left().is_some_and(|left| left.is_zero());
+        let look = || match left() {
             None => self.look(Lock::Whole),
-            Some(until) => {
-                let left = until.saturating_duration_since(Instant::now());
-                settings::waiting(left.max(LEAST_WAIT), || self.look(Lock::Whole))
-            }
+            Some(left) => settings::waiting(left.max(LEAST_WAIT), || self.look(Lock::Whole)),
         };
         let mut over_at = None;
-        for naps in 1.. {
-            if deadlock::unless_in_a_circle(look)?.is_some() {
-                return Ok(());
+        let mut naps = 0;
+        while deadlock::unless_in_a_circle(look)?.is_none() {
+            if is_late() {
+                // Without alerts: the server's own comes after the timeout.
+                return look().map(drop);
             }
             let now = Instant::now();
             if now >= *over_at.get_or_insert(now + settings::PATIENCE) {
-                break;
+                return deadlock::watched(look).map(drop);
             }
-            (0..naps).for_each(|_| clock::nap());
+            naps += 1;
+            (0..naps).filter(|_| !is_late()).for_each(|_| clock::nap());
         }
-        deadlock::watched(look).map(drop)
+        Ok(())
     }
 
     fn look(&self, lock: Lock) -> Result<bool> {

@@ -282,9 +282,15 @@ async fn a_finish_that_waits_for_nobody_takes_no_further_transaction_id() {
     assert_eq!(play.show(&row).await, format!("{id}|{id}"));
 }
 
-/// After half a second, so that whoever it waits for goes on.
+/// After half a second, or when its lock_timeout says so, so that whoever it waits for goes on.
 #[tokio::test]
 async fn a_finish_in_a_circle_of_its_own_transaction_ends_it() {
+    for (timeout, ends_with) in [("0", "40P01"), ("200ms", "55P03"), ("1ms", "55P03")] {
+        ends_in_a_circle(timeout, ends_with).await;
+    }
+}
+
+async fn ends_in_a_circle(timeout: &str, ends_with: &str) {
     let (play, job) = flagged(&[1]).await;
     let (finisher, writer) = (play.another().await, play.another().await);
     let item = format!(
@@ -294,16 +300,21 @@ async fn a_finish_in_a_circle_of_its_own_transaction_ends_it() {
     finisher
         .show("alter table batch_item disable trigger user")
         .await;
-    finisher.show(&format!("begin; {item}")).await;
+    finisher
+        .show(&format!(
+            "begin; set local lock_timeout = '{timeout}'; {item}"
+        ))
+        .await;
     writer
         .show(&format!(
-            "begin; select from batch_job where id = {} for key share",
+            "begin; set local deadlock_timeout = '1min';
+             select from batch_job where id = {} for key share",
             job.id
         ))
         .await;
-    let finishing = Waiting::begin(&play, finisher, &finish(&job)).await;
-    let writing = Waiting::send(writer, &item);
-    assert_eq!(code(&finishing.end().await.1), "40P01");
+    let writing = Waiting::begin(&play, writer, &item).await;
+    let finishing = Waiting::send(finisher, &finish(&job));
+    assert_eq!(code(&finishing.end().await.1), ends_with, "{timeout}");
     writing.end().await.1.unwrap();
 }
 
