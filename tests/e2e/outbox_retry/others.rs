@@ -279,6 +279,21 @@ async fn a_delayed_event_goes_past_a_rule_that_writes_something_else_as_well() {
     assert_eq!(stage.play.show("select count(*) from audit").await, "1");
 }
 
+/// A machine of a table of that name, with a row whose claim is overdue.
+async fn claimed(stage: &Stage, name: &str) {
+    stage
+        .play
+        .show(&format!(
+            r#"create table {name} (id int primary key, status text not null);
+            select once.machine_define('{{"machine": "{name}", "table": "{name}", "id": "id", "status": "status",
+                "status_types": ["a", "w", "b"], "steps": [{{"step_key": "s", "status": "a",
+                "claim_state": {{"*": ["w", "a"]}}, "successful_state": {{"*": "b"}}}}]}}');
+            insert into {name} values (1, 'a');
+            select once.action_claim('{name}', '1', 's', lease => '1 us')"#
+        ))
+        .await;
+}
+
 /// What other tasks have waited for is none of this one's waits: each subscriber has its turn.
 #[tokio::test]
 async fn batches_of_all_subscribers_are_put_back_after_another_task_has_waited() {
@@ -296,17 +311,7 @@ async fn batches_of_all_subscribers_are_put_back_after_another_task_has_waited()
         )
         .await;
     for name in ["kept", "slow"] {
-        stage
-            .play
-            .show(&format!(
-                r#"create table {name} (id int primary key, status text not null);
-                select once.machine_define('{{"machine": "{name}", "table": "{name}", "id": "id", "status": "status",
-                    "status_types": ["a", "w", "b"], "steps": [{{"step_key": "s", "status": "a",
-                    "claim_state": {{"*": ["w", "a"]}}, "successful_state": {{"*": "b"}}}}]}}');
-                insert into {name} values (1, 'a');
-                select once.action_claim('{name}', '1', 's', lease => '1 us')"#
-            ))
-            .await;
+        claimed(&stage, name).await;
     }
     stage
         .play
@@ -331,19 +336,15 @@ async fn batches_of_all_subscribers_are_put_back_after_another_task_has_waited()
 async fn a_batch_that_waits_keeps_no_other_one_after_another_task_has_waited() {
     let stage = Stage::open(OPTIONS).await;
     overdue(&stage, "a b c d").await;
+    claimed(&stage, "kept").await;
     stage
         .play
         .show(
-            r#"create table kept (id int primary key, status text not null); create table gate ();
-            select once.machine_define('{"machine": "kept", "table": "kept", "id": "id", "status": "status",
-                "status_types": ["a", "w", "b"], "steps": [{"step_key": "s", "status": "a",
-                "claim_state": {"*": ["w", "a"]}, "successful_state": {"*": "b"}}]}');
-            insert into kept values (1, 'a');
-            select once.action_claim('kept', '1', 's', lease => '1 us');
+            "create table gate ();
             create function wait() returns trigger language plpgsql as $$ begin
                 if new.event_id = (select min(event_ids[1]) from once.batch) then
                     lock table public.gate in share mode; end if; return new; end $$;
-            create trigger wait before insert on once.retry for each row execute function wait()"#,
+            create trigger wait before insert on once.retry for each row execute function wait()",
         )
         .await;
     stage.clock("2 min").await;

@@ -181,48 +181,50 @@ macro_rules! tombstone {
     };
 }
 
-/// Messages and steps of sagas that count as new.
-macro_rules! inbox {
-    ($which:ident) => {
+/// Rows that go once their time is over.
+macro_rules! over {
+    ($which:ident, $table:literal, $due:literal) => {
         statement!(
             "
     WITH due AS MATERIALIZED (
-        SELECT i.id FROM once.inbox i WHERE ",
-            $which!("i", "i.expires_at <= $1", "i.expires_at", "$2"),
+        SELECT r.ctid FROM once.",
+            $table,
+            " r WHERE ",
+            $which!("r", concat!($due, " <= $1"), $due, "$2"),
             " FOR UPDATE SKIP LOCKED),
-    reaped AS (DELETE FROM once.inbox WHERE id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1)
+    reaped AS (DELETE FROM once.",
+            $table,
+            " WHERE ctid = ANY (ARRAY(SELECT ctid FROM due)) RETURNING 1)
     SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2, (SELECT pg_catalog.count(*) FROM due) - pg_catalog.count(*)
       FROM reaped"
         )
+    };
+}
+
+/// Messages and steps of sagas that count as new.
+macro_rules! inbox {
+    ($which:ident) => {
+        over!($which, "inbox", "r.expires_at")
     };
 }
 
 /// dedupe_keys whose topic's window is over.
 macro_rules! dedupe {
     ($which:ident) => {
-        statement!(
-            "
-    WITH due AS MATERIALIZED (
-        SELECT d.ctid FROM once.dedupe d WHERE ",
-            $which!("d", "d.until <= $1", "d.until", "$2"),
-            " FOR UPDATE SKIP LOCKED),
-    reaped AS (DELETE FROM once.dedupe WHERE ctid = ANY (ARRAY(SELECT ctid FROM due)) RETURNING 1)
-    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2, (SELECT pg_catalog.count(*) FROM due) - pg_catalog.count(*)
-      FROM reaped"
-        )
+        over!($which, "dedupe", "r.until")
     };
 }
 
 /// The oldest of what is due.
 macro_rules! oldest {
-    ($row:literal, $is_due:literal, $due:literal, $most:literal) => {
+    ($row:literal, $is_due:expr, $due:literal, $most:literal) => {
         concat!($is_due, " ORDER BY ", $due, " LIMIT ", $most)
     };
 }
 
 /// What is due of these rows; by no index, that is slower for a few.
 macro_rules! these {
-    ($row:literal, $is_due:literal, $due:literal, $most:literal) => {
+    ($row:literal, $is_due:expr, $due:literal, $most:literal) => {
         concat!($row, ".ctid = ANY ($5::tid[]) AND (", $is_due, ") IS TRUE")
     };
 }
