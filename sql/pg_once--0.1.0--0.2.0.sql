@@ -147,8 +147,11 @@ $$Stores what the handler answers, for duplicates of the message; only the trans
 Errors: ON001 the message is not accepted (or its ttl is over), or another transaction accepted it and recorded nothing; ON006 another verdict is recorded, 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 
 -- janitor -----------------------------------------------------------------------------------------
--- The library tolerates a once.janitor without its last columns (0.1.0) until this has run.
+-- The library tolerates these two without their last columns (0.1.0) until this has run. In this order: a sweep wants
+-- once.janitor first.
 ALTER TABLE once.janitor ADD COLUMN served_by text, ADD COLUMN reached text;
+ALTER TABLE once.batch ADD COLUMN failures integer NOT NULL DEFAULT 0;
+COMMENT ON COLUMN once.batch.failures IS 'Takes and sweeps in a row that could not put it back when its lease had run out; each gives it a longer one.';
 COMMENT ON FUNCTION once.sweep_action_release(integer, text) IS
 $$Reverts up to max (1 to 1000000) rows whose action's lease is overdue (NULL: of all machines), as the owner of their table in a security-restricted operation: pinned search_path, row security off, constraints immediate. Rows and leases that somebody has locked wait for the next sweep; a row that cannot be reverted is counted as failed and put off, each time twice as long. Removes leases that ended 24 hours ago, and teardowns whose row is gone. Functions of triggers on the swept table must qualify their names; a lock they still wait for 500 ms after the call's begin (or for longer than lock_timeout) is a failure, and then, for a quarter of a second, one that what is left waits for longer than 5 ms; after that the rest waits for the next call. A sweep that such a trigger calls reverts nothing. A table that somebody keeps from it (ALTER TABLE, CREATE INDEX) is passed over and no row of it is put off. A table is not swept in a session of an ordinary role with temporary tables.
 Sets the caller's deferred constraints to immediate. Errors: 42704 no such machine, 22023 bad argument, 25006 in a read-only transaction, 55P03 somebody keeps once.machine and a machine was named.$$;

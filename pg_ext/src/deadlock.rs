@@ -19,9 +19,14 @@ const FIRST: i64 = 1;
 const EVERY: c_int = 5;
 /// Looks take one in so many parts of the time, at most.
 const PARTS: i64 = 12;
+/// Who has waited for long looks less often, in parts of that time, or many that wait would keep the lock manager busy.
+const RARELY: i64 = 100;
+const LONGEST_US: i64 = 100_000;
 
-/// log_lock_waits would tell of each look, and track_counts of each circle that we leave (pg_stat_database.deadlocks).
-const QUIET: &[(&CStr, &CStr)] = &[(c"log_lock_waits", c"off"), (c"track_counts", c"off")];
+/// log_lock_waits would tell of each look.
+const QUIET: &[(&CStr, &CStr)] = &[(c"log_lock_waits", c"off")];
+/// Circles that we leave are no deadlocks (pg_stat_database).
+const UNCOUNTED: &[(&CStr, &CStr)] = &[(c"track_counts", c"off")];
 
 /// From the server's own reasons for a timeout on: it gives one out that is nobody's.
 const NEW_REASON: c_int = 1_000;
@@ -37,6 +42,8 @@ thread_local! {
     static REASON: Cell<Option<c_int>> = const { Cell::new(None) };
 }
 
+/// When the wait began, in microseconds.
+static BEGAN_AT: AtomicI64 = AtomicI64::new(0);
 /// When the last alert was given, and how long this process had computed by then, in microseconds.
 static GIVEN_AT: AtomicI64 = AtomicI64::new(NEVER);
 static COMPUTED: AtomicI64 = AtomicI64::new(0);
@@ -57,7 +64,7 @@ pub fn unless_in_a_circle<T>(work: impl FnOnce() -> Result<T>) -> Result<Option<
     subxact::kept_if(Option::is_some, || {
         pgrx::PgTryBuilder::new(move || {
             let work = work;
-            watched(work.0).map(Some)
+            settings::under(UNCOUNTED, || watched(work.0).map(Some))
         })
         .catch_when(Code::ERRCODE_T_R_DEADLOCK_DETECTED, |_| Ok(None))
         .execute()
@@ -72,6 +79,7 @@ struct Alerts {
 impl Alerts {
     fn begin() -> Alerts {
         GIVEN_AT.store(NEVER, Relaxed);
+        BEGAN_AT.store(us(libc::CLOCK_MONOTONIC), Relaxed);
         // SAFETY: the handler may run at any time; no more than one is registered in a backend, of ten that there is room for.
         let reason = REASON
             .get()
@@ -93,7 +101,7 @@ impl Drop for Alerts {
     }
 }
 
-/// Has the server look, unless the last look has taken too long for that. Who waits does nothing else: what this process has
+/// Has the server look, unless it has just done so, for how long that took and how long the wait has been. Who waits does nothing else: what this process has
 /// computed since is what the look took. In a signal handler.
 unsafe extern "C-unwind" fn alert() {
     let (now, computed) = (
@@ -101,7 +109,9 @@ unsafe extern "C-unwind" fn alert() {
         us(libc::CLOCK_PROCESS_CPUTIME_ID),
     );
     let took = computed.wrapping_sub(COMPUTED.load(Relaxed));
-    if now.wrapping_sub(GIVEN_AT.load(Relaxed)) < took.wrapping_mul(PARTS) {
+    let waited = now.wrapping_sub(BEGAN_AT.load(Relaxed));
+    let pause = (took.wrapping_mul(PARTS)).max((waited / RARELY).min(LONGEST_US));
+    if now.wrapping_sub(GIVEN_AT.load(Relaxed)) < pause {
         return;
     }
     GIVEN_AT.store(now, Relaxed);

@@ -27,6 +27,8 @@ use sha2::{Digest, Sha256};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+/// Who waited so long before he met a circle has met another one than before.
+const CALM: Duration = Duration::from_millis(100);
 /// A lock_timeout of 0 is none.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 /// Turns that one transaction takes.
@@ -84,7 +86,7 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
 }
 
 impl Torn {
-    /// Takes the row, for which it waits as long as lock_timeout says. Another call that finishes it comes to its end first, as
+    /// Takes the row; lock_timeout counts from here, and for each that has the row one after another anew. Another call that finishes it comes to its end first, as
     /// long as that takes no more than a moment.
     ///
     /// It naps instead of waiting for the turn's lock: who has the turn may wait for this transaction, which has the
@@ -122,19 +124,25 @@ impl Torn {
         };
         let mut over_at = None;
         let mut naps = 0;
-        while deadlock::unless_in_a_circle(look)?.is_none() {
+        loop {
+            let begin = Instant::now();
+            if deadlock::unless_in_a_circle(look)?.is_some() {
+                return Ok(());
+            }
             if is_late() {
                 // Without alerts: the server's own comes after the timeout.
                 return look().map(drop);
             }
             let now = Instant::now();
+            if now - begin > CALM {
+                (over_at, naps) = (None, 0);
+            }
             if now >= *over_at.get_or_insert(now + settings::PATIENCE) {
                 return deadlock::watched(look).map(drop);
             }
             naps += 1;
             (0..naps).filter(|_| !is_late()).for_each(|_| clock::nap());
         }
-        Ok(())
     }
 
     fn look(&self, lock: Lock) -> Result<bool> {

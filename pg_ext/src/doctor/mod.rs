@@ -83,6 +83,7 @@ const QUESTIONS: &[(&str, Ask)] = &[
     ("machines", machines::ask),
     ("keys", keys::ask),
     ("dead letters", outbox::ask),
+    ("batches", outbox::ask_batches),
     ("locks", locks::ask),
     ("old transactions", horizon::ask),
     ("owners", owners::ask),

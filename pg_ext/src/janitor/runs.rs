@@ -31,9 +31,8 @@ const INSERT_RUN: &CStr = c"
 const STILL_FRESH_US: i64 = 30_000_000;
 const PARTS_OF_GRACE: i64 = 4;
 
-/// Columns of once.janitor in 0.1.0, and now.
-const OLD: usize = 7;
-const NOW: usize = 9;
+/// Columns of once.janitor in 0.1.0.
+const AT_FIRST: usize = 7;
 
 thread_local! {
     static NEW_RUN: Kept = const { Kept::new(INSERT_RUN, &[pg_sys::TEXTOID, pg_sys::TEXTOID]) };
@@ -52,6 +51,8 @@ enum Run {
 }
 
 impl Column for Run {
+    const AT_FIRST: Option<usize> = Some(AT_FIRST);
+
     fn number(self) -> usize {
         self as usize
     }
@@ -59,8 +60,10 @@ impl Column for Run {
 
 /// The schema is that of 0.1.0, which has fewer columns in once.janitor.
 pub fn is_first_schema() -> Result<bool> {
-    Ok(Table::to_read(RUNS)?.columns() == OLD)
+    Ok(Table::to_read(RUNS)?.columns() == AT_FIRST)
 }
+
+type Row = Record<Run, 9>;
 
 /// Notes a run of a task for one machine (empty: the task as a whole). False: another session is at it.
 pub fn record(task: &str, machine: &[u8], swept: &Swept) -> Result<bool> {
@@ -68,21 +71,12 @@ pub fn record(task: &str, machine: &[u8], swept: &Swept) -> Result<bool> {
     if swept.cut_short && swept.done == 0 {
         return Ok(true);
     }
-    let table = Table::to_write(RUNS)?;
-    match table.columns() {
-        OLD => write::<OLD>(&table, task, machine, swept),
-        _ => write::<NOW>(&table, task, machine, swept),
-    }
+    write(&Table::to_write(RUNS)?, task, machine, swept)
 }
 
-fn write<const COLUMNS: usize>(
-    table: &Table,
-    task: &str,
-    machine: &[u8],
-    swept: &Swept,
-) -> Result<bool> {
+fn write(table: &Table, task: &str, machine: &[u8], swept: &Swept) -> Result<bool> {
     let snapshot = Snapshot::latest();
-    let Some(mut run) = find::<COLUMNS>(table, task, machine, &snapshot)? else {
+    let Some(mut run) = find(table, task, machine, &snapshot)? else {
         // An INSERT would wait for a transaction that has noted the first run and is still open.
         let place = call_mark("janitor run", &[Some(task.as_bytes()), Some(machine)]);
         let Some(lock) = TryLock::acquire(place as u64) else {
@@ -95,8 +89,8 @@ fn write<const COLUMNS: usize>(
         }
         let args = [Some(row::text(task.as_bytes())), Some(row::text(machine))];
         spi::query(&NEW_RUN, &args)?;
-        return match find::<COLUMNS>(table, task, machine, &Snapshot::latest())? {
-            Some(_) => write::<COLUMNS>(table, task, machine, swept),
+        return match find(table, task, machine, &Snapshot::latest())? {
+            Some(_) => write(table, task, machine, swept),
             None => Err(Error::new(
                 Kind::InUse,
                 "a trigger on once.janitor keeps its row back",
@@ -107,12 +101,13 @@ fn write<const COLUMNS: usize>(
         return Ok(false);
     };
     let now = clock::now_us()?;
-    let who = (COLUMNS >= NOW).then(served_by);
+    let is_first_schema = table.columns() == AT_FIRST;
+    let who = (!is_first_schema).then(served_by);
     // One that ended early has not tried all.
     let good = swept.failed == 0 && swept.reached.is_none() && !swept.untried;
     let nothing_new = swept.done == 0 && good;
     let is_reached =
-        COLUMNS < NOW || run.bytes(Run::Reached) == swept.reached.as_deref().map(str::as_bytes);
+        is_first_schema || run.bytes(Run::Reached) == swept.reached.as_deref().map(str::as_bytes);
     if nothing_new && is_reached && is_fresh(&run, who.as_deref(), now) {
         return Ok(true);
     }
@@ -140,11 +135,7 @@ fn write<const COLUMNS: usize>(
 }
 
 /// What is stored says nearly the same already.
-fn is_fresh<const COLUMNS: usize>(
-    run: &Record<Run, COLUMNS>,
-    who: Option<&[u8]>,
-    now: i64,
-) -> bool {
+fn is_fresh(run: &Row, who: Option<&[u8]>, now: i64) -> bool {
     let fresh = STILL_FRESH_US.min(settings::janitor_grace_us() / PARTS_OF_GRACE);
     let last = run.raw(Run::LastEnd).map(|d| d.value() as i64);
     let good = run.raw(Run::GoodEnd).map(|d| d.value() as i64);
@@ -181,10 +172,10 @@ pub struct Noted {
 /// The last run of a task as a whole.
 pub fn noted(task: &str) -> Result<Noted> {
     let table = Table::to_read(RUNS)?;
-    if table.columns() == OLD {
+    if table.columns() == AT_FIRST {
         return Ok(Noted::default());
     }
-    let run = find::<NOW>(&table, task, b"", &Snapshot::latest())?;
+    let run = find(&table, task, b"", &Snapshot::latest())?;
     Ok(run.map_or_else(Noted::default, |run| Noted {
         last_end: run.raw(Run::LastEnd).map(|d| d.value() as i64),
         reached: run.bytes(Run::Reached).map(shown),
@@ -193,7 +184,7 @@ pub fn noted(task: &str) -> Result<Noted> {
 
 /// When action_release last ended for a machine; i64::MIN: never.
 pub fn last_end(task: &str, machine: &[u8]) -> Result<i64> {
-    let run = find::<OLD>(&Table::to_read(RUNS)?, task, machine, &Snapshot::latest())?;
+    let run = find(&Table::to_read(RUNS)?, task, machine, &Snapshot::latest())?;
     let end = run.filter(|r| r.raw(Run::LastEnd).is_some());
     Ok(end.map_or(i64::MIN, |r| r.i64(Run::LastEnd)))
 }
@@ -212,17 +203,12 @@ pub fn last_error(machine: &[u8]) -> Result<Option<Vec<u8>>> {
     Ok(run.and_then(|r| r.bytes(Run::LastError).map(<[u8]>::to_vec)))
 }
 
-fn of_machine(machine: &[u8]) -> Result<Option<Record<Run, OLD>>> {
+fn of_machine(machine: &[u8]) -> Result<Option<Row>> {
     let table = Table::to_read(RUNS)?;
-    find::<OLD>(&table, actions::TASK, machine, &Snapshot::latest())
+    find(&table, actions::TASK, machine, &Snapshot::latest())
 }
 
-fn find<const COLUMNS: usize>(
-    table: &Table,
-    task: &str,
-    machine: &[u8],
-    snapshot: &Snapshot,
-) -> Result<Option<Record<Run, COLUMNS>>> {
+fn find(table: &Table, task: &str, machine: &[u8], snapshot: &Snapshot) -> Result<Option<Row>> {
     let keys = &mut [
         ScanKey::text(1, row::text(task.as_bytes())),
         ScanKey::text(2, row::text(machine)),

@@ -245,6 +245,7 @@ impl<'a> Lane<'a> {
         part.put_i32(Col::Lane, self.lane);
         part.put(Col::Redelivered, Some(Datum::from(haul.redelivered)));
         part.put(Col::Suspect, Some(Datum::from(haul.suspect)));
+        part.put_i32(Col::Failures, 0);
         part.put(Col::EventIds, Some(row::i64s(&haul.ids)));
         part.put(Col::Open, Some(row::i64s(open)));
         window.write(&mut part);

@@ -193,28 +193,31 @@ fn all_overdue() -> Result<Vec<(Subscriber, Vec<i64>)>> {
     Ok(all)
 }
 
-/// Tokens of batches that are out past their lease. The last batch of a lane knows those that may be. One probe
-/// for a subscriber that has never taken anything.
+/// Tokens of batches that are out past their lease. One probe for a subscriber that has never taken anything.
 pub fn overdue(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
-    let snapshot = Snapshot::latest();
+    let out = out(sub, &Snapshot::latest())?;
+    let overdue = out.iter().filter(|b| b.lease_until() <= now);
+    Ok(overdue.map(Batch::token).collect())
+}
+
+/// Batches that are out, by token. The last batch of a lane knows those that may be.
+pub fn out(sub: &Subscriber, snapshot: &Snapshot) -> Result<Vec<Batch>> {
     let table = Table::to_read(batch::TABLE)?;
     let mut tokens = BTreeSet::new();
-    for lane in batch::lanes_of(&table, sub.id, &snapshot)? {
-        if let Some(last) = Part::last_in(&table, sub.id, lane, &snapshot)? {
+    for lane in batch::lanes_of(&table, sub.id, snapshot)? {
+        if let Some(last) = Part::last_in(&table, sub.id, lane, snapshot)? {
             tokens.extend(last.out());
         }
     }
-    let mut overdue = Vec::new();
+    let mut out = Vec::new();
     for token in tokens {
-        if receipt::is_over(sub.id, token, &snapshot)? {
+        if receipt::is_over(sub.id, token, snapshot)? {
             continue;
         }
-        let found = Batch::find_under(sub.id, token, &snapshot)?;
-        if found.is_some_and(|b| b.lease_until() <= now && !b.ids().is_empty()) {
-            overdue.push(token);
-        }
+        let found = Batch::find_under(sub.id, token, snapshot)?;
+        out.extend(found.filter(|b| !b.ids().is_empty()));
     }
-    Ok(overdue)
+    Ok(out)
 }
 
 /// Somebody keeps a table: that is one failure, and no batch's.
@@ -293,7 +296,7 @@ fn put_off(sub: &Subscriber, token: i64, failure: &str, patience: &Patience) -> 
         }
         let now = clock::now_us()?;
         let age = now.saturating_sub(batch.taken_at());
-        batch.extend(now.saturating_add(age.clamp(PUT_OFF_US, LONGEST_PUT_OFF_US)))?;
+        batch.put_off(now.saturating_add(age.clamp(PUT_OFF_US, LONGEST_PUT_OFF_US)))?;
         Ok(true)
     })?;
     Ok(put_off.unwrap_or(false))

@@ -276,12 +276,16 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// All columns: value, or None for NULL.
+    /// All columns: value, or None for NULL, and of a column that the table lacks.
     pub fn column(&self, attribute: usize) -> Option<Datum> {
-        // SAFETY: the slot holds a row of its table; attributes count from 1 to natts.
+        // SAFETY: the slot holds a row of its table; attributes count from 1, and all up to natts are valid below.
         unsafe {
             if ((*self.raw).tts_nvalid as usize) < attribute {
-                pg_sys::slot_getsomeattrs_int(self.raw, (*(*self.raw).tts_tupleDescriptor).natts);
+                let columns = (*(*self.raw).tts_tupleDescriptor).natts;
+                if columns < attribute as i32 {
+                    return None;
+                }
+                pg_sys::slot_getsomeattrs_int(self.raw, columns);
             }
             let i = attribute - 1;
             (!*(*self.raw).tts_isnull.add(i)).then(|| *(*self.raw).tts_values.add(i))

@@ -9,6 +9,10 @@ use std::marker::PhantomData;
 
 /// A column of one table; an enum in the order of its SQL.
 pub trait Column: Copy {
+    /// How many the table had in 0.1.0, where it has got more since. Until ALTER EXTENSION pg_once UPDATE the others are
+    /// NULL, and not stored.
+    const AT_FIRST: Option<usize> = None;
+
     /// From 1.
     fn number(self) -> usize;
 }
@@ -55,7 +59,7 @@ impl<C: Column, const COLUMNS: usize> Record<C, COLUMNS> {
     }
 
     pub fn insert(&self, table: &Table) -> Result<()> {
-        table.insert(&self.values)
+        table.insert(self.stored(table))
     }
 
     /// Writes this row over the one at `tid`.
@@ -65,7 +69,15 @@ impl<C: Column, const COLUMNS: usize> Record<C, COLUMNS> {
         tid: pg_sys::ItemPointerData,
         wait: Wait,
     ) -> Result<Outcome> {
-        table.update(tid, &self.values, wait)
+        table.update(tid, self.stored(table), wait)
+    }
+
+    /// What the table has room for.
+    fn stored(&self, table: &Table) -> &[Option<Datum>] {
+        match C::AT_FIRST {
+            Some(columns) if columns == table.columns() => &self.values[..columns],
+            _ => &self.values,
+        }
     }
 
     pub fn raw(&self, col: C) -> Option<Datum> {

@@ -212,6 +212,66 @@ async fn a_batch_that_cannot_be_put_back_does_not_keep_the_others() {
     assert_eq!(stage.sweep(100).await, "1|0|f");
 }
 
+/// For as long as it is put off, whatever the sweeps say meanwhile that find nothing to do.
+#[tokio::test]
+async fn doctor_tells_of_batches_that_were_put_off() {
+    let stage = Stage::open(FEW).await;
+    stage.emit("a b c").await;
+    let token = stage.take(1).await.token;
+    stage.take(1).await;
+    stage.take(1).await;
+    let (a, b) = (stage.id("a"), stage.id("b"));
+    let broken =
+        format!("alter table once.retry add constraint broken check (event_id not in ({a}, {b}))");
+    stage.play.show(&broken).await;
+    stage.clock("2 min").await;
+    assert_eq!(stage.sweep(100).await, "1|2|f");
+    let told = "select level, problem, detail from once.doctor() where problem like '%put off%'";
+    for (clock, tried) in [("3 min", 1), ("5 min", 2)] {
+        stage.clock(clock).await;
+        let swept = stage.sweep(100).await;
+        assert_eq!(swept, ["0|0|f", "0|2|f"][tried - 1]);
+        let shown = stage.play.show(told).await;
+        let begin = format!(
+            "warning|topic \"t\", subscriber \"default\": 2 batches could not be put back and were put off|tried up to {tried} times, next at "
+        );
+        assert!(shown.starts_with(&begin), "{shown}");
+        let of_task = "the last failure of outbox_requeue said: ";
+        assert!(shown.contains(of_task), "{shown}");
+        assert!(shown.contains("\"broken\""), "{shown}");
+    }
+    // Who has such a batch and is still at it has a lease like others.
+    let extend = format!("select once.outbox_extend('t', 'default', {token}, '1 h')");
+    stage.play.show(&extend).await;
+    let shown = stage.play.show(told).await;
+    assert!(shown.contains(": 1 batches could not"), "{shown}");
+    let drop = "alter table once.retry drop constraint broken";
+    stage.play.show(drop).await;
+    stage.clock("10 min").await;
+    assert_eq!(stage.sweep(100).await, "1|0|f");
+    assert_eq!(stage.play.show(told).await, "");
+}
+
+#[tokio::test]
+async fn a_subscriber_whose_row_is_damaged_keeps_no_other_one_from_its_events() {
+    let stage = Stage::open(FEW).await;
+    stage.emit("a").await;
+    stage.take(1).await;
+    let damage = "select once.topic_set('u', '{}'); select once.subscriber_set('u', 'spoiled');
+        update once.subscriber set start_seen = '{}' where subscriber = 'spoiled'";
+    stage.play.show(damage).await;
+    stage.clock("2 min").await;
+    assert_eq!(stage.sweep(100).await, "1|0|f");
+    stage.clock("3 min").await;
+    stage.expect(1, "a:2").await;
+    let refusal = stage
+        .play
+        .refused("select * from once.outbox_take('u', 'spoiled')")
+        .await;
+    let told = "start_seen of subscriber \"spoiled\" of topic \"u\" is damaged";
+    assert_eq!(refusal.message, told);
+}
+
 /// Nothing is wrong with them: they are as they were, and back as soon as whoever had the table has gone.
 #[tokio::test]
 async fn batches_that_a_table_is_kept_from_are_left_as_they_are() {

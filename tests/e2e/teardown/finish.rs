@@ -4,6 +4,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pg_once_tests::race::backend_pid;
+use std::time::Duration;
 
 use crate::playground::{Playground, Refusal};
 use crate::shop::{self, Job};
@@ -300,6 +301,7 @@ async fn ends_in_a_circle(timeout: &str, ends_with: &str) {
     finisher
         .show("alter table batch_item disable trigger user")
         .await;
+    finisher.show("select pg_stat_reset()").await;
     finisher
         .show(&format!(
             "begin; set local lock_timeout = '{timeout}'; {item}"
@@ -314,8 +316,59 @@ async fn ends_in_a_circle(timeout: &str, ends_with: &str) {
         .await;
     let writing = Waiting::begin(&play, writer, &item).await;
     let finishing = Waiting::send(finisher, &finish(&job));
-    assert_eq!(code(&finishing.end().await.1), ends_with, "{timeout}");
+    let (finisher, answer) = finishing.end().await;
+    assert_eq!(code(&answer), ends_with, "{timeout}");
     writing.end().await.1.unwrap();
+    // Circles that it left are no deadlocks.
+    finisher.show("rollback").await;
+    finisher.show("select pg_stat_force_next_flush()").await;
+    let told = "select deadlocks from pg_stat_database where datname = current_database()";
+    let deadlocks = u8::from(ends_with == "40P01").to_string();
+    assert_eq!(finisher.show(told).await, deadlocks, "{timeout}");
+}
+
+/// Each of others, and each left at once, the last one long after the first.
+#[tokio::test]
+async fn a_finish_that_meets_one_circle_after_another_goes_on() {
+    let (play, job) = flagged(&[1]).await;
+    play.show(&refund(&job)).await;
+    play.show(&confirm(&job, 1)).await;
+    play.show("select once.machine_guard('batch_job', false)")
+        .await;
+    let id = job.id;
+    let settled = format!(
+        "begin; insert into batch_item (job_id, input, state, points, artifact, settled)
+         values ({id}, 'x', 'succeeded', 0, '', 'returned')"
+    );
+    let item = format!("update batch_item set input = input where job_id = {id} and points = 1");
+    let row = format!("update batch_job set result = 'x' where id = {id}");
+    let mut keeper = play.another().await;
+    keeper.show(&settled).await;
+    let finishing = Waiting::begin(&play, play.another().await, &finish(&job)).await;
+    for circle in 0..3 {
+        let (holder, behind) = (play.another().await, play.another().await);
+        let (first, next) = (play.another().await, play.another().await);
+        holder.show(&format!("begin; {row}")).await;
+        behind.show(&settled).await;
+        first.show(&format!("begin; {item}")).await;
+        let first = Waiting::begin(&play, first, &row).await;
+        holder.show("commit").await;
+        let behind = Waiting::begin(&play, behind, &item).await;
+        next.show(&settled).await;
+        keeper.show("commit").await;
+        keeper = next;
+        let (first, answer) = first.end().await;
+        answer.unwrap();
+        first.show("rollback").await;
+        let (behind, answer) = behind.end().await;
+        answer.unwrap();
+        behind.show("rollback").await;
+        if circle < 2 {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+        }
+    }
+    keeper.show("rollback").await;
+    assert_eq!(code(&finishing.end().await.1), "");
 }
 
 #[tokio::test]

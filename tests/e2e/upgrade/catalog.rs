@@ -113,20 +113,21 @@ pub async fn catalog(play: &Playground) -> BTreeSet<String> {
         );
         all.extend(lines.lines().map(|line| format!("{what}: {line}")));
     }
-    let rows = rows_except(play, "role_function").await;
+    let rows = rows_except(play, &["role_function"]).await;
     all.extend(rows.lines().map(|line| format!("rows: {line}")));
     all
 }
 
 /// Every row of every table of the extension but one, a line for each table. (Not by query_to_xml: not every
 /// server is built with it.)
-pub async fn rows_except(play: &Playground, table: &str) -> String {
+pub async fn rows_except(play: &Playground, tables: &[&str]) -> String {
+    let tables = tables.join("', '");
     let each = play
         .show(&format!(
             "select string_agg(format('select %L || coalesce(string_agg(t::text, ''; '' order by t::text), '''') as told from once.%I t',
                                       relname || ': ', relname), ' union all ')
                from pg_class
-              where relnamespace = 'once'::regnamespace and relkind = 'r' and relname <> '{table}'"
+              where relnamespace = 'once'::regnamespace and relkind = 'r' and relname not in ('{tables}')"
         ))
         .await;
     play.show(&format!("{each} order by 1")).await
