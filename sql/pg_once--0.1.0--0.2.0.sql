@@ -2,7 +2,7 @@
 --
 -- Whoever adds or changes an object in sql/NOUN.sql adds the same here, in the noun's own section; a
 -- database that was upgraded is then the same as a new one (tests/e2e/upgrade compares the catalogs).
--- Old sessions go on with their kept plans and the new library served the old schema before this ran:
+-- Sessions that have the new library go on with their kept plans, as it served the old schema before this ran:
 -- tables only gain columns, at their end, and no function loses an argument, a column or its symbol.
 --
 -- Run it in a session that began after the new library was installed (and, where the library is preloaded,
@@ -124,10 +124,7 @@ COMMENT ON FUNCTION once.sweep_outbox_requeue(integer) IS
 'Puts back the events of batches whose lease ran out, batch by batch until max (1 to 1000000) events were put back. outbox_take does so by itself for what it looks at. Batches that somebody has locked wait for the next sweep; while somebody keeps a table of the outbox locked (a segment that is being truncated, too) nothing is done and that counts as one failure. A batch that cannot be put back (a row of it is damaged) is counted as failed and put off, each time twice as long; a lock that a trigger still waits for 500 ms after the call''s begin is a failure, and then, for a quarter of a second, one that what is left waits for longer than 5 ms.';
 COMMENT ON FUNCTION once.sweep_outbox_retire(integer) IS
 $$Gives back what the outbox does not need any more: moves on to an empty segment when the present one is large or idle; copies what a lagging subscriber still needs out of the others (up to max, 1 to 1000000, events) and truncates a segment that nobody needs, once no transaction is left that could miss what was copied; deletes up to max each of copies, batches and failed attempts that are over. done counts all of these. It takes a few calls, each committed, until a segment's space is free: call it again while more. Whatever lock_timeout says, it waits 200 ms for who changes once.subscriber and 50 ms for who reads a segment, which is truncated later then; one session at a time does this, others have nothing to do and note no run. Commit at once: a truncated segment is locked until then. Failed, and nothing is given back, while an open transaction has made, changed or dropped a subscriber, or keeps a table of the outbox locked.$$;
--- An ANALYZE of these arrays took seconds, in which no segment could be truncated.
-ALTER TABLE once.batch
-    ALTER COLUMN event_ids SET STATISTICS 0, ALTER COLUMN seen_from SET STATISTICS 0, ALTER COLUMN seen_to SET STATISTICS 0,
-    ALTER COLUMN late SET STATISTICS 0, ALTER COLUMN open SET STATISTICS 0;
+-- An ANALYZE of these arrays, and of those of once.batch, took seconds, in which no segment could be truncated.
 ALTER TABLE once.receipt
     ALTER COLUMN event_ids SET STATISTICS 0, ALTER COLUMN attempts SET STATISTICS 0, ALTER COLUMN next_at SET STATISTICS 0,
     ALTER COLUMN dead SET STATISTICS 0;
@@ -150,7 +147,9 @@ Errors: ON001 the message is not accepted (or its ttl is over), or another trans
 -- The library tolerates these two without their last columns (0.1.0) until this has run. In this order: a sweep wants
 -- once.janitor first.
 ALTER TABLE once.janitor ADD COLUMN served_by text, ADD COLUMN reached text;
-ALTER TABLE once.batch ADD COLUMN failures integer NOT NULL DEFAULT 0;
+ALTER TABLE once.batch ADD COLUMN failures integer NOT NULL DEFAULT 0,
+    ALTER COLUMN event_ids SET STATISTICS 0, ALTER COLUMN seen_from SET STATISTICS 0, ALTER COLUMN seen_to SET STATISTICS 0,
+    ALTER COLUMN late SET STATISTICS 0, ALTER COLUMN open SET STATISTICS 0;
 COMMENT ON COLUMN once.batch.failures IS 'Takes and sweeps in a row that could not put it back when its lease had run out; each gives it a longer one.';
 COMMENT ON FUNCTION once.sweep_action_release(integer, text) IS
 $$Reverts up to max (1 to 1000000) rows whose action's lease is overdue (NULL: of all machines), as the owner of their table in a security-restricted operation: pinned search_path, row security off, constraints immediate. Rows and leases that somebody has locked wait for the next sweep; a row that cannot be reverted is counted as failed and put off, each time twice as long. Removes leases that ended 24 hours ago, and teardowns whose row is gone. Functions of triggers on the swept table must qualify their names; a lock they still wait for 500 ms after the call's begin (or for longer than lock_timeout) is a failure, and then, for a quarter of a second, one that what is left waits for longer than 5 ms; after that the rest waits for the next call. A sweep that such a trigger calls reverts nothing. A table that somebody keeps from it (ALTER TABLE, CREATE INDEX) is passed over and no row of it is put off. A table is not swept in a session of an ordinary role with temporary tables.

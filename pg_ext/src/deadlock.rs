@@ -12,16 +12,13 @@ use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
 
 /// In milliseconds: the first time, since our wait may itself close a circle with somebody who is about to look, and then.
 const FIRST: i64 = 1;
 const EVERY: c_int = 5;
 /// Looks take one in so many parts of the time, at most.
 const PARTS: i64 = 12;
-/// Who has waited for long looks less often, in parts of that time, or many that wait would keep the lock manager busy.
-const RARELY: i64 = 100;
-const LONGEST_US: i64 = 100_000;
 
 /// log_lock_waits would tell of each look.
 const QUIET: &[(&CStr, &CStr)] = &[(c"log_lock_waits", c"off")];
@@ -42,8 +39,8 @@ thread_local! {
     static REASON: Cell<Option<c_int>> = const { Cell::new(None) };
 }
 
-/// When the wait began, in microseconds.
-static BEGAN_AT: AtomicI64 = AtomicI64::new(0);
+/// Alerts that were given in the last wait.
+static LOOKS: AtomicU32 = AtomicU32::new(0);
 /// When the last alert was given, and how long this process had computed by then, in microseconds.
 static GIVEN_AT: AtomicI64 = AtomicI64::new(NEVER);
 static COMPUTED: AtomicI64 = AtomicI64::new(0);
@@ -71,6 +68,11 @@ pub fn unless_in_a_circle<T>(work: impl FnOnce() -> Result<T>) -> Result<Option<
     })
 }
 
+/// How often the server has looked in the last wait: a circle that was there already is found by the first look.
+pub fn looks() -> u32 {
+    LOOKS.load(Relaxed)
+}
+
 /// Given until it is dropped.
 struct Alerts {
     reason: c_int,
@@ -79,7 +81,7 @@ struct Alerts {
 impl Alerts {
     fn begin() -> Alerts {
         GIVEN_AT.store(NEVER, Relaxed);
-        BEGAN_AT.store(us(libc::CLOCK_MONOTONIC), Relaxed);
+        LOOKS.store(0, Relaxed);
         // SAFETY: the handler may run at any time; no more than one is registered in a backend, of ten that there is room for.
         let reason = REASON
             .get()
@@ -101,7 +103,7 @@ impl Drop for Alerts {
     }
 }
 
-/// Has the server look, unless it has just done so, for how long that took and how long the wait has been. Who waits does nothing else: what this process has
+/// Has the server look, unless the last look has taken too long for that. Who waits does nothing else: what this process has
 /// computed since is what the look took. In a signal handler.
 unsafe extern "C-unwind" fn alert() {
     let (now, computed) = (
@@ -109,13 +111,12 @@ unsafe extern "C-unwind" fn alert() {
         us(libc::CLOCK_PROCESS_CPUTIME_ID),
     );
     let took = computed.wrapping_sub(COMPUTED.load(Relaxed));
-    let waited = now.wrapping_sub(BEGAN_AT.load(Relaxed));
-    let pause = (took.wrapping_mul(PARTS)).max((waited / RARELY).min(LONGEST_US));
-    if now.wrapping_sub(GIVEN_AT.load(Relaxed)) < pause {
+    if now.wrapping_sub(GIVEN_AT.load(Relaxed)) < took.wrapping_mul(PARTS) {
         return;
     }
     GIVEN_AT.store(now, Relaxed);
     COMPUTED.store(computed, Relaxed);
+    LOOKS.fetch_add(1, Relaxed);
     // SAFETY: the server's own handler, which sets a flag and a latch.
     unsafe { CheckDeadLockAlert() };
 }

@@ -27,8 +27,8 @@ use sha2::{Digest, Sha256};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Who waited so long before he met a circle has met another one than before.
-const CALM: Duration = Duration::from_millis(100);
+/// A circle that was found after so many looks was not there before.
+const CALM: u32 = 20;
 /// A lock_timeout of 0 is none.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 /// Turns that one transaction takes.
@@ -86,8 +86,8 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
 }
 
 impl Torn {
-    /// Takes the row; lock_timeout counts from here, and for each that has the row one after another anew. Another call that finishes it comes to its end first, as
-    /// long as that takes no more than a moment.
+    /// Takes the row; lock_timeout counts from here, and anew for each that has the row one after another. Another call that
+    /// finishes it comes to its end first, as long as that takes no more than a moment.
     ///
     /// It naps instead of waiting for the turn's lock: who has the turn may wait for this transaction, which has the
     /// row or an item of it, and the server would take that for a deadlock. Then the row is to be had without a wait.
@@ -125,7 +125,6 @@ impl Torn {
         let mut over_at = None;
         let mut naps = 0;
         loop {
-            let begin = Instant::now();
             if deadlock::unless_in_a_circle(look)?.is_some() {
                 return Ok(());
             }
@@ -134,7 +133,7 @@ impl Torn {
                 return look().map(drop);
             }
             let now = Instant::now();
-            if now - begin > CALM {
+            if deadlock::looks() > CALM {
                 (over_at, naps) = (None, 0);
             }
             if now >= *over_at.get_or_insert(now + settings::PATIENCE) {

@@ -181,20 +181,26 @@ macro_rules! tombstone {
     };
 }
 
-/// Rows that go once their time is over.
+/// Rows that go once their time is over, by what stays the same where somebody changes one meanwhile, if they have that.
 macro_rules! over {
-    ($which:ident, $table:literal, $due:literal) => {
+    ($which:ident, $table:literal, $by:literal, $due:literal) => {
         statement!(
             "
     WITH due AS MATERIALIZED (
-        SELECT r.ctid FROM once.",
+        SELECT r.",
+            $by,
+            " FROM once.",
             $table,
             " r WHERE ",
             $which!("r", concat!($due, " <= $1"), $due, "$2"),
             " FOR UPDATE SKIP LOCKED),
     reaped AS (DELETE FROM once.",
             $table,
-            " WHERE ctid = ANY (ARRAY(SELECT ctid FROM due)) RETURNING 1)
+            " WHERE ",
+            $by,
+            " = ANY (ARRAY(SELECT ",
+            $by,
+            " FROM due)) RETURNING 1)
     SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2, (SELECT pg_catalog.count(*) FROM due) - pg_catalog.count(*)
       FROM reaped"
         )
@@ -204,14 +210,14 @@ macro_rules! over {
 /// Messages and steps of sagas that count as new.
 macro_rules! inbox {
     ($which:ident) => {
-        over!($which, "inbox", "r.expires_at")
+        over!($which, "inbox", "id", "r.expires_at")
     };
 }
 
 /// dedupe_keys whose topic's window is over.
 macro_rules! dedupe {
     ($which:ident) => {
-        over!($which, "dedupe", "r.until")
+        over!($which, "dedupe", "ctid", "r.until")
     };
 }
 
