@@ -304,7 +304,7 @@ async fn ends_in_a_circle(timeout: &str, ends_with: &str) {
     finisher.show("select pg_stat_reset()").await;
     finisher
         .show(&format!(
-            "begin; set local lock_timeout = '{timeout}'; {item}"
+            "begin; select pg_stat_force_next_flush(); set local lock_timeout = '{timeout}'; {item}"
         ))
         .await;
     writer
@@ -321,7 +321,6 @@ async fn ends_in_a_circle(timeout: &str, ends_with: &str) {
     writing.end().await.1.unwrap();
     // Circles that it left are no deadlocks.
     finisher.show("rollback").await;
-    finisher.show("select pg_stat_force_next_flush()").await;
     let told = "select deadlocks from pg_stat_database where datname = current_database()";
     let deadlocks = u8::from(ends_with == "40P01").to_string();
     assert_eq!(finisher.show(told).await, deadlocks, "{timeout}");
@@ -336,8 +335,10 @@ async fn a_finish_that_meets_one_circle_after_another_goes_on() {
     play.show("select once.machine_guard('batch_job', false)")
         .await;
     let id = job.id;
+    // Whose circles are left, and not found by who looks first.
+    let begin = "begin; set local deadlock_timeout = '1min'";
     let settled = format!(
-        "begin; insert into batch_item (job_id, input, state, points, artifact, settled)
+        "{begin}; insert into batch_item (job_id, input, state, points, artifact, settled)
          values ({id}, 'x', 'succeeded', 0, '', 'returned')"
     );
     let item = format!("update batch_item set input = input where job_id = {id} and points = 1");
@@ -350,7 +351,7 @@ async fn a_finish_that_meets_one_circle_after_another_goes_on() {
         let (first, next) = (play.another().await, play.another().await);
         holder.show(&format!("begin; {row}")).await;
         behind.show(&settled).await;
-        first.show(&format!("begin; {item}")).await;
+        first.show(&format!("{begin}; {item}")).await;
         let first = Waiting::begin(&play, first, &row).await;
         holder.show("commit").await;
         let behind = Waiting::begin(&play, behind, &item).await;
