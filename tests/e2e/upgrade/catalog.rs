@@ -118,7 +118,7 @@ pub async fn catalog(play: &Playground) -> BTreeSet<String> {
     all
 }
 
-/// Every row of every table of the extension but one, a line for each table. (Not by query_to_xml: not every
+/// Every row of every table of the extension but these, a line for each table. (Not by query_to_xml: not every
 /// server is built with it.)
 pub async fn rows_except(play: &Playground, tables: &[&str]) -> String {
     let tables = tables.join("', '");
