@@ -10,9 +10,12 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use pg_once_tests::{Carried, Cluster, through_pooler};
+use tokio::runtime;
 use tokio_postgres::{Client, Error, SimpleQueryMessage};
 
 /// Where pretended time begins in these tests.
@@ -40,28 +43,40 @@ async fn connect(role: &str, name: &str, directly: bool) -> Client {
     client.unwrap()
 }
 
-/// A database that a test has for itself. When the test has passed, the next one gets it with a new
-/// extension: making a database takes ten times as long.
+/// A database that a test has for itself, a copy of the model's files. It is dropped when the test has passed.
 pub struct Database {
     pub name: String,
     /// Made here, not by a test that wanted it otherwise.
     plain: bool,
 }
 
-/// Databases that nobody has at the moment.
-static FREE: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-/// What a test may have made outside schema once.
-const CLEAR: &str = "
-drop extension pg_once cascade; drop schema if exists evil cascade; drop schema public cascade;
-create schema public; grant all on schema public to public; create extension pg_once";
-
 impl Drop for Database {
     fn drop(&mut self) {
         if self.plain && !std::thread::panicking() {
-            FREE.lock().unwrap().push(std::mem::take(&mut self.name));
+            drop_later(std::mem::take(&mut self.name));
         }
     }
+}
+
+/// Drops a database while the tests go on: it waits for each backend of the cluster to take note, and a test may have
+/// stopped one.
+fn drop_later(name: String) {
+    static DROPPED: OnceLock<Sender<String>> = OnceLock::new();
+    let dropped = DROPPED.get_or_init(|| {
+        let (sender, names) = mpsc::channel::<String>();
+        thread::spawn(move || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let admin = cluster().connect("postgres").await.unwrap();
+                for name in names {
+                    let sql = format!("drop database {name} with (force)");
+                    admin.batch_execute(&sql).await.unwrap();
+                }
+            });
+        });
+        sender
+    });
+    dropped.send(name).unwrap();
 }
 
 /// A session of a superuser in a database of its own, and what a test says in it.
@@ -94,22 +109,13 @@ impl Playground {
     }
 
     async fn open_as(directly: bool) -> Playground {
-        let free = FREE.lock().unwrap().pop();
-        let (name, made) = match free {
-            Some(name) => (name, false),
-            None => {
-                static NEXT: AtomicU32 = AtomicU32::new(1);
-                let name = format!("play_{}", NEXT.fetch_add(1, Ordering::Relaxed));
-                let admin = cluster().connect("postgres").await.unwrap();
-                let create = format!("create database {name} template model");
-                admin.batch_execute(&create).await.unwrap();
-                (name, true)
-            }
-        };
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let name = format!("play_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let admin = cluster().connect("postgres").await.unwrap();
+        // Files are copied in a fifth of the time in which pages are written to the log.
+        let create = format!("create database {name} template model strategy file_copy");
+        admin.batch_execute(&create).await.unwrap();
         let client = connect("postgres", &name, directly).await;
-        if !made {
-            client.batch_execute(CLEAR).await.unwrap();
-        }
         let database = Arc::new(Database { name, plain: true });
         Playground {
             client,

@@ -280,8 +280,13 @@ impl<'a> Stage<'a> {
 
     pub async fn alone(session: &Playground, actor: &mut Actor) {
         while !actor.over() {
-            let answer = session.attempt(&actor.statement()).await;
-            actor.answered(&answer);
+            Stage::step(session, actor).await;
         }
+    }
+
+    /// One statement of it.
+    pub async fn step(session: &Playground, actor: &mut Actor) {
+        let answer = session.attempt(&actor.statement()).await;
+        actor.answered(&answer);
     }
 }

@@ -109,8 +109,10 @@ async fn impatient_sweeps(play: Playground, mut end: tokio::sync::oneshot::Recei
         "select set_config('once.fake_now', (clock_timestamp() + interval '1 hour')::text, false)",
     )
     .await;
-    let mut done = 0;
-    while end.try_recv().is_err() {
+    let (mut done, mut over) = (0, false);
+    while !over {
+        // The last sweep is one that begins after that.
+        over = end.try_recv().is_ok();
         let swept = play
             .show("select done, failed from once.sweep_action_release(3, 'batch_job')")
             .await;
@@ -129,6 +131,9 @@ async fn eight_storms_over_forty_jobs_leave_each_done_or_cancelled() {
         for n in 0..40 {
             jobs.push(shop::job(&play, &format!("w{round}-{n}")).await);
         }
+        // Stalls with its lease, so that one is sure to run out, and goes on without knowing that it has.
+        let mut stalled = Actor::worker(&jobs[0], Writes::Fenced, true, vec![jobs[0].todo()]);
+        Stage::step(&play, &mut stalled).await;
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let sweeps = tokio::spawn(impatient_sweeps(play.another().await, stopped));
         let storms: Vec<_> = sessions(&play, 8)
@@ -142,6 +147,8 @@ async fn eight_storms_over_forty_jobs_leave_each_done_or_cancelled() {
         }
         stop.send(()).unwrap();
         assert!(sweeps.await.unwrap() > 0, "no lease ran out");
+        Stage::alone(&play, &mut stalled).await;
+        assert_eq!(stalled.ended, None, "without its lease");
         let (mut done, mut cancelled) = (0, 0);
         for job in &jobs {
             finish(&play, job).await;
