@@ -28,7 +28,7 @@ const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
 /// So many jobs are made, and looked at in the end, in one statement.
 const BATCH: usize = 100;
 
-const LANES: usize = 8;
+const LANES: usize = 4;
 
 /// Ended leases of the schedules before: a sweep that happens to write to one of them conflicts with more.
 const TIDY: &str = "delete from once.action_lease where state <> 'h'";

@@ -22,7 +22,7 @@ use crate::playground::Playground;
 
 /// How long a statement may run before the server is asked whether it waits, and twice as long each time
 /// that it does not. Only when to ask: the answer decides.
-const ASK_AFTER: Duration = Duration::from_millis(4);
+const ASK_AFTER: Duration = Duration::from_millis(10);
 
 /// A session for an actor, kept from one schedule to the next.
 pub struct Seat {
