@@ -251,7 +251,7 @@ languages() {
 }
 
 # Tests of sessions mostly wait, for leases, locks and servers that start: more at once than there are cores.
-test_threads() { echo "${RUST_TEST_THREADS:-$((2 * $(nproc)))}"; }
+test_threads() { echo "${RUST_TEST_THREADS:-$((3 * $(nproc)))}"; }
 
 # An example that serves until it is stopped is only compiled here; the demo runs it.
 is_service() { grep -rq 'SignalKind::terminate' "$1"; }
@@ -339,8 +339,10 @@ if wanted db; then
     done
 fi
 if wanted e2e || wanted client || wanted languages; then
-    # After the in-database tests, which leave a build of their own in the server.
-    for version in "${VERSIONS[@]}"; do
+    if wanted e2e; then part "build of the end-to-end tests" cargo test --no-run --quiet --package pg-once-tests; fi
+    # After the in-database tests, which leave a build of their own in the server. The release build comes last: what
+    # is left of it goes on beside the others.
+    for version in "${VERSIONS[@]:1}" "${VERSIONS[0]}"; do
         if ! wanted e2e && ! is_full "$version"; then continue; fi
         profile=$(profile_for "$version")
         part "build ($profile) and install, PostgreSQL $version" install_extension "$(private_pg_config "$version")" "$profile"

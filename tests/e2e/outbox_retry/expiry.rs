@@ -171,10 +171,11 @@ async fn the_sweep_is_bounded_and_leaves_what_is_alive_or_locked() {
     );
 }
 
-/// Nothing about this event can be stored in once.retry.
-async fn break_event(stage: &Stage, name: &str) {
-    let id = stage.id(name);
-    let sql = format!("alter table once.retry add constraint broken check (event_id <> {id})");
+/// Nothing about these events can be stored in once.retry.
+async fn break_events(stage: &Stage, names: &str) {
+    let ids = stage.ids(names);
+    let sql =
+        format!("alter table once.retry add constraint broken check (event_id <> all ({ids}))");
     stage.play.show(&sql).await;
 }
 
@@ -197,7 +198,7 @@ async fn a_batch_that_cannot_be_put_back_does_not_keep_the_others() {
     for _ in 0..3 {
         stage.take(1).await;
     }
-    break_event(&stage, "b").await;
+    break_events(&stage, "b").await;
     stage.clock("2 min").await;
     assert_eq!(stage.sweep(100).await, "2|1|f");
     assert_eq!(noted(&stage).await, "1|t");
@@ -220,10 +221,7 @@ async fn doctor_tells_of_batches_that_were_put_off() {
     let token = stage.take(1).await.token;
     stage.take(1).await;
     stage.take(1).await;
-    let (a, b) = (stage.id("a"), stage.id("b"));
-    let broken =
-        format!("alter table once.retry add constraint broken check (event_id not in ({a}, {b}))");
-    stage.play.show(&broken).await;
+    break_events(&stage, "a b").await;
     stage.clock("2 min").await;
     assert_eq!(stage.sweep(100).await, "1|2|f");
     let told = "select level, problem, detail from once.doctor() where problem like '%put off%'";
@@ -245,8 +243,7 @@ async fn doctor_tells_of_batches_that_were_put_off() {
     stage.play.show(&extend).await;
     let shown = stage.play.show(told).await;
     assert!(shown.contains(": 1 batches could not"), "{shown}");
-    let drop = "alter table once.retry drop constraint broken";
-    stage.play.show(drop).await;
+    mend(&stage).await;
     assert_eq!(stage.sweep(100).await, "0|0|f");
     let at_once = "update once.batch set lease_until = clock_timestamp() where failures > 0";
     stage.play.show(at_once).await;
@@ -322,10 +319,7 @@ async fn a_call_that_does_no_more_than_put_off_says_that_there_is_more() {
     for _ in 0..6 {
         stage.take(1).await;
     }
-    let (a, b) = (stage.id("a"), stage.id("b"));
-    let broken =
-        format!("alter table once.retry add constraint broken check (event_id not in ({a}, {b}))");
-    stage.play.show(&broken).await;
+    break_events(&stage, "a b").await;
     stage.clock("2 min").await;
     assert_eq!(stage.sweep(2).await, "0|2|t");
     assert_eq!(stage.sweep(2).await, "2|0|t");
@@ -340,7 +334,7 @@ async fn a_batch_that_cannot_be_put_back_fails_no_take() {
     stage.emit("a b c d").await;
     stage.expect(1, "a:1").await;
     let stuck = stage.expect(2, "b:1 c:1").await;
-    break_event(&stage, "b").await;
+    break_events(&stage, "b").await;
     stage.clock("2 min").await;
     let token = stage.expect(10, "d:1").await;
     assert_eq!(stage.ack(token, "").await, "1");
@@ -368,7 +362,7 @@ async fn of_a_key_that_cannot_be_put_back_the_lane_waits_and_others_go_on() {
     stage.emit_keyed("x1 x2", "x").await;
     stage.expect(10, "x1:1 x2:1").await;
     stage.emit("a").await;
-    break_event(&stage, "x2").await;
+    break_events(&stage, "x2").await;
     stage.clock("2 min").await;
     let token = stage.expect(10, "a:1").await;
     stage.ack(token, "").await;

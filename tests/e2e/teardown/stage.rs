@@ -23,6 +23,8 @@ use crate::playground::Playground;
 /// How long a statement may run before the server is asked whether it waits, and twice as long each time
 /// that it does not. Only when to ask: the answer decides.
 const ASK_AFTER: Duration = Duration::from_millis(10);
+/// The same of one that has waited: it mostly still does.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(2);
 
 /// A session for an actor, kept from one schedule to the next.
 pub struct Seat {
@@ -191,7 +193,7 @@ impl<'a> Stage<'a> {
             assert_ne!(open, 0, "all wait for each other: {:#?}", self.told);
             let chosen = path.choose(open);
             self.send(chosen);
-            if self.settle(chosen).await {
+            if self.settle(chosen, ASK_AFTER).await {
                 self.look_at_pending().await;
             } else {
                 self.waits += 1;
@@ -205,7 +207,7 @@ impl<'a> Stage<'a> {
         while ended {
             ended = false;
             for other in 0..self.actors.len() {
-                ended |= self.pending[other].is_some() && self.settle(other).await;
+                ended |= self.pending[other].is_some() && self.settle(other, ASK_AGAIN_AFTER).await;
             }
         }
     }
@@ -242,9 +244,8 @@ impl<'a> Stage<'a> {
     }
 
     /// Waits until the actor's statement has ended (true) or waits for a lock of another session.
-    async fn settle(&mut self, i: usize) -> bool {
+    async fn settle(&mut self, i: usize, mut patience: Duration) -> bool {
         let sent = self.pending[i].as_mut().unwrap();
-        let mut patience = ASK_AFTER;
         let answer = loop {
             if let Ok(answer) = timeout(patience, &mut *sent).await {
                 break answer.unwrap();
