@@ -8,8 +8,7 @@
 //!
 //! Each lane has a server for itself: a transaction that another lane has open, in whatever database, makes
 //! the server take schedules that are over for concurrent ones, and tell conflicts with them. A lane has its
-//! sessions for all schedules; a schedule has a job and a wallet of its own. The sessions never go through a pooler:
-//! what is explored is the server's, and a pooler would take a third of the time.
+//! sessions for all schedules; a schedule has a job and a wallet of its own.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -224,13 +223,13 @@ impl Lane {
         // Autovacuum has transactions of its own.
         let builder = Cluster::builder().setting("autovacuum", "off");
         let cluster = builder.launch().unwrap();
-        let play = cluster.create_database_with_extension("shop").await;
-        let play = Playground::of(play.unwrap(), "shop");
+        let created = cluster.create_database_with_extension("shop").await;
+        drop(created.unwrap());
+        let play = Playground::on(&cluster, "shop").await;
         shop::prepare(&play).await;
         let mut seats = Vec::new();
         for _ in 0..3 {
-            let session = cluster.connect("shop").await.unwrap();
-            seats.push(Seat::take(Playground::of(session, "shop")).await);
+            seats.push(Seat::take(Playground::on(&cluster, "shop").await).await);
         }
         Lane {
             _cluster: cluster,
