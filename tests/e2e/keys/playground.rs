@@ -52,7 +52,7 @@ pub struct Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        if self.plain && !std::thread::panicking() {
+        if self.plain && !thread::panicking() {
             drop_later(std::mem::take(&mut self.name));
         }
     }
@@ -112,7 +112,7 @@ impl Playground {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let name = format!("play_{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let admin = cluster().connect("postgres").await.unwrap();
-        // Files are copied in a fifth of the time in which pages are written to the log.
+        // Files are copied in about half of the time in which pages are written to the log.
         let create = format!("create database {name} template model strategy file_copy");
         admin.batch_execute(&create).await.unwrap();
         let client = connect("postgres", &name, directly).await;
