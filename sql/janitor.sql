@@ -18,7 +18,7 @@ It also moves the scopes' bookmarks (once.key_bookmark) up to the oldest key tha
 CREATE FUNCTION once.sweep_outbox_requeue(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_outbox_requeue';
 COMMENT ON FUNCTION once.sweep_outbox_requeue(integer) IS
-'Puts back the events of batches whose lease ran out, batch by batch until max (1 to 1000000) events were put back. outbox_take does so by itself for what it looks at. Batches that somebody has locked wait for the next sweep; while somebody keeps a table of the outbox locked (a segment that is being truncated, too) nothing is done and that counts as one failure. A batch that cannot be put back (a row of it is damaged) is counted as failed and put off, each time twice as long; a lock that a trigger still waits for 500 ms after the call''s begin is a failure, and then, for a quarter of a second, one that what is left waits for longer than 5 ms.';
+$$Puts back the events of batches whose lease expired, batch by batch until max (1 to 1000000) events were put back. outbox_take does so by itself for what it looks at. Batches that somebody has locked wait for the next sweep. A subscriber whose batches cannot be put back counts as one failure and stops no other.$$;
 
 CREATE FUNCTION once.sweep_inbox_reap(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_inbox_reap';
@@ -33,7 +33,7 @@ COMMENT ON FUNCTION once.sweep_dedupe_reap(integer) IS
 CREATE FUNCTION once.sweep_outbox_retire(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_outbox_retire';
 COMMENT ON FUNCTION once.sweep_outbox_retire(integer) IS
-$$Gives back what the outbox does not need any more: moves on to an empty segment when the present one is large or idle; copies what a lagging subscriber still needs out of the others (up to max, 1 to 1000000, events) and truncates a segment that nobody needs, once no transaction is left that could miss what was copied; deletes up to max each of copies, batches and failed attempts that are over. done counts all of these. It takes a few calls, each committed, until a segment's space is free: call it again while more. Whatever lock_timeout says, it waits 200 ms for who changes once.subscriber and 50 ms for who reads a segment, which is truncated later then; one session at a time does this, others have nothing to do and note no run. Commit at once: a truncated segment is locked until then. Failed, and nothing is given back, while an open transaction has made, changed or dropped a subscriber, or keeps a table of the outbox locked.$$;
+$$Gives back what the outbox does not need any more: moves on to an empty segment when the present one is large or idle; copies what a lagging subscriber still needs out of the others (up to max, 1 to 1000000, events) and truncates a segment that nobody needs; deletes up to max each of copies, batches and failed attempts that are over. done counts all of these. It takes a few calls, each committed, until a segment's space is free. Commit at once: a truncated segment is locked until then. One session at a time does this. Fails while an open transaction has made, changed or dropped a subscriber.$$;
 
 -- When each task last ran, and for each machine; machine_assert asks whether a claim state is covered. A run
 -- that found nothing to do is written at most every 30 seconds, so that an idle janitor hardly writes.
@@ -46,38 +46,35 @@ CREATE TABLE once.janitor (
     failed     bigint      NOT NULL,
     last_error text,
     served_by  text,
-    reached    text,
     CONSTRAINT janitor_pkey PRIMARY KEY (task, machine)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.janitor IS 'The last run of each sweep task, and of action_release for each machine.';
 COMMENT ON COLUMN once.janitor.task IS 'action_release, key_reap, key_tombstone, outbox_requeue, inbox_reap, dedupe_reap or outbox_retire.';
 COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. What action_release did for one machine is counted in that machine''s row only.';
-COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run that came to its end; where there was nothing to do, older by up to 30 seconds (or a quarter of once.janitor_grace) and the pause between two runs.';
-COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run that failed nowhere and left nothing untried.';
+COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run; where there was nothing to do, older by up to 30 seconds (or a quarter of once.janitor_grace) and the pause between two runs.';
+COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run in which nothing failed.';
 COMMENT ON COLUMN once.janitor.done IS 'Rows of all runs; not of one that ended while another session''s open transaction had noted its own.';
-COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: rows and batches each time they were tried, every due row of a table that could not be handled at all, or 1 for the task itself.';
+COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: rows each time they were tried, every due row of a table that could not be handled at all, a subscriber, or 1 for the task itself.';
 COMMENT ON COLUMN once.janitor.last_error IS 'What the last failure said.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Who ran it last: "pg_once janitor" (the background worker), else the role and its application_name.';
-COMMENT ON COLUMN once.janitor.reached IS 'Where the next pass goes on, after one that met rows which cannot be changed and ended early: which rows, when the last one was due (microseconds since 2000), where it is. NULL: at the oldest.';
 SELECT pg_catalog.pg_extension_config_dump('once.janitor', '');
 
 CREATE FUNCTION once.sweep_action_release(
     max integer = 1000, machine text = NULL, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_action_release';
 COMMENT ON FUNCTION once.sweep_action_release(integer, text) IS
-$$Reverts up to max (1 to 1000000) rows whose action's lease is overdue (NULL: of all machines), as the owner of their table in a security-restricted operation: pinned search_path, row security off, constraints immediate. Rows and leases that somebody has locked wait for the next sweep; a row that cannot be reverted is counted as failed and put off, each time twice as long. Removes leases that ended 24 hours ago, and teardowns whose row is gone. Functions of triggers on the swept table must qualify their names; a lock they still wait for 500 ms after the call's begin (or for longer than lock_timeout) is a failure, and then, for a quarter of a second, one that what is left waits for longer than 5 ms; after that the rest waits for the next call. A sweep that such a trigger calls reverts nothing. A table that somebody keeps from it (ALTER TABLE, CREATE INDEX) is passed over and no row of it is put off. A table is not swept in a session of an ordinary role with temporary tables.
-Sets the caller's deferred constraints to immediate. Errors: 42704 no such machine, 22023 bad argument, 25006 in a read-only transaction, 55P03 somebody keeps once.machine and a machine was named.$$;
+$$Reverts up to max (1 to 1000000) rows whose action's lease expired (NULL: of all machines), as the owner of their table in a security-restricted operation: pinned search_path, row security off, constraints immediate. Rows and leases that somebody has locked wait for the next sweep; a row that cannot be reverted counts as failed and is tried again with backoff. Removes leases that ended 24 hours ago, and teardowns whose row is gone. Sets the caller's deferred constraints to immediate. Errors: 42704 no such machine, 22023 bad argument, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.sweep(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 7 AS 'MODULE_PATHNAME', 'pg_once_sweep';
 COMMENT ON FUNCTION once.sweep(integer) IS
-$$One bounded pass of every sweep task, max (1 to 1000000) rows per task; a row for each: what was done, what failed, whether more is waiting. Each task is in a subtransaction of its own: one that raises is rolled back and counted as failed (janitor_status tells what it said), and the others go on. So it is with each sweep_<task> alone. They wait for locks until 500 ms after the call's begin, and 5 ms each after that (or lock_timeout, where that is shorter; outbox_retire has its own: up to 200 ms; what the caller has deferred waits as long as the caller would): a table that somebody keeps is its task's failure, and so is a run that cannot be noted in once.janitor (what was done stays done). A pass of key_reap, key_tombstone, inbox_reap or dedupe_reap in which as many rows failed as were done does not say more for what it left: the next call goes on there, but nobody is to come back at once. Where somebody has put triggers or foreign keys on pg_once's tables, the caller's deferred constraints are set to immediate. For schedulers that cannot CALL once.sweep_all().
+$$One bounded pass of every sweep task, max (1 to 1000000) rows per task; a row for each: what was done, what failed, whether more is waiting. Each task is in a subtransaction of its own: one that raises is rolled back and counted as failed (janitor_status tells what it said), and the others go on. It waits for each lock up to once.sweep_lock_timeout; what it cannot lock is left for the next sweep. For schedulers that cannot CALL once.sweep_all().
 Errors: 22023 bad argument, 25006 in a read-only transaction, 40001 a lost race above READ COMMITTED.$$;
 
 CREATE PROCEDURE once.sweep_all(max integer = 1000)
 LANGUAGE c AS 'MODULE_PATHNAME', 'pg_once_sweep_all';
 COMMENT ON PROCEDURE once.sweep_all(integer) IS
-$$Every sweep task, again and again until nothing more is waiting, and a commit after each batch of max (1 to 1000000) rows: CALL once.sweep_all(). A NOTICE for each task that did something, and every five seconds. A task that raises is counted as failed, and the others go on. It ends where rows become due all the time (after 20 rounds) and, for a task, after five passes in a row over rows that fail; the next call goes on. May run from many sessions at once.
+$$Every sweep task, again and again until nothing more is waiting, and a commit after each batch of max (1 to 1000000) rows: CALL once.sweep_all(). A NOTICE for each task that did something, and every five seconds. A task that raises is counted as failed, and the others go on. It ends after 20 rounds where rows become due all the time. May run from many sessions at once.
 Errors: 2D000 inside a transaction block, a function or an atomic DO (SELECT * FROM once.sweep() works there), 22023 bad argument, 25006 in a read-only session, 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.sweep_preview(OUT task text, OUT due bigint, OUT oldest interval)
@@ -90,4 +87,4 @@ CREATE FUNCTION once.janitor_status(
     OUT served_by text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_janitor_status';
 COMMENT ON FUNCTION once.janitor_status() IS
-$$When each sweep task last ran, and action_release for each machine (machine NULL: the task as a whole; it counts no rows of machines). last_end: NULL: none has come to its end; where there was nothing to do it may be up to 30 seconds old. done, failed: of all runs. last_error: what the last failure said. served_by: "pg_once janitor" is the background worker, otherwise the role and its application_name.$$;
+$$When each sweep task last ran, and action_release for each machine (machine NULL: the task as a whole; it counts no rows of machines). last_end: where there was nothing to do it may be up to 30 seconds old. done, failed: of all runs. last_error: what the last failure said. served_by: "pg_once janitor" is the background worker, otherwise the role and its application_name.$$;

@@ -166,7 +166,6 @@ CREATE TABLE once.batch (
     seen_to       bigint[]    NOT NULL,
     late          bigint[]    NOT NULL,
     open          bigint[]    NOT NULL,
-    failures      integer     NOT NULL DEFAULT 0,
     CONSTRAINT batch_pkey PRIMARY KEY (subscriber_id, token, lane)
 ) WITH (fillfactor = 90);
 CREATE INDEX batch_lane ON once.batch (subscriber_id, lane, token);
@@ -187,7 +186,6 @@ COMMENT ON COLUMN once.batch.seen_from IS 'The snapshot that the window begins a
 COMMENT ON COLUMN once.batch.seen_to IS 'The snapshot that the window ends with: {xmax, next xid, own xid or 0, event id that later transactions are above, last event id, running xids ...}. Zeros: before the first event of a series; the largest bigint: all of a series that is over.';
 COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events in the window.';
 COMMENT ON COLUMN once.batch.open IS 'Earlier batches of the lane that were not over when this one was taken.';
-COMMENT ON COLUMN once.batch.failures IS 'Takes and sweeps in a row that could not put it back when its lease had run out; each gives it a longer one.';
 
 -- Nobody plans by these. An ANALYZE of what a busy hour leaves looked through millions of array elements, for
 -- seconds, and its snapshot kept every segment from being truncated meanwhile.

@@ -110,15 +110,6 @@ impl Error {
         .hint("Roll back and run the whole transaction again.")
     }
 
-    /// 55006 for rows of the extension's own that were to be written and were not.
-    pub fn kept_back(what: &str, rows: i64) -> Error {
-        Error::new(
-            Kind::InUse,
-            format!("a trigger or rule that is not pg_once's kept back {what}: {rows}"),
-        )
-        .hint("once.doctor() names it: drop it.")
-    }
-
     /// 25006 for a call that has to write where nothing can be written.
     pub fn read_only(what: impl AsRef<str>) -> Error {
         Error::new(

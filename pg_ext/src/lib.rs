@@ -34,7 +34,6 @@ mod exports;
 mod json;
 mod mark;
 mod options;
-mod patience;
 mod raise;
 mod row;
 mod settings;

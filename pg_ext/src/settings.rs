@@ -7,48 +7,25 @@ use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::{CStr, CString};
 use std::time::Duration;
 
-/// How long a sweep, a worker and whoever acts as a user's table's owner wait for somebody's lock, however long their
-/// caller would: a trigger that waits for one is its row's failure, not everybody's wait. They give way before the
-/// server looks whether two wait for each other (deadlock_timeout is 1 s).
-pub const PATIENCE: Duration = Duration::from_millis(500);
-/// [`PATIENCE`] as a setting.
-pub const PATIENT: (&CStr, &CStr) = (c"lock_timeout", c"500ms");
-
-/// For one of many waits of a call, all of which must not take half a second each.
-pub const BRIEF: Duration = Duration::from_millis(5);
-
-/// Works with [`PATIENCE`], or with the lock_timeout that there is where that is shorter.
-pub fn patiently<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    waiting(PATIENCE, work)
+/// Waits for locks no longer than once.sweep_lock_timeout each.
+pub fn with_sweep_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    with_lock_timeout(SWEEP_LOCK_TIMEOUT.get(), work)
 }
 
-/// The same for one of many parts.
-pub fn briefly<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    waiting(BRIEF, work)
-}
-
-/// Works with such a lock_timeout, in whole milliseconds, or with the one that there is where that is shorter.
-pub fn waiting<T>(most: Duration, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    if at_most(most) < most {
-        return work();
-    }
-    let timeout = CString::new(most.as_millis().to_string())
-        .map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
-    under(&[(c"lock_timeout", &timeout)], work)
-}
-
-/// So long, or as long as lock_timeout says where that is shorter.
-pub fn at_most(patience: Duration) -> Duration {
-    lock_timeout().map_or(patience, |timeout| patience.min(timeout))
-}
-
-/// How long the session waits for a lock; None: for as long as it takes.
-pub fn lock_timeout() -> Option<Duration> {
+/// Waits for locks on whole tables as long as the caller's lock_timeout says, or for a second where it says nothing:
+/// every writer of a table queues behind such a wait.
+pub fn with_table_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     // SAFETY: reads a setting, in milliseconds; 0 is none.
     match unsafe { pg_sys::LockTimeout } {
-        0 => None,
-        timeout => Some(Duration::from_millis(timeout.unsigned_abs().into())),
+        0 => with_lock_timeout(1_000, work),
+        _ => work(),
     }
+}
+
+fn with_lock_timeout<T>(ms: i32, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let timeout =
+        CString::new(ms.to_string()).map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
+    under(&[(c"lock_timeout", &timeout)], work)
 }
 
 static KEY_LEASE: GucSetting<i32> = GucSetting::<i32>::new(60_000);
@@ -58,6 +35,7 @@ static JANITOR_GRACE: GucSetting<i32> = GucSetting::<i32>::new(600_000);
 static JANITOR_DATABASES: GucSetting<Option<CString>> =
     GucSetting::<Option<CString>>::new(Some(c""));
 static JANITOR_NAPTIME: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+static SWEEP_LOCK_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(100);
 static FAKE_NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
 /// The shortest and the longest once.janitor_naptime, in milliseconds. Who watches takes a janitor that has not ended a
@@ -207,6 +185,16 @@ pub fn register() {
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
+    GucRegistry::define_int_guc(
+        c"once.sweep_lock_timeout",
+        c"How long a sweep, metrics() and doctor() wait for each lock.",
+        c"In milliseconds without a unit; default 100ms. What a sweep cannot lock it leaves for the next one and reports as failed.",
+        &SWEEP_LOCK_TIMEOUT,
+        1,
+        60_000,
+        GucContext::Userset,
+        GucFlags::UNIT_MS,
+    );
     GucRegistry::define_string_guc(
         c"once.fake_now",
         c"Pretended time of every outcome, for tests only.",
@@ -217,4 +205,20 @@ pub fn register() {
     );
     // SAFETY: a C string; unknown once.* settings are refused from now on.
     unsafe { pg_sys::MarkGUCPrefixReserved(c"once".as_ptr()) };
+}
+
+// TEMP-LOCKS
+pub const PATIENCE: std::time::Duration = std::time::Duration::from_millis(500);
+pub fn waiting<T>(most: Duration, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    with_lock_timeout(most.as_millis() as i32, work)
+}
+pub fn at_most(patience: Duration) -> Duration {
+    lock_timeout().map_or(patience, |timeout| patience.min(timeout))
+}
+pub fn lock_timeout() -> Option<Duration> {
+    // SAFETY: reads a setting
+    match unsafe { pg_sys::LockTimeout } {
+        0 => None,
+        timeout => Some(Duration::from_millis(timeout.unsigned_abs().into())),
+    }
 }

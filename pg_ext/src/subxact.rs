@@ -2,6 +2,7 @@
 //! one look at a definition.
 
 use crate::error::{Error, Kind, Result};
+use crate::settings;
 use crate::statement_timeout::StatementTimeout;
 use crate::table::above_read_committed;
 use pgrx::pg_sys;
@@ -65,6 +66,13 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
         })),
         Err(Raised::Caught(told)) => told.map(Err),
     }
+}
+
+/// The same for a part of a sweep, or a look that must not wait: with once.sweep_lock_timeout.
+pub fn attempt_briefly<T>(
+    work: impl FnOnce() -> Result<T>,
+) -> Result<std::result::Result<T, Failure>> {
+    attempt(|| settings::with_sweep_lock_timeout(work))
 }
 
 /// Runs `work` in a subtransaction that is kept where `is_kept` says so of what it came to, and rolled back

@@ -1,8 +1,8 @@
 //! One batch of the sweep: overdue leases of one machine, reverted as the owner of the table in a security-restricted
 //! operation.
 //!
-//! A batch is one subtransaction. Rows that somebody has locked are passed over; of a batch that fails each half is
-//! tried by itself, so that one row whose trigger refuses is found in log n steps; it is put off, each time twice as
+//! A batch is one subtransaction. Rows that somebody has locked are skipped; of a batch that fails each half is
+//! tried by itself, so that one row whose trigger refuses is found in log n steps; it is deferred, each time twice as
 //! long. Nothing outside the subtransaction depends on what failed.
 //!
 //! Invariant: nothing is done to a lease but while it is the very one that was due: a trigger, or whoever comes
@@ -12,7 +12,7 @@ use super::lease::{Col, Lease, State, TABLE};
 use crate::call::{from_utf8, varlena};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
-use crate::janitor::{Budget, Swept};
+use crate::janitor::Swept;
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::permit::{self, Doing};
@@ -23,13 +23,16 @@ use crate::spi::{self, SwitchedUser, column};
 use crate::subxact;
 use crate::table::{Outcome, Snapshot, Table, Wait};
 use pgrx::pg_sys::{self, Datum, Oid};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 /// The first wait of a row that could not be reverted; doubled each time.
-const PUT_OFF_US: i64 = 10_000_000;
-const LONGEST_PUT_OFF_US: i64 = 3_600_000_000;
+const FIRST_BACKOFF_US: i64 = 10_000_000;
+const LONGEST_BACKOFF_US: i64 = 3_600_000_000;
+/// Once a row was deferred after so long, the rest of a batch that fails is left for the next call.
+const TURN: Duration = Duration::from_secs(1);
 
 /// $1 ids. Locked in the order of their ids, but for those that somebody has locked.
 const TAKE: &str = "
@@ -61,98 +64,86 @@ impl Due {
     }
 }
 
+/// What became of leases that were due.
+#[derive(Default)]
+pub struct Reverted {
+    pub swept: Swept,
+    /// Rows that were reverted, or failed and were deferred.
+    pub settled: i64,
+    /// Some were not tried: the table could not be handled, or rows failed for long.
+    pub is_cut_short: bool,
+}
+
+/// Reverts leases of one machine that are due, in parts where it has to.
+pub fn revert(name: &[u8], due: &[Due]) -> Result<Reverted> {
+    let mut all = Reverted::default();
+    match subxact::attempt_briefly(|| Batch::of(name))? {
+        Ok(batch) => batch.part(due, Instant::now(), &mut all)?,
+        Err(failure) => all.has_no_table(due, &failure),
+    }
+    Ok(all)
+}
+
+impl Reverted {
+    /// No row's fault: none is deferred, and trying on would not end.
+    fn has_no_table(&mut self, due: &[Due], failure: &str) {
+        self.swept.add(Swept::failure(due.len(), failure));
+        self.is_cut_short = true;
+    }
+}
+
 /// Leases of one machine that are swept together.
-pub struct Batch<'a> {
-    budget: &'a Budget<'a>,
-    /// Another machine has lost the patience for them.
-    is_spoiled: bool,
+struct Batch {
     machine: Rc<Machine>,
     owner: Oid,
     /// The table itself could be read and locked: what failed after that is a row's.
-    pub reached: Cell<bool>,
-    /// What the last part of several rows said that failed.
-    failed: RefCell<Option<subxact::Failure>>,
+    is_reached: Cell<bool>,
 }
 
-impl<'b> Batch<'b> {
-    /// Or why the machine's tables cannot be handled.
-    pub fn of(
-        name: &[u8],
-        budget: &'b Budget<'b>,
-        is_spoiled: bool,
-    ) -> Result<std::result::Result<Batch<'b>, subxact::Failure>> {
-        budget.patience.attempt(|| {
-            let mut machine = Machine::for_tables(name)?;
-            // Who keeps the table from us (CREATE INDEX does) is no row's failure.
-            let mode = pg_sys::RowExclusiveLock;
-            if is_spoiled && !machine.shape.table.try_lock(mode) {
-                let kept = format!("somebody keeps {} locked", machine.shape.table.name);
-                return Err(Error::new(Kind::LockNotAvailable, kept));
-            }
-            let mut owner = machine.shape.table.owner_soon(mode)?;
-            // It may have been defined over another table while this waited for the one that it had.
-            let fitted = Machine::for_tables(name)?;
-            if !Rc::ptr_eq(&fitted, &machine) {
-                owner = fitted.shape.table.owner_soon(mode)?;
-                machine = fitted;
-            }
-            let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
-            Ok(Batch {
-                budget,
-                is_spoiled,
-                owner: owner.ok_or_else(gone)?,
-                machine,
-                reached: Cell::new(false),
-                failed: RefCell::default(),
-            })
+impl Batch {
+    /// With the table locked as the revert will want it.
+    fn of(name: &[u8]) -> Result<Batch> {
+        let mode = pg_sys::RowExclusiveLock;
+        let mut machine = Machine::for_tables(name)?;
+        let mut owner = machine.shape.table.locked_owner(mode);
+        // It may have been defined over another table while this waited for the one that it had.
+        let fitted = Machine::for_tables(name)?;
+        if !Rc::ptr_eq(&fitted, &machine) {
+            owner = fitted.shape.table.locked_owner(mode);
+            machine = fitted;
+        }
+        let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
+        Ok(Batch {
+            owner: owner.ok_or_else(gone)?,
+            machine,
+            is_reached: Cell::new(false),
         })
     }
 
-    /// Reverts what is still due, in parts where it has to; and how many of these had their turn, from the first.
-    pub fn sweep(&self, due: &[Due]) -> Result<(Swept, usize)> {
-        let mut swept = Swept::default();
-        let settled = self.part(due, &mut swept)?;
-        if settled < due.len() && swept.last_error.is_none() {
-            // It has not come to the row yet.
-            swept.last_error = self.failed.take().map(String::from);
+    fn part(&self, due: &[Due], begin: Instant, all: &mut Reverted) -> Result<()> {
+        if all.is_cut_short || all.settled > 0 && all.swept.failed > 0 && begin.elapsed() >= TURN {
+            all.is_cut_short = true;
+            return Ok(());
         }
-        Ok((swept, settled))
-    }
-
-    fn part(&self, due: &[Due], swept: &mut Swept) -> Result<usize> {
-        // Of a part that failed as a whole; no other is begun then.
-        if self.budget.is_spent() {
-            return Ok(0);
-        }
-        self.reached.set(false);
-        let failure = match self.budget.patience.attempt(|| self.revert(due))? {
-            Ok(done) => {
-                self.budget.settle(done);
-                swept.done += done;
-                return Ok(due.len());
+        self.is_reached.set(false);
+        match (subxact::attempt_briefly(|| self.revert(due))?, due) {
+            (Ok(done), _) => {
+                all.settled += done;
+                all.swept.done += done;
             }
-            Err(failure) => failure,
-        };
-        match due {
-            _ if self.is_spoiled && failure.is_wait => return Ok(0),
-            // The table cannot be handled at all: that is no row's fault.
-            due if !self.reached.get() => swept.add(Swept::failure(due.len(), &failure)),
-            [one] => {
-                put_off(one, &failure)?;
-                self.budget.settle(1);
-                swept.add(Swept::failure(1, &failure));
+            (Err(failure), _) if !self.is_reached.get() => all.has_no_table(due, &failure),
+            (Err(failure), [one]) => {
+                defer(one, &failure)?;
+                all.settled += 1;
+                all.swept.add(Swept::failure(1, &failure));
             }
-            due => {
+            (Err(_), due) => {
                 let (first, second) = due.split_at(due.len() / 2);
-                self.failed.replace(Some(failure));
-                let settled = self.part(first, swept)?;
-                return match settled == first.len() {
-                    true => Ok(settled + self.part(second, swept)?),
-                    false => Ok(settled),
-                };
+                self.part(first, begin, all)?;
+                self.part(second, begin, all)?;
             }
         }
-        Ok(due.len())
+        Ok(())
     }
 
     /// Reverts what is still due; how many rows or dead leases it dealt with.
@@ -163,7 +154,7 @@ impl<'b> Batch<'b> {
         // A snapshot from before the table was rewritten shows no row of it, and its lease would be dead.
         let present = self.statement("sweep present", PRESENT)?;
         let present = present.look_latest(&[Some(ids)])?;
-        self.reached.set(true);
+        self.is_reached.set(true);
         let statuses: HashMap<&[u8], &[u8]> = taken
             .iter()
             .filter_map(|r| Some((varlena(column(r, 0)?), varlena(column(r, 1)?))))
@@ -277,17 +268,17 @@ impl<'b> Batch<'b> {
     }
 }
 
-/// A row that could not be reverted is tried again later, each time twice as long.
-fn put_off(due: &Due, failure: &str) -> Result<()> {
+/// A row that could not be reverted is tried again later, each time after twice as long.
+fn defer(due: &Due, failure: &str) -> Result<()> {
     let note = from_utf8(failure);
     change(&Table::to_write(TABLE)?, &due.key, |lease, now| {
         if !due.is(lease) {
             return Change::Nothing;
         }
         let failures = lease.i32(Col::Failures).saturating_add(1);
-        let wait = PUT_OFF_US.saturating_mul(1 << (failures.clamp(1, 20) - 1));
+        let wait = FIRST_BACKOFF_US.saturating_mul(1 << (failures.clamp(1, 20) - 1));
         lease.put_i32(Col::Failures, failures);
-        lease.put_i64(Col::LookAt, now + wait.min(LONGEST_PUT_OFF_US));
+        lease.put_i64(Col::LookAt, now + wait.min(LONGEST_BACKOFF_US));
         lease.put_text(Col::Note, Some(&note));
         Change::Write
     })?;

@@ -19,7 +19,7 @@ use crate::call::{Call, from_utf8};
 use crate::error::Result;
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept, column};
-use crate::table;
+use crate::subxact;
 use pgrx::pg_sys::Datum;
 use std::thread::LocalKey;
 
@@ -83,7 +83,6 @@ const QUESTIONS: &[(&str, Ask)] = &[
     ("machines", machines::ask),
     ("keys", keys::ask),
     ("dead letters", outbox::ask),
-    ("batches", outbox::ask_batches),
     ("locks", locks::ask),
     ("old transactions", horizon::ask),
     ("owners", owners::ask),
@@ -95,7 +94,7 @@ pub fn doctor(call: &Call) -> Result<Datum> {
         rows: Rows::begin(call),
     };
     for (what, ask) in QUESTIONS {
-        if let Err(failure) = table::look_briefly(|| ask(&report))? {
+        if let Err(failure) = subxact::attempt_briefly(|| ask(&report))? {
             report.add(
                 Level::Warning,
                 format!("{what} could not be looked at"),

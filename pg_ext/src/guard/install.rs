@@ -13,7 +13,6 @@ use super::hold::hold_all;
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::digest::{first_16, hex};
 use crate::error::{Error, Kind, Result};
-use crate::janitor::is_first_schema;
 use crate::machine::columns::owned_by_caller;
 use crate::machine::model::Machine;
 use crate::machine::predicate;
@@ -408,11 +407,7 @@ impl Time {
     fn of(machine: &Machine) -> Result<Time> {
         let table = &machine.shape.table;
         // Its lock: while it is attached as a partition it is none yet.
-        let before = table.owner().is_none()
-            || may_move_rows(table.oid)
-            // The library of 0.1.0 knows no guard after the row.
-            || is_first_schema()?
-            || may_look(machine)?;
+        let before = table.owner().is_none() || may_move_rows(table.oid) || may_look(machine)?;
         Ok(if before { Time::Before } else { Time::After })
     }
 

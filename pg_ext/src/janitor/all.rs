@@ -16,8 +16,6 @@ const TELL: Duration = Duration::from_secs(5);
 const SMALL_ROUNDS: u32 = 3;
 /// Whatever becomes due meanwhile.
 const MOST_ROUNDS: u32 = 20;
-/// Passes in a row that end among rows which fail.
-const FAILING_PASSES: u32 = 5;
 
 /// `once.sweep_all`.
 pub fn sweep_all(call: &Call) -> Result<Datum> {
@@ -55,17 +53,12 @@ fn round(max: i32) -> Result<i64> {
 fn sweep(task: Task, max: i32) -> Result<i64> {
     let mut all = Swept::default();
     let mut told = Instant::now();
-    let mut failing = 0;
     loop {
         let swept = batch(task, max)?;
         commit();
-        failing = match swept.more {
-            true => 0,
-            false => failing + 1,
-        };
-        let is_over = !swept.more && (swept.reached.is_none() || failing == FAILING_PASSES);
+        let more = swept.more;
         all.add(swept);
-        if is_over {
+        if !more {
             break;
         }
         if told.elapsed() >= TELL {

@@ -6,9 +6,8 @@
 //! once.janitor.
 
 mod all;
-mod budget;
+mod foreign;
 mod preview;
-mod reached;
 mod reap;
 mod runs;
 mod status;
@@ -16,13 +15,11 @@ mod sweep;
 mod task;
 
 pub use all::sweep_all;
-pub use budget::Budget;
 pub use preview::{Due, sweep_preview, waited_us};
-pub use runs::{covers, is_first_schema, last_end, last_error, record};
+pub use runs::{covers, last_end, last_error};
 pub use status::janitor_status;
 pub use sweep::{
-    failed, lock_tables, open_tables, run, sweep, sweep_action_release, sweep_dedupe_reap,
-    sweep_inbox_reap, sweep_key_reap, sweep_key_tombstone, sweep_outbox_requeue,
-    sweep_outbox_retire,
+    failed, note, run, sweep, sweep_action_release, sweep_dedupe_reap, sweep_inbox_reap,
+    sweep_key_reap, sweep_key_tombstone, sweep_outbox_requeue, sweep_outbox_retire,
 };
-pub use task::{Swept, Tables, Task};
+pub use task::{Swept, Task};

@@ -1,19 +1,16 @@
 //! `sweep()` and each task alone.
 
-use super::reap::Reap;
-use super::runs::{is_first_schema, record};
-use super::task::{Swept, Tables, Task};
-use super::{reached, runs};
+use super::task::{Swept, Task};
+use super::{foreign, reap, runs};
 use crate::action::sweep as actions;
 use crate::call::{Call, SCOPE_MAX};
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::machine::stored::Stored;
 use crate::outbox::{requeue, retire};
-use crate::patience::Patience;
 use crate::row::{self, Rows, Shape};
 use crate::settings;
-use crate::subxact::Failure;
-use crate::table::{self, Table};
+use crate::subxact;
+use crate::table;
 use pgrx::pg_sys::{self, Datum};
 
 /// The largest `max`.
@@ -28,127 +25,98 @@ thread_local! {
     ]) };
 }
 
-/// One bounded pass of a task, in a transaction of its own; what it raises is counted, and undoes nothing else. It waits
-/// for nobody for long, and the result tells also what could not be noted.
+/// One bounded pass of a task in a subtransaction of its own: what it raises is counted, and undoes nothing else. It
+/// waits for each lock no longer than once.sweep_lock_timeout.
 pub fn run(task: Task, max: i32) -> Result<Swept> {
-    run_among(task, max, &Patience::default())
-}
-
-/// The same among others, which all have their rows locked until the transaction ends.
-fn run_among(task: Task, max: i32, patience: &Patience) -> Result<Swept> {
-    table::ensure_writable(task.table())?;
-    patience.renew();
-    let swept = match task {
-        Task::ActionRelease => return release_actions(max, None, patience),
-        Task::KeyReap => return reap(task, Reap::Key, max, patience),
-        Task::KeyTombstone => return reap(task, Reap::Tombstone, max, patience),
-        Task::InboxReap => return reap(task, Reap::Inbox, max, patience),
-        Task::DedupeReap => return reap(task, Reap::Dedupe, max, patience),
-        Task::OutboxRequeue => requeue::sweep(max.into(), patience)?,
-        Task::OutboxRetire => match retire::sweep(max.into(), patience)? {
-            Some(swept) => swept,
-            // Another session is at it, and notes it when it ends.
-            None => return Ok(Swept::default()),
-        },
-    };
-    noted(task.name(), b"", swept, patience)
-}
-
-/// A pass over rows that time has made due, from where the last one ended.
-fn reap(task: Task, reap: Reap, max: i32, patience: &Patience) -> Result<Swept> {
-    let task = task.name();
-    let noted = patience.attempt(|| runs::noted(task))?;
-    let known = noted.as_ref().ok();
-    let swept = reap.pass(max, reached::start(task, known), patience)?;
-    let ended = match &noted {
-        Ok(_) => patience.attempt(|| record(task, b"", &swept))?,
-        Err(failure) => Err(failure.clone()),
-    };
-    match ended {
-        Ok(true) if !is_first_schema()? => reached::forget(task),
-        _ => reached::remember(task, known, swept.reached.clone()),
+    match task {
+        Task::ActionRelease => release_actions(max, None),
+        _ => {
+            ensure_writable(task)?;
+            match subxact::attempt_briefly(|| work(task, max.into()))? {
+                Ok(None) => Ok(Swept::default()),
+                Ok(Some(swept)) => noted(task.name(), b"", swept),
+                Err(failure) => noted(task.name(), b"", Swept::failure(1, &failure)),
+            }
+        }
     }
-    Ok(told_of(ended, swept))
+}
+
+/// None: another session is at it, and notes it when it ends.
+fn work(task: Task, max: i64) -> Result<Option<Swept>> {
+    foreign::ensure_none(task.tables())?;
+    match task {
+        Task::ActionRelease => actions::sweep(max, None).map(Some),
+        Task::KeyReap => reap::keys(max).map(Some),
+        Task::KeyTombstone => reap::tombstones(max).map(Some),
+        Task::OutboxRequeue => requeue::sweep(max).map(Some),
+        Task::InboxReap => reap::inbox(max).map(Some),
+        Task::DedupeReap => reap::dedupe(max).map(Some),
+        Task::OutboxRetire => retire::sweep(max),
+    }
+}
+
+fn ensure_writable(task: Task) -> Result<()> {
+    task.tables()
+        .iter()
+        .try_for_each(|name| table::ensure_writable(name))
 }
 
 /// Of all machines, or of one. Each has a row of its own in once.janitor. What the caller has deferred is the caller's:
 /// it is done, and fails, outside the task.
-fn release_actions(max: i32, only: Option<&[u8]>, patience: &Patience) -> Result<Swept> {
-    let failed = |failure: &Failure| {
-        let whose = only.unwrap_or_default();
-        noted(actions::TASK, whose, Swept::failure(1, failure), patience)
+fn release_actions(max: i32, only: Option<&[u8]>) -> Result<Swept> {
+    let task = Task::ActionRelease;
+    ensure_writable(task)?;
+    let failed = |failure: &str| {
+        noted(
+            task.name(),
+            only.unwrap_or_default(),
+            Swept::failure(1, failure),
+        )
     };
-    match patience.attempt(|| actions::is_due(only))? {
+    match subxact::attempt_briefly(|| actions::is_due(only))? {
         Ok(true) => actions::prepare()?,
         Ok(false) => {}
         // It would fail at the same.
         Err(failure) => return failed(&failure),
     }
-    match patience.attempt(|| actions::sweep(max.into(), only, patience))? {
-        Ok(swept) => Ok(swept),
-        Err(failure) => failed(&failure),
-    }
+    let swept = subxact::attempt_briefly(|| {
+        foreign::ensure_none(task.tables())?;
+        actions::sweep(max.into(), only)
+    })?;
+    swept.or_else(|failure| failed(&failure))
 }
 
-/// Notes the end of a run of a task; where that cannot be, its result says so.
-fn noted(task: &str, machine: &[u8], swept: Swept, patience: &Patience) -> Result<Swept> {
-    let ended = patience.attempt(|| record(task, machine, &swept))?;
-    Ok(told_of(ended, swept))
+/// With its end noted; one in which nothing failed is good.
+fn noted(task: &str, machine: &[u8], mut swept: Swept) -> Result<Swept> {
+    let is_good = swept.failed == 0;
+    note(task, machine, &mut swept, is_good)?;
+    Ok(swept)
 }
 
-/// What a task did, and why that could not be noted.
-fn told_of(ended: std::result::Result<bool, Failure>, swept: Swept) -> Swept {
-    match ended {
-        Ok(_) => swept,
-        Err(failure) => swept.not_noted(&failure),
+/// Notes the end of a run; where that cannot be, its result says so, and what was done stays done.
+pub fn note(task: &str, machine: &[u8], swept: &mut Swept, is_good: bool) -> Result<()> {
+    let ended = subxact::attempt_briefly(|| runs::record(task, machine, swept, is_good))?;
+    if let Err(why) = ended {
+        let said = swept.last_error.as_deref().unwrap_or("the run has ended");
+        let said = format!("{said} (not noted: {why})");
+        swept.add(Swept::failure(1, &said));
     }
-}
-
-/// Locks the tables that a task writes; Err: it cannot have them. True: somebody has put triggers or foreign keys on them,
-/// and what these leave for the transaction's end would undo everybody's work: nothing is deferred from here on. What the
-/// caller has deferred waits as long as the caller would.
-pub fn lock_tables(
-    tables: &Tables,
-    patience: &Patience,
-) -> Result<std::result::Result<bool, Failure>> {
-    let locked = patience.attempt(|| open_tables(tables))?;
-    if locked == Ok(true) {
-        actions::prepare()?;
-    }
-    Ok(locked)
-}
-
-/// Locks them, for as long as lock_timeout says each. True: somebody has put triggers on those that are written.
-pub fn open_tables(tables: &Tables) -> Result<bool> {
-    let mut watched = false;
-    for table in tables.written {
-        watched |= Table::to_write(table)?.has_triggers();
-    }
-    for table in tables.read {
-        Table::to_read(table)?;
-    }
-    Ok(watched)
+    Ok(())
 }
 
 /// Notes that a task has failed as a whole, with the transaction that it was in. An error where it cannot.
 pub fn failed(task: Task, failure: &str) -> Result<()> {
-    let swept = Swept {
-        reached: runs::noted(task.name())?.reached,
-        ..Swept::failure(1, failure)
-    };
-    match record(task.name(), b"", &swept)? {
-        true => Ok(()),
-        false => Err(Error::new(Kind::InUse, "another session notes its own run")),
-    }
+    settings::with_sweep_lock_timeout(|| {
+        runs::record(task.name(), b"", &Swept::failure(1, failure), false)
+    })
 }
 
 /// `once.sweep`.
 pub fn sweep(call: &Call) -> Result<Datum> {
     let max = call.limit(0, "max", MOST)?;
     let rows = Rows::begin(call);
-    let patience = Patience::default();
     for task in Task::ALL {
-        rows.push(&told(task, &run_among(task, max, &patience)?));
+        rows.push(&told(task, &run(task, max)?));
     }
     Ok(call.return_null())
 }
@@ -159,9 +127,8 @@ pub fn sweep_action_release(call: &Call) -> Result<Datum> {
     let Some(machine) = call.opt_text(1, "machine", SCOPE_MAX)? else {
         return alone(call, Task::ActionRelease);
     };
-    table::ensure_writable(Task::ActionRelease.table())?;
-    settings::patiently(|| Stored::of(machine))?;
-    let swept = release_actions(max, Some(machine), &Patience::default())?;
+    settings::with_sweep_lock_timeout(|| Stored::of(machine))?;
+    let swept = release_actions(max, Some(machine))?;
     let values = told(Task::ActionRelease, &swept);
     Ok(TASK.with(|shape| shape.row(&values)))
 }

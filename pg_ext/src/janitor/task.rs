@@ -10,13 +10,7 @@ pub struct Swept {
     pub done: i64,
     pub failed: i64,
     pub more: bool,
-    /// Something was due and was not tried, or not by itself.
-    pub untried: bool,
-    /// So the run has not ended: it comes before the others the next time.
-    pub cut_short: bool,
     pub last_error: Option<String>,
-    /// Where a pass over rows that fail ended before its end; the next one goes on there.
-    pub reached: Option<String>,
 }
 
 impl Swept {
@@ -29,28 +23,12 @@ impl Swept {
         }
     }
 
-    /// Its end could not be noted.
-    pub fn not_noted(mut self, why: &str) -> Swept {
-        let said = self.last_error.as_deref().unwrap_or("the run has ended");
-        let said = format!("{said} (not noted: {why})");
-        self.add(Swept::failure(1, &said));
-        self
-    }
-
     pub fn add(&mut self, other: Swept) {
         self.done += other.done;
         self.failed += other.failed;
         self.more |= other.more;
-        self.untried |= other.untried;
         self.last_error = other.last_error.or(self.last_error.take());
-        self.reached = other.reached.or(self.reached.take());
     }
-}
-
-/// What a task needs to have, or nothing of it is done.
-pub struct Tables {
-    pub written: &'static [Name],
-    pub read: &'static [Name],
 }
 
 /// One of the sweep's tasks.
@@ -89,15 +67,15 @@ impl Task {
         }
     }
 
-    /// What a read-only transaction keeps it from writing.
-    pub fn table(self) -> Name {
+    /// The tables that it writes.
+    pub fn tables(self) -> &'static [Name] {
         match self {
-            Task::ActionRelease => c"action_lease",
-            Task::KeyReap | Task::KeyTombstone => c"key",
-            Task::OutboxRequeue => c"batch",
-            Task::InboxReap => c"inbox",
-            Task::DedupeReap => c"dedupe",
-            Task::OutboxRetire => c"segment",
+            Task::ActionRelease => &[c"action_lease"],
+            Task::KeyReap | Task::KeyTombstone => &[c"key", c"key_step"],
+            Task::OutboxRequeue => &[c"batch", c"receipt", c"retry", c"dead", c"delivery"],
+            Task::InboxReap => &[c"inbox"],
+            Task::DedupeReap => &[c"dedupe"],
+            Task::OutboxRetire => &[c"segment", c"event_kept", c"batch", c"receipt", c"delivery"],
         }
     }
 }

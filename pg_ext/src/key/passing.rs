@@ -42,7 +42,7 @@ thread_local! {
 }
 
 /// Moves bookmarks, as far as so many rows go; true: more is waiting.
-pub fn pass(max: i32) -> Result<bool> {
+pub fn pass(max: i64) -> Result<bool> {
     // Neither a pretended clock nor a snapshot of the past moves a bookmark.
     if settings::fake_now()?.is_some() || table::above_read_committed() {
         return Ok(false);

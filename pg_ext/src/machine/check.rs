@@ -380,8 +380,8 @@ fn as_owner<T>(
     work: impl FnOnce() -> Result<T>,
 ) -> Result<std::result::Result<T, subxact::Failure>> {
     let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
-    subxact::attempt(|| {
-        let owner = machine.shape.table.owner_soon(pg_sys::AccessShareLock)?;
+    subxact::attempt_briefly(|| {
+        let owner = machine.shape.table.locked_owner(pg_sys::AccessShareLock);
         let owner = owner.ok_or_else(gone)?;
         let _owner = SwitchedUser::to_owner_of_table(owner)?;
         work()

@@ -271,7 +271,7 @@ fn each_held(machine: &[u8], mut look: impl FnMut(&Slot) -> Result<()>) -> Resul
 /// As the table's owner sees it; where that cannot be told the lease counts as alive.
 fn is_dead(machine: &[u8], held: &Lease) -> Result<bool> {
     let id = held.bytes(lease::Col::RowId).unwrap_or_default();
-    let dead = subxact::attempt(|| {
+    let dead = subxact::attempt_briefly(|| {
         let machine = Machine::for_tables(machine)?;
         // The column's type was changed since: no row has such an id.
         let Ok(id) = RowId::read(machine.shape.id.base_type, id, "id") else {

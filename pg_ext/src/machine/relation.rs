@@ -182,13 +182,10 @@ impl Relation {
         }
     }
 
-    /// The same for a sweep, with its patience, and with the lock that it will want. An error of the server where somebody
-    /// keeps that from us.
-    pub fn owner_soon(&self, mode: u32) -> Result<Option<pg_sys::Oid>> {
-        settings::patiently(|| {
-            self.lock_with_all_below(mode);
-            Ok(self.owner())
-        })
+    /// The same, once the table and what is below it are locked in this mode.
+    pub fn locked_owner(&self, mode: u32) -> Option<pg_sys::Oid> {
+        self.lock_with_all_below(mode);
+        self.owner()
     }
 }
 

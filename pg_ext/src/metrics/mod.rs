@@ -24,7 +24,7 @@ use crate::error::{Error, Kind, Result};
 use crate::outbox::topic::{Subscriber, all_subscribers};
 use crate::raise;
 use crate::row::{self, Rows};
-use crate::table;
+use crate::subxact;
 use pgrx::pg_sys::{self, Datum};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -107,7 +107,7 @@ pub fn metrics(call: &Call) -> Result<Datum> {
         "Always 1; version: of the library that is loaded.",
     )?;
     for (of, tell) in PARTS {
-        let told = table::look_briefly(|| tell(&sheet))?;
+        let told = subxact::attempt_briefly(|| tell(&sheet))?;
         if let Err(failure) = &told {
             warn(of, failure);
         }

@@ -33,19 +33,16 @@ pub enum Col {
     SeenTo,
     Late,
     Open,
-    Failures,
 }
 
 impl Column for Col {
-    const AT_FIRST: Option<usize> = Some(14);
-
     fn number(self) -> usize {
         self as usize
     }
 }
 
 /// A row of once.batch: what a batch took from one lane.
-pub type Part = table::Record<Col, 15>;
+pub type Part = table::Record<Col, 14>;
 
 /// The lanes that a subscriber may have taken from.
 pub fn lanes_of(table: &Table, subscriber: i32, snapshot: &Snapshot) -> Result<Vec<i32>> {
@@ -204,25 +201,10 @@ impl Batch {
         self.parts().any(|part| part.flag(Col::Redelivered))
     }
 
-    /// How often in a row it could not be put back; not known in the schema of 0.1.0.
-    pub fn failures(&self) -> i32 {
-        self.head.i32(Col::Failures)
-    }
-
     /// Gives the batch, whose head is locked, another end of its lease.
     pub fn extend(&mut self, until: i64) -> Result<()> {
-        self.leave_until(until, 0)
-    }
-
-    /// It could not be put back, and is left alone until then.
-    pub fn put_off(&mut self, until: i64) -> Result<()> {
-        self.leave_until(until, self.failures().saturating_add(1))
-    }
-
-    fn leave_until(&mut self, until: i64, failures: i32) -> Result<()> {
         let place = self.place()?;
         self.head.put_i64(Col::LeaseUntil, until);
-        self.head.put_i32(Col::Failures, failures);
         let table = Table::to_write(TABLE)?;
         match self.head.update_at(&table, place, Wait::Yes)? {
             Outcome::Done => Ok(()),

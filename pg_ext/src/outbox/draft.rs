@@ -9,7 +9,6 @@ use super::topic::Subscriber;
 use crate::clock;
 use crate::digest::{first_16, hex};
 use crate::error::Result;
-use crate::patience::Patience;
 use crate::row::{self, Rows};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::Datum;
@@ -33,8 +32,6 @@ pub struct Draft<'a> {
     pub retries: bool,
     /// Something is out, or there was something in a lane.
     pub stirs: bool,
-    /// For what is put back of all lanes.
-    pub patience: Patience,
 }
 
 impl<'a> Draft<'a> {
@@ -47,7 +44,6 @@ impl<'a> Draft<'a> {
             alone: false,
             retries,
             stirs: retries,
-            patience: Patience::default(),
         }
     }
 

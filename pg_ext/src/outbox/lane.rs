@@ -118,17 +118,15 @@ impl<'a> Lane<'a> {
         draft.stirs |= !out.is_empty();
         let late = out.iter().filter(|b| b.lease_until() <= self.now);
         let late: Vec<i64> = late.map(Batch::token).collect();
-        let ended = requeue::expire(self.subscriber, &late, MOST_ASIDE, &draft.patience)?;
+        let over = requeue::put_back(self.subscriber, &late, MOST_ASIDE)?.over;
         let mut open = Vec::new();
         for batch in &out {
-            if !ended.over.contains(&batch.token()) && self.is_held_in(batch)? {
+            if !over.contains(&batch.token()) && self.is_held_in(batch)? {
                 open.push(batch.token());
             }
         }
         let taken = !is_unordered(self.lane) && !open.is_empty();
-        // A failure was noted: that is a write, too.
-        let wrote = !ended.over.is_empty() || ended.swept.failed > 0;
-        Ok((!taken).then_some((open, wrote)))
+        Ok((!taken).then_some((open, !over.is_empty())))
     }
 
     /// The batch still holds something of this lane. (Asked of batches that took from others, too: these may be
@@ -245,7 +243,6 @@ impl<'a> Lane<'a> {
         part.put_i32(Col::Lane, self.lane);
         part.put(Col::Redelivered, Some(Datum::from(haul.redelivered)));
         part.put(Col::Suspect, Some(Datum::from(haul.suspect)));
-        part.put_i32(Col::Failures, 0);
         part.put(Col::EventIds, Some(row::i64s(&haul.ids)));
         part.put(Col::Open, Some(row::i64s(open)));
         window.write(&mut part);

@@ -225,12 +225,7 @@ fn move_to_retry(sub: &Subscriber, leaving: &[Leaving], reason: &Reason) -> Resu
         Some(row::text(reason.kind)),
         reason.error.map(row::text),
     ];
-    spi::write_latest(
-        &MOVED,
-        &args,
-        ids.len(),
-        "events that were to be tried again",
-    )
+    spi::query_latest(&MOVED, &args).map(drop)
 }
 
 /// One more failure of an event; tried again at a time that the caller chose, or after the backoff.

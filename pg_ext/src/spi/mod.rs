@@ -72,26 +72,6 @@ pub fn query_latest(kept: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Re
     as_owner(|| kept.with(|k| execute(k.plan()?, args, Under::Latest(&snapshot), OWN_ROW)))
 }
 
-/// Like [`query_latest`], for a statement that writes so many rows. 55006 where it has not: nothing may be lost because a
-/// trigger of somebody's keeps a row back without a word.
-pub fn write_latest(
-    kept: &'static LocalKey<Kept>,
-    args: &[Option<Datum>],
-    rows: usize,
-    what: &str,
-) -> Result<()> {
-    let snapshot = Snapshot::latest();
-    let written = as_owner(|| {
-        kept.with(|k| execute(k.plan()?, args, Under::Latest(&snapshot), OWN_ROW))?;
-        // SAFETY: a variable of this backend, of the statement that just ended.
-        Ok(unsafe { pg_sys::SPI_processed } as usize)
-    })?;
-    match rows.saturating_sub(written) {
-        0 => Ok(()),
-        missed => Err(Error::kept_back(what, missed as i64)),
-    }
-}
-
 /// Runs a statement made at run time (utility statements have no parameters) as the extension's owner.
 pub fn run(sql: &[u8]) -> Result<()> {
     let sql = c_string(sql)?;

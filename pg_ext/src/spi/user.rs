@@ -7,7 +7,6 @@
 use super::Kept;
 use crate::caller;
 use crate::error::{Error, Kind, Result};
-use crate::settings;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -59,13 +58,11 @@ impl SwitchedUser {
     pub fn to_owner_of_table(owner: pg_sys::Oid) -> Result<SwitchedUser> {
         ensure_nothing_temporary()?;
         let context = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
-        let all = [SEARCH_PATH, ROW_SECURITY, settings::PATIENT];
-        // A shorter lock_timeout stays.
-        let settings = match settings::at_most(settings::PATIENCE) < settings::PATIENCE {
-            true => &all[..2],
-            false => &all[..],
-        };
-        Ok(SwitchedUser::to(owner, context, settings))
+        Ok(SwitchedUser::to(
+            owner,
+            context,
+            &[SEARCH_PATH, ROW_SECURITY],
+        ))
     }
 
     /// As the owner of a user's table as a foreign key's check does: no policy hides a row.

@@ -29,7 +29,7 @@ pub use snapshot::{
     Snapshot, above_read_committed, assign_xid, ended_before, next_xid, own_xid, own_xid_if_any,
 };
 pub use user::Triggers;
-pub use whole::{horizon, lock_against_writers, lock_exclusively, look_briefly};
+pub use whole::{horizon, lock_against_writers, lock_exclusively};
 pub use write::{Outcome, Wait, ensure_writable, is_writable};
 
 use crate::error::Result;

@@ -106,9 +106,15 @@ impl Table {
         unsafe { (*(*self.rel).rd_att).constr.as_ref() }
     }
 
-    /// Its own, or those of foreign keys.
-    pub fn has_triggers(&self) -> bool {
-        !self.all_triggers().is_empty()
+    /// An enabled trigger before each row, or a rule, could keep a row of it back without a word.
+    pub fn may_keep_rows_back(&self) -> bool {
+        let before_row = (pg_sys::TRIGGER_TYPE_BEFORE | pg_sys::TRIGGER_TYPE_ROW) as i16;
+        // SAFETY: the relation is open; null where it has no rules.
+        let has_rules = unsafe { !(*self.rel).rd_rules.is_null() };
+        let may = |t: &pg_sys::Trigger| {
+            t.tgtype & before_row == before_row && t.tgenabled as u8 != pg_sys::TRIGGER_DISABLED
+        };
+        has_rules || self.all_triggers().iter().any(may)
     }
 
     fn all_triggers(&self) -> &[pg_sys::Trigger] {

@@ -1,26 +1,14 @@
-//! A lock on whole tables that keeps everybody from writing them to the end of the transaction. For rare
-//! changes only, and waited for so briefly that whoever runs into it meanwhile is not the deadlock's victim
-//! (deadlock_timeout is 1 s).
+//! A lock on whole tables that keeps everybody from writing them to the end of the transaction. For rare changes only;
+//! lock_timeout bounds the wait.
 
 use super::{Name, Table, ensure_writable, names, next_xid};
 use crate::error::{Error, Kind, Result};
-use crate::settings;
-use crate::subxact::{self, Failure};
 use pgrx::pg_sys;
-use std::ffi::CStr;
-
-/// For a table that readers may go on with for longer. As the other: whatever lock_timeout there is, or what is rare would
-/// never come to its turn.
-const IMPATIENCE: &CStr = c"50ms";
-
-/// For each table; the five that are locked together take 1 s at most.
-const PATIENCE: &CStr = c"200ms";
 
 /// Waits until no other transaction that has written these tables is open, and keeps others from writing.
 /// 55P03 where one of them does not end.
 pub fn lock_against_writers(tables: &[Name]) -> Result<()> {
-    let settings = [(c"lock_timeout", PATIENCE)];
-    settings::under(&settings, || tables.iter().try_for_each(|t| lock(t)))
+    tables.iter().try_for_each(|t| lock(t))
 }
 
 fn lock(name: Name) -> Result<()> {
@@ -44,24 +32,17 @@ fn lock(name: Name) -> Result<()> {
                 name.to_string_lossy()
             ),
         )
-        .hint("An open transaction has emitted events or ended a delivery: try again when it has ended.")),
+        .hint("An open transaction has written it: try again when it has ended.")),
     }
 }
 
-/// Keeps everybody else off a table. An error of the server where somebody does not leave it soon.
+/// Keeps everybody else off a table.
 pub fn lock_exclusively(name: Name) -> Result<()> {
     ensure_writable(name)?;
     let table = names::oid_of(name)?;
-    settings::under(&[(c"lock_timeout", IMPATIENCE)], || {
-        // SAFETY: the oid is a table of the extension; waits for a moment or raises.
-        unsafe { pg_sys::LockRelationOid(table, pg_sys::AccessExclusiveLock as i32) };
-        Ok(())
-    })
-}
-
-/// Looks at tables and waits for their locks only for a moment each; Err: what kept it from them.
-pub fn look_briefly(look: impl FnOnce() -> Result<()>) -> Result<std::result::Result<(), Failure>> {
-    subxact::attempt(|| settings::under(&[(c"lock_timeout", PATIENCE)], look))
+    // SAFETY: the oid is a table of the extension; waits as long as lock_timeout says, or raises.
+    unsafe { pg_sys::LockRelationOid(table, pg_sys::AccessExclusiveLock as i32) };
+    Ok(())
 }
 
 /// The oldest transaction id, with its epoch, that any snapshot in this database still calls running; those of

@@ -2,7 +2,6 @@
 
 use crate::call::shown;
 use crate::error::Result;
-use crate::settings;
 use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::pg_sys::{self, Oid};
@@ -35,7 +34,7 @@ const PINNED: &[(&CStr, &CStr)] = &[
     (c"default_transaction_read_only", c"off"),
     (c"default_transaction_deferrable", c"off"),
     (c"statement_timeout", c"0"),
-    settings::PATIENT,
+    (c"lock_timeout", c"1s"),
     (c"idle_in_transaction_session_timeout", c"0"),
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     (c"transaction_timeout", c"0"),

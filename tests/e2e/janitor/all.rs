@@ -35,8 +35,8 @@ async fn each_batch_is_committed_by_itself() {
     // It stops at the last of them, and what went before stays done.
     play.show(
         "create function stop() returns trigger language plpgsql as
-            $$ begin if old.key = '1' then perform pg_catalog.pg_sleep(60); end if; return old; end $$;
-         create trigger stop before delete on once.key for each row execute function stop();
+            $$ begin if old.key = '1' then perform pg_catalog.pg_sleep(60); end if; return null; end $$;
+         create trigger stop after delete on once.key for each row execute function stop();
          update once.key set reap_at = reap_at + interval '1 hour' where key = '1'",
     )
     .await;

@@ -1,14 +1,8 @@
-//! A sweep without lock_timeout waits for nobody for long: a table that somebody keeps is its task's failure, told in the
-//! result and, where that is possible, noted.
-
-use std::time::Duration;
-
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use pg_once_tests::race::backend_pid;
+//! A sweep waits for each lock no longer than once.sweep_lock_timeout, whatever lock_timeout says: a table that somebody has
+//! locked is its task's failure, told in the result and, where that is possible, noted.
 
 use crate::playground::Playground;
-use crate::waiting::{Waiting, code};
+use crate::waiting::Waiting;
 
 /// A message that is due, and a session that keeps a table. What waits for it for ever ends with 57014.
 async fn kept(table: &str) -> (Playground, Playground) {
@@ -102,42 +96,7 @@ async fn a_machines_run_that_cannot_be_noted_undoes_no_row() {
     );
 }
 
-/// What a deferred trigger makes of the first note is that note's failure.
-#[tokio::test]
-async fn a_deferred_trigger_on_the_runs_undoes_no_sweep() {
-    let (play, holder) = kept("dedupe").await;
-    holder.show("rollback").await;
-    play.show(
-        "create function no() returns trigger language plpgsql as $$ begin raise 'none is noted'; end $$;
-         create constraint trigger no after insert on once.janitor deferrable initially deferred
-            for each row execute function no()",
-    )
-    .await;
-    let done = "select done || ' ' || failed from once.sweep() where task = 'inbox_reap'";
-    assert_eq!(play.show(done).await, "3 1");
-    assert_eq!(play.show("select count(*) from once.inbox").await, "0");
-    play.show("drop trigger no on once.janitor").await;
-    assert_eq!(play.show(done).await, "0 0");
-}
-
-/// A machine that stands still for a moment brings both timeouts to their end at once, and the server tells of one.
-#[tokio::test]
-async fn a_statement_timeout_ends_a_sweep_also_together_with_its_own_wait() {
-    let (play, _holder) = kept("dedupe").await;
-    let session = play
-        .another_directly("postgres", "its backend is stopped")
-        .await;
-    session.show("set statement_timeout = '700ms'").await;
-    let pid = backend_pid(&session.client).await.unwrap();
-    let sweeping = Waiting::begin(&play, session, "select once.sweep_dedupe_reap()").await;
-    kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
-    tokio::time::sleep(Duration::from_millis(800)).await;
-    kill(Pid::from_raw(pid), Signal::SIGCONT).unwrap();
-    let answer = sweeping.end().await.1;
-    assert_eq!(code(&answer), "57014", "{answer:?}");
-}
-
-/// As `ALTER EXTENSION pg_once UPDATE` does: all tasks together wait half a second for what it has, and not each.
+/// As `ALTER EXTENSION pg_once UPDATE` does: each task gives up long before deadlock_timeout.
 #[tokio::test]
 async fn who_keeps_the_tables_of_all_tasks_and_wants_a_row_that_was_reverted_is_no_victim() {
     let (play, holder) = kept("inbox").await;
@@ -155,7 +114,7 @@ async fn who_keeps_the_tables_of_all_tasks_and_wants_a_row_that_was_reverted_is_
         .show("update job set version = version where id = 1")
         .await;
     let (_, failed) = sweeping.end().await;
-    let tasks = "key_reap key_tombstone inbox_reap dedupe_reap outbox_retire";
+    let tasks = "key_reap key_tombstone outbox_requeue inbox_reap dedupe_reap outbox_retire";
     assert_eq!(failed.unwrap(), tasks);
     holder.show("rollback").await;
     assert_eq!(play.show(sweep).await, "~");

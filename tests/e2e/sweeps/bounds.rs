@@ -201,23 +201,6 @@ pub(crate) async fn rows_read(play: &Playground, sweep: &str) -> i64 {
     rows.parse().unwrap()
 }
 
-/// The last row that a pass may do is among thousands that became due with it and fail: they are not read again for each.
-#[tokio::test]
-async fn rows_of_one_moment_that_fail_are_read_a_few_times_only() {
-    let play = Playground::open().await;
-    play.show(
-        "insert into once.inbox (expires_at, status, id, scope, name)
-         select '2020-01-01', 'm', gen_random_uuid(), 's', g from generate_series(1, 3000) as g;
-         create function refuse() returns trigger language plpgsql as $$ begin raise exception 'damaged'; end $$;
-         create trigger refuse before delete on once.inbox for each row when (old.name::int > 20) execute function refuse()",
-    )
-    .await;
-    let read = rows_read(&play, "select once.sweep_inbox_reap(21)").await;
-    assert!(read < 60_000, "{read} rows read");
-    let left = "select count(*) from once.inbox";
-    assert_eq!(play.show(left).await, "2980");
-}
-
 #[tokio::test]
 async fn both_sweeps_read_in_the_order_of_their_index_and_no_more_than_they_need() {
     let play = Playground::open().await;

@@ -16,13 +16,14 @@ use crate::outbox::seen::Seen;
 use crate::outbox::series;
 use crate::outbox::topic::{Subscriber, Topic, all_subscribers};
 use crate::outbox::window::{self, Window};
+use crate::settings;
 use crate::table::{Name, ScanKey, Snapshot, Table, lock_against_writers};
 
 /// 55006 while an event of the topic is pending; else none becomes so before this transaction has ended.
 pub fn ensure(topic: &Topic) -> Result<()> {
     let mut tables: Vec<Name> = SEGMENTS.iter().map(|home| home.table).collect();
     tables.push(retry::TABLE);
-    lock_against_writers(&tables)?;
+    settings::with_table_lock_timeout(|| lock_against_writers(&tables))?;
     let log = window::tables()?;
     let (seen, snapshot) = Seen::now()?;
     let present = series::current(&snapshot)?;

@@ -24,38 +24,53 @@ const PAGES: u32 = 64;
 /// The current segment is moved on from when its last event is that old and nobody needs any of it.
 const IDLE_US: i64 = 60_000_000;
 
-macro_rules! copy {
-    ($segment:literal) => {
-        Kept::new(
-            copy_from(concat!(
-                "INSERT INTO once.event_kept SELECT e.* FROM once.event_",
-                $segment,
-                " e JOIN unnest($1, $2, $3) n (topic_id, lane, event_id)
-                    ON e.topic_id = n.topic_id AND e.lane = n.lane AND e.event_id = n.event_id
-                  ORDER BY e.topic_id, e.lane, e.event_id
-                  ON CONFLICT (topic_id, lane, event_id) DO NOTHING\0"
-            )),
-            &[
-                pg_sys::INT4ARRAYOID,
-                pg_sys::INT4ARRAYOID,
-                pg_sys::INT8ARRAYOID,
-            ],
-        )
-    };
-}
+const COPY_0: &CStr = c"
+    WITH copied AS (
+        INSERT INTO once.event_kept
+        SELECT e.* FROM once.event_0 e JOIN unnest($1, $2, $3) n (topic_id, lane, event_id)
+               ON e.topic_id = n.topic_id AND e.lane = n.lane AND e.event_id = n.event_id
+         ORDER BY e.topic_id, e.lane, e.event_id
+            ON CONFLICT (topic_id, lane, event_id) DO NOTHING RETURNING 1)
+    SELECT pg_catalog.count(*) FROM copied";
 
-const fn copy_from(sql: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(sql.as_bytes()) {
-        Ok(sql) => sql,
-        Err(_) => c"",
-    }
-}
+const COPY_1: &CStr = c"
+    WITH copied AS (
+        INSERT INTO once.event_kept
+        SELECT e.* FROM once.event_1 e JOIN unnest($1, $2, $3) n (topic_id, lane, event_id)
+               ON e.topic_id = n.topic_id AND e.lane = n.lane AND e.event_id = n.event_id
+         ORDER BY e.topic_id, e.lane, e.event_id
+            ON CONFLICT (topic_id, lane, event_id) DO NOTHING RETURNING 1)
+    SELECT pg_catalog.count(*) FROM copied";
+
+const COPY_2: &CStr = c"
+    WITH copied AS (
+        INSERT INTO once.event_kept
+        SELECT e.* FROM once.event_2 e JOIN unnest($1, $2, $3) n (topic_id, lane, event_id)
+               ON e.topic_id = n.topic_id AND e.lane = n.lane AND e.event_id = n.event_id
+         ORDER BY e.topic_id, e.lane, e.event_id
+            ON CONFLICT (topic_id, lane, event_id) DO NOTHING RETURNING 1)
+    SELECT pg_catalog.count(*) FROM copied";
+
+const COPY_3: &CStr = c"
+    WITH copied AS (
+        INSERT INTO once.event_kept
+        SELECT e.* FROM once.event_3 e JOIN unnest($1, $2, $3) n (topic_id, lane, event_id)
+               ON e.topic_id = n.topic_id AND e.lane = n.lane AND e.event_id = n.event_id
+         ORDER BY e.topic_id, e.lane, e.event_id
+            ON CONFLICT (topic_id, lane, event_id) DO NOTHING RETURNING 1)
+    SELECT pg_catalog.count(*) FROM copied";
+
+const EVENTS: &[pg_sys::Oid] = &[
+    pg_sys::INT4ARRAYOID,
+    pg_sys::INT4ARRAYOID,
+    pg_sys::INT8ARRAYOID,
+];
 
 thread_local! {
-    static FROM_0: Kept = const { copy!("0") };
-    static FROM_1: Kept = const { copy!("1") };
-    static FROM_2: Kept = const { copy!("2") };
-    static FROM_3: Kept = const { copy!("3") };
+    static FROM_0: Kept = const { Kept::new(COPY_0, EVENTS) };
+    static FROM_1: Kept = const { Kept::new(COPY_1, EVENTS) };
+    static FROM_2: Kept = const { Kept::new(COPY_2, EVENTS) };
+    static FROM_3: Kept = const { Kept::new(COPY_3, EVENTS) };
 }
 
 /// What of a segment is needed and not copied yet.
@@ -214,8 +229,8 @@ fn copy(segment: usize, events: &[(i32, i32, i64)]) -> Result<usize> {
         2 => &FROM_2,
         _ => &FROM_3,
     };
-    spi::write_latest(statement, &args.map(Some), ids.len(), "copies of events")?;
-    Ok(events.len())
+    let rows = spi::query_latest(statement, &args.map(Some))?;
+    Ok(rows.first().map_or(0, |row| number(row, 0) as usize))
 }
 
 /// Nothing has come into the segment for a while, and nobody needs any of it.

@@ -31,9 +31,6 @@ const MARK: &CStr = c"
     ON CONFLICT (segment) DO UPDATE
        SET drained_xid = excluded.drained_xid, checked_xid = excluded.checked_xid, cluster = excluded.cluster";
 
-/// What is kept back where one of these is.
-const SEGMENT: &str = "the state of a segment";
-
 thread_local! {
     static OPENED: Kept = const { Kept::new(OPEN, &[pg_sys::INT4OID, pg_sys::INT8OID]) };
     static MARKED: Kept = const { Kept::new(MARK, &[
@@ -122,7 +119,7 @@ impl Log {
     /// Makes an empty segment the current one.
     pub fn open(&self, segment: usize) -> Result<()> {
         let args = [Datum::from(segment as i32), Datum::from(self.opened + 1)];
-        spi::write_latest(&OPENED, &args.map(Some), 1, SEGMENT)
+        spi::query_latest(&OPENED, &args.map(Some)).map(drop)
     }
 
     /// Drained, and no snapshot is left that was taken before that was committed.
@@ -154,7 +151,7 @@ fn mark(segment: usize, drained: Option<(i64, i64)>) -> Result<()> {
         drained.map(|(_, checked)| Datum::from(checked)),
         drained.map(|_| Datum::from(cluster())),
     ];
-    spi::write_latest(&MARKED, &args, 1, SEGMENT)
+    spi::query_latest(&MARKED, &args).map(drop)
 }
 
 /// Empties a ripe segment, where nobody reads it now and nothing needed came into it since.

@@ -17,11 +17,9 @@ mod log;
 mod need;
 mod tidy;
 
-use super::event::{KEPT, SEGMENTS};
-use super::{batch, delivery, receipt};
+use super::event::SEGMENTS;
 use crate::error::Result;
-use crate::janitor::{self, Swept, Tables};
-use crate::patience::Patience;
+use crate::janitor::Swept;
 use crate::table::{self, Snapshot};
 use crate::trylock::TryLock;
 use log::Log;
@@ -31,58 +29,21 @@ pub const TASK: &str = "outbox_retire";
 /// In the extension's lock space, beside series.rs: the session that does this.
 const LOCK: u64 = 2;
 
-/// What it writes, but for the segments: what these are truncated by cannot be deferred.
-const TABLES: Tables = Tables {
-    written: &[
-        batch::TABLE,
-        receipt::TABLE,
-        delivery::TABLE,
-        KEPT.table,
-        log::TABLE,
-    ],
-    read: &[],
-};
-
 /// Copies, truncates and deletes; at most `max` of each kind of row. None: another session is at it.
-pub fn sweep(max: i64, patience: &Patience) -> Result<Option<Swept>> {
+pub fn sweep(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(LOCK) else {
         return Ok(None);
     };
     // To the end of the transaction: until then nobody sees what was done here.
     lock.keep();
-    if let Err(failure) = janitor::lock_tables(&TABLES, patience)? {
-        return Ok(Some(Swept::failure(1, &failure)));
-    }
-    let swept = patience.attempt(|| work(max, patience))?;
-    Ok(Some(
-        swept.unwrap_or_else(|failure| Swept::failure(1, &failure)),
-    ))
-}
-
-fn work(max: i64, patience: &Patience) -> Result<Swept> {
     // A subscriber that is not committed yet may need what nobody else does, and cannot be seen.
-    let all_seen = patience.attempt(|| table::lock_against_writers(&[c"subscriber"]))?;
-    if let Err(failure) = all_seen {
-        // Nothing is given back until that transaction ends: whoever watches the sweeps has to see it.
-        let waits =
-            format!("{failure}: an open transaction has made, changed or dropped a subscriber");
-        return Ok(Swept::failure(1, &waits));
-    }
-    let mut all = Swept::default();
-    let steps: [fn(i64) -> Result<Swept>; 5] = [
-        copy::sweep,
-        tidy::kept,
-        tidy::batches,
-        |_| truncate(),
-        |_| rotate(),
-    ];
-    for step in steps {
-        match patience.attempt(|| step(max))? {
-            Ok(swept) => all.add(swept),
-            Err(failure) => all.add(Swept::failure(1, &failure)),
-        }
-    }
-    Ok(all)
+    table::lock_against_writers(&[c"subscriber"])?;
+    let mut all = copy::sweep(max)?;
+    all.add(tidy::kept(max)?);
+    all.add(tidy::batches(max)?);
+    all.add(truncate()?);
+    all.add(rotate()?);
+    Ok(Some(all))
 }
 
 /// Truncates the drained segments that nobody can miss any more.

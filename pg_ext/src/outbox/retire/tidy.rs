@@ -147,8 +147,7 @@ pub fn kept(max: i64) -> Result<Swept> {
         }
     }
     if !gone.is_empty() {
-        let what = "copies of events that were to go";
-        spi::write_latest(&DELETED, &arguments(&gone), gone.len(), what)?;
+        spi::query_latest(&DELETED, &arguments(&gone))?;
     }
     Ok(Swept {
         done: gone.len() as i64,

@@ -1,0 +1,43 @@
+//! What somebody has put on the extension's own tables and could keep a row back without a word: a task that meets it
+//! fails with its name. Other triggers and foreign keys can only raise, which fails the statement.
+
+use crate::call::{shown, varlena};
+use crate::error::{Error, Kind, Result};
+use crate::spi::{self, Kept, column};
+use crate::table::{Name, Table};
+use pgrx::pg_sys::{self, Datum};
+use std::ffi::CStr;
+
+const FOREIGN: &CStr = c"
+    SELECT pg_catalog.format('TRIGGER %I ON %s', t.tgname, t.tgrelid::pg_catalog.regclass)
+      FROM pg_catalog.pg_trigger t
+     WHERE t.tgrelid = $1 AND NOT t.tgisinternal AND t.tgtype & 3 = 3 AND t.tgenabled <> 'D'
+    UNION ALL
+    SELECT pg_catalog.format('RULE %I ON %s', r.rulename, r.ev_class::pg_catalog.regclass)
+      FROM pg_catalog.pg_rewrite r WHERE r.ev_class = $1
+     LIMIT 1";
+
+thread_local! {
+    static NAMED: Kept = const { Kept::new(FOREIGN, &[pg_sys::OIDOID]) };
+}
+
+/// None of these tables has an enabled BEFORE ROW trigger or a rule.
+pub fn ensure_none(tables: &[Name]) -> Result<()> {
+    for name in tables {
+        let table = Table::to_read(name)?;
+        if !table.may_keep_rows_back() {
+            continue;
+        }
+        let rows = spi::query(&NAMED, &[Some(Datum::from(table.oid()))])?;
+        if let Some(found) = rows.first().and_then(|row| column(row, 0)) {
+            let object = shown(varlena(found));
+            return Err(Error::new(
+                Kind::InUse,
+                format!(
+                    "{object} is not pg_once's, and could keep rows from a sweep (DROP {object})"
+                ),
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! key_reap, key_tombstone, inbox_reap and dedupe_reap: each is one statement on the extension's own tables, which takes
+//! the oldest rows that are due and skips those that somebody has locked.
+
+use super::task::Swept;
+use crate::clock;
+use crate::error::Result;
+use crate::key::passing;
+use crate::settings;
+use crate::spi::{self, Kept, column};
+use pgrx::pg_sys::{self, Datum};
+use std::ffi::CStr;
+use std::thread::LocalKey;
+
+/// Rows are found by index and in its order, whatever the tables were like when the statements were planned. jit: before
+/// PostgreSQL 18 what is off is dear instead, dear enough to be compiled.
+const BY_INDEX: &[(&CStr, &CStr)] = &[
+    (c"enable_seqscan", c"off"),
+    (c"enable_bitmapscan", c"off"),
+    (c"jit", c"off"),
+];
+
+// In all of them: $1 now, $2 the bound, $3 (of keys) the default of gone_for in microseconds. They answer how many rows
+// were done, and whether the bound was reached.
+
+// A key goes with its steps. Tombstones come first by their own stage of the index; one that is not due (gone_for was
+// raised, or it was only to be looked at) moves to its next look: when it is new again, but at the latest after a day,
+// then after twice its age. So a gone_for that is lowered meanwhile gives its space back, and a long one costs a few
+// writes in all. Keys that were never emptied (no sweep ran for long) are looked for among the oldest of the other stage.
+// v: a key that was claimed anew and has expired again since this statement's snapshot has steps that it does not show.
+const KEY_REAP: &CStr = c"
+    WITH oldest AS MATERIALIZED (
+        SELECT k.id, k.finished_at + k.ttl_us * interval '1 microsecond'
+                     + COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $3)
+                     * interval '1 microsecond' <= $1 IS TRUE AS is_due
+          FROM once.key k WHERE k.reap_stage = '1' AND k.reap_at <= $1
+         ORDER BY k.reap_at LIMIT $2 FOR UPDATE SKIP LOCKED),
+    later AS (
+        UPDATE once.key k
+           SET reap_at = LEAST(k.finished_at + k.ttl_us * interval '1 microsecond'
+                               + COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $3)
+                               * interval '1 microsecond',
+                               $1 + GREATEST(interval '1 day',
+                                             $1 - (k.finished_at + k.ttl_us * interval '1 microsecond')))
+         WHERE k.id = ANY (ARRAY(SELECT id FROM oldest WHERE NOT is_due))),
+    never_emptied AS MATERIALIZED (
+        SELECT k.id, k.ctid FROM once.key k
+         WHERE k.id = ANY (ARRAY(SELECT n.id FROM once.key n WHERE n.reap_stage = '0' AND n.reap_at <= $1
+                                  ORDER BY n.reap_at LIMIT 2 * $2))
+           AND k.finished_at + k.ttl_us * interval '1 microsecond'
+               + COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $3)
+               * interval '1 microsecond' <= $1
+         ORDER BY k.reap_at LIMIT $2 FOR UPDATE SKIP LOCKED),
+    due AS MATERIALIZED (
+        SELECT o.id FROM oldest o WHERE o.is_due
+        UNION ALL
+        SELECT n.id FROM never_emptied n WHERE (SELECT true FROM once.key v WHERE v.ctid = n.ctid)
+        LIMIT $2),
+    steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due))),
+    reaped AS (DELETE FROM once.key WHERE id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1)
+    SELECT pg_catalog.count(*),
+           pg_catalog.count(*) >= $2 OR (SELECT pg_catalog.count(*) FROM oldest) >= $2
+           OR (SELECT pg_catalog.count(*) FROM never_emptied) >= $2
+      FROM reaped";
+
+// Keys whose time has not come yet (finished after they were claimed, or not at all) move to when it will have; that
+// counts towards the bound, not towards what was done. An unfinished one is shown to completers again: should a clock
+// that stepped back have hidden it from them, that ends here. v: as above.
+const KEY_TOMBSTONE: &CStr = c"
+    WITH locked AS MATERIALIZED (
+        SELECT k.id, k.ctid, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at
+          FROM once.key k WHERE k.reap_stage = '0' AND k.reap_at <= $1
+         ORDER BY k.reap_at LIMIT $2 FOR UPDATE SKIP LOCKED),
+    due AS MATERIALIZED (
+        SELECT l.id, l.expires_at <= $1 IS TRUE AS expired
+          FROM locked l WHERE (SELECT true FROM once.key v WHERE v.ctid = l.ctid)),
+    steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due WHERE expired))),
+    later AS (
+        UPDATE once.key k
+           SET reap_at = COALESCE(k.finished_at + k.ttl_us * interval '1 microsecond',
+                                  $1 + GREATEST(k.ttl_us * interval '1 microsecond', interval '10 minutes')),
+               look_at = CASE WHEN k.status IN ('r', 'l')
+                               AND EXISTS (SELECT FROM once.key_bookmark b
+                                            WHERE b.scope = k.scope AND b.upto >= k.look_at)
+                              THEN GREATEST(k.look_at, $1) ELSE k.look_at END
+         WHERE k.id = ANY (ARRAY(SELECT id FROM due WHERE NOT expired))),
+    emptied AS (
+        UPDATE once.key k
+           SET status = 'g', reap_stage = '1',
+               reap_at = LEAST(k.finished_at + k.ttl_us * interval '1 microsecond'
+                               + COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $3)
+                               * interval '1 microsecond',
+                               $1 + GREATEST(interval '1 day',
+                                             $1 - (k.finished_at + k.ttl_us * interval '1 microsecond'))),
+               state = NULL, request = NULL, note = NULL, holder = NULL,
+               response_code = NULL, response_body = NULL, response_headers = NULL
+         WHERE k.id = ANY (ARRAY(SELECT id FROM due WHERE expired)) RETURNING 1)
+    SELECT pg_catalog.count(*), (SELECT pg_catalog.count(*) FROM locked) >= $2 FROM emptied";
+
+const INBOX_REAP: &CStr = c"
+    WITH due AS MATERIALIZED (
+        SELECT i.id FROM once.inbox i WHERE i.expires_at <= $1
+         ORDER BY i.expires_at LIMIT $2 FOR UPDATE SKIP LOCKED),
+    reaped AS (DELETE FROM once.inbox WHERE id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1)
+    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped";
+
+const DEDUPE_REAP: &CStr = c"
+    WITH due AS MATERIALIZED (
+        SELECT d.ctid FROM once.dedupe d WHERE d.until <= $1
+         ORDER BY d.until LIMIT $2 FOR UPDATE SKIP LOCKED),
+    reaped AS (DELETE FROM once.dedupe WHERE ctid = ANY (ARRAY(SELECT ctid FROM due)) RETURNING 1)
+    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped";
+
+const TYPES: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::INT8OID];
+
+thread_local! {
+    static KEYS: Kept = const { Kept::new(KEY_REAP, TYPES) };
+    static TOMBSTONES: Kept = const { Kept::new(KEY_TOMBSTONE, TYPES) };
+    static INBOX: Kept = const { Kept::new(INBOX_REAP, TYPES.split_at(2).0) };
+    static DEDUPE: Kept = const { Kept::new(DEDUPE_REAP, TYPES.split_at(2).0) };
+}
+
+pub fn keys(max: i64) -> Result<Swept> {
+    run(&KEYS, max, &[clock::DAY_US])
+}
+
+/// Moves the scopes' bookmarks, too.
+pub fn tombstones(max: i64) -> Result<Swept> {
+    let mut swept = run(&TOMBSTONES, max, &[clock::DAY_US])?;
+    swept.more |= passing::pass(max)?;
+    Ok(swept)
+}
+
+pub fn inbox(max: i64) -> Result<Swept> {
+    run(&INBOX, max, &[])
+}
+
+pub fn dedupe(max: i64) -> Result<Swept> {
+    run(&DEDUPE, max, &[])
+}
+
+fn run(statement: &'static LocalKey<Kept>, max: i64, more: &[i64]) -> Result<Swept> {
+    let args = [&[clock::now_us()?, max], more].concat();
+    let args: Vec<_> = args.into_iter().map(|n| Some(Datum::from(n))).collect();
+    let rows = settings::under(BY_INDEX, || spi::query_latest(statement, &args))?;
+    let number = |i| {
+        rows.first()
+            .and_then(|row| column(row, i))
+            .map_or(0, |d| d.value() as i64)
+    };
+    Ok(Swept {
+        done: number(0),
+        more: number(1) != 0,
+        ..Swept::default()
+    })
+}
