@@ -36,28 +36,34 @@ const TEARDOWNS_LOOKED_AT: usize = 100;
 /// Sweeps every machine, those that were swept longest ago first, at most `max` rows in all, and notes each.
 pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
     let mut all = Swept::default();
+    let mut runs = Vec::new();
     let mut left = max;
     for name in by_last_end(machines(only)?)? {
         if left <= 0 {
             all.more = true;
             break;
         }
-        let mut turn = sweep_machine(&name, left)?;
+        let turn = sweep_machine(&name, left)?;
         left -= turn.settled;
-        close_teardowns(&name)?;
-        // None of one that was dropped meanwhile.
-        if Stored::find(&name)?.is_some() {
-            let is_good = turn.swept.failed == 0;
-            janitor::note(TASK, &name, &mut turn.swept, is_good)?;
+        // What cannot be looked at stays as it is.
+        drop(subxact::attempt_briefly(|| close_teardowns(&name))?);
+        all.add(turn.swept.clone());
+        runs.push((name, turn.swept));
+    }
+    let is_good = all.failed == 0;
+    janitor::noting(&mut all, || {
+        for (name, swept) in &runs {
+            // None of one that was dropped meanwhile.
+            if Stored::find(name)?.is_some() {
+                janitor::record(TASK, name, swept, swept.failed == 0)?;
+            }
         }
-        all.add(turn.swept);
-    }
-    if only.is_none() {
-        // Its rows are counted for the machines.
-        let mut own = Swept::default();
-        janitor::note(TASK, b"", &mut own, all.failed == 0)?;
-        all.add(own);
-    }
+        match only {
+            // Its rows are counted for the machines.
+            None => janitor::record(TASK, b"", &Swept::default(), is_good),
+            Some(_) => Ok(()),
+        }
+    })?;
     Ok(all)
 }
 
@@ -83,23 +89,19 @@ pub fn prepare() -> Result<()> {
     spi::run_as_caller(c"SET CONSTRAINTS ALL IMMEDIATE")
 }
 
-/// Teardowns whose row was deleted, or whose table was dropped, are over. What cannot be looked at stays as it is.
+/// Teardowns whose row was deleted, or whose table was dropped, are over.
 fn close_teardowns(name: &[u8]) -> Result<()> {
     if pending::first_open(name, None)?.is_none() {
         return Ok(());
     }
     pending::close_of_gone_tables(name, TEARDOWNS_LOOKED_AT)?;
-    let of_rows = subxact::attempt_briefly(|| {
-        let machine = Machine::for_tables(name)?;
-        let mode = pg_sys::AccessShareLock;
-        let Some(owner) = machine.shape.table.locked_owner(mode) else {
-            return Ok(());
-        };
-        let _owner = SwitchedUser::to_owner_of_table(owner)?;
-        pending::close_of_gone_rows(&machine, TEARDOWNS_LOOKED_AT)
-    })?;
-    drop(of_rows);
-    Ok(())
+    let machine = Machine::for_tables(name)?;
+    let mode = pg_sys::AccessShareLock;
+    let Some(owner) = machine.shape.table.locked_owner(mode) else {
+        return Ok(());
+    };
+    let _owner = SwitchedUser::to_owner_of_table(owner)?;
+    pending::close_of_gone_rows(&machine, TEARDOWNS_LOOKED_AT)
 }
 
 /// Names of machines. A definition that cannot be read is its machine's own failure.
@@ -152,30 +154,36 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Turn> {
     // One scan to the end: what is deferred meanwhile is not seen again by it.
     let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
     loop {
-        let left = (max - turn.settled) as usize;
-        let chunk = look(&mut scan, now, looks, left + 1);
+        let chunk = look(&mut scan, now, looks, (max - turn.settled) as usize + 1);
         looks -= chunk.looked;
         let (now_tidied, later) = chunk.ended.split_at(chunk.ended.len().min(to_tidy));
         to_tidy -= now_tidied.len();
         tidied += tidy(now_tidied)?;
         turn.swept.more |= !later.is_empty() && tidied > 0;
-        let (due, over) = chunk.due.split_at(chunk.due.len().min(left));
-        if !due.is_empty() {
-            let reverted = revert(name, due)?;
+        let mut due = &chunk.due[..];
+        // Rows that somebody has locked take no other row's place.
+        while !due.is_empty() && turn.settled < max {
+            let left = (max - turn.settled) as usize;
+            let (now, later) = due.split_at(due.len().min(left));
+            let reverted = revert(name, now)?;
             turn.settled += reverted.settled;
             turn.swept.add(reverted.swept);
             if reverted.is_cut_short {
                 turn.swept.more = turn.settled > 0;
                 return Ok(turn);
             }
+            due = later;
         }
-        // Rows that somebody has locked are no reason to come back at once.
-        let has_moved = turn.settled + tidied > 0;
-        if !over.is_empty() || looks == 0 || turn.settled >= max {
-            turn.swept.more |= has_moved && (chunk.full || !over.is_empty());
+        if turn.settled >= max {
+            turn.swept.more |= chunk.full || !due.is_empty();
             return Ok(turn);
         }
         if !chunk.full {
+            return Ok(turn);
+        }
+        if looks == 0 {
+            // Nor are they a reason to come back at once.
+            turn.swept.more |= turn.settled + tidied > 0;
             return Ok(turn);
         }
     }

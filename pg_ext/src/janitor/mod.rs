@@ -16,10 +16,10 @@ mod task;
 
 pub use all::sweep_all;
 pub use preview::{Due, sweep_preview, waited_us};
-pub use runs::{covers, last_end, last_error};
+pub use runs::{covers, last_end, last_error, record};
 pub use status::janitor_status;
 pub use sweep::{
-    failed, note, run, sweep, sweep_action_release, sweep_dedupe_reap, sweep_inbox_reap,
+    failed, noting, run, sweep, sweep_action_release, sweep_dedupe_reap, sweep_inbox_reap,
     sweep_key_reap, sweep_key_tombstone, sweep_outbox_requeue, sweep_outbox_retire,
 };
 pub use task::{Swept, Task};

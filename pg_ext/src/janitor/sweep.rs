@@ -89,14 +89,14 @@ fn release_actions(max: i32, only: Option<&[u8]>) -> Result<Swept> {
 /// With its end noted; one in which nothing failed is good.
 fn noted(task: &str, machine: &[u8], mut swept: Swept) -> Result<Swept> {
     let is_good = swept.failed == 0;
-    note(task, machine, &mut swept, is_good)?;
+    let run = swept.clone();
+    noting(&mut swept, || runs::record(task, machine, &run, is_good))?;
     Ok(swept)
 }
 
 /// Notes the end of a run; where that cannot be, its result says so, and what was done stays done.
-pub fn note(task: &str, machine: &[u8], swept: &mut Swept, is_good: bool) -> Result<()> {
-    let ended = subxact::attempt_briefly(|| runs::record(task, machine, swept, is_good))?;
-    if let Err(why) = ended {
+pub fn noting(swept: &mut Swept, note: impl FnOnce() -> Result<()>) -> Result<()> {
+    if let Err(why) = subxact::attempt_briefly(note)? {
         let said = swept.last_error.as_deref().unwrap_or("the run has ended");
         let said = format!("{said} (not noted: {why})");
         swept.add(Swept::failure(1, &said));

@@ -47,37 +47,6 @@ async fn a_service_whose_claim_states_nobody_sweeps_does_not_boot() {
     play.show(ASSERT).await;
 }
 
-/// Each waits for its turn in one call.
-#[tokio::test]
-async fn a_run_that_cannot_be_noted_leaves_the_other_machines_covered() {
-    let play = Playground::open().await;
-    for name in ["first", "second", "third"] {
-        with_small(&play, name).await;
-    }
-    for (kept, covered, keep) in [
-        ("second", "first, third", "raise 'not here'"),
-        ("first", "second, third", "raise 'not here'"),
-        ("first", "second, third", "return null"),
-    ] {
-        play.show(&format!(
-            "delete from once.janitor;
-             create or replace function refuse() returns trigger language plpgsql as $$ begin
-                if new.machine = '{kept}' then {keep}; end if; return new; end $$;
-             create or replace trigger refuse before insert on once.janitor for each row execute function refuse()"
-        ))
-        .await;
-        assert_eq!(sweep(&play, 10).await, "0|1|f");
-        let noted = "select string_agg(machine, ', ' order by machine) from once.janitor
-                      where task = 'action_release' and machine <> '' and good_end is not null";
-        assert_eq!(play.show(noted).await, covered);
-        let refusal = play.refused(ASSERT).await;
-        assert!(
-            refusal.message.contains(kept) || refusal.detail.contains(kept),
-            "{refusal:?}"
-        );
-    }
-}
-
 /// More than 64 subtransactions that write are more than every other session's snapshot has room for.
 #[tokio::test]
 async fn the_runs_of_many_machines_are_noted_in_one_subtransaction() {

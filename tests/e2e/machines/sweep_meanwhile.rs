@@ -178,29 +178,6 @@ async fn a_row_that_a_trigger_claims_as_it_is_reverted_keeps_its_new_lease() {
 }
 
 #[tokio::test]
-async fn a_trigger_that_sweeps_neither_goes_round_nor_keeps_its_row() {
-    let play = overdue(20).await;
-    when_reverted(
-        &play,
-        "before",
-        "perform once.sweep_action_release(10); perform once.sweep(10);",
-    )
-    .await;
-    let all = "select done, failed, more from once.sweep_action_release(100)";
-    assert_eq!(ends(&play, all).await, "20|0|f");
-    // A sweep that was broken off in the middle of a trigger leaves nothing behind.
-    jobs(&play, 101, 101, "ready").await;
-    token(&play, 101, "run", ", lease => '1 us'").await;
-    play.show("create or replace function reverted() returns trigger language plpgsql as $$ begin perform pg_sleep(60); return new; end $$")
-        .await;
-    play.show("set statement_timeout = '200ms'").await;
-    assert_eq!(play.code(SWEEP).await, "57014");
-    play.show("reset statement_timeout; drop trigger reverted on job")
-        .await;
-    assert_eq!(sweep(&play, 10).await, "1|0|f");
-}
-
-#[tokio::test]
 async fn an_id_that_is_none_any_more_keeps_no_other_row_nor_its_machine() {
     let play = world().await;
     overdue_in(&play, "other", "text", 3).await;

@@ -214,23 +214,3 @@ async fn failed_attempts_go_with_the_batches_that_acked_them_and_a_pass_is_bound
     // Thirty events at most of each pass: those of one batch.
     assert!(left.windows(2).all(|w| w[0] - w[1] <= 30), "{left:?}");
 }
-
-/// What looks at the end of the transaction only would undo the whole sweep.
-#[tokio::test]
-async fn a_deferred_constraint_on_the_batches_fails_its_task_alone() {
-    let play = open().await;
-    play.show("select fill('t', 10, size => 1); select drain('t', most => 1) is not null")
-        .await;
-    play.show(
-        "create function refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$;
-         create constraint trigger refuse after delete on once.batch deferrable initially deferred
-            for each row execute function refuse();
-         insert into once.inbox (expires_at, status, id, scope, name)
-         values (clock_timestamp(), 'm', gen_random_uuid(), 's', 'm')",
-    )
-    .await;
-    later(&play, "25 hours").await;
-    let swept = "select task, done, failed from once.sweep() where done > 0 or failed > 0";
-    assert_eq!(play.show(swept).await, "inbox_reap|1|0\noutbox_retire|0|1");
-    assert_eq!(rows(&play).await, "10|10|0");
-}

@@ -16,7 +16,6 @@ mod expiry;
 mod missing;
 mod nacks;
 mod order;
-mod others;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod races;
