@@ -49,8 +49,6 @@ pub enum Lock {
     UpdateNow,
     /// Also against FOR KEY SHARE, which writers of items hold; waits.
     Whole,
-    /// The same, but a row that somebody has locked counts as not there.
-    WholeIfFree,
 }
 
 /// The row as it is now, None: not there (or not visible to the current user).
@@ -86,7 +84,6 @@ fn look_plan(machine: &Machine, lock: Lock) -> Result<Rc<Statement>> {
         Lock::UpdateIfFree => ("row free", "FOR NO KEY UPDATE OF t SKIP LOCKED"),
         Lock::UpdateNow => ("row now", "FOR NO KEY UPDATE OF t NOWAIT"),
         Lock::Whole => ("row whole", "FOR UPDATE OF t"),
-        Lock::WholeIfFree => ("row whole free", "FOR UPDATE OF t SKIP LOCKED"),
     };
     machine.plan(key, &[machine.id_type()], || {
         machine.parts().fill(LOOK, &[("lock", clause)])
