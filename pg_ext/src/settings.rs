@@ -100,6 +100,15 @@ pub fn fake_now() -> Result<Option<i64>> {
     }
 }
 
+/// Works under the caller's lock_timeout, or under 1 s where it has none: for the lock of a whole table, since all writers
+/// of the table queue behind the wait.
+pub fn with_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    match lock_timeout() {
+        Some(_) => work(),
+        None => under(&[(c"lock_timeout", c"1s")], work),
+    }
+}
+
 /// Works under these settings; a failure leaves them to the subtransaction's end.
 pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -> Result<T> {
     // SAFETY: the settings are set at a level of their own, which ends below.

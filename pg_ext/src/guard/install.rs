@@ -9,7 +9,7 @@
 //! is judged before: its job's row is to be locked by then. Before the row the guard is the last of the table's triggers,
 //! after it the first: a row that is refused has met none of them, and no foreign key.
 
-use super::hold::hold_all;
+use super::lock::lock_all;
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::digest::{first_16, hex};
 use crate::error::{Error, Kind, Result};
@@ -22,7 +22,6 @@ use crate::machine::stored::Stored;
 use crate::row;
 use crate::spi::column;
 use crate::spi::{self, Kept};
-use crate::subxact;
 use crate::table;
 use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{self, Datum};
@@ -90,7 +89,7 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     };
     if !is_done {
         let here = present(machine.name())?;
-        hold(machine.name(), here.iter(), tables(&machine).into_iter())?;
+        lock_for(machine.name(), here.iter(), tables(&machine).into_iter())?;
         remove(machine.name())?;
         if enabled.value() != 0 {
             install(&machine)?;
@@ -113,7 +112,7 @@ pub fn move_to(machine: &[u8]) -> Result<()> {
         ensure_owned(guard.table)?;
     }
     let unwanted = || here.iter().filter(|h| !wanted.iter().any(|w| serves(h, w)));
-    hold(
+    lock_for(
         machine.name(),
         unwanted(),
         missing().map(|guard| guard.table),
@@ -124,19 +123,15 @@ pub fn move_to(machine: &[u8]) -> Result<()> {
     missing().try_for_each(|guard| ensure_owned(guard.table))
 }
 
-/// The guards are as they are to be, and nobody is about to change that. Where they are not, no table stays locked: who
-/// has one and wants more of it would wait for us, and we for him.
+/// The guards are as they are to be, and stay so: a transaction that takes one off or disables it has ended by then.
 fn is_whole_for_sure(machine: &Machine) -> Result<bool> {
-    if !subxact::kept_if(|_| false, || is_whole(machine))? {
+    if !is_whole(machine)? {
         return Ok(false);
     }
-    let confirmed = || {
-        // Who takes a guard off or disables it has come to his end then.
-        let tables = tables(machine).into_iter().cloned().collect();
-        hold_all(machine.name(), tables, pg_sys::RowExclusiveLock)?;
-        is_whole(machine)
-    };
-    subxact::kept_if(|is_whole| *is_whole, confirmed)
+    let tables = tables(machine).into_iter().cloned();
+    let tables = tables.map(|table| (table, pg_sys::RowExclusiveLock));
+    lock_all(machine.name(), tables.collect())?;
+    is_whole(machine)
 }
 
 /// The guards are on the tables as they are to be, and fire there and below. A table that inherits from one of them has
@@ -156,29 +151,26 @@ fn is_whole(machine: &Machine) -> Result<bool> {
     Ok(is_whole)
 }
 
-/// Waits for the tables whose guards are to go, and for those that are to get some, as strongly as the triggers will want
-/// them: who has one and wants more of it would wait for us.
-fn hold<'a>(
+/// Locks the tables whose guards are to go, as DROP TRIGGER does, and those that are to get some, as CREATE TRIGGER does.
+fn lock_for<'a>(
     machine: &str,
     guards: impl Iterator<Item = &'a Present>,
     unguarded: impl Iterator<Item = &'a Relation>,
 ) -> Result<()> {
-    let mut tables: Vec<_> = guards.filter_map(|g| Relation::of(g.table)).collect();
-    let mode = match tables.is_empty() {
-        true => pg_sys::ShareRowExclusiveLock,
-        false => pg_sys::AccessExclusiveLock,
-    };
-    for table in unguarded {
-        if !tables.contains(table) {
-            tables.push(table.clone());
-        }
-    }
-    hold_all(machine, tables, mode)
+    let guarded: Vec<_> = guards.filter_map(|g| Relation::of(g.table)).collect();
+    let unguarded: Vec<_> = unguarded.filter(|t| !guarded.contains(t)).collect();
+    let guarded = guarded
+        .iter()
+        .map(|t| (t.clone(), pg_sys::AccessExclusiveLock));
+    let unguarded = unguarded
+        .iter()
+        .map(|t| ((*t).clone(), pg_sys::ShareRowExclusiveLock));
+    lock_all(machine, guarded.chain(unguarded).collect())
 }
 
-/// Waits for the tables that carry guards of a machine, to take them off.
-pub fn hold_guarded(machine: &str) -> Result<()> {
-    hold(machine, present(machine)?.iter(), std::iter::empty())
+/// Locks the tables that carry guards of a machine, to take them off.
+pub fn lock_guarded(machine: &str) -> Result<()> {
+    lock_for(machine, present(machine)?.iter(), std::iter::empty())
 }
 
 fn ensure_all_owned(machine: &Machine) -> Result<()> {

@@ -1,7 +1,7 @@
 //! guard: triggers on the user's tables that refuse whatever a machine does not declare, whoever writes.
 //! `sql/machine.sql` says what they refuse and what they cannot see.
 //!
-//! `install` puts them on and takes them off (`hold` locks the tables for that), `event` reads what fired one
+//! `install` puts them on and takes them off (`lock` locks the tables for that), `event` reads what fired one
 //! (`memory` keeps what that took; `head` sees what is none of theirs at a glance), `row` and `item` judge it. What
 //! one of our own statements does at the moment passes by its permit (`machine/permit.rs`).
 
@@ -11,5 +11,5 @@ pub mod row;
 
 mod event;
 mod head;
-mod hold;
+mod lock;
 mod memory;

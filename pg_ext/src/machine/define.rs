@@ -352,7 +352,7 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
         )
         .hint("Wait until its action is finished or released, or let a sweep revert it once it is overdue."))
     };
-    install::hold_guarded(&shown(name))?;
+    install::lock_guarded(&shown(name))?;
     if has_table(&stored) {
         each_held(name, held)?;
     }

@@ -2,15 +2,10 @@
 
 use super::sql::ident;
 use crate::call::{from_utf8, utf8};
-use crate::deadlock;
 use crate::error::Result;
 use crate::settings;
-use crate::statement_timeout::StatementTimeout;
-use crate::subxact;
-use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_char};
-use std::time::Instant;
 
 /// A table by oid; the name is the present one.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,7 +64,8 @@ impl Relation {
 
     /// The same, but waits for nobody. False: somebody keeps it.
     pub fn try_lock(&self, mode: u32) -> bool {
-        try_lock(self.oid, mode)
+        // SAFETY: a lock on what was a relation a moment ago.
+        unsafe { pg_sys::ConditionalLockRelationOid(self.oid, mode as i32) }
     }
 
     /// Waits, with its partitions, or whatever inherits from it.
@@ -78,26 +74,8 @@ impl Relation {
         self.all_below(mode);
     }
 
-    /// Waits for the table and its partitions, but no longer than until then, or until somebody who keeps one of them waits
-    /// for us. Some: what is kept; what came before it is locked.
-    pub fn lock_with_partitions_until(
-        &self,
-        mode: u32,
-        until: Instant,
-    ) -> Result<Option<pg_sys::Oid>> {
-        if !lock_until(self.oid, mode, until)? {
-            return Ok(Some(self.oid));
-        }
-        for partition in self.partitions() {
-            if !lock_until(partition, mode, until)? {
-                return Ok(Some(partition));
-            }
-        }
-        Ok(None)
-    }
-
-    /// All levels of them; a table that others inherit from has none. Not locked.
-    fn partitions(&self) -> Vec<pg_sys::Oid> {
+    /// All levels of its partitions; a table that others inherit from has none. Not locked.
+    pub fn partitions(&self) -> Vec<pg_sys::Oid> {
         // SAFETY: looks into the system cache.
         let kind = unsafe { pg_sys::get_rel_relkind(self.oid) };
         match kind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE {
@@ -212,43 +190,6 @@ impl Column {
 pub fn lock(relation: pg_sys::Oid, mode: u32) {
     // SAFETY: a lock on what was a relation a moment ago.
     unsafe { pg_sys::LockRelationOid(relation, mode as i32) };
-}
-
-/// The same, but waits for nobody. False: somebody keeps it.
-fn try_lock(relation: pg_sys::Oid, mode: u32) -> bool {
-    // SAFETY: a lock on what was a relation a moment ago.
-    unsafe { pg_sys::ConditionalLockRelationOid(relation, mode as i32) }
-}
-
-/// Waits for a relation, as long as the caller would. False: who keeps it waits for us.
-pub fn lock_watched(relation: pg_sys::Oid, mode: u32) -> Result<bool> {
-    let locked = deadlock::unless_in_a_circle(|| {
-        lock(relation, mode);
-        Ok(())
-    })?;
-    Ok(locked.is_some())
-}
-
-/// The same, but no longer than until then. False: somebody keeps it.
-fn lock_until(relation: pg_sys::Oid, mode: u32, until: Instant) -> Result<bool> {
-    if try_lock(relation, mode) {
-        return Ok(true);
-    }
-    let left = until.saturating_duration_since(Instant::now());
-    if left.as_millis() == 0 {
-        return Ok(false);
-    }
-    let statement = StatementTimeout::now();
-    subxact::kept_if(
-        |is_locked| *is_locked,
-        || {
-            pgrx::PgTryBuilder::new(|| settings::waiting(left, || lock_watched(relation, mode)))
-                .catch_when(Code::ERRCODE_LOCK_NOT_AVAILABLE, |_| {
-                    statement.ensure_runs().map(|()| false)
-                })
-                .execute()
-        },
-    )
 }
 
 /// A column of a table, or of one of its partitions, by name.
