@@ -3,7 +3,6 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::settings;
-use crate::statement_timeout::StatementTimeout;
 use crate::table::above_read_committed;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::CaughtError;
@@ -45,10 +44,11 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Why work came to nothing; and what the caller made of a caught error while the server still had its record.
-enum Raised<C> {
+/// Why work came to nothing.
+enum Raised {
     Ours(Error),
-    Caught(C),
+    /// What an error of the server means.
+    Caught(Result<Failure>),
 }
 
 /// Runs `work` in a subtransaction. A failure undoes what it wrote and is told; but for those that are meant
@@ -56,8 +56,7 @@ enum Raised<C> {
 /// once the subtransaction is rolled back. Nothing with a pin or an open relation may outlive `work` when it
 /// fails.
 pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Result<T, Failure>> {
-    let statement = StatementTimeout::now();
-    match inside(work, |_| true, move |caught| told(&caught, statement)) {
+    match inside(work) {
         Ok(value) => Ok(Ok(value)),
         Err(Raised::Ours(error)) if stops(error.kind) => Err(error),
         Err(Raised::Ours(error)) => Ok(Err(Failure {
@@ -75,38 +74,8 @@ pub fn attempt_briefly<T>(
     attempt(|| settings::with_sweep_lock_timeout(work))
 }
 
-/// Runs `work` in a subtransaction that is kept where `is_kept` says so of what it came to, and rolled back
-/// otherwise. A failure, whoever raised it, goes on as it is once that is done.
-pub fn kept_if<T>(is_kept: impl FnOnce(&T) -> bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    match inside(work, is_kept, recorded) {
-        Ok(value) => Ok(value),
-        Err(Raised::Ours(error)) => Err(error),
-        Err(Raised::Caught((caught, record))) => {
-            if !record.is_null() {
-                // SAFETY: a copy of the server's record, in memory that is still there; it does not come back.
-                unsafe { pg_sys::ReThrowError(record) };
-            }
-            caught.rethrow()
-        }
-    }
-}
-
-/// A caught error with a copy of the server's record of it, where there is one: that is gone once it was caught.
-fn recorded(caught: CaughtError) -> (CaughtError, *mut pg_sys::ErrorData) {
-    let record = match caught {
-        // SAFETY: the server has the error on its stack, and the current memory context is the caller's.
-        CaughtError::PostgresError(_) => unsafe { pg_sys::CopyErrorData() },
-        _ => std::ptr::null_mut(),
-    };
-    (caught, record)
-}
-
-/// The subtransaction, and the caller's memory context for all that `on_error` makes.
-fn inside<T, C>(
-    work: impl FnOnce() -> Result<T>,
-    is_kept: impl FnOnce(&T) -> bool,
-    on_error: impl FnMut(CaughtError) -> C,
-) -> std::result::Result<T, Raised<C>> {
+/// The subtransaction, and the caller's memory context for what is told of an error.
+fn inside<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Raised> {
     // SAFETY: plain reads; both are set again below, as PL/pgSQL does around an exception block.
     let (memory, owner) = unsafe { (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner) };
     // SAFETY: paired with exactly one release or rollback below.
@@ -114,23 +83,22 @@ fn inside<T, C>(
         pg_sys::BeginInternalSubTransaction(std::ptr::null());
         pg_sys::MemoryContextSwitchTo(memory);
     }
-    let (work, mut on_error) = (AssertUnwindSafe(work), AssertUnwindSafe(on_error));
+    let work = AssertUnwindSafe(work);
     let ended = pgrx::PgTryBuilder::new(move || {
         let work = work;
         (work.0)().map_err(Raised::Ours)
     })
     .catch_others(move |caught| {
-        let on_error = &mut on_error;
         // SAFETY: the context of before the subtransaction.
         unsafe { pg_sys::MemoryContextSwitchTo(memory) };
-        Err(Raised::Caught((on_error.0)(caught)))
+        Err(Raised::Caught(told(&caught)))
     })
     .execute();
     // SAFETY: the subtransaction begun above is the current one; an error in it left it to be rolled back.
     unsafe {
-        match ended.as_ref().is_ok_and(is_kept) {
-            true => pg_sys::ReleaseCurrentSubTransaction(),
-            false => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
+        match ended {
+            Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),
+            Err(_) => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
         }
         pg_sys::MemoryContextSwitchTo(memory);
         pg_sys::CurrentResourceOwner = owner;
@@ -149,7 +117,7 @@ fn stops(kind: Kind) -> bool {
 
 /// What an error of the server means. A trigger may raise any code it likes: a cancellation is one that the
 /// server's own loop raised. It is raised anew by whoever called, once the subtransaction is rolled back.
-fn told(caught: &CaughtError, statement: StatementTimeout) -> Result<Failure> {
+fn told(caught: &CaughtError) -> Result<Failure> {
     use pgrx::PgSqlErrorCode as Code;
     let (CaughtError::PostgresError(report)
     | CaughtError::ErrorReport(report)
@@ -163,10 +131,6 @@ fn told(caught: &CaughtError, statement: StatementTimeout) -> Result<Failure> {
         Code::ERRCODE_ADMIN_SHUTDOWN if by_server => Some(Kind::Shutdown),
         Code::ERRCODE_T_R_SERIALIZATION_FAILURE if above_read_committed() => {
             Some(Kind::RetryTransaction)
-        }
-        Code::ERRCODE_LOCK_NOT_AVAILABLE => {
-            statement.ensure_runs()?;
-            None
         }
         _ => None,
     };
