@@ -76,15 +76,14 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     table::ensure_writable(c"machine")?;
     ensure_all_owned(&machine)?;
     // Claims need not wait for us where there is nothing to do.
-    let is_marked = Stored::find(&from_utf8(machine.name()))?.is_some_and(|s| s.guarded());
-    if enabled.value() != 0 && is_marked && is_whole_for_sure(&machine)? {
+    if enabled.value() != 0 && stands(&machine)? {
         return Ok(call.return_null());
     }
     wait_exclusive(machine.lock);
     let machine = Machine::of(call)?;
     ensure_all_owned(&machine)?;
     let is_done = match enabled.value() != 0 {
-        true => is_whole_for_sure(&machine)?,
+        true => stands(&machine)?,
         false => present(machine.name())?.is_empty(),
     };
     if !is_done {
@@ -123,9 +122,10 @@ pub fn move_to(machine: &[u8]) -> Result<()> {
     missing().try_for_each(|guard| ensure_owned(guard.table))
 }
 
-/// The guards are as they are to be, and stay so: a transaction that takes one off or disables it has ended by then.
-fn is_whole_for_sure(machine: &Machine) -> Result<bool> {
-    if !is_whole(machine)? {
+/// The guards are on and as they are to be. The tables are locked first: a transaction that takes a guard off or disables
+/// it has ended by then.
+fn stands(machine: &Machine) -> Result<bool> {
+    if !Stored::find(&from_utf8(machine.name()))?.is_some_and(|stored| stored.guarded()) {
         return Ok(false);
     }
     let tables = tables(machine).into_iter().cloned();
