@@ -63,7 +63,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_claim'
 COMMENT ON FUNCTION once.action_claim(text, text, text, text, interval, text, bigint) IS
 $$Claims one row for one step's action. requester: whose claim state (NULL: that of "*"); lease: a positive interval (default: the step's, then once.action_lease); holder: a fresh UUID per attempt, so that a lost answer can be asked for again; version: only at this version.
 outcome: claimed (the row wears claim_into now; commit before any foreign call), busy (somebody has it; try again after retry_after), cancelling (its cancel flag is set and nobody has it: tear down), refused (not in the step's status or not at this version, or the step names no such requester), not_found, unclaimed (no claim state for this requester: end it with transition). Waits for no row and no lease, only for whoever locks the whole table.
-Errors: 42704 no such machine, 22023 bad argument or unknown step_key, ON002 something of the table keeps the row back, 42501 no right to update the table, 40001 a lost race above READ COMMITTED, or a table that it waited for has changed (its name, or a column of the definition).
+Errors: 42704 no such machine, 22023 bad argument or unknown step_key, ON002 something of the table keeps the row back, 42501 no right to update the table, 40001 a lost race above READ COMMITTED.
 A transient claim status that a sweep reverts is an old pattern of workflow engines; here it is a lease with a token.$$;
 
 CREATE FUNCTION once.action_extend(
@@ -71,24 +71,24 @@ CREATE FUNCTION once.action_extend(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_extend';
 COMMENT ON FUNCTION once.action_extend(text, text, bigint, interval) IS
 $$A heartbeat: the lease counts from now. cancelling: the row's cancel flag is set; roll back, release, tear down. It locks the lease to the end of the transaction: called in the transaction of an item's writes it keeps the item of a lost lease from committing.
-Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 42704 no such machine, 42501 no right to update the table, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 42704 no such machine, 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_finish(
     machine text, id text, token bigint, patch jsonb = NULL, OUT outcome text, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
 COMMENT ON FUNCTION once.action_finish(text, text, bigint, jsonb) IS
 $$Ends an action that succeeded, in the transaction of its writes; call it first there (the machine's row is locked before the items). patch: other columns of the row to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, then release and tear down). Repeating it with the same arguments gives the same answer until the next claim, or for 24 hours.
-Errors: ON001 the lease is lost, ON006 it is finished with another patch, 22023 bad argument, 42704 no such machine, 42501 no right to update the table, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+Errors: ON001 the lease is lost, ON006 it is finished with another patch, 22023 bad argument, 42704 no such machine, 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_release(
     machine text, id text, token bigint, error text = NULL, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_release';
 COMMENT ON FUNCTION once.action_release(text, text, bigint, text) IS
 $$Gives a row back after a failure, or for a teardown: claim_into -> revert_to. error: kept with the lease. Repeating it gives the same answer until the next claim, or for 24 hours.
-Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 42704 no such machine, 42501 no right to update the table, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 42704 no such machine, 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_adopt(machine text, max integer = 1000)
 RETURNS integer LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_adopt';
 COMMENT ON FUNCTION once.action_adopt(text, integer) IS
 $$Gives up to max (1 to 1000000) rows that wear a claim state without a lease (loaded, replicated, there before the definition) an overdue one, so that the next sweep reverts them; and begins the teardown of rows whose cancel flag was set by hand, so that cancel_pending lists them. Returns how many. Skips rows that somebody has locked.
-Errors: 42704 no such machine, 42501 no right to update the table, 22023 bad argument, 40001 a table that it waited for has changed (its name, or a column of the definition).$$;
+Errors: 42704 no such machine, 42501 no right to update the table, 22023 bad argument.$$;
