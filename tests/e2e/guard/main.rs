@@ -12,7 +12,6 @@
 
 mod by_hand;
 mod conditions;
-mod ends;
 mod head;
 mod items;
 mod life;
@@ -21,10 +20,10 @@ mod locks;
 mod playground;
 mod stale;
 mod statements;
-mod together;
 mod triggers;
 #[path = "../waiting.rs"]
 mod waiting;
+mod waits;
 #[path = "../machines/world.rs"]
 mod world;
 

@@ -325,29 +325,6 @@ async fn a_guard_that_waits_for_a_migration_is_no_deadlocks_end() {
     }
 }
 
-/// Who has items may want the machine's table, and the other way round: neither is held while the other is waited for.
-#[tokio::test]
-async fn a_guard_that_waits_for_one_table_has_none_of_the_others() {
-    let off = "select once.machine_guard('job', false)";
-    for call in [off, "select once.machine_drop('job')"] {
-        for (held, wanted) in [("item", "job"), ("job", "item")] {
-            let play = world().await;
-            play.show("select once.machine_guard('job', true)").await;
-            let holder = play.another().await;
-            holder
-                .show(&format!(
-                    "begin; set local lock_timeout = '10s'; select from {held}"
-                ))
-                .await;
-            let waiting = Waiting::begin(&play, play.another().await, call).await;
-            holder.show(&format!("select from {wanted}")).await;
-            holder.show("commit").await;
-            let (_, answer) = waiting.end().await;
-            assert_eq!(crate::waiting::code(&answer), "", "{call}");
-        }
-    }
-}
-
 /// A service may ask for it at each boot.
 #[tokio::test]
 async fn a_guard_that_is_there_is_put_on_without_a_wait_and_one_that_was_weakened_anew() {

@@ -1,11 +1,6 @@
 //! The end of a teardown: what cancel_finish and cleanup_confirm demand, what they see at every isolation
 //! level, and that nothing can be undecided under a cancelled row.
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use pg_once_tests::race::backend_pid;
-use std::time::Duration;
-
 use crate::playground::{Playground, Refusal};
 use crate::shop::{self, Job};
 use crate::waiting::{Waiting, code};
@@ -204,188 +199,76 @@ async fn finish_goes_on_when_the_open_item_is_rolled_back() {
     assert_eq!(waiting.end().await.1.unwrap(), "cancelled|1|1");
 }
 
-/// Who has the turn waits for the row, and whoever has the row may want the turn: he needs none.
 #[tokio::test]
-async fn whoever_has_the_row_or_an_item_of_it_finishes_beside_one_that_waits_for_it() {
-    let (play, _) = flagged(&[]).await;
-    for (n, held) in [
-        "select once.refund('batch_job', 'ID')",
-        "update batch_job set result = 'x' where id = ID",
-        "select from batch_job where id = ID for update",
-        "update batch_item set input = 'seen' where job_id = ID",
-    ]
-    .iter()
-    .enumerate()
-    {
-        let job = shop::job_of(&play, &format!("held {n}"), &[1]).await;
-        play.show(&job.call("outcome", "cancel_request", "")).await;
-        play.show(&refund(&job)).await;
-        play.show(&confirm(&job, 1)).await;
-        let holder = play.another().await;
-        // It would find a deadlock as soon as it waits.
-        holder.show("set deadlock_timeout = '1ms'").await;
-        let held = held.replace("ID", &job.id.to_string());
-        holder.show(&format!("begin; {held}")).await;
-        let waiting = Waiting::begin(&play, play.another().await, &finish(&job)).await;
-        let ended = holder.attempt(&finish(&job)).await;
-        assert_eq!(ended.unwrap(), "cancelled|1|1", "{held}");
-        holder.show("commit").await;
-        assert_eq!(waiting.end().await.1.unwrap(), "cancelled|1|1", "{held}");
-        holder.show("select pg_stat_force_next_flush()").await;
-    }
-    assert_eq!(play.show(shop::DEADLOCKS).await, "0");
-}
-
-/// It queues FOR UPDATE for a row that was locked so, and one writer gets past while another one waits behind it.
-#[tokio::test]
-async fn a_finish_that_keeps_a_writer_waiting_for_another_one_lets_it_go_first() {
-    let (play, job) = flagged(&[1, 2]).await;
-    let id = job.id;
-    let item = |n: u32| {
-        format!("update batch_item set input = input where job_id = {id} and artifact = '{id}-{n}'")
-    };
-    let first = play.another().await;
-    let finisher = play
-        .another_directly("postgres", "its backend is stopped")
-        .await;
-    let pid = Pid::from_raw(backend_pid(&finisher.client).await.unwrap());
-    first
-        .show(&format!(
-            "begin; savepoint s; select from batch_job where id = {id} for update"
-        ))
-        .await;
-    let finishing = Waiting::begin(&play, finisher, &finish(&job)).await;
-    let second = play.another().await;
-    second.show("begin").await;
-    let behind = Waiting::begin(&play, second, &item(1)).await;
-    kill(pid, Signal::SIGSTOP).unwrap();
-    first.show(&format!("rollback to s; {}", item(0))).await;
-    let wants_the_other = Waiting::begin(&play, first, &item(1)).await;
-    kill(pid, Signal::SIGCONT).unwrap();
-    let (second, answer) = behind.end().await;
-    answer.unwrap();
-    second.show("commit").await;
-    let (first, answer) = wants_the_other.end().await;
-    answer.unwrap();
-    first.show("commit").await;
-    assert_eq!(code(&finishing.end().await.1), "ON005");
-}
-
-/// It has the row as the transaction itself has: by no subtransaction, and by no list of several that have it.
-#[tokio::test]
-async fn a_finish_that_waits_for_nobody_takes_no_further_transaction_id() {
-    let (play, job) = flagged(&[]).await;
-    play.show("begin").await;
-    let id = play.show("select pg_current_xact_id()").await;
-    play.show(&finish(&job)).await;
-    play.show("commit").await;
-    let row = format!("select xmin, xmax from batch_job where id = {}", job.id);
-    assert_eq!(play.show(&row).await, format!("{id}|{id}"));
-}
-
-/// After half a second, or when its lock_timeout says so, so that whoever it waits for goes on.
-#[tokio::test]
-async fn a_finish_in_a_circle_of_its_own_transaction_ends_it() {
-    for (timeout, ends_with) in [("0", "40P01"), ("200ms", "55P03"), ("1ms", "55P03")] {
-        ends_in_a_circle(timeout, ends_with).await;
-    }
-}
-
-async fn ends_in_a_circle(timeout: &str, ends_with: &str) {
-    let (play, job) = flagged(&[1]).await;
-    let (finisher, writer) = (play.another().await, play.another().await);
-    let item = format!(
-        "update batch_item set input = input where job_id = {}",
-        job.id
-    );
-    finisher
-        .show("alter table batch_item disable trigger user")
-        .await;
-    finisher.show("select pg_stat_reset()").await;
-    finisher
-        .show(&format!(
-            "begin; select pg_stat_force_next_flush(); set local lock_timeout = '{timeout}'; {item}"
-        ))
-        .await;
-    writer
-        .show(&format!(
-            "begin; set local deadlock_timeout = '1min';
-             select from batch_job where id = {} for key share",
-            job.id
-        ))
-        .await;
-    let writing = Waiting::begin(&play, writer, &item).await;
-    let finishing = Waiting::send(finisher, &finish(&job));
-    let (finisher, answer) = finishing.end().await;
-    assert_eq!(code(&answer), ends_with, "{timeout}");
-    writing.end().await.1.unwrap();
-    // Circles that it left are no deadlocks.
-    finisher.show("rollback").await;
-    let told = "select deadlocks from pg_stat_database where datname = current_database()";
-    let deadlocks = u8::from(ends_with == "40P01").to_string();
-    assert_eq!(finisher.show(told).await, deadlocks, "{timeout}");
-}
-
-/// Each of others, and each left at once, the last one long after the first.
-#[tokio::test]
-async fn a_finish_that_meets_one_circle_after_another_goes_on() {
+async fn two_finishes_of_one_row_make_one_move() {
     let (play, job) = flagged(&[1]).await;
     play.show(&refund(&job)).await;
     play.show(&confirm(&job, 1)).await;
-    play.show("select once.machine_guard('batch_job', false)")
-        .await;
-    let id = job.id;
-    // Whose circles are left, and not found by who looks first.
-    let begin = "begin; set local deadlock_timeout = '1min'";
-    let settled = format!(
-        "{begin}; insert into batch_item (job_id, input, state, points, artifact, settled)
-         values ({id}, 'x', 'succeeded', 0, '', 'returned')"
-    );
-    let item = format!("update batch_item set input = input where job_id = {id} and points = 1");
-    let row = format!("update batch_job set result = 'x' where id = {id}");
-    let mut keeper = play.another().await;
-    keeper.show(&settled).await;
-    let finishing = Waiting::begin(&play, play.another().await, &finish(&job)).await;
-    for circle in 0..3 {
-        let (holder, behind) = (play.another().await, play.another().await);
-        let (first, next) = (play.another().await, play.another().await);
-        holder.show(&format!("begin; {row}")).await;
-        behind.show(&settled).await;
-        first.show(&format!("{begin}; {item}")).await;
-        let first = Waiting::begin(&play, first, &row).await;
-        holder.show("commit").await;
-        let behind = Waiting::begin(&play, behind, &item).await;
-        next.show(&settled).await;
-        keeper.show("commit").await;
-        keeper = next;
-        let (first, answer) = first.end().await;
+    let first = play.another().await;
+    first.show("begin").await;
+    assert_eq!(first.show(&finish(&job)).await, "cancelled|1|1");
+    let second = Waiting::begin(&play, play.another().await, &finish(&job)).await;
+    first.show("commit").await;
+    assert_eq!(second.end().await.1.unwrap(), "cancelled|1|1");
+    let row = "select status, version from batch_job";
+    assert_eq!(play.show(row).await, "cancelled|1");
+    let request = job.call("outcome", "cancel_request", "");
+    assert_eq!(play.show(&request).await, "done");
+}
+
+/// The server ends one of them, and its whole transaction is run again.
+#[tokio::test]
+async fn after_a_deadlock_with_a_writer_of_items_either_is_run_again() {
+    for finisher_is_victim in [true, false] {
+        let (play, job) = flagged(&[1]).await;
+        play.show(&refund(&job)).await;
+        play.show(&confirm(&job, 1)).await;
+        let item = "update batch_item set input = input";
+        let row = "select from batch_job for key share";
+        let begin = |soon: bool| {
+            let timeout = if soon { "10ms" } else { "1min" };
+            format!("begin; set local deadlock_timeout = '{timeout}'")
+        };
+        let (finisher, writer) = (play.another().await, play.another().await);
+        finisher
+            .show(&format!("{}; {item}", begin(finisher_is_victim)))
+            .await;
+        writer
+            .show(&format!("{}; {row}", begin(!finisher_is_victim)))
+            .await;
+        let (waiting, victim, sql) = match finisher_is_victim {
+            true => (
+                Waiting::begin(&play, writer, item).await,
+                finisher,
+                finish(&job),
+            ),
+            false => (
+                Waiting::begin(&play, finisher, &finish(&job)).await,
+                writer,
+                item.to_owned(),
+            ),
+        };
+        assert_eq!(victim.code(&sql).await, "40P01", "{sql}");
+        victim.show("rollback").await;
+        let (other, answer) = waiting.end().await;
         answer.unwrap();
-        first.show("rollback").await;
-        let (behind, answer) = behind.end().await;
-        answer.unwrap();
-        behind.show("rollback").await;
-        if circle < 2 {
-            tokio::time::sleep(Duration::from_millis(700)).await;
-        }
+        other.show("commit").await;
+        let again = format!("begin; {item}; {row}; {sql}; commit");
+        victim.show(&again).await;
+        assert_eq!(play.show(&finish(&job)).await, "cancelled|1|1");
     }
-    keeper.show("rollback").await;
-    assert_eq!(code(&finishing.end().await.1), "");
 }
 
 #[tokio::test]
-async fn a_finish_without_its_turn_waits_no_longer_than_its_lock_timeout() {
+async fn lock_timeout_bounds_the_wait_for_the_row() {
     let (play, job) = flagged(&[]).await;
     let (holder, other) = (play.another().await, play.another().await);
     holder
         .show("begin; update batch_job set result = 'x'")
         .await;
     let waiting = Waiting::begin(&play, play.another().await, &finish(&job)).await;
-    other
-        .show("set lock_timeout = '1ms'; begin; savepoint s")
-        .await;
+    other.show("set lock_timeout = '1ms'").await;
     assert_eq!(other.code(&finish(&job)).await, "55P03");
-    other.show("rollback to s").await;
-    assert_eq!(other.show("show lock_timeout").await, "1ms");
     holder.show("commit").await;
     assert_eq!(waiting.end().await.1.unwrap(), "cancelled|0|0");
     assert_eq!(other.show(&finish(&job)).await, "cancelled|0|0");
