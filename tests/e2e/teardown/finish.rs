@@ -168,38 +168,6 @@ async fn a_refund_after_the_snapshot_is_no_confirmation() {
 }
 
 #[tokio::test]
-async fn finish_waits_for_an_open_item_and_then_counts_it() {
-    for level in LEVELS {
-        let (play, job) = flagged(&[1]).await;
-        play.show(&refund(&job)).await;
-        play.show(&confirm(&job, 1)).await;
-        let writer = play.another().await;
-        writer.show("begin").await;
-        insert_item(&writer, &job).await.unwrap();
-        let session = play.another().await;
-        let set = format!("set default_transaction_isolation = '{level}'");
-        session.show(&set).await;
-        let waiting = Waiting::begin(&play, session, &finish(&job)).await;
-        writer.show("commit").await;
-        let answer = waiting.end().await.1;
-        assert_eq!(code(&answer), "ON005", "{level}: {answer:?}");
-    }
-}
-
-#[tokio::test]
-async fn finish_goes_on_when_the_open_item_is_rolled_back() {
-    let (play, job) = flagged(&[1]).await;
-    play.show(&refund(&job)).await;
-    play.show(&confirm(&job, 1)).await;
-    let writer = play.another().await;
-    writer.show("begin").await;
-    insert_item(&writer, &job).await.unwrap();
-    let waiting = Waiting::begin(&play, play.another().await, &finish(&job)).await;
-    writer.show("rollback").await;
-    assert_eq!(waiting.end().await.1.unwrap(), "cancelled|1|1");
-}
-
-#[tokio::test]
 async fn two_finishes_of_one_row_make_one_move() {
     let (play, job) = flagged(&[1]).await;
     play.show(&refund(&job)).await;
@@ -272,40 +240,6 @@ async fn lock_timeout_bounds_the_wait_for_the_row() {
     holder.show("commit").await;
     assert_eq!(waiting.end().await.1.unwrap(), "cancelled|0|0");
     assert_eq!(other.show(&finish(&job)).await, "cancelled|0|0");
-}
-
-#[tokio::test]
-async fn an_item_that_waited_for_the_finish_is_refused() {
-    let (play, job) = flagged(&[1]).await;
-    play.show(&refund(&job)).await;
-    play.show(&confirm(&job, 1)).await;
-    let finisher = play.another().await;
-    finisher.show(&format!("begin; {}", finish(&job))).await;
-    let insert = format!(
-        "insert into batch_item (job_id, input, state, points, artifact) values ({}, 'late', 'succeeded', 9, '')",
-        job.id
-    );
-    let waiting = Waiting::begin(&play, play.another().await, &insert).await;
-    finisher.show("commit").await;
-    let answer = waiting.end().await.1;
-    assert_eq!(code(&answer), "ON002", "{answer:?}");
-    // And so is one whose snapshot is from before.
-    let other = flagged_beside(&play, "other").await;
-    let writer = play.another().await;
-    writer
-        .show("begin isolation level repeatable read; select count(*) from batch_job")
-        .await;
-    play.show(&finish(&other)).await;
-    let answer = insert_item(&writer, &other).await;
-    assert!(matches!(code(&answer), "ON002" | "40001"), "{answer:?}");
-}
-
-/// A second job, flagged and without items.
-async fn flagged_beside(play: &Playground, wallet: &str) -> Job {
-    let job = shop::job_of(play, wallet, &[]).await;
-    let request = job.call("outcome", "cancel_request", "");
-    assert_eq!(play.show(&request).await, "teardown");
-    job
 }
 
 #[tokio::test]
