@@ -278,22 +278,22 @@ CREATE TABLE once.dead (
     CONSTRAINT dead_pkey PRIMARY KEY (subscriber_id, event_id)
 );
 CREATE INDEX dead_died ON once.dead (subscriber_id, died_at, event_id);
-COMMENT ON TABLE once.dead IS 'Dead letters: events that used up their attempts, or were given up (kind never, or missing).';
+COMMENT ON TABLE once.dead IS 'Dead letters: events that used up their attempts, or were given up (kind never).';
 COMMENT ON COLUMN once.dead.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.dead.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.dead.event_id IS 'The event.';
-COMMENT ON COLUMN once.dead.xid IS 'The emitting transaction, with its epoch; counts in the cluster of its series. 0: not known (kind missing).';
-COMMENT ON COLUMN once.dead.emitted_at IS 'When it was emitted; of kind missing: when it was given up.';
+COMMENT ON COLUMN once.dead.xid IS 'The emitting transaction, with its epoch; counts in the cluster of its series.';
+COMMENT ON COLUMN once.dead.emitted_at IS 'When it was emitted.';
 COMMENT ON COLUMN once.dead.died_at IS 'When it was given up.';
 COMMENT ON COLUMN once.dead.lane IS 'The lane that handed it out last.';
-COMMENT ON COLUMN once.dead.series IS 'The series that it was emitted in (once.series). 0: not known (kind missing).';
+COMMENT ON COLUMN once.dead.series IS 'The series that it was emitted in (once.series).';
 COMMENT ON COLUMN once.dead.attempts IS 'Attempts that counted, since it was emitted or last redriven.';
 COMMENT ON COLUMN once.dead.redriven IS 'How often it had been dead and redriven before.';
-COMMENT ON COLUMN once.dead.kind IS 'Why it was given up: the kind of outbox_nack (never: at once), expired (its last lease ran out) or missing (not stored any more).';
-COMMENT ON COLUMN once.dead.error IS 'The error that outbox_nack was given when it died; of kind missing a fixed text; NULL: none.';
+COMMENT ON COLUMN once.dead.kind IS 'Why it was given up: the kind of outbox_nack (never: at once), or expired (its last lease ran out).';
+COMMENT ON COLUMN once.dead.error IS 'The error that outbox_nack was given when it died; NULL: none.';
 COMMENT ON COLUMN once.dead.order_key IS 'The event''s order_key; NULL: none.';
-COMMENT ON COLUMN once.dead.headers IS 'The event''s headers; NULL: none, or not known (kind missing).';
-COMMENT ON COLUMN once.dead.payload IS 'NULL: the event was not stored any more when it was given up (damage, or rows deleted by hand).';
+COMMENT ON COLUMN once.dead.headers IS 'The event''s headers; NULL: none.';
+COMMENT ON COLUMN once.dead.payload IS 'The event''s payload.';
 
 CREATE TABLE once.delivery (
     subscriber_id integer     NOT NULL,
@@ -421,11 +421,11 @@ CREATE FUNCTION once.outbox_dead(
     OUT order_key text, OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_outbox_dead';
 COMMENT ON FUNCTION once.outbox_dead(text, text, integer) IS
-$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first. kind: the word of the last outbox_nack; expired: its last lease ran out (nobody nacked it, so no worker was told that it died); missing: the event was not stored any more, by damage or tampering (payload NULL).
+$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first. kind: the word of the last outbox_nack; expired: its last lease ran out (nobody nacked it, so no worker was told that it died).
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_redrive(
     topic text, subscriber text, max integer = 100, event_ids bigint[] = NULL, OUT redriven integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_redrive';
 COMMENT ON FUNCTION once.outbox_redrive(text, text, integer, bigint[]) IS
-'Makes up to max (1 to 10000) dead letters due again, the longest dead first or those named; attempts count anew, event_id, emitted_at and delivery_key stay. Those that are not dead any more are passed over. One of kind missing is delivered if its event has been put back into once.event_kept, and dead again otherwise. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.';
+'Makes up to max (1 to 10000) dead letters due again, the longest dead first or those named; attempts count anew, event_id, emitted_at and delivery_key stay. Those that are not dead any more are passed over. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.';

@@ -4,10 +4,6 @@
 //! once.event_kept, in the lane that no cursor passes, and due once more for this subscriber alone. Of an
 //! order_key it takes the place that its event_id has among those that were not delivered yet, so what is
 //! redriven together keeps its order; what went on while it was dead stays ahead of it.
-//!
-//! A dead letter without a payload is an event that was not stored any more when it was given up (damage, or rows
-//! that somebody deleted). It cannot be put into once.event_kept; redriven, it is delivered if somebody has put
-//! it back there, and dead again otherwise.
 
 use super::emit::lane_of_key;
 use super::event::{self, DELAYED, UNORDERED};
@@ -52,7 +48,7 @@ const REDRIVE: &CStr = c"
         INSERT INTO once.event_kept AS k (event_id, xid, emitted_at, topic_id, lane, series, order_key, headers,
                                           payload)
         SELECT r.event_id, r.xid, r.emitted_at, r.topic_id, $5, r.series, r.order_key, r.headers, r.payload
-          FROM risen r WHERE r.payload IS NOT NULL ORDER BY r.event_id
+          FROM risen r ORDER BY r.event_id
         ON CONFLICT (topic_id, lane, event_id) DO UPDATE SET lane = k.lane),
     due AS (
         INSERT INTO once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect,
@@ -104,7 +100,7 @@ type Dead = Record<Col, 15>;
 
 /// Copies an event that is given up to the dead letters.
 pub fn bury(sub: &Subscriber, held: &Held, reason: &Reason, now: i64) -> Result<()> {
-    let event = event::find(sub.topic.id, held.lane, held.id)?;
+    let event = event::needed(&sub.topic, held.lane, held.id)?;
     let mut dead = Dead::empty();
     dead.put_i32(Col::SubscriberId, sub.id);
     dead.put_i32(Col::TopicId, sub.topic.id);
@@ -114,14 +110,6 @@ pub fn bury(sub: &Subscriber, held: &Held, reason: &Reason, now: i64) -> Result<
     dead.put_i32(Col::Redriven, held.redriven);
     dead.put_text(Col::Kind, Some(reason.kind));
     dead.put_text(Col::Error, reason.error);
-    match &event {
-        Some(event) => copy(event, &mut dead),
-        None => put_what_is_known(sub, held, now, &mut dead),
-    }
-    dead.insert(&Table::to_write(TABLE)?)
-}
-
-fn copy(event: &event::Event, dead: &mut Dead) {
     for (to, from) in [
         (Col::EventId, event::Col::EventId),
         (Col::Xid, event::Col::Xid),
@@ -133,19 +121,7 @@ fn copy(event: &event::Event, dead: &mut Dead) {
     ] {
         dead.put(to, event.raw(from));
     }
-}
-
-/// Of an event that is not stored any more.
-fn put_what_is_known(sub: &Subscriber, held: &Held, now: i64, dead: &mut Dead) {
-    raise::warn(
-        format!("event {} of {} is missing", held.id, sub.shown()),
-        "It is a dead letter without a payload now. Look for what deleted it: a damaged disk, or rows deleted by hand.",
-    );
-    dead.put_i64(Col::EventId, held.id);
-    dead.put_i64(Col::Xid, 0);
-    dead.put_i64(Col::EmittedAt, now);
-    dead.put_i32(Col::Series, 0);
-    dead.put_text(Col::OrderKey, held.order_key.as_deref());
+    dead.insert(&Table::to_write(TABLE)?)
 }
 
 /// `once.outbox_dead`.

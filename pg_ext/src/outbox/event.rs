@@ -1,6 +1,8 @@
 //! One event, and the tables where events are: the segments, and once.event_kept.
 
-use crate::error::Result;
+use super::topic::Topic;
+use crate::call::shown;
+use crate::error::{Error, Kind, Result};
 use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
 
 /// A table of events and its indexes, by position and by transaction.
@@ -117,6 +119,18 @@ pub fn find(topic_id: i32, lane: i32, event_id: i64) -> Result<Option<Event>> {
         }
     }
     Ok(None)
+}
+
+/// An event that a batch or a retry names.
+pub fn needed(topic: &Topic, lane: i32, event_id: i64) -> Result<Event> {
+    find(topic.id, lane, event_id)?.ok_or_else(|| {
+        let topic = shown(&topic.name);
+        Error::new(
+            Kind::Internal,
+            format!("event {event_id} of topic \"{topic}\" is not stored"),
+        )
+        .hint("If a restore is running, wait until it has ended. Otherwise somebody deleted rows, or the disk is damaged: insert the event into once.event_kept from a backup.")
+    })
 }
 
 /// The segment that is written to: the one opened last.

@@ -5,8 +5,7 @@
 
 use super::batch::{Batch, Col, Part, TABLE};
 use super::draft::Draft;
-use super::event::{Col as EventCol, find, is_unordered};
-use super::leave;
+use super::event::{Col as EventCol, is_unordered, needed};
 use super::receipt::{self, Ledger};
 use super::requeue;
 use super::retry::{self, Due, Waiting};
@@ -41,8 +40,6 @@ struct Haul {
     suspect: bool,
     /// Events put behind others of their key.
     aside: usize,
-    /// Events that are not stored any more were given up.
-    buried: bool,
 }
 
 impl<'a> Lane<'a> {
@@ -87,7 +84,7 @@ impl<'a> Lane<'a> {
             }
         }
         if haul.ids.is_empty() && haul.aside == 0 {
-            return Ok(expired || haul.buried);
+            return Ok(expired);
         }
         if self.last.is_none() {
             // A drop takes a lane's lock and deletes its batches: a take that waited for it must not begin anew.
@@ -163,18 +160,10 @@ impl<'a> Lane<'a> {
     }
 
     fn take_again(&self, draft: &mut Draft, haul: &mut Haul, due: &Due) -> Result<()> {
-        match find(self.subscriber.topic.id, self.lane, due.event_id)? {
-            Some(event) => {
-                haul.redelivered = true;
-                haul.ids.push(due.event_id);
-                draft.push(&event, due.failures.saturating_add(1));
-            }
-            // Somebody has tampered with the log, or it is damaged: it must not come up for ever.
-            None => {
-                leave::give_up_missing(self.subscriber, self.lane, due.event_id, self.now)?;
-                haul.buried = true;
-            }
-        }
+        let event = needed(&self.subscriber.topic, self.lane, due.event_id)?;
+        haul.redelivered = true;
+        haul.ids.push(due.event_id);
+        draft.push(&event, due.failures.saturating_add(1));
         Ok(())
     }
 

@@ -79,12 +79,6 @@ pub struct Reason<'a> {
     pub error: Option<&'a [u8]>,
 }
 
-/// The kind of a dead letter whose event is not stored any more.
-const MISSING: Reason<'static> = Reason {
-    kind: b"missing",
-    error: Some(b"the event is missing"),
-};
-
 /// An event that once.retry knows.
 fn known(row: &spi::Row, lane: i32) -> Held {
     let number = |i| column(row, i).map_or(0, |d| d.value() as i64);
@@ -125,9 +119,9 @@ pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<Held>> {
 fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<Held> {
     let order_key = match event::is_unordered(lane) {
         true => None,
-        // Of one that is not stored any more nothing is known: it goes by itself, and the next take gives it up.
-        false => event::find(sub.topic.id, lane, id)?
-            .and_then(|event| event.bytes(event::Col::OrderKey).map(<[u8]>::to_vec)),
+        false => event::needed(&sub.topic, lane, id)?
+            .bytes(event::Col::OrderKey)
+            .map(<[u8]>::to_vec),
     };
     Ok(Held {
         id,
@@ -137,19 +131,6 @@ fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<Held> {
         lane,
         order_key,
     })
-}
-
-/// A row of once.retry that is in no batch, and whose event is not stored any more, becomes a dead letter.
-pub fn give_up_missing(sub: &Subscriber, lane: i32, id: i64, now: i64) -> Result<()> {
-    let args = [Some(Datum::from(sub.id)), Some(row::i64s(&[id]))];
-    let rows = spi::query_latest(&ROWS_OF, &args)?;
-    let dead = |row| Leaving {
-        event: known(row, lane),
-        counted: false,
-        fate: Fate::Dead,
-    };
-    let leaving: Vec<Leaving> = rows.iter().map(dead).collect();
-    leave(sub, &leaving, &MISSING, now).map(drop)
 }
 
 /// Moves the events to where they go. Tells which waiting ones this made due at once.

@@ -108,8 +108,8 @@ pub struct Subscriber {
     pub lease_us: i64,
     pub max_life_us: i64,
     pub start_series: i32,
-    /// It begins with what this did not see. None: what is stored is damaged.
-    start: Option<Seen>,
+    /// It begins with what this did not see.
+    pub start: Seen,
 }
 
 impl Subscriber {
@@ -128,13 +128,12 @@ impl Subscriber {
         let Some(slot) = table.find(BY_SUBSCRIBER, keys, snapshot)? else {
             return Err(missing(&topic.name, name));
         };
-        Ok(Subscriber::load(topic, &slot))
+        Subscriber::load(topic, &slot)
     }
 
-    fn load(topic: Topic, slot: &Slot) -> Subscriber {
+    fn load(topic: Topic, slot: &Slot) -> Result<Subscriber> {
         let int = |column| slot.column(column).map(|d| d.value() as i64);
-        let start = slot.column(9).map_or_else(|| Ok(Seen::nothing()), Seen::of);
-        Subscriber {
+        Ok(Subscriber {
             topic,
             id: int(1).unwrap_or(0) as i32,
             start_series: int(3).unwrap_or(0) as i32,
@@ -143,19 +142,9 @@ impl Subscriber {
             cap_us: int(6).unwrap_or(BACKOFF_CAP_US),
             lease_us: int(7).unwrap_or(LEASE_US),
             max_life_us: int(8).unwrap_or(MAX_LEASE_LIFE_US),
-            start: start.ok(),
+            start: slot.column(9).map_or_else(|| Ok(Seen::nothing()), Seen::of)?,
             name: slot.column(10).map(varlena).unwrap_or_default().to_vec(),
-        }
-    }
-
-    /// What it begins behind.
-    pub fn start(&self) -> Result<&Seen> {
-        let damaged = || {
-            let message = format!("start_seen of {} is damaged", self.shown());
-            Error::new(Kind::Internal, message)
-                .hint("Drop it (its backlog goes with it) and make it anew, or restore its row of once.subscriber.")
-        };
-        self.start.as_ref().ok_or_else(damaged)
+        })
     }
 
     /// 42704 where somebody has dropped it since it was read.
@@ -190,7 +179,7 @@ pub fn all_subscribers() -> Result<Vec<Subscriber>> {
     while let Some(slot) = scan.advance() {
         let topic = slot.column(2).map_or(0, |d| d.value() as i32);
         if let Some(topic) = topics.get(&topic) {
-            all.push(Subscriber::load(topic.clone(), slot));
+            all.push(Subscriber::load(topic.clone(), slot)?);
         }
     }
     Ok(all)

@@ -26,19 +26,18 @@ pub struct Window {
 impl Window {
     /// Where a lane is whose last part this is.
     pub fn of(subscriber: &Subscriber, last: Option<&Part>) -> Result<Window> {
-        last.map_or_else(|| Window::start(subscriber), Window::after)
+        last.map_or_else(|| Ok(Window::start(subscriber)), Window::after)
     }
 
     /// Where a lane is that has had no batch yet: everything that its subscriber's start saw is over.
-    fn start(subscriber: &Subscriber) -> Result<Window> {
-        let start = subscriber.start()?;
-        Ok(Window {
+    fn start(subscriber: &Subscriber) -> Window {
+        Window {
             series: subscriber.start_series,
-            from: start.clone(),
-            to: start.clone(),
+            from: subscriber.start.clone(),
+            to: subscriber.start.clone(),
             late: Vec::new(),
             last_id: 0,
-        })
+        }
     }
 
     /// Where a lane was when this part of a batch was taken.

@@ -9,10 +9,6 @@ use std::marker::PhantomData;
 
 /// A column of one table; an enum in the order of its SQL.
 pub trait Column: Copy {
-    /// How many the table had in 0.1.0, where it has got more since. Until ALTER EXTENSION pg_once UPDATE the others are
-    /// NULL, and not stored.
-    const AT_FIRST: Option<usize> = None;
-
     /// From 1.
     fn number(self) -> usize;
 }
@@ -59,7 +55,7 @@ impl<C: Column, const COLUMNS: usize> Record<C, COLUMNS> {
     }
 
     pub fn insert(&self, table: &Table) -> Result<()> {
-        table.insert(self.stored(table))
+        table.insert(&self.values)
     }
 
     /// Writes this row over the one at `tid`.
@@ -69,15 +65,7 @@ impl<C: Column, const COLUMNS: usize> Record<C, COLUMNS> {
         tid: pg_sys::ItemPointerData,
         wait: Wait,
     ) -> Result<Outcome> {
-        table.update(tid, self.stored(table), wait)
-    }
-
-    /// What the table has room for.
-    fn stored(&self, table: &Table) -> &[Option<Datum>] {
-        match C::AT_FIRST {
-            Some(columns) if columns == table.columns() => &self.values[..columns],
-            _ => &self.values,
-        }
+        table.update(tid, &self.values, wait)
     }
 
     pub fn raw(&self, col: C) -> Option<Datum> {
