@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# pgspot over the install script and every upgrade script: no name or operator that somebody else's object
+# pgspot over the install script and every upgrade script (that of the made-up next version, too): no name or operator that somebody else's object
 # could take the place of, no function that runs as its owner without a pinned search_path.
 #
 #   pgspot.sh [directory]   the scripts of a build (target/stage/18/extension); without one the install script
@@ -35,7 +35,7 @@ assemble() {
         grep -qx "$file" "$work/files" || die "$file is in no script: pg_ext/src/lib.rs does not name it"
     done
     xargs cat <"$work/files" >"$work/pg_once--$(pg_once_version).sql"
-    cp sql/pg_once--*--*.sql "$work/"
+    find sql -name 'pg_once--*--*.sql' -exec cp {} "$work/" \;
 }
 
 if ! need_pgspot; then
@@ -44,7 +44,8 @@ if ! need_pgspot; then
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-if [ -n "${1:-}" ]; then cp "$1/pg_once--$(pg_once_version).sql" "$1"/pg_once--*--*.sql "$work/"; else assemble; fi
+if [ -n "${1:-}" ]; then cp "$1"/pg_once--*.sql "$work/"; else assemble; fi
+cp tests/upgrade/next.sql "$work/pg_once--$(pg_once_version)--next.sql"
 [ -s "$work/pg_once--$(pg_once_version).sql" ] || die "there is no install script of $(pg_once_version)"
 
 # A check that finds nothing anywhere would pass, too.

@@ -142,7 +142,9 @@ impl Subscriber {
             cap_us: int(6).unwrap_or(BACKOFF_CAP_US),
             lease_us: int(7).unwrap_or(LEASE_US),
             max_life_us: int(8).unwrap_or(MAX_LEASE_LIFE_US),
-            start: slot.column(9).map_or_else(|| Ok(Seen::nothing()), Seen::of)?,
+            start: slot
+                .column(9)
+                .map_or_else(|| Ok(Seen::nothing()), Seen::of)?,
             name: slot.column(10).map(varlena).unwrap_or_default().to_vec(),
         })
     }

@@ -1,8 +1,7 @@
-//! Upgrades from the first release: what was released (tests/upgrade/) works with the library that is here,
-//! before and after `ALTER EXTENSION pg_once UPDATE`, and an upgraded database is the same as a new one.
+//! `ALTER EXTENSION pg_once UPDATE`: an upgraded database is the same as a new one, and what was stored, granted and
+//! prepared before goes on.
 //!
-//! 0.1.0 is made from its own install script, which these tests put beside the present one in the private
-//! server; the library is always the one that is here.
+//! From the version that is here to a made-up next one (tests/upgrade/README.md), both with the library that is here.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,15 +11,14 @@
 )]
 
 mod catalog;
-mod dumps;
-mod old_data;
+#[path = "../nothing_lost/content.rs"]
+mod content;
+mod data;
+#[path = "../janitor/world.rs"]
+mod janitor;
+mod next;
 #[path = "../keys/playground.rs"]
 mod playground;
-mod released;
 mod rights;
 mod sessions;
 mod symbols;
-mod tour;
-mod worker;
-#[path = "../machines/world.rs"]
-mod world;

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::playground::Playground;
-use crate::released::{SCRIPT, SYMBOLS, old};
+use crate::next::{fresh, old, script};
 
 /// A function over a symbol of the library; the server looks the symbol and its convention up.
 fn create(symbol: &str) -> String {
@@ -14,37 +13,30 @@ fn create(symbol: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_library_exports_every_released_symbol() {
-    let play = Playground::open().await;
+async fn the_library_exports_every_symbol_of_the_released_script() {
+    let play = old().await;
     let missing = play.refused(&create("pg_once_never_released")).await;
-    assert_eq!(
-        missing.code, "42883",
-        "a missing symbol is seen: {missing:?}"
-    );
-    for symbol in SYMBOLS.lines() {
-        play.show(&create(symbol)).await;
-    }
-}
-
-#[test]
-fn the_list_holds_every_symbol_of_the_released_script() {
-    let quoted = SCRIPT.split('\'').filter(|word| {
+    assert_eq!(missing.code, "42883", "a missing one is seen: {missing:?}");
+    let script = script();
+    let is_symbol = |word: &&str| {
         let mut letters = word.chars();
         word.starts_with("pg_once_") && letters.all(|c| c.is_ascii_lowercase() || c == '_')
-    });
-    let named: BTreeSet<&str> = quoted.collect();
-    assert_eq!(named, SYMBOLS.lines().collect::<BTreeSet<_>>());
-    assert!(named.len() > 60);
+    };
+    let named: BTreeSet<&str> = script.split('\'').filter(is_symbol).collect();
+    assert!(named.len() > 60, "{named:?}");
+    for symbol in named {
+        play.show(&create(symbol)).await;
+    }
 }
 
 #[tokio::test]
 async fn a_released_function_keeps_its_arguments_defaults_and_columns() {
     const SHAPES: &str = "select oid::regprocedure, prokind, pg_get_function_arguments(oid), pg_get_function_result(oid), proretset
            from pg_proc where pronamespace = 'once'::regnamespace order by 1";
-    let (released, present) = (old().await, Playground::open().await);
-    let present = present.show(SHAPES).await;
-    let present: BTreeSet<&str> = present.lines().collect();
+    let (released, next) = (old().await, fresh().await);
+    let next = next.show(SHAPES).await;
+    let next: BTreeSet<&str> = next.lines().collect();
     for shape in released.show(SHAPES).await.lines() {
-        assert!(present.contains(shape), "{shape}");
+        assert!(next.contains(shape), "{shape}");
     }
 }
