@@ -81,15 +81,18 @@ pub struct Reason<'a> {
 
 /// An event that once.retry knows.
 fn known(row: &spi::Row, lane: i32) -> Held {
-    let number = |i| column(row, i).map_or(0, |d| d.value() as i64);
     Held {
-        id: number(0),
-        failures: number(1) as i32,
-        redriven: number(2) as i32,
-        suspect: number(3) as u8 != 0,
+        id: number(row, 0),
+        failures: number(row, 1) as i32,
+        redriven: number(row, 2) as i32,
+        suspect: number(row, 3) as u8 != 0,
         lane,
         order_key: column(row, 4).map(|d| varlena(d).to_vec()),
     }
+}
+
+fn number(row: &spi::Row, i: usize) -> i64 {
+    column(row, i).map_or(0, |d| d.value() as i64)
 }
 
 /// What is known of these events of a batch, in their order.
@@ -98,14 +101,11 @@ pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<Held>> {
     let rows = spi::query_latest(&ROWS_OF, &args)?;
     let lanes = batch.lanes();
     let lane_of = |id: i64| lanes.get(&id).copied().unwrap_or_default();
-    let mut known: HashMap<i64, Held> = rows
-        .iter()
-        .map(|row| {
-            let held = known(row, 0);
-            let lane = lane_of(held.id);
-            (held.id, Held { lane, ..held })
-        })
-        .collect();
+    let known = |row| {
+        let id = number(row, 0);
+        (id, known(row, lane_of(id)))
+    };
+    let mut known: HashMap<i64, Held> = rows.iter().map(known).collect();
     ids.iter()
         .map(|id| {
             known
