@@ -100,15 +100,6 @@ pub fn fake_now() -> Result<Option<i64>> {
     }
 }
 
-/// Works under the caller's lock_timeout, or under 1 s where it has none: for the lock of a whole table, since all writers
-/// of the table queue behind the wait.
-pub fn with_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    match lock_timeout() {
-        Some(_) => work(),
-        None => under(&[(c"lock_timeout", c"1s")], work),
-    }
-}
-
 /// Works under these settings; a failure leaves them to the subtransaction's end.
 pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -> Result<T> {
     // SAFETY: the settings are set at a level of their own, which ends below.
@@ -214,20 +205,4 @@ pub fn register() {
     );
     // SAFETY: a C string; unknown once.* settings are refused from now on.
     unsafe { pg_sys::MarkGUCPrefixReserved(c"once".as_ptr()) };
-}
-
-// TEMP-LOCKS
-pub const PATIENCE: std::time::Duration = std::time::Duration::from_millis(500);
-pub fn waiting<T>(most: Duration, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    with_lock_timeout(most.as_millis() as i32, work)
-}
-pub fn at_most(patience: Duration) -> Duration {
-    lock_timeout().map_or(patience, |timeout| patience.min(timeout))
-}
-pub fn lock_timeout() -> Option<Duration> {
-    // SAFETY: reads a setting
-    match unsafe { pg_sys::LockTimeout } {
-        0 => None,
-        timeout => Some(Duration::from_millis(timeout.unsigned_abs().into())),
-    }
 }

@@ -12,7 +12,7 @@ use pgrx::PgSqlErrorCode as Code;
 /// Waits for these tables with these modes; each is to have its name afterwards.
 pub fn lock_all(machine: &str, mut tables: Vec<(Relation, u32)>) -> Result<()> {
     tables.sort_by_key(|(table, _)| table.oid.to_u32());
-    settings::with_lock_timeout(|| {
+    settings::with_table_lock_timeout(|| {
         for (table, mode) in &tables {
             lock(machine, table, *mode)?;
             for partition in table.partitions().into_iter().filter_map(Relation::of) {

@@ -2,8 +2,6 @@
 
 use super::sql::ident;
 use crate::call::{from_utf8, utf8};
-use crate::error::Result;
-use crate::settings;
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_char};
 
@@ -60,12 +58,6 @@ impl Relation {
     /// Waits for the table, which is kept to the end of the (sub)transaction, and takes the messages of who had it before.
     pub fn lock(&self, mode: u32) {
         lock(self.oid, mode);
-    }
-
-    /// The same, but waits for nobody. False: somebody keeps it.
-    pub fn try_lock(&self, mode: u32) -> bool {
-        // SAFETY: a lock on what was a relation a moment ago.
-        unsafe { pg_sys::ConditionalLockRelationOid(self.oid, mode as i32) }
     }
 
     /// Waits, with its partitions, or whatever inherits from it.

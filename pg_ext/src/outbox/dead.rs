@@ -12,7 +12,6 @@ use super::topic::{Subscriber, Topic};
 use crate::call::{Call, varlena};
 use crate::clock;
 use crate::error::Result;
-use crate::raise;
 use crate::row::{self, Rows};
 use crate::spi::column;
 use crate::spi::{self, Kept};
