@@ -5,9 +5,9 @@
 //!
 //! A machine's row is judged after it was written: the server locks each row for a trigger before it, and writes that to
 //! the log, also for an UPDATE that is none of the guard's. Where a row may move to another partition it is judged before,
-//! because afterwards that is a row deleted and another one inserted; and where a condition may look at the table. An item
-//! is judged before: its job's row is to be locked by then. Before the row the guard is the last of the table's triggers,
-//! after it the first: a row that is refused has met none of them, and no foreign key.
+//! because afterwards that is a row deleted and another one inserted. An item is judged before: its job's row is to be
+//! locked by then. Before the row the guard is the last of the table's triggers, after it the first: a row that is refused
+//! has met none of them, and no foreign key.
 
 use super::lock::lock_all;
 use crate::call::{Call, from_utf8, shown, varlena};
@@ -15,7 +15,6 @@ use crate::digest::{first_16, hex};
 use crate::error::{Error, Kind, Result};
 use crate::machine::columns::owned_by_caller;
 use crate::machine::model::Machine;
-use crate::machine::predicate;
 use crate::machine::relation::Relation;
 use crate::machine::sql::{ident, literal};
 use crate::machine::stored::Stored;
@@ -267,17 +266,6 @@ fn may_move_rows(table: pg_sys::Oid) -> bool {
     }
 }
 
-/// A condition may look at the table: it calls something of the user's. Were the row written by then, it would find it
-/// moved.
-fn may_look(machine: &Machine) -> Result<bool> {
-    for when in (machine.definition.transitions.iter()).filter_map(|t| t.when.as_deref()) {
-        if !predicate::sees_only_its_row(&machine.shape.table, when)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 /// Takes the guards of a machine off whatever tables carry them.
 pub fn remove(machine: &str) -> Result<()> {
     present(machine)?.iter().try_for_each(Present::remove)?;
@@ -399,7 +387,7 @@ impl Time {
     fn of(machine: &Machine) -> Result<Time> {
         let table = &machine.shape.table;
         // Its lock: while it is attached as a partition it is none yet.
-        let before = table.owner().is_none() || may_move_rows(table.oid) || may_look(machine)?;
+        let before = table.owner().is_none() || may_move_rows(table.oid);
         Ok(if before { Time::Before } else { Time::After })
     }
 

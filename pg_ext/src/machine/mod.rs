@@ -31,11 +31,10 @@ mod fit;
 mod members;
 mod money;
 pub mod moves;
-pub mod predicate;
+mod predicate;
 mod qualify;
 mod rules;
 mod sharing;
-mod spell;
 mod validate;
 
 use crate::digest::first_64_bits;

@@ -3,17 +3,18 @@
 //! It is read once, when the machine is defined, by the server's own parser, and kept as the text that the
 //! server makes of the parsed form: every name is qualified (`qualify.rs`), every implicit cast is written
 //! out, no comment is left, and literals mean the same under every setting. A statement that contains that
-//! text between parentheses means what was meant here, whoever runs it.
+//! text between parentheses means what was meant here, whoever runs it. So what is not immutable is refused, and what
+//! compares without naming an operator, unless that is the server's own.
 
-use super::relation::Relation;
-use super::{qualify, spell};
+use super::faults::quoted;
+use super::qualify;
 use crate::call::{from_utf8, shown};
 use crate::error::{Error, Kind, Result};
 use crate::settings::under;
 use crate::subxact;
-use pgrx::pg_sys::{self, Oid};
+use pgrx::pg_sys::{self, Node, NodeTag, Oid};
 use std::collections::BTreeSet;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_void};
 
 /// A predicate as it is kept.
 #[derive(Debug)]
@@ -48,24 +49,15 @@ pub fn read(relation: Oid, text: &str) -> Result<std::result::Result<Predicate, 
         let path = callers_path()?;
         let expression = under(&[(c"search_path", &path)], || analysed(&open, &source))?;
         let columns = open.columns(expression)?;
-        let text = under(&WRITTEN_UNDER, || open.written(expression))?;
+        let text = under(&WRITTEN_UNDER, || {
+            open.ensure_names_its_operators(expression)?;
+            open.ensure_immutable(expression)?;
+            open.written(expression)
+        })?;
         open.close();
         Ok(Predicate { text, columns })
     })?;
     Ok(read.map_err(String::from))
-}
-
-/// A kept predicate can see nothing but the columns of its row: it names only what is the server's own, and those are of
-/// the server's types. Nothing of it is run to know that.
-pub fn sees_only_its_row(table: &Relation, text: &str) -> Result<bool> {
-    let source = CString::new(from_utf8(text).into_owned())
-        .map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
-    let names = qualify::names(&source);
-    let is_plain = |name: &Vec<u8>| {
-        let column = table.column(&shown(name));
-        column.is_some_and(|c| u32::from(c.type_oid) < pg_sys::FirstNormalObjectId)
-    };
-    Ok(!names.others && names.columns.iter().all(is_plain))
 }
 
 /// The caller's search_path, but with pg_catalog first: a name of it means the same whoever defines the machine.
@@ -79,12 +71,12 @@ fn callers_path() -> Result<CString> {
     CString::new(path).map_err(|e| Error::new(Kind::Internal, e.to_string()))
 }
 
-fn refused<T>(why: &str) -> Result<T> {
+fn refused<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::new(Kind::InvalidDefinition, why))
 }
 
 /// The one expression of the text, and nothing else beside it.
-fn only_expression(source: &CStr) -> Result<*mut pg_sys::Node> {
+fn only_expression(source: &CStr) -> Result<*mut Node> {
     // SAFETY: the grammar's tree lives in the current memory context. In this mode it is one raw statement
     // that is a SELECT; each member is read as what the grammar makes it, after its node tag is looked at.
     unsafe {
@@ -92,7 +84,7 @@ fn only_expression(source: &CStr) -> Result<*mut pg_sys::Node> {
         let statements =
             pgrx::PgList::<pg_sys::RawStmt>::from_pg(pg_sys::raw_parser(source.as_ptr(), mode));
         let select = match statements.get_ptr(0).map(|raw| (*raw).stmt) {
-            Some(node) if statements.len() == 1 && is(node, pg_sys::NodeTag::T_SelectStmt) => {
+            Some(node) if statements.len() == 1 && is(node, NodeTag::T_SelectStmt) => {
                 node.cast::<pg_sys::SelectStmt>()
             }
             _ => return refused("must be one expression"),
@@ -141,7 +133,7 @@ fn is_bare(select: &pg_sys::SelectStmt) -> bool {
 }
 
 /// SAFETY: `node` is null or a node.
-unsafe fn is(node: *mut pg_sys::Node, tag: pg_sys::NodeTag) -> bool {
+unsafe fn is(node: *mut Node, tag: pg_sys::NodeTag) -> bool {
     // SAFETY: every node begins with its tag.
     !node.is_null() && unsafe { (*node).type_ } == tag
 }
@@ -149,30 +141,28 @@ unsafe fn is(node: *mut pg_sys::Node, tag: pg_sys::NodeTag) -> bool {
 /// A lone `*`, which only a target list may have; the analysis of expressions takes it for a name.
 ///
 /// SAFETY: `node` is null or a node.
-unsafe fn is_star(node: *mut pg_sys::Node) -> bool {
+unsafe fn is_star(node: *mut Node) -> bool {
     // SAFETY: a column reference has a list of nodes.
     unsafe {
-        if !is(node, pg_sys::NodeTag::T_ColumnRef) {
+        if !is(node, NodeTag::T_ColumnRef) {
             return false;
         }
         let fields =
-            pgrx::PgList::<pg_sys::Node>::from_pg((*node.cast::<pg_sys::ColumnRef>()).fields);
+            pgrx::PgList::<Node>::from_pg((*node.cast::<pg_sys::ColumnRef>()).fields);
         fields.len() == 1
             && fields
                 .get_ptr(0)
-                .is_some_and(|field| is(field, pg_sys::NodeTag::T_A_Star))
+                .is_some_and(|field| is(field, NodeTag::T_A_Star))
     }
 }
 
 /// The expression with every name resolved, as the server does it for a CHECK constraint: it refuses
 /// subqueries, aggregates, window and set-returning functions, and parameters.
-fn analysed(open: &Opened, source: &CStr) -> Result<*mut pg_sys::Node> {
+fn analysed(open: &Opened, source: &CStr) -> Result<*mut Node> {
     let raw = only_expression(source)?;
-    // SAFETY: a tree just made by the grammar.
-    unsafe { spell::out(raw)? };
     // SAFETY: the relation is open and locked; the parse state is freed before the relation is closed, and
     // what it hands out lives in the current memory context.
-    let expression = unsafe {
+    unsafe {
         let state = pg_sys::make_parsestate(std::ptr::null_mut());
         (*state).p_sourcetext = source.as_ptr();
         let lock = pg_sys::AccessShareLock as i32;
@@ -185,19 +175,59 @@ fn analysed(open: &Opened, source: &CStr) -> Result<*mut pg_sys::Node> {
         let expression = pg_sys::coerce_to_boolean(state, expression, c"when".as_ptr());
         pg_sys::assign_expr_collations(state, expression);
         pg_sys::free_parsestate(state);
-        expression
-    };
-    // SAFETY: a complete expression tree; the planner makes one of its own, in which default arguments stand.
-    let is_volatile = unsafe {
-        pg_sys::contain_volatile_functions(expression)
-            || pg_sys::contain_volatile_functions(
-                pg_sys::expression_planner(expression.cast()).cast(),
-            )
-    };
-    if is_volatile {
-        return refused("calls a volatile function");
+        Ok(expression)
     }
-    Ok(expression)
+}
+
+/// The first part of an expression that `visit` keeps.
+///
+/// SAFETY: `visit` takes a `*mut *mut Node` as its context.
+unsafe fn first(expression: *mut Node, visit: Visit) -> Option<*mut Node> {
+    let mut found: *mut Node = std::ptr::null_mut();
+    let context = (&raw mut found).cast();
+    // SAFETY: a complete tree. `visit` is called as the server calls it: what it raises (a tree that is too deep) has to
+    // be caught as the server's.
+    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| visit(expression, context)) };
+    (!found.is_null()).then_some(found)
+}
+
+type Visit = unsafe extern "C-unwind" fn(*mut Node, *mut c_void) -> bool;
+
+/// Keeps what compares by an operator that its text has no place for, the server's own `=` aside.
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn unnamed(node: *mut Node, found: *mut c_void) -> bool {
+    if node.is_null() {
+        return false;
+    }
+    // SAFETY: a node is what its tag says; the context is the one that `first` gave.
+    unsafe {
+        let is_unnamed = match (*node).type_ {
+            NodeTag::T_CaseExpr => !(*node.cast::<pg_sys::CaseExpr>()).arg.is_null(),
+            NodeTag::T_DistinctExpr | NodeTag::T_NullIfExpr => {
+                let operator = (*node.cast::<pg_sys::OpExpr>()).opno;
+                operator.to_u32() >= pg_sys::FirstNormalObjectId
+            }
+            _ => false,
+        };
+        if is_unnamed {
+            *found.cast() = node;
+        }
+        is_unnamed || pg_sys::expression_tree_walker(node, Some(unnamed), found)
+    }
+}
+
+/// Keeps the smallest part that is not immutable.
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn mutable(node: *mut Node, found: *mut c_void) -> bool {
+    // SAFETY: null or a node of a complete tree; the context is the one that `first` gave.
+    unsafe {
+        if node.is_null() || !pg_sys::contain_mutable_functions(node) {
+            return false;
+        }
+        *found.cast() = node;
+        pg_sys::expression_tree_walker(node, Some(mutable), found);
+    }
+    true
 }
 
 /// The open table. Only closed where all went well: a failure leaves it to the subtransaction's end.
@@ -215,7 +245,7 @@ impl Opened {
     }
 
     /// The columns that an expression names: plain ones only.
-    fn columns(&self, expression: *mut pg_sys::Node) -> Result<BTreeSet<String>> {
+    fn columns(&self, expression: *mut Node) -> Result<BTreeSet<String>> {
         let mut numbers: *mut pg_sys::Bitmapset = std::ptr::null_mut();
         let mut columns = BTreeSet::new();
         // SAFETY: the tree names columns of its first and only table; the set counts from the lowest number
@@ -243,9 +273,45 @@ impl Opened {
         }
     }
 
+    fn ensure_names_its_operators(&self, expression: *mut Node) -> Result<()> {
+        // SAFETY: the visitor's context is the one that `first` gives.
+        let Some(part) = (unsafe { first(expression, unnamed) }) else {
+            return Ok(());
+        };
+        let text = quoted(&shown(self.deparsed(part).to_bytes()));
+        // SAFETY: a node is what its tag says; the server makes a new string.
+        let operator = unsafe {
+            if is(part, NodeTag::T_CaseExpr) {
+                return refused(format!("has {text}; write CASE WHEN ... = ... THEN"));
+            }
+            CStr::from_ptr(pg_sys::format_operator((*part.cast::<pg_sys::OpExpr>()).opno))
+        };
+        let operator = shown(operator.to_bytes());
+        refused(format!(
+            "has {text}, which compares by {operator} without naming it"
+        ))
+    }
+
+    fn ensure_immutable(&self, expression: *mut Node) -> Result<()> {
+        // SAFETY: a complete tree; the planner makes one of its own, in which default arguments stand. The visitor's
+        // context is the one that `first` gives.
+        let part = unsafe {
+            first(expression, mutable).or_else(|| {
+                first(pg_sys::expression_planner(expression.cast()).cast(), mutable)
+            })
+        };
+        match part {
+            None => Ok(()),
+            Some(part) => {
+                let text = quoted(&shown(self.deparsed(part).to_bytes()));
+                refused(format!("has {text}, which is not immutable"))
+            }
+        }
+    }
+
     /// The expression as it is kept: a text that is written as itself when it is read again. The server's own
     /// text may need a second reading for that; with its names qualified it must mean the same each time.
-    fn written(&self, expression: *mut pg_sys::Node) -> Result<String> {
+    fn written(&self, expression: *mut Node) -> Result<String> {
         let mut plain = self.deparsed(expression);
         for _ in 0..READINGS {
             let text = literals_for_every_session(&shown(&qualify::qualified(plain)?));
@@ -264,7 +330,7 @@ impl Opened {
     }
 
     /// The expression as the server writes it.
-    fn deparsed<'a>(&self, expression: *mut pg_sys::Node) -> &'a CStr {
+    fn deparsed<'a>(&self, expression: *mut Node) -> &'a CStr {
         // SAFETY: the relation is open; the result is a C string in the current memory context, which
         // lives as long as the call.
         unsafe {

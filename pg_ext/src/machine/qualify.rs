@@ -5,9 +5,7 @@
 //! once more, and where the grammar saw a bare operator, function, type or collation, `pg_catalog.` is put
 //! before it. Only the grammar knows which word is which.
 //!
-//! What compares without naming its operator is spelled out before (`spell.rs`).
-//!
-//! What a text names once it is qualified is read from the same tree.
+//! IS DISTINCT FROM and NULLIF have no place for a name: they are kept where their operator is the server's own.
 
 use crate::error::{Error, Kind, Result};
 use pgrx::PgList;
@@ -27,30 +25,7 @@ pub fn qualified(text: &CStr) -> Result<Vec<u8>> {
         text: text.to_bytes(),
         edits: Vec::new(),
     };
-    walk(text, visit, (&raw mut found).cast());
-    apply(found)
-}
-
-/// What the text of an expression with every name qualified names.
-#[derive(Default)]
-pub struct Names {
-    /// A function, an operator or a type that is not of pg_catalog, or a function of it that does what it is told.
-    pub others: bool,
-    /// Columns, in the database's encoding.
-    pub columns: Vec<Vec<u8>>,
-}
-
-/// Only the grammar reads it: nothing of what it names is looked up, let alone run.
-pub fn names(text: &CStr) -> Names {
-    let mut names = Names::default();
-    walk(text, note, (&raw mut names).cast());
-    names
-}
-
-type Visit = unsafe extern "C-unwind" fn(*mut Node, *mut c_void) -> bool;
-
-/// Hands the tree of an expression to `visit`, which goes on to the children.
-fn walk(text: &CStr, visit: Visit, context: *mut c_void) {
+    let context = (&raw mut found).cast();
     // SAFETY: the text ends with NUL; the tree lives in the current memory context, and the walker hands
     // each of its nodes to `visit` with the context that it is given here. `visit` is called as the server
     // calls it: what it raises (a tree that is too deep) has to be caught as the server's.
@@ -62,6 +37,7 @@ fn walk(text: &CStr, visit: Visit, context: *mut c_void) {
         let root = statement.unwrap_or(std::ptr::null_mut());
         pg_sys::ffi::pg_guard_ffi_boundary(|| visit(root, context));
     }
+    apply(found)
 }
 
 struct Found<'a> {
@@ -147,59 +123,6 @@ unsafe extern "C-unwind" fn visit(node: *mut Node, context: *mut c_void) -> bool
             _ => {}
         }
         pg_sys::raw_expression_tree_walker(node, Some(visit), context)
-    }
-}
-
-/// Notes what a node names, then looks at its children. Goes on to the end (false).
-#[pgrx::pg_guard]
-unsafe extern "C-unwind" fn note(node: *mut Node, context: *mut c_void) -> bool {
-    if node.is_null() {
-        return false;
-    }
-    // SAFETY: as in `visit`; the context is the one that `names` gave.
-    unsafe {
-        let names = &mut *context.cast::<Names>();
-        match (*node).type_ {
-            NodeTag::T_A_Expr => {
-                names.others |= own((*node.cast::<pg_sys::A_Expr>()).name).is_none();
-            }
-            NodeTag::T_FuncCall => {
-                let function = own((*node.cast::<pg_sys::FuncCall>()).funcname);
-                names.others |= function.is_none_or(|name| does_what_it_is_told(name.to_bytes()));
-            }
-            NodeTag::T_TypeName => {
-                names.others |= own((*node.cast::<pg_sys::TypeName>()).names).is_none();
-            }
-            NodeTag::T_ColumnRef => {
-                let fields = (*node.cast::<pg_sys::ColumnRef>()).fields;
-                (names.columns).extend(bare(fields).map(|name| name.to_bytes().to_vec()));
-            }
-            _ => {}
-        }
-        pg_sys::raw_expression_tree_walker(node, Some(note), context)
-    }
-}
-
-/// A function of pg_catalog that reads the table that its arguments name, or runs what belongs to the type, or function, that
-/// they name: table_to_xml, pg_input_is_valid, domain_in, fmgr_sql_validator and their like.
-fn does_what_it_is_told(function: &[u8]) -> bool {
-    let has = |part: &[u8]| function.windows(part.len()).any(|here| here == part);
-    has(b"_to_xml")
-        || function.starts_with(b"pg_input_")
-        || function.ends_with(b"_in")
-        || function.ends_with(b"_recv")
-        || function.ends_with(b"_validator")
-}
-
-/// A name in pg_catalog; None: it is in another schema. What a superuser has put there counts as the server's.
-///
-/// SAFETY: `name` is null or a list of the grammar's strings.
-unsafe fn own<'a>(name: *mut pg_sys::List) -> Option<&'a CStr> {
-    // SAFETY: as the caller says; the strings live as long as the tree.
-    unsafe {
-        let parts = PgList::<pg_sys::String>::from_pg(name);
-        let part = |i| parts.get_ptr(i).map(|part| CStr::from_ptr((*part).sval));
-        part(1).filter(|_| part(0) == Some(c"pg_catalog"))
     }
 }
 
