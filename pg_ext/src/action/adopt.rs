@@ -10,6 +10,7 @@ use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::sql::is_any;
+use crate::machine::statement::{NO, READ};
 use crate::spi::column;
 use crate::table::{Outcome, Snapshot, Table, Wait};
 use crate::trylock::TryLock;
@@ -84,7 +85,7 @@ pub fn orphans(
         Orphan::Claimed => "claimed rows",
         Orphan::Flagged => "flagged rows",
     };
-    let plan = machine.plan(key, &[], || {
+    let plan = machine.plan(key, &[], [READ, NO, NO], || {
         let parts = machine.parts();
         let terminal = definition.terminal.iter().map(String::as_str);
         let which = match kind {

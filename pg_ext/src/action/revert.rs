@@ -17,7 +17,7 @@ use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::permit::{self, Doing};
 use crate::machine::sql::{is_any, literal};
-use crate::machine::statement::Statement;
+use crate::machine::statement::{LOCK, NO, READ, Statement, WRITE};
 use crate::row;
 use crate::spi::{self, SwitchedUser, column};
 use crate::subxact;
@@ -150,9 +150,11 @@ impl Batch {
     fn revert(&self, due: &[Due]) -> Result<i64> {
         let _owner = SwitchedUser::to_owner_of_table(self.owner)?;
         let ids = self.ids(due);
-        let taken = self.statement("sweep take", TAKE)?.query(&[Some(ids)])?;
+        let taken = self
+            .statement("sweep take", LOCK, TAKE)?
+            .query(&[Some(ids)])?;
         // A snapshot from before the table was rewritten shows no row of it, and its lease would be dead.
-        let present = self.statement("sweep present", PRESENT)?;
+        let present = self.statement("sweep present", READ, PRESENT)?;
         let present = present.look_latest(&[Some(ids)])?;
         self.is_reached.set(true);
         let statuses: HashMap<&[u8], &[u8]> = taken
@@ -205,7 +207,8 @@ impl Batch {
         let machine = &self.machine;
         let ids = self.ids(due.iter().copied());
         let key = format!("sweep\0{from}\0{to}");
-        let plan = machine.plan(&key, &[self.machine.id_array_type()], || {
+        let types = [machine.id_array_type()];
+        let plan = machine.plan(&key, &types, [WRITE, NO, NO], || {
             let parts = machine.parts();
             parts.fill(
                 REVERT,
@@ -249,9 +252,9 @@ impl Batch {
         Ok(due.len() as i64)
     }
 
-    fn statement(&self, key: &str, template: &str) -> Result<Rc<Statement>> {
+    fn statement(&self, key: &str, mode: u32, template: &str) -> Result<Rc<Statement>> {
         let machine = &self.machine;
-        machine.plan(key, &[machine.id_array_type()], || {
+        machine.plan(key, &[machine.id_array_type()], [mode, NO, NO], || {
             machine.parts().fill(template, &[])
         })
     }

@@ -7,7 +7,7 @@ use crate::machine::model::{Machine, yes};
 use crate::machine::patch::Patch;
 use crate::machine::permit::{self, Doing};
 use crate::machine::sql::{is_any, literal};
-use crate::machine::statement::Statement;
+use crate::machine::statement::{LOCK, NO, READ, Statement, WRITE};
 use crate::spi::Row;
 use crate::spi::column;
 use crate::subxact;
@@ -78,6 +78,10 @@ pub fn ensure_updatable(machine: &Machine, id: &RowId) -> Result<()> {
 }
 
 fn look_plan(machine: &Machine, lock: Lock) -> Result<Rc<Statement>> {
+    let mode = match lock {
+        Lock::No => READ,
+        _ => LOCK,
+    };
     let (key, clause) = match lock {
         Lock::No => ("row", ""),
         Lock::Update => ("row update", "FOR NO KEY UPDATE OF t"),
@@ -85,7 +89,7 @@ fn look_plan(machine: &Machine, lock: Lock) -> Result<Rc<Statement>> {
         Lock::UpdateNow => ("row now", "FOR NO KEY UPDATE OF t NOWAIT"),
         Lock::Whole => ("row whole", "FOR UPDATE OF t"),
     };
-    machine.plan(key, &[machine.id_type()], || {
+    machine.plan(key, &[machine.id_type()], [mode, NO, NO], || {
         machine.parts().fill(LOOK, &[("lock", clause)])
     })
 }
@@ -121,7 +125,7 @@ pub fn move_row(
     };
     let key = format!("go\0{from}\0{to}\0{name}\0{}", patch.key());
     let types = [machine.id_type(), pg_sys::JSONBOID];
-    let plan = machine.plan(&key, &types, || {
+    let plan = machine.plan(&key, &types, [WRITE, NO, NO], || {
         let parts = machine.parts();
         let condition = parts.fill(sql, &[]);
         parts.fill(

@@ -10,6 +10,7 @@ use crate::call::{Call, from_utf8, varlena};
 use crate::error::Result;
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
+use crate::machine::statement::{NO, READ};
 use crate::row::{self, Rows};
 use crate::spi::column;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
@@ -52,7 +53,9 @@ pub fn refund_audit(call: &Call) -> Result<Datum> {
         .shape
         .table
         .lock_with_all_below(pg_sys::AccessShareLock);
-    let plan = machine.plan(key, &types, || items.fill(MARKED, &[("one", &one)]))?;
+    let plan = machine.plan(key, &types, [NO, READ, NO], || {
+        items.fill(MARKED, &[("one", &one)])
+    })?;
     plan.hold()?;
     let snapshot = Snapshot::now();
     let table = Table::to_read(REFUNDS)?;
@@ -180,7 +183,7 @@ impl Audit<'_> {
             return Ok(false);
         };
         let machine = self.machine;
-        let present = machine.plan("present", &[machine.id_type()], || {
+        let present = machine.plan("present", &[machine.id_type()], [READ, NO, NO], || {
             machine.parts().fill(PRESENT, &[])
         })?;
         let found = present.look(&[Some(id.value)], self.snapshot)?;

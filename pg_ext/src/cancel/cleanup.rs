@@ -7,6 +7,7 @@ use crate::action::row::Lock;
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::machine::id::{RowId, parameter_type};
+use crate::machine::statement::{NO, READ};
 use crate::row::Rows;
 use crate::spi::column;
 use pgrx::pg_sys::{self, Datum};
@@ -41,9 +42,9 @@ pub fn cleanup_items(call: &Call) -> Result<Datum> {
         parameter_type(base),
     ];
     let types = &types[..2 + usize::from(after.is_some())];
-    let plan = torn
-        .machine
-        .plan(key, types, || items.fill(LIST, &[("after", &clause)]))?;
+    let plan = torn.machine.plan(key, types, [NO, READ, NO], || {
+        items.fill(LIST, &[("after", &clause)])
+    })?;
     let mut args = vec![Some(torn.id.value), Some(Datum::from(i64::from(max)))];
     args.extend(after.map(|id| Some(id.value)));
     let rows = Rows::begin(call);

@@ -6,6 +6,7 @@ use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::shape::RefundShape;
 use crate::machine::sql::{fill, literal};
+use crate::machine::statement::{LOCK, NO, READ};
 use crate::spi::SwitchedUser;
 use crate::spi::column;
 use crate::subxact;
@@ -116,7 +117,8 @@ impl Items<'_> {
             Which::Marked => "marked",
         };
         let key = format!("some {what}, {whose}");
-        let plan = self.machine.plan(key, &[self.machine.id_type()], || {
+        let types = [self.machine.id_type()];
+        let plan = self.machine.plan(key, &types, [NO, READ, NO], || {
             self.fill(SOME, &[("which", &self.is(which))])
         })?;
         let rows = plan.look_latest(&[Some(id.value)])?;
@@ -126,7 +128,9 @@ impl Items<'_> {
     /// The snapshot shows the wallet of the row to the caller. The tables are locked since before it was made.
     pub fn has_wallet(&self, id: &RowId, snapshot: &Snapshot) -> Result<bool> {
         let types = [self.machine.id_type()];
-        let plan = (self.machine).plan("wallet", &types, || self.fill(WALLET, &[]))?;
+        let plan = (self.machine).plan("wallet", &types, [READ, NO, READ], || {
+            self.fill(WALLET, &[])
+        })?;
         Ok(!plan.look(&[Some(id.value)], snapshot)?.is_empty())
     }
 
@@ -136,15 +140,15 @@ impl Items<'_> {
         if !self.shape.items.has_policies() {
             return Ok(false);
         }
-        let is_there = |key, lock| -> Result<bool> {
+        let is_there = |key, mode, lock| -> Result<bool> {
             let types = [self.machine.id_type(), pg_sys::TEXTOID];
-            let plan = self
-                .machine
-                .plan(key, &types, || self.fill(ONE, &[("lock", lock)]))?;
+            let plan = self.machine.plan(key, &types, [NO, mode, NO], || {
+                self.fill(ONE, &[("lock", lock)])
+            })?;
             Ok(!plan.query(&[Some(id.value), Some(item)])?.is_empty())
         };
-        let is_seen = || is_there("item", "");
-        let lock = || is_there("item now", "FOR NO KEY UPDATE OF i NOWAIT");
+        let is_seen = || is_there("item", READ, "");
+        let lock = || is_there("item now", LOCK, "FOR NO KEY UPDATE OF i NOWAIT");
         Ok(is_seen()? && matches!(subxact::attempt(lock)?, Ok(false)) && is_seen()?)
     }
 }

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::machine::id::RowId;
 use crate::machine::model::{Machine, yes};
 use crate::machine::relation::Relation;
+use crate::machine::statement::{NO, READ};
 use crate::row::{self, Rows};
 use crate::spi::column;
 use crate::table::{Outcome, Scan, ScanKey, Snapshot, Table, Wait};
@@ -173,7 +174,7 @@ fn present(
     open: &[Open],
     latest: bool,
 ) -> Result<HashMap<Vec<u8>, (Datum, bool)>> {
-    let plan = machine.plan("rows", &[machine.id_array_type()], || {
+    let plan = machine.plan("rows", &[machine.id_array_type()], [READ, NO, NO], || {
         machine.parts().fill(ROWS, &[])
     })?;
     let ids = row::array(open.iter().map(|o| o.id.value), machine.id_type());

@@ -15,6 +15,7 @@ use crate::action::row::Lock;
 use crate::call::{Call, shown, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::machine::permit::{self, Doing};
+use crate::machine::statement::{READ, WRITE};
 use crate::row::Shape;
 use crate::spi::column;
 use crate::table::{Snapshot, above_read_committed};
@@ -251,7 +252,7 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
         (Some(_), false) => ("refund some", SOME),
         (Some(_), true) => ("refund some, watched", SOME),
     };
-    let plan = machine.plan(key, &types, || {
+    let plan = machine.plan(key, &types, [READ, WRITE, WRITE], || {
         let (number, payable) = match items.shape.amount.base_type {
             pg_sys::NUMERICOID => NUMERIC,
             _ => WHOLE,

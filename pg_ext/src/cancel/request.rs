@@ -11,6 +11,7 @@ use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::permit::{self, Doing};
 use crate::machine::sql::is_any;
+use crate::machine::statement::{NO, WRITE};
 use crate::row::{self, Shape};
 use crate::spi::column;
 use crate::table::{self, Snapshot};
@@ -77,7 +78,7 @@ impl Torn {
     /// Sets the flag of a row that may be cancelled and has none. Waits for whoever has the row locked.
     fn flag(&self) -> Result<bool> {
         let machine = &self.machine;
-        let plan = machine.plan("flag", &[machine.id_type()], || {
+        let plan = machine.plan("flag", &[machine.id_type()], [WRITE, NO, NO], || {
             let parts = machine.parts();
             let terminal = machine.definition.terminal.iter().map(String::as_str);
             let flag = machine.shape.flag.as_ref().map_or("", |f| &f.name);

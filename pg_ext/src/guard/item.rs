@@ -11,6 +11,7 @@ use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
 use crate::machine::model::{Machine, yes};
 use crate::machine::permit::{self, Doing};
+use crate::machine::statement::{self, NO};
 use crate::spi::SwitchedUser;
 use crate::spi::column;
 use pgrx::pg_sys::{Datum, Oid};
@@ -150,7 +151,8 @@ impl Guarded {
         };
         let _path = SwitchedUser::caller_by_pinned_path();
         let key = format!("item when\0{}", self.relation.to_u32());
-        let plan = self.machine.plan(&key, &[row_type(self.relation)], || {
+        let types = [row_type(self.relation)];
+        let plan = self.machine.plan(&key, &types, [NO; 3], || {
             crate::machine::sql::fill(WHEN, &[("when", when)])
         })?;
         let rows = plan.query(&[Some(item.composite())])?;
@@ -165,7 +167,8 @@ impl Guarded {
             return Ok(None);
         };
         let _owner = SwitchedUser::to_owner_for_check(owner);
-        let plan = machine.plan("item lock", &[machine.id_type()], || {
+        let types = [machine.id_type()];
+        let plan = machine.plan("item lock", &types, [statement::LOCK, NO, NO], || {
             machine.parts().fill(LOCK, &[])
         })?;
         let rows = plan.query(&[Some(id.value)])?;

@@ -15,6 +15,7 @@ use crate::machine::id::RowId;
 use crate::machine::model::{Machine, yes};
 use crate::machine::moves::{Requester, moves_to};
 use crate::machine::permit::{self, Doing};
+use crate::machine::statement::NO;
 use crate::spi::SwitchedUser;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::rc::Rc;
@@ -235,7 +236,7 @@ impl Guarded {
         let _path = SwitchedUser::caller_by_pinned_path();
         let types = [row_type(self.relation)];
         let key = format!("when\0{}\0{when}", self.relation.to_u32());
-        let plan = self.machine.plan(&key, &types, || {
+        let plan = self.machine.plan(&key, &types, [NO; 3], || {
             crate::machine::sql::fill(WHEN, &[("when", when)])
         })?;
         let rows = plan.query(&[Some(row.composite())])?;

@@ -12,7 +12,7 @@ use super::direct::Direct;
 use super::id::{self, RowId};
 use super::relation::Column;
 use super::shape::{self, RefundShape, Shape};
-use super::statement::Statement;
+use super::statement::{Locks, Statement};
 use super::stored::Stored;
 use crate::call::{Call, SCOPE_MAX};
 use crate::error::{Error, Kind, Result};
@@ -220,9 +220,10 @@ impl Machine {
         &self,
         key: impl AsRef<[u8]>,
         types: &[Oid],
+        locks: Locks,
         build: impl FnOnce() -> String,
     ) -> Result<Rc<Statement>> {
-        self.plan_or(key, types, || Ok(build()))
+        self.plan_or(key, types, locks, || Ok(build()))
     }
 
     /// The same for a statement that may be refused; what was not refused once is not asked again.
@@ -230,14 +231,14 @@ impl Machine {
         &self,
         key: impl AsRef<[u8]>,
         types: &[Oid],
+        locks: Locks,
         build: impl FnOnce() -> Result<String>,
     ) -> Result<Rc<Statement>> {
         let key = key.as_ref();
         if let Some(plan) = self.plans.borrow().get(key) {
             return Ok(plan.clone());
         }
-        let tables = self.shape.tables();
-        let plan = Statement::prepare(&build()?, types, self.any_row(), tables)?;
+        let plan = Statement::prepare(&build()?, types, self.any_row(), &self.shape, locks)?;
         let plan = Rc::new(plan);
         let mut plans = self.plans.borrow_mut();
         if plans.len() >= MOST_PLANS {

@@ -147,8 +147,7 @@ unsafe fn is_star(node: *mut Node) -> bool {
         if !is(node, NodeTag::T_ColumnRef) {
             return false;
         }
-        let fields =
-            pgrx::PgList::<Node>::from_pg((*node.cast::<pg_sys::ColumnRef>()).fields);
+        let fields = pgrx::PgList::<Node>::from_pg((*node.cast::<pg_sys::ColumnRef>()).fields);
         fields.len() == 1
             && fields
                 .get_ptr(0)
@@ -284,7 +283,9 @@ impl Opened {
             if is(part, NodeTag::T_CaseExpr) {
                 return refused(format!("has {text}; write CASE WHEN ... = ... THEN"));
             }
-            CStr::from_ptr(pg_sys::format_operator((*part.cast::<pg_sys::OpExpr>()).opno))
+            CStr::from_ptr(pg_sys::format_operator(
+                (*part.cast::<pg_sys::OpExpr>()).opno,
+            ))
         };
         let operator = shown(operator.to_bytes());
         refused(format!(
@@ -297,7 +298,10 @@ impl Opened {
         // context is the one that `first` gives.
         let part = unsafe {
             first(expression, mutable).or_else(|| {
-                first(pg_sys::expression_planner(expression.cast()).cast(), mutable)
+                first(
+                    pg_sys::expression_planner(expression.cast()).cast(),
+                    mutable,
+                )
             })
         };
         match part {

@@ -7,6 +7,7 @@
 
 use super::changes;
 use super::relation::{Column, Relation};
+use super::shape::Shape;
 use crate::error::{Error, Kind, Result};
 use crate::spi::{Plan, Row};
 use crate::table::Snapshot;
@@ -20,6 +21,19 @@ pub struct Statement {
     seen: Cell<u64>,
 }
 
+/// The locks that a statement takes on the machine's table, its items' and the wallets'. Weaker ones are not taken before
+/// it: who has a table and wants more of it would wait for us, and we for him.
+pub type Locks = [u32; 3];
+
+/// The statement does not name the table.
+pub const NO: u32 = pg_sys::NoLock;
+/// It reads the table.
+pub const READ: u32 = pg_sys::AccessShareLock;
+/// It locks rows of the table.
+pub const LOCK: u32 = pg_sys::RowShareLock;
+/// It updates rows of the table.
+pub const WRITE: u32 = pg_sys::RowExclusiveLock;
+
 /// A table that a statement names, the columns that it may name, and the lock that it takes.
 struct Named {
     table: Relation,
@@ -28,14 +42,22 @@ struct Named {
 }
 
 impl Statement {
-    /// `tables` are those that it may name; `row` is how errors of a lost race name what it is about.
-    pub fn prepare<'a>(
+    /// `row` is how errors of a lost race name what it is about.
+    pub fn prepare(
         sql: &str,
         types: &[Oid],
         row: String,
-        tables: impl Iterator<Item = (&'a Relation, Vec<&'a Column>)>,
+        shape: &Shape,
+        locks: Locks,
     ) -> Result<Statement> {
-        let tables: Vec<_> = tables.filter_map(|(t, c)| Named::of(t, c, sql)).collect();
+        let named = shape.tables().zip(locks).filter(|(_, mode)| *mode != NO);
+        let tables: Vec<_> = named
+            .map(|((table, columns), mode)| Named {
+                table: table.clone(),
+                columns: columns.into_iter().cloned().collect(),
+                mode,
+            })
+            .collect();
         for Named { table, mode, .. } in &tables {
             table.lock(*mode);
         }
@@ -101,30 +123,6 @@ impl Statement {
             self.seen.set(changes);
         }
         Ok(())
-    }
-}
-
-impl Named {
-    /// None: the statement does not name it.
-    fn of(table: &Relation, columns: Vec<&Column>, sql: &str) -> Option<Named> {
-        let says = |what: &str| sql.contains(&format!("{what} {}", table.name));
-        // As the statement will: no weaker, or who holds the table and wants more of it would wait for us, and we for him.
-        let mode = match () {
-            () if !sql.contains(&table.name) => return None,
-            () if says("UPDATE") => pg_sys::RowExclusiveLock,
-            () if ["FOR NO KEY UPDATE", "FOR UPDATE", "FOR KEY SHARE"]
-                .iter()
-                .any(|f| sql.contains(f)) =>
-            {
-                pg_sys::RowShareLock
-            }
-            () => pg_sys::AccessShareLock,
-        };
-        Some(Named {
-            table: table.clone(),
-            columns: columns.into_iter().cloned().collect(),
-            mode,
-        })
     }
 }
 

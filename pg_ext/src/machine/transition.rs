@@ -7,7 +7,7 @@ use super::id::RowId;
 use super::model::{Machine, yes};
 use super::moves::{Move, Wanted, condition};
 use super::patch::Patch;
-use super::statement::Statement;
+use super::statement::{LOCK, NO, READ, Statement, WRITE};
 use crate::action::row::{Lock, ensure_updatable, look};
 use crate::call::{Call, SCOPE_MAX, shown, texts_or_null, varlena};
 use crate::error::{Error, Result};
@@ -132,7 +132,8 @@ impl Wish<'_> {
             Some(_) => ("move at", AT_VERSION),
         };
         let types = [machine.id_type(), pg_sys::INT8OID, pg_sys::JSONBOID];
-        machine.plan_or(self.key(kind, &patch.key()), &types, || {
+        let key = self.key(kind, &patch.key());
+        machine.plan_or(key, &types, [WRITE, NO, NO], || {
             let wanted = self.wanted()?;
             let moves = wanted.moves(&machine.definition)?;
             let statement = MOVE.replace("{at_version}", at_version);
@@ -150,7 +151,8 @@ impl Wish<'_> {
 
     fn look(&self, machine: &Machine) -> Result<Rc<Statement>> {
         let types = [machine.id_type(), pg_sys::INT8OID];
-        machine.plan_or(self.key("look", ""), &types, || {
+        let key = self.key("look", "");
+        machine.plan_or(key, &types, [READ, NO, NO], || {
             let wanted = self.wanted()?;
             let moves = wanted.moves(&machine.definition)?;
             let parts = machine.parts();
@@ -326,12 +328,15 @@ fn first_text<'a>(row: &Row) -> Option<&'a [u8]> {
 fn move_many(machine: &Machine, wanted: &Wanted, ids: &[RowId]) -> Result<(Vec<Row>, Vec<Row>)> {
     let moves = wanted.moves(&machine.definition)?;
     let types = [machine.id_array_type()];
-    let update = machine.plan(format!("many\0{}", wanted.key()), &types, || {
+    let key = format!("many\0{}", wanted.key());
+    let update = machine.plan(key, &types, [WRITE, NO, NO], || {
         fill_move(MOVE_MANY, machine, wanted, &moves, "")
     })?;
     // Before the rows are locked, or the table would be locked twice, the second time more strongly.
     update.hold()?;
-    let lock = machine.plan("lock many", &types, || machine.parts().fill(LOCK_MANY, &[]))?;
+    let lock = machine.plan("lock many", &types, [LOCK, NO, NO], || {
+        machine.parts().fill(LOCK_MANY, &[])
+    })?;
     let ids = row::array(ids.iter().map(|id| id.value), machine.id_type());
     Ok((lock.query(&[Some(ids)])?, update.query(&[Some(ids)])?))
 }
