@@ -212,36 +212,19 @@ struct Paid {
     wallet: Option<Datum>,
 }
 
-impl Paid {
-    fn nothing() -> Paid {
-        Paid {
-            items: 0,
-            amount: numeric::zero(),
-            wallet: None,
-        }
-    }
-}
-
 fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     let machine = &torn.machine;
     let types = [machine.id_type(), pg_sys::INT8OID];
-    // Partitions, too: they are read before they are updated. A trigger that comes to the wallet has come by then.
+    // Partitions, too: they are read before they are updated. A trigger or a rule that comes to them has come by then.
     for table in [&items.shape.items, &items.shape.wallet] {
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
-    }
-    for (table, whose) in [
-        (&items.shape.items, "items"),
-        (&items.shape.wallet, "a wallet"),
-    ] {
         if table.has_update_rules() {
-            // Once all is paid, a call that is made again is answered.
-            if items.some(&torn.id, Which::Undecided)?.is_none() {
-                return Ok(Paid::nothing());
-            }
             return Err(torn.illegal(
-                &format!("has {whose} whose table has a rule for updates: {}", table.name),
-                "A rule (CREATE RULE ... ON UPDATE) makes something else of a mark or a credit: drop or disable it, or write \
-                 a trigger instead. Nothing was marked.",
+                &format!(
+                    "cannot be refunded: table {} has got a rule for updates",
+                    table.name
+                ),
+                "Drop or disable the rule, or write a trigger instead. Nothing was marked.",
             ));
         }
     }

@@ -37,11 +37,7 @@ const UNIQUE: &CStr = c"
     SELECT 1 FROM pg_catalog.pg_index x
      WHERE x.indrelid = $1 AND x.indisunique AND x.indpred IS NULL AND $2 = ANY (x.indkey::int2[]) LIMIT 1";
 
-const UPDATE_RULE: &CStr = c"
-    SELECT 1 FROM pg_catalog.pg_rewrite r WHERE r.ev_class = $1 AND r.ev_type = '2' AND r.ev_enabled <> 'D' LIMIT 1";
-
 thread_local! {
-    static HAS_UPDATE_RULE: Kept = const { Kept::new(UPDATE_RULE, &[pg_sys::OIDOID]) };
     static IN_UNIQUE_INDEX: Kept = const { Kept::new(UNIQUE, &[pg_sys::OIDOID, pg_sys::INT2OID]) };
     static ENUM_LABELS: Kept = const { Kept::new(LABELS, &[pg_sys::OIDOID]) };
     static HAS_INDEX: Kept = const { Kept::new(INDEXED, &[pg_sys::OIDOID, pg_sys::INT2OID]) };
@@ -146,7 +142,6 @@ impl Findings {
         self.labels(&machine)?;
         self.guard(&machine, stored.guarded())?;
         self.index(&machine)?;
-        self.rules(&machine)?;
         self.waiting(&machine)?;
         self.orphans(&machine)
     }
@@ -252,23 +247,6 @@ impl Findings {
                     refund.items.name, refund.subject.name
                 ),
             );
-        }
-        Ok(())
-    }
-
-    /// The rewriter would make something else of a mark or a credit.
-    fn rules(&mut self, machine: &Machine) -> Result<()> {
-        let Some(refund) = &machine.shape.refund else {
-            return Ok(());
-        };
-        for table in [&refund.items, &refund.wallet] {
-            if !spi::query(&HAS_UPDATE_RULE, &[Some(Datum::from(table.oid))])?.is_empty() {
-                self.weigh(
-                    Weight::Heavy,
-                    format!("{} has a rule for updates: refund will not pay", table.name),
-                    "Drop or disable the rule (CREATE RULE ... ON UPDATE), or write a trigger instead.",
-                );
-            }
         }
         Ok(())
     }

@@ -16,7 +16,9 @@ const BY_NAME: &str = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
 const TABLE: &CStr = c"
     SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), c.relkind, c.relpersistence = 't',
            n.nspname IN ('pg_catalog', 'information_schema', 'pg_toast', 'once'),
-           c.relkind = 'r' AND EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
+           c.relkind = 'r' AND EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid),
+           (SELECT pg_catalog.min(r.rulename::text) FROM pg_catalog.pg_rewrite r
+             WHERE r.ev_class = c.oid AND r.ev_enabled <> 'D')
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
      WHERE c.oid = $1";
 
@@ -76,6 +78,8 @@ pub struct Table {
     temporary: bool,
     system: bool,
     inherited: bool,
+    /// One that is not disabled.
+    rule: Option<String>,
     columns: Vec<Column>,
 }
 
@@ -149,20 +153,25 @@ impl Table {
             temporary: flag(row, 2),
             system: flag(row, 3),
             inherited: flag(row, 4),
+            rule: value(row, 5).map(|d| shown(varlena(d))),
             columns: columns.iter().map(Column::read).collect(),
         }))
     }
 
-    /// An ordinary or partitioned table that outlives the session; one fault says why not.
+    /// An ordinary or partitioned table that outlives the session, without rules; one fault says why not.
     pub fn check(&self, path: &str, faults: &mut Faults) {
         let name = &self.name;
-        let problem = match self.kind {
-            b'r' | b'p' if self.temporary => format!("{name} is a temporary table"),
-            b'r' | b'p' if self.system => format!("{name} is a system table"),
-            b'r' if self.inherited => {
+        let problem = match (self.kind, &self.rule) {
+            (b'r' | b'p', _) if self.temporary => format!("{name} is a temporary table"),
+            (b'r' | b'p', _) if self.system => format!("{name} is a system table"),
+            (b'r', _) if self.inherited => {
                 format!("other tables inherit from {name}; its ids are not unique over them")
             }
-            b'r' | b'p' => return,
+            (b'r' | b'p', Some(rule)) => format!(
+                "{name} has the rule {}: drop or disable it, or write a trigger instead",
+                quoted(rule)
+            ),
+            (b'r' | b'p', None) => return,
             _ => format!("{name} is neither an ordinary nor a partitioned table"),
         };
         faults.add(path, problem);
