@@ -104,11 +104,6 @@ pub struct Column {
     pub computed: bool,
 }
 
-/// The table of that name, not locked; None where there is none, or the text cannot be a name.
-pub fn table_of_name(name: &str) -> Result<Option<Oid>> {
-    Ok(of_name(name)?.unwrap_or_default())
-}
-
 fn of_name(name: &str) -> Result<std::result::Result<Option<Oid>, subxact::Failure>> {
     subxact::attempt(|| {
         let plan = Plan::prepare(BY_NAME, &[pg_sys::TEXTOID], "pg_class")?;

@@ -4,7 +4,7 @@
 //! are left out. `draft` reads the members, `rules` looks at what they say together, `fit` and `money` at
 //! the tables, and this file puts the definition together once nothing is wrong.
 
-use super::columns::{self, Table};
+use super::columns::Table;
 use super::definition::{self, Definition};
 use super::draft::Draft;
 use super::faults::{Faults, quoted};
@@ -33,7 +33,6 @@ pub struct Valid {
 pub fn validate(draft: Draft, mut faults: Faults) -> Result<Valid> {
     let found = &mut faults;
     let owner = owner(&draft, found)?;
-    wait_for_turns(&draft)?;
     let table = named("table", draft.table.as_ref(), found)?;
     if let Some(table) = &table {
         ensure_callers(table)?;
@@ -150,19 +149,6 @@ pub fn not_yours(table: &str) -> Error {
     )
 }
 
-/// Of the tables that may get guards, before their locks, which whoever has the turn may want for himself alone.
-fn wait_for_turns(draft: &Draft) -> Result<()> {
-    let items = draft.refund.as_ref().and_then(|r| r.items.as_deref());
-    let mut tables = Vec::new();
-    for name in draft.table.as_deref().into_iter().chain(items) {
-        tables.extend(columns::table_of_name(name)?.filter(|oid| columns::owned_by_caller(*oid)));
-    }
-    tables.sort_unstable_by_key(|oid| oid.to_u32());
-    tables.dedup();
-    tables.into_iter().for_each(wait_for_turn);
-    Ok(())
-}
-
 /// Two definitions of one table come one after the other, to the end of the first one's transaction.
 fn wait_for_turn(table: Oid) {
     // No machine's name begins with NUL: the lock is no machine's.
@@ -174,7 +160,6 @@ fn nobody_else_has_it(draft: &Draft, table: &Table, faults: &mut Faults) -> Resu
     let (Some(machine), Some(status)) = (&draft.machine, &draft.status) else {
         return Ok(());
     };
-    // Had already, but where the name was another table's before.
     wait_for_turn(table.oid);
     let machines = table::Table::to_read(TABLE)?;
     let snapshot = Snapshot::latest();

@@ -157,6 +157,24 @@ async fn a_machine_is_over_an_ordinary_or_partitioned_table() {
 }
 
 #[tokio::test]
+async fn a_rule_on_one_of_the_tables_is_refused_unless_it_is_disabled() {
+    let play = open().await;
+    for (path, table) in [
+        ("table", "job"),
+        ("refund.items", "item"),
+        ("refund.wallet", "wallet"),
+    ] {
+        let rule = format!("create rule keep as on delete to {table} do instead nothing");
+        let problem = format!(
+            "{path}: public.{table} has the rule \"keep\": drop or disable it, or write a trigger instead"
+        );
+        only_after(&play, &rule, nothing, &problem).await;
+        let off = format!("{rule}; alter table {table} disable rule keep");
+        fits_after(&play, &off, nothing).await;
+    }
+}
+
+#[tokio::test]
 async fn an_id_may_be_of_every_type_with_one_canonical_text() {
     let play = open().await;
     play.show("create domain d_int as int; create domain d_d as d_int check (value > 0); create domain d_text as text")
