@@ -71,44 +71,13 @@ pub struct Refund {
     pub balance: Option<String>,
 }
 
-const MEMBERS: &[&str] = &[
-    "machine",
-    "table",
-    "id",
-    "status",
-    "version",
-    "owner",
-    "status_types",
-    "terminal",
-    "transitions",
-    "steps",
-    "cancel",
-    "refund",
-];
-const TRANSITION: &[&str] = &["from", "to", "when"];
-const STEP: &[&str] = &[
-    "step_key",
-    "status",
-    "claim_state",
-    "successful_state",
-    "lease",
-    "action",
-];
-const CANCEL: &[&str] = &["flag", "to"];
-const REFUND: &[&str] = &[
-    "items",
-    "item_id",
-    "subject",
-    "marker",
-    "marked",
-    "undecided",
-    "when",
-    "amount",
-    "wallet",
-    "wallet_id",
-    "account",
-    "balance",
-];
+const MEMBERS: &str = "machine, table, id, status, version, owner, \
+    status_types, terminal, transitions, steps, cancel, refund";
+const TRANSITION: &str = "from, to, when";
+const STEP: &str = "step_key, status, claim_state, successful_state, lease, action";
+const CANCEL: &str = "flag, to";
+const REFUND: &str = "items, item_id, subject, marker, marked, undecided, \
+    when, amount, wallet, wallet_id, account, balance";
 
 impl Draft {
     /// Reads everything; None only where the definition is no object.

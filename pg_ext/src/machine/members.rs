@@ -16,19 +16,16 @@ impl<'a> Members<'a> {
     pub fn open(
         path: &str,
         value: &'a Value,
-        known: &[&str],
+        known: &str,
         faults: &mut Faults,
     ) -> Option<Members<'a>> {
         let Value::Object(map) = value else {
             faults.add(path, format!("must be an object, not {}", kind_of(value)));
             return None;
         };
-        for name in map.keys().filter(|name| !known.contains(&name.as_str())) {
-            let problem = format!(
-                "unknown member {}; known: {}",
-                quoted(name),
-                known.join(", ")
-            );
+        let is_known = |name: &String| known.split(", ").any(|known| known == name);
+        for name in map.keys().filter(|name| !is_known(name)) {
+            let problem = format!("unknown member {}; known: {known}", quoted(name));
             faults.add(path, problem);
         }
         let path = path.to_owned();
