@@ -102,16 +102,6 @@ impl Wanted {
         })
     }
 
-    /// Tells kept statements apart; statuses have no NUL bytes.
-    pub fn key(&self) -> String {
-        let from = self
-            .from
-            .as_ref()
-            .map_or("\u{1}".to_owned(), |from| from.join("\0"));
-        let requester = self.requester.as_deref().unwrap_or("\u{1}");
-        format!("{}\0\0{from}\0\0{requester}", self.to)
-    }
-
     /// The declared moves that the call may make. ON002 where there is none, 22023 for a status in
     /// from_status that the machine does not have.
     pub fn moves<'a>(&'a self, definition: &'a Definition) -> Result<Vec<Move<'a>>> {

@@ -284,12 +284,11 @@ pub fn transition_many(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
     let ids = read_ids(&machine, call)?;
     let wish = Wish::of(call, 4)?;
-    let wanted = wish.wanted()?;
-    wanted.moves(&machine.definition)?;
+    wish.wanted()?.moves(&machine.definition)?;
     let rows = Rows::begin(call);
     let writable = table::is_writable() && !ids.is_empty();
     let (locked, moved) = match writable {
-        true => move_many(&machine, &wanted, &ids)?,
+        true => move_many(&machine, &wish, &ids)?,
         false => (Vec::new(), Vec::new()),
     };
     let locked: HashSet<&[u8]> = locked.iter().filter_map(first_text).collect();
@@ -325,12 +324,12 @@ fn first_text<'a>(row: &Row) -> Option<&'a [u8]> {
 }
 
 /// The ids that are there, now locked, and the rows that moved.
-fn move_many(machine: &Machine, wanted: &Wanted, ids: &[RowId]) -> Result<(Vec<Row>, Vec<Row>)> {
-    let moves = wanted.moves(&machine.definition)?;
+fn move_many(machine: &Machine, wish: &Wish, ids: &[RowId]) -> Result<(Vec<Row>, Vec<Row>)> {
     let types = [machine.id_array_type()];
-    let key = format!("many\0{}", wanted.key());
-    let update = machine.plan(key, &types, [WRITE, NO, NO], || {
-        fill_move(MOVE_MANY, machine, wanted, &moves, "")
+    let update = machine.plan_or(wish.key("many", ""), &types, [WRITE, NO, NO], || {
+        let wanted = wish.wanted()?;
+        let moves = wanted.moves(&machine.definition)?;
+        Ok(fill_move(MOVE_MANY, machine, &wanted, &moves, ""))
     })?;
     // Before the rows are locked, or the table would be locked twice, the second time more strongly.
     update.hold()?;
