@@ -9,12 +9,11 @@ use super::definition::{self, Definition};
 use super::draft::Draft;
 use super::faults::{Faults, quoted};
 use super::predicate::Predicate;
-use super::stored::{BY_NAME, Col, TABLE, jsonb_text};
+use super::stored::{Col, each_stored};
 use super::{fit, money, rules};
-use crate::call::{from_utf8, shown, utf8, varlena};
+use crate::call::from_utf8;
 use crate::caller::{self, Owner};
 use crate::error::{Error, Kind, Result};
-use crate::table::{self, Snapshot};
 use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{Datum, Oid};
 use serde_json::Value;
@@ -161,36 +160,18 @@ fn nobody_else_has_it(draft: &Draft, table: &Table, faults: &mut Faults) -> Resu
         return Ok(());
     };
     wait_for_turn(table.oid);
-    let machines = table::Table::to_read(TABLE)?;
-    let snapshot = Snapshot::latest();
-    let mut scan = machines.scan(BY_NAME, &mut [], &snapshot)?;
-    while let Some(slot) = scan.advance() {
-        let name = slot
-            .column(Col::Machine as usize)
-            .map(|d| shown(varlena(d)));
-        if name.as_ref() == Some(machine) {
-            continue;
+    each_stored(&mut |stored| {
+        if stored.relation(Col::Relation) != Some(table.oid) {
+            return Ok(());
         }
-        let here = slot
-            .column(Col::Relation as usize)
-            .is_some_and(|d| d.value() as u32 == table.oid.to_u32());
-        let column = slot
-            .column(Col::Definition as usize)
-            .and_then(status_column);
-        if here && column.as_ref() == Some(status) {
-            let other = quoted(name.as_deref().unwrap_or_default());
-            let (status, table) = (quoted(status), &table.name);
+        let other = stored.definition()?;
+        if other.machine != *machine && other.status == *status {
+            let (other, status, table) = (quoted(&other.machine), quoted(status), &table.name);
             let problem = format!("machine {other} has {table} and its column {status} already");
             faults.add("table", problem);
         }
-    }
-    Ok(())
-}
-
-/// The status column that a stored definition names.
-fn status_column(definition: Datum) -> Option<String> {
-    let json: Value = serde_json::from_slice(&utf8(&jsonb_text(definition))).ok()?;
-    json.get("status")?.as_str().map(str::to_owned)
+        Ok(())
+    })
 }
 
 /// The definition as it is stored; None only where a member is missing, which is a fault before this.
