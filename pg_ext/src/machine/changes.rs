@@ -1,6 +1,6 @@
 //! Which machines' definitions and tables may have changed: the server's messages of relations and schemas, counted.
 
-use super::stored::{Col, Stored, TABLE};
+use super::stored::{Stored, TABLE};
 use crate::error::Result;
 use crate::table::Table;
 use pgrx::pg_sys::{self, Datum, Oid};
@@ -47,12 +47,8 @@ pub fn definitions_changed() -> Result<()> {
 /// From now on messages about these tables count; returns the present count.
 pub fn watch(stored: &Stored) -> u64 {
     listen();
-    WATCHED.with(|watched| {
-        let mut watched = watched.borrow_mut();
-        for table in [Col::Relation, Col::Items, Col::Wallet] {
-            watched.extend(stored.relation(table).map(Oid::to_u32));
-        }
-    });
+    let tables = stored.tables().into_iter().flatten().map(Oid::to_u32);
+    WATCHED.with(|watched| watched.borrow_mut().extend(tables));
     CHANGES.get()
 }
 

@@ -33,12 +33,7 @@ const INDEXED: &CStr = c"
       JOIN pg_catalog.pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[0]
      WHERE x.indrelid = $1 AND a.attnum = $2 AND x.indisvalid AND x.indpred IS NULL LIMIT 1";
 
-const UNIQUE: &CStr = c"
-    SELECT 1 FROM pg_catalog.pg_index x
-     WHERE x.indrelid = $1 AND x.indisunique AND x.indpred IS NULL AND $2 = ANY (x.indkey::int2[]) LIMIT 1";
-
 thread_local! {
-    static IN_UNIQUE_INDEX: Kept = const { Kept::new(UNIQUE, &[pg_sys::OIDOID, pg_sys::INT2OID]) };
     static ENUM_LABELS: Kept = const { Kept::new(LABELS, &[pg_sys::OIDOID]) };
     static HAS_INDEX: Kept = const { Kept::new(INDEXED, &[pg_sys::OIDOID, pg_sys::INT2OID]) };
 }
@@ -124,14 +119,10 @@ impl Findings {
 
     fn of(&mut self, name: &[u8], definition: &Definition, stored: &Stored) -> Result<()> {
         self.uncovered(name, definition, stored)?;
-        let missing = shape::missing(definition, stored);
-        for line in &missing {
-            self.add(
-                line,
-                "Rename it back, define the machine again with the present names, or drop it.",
-            );
-        }
-        if !missing.is_empty() {
+        if let Err(missing) = shape::fit(definition, stored.tables()) {
+            let hint =
+                "Rename it back, define the machine again with the present names, or drop it.";
+            missing.into_iter().for_each(|line| self.add(line, hint));
             return Ok(());
         }
         let machine = Machine::fitted(name, stored)?;
@@ -142,7 +133,6 @@ impl Findings {
         self.labels(&machine)?;
         self.guard(&machine, stored.guarded())?;
         self.index(&machine)?;
-        self.waiting(&machine)?;
         self.orphans(&machine)
     }
 
@@ -247,32 +237,6 @@ impl Findings {
                     refund.items.name, refund.subject.name
                 ),
             );
-        }
-        Ok(())
-    }
-
-    /// An update of a column of a unique index waits for writers of items; a claim must not wait.
-    fn waiting(&mut self, machine: &Machine) -> Result<()> {
-        let shape = &machine.shape;
-        let ours = [
-            Some(&shape.status),
-            shape.version.as_ref(),
-            shape.flag.as_ref(),
-        ];
-        for column in ours.into_iter().flatten() {
-            let args = [
-                Some(Datum::from(shape.table.oid)),
-                Some(Datum::from(column.number)),
-            ];
-            if !spi::query(&IN_UNIQUE_INDEX, &args)?.is_empty() {
-                self.add(
-                    format!(
-                        "column {} is in a unique index: its moves wait for writers of items",
-                        column.name
-                    ),
-                    "Make the index partial, or leave the column out of it.",
-                );
-            }
         }
         Ok(())
     }

@@ -132,9 +132,8 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
 fn is_the_same(present: &Stored, valid: &Valid) -> Result<bool> {
     // An owner's name, as it is now, is stored anew.
     let owned = present.owner().is_some() || valid.owner.is_some();
-    let tables = [Col::Relation, Col::Items, Col::Wallet].map(|col| present.relation(col));
     Ok(!owned
-        && tables == [Some(valid.relation), valid.items, valid.wallet]
+        && present.tables() == [Some(valid.relation), valid.items, valid.wallet]
         && present.definition()? == valid.definition)
 }
 
@@ -290,9 +289,8 @@ fn is_dead(machine: &[u8], held: &Lease) -> Result<bool> {
 /// 55006 where a teardown is under way and the new definition would tear down otherwise, or not at all.
 fn ensure_teardowns_fit(present: &Stored, valid: &Valid) -> Result<()> {
     let old = present.definition()?;
-    let tables = [Col::Relation, Col::Items, Col::Wallet].map(|col| present.relation(col));
     let same = (&old.cancel, &old.refund) == (&valid.definition.cancel, &valid.definition.refund)
-        && tables == [Some(valid.relation), valid.items, valid.wallet];
+        && present.tables() == [Some(valid.relation), valid.items, valid.wallet];
     match old.cancel {
         Some(_) if !same => {}
         _ => return Ok(()),

@@ -85,14 +85,17 @@ impl Machine {
     pub fn fitted(name: &[u8], stored: &Stored) -> Result<Rc<Machine>> {
         if let Some(machine) = known(name)
             && machine.revision == stored.revision()
-            && machine.still_fits()
+            && machine.still_fits(stored)
         {
             return Ok(machine);
         }
         let changes = changes::watch(stored);
         let definition = stored.definition()?;
         let machine = Rc::new(Machine {
-            shape: shape::fit(&definition, stored)?,
+            shape: shape::fit(&definition, stored.tables()).map_err(|missing| {
+                let hint = "Define it again with the present names, or drop it; machine_check lists what changed.";
+                unfit(&definition.machine, &missing.join("\n"), hint)
+            })?,
             lock: super::lock_of(&definition.machine),
             definition,
             revision: stored.revision(),
@@ -106,7 +109,7 @@ impl Machine {
         Ok(machine)
     }
 
-    fn still_fits(&self) -> bool {
+    fn still_fits(&self, stored: &Stored) -> bool {
         let changes = changes::of_tables();
         if self.checked.get() == changes {
             return true;
@@ -114,7 +117,7 @@ impl Machine {
         // A statement that takes a row as a parameter does not notice that its type has changed.
         self.plans.borrow_mut().clear();
         self.directs.borrow_mut().clear();
-        let fits = shape::fit_again(&self.definition, &self.shape).as_ref() == Some(&self.shape);
+        let fits = shape::fit(&self.definition, stored.tables()).as_ref() == Ok(&self.shape);
         if fits {
             self.checked.set(changes);
         }
@@ -206,12 +209,11 @@ impl Machine {
         match rows {
             [] => Ok(None),
             [row] => Ok(Some(row)),
-            _ => Err(Error::new(
-                Kind::InvalidDefinition,
-                format!("machine \"{}\" no longer fits its tables", self.name()),
-            )
-            .detail("A key names more than one row: its unique index is gone.")
-            .hint("Make the keys unique again; machine_check lists what changed.")),
+            _ => Err(unfit(
+                self.name(),
+                "A key names more than one row: its unique index is gone.",
+                "Make the keys unique again; machine_check lists what changed.",
+            )),
         }
     }
 
@@ -314,6 +316,13 @@ impl Parts {
 /// A boolean column of a result row; NULL is false.
 pub fn yes(row: &Row, i: usize) -> bool {
     column(row, i).is_some_and(|d| d.value() != 0)
+}
+
+fn unfit(machine: &str, detail: &str, hint: &str) -> Error {
+    let message = format!("machine \"{machine}\" no longer fits its tables");
+    Error::new(Kind::InvalidDefinition, message)
+        .detail(detail)
+        .hint(hint)
 }
 
 fn known(name: &[u8]) -> Option<Rc<Machine>> {

@@ -6,8 +6,6 @@ use super::id;
 use super::money::Digits;
 use super::relation::{Column, Relation};
 use super::sql::ident;
-use super::stored::{Col, Stored};
-use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys::{self, Oid};
 
 /// What the catalog says of everything that a definition names.
@@ -51,51 +49,18 @@ impl Shape {
     }
 }
 
-/// Everything that the definition names, as the catalog has it; ON003 with a line for each that is gone.
-pub fn fit(definition: &Definition, stored: &Stored) -> Result<Shape> {
+/// Everything that the definition names over these tables, as the catalog has it; or a line for each that is gone.
+pub fn fit(
+    definition: &Definition,
+    tables: [Option<Oid>; 3],
+) -> std::result::Result<Shape, Vec<String>> {
     let mut missing = Vec::new();
     let shape = Fitting {
         definition,
         missing: &mut missing,
     }
-    .shape([Col::Relation, Col::Items, Col::Wallet].map(|col| stored.relation(col)));
-    shape.ok_or_else(|| {
-        Error::new(
-            Kind::InvalidDefinition,
-            format!(
-                "machine \"{}\" no longer fits its tables",
-                definition.machine
-            ),
-        )
-        .detail(missing.join("\n"))
-        .hint(
-            "Define it again with the present names, or drop it; machine_check lists what changed.",
-        )
-    })
-}
-
-/// What a definition names that is not there (any more), one line each.
-pub fn missing(definition: &Definition, stored: &Stored) -> Vec<String> {
-    let mut missing = Vec::new();
-    Fitting {
-        definition,
-        missing: &mut missing,
-    }
-    .shape([Col::Relation, Col::Items, Col::Wallet].map(|col| stored.relation(col)));
-    missing
-}
-
-pub fn fit_again(definition: &Definition, shape: &Shape) -> Option<Shape> {
-    let refund = shape.refund.as_ref();
-    Fitting {
-        definition,
-        missing: &mut Vec::new(),
-    }
-    .shape([
-        Some(shape.table.oid),
-        refund.map(|r| r.items.oid),
-        refund.map(|r| r.wallet.oid),
-    ])
+    .shape(tables);
+    shape.ok_or(missing)
 }
 
 struct Fitting<'a> {

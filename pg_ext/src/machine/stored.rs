@@ -57,6 +57,11 @@ impl Stored {
         self.column(col).map(|d| Oid::from(d.value() as u32))
     }
 
+    /// The machine's table, its items' and the wallets'.
+    pub fn tables(&self) -> [Option<Oid>; 3] {
+        [Col::Relation, Col::Items, Col::Wallet].map(|col| self.relation(col))
+    }
+
     pub fn guarded(&self) -> bool {
         self.column(Col::Guarded).is_some_and(|d| d.value() != 0)
     }
