@@ -45,8 +45,7 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
         }
         let turn = sweep_machine(&name, left)?;
         left -= turn.settled;
-        // What cannot be looked at stays as it is.
-        drop(subxact::attempt_briefly(|| close_teardowns(&name))?);
+        close_teardowns(&name)?;
         all.add(turn.swept.clone());
         runs.push((name, turn.swept));
     }
@@ -89,19 +88,28 @@ pub fn prepare() -> Result<()> {
     spi::run_as_caller(c"SET CONSTRAINTS ALL IMMEDIATE")
 }
 
-/// Teardowns whose row was deleted, or whose table was dropped, are over.
+/// Teardowns whose row was deleted, or whose table was dropped, are over. What cannot be looked at stays as it is.
 fn close_teardowns(name: &[u8]) -> Result<()> {
-    if pending::first_open(name, None)?.is_none() {
+    let tables = || {
+        if pending::first_open(name, None)?.is_some() {
+            pending::close_of_gone_tables(name, TEARDOWNS_LOOKED_AT)?;
+        }
+        Ok(pending::first_open(name, None)?.is_some())
+    };
+    if subxact::attempt_briefly(tables)? != Ok(true) {
         return Ok(());
     }
-    pending::close_of_gone_tables(name, TEARDOWNS_LOOKED_AT)?;
-    let machine = Machine::for_tables(name)?;
-    let mode = pg_sys::AccessShareLock;
-    let Some(owner) = machine.shape.table.locked_owner(mode) else {
-        return Ok(());
+    let rows = || {
+        let machine = Machine::for_tables(name)?;
+        let mode = pg_sys::AccessShareLock;
+        let Some(owner) = machine.shape.table.locked_owner(mode) else {
+            return Ok(());
+        };
+        let _owner = SwitchedUser::to_owner_of_table(owner)?;
+        pending::close_of_gone_rows(&machine, TEARDOWNS_LOOKED_AT)
     };
-    let _owner = SwitchedUser::to_owner_of_table(owner)?;
-    pending::close_of_gone_rows(&machine, TEARDOWNS_LOOKED_AT)
+    drop(subxact::attempt_briefly(rows)?);
+    Ok(())
 }
 
 /// Names of machines. A definition that cannot be read is its machine's own failure.

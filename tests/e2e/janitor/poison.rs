@@ -2,7 +2,6 @@
 //! put on the extension's own tables is named.
 
 use crate::playground::Playground;
-use crate::serving::expired;
 use crate::world::{JOBS, claim, launch, show, until};
 
 #[tokio::test]

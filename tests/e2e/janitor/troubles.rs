@@ -3,7 +3,7 @@
 
 use crate::serving::expired;
 use crate::world::{
-    JOBS, claim, launch, logged, preloaded, show, until, until_logged, until_swept, worker,
+    JOBS, claim, launch, logged, preloaded, show, until, until_logged, worker,
 };
 use pg_once_tests::Cluster;
 use std::path::PathBuf;
