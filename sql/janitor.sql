@@ -33,7 +33,7 @@ COMMENT ON FUNCTION once.sweep_dedupe_reap(integer) IS
 CREATE FUNCTION once.sweep_outbox_retire(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_sweep_outbox_retire';
 COMMENT ON FUNCTION once.sweep_outbox_retire(integer) IS
-$$Gives back what the outbox does not need any more: moves on to an empty segment when the present one is large or idle; copies what a lagging subscriber still needs out of the others (up to max, 1 to 1000000, events) and truncates a segment that nobody needs; deletes up to max each of copies, batches and failed attempts that are over. done counts all of these. It takes a few calls, each committed, until a segment's space is free. Commit at once: a truncated segment is locked until then. One session at a time does this. Fails while an open transaction has made, changed or dropped a subscriber.$$;
+$$Gives back what the outbox does not need any more: moves on to an empty segment when the present one is large or idle; copies what a lagging subscriber still needs out of the others (up to max, 1 to 1000000, events) and truncates a segment that nobody needs; deletes up to max each of copies, batches and failed attempts that are over. done counts all of these. It takes a few calls, each committed, until a segment's space is free. Commit at once: a truncated segment is locked until then. One session at a time does this. Fails, and is undone as a whole, while an open transaction has made, changed or dropped a subscriber.$$;
 
 -- When each task last ran, and for each machine; machine_assert asks whether a claim state is covered. A run
 -- that found nothing to do is written at most every 30 seconds, so that an idle janitor hardly writes.
@@ -68,7 +68,7 @@ $$Reverts up to max (1 to 1000000) rows whose action's lease expired (NULL: of a
 CREATE FUNCTION once.sweep(max integer = 1000, OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 7 AS 'MODULE_PATHNAME', 'pg_once_sweep';
 COMMENT ON FUNCTION once.sweep(integer) IS
-$$One bounded pass of every sweep task, max (1 to 1000000) rows per task; a row for each: what was done, what failed, whether more is waiting. Each task is in a subtransaction of its own: one that raises is rolled back and counted as failed (janitor_status tells what it said), and the others go on. It waits for each lock up to once.sweep_lock_timeout; what it cannot lock is left for the next sweep. For schedulers that cannot CALL once.sweep_all().
+$$One bounded pass of every sweep task, max (1 to 1000000) rows per task; a row for each: what was done, what failed, whether more is waiting. Each task is in a subtransaction of its own: one that raises is rolled back and counted as failed (janitor_status tells what it said), and the others go on. It waits for each lock up to once.sweep_lock_timeout; locked rows are skipped, and a table that it cannot lock is left for the next sweep and counts as failed. For schedulers that cannot CALL once.sweep_all().
 Errors: 22023 bad argument, 25006 in a read-only transaction, 40001 a lost race above READ COMMITTED.$$;
 
 CREATE PROCEDURE once.sweep_all(max integer = 1000)

@@ -25,7 +25,7 @@ pub const WINDOW_US: i64 = 300_000_000;
 const STEP_US: i64 = 15_000_000;
 const SAMPLES: usize = 22;
 /// Tries to get at the samples; they are held for microseconds.
-const PATIENCE: usize = 10_000;
+const SPINS: usize = 10_000;
 
 /// How a claim ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Slot {
     /// Claims since about [`WINDOW_US`] before `now`: since the last sample from before that, or the beginning.
     /// Leaves a sample where the last one is old enough.
     fn lately(&self, now: i64, totals: &Counts) -> Counts {
-        let held = (0..PATIENCE).any(|_| {
+        let held = (0..SPINS).any(|_| {
             std::hint::spin_loop();
             !self.busy.swap(true, AcqRel)
         });

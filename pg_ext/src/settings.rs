@@ -12,12 +12,14 @@ pub fn with_sweep_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T>
     with_lock_timeout(SWEEP_LOCK_TIMEOUT.get(), work)
 }
 
-/// Waits for locks on whole tables as long as the caller's lock_timeout says, or for a second where it says nothing:
-/// every writer of a table queues behind such a wait.
+/// Waits for locks on whole tables as long as the caller's lock_timeout says. Where it says nothing, for a second more than
+/// deadlock_timeout, when the server ends an autovacuum that is in the way: every writer of a table queues behind such a
+/// wait.
 pub fn with_table_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    // SAFETY: reads a setting, in milliseconds; 0 is none.
-    match unsafe { pg_sys::LockTimeout } {
-        0 => with_lock_timeout(1_000, work),
+    // SAFETY: reads two settings, in milliseconds; a lock_timeout of 0 is none.
+    let (own, deadlock) = unsafe { (pg_sys::LockTimeout, pg_sys::DeadlockTimeout) };
+    match own {
+        0 => with_lock_timeout(deadlock.saturating_add(1_000), work),
         _ => work(),
     }
 }
@@ -188,7 +190,7 @@ pub fn register() {
     GucRegistry::define_int_guc(
         c"once.sweep_lock_timeout",
         c"How long a sweep, metrics() and doctor() wait for each lock.",
-        c"In milliseconds without a unit; default 100ms. What a sweep cannot lock it leaves for the next one and reports as failed.",
+        c"In milliseconds without a unit; default 100ms. A table that a sweep cannot lock is left for the next one and reported as failed; locked rows are skipped.",
         &SWEEP_LOCK_TIMEOUT,
         1,
         60_000,

@@ -271,14 +271,18 @@ impl Batch {
     }
 }
 
-/// A row that could not be reverted is tried again later, each time after twice as long.
-fn defer(due: &Due, failure: &str) -> Result<()> {
+/// A row that could not be reverted is tried again later, each time after twice as long; one whose trigger waited for a
+/// lock, after the same time again.
+fn defer(due: &Due, failure: &subxact::Failure) -> Result<()> {
     let note = from_utf8(failure);
     change(&Table::to_write(TABLE)?, &due.key, |lease, now| {
         if !due.is(lease) {
             return Change::Nothing;
         }
-        let failures = lease.i32(Col::Failures).saturating_add(1);
+        let failures = match failure.is_wait {
+            true => lease.i32(Col::Failures).max(1),
+            false => lease.i32(Col::Failures).saturating_add(1),
+        };
         let wait = FIRST_BACKOFF_US.saturating_mul(1 << (failures.clamp(1, 20) - 1));
         lease.put_i32(Col::Failures, failures);
         lease.put_i64(Col::LookAt, now + wait.min(LONGEST_BACKOFF_US));

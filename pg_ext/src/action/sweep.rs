@@ -6,7 +6,7 @@
 //! Invariant: `more` is told only where this call has changed something, so whoever goes on while `more` comes to an end.
 
 use super::lease::{BY_LOOK, Col, Lease, REMEMBERED_US, State, TABLE};
-use super::revert::{Change, Due, change, revert};
+use super::revert::{Change, Due, Reverted, change, revert};
 use crate::call::varlena;
 use crate::cancel::pending;
 use crate::clock;
@@ -26,8 +26,6 @@ pub const TASK: &str = "action_release";
 /// Leases that are looked at for each row that may be swept: reading is cheap, and what has ended or is locked
 /// must not hide what is due.
 const LOOKS_PER_ROW: usize = 1_000;
-/// Leases of a machine that are looked at to tell whether one is due.
-const LOOKS_TO_TELL: usize = 1_000;
 /// Ended or extended leases that are moved on or removed for each row that may be swept.
 const TIDIED_PER_ROW: usize = 10;
 /// Open teardowns, the oldest, whose rows a sweep looks for.
@@ -64,22 +62,6 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
         }
     })?;
     Ok(all)
-}
-
-/// Something may have to be reverted: [`prepare`] before the sweep, then.
-pub fn is_due(only: Option<&[u8]>) -> Result<bool> {
-    let now = clock::now_us()?;
-    let table = Table::to_read(TABLE)?;
-    let snapshot = Snapshot::now();
-    for name in machines(only)? {
-        let keys = &mut [ScanKey::text(1, row::text(&name)), ScanKey::until(2, now)];
-        let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
-        // Full: it found one, or gave up looking.
-        if look(&mut scan, now, LOOKS_TO_TELL, 1).full {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// What the caller has deferred must not run as somebody else, and nothing is deferred from here on. What fails
@@ -141,17 +123,9 @@ fn by_last_end(mut names: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
     Ok(found.into_iter().map(|(_, name)| name).collect())
 }
 
-/// What a machine's turn came to.
-#[derive(Default)]
-struct Turn {
-    swept: Swept,
-    /// Rows that were reverted, or failed and were deferred: they count towards the bound.
-    settled: i64,
-}
-
 /// Reverts at most `max` rows of one machine.
-fn sweep_machine(name: &[u8], max: i64) -> Result<Turn> {
-    let mut turn = Turn::default();
+fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
+    let mut turn = Reverted::default();
     let mut looks = max as usize * LOOKS_PER_ROW;
     let mut to_tidy = max as usize * TIDIED_PER_ROW;
     let mut tidied = 0;

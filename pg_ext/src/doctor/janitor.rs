@@ -35,7 +35,7 @@ const FAILING: &CStr = c"
            pg_catalog.format('last success: %s; %s failures so far; the last said: %s',
                              COALESCE(j.good_end::text, 'never'), j.failed,
                              CASE WHEN j.machine = ANY ($1) THEN $2 ELSE j.last_error END),
-           'Mend what the message names (once.machine_check() tells whether a machine still fits its tables). The sweeps try again by themselves: a table or task in each pass, a row or batch that was put off each time a little later.'
+           'Mend what the message names (once.machine_check() tells whether a machine still fits its tables). The sweeps try again by themselves: a table or task in each pass, a row with backoff.'
       FROM once.janitor j
      WHERE j.failed > 0 AND (j.good_end IS NULL OR j.good_end < j.last_end)
      ORDER BY j.task, j.machine LIMIT 100";

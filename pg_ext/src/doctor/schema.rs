@@ -100,7 +100,7 @@ const FOREIGN: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('table once.%s has triggers, rules or foreign keys that are not pg_once''s', c.relname),
            pg_catalog.string_agg(DISTINCT x.name, ', ' ORDER BY x.name),
-           'Drop them: most writes of pg_once do not fire them, and a row that they keep from a sweep stays.'
+           'Drop them: most writes of pg_once do not fire them, and a BEFORE ROW trigger or a rule fails the task that meets it.'
       FROM (SELECT t.tgrelid,
                    CASE WHEN k.contype = 'f' THEN pg_catalog.format('foreign key %I of %s', k.conname, k.conrelid::pg_catalog.regclass)
                         ELSE pg_catalog.format('trigger %I', t.tgname) END

@@ -121,10 +121,11 @@ pub fn move_to(machine: &[u8]) -> Result<()> {
     missing().try_for_each(|guard| ensure_owned(guard.table))
 }
 
-/// The guards are on and as they are to be. The tables are locked first: a transaction that takes a guard off or disables
-/// it has ended by then.
+/// The guards are on and as they are to be, also once the tables are locked: a transaction that takes a guard off or
+/// disables it has ended by then. Where they are not, no table stays locked.
 fn stands(machine: &Machine) -> Result<bool> {
-    if !Stored::find(&from_utf8(machine.name()))?.is_some_and(|stored| stored.guarded()) {
+    let is_marked = Stored::find(&from_utf8(machine.name()))?.is_some_and(|s| s.guarded());
+    if !is_marked || !is_whole(machine)? {
         return Ok(false);
     }
     let tables = tables(machine).into_iter().cloned();

@@ -45,7 +45,7 @@ fn not_locked(machine: &str, table: &str) -> Error {
         format!("could not lock table {table} of machine \"{machine}\" within the lock_timeout"),
     )
     .hint(
-        "Roll back and call it again while fewer transactions use the table, or SET lock_timeout for longer (1 s where \
-         it is 0): writers of the table queue behind the wait.",
+        "Roll back and call it again while fewer transactions use the table, or SET lock_timeout for longer (where \
+         it is 0, a second more than deadlock_timeout): writers of the table queue behind the wait.",
     )
 }

@@ -14,7 +14,7 @@ const FOREIGN: &CStr = c"
      WHERE t.tgrelid = $1 AND NOT t.tgisinternal AND t.tgtype & 3 = 3 AND t.tgenabled <> 'D'
     UNION ALL
     SELECT pg_catalog.format('RULE %I ON %s', r.rulename, r.ev_class::pg_catalog.regclass)
-      FROM pg_catalog.pg_rewrite r WHERE r.ev_class = $1
+      FROM pg_catalog.pg_rewrite r WHERE r.ev_class = $1 AND r.ev_enabled <> 'D'
      LIMIT 1";
 
 thread_local! {

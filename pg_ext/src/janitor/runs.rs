@@ -8,12 +8,11 @@ use crate::action::sweep as actions;
 use crate::call::from_utf8;
 use crate::caller;
 use crate::clock;
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::janitor::Swept;
 use crate::mark::call_mark;
 use crate::row;
 use crate::settings;
-use crate::spi::{self, Kept};
 use crate::table::{Column, Name, Outcome, Record, ScanKey, Snapshot, Table, Wait};
 use crate::trylock::TryLock;
 use crate::worker;
@@ -22,21 +21,16 @@ use std::ffi::CStr;
 
 const RUNS: Name = c"janitor";
 
-const INSERT_RUN: &CStr = c"
-    INSERT INTO once.janitor (task, machine, done, failed) VALUES ($1, $2, 0, 0) ON CONFLICT DO NOTHING";
-
 /// Nothing new is noted again after that, or after a part of once.janitor_grace.
 const STILL_FRESH_US: i64 = 30_000_000;
 const PARTS_OF_GRACE: i64 = 4;
 
-thread_local! {
-    static NEW_RUN: Kept = const { Kept::new(INSERT_RUN, &[pg_sys::TEXTOID, pg_sys::TEXTOID]) };
-}
-
 /// Columns of once.janitor.
 #[derive(Clone, Copy)]
 enum Run {
-    LastEnd = 3,
+    Task = 1,
+    Machine,
+    LastEnd,
     GoodEnd,
     Done,
     Failed,
@@ -70,6 +64,30 @@ pub fn record(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Resul
     if table.lock(tid, &snapshot, Wait::No)? != Outcome::Done {
         return Ok(());
     }
+    add(&mut run, swept, is_good, now, &who);
+    run.update_at(&table, tid, Wait::Yes)?;
+    Ok(())
+}
+
+/// The first run. A session that notes it at the same time keeps the others from it: they would wait for it.
+fn insert(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Result<()> {
+    let place = call_mark("janitor run", &[Some(task.as_bytes()), Some(machine)]);
+    let Some(lock) = TryLock::acquire(place as u64) else {
+        return Ok(());
+    };
+    lock.keep();
+    let table = Table::to_write(RUNS)?;
+    if find(&table, task, machine, &Snapshot::latest())?.is_some() {
+        return record(task, machine, swept, is_good);
+    }
+    let mut run = Row::empty();
+    run.put_text(Run::Task, Some(task.as_bytes()));
+    run.put_text(Run::Machine, Some(machine));
+    add(&mut run, swept, is_good, clock::now_us()?, &served_by());
+    run.insert(&table)
+}
+
+fn add(run: &mut Row, swept: &Swept, is_good: bool, now: i64, who: &[u8]) {
     run.put_i64(Run::LastEnd, now);
     if is_good {
         run.put_i64(Run::GoodEnd, now);
@@ -80,27 +98,7 @@ pub fn record(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Resul
     if let Some(error) = &swept.last_error {
         run.put_text(Run::LastError, Some(&from_utf8(error)));
     }
-    run.put_text(Run::ServedBy, Some(&who));
-    run.update_at(&table, tid, Wait::Yes)?;
-    Ok(())
-}
-
-/// The first run. An INSERT would wait for a transaction that has noted the first run and is still open.
-fn insert(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Result<()> {
-    let place = call_mark("janitor run", &[Some(task.as_bytes()), Some(machine)]);
-    let Some(lock) = TryLock::acquire(place as u64) else {
-        return Ok(());
-    };
-    lock.keep();
-    let args = [Some(row::text(task.as_bytes())), Some(row::text(machine))];
-    spi::query(&NEW_RUN, &args)?;
-    match find(&Table::to_read(RUNS)?, task, machine, &Snapshot::latest())? {
-        Some(_) => record(task, machine, swept, is_good),
-        None => Err(Error::new(
-            Kind::InUse,
-            "a trigger on once.janitor keeps its row back",
-        )),
-    }
+    run.put_text(Run::ServedBy, Some(who));
 }
 
 /// What is stored says nearly the same already.

@@ -66,24 +66,15 @@ fn ensure_writable(task: Task) -> Result<()> {
 fn release_actions(max: i32, only: Option<&[u8]>) -> Result<Swept> {
     let task = Task::ActionRelease;
     ensure_writable(task)?;
-    let failed = |failure: &str| {
-        noted(
-            task.name(),
-            only.unwrap_or_default(),
-            Swept::failure(1, failure),
-        )
-    };
-    match subxact::attempt_briefly(|| actions::is_due(only))? {
-        Ok(true) => actions::prepare()?,
-        Ok(false) => {}
-        // It would fail at the same.
-        Err(failure) => return failed(&failure),
-    }
+    actions::prepare()?;
     let swept = subxact::attempt_briefly(|| {
         foreign::ensure_none(task.tables())?;
         actions::sweep(max.into(), only)
     })?;
-    swept.or_else(|failure| failed(&failure))
+    swept.or_else(|failure| {
+        let failed = Swept::failure(1, &failure);
+        noted(task.name(), only.unwrap_or_default(), failed)
+    })
 }
 
 /// With its end noted; one in which nothing failed is good.

@@ -66,7 +66,7 @@ fn of_task(sheet: &Sheet, of: [&str; 2], counts: [f64; 3]) -> Result<()> {
         "pg_once_sweep_failed_total",
         &labels,
         failed,
-        "Failures of the sweeps of this task (and machine), each time it was tried: a row or batch, which is put off then; every due row of a table that could not be handled at all; or 1 for the task itself.",
+        "Failures of the sweeps of this task (and machine), each time it was tried: a row, which is tried again with backoff; every due row of a table that could not be handled at all; a subscriber; or 1 for the task itself.",
     )?;
     sheet.put(
         "pg_once_sweep_age_seconds",

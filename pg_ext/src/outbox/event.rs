@@ -129,7 +129,7 @@ pub fn needed(topic: &Topic, lane: i32, event_id: i64) -> Result<Event> {
             Kind::Internal,
             format!("event {event_id} of topic \"{topic}\" is not stored"),
         )
-        .hint("If a restore is running, wait until it has ended. Otherwise somebody deleted rows, or the disk is damaged: insert the event into once.event_kept from a backup.")
+        .hint("If a restore is running, wait until it has ended. Otherwise somebody deleted rows, or the disk is damaged: insert the event into once.event_kept from a backup, or give it up: delete what once.retry and once.batch have of it.")
     })
 }
 

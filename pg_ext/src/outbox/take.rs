@@ -24,7 +24,7 @@ use std::collections::HashMap;
 /// The largest batch.
 const MOST: i32 = 10_000;
 /// How long a take that found nothing waits for takes that are at it in the same lanes, in milliseconds.
-const PATIENCE_MS: u32 = 50;
+const WAIT_MS: u32 = 50;
 /// Lanes that one take takes from: each is a lock until its transaction ends.
 const MOST_LANES: usize = 64;
 /// Every so many takes begin with the lanes where nothing was found lately.
@@ -80,10 +80,10 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
     Ok(Datum::from(0))
 }
 
-/// Tries lanes that were locked until one gives something, or the patience is over: a take that stays open, as it
+/// Tries lanes that were locked until one gives something, or WAIT_MS are over: a take that stays open, as it
 /// should not, keeps its lanes and nobody else.
 fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, course: &mut Course) -> Result<()> {
-    for _ in 0..PATIENCE_MS {
+    for _ in 0..WAIT_MS {
         let mut still = Vec::new();
         for lane in busy {
             let Some(lock) = TryLock::acquire(lock_of(draft.subscriber, lane)) else {

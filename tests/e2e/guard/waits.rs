@@ -1,5 +1,5 @@
 //! machine_guard, machine_define and machine_drop beside transactions that have the tables: they wait as long as
-//! lock_timeout says, or 1 s where there is none, and say which table they waited for.
+//! lock_timeout says, or a second more than deadlock_timeout, and say which table they waited for.
 
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,7 @@ async fn a_table_that_somebody_has_is_named_when_lock_timeout_is_over() {
 }
 
 #[tokio::test]
-async fn without_a_lock_timeout_it_waits_for_a_second() {
+async fn without_a_lock_timeout_it_waits_a_second_past_deadlock_timeout() {
     for (is_guarded, call) in [(true, UNGUARD), (false, GUARD), (true, DROP)] {
         let play = world(is_guarded).await;
         let (holder, session) = (play.another().await, play.another().await);
@@ -71,7 +71,7 @@ async fn without_a_lock_timeout_it_waits_for_a_second() {
         let begin = Instant::now();
         not_locked(&session, call, r#""public"."item""#).await;
         let waited = begin.elapsed();
-        assert!(waited > Duration::from_millis(900), "{call}: {waited:?}");
+        assert!(waited > Duration::from_millis(1_900), "{call}: {waited:?}");
         assert_eq!(session.show("show lock_timeout").await, "0");
         holder.show("commit").await;
         session.show(call).await;

@@ -2,9 +2,7 @@
 //! the log says it once.
 
 use crate::serving::expired;
-use crate::world::{
-    JOBS, claim, launch, logged, preloaded, show, until, until_logged, worker,
-};
+use crate::world::{JOBS, claim, launch, logged, preloaded, show, until, until_logged, worker};
 use pg_once_tests::Cluster;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

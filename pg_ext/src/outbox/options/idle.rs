@@ -23,7 +23,7 @@ use crate::table::{Name, ScanKey, Snapshot, Table, lock_against_writers};
 pub fn ensure(topic: &Topic) -> Result<()> {
     let mut tables: Vec<Name> = SEGMENTS.iter().map(|home| home.table).collect();
     tables.push(retry::TABLE);
-    settings::with_table_lock_timeout(|| lock_against_writers(&tables))?;
+    settings::with_sweep_lock_timeout(|| lock_against_writers(&tables))?;
     let log = window::tables()?;
     let (seen, snapshot) = Seen::now()?;
     let present = series::current(&snapshot)?;
