@@ -155,7 +155,7 @@ fn adopt(machine: &Machine, table: &Table, id: &RowId) -> Result<bool> {
     lease.put(Col::SuccessfulState, None);
     lease.put(Col::Holder, None);
     match tid {
-        Some(tid) => drop(lease.update_at(table, tid, Wait::Yes)?),
+        Some(tid) => drop(lease.update_at(table, tid)?),
         None => lease.insert(table)?,
     }
     Ok(true)

@@ -178,7 +178,7 @@ impl Claim<'_> {
                 let mut new = present.unwrap_or_else(Lease::empty);
                 self.fill(&mut new, step, into, revert, success, now);
                 match tid {
-                    Some(tid) => drop(new.update_at(&table, tid, Wait::Yes)?),
+                    Some(tid) => drop(new.update_at(&table, tid)?),
                     None => new.insert(&table)?,
                 }
                 shared.keep();

@@ -52,8 +52,8 @@ impl Fenced {
         }
     }
 
-    /// Writes the lease while it is this token's. `change` gets the time; a write never waits with a clock
-    /// that it has read already: it waits for the lock, then looks, reads the clock and decides again.
+    /// Writes the lease while it is this token's. `change` gets the time; a write does not wait with a clock
+    /// that it has read already: it waits for the lock, then looks, reads the clock and decides.
     pub fn write<T>(&self, mut change: impl FnMut(&mut Lease, i64) -> T) -> Result<T> {
         let mut locked = false;
         loop {
@@ -61,17 +61,16 @@ impl Fenced {
             let Some(tid) = lease.tid() else {
                 continue;
             };
-            let answer = change(&mut lease, clock::now_us()?);
             let table = Table::to_write(TABLE)?;
-            let wait = if locked { Wait::Yes } else { Wait::No };
-            match lease.update_at(&table, tid, wait)? {
-                Outcome::Done => return Ok(answer),
-                Outcome::Busy => {
-                    let latest = Snapshot::latest();
-                    locked = table.lock(tid, &latest, Wait::Yes)? == Outcome::Done;
-                }
-                Outcome::Changed => locked = false,
+            if !locked && table.is_held(tid) {
+                locked = table.lock(tid, &Snapshot::latest(), Wait::Yes)? == Outcome::Done;
+                continue;
             }
+            let answer = change(&mut lease, clock::now_us()?);
+            if lease.update_at(&table, tid)? == Outcome::Done {
+                return Ok(answer);
+            }
+            locked = false;
         }
     }
 

@@ -318,7 +318,7 @@ pub fn change(
     match decide(&mut lease, clock::now_us()?) {
         Change::Nothing => return Ok(false),
         Change::Delete => table.delete(tid, &snapshot),
-        Change::Write => drop(lease.update_at(table, tid, Wait::Yes)?),
+        Change::Write => drop(lease.update_at(table, tid)?),
     }
     Ok(true)
 }

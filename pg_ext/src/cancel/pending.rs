@@ -139,7 +139,7 @@ fn close(table: &Table, mut teardown: Teardown) -> Result<()> {
         && table.lock(tid, &Snapshot::latest(), Wait::No)? == Outcome::Done
     {
         teardown.put(Col::Open, Some(Datum::from(false)));
-        teardown.update_at(table, tid, Wait::Yes)?;
+        teardown.update_at(table, tid)?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::row;
-use crate::table::{self, Column, Name, Outcome, ScanKey, Snapshot, Table, Wait};
+use crate::table::{self, Column, Name, Outcome, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{Datum, Oid};
 
 pub const TABLE: Name = c"cancel";
@@ -90,7 +90,7 @@ impl Teardown {
     pub fn store(&self) -> Result<()> {
         let table = Table::to_write(TABLE)?;
         let outcome = match self.tid() {
-            Some(tid) => self.update_at(&table, tid, Wait::Yes)?,
+            Some(tid) => self.update_at(&table, tid)?,
             None => Outcome::Changed,
         };
         match outcome {

@@ -65,12 +65,11 @@ pub fn meet<T>(
             return Ok(answer);
         };
         let table = Table::to_write(TABLE)?;
-        // Never writes with a clock that was read before a wait: waits for the lock, then looks again.
-        let wait = if locked { Wait::Yes } else { Wait::No };
-        let outcome = match row.update_at(&table, tid, wait)? {
-            Outcome::Done => return Ok(answer),
-            Outcome::Busy => table.lock(tid, &snapshot, Wait::Yes)?,
-            Outcome::Changed => Outcome::Changed,
+        // Does not wait with a clock that it has read already: waits for the lock, then looks again.
+        let outcome = match !locked && table.is_held(tid) {
+            true => table.lock(tid, &snapshot, Wait::Yes)?,
+            false if row.update_at(&table, tid)? == Outcome::Done => return Ok(answer),
+            false => Outcome::Changed,
         };
         if outcome != Outcome::Done && table::above_read_committed() {
             return Err(Error::retry_transaction(entry.named()));

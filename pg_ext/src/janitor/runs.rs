@@ -65,7 +65,7 @@ pub fn record(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Resul
         return Ok(());
     }
     add(&mut run, swept, is_good, now, &who);
-    run.update_at(&table, tid, Wait::Yes)?;
+    run.update_at(&table, tid)?;
     Ok(())
 }
 

@@ -196,8 +196,11 @@ impl Bookmark {
         ];
         let table = Table::to_write(TABLE)?;
         match &self.stored {
-            // A row that somebody has changed since is left alone.
-            Some(stored) => Ok(table.update(stored.tid, &values, Wait::No)? == Outcome::Done),
+            // A row that somebody has, or has changed since, is left alone.
+            Some(stored) => {
+                let free = table.lock(stored.tid, &Snapshot::latest(), Wait::No)? == Outcome::Done;
+                Ok(free && table.update(stored.tid, &values)? == Outcome::Done)
+            }
             None => {
                 let key = &mut [ScanKey::text(1, row::text(scope))];
                 if table.find(BY_SCOPE, key, &Snapshot::latest())?.is_some() {

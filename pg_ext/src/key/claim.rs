@@ -173,7 +173,7 @@ impl Claim<'_> {
         }
         step::forget_all(KeyId::of(self.scope, self.key))?;
         self.fill(row, now_in_transaction()?)?;
-        row.update_at(table, tid, Wait::Yes)
+        row.update_at(table, tid)
     }
 
     /// Every column of a first claim but the id.
@@ -247,7 +247,7 @@ pub fn take_over(
     row.put_i32(Col::Attempt, row.i32(Col::Attempt).saturating_add(1));
     row.put_status(Status::Running);
     row.put_text(Col::Holder, holder);
-    row.update_at(table, tid, Wait::Yes)
+    row.update_at(table, tid)
 }
 
 /// Now, for a write of look_at: the transaction has its id before the clock is read, which the bookmark

@@ -66,19 +66,18 @@ impl<'a> Named<'a> {
             let (Some(row), Some(tid)) = (&row, row.as_ref().and_then(Record::tid)) else {
                 return Ok(answer);
             };
-            let lock = |wait| Table::to_write(TABLE)?.lock(tid, &snapshot, wait);
-            let update = |wait| row.update_at(&Table::to_write(TABLE)?, tid, wait);
+            let write = || Table::to_write(TABLE);
             let outcome = match change {
                 Change::Nothing => return Ok(answer),
                 Change::Lock if locked => return Ok(answer),
-                Change::Lock => lock(Wait::No)?,
-                Change::Write if locked => update(Wait::Yes)?,
-                Change::Write => update(Wait::No)?,
+                Change::Lock => write()?.lock(tid, &snapshot, Wait::No)?,
+                Change::Write if !locked && write()?.is_held(tid) => Outcome::Busy,
+                Change::Write => row.update_at(&write()?, tid)?,
             };
-            // A write never waits with a clock that it has read already: it waits for the lock, then
+            // A write does not wait with a clock that it has read already: it waits for the lock, then
             // looks, reads the clock and decides again.
             let outcome = match outcome {
-                Outcome::Busy => lock(Wait::Yes)?,
+                Outcome::Busy => write()?.lock(tid, &snapshot, Wait::Yes)?,
                 Outcome::Done => return Ok(answer),
                 Outcome::Changed => Outcome::Changed,
             };

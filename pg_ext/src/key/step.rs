@@ -12,7 +12,7 @@ use crate::call::{Call, shown, varlena};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::row::{self, Shape};
-use crate::table::{self, Column, Name, Outcome, ScanKey, Snapshot, Table, Wait};
+use crate::table::{self, Column, Name, Outcome, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 
 pub const TABLE: Name = c"key_step";
@@ -112,7 +112,7 @@ impl Row {
         self.put_text(Col::Step, Some(step));
         let table = Table::to_write(TABLE)?;
         match self.tid() {
-            Some(tid) => self.update_at(&table, tid, Wait::Yes),
+            Some(tid) => self.update_at(&table, tid),
             None => self.insert(&table).map(|()| Outcome::Done),
         }
     }

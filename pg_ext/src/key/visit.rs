@@ -86,7 +86,7 @@ fn move_forward(table: &Table, row: &mut Record, snapshot: &Snapshot, to: i64) -
         return Ok(Visit::Busy);
     }
     row.put_look(LOOKED_AFTER, to);
-    match row.update_at(table, tid, Wait::Yes)? {
+    match row.update_at(table, tid)? {
         Outcome::Done => Ok(Visit::Moved),
         _ => Ok(Visit::Busy),
     }
@@ -122,7 +122,7 @@ fn show_again(table: &Table, id: KeyId) -> Result<()> {
         };
         if table.lock(tid, &snapshot, Wait::Yes)? == Outcome::Done {
             row.put_look(LOOKED_AFTER, now_in_transaction()?);
-            row.update_at(table, tid, Wait::Yes)?;
+            row.update_at(table, tid)?;
             return Ok(());
         }
     }

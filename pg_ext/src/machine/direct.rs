@@ -106,10 +106,12 @@ impl Direct {
         let Some((values, version)) = ground.written(&table, &slot, row.to) else {
             return Ok(None);
         };
-        // A guard is asked once the wait for a row is over; so who has to wait goes that way.
-        let wait = if ground.guarded { Wait::No } else { Wait::Yes };
+        // A guard is asked once the wait for a row is over; so who would have to wait goes that way.
+        if ground.guarded && table.lock(slot.tid(), &snapshot, Wait::No)? != Outcome::Done {
+            return Ok(None);
+        }
         let active = snapshot.activate();
-        let outcome = table.update_checked(slot.tid(), &values, wait)?;
+        let outcome = table.update_checked(slot.tid(), &values)?;
         drop(active);
         Ok((outcome == Outcome::Done).then_some(version))
     }

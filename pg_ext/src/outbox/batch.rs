@@ -206,7 +206,7 @@ impl Batch {
         let place = self.place()?;
         self.head.put_i64(Col::LeaseUntil, until);
         let table = Table::to_write(TABLE)?;
-        match self.head.update_at(&table, place, Wait::Yes)? {
+        match self.head.update_at(&table, place)? {
             Outcome::Done => Ok(()),
             _ => Err(Error::new(Kind::Internal, "a locked batch was changed")),
         }

@@ -1,6 +1,6 @@
 //! A row of one of our tables with names for its columns.
 
-use super::{Outcome, Slot, Table, Wait};
+use super::{Outcome, Slot, Table};
 use crate::call::varlena;
 use crate::error::Result;
 use crate::row;
@@ -59,13 +59,8 @@ impl<C: Column, const COLUMNS: usize> Record<C, COLUMNS> {
     }
 
     /// Writes this row over the one at `tid`.
-    pub fn update_at(
-        &self,
-        table: &Table,
-        tid: pg_sys::ItemPointerData,
-        wait: Wait,
-    ) -> Result<Outcome> {
-        table.update(tid, &self.values, wait)
+    pub fn update_at(&self, table: &Table, tid: pg_sys::ItemPointerData) -> Result<Outcome> {
+        table.update(tid, &self.values)
     }
 
     pub fn raw(&self, col: C) -> Option<Datum> {

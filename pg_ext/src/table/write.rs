@@ -14,8 +14,8 @@ pub enum Outcome {
     Busy,
 }
 
-/// Whether to wait for another transaction that holds the row. A row that this transaction has locked
-/// itself is updated with `Yes`: the server calls it busy with `No`, and there is nobody to wait for.
+/// Whether a lock waits for another transaction that holds the row. An update always does: who may not wait locks
+/// the row first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     Yes,
@@ -46,14 +46,9 @@ impl Table {
         Ok(())
     }
 
-    /// Replaces the row at `tid`.
-    pub fn update(
-        &self,
-        tid: pg_sys::ItemPointerData,
-        row: &[Option<Datum>],
-        wait: Wait,
-    ) -> Result<Outcome> {
-        self.replace(tid, self.filled_slot(row)?, wait)
+    /// Replaces the row at `tid`; waits for who holds it.
+    pub fn update(&self, tid: pg_sys::ItemPointerData, row: &[Option<Datum>]) -> Result<Outcome> {
+        self.replace(tid, self.filled_slot(row)?)
     }
 
     /// The same; raises what a CHECK of the table says of the new row, before anything is written or waited for.
@@ -61,7 +56,6 @@ impl Table {
         &self,
         tid: pg_sys::ItemPointerData,
         row: &[Option<Datum>],
-        wait: Wait,
     ) -> Result<Outcome> {
         let slot = self.filled_slot(row)?;
         if self.has_checks() {
@@ -71,10 +65,10 @@ impl Table {
                 pg_sys::ExecConstraints(info, slot.raw, estate);
             });
         }
-        self.replace(tid, slot, wait)
+        self.replace(tid, slot)
     }
 
-    fn replace(&self, tid: pg_sys::ItemPointerData, slot: Slot, wait: Wait) -> Result<Outcome> {
+    fn replace(&self, tid: pg_sys::ItemPointerData, slot: Slot) -> Result<Outcome> {
         let mut tid = tid;
         let mut failure = pg_sys::TM_FailureData::default();
         let mut mode = 0;
@@ -87,12 +81,13 @@ impl Table {
             let (tid, failure) = (&raw mut tid, &raw mut failure);
             let (mode, indexes) = (&raw mut mode, &raw mut update_indexes);
             let nothing = std::ptr::null_mut();
-            let blocking = wait == Wait::Yes;
+            // The heap cannot do without: it asserts that nobody holds the row then.
+            let wait = true;
             let cid = pg_sys::GetCurrentCommandId(true);
             pg_sys::ffi::pg_guard_ffi_boundary(|| {
                 update.map(|f| {
                     f(
-                        rel, tid, raw, cid, nothing, nothing, blocking, failure, mode, indexes,
+                        rel, tid, raw, cid, nothing, nothing, wait, failure, mode, indexes,
                     )
                 })
             })
@@ -104,6 +99,27 @@ impl Table {
             self.index(&slot, indexes);
         }
         Ok(outcome)
+    }
+
+    /// An update would have to wait for another transaction that holds the row at `tid`; or this one has locked it.
+    pub fn is_held(&self, tid: pg_sys::ItemPointerData) -> bool {
+        let mut tuple = pg_sys::HeapTupleData {
+            t_self: tid,
+            ..Default::default()
+        };
+        let mut buffer = pg_sys::InvalidBuffer as pg_sys::Buffer;
+        // SAFETY: the table is open and a heap; the row's page is pinned, and locked for the look, where it is found.
+        unsafe {
+            let any = &raw mut pg_sys::SnapshotAnyData;
+            if !pg_sys::heap_fetch(self.rel, any, &mut tuple, &mut buffer, false) {
+                return false;
+            }
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            let cid = pg_sys::GetCurrentCommandId(false);
+            let result = pg_sys::HeapTupleSatisfiesUpdate(&mut tuple, cid, buffer);
+            pg_sys::UnlockReleaseBuffer(buffer);
+            result == TM_Result::TM_BeingModified
+        }
     }
 
     /// Locks the row at `tid` as an update would, without writing it.
