@@ -9,7 +9,7 @@ SCRIPTS := tests/scripts
 export PG_CONFIG PG_VERSIONS QUICK
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-db test-e2e test-client test-languages test-package test-long bench install lint package deb psql psql-stop
+.PHONY: help setup demo test test-db test-e2e test-client test-languages test-package test-assert test-long bench install lint package deb psql psql-stop
 
 help: ## lists what there is
 	@echo "pg_once: retries that converge. make ..."
@@ -39,7 +39,10 @@ test-languages: ## the example programs in Python, Node and Java alone, killed a
 test-package: ## the tarball and, as root on Debian, the Debian package: installed, used, upgraded, removed
 	@bash $(SCRIPTS)/test.sh package
 
-test-long: ## the full bars: 100 kills, ten failovers, ten million rows, reaping beside claims, counters (hours; ARGS="kills reaping")
+test-assert: ## the end-to-end tests on a PostgreSQL 15 built with assertions; no server may log a complaint (ARGS="--test keys")
+	@bash $(SCRIPTS)/test-assert.sh $(ARGS)
+
+test-long: ## the full bars: 100 kills, ten failovers, ten million rows, reaping beside claims, counters, assertions (hours; ARGS="kills reaping")
 	@bash $(SCRIPTS)/test-long.sh $(ARGS)
 
 bench: ## pgbench against raw SQL in the same run: a table, and JSON under target/bench/ (QUICK=1: a few minutes)

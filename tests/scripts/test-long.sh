@@ -5,15 +5,16 @@
 #   - ten failovers under load; a dump of ten million rows under load; pg_upgrade by copying and by links;
 #   - metrics() among ten million keys and ten million events that are over;
 #   - claims beside the reaping of a million expired keys of ten million, at least 0.8 of their speed;
-#   - what counting claims costs, less than the noise between two that are not counted, in 20 rounds.
-# Arguments: the parts wanted (kills nothing_lost metrics reaping counters); without any, all of them.
+#   - what counting claims costs, less than the noise between two that are not counted, in 20 rounds;
+#   - the end-to-end tests on a server that is built with assertions (test-assert.sh).
+# Arguments: the parts wanted (kills nothing_lost metrics reaping counters assert); without any, all of them.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
 . tests/scripts/servers.sh
 . tests/scripts/extension.sh
 
-parts=${*:-kills nothing_lost metrics reaping counters}
+parts=${*:-kills nothing_lost metrics reaping counters assert}
 SUMMARY=()
 FAILED=0
 BEGIN=$SECONDS
@@ -68,6 +69,9 @@ if wanted reaping; then
 fi
 if wanted counters; then
     part "claims that are counted beside claims that are not" bench_of counters --only counters --rounds 20
+fi
+if wanted assert; then
+    part "the end-to-end tests on a server with assertions" bash tests/scripts/test-assert.sh
 fi
 
 say "Summary ($(((SECONDS - BEGIN) / 60)) min $(((SECONDS - BEGIN) % 60)) s), $(nproc) cores, PostgreSQL $CHOSEN"

@@ -10,6 +10,7 @@
 . tests/scripts/servers.sh
 . tests/scripts/extension.sh
 . tests/scripts/cluster.sh
+. tests/scripts/e2e.sh
 . tests/scripts/languages.sh
 
 parts=${*:-lint unit db e2e client languages package}
@@ -137,54 +138,13 @@ is_pooled() {
 
 has_pgbouncer() { have pgbouncer || [ -x /usr/sbin/pgbouncer ]; }
 
-# The clusters of the end-to-end tests come and go by the hundred, with a thousand files each: in memory, where there is
-# room for those of all tests that run at a time, else beside the other private clusters. PG_ONCE_ON_DISK=1: there.
-directory_for_clusters() {
-    local memory=/dev/shm needed_kb=$((3 * 1024 * 1024 + $1 * 256 * 1024)) free available most used
-    free=$(df -k --output=avail "$memory" 2>/dev/null | tail -1)
-    available=$(sed -n 's/^MemAvailable: *\([0-9]*\).*/\1/p' /proc/meminfo)
-    most=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || true)
-    used=$(cat /sys/fs/cgroup/memory.current 2>/dev/null || echo 0)
-    if [[ "$most" =~ ^[0-9]+$ ]] && [ $(((most - used) / 1024)) -lt "${available:-0}" ]; then
-        available=$(((most - used) / 1024))
-    fi
-    if [ -n "${PG_ONCE_ON_DISK:-}" ] || [ "$(stat -f -c %T "$memory" 2>/dev/null)" != tmpfs ] || [ ! -w "$memory" ] ||
-        [ "${free:-0}" -lt "$needed_kb" ] || [ "${available:-0}" -lt "$needed_kb" ]; then
-        mktemp -d "$STATE/run/XXXXXX"
-        return
-    fi
-    # What a run that was killed has left.
-    find "$memory" -maxdepth 1 -name 'pg_once.??????' -user "$(id -un)" -mmin +300 -exec rm -rf {} + 2>/dev/null || true
-    mktemp -d "$memory/pg_once.XXXXXX"
-}
-
-# What the last test program left is removed by its leashes, which work on after it.
-remove_clusters() {
-    local round
-    trap '' INT TERM
-    for ((round = 0; round < 100; round++)); do
-        if [ "$(ls -A "$1")" = templates ]; then break; fi
-        sleep 0.1
-    done
-    rm -rf "$1" || note "left behind: $1"
-}
-
 e2e_tests() {
-    local targets=() name pooled=0 clusters threads
-    threads=$(test_threads)
-    clusters=$(directory_for_clusters "$threads")
-    # shellcheck disable=SC2064
-    trap "remove_clusters '$clusters'" EXIT
-    chmod 0755 "$clusters"
-    mkdir "$clusters/templates"
+    local targets=() name pooled=0
     if ! is_full "$1"; then
         for name in $CORE; do targets+=(--test "$name"); done
     fi
     if is_pooled "$1"; then pooled=1; fi
-    RUST_TEST_THREADS=$threads PG_ONCE_PG_CONFIG=$(private_pg_config "$1") \
-        PG_ONCE_OLD_PG_CONFIG=$(private_pg_config "${VERSIONS[0]}") PG_ONCE_POOLER=$pooled \
-        PG_ONCE_RUN_DIR=$clusters PG_ONCE_TEMPLATES=$clusters/templates \
-        cargo test --no-fail-fast --package pg-once-tests "${targets[@]}"
+    PG_ONCE_POOLER=$pooled run_e2e "$(private_pg_config "$1")" "$(private_pg_config "${VERSIONS[0]}")" "${targets[@]}"
 }
 
 e2e_name() {
@@ -249,9 +209,6 @@ languages() {
         fi
     done
 }
-
-# Tests of sessions mostly wait, for leases, locks and servers that start: more at once than there are cores.
-test_threads() { echo "${RUST_TEST_THREADS:-$((3 * $(nproc)))}"; }
 
 # An example that serves until it is stopped is only compiled here; the demo runs it.
 is_service() { grep -rq 'SignalKind::terminate' "$1"; }

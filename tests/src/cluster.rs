@@ -4,10 +4,12 @@
 //! outlives the value: `Drop` stops it, and the leash does when there is no `Drop`.
 
 use std::fs::File;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
@@ -19,6 +21,9 @@ use crate::leash::{kill_all_in, processes_in};
 use crate::place::{Place, free_port, poll};
 use crate::pooler::PgBouncer;
 use crate::programs::{Output, Programs, run};
+
+/// Names the directory where the log of each server's start stays; without it logs go with their clusters.
+const KEEP_LOGS: &str = "PG_ONCE_KEEP_LOGS";
 
 /// How the server is told to stop; the names are `pg_ctl`'s.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -182,7 +187,7 @@ impl Cluster {
     }
 
     fn spawn(&mut self) -> Result<()> {
-        let log = File::create(self.log_path())?;
+        let log = self.new_log()?;
         let mut command = self.programs.command("postgres", self.place.directory());
         command
             .arg("-D")
@@ -324,6 +329,20 @@ impl Cluster {
         let fixed = ["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"];
         let output = run(self.command("psql").args(fixed).args(["-d", db, "-c", sql]))?;
         Ok(output.stdout.trim_end().to_owned())
+    }
+
+    /// An empty one; where logs stay, a link leads there.
+    fn new_log(&self) -> Result<File> {
+        static LOGS: AtomicU32 = AtomicU32::new(0);
+        let path = self.log_path();
+        let Some(directory) = std::env::var_os(KEEP_LOGS) else {
+            return Ok(File::create(path)?);
+        };
+        let (number, process) = (LOGS.fetch_add(1, Ordering::Relaxed), std::process::id());
+        let kept = Path::new(&directory).join(format!("{process}-{number}.log"));
+        let _ = std::fs::remove_file(&path);
+        symlink(&kept, path)?;
+        Ok(File::create(kept)?)
     }
 
     fn log_path(&self) -> PathBuf {

@@ -150,6 +150,25 @@ async fn a_heartbeat_that_waits_for_a_take_over_is_lost() {
 }
 
 #[tokio::test]
+async fn a_heartbeat_waits_for_an_open_one_of_its_own_token_and_counts_from_then() {
+    let play = world().await;
+    jobs(&play, 1, 1, "ready").await;
+    let (first, second) = (play.another().await, play.another().await);
+    let token = token(&play, 1, "run", "").await;
+    first.show("begin").await;
+    first.show(&extend(1, token)).await;
+    let longer = format!("select from once.action_extend('job', '1', {token}, '3 hours')");
+    let waiting = Waiting::begin(&play, second, &longer).await;
+    let meanwhile = play.show("select clock_timestamp()").await;
+    first.show("commit").await;
+    assert_eq!(code(&waiting.end().await.1), "");
+    let long = format!(
+        "select lease_until > timestamptz '{meanwhile}' + interval '3 hours' from once.action_lease"
+    );
+    assert_eq!(play.show(&long).await, "t");
+}
+
+#[tokio::test]
 async fn a_finish_that_waits_for_a_take_over_that_rolls_back_finishes() {
     let play = world().await;
     jobs(&play, 1, 1, "ready").await;

@@ -121,6 +121,56 @@ async fn a_write_that_waited_for_a_takeover_that_rolled_back_counts() {
     }
 }
 
+/// What one session of a token does in an open transaction, how that ends, and what every other write of the same
+/// token then comes to.
+const OPEN: [(&str, &str, [&str; 9]); 4] = [
+    (
+        "key_advance('s', 'k', TOKEN, 'paid', '{}')",
+        "commit",
+        [""; 9],
+    ),
+    ("key_complete('s', 'k', TOKEN, 200)", "rollback", [""; 9]),
+    // The first five end the key or move it, and the same end twice is one.
+    (
+        "key_complete('s', 'k', TOKEN, 200)",
+        "commit",
+        [
+            "ON006", "", "ON006", "ON006", "ON006", "ON006", "ON006", "ON006", "ON006",
+        ],
+    ),
+    (
+        "key_release('s', 'k', TOKEN, 'no')",
+        "commit",
+        [
+            "ON001", "ON001", "ON001", "", "ON001", "ON001", "ON001", "ON001", "ON001",
+        ],
+    ),
+];
+
+#[tokio::test]
+async fn a_write_waits_for_an_open_one_of_its_own_token_and_is_then_answered() {
+    let play = Playground::open().await;
+    let mut second = play.another().await;
+    let first = play.another().await;
+    for (open, end, answers) in OPEN {
+        for (write, answer) in WRITES.into_iter().zip(answers) {
+            play.show("update once.key set lease_until = now()").await;
+            let token = expired(&play).await;
+            first.show("begin").await;
+            first.show(&with(open, token)).await;
+            let waiting = Waiting::begin(&play, second, &with(write, token)).await;
+            first.show(end).await;
+            let (session, told) = waiting.end().await;
+            assert_eq!(
+                code(&told),
+                answer,
+                "{write} behind {open}, {end}: {told:?}"
+            );
+            second = session;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_refused_write_undoes_the_transaction_around_it() {
     let play = Playground::open().await;

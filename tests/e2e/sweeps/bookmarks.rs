@@ -49,6 +49,28 @@ async fn the_bookmark_goes_up_to_the_oldest_abandoned_key_and_leaves_it_alone() 
 }
 
 #[tokio::test]
+async fn a_bookmark_that_somebody_holds_is_left_where_it_is_and_not_waited_for() {
+    let play = Playground::open().await;
+    abandoned(&play, "s", "dead", "45 min").await;
+    finished(&play, "s", "after", 3_000, "10 min").await;
+    swept_to(&play, "s", "dead").await;
+    let row = "select ctid, xmin from once.key_bookmark";
+    let stored = play.show(row).await;
+    let other = play.another().await;
+    other
+        .show("begin; select from once.key_bookmark for update")
+        .await;
+    play.show("set lock_timeout = '1 ms'").await;
+    assert_eq!(play.show(TAKE).await, "dead");
+    for _ in 0..3 {
+        assert_eq!(tombstone(&play, 1000).await, "0|0|f");
+    }
+    assert_eq!(play.show(row).await, stored);
+    other.show("commit").await;
+    swept_past(&play, "s", "11 min").await;
+}
+
+#[tokio::test]
 async fn in_a_scope_with_a_few_keys_only_one_that_waits_is_marked_and_not_for_longer_than_it_does()
 {
     let play = Playground::open().await;

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# make test-assert: the end-to-end tests on a PostgreSQL 15 that checks itself. Debian's source of it is built with
+# --enable-cassert, once (6 minutes on two cores), and gets the extension in the dev profile. Every test must pass, and
+# the log of every server that a test started must be free of failed assertions, PANIC and leaks. The program `pages`
+# looks at the files (amcheck, pg_visibility, and a standby with wal_consistency_checking).
+# Arguments: those of cargo test, such as --test keys; without any, all programs run.
+# shellcheck source=tests/scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+. tests/scripts/toolchain.sh
+. tests/scripts/servers.sh
+. tests/scripts/extension.sh
+. tests/scripts/e2e.sh
+
+VERSION=15
+SERVER=$STATE/assert
+CONFIG=$SERVER/bin/pg_config
+LOGS=$STATE/assert-logs
+# A failed assertion; a PANIC; what the server says of a resource that a transaction did not give back.
+COMPLAINTS='TRAP:|PANIC:|WARNING: .*(leak|still active|not closed|still referenced)'
+
+# Debian's source, the newest that the mirror has: one that lags behind lists some that it has not got yet.
+get_source() {
+    local work=$1 mirror release version lines=()
+    while read -r mirror release; do
+        lines+=("deb-src $SIGNED $mirror $release main")
+    done < <(debian_mirrors)
+    [ "${#lines[@]}" -gt 0 ] || die "no Debian mirror is known here that could have PostgreSQL's source"
+    apt_aside "$work" "${lines[@]}" || die "the package lists of Debian's sources cannot be had"
+    cd "$work"
+    export APT_CONFIG=$work/conf
+    for version in $(apt-cache showsrc "postgresql-$VERSION" | sed -n 's/^Version: //p' | sort -Vru); do
+        note "getting Debian's source of PostgreSQL $version"
+        rm -f postgresql-*
+        if apt-get source -qq --download-only "postgresql-$VERSION=$version"; then
+            mkdir source
+            tar -xf postgresql-"$VERSION"_*.orig.tar.* -C source --strip-components 1
+            return
+        fi
+    done
+    die "none of them can be had; see above"
+}
+
+# Built where it stays: beside the programs lie the modules of contrib that the checks below need.
+build_server() {
+    local work=$STATE/assert-build module
+    apt_install libicu-dev zlib1g-dev pkg-config || note "building with the libraries that are here"
+    (get_source "$work")
+    rm -rf "$SERVER"
+    (
+        cd "$work/source"
+        # Patches of Debian's are about where files lie. -O1: half the time of a build, and locals in a stack trace.
+        CFLAGS="-O1 -g -fno-omit-frame-pointer" ./configure --quiet --prefix "$SERVER.new" --enable-cassert \
+            --with-icu --without-readline
+        for module in . contrib/amcheck contrib/pg_visibility; do
+            nice make --silent -C "$module" -j "$(nproc)" install
+        done
+    ) >"$work/log" 2>&1 || die "PostgreSQL with assertions cannot be built" "$(tail -20 "$work/log")"
+    mv "$SERVER.new" "$SERVER"
+    rm -rf "$work"
+}
+
+need_assert_server() {
+    if [ -x "$CONFIG" ]; then
+        note "$("$CONFIG" --version) with assertions is in ${SERVER#"$ROOT"/}"
+    else
+        build_server
+    fi
+}
+
+say "Setting up"
+need_rust
+need_c_toolchain
+need_cargo_pgrx
+need_assert_server
+say "The extension"
+install_extension "$CONFIG" dev
+
+say "End-to-end tests"
+rm -rf "$LOGS"
+mkdir -p "$LOGS"
+begin=$SECONDS failed=
+(PG_ONCE_KEEP_LOGS=$LOGS PG_ONCE_POOLER=0 run_e2e "$CONFIG" "$CONFIG" "$@") || failed=1
+note "$((SECONDS - begin)) s, $(find "$LOGS" -type f | wc -l) servers"
+
+say "What the servers logged"
+if grep -rEn "$COMPLAINTS" "$LOGS"; then
+    die "a server found something wrong; the logs stay in $LOGS"
+fi
+note "no failed assertion, no PANIC, no leak"
+if [ -n "$failed" ]; then die "tests failed; see above. The logs stay in $LOGS"; fi
+rm -rf "$LOGS"
