@@ -66,18 +66,19 @@ impl<'a> Named<'a> {
             let (Some(row), Some(tid)) = (&row, row.as_ref().and_then(Record::tid)) else {
                 return Ok(answer);
             };
-            let write = || Table::to_write(TABLE);
+            if matches!(change, Change::Nothing) || locked && matches!(change, Change::Lock) {
+                return Ok(answer);
+            }
+            let table = Table::to_write(TABLE)?;
             let outcome = match change {
-                Change::Nothing => return Ok(answer),
-                Change::Lock if locked => return Ok(answer),
-                Change::Lock => write()?.lock(tid, &snapshot, Wait::No)?,
-                Change::Write if !locked && write()?.is_held(tid) => Outcome::Busy,
-                Change::Write => row.update_at(&write()?, tid)?,
+                Change::Write if !locked && table.is_held(tid) => Outcome::Busy,
+                Change::Write => row.update_at(&table, tid)?,
+                _ => table.lock(tid, &snapshot, Wait::No)?,
             };
             // A write does not wait with a clock that it has read already: it waits for the lock, then
             // looks, reads the clock and decides again.
             let outcome = match outcome {
-                Outcome::Busy => write()?.lock(tid, &snapshot, Wait::Yes)?,
+                Outcome::Busy => table.lock(tid, &snapshot, Wait::Yes)?,
                 Outcome::Done => return Ok(answer),
                 Outcome::Changed => Outcome::Changed,
             };
