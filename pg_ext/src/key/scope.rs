@@ -3,12 +3,12 @@
 //! A scope needs no declaration; one without a row has the defaults. A scope with an owner is closed to
 //! all but the owner's members: every function of a key passes through [`Options::of`], which checks it.
 
-use super::identity::KeyId;
 use super::record::{self, Record};
 use super::visit;
 use crate::call::{Call, SCOPE_MAX, texts, varlena};
 use crate::caller::{self, Owner};
 use crate::clock::DAY_US;
+use crate::digest::first_64_bits;
 use crate::error::{Error, Kind, Result};
 use crate::options::{Given, Member};
 use crate::row;
@@ -17,6 +17,7 @@ use crate::spi::{self, Kept};
 use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
 use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{self, Datum};
+use sha2::{Digest, Sha256};
 
 const TABLE: Name = c"scope";
 const BY_SCOPE: Name = c"scope_pkey";
@@ -223,8 +224,8 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
 
 /// What a take holds shared while it puts keys aside, and a change of options exclusively.
 pub fn put_aside_lock(scope: &[u8]) -> u64 {
-    // No key has an empty scope, and a text has no NUL byte: no key's lock is the same.
-    KeyId::of(b"", &[b"put aside\0", scope].concat()).lock_hash()
+    let digest = Sha256::new().chain_update("put aside\0").chain_update(scope);
+    first_64_bits(&digest.finalize())
 }
 
 /// `once.scope_get`.
