@@ -2,7 +2,7 @@
 //!
 //! Invariant: no answer is never taken for a refusal. The other side may have acted.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use pg_once::http::IDEMPOTENCY_KEY;
 use pg_once::{Event, Undelivered};
@@ -66,13 +66,22 @@ async fn ended(request: reqwest::RequestBuilder) -> Ended {
     let status = response.status();
     if !status.is_success() {
         let after = response.headers().get(RETRY_AFTER);
-        let seconds = after.and_then(|after| after.to_str().ok()?.parse().ok());
-        return Ended::Refused(status, seconds.map(Duration::from_secs));
+        let after = after.and_then(|after| retry_after(after.to_str().ok()?));
+        return Ended::Refused(status, after);
     }
     match response.text().await {
         Ok(body) => Ended::Done(body),
         Err(error) => Ended::NoAnswer("transport", error.to_string()),
     }
+}
+
+/// What a `Retry-After` header says: seconds or an HTTP date.
+fn retry_after(value: &str) -> Option<Duration> {
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = httpdate::parse_http_date(value).ok()?;
+    Some(date.duration_since(SystemTime::now()).unwrap_or_default())
 }
 
 /// "No", and not "not now": asking again, as it is, will not help.

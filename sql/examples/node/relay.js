@@ -23,8 +23,15 @@ async function post(event) {
   }
   if (response.ok) return;
   if (response.status === 410) throw new Never('the receiver says 410: never again');
-  const after = /^\d+$/.test(response.headers.get('retry-after') ?? '') ? Number(response.headers.get('retry-after')) : null;
+  const after = retryAfter(response.headers.get('retry-after') ?? '');
   throw new NotDelivered(`the receiver says ${response.status}`, { kind: `http ${response.status}`, after });
+}
+
+/** Seconds from now; the header holds seconds or an HTTP date. */
+function retryAfter(value) {
+  if (/^\d+$/.test(value)) return Number(value);
+  const date = Date.parse(value);
+  return Number.isNaN(date) ? null : Math.max(0, (date - Date.now()) / 1000);
 }
 
 const stop = new AbortController();

@@ -6,11 +6,13 @@
 SIGTERM: the event at hand is finished, the rest of the batch is given back without an attempt counted.
 """
 
+import email.utils
 import http.client
 import os
 import signal
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -27,11 +29,21 @@ def post(url: str, event: Event) -> None:
     except urllib.error.HTTPError as error:
         if error.code == 410:
             raise Never("the receiver says 410: never again") from error
-        after = error.headers.get("Retry-After", "")
-        seconds = float(after) if after.isdecimal() else None
+        seconds = retry_after(error.headers.get("Retry-After"))
         raise NotDelivered(f"the receiver says {error.code}", f"http {error.code}", seconds) from error
     except (OSError, http.client.HTTPException) as error:
         raise NotDelivered(f"the receiver did not answer: {error}", "transport") from error
+
+
+def retry_after(value: str | None) -> float | None:
+    """Seconds from now; the header holds seconds or an HTTP date."""
+    if value is None or value.isdecimal():
+        return float(value) if value else None
+    try:
+        date = email.utils.parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return max(0.0, date.timestamp() - time.time())
 
 
 def stopped_by_signal() -> threading.Event:

@@ -7,7 +7,10 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpRequest.BodyPublishers;
 import java.net.http.HttpResponse;
 import java.net.http.HttpResponse.BodyHandlers;
+import java.time.DateTimeException;
 import java.time.Duration;
+import java.time.Instant;
+import java.time.format.DateTimeFormatter;
 import java.util.concurrent.CountDownLatch;
 import pgonce.Database;
 import pgonce.Outbox;
@@ -40,9 +43,19 @@ public final class Relay {
         int status = response.statusCode();
         if (status / 100 == 2) return;
         if (status == 410) throw new NotDelivered("the receiver says 410: never again", "never", null, null);
-        Double after = response.headers().firstValue("Retry-After").filter(text -> text.matches("\\d{1,9}"))
-                .map(Double::valueOf).orElse(null);
+        Double after = response.headers().firstValue("Retry-After").map(Relay::seconds).orElse(null);
         throw new NotDelivered("the receiver says " + status, "http " + status, after, null);
+    }
+
+    /** Retry-After as seconds from now; it holds seconds or an HTTP date. */
+    private static Double seconds(String retryAfter) {
+        if (retryAfter.matches("\\d{1,9}")) return Double.valueOf(retryAfter);
+        try {
+            Instant date = Instant.from(DateTimeFormatter.RFC_1123_DATE_TIME.parse(retryAfter));
+            return Math.max(0, Duration.between(Instant.now(), date).toMillis() / 1000.0);
+        } catch (DateTimeException e) {
+            return null;
+        }
     }
 
     public static void main(String[] args) throws InterruptedException {

@@ -8,6 +8,9 @@ import static shop.test.Check.select;
 import static shop.test.Check.until;
 
 import java.io.IOException;
+import java.time.ZoneOffset;
+import java.time.ZonedDateTime;
+import java.time.format.DateTimeFormatter;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
@@ -131,13 +134,17 @@ final class RelayTest implements AutoCloseable {
     }
 
     private void retryAfter() throws Exception {
-        emit(null, 1);
-        outside.say(new Saying("<1>", 429, Map.of("Retry-After", "1")));
+        emit(null, 1, 2);
+        String date = DateTimeFormatter.RFC_1123_DATE_TIME.format(ZonedDateTime.now(ZoneOffset.UTC).plusSeconds(2));
+        outside.say(new Saying("<1>", 429, Map.of("Retry-After", "1")),
+                new Saying("<2>", 429, Map.of("Retry-After", date)));
         try (Program worker = worker(60)) {
-            untilDone(1);
+            untilDone(1, 2);
         }
-        List<Seen> came = outside.requests();
-        isTrue("a second between them", came.get(1).at() - came.get(0).at() >= 900_000_000L);
+        for (String event : List.of("<1>", "<2>")) {
+            List<Seen> came = outside.requests().stream().filter(seen -> seen.body().contains(event)).toList();
+            isTrue("a second between them", came.get(1).at() - came.get(0).at() >= 900_000_000L);
+        }
     }
 
     private void inOrder() throws Exception {
