@@ -134,6 +134,7 @@ CREATE TABLE once.scope (
     ttl_us            bigint,
     gone_for_us       bigint,
     max_lease_life_us bigint,
+    retry_after_us    bigint,
     on_expiry         text,
     max_attempts      integer,
     keep_request      boolean,
@@ -148,6 +149,7 @@ COMMENT ON COLUMN once.scope.lease_us IS 'Lease of a claim, an advance or an ext
 COMMENT ON COLUMN once.scope.ttl_us IS 'How long an answer is replayed where the first claim does not say, in microseconds; NULL: once.key_ttl.';
 COMMENT ON COLUMN once.scope.gone_for_us IS 'How long a key stays gone after its ttl, in microseconds; 0: it is new at once; NULL: 24 hours.';
 COMMENT ON COLUMN once.scope.max_lease_life_us IS 'The longest that one attempt can hold a key, counted from its claim, in microseconds; NULL: 24 hours.';
+COMMENT ON COLUMN once.scope.retry_after_us IS 'The longest retry_after beside a lease, in microseconds; NULL: once.retry_after.';
 COMMENT ON COLUMN once.scope.on_expiry IS 'What becomes of a key whose lease ran out: resume (the next claim goes on) or park (it waits for key_resolve); NULL: resume.';
 COMMENT ON COLUMN once.scope.max_attempts IS 'NULL: 25; 0: no limit.';
 COMMENT ON COLUMN once.scope.keep_request IS 'True: the request of a first claim is kept in once.key; false or NULL: it is not.';
@@ -185,7 +187,7 @@ CREATE FUNCTION once.key_claim(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_claim';
 COMMENT ON FUNCTION once.key_claim(text, text, jsonb, interval, interval, text) IS
 $$Claims one logical request. scope: 1 to 100 characters, key: 1 to 255; request: what the key stands for (compared by SHA-256 of its canonical form; NULL equals only NULL); lease, ttl: positive intervals (default: the scope's, then once.key_lease and once.key_ttl); holder: a fresh UUID per attempt, so that a lost answer can be asked for again.
-outcome: claimed (run it), resumed (go on from recovery_point), replayed (hand back response_*), in_progress (try again after retry_after), mismatched (same key, different request), gone (finished and past its ttl), parked (needs key_resolve).
+outcome: claimed (run it), resumed (go on from recovery_point), replayed (hand back response_*), in_progress (try again after retry_after; lease_left: when somebody else can take over at the latest), mismatched (same key, different request), gone (finished and past its ttl), parked (needs key_resolve).
 Never waits for another transaction. Every answer but claimed and resumed writes nothing.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 40001 a lost race above READ COMMITTED, 25006 a claim in a read-only transaction.
 The outcomes follow the IETF draft "The Idempotency-Key HTTP Header Field"; recovery points follow Brandur Leach's "Implementing Stripe-like Idempotency Keys in Postgres".$$;
@@ -316,7 +318,7 @@ Errors: 55006 its lease is alive, 22023 bad argument, 42501 not a member of the 
 CREATE FUNCTION once.scope_set(scope text, options jsonb)
 RETURNS jsonb LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_scope_set';
 COMMENT ON FUNCTION once.scope_set(text, jsonb) IS
-$$Changes the options named in a JSON object and returns them all; null resets one (max_attempts: null means no limit). lease, ttl, max_lease_life: positive intervals as text; gone_for: an interval, 0 makes an expired key new at once; on_expiry: "resume" or "park"; max_attempts: a whole number above 0; keep_request: a boolean; recovery_points: an array of texts, in order; owner: a role, only its members may use the scope then.
+$$Changes the options named in a JSON object and returns them all; null resets one (max_attempts: null means no limit). lease, ttl, max_lease_life, retry_after: positive intervals as text; gone_for: an interval, 0 makes an expired key new at once; on_expiry: "resume" or "park"; max_attempts: a whole number above 0; keep_request: a boolean; recovery_points: an array of texts, in order; owner: a role, only its members may use the scope then.
 Answers follow the options as they are at the call; an answer that a sweep has thrown away under an earlier gone_for, or throws away in a transaction that is still open, does not come back. Waits for open takes of the scope that put keys aside.
 Errors: 22023 an unknown option or a bad value, 42501 not a member of the present and the new owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 

@@ -25,8 +25,8 @@ const SOON: Duration = Duration::from_secs(1);
 /// use pg_once::{Outcome, Response, http::Answer};
 /// use std::time::Duration;
 ///
-/// let busy = Answer::of(&Outcome::InProgress { retry_after: Duration::from_millis(1200) });
-/// assert_eq!((busy.status, busy.header("Retry-After")), (409, Some("2")));
+/// let busy = Answer::of(&Outcome::InProgress { retry_after: Duration::from_millis(250) });
+/// assert_eq!((busy.status, busy.header("Retry-After")), (409, Some("1")));
 ///
 /// let replay = Answer::of(&Outcome::Replayed(Response::new(201)));
 /// assert_eq!((replay.status, replay.header("Idempotent-Replayed")), (201, Some("true")));

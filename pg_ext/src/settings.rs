@@ -33,6 +33,7 @@ fn with_lock_timeout<T>(ms: i32, work: impl FnOnce() -> Result<T>) -> Result<T> 
 static KEY_LEASE: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 static KEY_TTL: GucSetting<i32> = GucSetting::<i32>::new(86_400);
 static ACTION_LEASE: GucSetting<i32> = GucSetting::<i32>::new(300_000);
+static RETRY_AFTER: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static JANITOR_GRACE: GucSetting<i32> = GucSetting::<i32>::new(600_000);
 static JANITOR_DATABASES: GucSetting<Option<CString>> =
     GucSetting::<Option<CString>>::new(Some(c""));
@@ -58,6 +59,19 @@ pub fn key_ttl_us() -> i64 {
 /// How long a claimed action's lease lives where neither the call nor the step says (once.action_lease).
 pub fn action_lease_us() -> i64 {
     i64::from(ACTION_LEASE.get()) * 1_000
+}
+
+/// The shortest retry_after that is ever told.
+pub const LEAST_RETRY_US: i64 = 100_000;
+
+/// When asking again for what somebody holds can pay, where the scope does not say (once.retry_after).
+pub fn retry_after_us() -> i64 {
+    i64::from(RETRY_AFTER.get()) * 1_000
+}
+
+/// The retry_after beside a lease: what is left of it, at most `most`.
+pub fn retry_within(lease_left_us: i64, most: i64) -> i64 {
+    lease_left_us.min(most).max(LEAST_RETRY_US)
 }
 
 /// How long a good sweep of a machine covers its claim states (once.janitor_grace).
@@ -155,6 +169,16 @@ pub fn register() {
         c"In milliseconds without a unit; default 5min. Precedence: argument, the step's lease, this.",
         &ACTION_LEASE,
         1,
+        i32::MAX,
+        GucContext::Userset,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"once.retry_after",
+        c"The longest retry_after of a claim that meets somebody at work.",
+        c"In milliseconds without a unit, from 100ms; default 1s. Precedence: scope option, this.",
+        &RETRY_AFTER,
+        100,
         i32::MAX,
         GucContext::Userset,
         GucFlags::UNIT_MS,

@@ -31,7 +31,7 @@ pub enum Claim {
     Replayed(Response),
     /// Somebody holds it, or it is not due yet: come back after this time.
     InProgress {
-        /// When it is worth asking again.
+        /// When asking again can pay, however long the lease is.
         retry_after: Duration,
     },
     /// The same key came with a different request.

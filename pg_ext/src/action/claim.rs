@@ -23,10 +23,6 @@ use std::rc::Rc;
 
 /// Looks that may find something changed under them before the claim gives up as busy.
 const MAX_LOOKS: usize = 8;
-/// The least that a caller is told to wait.
-const LEAST_RETRY_US: i64 = 100_000;
-/// Where the one who has the row cannot be seen, or a sweep has to come first.
-const UNSEEN_RETRY_US: i64 = 1_000_000;
 
 thread_local! {
     static SHAPE: Shape = const { Shape::new(&[
@@ -61,7 +57,7 @@ pub fn action_claim(call: &Call) -> Result<Datum> {
         // Its column may have got another type.
         claim.id = claim.machine.id(call, 1)?;
     }
-    Ok(busy(None, UNSEEN_RETRY_US))
+    Ok(busy(None, None))
 }
 
 struct Claim<'a> {
@@ -127,7 +123,7 @@ impl Claim<'_> {
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
         // A definition that changes waits until this transaction ends, and sees its lease.
         let Some(shared) = TryLock::shared(self.machine.lock) else {
-            return Ok(Some(busy(None, UNSEEN_RETRY_US)));
+            return Ok(Some(busy(None, None)));
         };
         let newer = Machine::named(&from_utf8(self.machine.name()))?;
         if !Rc::ptr_eq(&newer, &self.machine) {
@@ -143,7 +139,7 @@ impl Claim<'_> {
         if let Some(tid) = tid {
             match table.lock(tid, &snapshot, Wait::No)? {
                 Outcome::Done => {}
-                Outcome::Busy => return Ok(Some(busy(Some(&seen), UNSEEN_RETRY_US))),
+                Outcome::Busy => return Ok(Some(busy(Some(&seen), None))),
                 Outcome::Changed => return Ok(None),
             }
         }
@@ -196,7 +192,7 @@ impl Claim<'_> {
             Decision::Answer(answer) => Ok(answer),
             Decision::Claim { .. } => {
                 user_row::ensure_updatable(&self.machine, &self.id)?;
-                Ok(busy(seen.as_ref(), UNSEEN_RETRY_US))
+                Ok(busy(seen.as_ref(), None))
             }
         }
     }
@@ -217,8 +213,8 @@ impl Claim<'_> {
                     return Decision::Answer(claimed(lease, seen, now));
                 }
                 if seen.flagged || left > 0 {
-                    let retry = if left > 0 { left } else { UNSEEN_RETRY_US };
-                    return Decision::Answer(busy(Some(seen), retry));
+                    let left = Some(left).filter(|left| *left > 0);
+                    return Decision::Answer(busy(Some(seen), left));
                 }
                 lease.text(Col::RevertTo)
             }
@@ -244,9 +240,7 @@ impl Claim<'_> {
                 revert,
                 success,
             },
-            (None, Some(_)) if covering.is_some() => {
-                Decision::Answer(busy(Some(seen), UNSEEN_RETRY_US))
-            }
+            (None, Some(_)) if covering.is_some() => Decision::Answer(busy(Some(seen), None)),
             (None, Some(_)) => Decision::Answer(answer(b"unclaimed", Some(seen))),
             (_, None) => refused(),
         }
@@ -286,15 +280,17 @@ fn claimed(lease: &Lease, seen: &Seen, now: i64) -> Datum {
     ])
 }
 
-fn busy(seen: Option<&Seen>, retry_after_us: i64) -> Datum {
-    let retry = clock::interval_datum(retry_after_us.max(LEAST_RETRY_US));
+/// Without what is left of the lease where its holder cannot be seen, or a sweep has to come first.
+fn busy(seen: Option<&Seen>, lease_left_us: Option<i64>) -> Datum {
+    let most = settings::retry_after_us();
+    let retry = settings::retry_within(lease_left_us.unwrap_or(i64::MAX), most);
     shape_row([
         Some(row::text(b"busy")),
         None,
         seen.and_then(|s| s.status),
         seen.and_then(|s| s.version),
-        None,
-        Some(retry),
+        lease_left_us.map(clock::interval_datum),
+        Some(clock::interval_datum(retry)),
     ])
 }
 

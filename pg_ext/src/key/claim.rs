@@ -15,6 +15,7 @@ use crate::clock;
 use crate::counters::{self, Outcome as Ended};
 use crate::error::{Error, Kind, Result};
 use crate::row::{self, Column, Shape};
+use crate::settings;
 use crate::table::{self, Outcome, Snapshot, Table, Wait};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
@@ -94,7 +95,7 @@ impl Claim<'_> {
                 return Ok(answer);
             }
         }
-        Ok(in_progress(decide::LEAST_RETRY_US))
+        Ok(in_progress(None, settings::LEAST_RETRY_US))
     }
 
     /// One look and what follows from it; None where somebody changed the row meanwhile.
@@ -113,7 +114,7 @@ impl Claim<'_> {
         }
         let table = Table::to_write(TABLE)?;
         let Some(lock) = TryLock::acquire(id.lock_hash()) else {
-            return Ok(Some(in_progress(decide::UNSEEN_RETRY_US)));
+            return Ok(Some(self.unseen()));
         };
         let taken = match decision {
             Decision::Fresh => self.renew(&table, &mut row, &snapshot)?,
@@ -129,7 +130,7 @@ impl Claim<'_> {
         drop(lock);
         match taken {
             Outcome::Done => Ok(Some(claimed(&row, clock::now_us()?))),
-            Outcome::Busy => Ok(Some(in_progress(decide::UNSEEN_RETRY_US))),
+            Outcome::Busy => Ok(Some(self.unseen())),
             Outcome::Changed if table::above_read_committed() => Err(self.lost_race()),
             Outcome::Changed => Ok(None),
         }
@@ -139,12 +140,12 @@ impl Claim<'_> {
     fn insert(&self, id: KeyId) -> Result<Option<Datum>> {
         let table = Table::to_write(TABLE)?;
         let Some(lock) = TryLock::acquire(id.lock_hash()) else {
-            return Ok(Some(in_progress(decide::UNSEEN_RETRY_US)));
+            return Ok(Some(self.unseen()));
         };
         let dirty = Snapshot::dirty();
         let found = Record::find(&table, id, &dirty)?.is_some();
         if found && dirty.undecided() {
-            return Ok(Some(in_progress(decide::UNSEEN_RETRY_US)));
+            return Ok(Some(self.unseen()));
         }
         // Rows come to be under this lock only: one that is there now was committed before it.
         if found || Record::find(&table, id, &Snapshot::latest())?.is_some() {
@@ -216,6 +217,11 @@ impl Claim<'_> {
         Ok(())
     }
 
+    /// Somebody is at it whose row cannot be seen yet.
+    fn unseen(&self) -> Datum {
+        in_progress(None, self.options.retry_after(i64::MAX))
+    }
+
     fn lost_race(&self) -> Error {
         Error::retry_transaction(named(self.scope, self.key))
     }
@@ -279,7 +285,10 @@ fn answer(decision: Decision, row: &Record, now: i64) -> Datum {
     match decision {
         Decision::Held => claimed(row, now),
         Decision::Replayed => replayed(row),
-        Decision::InProgress { retry_after_us } => in_progress(retry_after_us),
+        Decision::InProgress {
+            lease_left_us,
+            retry_after_us,
+        } => in_progress(lease_left_us, retry_after_us),
         Decision::Mismatched => bare(Ended::Mismatched),
         Decision::Gone => bare(Ended::Gone),
         _ => parked(row),
@@ -322,8 +331,9 @@ fn replayed(row: &Record) -> Datum {
     told(Ended::Replayed, &values)
 }
 
-fn in_progress(retry_after_us: i64) -> Datum {
+fn in_progress(lease_left_us: Option<i64>, retry_after_us: i64) -> Datum {
     let mut values = outcome(Ended::InProgress);
+    values[8] = lease_left_us.map(clock::interval_datum);
     values[9] = Some(clock::interval_datum(retry_after_us));
     told(Ended::InProgress, &values)
 }

@@ -4,11 +4,7 @@ use super::fingerprint::Request;
 use super::record::{Col, Record, Status};
 use super::scope::Options;
 use crate::error::Result;
-
-/// The shortest retry_after that is ever told.
-pub const LEAST_RETRY_US: i64 = 100_000;
-/// retry_after where the holder's row cannot be seen yet.
-pub const UNSEEN_RETRY_US: i64 = 1_000_000;
+use crate::settings::LEAST_RETRY_US;
 
 /// What to do about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +17,8 @@ pub enum Decision {
     Held,
     Replayed,
     InProgress {
+        /// None: released, and not due yet.
+        lease_left_us: Option<i64>,
         retry_after_us: i64,
     },
     Mismatched,
@@ -56,18 +54,18 @@ pub fn decide(
 pub fn unfinished(row: &Record, now: i64, options: &Options) -> Decision {
     let due = row.i64(Col::LeaseUntil);
     match row.status() {
-        Status::Running if now < due => in_progress(due - now),
+        Status::Running if now < due => Decision::InProgress {
+            lease_left_us: Some(due - now),
+            retry_after_us: options.retry_after(due - now),
+        },
         Status::Running if options.park_on_expiry => Decision::Parked,
         Status::Running | Status::Released if attempts_used_up(row, options) => Decision::Parked,
-        Status::Released if now < due => in_progress(due - now),
+        Status::Released if now < due => Decision::InProgress {
+            lease_left_us: None,
+            retry_after_us: (due - now).max(LEAST_RETRY_US),
+        },
         Status::Running | Status::Released => Decision::TakeOver,
         _ => Decision::Parked,
-    }
-}
-
-fn in_progress(left: i64) -> Decision {
-    Decision::InProgress {
-        retry_after_us: left.max(LEAST_RETRY_US),
     }
 }
 

@@ -29,6 +29,7 @@ pub struct Options {
     pub ttl_us: i64,
     pub gone_for_us: i64,
     pub max_lease_life_us: i64,
+    retry_after_us: i64,
     pub park_on_expiry: bool,
     /// None: no limit.
     pub max_attempts: Option<i32>,
@@ -44,7 +45,7 @@ impl Options {
         let Some(row) = stored(scope)? else {
             return Ok(Options::defaults());
         };
-        if let Some(owner) = Owner::stored(row.column(10), row.column(11), row.column(12)) {
+        if let Some(owner) = Owner::stored(row.column(11), row.column(12), row.column(13)) {
             owner.ensure_member("scope", scope)?;
         }
         Ok(Options::read(row))
@@ -63,14 +64,15 @@ impl Options {
             ttl_us: us(3).unwrap_or(defaults.ttl_us),
             gone_for_us: us(4).unwrap_or(defaults.gone_for_us),
             max_lease_life_us: us(5).unwrap_or(defaults.max_lease_life_us),
-            park_on_expiry: row.column(6).is_some_and(|d| varlena(d) == b"park"),
-            max_attempts: match row.column(7).map(|d| d.value() as i32) {
+            retry_after_us: us(6).unwrap_or(defaults.retry_after_us),
+            park_on_expiry: row.column(7).is_some_and(|d| varlena(d) == b"park"),
+            max_attempts: match row.column(8).map(|d| d.value() as i32) {
                 None => defaults.max_attempts,
                 Some(0) => None,
                 Some(most) => Some(most),
             },
-            keep_request: row.column(8).is_some_and(|d| d.value() != 0),
-            recovery_points: row.column(9),
+            keep_request: row.column(9).is_some_and(|d| d.value() != 0),
+            recovery_points: row.column(10),
             _row: Some(row),
         }
     }
@@ -81,6 +83,7 @@ impl Options {
             ttl_us: settings::key_ttl_us(),
             gone_for_us: DAY_US,
             max_lease_life_us: DAY_US,
+            retry_after_us: settings::retry_after_us(),
             park_on_expiry: false,
             max_attempts: Some(MAX_ATTEMPTS),
             keep_request: false,
@@ -92,6 +95,11 @@ impl Options {
     /// The lease that a claim gets: what it asks for, at most max_lease_life.
     pub fn granted_lease(&self, asked: Option<i64>) -> i64 {
         asked.unwrap_or(self.lease_us).min(self.max_lease_life_us)
+    }
+
+    /// When asking again can pay while somebody holds the key for so long yet.
+    pub fn retry_after(&self, lease_left_us: i64) -> i64 {
+        settings::retry_within(lease_left_us, self.retry_after_us)
     }
 
     /// Past ttl and gone_for: a key of this scope counts as not there, swept or not.
@@ -123,6 +131,7 @@ const SET: &std::ffi::CStr = c"
         ttl_us            = CASE WHEN $2 ? 'ttl' THEN $5 ELSE ttl_us END,
         gone_for_us       = CASE WHEN $2 ? 'gone_for' THEN $6 ELSE gone_for_us END,
         max_lease_life_us = CASE WHEN $2 ? 'max_lease_life' THEN $7 ELSE max_lease_life_us END,
+        retry_after_us    = CASE WHEN $2 ? 'retry_after' THEN $9 ELSE retry_after_us END,
         on_expiry         = CASE WHEN $2 ? 'on_expiry' THEN $2 ->> 'on_expiry' ELSE on_expiry END,
         max_attempts      = CASE WHEN NOT $2 ? 'max_attempts' THEN max_attempts
                                  ELSE COALESCE(($2 ->> 'max_attempts')::integer, 0) END,
@@ -146,6 +155,7 @@ const GET: &std::ffi::CStr = c"
         'ttl', COALESCE(s.ttl_us, $3) * interval '1 microsecond',
         'gone_for', COALESCE(s.gone_for_us, $4) * interval '1 microsecond',
         'max_lease_life', COALESCE(s.max_lease_life_us, $5) * interval '1 microsecond',
+        'retry_after', COALESCE(s.retry_after_us, $7) * interval '1 microsecond',
         'on_expiry', COALESCE(s.on_expiry, 'resume'),
         'max_attempts', NULLIF(COALESCE(s.max_attempts, 25), 0),
         'keep_request', COALESCE(s.keep_request, false),
@@ -165,9 +175,11 @@ thread_local! {
         pg_sys::INT8OID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
+        pg_sys::INT8OID,
     ]) };
     static GET_ALL: Kept = const { Kept::new(GET, &[
         pg_sys::TEXTOID,
+        pg_sys::INT8OID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
@@ -184,6 +196,7 @@ struct Change {
     ttl_us: Option<i64>,
     gone_for_us: Option<i64>,
     max_lease_life_us: Option<i64>,
+    retry_after_us: Option<i64>,
 }
 
 /// `once.scope_set`.
@@ -216,6 +229,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
             us(given.gone_for_us),
             us(given.max_lease_life_us),
             Some(Datum::from(caller::cluster())),
+            us(given.retry_after_us),
         ],
     )?;
     visit::look_again(scope)?;
@@ -224,7 +238,9 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
 
 /// What a take holds shared while it puts keys aside, and a change of options exclusively.
 pub fn put_aside_lock(scope: &[u8]) -> u64 {
-    let digest = Sha256::new().chain_update("put aside\0").chain_update(scope);
+    let digest = Sha256::new()
+        .chain_update("put aside\0")
+        .chain_update(scope);
     first_64_bits(&digest.finalize())
 }
 
@@ -245,6 +261,7 @@ fn all_options(scope: &[u8]) -> Result<Datum> {
             Some(Datum::from(DAY_US)),
             Some(Datum::from(DAY_US)),
             Some(Datum::from(caller::cluster())),
+            Some(Datum::from(settings::retry_after_us())),
         ],
     )?;
     spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a scope without options"))
@@ -256,6 +273,7 @@ fn read_option(option: &Member, given: &mut Change) -> Result<()> {
         b"lease" => given.lease_us = option.duration(1)?,
         b"ttl" => given.ttl_us = option.duration(1)?,
         b"max_lease_life" => given.max_lease_life_us = option.duration(1)?,
+        b"retry_after" => given.retry_after_us = option.duration(1)?,
         b"gone_for" => given.gone_for_us = option.duration(0)?,
         b"owner" => given.owner = option.role()?,
         b"on_expiry" => option.word(["resume", "park"])?,
@@ -272,5 +290,5 @@ fn read_option(option: &Member, given: &mut Change) -> Result<()> {
     Ok(())
 }
 
-const OPTIONS_HINT: &str = "Options: lease, ttl, gone_for, max_lease_life, on_expiry, max_attempts, \
+const OPTIONS_HINT: &str = "Options: lease, ttl, gone_for, max_lease_life, retry_after, on_expiry, max_attempts, \
                             keep_request, recovery_points, owner.";

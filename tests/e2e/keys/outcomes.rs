@@ -12,7 +12,7 @@ pub fn claim_of(arguments: &str) -> String {
     )
 }
 
-const IN_PROGRESS: &str = "in_progress|f|~|~|~|~|~|~|~";
+const IN_PROGRESS: &str = "in_progress|f|~|~|~|~|~|~";
 const MISMATCHED: &str = "mismatched|f|~|~|~|~|~|~|~|~";
 const GONE: &str = "gone|f|~|~|~|~|~|~|~|~";
 
@@ -56,21 +56,30 @@ async fn a_token_is_the_servers_real_clock_even_where_time_is_pretended() {
 }
 
 #[tokio::test]
-async fn a_claim_of_a_held_key_is_in_progress_for_as_long_as_the_lease_has_left() {
+async fn a_claim_of_a_held_key_is_asked_back_soon_and_never_for_the_rest_of_a_long_lease() {
     let play = Playground::open().await;
     play.clock("0").await;
     play.token("k", "").await;
-    play.clock("20 s").await;
-    assert_eq!(
-        play.show(&claim_of("'s', 'k'")).await,
-        format!("{IN_PROGRESS}|00:00:40")
-    );
-    play.clock("59.99 s").await;
-    assert_eq!(
-        play.show(&claim_of("'s', 'k'")).await,
-        format!("{IN_PROGRESS}|00:00:00.1"),
-        "never under 100 ms"
-    );
+    let says = async |options: &str, clock: &str, expected: &str| {
+        play.show(options).await;
+        play.clock(clock).await;
+        let expected = format!("{IN_PROGRESS}|{expected}");
+        assert_eq!(
+            play.show(&claim_of("'s', 'k'")).await,
+            expected,
+            "{options}"
+        );
+    };
+    says("", "20 s", "00:00:40|00:00:01").await;
+    says("set once.retry_after = '2s'", "20 s", "00:00:40|00:00:02").await;
+    let scope = r#"select once.scope_set('s', '{"retry_after": "250 ms"}')"#;
+    says(scope, "20 s", "00:00:40|00:00:00.25").await;
+    says("", "59.8 s", "00:00:00.2|00:00:00.2").await;
+    says("", "59.99 s", "00:00:00.01|00:00:00.1").await;
+    let scope = r#"select once.scope_set('s', '{"retry_after": "1 ms"}')"#;
+    says(scope, "20 s", "00:00:40|00:00:00.1").await;
+    let scope = r#"select once.scope_set('s', '{"retry_after": "1 h"}')"#;
+    says(scope, "20 s", "00:00:40|00:00:40").await;
 }
 
 #[tokio::test]
@@ -80,7 +89,7 @@ async fn a_claim_that_another_open_transaction_is_making_is_in_progress_for_a_se
     other.show("begin; select once.key_claim('s', 'k')").await;
     assert_eq!(
         play.show(&claim_of("'s', 'k'")).await,
-        format!("{IN_PROGRESS}|00:00:01")
+        format!("{IN_PROGRESS}|~|00:00:01")
     );
     other.show("rollback").await;
     assert_eq!(play.claim("k", "").await, "claimed");
@@ -139,12 +148,12 @@ async fn a_released_key_is_resumed_at_once_or_not_before_it_is_due() {
     play.clock("4 s").await;
     assert_eq!(
         play.show(&claim_of("'s', 'k2'")).await,
-        format!("{IN_PROGRESS}|00:00:06")
+        format!("{IN_PROGRESS}|~|00:00:06")
     );
     play.clock("9.95 s").await;
     assert_eq!(
         play.show(&claim_of("'s', 'k2'")).await,
-        format!("{IN_PROGRESS}|00:00:00.1")
+        format!("{IN_PROGRESS}|~|00:00:00.1")
     );
     play.clock("10 s").await;
     assert_eq!(play.claim("k2", "").await, "resumed");

@@ -2,7 +2,7 @@
 
 use crate::playground::Playground;
 
-const DEFAULTS: &str = r#"{"ttl": "24:00:00", "lease": "00:01:00", "owner": null, "gone_for": "24:00:00", "on_expiry": "resume", "keep_request": false, "max_attempts": 25, "max_lease_life": "24:00:00", "recovery_points": null}"#;
+const DEFAULTS: &str = r#"{"ttl": "24:00:00", "lease": "00:01:00", "owner": null, "gone_for": "24:00:00", "on_expiry": "resume", "retry_after": "00:00:01", "keep_request": false, "max_attempts": 25, "max_lease_life": "24:00:00", "recovery_points": null}"#;
 
 async fn set(play: &Playground, options: &str) -> String {
     play.show(&format!("select once.scope_set('s', '{options}')"))
@@ -30,11 +30,11 @@ async fn setting_changes_only_what_is_named_and_null_resets_one() {
     let all = set(
         &play,
         r#"{"lease": "2 min", "ttl": "1 h", "gone_for": "0", "on_expiry": "park", "max_attempts": 3,
-            "max_lease_life": "10 min", "keep_request": true, "recovery_points": ["a", "b"],
+            "max_lease_life": "10 min", "retry_after": "3 s", "keep_request": true, "recovery_points": ["a", "b"],
             "owner": "scope_owner"}"#,
     )
     .await;
-    let expected = r#"{"ttl": "01:00:00", "lease": "00:02:00", "owner": "scope_owner", "gone_for": "00:00:00", "on_expiry": "park", "keep_request": true, "max_attempts": 3, "max_lease_life": "00:10:00", "recovery_points": ["a", "b"]}"#;
+    let expected = r#"{"ttl": "01:00:00", "lease": "00:02:00", "owner": "scope_owner", "gone_for": "00:00:00", "on_expiry": "park", "retry_after": "00:00:03", "keep_request": true, "max_attempts": 3, "max_lease_life": "00:10:00", "recovery_points": ["a", "b"]}"#;
     assert_eq!(all, expected, "scope_set returns them all");
     assert_eq!(play.show("select once.scope_get('s')").await, expected);
     assert_eq!(set(&play, "{}").await, expected, "nothing is named");
@@ -51,7 +51,7 @@ async fn setting_changes_only_what_is_named_and_null_resets_one() {
         "for max_attempts null means no limit"
     );
     let nulls = r#"{"lease": null, "ttl": null, "gone_for": null, "on_expiry": null, "max_attempts": 25,
-                    "max_lease_life": null, "keep_request": null, "recovery_points": null, "owner": null}"#;
+                    "max_lease_life": null, "retry_after": null, "keep_request": null, "recovery_points": null, "owner": null}"#;
     assert_eq!(set(&play, nulls).await, DEFAULTS);
     assert_eq!(
         play.show("select once.scope_get('other')").await,
@@ -86,6 +86,7 @@ async fn every_bad_option_is_refused_by_name_and_changes_nothing() {
         (r#"{"ttl": 3600}"#, "ttl"),
         (r#"{"max_lease_life": "0 s"}"#, "max_lease_life"),
         (r#"{"max_lease_life": "x"}"#, "max_lease_life"),
+        (r#"{"retry_after": "0 s"}"#, "retry_after"),
         (r#"{"gone_for": "-1 microsecond"}"#, "gone_for"),
         (r#"{"gone_for": "never"}"#, "gone_for"),
         (r#"{"on_expiry": "PARK"}"#, "on_expiry"),

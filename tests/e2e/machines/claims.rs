@@ -29,10 +29,15 @@ async fn a_live_lease_is_busy_and_says_when_to_come_back() {
         claim(1, "run", "")
     );
     play.clock("10 s").await;
-    assert_eq!(play.show(&busy).await, "busy|~|running|~|00:00:20");
+    assert_eq!(play.show(&busy).await, "busy|~|running|00:00:20|00:00:01");
+    play.show("set once.retry_after = '5s'").await;
+    assert_eq!(play.show(&busy).await, "busy|~|running|00:00:20|00:00:05");
     // Never sooner than a tenth of a second.
     play.clock("29.99 s").await;
-    assert_eq!(play.show(&busy).await, "busy|~|running|~|00:00:00.1");
+    assert_eq!(
+        play.show(&busy).await,
+        "busy|~|running|00:00:00.01|00:00:00.1"
+    );
 }
 
 #[tokio::test]
