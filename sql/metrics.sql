@@ -8,7 +8,7 @@
 CREATE FUNCTION once.metrics(OUT name text, OUT labels jsonb, OUT value double precision, OUT help text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_metrics';
 COMMENT ON FUNCTION once.metrics() IS
-$$What an exporter asks for: a row for each number, named and labelled as Prometheus does (_total: a counter; _seconds, _bytes: units; *_rate: a share from 0 to 1). help says what it counts, since when and within which bound. Cheap at any depth: nothing that is over is counted. pg_once_claims_total, idempotency_reuse_rate and idempotency_409_rate are counted in shared memory: without shared_preload_libraries = 'pg_once' these rows are absent, and a restart begins at zero.$$;
+$$What an exporter asks for: a row for each number, named and labelled as Prometheus does (_total: a counter; _seconds, _bytes: units; *_rate: a share from 0 to 1). help says what it counts, since when and within which bound. Cheap at any depth: nothing that is over is counted. pg_once_claims_total, idempotency_reuse_rate, idempotency_409_rate (mismatched) and idempotency_in_progress_rate are counted in shared memory: without shared_preload_libraries = 'pg_once' these rows are absent, and a restart begins at zero.$$;
 
 CREATE FUNCTION once.doctor(OUT level text, OUT problem text, OUT detail text, OUT hint text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_doctor';

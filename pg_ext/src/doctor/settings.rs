@@ -57,7 +57,7 @@ pub fn ask(report: &Report) -> Result<()> {
         report.add(
             Level::Info,
             "claims are not counted",
-            "pg_once was not loaded by shared_preload_libraries: metrics() has no pg_once_claims_total, idempotency_reuse_rate and idempotency_409_rate",
+            "pg_once was not loaded by shared_preload_libraries: metrics() has no pg_once_claims_total, idempotency_reuse_rate, idempotency_409_rate and idempotency_in_progress_rate",
             "Add pg_once to shared_preload_libraries and restart the server.",
         );
     } else if counters::told().is_none() {

@@ -57,12 +57,31 @@ async fn eight_sessions_count_together_and_lose_nothing() {
             2 * n
         )
     );
-    // 7 claims a round, 2 of them replayed, 1 in progress.
+    // 7 claims a round, 2 of them replayed, 1 in progress, 1 mismatched.
     let rate = |name: &str| {
         format!("select round(value::numeric, 4) from once.metrics() where name = '{name}'")
     };
     assert_eq!(play.show(&rate("idempotency_reuse_rate")).await, "0.2857");
     assert_eq!(play.show(&rate("idempotency_409_rate")).await, "0.1429");
+    let in_progress = rate("idempotency_in_progress_rate");
+    assert_eq!(play.show(&in_progress).await, "0.1429");
+}
+
+#[tokio::test]
+async fn the_409_rate_is_the_share_of_mismatches_and_in_progress_has_its_own() {
+    let play = counted("collisions").await;
+    for (arguments, outcome) in [
+        ("", "claimed"),
+        ("", "in_progress"),
+        (", '1'", "mismatched"),
+        (", '2'", "mismatched"),
+        (", '3'", "mismatched"),
+    ] {
+        assert_eq!(play.claim("k", arguments).await, outcome);
+    }
+    assert_eq!(value(&play, "idempotency_409_rate", "{}").await, "0.6");
+    let in_progress = value(&play, "idempotency_in_progress_rate", "{}").await;
+    assert_eq!(in_progress, "0.2");
 }
 
 #[tokio::test]

@@ -90,6 +90,7 @@ async fn every_series_of_the_rules_and_the_dashboard_is_one_of_metrics() {
         ("outbox_lag_seconds", "subscriber,topic"),
         ("outbox_depth", "subscriber,topic"),
         ("idempotency_409_rate", ""),
+        ("idempotency_in_progress_rate", ""),
         ("idempotency_reuse_rate", ""),
         ("side_effect_failure_rate", "kind,subscriber,topic"),
     ] {
