@@ -27,11 +27,10 @@ async function post(event) {
   throw new NotDelivered(`the receiver says ${response.status}`, { kind: `http ${response.status}`, after });
 }
 
-/** Seconds from now; the header holds seconds or an HTTP date. */
+/** Seconds from now; the header holds seconds or an HTTP date. null: the subscriber's backoff. */
 function retryAfter(value) {
-  if (/^\d+$/.test(value)) return Number(value);
-  const date = Date.parse(value);
-  return Number.isNaN(date) ? null : Math.max(0, (date - Date.now()) / 1000);
+  const seconds = /^\d+$/.test(value) ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
+  return seconds > 0 ? seconds : null;
 }
 
 const stop = new AbortController();

@@ -29,21 +29,19 @@ def post(url: str, event: Event) -> None:
     except urllib.error.HTTPError as error:
         if error.code == 410:
             raise Never("the receiver says 410: never again") from error
-        seconds = retry_after(error.headers.get("Retry-After"))
+        seconds = retry_after(error.headers.get("Retry-After", ""))
         raise NotDelivered(f"the receiver says {error.code}", f"http {error.code}", seconds) from error
     except (OSError, http.client.HTTPException) as error:
         raise NotDelivered(f"the receiver did not answer: {error}", "transport") from error
 
 
-def retry_after(value: str | None) -> float | None:
-    """Seconds from now; the header holds seconds or an HTTP date."""
-    if value is None or value.isdecimal():
-        return float(value) if value else None
+def retry_after(value: str) -> float | None:
+    """Seconds from now; the header holds seconds or an HTTP date. None: the subscriber's backoff."""
     try:
-        date = email.utils.parsedate_to_datetime(value)
+        seconds = float(value) if value.isdecimal() else email.utils.parsedate_to_datetime(value).timestamp() - time.time()
     except ValueError:
         return None
-    return max(0.0, date.timestamp() - time.time())
+    return seconds if seconds > 0 else None
 
 
 def stopped_by_signal() -> threading.Event:

@@ -47,15 +47,20 @@ public final class Relay {
         throw new NotDelivered("the receiver says " + status, "http " + status, after, null);
     }
 
-    /** Retry-After as seconds from now; it holds seconds or an HTTP date. */
+    /** Retry-After as seconds from now; it holds seconds or an HTTP date. null: the subscriber's backoff. */
     private static Double seconds(String retryAfter) {
-        if (retryAfter.matches("\\d{1,9}")) return Double.valueOf(retryAfter);
-        try {
-            Instant date = Instant.from(DateTimeFormatter.RFC_1123_DATE_TIME.parse(retryAfter));
-            return Math.max(0, Duration.between(Instant.now(), date).toMillis() / 1000.0);
-        } catch (DateTimeException e) {
-            return null;
+        double seconds;
+        if (retryAfter.matches("\\d{1,9}")) {
+            seconds = Double.parseDouble(retryAfter);
+        } else {
+            try {
+                Instant date = Instant.from(DateTimeFormatter.RFC_1123_DATE_TIME.parse(retryAfter));
+                seconds = Duration.between(Instant.now(), date).toMillis() / 1000.0;
+            } catch (DateTimeException e) {
+                return null;
+            }
         }
+        return seconds > 0 ? seconds : null;
     }
 
     public static void main(String[] args) throws InterruptedException {
