@@ -1,6 +1,7 @@
 //! Each option, each bad value, what null does, and which names there can be.
 
 use crate::playground::Playground;
+use crate::waiting::{at_once, sessions};
 use crate::{LEVELS, assert_counted, stored, subscriber_set, topic, topic_set};
 
 const TOPIC: &str =
@@ -342,4 +343,25 @@ async fn numbers_of_topics_do_not_come_from_the_events() {
         .show("select count(*) from once.outbox_take('after two billion events')")
         .await;
     assert_eq!(taken, "1");
+}
+
+#[tokio::test]
+async fn topics_and_subscribers_are_made_where_a_logical_copy_left_the_sequence_behind() {
+    let play = Playground::open().await;
+    for name in ["a", "b", "c"] {
+        topic(&play, name, "{}").await;
+    }
+    let sessions = sessions(&play, 4).await;
+    for (round, last) in [1, 3, 5, 6].into_iter().enumerate() {
+        play.show(&format!("select setval('once.outbox_id', {last})"))
+            .await;
+        for answer in at_once(&sessions, |i| topic_set(&format!("t{round} {i}"), "{}")).await {
+            answer.unwrap();
+        }
+        play.show(&format!(
+            "select setval('once.outbox_id', {last}); select once.subscriber_set('a', 's{round}')"
+        ))
+        .await;
+    }
+    assert_counted(&play).await;
 }

@@ -9,10 +9,12 @@ use crate::outbox::topic::Topic;
 use crate::row;
 use crate::spi::{self, Kept};
 use crate::table::{self, Name, Sequence, Snapshot, ensure_writable};
+use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{self, Datum};
 
-/// Gives the numbers of topics and subscribers.
-pub const NUMBERS: Name = c"outbox_id";
+const NUMBERS: Name = c"outbox_id";
+/// In the extension's lock space, beside the one of series.rs.
+const BEHIND: u64 = 2;
 
 const LOCK: &std::ffi::CStr = c"
     SELECT t.topic_id FROM once.topic t WHERE t.topic = $1 FOR NO KEY UPDATE";
@@ -22,9 +24,33 @@ const CREATE: &std::ffi::CStr = c"
     ON CONFLICT (topic) DO UPDATE SET topic = excluded.topic
     RETURNING t.topic_id";
 
+// A logical copy brings the rows along, and leaves the sequence behind.
+const TAKEN: &std::ffi::CStr = c"
+    SELECT 1 FROM once.topic WHERE topic_id >= $1
+     UNION ALL SELECT 1 FROM once.subscriber WHERE subscriber_id >= $1 LIMIT 1";
+
+const GO_ON: &std::ffi::CStr = c"
+    SELECT setval('once.outbox_id', greatest((SELECT max(topic_id) FROM once.topic),
+                                             (SELECT max(subscriber_id) FROM once.subscriber),
+                                             (SELECT last_value FROM once.outbox_id)))";
+
 thread_local! {
+    static IS_TAKEN: Kept = const { Kept::new(TAKEN, &[pg_sys::INT4OID]) };
+    static CATCH_UP: Kept = const { Kept::new(GO_ON, &[]) };
     static LOCK_ROW: Kept = const { Kept::new(LOCK, &[pg_sys::TEXTOID]) };
     static CREATE_ROW: Kept = const { Kept::new(CREATE, &[pg_sys::TEXTOID, pg_sys::INT4OID]) };
+}
+
+/// A number for a topic or a subscriber that none has.
+pub fn next_number() -> Result<i32> {
+    let id = Sequence::next(NUMBERS)? as i32;
+    if spi::query_latest(&IS_TAKEN, &[Some(Datum::from(id))])?.is_empty() {
+        return Ok(id);
+    }
+    // One at a time: a second one would set it back below what the first was given.
+    wait_exclusive(BEHIND);
+    spi::query_latest(&CATCH_UP, &[])?;
+    Ok(Sequence::next(NUMBERS)? as i32)
 }
 
 /// A topic as it is committed now, where there is one; refuses who is not a member of its owner.
@@ -51,7 +77,7 @@ pub fn existing_or_new(name: &[u8]) -> Result<(Topic, bool)> {
     ensure_writable(c"topic")?;
     let mut created = false;
     if !locked(name)? {
-        let id = Sequence::next(NUMBERS)? as i32;
+        let id = next_number()?;
         let rows = spi::query(&CREATE_ROW, &[Some(row::text(name)), Some(Datum::from(id))])?;
         created = number(&rows) == Some(id);
     }

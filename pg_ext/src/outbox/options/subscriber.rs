@@ -15,7 +15,7 @@ use crate::outbox::take::lock_of;
 use crate::outbox::topic::{Subscriber, Topic};
 use crate::row;
 use crate::spi::{self, Kept};
-use crate::table::{Name, Sequence, Snapshot, Table};
+use crate::table::{Name, Snapshot, Table};
 use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{self, Datum};
 
@@ -133,7 +133,7 @@ fn find(topic: &Topic, name: &[u8]) -> Result<Option<i32>> {
 
 /// A new subscriber of a topic whose row the caller holds, and which has none of that name.
 pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
-    let id = Sequence::next(lock::NUMBERS)? as i32;
+    let id = lock::next_number()?;
     topic.change_subscribers();
     if spi::query(&COUNT_ONE, &[Some(Datum::from(topic.id))])?.is_empty() {
         return Err(lock::raced(&topic.name));
