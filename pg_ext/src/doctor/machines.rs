@@ -26,6 +26,7 @@ pub fn ask(report: &Report) -> Result<()> {
                     let level = match finding.weight {
                         Weight::Heavy => Level::Error,
                         Weight::Plain => Level::Warning,
+                        Weight::Note => Level::Info,
                         Weight::Light => {
                             unread.push(machine.clone());
                             continue;

@@ -81,6 +81,8 @@ pub enum Weight {
     Plain,
     /// Only something that could not be looked at.
     Light,
+    /// Right or wrong: only the author of the definition knows.
+    Note,
 }
 
 /// A problem with what to do about it.
@@ -130,6 +132,7 @@ impl Findings {
         for (problem, hint) in sharing::found(&machine)? {
             self.add(problem, hint);
         }
+        self.running(&machine.definition);
         self.labels(&machine)?;
         self.guard(&machine, stored.guarded())?;
         self.index(&machine)?;
@@ -161,6 +164,29 @@ impl Findings {
             );
         }
         Ok(())
+    }
+
+    /// A cancel answers teardown where no claim state says that somebody is at the row.
+    fn running(&mut self, definition: &Definition) {
+        if definition.cancel.is_none() || definition.claim_states().next().is_some() {
+            return;
+        }
+        let moves = &definition.transitions;
+        let between = |s: &&String| {
+            moves.iter().any(|t| t.to == **s) && moves.iter().any(|t| t.from.contains(s))
+        };
+        let states: Vec<_> = definition.status_types.iter().filter(between).collect();
+        if !states.is_empty() {
+            let names: Vec<_> = states.iter().map(|s| s.as_str()).collect();
+            self.weigh(
+                Weight::Note,
+                format!(
+                    "it can be cancelled and has no claim state; a cancel in {} begins the teardown at once",
+                    names.join(", ")
+                ),
+                "Make a status in which somebody works on the row a step's claim_state; nothing to do for one in which it only waits.",
+            );
+        }
     }
 
     fn labels(&mut self, machine: &Machine) -> Result<()> {
