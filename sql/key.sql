@@ -207,7 +207,7 @@ CREATE FUNCTION once.key_advance(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_advance';
 COMMENT ON FUNCTION once.key_advance(text, text, bigint, text, json, interval) IS
 $$Moves the recovery point; call it in the transaction of the phase's own writes. state: NULL keeps the present one. The lease counts from now: by lease where given, else it becomes at least the scope's. Repeating the last advance changes nothing.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 a point that the scope does not declare, or a backward one.$$;
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 a point that the scope does not declare, a backward one, started or finished.$$;
 
 CREATE FUNCTION once.key_complete(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
@@ -318,7 +318,7 @@ Errors: 55006 its lease is alive, 22023 bad argument, 42501 not a member of the 
 CREATE FUNCTION once.scope_set(scope text, options jsonb)
 RETURNS jsonb LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_scope_set';
 COMMENT ON FUNCTION once.scope_set(text, jsonb) IS
-$$Changes the options named in a JSON object and returns them all; null resets one (max_attempts: null means no limit). lease, ttl, max_lease_life, retry_after: positive intervals as text; gone_for: an interval, 0 makes an expired key new at once; on_expiry: "resume" or "park"; max_attempts: a whole number above 0; keep_request: a boolean; recovery_points: an array of texts, in order; owner: a role, only its members may use the scope then.
+$$Changes the options named in a JSON object and returns them all; null resets one (max_attempts: null means no limit). lease, ttl, max_lease_life, retry_after: positive intervals as text; gone_for: an interval, 0 makes an expired key new at once; on_expiry: "resume" or "park"; max_attempts: a whole number above 0; keep_request: a boolean; recovery_points: an array of texts, in order, without started and finished; owner: a role, only its members may use the scope then.
 Answers follow the options as they are at the call; an answer that a sweep has thrown away under an earlier gone_for, or throws away in a transaction that is still open, does not come back. Waits for open takes of the scope that put keys aside.
 Errors: 22023 an unknown option or a bad value, 42501 not a member of the present and the new owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 

@@ -65,7 +65,7 @@ pub struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    fn is_null(&self) -> bool {
+    pub fn is_null(&self) -> bool {
         self.json_type == b"null"
     }
 

@@ -16,6 +16,6 @@ GRANT SELECT, INSERT, UPDATE ON orders TO shop;
 
 SELECT once.grant_role('shop', 'use');
 -- The lease says how soon another process goes on after one died; it is extended while one works.
-SELECT once.scope_set('orders.create', '{"lease": "30 s", "recovery_points": ["started", "created", "charged"]}');
+SELECT once.scope_set('orders.create', '{"lease": "30 s", "recovery_points": ["created", "charged"]}');
 SELECT once.topic_set('orders', '{"subscribers": ["webhooks"]}');
 SELECT once.subscriber_set('orders', 'webhooks', '{"max_attempts": 12, "backoff_cap": "30 min"}');

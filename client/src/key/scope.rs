@@ -155,7 +155,7 @@ impl Scope {
     /// let options = ScopeOptions::new()
     ///     .lease(Duration::from_secs(30))
     ///     .on_expiry(OnExpiry::Park)
-    ///     .recovery_points(["started", "charged"]);
+    ///     .recovery_points(["charged"]);
     /// scope.set(&pool, &options).await?;
     /// let now: serde_json::Value = scope.get(&pool).await?.parse()?;
     /// assert_eq!(now["on_expiry"], "park");

@@ -3,7 +3,7 @@
 use super::claim::now_in_transaction;
 use super::fence::{Change, Fenced};
 use super::record::{Col, POINT_MAX, Record};
-use super::scope::Options;
+use super::scope::{Options, is_no_point};
 use crate::call::{Call, shown};
 use crate::clock;
 use crate::error::{Error, Result};
@@ -14,6 +14,13 @@ use pgrx::pg_sys::Datum;
 pub fn key_advance(call: &Call) -> Result<Datum> {
     let fenced = Fenced::of(call)?;
     let point = call.text(3, "recovery_point", POINT_MAX)?;
+    if is_no_point(point) {
+        return Err(Error::bad_argument(
+            "recovery_point",
+            format!("\"{}\" is no recovery point", shown(point)),
+            "A first claim begins at \"started\"; key_complete or key_abort finishes the key.",
+        ));
+    }
     let lease = call.interval(5, "lease")?;
     let mark = call_mark(
         "advance",

@@ -3,6 +3,7 @@
 //! A scope needs no declaration; one without a row has the defaults. A scope with an owner is closed to
 //! all but the owner's members: every function of a key passes through [`Options::of`], which checks it.
 
+use super::claim::STARTED;
 use super::record::{self, Record};
 use super::visit;
 use crate::call::{Call, SCOPE_MAX, texts, varlena};
@@ -111,6 +112,11 @@ impl Options {
     pub fn recovery_points(&self) -> Option<Vec<&[u8]>> {
         self.recovery_points.map(texts)
     }
+}
+
+/// Where a claim begins, and what only key_complete and key_abort make of a key.
+pub fn is_no_point(point: &[u8]) -> bool {
+    [STARTED, b"finished"].contains(&point)
 }
 
 fn stored(scope: &[u8]) -> Result<Option<Slot>> {
@@ -280,9 +286,12 @@ fn read_option(option: &Member, given: &mut Change) -> Result<()> {
         b"max_attempts" => option.count(i32::MAX).map(drop)?,
         b"keep_request" => option.boolean()?,
         b"recovery_points" => {
-            let points = option.texts(record::POINT_MAX)?;
-            if points.is_some_and(|p| p.is_empty()) {
+            let points = option.texts(record::POINT_MAX)?.unwrap_or_default();
+            if points.is_empty() && !option.is_null() {
                 return Err(option.bad("must not be empty (null: any point)"));
+            }
+            if points.into_iter().any(is_no_point) {
+                return Err(option.bad("must not name \"started\" or \"finished\""));
             }
         }
         _ => return Err(option.unknown()),

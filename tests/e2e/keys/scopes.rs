@@ -271,3 +271,28 @@ async fn an_advance_without_a_lease_never_makes_it_shorter() {
         "a NULL state keeps the present one"
     );
 }
+
+#[tokio::test]
+async fn started_and_finished_are_no_recovery_points() {
+    let play = Playground::open().await;
+    let token = play.token("k", "").await;
+    for point in ["started", "finished"] {
+        let advance = format!("select once.key_advance('s', 'k', {token}, '{point}')");
+        let refused = play.refused(&advance).await;
+        assert_eq!(refused.code, "22023");
+        assert!(
+            refused.message.contains(point) && refused.hint.contains("key_complete"),
+            "{refused:?}"
+        );
+        let declare =
+            format!(r#"select once.scope_set('s', '{{"recovery_points": ["paid", "{point}"]}}')"#);
+        assert_eq!(play.refused(&declare).await.code, "22023");
+    }
+    let point = "select recovery_point from once.key_get('s', 'k')";
+    assert_eq!(play.show(point).await, "started");
+    set(&play, r#"{"recovery_points": ["paid"]}"#).await;
+    play.show(&format!(
+        "select once.key_advance('s', 'k', {token}, 'paid')"
+    ))
+    .await;
+}

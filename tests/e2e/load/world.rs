@@ -26,7 +26,7 @@ create table frail (n int primary key, order_key text, deaths int not null);
 create table died (event_id bigint, token bigint, event text not null, primary key (event_id, token));
 create table redriven (event_id bigint not null, event text, order_key text, kind text not null, attempts int not null);
 create table by_hand (job bigint primary key, over boolean not null default false);
-select once.scope_set('requests', '{"keep_request": true, "max_attempts": null, "recovery_points": ["started", "paid", "ordered"]}');
+select once.scope_set('requests', '{"keep_request": true, "max_attempts": null, "recovery_points": ["paid", "ordered"]}');
 select once.scope_set('brief', '{"gone_for": "0"}');
 select once.topic_set('posts', '{"lanes": 4}'), once.topic_set('paid', '{}'), once.topic_set('undo', '{}'), once.topic_set('frail', '{"lanes": 2}');
 select once.subscriber_set(t, 'default', '{"max_attempts": 100000, "backoff_base": "100 ms", "backoff_cap": "500 ms"}')

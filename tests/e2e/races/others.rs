@@ -186,7 +186,7 @@ async fn options_set_at_once_are_all_set() {
         r#""max_attempts": 3"#,
         r#""max_lease_life": "1 min""#,
         r#""keep_request": true"#,
-        r#""recovery_points": ["started", "paid"]"#,
+        r#""recovery_points": ["paid"]"#,
     ];
     for round in 0..20 {
         let answers = at_once(&sessions, |i| {
@@ -203,7 +203,7 @@ async fn options_set_at_once_are_all_set() {
             .await;
         assert_eq!(
             set,
-            r#"00:00:05|01:00:00|00:00:00|park|3|00:01:00|true|["started", "paid"]"#
+            r#"00:00:05|01:00:00|00:00:00|park|3|00:01:00|true|["paid"]"#
         );
     }
 }
