@@ -262,7 +262,7 @@ CREATE FUNCTION once.key_step_done(
     OUT recorded boolean, OUT result json)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step_done';
 COMMENT ON FUNCTION once.key_step_done(text, text, bigint, text, json, json, json) IS
-$$Records that a foreign call ended, and its result. The first write wins: recorded is false where an earlier attempt recorded it, and result is that one's.
+$$Records that a foreign call ended, and its result. The first write wins: recorded is false where an earlier attempt recorded it, and result is that one's. A WARNING where this transaction began the step: commit after key_step, before the call.
 on_complete, on_abort: {"topic": ..., "payload": ..., "order_key": ...}, the events that key_complete and key_abort emit for it; on_abort replaces the one of key_step, NULL leaves it. The topics and the right to them are checked now, not at the key's end.
 Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument, or a topic without subscribers, 42704 no such topic, 42501 a topic has another owner.$$;
 

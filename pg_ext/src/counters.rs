@@ -98,6 +98,9 @@ struct Slot {
     stripes: [Stripe; STRIPES],
     /// When the database got the slot.
     since: AtomicI64,
+    /// Steps that began and ended in one transaction, and when the last one did.
+    uncommitted_steps: AtomicU64,
+    last_uncommitted_step: AtomicI64,
     /// Somebody is at the samples. Nothing that could raise happens meanwhile, and a killed backend takes the
     /// whole shared memory with it.
     busy: AtomicBool,
@@ -109,6 +112,8 @@ impl Slot {
         Slot {
             stripes: [const { Stripe::new() }; STRIPES],
             since: AtomicI64::new(i64::MIN),
+            uncommitted_steps: AtomicU64::new(0),
+            last_uncommitted_step: AtomicI64::new(i64::MIN),
             busy: AtomicBool::new(false),
             samples: [const { Sample::new() }; SAMPLES],
         }
@@ -232,6 +237,23 @@ pub fn count(outcome: Outcome) {
     if let Mine::At(_, stripe) = mine() {
         stripe.0[outcome as usize].fetch_add(1, Relaxed);
     }
+}
+
+/// Counts a step that began and ended in one transaction.
+pub fn count_uncommitted_step() {
+    if let Mine::At(slot, _) = mine() {
+        slot.uncommitted_steps.fetch_add(1, Relaxed);
+        slot.last_uncommitted_step.store(clock::real_us(), Relaxed);
+    }
+}
+
+/// How many there were since the start, and when the last one; None where they are not counted.
+pub fn uncommitted_steps() -> Option<(u64, i64)> {
+    let Mine::At(slot, _) = mine() else {
+        return None;
+    };
+    let last = slot.last_uncommitted_step.load(Relaxed);
+    Some((slot.uncommitted_steps.load(Relaxed), last))
 }
 
 /// All claims since the start, and those of the last minutes; None where they are not counted.

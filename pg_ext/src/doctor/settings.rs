@@ -1,6 +1,7 @@
 //! Settings that change what is promised, and counters that are not there.
 
 use super::{Level, Report};
+use crate::clock::{self, DAY_US};
 use crate::counters;
 use crate::error::Result;
 use crate::settings;
@@ -69,6 +70,16 @@ pub fn ask(report: &Report) -> Result<()> {
                 counters::DATABASES
             ),
             "A restart begins anew; count only where it matters.",
+        );
+    }
+    if let Some((count, last)) = counters::uncommitted_steps()
+        && clock::real_us() < last.saturating_add(DAY_US)
+    {
+        report.add(
+            Level::Warning,
+            "steps begin and end in one transaction",
+            format!("{count} since the server started, the last one within a day"),
+            "Commit after key_step, before the foreign call: a process that dies at the call leaves no trace of it. Drivers such as psycopg do not commit by themselves.",
         );
     }
     Ok(())

@@ -10,7 +10,9 @@ use super::identity::{KeyId, derived_key};
 use super::record::{Record, TABLE as KEY_TABLE, id_datum};
 use crate::call::{Call, shown, varlena};
 use crate::clock;
+use crate::counters;
 use crate::error::{Error, Result};
+use crate::raise;
 use crate::row::{self, Shape};
 use crate::table::{self, Column, Name, Outcome, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
@@ -76,6 +78,20 @@ impl Row {
             ScanKey::text(2, row::text(step)),
         ];
         Ok(table.find(BY_STEP, keys, snapshot)?.map(Row::load))
+    }
+
+    /// This transaction has begun it for this token. A crash before the commit leaves no trace of the call.
+    fn is_begun_here(id: KeyId, step: &[u8], token: i64) -> Result<bool> {
+        let keys = &mut [
+            ScanKey::uuid(1, id_datum(&id)),
+            ScanKey::text(2, row::text(step)),
+        ];
+        let slot = Table::to_read(TABLE)?.find(BY_STEP, keys, &Snapshot::now())?;
+        Ok(slot.is_some_and(|slot| {
+            let is_ours = slot.is_ours();
+            let row = Row::load(slot);
+            is_ours && row.was_begun_by(token) && !row.is_done()
+        }))
     }
 
     fn is_done(&self) -> bool {
@@ -279,6 +295,7 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
     let write = Write::of(call)?;
     let token = write.fenced.token;
     let given = call.datum(4);
+    let uncommitted = Row::is_begun_here(write.id(), write.step, token)?;
     let registers = on_complete.is_some() || on_abort.is_some();
     let values = write.change(registers, |step, now| {
         if !step.is_done() {
@@ -299,6 +316,18 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
         let result = step.raw(Col::Result).map(row::copied);
         Ok((false, [Some(Datum::from(repeated)), result]))
     })?;
+    if uncommitted {
+        counters::count_uncommitted_step();
+        let key = &write.fenced.named;
+        raise::warn(
+            format!(
+                "step \"{}\" of {} began in this transaction: had the process died at the call, nobody would know of it",
+                shown(write.step),
+                named(key.scope, key.key),
+            ),
+            "Commit after key_step, before the foreign call.",
+        );
+    }
     Ok(DONE.with(|shape| shape.row(&values)))
 }
 

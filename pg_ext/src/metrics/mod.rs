@@ -155,6 +155,13 @@ fn claims(sheet: &Sheet) -> Result<()> {
             "Calls of key_claim and key_claim_hashed by outcome since the server started; a claim that was rolled back counts as a call. Only with shared_preload_libraries.",
         )?;
     }
+    let (uncommitted, _) = counters::uncommitted_steps().unwrap_or_default();
+    sheet.put(
+        "pg_once_uncommitted_steps_total",
+        &[],
+        uncommitted as f64,
+        "Calls of key_step_done in the transaction that began the step (the commit after key_step is missing), since the server started. Only with shared_preload_libraries.",
+    )?;
     let all: u64 = lately.iter().sum();
     let share = |outcome: Outcome| match all {
         0 => 0.0,

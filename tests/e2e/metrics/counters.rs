@@ -202,3 +202,50 @@ async fn databases_beyond_the_last_slot_are_not_counted_and_doctor_says_so() {
     assert_eq!(model.show(told).await, "warning");
     assert_eq!(first.show(told).await, "");
 }
+
+#[tokio::test]
+async fn a_step_that_ends_in_the_transaction_that_began_it_is_warned_of_counted_and_told() {
+    let play = counted("uncommitted").await;
+    let token = play.token("k", "").await;
+    let step = |step: &str| format!("select once.key_step('s', 'k', {token}, '{step}')");
+    let done = |step: &str| format!("select once.key_step_done('s', 'k', {token}, '{step}')");
+    let total = async || value(&play, "pg_once_uncommitted_steps_total", "{}").await;
+    let warned = || {
+        let log = std::fs::read_to_string(preloaded().directory().join("server.log")).unwrap();
+        let warning =
+            "WARNING:  step \"ship\" of key \"k\" of scope \"s\" began in this transaction";
+        log.matches(warning).count()
+    };
+    let told = async || {
+        let told = "select level from once.doctor() where problem = 'steps begin and end in one transaction'";
+        play.show(told).await
+    };
+    // Committed between: nothing is said.
+    play.show(&step("charge")).await;
+    play.show(&done("charge")).await;
+    // Begun before, and ended beside another write of this transaction.
+    play.show(&step("mail")).await;
+    play.show(&format!(
+        "begin; select once.key_extend('s', 'k', {token}); {}; commit",
+        done("mail")
+    ))
+    .await;
+    assert_eq!(
+        (total().await, told().await),
+        ("0".to_owned(), String::new())
+    );
+    play.show(&format!(
+        "begin; {}; savepoint s; {}; commit",
+        step("ship"),
+        done("ship")
+    ))
+    .await;
+    assert_eq!(
+        (total().await, told().await),
+        ("1".to_owned(), "warning".to_owned())
+    );
+    assert_eq!(warned(), 1);
+    // The same end again is no second one.
+    play.show(&done("ship")).await;
+    assert_eq!(total().await, "1");
+}
