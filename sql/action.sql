@@ -20,6 +20,7 @@ CREATE TABLE once.action_lease (
     ended_at         timestamptz,
     last_call        bigint      NOT NULL,
     ended_version    bigint,
+    finished_token   bigint,
     failures         integer     NOT NULL,
     state            "char"      NOT NULL CHECK (state IN ('h', 'f', 'l', 's')),
     id               uuid        NOT NULL,
@@ -39,8 +40,9 @@ COMMENT ON COLUMN once.action_lease.token IS 'The server''s clock in microsecond
 COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease; from then on a sweep may revert the row, or another claim take it. Of an ended lease: what it was.';
 COMMENT ON COLUMN once.action_lease.look_at IS 'action_release has to look at the lease from this time on.';
 COMMENT ON COLUMN once.action_lease.ended_at IS 'When it was finished, released or swept; remembered for 24 hours from here. NULL: held.';
-COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the finish or release that ended it and its arguments. 0: none.';
+COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the arguments of the finish that ended it. 0: none.';
 COMMENT ON COLUMN once.action_lease.ended_version IS 'The row''s version when the lease ended.';
+COMMENT ON COLUMN once.action_lease.finished_token IS 'The token that finished an action of this row last; NULL: none did.';
 COMMENT ON COLUMN once.action_lease.failures IS 'Sweeps in a row that could not revert the row; each doubles the wait for the next.';
 COMMENT ON COLUMN once.action_lease.state IS 'h held, f finished, l released, s swept.';
 COMMENT ON COLUMN once.action_lease.id IS 'First 16 bytes of SHA-256(machine, 0x00, row_id), the texts in UTF-8.';
@@ -77,8 +79,8 @@ CREATE FUNCTION once.action_finish(
     machine text, id text, token bigint, patch jsonb = NULL, OUT outcome text, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
 COMMENT ON FUNCTION once.action_finish(text, text, bigint, jsonb) IS
-$$Ends an action that succeeded, in the transaction of its writes; call it first there (the machine's row is locked before the items). patch: other columns of the row to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, then release and tear down). Repeating it with the same arguments gives the same answer until the next claim, or for 24 hours.
-Errors: ON001 the lease is lost, ON006 it is finished with another patch, 22023 bad argument, 42704 no such machine, 42501 no right to update the table.$$;
+$$Ends an action that succeeded, in the transaction of its writes; call it first there (the machine's row is locked before the items). patch: other columns of the row to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, then release and tear down).
+Errors: ON001 the lease is lost: delete what the action made outside; ON006 this token has finished it already (known until another token finishes, and for 24 hours at least), 22023 bad argument, 42704 no such machine, 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_release(
     machine text, id text, token bigint, error text = NULL, OUT status text, OUT version bigint)

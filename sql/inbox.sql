@@ -50,8 +50,8 @@ Errors: 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_
 CREATE FUNCTION once.inbox_record(scope text, message_id text, verdict json)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_inbox_record';
 COMMENT ON FUNCTION once.inbox_record(text, text, json) IS
-$$Stores what the handler answers, for duplicates of the message; only the transaction that accepted the message may. The first verdict stays: repeating it changes nothing, in any transaction. verdict: any JSON, stored byte for byte; not SQL NULL.
-Errors: ON001 the message is not accepted (or its ttl is over), or another transaction accepted it and recorded nothing; ON006 another verdict is recorded, 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
+$$Stores what the handler answers, for duplicates of the message; only the transaction that accepted the message may. The first verdict stays. verdict: any JSON, stored byte for byte; not SQL NULL.
+Errors: ON001 the message is not accepted (or its ttl is over), or another transaction accepted it and recorded nothing; ON006 a verdict is recorded already, 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.inbox_barrier(
     scope text, saga text, step text, operation text, ttl interval = NULL, OUT outcome text)

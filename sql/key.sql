@@ -35,13 +35,13 @@ CREATE TABLE once.key (
     look_at          timestamptz NOT NULL,
     reap_at          timestamptz NOT NULL,
     ttl_us           bigint      NOT NULL,
-    last_call        bigint      NOT NULL,
     attempt          integer     NOT NULL,
     attempt_base     integer     NOT NULL,
     status           "char"      NOT NULL CHECK (status IN ('r', 'l', 'p', 'c', 'a', 'g')),
     reap_stage       "char"      NOT NULL CHECK (reap_stage IN ('0', '1')),
     look_lane        "char"      NOT NULL CHECK (look_lane IN ('0', '1')),
     emits            boolean     NOT NULL,
+    advanced         "char"      NOT NULL CHECK (advanced IN ('0', '1', '2')),
     id               uuid        NOT NULL,
     scope            text        COLLATE "C" NOT NULL,
     key              text        COLLATE "C" NOT NULL,
@@ -71,13 +71,13 @@ COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
 COMMENT ON COLUMN once.key.look_at IS 'key_take_abandoned has to look at an unfinished key from this time on (infinity: parked, by a call or by the scope''s options).';
 COMMENT ON COLUMN once.key.reap_at IS 'The sweeps have to look at the key from this time on: its earliest expiry (stage 0) or the end of gone_for (stage 1).';
 COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
-COMMENT ON COLUMN once.key.last_call IS 'First 8 bytes of SHA-256 over the last advance, release or park and its arguments: tells a repeated call from a new one. 0: none.';
 COMMENT ON COLUMN once.key.attempt IS 'Claims that ran, 1 for the first.';
 COMMENT ON COLUMN once.key.attempt_base IS 'The attempt at the last verdict retry; max_attempts counts from here.';
 COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked, c completed, a aborted, g tombstone.';
 COMMENT ON COLUMN once.key.reap_stage IS '0: keeps its answer or has none yet; 1: tombstone.';
 COMMENT ON COLUMN once.key.look_lane IS '0: in its first attempt; 1: it was claimed again, released, parked or moved forward. The few of lane 1 are what a completer asks for again.';
 COMMENT ON COLUMN once.key.emits IS 'A step has registered events, so the key''s end looks for them. One byte here spares every other key that look.';
+COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no, 1 in the transaction that wrote this row, 2 in an earlier one.';
 COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8.';
 COMMENT ON COLUMN once.key.scope IS 'The namespace of the key and of its options, 1 to 100 characters.';
 COMMENT ON COLUMN once.key.key IS 'The caller''s idempotency key, 1 to 255 characters.';
@@ -206,22 +206,22 @@ CREATE FUNCTION once.key_advance(
     OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_advance';
 COMMENT ON FUNCTION once.key_advance(text, text, bigint, text, json, interval) IS
-$$Moves the recovery point; call it in the transaction of the phase's own writes. state: NULL keeps the present one. The lease counts from now: by lease where given, else it becomes at least the scope's. Repeating the last advance changes nothing.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 a point that the scope does not declare, a backward one, started or finished.$$;
+$$Moves the recovery point; call it in the transaction of the phase's own writes. state: NULL keeps the present one. The lease counts from now: by lease where given, else it becomes at least the scope's.
+Errors: ON001 the lease is lost, ON006 an earlier transaction of this token has advanced to this point with this state (NULL: any), or finished the key, 22023 a point that the scope does not declare, a backward one, started or finished.$$;
 
 CREATE FUNCTION once.key_complete(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_complete';
 COMMENT ON FUNCTION once.key_complete(text, text, bigint, integer, json, json) IS
-$$Stores the final answer; later claims replay it byte for byte until ttl after now. Emits the steps' on_complete events in the order in which they ended; where a topic has lost all its subscribers since, the event is discarded as their backlog was, with a WARNING. Repeating it with the same token and answer is a no-op.
-Errors: ON001 the lease is lost, ON006 the finishing token with another answer.$$;
+$$Stores the final answer; later claims replay it byte for byte until ttl after now. Emits the steps' on_complete events in the order in which they ended; where a topic has lost all its subscribers since, the event is discarded as their backlog was, with a WARNING.
+Errors: ON001 the lease is lost, ON006 this token has finished the key already.$$;
 
 CREATE FUNCTION once.key_abort(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_abort';
 COMMENT ON FUNCTION once.key_abort(text, text, bigint, integer, json, json) IS
-$$Stores the final answer of a failure; later claims replay it like any other. Emits the steps' on_abort events, newest first, those of steps whose end was never recorded too; where a topic has lost all its subscribers since, as in key_complete. Repeating it with the same token and answer is a no-op.
-Errors: ON001 the lease is lost, ON006 the finishing token with another answer.$$;
+$$Stores the final answer of a failure; later claims replay it like any other. Emits the steps' on_abort events, newest first, those of steps whose end was never recorded too; where a topic has lost all its subscribers since, as in key_complete.
+Errors: ON001 the lease is lost, ON006 this token has finished the key already.$$;
 
 CREATE FUNCTION once.key_release(scope text, key text, token bigint, error text = NULL, retry_after interval = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_release';
@@ -239,8 +239,8 @@ CREATE FUNCTION once.key_resolve(
     scope text, key text, attempt integer, verdict text, response_code integer = NULL, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_resolve';
 COMMENT ON FUNCTION once.key_resolve(text, text, integer, text, integer, json, json) IS
-$$Ends a parking. attempt: the parked one, as key_claim or key_get tells it; verdict: retry (the next claim resumes; max_attempts counts anew), complete or abort (with response_code and the answer to store; emits the steps' events as key_complete and key_abort do). Repeating the same verdict for that attempt is a no-op.
-Errors: 55006 the key is not parked, ON001 another verdict or attempt, or no such key, ON006 the same verdict with another answer, 22023 bad argument.$$;
+$$Ends a parking. attempt: the parked one, as key_claim or key_get tells it; verdict: retry (the next claim resumes; max_attempts counts anew), complete or abort (with response_code and the answer to store; emits the steps' events as key_complete and key_abort do).
+Errors: 55006 the key is not parked, ON001 another verdict or attempt, or no such key, ON006 this attempt has this verdict already, 22023 bad argument.$$;
 
 CREATE FUNCTION once.key_extend(scope text, key text, token bigint, lease interval = NULL, OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_extend';
@@ -262,9 +262,9 @@ CREATE FUNCTION once.key_step_done(
     OUT recorded boolean, OUT result json)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step_done';
 COMMENT ON FUNCTION once.key_step_done(text, text, bigint, text, json, json, json) IS
-$$Records that a foreign call ended, and its result. The first write wins: recorded is false where an earlier attempt recorded it, and result is that one's. A WARNING where this transaction began the step: commit after key_step, before the call.
+$$Records that a foreign call ended, and its result. The first write wins: recorded is false where another attempt recorded it, and result is that one's. A WARNING where this transaction began the step: commit after key_step, before the call.
 on_complete, on_abort: {"topic": ..., "payload": ..., "order_key": ...}, the events that key_complete and key_abort emit for it; on_abort replaces the one of key_step, NULL leaves it. The topics and the right to them are checked now, not at the key's end.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument, or a topic without subscribers, 42704 no such topic, 42501 a topic has another owner.$$;
+Errors: ON001 the lease is lost, ON006 this token has recorded this end or finished the key already, 22023 bad argument, or a topic without subscribers, 42704 no such topic, 42501 a topic has another owner.$$;
 
 CREATE FUNCTION once.key_derive(scope text, key text, step text)
 RETURNS text LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_derive';

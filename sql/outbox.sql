@@ -83,7 +83,7 @@ COMMENT ON COLUMN once.subscriber.max_attempts IS 'Failures until an event is de
 COMMENT ON COLUMN once.subscriber.backoff_base_us IS 'Wait after the first failure, in microseconds, doubled with each further one; NULL: 1 second.';
 COMMENT ON COLUMN once.subscriber.backoff_cap_us IS 'The longest such wait, in microseconds; NULL: 1 hour.';
 COMMENT ON COLUMN once.subscriber.lease_us IS 'Lease of a take that names none, in microseconds; NULL: 60 seconds.';
-COMMENT ON COLUMN once.subscriber.max_lease_life_us IS 'The longest that a batch can be held, and how long an ended token answers repeats, in microseconds; NULL: 24 hours.';
+COMMENT ON COLUMN once.subscriber.max_lease_life_us IS 'The longest that a batch can be held, and how long an ended token is remembered, in microseconds; NULL: 24 hours.';
 COMMENT ON COLUMN once.subscriber.start_seen IS 'The snapshot of its creation, as in once.batch.seen_to: it begins with what was not visible then.';
 COMMENT ON COLUMN once.subscriber.subscriber IS 'Name of the subscriber, 1 to 100 characters, within its topic.';
 
@@ -199,7 +199,6 @@ CREATE TABLE once.receipt (
     n             integer       NOT NULL,
     token         bigint        NOT NULL,
     at            timestamptz   NOT NULL,
-    last_call     bigint        NOT NULL,
     acked         integer       NOT NULL,
     remaining     integer       NOT NULL,
     kind          "char"        NOT NULL CHECK (kind IN ('a', 'n', 'x')),
@@ -218,7 +217,6 @@ COMMENT ON COLUMN once.receipt.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.receipt.n IS 'Number of the receipt among those of its batch, from 1.';
 COMMENT ON COLUMN once.receipt.token IS 'Token of the batch.';
 COMMENT ON COLUMN once.receipt.at IS 'When the events left.';
-COMMENT ON COLUMN once.receipt.last_call IS 'First 8 bytes of SHA-256 over the outbox_nack and its arguments: tells a repeated call from a new one. 0: not a nack.';
 COMMENT ON COLUMN once.receipt.acked IS 'Events of the batch acked so far, this receipt included.';
 COMMENT ON COLUMN once.receipt.remaining IS 'Events of the batch still held after it; 0: the batch is over.';
 COMMENT ON COLUMN once.receipt.kind IS 'a acked, n nacked, x the lease ran out.';
@@ -363,8 +361,8 @@ Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic h
 CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event_ids bigint[] = NULL, OUT acked integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_ack';
 COMMENT ON FUNCTION once.outbox_ack(text, text, bigint, bigint[]) IS
-$$These events of the batch are delivered (NULL: all that it still holds). Returns how many events this token has acked so far. Repeating it changes nothing.
-Errors: ON001 the lease is lost (somebody else may have the events), or one of event_ids is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
+$$These events of the batch are delivered (NULL: all that it still holds). Returns how many events this call acked. Handlers side by side name their events.
+Errors: ON006 an earlier transaction has acked one of them with this token (NULL: nothing is left, and the last that left were acked); ON001 the lease is lost, or one of event_ids is not this token's; DETAIL names them; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_nack(
     topic text, subscriber text, token bigint, event_ids bigint[] = NULL, error text = NULL, kind text = 'error',
@@ -372,14 +370,14 @@ CREATE FUNCTION once.outbox_nack(
     OUT event_id bigint, OUT attempt integer, OUT next_attempt_at timestamptz, OUT dead boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_nack';
 COMMENT ON FUNCTION once.outbox_nack(text, text, bigint, bigint[], text, text, interval) IS
-$$These events of the batch failed (NULL: the first of each order_key counts, the rest go back uncounted). Each is tried again after retry_after, or min(backoff_cap, backoff_base * 2^(n-1)) * (0.5 to 1) for its nth failure, until max_attempts is used up: then it is dead. Later events of its order_key leave the batch with it, uncounted, and wait behind it. kind: a word for the metrics (1 to 100 characters); 'released' counts no attempt, 'never' is dead at once. error: kept for outbox_deliveries. dead lets the caller emit a compensation in the same transaction. Repeating the same call gives the same rows.
-Errors: ON001 the lease is lost, or one of event_ids is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
+$$These events of the batch failed (NULL: the first of each order_key counts, the rest go back uncounted). Each is tried again after retry_after, or min(backoff_cap, backoff_base * 2^(n-1)) * (0.5 to 1) for its nth failure, until max_attempts is used up: then it is dead. Later events of its order_key leave the batch with it, uncounted, and wait behind it. kind: a word for the metrics (1 to 100 characters); 'released' counts no attempt, 'never' is dead at once. error: kept for outbox_deliveries. dead lets the caller emit a compensation in the same transaction.
+Errors: ON006 an earlier transaction has acked or nacked one of them with this token (DETAIL: attempt, dead); ON001 the lease is lost, or one of event_ids is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_extend(topic text, subscriber text, token bigint, lease interval = NULL, OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_extend';
 COMMENT ON FUNCTION once.outbox_extend(text, text, bigint, interval) IS
 $$Renews the lease of a batch, counted from now, never past max_lease_life from its take; tells what is granted.
-Errors: ON001 the lease is lost, or nothing of the batch is left; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
+Errors: ON006 this token has ended the batch; ON001 the lease is lost; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.topic_set(topic text, options jsonb)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_set';

@@ -198,16 +198,25 @@ pub fn texts_or_null<'a>(array: Datum) -> Vec<Option<&'a [u8]>> {
 
 /// The elements of a bigint[]; None for one that holds a NULL.
 pub fn i64s(array: Datum) -> Option<Vec<i64>> {
+    of_8_bytes(array, pg_sys::INT8OID)
+}
+
+/// The elements of a timestamptz[]; None if one is NULL.
+pub fn times(array: Datum) -> Option<Vec<i64>> {
+    of_8_bytes(array, pg_sys::TIMESTAMPTZOID)
+}
+
+fn of_8_bytes(array: Datum, element: pg_sys::Oid) -> Option<Vec<i64>> {
     let mut elements: *mut Datum = std::ptr::null_mut();
     let mut nulls: *mut bool = std::ptr::null_mut();
     let mut count = 0;
-    // SAFETY: the datum is a bigint[]; the elements are allocated in the current memory context.
+    // SAFETY: the datum is an array of that type, which has 8 bytes; the elements are allocated in the current memory context.
     unsafe {
         let array = pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast();
         let (typlen, byval, align) = (8, true, b'd' as std::ffi::c_char);
         pg_sys::deconstruct_array(
             array,
-            pg_sys::INT8OID,
+            element,
             typlen,
             byval,
             align,

@@ -12,7 +12,7 @@ pub enum Kind {
     InvalidDefinition,
     UncoveredClaimState,
     TeardownIncomplete,
-    AlreadyFinished,
+    AlreadyDone,
     BadArgument,
     NotYours,
     RetryTransaction,
@@ -37,7 +37,7 @@ impl Kind {
             Kind::InvalidDefinition => b"ON003",
             Kind::UncoveredClaimState => b"ON004",
             Kind::TeardownIncomplete => b"ON005",
-            Kind::AlreadyFinished => b"ON006",
+            Kind::AlreadyDone => b"ON006",
             Kind::MissingWallet => b"23503",
             Kind::Cancelled => b"57014",
             Kind::Shutdown => b"57P01",
@@ -94,6 +94,13 @@ impl Error {
             format!("argument \"{name}\" {}", problem.as_ref()),
         )
         .hint(hint)
+    }
+
+    /// ON006 for a write that an earlier, committed transaction has made. `behind`: how to go on.
+    pub fn already_done(what: impl AsRef<str>, behind: &str) -> Error {
+        Error::new(Kind::AlreadyDone, what.as_ref()).hint(format!(
+            "Roll back to before your own writes of this transaction, then go on behind this call: {behind}"
+        ))
     }
 
     /// 40001 for a race that a snapshot above READ COMMITTED cannot see the end of.

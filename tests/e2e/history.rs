@@ -10,10 +10,10 @@ use crate::playground::Playground;
 /// So many finished keys a millisecond apart, the last of which was to be looked at so long ago.
 pub async fn finished(play: &Playground, scope: &str, name: &str, count: u32, ago: &str) {
     play.show(&format!(
-        "insert into once.key (token, lease_until, claimed_at, created_at, look_at, reap_at, ttl_us, last_call, attempt,
-                attempt_base, status, reap_stage, look_lane, emits, id, scope, key, recovery_point, fingerprint,
+        "insert into once.key (token, lease_until, claimed_at, created_at, look_at, reap_at, ttl_us, attempt,
+                attempt_base, status, reap_stage, look_lane, emits, advanced, id, scope, key, recovery_point, fingerprint,
                 finished_at, response_code)
-         select i, t, t, t, t, now() + '1 day', 86400000000, 0, 1, 0, 'c', '0', '0', false,
+         select i, t, t, t, t, now() + '1 day', 86400000000, 1, 0, 'c', '0', '0', false, '0',
                 md5('{scope} {name} ' || i)::uuid, '{scope}', '{name} ' || i, 'started',
                 '\\x01'::bytea || sha256(i::text::bytea), t, 201
            from generate_series(1, {count}) i,

@@ -40,7 +40,10 @@ pub fn action_finish(call: &Call) -> Result<Datum> {
         let status = lease.raw(Col::SuccessfulState);
         row(b"finished", status, lease.raw(Col::EndedVersion))
     };
-    let (lease, present) = fenced.lease(mark)?;
+    let again = |lease: &Lease| {
+        lease.state() == State::Finished && lease.i64(Col::LastCall) == mark && lease.is_ours()
+    };
+    let (lease, present) = fenced.lease(again)?;
     if present == Present::Repeated {
         return Ok(repeated(&lease));
     }
@@ -49,11 +52,8 @@ pub fn action_finish(call: &Call) -> Result<Datum> {
         end(&fenced, State::Finished, mark, &moved, None)?;
         return Ok(row(b"finished", moved.status, moved.version));
     }
-    // While it waited for the row, this very call may have ended the lease in another session.
-    let (lease, present) = fenced.lease(mark)?;
-    if present == Present::Repeated {
-        return Ok(repeated(&lease));
-    }
+    // While it waited for the row, another session may have ended the lease.
+    let (lease, _) = fenced.lease(|_| false)?;
     let seen = user_row::look_latest(&fenced.machine, &fenced.id)?;
     match seen {
         Some(seen) if seen.flagged && lease.covers(seen.status()) => {
@@ -67,19 +67,19 @@ pub fn action_finish(call: &Call) -> Result<Datum> {
 pub fn action_release(call: &Call) -> Result<Datum> {
     let fenced = Fenced::of(call)?;
     let error = call.note(3);
-    let mark = call_mark("release", &[error]);
     let row = |status, version| RELEASED.with(|shape| shape.row(&[status, version]));
     let repeated = |lease: &Lease| row(lease.raw(Col::RevertTo), lease.raw(Col::EndedVersion));
-    let (lease, present) = fenced.lease(mark)?;
+    let again = |lease: &Lease| lease.state() == State::Released;
+    let (lease, present) = fenced.lease(again)?;
     if present == Present::Repeated {
         return Ok(repeated(&lease));
     }
     let (from, to) = (lease.text(Col::ClaimInto), lease.text(Col::RevertTo));
     if let Some(moved) = leave(&fenced, &from, &to, If::Always, &Patch::none())? {
-        end(&fenced, State::Released, mark, &moved, error)?;
+        end(&fenced, State::Released, 0, &moved, error)?;
         return Ok(row(moved.status, moved.version));
     }
-    let (lease, present) = fenced.lease(mark)?;
+    let (lease, present) = fenced.lease(again)?;
     if present == Present::Repeated {
         return Ok(repeated(&lease));
     }

@@ -27,11 +27,18 @@ impl Fenced {
         })
     }
 
-    /// The lease, while it is this token's; or what it was ended with, if `mark` says that by this very call.
-    pub fn lease(&self, mark: i64) -> Result<(Lease, Present)> {
+    /// The lease, while it is this token's; or what it was ended with, where `repeats` says that this call
+    /// only needs the same answer again.
+    pub fn lease(&self, repeats: impl Fn(&Lease) -> bool) -> Result<(Lease, Present)> {
         let Some(lease) = Lease::latest(&self.machine, &self.id)? else {
             return Err(self.lost("There is no lease on this row: never claimed, or long ended."));
         };
+        if lease.raw(Col::FinishedToken).is_some() && lease.i64(Col::FinishedToken) == self.token {
+            return match lease.i64(Col::Token) == self.token && repeats(&lease) {
+                true => Ok((lease, Present::Repeated)),
+                false => Err(self.already_done()),
+            };
+        }
         if lease.i64(Col::Token) != self.token {
             return Err(self.lost("Another holder has claimed the row since."));
         }
@@ -41,15 +48,17 @@ impl Fenced {
             _ if forgotten <= clock::now_us()? => {
                 Err(self.lost("It ended more than 24 hours ago."))
             }
-            _ if mark != 0 && lease.i64(Col::LastCall) == mark => Ok((lease, Present::Repeated)),
-            State::Finished => Err(Error::new(
-                Kind::AlreadyFinished,
-                format!("the action on {} is already finished", self.named()),
-            )
-            .hint("Read the row: it has left the claim state.")),
-            State::Released => Err(self.lost("It was released.")),
+            _ if repeats(&lease) => Ok((lease, Present::Repeated)),
             State::Swept => Err(self.lost("It ran out, and a sweep has reverted the row.")),
+            _ => Err(self.lost("It was released.")),
         }
+    }
+
+    fn already_done(&self) -> Error {
+        Error::already_done(
+            format!("this token has finished the action on {} already", self.named()),
+            "the row has left the claim state. Keep what the action made outside the database.",
+        )
     }
 
     /// Writes the lease while it is this token's. `change` gets the time; a write does not wait with a clock
@@ -57,7 +66,7 @@ impl Fenced {
     pub fn write<T>(&self, mut change: impl FnMut(&mut Lease, i64) -> T) -> Result<T> {
         let mut locked = false;
         loop {
-            let (mut lease, _) = self.lease(0)?;
+            let (mut lease, _) = self.lease(|_| false)?;
             let Some(tid) = lease.tid() else {
                 continue;
             };

@@ -25,6 +25,7 @@ pub enum Col {
     EndedAt,
     LastCall,
     EndedVersion,
+    FinishedToken,
     Failures,
     State,
     Id,
@@ -38,7 +39,7 @@ pub enum Col {
     Note,
 }
 
-const COLUMNS: usize = 17;
+const COLUMNS: usize = 18;
 
 impl Column for Col {
     fn number(self) -> usize {
@@ -160,6 +161,9 @@ impl Lease {
 
     /// The lease is over for its holder.
     pub fn end(&mut self, state: State, now: i64, mark: i64, version: Option<Datum>) {
+        if state == State::Finished {
+            self.put_i64(Col::FinishedToken, self.i64(Col::Token));
+        }
         self.put_state(state);
         self.put_i64(Col::EndedAt, now);
         self.put_i64(Col::LastCall, mark);

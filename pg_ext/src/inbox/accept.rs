@@ -49,8 +49,10 @@ pub fn inbox_record(call: &Call) -> Result<Datum> {
             return Err(not_accepted(&message));
         };
         match row.raw(Col::Verdict).map(varlena) {
-            Some(first) if first == varlena(verdict) => Ok((Change::Nothing, ())),
-            Some(_) => Err(another(&message)),
+            Some(first) if writer == Writer::Ours && first == varlena(verdict) => {
+                Ok((Change::Nothing, ()))
+            }
+            Some(_) => Err(has_one(&message)),
             None if writer == Writer::Another => Err(not_ours(&message)),
             None => {
                 row.put(Col::Verdict, Some(verdict));
@@ -76,8 +78,9 @@ fn not_ours(message: &Entry) -> Error {
         .hint("Record the verdict in the transaction that accepts the message, beside the writes that it tells of.")
 }
 
-fn another(message: &Entry) -> Error {
-    let finished = format!("{} already has another verdict", message.named());
-    Error::new(Kind::AlreadyFinished, finished)
-        .hint("Read the stored verdict: inbox_accept of the message returns it.")
+fn has_one(message: &Entry) -> Error {
+    Error::already_done(
+        format!("{} has a verdict already", message.named()),
+        "inbox_accept of the message returns the verdict.",
+    )
 }

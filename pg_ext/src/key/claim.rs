@@ -7,7 +7,7 @@
 use super::decide::{self, Decision};
 use super::fingerprint::Request;
 use super::identity::KeyId;
-use super::record::{Col, FIRST_ATTEMPT, LOOKED_AFTER, Record, Status, TABLE};
+use super::record::{Advanced, Col, FIRST_ATTEMPT, LOOKED_AFTER, Record, Status, TABLE};
 use super::scope::Options;
 use super::step;
 use crate::call::{Call, HOLDER_MAX, KEY_MAX, SCOPE_MAX, shown};
@@ -188,7 +188,7 @@ impl Claim<'_> {
         row.put_look(FIRST_ATTEMPT, now + lease);
         row.put_i64(Col::ReapAt, now + ttl);
         row.put_i64(Col::TtlUs, ttl);
-        row.put_i64(Col::LastCall, 0);
+        row.put_advanced(Advanced::Never);
         row.put_i32(Col::Attempt, 1);
         row.put_i32(Col::AttemptBase, 0);
         row.put_status(Status::Running);
@@ -249,7 +249,7 @@ pub fn take_over(
     row.put_i64(Col::LeaseUntil, now + lease);
     row.put_i64(Col::ClaimedAt, now);
     row.put_look(LOOKED_AFTER, now + lease);
-    row.put_i64(Col::LastCall, 0);
+    row.put_advanced(Advanced::Never);
     row.put_i32(Col::Attempt, row.i32(Col::Attempt).saturating_add(1));
     row.put_status(Status::Running);
     row.put_text(Col::Holder, holder);
@@ -297,7 +297,7 @@ fn answer(decision: Decision, row: &Record, now: i64) -> Datum {
 
 /// `claimed` for the first attempt as long as nothing advanced, else `resumed`.
 fn claim_outcome(row: &Record) -> Ended {
-    match row.i32(Col::Attempt) > 1 || row.i64(Col::LastCall) != 0 {
+    match row.i32(Col::Attempt) > 1 || row.has_advanced() {
         true => Ended::Resumed,
         false => Ended::Claimed,
     }

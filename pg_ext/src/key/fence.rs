@@ -58,8 +58,9 @@ impl<'a> Named<'a> {
             let snapshot = Snapshot::now();
             let mut row = Record::find(&table, self.id(), &snapshot)?;
             let now = clock::now_us()?;
-            if let Some(row) = &row {
+            if let Some(row) = &mut row {
                 check_names(row, self.scope, self.key)?;
+                row.put_advanced(row.advanced());
             }
             row = row.filter(|r| !self.is_over(r, now));
             let (change, answer) = decide(row.as_mut(), now)?;
@@ -115,7 +116,7 @@ impl<'a> Fenced<'a> {
     }
 
     /// Shows the row to `decide` while its lease is this token's. `repeated` is asked first, with the row
-    /// of an ended token, whether this very call ended it.
+    /// of an ended token, whether it only needs the same answer again.
     pub fn change<T>(
         &self,
         mut repeated: impl FnMut(&Record) -> Option<T>,
@@ -138,18 +139,18 @@ impl<'a> Fenced<'a> {
         })
     }
 
+    pub fn named(&self) -> String {
+        named(self.named.scope, self.named.key)
+    }
+
     fn ensure_held(&self, row: &Record) -> Result<()> {
         let ours = row.i64(Col::Token) == self.token;
         match row.status() {
             Status::Running if ours => Ok(()),
-            status if ours && status.finished() => Err(Error::new(
-                Kind::AlreadyFinished,
-                format!(
-                    "{} is already finished",
-                    named(self.named.scope, self.named.key)
-                ),
-            )
-            .hint("Read the stored answer: claim the key again with the same request.")),
+            status if ours && status.finished() => Err(Error::already_done(
+                format!("this token has finished {} already", self.named()),
+                "a claim with the same request replays the stored answer.",
+            )),
             Status::Running => Err(self
                 .named
                 .lost(format!("Attempt {} holds it now.", row.i32(Col::Attempt)))),

@@ -7,7 +7,6 @@ use super::record::{Col, LOOKED_AFTER, Record, Status};
 use crate::call::{Call, TEXT_MAX};
 use crate::clock;
 use crate::error::Result;
-use crate::mark::call_mark;
 use pgrx::pg_sys::Datum;
 
 /// The final answer of a key, as it is stored and compared.
@@ -61,11 +60,7 @@ fn finish(call: &Call, status: Status) -> Result<Datum> {
     let fenced = Fenced::of(call)?;
     let answer = Answer::of(call, 3)?;
     let emits = fenced.change(
-        // Past its ttl an answer cannot be compared any more, swept or not.
-        |row| {
-            let now = clock::now_us().ok()?;
-            (answer.is_stored(row, status) && now < row.expires_at()).then_some(false)
-        },
+        |row| (row.is_ours() && answer.is_stored(row, status)).then_some(false),
         |row, now| {
             answer.store(row, status, now);
             Ok((Change::Write, row.emits()))
@@ -82,17 +77,14 @@ pub fn key_release(call: &Call) -> Result<Datum> {
     let fenced = Fenced::of(call)?;
     let error = call.note(3);
     let retry_after = call.interval(4, "retry_after")?;
-    let after = retry_after.map(i64::to_be_bytes);
-    let mark = call_mark("release", &[error, after.as_ref().map(|b| b.as_slice())]);
     fenced.change(
-        |row| (row.i64(Col::LastCall) == mark).then_some(()),
+        |row| (row.status() == Status::Released).then_some(()),
         |row, _| {
             let due = now_in_transaction()? + retry_after.unwrap_or(0);
             row.put_status(Status::Released);
             row.put_i64(Col::LeaseUntil, due);
             row.put_look(LOOKED_AFTER, due);
             row.put_text(Col::Note, error);
-            row.put_i64(Col::LastCall, mark);
             Ok((Change::Write, ()))
         },
     )?;
@@ -103,14 +95,12 @@ pub fn key_release(call: &Call) -> Result<Datum> {
 pub fn key_park(call: &Call) -> Result<Datum> {
     let fenced = Fenced::of(call)?;
     let reason = call.text(3, "reason", TEXT_MAX)?;
-    let mark = call_mark("park", &[Some(reason)]);
     fenced.change(
-        |row| (row.i64(Col::LastCall) == mark).then_some(()),
+        |row| (row.status() == Status::Parked).then_some(()),
         |row, _| {
             row.put_status(Status::Parked);
             row.put_look(LOOKED_AFTER, clock::INFINITY);
             row.put_text(Col::Note, Some(reason));
-            row.put_i64(Col::LastCall, mark);
             Ok((Change::Write, ()))
         },
     )?;

@@ -2,12 +2,11 @@
 
 use super::claim::now_in_transaction;
 use super::fence::{Change, Fenced};
-use super::record::{Col, POINT_MAX, Record};
+use super::record::{Advanced, Col, POINT_MAX, Record};
 use super::scope::{Options, is_no_point};
-use crate::call::{Call, shown};
+use crate::call::{Call, shown, varlena};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::mark::call_mark;
 use pgrx::pg_sys::Datum;
 
 /// `once.key_advance`.
@@ -22,26 +21,25 @@ pub fn key_advance(call: &Call) -> Result<Datum> {
         ));
     }
     let lease = call.interval(5, "lease")?;
-    let mark = call_mark(
-        "advance",
-        &[
-            Some(point),
-            call.bytes(4),
-            lease.map(i64::to_be_bytes).as_ref().map(|b| b.as_slice()),
-        ],
-    );
+    let state = call.datum(4);
     let left = fenced.change(
         |_| None,
         |row, now| {
-            if row.i64(Col::LastCall) == mark {
-                return Ok((Change::Lock, row.i64(Col::LeaseUntil) - now));
+            let stands = row.bytes(Col::RecoveryPoint) == Some(point)
+                && state.is_none_or(|state| row.bytes(Col::State) == Some(varlena(state)));
+            match row.advanced() {
+                Advanced::Now if stands => {
+                    return Ok((Change::Nothing, row.i64(Col::LeaseUntil) - now));
+                }
+                Advanced::Earlier if stands => return Err(stands_there(&fenced, point)),
+                _ => {}
             }
             ensure_forward(&fenced.named.options, row, point)?;
             row.put_text(Col::RecoveryPoint, Some(point));
-            if let Some(state) = call.datum(4) {
-                row.put(Col::State, Some(state));
+            if state.is_some() {
+                row.put(Col::State, state);
             }
-            row.put_i64(Col::LastCall, mark);
+            row.put_advanced(Advanced::Now);
             Ok((
                 Change::Write,
                 renew(row, &fenced.named.options, lease, now)?,
@@ -49,6 +47,13 @@ pub fn key_advance(call: &Call) -> Result<Datum> {
         },
     )?;
     Ok(clock::interval_datum(left.max(0)))
+}
+
+fn stands_there(fenced: &Fenced, point: &[u8]) -> Error {
+    Error::already_done(
+        format!("this token has advanced {} to \"{}\" already", fenced.named(), shown(point)),
+        "with the next phase; a claim by the same holder tells the point and the state.",
+    )
 }
 
 /// `once.key_extend`.

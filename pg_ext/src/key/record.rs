@@ -34,13 +34,13 @@ pub enum Col {
     LookAt,
     ReapAt,
     TtlUs,
-    LastCall,
     Attempt,
     AttemptBase,
     Status,
     ReapStage,
     LookLane,
     Emits,
+    Advanced,
     Id,
     Scope,
     Key,
@@ -100,6 +100,16 @@ impl Status {
             Status::Completed | Status::Aborted | Status::Tombstone
         )
     }
+}
+
+/// Whether the present token has advanced the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advanced {
+    Never,
+    /// In the present transaction.
+    Now,
+    /// In an earlier transaction, which is committed.
+    Earlier,
 }
 
 impl Column for Col {
@@ -176,6 +186,29 @@ impl Record {
 
     pub fn put_emits(&mut self, emits: bool) {
         self.put(Col::Emits, Some(Datum::from(emits)));
+    }
+
+    pub fn has_advanced(&self) -> bool {
+        self.raw(Col::Advanced).is_some_and(|d| d.value() as u8 != b'0')
+    }
+
+    /// What is stored is as of the transaction that wrote the row; whoever writes the row again, an extend say,
+    /// stores this.
+    pub fn advanced(&self) -> Advanced {
+        match self.raw(Col::Advanced).map_or(0, |d| d.value() as u8) {
+            b'0' => Advanced::Never,
+            b'1' if self.is_ours() => Advanced::Now,
+            _ => Advanced::Earlier,
+        }
+    }
+
+    pub fn put_advanced(&mut self, advanced: Advanced) {
+        let code = match advanced {
+            Advanced::Never => b'0',
+            Advanced::Now => b'1',
+            Advanced::Earlier => b'2',
+        };
+        self.put(Col::Advanced, Some(Datum::from(code)));
     }
 
     /// When the answer stops being replayed; only of a finished key.

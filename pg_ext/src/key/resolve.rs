@@ -5,7 +5,7 @@ use super::decide::{self, Decision};
 use super::event;
 use super::fence::{Change, Named};
 use super::finish::Answer;
-use super::record::{Col, LOOKED_AFTER, Record, Status, TABLE};
+use super::record::{Advanced, Col, LOOKED_AFTER, Record, Status, TABLE};
 use super::step;
 use crate::call::{Call, shown};
 use crate::clock;
@@ -65,7 +65,7 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
             return Err(key.lost("There is no such key: never claimed, forgotten or reaped."));
         };
         if row.raw(Col::ResolvedAttempt).is_some() && row.i32(Col::ResolvedAttempt) == attempt {
-            return repeated(&key, row, &verdict, now).map(|()| (Change::Nothing, false));
+            return ensure_again(&key, row, &verdict, attempt).map(|()| (Change::Nothing, false));
         }
         if row.status().finished() || decide::unfinished(row, now, &key.options) != Decision::Parked
         {
@@ -90,7 +90,7 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
 fn apply(row: &mut Record, verdict: &Verdict, attempt: i32, now: i64) {
     // The parked holder's token ends with the verdict.
     row.put_i64(Col::Token, clock::next_token(row.i64(Col::Token)));
-    row.put_i64(Col::LastCall, 0);
+    row.put_advanced(Advanced::Never);
     row.put_i32(Col::ResolvedAttempt, attempt);
     row.put(Col::ResolvedVerdict, Some(Datum::from(verdict.code())));
     match verdict {
@@ -104,28 +104,28 @@ fn apply(row: &mut Record, verdict: &Verdict, attempt: i32, now: i64) {
     }
 }
 
-/// The same verdict for the same attempt again is a no-op. Past its ttl an answer cannot be compared any
-/// more, swept or not.
-fn repeated(key: &Named, row: &Record, verdict: &Verdict, now: i64) -> Result<()> {
+/// A verdict was given for this attempt.
+fn ensure_again(key: &Named, row: &Record, verdict: &Verdict, attempt: i32) -> Result<()> {
     let stored = row.raw(Col::ResolvedVerdict).map_or(0, |d| d.value() as u8);
     if stored != verdict.code() {
         return Err(key.lost("Another verdict was given for this attempt."));
     }
-    match verdict {
-        Verdict::Finish(status, answer)
-            if now < row.expires_at() && !answer.is_stored(row, *status) =>
-        {
-            Err(Error::new(
-                Kind::AlreadyFinished,
-                format!(
-                    "{} is already finished with another answer",
-                    named(key.scope, key.key)
-                ),
-            )
-            .hint("Read the stored answer with key_get."))
+    let as_left = match verdict {
+        Verdict::Retry => {
+            row.status() == Status::Released && row.i32(Col::Attempt) == attempt
         }
-        _ => Ok(()),
+        Verdict::Finish(status, answer) => answer.is_stored(row, *status),
+    };
+    if row.is_ours() && as_left {
+        return Ok(());
     }
+    Err(Error::already_done(
+        format!(
+            "attempt {attempt} of {} has this verdict already",
+            named(key.scope, key.key)
+        ),
+        "key_get tells what became of the key.",
+    ))
 }
 
 /// `once.key_forget`.

@@ -3,7 +3,6 @@
 //! The key's row is locked before a step is written, so the steps of one key are written by one
 //! transaction at a time, and never by a superseded holder.
 
-use super::claim::named;
 use super::event::StepEvent;
 use super::fence::{Change, Fenced, Named};
 use super::identity::{KeyId, derived_key};
@@ -234,10 +233,12 @@ impl<'a> Write<'a> {
         Ok((step.unwrap_or_else(Row::new), now))
     }
 
+    fn named(&self) -> String {
+        format!("step \"{}\" of {}", shown(self.step), self.fenced.named())
+    }
+
     fn raced(&self) -> Error {
-        let step = shown(self.step);
-        let key = named(self.fenced.named.scope, self.fenced.named.key);
-        Error::retry_transaction(format!("step \"{step}\" of {key}"))
+        Error::retry_transaction(self.named())
     }
 }
 
@@ -306,15 +307,21 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
             register(step, Col::OnAbort, on_abort.as_ref())?;
             return Ok((true, [Some(Datum::from(true)), given]));
         }
+        let ours = step.i64(Col::DoneToken) == token;
+        if ours && !step.is_ours() {
+            return Err(Error::already_done(
+                format!("this token has recorded the end of {} already", write.named()),
+                "key_step tells the recorded result.",
+            ));
+        }
         // Without an on_abort of its own, the call has left the one of the beginning.
         let same = step.raw(Col::Result).map(varlena) == given.map(varlena)
             && step.bytes(Col::OnComplete) == on_complete.as_ref().map(|e| varlena(e.json))
             && on_abort
                 .as_ref()
                 .is_none_or(|e| e.is(step.raw(Col::OnAbort)));
-        let repeated = step.i64(Col::DoneToken) == token && same;
         let result = step.raw(Col::Result).map(row::copied);
-        Ok((false, [Some(Datum::from(repeated)), result]))
+        Ok((false, [Some(Datum::from(ours && same)), result]))
     })?;
     if uncommitted {
         counters::count_uncommitted_step();

@@ -143,7 +143,7 @@ impl Batch {
         table::ensure_writable(TABLE)?;
         loop {
             let Some(batch) = Batch::find(subscriber.id, token)? else {
-                return Err(lost(subscriber, token));
+                return Err(lost(subscriber, token, &[]));
             };
             if batch.lock(Wait::Yes)? == Outcome::Done {
                 return Ok(batch);
@@ -214,10 +214,28 @@ impl Batch {
 }
 
 /// ON001: the token is not, or not any more, a lease on these events.
-pub fn lost(subscriber: &Subscriber, token: i64) -> Error {
-    Error::new(
+pub fn lost(subscriber: &Subscriber, token: i64, events: &[i64]) -> Error {
+    let lost = Error::new(
         Kind::LeaseLost,
         format!("token {token} holds no such event of {}", subscriber.shown()),
     )
-    .hint("The lease ran out and the events were given to somebody else, or they were acked or nacked: stop working on them.")
+    .hint("The lease ran out and the events were given to somebody else, or they were given back: stop working on them.");
+    match events {
+        [] => lost,
+        events => lost.detail(listed(events)),
+    }
+}
+
+/// ON006: an earlier transaction has ended these events with this token.
+pub fn already_done(subscriber: &Subscriber, token: i64, how: &str) -> Error {
+    Error::already_done(
+        format!("token {token} has {how} such events of {} already", subscriber.shown()),
+        "these events are done. Name the others without them.",
+    )
+}
+
+/// How details name events.
+pub fn listed(events: &[i64]) -> String {
+    let ids: Vec<_> = events.iter().map(i64::to_string).collect();
+    format!("Events: {}.", ids.join(", "))
 }

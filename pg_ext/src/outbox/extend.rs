@@ -14,8 +14,12 @@ pub fn outbox_extend(call: &Call) -> Result<Datum> {
     let token = call.i64(2, "token")?;
     let lease = call.interval(3, "lease")?.unwrap_or(subscriber.lease_us);
     let mut batch = Batch::locked(&subscriber, token)?;
-    if Ledger::of(&batch)?.held.is_empty() {
-        return Err(batch::lost(&subscriber, token));
+    match Ledger::of(&batch)?.split(None) {
+        (held, _) if !held.is_empty() => {}
+        (_, ended) if !ended.is_empty() => {
+            return Err(batch::already_done(&subscriber, token, "ended"));
+        }
+        _ => return Err(batch::lost(&subscriber, token, &[])),
     }
     let now = clock::now_us()?;
     let most = batch.taken_at().saturating_add(subscriber.max_life_us);

@@ -1,18 +1,18 @@
 //! `outbox_nack`: events of a batch failed, or are given back.
 //!
 //! Of each order_key the first of the events named counts; those behind it, named or not, leave with it
-//! uncounted. The rows of the answer stand in the receipt, so that the same call gives them again.
+//! uncounted. The rows of the answer stand in the receipt: the same transaction gets them again, a later one
+//! reads them in the error's DETAIL.
 
 use super::batch::{self, Batch};
 use super::leave::{self, Fate, Held, Leaving, Reason};
-use super::receipt::{Col, Kind, Ledger, Receipt};
+use super::receipt::{Kind, Ledger, Left};
 use super::topic::Subscriber;
 use crate::call::Call;
 use crate::clock::{self, INFINITY};
 use crate::error::{Error, Result};
-use crate::mark::call_mark;
 use crate::row::{self, Rows};
-use crate::spi::{self, Kept};
+use crate::spi::{self, Kept, column};
 use crate::table;
 use pgrx::pg_sys::{self, Datum};
 use std::collections::{HashMap, HashSet};
@@ -28,15 +28,14 @@ const NEVER: &[u8] = b"never";
 pub const EXPIRED: &[u8] = b"expired";
 
 // Those that left uncounted behind the named ones have no attempt here.
-const ROWS: &CStr = c"
+const TOLD: &CStr = c"
     SELECT u.event_id, u.attempt, NULLIF(u.next_at, 'infinity'), u.dead
-      FROM unnest($1, $2, $3, $4) u (event_id, attempt, next_at, dead)
-     WHERE u.attempt IS NOT NULL";
+      FROM once.receipt r, unnest(r.event_ids, r.attempts, r.next_at, r.dead) u (event_id, attempt, next_at, dead)
+     WHERE r.subscriber_id = $1 AND r.token = $2 AND r.kind = 'n' AND u.attempt IS NOT NULL AND u.event_id = ANY ($3)
+     ORDER BY array_position($3, u.event_id)";
 
 thread_local! {
-    static TOLD: Kept = const { Kept::new(ROWS, &[
-        pg_sys::INT8ARRAYOID, pg_sys::INT4ARRAYOID, pg_sys::TIMESTAMPTZARRAYOID, pg_sys::BOOLARRAYOID,
-    ]) };
+    static TOLD_OF: Kept = const { Kept::new(TOLD, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::INT8ARRAYOID]) };
 }
 
 /// What the caller says of the failure.
@@ -55,55 +54,52 @@ pub fn outbox_nack(call: &Call) -> Result<Datum> {
     let rows = Rows::begin(call);
     let batch = Batch::locked(&subscriber, token)?;
     let mut ledger = Ledger::of(&batch)?;
-    let mark = failure.mark(named.as_deref());
-    let named = match named_of(&ledger, named) {
-        Some(named) if !named.is_empty() => named,
-        nothing => {
-            // The same call may be made again, whatever others did with the token since: a worker ends the events
-            // of a batch from several tasks.
-            match ledger.of_call(mark)? {
-                Some(receipt) => tell(&receipt, &rows)?,
-                None if nothing.is_none() => return Err(batch::lost(&subscriber, token)),
-                None => {}
-            }
-            return Ok(call.return_null());
+    let (held, others) = ledger.split(named.as_deref());
+    if !others.is_empty() {
+        let ours = |id: &i64| ledger.has_left(*id, Left::Nacked) && ledger.is_ours(*id);
+        if !held.is_empty() || !others.iter().all(ours) {
+            return Err(refusal(&subscriber, token, &ledger, &others)?);
         }
-    };
+        for told in told(&subscriber, token, &others)? {
+            rows.push(&told);
+        }
+    }
+    if held.is_empty() {
+        return match named.is_none() && others.is_empty() {
+            true => Err(batch::lost(&subscriber, token, &[])),
+            false => Ok(call.return_null()),
+        };
+    }
     let nack = Nack {
         subscriber: &subscriber,
         batch: &batch,
         failure: &failure,
-        named: &named,
+        named: &held,
         now: clock::now_us()?,
     };
-    nack.run(&mut ledger, mark, &rows)?;
+    nack.run(&mut ledger, &rows)?;
     Ok(call.return_null())
 }
 
-/// The events to give back, in the order named; None where one of them is not held, or all were lost.
-fn named_of(ledger: &Ledger, named: Option<Vec<i64>>) -> Option<Vec<i64>> {
-    match named {
-        None if ledger.held.is_empty() && !ledger.ended_by_ack => None,
-        None => Some(ledger.held.clone()),
-        Some(named) => {
-            let held: HashSet<i64> = ledger.held.iter().copied().collect();
-            let mut seen = HashSet::new();
-            let named = || named.iter().copied();
-            named().all(|id| held.contains(&id)).then(|| {
-                let first = |id: &i64| seen.insert(*id);
-                named().filter(first).collect()
-            })
-        }
-    }
+/// What the receipts remember of nacked events, as rows of an answer.
+fn told(subscriber: &Subscriber, token: i64, ids: &[i64]) -> Result<Vec<spi::Row>> {
+    let args = [Datum::from(subscriber.id), Datum::from(token), row::i64s(ids)].map(Some);
+    spi::query_latest(&TOLD_OF, &args)
 }
 
-/// The answer that a receipt remembers.
-fn tell(receipt: &Receipt, rows: &Rows) -> Result<()> {
-    let args = [Col::EventIds, Col::Attempts, Col::NextAt, Col::Dead].map(|c| receipt.raw(c));
-    for told in spi::query_latest(&TOLD, &args)? {
-        rows.push(&told);
+/// ON006 where this token has ended some of these events, else ON001.
+fn refusal(subscriber: &Subscriber, token: i64, ledger: &Ledger, ids: &[i64]) -> Result<Error> {
+    let acked = ids.iter().filter(|id| ledger.has_left(**id, Left::Acked));
+    let mut done: Vec<_> = acked.map(|id| format!("Event {id}: acked.")).collect();
+    for row in told(subscriber, token, ids)? {
+        let number = |i| column(&row, i).map_or(0, |d| d.value() as i64);
+        let (id, attempt, dead) = (number(0), number(1) as i32, number(3) as u8 != 0);
+        done.push(format!("Event {id}: nacked, attempt {attempt}, dead {dead}."));
     }
-    Ok(())
+    Ok(match done.is_empty() {
+        true => batch::lost(subscriber, token, ids),
+        false => batch::already_done(subscriber, token, "ended").detail(done.join("\n")),
+    })
 }
 
 impl Failure<'_> {
@@ -124,25 +120,6 @@ impl Failure<'_> {
             retry_after: call.interval(6, "retry_after")?,
         })
     }
-
-    fn mark(&self, named: Option<&[i64]>) -> i64 {
-        let bytes = |ids: &[i64]| {
-            ids.iter()
-                .flat_map(|id| id.to_be_bytes())
-                .collect::<Vec<_>>()
-        };
-        let named = named.map(bytes);
-        let retry_after = self.retry_after.map(i64::to_be_bytes);
-        call_mark(
-            "outbox_nack",
-            &[
-                named.as_deref(),
-                self.reason.error,
-                Some(self.reason.kind),
-                retry_after.as_ref().map(<[u8; 8]>::as_slice),
-            ],
-        )
-    }
 }
 
 struct Nack<'a> {
@@ -154,7 +131,7 @@ struct Nack<'a> {
 }
 
 impl Nack<'_> {
-    fn run(&self, ledger: &mut Ledger, mark: i64, rows: &Rows) -> Result<()> {
+    fn run(&self, ledger: &mut Ledger, rows: &Rows) -> Result<()> {
         let (named, behind) = self.leaving(ledger)?;
         let leaving: Vec<Leaving> = named.into_iter().chain(behind).collect();
         let reason = &self.failure.reason;
@@ -183,7 +160,7 @@ impl Nack<'_> {
             ),
         ];
         let ids: Vec<i64> = leaving.iter().map(|l| l.event.id).collect();
-        ledger.append(Kind::Nacked, &ids, mark, Some(answer.map(Some)))
+        ledger.append(Kind::Nacked, &ids, Some(answer.map(Some)))
     }
 
     /// The events named, in the caller's order, and those that leave behind them.

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::row;
 use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 pub const TABLE: Name = c"receipt";
 pub const BY_TOKEN: Name = c"receipt_pkey";
@@ -19,7 +19,6 @@ pub enum Col {
     N,
     Token,
     At,
-    LastCall,
     Acked,
     Remaining,
     Kind,
@@ -35,7 +34,7 @@ impl Column for Col {
     }
 }
 
-pub type Receipt = table::Record<Col, 12>;
+pub type Receipt = table::Record<Col, 11>;
 
 /// How events leave a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,18 +57,28 @@ impl Kind {
 /// The rows of a nack's answer: arrays of attempts, next_at and dead.
 pub type Answer = [Option<Datum>; 3];
 
+/// How an event left its batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Acked,
+    Nacked,
+    /// Behind one of its key that was nacked, or with the lease.
+    Lost,
+}
+
 /// What became of a batch so far.
 pub struct Ledger {
     subscriber: i32,
     token: i64,
     /// Still held, in the batch's order.
     pub held: Vec<i64>,
-    acked_ids: HashSet<i64>,
-    pub acked: i32,
+    /// The others, and whether the present transaction made them leave.
+    left: HashMap<i64, (Left, bool)>,
+    /// The events of the last receipt.
+    last: Vec<i64>,
+    acked: i32,
     /// Number of the last receipt; 0: none.
     n: i32,
-    /// The last events that left were acked.
-    pub ended_by_ack: bool,
 }
 
 impl Ledger {
@@ -80,82 +89,81 @@ impl Ledger {
             subscriber,
             token,
             held: batch.ids(),
-            acked_ids: HashSet::new(),
+            left: HashMap::new(),
+            last: Vec::new(),
             acked: 0,
             n: 0,
-            ended_by_ack: false,
         };
         let table = Table::to_read(TABLE)?;
         let snapshot = Snapshot::latest();
         let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, token)];
         let mut scan = table.scan(BY_TOKEN, keys, &snapshot)?;
-        let mut gone = HashSet::new();
         while let Some(slot) = scan.advance() {
-            ledger.enter(&Receipt::look(slot), &mut gone);
+            ledger.enter(&Receipt::look(slot), slot.is_ours());
         }
-        ledger.held.retain(|id| !gone.contains(id));
+        let left = &ledger.left;
+        ledger.held.retain(|id| !left.contains_key(id));
         Ok(ledger)
     }
 
-    fn enter(&mut self, receipt: &Receipt, gone: &mut HashSet<i64>) {
-        let left = match receipt.raw(Col::EventIds).and_then(call::i64s) {
-            Some(left) => left,
-            None => self.held.clone(),
-        };
+    fn enter(&mut self, receipt: &Receipt, ours: bool) {
+        let left = receipt.raw(Col::EventIds).and_then(call::i64s);
+        self.last = left.unwrap_or_else(|| self.held.clone());
         self.n = receipt.i32(Col::N);
         self.acked = receipt.i32(Col::Acked);
-        gone.extend(&left);
-        self.ended_by_ack =
-            receipt.raw(Col::Kind).map(|d| d.value() as u8) == Some(Kind::Acked.code());
-        if self.ended_by_ack {
-            self.acked_ids.extend(left);
+        let kind = receipt.raw(Col::Kind).map(|d| d.value() as u8);
+        // The events that a nack named stand before those behind them.
+        let named = receipt.raw(Col::NextAt).and_then(call::times);
+        let named = named.map_or(0, |times| times.len());
+        for (i, id) in self.last.iter().enumerate() {
+            let how = match kind {
+                Some(b'a') => Left::Acked,
+                Some(b'n') if i < named => Left::Nacked,
+                _ => Left::Lost,
+            };
+            self.left.insert(*id, (how, ours));
         }
     }
 
-    /// It was acked under this token.
-    pub fn has_acked(&self, event_id: i64) -> bool {
-        self.acked_ids.contains(&event_id)
+    pub fn has_left(&self, event_id: i64, how: Left) -> bool {
+        self.left.get(&event_id).is_some_and(|left| left.0 == how)
     }
 
-    /// The receipt of a call that was made before.
-    pub fn of_call(&self, call: i64) -> Result<Option<Receipt>> {
-        let table = Table::to_read(TABLE)?;
-        let snapshot = Snapshot::latest();
-        let keys = &mut [
-            ScanKey::i32(1, self.subscriber),
-            ScanKey::i64(2, self.token),
-        ];
-        let mut scan = table.scan(BY_TOKEN, keys, &snapshot)?;
-        while let Some(slot) = scan.advance() {
-            if Receipt::look(slot).i64(Col::LastCall) == call {
-                return Ok(scan.into_slot().map(Receipt::load));
-            }
-        }
-        Ok(None)
+    /// The present transaction made it leave.
+    pub fn is_ours(&self, event_id: i64) -> bool {
+        self.left.get(&event_id).is_some_and(|left| left.1)
     }
 
-    /// Writes the next receipt: these held events leave. `call` is the mark of a call that may be repeated.
-    pub fn append(
-        &mut self,
-        kind: Kind,
-        ids: &[i64],
-        call: i64,
-        answer: Option<Answer>,
-    ) -> Result<()> {
+    /// The events that a call is about, each once: those that are held, and the others. NULL means all that are
+    /// held; where none is, those that the last call named.
+    pub fn split(&self, wanted: Option<&[i64]>) -> (Vec<i64>, Vec<i64>) {
+        let Some(wanted) = wanted else {
+            let named = |id: &i64| !self.has_left(*id, Left::Lost);
+            return match self.held.is_empty() {
+                true => (Vec::new(), self.last.iter().copied().filter(named).collect()),
+                false => (self.held.clone(), Vec::new()),
+            };
+        };
+        let held: HashSet<&i64> = self.held.iter().collect();
+        let mut seen = HashSet::new();
+        let each_once = wanted.iter().filter(|id| seen.insert(**id));
+        each_once.partition(|id| held.contains(id))
+    }
+
+    /// Writes the next receipt: these held events leave.
+    pub fn append(&mut self, kind: Kind, ids: &[i64], answer: Option<Answer>) -> Result<()> {
         let whole = self.n == 0 && ids.len() == self.held.len() && answer.is_none();
         let leaving: HashSet<&i64> = ids.iter().collect();
         self.held.retain(|id| !leaving.contains(id));
         self.n += 1;
         if kind == Kind::Acked {
             self.acked += ids.len() as i32;
-            self.acked_ids.extend(ids);
         }
         let mut receipt = Receipt::empty();
         receipt.put_i32(Col::SubscriberId, self.subscriber);
         receipt.put_i32(Col::N, self.n);
         receipt.put_i64(Col::Token, self.token);
         receipt.put_i64(Col::At, clock::now_us()?);
-        receipt.put_i64(Col::LastCall, call);
         receipt.put_i32(Col::Acked, self.acked);
         receipt.put_i32(Col::Remaining, self.held.len() as i32);
         receipt.put(Col::Kind, Some(Datum::from(kind.code())));

@@ -76,7 +76,7 @@ fn put_back_one(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
             error: None,
         };
         leave::leave(sub, &leaving, &reason, now)?;
-        ledger.append(Kind::Expired, &ids, 0, None)?;
+        ledger.append(Kind::Expired, &ids, None)?;
         return Ok(Some(ids.len()));
     }
 }

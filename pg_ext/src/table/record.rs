@@ -16,7 +16,7 @@ pub trait Column: Copy {
 /// A row as it is stored, or as it is to be stored. Values read from the slot stay valid with it.
 pub struct Record<C, const COLUMNS: usize> {
     /// Keeps the page pinned that the values point into.
-    _slot: Option<Slot>,
+    slot: Option<Slot>,
     tid: Option<pg_sys::ItemPointerData>,
     values: [Option<Datum>; COLUMNS],
     columns: PhantomData<C>,
@@ -26,7 +26,7 @@ impl<C: Column, const COLUMNS: usize> Record<C, COLUMNS> {
     /// A row that is not stored yet.
     pub fn empty() -> Self {
         Record {
-            _slot: None,
+            slot: None,
             tid: None,
             values: [None; COLUMNS],
             columns: PhantomData,
@@ -35,14 +35,14 @@ impl<C: Column, const COLUMNS: usize> Record<C, COLUMNS> {
 
     pub fn load(slot: Slot) -> Self {
         let mut record = Self::look(&slot);
-        record._slot = Some(slot);
+        record.slot = Some(slot);
         record
     }
 
     /// The present row of a scan; valid until the scan moves on.
     pub fn look(slot: &Slot) -> Self {
         Record {
-            _slot: None,
+            slot: None,
             tid: Some(slot.tid()),
             values: std::array::from_fn(|i| slot.column(i + 1)),
             columns: PhantomData,
@@ -52,6 +52,11 @@ impl<C: Column, const COLUMNS: usize> Record<C, COLUMNS> {
     /// Where the row is stored, for a record that was loaded.
     pub fn tid(&self) -> Option<pg_sys::ItemPointerData> {
         self.tid
+    }
+
+    /// The present transaction has written the version that was loaded.
+    pub fn is_ours(&self) -> bool {
+        self.slot.as_ref().is_some_and(Slot::is_ours)
     }
 
     pub fn insert(&self, table: &Table) -> Result<()> {

@@ -2,7 +2,7 @@
 \set token random(800000000000000, 900000000000000)
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 SELECT status, fingerprint, lease_until, response_code, response_body, response_headers FROM application.key WHERE id = md5(:k)::uuid;
-INSERT INTO application.key (token, lease_until, claimed_at, created_at, look_at, reap_at, ttl_us, last_call, attempt, attempt_base, status, reap_stage, look_lane, id, scope, key, recovery_point, fingerprint) VALUES (:token, now() + interval '60 s', now(), now(), now() + interval '60 s', now() + interval '1 day', 86400000000, 0, 1, 0, 'r', '0', '0', md5(:k)::uuid, 'payments.create', :k, 'started', :fingerprint);
+INSERT INTO application.key (token, lease_until, claimed_at, created_at, look_at, reap_at, ttl_us, attempt, attempt_base, status, reap_stage, look_lane, emits, advanced, id, scope, key, recovery_point, fingerprint) VALUES (:token, now() + interval '60 s', now(), now(), now() + interval '60 s', now() + interval '1 day', 86400000000, 1, 0, 'r', '0', '0', false, '0', md5(:k)::uuid, 'payments.create', :k, 'started', :fingerprint);
 COMMIT;
 BEGIN;
 SELECT status, token FROM application.key WHERE id = md5(:k)::uuid FOR UPDATE;

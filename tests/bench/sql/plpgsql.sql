@@ -19,11 +19,11 @@ BEGIN
     IF NOT FOUND THEN
         token := (extract(epoch FROM v_now) * 1000000)::bigint;
         INSERT INTO plpgsql.key
-            (token, lease_until, claimed_at, created_at, look_at, reap_at, ttl_us, last_call, attempt,
-             attempt_base, status, reap_stage, look_lane, id, scope, key, recovery_point, fingerprint, holder)
+            (token, lease_until, claimed_at, created_at, look_at, reap_at, ttl_us, attempt,
+             attempt_base, status, reap_stage, look_lane, emits, advanced, id, scope, key, recovery_point, fingerprint, holder)
         VALUES
-            (token, v_now + p_lease, v_now, v_now, v_now + p_lease, v_now + p_ttl, 86400000000, 0, 1,
-             0, 'r', '0', '0', v_id, p_scope, p_key, 'started', v_fingerprint, p_holder)
+            (token, v_now + p_lease, v_now, v_now, v_now + p_lease, v_now + p_ttl, 86400000000, 1,
+             0, 'r', '0', '0', false, '0', v_id, p_scope, p_key, 'started', v_fingerprint, p_holder)
         ON CONFLICT DO NOTHING;
         IF FOUND THEN
             outcome := 'claimed';

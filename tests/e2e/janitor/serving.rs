@@ -151,10 +151,10 @@ pub async fn expired(client: &tokio_postgres::Client, count: u32) {
     show(
         client,
         &format!(
-            "insert into once.key (token, lease_until, claimed_at, created_at, look_at, reap_at, ttl_us, last_call, attempt,
-                attempt_base, status, reap_stage, look_lane, emits, id, scope, key, recovery_point, finished_at,
+            "insert into once.key (token, lease_until, claimed_at, created_at, look_at, reap_at, ttl_us, attempt,
+                attempt_base, status, reap_stage, look_lane, emits, advanced, id, scope, key, recovery_point, finished_at,
                 response_code)
-             select 1, t, t, t, t, t, 1000000, 0, 1, 0, 'c', '0', '0', false, md5(g::text)::uuid, 's', g::text, 'finished', t, 200
+             select 1, t, t, t, t, t, 1000000, 1, 0, 'c', '0', '0', false, '0', md5(g::text)::uuid, 's', g::text, 'finished', t, 200
                from generate_series(1, {count}) as g, (select clock_timestamp() - interval '3 days') as x (t)"
         ),
     )

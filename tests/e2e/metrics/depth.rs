@@ -38,10 +38,10 @@ pub async fn pages_of(play: &Playground, call: &str) -> u64 {
 /// Finished keys of 20 scopes, numbered from `first`, claimed two milliseconds apart.
 async fn keys(play: &Playground, first: u64, last: u64) {
     play.show(&format!(
-        "insert into once.key (token, lease_until, claimed_at, created_at, look_at, reap_at, ttl_us, last_call, attempt,
-                attempt_base, status, reap_stage, look_lane, emits, id, scope, key, recovery_point, fingerprint,
+        "insert into once.key (token, lease_until, claimed_at, created_at, look_at, reap_at, ttl_us, attempt,
+                attempt_base, status, reap_stage, look_lane, emits, advanced, id, scope, key, recovery_point, fingerprint,
                 finished_at, response_code, response_body)
-         select i, t + '60 s', t, t, t + '60 s', t + '1 day', 86400000000, 0, 1, 0, 'c', '0', '0', false,
+         select i, t + '60 s', t, t, t + '60 s', t + '1 day', 86400000000, 1, 0, 'c', '0', '0', false, '0',
                 md5(i::text)::uuid, 's' || i % 20, 'k' || i, 'started', '\\x01'::bytea || sha256(i::text::bytea),
                 t + '1 s', 201, '{{\"ok\": true}}'
            from generate_series({first}, {last}) i, lateral (select now() - interval '6 h' + i * interval '2 ms') x(t)"

@@ -111,10 +111,10 @@ async fn keys_and_leases_that_are_over_and_kept_by_an_old_snapshot() {
     let before = both(&play).await;
     // Three scopes; the last of them has a key that is alive.
     play.show(&format!(
-        "insert into once.key (token, lease_until, claimed_at, created_at, look_at, reap_at, ttl_us, last_call, attempt,
-                attempt_base, status, reap_stage, look_lane, emits, id, scope, key, recovery_point, fingerprint,
+        "insert into once.key (token, lease_until, claimed_at, created_at, look_at, reap_at, ttl_us, attempt,
+                attempt_base, status, reap_stage, look_lane, emits, advanced, id, scope, key, recovery_point, fingerprint,
                 finished_at, response_code)
-         select i, t, t, t, t, t + '1 day', 86400000000, 0, 1, 0, 'c', '0', '0', false, md5(i::text)::uuid, 's' || i % 3,
+         select i, t, t, t, t, t + '1 day', 86400000000, 1, 0, 'c', '0', '0', false, '0', md5(i::text)::uuid, 's' || i % 3,
                 'k' || i, 'started', '\\x01'::bytea || sha256(i::text::bytea), t + '1 s', 201
            from {}, lateral (select now() - (n - 1000000) * interval '1 ms') x (t);
          delete from once.key",
