@@ -47,9 +47,10 @@ pub enum Error {
 pub enum Kind {
     /// `ON001`: the lease is somebody else's now. Stop; undo what was made outside the database.
     LeaseLost,
-    /// `ON006`: this token has already finished the key or the action, with another answer, or the
-    /// message has another verdict. Read the stored one.
-    AlreadyFinished,
+    /// `ON006`: an earlier, committed transaction has made this write with this token. Roll back the
+    /// writes beside it and go on behind it: claim again, or read what is stored. After a call of its own
+    /// whose answer was lost it is success.
+    AlreadyDone,
     /// `ON002`: a move that is not declared, a step of the teardown out of its place, or a write that
     /// the machine's guard refuses. Fix the program, or the definition.
     IllegalTransition,
@@ -140,8 +141,9 @@ impl Error {
 
     /// Whether the same call, or the same transaction, can simply be run again.
     ///
-    /// Every call of this crate that presents a token converges when it is repeated, so a call
-    /// whose answer was lost may be repeated too. A lost lease is not retryable.
+    /// No call of this crate that presents a token does anything twice, so a call whose answer was lost may
+    /// be repeated too; [`Kind::AlreadyDone`] then says that it had been carried out. That and a lost lease
+    /// are not retryable.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind(), Kind::Conflict | Kind::Unavailable)
@@ -184,7 +186,7 @@ fn kind_of_sqlstate(code: &str) -> Kind {
         "ON003" => Kind::InvalidDefinition,
         "ON004" => Kind::UncoveredClaimState,
         "ON005" => Kind::TeardownIncomplete,
-        "ON006" => Kind::AlreadyFinished,
+        "ON006" => Kind::AlreadyDone,
         // Serialization failure, deadlock, lock not available: rolled back, for certain.
         "40001" | "40P01" | "55P03" => Kind::Conflict,
         // Shutdown, crash, starting up, idle-session and idle-in-transaction timeouts, out of
@@ -244,7 +246,7 @@ mod tests {
             ("ON003", Kind::InvalidDefinition),
             ("ON004", Kind::UncoveredClaimState),
             ("ON005", Kind::TeardownIncomplete),
-            ("ON006", Kind::AlreadyFinished),
+            ("ON006", Kind::AlreadyDone),
             ("42704", Kind::Undeclared),
             ("40001", Kind::Conflict),
             ("40P01", Kind::Conflict),

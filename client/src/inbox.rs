@@ -148,7 +148,7 @@ impl Inbox {
     /// that accepted it may. The first verdict stays; recording it again changes nothing.
     ///
     /// # Errors
-    /// `ON001` for a message that was not accepted, or by another transaction; `ON006` if another verdict is recorded; `22023` for
+    /// `ON001` for a message that was not accepted, or by another transaction; `ON006` if a verdict is recorded already; `22023` for
     /// a bad argument.
     pub async fn record<E: Executor>(
         &self,

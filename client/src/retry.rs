@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use crate::Error;
+use crate::{Error, Kind};
 
 /// The shortest wait of a loop that goes on until there is an answer, whatever the settings.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
@@ -121,6 +121,23 @@ impl Backoff {
         Fut: Future<Output = Result<T, Error>>,
     {
         self.retry_where(Error::may_pass, call).await
+    }
+
+    /// The same for a write that a token makes once: after a lost answer it is told that it is done.
+    pub(crate) async fn insist_once<F, Fut>(&self, mut call: F) -> Result<(), Error>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<(), Error>>,
+    {
+        let mut tries = 0;
+        let counted = || {
+            tries += 1;
+            call()
+        };
+        match self.insist(counted).await {
+            Err(error) if error.kind() == Kind::AlreadyDone && tries > 1 => Ok(()),
+            ended => ended,
+        }
     }
 
     async fn retry_where<T, F, Fut>(

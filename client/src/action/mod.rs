@@ -7,7 +7,7 @@
 //! ([`Action::release`]). If the holder dies, a sweep gives the row back once the lease is over.
 //!
 //! Invariant: each write presents the action's token. Once the lease is lost it fails with `ON001`,
-//! which undoes the transaction it stands in. Repeating the last write is always safe.
+//! which undoes the transaction it stands in. A finish that an earlier transaction has made is `ON006`.
 
 mod claim;
 
@@ -197,7 +197,7 @@ impl Action {
     /// ```
     ///
     /// # Errors
-    /// `ON001` if the lease is lost; `ON006` if it is finished with another patch; `22023` for a
+    /// `ON001` if the lease is lost; `ON006` if this token has finished it already; `22023` for a
     /// column that may not be set.
     pub async fn finish<E: Executor>(
         &self,

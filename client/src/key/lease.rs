@@ -2,7 +2,7 @@
 //!
 //! Invariant: each write presents the lease's token. Once somebody else has the key it fails with
 //! `ON001`, which undoes the transaction it stands in; so a write made in the same transaction as
-//! the caller's own rows fences them. Repeating the last write is always safe.
+//! the caller's own rows fences them. A write that an earlier transaction has made is `ON006`.
 
 use std::time::Duration;
 
@@ -107,7 +107,8 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// `ON001` if the lease is lost; `22023` for a point the scope does not declare or a step back.
+    /// `ON001` if the lease is lost; `ON006` if an earlier transaction of this token has advanced to this
+    /// point with this state; `22023` for a point the scope does not declare or a step back.
     pub async fn advance<E: Executor>(
         &self,
         exec: &E,
@@ -133,7 +134,7 @@ impl Lease {
     /// # use pg_once::{Claim, ClaimOptions, Scope};
     /// # let key = Scope::new("payments.create").key(&idempotency_key);
     /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
-    /// use pg_once::Response;
+    /// use pg_once::{Kind, Response};
     ///
     /// let answer = Response::new(201).with_body(&serde_json::json!({"id": 7}))?;
     /// let mut client = pool.get().await?;
@@ -142,13 +143,14 @@ impl Lease {
     /// lease.complete(&transaction, &answer).await?;
     /// transaction.commit().await?;
     ///
-    /// // The answer of the commit was lost? The same call again changes nothing.
-    /// lease.complete(&pool, &answer).await?;
+    /// // The answer of the commit was lost? The same transaction again is told so, and rolled back.
+    /// let again = lease.complete(&pool, &answer).await.unwrap_err();
+    /// assert_eq!(again.kind(), Kind::AlreadyDone);
     /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
-    /// `ON001` if the lease is lost; `ON006` if this token has finished the key with another answer.
+    /// `ON001` if the lease is lost; `ON006` if this token has finished the key already.
     pub async fn complete<E: Executor>(&self, exec: &E, answer: &Response) -> Result<(), Error> {
         self.finish(exec, COMPLETE, answer).await
     }

@@ -164,7 +164,7 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// `ON001` if the lease is lost.
+    /// `ON001` if the lease is lost; `ON006` if an earlier transaction of this token has recorded it.
     pub async fn step_done<E: Executor>(
         &self,
         exec: &E,

@@ -1,7 +1,7 @@
 //! Owns a batch: events that are leased to one worker, and every answer that it can give for them.
 //!
 //! Invariant: each write presents the batch's token. Once somebody else has the events it fails with
-//! `ON001`. Repeating the last write is always safe.
+//! `ON001`; where an earlier transaction has made it, with `ON006`.
 
 use std::time::{Duration, SystemTime};
 
@@ -204,11 +204,12 @@ impl Batch {
         self.token
     }
 
-    /// These events are delivered; `None`: all that the batch still holds. Tells how many events of
-    /// it were acked so far.
+    /// These events are delivered; `None`: all that the batch still holds. Tells how many events this
+    /// call acked. Handlers side by side name their events.
     ///
     /// # Errors
-    /// `ON001` if the lease is lost, or one of the events left the batch otherwise.
+    /// `ON006` if an earlier transaction has acked one of them with this token (`None`: the last that
+    /// were left); `ON001` if the lease is lost, or one of the events left the batch otherwise.
     pub async fn ack<E: Executor>(
         &self,
         exec: &E,
@@ -242,8 +243,8 @@ impl Batch {
     /// ```
     ///
     /// # Errors
-    /// `ON001` if the lease is lost, or one of the events left the batch otherwise; `22023` for a bad
-    /// argument.
+    /// `ON006` if an earlier transaction has acked or nacked one of them with this token; `ON001` if the
+    /// lease is lost, or one of the events left the batch otherwise; `22023` for a bad argument.
     pub async fn nack<E: Executor>(
         &self,
         exec: &E,
@@ -265,7 +266,7 @@ impl Batch {
     /// subscriber's. Tells what was granted, which ends with the subscriber's `max_lease_life`.
     ///
     /// # Errors
-    /// `ON001` if the lease is lost, or nothing of the batch is left.
+    /// `ON006` if this token has ended the batch; `ON001` if the lease is lost.
     pub async fn extend<E: Executor>(
         &self,
         exec: &E,

@@ -38,7 +38,8 @@ pub(super) enum End {
     LeaseLost,
     /// This token has finished the key: a commit whose answer was lost.
     Finished,
-    /// The database failed under the work, and the key is given back: a new attempt finds out.
+    /// The database failed under the work, or had done a write of it before, and the key is given back: a
+    /// new attempt finds out.
     Again(Error),
     /// A call failed for good under the work; the key is given back.
     Failed(Error),
@@ -92,12 +93,12 @@ impl<E: Autocommit> Attempt<'_, E> {
             Ok(Done::Stored(answer)) => Ok(End::Ran(answer)),
             Ok(Done::Answer(answer)) => {
                 let complete = || lease.complete(exec, &answer);
-                let written = self.backoff.insist(complete).await;
+                let written = self.backoff.insist_once(complete).await;
                 self.end_as(End::Ran(answer), written)
             }
             Err(Failure::Abort(answer)) => {
                 let abort = || lease.abort(exec, &answer);
-                let written = self.backoff.insist(abort).await;
+                let written = self.backoff.insist_once(abort).await;
                 self.end_as(End::Aborted(answer), written)
             }
             Err(Failure::Retry { error, retry_after }) => {
@@ -118,11 +119,12 @@ impl<E: Autocommit> Attempt<'_, E> {
     /// A call failed under the work. What it had done since the last recovery point may or
     /// may not have been committed; a new attempt finds out.
     async fn settle_error(&self, error: Error) -> Result<End, Error> {
-        if matches!(error.kind(), Kind::LeaseLost | Kind::AlreadyFinished) {
+        if error.kind() == Kind::LeaseLost {
             return self.refused(error);
         }
+        // Where the work's own transaction had finished the key, the release is told so.
         let written = self.release(&error.to_string(), self.put_off).await;
-        let ended = match error.is_retryable() {
+        let ended = match error.is_retryable() || error.kind() == Kind::AlreadyDone {
             true => End::Again(error),
             false => End::Failed(error),
         };
@@ -140,7 +142,7 @@ impl<E: Autocommit> Attempt<'_, E> {
     fn refused(&self, error: Error) -> Result<End, Error> {
         match error.kind() {
             Kind::LeaseLost => Ok(End::LeaseLost),
-            Kind::AlreadyFinished => Ok(End::Finished),
+            Kind::AlreadyDone => Ok(End::Finished),
             _ => {
                 tracing::warn!(key = ?self.lease.key(), %error, "the end of the attempt could not be stored");
                 Err(error)

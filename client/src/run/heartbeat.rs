@@ -59,7 +59,7 @@ impl<E: Autocommit, L: Leased> Heartbeat<'_, E, L> {
             sleep_until(asked + (left / 3).max(SHORTEST_BEAT)).await;
             (asked, left) = match timeout_at(ends, self.beat()).await {
                 Ok(Ok(granted)) => granted,
-                Ok(Err(error)) if error.kind() == Kind::AlreadyFinished => {
+                Ok(Err(error)) if error.kind() == Kind::AlreadyDone => {
                     // The work has ended it itself; nothing is left to keep alive.
                     return std::future::pending().await;
                 }

@@ -45,16 +45,17 @@ async fn every_write_of_a_superseded_holder_is_a_lost_lease() {
 }
 
 #[tokio::test]
-async fn another_answer_after_the_end_is_already_finished() {
+async fn an_answer_after_the_end_is_already_done() {
     let (pool, key) = (pool(), fresh_key());
     let lease = claimed(&key, &pool).await;
     lease.complete(&pool, &Response::new(200)).await.unwrap();
-    lease.complete(&pool, &Response::new(200)).await.unwrap();
-    let other = lease.complete(&pool, &Response::new(201)).await;
-    assert_eq!(
-        refused(other),
-        ("ON006".to_owned(), Kind::AlreadyFinished, false)
-    );
+    for code in [200, 201] {
+        let again = lease.complete(&pool, &Response::new(code)).await;
+        assert_eq!(
+            refused(again),
+            ("ON006".to_owned(), Kind::AlreadyDone, false)
+        );
+    }
 }
 
 #[tokio::test]

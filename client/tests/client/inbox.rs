@@ -23,7 +23,8 @@ async fn a_message_is_new_once_and_then_its_verdict_is_told() {
     let verdict = Json::from_text("{\"id\":  7}");
     inbox.record(&handler, "m-1", &verdict).await.unwrap();
     handler.commit().await.unwrap();
-    inbox.record(&pool, "m-1", &verdict).await.unwrap();
+    let repeated = inbox.record(&pool, "m-1", &verdict).await;
+    assert_eq!(code(repeated), "ON006");
     let again = inbox.accept(&pool, "m-1").await.unwrap();
     assert_eq!(again, duplicate(Some(verdict)));
     let other = inbox.record(&pool, "m-1", &Json::from_text("8")).await;

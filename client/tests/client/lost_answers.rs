@@ -89,3 +89,47 @@ async fn a_commit_of_the_answer_that_is_lost_is_found_out_and_the_work_is_not_re
     assert!(matches!(run.await.unwrap(), Outcome::Ran(answer) if answer.code == 201));
     assert_eq!((proxy.lost(), runs.into_inner()), (1, 1));
 }
+
+/// A phase whose program runs its transaction again after a lost answer.
+#[tokio::test]
+async fn a_phase_whose_transaction_is_sent_twice_commits_once_and_the_work_goes_on_behind_it() {
+    let proxy = Proxy::start().await;
+    let (through, key) = (pool_to(proxy.config()), fresh_key());
+    let table = format!("\"twice {}\"", uuid::Uuid::new_v4());
+    let create = format!("CREATE TABLE {table} (id uuid PRIMARY KEY)");
+    let client = pool().get().await.unwrap();
+    client.batch_execute(&create).await.unwrap();
+    let runs = AtomicU32::new(0);
+    let run = key.clone().run(&through).backoff(QUICK).run(|lease| {
+        runs.fetch_add(1, Ordering::SeqCst);
+        let (proxy, through, table) = (&proxy, &through, &table);
+        async move {
+            if lease.recovery_point() == "started" {
+                proxy.lose_answer_to("COMMIT");
+                let phase = || async {
+                    let mut client = through.get().await?;
+                    let transaction = client.transaction().await?;
+                    // Another id each time: no constraint of the table finds the second one out.
+                    let insert = format!("INSERT INTO {table} VALUES ($1)");
+                    transaction
+                        .execute(&insert, &[&uuid::Uuid::new_v4()])
+                        .await?;
+                    lease.advance(&transaction, "ordered", None, None).await?;
+                    transaction.commit().await?;
+                    Ok(())
+                };
+                QUICK.retry(phase).await?;
+            }
+            Ok(Response::new(201).into())
+        }
+    });
+    assert!(matches!(run.await.unwrap(), Outcome::Ran(answer) if answer.code == 201));
+    assert_eq!((proxy.lost(), runs.into_inner()), (1, 2));
+    let count = format!("SELECT count(*) FROM {table}");
+    let rows: i64 = client.query_one(&count, &[]).await.unwrap().get(0);
+    assert_eq!(rows, 1);
+    client
+        .batch_execute(&format!("DROP TABLE {table}"))
+        .await
+        .unwrap();
+}

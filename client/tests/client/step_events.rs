@@ -47,7 +47,7 @@ async fn an_abort_emits_the_compensations_newest_first_even_of_a_call_whose_end_
     assert!(emitted(&topic).await.is_empty());
     let answer = Response::new(422);
     lease.abort(&pool(), &answer).await.unwrap();
-    lease.abort(&pool(), &answer).await.unwrap();
+    lease.abort(&pool(), &answer).await.unwrap_err();
     assert_eq!(
         emitted(&topic).await,
         ["{\"cancel\":  1.0}", "\"refund ch_1\""]

@@ -56,7 +56,10 @@ impl Fenced {
 
     fn already_done(&self) -> Error {
         Error::already_done(
-            format!("this token has finished the action on {} already", self.named()),
+            format!(
+                "this token has finished the action on {} already",
+                self.named()
+            ),
             "the row has left the claim state. Keep what the action made outside the database.",
         )
     }

@@ -51,7 +51,11 @@ pub fn key_advance(call: &Call) -> Result<Datum> {
 
 fn stands_there(fenced: &Fenced, point: &[u8]) -> Error {
     Error::already_done(
-        format!("this token has advanced {} to \"{}\" already", fenced.named(), shown(point)),
+        format!(
+            "this token has advanced {} to \"{}\" already",
+            fenced.named(),
+            shown(point)
+        ),
         "with the next phase; a claim by the same holder tells the point and the state.",
     )
 }

@@ -189,7 +189,8 @@ impl Record {
     }
 
     pub fn has_advanced(&self) -> bool {
-        self.raw(Col::Advanced).is_some_and(|d| d.value() as u8 != b'0')
+        self.raw(Col::Advanced)
+            .is_some_and(|d| d.value() as u8 != b'0')
     }
 
     /// What is stored is as of the transaction that wrote the row; whoever writes the row again, an extend say,

@@ -111,9 +111,7 @@ fn ensure_again(key: &Named, row: &Record, verdict: &Verdict, attempt: i32) -> R
         return Err(key.lost("Another verdict was given for this attempt."));
     }
     let as_left = match verdict {
-        Verdict::Retry => {
-            row.status() == Status::Released && row.i32(Col::Attempt) == attempt
-        }
+        Verdict::Retry => row.status() == Status::Released && row.i32(Col::Attempt) == attempt,
         Verdict::Finish(status, answer) => answer.is_stored(row, *status),
     };
     if row.is_ours() && as_left {

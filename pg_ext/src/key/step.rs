@@ -310,7 +310,10 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
         let ours = step.i64(Col::DoneToken) == token;
         if ours && !step.is_ours() {
             return Err(Error::already_done(
-                format!("this token has recorded the end of {} already", write.named()),
+                format!(
+                    "this token has recorded the end of {} already",
+                    write.named()
+                ),
                 "key_step tells the recorded result.",
             ));
         }

@@ -16,8 +16,14 @@ pub fn outbox_ack(call: &Call) -> Result<Datum> {
     let batch = Batch::locked(&subscriber, token)?;
     let mut ledger = Ledger::of(&batch)?;
     let (leaving, others) = ledger.split(wanted.as_deref());
-    let (acked, lost): (Vec<i64>, Vec<i64>) = others.iter().partition(|id| ledger.has_left(**id, Left::Acked));
-    let done: Vec<i64> = acked.iter().copied().filter(|id| !ledger.is_ours(*id)).collect();
+    let (acked, lost): (Vec<i64>, Vec<i64>) = others
+        .iter()
+        .partition(|id| ledger.has_left(**id, Left::Acked));
+    let done: Vec<i64> = acked
+        .iter()
+        .copied()
+        .filter(|id| !ledger.is_ours(*id))
+        .collect();
     if !done.is_empty() {
         return Err(batch::already_done(&subscriber, token, "acked").detail(batch::listed(&done)));
     }

@@ -229,7 +229,10 @@ pub fn lost(subscriber: &Subscriber, token: i64, events: &[i64]) -> Error {
 /// ON006: an earlier transaction has ended these events with this token.
 pub fn already_done(subscriber: &Subscriber, token: i64, how: &str) -> Error {
     Error::already_done(
-        format!("token {token} has {how} such events of {} already", subscriber.shown()),
+        format!(
+            "token {token} has {how} such events of {} already",
+            subscriber.shown()
+        ),
         "these events are done. Name the others without them.",
     )
 }

@@ -83,7 +83,12 @@ pub fn outbox_nack(call: &Call) -> Result<Datum> {
 
 /// What the receipts remember of nacked events, as rows of an answer.
 fn told(subscriber: &Subscriber, token: i64, ids: &[i64]) -> Result<Vec<spi::Row>> {
-    let args = [Datum::from(subscriber.id), Datum::from(token), row::i64s(ids)].map(Some);
+    let args = [
+        Datum::from(subscriber.id),
+        Datum::from(token),
+        row::i64s(ids),
+    ]
+    .map(Some);
     spi::query_latest(&TOLD_OF, &args)
 }
 
@@ -94,7 +99,9 @@ fn refusal(subscriber: &Subscriber, token: i64, ledger: &Ledger, ids: &[i64]) ->
     for row in told(subscriber, token, ids)? {
         let number = |i| column(&row, i).map_or(0, |d| d.value() as i64);
         let (id, attempt, dead) = (number(0), number(1) as i32, number(3) as u8 != 0);
-        done.push(format!("Event {id}: nacked, attempt {attempt}, dead {dead}."));
+        done.push(format!(
+            "Event {id}: nacked, attempt {attempt}, dead {dead}."
+        ));
     }
     Ok(match done.is_empty() {
         true => batch::lost(subscriber, token, ids),

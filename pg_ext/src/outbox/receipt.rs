@@ -140,7 +140,10 @@ impl Ledger {
         let Some(wanted) = wanted else {
             let named = |id: &i64| !self.has_left(*id, Left::Lost);
             return match self.held.is_empty() {
-                true => (Vec::new(), self.last.iter().copied().filter(named).collect()),
+                true => (
+                    Vec::new(),
+                    self.last.iter().copied().filter(named).collect(),
+                ),
                 false => (self.held.clone(), Vec::new()),
             };
         };

@@ -132,46 +132,44 @@ impl<J: Job> Items<'_, J> {
     /// The end of the action and the job's last writes, together.
     async fn finish(&mut self) -> Result<End, JobFailure> {
         let patch = self.job.result().await?;
-        let mut failures = 0;
+        let (mut failures, mut told) = (0, None);
         loop {
-            let error = match self.finish_once(patch.as_ref()).await {
+            let error = match self.finish_once(patch.as_ref(), &mut told).await {
                 Err(JobFailure::Error(error)) => error,
                 end => return end,
             };
+            if error.kind() == Kind::AlreadyDone
+                && let Some(end) = told
+            {
+                // A commit whose answer was lost.
+                return Ok(End::of(end));
+            }
             failures += 1;
             if failures >= self.backoff.tries || !error.is_retryable() {
                 return Err(error.into());
             }
             tokio::time::sleep(self.backoff.wait(failures)).await;
-            if error.kind() != Kind::Conflict && self.is_finished().await? {
-                // A commit whose answer was lost; the same call again tells what it said.
-                let ask = || self.watch.action().finish(self.pool, patch.as_ref());
-                return Ok(End::of(self.backoff.retry(ask).await?));
-            }
         }
     }
 
-    async fn finish_once(&mut self, patch: Option<&Json>) -> Result<End, JobFailure> {
+    /// `told`: what the finish said, once the commit is on its way.
+    async fn finish_once(
+        &mut self,
+        patch: Option<&Json>,
+        told: &mut Option<ActionEnd>,
+    ) -> Result<End, JobFailure> {
         let mut client = self.pool.get().await?;
         let transaction = client.transaction().await?;
         // The row before the items: the order in which everybody locks.
-        let end = End::of(self.watch.action().finish(&transaction, patch).await?);
-        if matches!(end, End::Cancelling) {
+        let end = self.watch.action().finish(&transaction, patch).await?;
+        if matches!(end, ActionEnd::Cancelling) {
             transaction.rollback().await?;
-            return Ok(end);
+            return Ok(End::of(end));
         }
         self.job.finish(&transaction).await?;
+        *told = Some(end.clone());
         transaction.commit().await?;
-        Ok(end)
-    }
-
-    async fn is_finished(&self) -> Result<bool, Error> {
-        let ask = || self.watch.action().extend(self.pool, None);
-        match self.backoff.retry(ask).await {
-            Ok(_) => Ok(false),
-            Err(error) if error.kind() == Kind::AlreadyFinished => Ok(true),
-            Err(error) => Err(error),
-        }
+        Ok(End::of(end))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Owns telling the server what became of a batch's events.
 //!
-//! Invariant: one call at a time for a batch, each repeated until it is answered, so that a repeat is
-//! always of the last write and converges. An event's death and what its callback wrote commit
-//! together, and the callback's writes are never committed twice.
+//! Invariant: one call at a time for a batch, each repeated until it is answered; a repeat that is told
+//! that it is done is success. An event's death and what its callback wrote commit together, and the
+//! callback's writes are never committed twice.
 
 use std::future::Future;
 use std::time::Duration;
@@ -104,7 +104,8 @@ impl<'a, H: Deliver> Settle<'a, H> {
         }
         // A whole batch needs no list.
         let event_ids = (done.len() < self.held).then_some(done);
-        self.until_answered(|| self.batch.ack(&self.shared.pool, event_ids))
+        let batch = self.batch;
+        self.end(event_ids, |ids| batch.ack(&self.shared.pool, ids))
             .await?;
         self.counts.delivered += count(done.len());
         Ok(())
@@ -114,35 +115,55 @@ impl<'a, H: Deliver> Settle<'a, H> {
         if ids.is_empty() {
             return Ok(());
         }
-        self.until_answered(|| self.batch.nack(&self.shared.pool, Some(ids), options))
+        let batch = self.batch;
+        self.end(Some(ids), |ids| batch.nack(&self.shared.pool, ids, options))
             .await?;
         self.counts.released += count(ids.len());
         Ok(())
     }
 
+    /// Ends events. Where one of several is told to be done, each is ended by itself.
+    async fn end<'i, T, F, Fut>(&self, ids: Option<&'i [i64]>, call: F) -> Result<(), Error>
+    where
+        F: Fn(Option<&'i [i64]>) -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        let ended = self.until_answered(|| call(ids)).await;
+        match (done_or(ended), ids) {
+            (Ok(false), Some(ids)) if ids.len() > 1 => {
+                for id in ids.chunks(1) {
+                    done_or(self.until_answered(|| call(Some(id))).await)?;
+                }
+                Ok(())
+            }
+            (ended, _) => ended.map(drop),
+        }
+    }
+
     /// A failed event, with the handler's callback in the same transaction if it died of it.
     async fn fail(&mut self, event: &Event, failure: &Undelivered) -> Result<(), Error> {
         let options = failure.nack();
-        let mut failures = 0;
+        let (mut failures, mut told) = (0, None);
         let nacked = loop {
-            let error = match self.fail_once(event, failure, &options).await {
+            let stopped = match self.fail_once(event, failure, &options, &mut told).await {
                 Ok(nacked) => break nacked,
-                Err(Stopped::Panicked(panic)) => {
+                Err(stopped) => stopped,
+            };
+            let error = match (stopped, told) {
+                (Stopped::Panicked(panic), _) => {
                     return self.put_off(event, &format!("it panicked: {panic}")).await;
                 }
-                Err(Stopped::Call(error)) if !error.may_pass() => return Err(error),
-                Err(Stopped::Callback(error))
+                // A commit whose answer was lost.
+                (Stopped::Call(error), Some(nacked)) if error.kind() == Kind::AlreadyDone => {
+                    break nacked;
+                }
+                (Stopped::Call(error), _) if !error.may_pass() => return Err(error),
+                (Stopped::Callback(error), _)
                     if !error.is_retryable() || failures >= self.shared.backoff.tries =>
                 {
                     return self.put_off(event, &error.to_string()).await;
                 }
-                Err(Stopped::Commit(error)) if error.kind() != Kind::Conflict => {
-                    match self.found_nacked(event, &options).await? {
-                        Some(nacked) => break nacked,
-                        None => error,
-                    }
-                }
-                Err(Stopped::Call(error) | Stopped::Callback(error) | Stopped::Commit(error)) => {
+                (Stopped::Call(error) | Stopped::Callback(error) | Stopped::Commit(error), _) => {
                     error
                 }
             };
@@ -169,10 +190,13 @@ impl<'a, H: Deliver> Settle<'a, H> {
         event: &Event,
         failure: &Undelivered,
         options: &NackOptions,
+        told: &mut Option<Nacked>,
     ) -> Result<Nacked, Stopped> {
         let get = self.in_time(self.shared.pool.get()).await;
         let mut client = get.map_err(Stopped::Call)?;
-        let ended = self.fail_on(&mut client, event, failure, options).await;
+        let ended = self
+            .fail_on(&mut client, event, failure, options, told)
+            .await;
         if let Err(Stopped::Call(Error::TimedOut) | Stopped::Commit(Error::TimedOut)) = &ended {
             // It may lead to a server that is no longer there.
             drop(Object::take(client));
@@ -180,12 +204,14 @@ impl<'a, H: Deliver> Settle<'a, H> {
         ended
     }
 
+    /// `told`: what the nack said, once the commit is on its way.
     async fn fail_on(
         &self,
         client: &mut Object,
         event: &Event,
         failure: &Undelivered,
         options: &NackOptions,
+        told: &mut Option<Nacked>,
     ) -> Result<Nacked, Stopped> {
         let call = |error: Error| Stopped::Call(error);
         let transaction = self.in_time(client.transaction()).await.map_err(call)?;
@@ -197,38 +223,10 @@ impl<'a, H: Deliver> Settle<'a, H> {
             let undone = caught(dead).await.map_err(Stopped::Panicked)?;
             undone.map_err(Stopped::Callback)?;
         }
+        *told = Some(nacked);
         let commit = self.in_time(transaction.commit()).await;
         commit.map_err(Stopped::Commit)?;
         Ok(nacked)
-    }
-
-    /// After a commit whose answer was lost: what it said, if it was done. Whether the batch still
-    /// holds the event is asked by an ack that is rolled back.
-    async fn found_nacked(
-        &self,
-        event: &Event,
-        options: &NackOptions,
-    ) -> Result<Option<Nacked>, Error> {
-        match self.until_answered(|| self.is_held(event)).await {
-            Ok(()) => Ok(None),
-            Err(error) if error.kind() == Kind::LeaseLost => {
-                let event_ids = [event.event_id];
-                let again = || {
-                    self.batch
-                        .nack(&self.shared.pool, Some(&event_ids), options)
-                };
-                only(self.until_answered(again).await?).map(Some)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn is_held(&self, event: &Event) -> Result<(), Error> {
-        let mut client = self.shared.pool.get().await?;
-        let transaction = client.transaction().await?;
-        let event_ids = [event.event_id];
-        self.batch.ack(&transaction, Some(&event_ids)).await?;
-        Ok(transaction.rollback().await?)
     }
 
     /// The callback cannot be done now, so the event may not die yet.
@@ -316,6 +314,15 @@ fn only(rows: Vec<Nacked>) -> Result<Nacked, Error> {
             "one event was nacked, {} came",
             rows.len()
         ))),
+    }
+}
+
+/// Whether this call did it; `false`: this token had done it before.
+fn done_or<T>(ended: Result<T, Error>) -> Result<bool, Error> {
+    match ended {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == Kind::AlreadyDone => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
