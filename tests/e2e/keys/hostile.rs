@@ -149,7 +149,7 @@ async fn a_hostile_search_path_never_runs_anything_of_its_own() {
             );
         }
         call_everything(&session, "hostile_user").await;
-        play.show("delete from once.key; delete from once.key_step; delete from once.scope")
+        play.show("delete from once.key; delete from once.key_step; delete from once.scope; delete from once.inbox")
             .await;
     }
 }
@@ -164,10 +164,10 @@ async fn temporary_objects_of_the_same_names_do_not_matter() {
         session.show(TEMPORARY).await;
         call_everything(&session, "hostile_temp").await;
         session.show("set search_path = pg_temp, pg_catalog").await;
-        play.show("delete from once.key; delete from once.key_step; delete from once.scope")
+        play.show("delete from once.key; delete from once.key_step; delete from once.scope; delete from once.inbox")
             .await;
         call_everything(&session, "hostile_temp").await;
-        play.show("delete from once.key; delete from once.key_step; delete from once.scope")
+        play.show("delete from once.key; delete from once.key_step; delete from once.scope; delete from once.inbox")
             .await;
     }
 }

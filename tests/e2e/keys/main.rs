@@ -28,4 +28,7 @@ mod repeats;
 mod roles;
 mod scopes;
 mod steps;
+mod twice;
 mod verdicts;
+#[path = "../waiting.rs"]
+mod waiting;

@@ -24,12 +24,10 @@ async fn a_body_of_ten_megabytes_comes_back_byte_for_byte() {
         .unwrap()
         .get(0);
     let complete = "select once.key_complete('s', 'k', $1, 200, $2::text::json, $3::text::json)";
-    for _ in 0..2 {
-        client
-            .execute(complete, &[&token, &body, &"{\"a\":\u{20}1}"])
-            .await
-            .unwrap();
-    }
+    client
+        .execute(complete, &[&token, &body, &"{\"a\":\u{20}1}"])
+        .await
+        .unwrap();
     let replay =
         "select outcome, response_body::text, response_headers::text from once.key_claim('s', 'k')";
     let row = client.query_one(replay, &[]).await.unwrap();

@@ -51,7 +51,7 @@ async fn a_verdict_is_refused_unless_the_key_is_parked_now() {
 }
 
 #[tokio::test]
-async fn a_verdict_repeated_is_a_no_op_and_another_one_is_lease_lost() {
+async fn a_verdict_repeated_is_already_done_and_another_one_is_lease_lost() {
     for (verdict, then) in [
         ("'retry'", "resumed"),
         ("'complete', 200, '1'", "replayed"),
@@ -62,9 +62,12 @@ async fn a_verdict_repeated_is_a_no_op_and_another_one_is_lease_lost() {
         play.show(&format!("select once.key_park('s', 'k', {token}, 'x')"))
             .await;
         let resolve = format!("select once.key_resolve('s', 'k', 1, {verdict})");
-        play.show(&resolve).await;
+        play.show(&format!("begin; {resolve}")).await;
         let stored = play.stored().await;
         play.show(&resolve).await;
+        assert_eq!(play.stored().await, stored, "{verdict} in its transaction");
+        play.show("commit").await;
+        assert_eq!(play.code(&resolve).await, "ON006", "{verdict}");
         for other in ["'retry'", "'complete', 200, '1'", "'abort', 500"] {
             if other != verdict {
                 let refused = play
@@ -97,7 +100,7 @@ async fn a_verdict_repeated_is_a_no_op_and_another_one_is_lease_lost() {
         );
         assert_eq!(play.stored().await, stored);
         assert_eq!(play.claim("k", ", '1'").await, then);
-        play.show(&resolve).await;
+        assert_eq!(play.code(&resolve).await, "ON006", "{verdict}");
     }
     let play = Playground::open().await;
     let token = begin_key(&play, "k").await;
@@ -108,10 +111,7 @@ async fn a_verdict_repeated_is_a_no_op_and_another_one_is_lease_lost() {
     let other_answer = play
         .refused("select once.key_resolve('s', 'k', 1, 'complete', 200, '2')")
         .await;
-    assert!(
-        matches!(other_answer.code.as_str(), "ON006" | "ON001"),
-        "{other_answer:?}"
-    );
+    assert_eq!(other_answer.code, "ON006", "{other_answer:?}");
 }
 
 #[tokio::test]
@@ -125,8 +125,8 @@ async fn a_verdict_repeated_after_the_key_was_parked_again_does_not_end_the_new_
     let token = play.token("k", ", '1'").await;
     play.show(&format!("select once.key_park('s', 'k', {token}, 'y')"))
         .await;
-    play.show("select once.key_resolve('s', 'k', 1, 'retry')")
-        .await;
+    let again = "select once.key_resolve('s', 'k', 1, 'retry')";
+    assert_eq!(play.code(again).await, "ON006");
     assert_eq!(play.claim("k", ", '1'").await, "parked");
     assert_eq!(
         play.code("select once.key_resolve('s', 'k', 1, 'complete', 200)")
