@@ -328,12 +328,10 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
     })?;
     if uncommitted {
         counters::count_uncommitted_step();
-        let key = &write.fenced.named;
         raise::warn(
             format!(
-                "step \"{}\" of {} began in this transaction: had the process died at the call, nobody would know of it",
-                shown(write.step),
-                named(key.scope, key.key),
+                "{} began in this transaction: had the process died at the call, nobody would know of it",
+                write.named()
             ),
             "Commit after key_step, before the foreign call.",
         );
