@@ -1,13 +1,13 @@
-//! Every function of the schema on a hot standby: each either answers, with what is known there, or says with
-//! 25006 and a hint that it cannot. A function that is in no list here fails the test.
+//! Every function of the schema in READ ONLY transactions and on a hot standby: each either answers, with what is
+//! known there, or says with 25006 and a hint that it cannot. A function that is in no list here fails the test.
 
 use std::collections::BTreeMap;
 
 use crate::playground::Playground;
 use crate::{on, primary};
 
-const JOBS: &str = include_str!("../../../sql/examples/batch_job.sql");
-const MACHINE: &str = include_str!("../../../sql/examples/batch_job.json");
+pub const JOBS: &str = include_str!("../../../sql/examples/batch_job.sql");
+pub const MACHINE: &str = include_str!("../../../sql/examples/batch_job.json");
 
 /// What is there when the standby is asked: keys held, finished, parked and lost, a job that runs and one that is
 /// half torn down, a batch that is out, a dead event, a message and a saga, and a message that a sweep has removed.
@@ -15,7 +15,7 @@ const PREPARE: &[&str] = &[
     "select once.machine_guard('batch_job', true)",
     "insert into wallet values ('c', 1000)",
     "insert into batch_job (customer) select 'c' from generate_series(1, 3)",
-    "insert into batch_item (job_id, input, state, points, artifact) values (2, 'i', 'succeeded', 3, 'a')",
+    "insert into batch_item (job_id, input, state, points, artifact) values (2, 'i', 'succeeded', 3, 'a'), (2, 'i', 'succeeded', 3, 'b')",
     "select once.action_claim('batch_job', '1', 'run', 'worker', '1 hour', 'h')",
     "select once.cancel_request('batch_job', '2'), once.refund('batch_job', '2')",
     "select once.inbox_accept('i', 'old', '1 microsecond')",
@@ -23,7 +23,8 @@ const PREPARE: &[&str] = &[
     "select once.key_complete('s', 'done', (once.key_claim('s', 'done')).token, 201, '1')",
     "select once.key_park('s', 'parked', (once.key_claim('s', 'parked')).token, 'unknown')",
     "select once.key_claim('s', 'lost', lease => '1 microsecond')",
-    "select once.key_claim('s', 'held', lease => '1 hour', holder => 'h')",
+    "select once.key_complete('s', 'gone', (once.key_claim('s', 'gone', ttl => '1 microsecond')).token, 200)",
+    "select once.key_step('s', 'held', (once.key_claim('s', 'held', lease => '1 hour', holder => 'h')).token, 'pay')",
     "select once.topic_set('t', '{}')",
     "select once.outbox_emit('t', '1')",
     "select once.outbox_nack('t', 'default', (select token from once.outbox_take('t')), kind => 'never')",
@@ -32,6 +33,7 @@ const PREPARE: &[&str] = &[
     "select once.outbox_emit('t', '3', dedupe_key => 'd')",
     "select once.inbox_accept('i', 'm'); select once.inbox_record('i', 'm', '\"v\"')",
     "select once.inbox_barrier('i', 'saga', 'step', 'action')",
+    "select once.inbox_barrier('i', 'saga', 'skipped', 'compensation')",
 ];
 
 /// Function, call, answer; `TOKEN` is the token of the thing in question.
@@ -45,6 +47,11 @@ const ANSWER: &[(&str, &str, &str)] = &[
         "key_claim",
         "select outcome from once.key_claim('s', 'done', '7')",
         "mismatched",
+    ),
+    (
+        "key_claim",
+        "select outcome from once.key_claim('s', 'gone')",
+        "gone",
     ),
     (
         "key_claim",
@@ -76,7 +83,12 @@ const ANSWER: &[(&str, &str, &str)] = &[
         "select status from once.key_get('s', 'parked')",
         "parked",
     ),
-    ("key_steps", "select count(*) from once.key_steps('s')", "4"),
+    ("key_steps", "select count(*) from once.key_steps('s')", "5"),
+    (
+        "key_step",
+        "select attempted from once.key_step('s', 'held', TOKEN, 'pay')",
+        "0",
+    ),
     (
         "scope_get",
         "select once.scope_get('s') ->> 'keep_request'",
@@ -96,7 +108,12 @@ const ANSWER: &[(&str, &str, &str)] = &[
     (
         "cleanup_items",
         "select item ->> 'artifact' from once.cleanup_items('batch_job', '2')",
-        "a",
+        "a\nb",
+    ),
+    (
+        "cleanup_items",
+        "select item ->> 'artifact' from once.cleanup_items('batch_job', '2', '1', 10)",
+        "b",
     ),
     (
         "cancel_pending",
@@ -155,6 +172,16 @@ const ANSWER: &[(&str, &str, &str)] = &[
         "duplicate",
     ),
     (
+        "inbox_barrier",
+        "select once.inbox_barrier('i', 'saga', 'skipped', 'action')",
+        "refused",
+    ),
+    (
+        "inbox_barrier",
+        "select once.inbox_barrier('i', 'saga', 'skipped', 'compensation')",
+        "skipped",
+    ),
+    (
         "sweep_preview",
         "select count(*) from once.sweep_preview()",
         "7",
@@ -201,7 +228,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("key_park", "once.key_park('s', 'held', TOKEN, 'why')"),
     ("key_resolve", "once.key_resolve('s', 'parked', 1, 'retry')"),
     ("key_extend", "once.key_extend('s', 'held', TOKEN)"),
-    ("key_step", "once.key_step('s', 'held', TOKEN, 'pay')"),
+    ("key_step", "once.key_step('s', 'held', TOKEN, 'other')"),
     (
         "key_step_done",
         "once.key_step_done('s', 'held', TOKEN, 'pay')",
@@ -249,6 +276,11 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     ("cancel_finish", "once.cancel_finish('batch_job', '2')"),
     ("outbox_emit", "once.outbox_emit('t', '4')"),
+    (
+        "outbox_emit",
+        "once.outbox_emit('t', '4', dedupe_key => 'new')",
+    ),
+    ("outbox_emit", "once.outbox_emit('t', '4', delay => '1 s')"),
     ("outbox_take", "once.outbox_take('t')"),
     ("outbox_ack", "once.outbox_ack('t', 'default', TOKEN)"),
     ("outbox_nack", "once.outbox_nack('t', 'default', TOKEN)"),
@@ -259,6 +291,7 @@ const REFUSED: &[(&str, &str)] = &[
         "once.topic_set('t', '{\"dedupe_for\": \"1 day\"}')",
     ),
     ("subscriber_set", "once.subscriber_set('t', 'other')"),
+    ("subscriber_set", "once.subscriber_set('t', 'default')"),
     ("subscriber_drop", "once.subscriber_drop('t', 'default')"),
     ("inbox_accept", "once.inbox_accept('i', 'new')"),
     (
@@ -307,8 +340,41 @@ fn with_token(function: &str, call: &str, tokens: &BTreeMap<&'static str, String
     call.replace("TOKEN", token)
 }
 
+/// Every row of the extension and of the machine's tables.
+async fn stored(play: &Playground) -> String {
+    let rows = play
+        .show(
+            "select string_agg(format('select %L || t::text from %s as t', oid::regclass, oid::regclass), ' union all ')
+               from pg_class where relkind = 'r' and relnamespace in ('once'::regnamespace, 'public'::regnamespace)",
+        )
+        .await;
+    play.show(&format!("{rows} order by 1")).await
+}
+
+/// What answers otherwise than the tables say, where nothing can be written.
+async fn wrong_answers(session: &Playground, tokens: &BTreeMap<&'static str, String>) -> String {
+    let mut wrong = Vec::new();
+    for (function, call, answer) in ANSWER {
+        let call = with_token(function, call, tokens);
+        match session.attempt(&call).await {
+            Ok(shown) if shown == *answer => {}
+            other => wrong.push(format!("{call}: {other:?}, not {answer}")),
+        }
+    }
+    let refused = REFUSED
+        .iter()
+        .map(|(function, call)| format!("select * from {}", with_token(function, call, tokens)));
+    for call in refused.chain(["call once.sweep_all()".to_owned()]) {
+        match session.attempt(&call).await {
+            Err(refusal) if refusal.code == "25006" && !refusal.hint.is_empty() => {}
+            other => wrong.push(format!("{call}: {other:?}, not 25006 with a hint")),
+        }
+    }
+    wrong.join("\n")
+}
+
 #[tokio::test]
-async fn every_function_answers_on_a_standby_or_says_that_it_cannot() {
+async fn every_function_answers_where_nothing_can_be_written_or_says_that_it_cannot() {
     let (cluster, play) = primary().await;
     play.show(JOBS).await;
     play.show(&format!("select once.machine_define($m${MACHINE}$m$)"))
@@ -316,12 +382,7 @@ async fn every_function_answers_on_a_standby_or_says_that_it_cannot() {
     for sql in PREPARE {
         play.show(sql).await;
     }
-    let tokens = tokens(&play).await;
-    let standby = cluster.standby().unwrap();
-    standby.wait_caught_up(&cluster).await.unwrap();
-    let there = on(&standby).await;
-
-    let functions = there.show(FUNCTIONS).await;
+    let functions = play.show(FUNCTIONS).await;
     let named = |function: &str| {
         ANSWER.iter().any(|(name, ..)| *name == function)
             || REFUSED.iter().any(|(name, _)| *name == function)
@@ -330,32 +391,23 @@ async fn every_function_answers_on_a_standby_or_says_that_it_cannot() {
     let unnamed: Vec<&str> = functions.lines().filter(|f| !named(f)).collect();
     assert!(
         unnamed.is_empty(),
-        "say here what these do on a standby: {unnamed:?}"
+        "say here what these do where nothing can be written: {unnamed:?}"
     );
-    let exists = |function: &str| functions.lines().any(|f| f == function);
 
-    let mut wrong = Vec::new();
-    for (function, call, answer) in ANSWER.iter().filter(|(name, ..)| exists(name)) {
-        let call = with_token(function, call, &tokens);
-        match there.attempt(&call).await {
-            Ok(shown) if shown == *answer => {}
-            other => wrong.push(format!("{call}: {other:?}, not {answer}")),
-        }
+    let tokens = tokens(&play).await;
+    let before = stored(&play).await;
+    // A session of its own: CALL goes by the settings of its session.
+    let reader = Playground::of(cluster.connect("shop").await.unwrap(), "shop");
+    reader.show("set default_transaction_read_only = on").await;
+    for level in ["read committed", "repeatable read", "serializable"] {
+        reader
+            .show(&format!("set default_transaction_isolation = '{level}'"))
+            .await;
+        assert_eq!(wrong_answers(&reader, &tokens).await, "", "{level}");
     }
-    for (function, call) in REFUSED.iter().filter(|(name, _)| exists(name)) {
-        let call = format!("select * from {}", with_token(function, call, &tokens));
-        match there.attempt(&call).await {
-            Err(refusal) if refusal.code == "25006" && !refusal.hint.is_empty() => {}
-            other => wrong.push(format!("{call}: {other:?}, not 25006 with a hint")),
-        }
-    }
-    if exists("sweep_all") {
-        let refusal = there.refused("call once.sweep_all()").await;
-        if refusal.code != "25006" || refusal.hint.is_empty() {
-            wrong.push(format!(
-                "call once.sweep_all(): {refusal:?}, not 25006 with a hint"
-            ));
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(stored(&play).await, before);
+
+    let standby = cluster.standby().unwrap();
+    standby.wait_caught_up(&cluster).await.unwrap();
+    assert_eq!(wrong_answers(&on(&standby).await, &tokens).await, "");
 }

@@ -28,8 +28,26 @@ async fn primary() -> (Cluster, Playground) {
     (cluster, play)
 }
 
+/// A guarded machine with job 1 at work, 2 half torn down and 3 waiting; the token of the first.
+async fn machine(play: &Playground) -> String {
+    play.show(functions::JOBS).await;
+    let definition = functions::MACHINE;
+    play.show(&format!(
+        "select once.machine_define($m${definition}$m$), once.machine_guard('batch_job', true);
+         insert into wallet values ('c', 1000);
+         insert into batch_job (customer) select 'c' from generate_series(1, 3);
+         insert into batch_item (job_id, input, state, points, artifact) values (2, 'i', 'succeeded', 3, 'a');
+         select once.cancel_request('batch_job', '2');
+         select once.refund('batch_job', '2');
+         select once.sweep()"
+    ))
+    .await;
+    play.show("select token from once.action_claim('batch_job', '1', 'run', 'worker', '10 hours')")
+        .await
+}
+
 #[tokio::test]
-async fn a_standby_answers_and_after_its_promotion_the_keys_go_on() {
+async fn a_standby_answers_and_after_its_promotion_keys_and_machines_go_on() {
     let (cluster, play) = primary().await;
     play.show(r#"select once.scope_set('s', '{"keep_request": true}')"#)
         .await;
@@ -55,6 +73,7 @@ async fn a_standby_answers_and_after_its_promotion_the_keys_go_on() {
         "select once.key_park('s', 'parked', {parked}, 'unknown')"
     ))
     .await;
+    let run = machine(&play).await;
     let standby = cluster.standby().unwrap();
     standby.wait_caught_up(&cluster).await.unwrap();
 
@@ -88,24 +107,19 @@ async fn a_standby_answers_and_after_its_promotion_the_keys_go_on() {
                 .await,
             "true"
         );
+        assert_eq!(
+            there
+                .show("select outcome from once.action_claim('batch_job', '1', 'run', 'worker')")
+                .await,
+            "busy"
+        );
         there.show("commit").await;
     }
     for call in [
         "key_claim('s', 'new')",
-        "key_claim('s', 'lost')",
-        "key_take_abandoned('s')",
-        &format!("key_complete('s', 'held', {held}, 200)"),
-        &format!("key_step('s', 'held', {held}, 'pay')"),
-        &format!("key_extend('s', 'held', {held})"),
-        "key_resolve('s', 'parked', 1, 'retry')",
-        "key_forget('s', 'lost')",
-        "scope_set('s', '{}')",
-        "sweep()",
-        "grant_role('pg_monitor', 'use')",
+        "transition('batch_job', '3', 'failed')",
     ] {
-        let refusal = there.refused(&format!("select once.{call}")).await;
-        assert_eq!(refusal.code, "25006", "{call}: {refusal:?}");
-        assert!(!refusal.hint.is_empty(), "{call}: {refusal:?}");
+        assert_eq!(there.code(&format!("select once.{call}")).await, "25006");
     }
 
     drop(play);
@@ -126,7 +140,37 @@ async fn a_standby_answers_and_after_its_promotion_the_keys_go_on() {
         "lost"
     );
     assert_eq!(there.show("select once.key_forget('s', 'done')").await, "t");
-    there.show("select once.sweep()").await;
+    for (call, answer) in [
+        (
+            format!("outcome, status from once.action_finish('batch_job', '1', {run})"),
+            "finished|done",
+        ),
+        (
+            "moved from once.transition('batch_job', '3', 'failed')".to_owned(),
+            "t",
+        ),
+        (
+            "pass, remaining from once.refund('batch_job', '2')".to_owned(),
+            "1|f",
+        ),
+        ("once.cleanup_confirm('batch_job', '2', 1)".to_owned(), "t"),
+        (
+            "* from once.cancel_finish('batch_job', '2')".to_owned(),
+            "cancelled|1|3",
+        ),
+        ("points from wallet".to_owned(), "1003"),
+    ] {
+        assert_eq!(
+            there.show(&format!("select {call}")).await,
+            answer,
+            "{call}"
+        );
+    }
+    let back = "update batch_job set status = 'queued' where id = 2";
+    assert_eq!(there.code(back).await, "ON002");
+    there
+        .show("select once.sweep(); select once.machine_assert()")
+        .await;
 }
 
 #[tokio::test]
