@@ -13,7 +13,6 @@ async fn blocked(table: &str) -> (Playground, Playground) {
             "begin; lock table once.{table} in access exclusive mode"
         ))
         .await;
-    play.show("set lock_timeout = '50ms'").await;
     (play, holder)
 }
 
@@ -62,29 +61,5 @@ async fn a_cancelled_query_is_no_failure_of_a_task() {
         play.show("select sum(failed) from once.janitor_status()")
             .await,
         "0"
-    );
-}
-
-#[tokio::test]
-async fn a_sweep_in_a_read_only_transaction_says_that_it_cannot() {
-    let play = Playground::directly("CALL goes by the settings of its session").await;
-    expired(&play.client, 10).await;
-    play.show("set default_transaction_read_only = on").await;
-    for call in [
-        "select * from once.sweep()",
-        "select * from once.sweep_key_reap()",
-        "call once.sweep_all()",
-    ] {
-        assert_eq!(play.code(call).await, "25006", "{call}");
-    }
-    assert_eq!(
-        play.show("select due from once.sweep_preview() where task = 'key_reap'")
-            .await,
-        "10"
-    );
-    assert_eq!(
-        play.show("select count(*) from once.janitor_status()")
-            .await,
-        "7"
     );
 }

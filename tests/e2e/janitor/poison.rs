@@ -2,49 +2,7 @@
 //! put on the extension's own tables is named.
 
 use crate::playground::Playground;
-use crate::world::{JOBS, claim, launch, show, until};
-
-#[tokio::test]
-async fn a_thousand_rows_that_cannot_be_reverted_keep_the_one_behind_them_waiting_for_a_pass_at_most()
- {
-    let cluster = launch("a");
-    let client = cluster.create_database_with_extension("a").await.unwrap();
-    show(&client, JOBS).await;
-    show(
-        &client,
-        "insert into job select g from generate_series(101, 1500) as g;
-         alter table job add constraint poison check (status <> 'ready' or id not between 1 and 1000) not valid",
-    )
-    .await;
-    show(&client, "begin").await;
-    claim(&client, 1, 1000, "1 us").await;
-    claim(&client, 1001, 1001, "1 us").await;
-    show(&client, "commit").await;
-    until(&client, "select status from job where id = 1001", "ready").await;
-    until(
-        &client,
-        "select done, failed >= 1000, last_error ~ 'poison' from once.janitor_status() where machine = 'job'",
-        "1|t|t",
-    )
-    .await;
-    // Deferred: they come back one by one, and what comes meanwhile is done at once.
-    let again = "select count(*) from once.action_lease where state = 'h' and failures > 0 and look_at > clock_timestamp()";
-    until(&client, again, "1000").await;
-    claim(&client, 1002, 1500, "1 us").await;
-    until(
-        &client,
-        "select count(*) from job where id > 1000 and status = 'ready'",
-        "500",
-    )
-    .await;
-    show(&client, "alter table job drop constraint poison").await;
-    show(
-        &client,
-        "update once.action_lease set look_at = clock_timestamp() where state = 'h'",
-    )
-    .await;
-    until(&client, "select distinct status from job", "ready").await;
-}
+use crate::world::JOBS;
 
 /// What is due for the inbox and the dedupe keys.
 const DUE: &str = "
@@ -112,19 +70,29 @@ async fn an_audit_trigger_after_rows_and_one_that_is_disabled_stop_nothing() {
 }
 
 #[tokio::test]
-async fn a_trigger_after_rows_that_raises_fails_its_task_alone_and_the_next_sweep_tries_again() {
-    let play = Playground::open().await;
-    play.show(DUE).await;
-    play.show(
-        "create trigger refuse after delete on once.inbox for each row when (old.name = '2') execute function refuse()",
-    )
-    .await;
-    assert_eq!(swept(&play, "inbox_reap").await, "0|1");
-    let said = "select last_error from once.janitor_status() where task = 'inbox_reap'";
-    assert_eq!(play.show(said).await, "not today");
-    assert_eq!(play.show("select count(*) from once.dedupe").await, "0");
-    play.show("drop trigger refuse on once.inbox").await;
-    assert_eq!(swept(&play, "inbox_reap").await, "3|0");
+async fn what_refuses_after_rows_fails_its_task_alone_and_the_next_sweep_tries_again() {
+    for (refuse, told, mend) in [
+        (
+            "create trigger refuse after delete on once.inbox for each row when (old.name = '2') execute function refuse()",
+            "not today",
+            "drop trigger refuse on once.inbox",
+        ),
+        (
+            "create table mine (id uuid references once.inbox (id)); insert into mine select id from once.inbox limit 1",
+            "update or delete on table \"inbox\" violates foreign key constraint \"mine_id_fkey\" on table \"mine\"",
+            "drop table mine",
+        ),
+    ] {
+        let play = Playground::open().await;
+        play.show(DUE).await;
+        play.show(refuse).await;
+        assert_eq!(swept(&play, "inbox_reap").await, "0|1");
+        let said = "select last_error from once.janitor_status() where task = 'inbox_reap'";
+        assert_eq!(play.show(said).await, told);
+        assert_eq!(play.show("select count(*) from once.dedupe").await, "0");
+        play.show(mend).await;
+        assert_eq!(swept(&play, "inbox_reap").await, "3|0");
+    }
 }
 
 /// Each of them is waited for; after a second of that the rest is left for the next sweep.

@@ -71,32 +71,3 @@ async fn until_ended(client: &Client, pid: i32) {
     let running = format!("select count(*) from pg_stat_activity where pid = {pid}");
     until(client, &running, "0").await;
 }
-
-#[tokio::test]
-async fn a_lock_that_somebody_keeps_fails_its_task_alone_and_is_reported() {
-    let cluster = launch("a");
-    let client = cluster.create_database_with_extension("a").await.unwrap();
-    show(&client, JOBS).await;
-    until_swept(&client).await;
-    let holder = cluster.connect("a").await.unwrap();
-    show(
-        &holder,
-        "begin; lock table once.inbox in access exclusive mode",
-    )
-    .await;
-    until(
-        &client,
-        "select failed > 0, last_error from once.janitor where task = 'inbox_reap'",
-        "t|canceling statement due to lock timeout",
-    )
-    .await;
-    claim(&client, 1, 100, "1 us").await;
-    until(&client, "select distinct status from job", "ready").await;
-    show(&holder, "rollback").await;
-    until(
-        &client,
-        "select last_end = good_end from once.janitor where task = 'inbox_reap'",
-        "t",
-    )
-    .await;
-}

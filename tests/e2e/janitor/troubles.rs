@@ -74,32 +74,6 @@ async fn a_task_that_fails_keeps_no_other_from_its_turn_and_is_told_of() {
     assert_eq!(logged(&cluster, told), 1);
 }
 
-/// A failure that was told of is no secret of the extension that is created after a DROP.
-#[tokio::test]
-async fn a_new_extension_begins_with_a_clean_slate() {
-    let cluster = launch("a");
-    let client = cluster.create_database_with_extension("a").await.unwrap();
-    let told = "WARNING:  pg_once janitor of \"a\": inbox_reap: 1 failed, the last said: not today";
-    for lines in 1..=2 {
-        show(&client, REFUSE).await;
-        show(&client, "select once.inbox_accept('s', 'm')").await;
-        let expire = "update once.inbox set expires_at = clock_timestamp() - interval '1 day'";
-        show(&client, expire).await;
-        let failed = "select failed >= 2 from once.janitor where task = 'inbox_reap'";
-        until(&client, failed, "t").await;
-        assert_eq!(logged(&cluster, told), lines);
-        show(
-            &client,
-            "drop extension pg_once cascade; drop function refuse",
-        )
-        .await;
-        let absent =
-            "select count(*) from pg_stat_activity where query like 'pg_once is not installed%'";
-        until(&client, absent, "1").await;
-        show(&client, "create extension pg_once").await;
-    }
-}
-
 #[tokio::test]
 async fn a_table_that_stays_locked_is_one_line_of_the_log() {
     let cluster = launch("a");
