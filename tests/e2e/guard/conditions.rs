@@ -3,7 +3,6 @@
 use crate::playground::Playground;
 use crate::waiting::Waiting;
 use crate::world::define;
-use crate::{guarded, illegal};
 
 /// A machine over bills, with a condition for the move from new to open.
 const BILL: &str = r#"{"machine": "bill", "table": "bill", "id": "id", "status": "status",
@@ -41,46 +40,6 @@ async fn a_four_eyes_rule_is_not_fooled_by_the_search_path_of_who_writes() {
     }
     play.show("update bill set status = 'open' where id = 2")
         .await;
-}
-
-#[tokio::test]
-async fn a_guard_that_waits_for_its_table_to_become_a_partition_is_before_the_row() {
-    let play = guarded().await;
-    play.show("create table every_job (like job including all) partition by range (id)")
-        .await;
-    let other = play.another().await;
-    other
-        .show("begin; alter table every_job attach partition job for values from (0) to (100)")
-        .await;
-    let put_on = "select once.machine_guard('job', true)";
-    let waiting = Waiting::begin(&play, play.another().await, put_on).await;
-    other.show("commit").await;
-    waiting.end().await.1.unwrap();
-    play.show("select once.sweep()").await;
-    assert_eq!(
-        play.show("select * from once.machine_check('job')").await,
-        ""
-    );
-    play.show("insert into job (id) values (1)").await;
-    illegal(&play, "update job set status = 'done'").await;
-}
-
-#[tokio::test]
-async fn a_guard_of_another_name_is_found() {
-    let play = guarded().await;
-    let rename = "alter trigger \"!pg_once_job\" on job rename to mine";
-    let guards = "select count(*) from pg_trigger where tgfoid::regproc::text like 'once.%'";
-    play.show(rename).await;
-    play.show("select once.machine_guard('job', true)").await;
-    assert_eq!(play.show(guards).await, "2");
-    // A definition puts one of the right name there.
-    play.show(rename).await;
-    define(&play, &crate::world::JOB.replace("n >= 0", "n >= -1")).await;
-    let own = "select tgname from pg_trigger where tgfoid = 'once.machine_guard_row'::regproc";
-    assert_eq!(play.show(own).await, "!pg_once_job");
-    play.show(rename).await;
-    play.show("select once.machine_drop('job')").await;
-    assert_eq!(play.show(guards).await, "0");
 }
 
 /// A statement looks a name up again when it has waited for the lock of the table.

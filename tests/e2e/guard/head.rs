@@ -112,47 +112,6 @@ async fn whatever_stands_before_the_guarded_columns_each_change_of_theirs_is_jud
     }
 }
 
-/// A child has columns of its own, which are altered without the machine's table; its guard is put on by hand.
-#[tokio::test]
-async fn a_child_whose_own_columns_are_altered_is_judged_by_the_new_ones_in_open_sessions() {
-    let columns = "id bigint primary key, status text not null";
-    for (before, altered) in [
-        (
-            "x text",
-            "x type uuid using '03000000-0000-0000-0300-000000000000'",
-        ),
-        (
-            "p \"char\", x text",
-            "x type \"char\" using chr(4)::\"char\"",
-        ),
-        ("x int", "x type smallint"),
-        ("x smallint", "x type text"),
-    ] {
-        let play = guarded(columns, "1").await;
-        let other = play.another().await;
-        play.show(&format!(
-            "create table child ({before}, id bigint not null, status text not null, stop bool not null default false,
-                                 note text);
-             alter table child inherit job;
-             create trigger guard before insert or update or delete on child for each row
-                 execute function once.machine_guard_row('job');
-             insert into child (x, id, status) values ('3', 3, 'a')"
-        ))
-        .await;
-        for session in [&play, &other] {
-            session.show("update child set note = 'x'").await;
-        }
-        play.show(&format!("alter table child alter {altered}"))
-            .await;
-        for session in [&play, &other] {
-            for touched in ["status = 'c'", "stop = true", "note = 'y', status = 'c'"] {
-                illegal(session, &format!("update child set {touched}")).await;
-            }
-            session.show("update child set note = 'z'").await;
-        }
-    }
-}
-
 /// Each partition has its columns in places of its own.
 #[tokio::test]
 async fn partitions_with_other_places_for_the_same_columns_are_told_apart() {

@@ -3,7 +3,7 @@
 
 use crate::playground::Playground;
 use crate::waiting::Waiting;
-use crate::world::{JOB, TABLES, define, jobs};
+use crate::world::{JOB, define, jobs};
 use crate::{guarded, illegal, with_jobs};
 
 #[tokio::test]
@@ -156,69 +156,4 @@ async fn a_child_by_inheritance_is_reported() {
         play.show(missing).await,
         "the guard is missing on public.child; the guard is missing on public.grandchild"
     );
-}
-
-#[tokio::test]
-async fn the_guard_of_one_machine_is_not_touched_through_another_ones_name() {
-    let play = Playground::open().await;
-    play.show(TABLES).await;
-    let long = "v".repeat(60);
-    define(
-        &play,
-        &JOB.replace(r#""machine": "job""#, &format!(r#""machine": "{long}""#)),
-    )
-    .await;
-    play.show(&format!("select once.machine_guard('{long}', true)"))
-        .await;
-    let hash = play
-        .show(&format!(
-            "select substr(encode(sha256(convert_to('{long}', 'UTF8')), 'hex'), 1, 32)"
-        ))
-        .await;
-    play.show("create table other (id int primary key, status text not null)")
-        .await;
-    for name in [hash.as_str(), &"v".repeat(61), &"v".repeat(59)] {
-        define(
-            &play,
-            &format!(
-                r#"{{"machine": "{name}", "table": "other", "id": "id", "status": "status",
-                    "status_types": ["a", "b"], "transitions": [{{"from": ["a"], "to": "b"}}]}}"#
-            ),
-        )
-        .await;
-        for enabled in ["false", "true", "false"] {
-            play.show(&format!("select once.machine_guard('{name}', {enabled})"))
-                .await;
-        }
-        play.show(&format!("select once.machine_drop('{name}')"))
-            .await;
-    }
-    jobs(&play, 1, 1, "new").await;
-    assert_eq!(play.code("update job set status = 'done'").await, "ON002");
-}
-
-#[tokio::test]
-async fn generated_columns_of_an_item_are_refused_or_guarded() {
-    let play = Playground::open().await;
-    play.show(TABLES).await;
-    play.show(
-        "alter table item drop points; alter table item add qty bigint not null default 1,
-            add points bigint generated always as (qty * 10) stored",
-    )
-    .await;
-    let defined = play
-        .attempt(&format!("select once.machine_define($def${JOB}$def$)"))
-        .await;
-    if let Err(refusal) = defined {
-        assert_eq!(refusal.code, "ON003", "{refusal:?}");
-        return;
-    }
-    play.show("select once.machine_guard('job', true)").await;
-    jobs(&play, 1, 1, "ready").await;
-    play.show(
-        "insert into item (id, job_id, state, qty) values (1, 1, 'succeeded', 3);
-         select once.cancel_request('job', '1'); select once.refund('job', '1')",
-    )
-    .await;
-    illegal(&play, "update item set qty = 100 where id = 1").await;
 }

@@ -156,20 +156,27 @@ async fn a_guard_that_somebody_is_disabling_is_put_on_again_afterwards() {
 
 #[tokio::test]
 async fn a_table_that_is_dropped_or_renamed_while_it_waits_is_told() {
-    for (change, is_guarded) in [
-        ("drop table item", true),
-        ("drop table item", false),
-        ("alter table item rename to part", true),
-        ("alter table item rename to part", false),
+    for (change, is_guarded, call) in [
+        ("drop table item", true, GUARD),
+        ("drop table item", false, GUARD),
+        ("drop table item", true, UNGUARD),
+        ("alter table item rename to part", true, GUARD),
+        ("alter table item rename to part", false, GUARD),
     ] {
         let play = world(is_guarded).await;
         let owner = play.another().await;
         owner.show(&format!("begin; {change}")).await;
-        let waiting = Waiting::begin(&play, play.another().await, GUARD).await;
+        let waiting = Waiting::begin(&play, play.another().await, call).await;
         owner.show("commit").await;
-        let refusal = waiting.end().await.1.unwrap_err();
+        let (session, answer) = waiting.end().await;
+        let refusal = answer.unwrap_err();
         assert_eq!(refusal.code, "40001", "{change}: {refusal:?}");
         assert!(refusal.message.contains("was dropped"), "{refusal:?}");
+        if change.contains("rename") {
+            session.show(call).await;
+            let guarded = "select count(*) from pg_trigger where tgrelid = 'part'::regclass and not tgisinternal";
+            assert_eq!(play.show(guarded).await, "1", "{is_guarded}");
+        }
     }
 }
 
