@@ -215,6 +215,11 @@ async fn every_problem_is_told_and_its_mending_seen() {
             &format!("alter table job add constraint {index} primary key (id)"),
         ),
         (
+            "create rule r as on update to item do instead nothing",
+            vec!["rule", "item"],
+            "drop rule r on item",
+        ),
+        (
             "set once.fake_now = '2100-01-01'",
             vec!["running", "retrying"],
             "reset once.fake_now",

@@ -253,19 +253,6 @@ async fn an_unknown_machine_is_42704_with_the_next_step() {
     }
 }
 
-#[tokio::test]
-async fn nothing_is_defined_or_dropped_in_a_read_only_transaction() {
-    let play = open().await;
-    play.show(&define(&right())).await;
-    for call in [define(&right()), "select once.machine_drop('m')".to_owned()] {
-        play.show("begin read only").await;
-        assert_eq!(play.code(&call).await, "25006");
-        play.show("rollback").await;
-    }
-    play.show("begin read only; select once.machine_get('m'); commit")
-        .await;
-}
-
 /// Roles of one test: `{prefix}_a`, `{prefix}_b` and `{prefix}_team`, of which a is a member.
 async fn roles(play: &Playground, prefix: &str) {
     for suffix in ["a", "b", "team"] {

@@ -319,6 +319,36 @@ async fn amounts_and_balances_are_counted_exactly() {
 }
 
 #[tokio::test]
+async fn what_the_guard_judges_of_an_item_is_not_generated() {
+    let play = open().await;
+    for (path, column, made) in [
+        (
+            "refund.amount",
+            "points",
+            "bigint generated always as (n * 10) stored",
+        ),
+        (
+            "refund.subject",
+            "job_id",
+            "bigint generated always as (id / 10) stored",
+        ),
+        (
+            "refund.when",
+            "state",
+            "text generated always as ('ok') stored",
+        ),
+    ] {
+        let setup = format!(
+            "alter table item add n int; alter table item drop column {column}, add column {column} {made}"
+        );
+        let fault = format!(
+            "{path}: column \"{column}\" is generated: the guard cannot see what it becomes"
+        );
+        only_after(&play, &setup, nothing, &fault).await;
+    }
+}
+
+#[tokio::test]
 async fn a_balance_holds_every_amount_exactly() {
     let play = open().await;
     play.show("create domain cents as numeric(12, 2); create domain points as int")

@@ -278,53 +278,6 @@ async fn a_table_that_is_dropped_while_a_call_waits_for_it_is_an_error() {
     }
 }
 
-/// The guard is put on by the table's name.
-#[tokio::test]
-async fn a_guard_that_waits_while_its_table_gets_another_name_is_put_on_when_asked_again() {
-    let play = world().await;
-    let migration = play.another().await;
-    migration
-        .show("begin; alter table job rename to work")
-        .await;
-    let guard = "select once.machine_guard('job', true)";
-    let waiting = Waiting::begin(&play, play.another().await, guard).await;
-    migration.show("commit").await;
-    let (session, answer) = waiting.end().await;
-    assert_eq!(crate::waiting::code(&answer), "40001");
-    session.show(guard).await;
-    jobs_of_work(&play).await;
-    assert_eq!(play.code("update work set status = 'done'").await, "ON002");
-}
-
-/// What has a table's triggers changed wants all of the table from the start.
-#[tokio::test]
-async fn a_guard_that_waits_for_a_migration_is_no_deadlocks_end() {
-    for (before, call) in [
-        ("select", "select once.machine_guard('job', true)"),
-        (
-            "select once.machine_guard('job', true)",
-            "select once.machine_guard('job', false)",
-        ),
-        (
-            "select once.machine_guard('job', true)",
-            "select once.machine_drop('job')",
-        ),
-    ] {
-        let play = world().await;
-        play.show(before).await;
-        let migration = play.another().await;
-        migration
-            .show("begin; create index on job (note); set local lock_timeout = '10s'")
-            .await;
-        let waiting = Waiting::begin(&play, play.another().await, call).await;
-        migration
-            .show("set local deadlock_timeout = '20ms'; alter table job add added int; commit")
-            .await;
-        let (_, answer) = waiting.end().await;
-        assert_eq!(crate::waiting::code(&answer), "", "{call}");
-    }
-}
-
 /// A service may ask for it at each boot.
 #[tokio::test]
 async fn a_guard_that_is_there_is_put_on_without_a_wait_and_one_that_was_weakened_anew() {
@@ -361,62 +314,6 @@ async fn a_guard_that_is_there_is_put_on_without_a_wait_and_one_that_was_weakene
         assert_eq!(play.code(illegal).await, "ON002", "{weaker}");
         assert_eq!(play.show(check).await, checked, "{weaker}");
     }
-}
-
-#[tokio::test]
-async fn a_table_that_is_dropped_while_its_guard_is_taken_off_is_told_of() {
-    let play = world().await;
-    play.show(
-        "select once.machine_guard('job', true);
-         create role keeper_of_drift login;
-         select once.grant_role('keeper_of_drift', 'use');
-         grant create, usage on schema public to keeper_of_drift;
-         alter table job owner to keeper_of_drift;
-         alter table item owner to keeper_of_drift;
-         alter table wallet owner to keeper_of_drift",
-    )
-    .await;
-    let owner = play.another().await;
-    owner.show("set role keeper_of_drift").await;
-    let migration = play.another().await;
-    migration.show("begin; drop table job cascade").await;
-    let guard = "select once.machine_guard('job', false)";
-    let waiting = Waiting::begin(&play, owner, guard).await;
-    migration.show("commit").await;
-    let (_, answer) = waiting.end().await;
-    assert_eq!(crate::waiting::code(&answer), "40001");
-}
-
-#[tokio::test]
-async fn a_column_that_is_dropped_while_a_caller_with_rights_on_columns_waits_is_told_of() {
-    let play = world().await;
-    jobs(&play, 1, 1, "ready").await;
-    play.show(
-        "create role clerk_of_drift; select once.grant_role('clerk_of_drift', 'use');
-         grant select, update (status, version, cancel_requested, note) on job to clerk_of_drift;
-         grant select, update on item, wallet to clerk_of_drift;
-         select once.cancel_request('job', '1'); select once.refund('job', '1');
-         select once.cleanup_confirm('job', '1', 1)",
-    )
-    .await;
-    let clerk = play.another().await;
-    clerk.show("set role clerk_of_drift").await;
-    let migration = play.another().await;
-    migration
-        .show("begin; lock table job in access exclusive mode")
-        .await;
-    let call = "select status from once.cancel_finish('job', '1')";
-    let waiting = Waiting::begin(&play, clerk, call).await;
-    migration
-        .show("alter table job drop column status cascade; commit")
-        .await;
-    let (_, answer) = waiting.end().await;
-    assert_eq!(crate::waiting::code(&answer), "40001");
-}
-
-async fn jobs_of_work(play: &Playground) {
-    play.show("insert into work (id, status) values (1, 'ready')")
-        .await;
 }
 
 /// A sweep above READ COMMITTED, whose snapshot is from before the table was rewritten, sees no row of it.
@@ -460,30 +357,6 @@ async fn a_call_that_waits_for_a_table_to_be_rewritten_finds_its_row() {
         .show("alter table job alter n type bigint; commit")
         .await;
     waiting.end().await.1.unwrap();
-}
-
-/// A claim that finds the machine changed looks again, and reads its id again as the column has it by then.
-#[tokio::test]
-async fn a_claim_that_waits_while_its_id_gets_another_type_claims_its_row() {
-    for id in ["text", "int"] {
-        let play = world().await;
-        jobs(&play, 1, 7, "ready").await;
-        let known = play.another().await;
-        token(&known, 3, "run", "").await;
-        let migration = play.another().await;
-        migration
-            .show("begin; lock table once.action_lease in access exclusive mode")
-            .await;
-        let call = format!("select outcome, status from {}", claim(7, "run", ""));
-        let waiting = Waiting::begin(&play, known, &call).await;
-        migration
-            .show(&format!("alter table job alter id type {id}; commit"))
-            .await;
-        assert_eq!(waiting.end().await.1.unwrap(), "claimed|running", "{id}");
-        let claimed =
-            "select string_agg(id::text, ' ' order by id) from job where status = 'running'";
-        assert_eq!(play.show(claimed).await, "3 7", "{id}");
-    }
 }
 
 /// The sweep is whoever owns the table after it has waited for it.

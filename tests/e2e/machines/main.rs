@@ -34,7 +34,6 @@ mod plain_tables;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod policies;
-mod read_only;
 mod rights;
 mod sharing;
 mod sweep_ends;

@@ -4,7 +4,7 @@
 use crate::playground::{Playground, Refusal};
 use crate::world::{define, drain, job, jobs, outcome, release, sweep, token, world};
 use pg_once_tests::race;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::task::JoinHandle;
 
 /// A machine with a claim state over a new table of this name, and `count` of its rows overdue.
@@ -51,7 +51,6 @@ async fn ends(play: &Playground, sql: &str) -> String {
     answer.await.unwrap_or_else(|_| panic!("{sql} waits"))
 }
 
-const SWEEP_JOBS: &str = "select done, failed, more from once.sweep_action_release(10, 'job')";
 const SWEEP: &str = "select done, failed, more from once.sweep_action_release(10)";
 
 #[tokio::test]
@@ -110,37 +109,6 @@ async fn a_table_that_is_being_indexed_puts_no_row_off() {
     assert_eq!(play.show(blamed).await, "0");
     holder.show("rollback").await;
     assert_eq!(sweep(&play, 10).await, "9|0|f");
-}
-
-#[tokio::test]
-async fn rows_whose_trigger_waits_are_told_from_the_others_within_a_few_calls() {
-    let play = overdue(100).await;
-    play.show("create table clerk (id bigint primary key); insert into clerk select id from job")
-        .await;
-    when_reverted(
-        &play,
-        "before",
-        "perform from public.clerk where id = new.id for update;",
-    )
-    .await;
-    let holder = play.another().await;
-    holder
-        .show("begin; select from clerk where id <= 10 for update")
-        .await;
-    let mut told = Vec::new();
-    for _ in 0..4 {
-        let begin = Instant::now();
-        told.push(sweep(&play, 1000).await);
-        assert!(begin.elapsed() < Duration::from_secs(10), "{told:?}");
-    }
-    let ready = "select count(*) from job where status = 'ready'";
-    assert_eq!(play.show(ready).await, "90", "{told:?}");
-    let blamed = "select string_agg(row_id, ' ' order by row_id::int) from once.action_lease where failures > 0";
-    assert_eq!(play.show(blamed).await, "1 2 3 4 5 6 7 8 9 10");
-    holder.show("rollback").await;
-    play.show("update once.action_lease set look_at = clock_timestamp() where state = 'h'")
-        .await;
-    assert_eq!(drain(&play, 1000).await, (10, 0));
 }
 
 #[tokio::test]
@@ -263,41 +231,6 @@ async fn a_sweep_that_is_cancelled_in_the_middle_has_done_nothing_and_holds_noth
     assert_eq!(play.show(blamed).await, "0");
     play.show("insert into gate values (true)").await;
     assert_eq!(drain(&play, 100).await, (50, 0));
-}
-
-/// What a trigger calls of ours runs in parts that may fail, too: the cancellation of one of these is one of the sweep.
-#[tokio::test]
-async fn a_sweep_that_is_cancelled_within_a_call_of_its_trigger_ends() {
-    let play = overdue(1).await;
-    when_reverted(&play, "before", "perform once.sweep_outbox_retire();").await;
-    let holder = play
-        .another_directly("postgres", "its lock is waited for")
-        .await;
-    holder
-        .show("begin; lock table once.subscriber in row exclusive mode")
-        .await;
-    // It waits there for a fifth of a second: the cancellation may come too late, and not each time.
-    for _ in 0..20 {
-        let sweeper = play
-            .another_directly("postgres", "its backend is watched from outside")
-            .await;
-        let pid = race::backend_pid(&sweeper.client).await.unwrap();
-        let swept = tokio::spawn(async move { sweeper.attempt(SWEEP_JOBS).await });
-        let waits = format!("select count(*) from pg_locks where pid = {pid} and not granted");
-        while !swept.is_finished() && play.show(&waits).await == "0" {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        play.show(&format!("select pg_cancel_backend({pid})")).await;
-        if let Err(refusal) = swept.await.unwrap() {
-            assert_eq!(refusal.code, "57014");
-            return;
-        }
-        play.show("update once.action_lease set look_at = lease_until, failures = 0")
-            .await;
-        play.show("select once.action_claim('job', '1', 'run', lease => '1 us')")
-            .await;
-    }
-    panic!("no cancellation ended the sweep");
 }
 
 #[tokio::test]

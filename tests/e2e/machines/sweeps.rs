@@ -2,7 +2,6 @@
 //! what cannot be reverted.
 
 use crate::playground::Playground;
-use crate::waiting::{at_once, sessions};
 use crate::world::{drain, job, jobs, outcome, sweep, token, world};
 
 /// Jobs 1 to `count`, each claimed for a microsecond.
@@ -208,24 +207,6 @@ async fn locked_rows_and_locked_leases_wait_for_the_next_sweep() {
 }
 
 #[tokio::test]
-async fn locked_rows_at_the_head_do_not_starve_the_others() {
-    let play = overdue(50).await;
-    let other = play.another().await;
-    play.show("set lock_timeout = '1ms'").await;
-    other
-        .show("begin; select from job where id <= 20 for update")
-        .await;
-    let mut done = 0;
-    for _ in 0..20 {
-        let shown = sweep(&play, 10).await;
-        done += shown.split('|').next().unwrap().parse::<u64>().unwrap();
-    }
-    assert_eq!(done, 30);
-    other.show("rollback").await;
-    assert_eq!(drain(&play, 10).await, (20, 0));
-}
-
-#[tokio::test]
 async fn a_row_locked_for_key_share_by_an_item_writer_is_reverted() {
     let play = overdue(1).await;
     let other = play.another().await;
@@ -328,31 +309,6 @@ async fn deferred_constraints_are_checked_row_by_row() {
     play.show("delete from state where name = 'ready'").await;
     assert_eq!(sweep(&play, 10).await, "0|5|f");
     assert_eq!(count(&play, "running").await, "5");
-}
-
-#[tokio::test]
-async fn four_sessions_sweep_at_once_and_every_row_goes_back_once() {
-    let play = overdue(600).await;
-    play.show("create table swept (done bigint, failed bigint)")
-        .await;
-    let sessions = sessions(&play, 4).await;
-    let sweeper = "do $$ begin
-            for i in 1 .. 40 loop
-                insert into swept select done, failed from once.sweep_action_release(10); commit;
-            end loop;
-        end $$";
-    for answer in at_once(&sessions, |_| sweeper.to_owned()).await {
-        answer.unwrap();
-    }
-    assert_eq!(
-        play.show("select sum(done), sum(failed) from swept").await,
-        "600|0"
-    );
-    assert_eq!(
-        play.show("select count(*) from job where status = 'ready' and version = 2")
-            .await,
-        "600"
-    );
 }
 
 #[tokio::test]
