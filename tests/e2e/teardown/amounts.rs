@@ -2,7 +2,7 @@
 //! call is undone, and once the row is repaired it goes through.
 
 use crate::playground::Playground;
-use crate::shapes::{DEFINITION, PLAIN, Shape};
+use crate::shapes::{PLAIN, Shape};
 use crate::waiting::Waiting;
 
 const WALLET: &str = r#""My Shop"."Wal""let""#;
@@ -161,48 +161,6 @@ async fn a_check_or_a_trigger_of_the_wallet_undoes_the_whole_call() {
     repaired(&play, &PLAIN, "7").await;
 }
 
-/// A machine's items have no children, but somebody may give them some: keys are no keys then.
-#[tokio::test]
-async fn an_item_of_another_row_with_the_same_key_is_left_alone() {
-    for guarded in [true, false] {
-        let play = crate::shop::open().await;
-        let job = crate::shop::job_of(&play, "w", &[10, 20]).await;
-        let other = crate::shop::job_of(&play, "other", &[]).await;
-        crate::shop::guard(&play, guarded).await;
-        play.show(&job.call("outcome", "cancel_request", "")).await;
-        play.show(&format!(
-            "create table kid () inherits (batch_item);
-             insert into kid (id, job_id, input, state, points, artifact, settled)
-             select id, {}, 'x', 'succeeded', 5, 'kept', 'kept' from only batch_item",
-            other.id
-        ))
-        .await;
-        let refund = job.call("items, amount", "refund", ", 10");
-        assert_eq!(play.show(&refund).await, "2|30");
-        let kept = "select distinct settled from kid";
-        assert_eq!(play.show(kept).await, "kept");
-    }
-}
-
-#[tokio::test]
-async fn two_items_of_a_row_with_one_key_are_no_page_but_are_paid_together() {
-    let play = crate::shop::open().await;
-    let job = crate::shop::job_of(&play, "w", &[10, 20]).await;
-    play.show(&job.call("outcome", "cancel_request", "")).await;
-    play.show(
-        "create table kid () inherits (batch_item);
-         insert into kid select * from only batch_item",
-    )
-    .await;
-    let refusal = play.refused(&job.call("items", "refund", ", 1")).await;
-    assert_eq!(refusal.code, "ON003", "{refusal:?}");
-    assert!(refusal.hint.contains("without max_items"), "{refusal:?}");
-    let unmarked = "select count(*) from batch_item where settled is null";
-    assert_eq!(play.show(unmarked).await, "4");
-    let refund = job.call("items, amount, remaining", "refund", "");
-    assert_eq!(play.show(&refund).await, "4|60|f");
-}
-
 /// What is marked has to be what was paid for.
 #[tokio::test]
 async fn a_trigger_that_changes_an_item_as_it_is_marked_undoes_the_whole_call() {
@@ -343,45 +301,6 @@ async fn a_wallet_that_is_put_there_anew_while_a_refund_waits_is_a_lost_race() {
     assert_eq!(PLAIN.balance(&play).await, "107");
 }
 
-/// A trigger that lets the credit be may have kept it back, for all that is known.
-#[tokio::test]
-async fn a_watched_wallet_that_is_put_there_anew_is_not_credited() {
-    let play = with_item(&PLAIN, "4", true).await;
-    play.show(&format!(
-        "create function pass() returns trigger language plpgsql as $$ begin return new; end $$;
-         create trigger pass before update on {WALLET} for each row execute function pass()"
-    ))
-    .await;
-    let holder = replaced(&play).await;
-    let refund = PLAIN.call("items", "refund", "");
-    let waiting = Waiting::begin(&play, play.another().await, &refund).await;
-    holder.show("commit").await;
-    let (session, answer) = waiting.end().await;
-    assert_eq!(crate::waiting::code(&answer), "ON002", "{answer:?}");
-    assert_eq!(session.show(&refund).await, "3");
-}
-
-/// Whoever called it again would come to the same again.
-#[tokio::test]
-async fn a_wallet_that_a_trigger_of_the_items_puts_there_is_no_lost_race() {
-    let play = with_item(&PLAIN, "4", true).await;
-    play.show(&format!(
-        r#"create function ensure() returns trigger language plpgsql as $$
-               begin insert into {WALLET} values ('w', 0) on conflict do nothing; return new; end $$;
-           create trigger ensure before update on {ITEM} for each row execute function ensure();
-           delete from {WALLET}"#
-    ))
-    .await;
-    for level in ["read committed", "repeatable read"] {
-        play.show(&format!("set default_transaction_isolation = '{level}'"))
-            .await;
-        undone(&play, &PLAIN, "ON002").await;
-    }
-    play.show(&format!("insert into {WALLET} values ('w', 0)"))
-        .await;
-    repaired(&play, &PLAIN, "7").await;
-}
-
 #[tokio::test]
 async fn a_wallet_that_has_come_since_the_snapshot_is_a_lost_race() {
     for level in ["repeatable read", "serializable"] {
@@ -397,46 +316,6 @@ async fn a_wallet_that_has_come_since_the_snapshot_is_a_lost_race() {
         session.show("rollback").await;
         assert_eq!(session.show(&refund).await, "3");
     }
-}
-
-/// A partition is locked as it will be wanted before it is read, so whoever has it and wants more of it gets that.
-#[tokio::test]
-async fn a_migration_of_a_wallets_partition_goes_on_while_a_refund_waits_for_it() {
-    let play = Playground::open().await;
-    PLAIN.build(&play).await;
-    play.show(&format!(
-        r#"drop table {WALLET} cascade;
-           create table {WALLET} ("Id" text primary key, "Ba lance" numeric not null) partition by list ("Id");
-           create table some_wallets partition of {WALLET} for values in ('w');
-           insert into {WALLET} values ('w', 0)"#
-    ))
-    .await;
-    play.show(&format!("select once.machine_define($m${DEFINITION}$m$)"))
-        .await;
-    for item in ["1", "2", "3"] {
-        PLAIN.item(&play, item, "2", true).await;
-    }
-    PLAIN.flag(&play).await;
-    let refund = PLAIN.call("items", "refund", "");
-    let known = play.another().await;
-    known.show(&format!("begin; {refund}; rollback")).await;
-    for session in [play.another().await, known] {
-        let migration = play.another().await;
-        migration
-            .show(r#"begin; create index on some_wallets ("Ba lance")"#)
-            .await;
-        let waiting = Waiting::begin(&play, session, &format!("begin; {refund}")).await;
-        migration
-            .show(
-                r#"alter table some_wallets alter "Ba lance" set statistics 10;
-                     alter table some_wallets add check ("Ba lance" >= 0); commit"#,
-            )
-            .await;
-        let (session, answer) = waiting.end().await;
-        assert_eq!(answer.unwrap(), "3");
-        session.show("rollback").await;
-    }
-    repaired(&play, &PLAIN, "6").await;
 }
 
 #[tokio::test]

@@ -134,37 +134,6 @@ async fn a_request_waits_for_a_finish_and_comes_too_late() {
     assert_eq!(waiting.end().await.1.unwrap(), "too_late|done");
 }
 
-/// A request for a row that is not flagged although its teardown is under way takes it for another row where nothing is
-/// marked. A snapshot from before the items were rewritten shows none of them.
-#[tokio::test]
-async fn a_request_that_waits_for_items_to_be_rewritten_goes_on_with_the_teardown() {
-    let play = shop::open().await;
-    let job = shop::job_of(&play, "w", &[1, 2]).await;
-    play.show(&job.call("outcome", "cancel_request", "")).await;
-    let refund = job.call("items, amount_total, pass", "refund", "");
-    assert_eq!(play.show(&refund).await, "2|3|1");
-    shop::guard(&play, false).await;
-    let known = play.another().await;
-    let sql = job.call("outcome, status", "cancel_request", "");
-    for _ in 0..2 {
-        play.show("update batch_job set cancel_requested = false")
-            .await;
-        known.show(&sql).await;
-    }
-    play.show("update batch_job set cancel_requested = false")
-        .await;
-    let migration = play.another().await;
-    migration
-        .show("begin; lock table batch_item in access exclusive mode")
-        .await;
-    let waiting = Waiting::begin(&play, known, &sql).await;
-    migration
-        .show("alter table batch_item add drawn float default random(); commit")
-        .await;
-    assert_eq!(waiting.end().await.1.unwrap(), "teardown|queued");
-    assert_eq!(play.show(&refund).await, "0|3|1");
-}
-
 /// A defect once: the amounts were added up as what they were before.
 #[tokio::test]
 async fn a_refund_that_waits_while_a_type_changes_pays_what_the_items_say() {
