@@ -193,25 +193,6 @@ async fn the_same_names_in_ones_own_namespace_are_somebody_elses() {
         .await;
 }
 
-#[tokio::test]
-async fn a_step_does_not_emit_to_the_others_topic() {
-    let services = Services::open().await;
-    let token = services
-        .bert
-        .show("select token from once.key_claim('bert', 'k')")
-        .await;
-    let event = r#"'{"topic": "anna", "payload": "forged"}'"#;
-    for call in [
-        format!("key_step('bert', 'k', {token}, 'pay', on_abort => {event})"),
-        format!("key_step_done('bert', 'k', {token}, 'pay', '1', on_complete => {event})"),
-        format!("key_step_done('bert', 'k', {token}, 'pay', '1', on_abort => {event})"),
-    ] {
-        services
-            .refused(&format!("select once.{call}"), "42501")
-            .await;
-    }
-}
-
 const DEFINITION: &str = r#"'{"machine": "NAME", "table": "TABLE", "id": "id", "status": "status",
     "status_types": ["ready", "running", "done", "cancelled"], "terminal": ["done"],
     "transitions": [{"from": ["ready"], "to": "done"}]}'"#;

@@ -102,33 +102,6 @@ async fn a_kind_that_is_revoked_takes_nothing_that_somebody_gave_by_hand() {
         .await;
 }
 
-#[tokio::test]
-async fn a_role_with_a_kind_may_call_its_procedures_too() {
-    let play = Playground::open().await;
-    role(&play, "cross_caller").await;
-    let caller = play.another_as("cross_caller").await;
-    for (kind, code) in [("observe", "42501"), ("use", "42501"), ("operate", "")] {
-        play.show(&format!("select once.grant_role('cross_caller', '{kind}')"))
-            .await;
-        let told = caller.attempt("call once.sweep_all()").await;
-        assert_eq!(
-            told.err().map_or(String::new(), |refusal| refusal.code),
-            code,
-            "{kind}"
-        );
-        play.show(&format!(
-            "select once.revoke_role('cross_caller', '{kind}')"
-        ))
-        .await;
-        assert_eq!(
-            caller.code("call once.sweep_all()").await,
-            "42501",
-            "{kind}"
-        );
-    }
-    play.show("drop role cross_caller").await;
-}
-
 /// Whatever of schema once PUBLIC has a right on. (Types of tables open no table.)
 const OPEN: &str = "
 select string_agg(what, ', ') from (

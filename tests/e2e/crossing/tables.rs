@@ -20,12 +20,14 @@ const STATEMENTS: [&str; 13] = [
     "select row_to_json(t) from $T t",
 ];
 
-const WRITES: [&str; 6] = [
+const WRITES: [&str; 8] = [
     "delete from $T",
     "truncate $T",
     "insert into $T select * from $T",
     "create trigger t before insert on $T for each row execute function suppress_redundant_updates_trigger()",
     "alter table $T disable row level security",
+    "create index on $T ((1))",
+    "create policy p on $T",
     "merge into $T using (values (1)) v (x) on true when matched then delete",
 ];
 
