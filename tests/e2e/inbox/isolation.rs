@@ -115,38 +115,3 @@ async fn a_compensation_that_somebody_wrote_after_the_snapshot_is_a_race() {
         assert_retryable(&refusal, &call);
     }
 }
-
-#[tokio::test]
-async fn in_a_read_only_transaction_duplicates_answer_and_the_rest_is_25006() {
-    let play = Playground::open().await;
-    play.show(&format!("begin; {}", accept("m"))).await;
-    play.show(&format!("{}; commit", record("m", "1"))).await;
-    play.show(&barrier("acted", "action")).await;
-    play.show(&barrier("skipped", "compensation")).await;
-    for level in LEVELS {
-        play.show(&format!("begin isolation level {level} read only"))
-            .await;
-        assert_eq!(play.show(&accept("m")).await, "f|1");
-        play.show(&record("m", "1")).await;
-        assert_eq!(play.show(&barrier("acted", "action")).await, "duplicate");
-        assert_eq!(play.show(&barrier("skipped", "action")).await, "refused");
-        assert_eq!(
-            play.show(&barrier("skipped", "compensation")).await,
-            "skipped"
-        );
-        for call in [
-            accept("new"),
-            barrier("new", "action"),
-            barrier("new", "compensation"),
-            barrier("acted", "compensation"),
-            "select once.sweep_inbox_reap()".to_owned(),
-        ] {
-            play.show("savepoint s").await;
-            let refusal = play.refused(&call).await;
-            play.show("rollback to s").await;
-            assert_eq!(refusal.code, "25006", "{call}: {refusal:?}");
-            assert!(!refusal.hint.is_empty(), "{refusal:?}");
-        }
-        play.show("commit").await;
-    }
-}

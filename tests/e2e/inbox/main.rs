@@ -12,7 +12,6 @@ mod barrier;
 mod crash;
 mod isolation;
 mod messages;
-mod owners;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod reap;
