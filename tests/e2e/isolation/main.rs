@@ -11,7 +11,6 @@
 #[path = "../keys/playground.rs"]
 mod playground;
 mod put_aside;
-mod read_only;
 mod serializable;
 mod sessions;
 mod snapshots;
