@@ -6,8 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use pg_once_tests::race;
-
 use crate::playground::Playground;
 
 const SHORT: &str = ", lease => '1 microsecond'";
@@ -305,35 +303,6 @@ async fn keys_that_the_options_park_are_found_when_the_options_change() {
     play.show(r#"select once.scope_set('s', '{"max_attempts": null}')"#)
         .await;
     assert_eq!(play.show(TAKE).await, "resumed|expired\nresumed|used up");
-}
-
-/// A defect once: the take put the key aside for ever, out of sight of the change of options.
-#[tokio::test]
-async fn a_key_that_a_take_puts_aside_while_the_options_change_is_not_lost() {
-    let play = Playground::open().await;
-    let other = play.another().await;
-    play.token("k", SHORT).await;
-    play.show(r#"select once.scope_set('s', '{"on_expiry": "park"}')"#)
-        .await;
-    play.show("begin").await;
-    assert_eq!(play.show(TAKE).await, "");
-    // The change may go through at once, or wait until the take has ended.
-    let asked = race::Session::of(&other.client).await.unwrap();
-    let change = tokio::spawn(async move {
-        other
-            .show(r#"select once.scope_set('s', '{"on_expiry": null}')"#)
-            .await
-    });
-    let admin = play.another().await;
-    race::poll_async("the change to go through or to wait", async || {
-        let waits = race::is_waiting(&admin.client, &asked).await?;
-        Ok((change.is_finished() || waits).then_some(()))
-    })
-    .await
-    .unwrap();
-    play.show("commit").await;
-    change.await.unwrap();
-    assert_eq!(play.show(TAKE).await, "resumed|k");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 
 use crate::playground::Playground;
 
-/// Every function that names a scope of keys; inbox/owners has those of messages and sagas.
+/// Every function that names a scope of keys; crossing/calls has those of messages and sagas, too.
 fn scoped_calls(token: &str) -> Vec<String> {
     let mut calls: Vec<String> = [
         "key_claim('owned', 'new')",
