@@ -1,5 +1,5 @@
 //! The outbox as its callers meet it: emit, take, ack, extend; many workers, late commits, lost answers, killed
-//! workers, bad input, rights.
+//! workers, bad input.
 //!
 //! What fails in between (nack, retries, dead letters) is outbox_retry's, options are outbox_options', space is
 //! outbox_retire's.
@@ -21,7 +21,6 @@ mod playground;
 mod quiet;
 mod refusals;
 mod repeats;
-mod roles;
 #[allow(dead_code, reason = "this binary uses its part")]
 #[path = "../outbox_retry/stage.rs"]
 mod stage;
