@@ -88,26 +88,6 @@ async fn a_topic_with_an_owner_is_closed_to_all_but_its_members_and_superusers()
 }
 
 #[tokio::test]
-async fn the_caller_is_the_current_user() {
-    let play = Playground::open().await;
-    owned(&play, "tset").await;
-    play.show(
-        "create role tset_noinherit login noinherit in role tset_owner;
-         grant tset_all to tset_noinherit;
-         create function emit_as_owner() returns bigint language sql security definer
-             as $$ select event_id from once.outbox_emit('owned', '1') $$;
-         alter function emit_as_owner() owner to tset_owner",
-    )
-    .await;
-    let session = play.another_as("tset_noinherit").await;
-    session.show("set role tset_owner").await;
-    allowed_everywhere(&session).await;
-    play.show("set role tset_outsider").await;
-    refused_everywhere(&play.another().await, &play).await;
-    play.show("select emit_as_owner()").await;
-}
-
-#[tokio::test]
 async fn setting_and_changing_an_owner_need_membership_in_both() {
     let play = Playground::open().await;
     play.show(

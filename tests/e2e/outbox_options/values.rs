@@ -2,7 +2,7 @@
 
 use crate::playground::Playground;
 use crate::waiting::{at_once, sessions};
-use crate::{LEVELS, assert_counted, stored, subscriber_set, topic, topic_set};
+use crate::{assert_counted, stored, subscriber_set, topic, topic_set};
 
 const TOPIC: &str =
     r#"{"lanes": 16, "owner": null, "dedupe_for": "24:00:00", "subscribers": ["default"]}"#;
@@ -278,34 +278,6 @@ async fn names_are_of_1_to_100_characters_whatever_these_are() {
         );
     }
     assert_eq!(stored(&play).await, before);
-}
-
-#[tokio::test]
-async fn a_read_only_transaction_may_look_and_not_change() {
-    let play = Playground::open().await;
-    topic(&play, "t", "{}").await;
-    for level in LEVELS {
-        for call in [
-            "topic_set('t', '{}')",
-            "topic_set('new', '{}')",
-            "subscriber_set('t', 'default')",
-            "subscriber_set('t', 'new')",
-            "subscriber_drop('t', 'default')",
-        ] {
-            play.show(&format!("begin isolation level {level} read only"))
-                .await;
-            let answer = play.attempt(&format!("select once.{call}")).await;
-            play.show("rollback").await;
-            let refusal = answer.unwrap_err();
-            assert_eq!(refusal.code, "25006", "{call}: {refusal:?}");
-            assert!(!refusal.hint.is_empty(), "{call}: {refusal:?}");
-        }
-        play.show(&format!("begin isolation level {level} read only"))
-            .await;
-        assert_eq!(shown(&play).await, TOPIC);
-        assert_eq!(subscriber_shown(&play, "default").await, SUBSCRIBER);
-        play.show("commit").await;
-    }
 }
 
 #[tokio::test]
