@@ -129,27 +129,6 @@ async fn one_event_that_is_not_held_refuses_the_whole_nack() {
 }
 
 #[tokio::test]
-async fn what_only_reads_answers_in_a_read_only_transaction_the_rest_is_refused() {
-    let stage = Stage::open("{}").await;
-    stage.emit("a b").await;
-    let token = stage.take(2).await.token;
-    stage.nack(token, "a", ", kind => 'never'").await;
-    stage
-        .play
-        .show("set default_transaction_read_only = on")
-        .await;
-    assert_eq!(stage.dead().await, "a|1|never|~");
-    assert_eq!(stage.deliveries("a").await, "1|never|~");
-    for sql in [
-        stage.nack_sql(token, "b", ""),
-        "select once.outbox_redrive('t', 'default')".to_owned(),
-        "select * from once.sweep_outbox_requeue()".to_owned(),
-    ] {
-        assert_eq!(stage.play.code(&sql).await, "25006", "{sql}");
-    }
-}
-
-#[tokio::test]
 async fn workers_fail_operators_redrive_and_a_topic_with_an_owner_is_closed() {
     let stage = Stage::open("{}").await;
     stage
