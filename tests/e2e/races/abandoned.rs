@@ -13,38 +13,6 @@ async fn abandon(play: &Playground, count: usize) {
     play.show(&sql).await;
 }
 
-fn keys(shown: &str) -> BTreeSet<String> {
-    shown.lines().map(str::to_owned).collect()
-}
-
-#[tokio::test]
-async fn two_completers_share_abandoned_keys_without_waiting_or_overlap() {
-    let play = Playground::open().await;
-    let (first, second) = (play.another().await, play.another().await);
-    second.show("set lock_timeout = '1ms'").await;
-    abandon(&play, 40).await;
-    first.show("begin").await;
-    let mine = keys(
-        &first
-            .show("select key from once.key_take_abandoned('s', 15)")
-            .await,
-    );
-    let theirs = keys(
-        &second
-            .show("select key from once.key_take_abandoned('s', 100)")
-            .await,
-    );
-    assert_eq!((mine.len(), theirs.len()), (15, 25));
-    assert!(mine.is_disjoint(&theirs));
-    first.show("rollback").await;
-    let left = keys(
-        &second
-            .show("select key from once.key_take_abandoned('s', 100)")
-            .await,
-    );
-    assert_eq!(left, mine);
-}
-
 #[tokio::test]
 async fn eight_completers_at_once_take_each_key_once() {
     let play = Playground::open().await;
@@ -95,48 +63,6 @@ async fn a_claim_and_a_completer_never_both_get_the_key() {
 }
 
 #[tokio::test]
-async fn a_claim_that_commits_late_is_found_behind_thousands_of_finished_keys() {
-    let play = Playground::open().await;
-    let late = play.another().await;
-    let finished = "
-        select count(once.key_complete('s', c.key, c.token, 200))
-          from (select 'f' || g || 'BATCH' as key, (once.key_claim('s', 'f' || g || 'BATCH',
-                       lease => '1 microsecond')).token from generate_series(1, 500) as g) as c";
-    late.show("begin").await;
-    late.token("late", ", lease => '1 microsecond'").await;
-    for batch in ["a", "b", "c"] {
-        play.show(&finished.replace("BATCH", batch)).await;
-        assert_eq!(
-            play.show("select key from once.key_take_abandoned('s')")
-                .await,
-            ""
-        );
-    }
-    late.show("commit").await;
-    assert_eq!(
-        play.show("select key from once.key_take_abandoned('s')")
-            .await,
-        "late"
-    );
-
-    // With nobody in between, the bookmark goes on, and what it passed was finished.
-    for batch in ["d", "e", "f"] {
-        play.show(&finished.replace("BATCH", batch)).await;
-        assert_eq!(
-            play.show("select key from once.key_take_abandoned('s')")
-                .await,
-            ""
-        );
-    }
-    play.token("last", ", lease => '1 microsecond'").await;
-    assert_eq!(
-        play.show("select key from once.key_take_abandoned('s')")
-            .await,
-        "last"
-    );
-}
-
-#[tokio::test]
 async fn a_key_whose_completer_rolled_back_is_not_behind_the_bookmark() {
     let play = Playground::open().await;
     let completer = play.another().await;
@@ -157,46 +83,6 @@ async fn a_key_whose_completer_rolled_back_is_not_behind_the_bookmark() {
         play.show("select count(*) from once.key_take_abandoned('s', 1000)")
             .await,
         "200"
-    );
-}
-
-#[tokio::test]
-async fn a_key_put_aside_while_its_scope_parked_comes_back_when_the_scope_resumes() {
-    let play = Playground::open().await;
-    let completer = play.another().await;
-    play.show(r#"select once.scope_set('s', '{"on_expiry": "park"}')"#)
-        .await;
-    play.token("k", ", lease => '1 microsecond'").await;
-    completer.show("begin").await;
-    assert_eq!(
-        completer
-            .show("select key from once.key_take_abandoned('s')")
-            .await,
-        ""
-    );
-    // It may wait for the completer, but not see less than everything that was put aside.
-    let setter = play.another().await;
-    let set = tokio::spawn(async move {
-        setter
-            .show(r#"select once.scope_set('s', '{"on_expiry": "resume"}')"#)
-            .await
-    });
-    let pause = pg_once_tests::race::poll_async("the setter to end or wait", async || {
-        let waits = play
-            .show("select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'scope_set'")
-            .await;
-        Ok((set.is_finished() || waits != "0").then_some(()))
-    });
-    pause.await.unwrap();
-    completer.show("commit").await;
-    set.await.unwrap();
-    // A completer has to find it again within the time of a lease.
-    play.show("set once.fake_now = '2200-01-01 00:00:00+00'")
-        .await;
-    assert_eq!(
-        play.show("select key from once.key_take_abandoned('s')")
-            .await,
-        "k"
     );
 }
 
