@@ -1,7 +1,6 @@
 //! How much a sweep does, in which order, and that any number of sessions may sweep at once.
 
 use crate::playground::Playground;
-use crate::waiting::{at_once, sessions};
 use crate::{counts, drain, finish, reap, tombstone};
 
 #[tokio::test]
@@ -124,36 +123,6 @@ async fn a_row_that_somebody_holds_is_skipped_and_swept_later() {
     assert_eq!(drain(&play, 100).await, 8);
     holder.show("commit").await;
     assert_eq!(drain(&play, 100).await, 2);
-    assert_eq!(counts(&play).await, "0|0");
-}
-
-#[tokio::test]
-async fn four_sessions_sweep_at_once_and_everything_is_done_once() {
-    let play = Playground::directly("blocks that commit go by the session's clock").await;
-    let sessions = sessions(&play, 4).await;
-    play.clock("0").await;
-    finish(&play, "k", 3000, "'1 h'").await;
-    play.show("create table done (clock text, done bigint)")
-        .await;
-    for clock in ["2030-01-01 02:00+00", "2030-01-03 00:00+00"] {
-        at_once(&sessions, |_| format!("set once.fake_now = '{clock}'")).await;
-        let sweep = format!(
-            "do $$ begin
-                for i in 1 .. 40 loop
-                    insert into done select '{clock}', s.done from once.sweep(100) as s;
-                    commit;
-                end loop;
-             end $$"
-        );
-        for answer in at_once(&sessions, |_| sweep.clone()).await {
-            answer.unwrap();
-        }
-    }
-    assert_eq!(
-        play.show("select sum(done) from done group by clock order by clock")
-            .await,
-        "3000\n3000"
-    );
     assert_eq!(counts(&play).await, "0|0");
 }
 
