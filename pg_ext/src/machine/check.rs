@@ -5,7 +5,6 @@ use super::definition::Definition;
 use super::inspect;
 use super::model::Machine;
 use super::shape;
-use super::sharing;
 use super::stored;
 use super::stored::Stored;
 use super::validate;
@@ -129,9 +128,6 @@ impl Findings {
         }
         let machine = Machine::fitted(name, stored)?;
         self.fit(&machine, stored)?;
-        for (problem, hint) in sharing::found(&machine)? {
-            self.add(problem, hint);
-        }
         self.running(&machine.definition);
         self.labels(&machine)?;
         self.guard(&machine, stored.guarded())?;

@@ -34,7 +34,6 @@ pub mod moves;
 mod predicate;
 mod qualify;
 mod rules;
-mod sharing;
 mod validate;
 
 use crate::digest::first_64_bits;

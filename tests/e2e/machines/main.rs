@@ -35,7 +35,6 @@ mod plain_tables;
 mod playground;
 mod policies;
 mod rights;
-mod sharing;
 mod sweep_ends;
 mod sweep_meanwhile;
 mod sweep_rights;
