@@ -252,8 +252,6 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     })?;
     let permit = permit::grant(machine.name(), [torn.id.text.as_slice()], Doing::Refund);
     let max = max.map(|n| Datum::from(i64::from(n)));
-    // SAFETY: reads a variable of this backend.
-    let command = unsafe { pg_sys::GetCurrentCommandId(false) };
     let rows = plan.query(&[Some(torn.id.value), max])?;
     drop(permit);
     let row = machine
@@ -275,7 +273,7 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     ensure_same(torn, number(6) - number(0), is_good, number(8) != 0)?;
     let wallet = column(row, 3);
     if number(5) != 0 && wallet.is_none() {
-        return Err(uncredited(torn, items, is_watched, command)?);
+        return Err(uncredited(torn, items)?);
     }
     if number(4) != 0 {
         return Err(Error::new(
@@ -298,13 +296,8 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
     })
 }
 
-/// Why no wallet was credited by a statement that began with this command.
-fn uncredited(
-    torn: &Torn,
-    items: &Items,
-    is_watched: bool,
-    command: pg_sys::CommandId,
-) -> Result<Error> {
+/// Why no wallet was credited.
+fn uncredited(torn: &Torn, items: &Items) -> Result<Error> {
     let has_wallet = |snapshot| items.has_wallet(&torn.id, &snapshot);
     if !has_wallet(Snapshot::latest())? {
         return Ok(Error::new(
@@ -316,18 +309,8 @@ fn uncredited(
             items.shape.account.name, items.shape.wallet.name
         )));
     }
-    let is_another = match above_read_committed() {
-        // It has come since the transaction's snapshot.
-        true => !has_wallet(Snapshot::now())?,
-        // Nothing keeps an update back, and no trigger of the items has put it there: what the statement found was
-        // deleted while it waited, and this one came.
-        false => {
-            !is_watched
-                && !items.shape.wallet.has_policies()
-                && has_wallet(Snapshot::latest_before(command))?
-        }
-    };
-    if is_another {
+    // It has come since the transaction's snapshot.
+    if above_read_committed() && !has_wallet(Snapshot::now())? {
         return Ok(Error::retry_transaction(format!(
             "the wallet of {}",
             torn.named()

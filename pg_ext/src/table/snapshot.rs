@@ -67,14 +67,6 @@ impl Snapshot {
         }
     }
 
-    /// The same, but of our own writes only those that were made before the command of this number.
-    pub fn latest_before(command: pg_sys::CommandId) -> Snapshot {
-        let snapshot = Snapshot::latest();
-        // SAFETY: a copy of ours.
-        unsafe { (*snapshot.raw()).curcid = command };
-        snapshot
-    }
-
     /// Everything alive or not yet decided. It can miss a committed row that moves (a non-HOT update)
     /// while it looks, so who finds nothing has to look again with `latest`, which cannot.
     pub fn dirty() -> Snapshot {
