@@ -6,7 +6,7 @@ use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::row;
-use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
+use crate::table::{self, Name, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
 pub const TABLE: Name = c"action_lease";
@@ -41,11 +41,7 @@ pub enum Col {
 
 const COLUMNS: usize = 18;
 
-impl Column for Col {
-    fn number(self) -> usize {
-        self as usize
-    }
-}
+table::columns!(Col);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {

@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::row;
-use crate::table::{self, Column, Name, Outcome, ScanKey, Snapshot, Table};
+use crate::table::{self, Name, Outcome, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{Datum, Oid};
 
 pub const TABLE: Name = c"cancel";
@@ -33,11 +33,7 @@ pub enum Col {
     AmountTotal,
 }
 
-impl Column for Col {
-    fn number(self) -> usize {
-        self as usize
-    }
-}
+table::columns!(Col);
 
 /// A row of once.cancel.
 pub type Teardown = table::Record<Col, 10>;
@@ -144,11 +140,7 @@ pub enum Refund {
     Role,
 }
 
-impl Column for Refund {
-    fn number(self) -> usize {
-        self as usize
-    }
-}
+table::columns!(Refund);
 
 /// A row of once.refund.
 pub type Refunded = table::Record<Refund, 9>;

@@ -9,7 +9,7 @@ use crate::digest::{first_16, first_64_bits};
 use crate::error::{Error, Kind, Result};
 use crate::key::scope::Options;
 use crate::row;
-use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
+use crate::table::{self, Name, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 use sha2::{Digest, Sha256};
 
@@ -30,11 +30,7 @@ pub enum Col {
     Verdict,
 }
 
-impl Column for Col {
-    fn number(self) -> usize {
-        self as usize
-    }
-}
+table::columns!(Col);
 
 /// A row of `once.inbox`.
 pub type Record = table::Record<Col, 7>;

@@ -13,7 +13,7 @@ use crate::janitor::Swept;
 use crate::mark::call_mark;
 use crate::row;
 use crate::settings;
-use crate::table::{Column, Name, Outcome, Record, ScanKey, Snapshot, Table, Wait};
+use crate::table::{self, Name, Outcome, Record, ScanKey, Snapshot, Table, Wait};
 use crate::trylock::TryLock;
 use crate::worker;
 use pgrx::pg_sys;
@@ -38,11 +38,7 @@ enum Run {
     ServedBy,
 }
 
-impl Column for Run {
-    fn number(self) -> usize {
-        self as usize
-    }
-}
+table::columns!(Run);
 
 type Row = Record<Run, 8>;
 

@@ -5,7 +5,7 @@ use crate::call::varlena;
 use crate::clock;
 use crate::error::Result;
 use crate::row;
-use crate::table::{self, Column, Edge, Name, ScanKey, Snapshot, Step, Table};
+use crate::table::{self, Edge, Name, ScanKey, Snapshot, Step, Table};
 use pgrx::pg_sys::Datum;
 
 pub const TABLE: Name = c"key";
@@ -112,11 +112,7 @@ pub enum Advanced {
     Earlier,
 }
 
-impl Column for Col {
-    fn number(self) -> usize {
-        self as usize
-    }
-}
+table::columns!(Col);
 
 /// The scan keys of a lane: look_at after `from`, at most `to`.
 pub fn lane(scope: &[u8], name: u8, from: i64, to: i64) -> [ScanKey; 4] {

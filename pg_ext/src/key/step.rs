@@ -13,7 +13,7 @@ use crate::counters;
 use crate::error::{Error, Result};
 use crate::raise;
 use crate::row::{self, Shape};
-use crate::table::{self, Column, Name, Outcome, ScanKey, Snapshot, Table};
+use crate::table::{self, Name, Outcome, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 
 pub const TABLE: Name = c"key_step";
@@ -53,11 +53,7 @@ pub enum Col {
     OnAbort,
 }
 
-impl Column for Col {
-    fn number(self) -> usize {
-        self as usize
-    }
-}
+table::columns!(Col);
 
 /// One row of `once.key_step`, stored or to be stored.
 pub type Row = table::Record<Col, 13>;

@@ -8,7 +8,7 @@
 use super::topic::Subscriber;
 use crate::call;
 use crate::error::{Error, Kind, Result};
-use crate::table::{self, Column, Name, Outcome, ScanKey, Snapshot, Table, Wait};
+use crate::table::{self, Name, Outcome, ScanKey, Snapshot, Table, Wait};
 use pgrx::pg_sys;
 use std::collections::HashMap;
 
@@ -35,11 +35,7 @@ pub enum Col {
     Open,
 }
 
-impl Column for Col {
-    fn number(self) -> usize {
-        self as usize
-    }
-}
+table::columns!(Col);
 
 /// A row of once.batch: what a batch took from one lane.
 pub type Part = table::Record<Col, 14>;

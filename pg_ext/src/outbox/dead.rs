@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::row::{self, Rows};
 use crate::spi::column;
 use crate::spi::{self, Kept};
-use crate::table::{self, Column, Name, Record, ScanKey, Snapshot, Table};
+use crate::table::{self, Name, Record, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
@@ -89,11 +89,7 @@ pub enum Col {
     Payload,
 }
 
-impl Column for Col {
-    fn number(self) -> usize {
-        self as usize
-    }
-}
+table::columns!(Col);
 
 type Dead = Record<Col, 15>;
 

@@ -3,7 +3,7 @@
 use super::topic::Topic;
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};
-use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
+use crate::table::{self, Name, ScanKey, Snapshot, Table};
 
 /// A table of events and its indexes, by position and by transaction.
 pub struct Home {
@@ -84,11 +84,7 @@ pub enum Col {
     Payload,
 }
 
-impl Column for Col {
-    fn number(self) -> usize {
-        self as usize
-    }
-}
+table::columns!(Col);
 
 /// One event.
 pub type Event = table::Record<Col, 9>;

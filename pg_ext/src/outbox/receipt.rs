@@ -5,7 +5,7 @@ use crate::call;
 use crate::clock;
 use crate::error::Result;
 use crate::row;
-use crate::table::{self, Column, Name, ScanKey, Snapshot, Table};
+use crate::table::{self, Name, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 use std::collections::{HashMap, HashSet};
 
@@ -28,11 +28,7 @@ pub enum Col {
     Dead,
 }
 
-impl Column for Col {
-    fn number(self) -> usize {
-        self as usize
-    }
-}
+table::columns!(Col);
 
 pub type Receipt = table::Record<Col, 11>;
 

@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::row;
 use crate::spi::column;
 use crate::spi::{self, Kept};
-use crate::table::{self, Column, Name, ScanKey, Slot, Snapshot, Table};
+use crate::table::{self, Name, ScanKey, Slot, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
@@ -100,11 +100,7 @@ pub enum Col {
     OrderKey,
 }
 
-impl Column for Col {
-    fn number(self) -> usize {
-        self as usize
-    }
-}
+table::columns!(Col);
 
 /// A row of once.retry.
 type Retry = table::Record<Col, 12>;

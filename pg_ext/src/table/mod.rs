@@ -23,6 +23,7 @@ mod write;
 pub use entries::{Edge, Step};
 pub use names::key_table_owner;
 pub use others::wait_for;
+pub(crate) use record::columns;
 pub use record::{Column, Record};
 pub use sequence::Sequence;
 pub use snapshot::{

@@ -13,6 +13,18 @@ pub trait Column: Copy {
     fn number(self) -> usize;
 }
 
+/// Makes an enum, whose first variant is 1, the columns of a table.
+macro_rules! columns {
+    ($of:ty) => {
+        impl $crate::table::Column for $of {
+            fn number(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}
+pub(crate) use columns;
+
 /// A row as it is stored, or as it is to be stored. Values read from the slot stay valid with it.
 pub struct Record<C, const COLUMNS: usize> {
     /// Keeps the page pinned that the values point into.
