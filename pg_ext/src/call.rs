@@ -173,27 +173,8 @@ pub fn texts<'a>(array: Datum) -> Vec<&'a [u8]> {
 
 /// The elements of a text[].
 pub fn texts_or_null<'a>(array: Datum) -> Vec<Option<&'a [u8]>> {
-    let mut elements: *mut Datum = std::ptr::null_mut();
-    let mut nulls: *mut bool = std::ptr::null_mut();
-    let mut count = 0;
-    // SAFETY: the datum is a text[]; the elements are allocated in the current memory context.
-    unsafe {
-        let array = pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast();
-        let (typlen, byval, align) = (-1, false, b'i' as std::ffi::c_char);
-        pg_sys::deconstruct_array(
-            array,
-            pg_sys::TEXTOID,
-            typlen,
-            byval,
-            align,
-            &mut elements,
-            &mut nulls,
-            &mut count,
-        );
-        (0..count as usize)
-            .map(|i| (!*nulls.add(i)).then(|| varlena(*elements.add(i))))
-            .collect()
-    }
+    let elements = elements(array, pg_sys::TEXTOID).into_iter();
+    elements.map(|element| element.map(varlena)).collect()
 }
 
 /// The elements of a bigint[]; None for one that holds a NULL.
@@ -206,27 +187,30 @@ pub fn times(array: Datum) -> Option<Vec<i64>> {
     of_8_bytes(array, pg_sys::TIMESTAMPTZOID)
 }
 
-fn of_8_bytes(array: Datum, element: pg_sys::Oid) -> Option<Vec<i64>> {
-    let mut elements: *mut Datum = std::ptr::null_mut();
-    let mut nulls: *mut bool = std::ptr::null_mut();
+fn of_8_bytes(array: Datum, of: pg_sys::Oid) -> Option<Vec<i64>> {
+    let elements = elements(array, of).into_iter();
+    elements.map(|e| e.map(|e| e.value() as i64)).collect()
+}
+
+fn elements(array: Datum, of: pg_sys::Oid) -> Vec<Option<Datum>> {
+    let (mut length, mut by_value, mut align) = (0, false, 0);
+    let (mut values, mut nulls) = (std::ptr::null_mut(), std::ptr::null_mut());
     let mut count = 0;
-    // SAFETY: the datum is an array of that type, which has 8 bytes; the elements are allocated in the current memory context.
+    // SAFETY: the datum is an array of that type; the elements are allocated in the current memory context.
     unsafe {
-        let array = pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast();
-        let (typlen, byval, align) = (8, true, b'd' as std::ffi::c_char);
+        pg_sys::get_typlenbyvalalign(of, &mut length, &mut by_value, &mut align);
         pg_sys::deconstruct_array(
-            array,
-            element,
-            typlen,
-            byval,
+            pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast(),
+            of,
+            length.into(),
+            by_value,
             align,
-            &mut elements,
+            &mut values,
             &mut nulls,
             &mut count,
         );
-        (0..count as usize)
-            .map(|i| (!*nulls.add(i)).then(|| (*elements.add(i)).value() as i64))
-            .collect()
+        let value = |i| (!*nulls.add(i)).then(|| *values.add(i));
+        (0..count as usize).map(value).collect()
     }
 }
 
