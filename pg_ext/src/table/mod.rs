@@ -346,94 +346,35 @@ impl ScanKey {
         key.0.sk_collation = collation;
         key
     }
+}
 
-    fn same(attribute: i16, function: u32, value: Datum) -> ScanKey {
-        ScanKey::new(attribute, pg_sys::BTEqualStrategyNumber, function, value)
-    }
+/// Makes conditions on an index column: `$name(attribute, value)`.
+macro_rules! conditions {
+    ($($(#[$doc:meta])* $name:ident($value:ty) = $strategy:ident $function:ident;)*) => {
+        impl ScanKey {$(
+            $(#[$doc])*
+            pub fn $name(attribute: i16, value: $value) -> ScanKey {
+                ScanKey::new(attribute, pg_sys::$strategy, pg_sys::$function, Datum::from(value))
+            }
+        )*}
+    };
+}
 
-    /// Index column = uuid.
-    pub fn uuid(attribute: i16, value: Datum) -> ScanKey {
-        ScanKey::same(attribute, pg_sys::F_UUID_EQ, value)
-    }
-
-    /// Index column >= uuid.
-    pub fn uuid_from(attribute: i16, value: Datum) -> ScanKey {
-        let least = pg_sys::BTGreaterEqualStrategyNumber;
-        ScanKey::new(attribute, least, pg_sys::F_UUID_GE, value)
-    }
-
-    /// Index column = text.
-    pub fn text(attribute: i16, value: Datum) -> ScanKey {
-        ScanKey::same(attribute, pg_sys::F_TEXTEQ, value)
-    }
-
-    /// Index column > text.
-    pub fn text_above(attribute: i16, value: Datum) -> ScanKey {
-        let greater = pg_sys::BTGreaterStrategyNumber;
-        ScanKey::new(attribute, greater, pg_sys::F_TEXT_GT, value)
-    }
-
-    /// Index column >= text.
-    pub fn text_from(attribute: i16, value: Datum) -> ScanKey {
-        let least = pg_sys::BTGreaterEqualStrategyNumber;
-        ScanKey::new(attribute, least, pg_sys::F_TEXT_GE, value)
-    }
-
-    /// Index column = "char".
-    pub fn char(attribute: i16, value: u8) -> ScanKey {
-        ScanKey::same(attribute, pg_sys::F_CHAREQ, Datum::from(value))
-    }
-
-    /// Index column = integer.
-    pub fn i32(attribute: i16, value: i32) -> ScanKey {
-        ScanKey::same(attribute, pg_sys::F_INT4EQ, Datum::from(value))
-    }
-
-    /// Index column = bigint.
-    pub fn i64(attribute: i16, value: i64) -> ScanKey {
-        ScanKey::same(attribute, pg_sys::F_INT8EQ, Datum::from(value))
-    }
-
-    /// Index column > bigint.
-    pub fn above(attribute: i16, value: i64) -> ScanKey {
-        let greater = pg_sys::BTGreaterStrategyNumber;
-        ScanKey::new(attribute, greater, pg_sys::F_INT8GT, Datum::from(value))
-    }
-
-    /// Index column > integer.
-    pub fn above_i32(attribute: i16, value: i32) -> ScanKey {
-        let greater = pg_sys::BTGreaterStrategyNumber;
-        ScanKey::new(attribute, greater, pg_sys::F_INT4GT, Datum::from(value))
-    }
-
-    /// Index column <= bigint.
-    pub fn up_to(attribute: i16, value: i64) -> ScanKey {
-        let most = pg_sys::BTLessEqualStrategyNumber;
-        ScanKey::new(attribute, most, pg_sys::F_INT8LE, Datum::from(value))
-    }
-
-    /// Index column = boolean.
-    pub fn bool(attribute: i16, value: bool) -> ScanKey {
-        ScanKey::same(attribute, pg_sys::F_BOOLEQ, Datum::from(value))
-    }
-
-    /// Index column > timestamptz.
-    pub fn after(attribute: i16, us: i64) -> ScanKey {
-        ScanKey::new(
-            attribute,
-            pg_sys::BTGreaterStrategyNumber,
-            pg_sys::F_TIMESTAMPTZ_GT,
-            Datum::from(us),
-        )
-    }
-
-    /// Index column <= timestamptz.
-    pub fn until(attribute: i16, us: i64) -> ScanKey {
-        ScanKey::new(
-            attribute,
-            pg_sys::BTLessEqualStrategyNumber,
-            pg_sys::F_TIMESTAMPTZ_LE,
-            Datum::from(us),
-        )
-    }
+conditions! {
+    uuid(Datum) = BTEqualStrategyNumber F_UUID_EQ;
+    uuid_from(Datum) = BTGreaterEqualStrategyNumber F_UUID_GE;
+    text(Datum) = BTEqualStrategyNumber F_TEXTEQ;
+    text_above(Datum) = BTGreaterStrategyNumber F_TEXT_GT;
+    text_from(Datum) = BTGreaterEqualStrategyNumber F_TEXT_GE;
+    char(u8) = BTEqualStrategyNumber F_CHAREQ;
+    bool(bool) = BTEqualStrategyNumber F_BOOLEQ;
+    i32(i32) = BTEqualStrategyNumber F_INT4EQ;
+    above_i32(i32) = BTGreaterStrategyNumber F_INT4GT;
+    i64(i64) = BTEqualStrategyNumber F_INT8EQ;
+    above(i64) = BTGreaterStrategyNumber F_INT8GT;
+    up_to(i64) = BTLessEqualStrategyNumber F_INT8LE;
+    /// timestamptz
+    after(i64) = BTGreaterStrategyNumber F_TIMESTAMPTZ_GT;
+    /// timestamptz
+    until(i64) = BTLessEqualStrategyNumber F_TIMESTAMPTZ_LE;
 }
