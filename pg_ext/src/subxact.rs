@@ -4,44 +4,37 @@
 use crate::error::{Error, Kind, Result};
 use crate::settings;
 use crate::table::above_read_committed;
+use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys;
-use pgrx::pg_sys::panic::CaughtError;
-use std::fmt;
-use std::ops::Deref;
+use pgrx::pg_sys::panic::{CaughtError, ErrorReportWithLevel};
 use std::panic::AssertUnwindSafe;
 
 /// What the server or we said when the work failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    message: String,
+    pub message: String,
     /// It wanted a lock that somebody has (55P03).
     pub is_wait: bool,
 }
 
-impl Deref for Failure {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.message
+impl Failure {
+    /// Of an error of the server.
+    pub fn of(caught: &CaughtError) -> Failure {
+        let report = report(caught);
+        Failure {
+            message: report.message().to_owned(),
+            is_wait: report.sql_error_code() == Code::ERRCODE_LOCK_NOT_AVAILABLE,
+        }
     }
 }
 
-impl AsRef<str> for Failure {
-    fn as_ref(&self) -> &str {
-        &self.message
-    }
-}
-
-impl From<Failure> for String {
-    fn from(failure: Failure) -> String {
-        failure.message
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(&self.message)
-    }
+fn report(caught: &CaughtError) -> &ErrorReportWithLevel {
+    let (CaughtError::PostgresError(report)
+    | CaughtError::ErrorReport(report)
+    | CaughtError::RustPanic {
+        ereport: report, ..
+    }) = caught;
+    report
 }
 
 /// Why work came to nothing.
@@ -118,12 +111,7 @@ fn stops(kind: Kind) -> bool {
 /// What an error of the server means. A trigger may raise any code it likes: a cancellation is one that the
 /// server's own loop raised. It is raised anew by whoever called, once the subtransaction is rolled back.
 fn told(caught: &CaughtError) -> Result<Failure> {
-    use pgrx::PgSqlErrorCode as Code;
-    let (CaughtError::PostgresError(report)
-    | CaughtError::ErrorReport(report)
-    | CaughtError::RustPanic {
-        ereport: report, ..
-    }) = caught;
+    let report = report(caught);
     // A function of ours that a trigger called raises anew what stopped it: under the library's name, which no other has.
     let by_server = report.file().ends_with("postgres.c") || report.file() == "pg_once";
     let stops = match report.sql_error_code() {
@@ -136,9 +124,6 @@ fn told(caught: &CaughtError) -> Result<Failure> {
     };
     match stops {
         Some(kind) => Err(Error::new(kind, report.message())),
-        None => Ok(Failure {
-            message: report.message().to_owned(),
-            is_wait: report.sql_error_code() == Code::ERRCODE_LOCK_NOT_AVAILABLE,
-        }),
+        None => Ok(Failure::of(caught)),
     }
 }

@@ -79,7 +79,7 @@ pub fn revert(name: &[u8], due: &[Due]) -> Result<Reverted> {
     let mut all = Reverted::default();
     match subxact::attempt_briefly(|| Batch::of(name))? {
         Ok(batch) => batch.part(due, Instant::now(), &mut all)?,
-        Err(failure) => all.has_no_table(due, &failure),
+        Err(failure) => all.has_no_table(due, &failure.message),
     }
     Ok(all)
 }
@@ -131,11 +131,11 @@ impl Batch {
                 all.settled += done;
                 all.swept.done += done;
             }
-            (Err(failure), _) if !self.is_reached.get() => all.has_no_table(due, &failure),
+            (Err(failure), _) if !self.is_reached.get() => all.has_no_table(due, &failure.message),
             (Err(failure), [one]) => {
                 defer(one, &failure)?;
                 all.settled += 1;
-                all.swept.add(Swept::failure(1, &failure));
+                all.swept.add(Swept::failure(1, &failure.message));
             }
             (Err(_), due) => {
                 let (first, second) = due.split_at(due.len() / 2);
@@ -274,7 +274,7 @@ impl Batch {
 /// A row that could not be reverted is tried again later, each time after twice as long; one whose trigger waited for a
 /// lock, after the same time again.
 fn defer(due: &Due, failure: &subxact::Failure) -> Result<()> {
-    let note = from_utf8(failure);
+    let note = from_utf8(&failure.message);
     change(&Table::to_write(TABLE)?, &due.key, |lease, now| {
         if !due.is(lease) {
             return Change::Nothing;

@@ -44,7 +44,7 @@ pub fn ask(report: &Report) -> Result<()> {
             Err(failure) => report.add(
                 Level::Error,
                 format!("machine \"{machine}\" cannot be checked"),
-                told(stored, Some(failure.as_ref())),
+                told(stored, Some(&failure.message)),
                 "Look at it with once.machine_check(machine) as a superuser.",
             ),
         }

@@ -98,7 +98,7 @@ pub fn doctor(call: &Call) -> Result<Datum> {
             report.add(
                 Level::Warning,
                 format!("{what} could not be looked at"),
-                failure,
+                failure.message,
                 "Somebody keeps a table locked (pg_locks, pg_stat_activity), or it is damaged. Ask again; the other rows tell the rest.",
             );
         }

@@ -35,7 +35,7 @@ pub fn run(task: Task, max: i32) -> Result<Swept> {
             match subxact::attempt_briefly(|| work(task, max.into()))? {
                 Ok(None) => Ok(Swept::default()),
                 Ok(Some(swept)) => noted(task.name(), b"", swept),
-                Err(failure) => noted(task.name(), b"", Swept::failure(1, &failure)),
+                Err(failure) => noted(task.name(), b"", Swept::failure(1, &failure.message)),
             }
         }
     }
@@ -72,7 +72,7 @@ fn release_actions(max: i32, only: Option<&[u8]>) -> Result<Swept> {
         actions::sweep(max.into(), only)
     })?;
     swept.or_else(|failure| {
-        let failed = Swept::failure(1, &failure);
+        let failed = Swept::failure(1, &failure.message);
         noted(task.name(), only.unwrap_or_default(), failed)
     })
 }
@@ -89,7 +89,7 @@ fn noted(task: &str, machine: &[u8], mut swept: Swept) -> Result<Swept> {
 pub fn noting(swept: &mut Swept, note: impl FnOnce() -> Result<()>) -> Result<()> {
     if let Err(why) = subxact::attempt_briefly(note)? {
         let said = swept.last_error.as_deref().unwrap_or("the run has ended");
-        let said = format!("{said} (not noted: {why})");
+        let said = format!("{said} (not noted: {})", why.message);
         swept.add(Swept::failure(1, &said));
     }
     Ok(())

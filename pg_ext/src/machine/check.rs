@@ -271,7 +271,7 @@ impl Findings {
             Ok(lines) => lines,
             Err(failure) => {
                 self.add(
-                    format!("could not be compared with its tables: {failure}"),
+                    format!("could not be compared with its tables: {}", failure.message),
                     "Look again where somebody keeps a table locked; mend what the message says otherwise.",
                 );
                 return Ok(());
@@ -310,7 +310,10 @@ impl Findings {
             })?;
             if let Err(failure) = counted {
                 self.add(
-                    format!("rows of {} could not be looked at: {failure}", table.name),
+                    format!(
+                        "rows of {} could not be looked at: {}",
+                        table.name, failure.message
+                    ),
                     "Read the table as its owner to see why.",
                 );
                 // The other kind would fail at the same.

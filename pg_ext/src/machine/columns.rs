@@ -117,7 +117,7 @@ impl Table {
     pub fn named(path: &str, name: &str, faults: &mut Faults) -> Result<Option<Table>> {
         let oid = match of_name(name)? {
             Err(failure) => {
-                faults.add(path, failure);
+                faults.add(path, failure.message);
                 return Ok(None);
             }
             Ok(oid) => oid,

@@ -211,7 +211,7 @@ fn misfits(texts: &[String], type_name: &str) -> Result<Vec<(usize, String)>> {
     for (i, text) in texts.iter().enumerate() {
         match subxact::attempt(|| look(std::slice::from_ref(text)))? {
             Ok(rows) => found.extend(rows.iter().map(|row| (i, changed(row).1))),
-            Err(failure) => found.push((i, failure.into())),
+            Err(failure) => found.push((i, failure.message)),
         }
     }
     Ok(found)

@@ -197,7 +197,7 @@ fn fits(path: &str, value: &str, marker: &Column, faults: &mut Faults) -> Result
     let problem = match look(&format!("{} AND {kept}", same("v.m")), &[value], marker)? {
         Ok(true) => return Ok(true),
         Ok(false) => "it would be another value there".to_owned(),
-        Err(failure) => failure.into(),
+        Err(failure) => failure.message,
     };
     let (value, name) = (quoted(value), quoted(&marker.name));
     faults.add(

@@ -57,7 +57,7 @@ pub fn read(relation: Oid, text: &str) -> Result<std::result::Result<Predicate, 
         open.close();
         Ok(Predicate { text, columns })
     })?;
-    Ok(read.map_err(String::from))
+    Ok(read.map_err(|failure| failure.message))
 }
 
 /// The caller's search_path, but with pg_catalog first: a name of it means the same whoever defines the machine.

@@ -109,7 +109,7 @@ pub fn metrics(call: &Call) -> Result<Datum> {
     for (of, tell) in PARTS {
         let told = subxact::attempt_briefly(|| tell(&sheet))?;
         if let Err(failure) = &told {
-            warn(of, failure);
+            warn(of, &failure.message);
         }
         sheet.put(
             "pg_once_metrics_failed",

@@ -130,7 +130,10 @@ pub fn sweep(max: i64) -> Result<Swept> {
                 all.done += done.events;
                 all.more |= done.more;
             }
-            Err(failure) => all.add(Swept::failure(1, &format!("{}: {failure}", sub.shown()))),
+            Err(failure) => {
+                let said = format!("{}: {}", sub.shown(), failure.message);
+                all.add(Swept::failure(1, &said));
+            }
         }
     }
     Ok(all)

@@ -11,6 +11,7 @@ use super::server;
 use crate::janitor::{self, Swept, Task};
 use crate::raise;
 use crate::settings;
+use crate::subxact::Failure;
 use pgrx::pg_sys::Oid;
 use std::time::{Duration, Instant};
 
@@ -171,12 +172,12 @@ impl Trouble {
 
     /// The task itself has failed, with all that its transaction did: once.janitor says so from another one, and the
     /// log at once, unless somebody had a lock, as for `heed`.
-    fn failed(&mut self, task: Task, failure: &server::Failure, begin: Instant) {
+    fn failed(&mut self, task: Task, failure: &Failure, begin: Instant) {
         self.since = Some(begin);
         let again = std::mem::replace(&mut self.fails, true);
         let (task_name, error) = (task.name(), &failure.message);
         match server::transaction(|| janitor::failed(task, error)) {
-            Ok(()) if failure.waited && !again => {}
+            Ok(()) if failure.is_wait && !again => {}
             Ok(()) => self.tell(&format!("{task_name}: {error}")),
             Err(why) => self.tell(&format!(
                 "{task_name}: {error} (not noted: {})",
@@ -200,7 +201,7 @@ impl Trouble {
 }
 
 /// What a task did within its share; more is told only where it was cut short.
-fn serve(task: Task) -> Result<Swept, server::Failure> {
+fn serve(task: Task) -> Result<Swept, Failure> {
     let begin = Instant::now();
     let mut all = Swept::default();
     loop {

@@ -2,8 +2,7 @@
 
 use crate::call::shown;
 use crate::error::Result;
-use pgrx::PgSqlErrorCode;
-use pgrx::pg_sys::panic::CaughtError;
+use crate::subxact::Failure;
 use pgrx::pg_sys::{self, Oid};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int};
@@ -122,14 +121,6 @@ pub fn exit(code: i32) {
     unsafe { pg_sys::proc_exit(code) };
 }
 
-/// Why a transaction was rolled back.
-#[derive(PartialEq, Eq)]
-pub struct Failure {
-    pub message: String,
-    /// It has waited in vain for a lock that somebody else has.
-    pub waited: bool,
-}
-
 /// Works in a transaction of its own; an error rolls it back and is told.
 pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Failure> {
     let work = AssertUnwindSafe(work);
@@ -143,7 +134,7 @@ pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T
         }
         let value = (work.0)().map_err(|error| Failure {
             message: error.message,
-            waited: false,
+            is_wait: false,
         })?;
         // SAFETY: pushed and begun above.
         unsafe {
@@ -152,25 +143,13 @@ pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T
         }
         Ok(value)
     })
-    .catch_others(|caught| Err(failure(&caught)))
+    .catch_others(|caught| Err(Failure::of(&caught)))
     .execute();
     if done.is_err() {
         // SAFETY: ends the transaction that failed, whatever is left of it.
         unsafe { pg_sys::AbortCurrentTransaction() };
     }
     done
-}
-
-fn failure(caught: &CaughtError) -> Failure {
-    let (CaughtError::PostgresError(report)
-    | CaughtError::ErrorReport(report)
-    | CaughtError::RustPanic {
-        ereport: report, ..
-    }) = caught;
-    Failure {
-        message: report.message().to_owned(),
-        waited: report.sql_error_code() == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
-    }
 }
 
 /// Shows in pg_stat_activity what is being done.

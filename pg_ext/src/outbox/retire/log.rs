@@ -184,7 +184,7 @@ pub fn truncate(segment: usize, log: &Log) -> Result<Swept> {
             ..Swept::default()
         }),
         Err(_) if !locked.get() => Ok(Swept::default()),
-        Err(failure) => Err(Error::new(Kind::Internal, failure)),
+        Err(failure) => Err(Error::new(Kind::Internal, failure.message)),
     }
 }
 
