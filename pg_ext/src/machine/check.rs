@@ -175,7 +175,7 @@ impl Findings {
         if !states.is_empty() {
             let names: Vec<_> = states.iter().map(|s| s.as_str()).collect();
             self.weigh(
-                Weight::Note,
+                Weight::Light,
                 format!(
                     "it can be cancelled and has no claim state; a cancel in {} begins the teardown at once",
                     names.join(", ")
