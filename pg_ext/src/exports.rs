@@ -3,6 +3,7 @@
 
 use crate::call::Call;
 use crate::error::Result;
+use crate::janitor::Task;
 use crate::{
     action, cancel, doctor, guard, inbox, janitor, key, machine, metrics, outbox, raise, role,
 };
@@ -30,7 +31,7 @@ macro_rules! version_1 {
 
 /// Exports `$symbol`.
 macro_rules! export {
-    ($($symbol:ident => $function:path;)*) => {$(
+    ($($symbol:ident => $function:expr;)*) => {$(
         const _: () = {
             #[pgrx::pg_guard]
             #[unsafe(export_name = stringify!($symbol))]
@@ -121,12 +122,12 @@ export! {
     pg_once_sweep_preview => janitor::sweep_preview;
     pg_once_janitor_status => janitor::janitor_status;
     pg_once_sweep_action_release => janitor::sweep_action_release;
-    pg_once_sweep_key_reap => janitor::sweep_key_reap;
-    pg_once_sweep_key_tombstone => janitor::sweep_key_tombstone;
-    pg_once_sweep_outbox_requeue => janitor::sweep_outbox_requeue;
-    pg_once_sweep_inbox_reap => janitor::sweep_inbox_reap;
-    pg_once_sweep_dedupe_reap => janitor::sweep_dedupe_reap;
-    pg_once_sweep_outbox_retire => janitor::sweep_outbox_retire;
+    pg_once_sweep_key_reap => |call| janitor::alone(call, Task::KeyReap);
+    pg_once_sweep_key_tombstone => |call| janitor::alone(call, Task::KeyTombstone);
+    pg_once_sweep_outbox_requeue => |call| janitor::alone(call, Task::OutboxRequeue);
+    pg_once_sweep_inbox_reap => |call| janitor::alone(call, Task::InboxReap);
+    pg_once_sweep_dedupe_reap => |call| janitor::alone(call, Task::DedupeReap);
+    pg_once_sweep_outbox_retire => |call| janitor::alone(call, Task::OutboxRetire);
     pg_once_metrics => metrics::metrics;
     pg_once_doctor => doctor::doctor;
     pg_once_grant_role => role::grant_role;

@@ -18,8 +18,5 @@ pub use all::sweep_all;
 pub use preview::{Due, sweep_preview, waited_us};
 pub use runs::{covers, last_end, last_error, record};
 pub use status::janitor_status;
-pub use sweep::{
-    failed, noting, run, sweep, sweep_action_release, sweep_dedupe_reap, sweep_inbox_reap,
-    sweep_key_reap, sweep_key_tombstone, sweep_outbox_requeue, sweep_outbox_retire,
-};
+pub use sweep::{alone, failed, noting, run, sweep, sweep_action_release};
 pub use task::{Swept, Task};

@@ -124,37 +124,8 @@ pub fn sweep_action_release(call: &Call) -> Result<Datum> {
     Ok(TASK.with(|shape| shape.row(&values)))
 }
 
-/// `once.sweep_key_reap`.
-pub fn sweep_key_reap(call: &Call) -> Result<Datum> {
-    alone(call, Task::KeyReap)
-}
-
-/// `once.sweep_key_tombstone`.
-pub fn sweep_key_tombstone(call: &Call) -> Result<Datum> {
-    alone(call, Task::KeyTombstone)
-}
-
-/// `once.sweep_outbox_requeue`.
-pub fn sweep_outbox_requeue(call: &Call) -> Result<Datum> {
-    alone(call, Task::OutboxRequeue)
-}
-
-/// `once.sweep_inbox_reap`.
-pub fn sweep_inbox_reap(call: &Call) -> Result<Datum> {
-    alone(call, Task::InboxReap)
-}
-
-/// `once.sweep_dedupe_reap`.
-pub fn sweep_dedupe_reap(call: &Call) -> Result<Datum> {
-    alone(call, Task::DedupeReap)
-}
-
-/// `once.sweep_outbox_retire`.
-pub fn sweep_outbox_retire(call: &Call) -> Result<Datum> {
-    alone(call, Task::OutboxRetire)
-}
-
-fn alone(call: &Call, task: Task) -> Result<Datum> {
+/// Every other task alone.
+pub fn alone(call: &Call, task: Task) -> Result<Datum> {
     let swept = run(task, call.limit(0, "max", MOST)?)?;
     Ok(TASK.with(|shape| shape.row(&told(task, &swept))))
 }

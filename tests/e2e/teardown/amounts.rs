@@ -277,7 +277,8 @@ async fn a_trigger_that_gives_the_wallet_another_key_undoes_the_whole_call() {
 }
 
 #[tokio::test]
-async fn a_wallet_that_is_put_there_anew_while_a_refund_waits_is_not_credited_until_it_is_called_again() {
+async fn a_wallet_that_is_put_there_anew_while_a_refund_waits_is_not_credited_until_it_is_called_again()
+ {
     let play = with_item(&PLAIN, "4", true).await;
     let holder = play.another().await;
     holder
