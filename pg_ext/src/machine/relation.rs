@@ -95,7 +95,7 @@ impl Relation {
 
     /// It, or something below it, may have triggers that make something else of an update. The table is locked.
     pub fn may_change_updates(&self) -> bool {
-        let may = self.opened(|relation| {
+        let may = self.opened(pg_sys::NoLock, |relation| {
             let triggers = relation.trigdesc;
             // SAFETY: its pg_class row and its triggers are there while it is open.
             unsafe {
@@ -108,7 +108,7 @@ impl Relation {
 
     /// The rewriter makes something else of an update, in some sessions at least. The table is locked.
     pub fn has_update_rules(&self) -> bool {
-        let has = self.opened(|relation| {
+        let has = self.opened(pg_sys::NoLock, |relation| {
             let rules = relation.rd_rules;
             // SAFETY: its rules are there while it is open, as many as their number says.
             unsafe {
@@ -123,11 +123,11 @@ impl Relation {
         has.unwrap_or(false)
     }
 
-    /// Looks at the table, which is locked; None: it is gone.
-    fn opened<T>(&self, look: impl FnOnce(&pg_sys::RelationData) -> T) -> Option<T> {
+    /// Looks at the table, locked in this mode to the end of the transaction; None: it is gone.
+    fn opened<T>(&self, mode: u32, look: impl FnOnce(&pg_sys::RelationData) -> T) -> Option<T> {
         // SAFETY: null for a table that is gone; closed as often as it is opened, an error of the server's closes it, too.
         unsafe {
-            let relation = pg_sys::try_relation_open(self.oid, pg_sys::NoLock as i32);
+            let relation = pg_sys::try_relation_open(self.oid, mode as i32);
             if relation.is_null() {
                 return None;
             }
@@ -139,17 +139,10 @@ impl Relation {
 
     /// The role that owns the table; None: it is gone.
     pub fn owner(&self) -> Option<pg_sys::Oid> {
-        // SAFETY: null for a table that is gone; its pg_class row is there while it is open. The lock is
-        // kept to the end of the transaction.
-        unsafe {
-            let relation = pg_sys::try_relation_open(self.oid, pg_sys::AccessShareLock as i32);
-            if relation.is_null() {
-                return None;
-            }
-            let owner = (*(*relation).rd_rel).relowner;
-            pg_sys::relation_close(relation, pg_sys::NoLock as i32);
-            Some(owner)
-        }
+        self.opened(pg_sys::AccessShareLock, |relation| {
+            // SAFETY: its pg_class row is there while it is open.
+            unsafe { (*relation.rd_rel).relowner }
+        })
     }
 
     /// The same, once the table and what is below it are locked in this mode.
