@@ -2,10 +2,11 @@
 //! for each table, under a lock that keeps it from changing until the definition is stored.
 
 use super::faults::{Faults, quoted};
+use super::model::yes;
 use crate::call::{from_utf8, shown, varlena};
 use crate::error::Result;
 use crate::row;
-use crate::spi::{self, Kept, Plan, Row};
+use crate::spi::{self, Kept, Plan, Row, column};
 use crate::subxact;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::CStr;
@@ -144,11 +145,11 @@ impl Table {
         Ok(Some(Table {
             oid: relation,
             name: text(row, 0),
-            kind: value(row, 1).map_or(0, |d| d.value() as u8),
-            temporary: flag(row, 2),
-            system: flag(row, 3),
-            inherited: flag(row, 4),
-            rule: value(row, 5).map(|d| shown(varlena(d))),
+            kind: column(row, 1).map_or(0, |d| d.value() as u8),
+            temporary: yes(row, 2),
+            system: yes(row, 3),
+            inherited: yes(row, 4),
+            rule: column(row, 5).map(|d| shown(varlena(d))),
             columns: columns.iter().map(Column::read).collect(),
         }))
     }
@@ -183,11 +184,6 @@ impl Table {
         }
         found
     }
-
-    /// The caller owns the table, or is a superuser.
-    pub fn is_callers(&self) -> bool {
-        owned_by_caller(self.oid)
-    }
 }
 
 /// The caller owns this relation.
@@ -216,16 +212,16 @@ impl Column {
         Column {
             name: text(row, 0),
             base_type: oid(row, 1).unwrap_or(pg_sys::InvalidOid),
-            modifier: value(row, 2).map_or(-1, |d| d.value() as i32),
+            modifier: column(row, 2).map_or(-1, |d| d.value() as i32),
             type_name: text(row, 3),
             cast_to: text(row, 4),
-            is_enum: flag(row, 5),
-            not_null: flag(row, 6),
-            deterministic: flag(row, 7),
-            unique: flag(row, 8),
-            generated: flag(row, 9),
-            partition_key: flag(row, 10),
-            computed: flag(row, 11),
+            is_enum: yes(row, 5),
+            not_null: yes(row, 6),
+            deterministic: yes(row, 7),
+            unique: yes(row, 8),
+            generated: yes(row, 9),
+            partition_key: yes(row, 10),
+            computed: yes(row, 11),
         }
     }
 
@@ -240,18 +236,12 @@ impl Column {
     }
 }
 
-fn value(row: &Row, i: usize) -> Option<Datum> {
-    row.get(i).copied().flatten()
-}
-
 fn text(row: &Row, i: usize) -> String {
-    value(row, i).map(|d| shown(varlena(d))).unwrap_or_default()
-}
-
-fn flag(row: &Row, i: usize) -> bool {
-    value(row, i).is_some_and(|d| d.value() != 0)
+    column(row, i)
+        .map(|d| shown(varlena(d)))
+        .unwrap_or_default()
 }
 
 fn oid(row: &Row, i: usize) -> Option<Oid> {
-    value(row, i).map(|d| Oid::from(d.value() as u32))
+    column(row, i).map(|d| Oid::from(d.value() as u32))
 }

@@ -4,7 +4,7 @@
 //! are left out. `draft` reads the members, `rules` looks at what they say together, `fit` and `money` at
 //! the tables, and this file puts the definition together once nothing is wrong.
 
-use super::columns::Table;
+use super::columns::{Table, owned_by_caller};
 use super::definition::{self, Definition};
 use super::draft::Draft;
 use super::faults::{Faults, quoted};
@@ -135,7 +135,7 @@ fn owner(draft: &Draft, faults: &mut Faults) -> Result<Option<Datum>> {
 
 /// 42501 where the caller does not own the table.
 fn ensure_callers(table: &Table) -> Result<()> {
-    match table.is_callers() {
+    match owned_by_caller(table.oid) {
         true => Ok(()),
         false => Err(not_yours(&table.name)),
     }
