@@ -95,7 +95,7 @@ pub fn is_a_key(path: &str, column: &Column, faults: &mut Faults) {
     }
 }
 
-fn has_type(path: &str, column: &Column, problem: &str, faults: &mut Faults) {
+pub fn has_type(path: &str, column: &Column, problem: &str, faults: &mut Faults) {
     let (name, type_name) = (quoted(&column.name), &column.type_name);
     faults.add(
         path,

@@ -5,7 +5,8 @@ use super::columns::{Column, Table};
 use super::draft::{Draft, Refund};
 use super::faults::{Faults, quoted};
 use super::fit::{
-    column, compares_exactly, is_a_key, is_another, is_ours_to_set, is_seen_by_the_guard, when,
+    column, compares_exactly, has_type, is_a_key, is_another, is_ours_to_set, is_seen_by_the_guard,
+    when,
 };
 use super::predicate::Predicate;
 use crate::call::from_utf8;
@@ -241,12 +242,8 @@ fn look(
 /// Amounts and balances are counted exactly.
 fn is_exact_money(path: &str, column: &Column, faults: &mut Faults) {
     if digits(column).is_none() {
-        let (name, type_name) = (quoted(&column.name), &column.type_name);
         let problem = "amounts and balances are integer or numeric";
-        faults.add(
-            path,
-            format!("column {name} is of type {type_name}; {problem}"),
-        );
+        has_type(path, column, problem, faults);
     }
 }
 
