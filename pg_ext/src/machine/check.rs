@@ -42,11 +42,11 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
     let only = call.opt_text(0, "machine", SCOPE_MAX)?;
     let rows = Rows::begin(call);
     let look = |stored: &Stored| -> Result<()> {
-        let definition = stored.definition()?;
-        let name = from_utf8(&definition.machine).into_owned();
-        for found in findings_of(&name, &definition, stored)? {
+        let name = stored.column(stored::Col::Machine).map(varlena);
+        let name = name.unwrap_or_default();
+        for found in findings(name, stored)? {
             rows.push(&[
-                Some(row::text(&name)),
+                Some(row::text(name)),
                 Some(row::text(&from_utf8(&found.problem))),
                 Some(row::text(&from_utf8(&found.hint))),
             ]);
@@ -93,12 +93,8 @@ pub struct Finding {
 
 /// What `machine_check` says of one machine, whoever asks.
 pub fn findings(name: &[u8], stored: &Stored) -> Result<Vec<Finding>> {
-    findings_of(name, &stored.definition()?, stored)
-}
-
-fn findings_of(name: &[u8], definition: &Definition, stored: &Stored) -> Result<Vec<Finding>> {
     let mut found = Findings::default();
-    found.of(name, definition, stored)?;
+    found.of(name, &stored.definition()?, stored)?;
     Ok(found.0)
 }
 
