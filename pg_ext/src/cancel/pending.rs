@@ -41,12 +41,8 @@ pub fn cancel_pending(call: &Call) -> Result<Datum> {
     }
     let rows = Rows::begin(call);
     let table = Table::to_read(TABLE)?;
-    let keys = &mut [
-        ScanKey::text(1, row::text(&from_utf8(machine.name()))),
-        ScanKey::bool(2, true),
-    ];
     let snapshot = Snapshot::now();
-    let mut scan = Some(table.scan(BY_OPEN, keys, &snapshot)?);
+    let mut scan = Some(open(&table, &from_utf8(machine.name()), &snapshot)?);
     let mut found = 0;
     while found < max {
         let Some(open) = next(&machine, &mut scan, STEP)? else {
@@ -76,12 +72,17 @@ pub fn cancel_pending(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
+/// A machine's teardowns that are open, oldest first.
+fn open<'s>(table: &Table, machine: &[u8], snapshot: &'s Snapshot) -> Result<Scan<'s>> {
+    let keys = &mut [ScanKey::text(1, row::text(machine)), ScanKey::bool(2, true)];
+    table.scan(BY_OPEN, keys, snapshot)
+}
+
 /// The row of some teardown of the machine that is under way; of its rows in this table, where one is given.
 pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String>> {
     let table = Table::to_read(TABLE)?;
-    let keys = &mut [ScanKey::text(1, row::text(machine)), ScanKey::bool(2, true)];
     let snapshot = Snapshot::latest();
-    let mut scan = table.scan(BY_OPEN, keys, &snapshot)?;
+    let mut scan = open(&table, machine, &snapshot)?;
     while let Some(slot) = scan.advance() {
         let teardown = Teardown::look(slot);
         if relation.is_none() || teardown.relation() == relation {
@@ -94,9 +95,8 @@ pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String
 /// Closes teardowns whose table is gone, of the oldest `most` that are open: nobody can finish them.
 pub fn close_of_gone_tables(machine: &[u8], most: usize) -> Result<()> {
     let table = Table::to_write(TABLE)?;
-    let keys = &mut [ScanKey::text(1, row::text(machine)), ScanKey::bool(2, true)];
     let snapshot = Snapshot::latest();
-    let mut scan = table.scan(BY_OPEN, keys, &snapshot)?;
+    let mut scan = open(&table, machine, &snapshot)?;
     for _ in 0..most {
         let Some(slot) = scan.advance() else { break };
         let teardown = Teardown::look(slot);
@@ -112,10 +112,8 @@ pub fn close_of_gone_tables(machine: &[u8], most: usize) -> Result<()> {
 /// table: nobody can finish them, and everybody who looks for work would read them.
 pub fn close_of_gone_rows(machine: &Machine, most: usize) -> Result<()> {
     let table = Table::to_write(TABLE)?;
-    let name = from_utf8(machine.name());
-    let keys = &mut [ScanKey::text(1, row::text(&name)), ScanKey::bool(2, true)];
     let snapshot = Snapshot::latest();
-    let mut scan = Some(table.scan(BY_OPEN, keys, &snapshot)?);
+    let mut scan = Some(open(&table, &from_utf8(machine.name()), &snapshot)?);
     let Some(open) = next(machine, &mut scan, most)? else {
         return Ok(());
     };
