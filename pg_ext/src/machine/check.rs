@@ -78,10 +78,8 @@ pub enum Weight {
     /// Rows will stay where they are.
     Heavy,
     Plain,
-    /// Only something that could not be looked at.
+    /// It could not be looked at, or only the author of the definition knows whether it is right.
     Light,
-    /// Right or wrong: only the author of the definition knows.
-    Note,
 }
 
 /// A problem with what to do about it.
