@@ -190,8 +190,11 @@ fn kind_of_sqlstate(code: &str) -> Kind {
         // Serialization failure, deadlock, lock not available: rolled back, for certain.
         "40001" | "40P01" | "55P03" => Kind::Conflict,
         // Shutdown, crash, starting up, idle-session and idle-in-transaction timeouts, out of
-        // connections; "completion unknown" is as good as a lost answer.
-        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "53300" | "40003" => Kind::Unavailable,
+        // connections; "completion unknown" is as good as a lost answer; a pooler behind a move does not know the
+        // database yet.
+        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "53300" | "40003" | "3D000" => {
+            Kind::Unavailable
+        }
         "57014" => Kind::Overloaded,
         "25006" => Kind::ReadOnly,
         "55006" => Kind::InUse,
@@ -258,6 +261,7 @@ mod tests {
             ("08P01", Kind::Unavailable),
             ("53300", Kind::Unavailable),
             ("40003", Kind::Unavailable),
+            ("3D000", Kind::Unavailable),
             ("53100", Kind::Overloaded),
             ("53200", Kind::Overloaded),
             ("57014", Kind::Overloaded),

@@ -174,7 +174,7 @@ impl<W: Debug> Intake<'_, W> {
                     self.answered = true;
                     return Ok(Some((sent, answer)));
                 }
-                Err(error) if self.outlives(&error) => error,
+                Err(error) if self.outlives(&error, failures) => error,
                 Err(error) => return Err(error),
             };
             failures += 1;
@@ -187,8 +187,12 @@ impl<W: Debug> Intake<'_, W> {
 
     /// A worker that is refused from the beginning says so: it is set up wrongly. One that was answered
     /// before goes on, whatever happens to the server (a failover to one that is not promoted yet, a
-    /// password that is being changed), until what it asks for is not there or not its own any more.
-    fn outlives(&self, error: &Error) -> bool {
+    /// password that is being changed), until what it asks for is not there or not its own any more. A database
+    /// that is not there may be one that a pooler does not know yet, and is tried a few times.
+    fn outlives(&self, error: &Error, failures: u32) -> bool {
+        if error.code() == Some("3D000") && !self.answered {
+            return failures + 1 < self.pace.backoff.tries;
+        }
         let said = match error.kind() {
             Kind::ReadOnly => true,
             Kind::Other => error.code().is_some(),

@@ -19,6 +19,9 @@ const GIVES_UP: [&str; 2] = [
 /// It is a standby for a while.
 const TAKES_NO_WRITES: [&str; 2] = ["SET TRANSACTION READ ONLY", "CREATE TABLE nowhere ()"];
 
+/// A pooler does not know the database: it is being moved.
+const NO_DATABASE: [&str; 2] = ["SELECT", "DO $$ BEGIN RAISE invalid_catalog_name; END $$"];
+
 /// A way to the database on which some of the calls that contain a text get into trouble.
 struct Troubled {
     pool: Pool,
@@ -82,6 +85,7 @@ async fn a_worker_outlives_what_passes() {
         (GIVES_UP, 0..2),        // from the beginning
         (GIVES_UP, 1..3),        // and later
         (TAKES_NO_WRITES, 1..3), // a failover
+        (NO_DATABASE, 0..2),     // a move
     ] {
         let jobs = Jobs::guarded().await;
         let troubled = Troubled::new(&jobs.pool, "cancel_pending", trouble, which);
@@ -111,6 +115,23 @@ async fn a_worker_that_is_refused_from_the_beginning_says_so() {
     let clean = |_, _| async { Ok::<(), std::io::Error>(()) };
     let error = worker.run(std::future::pending(), clean).await.unwrap_err();
     assert_eq!(error.kind(), Kind::ReadOnly);
+}
+
+#[tokio::test]
+async fn a_database_that_stays_away_is_tried_a_bounded_number_of_times() {
+    let troubled = Troubled::new(&pool(), "key_derive", NO_DATABASE, 0..100);
+    let key = fresh_key();
+    let error = QUICK.retry(|| key.derive(&troubled, "charge")).await;
+    let error = error.unwrap_err();
+    assert_eq!((error.code(), error.is_retryable()), (Some("3D000"), true));
+    assert_eq!(troubled.calls.load(Ordering::SeqCst), QUICK.tries);
+    let jobs = Jobs::guarded().await;
+    let troubled = Troubled::new(&jobs.pool, "cancel_pending", NO_DATABASE, 0..100);
+    let worker = jobs.machine.teardown_worker(&troubled).backoff(QUICK);
+    let clean = |_, _| async { Ok::<(), std::io::Error>(()) };
+    let error = worker.run(std::future::pending(), clean).await.unwrap_err();
+    assert_eq!(error.code(), Some("3D000"));
+    assert_eq!(troubled.calls.load(Ordering::SeqCst), QUICK.tries);
 }
 
 #[tokio::test]
