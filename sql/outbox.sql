@@ -355,7 +355,7 @@ CREATE FUNCTION once.outbox_take(
     OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_take';
 COMMENT ON FUNCTION once.outbox_take(text, text, integer, interval) IS
-$$Leases up to max (1 to 10000) events to the caller, all under one token. Commit at once, deliver, then outbox_ack or outbox_nack. No rows: nothing is due now. Fewer rows than max does not mean that. attempt: 1 for the first delivery. delivery_key: the idempotency key to send along; the same on every attempt. lease: how long the caller has them (default: the subscriber's lease, 60 s). Handle events of one order_key one after another, in the order of event_id.
+$$Leases up to max (1 to 10000) events to the caller, all under one token; give max, not a LIMIT: that shows fewer rows and leases as many. Commit at once, deliver, then outbox_ack or outbox_nack. No rows: nothing is due now. Fewer rows than max does not mean that. attempt: 1 for the first delivery. delivery_key: the idempotency key to send along; the same on every attempt. lease: how long the caller has them (default: the subscriber's lease, 60 s). Handle events of one order_key one after another, in the order of event_id.
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event_ids bigint[] = NULL, OUT acked integer)
