@@ -94,7 +94,8 @@ async fn a_dead_lease_does_not_keep_a_row_from_being_adopted() {
     assert_eq!(play.show("select once.action_adopt('job')").await, "1");
     assert_eq!(
         play.code(&crate::world::finish(1, ended, "")).await,
-        "ON001"
+        "ON006",
+        "it had finished"
     );
     assert_eq!(sweep(&play, 10).await, "1|0|f");
     assert!(job(&play, 1).await.starts_with("ready|"));

@@ -531,6 +531,10 @@ async fn a_column_whose_type_is_altered_goes_on_or_says_so() {
                         !refusal.code.starts_with("XX"),
                         "{change}: {call}: {refusal:?}"
                     );
+                    if refusal.code == "ON006" {
+                        // The first session has finished it.
+                        continue;
+                    }
                     let told = problems(&play).await;
                     assert_ne!(told, "", "{change}: {call} was refused: {refusal:?}");
                 }

@@ -44,27 +44,72 @@ async fn a_finish_makes_the_successful_move_with_the_callers_writes() {
 }
 
 #[tokio::test]
-async fn a_repeated_finish_gives_the_same_answer_and_another_one_is_already_finished() {
+async fn a_repeated_finish_is_already_done() {
     let (play, token) = running().await;
     let patch = r#", '{"note": "a", "n": 1}'"#;
-    let first = play.show(&finish(1, token, patch)).await;
-    assert_eq!(first, "finished|done|2");
-    for same in [patch, r#", '{  "n":1, "note": "a" }'"#] {
-        assert_eq!(play.show(&finish(1, token, same)).await, first, "{same}");
-    }
-    for other in ["", ", '{}'", r#", '{"note": "b", "n": 1}'"#] {
-        let refusal = play.refused(&finish(1, token, other)).await;
-        assert_eq!(refusal.code, "ON006", "{other}: {refusal:?}");
-        assert!(!refusal.hint.is_empty(), "{refusal:?}");
+    play.show(&finish(1, token, patch)).await;
+    for again in [patch, "", r#", '{"note": "b", "n": 1}'"#] {
+        let refusal = play.refused(&finish(1, token, again)).await;
+        assert_eq!(refusal.code, "ON006", "{again}: {refusal:?}");
+        assert!(refusal.hint.contains("Keep what"), "{refusal:?}");
     }
     assert_eq!(play.code(&release(1, token, "")).await, "ON006");
     assert_eq!(play.code(&extend(1, token)).await, "ON006");
     assert_eq!(play.code(&finish(1, token + 1, patch)).await, "ON001");
-    // The row has gone on since: the answer is still that of then.
+    // The row has gone on since.
     play.show("select once.transition('job', '1', 'archived')")
         .await;
-    assert_eq!(play.show(&finish(1, token, patch)).await, first);
+    assert_eq!(play.code(&finish(1, token, patch)).await, "ON006");
     assert_eq!(job(&play, 1).await, "archived|3");
+}
+
+#[tokio::test]
+async fn a_finish_again_in_its_transaction_answers_the_same() {
+    let (play, token) = running().await;
+    let patch = r#", '{"note": "a", "n": 1}'"#;
+    play.show("begin").await;
+    let first = play.show(&finish(1, token, patch)).await;
+    assert_eq!(first, "finished|done|2");
+    play.show("savepoint a").await;
+    for same in [patch, r#", '{  "n":1, "note": "a" }'"#] {
+        assert_eq!(play.show(&finish(1, token, same)).await, first, "{same}");
+    }
+    play.show("release a; savepoint b").await;
+    assert_eq!(
+        play.code(&finish(1, token, "")).await,
+        "ON006",
+        "another patch"
+    );
+    play.show("rollback to b; commit").await;
+    assert_eq!(job(&play, 1).await, "done|2");
+}
+
+#[tokio::test]
+async fn an_actions_transaction_that_is_sent_twice_commits_its_writes_once() {
+    let (play, token) = running().await;
+    let mut items = 0..;
+    let mut send = async |calls: &str| {
+        let item = items.next().unwrap();
+        let insert = format!("insert into item (id, job_id) values ({item}, 1)");
+        let sql = format!("begin; {calls}; {insert}; commit");
+        let told = play.attempt(&sql).await.map_err(|refusal| refusal.code);
+        if told.is_err() {
+            play.show("rollback").await;
+        }
+        told.err().unwrap_or_default()
+    };
+    let end = finish(1, token, "");
+    assert_eq!(send(&end).await, "");
+    assert_eq!(send(&end).await, "ON006");
+    assert_eq!(send(&format!("{}; {end}", extend(1, token))).await, "ON006");
+    assert_eq!(play.show("select count(*) from item").await, "1");
+    // The next claim, in the same transaction too, does not hide it.
+    play.show("update job set status = 'ready'").await;
+    assert_eq!(
+        send(&format!("select * from {}; {end}", claim(1, "run", ""))).await,
+        "ON006"
+    );
+    assert_eq!(play.show("select count(*) from item").await, "1");
 }
 
 #[tokio::test]
@@ -86,8 +131,17 @@ async fn a_release_gives_the_row_back_and_keeps_the_error() {
 async fn a_repeated_release_gives_the_same_answer_and_everything_else_is_lost() {
     let (play, token) = running().await;
     let first = play.show(&release(1, token, ", 'e'")).await;
-    assert_eq!(play.show(&release(1, token, ", 'e'")).await, first);
-    assert_eq!(play.code(&release(1, token, ", 'f'")).await, "ON001");
+    for error in ["'e'", "'f'", "null"] {
+        assert_eq!(
+            play.show(&release(1, token, &format!(", {error}"))).await,
+            first
+        );
+    }
+    assert_eq!(
+        play.show("select note from once.action_lease").await,
+        "e",
+        "the first one stays"
+    );
     assert_eq!(play.code(&finish(1, token, "")).await, "ON001");
     assert_eq!(play.code(&extend(1, token)).await, "ON001");
     assert_eq!(play.show(&release(1, token, ", 'e'")).await, first);
@@ -95,18 +149,45 @@ async fn a_repeated_release_gives_the_same_answer_and_everything_else_is_lost() 
 }
 
 #[tokio::test]
-async fn after_the_next_claim_an_ended_token_is_lost() {
+async fn after_the_next_claim_a_released_token_is_lost() {
     let (play, first) = running().await;
     play.show(&release(1, first, "")).await;
     let second = token(&play, 1, "run", "").await;
     is_lost(&play, first, "released, then claimed again").await;
     play.show(&finish(1, second, "")).await;
     is_lost(&play, first, "and the next one has finished").await;
-    assert_eq!(play.show(&finish(1, second, "")).await, "finished|done|4");
+}
+
+/// ON001 would tell it to delete what it made.
+#[tokio::test]
+async fn after_the_next_claim_a_token_that_finished_is_still_told_that_it_is_done() {
+    let (play, first) = running().await;
+    play.show(&finish(1, first, "")).await;
+    play.show("update job set status = 'ready'").await;
+    let second = token(&play, 1, "run", "").await;
+    let is_done = async |why: &str| {
+        for call in [
+            finish(1, first, ""),
+            release(1, first, ""),
+            extend(1, first),
+        ] {
+            assert_eq!(play.code(&call).await, "ON006", "{why}: {call}");
+        }
+    };
+    is_done("claimed again").await;
+    play.show(&release(1, second, "")).await;
+    is_done("and released").await;
+    is_lost(&play, second + 1, "a token of nobody").await;
+    let third = token(&play, 1, "run", "").await;
+    is_lost(&play, second, "released, then claimed again").await;
+    play.clock("1 h").await;
+    sweep(&play, 10).await;
+    is_lost(&play, third, "swept").await;
+    is_done("and swept").await;
 }
 
 #[tokio::test]
-async fn an_ended_token_answers_repeats_for_a_day_swept_or_not() {
+async fn an_ended_token_is_remembered_for_a_day_swept_or_not() {
     for swept in [false, true] {
         for finished in [false, true] {
             let (play, token) = running().await;
@@ -120,7 +201,10 @@ async fn an_ended_token_answers_repeats_for_a_day_swept_or_not() {
             if swept {
                 sweep(&play, 10).await;
             }
-            assert_eq!(play.show(&end).await, first, "{swept} {finished}");
+            match finished {
+                true => assert_eq!(play.code(&end).await, "ON006", "{swept}"),
+                false => assert_eq!(play.show(&end).await, first, "{swept}"),
+            }
             play.clock("24 h 1 min").await;
             if swept {
                 sweep(&play, 10).await;
@@ -129,7 +213,11 @@ async fn an_ended_token_answers_repeats_for_a_day_swept_or_not() {
                     "0"
                 );
             }
-            is_lost(&play, token, &format!("a day later, swept {swept}")).await;
+            match finished && !swept {
+                // As long as the lease is stored: nobody is told to delete what he made.
+                true => assert_eq!(play.code(&end).await, "ON006"),
+                false => is_lost(&play, token, &format!("a day later, swept {swept}")).await,
+            }
         }
     }
 }

@@ -244,7 +244,7 @@ async fn a_prepared_take_and_a_prepared_ack_count_when_they_are_committed() {
             .play
             .show(&format!("commit prepared 'take {name}'"))
             .await;
-        assert_eq!(stage.ack(token, "").await, "2");
+        assert_eq!(stage.ack(token, "").await, "1");
         stage.expect_nothing().await;
     }
 }

@@ -97,8 +97,22 @@ async fn a_lost_take_waits_for_its_lease() {
     stage.expect(10, "a:2").await;
 }
 
+/// Asserts that a statement is refused with this code, names these events, and writes nothing.
+async fn is_told(stage: &Stage, sql: &str, code: &str, names: &str) {
+    let before = stage.stored().await;
+    let refusal = stage.play.refused(sql).await;
+    assert_eq!(refusal.code, code, "{sql}: {refusal:?}");
+    assert!(!refusal.hint.is_empty(), "{refusal:?}");
+    for name in names.split_whitespace() {
+        let id = stage.id(name).to_string();
+        let mut told = refusal.detail.split(|c: char| !c.is_ascii_digit());
+        assert!(told.any(|word| word == id), "{sql}: {refusal:?}");
+    }
+    assert_eq!(stage.stored().await, before);
+}
+
 #[tokio::test]
-async fn acks_repeated_in_any_way_answer_the_same_and_change_nothing() {
+async fn an_ack_of_what_this_token_has_acked_is_already_done() {
     for key in ["", "key"] {
         let stage = Stage::open("{}").await;
         match key {
@@ -106,43 +120,92 @@ async fn acks_repeated_in_any_way_answer_the_same_and_change_nothing() {
             key => stage.emit_keyed("a b c d", key).await,
         }
         let token = stage.take(10).await.token;
-        assert_eq!(stage.ack(token, "b").await, "1");
-        let before = stage.stored().await;
-        assert_eq!(stage.ack(token, "b").await, "1");
         assert_eq!(stage.ack(token, "b b").await, "1");
-        assert_eq!(stage.stored().await, before);
-        assert_eq!(stage.ack(token, "d b").await, "2");
-        assert_eq!(stage.ack(token, "b d").await, "2");
-        assert_eq!(stage.ack(token, "").await, "4");
-        let before = stage.stored().await;
+        for names in ["b", "b b", "d b", "b d c"] {
+            is_told(&stage, &stage.ack_sql(token, names), "ON006", "b").await;
+        }
+        assert_eq!(stage.ack(token, "d").await, "1");
+        assert_eq!(stage.ack(token, "").await, "2");
         for names in ["", "a b c d", "b", "d a"] {
-            assert_eq!(stage.ack(token, names).await, "4", "{names}");
+            is_told(&stage, &stage.ack_sql(token, names), "ON006", names).await;
         }
         let none = format!("select once.outbox_ack('t', 'default', {token}, '{{}}')");
-        assert_eq!(stage.play.show(&none).await, "4");
-        assert_eq!(stage.stored().await, before);
-        // The lease is long over, the answer still known.
+        assert_eq!(stage.play.show(&none).await, "0");
+        // The lease is long over, what was done still known.
         stage.clock("23 h").await;
-        assert_eq!(stage.ack(token, "").await, "4");
+        is_told(&stage, &stage.ack_sql(token, ""), "ON006", "a c").await;
         stage.expect_nothing().await;
     }
 }
 
 #[tokio::test]
-async fn an_ack_before_a_nack_is_still_answered_after_it_and_the_nacked_are_lost() {
+async fn an_ack_again_in_its_transaction_answers_the_same_and_changes_nothing() {
+    let stage = Stage::open("{}").await;
+    stage.emit("a b c").await;
+    let token = stage.take(10).await.token;
+    stage.play.show("begin").await;
+    for (names, acked) in [("b", "1"), ("a b", "2"), ("", "1")] {
+        assert_eq!(stage.ack(token, names).await, acked, "{names}");
+        let before = stage.stored().await;
+        stage.play.show("savepoint s").await;
+        assert_eq!(stage.ack(token, names).await, acked, "{names}");
+        assert_eq!(stage.stored().await, before);
+    }
+    stage.play.show("commit").await;
+    is_told(&stage, &stage.ack_sql(token, ""), "ON006", "c").await;
+}
+
+#[tokio::test]
+async fn a_handlers_transaction_that_is_sent_twice_commits_its_writes_once() {
+    let stage = Stage::open("{}").await;
+    let play = &stage.play;
+    play.show("create table handled (name text)").await;
+    stage.emit("a b c d").await;
+    let token = stage.take(10).await.token;
+    let handle = async |end: &str| {
+        let extend = format!("select once.outbox_extend('t', 'default', {token})");
+        let sql = format!("begin; insert into handled values ('x'); {extend}; {end}; commit");
+        let told = play.attempt(&sql).await.map_err(|refusal| refusal.code);
+        if told.is_err() {
+            play.show("rollback").await;
+        }
+        told.err().unwrap_or_default()
+    };
+    // Two handlers of one batch name their events; neither is told of the other's.
+    let ends = [
+        stage.ack_sql(token, "a"),
+        stage.ack_sql(token, "b"),
+        stage.nack_sql(token, "c", ", retry_after => '1 h'"),
+    ];
+    for end in &ends {
+        assert_eq!(handle(end).await, "");
+    }
+    for end in &ends {
+        assert_eq!(handle(end).await, "ON006", "{end}");
+    }
+    assert_eq!(play.show("select count(*) from handled").await, "3");
+    assert_eq!(handle(&stage.ack_sql(token, "")).await, "");
+    assert_eq!(handle(&stage.ack_sql(token, "")).await, "ON006");
+    assert_eq!(play.show("select count(*) from handled").await, "4");
+}
+
+#[tokio::test]
+async fn an_ack_of_what_this_token_has_nacked_is_lost_and_a_nack_of_it_already_done() {
     let stage = Stage::open(r#"{"backoff_base": "100 s", "backoff_cap": "100 s"}"#).await;
     stage.emit("a b c").await;
     let token = stage.take(10).await.token;
     assert_eq!(stage.ack(token, "a").await, "1");
-    let nacked = stage.nack(token, "b c", "").await;
-    let before = stage.stored().await;
-    assert_eq!(stage.nack(token, "b c", "").await, nacked);
-    assert_eq!(stage.ack(token, "a").await, "1");
-    for names in ["b", "a c"] {
-        let code = stage.play.code(&stage.ack_sql(token, names)).await;
-        assert_eq!(code, "ON001", "{names}");
+    stage.nack(token, "b c", "").await;
+    for (names, named) in [("a", "a"), ("a c", "a")] {
+        is_told(&stage, &stage.ack_sql(token, names), "ON006", named).await;
     }
-    assert_eq!(stage.stored().await, before);
+    for names in ["b", "c b"] {
+        is_told(&stage, &stage.ack_sql(token, names), "ON001", names).await;
+    }
+    is_told(&stage, &stage.ack_sql(token, ""), "ON001", "").await;
+    for names in ["", "b c", "a", "c"] {
+        is_told(&stage, &stage.nack_sql(token, names, ""), "ON006", names).await;
+    }
 }
 
 #[tokio::test]
@@ -168,8 +231,8 @@ async fn an_extension_counts_from_now_each_time_and_never_past_its_life() {
     // It ran out and nobody has it yet; then somebody has.
     stage.expect(10, "b:1").await;
     assert_eq!(stage.play.code(&long).await, "ON001");
-    assert_eq!(stage.play.code(&stage.ack_sql(token, "b")).await, "ON001");
-    assert_eq!(stage.ack(token, "a").await, "1");
+    is_told(&stage, &stage.ack_sql(token, "b"), "ON001", "b").await;
+    is_told(&stage, &stage.ack_sql(token, "a"), "ON006", "a").await;
 }
 
 #[tokio::test]
@@ -182,5 +245,5 @@ async fn an_extended_lease_that_ran_out_is_still_its_holders_until_somebody_take
     assert_eq!(stage.play.show(&extend).await, "00:01:00");
     stage.expect_nothing().await;
     stage.ack(token, "").await;
-    assert_eq!(stage.play.code(&extend).await, "ON001", "nothing is left");
+    is_told(&stage, &extend, "ON006", "").await;
 }

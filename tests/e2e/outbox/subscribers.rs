@@ -11,14 +11,15 @@ async fn keys(play: &Playground, subscriber: &str, ack: bool) -> BTreeMap<String
         "select payload, delivery_key, token from once.outbox_take('t', '{subscriber}', 100)"
     );
     let rows = play.show(&sql).await;
-    let mut keys = BTreeMap::new();
+    let (mut keys, mut token) = (BTreeMap::new(), "");
     for row in rows.lines() {
         let cells: Vec<&str> = row.split('|').collect();
         keys.insert(cells[0].to_owned(), cells[1].to_owned());
-        if ack {
-            let ack = format!("select once.outbox_ack('t', '{subscriber}', {})", cells[2]);
-            play.show(&ack).await;
-        }
+        token = cells[2];
+    }
+    if ack && !token.is_empty() {
+        let ack = format!("select once.outbox_ack('t', '{subscriber}', {token})");
+        play.show(&ack).await;
     }
     keys
 }

@@ -117,11 +117,9 @@ async fn everything_given_back_on_shutdown_is_due_at_once_in_order() {
         stage.nack(token, "", ", kind => 'released'").await,
         "x2|0|0.000|f\nx3|0|~|f"
     );
-    // Nothing is left of the batch: there is nothing to give back, and it is no error to say so twice.
-    assert_eq!(
-        stage.nack(token, "", ", kind => 'released'").await,
-        "x2|0|0.000|f\nx3|0|~|f"
-    );
+    // Nothing is left of the batch, and what was given back is told.
+    let again = stage.nack_sql(token, "", ", kind => 'released'");
+    assert_eq!(stage.play.code(&again).await, "ON006");
     stage.expect(10, "x2:1 x3:1").await;
 }
 
@@ -132,12 +130,13 @@ async fn nothing_held_after_the_last_ack_is_nothing_to_give_back() {
     let token = stage.take(10).await.token;
     stage.ack(token, "").await;
     let before = stage.stored().await;
-    assert_eq!(stage.nack(token, "", ", kind => 'released'").await, "");
+    let nack = stage.nack_sql(token, "", ", kind => 'released'");
+    assert_eq!(stage.play.code(&nack).await, "ON006");
     assert_eq!(stage.stored().await, before);
 }
 
 #[tokio::test]
-async fn the_same_nack_again_gives_the_same_rows_and_writes_nothing() {
+async fn the_same_nack_again_writes_nothing_and_tells_what_the_first_one_did() {
     let stage = Stage::open(SLOW).await;
     stage.emit("a b").await;
     for (names, more) in [("b a", ", error => 'e', kind => 'k'"), ("", "")] {
@@ -145,25 +144,35 @@ async fn the_same_nack_again_gives_the_same_rows_and_writes_nothing() {
             stage.emit_keyed("x1 x2 x3", "x").await;
         }
         let taken = stage.take(10).await;
+        stage.play.show("begin").await;
         let first = stage.nack(taken.token, names, more).await;
         let before = stage.stored().await;
+        stage.play.show("savepoint s").await;
+        let again = stage.nack(taken.token, names, more).await;
+        assert_eq!(again, first, "{names}: in its transaction");
+        stage.play.show("commit").await;
         for clock in ["1 s", "1 hour"] {
             stage.clock(clock).await;
-            let sql = stage.nack_sql(taken.token, names, more).replace(
-                "current_setting('once.fake_now')::timestamptz",
-                "timestamptz '2030-01-01 00:00:00+00'",
-            );
-            let again = stage.named(&stage.play.show(&sql).await);
-            assert_eq!(again, first, "{names}");
+            // Its arguments are not compared.
+            for more in [more, ", error => 'other'"] {
+                let sql = stage.nack_sql(taken.token, names, more);
+                let refusal = stage.play.refused(&sql).await;
+                assert_eq!(refusal.code, "ON006", "{names}: {refusal:?}");
+                for row in first.lines() {
+                    let cells: Vec<&str> = row.split('|').collect();
+                    let told = format!(
+                        "Event {}: nacked, attempt {}, dead {}.",
+                        stage.id(cells[0]),
+                        cells[1],
+                        cells[3] == "t"
+                    );
+                    assert!(refusal.detail.contains(&told), "{told} {refusal:?}");
+                }
+            }
         }
         stage.clock("0").await;
         assert_eq!(stage.stored().await, before);
-        // Other arguments are another call: what it names is not held any more.
-        let other = stage.nack_sql(taken.token, names, ", error => 'other'");
-        assert_eq!(stage.play.code(&other).await, "ON001", "{names}");
-        assert_eq!(stage.stored().await, before);
     }
-    // Also when somebody else has the events by now: the token answers for what it did.
     stage.clock("1 day").await;
     let taken = stage.take(10).await;
     assert_eq!(taken.shown, "a:2 b:2 x1:2 x2:1 x3:1");
@@ -234,20 +243,22 @@ async fn a_dead_event_can_be_compensated_in_the_transaction_of_its_nack() {
 }
 
 #[tokio::test]
-async fn a_nack_is_answered_again_after_other_tasks_ended_other_events_of_the_batch() {
+async fn a_nack_is_known_after_other_tasks_ended_other_events_of_the_batch() {
     let stage = Stage::open(SLOW).await;
     stage.emit("a b c").await;
     let token = stage.take(10).await.token;
-    let nack = ", error => 'e', retry_after => '9 s'";
-    let first = stage.nack(token, "a", nack).await;
+    stage.nack(token, "a", ", error => 'e'").await;
     stage.ack(token, "b").await;
     stage.nack(token, "c", ", kind => 'never'").await;
     let before = stage.stored().await;
-    assert_eq!(stage.nack(token, "a", nack).await, first);
-    assert_eq!(stage.nack(token, "c", ", kind => 'never'").await, "c|1|~|t");
+    for (name, told) in [
+        ("a", "nacked, attempt 1, dead false."),
+        ("b", "acked."),
+        ("c", "nacked, attempt 1, dead true."),
+    ] {
+        let refusal = stage.play.refused(&stage.nack_sql(token, name, "")).await;
+        assert_eq!(refusal.code, "ON006", "{refusal:?}");
+        assert_eq!(refusal.detail, format!("Event {}: {told}", stage.id(name)));
+    }
     assert_eq!(stage.stored().await, before);
-    assert_eq!(
-        stage.play.code(&stage.nack_sql(token, "a", "")).await,
-        "ON001"
-    );
 }

@@ -59,7 +59,7 @@ async fn killed_at_every_point_the_compensations_are_emitted_once() {
     // After it.
     let play = crash(&mut cluster).await;
     assert_eq!(emitted(&play).await, "stop the parcel refund 8");
-    play.show(&abort(token)).await;
+    assert_eq!(play.code(&abort(token)).await, "ON006");
     assert_eq!(emitted(&play).await, "stop the parcel refund 8", "repeated");
     let taken =
         "select string_agg(payload #>> '{}', ' ' order by event_id) from once.outbox_take('t')";

@@ -44,9 +44,10 @@ async fn verdicts_emit_like_the_ends_they_are() {
         .await;
         assert_eq!(emitted(&play).await, "~", "parked");
         let resolve = format!("select once.key_resolve('s', 'k', 1, '{verdict}', 200)");
+        play.show(&resolve).await;
         for _ in 0..3 {
-            play.show(&resolve).await;
-            assert_eq!(emitted(&play).await, expected, "{verdict}, repeated");
+            assert_eq!(emitted(&play).await, expected, "{verdict}");
+            assert_eq!(play.code(&resolve).await, "ON006", "{verdict}, repeated");
         }
     }
 }

@@ -16,11 +16,13 @@ async fn every_call_repeated_changes_nothing_more() {
                 .await,
             "1|1"
         );
-        for _ in 0..3 {
-            assert_eq!(play.show(&done(token, "pay", "did", "")).await, "t");
-        }
-        for _ in 0..3 {
-            play.show(&end(token)).await;
+        for call in [done(token, "pay", "did", ""), end(token)] {
+            let first = play.show(&format!("begin; {call}")).await;
+            assert_eq!(play.show(&call).await, first, "in its transaction");
+            play.show("commit").await;
+            for _ in 0..2 {
+                assert_eq!(play.code(&call).await, "ON006", "{call}");
+            }
         }
         assert_eq!(emitted(&play).await.split(' ').count(), 1);
         let other_end = if end(token) == complete(token) {
@@ -78,10 +80,11 @@ async fn the_first_recorded_end_wins_with_its_events() {
 }
 
 #[tokio::test]
-async fn the_same_token_with_other_events_was_not_recorded() {
+async fn in_its_transaction_an_end_with_other_events_is_not_recorded() {
     let play = open().await;
     let token = play.token("k", "").await;
-    assert_eq!(play.show(&done(token, "pay", "a", "b")).await, "t");
+    let first = format!("begin; {}", done(token, "pay", "a", "b"));
+    assert_eq!(play.show(&first).await, "t");
     for (on_complete, on_abort, recorded) in [
         ("a", "b", "t"),
         ("x", "b", "f"),
@@ -94,6 +97,7 @@ async fn the_same_token_with_other_events_was_not_recorded() {
             "{on_complete}, {on_abort}"
         );
     }
+    play.show("commit").await;
     play.show(&complete(token)).await;
     assert_eq!(emitted(&play).await, "a");
 }
@@ -133,7 +137,8 @@ async fn an_end_that_waited_for_the_same_end_emits_nothing_more() {
         let waiting = Waiting::begin(&play, other, &abort(token)).await;
         one.show(end).await;
         let (_, answer) = waiting.end().await;
-        assert_eq!(code(&answer), "");
+        let told = if end == "commit" { "ON006" } else { "" };
+        assert_eq!(code(&answer), told);
         assert_eq!(emitted(&play).await, "undo", "{end}");
     }
 }
