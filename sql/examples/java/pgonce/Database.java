@@ -87,8 +87,8 @@ public record Database(DataSource source) {
 
     /**
      * Runs work in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure. A lost
-     * connection is passed on: the COMMIT may have been carried out, and then the local writes would be done
-     * twice. Key.run finds out by a new claim.
+     * connection is passed on: the COMMIT may have been carried out, and then work would meet AlreadyDone at its
+     * call with a token. Key.run finds out by a new claim.
      */
     public <T> T transaction(Work<T> work) {
         return transaction(5, work);
@@ -133,7 +133,7 @@ public record Database(DataSource source) {
             while (!over.await(millis, TimeUnit.MILLISECONDS)) {
                 try {
                     call(1, extend);
-                } catch (OnceException.AlreadyFinished e) {
+                } catch (OnceException.AlreadyDone e) {
                     return;
                 } catch (OnceException.LeaseLost e) {
                     // The next write with the token says so too, and undoes its transaction.

@@ -64,7 +64,7 @@ public record Key(Database database, String scope, String key) {
                 return Answer.problem(409, "the outcome of a request with this key is not known yet");
             } catch (OnceException.LeaseLost e) {
                 return Answer.problem(409, "a request with this key is in progress", 1);
-            } catch (OnceException.Conflict | OnceException.Unavailable | OnceException.AlreadyFinished e) {
+            } catch (OnceException.Conflict | OnceException.Unavailable | OnceException.AlreadyDone e) {
                 // What the work sent last may have been committed. Once the key is given back, an old
                 // transaction that still runs cannot commit a write with this token, so the next claim
                 // tells what is so. (Claiming with the same holder would not end the token.)
@@ -117,7 +117,7 @@ public record Key(Database database, String scope, String key) {
     private void giveBack(Lease lease, String error, Double after) {
         try {
             database.call(connection -> lease.release(connection, error, after));
-        } catch (OnceException.LeaseLost | OnceException.AlreadyFinished e) {
+        } catch (OnceException.LeaseLost | OnceException.AlreadyDone e) {
             // Nothing to give back; the next claim tells.
         } catch (OnceException.Conflict | OnceException.Unavailable e) {
             Database.LOG.log(Level.WARNING, "the key is left to its lease: {0}", error);

@@ -43,9 +43,9 @@ public class OnceException extends RuntimeException {
         TeardownIncomplete(SQLException cause) { super(cause); }
     }
 
-    /** ON006: read the stored answer: claim the key again. */
-    public static class AlreadyFinished extends OnceException {
-        AlreadyFinished(SQLException cause) { super(cause); }
+    /** ON006: an earlier transaction has done it: roll back and go on behind it (Key.run claims again). */
+    public static class AlreadyDone extends OnceException {
+        AlreadyDone(SQLException cause) { super(cause); }
     }
 
     /** 22...: the program passed something wrong. */
@@ -71,7 +71,7 @@ public class OnceException extends RuntimeException {
             case "ON003" -> new InvalidDefinition(cause);
             case "ON004" -> new UncoveredClaimState(cause);
             case "ON005" -> new TeardownIncomplete(cause);
-            case "ON006" -> new AlreadyFinished(cause);
+            case "ON006" -> new AlreadyDone(cause);
             // Serialization failure, deadlock, lock not available.
             case "40001", "40P01", "55P03" -> new Conflict(cause);
             // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections.

@@ -130,9 +130,17 @@ public record Outbox(Database database, String topic, String subscriber, double 
                 topic, subscriber, BATCH, lease));
     }
 
-    /** Like a nack, it changes nothing twice, so it is repeated until it is answered. */
+    /** An ack or a nack changes nothing twice, so it is repeated until it is answered: at last that it is done. */
+    private <T> void retried(Database.Work<T> call) {
+        try {
+            database.call(call);
+        } catch (OnceException.AlreadyDone e) {
+            Database.LOG.log(Level.DEBUG, "done already");
+        }
+    }
+
     private void ack(long token, Event event) {
-        database.call(connection -> Database.rows(connection, ACK, row -> null,
+        retried(connection -> Database.rows(connection, ACK, row -> null,
                 topic, subscriber, token, new Long[] {event.id}));
         Database.LOG.log(Level.DEBUG, "acked");
     }
@@ -140,7 +148,7 @@ public record Outbox(Database database, String topic, String subscriber, double 
     private void nack(long token, List<Event> events, NotDelivered failure) {
         Long[] ids = events.stream().map(Event::id).toArray(Long[]::new);
         String error = Lease.storable(failure.getMessage());
-        database.call(connection -> Database.rows(connection, NACK, row -> {
+        retried(connection -> Database.rows(connection, NACK, row -> {
             String said = "event " + row.getLong(1) + ", attempt " + row.getInt(2) + ": " + error;
             Database.LOG.log(row.getBoolean(3) ? Level.WARNING : Level.INFO, row.getBoolean(3) ? said + ", dead" : said);
             return null;

@@ -6,7 +6,7 @@
 import { channel } from 'node:diagnostics_channel';
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
-import { AlreadyFinished, Conflict, LeaseLost, OnceError, translated, Unavailable } from './errors.js';
+import { AlreadyDone, Conflict, LeaseLost, OnceError, translated, Unavailable } from './errors.js';
 
 /** Says what has just been done, to whoever subscribes: node:diagnostics_channel, 'pg_once'. */
 export const said = channel('pg_once');
@@ -71,8 +71,8 @@ export async function call(pool, work, tries = 8) {
 
 /**
  * Runs work in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure.
- * A lost connection is passed on: the COMMIT may have been carried out, and then the local writes would be
- * done twice. `run` in key.js finds out by a new claim.
+ * A lost connection is passed on: the COMMIT may have been carried out, and then work would meet AlreadyDone
+ * at its call with a token. `run` in key.js finds out by a new claim.
  */
 export async function transaction(pool, work, tries = 5) {
   const once = async (client) => {
@@ -107,7 +107,7 @@ export async function heartbeat(pool, seconds, extend, work) {
       try {
         await withClient(pool, extend);
       } catch (error) {
-        if (error instanceof AlreadyFinished) return;
+        if (error instanceof AlreadyDone) return;
         said.publish({ did: 'heartbeat failed', error });
         if (error instanceof LeaseLost) return lost.abort(error);
       }

@@ -25,8 +25,8 @@ export class InvalidDefinition extends OnceError {}
 export class UncoveredClaimState extends OnceError {}
 /** ON005: refund and clean up first. */
 export class TeardownIncomplete extends OnceError {}
-/** ON006: read the stored answer: claim the key again. */
-export class AlreadyFinished extends OnceError {}
+/** ON006: an earlier transaction has done it: roll back and go on behind it (run claims again). */
+export class AlreadyDone extends OnceError {}
 /** 22...: the program passed something wrong. */
 export class InvalidArgument extends OnceError {}
 /** A race was lost, and the transaction is rolled back for sure: run it again. */
@@ -40,7 +40,7 @@ const bySqlstate = {
   ON003: InvalidDefinition,
   ON004: UncoveredClaimState,
   ON005: TeardownIncomplete,
-  ON006: AlreadyFinished,
+  ON006: AlreadyDone,
   // Serialization failure, deadlock, lock not available.
   40001: Conflict, '40P01': Conflict, '55P03': Conflict,
   // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections.

@@ -7,7 +7,7 @@
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { call, heartbeat, rows, said, waitBefore } from './database.js';
-import { AlreadyFinished, Conflict, LeaseLost, Unavailable } from './errors.js';
+import { AlreadyDone, Conflict, LeaseLost, Unavailable } from './errors.js';
 
 const ROUNDS = 3; // how often the work may run in one `run` when the database fails under it
 
@@ -113,7 +113,7 @@ export async function run(pool, scope, key, request, work) {
         await giveBack(pool, lease, error.message, error.after);
         return problem(503, 'the request could not be finished', error.after);
       }
-      if (![Conflict, Unavailable, AlreadyFinished].some((known) => error instanceof known)) {
+      if (![Conflict, Unavailable, AlreadyDone].some((known) => error instanceof known)) {
         await giveBack(pool, lease, String(error), 1);
         throw error;
       }
@@ -172,7 +172,7 @@ async function giveBack(pool, lease, error, after) {
     await call(pool, (client) => lease.release(client, error, after));
   } catch (refusal) {
     // Lost or finished: nothing to give back. The database is away: the key is left to its lease.
-    if (![LeaseLost, AlreadyFinished, Conflict, Unavailable].some((known) => refusal instanceof known)) throw refusal;
+    if (![LeaseLost, AlreadyDone, Conflict, Unavailable].some((known) => refusal instanceof known)) throw refusal;
   }
 }
 

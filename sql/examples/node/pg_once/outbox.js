@@ -5,7 +5,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { call, heartbeat, rows, said, waitBefore } from './database.js';
-import { Conflict, LeaseLost, Unavailable } from './errors.js';
+import { AlreadyDone, Conflict, LeaseLost, Unavailable } from './errors.js';
 
 const EMIT = 'SELECT event_id, emitted FROM once.outbox_emit($1, $2::json, order_key => $3)';
 const TAKE = `
@@ -100,7 +100,7 @@ export class Worker {
           if (event.orderKey !== null) stuck.add(event.orderKey);
           continue;
         }
-        await this.#ask(8, ACK, token, [event.eventId]);
+        await this.#retried(ACK, token, [event.eventId]);
         said.publish({ did: 'acked' });
       }
     });
@@ -109,12 +109,21 @@ export class Worker {
   async #nack(token, events, { message, kind, after }) {
     const ids = events.map((event) => event.eventId);
     const error = message.replaceAll('\0', '').slice(0, 1000);
-    for (const row of await this.#ask(8, NACK, token, ids, error, kind, after)) {
+    for (const row of await this.#retried(NACK, token, ids, error, kind, after)) {
       console.warn(`event ${row.event_id}, attempt ${row.attempt}: ${error}${row.dead ? ', dead' : ''}`);
     }
   }
 
-  /** An ack or a nack changes nothing twice, so it is repeated until it is answered. */
+  /** An ack or a nack changes nothing twice, so it is repeated until it is answered: at last that it is done. */
+  async #retried(text, ...values) {
+    try {
+      return await this.#ask(8, text, ...values);
+    } catch (error) {
+      if (error instanceof AlreadyDone) return [];
+      throw error;
+    }
+  }
+
   #ask(tries, text, ...values) { return call(this.pool, (client) => this.#rows(client, text, ...values), tries); }
 
   #rows(client, text, ...values) { return rows(client, text, [this.topic, this.subscriber, ...values]); }

@@ -17,7 +17,7 @@ after(async () => {
 test('each SQLSTATE is a class of its own', async () => {
   const expected = {
     ON001: errors.LeaseLost, ON002: errors.IllegalTransition, ON003: errors.InvalidDefinition,
-    ON004: errors.UncoveredClaimState, ON005: errors.TeardownIncomplete, ON006: errors.AlreadyFinished,
+    ON004: errors.UncoveredClaimState, ON005: errors.TeardownIncomplete, ON006: errors.AlreadyDone,
     40001: errors.Conflict, '40P01': errors.Conflict, '55P03': errors.Conflict, '57P01': errors.Unavailable,
     '08006': errors.Unavailable, 22023: errors.InvalidArgument, 23505: errors.OnceError,
   };
@@ -32,8 +32,8 @@ test('the server raises them', async () => {
   let { lease } = await claim(pool, 'test', newKey(), '{}');
   const complete = (body) => call(pool, (client) => lease.complete(client, 200, body));
   await complete('{}');
-  await complete('{}'); // the same again is no error
-  await assert.rejects(complete('[]'), errors.AlreadyFinished);
+  await assert.rejects(complete('{}'), errors.AlreadyDone);
+  await assert.rejects(complete('[]'), errors.AlreadyDone);
   ({ lease } = await claim(pool, 'test', newKey(), '{}'));
   await call(pool, (client) => lease.release(client, 'an error'));
   await assert.rejects(transaction(pool, (client) => lease.advance(client, 'paid')), errors.LeaseLost);

@@ -17,7 +17,7 @@ import psycopg
 from psycopg.rows import namedtuple_row
 from psycopg.types.string import TextLoader
 
-from .errors import AlreadyFinished, Conflict, LeaseLost, OnceError, Unavailable, translated
+from .errors import AlreadyDone, Conflict, LeaseLost, OnceError, Unavailable, translated
 
 Connect = Callable[[], AbstractContextManager[psycopg.Connection]]
 T = TypeVar("T")
@@ -57,8 +57,8 @@ def call(connect: Connect, work: Callable[[psycopg.Connection], T], tries: int =
 def transaction(connect: Connect, work: Callable[[psycopg.Connection], T], tries: int = 5) -> T:
     """Runs work in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure.
 
-    A lost connection is passed on: the COMMIT may have been carried out, and then the local writes
-    would be done twice. key.run finds out by a new claim.
+    A lost connection is passed on: the COMMIT may have been carried out, and then work would meet
+    AlreadyDone at its call with a token. key.run finds out by a new claim.
     """
     for failures in range(1, tries + 1):
         try:
@@ -82,7 +82,7 @@ def heartbeat(connect: Connect, seconds: float, extend: Callable[[psycopg.Connec
             try:
                 with translated(), connect() as conn:
                     extend(conn)
-            except AlreadyFinished:
+            except AlreadyDone:
                 return
             except LeaseLost as error:
                 # The next write with the token says so too, and undoes its transaction.

@@ -39,8 +39,8 @@ class TeardownIncomplete(OnceError):
     """ON005: refund and clean up first."""
 
 
-class AlreadyFinished(OnceError):
-    """ON006: read the stored answer: claim the key again."""
+class AlreadyDone(OnceError):
+    """ON006: an earlier transaction has done it: roll back and go on behind it (key.run claims again)."""
 
 
 class InvalidArgument(OnceError):
@@ -61,7 +61,7 @@ _BY_SQLSTATE = {
     "ON003": InvalidDefinition,
     "ON004": UncoveredClaimState,
     "ON005": TeardownIncomplete,
-    "ON006": AlreadyFinished,
+    "ON006": AlreadyDone,
     # Serialization failure, deadlock, lock not available.
     **dict.fromkeys(("40001", "40P01", "55P03"), Conflict),
     # Completion unknown; shutdown, crash, starting up; idle for too long; out of connections.

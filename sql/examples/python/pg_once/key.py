@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import psycopg
 
 from .database import Connect, call, heartbeat, rows, wait_before
-from .errors import AlreadyFinished, Conflict, LeaseLost, Unavailable
+from .errors import AlreadyDone, Conflict, LeaseLost, Unavailable
 
 log = logging.getLogger("pg_once")
 
@@ -142,7 +142,7 @@ def run(connect: Connect, scope: str, key: str, request: str, work: Callable[[Le
             return problem(409, "the outcome of a request with this key is not known yet")
         except LeaseLost:
             return problem(409, "a request with this key is in progress", 1)
-        except (Conflict, Unavailable, AlreadyFinished) as error:
+        except (Conflict, Unavailable, AlreadyDone) as error:
             # What the work sent last may have been committed. Once the key is given back, an old
             # transaction that still runs cannot commit a write with this token, so the next claim
             # tells what is so. (Claiming with the same holder would not end the token.)
@@ -197,7 +197,7 @@ def key_of_header(value: str | None) -> str | None:
 def _give_back(connect: Connect, lease: Lease, error: str, after: float | None = None) -> None:
     try:
         call(connect, lambda conn: lease.release(conn, error, after))
-    except (LeaseLost, AlreadyFinished):
+    except (LeaseLost, AlreadyDone):
         pass  # nothing to give back; the next claim tells
     except (Conflict, Unavailable):
         log.warning("the key is left to its lease: %s", error)

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from .database import Connect, call, heartbeat, rows, wait_before
-from .errors import Conflict, LeaseLost, Unavailable
+from .errors import AlreadyDone, Conflict, LeaseLost, Unavailable
 
 log = logging.getLogger("pg_once")
 
@@ -139,5 +139,8 @@ class Worker:
         return call(self.connect, lambda conn: self._rows(conn, sql, **arguments), tries=1)
 
     def _retried(self, sql: str, **arguments: Any) -> list[Any]:
-        """An ack or a nack changes nothing twice, so it is repeated until it is answered."""
-        return call(self.connect, lambda conn: self._rows(conn, sql, **arguments))
+        """An ack or a nack changes nothing twice, so it is repeated until it is answered: at last that it is done."""
+        try:
+            return call(self.connect, lambda conn: self._rows(conn, sql, **arguments))
+        except AlreadyDone:
+            return []

@@ -18,7 +18,7 @@ class Library(unittest.TestCase):
     def test_each_sqlstate_is_a_class_of_its_own(self) -> None:
         for state, expected in {
             "ON001": errors.LeaseLost, "ON002": errors.IllegalTransition, "ON003": errors.InvalidDefinition,
-            "ON004": errors.UncoveredClaimState, "ON005": errors.TeardownIncomplete, "ON006": errors.AlreadyFinished,
+            "ON004": errors.UncoveredClaimState, "ON005": errors.TeardownIncomplete, "ON006": errors.AlreadyDone,
             "40001": errors.Conflict, "40P01": errors.Conflict, "55P03": errors.Conflict,
             "57P01": errors.Unavailable, "08006": errors.Unavailable, "22023": errors.InvalidArgument,
             "23505": errors.OnceError,
@@ -32,9 +32,9 @@ class Library(unittest.TestCase):
     def test_the_server_raises_them(self) -> None:
         lease = claim(connect, "test", new_key(), "{}")
         call(connect, lambda conn: lease.complete(conn, 200, "{}"))
-        call(connect, lambda conn: lease.complete(conn, 200, "{}"))  # the same again is no error
-        with self.assertRaises(errors.AlreadyFinished):
-            call(connect, lambda conn: lease.complete(conn, 200, "[]"))
+        for body in ("{}", "[]"):
+            with self.assertRaises(errors.AlreadyDone):
+                call(connect, lambda conn, body=body: lease.complete(conn, 200, body))
         lease = claim(connect, "test", new_key(), "{}")
         call(connect, lambda conn: lease.release(conn, "an error"))
         with self.assertRaises(errors.LeaseLost):

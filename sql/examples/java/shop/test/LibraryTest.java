@@ -33,7 +33,7 @@ final class LibraryTest {
         Map<String, Class<? extends OnceException>> expected = new HashMap<>(Map.of(
                 "ON001", OnceException.LeaseLost.class, "ON002", OnceException.IllegalTransition.class,
                 "ON003", OnceException.InvalidDefinition.class, "ON004", OnceException.UncoveredClaimState.class,
-                "ON005", OnceException.TeardownIncomplete.class, "ON006", OnceException.AlreadyFinished.class));
+                "ON005", OnceException.TeardownIncomplete.class, "ON006", OnceException.AlreadyDone.class));
         expected.putAll(Map.of("40001", OnceException.Conflict.class, "40P01", OnceException.Conflict.class,
                 "55P03", OnceException.Conflict.class, "57P01", OnceException.Unavailable.class,
                 "08006", OnceException.Unavailable.class, "22023", OnceException.InvalidArgument.class,
@@ -48,8 +48,8 @@ final class LibraryTest {
     private static void server() {
         Lease finished = new Key(DATABASE, "test", newKey()).claim("{}").lease();
         DATABASE.call(connection -> finished.complete(connection, 200, "{}"));
-        DATABASE.call(connection -> finished.complete(connection, 200, "{}")); // the same again is no error
-        raises(OnceException.AlreadyFinished.class, () -> DATABASE.call(connection -> finished.complete(connection, 200, "[]")));
+        raises(OnceException.AlreadyDone.class, () -> DATABASE.call(connection -> finished.complete(connection, 200, "{}")));
+        raises(OnceException.AlreadyDone.class, () -> DATABASE.call(connection -> finished.complete(connection, 200, "[]")));
         Lease released = new Key(DATABASE, "test", newKey()).claim("{}").lease();
         DATABASE.call(connection -> released.release(connection, "an error", null));
         raises(OnceException.LeaseLost.class, () -> DATABASE.transaction(connection -> released.advance(connection, "paid", null)));
