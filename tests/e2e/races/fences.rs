@@ -195,7 +195,11 @@ async fn the_same_completion_from_sixteen_connections_counts_once() {
         format!("select once.key_complete('s', 'k', {token}, 201, '{{\"a\":  1}}')")
     })
     .await;
-    assert!(same.iter().all(Result::is_ok), "{same:?}");
+    assert_eq!(same.iter().filter(|a| a.is_ok()).count(), 1);
+    assert!(
+        same.iter().all(|a| a.is_ok() || code(a) == "ON006"),
+        "{same:?}"
+    );
 
     let token = play.token("k2", "").await;
     let different = at_once(&sessions, |i| {
@@ -234,18 +238,12 @@ async fn of_many_ends_of_one_step_the_first_stays() {
         format!("select recorded, result from once.key_step_done('s', 'k', {token}, 'pay', '{i}')")
     })
     .await;
-    let (mut recorded, mut results) = (0, Vec::new());
-    for answer in answers {
-        let answer = answer.unwrap();
-        let (first, result) = answer.split_once('|').unwrap();
-        recorded += usize::from(first == "t");
-        results.push(result.to_owned());
-    }
-    assert_eq!(recorded, 1);
     let stored = play.show("select result from once.key_step").await;
+    let recorded: Vec<_> = answers.iter().flatten().collect();
+    assert_eq!(recorded, [&format!("t|{stored}")]);
     assert!(
-        results.iter().all(|result| *result == stored),
-        "{results:?} {stored}"
+        answers.iter().all(|a| a.is_ok() || code(a) == "ON006"),
+        "{answers:?}"
     );
 }
 

@@ -143,24 +143,3 @@ async fn a_write_that_finds_nobody_in_its_way_waits_for_nothing() {
             .await;
     }
 }
-
-#[tokio::test]
-async fn a_repeated_advance_that_waited_is_told_what_is_left_after_the_wait() {
-    let play = Playground::open().await;
-    let phase = play.another().await;
-    let holder = play.another().await;
-    let token = play.token("k", "").await;
-    let advance = format!("select lease_left from once.key_advance('s', 'k', {token}, 'paid')");
-    play.show(&advance).await;
-    phase.show("begin").await;
-    phase
-        .show(&format!("select once.key_step('s', 'k', {token}, 'call')"))
-        .await;
-    let waiting = Waiting::begin(&play, holder, &advance).await;
-    let meanwhile = play.show("select clock_timestamp()").await;
-    phase.show("commit").await;
-    let told = waiting.end().await.1.unwrap();
-    let read_after =
-        format!("select lease_until - interval '{told}' > '{meanwhile}' from once.key");
-    assert_eq!(play.show(&read_after).await, "t", "told {told}");
-}
