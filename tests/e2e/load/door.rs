@@ -21,6 +21,8 @@ pub enum Fault {
     Gone,
     /// ON001: what the token covered is somebody else's.
     Lost,
+    /// ON006: an earlier transaction of this token, whose answer was lost, has done it.
+    Done,
     /// The transaction lost a race and may be tried again.
     Again,
     /// ON002, ON005: not now, somebody else is further.
@@ -110,7 +112,7 @@ pub struct Session<'a> {
 impl Session<'_> {
     /// Comes in again after the connection was lost, or rolls back what a failed statement left open.
     pub async fn recover(&mut self, fault: &Fault) {
-        let open = matches!(fault, Fault::Lost | Fault::Again | Fault::NotNow);
+        let open = !matches!(fault, Fault::Gone);
         if !open || self.client.batch_execute("rollback").await.is_err() {
             *self = self.door.enter().await;
         }
@@ -165,6 +167,7 @@ fn fault(error: &tokio_postgres::Error, sql: &str) -> Fault {
         "57P01" | "57P02" | "57P03" | "25006" => Fault::Gone,
         "08P01" if through_pooler() => Fault::Gone,
         "ON001" => Fault::Lost,
+        "ON006" => Fault::Done,
         "40001" | "40P01" | "55P03" => Fault::Again,
         "ON002" | "ON005" => Fault::NotNow,
         code => panic!("{code} {}\n{sql}", refusal.message()),

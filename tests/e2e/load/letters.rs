@@ -121,8 +121,8 @@ async fn refuses(session: &Session<'_>, event: &Row) -> Result<Option<&'static s
     Ok((died < deaths).then_some(kind))
 }
 
-/// Tells that it failed, and notes it where that was its end. Whose answer was lost says the same again and has the
-/// same answer.
+/// Tells that it failed, and notes it where that was its end. Whose answer was lost says the same again; where that is
+/// done already, what it noted is there.
 async fn refuse(
     load: &Load,
     session: &mut Session<'_>,
@@ -135,8 +135,11 @@ async fn refuse(
               d as (insert into died select event_id, {token}, '{what}' from n where dead on conflict do nothing)
          select dead from n"
     );
+    let noted =
+        format!("select exists (select from died where event_id = {id} and token = {token})");
+    let mut ask = &nack;
     loop {
-        match session.text(&nack).await {
+        match session.text(ask).await {
             Ok(dead) => {
                 if dead == "t" {
                     load.letters.died.lock().unwrap().insert(id.to_owned());
@@ -144,6 +147,10 @@ async fn refuse(
                 return Ok(());
             }
             Err(fault @ Fault::Gone) => session.recover(&fault).await,
+            Err(fault @ Fault::Done) => {
+                session.recover(&fault).await;
+                ask = &noted;
+            }
             Err(fault) => return Err(fault),
         }
     }

@@ -395,7 +395,7 @@ const NEXT_DAY: &[(&str, &str, &str)] = &[
     (
         "",
         "select outcome, status from once.action_finish('batch_job', '9', {finished})",
-        "finished|done",
+        "ON006",
     ),
     (
         "",
@@ -447,9 +447,13 @@ const NEXT_DAY: &[(&str, &str, &str)] = &[
     (
         "",
         "select once.outbox_ack('t', 'default', {half}), once.outbox_ack('t', 'default', {half})",
-        "2|2",
+        "1|1",
     ),
-    ("", "select once.outbox_ack('t', 'default', {acked})", "1"),
+    (
+        "",
+        "select once.outbox_ack('t', 'default', {acked})",
+        "ON006",
+    ),
     (
         "",
         "select payload #>> '{}', attempts, kind, error from once.outbox_dead('t', 'default')",
