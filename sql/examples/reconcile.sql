@@ -74,7 +74,7 @@ COMMENT ON FUNCTION reconcile(text, timestamptz, timestamptz) IS
 
 -- They did it, and the customer is to have it: the row and the answer that the request would have made, in one
 -- transaction. The request must have been kept (scope_set, keep_request). Its order_id is a pure function of
--- the key, so doing this twice makes one order and stores one answer. The charge is the key's first entry.
+-- the key; doing this twice makes one order, and the second time is ON006. The charge is the key's first entry.
 CREATE FUNCTION reconcile_accept(in_scope text, in_key text, in_attempt integer, charge text)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

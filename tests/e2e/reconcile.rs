@@ -136,22 +136,15 @@ async fn every_difference_is_found_and_ended_once_and_then_none_is_left() {
          they have too much|twice|180|360|{ch-twice,ch-twice-2}"
     );
 
-    for _ in ["once", "and once more: a lost answer"] {
-        show(
-            &person,
-            "select reconcile_accept('orders.create', 'charged', 1, 'ch-charged')",
-        )
-        .await;
-        show(
-            &person,
-            "select reconcile_refuse('orders.create', 'left', 1)",
-        )
-        .await;
-        show(
-            &person,
-            "select reconcile_refuse('orders.create', 'not charged', 1)",
-        )
-        .await;
+    for end in [
+        "select reconcile_accept('orders.create', 'charged', 1, 'ch-charged')",
+        "select reconcile_refuse('orders.create', 'left', 1)",
+        "select reconcile_refuse('orders.create', 'not charged', 1)",
+    ] {
+        show(&person, end).await;
+        // A lost answer.
+        let again = person.simple_query(end).await.unwrap_err();
+        assert_eq!(again.code().unwrap().code(), "ON006", "{end}");
     }
     let other = "select reconcile_refuse('orders.create', 'charged', 1)";
     let refused = person.simple_query(other).await.unwrap_err();
