@@ -39,7 +39,7 @@ async fn batches_that_are_over_go_but_for_the_last_of_their_lane() {
         "more: an idle segment is left"
     );
     assert_eq!(rows(&play).await, "1|1|0");
-    assert_eq!(play.show(&acked).await, "1");
+    assert_eq!(play.code(&acked).await, "ON006");
     assert_eq!(play.show("select token from once.batch").await, last);
     play.show("select fill('t', 2, 11, 1)").await;
     assert_eq!(play.show("select drain('t')").await, "{11,12}");
@@ -70,7 +70,7 @@ async fn a_batch_of_several_lanes_goes_whole_or_not_at_all() {
     let other = play.another().await;
     other
         .show(&format!(
-            "begin; select once.outbox_ack('t', 'default', {first})"
+            "begin; select once.outbox_ack('t', 'default', {first}, '{{}}')"
         ))
         .await;
     let sweep = "select failed from once.sweep_outbox_retire(1)";
