@@ -242,10 +242,11 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
     all_options(scope)
 }
 
-/// What a take holds shared while it puts keys aside, and a change of options exclusively.
+/// What a take holds shared while it puts keys aside, and a change of options exclusively. No key's lock: these begin with a
+/// scope (identity.rs).
 pub fn put_aside_lock(scope: &[u8]) -> u64 {
     let digest = Sha256::new()
-        .chain_update("put aside\0")
+        .chain_update("\0put aside\0")
         .chain_update(scope);
     first_64_bits(&digest.finalize())
 }

@@ -15,7 +15,6 @@ mod load;
 
 use janitor::show;
 use load::Load;
-use pg_once_tests::Cluster;
 use tokio_postgres::Client;
 
 const DATABASE: &str = "shop";
