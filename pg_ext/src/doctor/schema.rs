@@ -9,6 +9,66 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
+/// Every index of the extension: most are looked for by name.
+const INDEXES: &[&[u8]] = &[
+    b"action_lease_look",
+    b"action_lease_pkey",
+    b"batch_lane",
+    b"batch_pkey",
+    b"batch_redelivered",
+    b"cancel_open",
+    b"cancel_pkey",
+    b"dead_died",
+    b"dead_pkey",
+    b"dedupe_pkey",
+    b"dedupe_until",
+    b"delivery_at",
+    b"delivery_event",
+    b"event_0_position",
+    b"event_0_xid",
+    b"event_1_position",
+    b"event_1_xid",
+    b"event_2_position",
+    b"event_2_xid",
+    b"event_3_position",
+    b"event_3_xid",
+    b"event_kept_position",
+    b"event_kept_xid",
+    b"inbox_pkey",
+    b"inbox_reap",
+    b"janitor_pkey",
+    b"key_bookmark_pkey",
+    b"key_look",
+    b"key_pkey",
+    b"key_reap",
+    b"key_step_pkey",
+    b"machine_pkey",
+    b"receipt_pkey",
+    b"refund_row",
+    b"retry_due",
+    b"retry_key",
+    b"retry_pkey",
+    b"role_function_pkey",
+    b"role_grant_pkey",
+    b"scope_pkey",
+    b"segment_pkey",
+    b"series_pkey",
+    b"subscriber_name",
+    b"subscriber_pkey",
+    b"topic_name",
+    b"topic_pkey",
+];
+
+const MISSING: &CStr = c"
+    SELECT 'error', pg_catalog.format('index once.%s is missing', n.name),
+           'calls that need it fail with 55000, or read whole tables',
+           'Create it as the extension''s script (sql/ of its version) says.'
+      FROM pg_catalog.unnest($1) n (name)
+     WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c
+                        WHERE c.relnamespace = 'once'::pg_catalog.regnamespace AND c.relkind = 'i'
+                          AND c.relname = n.name::name)
+     ORDER BY n.name";
+
 const INVALID: &CStr = c"
     SELECT 'error', pg_catalog.format('index %s is invalid', x.indexrelid::pg_catalog.regclass),
            'a concurrent build or reindex of it did not end; it may not hold every row',
@@ -76,6 +136,7 @@ const UNVACUUMED: &CStr = c"
     HAVING bool_or(o.off) OR pg_catalog.count(c.oid) > 0";
 
 thread_local! {
+    static ARE_MISSING: Kept = const { Kept::new(MISSING, &[pg_sys::TEXTARRAYOID]) };
     static ARE_INVALID: Kept = const { Kept::new(INVALID, &[]) };
     static VERSIONS: Kept = const { Kept::new(VERSION, &[pg_sys::TEXTOID]) };
     static ARE_FOREIGN: Kept = const { Kept::new(FOREIGN, &[]) };
@@ -86,6 +147,7 @@ thread_local! {
 pub fn ask(report: &Report) -> Result<()> {
     let library = row::text(env!("CARGO_PKG_VERSION").as_bytes());
     report.ask(&VERSIONS, &[Some(library)])?;
+    report.ask(&ARE_MISSING, &[Some(row::texts(INDEXES))])?;
     report.ask(&ARE_INVALID, &[])?;
     report.ask(&ARE_FOREIGN, &[])?;
     report.ask(&BLOATED, &[Some(Datum::from(clock::now_us()?))])?;

@@ -354,8 +354,12 @@ async fn dead_letters_that_grow_and_old_ones() {
 }
 
 #[tokio::test]
-async fn an_index_that_is_invalid() {
+async fn an_index_that_is_missing_or_invalid() {
     let play = Playground::open().await;
+    play.show("drop index once.batch_lane").await;
+    assert_told(&play, "index once.batch_lane is missing", "error", "sql/").await;
+    play.show("create index batch_lane on once.batch (subscriber_id, lane, token)")
+        .await;
     play.token("a", "").await;
     play.token("b", "").await;
     assert_eq!(
