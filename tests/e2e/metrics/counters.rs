@@ -246,6 +246,6 @@ async fn a_step_that_ends_in_the_transaction_that_began_it_is_warned_of_counted_
     );
     assert_eq!(warned(), 1);
     // The same end again is no second one.
-    play.show(&done("ship")).await;
+    assert_eq!(play.code(&done("ship")).await, "ON006");
     assert_eq!(total().await, "1");
 }
