@@ -106,7 +106,7 @@ mod tests {
         Spi::run(
             "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
              $$ BEGIN RAISE EXCEPTION 'not this one'; END $$; \
-             CREATE TRIGGER refuse BEFORE DELETE ON once.key FOR EACH ROW EXECUTE FUNCTION refuse()",
+             CREATE TRIGGER refuse AFTER DELETE ON once.key FOR EACH ROW EXECUTE FUNCTION refuse()",
         )
         .unwrap();
         after("49 hours");

@@ -15,8 +15,8 @@ mod dying;
 mod extension;
 mod failing;
 mod idle;
+mod lock_timeout;
 mod owners;
-mod patience;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod poison;
