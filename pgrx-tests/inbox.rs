@@ -50,7 +50,7 @@ mod tests {
         assert_eq!(accept("another consumer", ""), (true, None));
     }
 
-    #[pg_test(error = "message \"m1\" of scope \"twice\" already has another verdict")]
+    #[pg_test(error = "message \"m1\" of scope \"twice\" has a verdict already")]
     fn the_first_verdict_stays() {
         accept("twice", "");
         record("twice", "1");
