@@ -18,11 +18,11 @@ use crate::machine::model::Machine;
 use crate::machine::relation::Relation;
 use crate::machine::sql::{ident, literal};
 use crate::machine::stored::Stored;
+use crate::machine::wait_for_claims;
 use crate::row;
 use crate::spi::column;
 use crate::spi::{self, Kept};
 use crate::table;
-use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{self, Datum};
 use sha2::{Digest, Sha256};
 use std::ffi::CStr;
@@ -78,7 +78,7 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     if enabled.value() != 0 && stands(&machine)? {
         return Ok(call.return_null());
     }
-    wait_exclusive(machine.lock);
+    wait_for_claims(machine.name(), machine.lock)?;
     let machine = Machine::of(call)?;
     ensure_all_owned(&machine)?;
     let is_done = match enabled.value() != 0 {

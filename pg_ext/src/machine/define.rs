@@ -11,11 +11,11 @@ use super::draft::Draft;
 use super::faults::{Faults, quoted};
 use super::id::RowId;
 use super::inspect;
-use super::lock_of;
 use super::model::Machine;
 use super::relation::Relation;
 use super::stored::{Col, Stored, TABLE, jsonb_text};
 use super::validate::{self, Valid, not_yours};
+use super::{lock_of, wait_for_claims};
 use crate::action::lease::{self, Lease};
 use crate::action::row::look_latest;
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8, varlena};
@@ -28,7 +28,6 @@ use crate::row;
 use crate::spi::{self, Kept, SwitchedUser};
 use crate::subxact;
 use crate::table::{self, ScanKey, Slot, Snapshot, Table};
-use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{self, Datum};
 use serde_json::Value;
 use std::ffi::CStr;
@@ -87,7 +86,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
             if let Some(present) = Stored::find(&server_name)? {
                 ensure_may_change(&present, &server_name)?;
             }
-            wait_exclusive(lock_of(name));
+            wait_for_claims(name, lock_of(name))?;
             Stored::find(&server_name)?
         }
         None => None,
@@ -338,7 +337,7 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
     let name = call.text(0, "machine", SCOPE_MAX)?;
     ensure_may_change(&Stored::of(name)?, name)?;
     table::ensure_writable(TABLE)?;
-    wait_exclusive(lock_of(&shown(name)));
+    wait_for_claims(&shown(name), lock_of(&shown(name)))?;
     // Somebody else may have changed or dropped it meanwhile.
     let stored = Stored::of(name)?;
     ensure_may_change(&stored, name)?;

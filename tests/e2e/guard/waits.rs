@@ -60,6 +60,21 @@ async fn a_table_that_somebody_has_is_named_when_lock_timeout_is_over() {
 }
 
 #[tokio::test]
+async fn an_open_claim_is_named_when_lock_timeout_is_over() {
+    for (is_guarded, call) in [(false, GUARD), (true, UNGUARD), (true, DROP)] {
+        let play = world(is_guarded).await;
+        let (holder, session) = (play.another().await, play.another().await);
+        holder
+            .show("begin; select once.action_claim('job', '1', 'run')")
+            .await;
+        session.show("set lock_timeout = '20ms'").await;
+        not_locked(&session, call, "open claims").await;
+        holder.show("rollback").await;
+        session.show(call).await;
+    }
+}
+
+#[tokio::test]
 async fn without_a_lock_timeout_it_waits_a_second_past_deadlock_timeout() {
     for (is_guarded, call) in [(true, UNGUARD), (false, GUARD), (true, DROP)] {
         let play = world(is_guarded).await;
