@@ -13,8 +13,8 @@ use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{self, Datum};
 
 const NUMBERS: Name = c"outbox_id";
-/// In the extension's lock space, beside the one of series.rs.
-const BEHIND: u64 = 2;
+/// In the extension's lock space, beside those of series.rs (1) and retire (2).
+const BEHIND: u64 = 3;
 
 const LOCK: &std::ffi::CStr = c"
     SELECT t.topic_id FROM once.topic t WHERE t.topic = $1 FOR NO KEY UPDATE";
