@@ -299,13 +299,13 @@ COMMENT ON FUNCTION once.key_get(text, text) IS
 $$What is known of a key: status running, released, parked, finished or gone; no row for a missing one. steps: an array of {step, done, result, version, begun, first_at, done_at, derived_key}. lease_left may be negative: the lease ran out. Never tells a token.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner.$$;
 
-CREATE FUNCTION once.key_steps(
+CREATE FUNCTION once.key_list(
     scope text, since timestamptz = NULL, until timestamptz = NULL, in_status text = NULL, max integer = 10000,
     OUT key text, OUT status text, OUT attempt integer, OUT step text, OUT version integer, OUT derived_key text,
     OUT done boolean, OUT result json, OUT begun integer, OUT first_at timestamptz, OUT done_at timestamptz,
     OUT created_at timestamptz, OUT finished_at timestamptz, OUT response_code integer, OUT last_error text)
-RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1000 AS 'MODULE_PATHNAME', 'pg_once_key_steps';
-COMMENT ON FUNCTION once.key_steps(text, timestamptz, timestamptz, text, integer) IS
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1000 AS 'MODULE_PATHNAME', 'pg_once_key_list';
+COMMENT ON FUNCTION once.key_list(text, timestamptz, timestamptz, text, integer) IS
 $$What the requests of a scope did outside, to be compared with the other side's own ledger (sql/examples/reconcile.md): a row for each step of the keys that were created in [since, until) (NULL: no bound), and one without a step for a key that has none. in_status: only keys that are running, released, parked, finished or gone (NULL: any); parked: what waits for key_resolve. derived_key: what the step's present version sends to the other side; begun: how many attempts began it; done, result: its end, if it was recorded. A key that is gone has no steps to tell any more. Never tells a token. In no order. max (1 to 100000): more rows than that are an error, so that none is missing.
 Errors: 22023 bad argument, or more rows than max; 42501 not a member of the scope's owner.$$;
 

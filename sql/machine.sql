@@ -10,8 +10,8 @@
 --
 -- Lock order, of the whole extension; it binds the users' own transactions too, because their statements
 -- take the same locks:
---   1. keys (sorted by scope and key) and inbox messages, 2. the machine's row (several: by id), 3. its lease,
---   4. items by key, 5. wallets by key, 6. dedupe keys.
+--   1. batches by token, 2. keys (sorted by scope and key) and inbox messages, 3. the machine's row (several: by id),
+--   4. its lease, 5. items by key, 6. wallets by key, 7. dedupe keys.
 -- Everything takes a machine's row FOR NO KEY UPDATE, which item writes (FOR KEY SHARE) pass; cancel_finish
 -- alone takes it FOR UPDATE, to see the last of them, and waits for nothing afterwards: a transaction that
 -- wrote items should not call it. Whoever holds a machine's row never waits for a lease that is not its own.
@@ -35,8 +35,8 @@ COMMENT ON TABLE once.machine IS 'One row per machine. Reached through the machi
 COMMENT ON COLUMN once.machine.machine IS 'Name of the machine, 1 to 100 characters.';
 COMMENT ON COLUMN once.machine.revision IS 'Grows with each definition; backends compile a definition once per revision.';
 COMMENT ON COLUMN once.machine.relation IS 'The table whose rows move.';
-COMMENT ON COLUMN once.machine.items IS 'The table of the items that refund marks.';
-COMMENT ON COLUMN once.machine.wallet IS 'The table that refund credits.';
+COMMENT ON COLUMN once.machine.items IS 'The table of the items that cancel_refund marks.';
+COMMENT ON COLUMN once.machine.wallet IS 'The table that cancel_refund credits.';
 COMMENT ON COLUMN once.machine.guarded IS 'machine_guard was turned on: the triggers should be there.';
 COMMENT ON COLUMN once.machine.owner IS 'Only members of this role may use the machine. Its number counts in the cluster that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.';
 COMMENT ON COLUMN once.machine.owner_name IS 'The owner''s name when it was set; NULL: no owner.';
@@ -83,7 +83,7 @@ COMMENT ON FUNCTION once.machine_guard(text, boolean) IS
 $$Puts triggers on the machine's table and its items (or takes them off) that refuse with ON002, whoever writes: a status change that is not declared or whose when is false on the old row; leaving a terminal state; entering or leaving a claim state other than by its lease; an INSERT into a claim state or the cancelled state; any change of the cancel flag but cancel_request's; deleting a row that is being cancelled before it is; an undecided item under a cancelled row; a change of a marked item's marker, amount, subject or match of when, and its deletion before the row is cancelled. A write to an item locks its machine's row FOR KEY SHARE.
 A row of the machine's table is judged as it was written, whatever BEFORE triggers made of it, at the end of its statement, before its own foreign keys and other AFTER triggers (until then each row that the statement writes takes about 18 bytes of memory). Judged before it is written, after BEFORE triggers whose names sort before the guard's: an item; a row of a partitioned table or a partition. Call it again once the machine's table has itself been attached as a partition: until then it lets no row be taken to another one.
 It cannot see TRUNCATE, replication, session_replication_role = replica, or an owner who disables it (machine_check reports the last). Lock a guarded row yourself FOR NO KEY UPDATE, never FOR UPDATE: writers of items hold it FOR KEY SHARE.
-Locks the tables and their partitions in the order of their oids, as CREATE TRIGGER and DROP TRIGGER do, for as long as lock_timeout says (where there is none, a second more than deadlock_timeout, since their writers queue behind the wait); claims of the machine answer busy meanwhile. Where the triggers are as they are to be it waits for no writer.
+Locks the tables and their partitions in the order of their oids, as CREATE TRIGGER and DROP TRIGGER do, for as long as lock_timeout says (where there is none, a second more than deadlock_timeout, since their writers queue behind the wait); claims of the machine answer busy meanwhile. An open claim is waited for as a table is. Where the triggers are as they are to be it waits for no writer.
 Errors: 42704 no such machine, 42501 a table is not the caller's, 55P03 the table that it names could not be locked in time, 40P01 a deadlock, 40001 a table got another name meanwhile: call it again.$$;
 
 -- The triggers' function; the machine's name is its argument. Not for calling.
@@ -104,7 +104,7 @@ COMMENT ON FUNCTION once.transition(text, text, text, text[], jsonb, text, bigin
 $$Makes one declared move by one conditional UPDATE with the caller's rights. from_status: only from these (NULL: from wherever a move to to_status is declared); patch: other columns of the row to set, a JSON object; requester: whose moves of steps without a claim state count too; version: only at this version.
 reason: NULL when moved, else not_found, status, guard (the move's when is false), version, claimed (the row is in a claim state), cancelling (its cancel flag is set). Under READ COMMITTED a lost race is one of these, never an error.
 For work that can die half-way use action_claim.
-Where nothing of the table's own takes part in the update (status is a text, varchar or enum; no trigger but the machine's guard, rule, policy, generated column, child table; CHECK constraints are evaluated), no condition and no patch is asked for, it is written without the server's executor: the same in every effect, but hooks of the executor (auto_explain, pg_stat_statements.track = all) see no UPDATE.
+Where nothing of the table's own takes part in the update (status is a text, varchar or enum; no trigger but foreign keys' and the machine's guard, rule, policy, generated column, child table; CHECK constraints are evaluated), no condition and no patch is asked for, it is written without the server's executor: the same in every effect, but hooks of the executor (auto_explain, pg_stat_statements.track = all) see no UPDATE.
 Errors: ON002 no declared move leads there, or something of the table (a trigger, a rule, a policy) keeps the row back, 42704 no such machine, 22023 bad argument, 42501 no right to update the table, 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.transition_many(

@@ -77,7 +77,7 @@ export! {
     pg_once_key_rotate => key::step::key_rotate;
     pg_once_key_take_abandoned => key::abandoned::key_take_abandoned;
     pg_once_key_get => key::inspect::key_get;
-    pg_once_key_steps => key::steps::key_steps;
+    pg_once_key_list => key::steps::key_list;
     pg_once_scope_set => key::scope::scope_set;
     pg_once_scope_get => key::scope::scope_get;
     pg_once_machine_define => machine::define::machine_define;
@@ -95,12 +95,12 @@ export! {
     pg_once_action_release => action::end::action_release;
     pg_once_action_adopt => action::adopt::action_adopt;
     pg_once_cancel_request => cancel::request::cancel_request;
-    pg_once_refund => cancel::refund::refund;
-    pg_once_cleanup_items => cancel::cleanup::cleanup_items;
-    pg_once_cleanup_confirm => cancel::cleanup::cleanup_confirm;
+    pg_once_cancel_refund => cancel::refund::refund;
+    pg_once_cancel_items => cancel::cleanup::cancel_items;
+    pg_once_cancel_confirm => cancel::cleanup::cancel_confirm;
     pg_once_cancel_finish => cancel::finish::cancel_finish;
     pg_once_cancel_pending => cancel::pending::cancel_pending;
-    pg_once_refund_audit => cancel::audit::refund_audit;
+    pg_once_cancel_audit => cancel::audit::cancel_audit;
     pg_once_inbox_accept => inbox::accept::inbox_accept;
     pg_once_inbox_record => inbox::accept::inbox_record;
     pg_once_inbox_barrier => inbox::barrier::inbox_barrier;

@@ -213,7 +213,7 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.sweep_lock_timeout",
-        c"How long a sweep, metrics() and doctor() wait for each lock.",
+        c"How long sweeps and the looks of metrics, doctor, machine_check and topic_set wait for each lock.",
         c"In milliseconds without a unit; default 100ms. A table that a sweep cannot lock is left for the next one and reported as failed; locked rows are skipped.",
         &SWEEP_LOCK_TIMEOUT,
         1,

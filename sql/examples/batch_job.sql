@@ -17,7 +17,7 @@ CREATE TABLE batch_job (
 );
 
 -- An item's row, with the name of its artifact, is there before the artifact is made, so that whatever
--- was made is listed by cleanup_items. The artifact is a directory: each attempt puts a file of its own
+-- was made is listed by cancel_items. The artifact is a directory: each attempt puts a file of its own
 -- into it, so that two attempts never write to, or delete, the same file.
 CREATE TABLE batch_item (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -31,5 +31,5 @@ CREATE TABLE batch_item (
 COMMENT ON COLUMN batch_item.settled IS
 'NULL: undecided. kept: the job is done and the points are spent. returned: the job was cancelled; what a success had cost is back in the wallet.';
 
--- refund and cleanup_items look items up by their job, in the order of their key.
+-- refund and cancel_items look items up by their job, in the order of their key.
 CREATE INDEX batch_item_job ON batch_item (job_id, id);

@@ -29,7 +29,7 @@ WITH keys AS (
     SELECT DISTINCT k.key, k.status, k.attempt,
            once.key_derive(in_scope, k.key, 'charge') AS charge_key,
            once.key_derive(in_scope, k.key, 'refund') AS refund_key
-      FROM once.key_steps(in_scope, since, until, max => 100000) k
+      FROM once.key_list(in_scope, since, until, max => 100000) k
 ), ours AS (
     SELECT k.*,
            -- yours: how much this key should have moved, if it has ended

@@ -135,7 +135,7 @@ async fn keys(it: &Named) {
     )
     .await;
     it.says(
-        "select key, step from once.key_steps('NAME') where step is not null",
+        "select key, step from once.key_list('NAME') where step is not null",
         "NAME|NAME",
     )
     .await;
@@ -290,17 +290,17 @@ async fn machines(it: &Named) {
     )
     .await;
     it.says(
-        "select items, amount from once.refund('NAME', 'stop')",
+        "select items, amount from once.cancel_refund('NAME', 'stop')",
         "1|7",
     )
     .await;
     it.says(
-        "select item_id, item ->> 'mark NAME' from once.cleanup_items('NAME', 'stop')",
+        "select item_id, item ->> 'mark NAME' from once.cancel_items('NAME', 'stop')",
         "NAME|back NAME",
     )
     .await;
     it.says(
-        "select confirmed from once.cleanup_confirm('NAME', 'stop', 1)",
+        "select confirmed from once.cancel_confirm('NAME', 'stop', 1)",
         "t",
     )
     .await;
@@ -309,7 +309,7 @@ async fn machines(it: &Named) {
         "stopped NAME",
     )
     .await;
-    it.says("select id, difference from once.refund_audit('NAME')", "")
+    it.says("select id, difference from once.cancel_audit('NAME')", "")
         .await;
     it.says(r#"select points from "wallet NAME""#, "7").await;
 }

@@ -319,9 +319,9 @@ impl Story {
     }
 
     async fn audit(&self) -> Result<()> {
-        let disagree = self.machine.refund_audit(&self.pool).await?;
+        let disagree = self.machine.cancel_audit(&self.pool).await?;
         ensure!(disagree.is_empty(), "{disagree:?}");
-        println!("refund_audit: nothing disagrees");
+        println!("cancel_audit: nothing disagrees");
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Owns the noun `cancel`: a teardown whose terminal state comes last.
 //!
 //! A teardown, in the order of its calls: [`Cancel::request`] sets the flag; once nobody is at the
-//! row, [`Cancel::refund`] gives back what its items had cost, [`Cancel::cleanup_items`] lists what to
+//! row, [`Cancel::refund`] gives back what its items had cost, [`Cancel::cancel_items`] lists what to
 //! delete, [`Cancel::confirm`] says that it is deleted, and [`Cancel::finish`] makes the terminal
 //! move. [`Cancel::teardown`] does the four of them. Each call may be repeated, by anybody, and the
 //! whole may be run again from the top wherever it stopped.
@@ -27,10 +27,10 @@ const REQUEST: &str = "SELECT * FROM once.cancel_request(machine => $1, id => $2
 // Amounts travel as text: the driver knows no numeric, and a float would round.
 const REFUND: &str = "SELECT items, amount::text AS amount, items_total, \
                       amount_total::text AS amount_total, remaining, pass \
-                      FROM once.refund(machine => $1, id => $2, max_items => $3)";
-const CLEANUP_ITEMS: &str = "SELECT * FROM once.cleanup_items(machine => $1, id => $2, \
+                      FROM once.cancel_refund(machine => $1, id => $2, max_items => $3)";
+const CLEANUP_ITEMS: &str = "SELECT * FROM once.cancel_items(machine => $1, id => $2, \
                              after_id => $3, max => $4)";
-const CLEANUP_CONFIRM: &str = "SELECT once.cleanup_confirm(machine => $1, id => $2, pass => $3)";
+const CLEANUP_CONFIRM: &str = "SELECT once.cancel_confirm(machine => $1, id => $2, pass => $3)";
 const FINISH: &str = "SELECT status, items_total, amount_total::text AS amount_total \
                       FROM once.cancel_finish(machine => $1, id => $2, patch => $3)";
 
@@ -186,7 +186,7 @@ impl Cancel {
     ///
     /// # Errors
     /// `42704` if there is no such machine; `22023` for a bad argument.
-    pub async fn cleanup_items<E: Executor>(
+    pub async fn cancel_items<E: Executor>(
         &self,
         exec: &E,
         after_id: Option<&str>,

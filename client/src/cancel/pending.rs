@@ -14,7 +14,7 @@ const PENDING: &str = "SELECT id, status, requested_at, items_total, \
                        FROM once.cancel_pending(machine => $1, max => $2)";
 const AUDIT: &str = "SELECT id, marked_amount::text AS marked_amount, \
                      refunded_amount::text AS refunded_amount, difference::text AS difference \
-                     FROM once.refund_audit(machine => $1, id => $2)";
+                     FROM once.cancel_audit(machine => $1, id => $2)";
 
 /// A row whose teardown waits for somebody: flagged, not leased, not finished.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ impl Machine {
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to read the items.
-    pub async fn refund_audit<E: Executor>(&self, exec: &E) -> Result<Vec<RefundMismatch>, Error> {
+    pub async fn cancel_audit<E: Executor>(&self, exec: &E) -> Result<Vec<RefundMismatch>, Error> {
         self.audit(exec, None).await
     }
 
@@ -109,10 +109,10 @@ impl Machine {
 }
 
 impl super::Cancel {
-    /// [`Machine::refund_audit`] of this row alone; `None` is the proof.
+    /// [`Machine::cancel_audit`] of this row alone; `None` is the proof.
     ///
     /// # Errors
-    /// As [`Machine::refund_audit`].
+    /// As [`Machine::cancel_audit`].
     pub async fn audit<E: Executor>(&self, exec: &E) -> Result<Option<RefundMismatch>, Error> {
         let row = self.row();
         Ok(row.machine().audit(exec, Some(row.id())).await?.pop())

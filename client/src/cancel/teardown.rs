@@ -181,7 +181,7 @@ impl<E: Autocommit> Teardown<'_, E> {
         loop {
             let list = || {
                 self.cancel
-                    .cleanup_items(self.exec, after.as_deref(), self.page)
+                    .cancel_items(self.exec, after.as_deref(), self.page)
             };
             let items = self.backoff.retry(list).await?;
             let Some(last) = items.last() else {

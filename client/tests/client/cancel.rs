@@ -86,10 +86,10 @@ async fn refunds_and_lists_may_be_cut_into_pages() {
     }
     assert_eq!(jobs.points().await, 100);
 
-    let first = cancel.cleanup_items(&jobs.pool, None, 2).await.unwrap();
+    let first = cancel.cancel_items(&jobs.pool, None, 2).await.unwrap();
     let last = first.last().unwrap().item_id.clone();
     let second = cancel
-        .cleanup_items(&jobs.pool, Some(&last), 2)
+        .cancel_items(&jobs.pool, Some(&last), 2)
         .await
         .unwrap();
     assert_eq!((first.len(), second.len()), (2, 1));
@@ -154,7 +154,7 @@ async fn a_marker_that_was_set_by_hand_is_shown_by_the_audit() {
     two_succeeded(&jobs).await;
     jobs.execute("UPDATE batch_item SET settled = 'returned' WHERE artifact = 'item-1'")
         .await;
-    let found = jobs.machine.refund_audit(&jobs.pool).await.unwrap();
+    let found = jobs.machine.cancel_audit(&jobs.pool).await.unwrap();
     assert_eq!((found.len(), &found[0].row), (1, &jobs.job));
     assert_eq!(found[0].marked_amount.parse::<i64>(), Ok(10));
     assert_eq!(found[0].refunded_amount.as_str(), "0");

@@ -182,7 +182,7 @@ impl Jobs {
 
     /// What was marked and what was given back add up to the same.
     pub async fn assert_audited(&self) {
-        let mismatches = self.machine.refund_audit(&self.pool).await.unwrap();
+        let mismatches = self.machine.cancel_audit(&self.pool).await.unwrap();
         assert!(mismatches.is_empty(), "{mismatches:?}");
     }
 

@@ -174,8 +174,8 @@ async fn a_teardown_that_is_dropped_goes_on_from_the_top() {
 async fn an_answer_that_is_lost_on_the_way_changes_nothing() {
     for call in [
         "once.refund",
-        "cleanup_items",
-        "cleanup_confirm",
+        "cancel_items",
+        "cancel_confirm",
         "cancel_finish",
     ] {
         let jobs = cancelling().await;

@@ -1,4 +1,4 @@
-//! `refund_audit`: the marked items beside everything that once.refund says was credited for them.
+//! `cancel_audit`: the marked items beside everything that once.refund says was credited for them.
 //!
 //! Both sides are read under one snapshot and in one order (ids as bytes), so nothing has to be kept in
 //! memory and no refund can come in between. A row that is gone has nothing to prove.
@@ -31,8 +31,8 @@ const ONE: &str = "i.{subject} OPERATOR(pg_catalog.=) $1";
 
 const PRESENT: &str = "SELECT 1 FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) $1";
 
-/// `once.refund_audit`.
-pub fn refund_audit(call: &Call) -> Result<Datum> {
+/// `once.cancel_audit`.
+pub fn cancel_audit(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
     let items = Items::of(&machine)?;
     let id = match call.datum(1) {

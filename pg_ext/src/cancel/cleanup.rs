@@ -1,4 +1,4 @@
-//! `cleanup_items` and `cleanup_confirm`: what was made outside goes, before the row is cancelled.
+//! `cancel_items` and `cancel_confirm`: what was made outside goes, before the row is cancelled.
 
 use super::items::Items;
 use super::record::Col;
@@ -22,8 +22,8 @@ const LIST: &str = "
 
 const AFTER: &str = "AND i.{item_id} OPERATOR(pg_catalog.>) $3";
 
-/// `once.cleanup_items`.
-pub fn cleanup_items(call: &Call) -> Result<Datum> {
+/// `once.cancel_items`.
+pub fn cancel_items(call: &Call) -> Result<Datum> {
     let torn = Torn::of(call)?;
     let items = Items::of(&torn.machine)?;
     let base = items.shape.item_id.base_type;
@@ -55,8 +55,8 @@ pub fn cleanup_items(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// `once.cleanup_confirm`.
-pub fn cleanup_confirm(call: &Call) -> Result<Datum> {
+/// `once.cancel_confirm`.
+pub fn cancel_confirm(call: &Call) -> Result<Datum> {
     let torn = Torn::of(call)?;
     Items::of(&torn.machine)?;
     let pass = call.i64(2, "pass")?;

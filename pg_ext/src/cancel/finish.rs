@@ -78,9 +78,9 @@ impl Torn {
             true => Ok(()),
             false => Err(self.incomplete(
                 format!(
-                    "Pass {pass} of refund is not confirmed: its artifacts may still be there."
+                    "Pass {pass} of cancel_refund is not confirmed: its artifacts may still be there."
                 ),
-                "Delete what once.cleanup_items lists, then once.cleanup_confirm with that pass.",
+                "Delete what once.cancel_items lists, then once.cancel_confirm with that pass.",
             )),
         }
     }
@@ -90,7 +90,7 @@ impl Torn {
         if let Some(item) = items.some_of_all(&self.id, Which::Undecided)? {
             return Err(self.incomplete(
                 format!("Item \"{}\" is undecided, perhaps others too.", shown(varlena(item))),
-                "Call once.refund, delete what once.cleanup_items lists, once.cleanup_confirm, then finish.",
+                "Call once.refund, delete what once.cancel_items lists, once.cancel_confirm, then finish.",
             ));
         }
         Ok(())

@@ -331,7 +331,7 @@ fn ensure_same(torn: &Torn, more: i64, is_good: bool, sum_is_same: bool) -> Resu
             Kind::InvalidDefinition,
             format!("{} has items with the same key", torn.named()),
         )
-        .hint("Make the keys unique (a table that inherits from the items table has keys of its own), or call refund without max_items; nothing was marked.")),
+        .hint("Make the keys unique (a table that inherits from the items table has keys of its own), or call cancel_refund without max_items; nothing was marked.")),
         0 if is_good && sum_is_same => Ok(()),
         0 if is_good => Err(torn.illegal(
             "has items whose amounts change with the marker",

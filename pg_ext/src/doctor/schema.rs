@@ -77,7 +77,7 @@ const BLOAT: &CStr = c"
     SELECT 'warning', pg_catalog.format('table once.%s is full of dead rows', s.relname),
            pg_catalog.format('%s dead rows beside %s live ones; last vacuum: %s', s.n_dead_tup, s.n_live_tup,
                              COALESCE(GREATEST(s.last_vacuum, s.last_autovacuum)::text, 'never')),
-           pg_catalog.format('End what holds back vacuum (see the other rows), then VACUUM once.%I; let autovacuum work.', s.relname)
+           pg_catalog.format('End what holds back vacuum (see the other rows), then VACUUM once.%I; let autovacuum work. Not pg_repack: its triggers see few of our writes.', s.relname)
       FROM pg_catalog.pg_stat_all_tables s
      WHERE s.schemaname = 'once' AND s.n_dead_tup > 50000 AND s.n_dead_tup > s.n_live_tup
        AND COALESCE(GREATEST(s.last_vacuum, s.last_autovacuum), '-infinity') < $1 - interval '10 minutes'

@@ -1,4 +1,4 @@
-//! `key_steps`: what a scope's requests did outside, as far as we know: the side of the comparison with
+//! `key_list`: what a scope's requests did outside, as far as we know: the side of the comparison with
 //! somebody else's ledger that is ours.
 //!
 //! A key's look_at is never before its creation, so the index that completers read also bounds this: keys of
@@ -40,8 +40,8 @@ struct Listing {
     max: i32,
 }
 
-/// `once.key_steps`.
-pub fn key_steps(call: &Call) -> Result<Datum> {
+/// `once.key_list`.
+pub fn key_list(call: &Call) -> Result<Datum> {
     let scope = call.text(0, "scope", SCOPE_MAX)?;
     let time = |i| call.datum(i).map(|d: Datum| d.value() as i64);
     let window = Window {

@@ -1,3 +1,3 @@
 \set k 1 + :client_id + :clients * :n
 \set n :n + 1
-SELECT * FROM once.refund('guarded', :k);
+SELECT * FROM once.cancel_refund('guarded', :k);

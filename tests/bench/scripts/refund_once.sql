@@ -1,3 +1,3 @@
 \set k 1 + :client_id + :clients * :n
 \set n :n + 1
-SELECT * FROM once.refund('job', :k);
+SELECT * FROM once.cancel_refund('job', :k);

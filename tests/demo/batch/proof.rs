@@ -84,9 +84,9 @@ pub fn questions() -> Vec<Question> {
 pub fn machine_questions() -> Vec<Question> {
     vec![
         question(
-            "jobs that refund_audit finds",
+            "jobs that cancel_audit finds",
             Want::Zero,
-            "select count(*) from once.refund_audit('batch_job')",
+            "select count(*) from once.cancel_audit('batch_job')",
         ),
         question(
             "problems that machine_check finds",

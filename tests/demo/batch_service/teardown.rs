@@ -25,9 +25,9 @@ pub const ENDPOINT: Mortal = Mortal {
     before: &[("once.cancel_finish(", "before_cancel_finish")],
     after: &[
         ("once.cancel_request(", "after_cancel_request"),
-        ("once.refund(", "after_refund"),
-        ("once.cleanup_items(", "after_cleanup_items"),
-        ("once.cleanup_confirm(", "after_cleanup_confirm"),
+        ("once.cancel_refund(", "after_refund"),
+        ("once.cancel_items(", "after_cleanup_items"),
+        ("once.cancel_confirm(", "after_cleanup_confirm"),
         ("once.cancel_finish(", "after_cancel_finish"),
     ],
 };
@@ -36,14 +36,14 @@ const AMID: &str = "amid_cleanup";
 /// Where a worker dies that has seen a cancellation, released the job and tears it down.
 pub const WORKER: Mortal = Mortal {
     before: &[
-        ("once.refund(", "before_worker_refund"),
+        ("once.cancel_refund(", "before_worker_refund"),
         ("once.cancel_finish(", "before_worker_cancel_finish"),
     ],
     after: &[
         ("once.action_release(", "after_worker_release"),
-        ("once.refund(", "after_worker_refund"),
-        ("once.cleanup_items(", "after_worker_cleanup_items"),
-        ("once.cleanup_confirm(", "after_worker_cleanup_confirm"),
+        ("once.cancel_refund(", "after_worker_refund"),
+        ("once.cancel_items(", "after_worker_cleanup_items"),
+        ("once.cancel_confirm(", "after_worker_cleanup_confirm"),
         ("once.cancel_finish(", "after_worker_cancel_finish"),
     ],
 };

@@ -14,7 +14,7 @@ const WORK: [&str; 12] = [
     "once.key_take_abandoned('anna', holder => 'anna-2')",
     "once.action_extend('anna.job', '1', $ACTION)",
     "once.transition('anna.job', '4', 'done')",
-    "once.refund('anna.job', '3')",
+    "once.cancel_refund('anna.job', '3')",
     "once.outbox_extend('anna', 'default', $BATCH)",
     "once.outbox_emit('anna', '1', 'k')",
     "once.outbox_dead('anna', 'default')",
@@ -47,7 +47,7 @@ async fn a_hostile_search_path_refuses_nobody_and_opens_nothing() {
         "once.outbox_take('anna')",
         "once.action_finish('anna.job', '1', $ACTION)",
         "once.outbox_emit('anna', '1')",
-        "once.refund('anna.job', '3')",
+        "once.cancel_refund('anna.job', '3')",
     ] {
         services
             .refused(&format!("{path}; select * from {call}"), "42501")

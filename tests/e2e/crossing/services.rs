@@ -53,7 +53,7 @@ select once.machine_define('{
     "when": "state = ''succeeded''", "amount": "points", "wallet": "anna.wallet", "wallet_id": "customer",
     "account": "customer", "balance": "points"}}');
 select once.machine_guard('anna.job', true);
-select once.cancel_request('anna.job', '3'); select once.refund('anna.job', '3', 2);
+select once.cancel_request('anna.job', '3'); select once.cancel_refund('anna.job', '3', 2);
 select once.scope_set('anna', '{"owner": "cross_anna", "keep_request": true}');
 select once.topic_set('anna', '{"owner": "cross_anna"}');
 select once.subscriber_set('anna', 'default', '{"max_attempts": 1}');

@@ -305,22 +305,28 @@ async fn whole_life(play: &Playground) {
         "teardown|ready"
     );
     one(call(&format!("action_release('job', '3', {third})"))).await;
-    assert_eq!(one(call("refund('job', '3', 4)")).await, "4|6|4|6|t|1");
-    assert_eq!(one(call("refund('job', '3')")).await, "6|24|10|30|f|2");
-    assert_eq!(one(call("cleanup_confirm('job', '3', 1)")).await, "f");
-    assert_eq!(one(call("cleanup_confirm('job', '3', 2)")).await, "t");
+    assert_eq!(
+        one(call("cancel_refund('job', '3', 4)")).await,
+        "4|6|4|6|t|1"
+    );
+    assert_eq!(
+        one(call("cancel_refund('job', '3')")).await,
+        "6|24|10|30|f|2"
+    );
+    assert_eq!(one(call("cancel_confirm('job', '3', 1)")).await, "f");
+    assert_eq!(one(call("cancel_confirm('job', '3', 2)")).await, "t");
     assert_eq!(
         one(call("cancel_finish('job', '3', '{\"note\": \"over\"}')")).await,
         "cancelled|10|30"
     );
-    one(call("refund('job', '4')")).await;
+    one(call("cancel_refund('job', '4')")).await;
     assert_eq!(
         play.code(&call("cancel_finish('job', '4')")).await,
         "ON005",
         "no pass is confirmed yet"
     );
-    let pass = one("select pass from once.refund('job', '4')".into()).await;
-    one(call(&format!("cleanup_confirm('job', '4', {pass})"))).await;
+    let pass = one("select pass from once.cancel_refund('job', '4')".into()).await;
+    one(call(&format!("cancel_confirm('job', '4', {pass})"))).await;
     assert_eq!(
         one(call("cancel_finish('job', '4')")).await,
         "cancelled|0|0"
@@ -329,7 +335,7 @@ async fn whole_life(play: &Playground) {
         one(call("cancel_finish('job', '3')")).await,
         "cancelled|10|30"
     );
-    assert_eq!(one(call("refund_audit('job')")).await, "");
+    assert_eq!(one(call("cancel_audit('job')")).await, "");
     assert_eq!(one("select points from wallet".into()).await, "30");
     one("delete from item where job_id = 3; delete from job where id = 3".into()).await;
 }
@@ -365,7 +371,7 @@ async fn whole_life_but_errors(play: &Playground) {
     play.show("select once.cancel_request('job', '2')").await;
     play.show(&format!("select once.action_release('job', '2', {second})"))
         .await;
-    play.show("select once.refund('job', '2'); select once.cleanup_confirm('job', '2', 1)")
+    play.show("select once.cancel_refund('job', '2'); select once.cancel_confirm('job', '2', 1)")
         .await;
     assert_eq!(
         play.show("select * from once.cancel_finish('job', '2')")

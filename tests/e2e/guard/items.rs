@@ -8,7 +8,7 @@ use crate::{guarded, illegal, rows, with_jobs};
 async fn refunded() -> Playground {
     let play = guarded().await;
     with_jobs(&play).await;
-    play.show("select once.refund('job', '6')").await;
+    play.show("select once.cancel_refund('job', '6')").await;
     play
 }
 
@@ -67,7 +67,7 @@ async fn a_marked_item_is_deleted_only_once_its_row_is_cancelled() {
     illegal(&play, "delete from item where id = 61").await;
     illegal(&play, "delete from item").await;
     play.show("delete from item where id = 71").await;
-    play.show("select once.cleanup_confirm('job', '6', 1); select once.cancel_finish('job', '6')")
+    play.show("select once.cancel_confirm('job', '6', 1); select once.cancel_finish('job', '6')")
         .await;
     play.show("delete from item where id = 61").await;
     assert_eq!(play.show("select id from item").await, "62");
@@ -147,7 +147,7 @@ async fn a_cascaded_delete_takes_marked_items_only_of_a_cancelled_row() {
     with_jobs(&play).await;
     play.show("alter table item add foreign key (job_id) references job on delete cascade on update cascade")
         .await;
-    play.show("select once.refund('job', '6')").await;
+    play.show("select once.cancel_refund('job', '6')").await;
     let before = rows(&play).await;
     illegal(&play, "delete from job where id = 6").await;
     illegal(&play, "delete from job where id in (6, 7)").await;
@@ -173,7 +173,7 @@ async fn a_cascade_that_sets_null_does_not_orphan_marked_items() {
     with_jobs(&play).await;
     play.show(
         "alter table item alter job_id drop not null,
-            add foreign key (job_id) references job on delete set null; select once.refund('job', '6')",
+            add foreign key (job_id) references job on delete set null; select once.cancel_refund('job', '6')",
     )
     .await;
     illegal(&play, "delete from job where id = 6").await;
@@ -189,13 +189,13 @@ async fn marking_an_item_by_hand_is_shown_by_the_audit() {
     let play = guarded().await;
     with_jobs(&play).await;
     assert_eq!(
-        play.show("select * from once.refund_audit('job')").await,
+        play.show("select * from once.cancel_audit('job')").await,
         ""
     );
     play.show("update item set settled = 'returned' where id = 61")
         .await;
     assert_eq!(
-        play.show("select * from once.refund_audit('job')").await,
+        play.show("select * from once.cancel_audit('job')").await,
         "6|5|0|-5"
     );
 }
@@ -206,19 +206,19 @@ async fn with_the_guard_off_repeated_calls_never_pay_twice_and_a_reset_marker_is
     with_jobs(&play).await;
     play.show("select once.machine_guard('job', false)").await;
     for _ in 0..3 {
-        play.show("select once.refund('job', '6')").await;
+        play.show("select once.cancel_refund('job', '6')").await;
     }
     assert_eq!(play.show("select points from wallet").await, "8");
     assert_eq!(
-        play.show("select * from once.refund_audit('job')").await,
+        play.show("select * from once.cancel_audit('job')").await,
         ""
     );
     play.show("update item set settled = null where id = 61")
         .await;
-    play.show("select once.refund('job', '6')").await;
+    play.show("select once.cancel_refund('job', '6')").await;
     assert_eq!(play.show("select points from wallet").await, "13");
     assert_eq!(
-        play.show("select * from once.refund_audit('job')").await,
+        play.show("select * from once.cancel_audit('job')").await,
         "6|5|10|5"
     );
 }

@@ -184,7 +184,7 @@ async fn only_the_tables_owner_turns_the_guard_on_or_off() {
 async fn a_dump_restored_goes_on_with_its_guard_its_leases_and_its_teardowns() {
     let play = guarded().await;
     let held = with_jobs(&play).await;
-    play.show("select once.refund('job', '6')").await;
+    play.show("select once.cancel_refund('job', '6')").await;
     let before = rows(&play).await;
     let stored = "select (select string_agg(l::text, ';' order by l.id) from once.action_lease as l),
         (select string_agg((c.machine, c.row_id, c.requested_at, c.pass, c.items_total, c.amount_total)::text, ';'
@@ -221,7 +221,7 @@ async fn a_dump_restored_goes_on_with_its_guard_its_leases_and_its_teardowns() {
             .await;
         assert_eq!(finished, "finished|done");
         there
-            .show("select once.cleanup_confirm('job', '6', 1)")
+            .show("select once.cancel_confirm('job', '6', 1)")
             .await;
         assert_eq!(
             there
@@ -230,7 +230,7 @@ async fn a_dump_restored_goes_on_with_its_guard_its_leases_and_its_teardowns() {
             "cancelled|2|5"
         );
         assert_eq!(
-            there.show("select * from once.refund_audit('job')").await,
+            there.show("select * from once.cancel_audit('job')").await,
             ""
         );
         // The row of 8 is reverted once its lease is over.

@@ -62,7 +62,7 @@ async fn an_item_writer_needs_no_right_on_the_machines_table() {
         .show("update item set state = 'succeeded'; delete from item; commit")
         .await;
     assert_eq!(writer.code("select from job").await, "42501");
-    play.show("select once.cancel_request('job', '1'); select once.refund('job', '1'); select once.cleanup_confirm('job', '1', 1); select once.cancel_finish('job', '1')")
+    play.show("select once.cancel_request('job', '1'); select once.cancel_refund('job', '1'); select once.cancel_confirm('job', '1', 1); select once.cancel_finish('job', '1')")
         .await;
     illegal(&writer, "insert into item (id, job_id) values (2, 1)").await;
 }
@@ -107,8 +107,8 @@ async fn ready_to_finish() -> Playground {
     jobs(&play, 1, 1, "ready").await;
     play.show(
         "insert into item (id, job_id, state, points) values (1, 1, 'succeeded', 5);
-         select once.cancel_request('job', '1'); select once.refund('job', '1');
-         select once.cleanup_confirm('job', '1', 1)",
+         select once.cancel_request('job', '1'); select once.cancel_refund('job', '1');
+         select once.cancel_confirm('job', '1', 1)",
     )
     .await;
     play

@@ -55,7 +55,7 @@ async fn with_jobs(play: &Playground) -> i64 {
     play.show("select once.cancel_request('job', id::text) from job where id in (6, 7, 8)")
         .await;
     play.show(
-        "select once.refund('job', '7'); select once.cleanup_confirm('job', '7', 1);
+        "select once.cancel_refund('job', '7'); select once.cancel_confirm('job', '7', 1);
          select once.cancel_finish('job', '7')",
     )
     .await;

@@ -119,7 +119,7 @@ async fn merge_is_judged_as_what_it_does() {
         illegal(&play, sql).await;
     }
     assert_eq!(rows(&play).await, before);
-    play.show("select once.refund('job', '6')").await;
+    play.show("select once.cancel_refund('job', '6')").await;
     illegal(
         &play,
         "merge into item using (values (61)) as v(id) on item.id = v.id when matched then delete",
@@ -236,7 +236,7 @@ pub async fn partitioned() -> Playground {
 async fn a_partitioned_table_is_guarded_through_its_root_and_its_leaves() {
     let play = partitioned().await;
     with_jobs(&play).await;
-    play.show("select once.refund('job', '6')").await;
+    play.show("select once.cancel_refund('job', '6')").await;
     let before = rows(&play).await;
     for sql in [
         "update job set status = 'ready' where id = 7",

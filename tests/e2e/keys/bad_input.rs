@@ -314,7 +314,7 @@ async fn every_function_of_the_schema_has_its_line_in_the_table_above_and_its_ar
                -- Without an argument none can be bad; the procedure is called in the janitor's tests.
                and pronargs > 0 and prokind = 'f'
                -- ledger.rs asks this one.
-               and proname <> 'key_steps'
+               and proname <> 'key_list'
                -- Those of machines, inbox and outbox are in the tables of their own tests.
                and proname !~ '^(machine|transition|action|cancel|cleanup|refund|sweep_action|inbox|sweep_inbox)'
                and proname !~ '^(outbox|topic|subscriber|sweep_outbox|sweep_dedupe)'",

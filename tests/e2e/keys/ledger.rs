@@ -1,11 +1,11 @@
-//! key_steps: what the requests of a scope did outside, whole or not at all, for whoever compares it with
+//! key_list: what the requests of a scope did outside, whole or not at all, for whoever compares it with
 //! the other side's ledger.
 
 use crate::playground::Playground;
 
 const ALL: &str =
     "select key, status, attempt, step, version, done, result, begun, response_code, last_error
-                     from once.key_steps('s') order by key collate \"C\", step";
+                     from once.key_list('s') order by key collate \"C\", step";
 
 /// Keys in every status, the times of their creation a minute apart.
 async fn a_day(play: &Playground) {
@@ -58,10 +58,10 @@ async fn every_step_of_a_scope_is_listed_and_a_key_without_one_too() {
          released|released|1|~|~|~|~|~|~|503\n\
          running|running|1|~|~|~|~|~|~|~"
     );
-    let derived = "select bool_and(derived_key = once.key_derive('s', key, step)) from once.key_steps('s') where step is not null";
+    let derived = "select bool_and(derived_key = once.key_derive('s', key, step)) from once.key_list('s') where step is not null";
     assert_eq!(play.show(derived).await, "t");
     let columns =
-        "select array_to_string(proargnames, ' ') from pg_proc where proname = 'key_steps'";
+        "select array_to_string(proargnames, ' ') from pg_proc where proname = 'key_list'";
     assert!(!play.show(columns).await.contains("token"));
 }
 
@@ -71,7 +71,7 @@ async fn a_window_holds_the_keys_that_were_created_in_it_whatever_became_of_them
     a_day(&play).await;
     let keys = |window: &str| {
         format!(
-            "select string_agg(distinct key, ' ' order by key) from once.key_steps('s', {window})"
+            "select string_agg(distinct key, ' ' order by key) from once.key_list('s', {window})"
         )
     };
     let at = |minutes: u32| format!("timestamptz '2030-01-01 00:0{minutes}:00+00'");
@@ -84,7 +84,7 @@ async fn a_window_holds_the_keys_that_were_created_in_it_whatever_became_of_them
     assert_eq!(play.show(&keys(&window)).await, "parked running");
     let parked = play.show(&keys("in_status => 'parked'")).await;
     assert_eq!(parked, "parked");
-    let resumed = "select status, attempt from once.key_steps('s') where key = 'running'";
+    let resumed = "select status, attempt from once.key_list('s') where key = 'running'";
     assert_eq!(play.show(resumed).await, "running|2");
 }
 
@@ -93,14 +93,14 @@ async fn a_list_that_would_not_be_whole_is_refused() {
     let play = Playground::open().await;
     a_day(&play).await;
     assert_eq!(
-        play.code("select * from once.key_steps('s', max => 4)")
+        play.code("select * from once.key_list('s', max => 4)")
             .await,
         "22023"
     );
-    let whole = play.show("select count(*) from once.key_steps('s', max => 5)");
+    let whole = play.show("select count(*) from once.key_list('s', max => 5)");
     assert_eq!(whole.await, "5");
     for bad in ["in_status => 'lost'", "max => 0", "max => 100001"] {
-        let call = format!("select * from once.key_steps('s', {bad})");
+        let call = format!("select * from once.key_list('s', {bad})");
         assert_eq!(play.code(&call).await, "22023", "{bad}");
     }
 }
@@ -113,10 +113,10 @@ async fn what_the_options_park_is_parked_and_what_is_gone_has_no_steps_swept_or_
         .await;
     play.clock("20 min").await;
     let parked =
-        "select string_agg(key, ' ' order by key) from once.key_steps('s', in_status => 'parked')";
+        "select string_agg(key, ' ' order by key) from once.key_list('s', in_status => 'parked')";
     assert_eq!(play.show(parked).await, "parked running");
     play.clock("2 h").await;
-    let gone = "select key, status, step, response_code, last_error from once.key_steps('s', in_status => 'gone')";
+    let gone = "select key, status, step, response_code, last_error from once.key_list('s', in_status => 'gone')";
     for _ in ["before the sweep", "after it"] {
         assert_eq!(play.show(gone).await, "done|gone|~|~|~");
         play.show("select once.sweep_key_tombstone()").await;
@@ -145,7 +145,7 @@ async fn it_is_for_operators_who_are_members_of_the_owner() {
         play.another_as("steps_user").await,
         play.another_as("steps_operator").await,
     );
-    let list = "select key from once.key_steps('s')";
+    let list = "select key from once.key_list('s')";
     assert_eq!(user.code(list).await, "42501");
     assert_eq!(operator.show(list).await, "k");
     play.show(r#"select once.scope_set('s', '{"owner": "steps_owner"}')"#)

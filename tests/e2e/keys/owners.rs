@@ -14,7 +14,7 @@ fn scoped_calls(token: &str) -> Vec<String> {
         "key_derive('owned', 'k', 'pay')",
         "key_get('owned', 'k')",
         "key_get('owned', 'missing')",
-        "key_steps('owned')",
+        "key_list('owned')",
         "key_resolve('owned', 'k', 1, 'retry')",
         "key_forget('owned', 'k')",
         "scope_get('owned')",

@@ -64,7 +64,7 @@ select w.customer, w.points from wallet as w
                              from batch_item as i where i.job_id = j.id);
 
 -- always: the marked items and the recorded refunds agree
-select id, difference from once.refund_audit('batch_job');
+select id, difference from once.cancel_audit('batch_job');
 
 -- always: the totals of a teardown are the sums of its refunds
 select c.row_id from once.cancel as c

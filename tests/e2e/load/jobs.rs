@@ -243,7 +243,7 @@ pub async fn undertaker(load: Arc<Load>) {
 
 async fn tear_down(load: &Load, session: &Session<'_>, job: &str) -> Result<(), Fault> {
     let of = format!("'batch_job', '{job}'");
-    let refund = format!("select remaining, pass from once.refund({of}, 3)");
+    let refund = format!("select remaining, pass from once.cancel_refund({of}, 3)");
     let pass = loop {
         let row = session.row(&refund).await?;
         if text(&row, 0) == "f" {
@@ -252,9 +252,8 @@ async fn tear_down(load: &Load, session: &Session<'_>, job: &str) -> Result<(), 
     };
     let mut after = "null".to_owned();
     loop {
-        let list = format!(
-            "select item_id, item ->> 'artifact' from once.cleanup_items({of}, {after}, 2)"
-        );
+        let list =
+            format!("select item_id, item ->> 'artifact' from once.cancel_items({of}, {after}, 2)");
         let page = session.rows(&list).await?;
         let Some(last) = page.last() else {
             break;
@@ -264,7 +263,7 @@ async fn tear_down(load: &Load, session: &Session<'_>, job: &str) -> Result<(), 
             load.store.delete(text(row, 1));
         }
     }
-    let confirm = format!("select confirmed from once.cleanup_confirm({of}, {pass})");
+    let confirm = format!("select confirmed from once.cancel_confirm({of}, {pass})");
     if session.text(&confirm).await? == "t" {
         let finish = format!("select status from once.cancel_finish({of})");
         session.rows(&finish).await?;

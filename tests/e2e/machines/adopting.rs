@@ -131,7 +131,7 @@ async fn rows_whose_flag_was_set_before_the_machine_knew_them_are_told_adopted_a
             .await,
         "2|ready"
     );
-    play.show("select once.refund('job', '2'); select once.cleanup_confirm('job', '2', 1)")
+    play.show("select once.cancel_refund('job', '2'); select once.cancel_confirm('job', '2', 1)")
         .await;
     assert_eq!(
         play.show("select status from once.cancel_finish('job', '2')")

@@ -81,11 +81,11 @@ const CALLS: &[(&str, &[(&str, &str)])] = &[
     ("action_adopt", &[("machine", "'job'"), ("max", "10")]),
     ("cancel_request", &[("machine", "'job'"), ("id", "'1'")]),
     (
-        "refund",
+        "cancel_refund",
         &[("machine", "'job'"), ("id", "'3'"), ("max_items", "1")],
     ),
     (
-        "cleanup_items",
+        "cancel_items",
         &[
             ("machine", "'job'"),
             ("id", "'3'"),
@@ -94,7 +94,7 @@ const CALLS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
-        "cleanup_confirm",
+        "cancel_confirm",
         &[("machine", "'job'"), ("id", "'3'"), ("pass", "1")],
     ),
     (
@@ -106,7 +106,7 @@ const CALLS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("cancel_pending", &[("machine", "'job'"), ("max", "10")]),
-    ("refund_audit", &[("machine", "'job'"), ("id", "'3'")]),
+    ("cancel_audit", &[("machine", "'job'"), ("id", "'3'")]),
     (
         "sweep_action_release",
         &[("max", "10"), ("machine", "'job'")],
@@ -143,7 +143,7 @@ fn bad_values(function: &str, argument: &str) -> Vec<(String, &'static str)> {
             ]);
             values
         }
-        "id" if function == "refund_audit" => own(&["'x'", "''", "'1.5'"]),
+        "id" if function == "cancel_audit" => own(&["'x'", "''", "'1.5'"]),
         "id" => own(&[NULL, "'x'", "''", "'1.5'", "'99999999999999999999'", long]),
         "after_id" => own(&["'x'", "''", "'1.5'"]),
         "ids" => own(&[
@@ -215,7 +215,7 @@ async fn prepare(play: &Playground) -> i64 {
     play.show(
         "insert into item (id, job_id, state, points) values (1, 3, 'succeeded', 5), (2, 3, 'failed', 7);
          select once.cancel_request('job', id::text) from job where id in (3, 5);
-         select once.refund('job', '3', 1); select once.refund('job', '5'); select once.cleanup_confirm('job', '5', 1);
+         select once.cancel_refund('job', '3', 1); select once.cancel_refund('job', '5'); select once.cancel_confirm('job', '5', 1);
          create table idle (id int primary key, status text not null);
          select once.machine_define('{\"machine\": \"idle\", \"table\": \"idle\", \"id\": \"id\", \"status\": \"status\",
             \"status_types\": [\"a\", \"b\"], \"transitions\": [{\"from\": [\"a\"], \"to\": \"b\"}]}');

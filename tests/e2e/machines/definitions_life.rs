@@ -229,7 +229,7 @@ async fn what_was_cancelled_and_refunded_stays_on_record_after_a_drop() {
         "insert into wallet values ('c', 0);
          insert into job (id, customer, status, version, cancelling, n) values (1, 'c', 'ready', 0, false, 1);
          insert into item (id, job_id, points, state) values (1, 1, 5, 'ok');
-         select once.cancel_request('m', '1'); select once.refund('m', '1'); select once.machine_drop('m')",
+         select once.cancel_request('m', '1'); select once.cancel_refund('m', '1'); select once.machine_drop('m')",
     )
     .await;
     assert_eq!(play.show("select count(*) from once.cancel").await, "1");

@@ -176,8 +176,8 @@ async fn a_call_that_waits_for_a_migration_is_not_in_its_way() {
     play.show("alter table job add check (id > 0)").await;
     let held = token(&play, 1, "run", "").await;
     play.show(
-        "select once.cancel_request('job', '4'); select once.refund('job', '4');
-         select once.cleanup_confirm('job', '4', 1)",
+        "select once.cancel_request('job', '4'); select once.cancel_refund('job', '4');
+         select once.cancel_confirm('job', '4', 1)",
     )
     .await;
     let calls = [

@@ -75,23 +75,23 @@ async fn call_everything(play: &Playground, session: &Playground, owner: bool, s
     );
     all(format!("action_release('job', '4', {held})")).await;
     assert!(all("cancel_pending('job')".into()).await.starts_with("4|"));
-    let shown = all("refund('job', '4', 2)".into()).await;
+    let shown = all("cancel_refund('job', '4', 2)".into()).await;
     assert!(shown.starts_with("2|"), "{shown}");
     let pass = session
-        .show("select pass from once.refund('job', '4')")
+        .show("select pass from once.cancel_refund('job', '4')")
         .await;
     assert_eq!(
-        all("cleanup_items('job', '4')".into())
+        all("cancel_items('job', '4')".into())
             .await
             .split(';')
             .count(),
         3
     );
-    all("cleanup_items('job', '4', '2', 10)".into()).await;
-    all(format!("cleanup_confirm('job', '4', {pass})")).await;
+    all("cancel_items('job', '4', '2', 10)".into()).await;
+    all(format!("cancel_confirm('job', '4', {pass})")).await;
     let shown = all("cancel_finish('job', '4', '{\"note\": \"x\"}')".into()).await;
     assert_eq!(shown, "cancelled|3|5");
-    assert_eq!(all("refund_audit('job')".into()).await, "");
+    assert_eq!(all("cancel_audit('job')".into()).await, "");
     session
         .show("select once.action_claim('job', '6', 'run', 'worker', '1 us')")
         .await;
@@ -207,7 +207,7 @@ fn calls_with(quoted: &str) -> Vec<String> {
         format!("action_finish('job', '1', 1, {object})"),
         format!("action_release('job', '1', 1, {quoted})"),
         format!("cancel_finish('job', '1', {object})"),
-        format!("cleanup_items('job', '1', {quoted})"),
+        format!("cancel_items('job', '1', {quoted})"),
     ];
     for machine in [
         "machine_get($)",
@@ -217,7 +217,7 @@ fn calls_with(quoted: &str) -> Vec<String> {
         "action_adopt($)",
         "sweep_action_release(10, $)",
         "cancel_pending($)",
-        "refund_audit($)",
+        "cancel_audit($)",
     ] {
         calls.push(machine.replace('$', quoted));
     }
@@ -228,11 +228,11 @@ fn calls_with(quoted: &str) -> Vec<String> {
         "action_finish($, 1)",
         "action_release($, 1)",
         "cancel_request($)",
-        "refund($)",
-        "cleanup_items($)",
-        "cleanup_confirm($, 1)",
+        "cancel_refund($)",
+        "cancel_items($)",
+        "cancel_confirm($, 1)",
         "cancel_finish($)",
-        "refund_audit($)",
+        "cancel_audit($)",
     ] {
         calls.push(row.replace('$', &format!("{quoted}, '1'")));
         calls.push(row.replace('$', &format!("'job', {quoted}")));
@@ -313,21 +313,21 @@ const LIFE: &[(&str, &str)] = &[
     ),
     ("select outcome from once.cancel_request($, $)", "teardown"),
     ("select id = $ from once.cancel_pending($)", "t"),
-    ("select amount, pass from once.refund($, $)", "1|1"),
+    ("select amount, pass from once.cancel_refund($, $)", "1|1"),
     (
-        "select item_id = $, item ->> 'settled' = $ from once.cleanup_items($, $)",
+        "select item_id = $, item ->> 'settled' = $ from once.cancel_items($, $)",
         "t|t",
     ),
     (
-        "select count(*) from once.cleanup_items($, $, after_id => $)",
+        "select count(*) from once.cancel_items($, $, after_id => $)",
         "0",
     ),
-    ("select once.cleanup_confirm($, $, 1)", "t"),
+    ("select once.cancel_confirm($, $, 1)", "t"),
     (
         "select status from once.cancel_finish($, $, jsonb_build_object('note', $))",
         "cancelled",
     ),
-    ("select count(*) from once.refund_audit($, $)", "0"),
+    ("select count(*) from once.cancel_audit($, $)", "0"),
     (
         "select done, failed from once.sweep_action_release(10, $)",
         "0|0",

@@ -146,10 +146,10 @@ const CLOSED: [&str; 19] = [
     "cancel_request('job', '1')",
     "cancel_pending('job')",
     "cancel_finish('job', '1')",
-    "refund('job', '1')",
-    "refund_audit('job')",
-    "cleanup_items('job', '1')",
-    "cleanup_confirm('job', '1', 1)",
+    "cancel_refund('job', '1')",
+    "cancel_audit('job')",
+    "cancel_items('job', '1')",
+    "cancel_confirm('job', '1', 1)",
     "sweep_action_release(10, 'job')",
 ];
 

@@ -85,7 +85,7 @@ async fn a_scheduler_without_any_right_on_the_table_gains_none() {
     for call in [
         "action_claim('job', '1', 'run')",
         "transition('job', '1', 'failed')",
-        "refund_audit('job')",
+        "cancel_audit('job')",
         "action_adopt('job')",
     ] {
         assert_eq!(

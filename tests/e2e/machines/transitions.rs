@@ -215,10 +215,10 @@ async fn an_unknown_machine_is_told_by_every_function() {
         "cancel_request('x', '1')",
         "cancel_pending('x')",
         "cancel_finish('x', '1')",
-        "refund('x', '1')",
-        "refund_audit('x')",
-        "cleanup_items('x', '1')",
-        "cleanup_confirm('x', '1', 1)",
+        "cancel_refund('x', '1')",
+        "cancel_audit('x')",
+        "cancel_items('x', '1')",
+        "cancel_confirm('x', '1', 1)",
         "sweep_action_release(10, 'x')",
     ] {
         let refusal = play.refused(&format!("select * from once.{call}")).await;
@@ -247,7 +247,7 @@ async fn missing_arguments_are_named() {
         ("action_adopt('job', null)", "max"),
         ("machine_guard('job', null)", "enabled"),
         ("cancel_request('job', null)", "id"),
-        ("cleanup_confirm('job', '1', null)", "pass"),
+        ("cancel_confirm('job', '1', null)", "pass"),
     ] {
         let refusal = play.refused(&format!("select * from once.{call}")).await;
         assert_eq!(refusal.code, "22023", "{call}: {refusal:?}");

@@ -296,7 +296,7 @@ async fn refunds_and_open_teardowns_are_counted_by_machine() {
              \"cancel\": {\"flag\": \"stop\", \"to\": \"cancelled\"},
              \"refund\": {\"items\": \"items\", \"item_id\": \"id\", \"subject\": \"job\", \"marker\": \"refunded\", \"marked\": \"true\",
                         \"amount\": \"price\", \"wallet\": \"wallets\", \"wallet_id\": \"id\", \"account\": \"wallet\", \"balance\": \"balance\"}}');
-         select once.cancel_request('jobs', '1'), once.cancel_request('jobs', '2'); select once.refund('jobs', '1')",
+         select once.cancel_request('jobs', '1'), once.cancel_request('jobs', '2'); select once.cancel_refund('jobs', '1')",
     )
     .await;
     play.clock("1 min").await;
@@ -305,7 +305,7 @@ async fn refunds_and_open_teardowns_are_counted_by_machine() {
     assert_eq!(of("pg_once_machine_refund_items").await, "3");
     assert_eq!(of("pg_once_machine_teardowns_open").await, "2");
     assert_eq!(of("pg_once_machine_teardown_oldest_seconds").await, "60");
-    play.show("select once.cleanup_confirm('jobs', '1', 1), once.cancel_finish('jobs', '1')")
+    play.show("select once.cancel_confirm('jobs', '1', 1), once.cancel_finish('jobs', '1')")
         .await;
     assert_eq!(of("pg_once_machine_teardowns_open").await, "1");
 }

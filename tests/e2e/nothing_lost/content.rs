@@ -118,14 +118,14 @@ const DAY: &[(&str, &str)] = &[
         "",
         "select once.cancel_request('batch_job', g::text) from generate_series(3, 8) as g",
     ),
-    ("", "select once.refund('batch_job', '5', 2)"),
+    ("", "select once.cancel_refund('batch_job', '5', 2)"),
     (
         "",
-        "select once.refund('batch_job', g::text) from generate_series(6, 8) as g",
+        "select once.cancel_refund('batch_job', g::text) from generate_series(6, 8) as g",
     ),
     (
         "",
-        "select once.cleanup_confirm('batch_job', g::text, 1) from generate_series(7, 8) as g",
+        "select once.cancel_confirm('batch_job', g::text, 1) from generate_series(7, 8) as g",
     ),
     ("", "select once.cancel_finish('batch_job', '8')"),
     (
@@ -409,12 +409,12 @@ const NEXT_DAY: &[(&str, &str, &str)] = &[
     ),
     (
         "",
-        "select sum(items), sum(amount), bool_or(remaining) from (values ('3'), ('4'), ('5'), ('6'), ('7'), ('8')) as j(id), once.refund('batch_job', j.id)",
+        "select sum(items), sum(amount), bool_or(remaining) from (values ('3'), ('4'), ('5'), ('6'), ('7'), ('8')) as j(id), once.cancel_refund('batch_job', j.id)",
         "7|14|f",
     ),
     (
         "",
-        "select count(*) from (values ('3'), ('4'), ('5'), ('6')) as j(id), once.refund('batch_job', j.id) as r, once.cleanup_confirm('batch_job', j.id, r.pass) as c where c",
+        "select count(*) from (values ('3'), ('4'), ('5'), ('6')) as j(id), once.cancel_refund('batch_job', j.id) as r, once.cancel_confirm('batch_job', j.id, r.pass) as c where c",
         "4",
     ),
     (
@@ -429,7 +429,7 @@ const NEXT_DAY: &[(&str, &str, &str)] = &[
     ),
     (
         "",
-        "select count(*) from once.refund_audit('batch_job')",
+        "select count(*) from once.cancel_audit('batch_job')",
         "0",
     ),
     // Events: whoever holds a batch goes on with it, and what was not acked comes, once.

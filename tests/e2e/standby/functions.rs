@@ -17,7 +17,7 @@ const PREPARE: &[&str] = &[
     "insert into batch_job (customer) select 'c' from generate_series(1, 3)",
     "insert into batch_item (job_id, input, state, points, artifact) values (2, 'i', 'succeeded', 3, 'a'), (2, 'i', 'succeeded', 3, 'b')",
     "select once.action_claim('batch_job', '1', 'run', 'worker', '1 hour', 'h')",
-    "select once.cancel_request('batch_job', '2'), once.refund('batch_job', '2')",
+    "select once.cancel_request('batch_job', '2'), once.cancel_refund('batch_job', '2')",
     "select once.inbox_accept('i', 'old', '1 microsecond')",
     "select once.sweep()",
     "select once.key_complete('s', 'done', (once.key_claim('s', 'done')).token, 201, '1')",
@@ -83,7 +83,7 @@ const ANSWER: &[(&str, &str, &str)] = &[
         "select status from once.key_get('s', 'parked')",
         "parked",
     ),
-    ("key_steps", "select count(*) from once.key_steps('s')", "5"),
+    ("key_list", "select count(*) from once.key_list('s')", "5"),
     (
         "key_step",
         "select attempted from once.key_step('s', 'held', TOKEN, 'pay')",
@@ -106,13 +106,13 @@ const ANSWER: &[(&str, &str, &str)] = &[
     ),
     ("machine_assert", "select once.machine_assert()", "~"),
     (
-        "cleanup_items",
-        "select item ->> 'artifact' from once.cleanup_items('batch_job', '2')",
+        "cancel_items",
+        "select item ->> 'artifact' from once.cancel_items('batch_job', '2')",
         "a\nb",
     ),
     (
-        "cleanup_items",
-        "select item ->> 'artifact' from once.cleanup_items('batch_job', '2', '1', 10)",
+        "cancel_items",
+        "select item ->> 'artifact' from once.cancel_items('batch_job', '2', '1', 10)",
         "b",
     ),
     (
@@ -126,8 +126,8 @@ const ANSWER: &[(&str, &str, &str)] = &[
         "teardown",
     ),
     (
-        "refund_audit",
-        "select count(*) from once.refund_audit('batch_job')",
+        "cancel_audit",
+        "select count(*) from once.cancel_audit('batch_job')",
         "0",
     ),
     (
@@ -269,11 +269,8 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     ("action_adopt", "once.action_adopt('batch_job')"),
     ("cancel_request", "once.cancel_request('batch_job', '3')"),
-    ("refund", "once.refund('batch_job', '2')"),
-    (
-        "cleanup_confirm",
-        "once.cleanup_confirm('batch_job', '2', 1)",
-    ),
+    ("cancel_refund", "once.cancel_refund('batch_job', '2')"),
+    ("cancel_confirm", "once.cancel_confirm('batch_job', '2', 1)"),
     ("cancel_finish", "once.cancel_finish('batch_job', '2')"),
     ("outbox_emit", "once.outbox_emit('t', '4')"),
     (

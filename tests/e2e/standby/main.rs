@@ -38,7 +38,7 @@ async fn machine(play: &Playground) -> String {
          insert into batch_job (customer) select 'c' from generate_series(1, 3);
          insert into batch_item (job_id, input, state, points, artifact) values (2, 'i', 'succeeded', 3, 'a');
          select once.cancel_request('batch_job', '2');
-         select once.refund('batch_job', '2');
+         select once.cancel_refund('batch_job', '2');
          select once.sweep()"
     ))
     .await;
@@ -150,10 +150,10 @@ async fn a_standby_answers_and_after_its_promotion_keys_and_machines_go_on() {
             "t",
         ),
         (
-            "pass, remaining from once.refund('batch_job', '2')".to_owned(),
+            "pass, remaining from once.cancel_refund('batch_job', '2')".to_owned(),
             "1|f",
         ),
-        ("once.cleanup_confirm('batch_job', '2', 1)".to_owned(), "t"),
+        ("once.cancel_confirm('batch_job', '2', 1)".to_owned(), "t"),
         (
             "* from once.cancel_finish('batch_job', '2')".to_owned(),
             "cancelled|1|3",

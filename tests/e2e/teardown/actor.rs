@@ -198,9 +198,9 @@ impl Actor {
             Step::Rollback => "rollback".to_owned(),
             Step::Release => job.call("status", "action_release", &format!(", {token}")),
             Step::Request => job.call("outcome", "cancel_request", ""),
-            Step::Refund => job.call("pass", "refund", ""),
-            Step::List => job.call("item ->> 'artifact'", "cleanup_items", ""),
-            Step::Confirm => job.call("confirmed", "cleanup_confirm", &format!(", {}", self.pass)),
+            Step::Refund => job.call("pass", "cancel_refund", ""),
+            Step::List => job.call("item ->> 'artifact'", "cancel_items", ""),
+            Step::Confirm => job.call("confirmed", "cancel_confirm", &format!(", {}", self.pass)),
             Step::Look => format!(
                 "begin; select count(*) from batch_item where job_id = {}",
                 job.id

@@ -23,14 +23,15 @@ async fn with_item(shape: &Shape, cost: &str, good: bool) -> Playground {
 /// that nothing has been marked, credited or recorded.
 async fn undone(play: &Playground, shape: &Shape, code: &str) -> crate::playground::Refusal {
     let (marks, balance) = (shape.marks(play).await, play.show(BALANCES).await);
-    let refund = shape.call("items", "refund", "");
+    let refund = shape.call("items", "cancel_refund", "");
     let refusal = play.refused(&refund).await;
     assert_eq!(refusal.code, code, "{refusal:?}");
     play.show("begin; savepoint s").await;
     assert_eq!(play.code(&refund).await, code);
     play.show("rollback to s").await;
     assert_eq!(
-        play.code(&shape.call("items", "refund", ", 1000")).await,
+        play.code(&shape.call("items", "cancel_refund", ", 1000"))
+            .await,
         code
     );
     play.show("rollback to s; commit").await;
@@ -46,7 +47,9 @@ const BALANCES: &str =
     r#"select coalesce(string_agg("Id" || '=' || "Ba lance", ' '), '') from "My Shop"."Wal""let""#;
 
 async fn repaired(play: &Playground, shape: &Shape, amount: &str) {
-    let told = play.show(&shape.call("items, amount", "refund", "")).await;
+    let told = play
+        .show(&shape.call("items, amount", "cancel_refund", ""))
+        .await;
     assert_eq!(told, format!("3|{amount}"));
     shape.end(play).await;
 }
@@ -188,7 +191,7 @@ async fn a_trigger_that_changes_an_item_as_it_is_marked_undoes_the_whole_call() 
             .show("select points from wallet where customer = 'w'")
             .await;
         for more in ["", ", 2"] {
-            let refund = job.call("items", "refund", more);
+            let refund = job.call("items", "cancel_refund", more);
             assert_eq!(play.code(&refund).await, "ON002", "{guarded} {change}");
         }
         let unpaid = "select points from wallet where customer = 'w'";
@@ -215,7 +218,7 @@ async fn a_trigger_that_drops_the_credit_undoes_the_whole_call() {
 async fn a_trigger_that_comes_to_the_wallet_while_a_refund_waits_is_seen() {
     let play = with_item(&PLAIN, "4", true).await;
     let known = play.another().await;
-    let refund = PLAIN.call("items", "refund", "");
+    let refund = PLAIN.call("items", "cancel_refund", "");
     known.show(&format!("begin; {refund}; rollback")).await;
     let migration = play.another().await;
     migration
@@ -238,7 +241,7 @@ async fn a_trigger_that_comes_to_the_wallet_while_a_refund_waits_is_seen() {
 async fn a_rule_for_updates_of_items_or_wallets_stops_the_refund_and_is_told() {
     let play = with_item(&PLAIN, "4", true).await;
     let known = play.another().await;
-    let refund = PLAIN.call("items", "refund", "");
+    let refund = PLAIN.call("items", "cancel_refund", "");
     known.show(&format!("begin; {refund}; rollback")).await;
     let told = "select count(*) from once.machine_check() where problem like '%has the rule \"another\": drop or disable it%'";
     for table in [WALLET, ITEM] {
@@ -286,7 +289,7 @@ async fn a_wallet_that_is_put_there_anew_while_a_refund_waits_is_not_credited_un
             "begin; delete from {WALLET}; insert into {WALLET} values ('w', 100)"
         ))
         .await;
-    let refund = PLAIN.call("items", "refund", "");
+    let refund = PLAIN.call("items", "cancel_refund", "");
     let waiting = Waiting::begin(&play, play.another().await, &refund).await;
     holder.show("commit").await;
     let (session, answer) = waiting.end().await;
@@ -306,7 +309,7 @@ async fn a_wallet_that_has_come_since_the_snapshot_is_a_lost_race() {
         assert_eq!(session.show(&begin).await, "0");
         play.show(&format!("insert into {WALLET} values ('w', 100)"))
             .await;
-        let refund = PLAIN.call("items", "refund", "");
+        let refund = PLAIN.call("items", "cancel_refund", "");
         assert_eq!(session.code(&refund).await, "40001", "{level}");
         session.show("rollback").await;
         assert_eq!(session.show(&refund).await, "3");
@@ -356,7 +359,7 @@ async fn nothing_to_credit_leaves_the_wallet_alone() {
         PLAIN.flag(&play).await;
         let version = format!(r#"select xmin, ctid, "Ba lance" from {WALLET}"#);
         let before = play.show(&version).await;
-        let refund = PLAIN.call("items, amount, remaining, pass", "refund", "");
+        let refund = PLAIN.call("items, amount, remaining, pass", "cancel_refund", "");
         assert_eq!(play.show(&refund).await, "1|0|f|1");
         assert_eq!(play.show(&refund).await, "0|0|f|1");
         assert_eq!(play.show(&version).await, before);
@@ -381,7 +384,7 @@ async fn a_row_without_items_is_refunded_nothing() {
     PLAIN.build(&play).await;
     PLAIN.flag(&play).await;
     let all = "items, amount, items_total, amount_total, remaining, pass";
-    let told = play.show(&PLAIN.call(all, "refund", "")).await;
+    let told = play.show(&PLAIN.call(all, "cancel_refund", "")).await;
     assert_eq!(told, "0|0|0|0|f|1");
     PLAIN.end(&play).await;
 }
@@ -393,7 +396,7 @@ async fn a_refund_waits_for_the_wallet_and_adds_to_what_it_finds_there() {
     holder
         .show(&format!(r#"begin; update {WALLET} set "Ba lance" = 100"#))
         .await;
-    let refund = PLAIN.call("amount", "refund", "");
+    let refund = PLAIN.call("amount", "cancel_refund", "");
     let waiting = crate::waiting::Waiting::begin(&play, play.another().await, &refund).await;
     holder.show("commit").await;
     assert_eq!(waiting.end().await.1.unwrap(), "7");
@@ -420,7 +423,7 @@ async fn amounts_that_grew_finer_than_their_wallet_stop_the_machine() {
     let play = with_item(&shape, "3", true).await;
     let finer = format!(r#"alter table {ITEM} alter "Cost" type numeric(12, 2)"#);
     play.show(&finer).await;
-    let refund = shape.call("items, amount", "refund", "");
+    let refund = shape.call("items, amount", "cancel_refund", "");
     for session in [&play, &play.another().await] {
         assert_eq!(session.code(&refund).await, "ON003");
     }

@@ -1,16 +1,16 @@
-//! refund_audit: it proves the sums, and shows what somebody has done behind the guard's back.
+//! cancel_audit: it proves the sums, and shows what somebody has done behind the guard's back.
 
 use crate::playground::Playground;
 use crate::shop::{self, Job};
 
 const AUDIT: &str =
-    "select id, marked_amount, refunded_amount, difference from once.refund_audit('batch_job')";
+    "select id, marked_amount, refunded_amount, difference from once.cancel_audit('batch_job')";
 
 async fn torn_down(play: &Playground, wallet: &str, points: &[i64]) -> Job {
     let job = shop::job_of(play, wallet, points).await;
     play.show(&job.call("outcome", "cancel_request", "")).await;
-    play.show(&job.call("pass", "refund", "")).await;
-    play.show(&job.call("confirmed", "cleanup_confirm", ", 1"))
+    play.show(&job.call("pass", "cancel_refund", "")).await;
+    play.show(&job.call("confirmed", "cancel_confirm", ", 1"))
         .await;
     job
 }
@@ -69,11 +69,11 @@ async fn without_the_guard_repeated_calls_still_never_pay_twice() {
     shop::guard(&play, false).await;
     let job = torn_down(&play, "w", &[1, 2]).await;
     for _ in 0..3 {
-        let refund = job.call("items, amount, amount_total", "refund", "");
+        let refund = job.call("items, amount, amount_total", "cancel_refund", "");
         assert_eq!(play.show(&refund).await, "0|0|3");
     }
     finish(&play, &job).await;
-    let refund = job.call("items, amount, amount_total", "refund", "");
+    let refund = job.call("items, amount, amount_total", "cancel_refund", "");
     assert_eq!(play.show(&refund).await, "0|0|3");
     assert_eq!(points(&play, "w").await, "1000");
     assert_eq!(play.show(AUDIT).await, "");
@@ -94,21 +94,21 @@ async fn a_marker_reset_by_hand_is_paid_again_and_shown() {
     assert_eq!(play.show(AUDIT).await, format!("{id}|1|3|2"));
     let refund = job.call(
         "items, amount, items_total, amount_total, pass",
-        "refund",
+        "cancel_refund",
         "",
     );
     assert_eq!(play.show(&refund).await, "1|2|3|5|2");
     assert_eq!(points(&play, "w").await, "1002");
     assert_eq!(play.show(AUDIT).await, format!("{id}|3|5|2"));
     assert_eq!(
-        play.show(&job.call("confirmed", "cleanup_confirm", ", 2"))
+        play.show(&job.call("confirmed", "cancel_confirm", ", 2"))
             .await,
         "t"
     );
     finish(&play, &job).await;
     finish(&play, &other).await;
     assert_eq!(play.show(AUDIT).await, format!("{id}|3|5|2"));
-    let one = |id: i64| format!("select difference from once.refund_audit('batch_job', '{id}')");
+    let one = |id: i64| format!("select difference from once.cancel_audit('batch_job', '{id}')");
     assert_eq!(play.show(&one(id)).await, "2");
     assert_eq!(play.show(&one(other.id)).await, "");
     assert_eq!(play.show(&one(0)).await, "");
@@ -140,7 +140,8 @@ async fn an_item_marked_by_hand_is_shown_with_or_without_a_refund() {
     assert_eq!(play.show(AUDIT).await, format!("{}|2|0|-2", job.id));
     play.show(&job.call("outcome", "cancel_request", "")).await;
     assert_eq!(
-        play.show(&job.call("items, amount", "refund", "")).await,
+        play.show(&job.call("items, amount", "cancel_refund", ""))
+            .await,
         "1|1"
     );
     assert_eq!(play.show(AUDIT).await, format!("{}|3|1|-2", job.id));
@@ -173,9 +174,9 @@ async fn the_record_names_the_role_that_called() {
     let clerk = play.another_as("clerk_of_teardown").await;
     for call in [
         job.call("outcome", "cancel_request", ""),
-        job.call("pass", "refund", ""),
-        job.call("item_id is not null", "cleanup_items", ""),
-        job.call("confirmed", "cleanup_confirm", ", 1"),
+        job.call("pass", "cancel_refund", ""),
+        job.call("item_id is not null", "cancel_items", ""),
+        job.call("confirmed", "cancel_confirm", ", 1"),
         job.call("status", "cancel_finish", ""),
     ] {
         clerk.show(&call).await;
@@ -232,7 +233,7 @@ async fn a_role_that_may_not_write_the_tables_tears_nothing_down() {
     let request = job.call("outcome", "cancel_request", "");
     assert_eq!(reader.code(&request).await, "42501");
     play.show(&request).await;
-    let refund = job.call("pass", "refund", "");
+    let refund = job.call("pass", "cancel_refund", "");
     assert_eq!(reader.code(&refund).await, "42501");
     // Rights on the job alone do not open the items, those on the items not the wallet.
     for table in ["batch_job", "batch_item"] {

@@ -45,13 +45,13 @@ async fn jobs(play: &Playground) -> (Vec<Job>, Vec<String>) {
             play.show(&job.call("outcome", "cancel_request", "")).await;
         }
         if n >= 4 {
-            play.show(&job.call("pass", "refund", ", 1")).await;
+            play.show(&job.call("pass", "cancel_refund", ", 1")).await;
         }
         if n >= 5 {
-            play.show(&job.call("pass", "refund", "")).await;
+            play.show(&job.call("pass", "cancel_refund", "")).await;
         }
         if n >= 6 {
-            play.show(&job.call("confirmed", "cleanup_confirm", ", 2"))
+            play.show(&job.call("confirmed", "cancel_confirm", ", 2"))
                 .await;
             // Its artifacts are deleted already.
             job.store.lock().unwrap().clear();

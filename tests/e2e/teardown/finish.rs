@@ -1,4 +1,4 @@
-//! The end of a teardown: what cancel_finish and cleanup_confirm demand, what they see at every isolation
+//! The end of a teardown: what cancel_finish and cancel_confirm demand, what they see at every isolation
 //! level, and that nothing can be undecided under a cancelled row.
 
 use crate::playground::{Playground, Refusal};
@@ -20,11 +20,11 @@ fn finish(job: &Job) -> String {
 }
 
 fn confirm(job: &Job, pass: i64) -> String {
-    job.call("confirmed", "cleanup_confirm", &format!(", {pass}"))
+    job.call("confirmed", "cancel_confirm", &format!(", {pass}"))
 }
 
 fn refund(job: &Job) -> String {
-    job.call("pass", "refund", "")
+    job.call("pass", "cancel_refund", "")
 }
 
 async fn insert_item(play: &Playground, job: &Job) -> Result<String, Refusal> {
@@ -51,7 +51,7 @@ async fn incomplete(play: &Playground, job: &Job, what: &str) {
 async fn finish_names_what_is_missing_until_nothing_is() {
     let (play, job) = flagged(&[1, 2]).await;
     incomplete(&play, &job, "undecided").await;
-    play.show(&job.call("pass", "refund", ", 1")).await;
+    play.show(&job.call("pass", "cancel_refund", ", 1")).await;
     incomplete(&play, &job, "undecided").await;
     assert_eq!(play.show(&confirm(&job, 1)).await, "t");
     incomplete(&play, &job, "undecided").await;
@@ -85,7 +85,7 @@ async fn a_confirmation_of_an_earlier_pass_is_none() {
 async fn a_pass_that_no_refund_returned_is_a_bad_argument() {
     let (play, job) = flagged(&[1]).await;
     for pass in ["0", "1", "-1", "null"] {
-        let confirm = job.call("confirmed", "cleanup_confirm", &format!(", {pass}"));
+        let confirm = job.call("confirmed", "cancel_confirm", &format!(", {pass}"));
         assert_eq!(play.code(&confirm).await, "22023", "{pass}");
     }
     play.show(&refund(&job)).await;
@@ -273,8 +273,8 @@ async fn without_a_refund_member_finish_needs_only_the_flag() {
     );
     for call in [
         "refund('doc', 'a')",
-        "cleanup_items('doc', 'a')",
-        "cleanup_confirm('doc', 'a', 1)",
+        "cancel_items('doc', 'a')",
+        "cancel_confirm('doc', 'a', 1)",
     ] {
         assert_eq!(
             play.code(&format!("select once.{call}")).await,

@@ -327,9 +327,9 @@ async fn an_artifact_of_an_item_that_never_succeeded_is_listed() {
     worker.kill_9();
     assert_eq!(request(&play, &job).await, "accepted");
     sweep_back(&sweeper, &job).await;
-    play.show(&job.call("pass", "refund", "")).await;
+    play.show(&job.call("pass", "cancel_refund", "")).await;
     let listed = play
-        .show(&job.call("item ->> 'artifact', item ->> 'state'", "cleanup_items", ""))
+        .show(&job.call("item ->> 'artifact', item ->> 'state'", "cancel_items", ""))
         .await;
     let id = job.id;
     let expected = format!("{id}-made|succeeded\n{id}-todo|working\n{id}-lost|failed");
@@ -367,10 +367,14 @@ async fn a_server_that_dies_with_the_worker_comes_back_to_the_same_story() {
     }
     assert_eq!(request(&play, flagged).await, "accepted");
     assert_eq!(request(&play, refunded).await, "teardown");
-    play.show(&refunded.call("pass", "refund", ", 1")).await;
-    // One more refund that never commits.
-    play.show(&format!("begin; {}", refunded.call("pass", "refund", "")))
+    play.show(&refunded.call("pass", "cancel_refund", ", 1"))
         .await;
+    // One more refund that never commits.
+    play.show(&format!(
+        "begin; {}",
+        refunded.call("pass", "cancel_refund", "")
+    ))
+    .await;
     cluster.kill_9().unwrap();
     cluster.start().unwrap();
     let play = Playground::on(&cluster, "shop").await;

@@ -16,14 +16,14 @@ async fn flagged(points: &[i64]) -> (Playground, Job) {
 #[tokio::test]
 async fn max_items_refunds_page_by_page_and_each_page_is_a_pass() {
     let (play, job) = flagged(&[1, 2, 4, 8, 16]).await;
-    let refund = job.call(REFUND, "refund", ", 2");
+    let refund = job.call(REFUND, "cancel_refund", ", 2");
     assert_eq!(play.show(&refund).await, "2|3|2|3|t|1");
     let marked = "select string_agg(points::text, ' ' order by id) from batch_item where settled = 'returned'";
     assert_eq!(play.show(marked).await, "1 2");
     assert_eq!(play.show(&refund).await, "2|12|4|15|t|2");
     assert_eq!(play.show(&refund).await, "1|16|5|31|f|3");
     assert_eq!(play.show(&refund).await, "0|0|5|31|f|3");
-    let whole = job.call(REFUND, "refund", "");
+    let whole = job.call(REFUND, "cancel_refund", "");
     assert_eq!(play.show(&whole).await, "0|0|5|31|f|3");
     let records = "select string_agg(pass || ':' || items || ':' || amount || ':' || wallet || ':' || role, ' ' order by pass)
                      from once.refund";
@@ -34,7 +34,7 @@ async fn max_items_refunds_page_by_page_and_each_page_is_a_pass() {
 #[tokio::test]
 async fn a_last_page_that_is_full_says_that_nothing_remains() {
     let (play, job) = flagged(&[1, 2]).await;
-    let told = play.show(&job.call(REFUND, "refund", ", 2")).await;
+    let told = play.show(&job.call(REFUND, "cancel_refund", ", 2")).await;
     assert_eq!(told, "2|3|2|3|f|1");
 }
 
@@ -42,16 +42,16 @@ async fn a_last_page_that_is_full_says_that_nothing_remains() {
 async fn a_bound_that_is_none_is_a_bad_argument() {
     let (play, job) = flagged(&[1]).await;
     for bound in ["0", "-1"] {
-        let refund = job.call("items", "refund", &format!(", {bound}"));
+        let refund = job.call("items", "cancel_refund", &format!(", {bound}"));
         assert_eq!(play.code(&refund).await, "22023");
-        let list = job.call("item_id", "cleanup_items", &format!(", max => {bound}"));
+        let list = job.call("item_id", "cancel_items", &format!(", max => {bound}"));
         assert_eq!(play.code(&list).await, "22023");
         let pending = format!("select * from once.cancel_pending('batch_job', {bound})");
         assert_eq!(play.code(&pending).await, "22023");
     }
     for call in [
-        job.call("item_id", "cleanup_items", ", max => 100001"),
-        job.call("item_id", "cleanup_items", ", max => null"),
+        job.call("item_id", "cancel_items", ", max => 100001"),
+        job.call("item_id", "cancel_items", ", max => null"),
         "select * from once.cancel_pending('batch_job', 100001)".to_owned(),
     ] {
         assert_eq!(play.code(&call).await, "22023", "{call}");
@@ -66,9 +66,9 @@ async fn cleanup_lists_everything_marked_every_time_in_pages_by_key() {
         .await
         .parse()
         .unwrap();
-    let list = |more: &str| job.call("item_id", "cleanup_items", more);
+    let list = |more: &str| job.call("item_id", "cancel_items", more);
     assert_eq!(play.show(&list("")).await, "");
-    play.show(&job.call("items", "refund", ", 11")).await;
+    play.show(&job.call("items", "cancel_refund", ", 11")).await;
     let ids = |from: i64, to: i64| {
         let ids = (first + from..first + to).map(|id| id.to_string());
         ids.collect::<Vec<_>>().join("\n")
@@ -81,11 +81,11 @@ async fn cleanup_lists_everything_marked_every_time_in_pages_by_key() {
         assert_eq!(play.show(&after(9)).await, ids(10, 11));
         assert_eq!(play.show(&after(11)).await, "");
     }
-    play.show(&job.call("items", "refund", "")).await;
+    play.show(&job.call("items", "cancel_refund", "")).await;
     assert_eq!(play.show(&list("")).await, ids(0, 12));
     let item = job.call(
         "item ->> 'points', item ->> 'settled', item ->> 'artifact', json_typeof(item)",
-        "cleanup_items",
+        "cancel_items",
         ", max => 1",
     );
     let expected = format!("1|returned|{}-0|object", job.id);
@@ -101,9 +101,9 @@ async fn kept_items_are_neither_refunded_nor_listed() {
     play.show("update batch_item set settled = 'kept' where points = 2")
         .await;
     play.show(&job.call("outcome", "cancel_request", "")).await;
-    let told = play.show(&job.call(REFUND, "refund", "")).await;
+    let told = play.show(&job.call(REFUND, "cancel_refund", "")).await;
     assert_eq!(told, "2|5|2|5|f|1");
-    let listed = job.call("item ->> 'points'", "cleanup_items", "");
+    let listed = job.call("item ->> 'points'", "cancel_items", "");
     assert_eq!(play.show(&listed).await, "1\n4");
 }
 
@@ -111,8 +111,11 @@ async fn kept_items_are_neither_refunded_nor_listed() {
 async fn a_job_of_another_machine_or_another_id_is_left_alone() {
     let (play, job) = flagged(&[1]).await;
     let other = shop::job_of(&play, "other", &[5]).await;
-    play.show(&job.call("items", "refund", "")).await;
-    assert_eq!(play.code(&other.call("items", "refund", "")).await, "ON002");
+    play.show(&job.call("items", "cancel_refund", "")).await;
+    assert_eq!(
+        play.code(&other.call("items", "cancel_refund", "")).await,
+        "ON002"
+    );
     let untouched = format!(
         "select settled is null, (select points from wallet where customer = 'other') from batch_item where job_id = {}",
         other.id
@@ -130,15 +133,15 @@ async fn ten_thousand_items_are_refunded_in_one_call() {
         job.id
     ))
     .await;
-    let told = play.show(&job.call(REFUND, "refund", "")).await;
+    let told = play.show(&job.call(REFUND, "cancel_refund", "")).await;
     assert_eq!(told, "10000|15000|10000|15000|f|1");
     assert_eq!(
-        play.show(&job.call("count(*)", "cleanup_items", ", max => 100000"))
+        play.show(&job.call("count(*)", "cancel_items", ", max => 100000"))
             .await,
         "10000"
     );
     assert_eq!(
-        play.show(&job.call("count(*)", "cleanup_items", "")).await,
+        play.show(&job.call("count(*)", "cancel_items", "")).await,
         "1000"
     );
 }

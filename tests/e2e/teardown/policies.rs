@@ -35,12 +35,14 @@ async fn an_item_that_may_be_seen_and_not_updated_is_told_of_at_every_level() {
     .await;
     play.show(&job.call("outcome", "cancel_request", "")).await;
     play.show("set role clerk_of_policies").await;
-    let refund = job.call("items, remaining", "refund", "");
+    let refund = job.call("items, remaining", "cancel_refund", "");
     assert_eq!(play.show(&refund).await, "1|t");
     for level in ["read committed", "repeatable read", "serializable"] {
         for more in ["", ", 5"] {
             play.show(&format!("begin isolation level {level}")).await;
-            let refusal = play.refused(&job.call("items", "refund", more)).await;
+            let refusal = play
+                .refused(&job.call("items", "cancel_refund", more))
+                .await;
             assert_eq!(refusal.code, "ON002", "{level}: {refusal:?}");
             assert!(refusal.hint.contains("policy"), "{refusal:?}");
             play.show("rollback").await;
@@ -80,7 +82,7 @@ async fn a_wallet_that_may_be_seen_and_not_updated_is_told_of() {
     .await;
     play.show(&job.call("outcome", "cancel_request", "")).await;
     play.show("set role clerk_of_wallets").await;
-    let refusal = play.refused(&job.call("items", "refund", "")).await;
+    let refusal = play.refused(&job.call("items", "cancel_refund", "")).await;
     assert_eq!(refusal.code, "ON002", "{refusal:?}");
     assert!(refusal.hint.contains("policy"), "{refusal:?}");
     play.show("reset role").await;
@@ -108,8 +110,11 @@ async fn no_row_is_cancelled_while_an_item_is_hidden_from_its_owner() {
     .await;
     play.show("set role app_of_policies; set search_path = pg_catalog, pg_temp")
         .await;
-    assert_eq!(play.show(&job.call("items", "refund", ", 10")).await, "1");
-    play.show(&job.call("confirmed", "cleanup_confirm", ", 1"))
+    assert_eq!(
+        play.show(&job.call("items", "cancel_refund", ", 10")).await,
+        "1"
+    );
+    play.show(&job.call("confirmed", "cancel_confirm", ", 1"))
         .await;
     let refusal = play.refused(&job.call("status", "cancel_finish", "")).await;
     assert_eq!(refusal.code, "ON005", "{refusal:?}");

@@ -60,7 +60,7 @@ impl<'a> Teardown<'a> {
         {
             return Ok(());
         }
-        let refund = job.call("remaining, pass", "refund", REFUNDS);
+        let refund = job.call("remaining, pass", "cancel_refund", REFUNDS);
         let pass = loop {
             if let ("f", pass) = self.call(&refund).await?.split_once('|').unwrap() {
                 break pass.to_owned();
@@ -69,7 +69,7 @@ impl<'a> Teardown<'a> {
         let mut after = "null".to_owned();
         loop {
             let page = format!(", {after}, {PAGE}");
-            let list = job.call("item_id, item ->> 'artifact'", "cleanup_items", &page);
+            let list = job.call("item_id, item ->> 'artifact'", "cancel_items", &page);
             let rows = self.call(&list).await?;
             for row in rows.lines() {
                 let (id, artifact) = row.split_once('|').unwrap();
@@ -80,7 +80,7 @@ impl<'a> Teardown<'a> {
                 break;
             }
         }
-        let confirm = job.call("confirmed", "cleanup_confirm", &format!(", {pass}"));
+        let confirm = job.call("confirmed", "cancel_confirm", &format!(", {pass}"));
         assert_eq!(self.call(&confirm).await?, "t");
         let finish = job.call("status", "cancel_finish", "");
         assert_eq!(self.call(&finish).await?, "cancelled");

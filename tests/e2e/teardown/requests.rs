@@ -81,7 +81,10 @@ async fn a_request_at_an_overdue_lease_is_accepted_until_the_sweep() {
     let token = claim(&play, &job, "1 microsecond").await;
     assert_eq!(request(&play, &job).await, "accepted|running");
     assert_eq!(pending(&play).await, "");
-    assert_eq!(play.code(&job.call("pass", "refund", "")).await, "ON002");
+    assert_eq!(
+        play.code(&job.call("pass", "cancel_refund", "")).await,
+        "ON002"
+    );
     // The overdue lease is its holder's; nobody takes it over once the flag is set.
     let again = job.call("outcome", "action_claim", ", 'run', 'worker'");
     assert_eq!(play.show(&again).await, "busy");
@@ -109,7 +112,7 @@ async fn whoever_runs_the_job_sees_the_request() {
         assert_eq!(play.code(&job.call("*", call, "")).await, "ON002", "{call}");
     }
     assert_eq!(
-        play.code(&job.call("*", "cleanup_confirm", ", 1")).await,
+        play.code(&job.call("*", "cancel_confirm", ", 1")).await,
         "ON002"
     );
     let release = job.call("status", "action_release", &format!(", {token}"));
@@ -117,7 +120,7 @@ async fn whoever_runs_the_job_sees_the_request() {
         assert_eq!(play.show(&release).await, "queued");
     }
     assert_eq!(pending(&play).await, job.id.to_string());
-    play.show(&job.call("pass", "refund", "")).await;
+    play.show(&job.call("pass", "cancel_refund", "")).await;
 }
 
 #[tokio::test]
@@ -152,7 +155,7 @@ async fn a_refund_that_waits_while_a_type_changes_pays_what_the_items_say() {
         play.show(&job.call("outcome", "cancel_request", "")).await;
         shop::guard(&play, false).await;
         let balance = play.show("select points from wallet").await;
-        let refund = job.call("items, amount_total, pass", "refund", "");
+        let refund = job.call("items, amount_total, pass", "cancel_refund", "");
         let known = play.another().await;
         known.show(&format!("begin; {refund}; rollback")).await;
         let migration = play.another().await;
@@ -180,8 +183,8 @@ async fn a_list_of_artifacts_is_whole_whatever_the_snapshot() {
     let old = play.another().await;
     old.show("begin isolation level repeatable read; select count(*) from wallet")
         .await;
-    play.show(&job.call("pass", "refund", "")).await;
-    let list = job.call("count(*)", "cleanup_items", "");
+    play.show(&job.call("pass", "cancel_refund", "")).await;
+    let list = job.call("count(*)", "cancel_items", "");
     assert_eq!(old.show(&list).await, "2");
     old.show("commit").await;
 }
@@ -250,12 +253,13 @@ async fn pending_lists_what_is_flagged_and_not_leased_and_not_finished_oldest_fi
     let first = "select id, status, items_total, amount_total, requested_at between now() - interval '1 minute' and clock_timestamp()
                    from once.cancel_pending('batch_job', 1)";
     assert_eq!(play.show(first).await, format!("{}|queued|0|0|t", id(3)));
-    play.show(&jobs[3].call("pass", "refund", ", 1")).await;
+    play.show(&jobs[3].call("pass", "cancel_refund", ", 1"))
+        .await;
     assert_eq!(play.show(first).await, format!("{}|queued|1|1|t", id(3)));
     // A repeated request does not move the job to the end of the queue.
     request(&play, &jobs[3]).await;
-    let pass = play.show(&jobs[3].call("pass", "refund", "")).await;
-    play.show(&jobs[3].call("confirmed", "cleanup_confirm", &format!(", {pass}")))
+    let pass = play.show(&jobs[3].call("pass", "cancel_refund", "")).await;
+    play.show(&jobs[3].call("confirmed", "cancel_confirm", &format!(", {pass}")))
         .await;
     assert_eq!(play.show(first).await, format!("{}|queued|2|3|t", id(3)));
     play.show(&jobs[3].call("status", "cancel_finish", ""))
@@ -277,12 +281,12 @@ async fn every_call_of_a_teardown_may_be_repeated() {
     request(&play, &job).await;
     let refund = job.call(
         "items, amount, items_total, amount_total, remaining, pass",
-        "refund",
+        "cancel_refund",
         "",
     );
     assert_eq!(play.show(&refund).await, "2|3|2|3|f|1");
     assert_eq!(play.show(&refund).await, "0|0|2|3|f|1");
-    let confirm = job.call("confirmed", "cleanup_confirm", ", 1");
+    let confirm = job.call("confirmed", "cancel_confirm", ", 1");
     let finish = job.call("status, items_total, amount_total", "cancel_finish", "");
     for _ in 0..2 {
         assert_eq!(play.show(&confirm).await, "t");
@@ -313,7 +317,7 @@ async fn a_teardown_of_what_is_not_there_or_not_flagged_is_refused() {
     for id in [job.id, done.id, 0] {
         for call in [
             "refund('M', 'I')",
-            "cleanup_confirm('M', 'I', 1)",
+            "cancel_confirm('M', 'I', 1)",
             "cancel_finish('M', 'I')",
         ] {
             let sql = format!("select once.{call}");
@@ -329,9 +333,9 @@ async fn a_teardown_of_what_is_not_there_or_not_flagged_is_refused() {
     }
     for call in [
         "cancel_request('nothing', '1')",
-        "cleanup_items('nothing', '1')",
+        "cancel_items('nothing', '1')",
         "cancel_pending('nothing')",
-        "refund_audit('nothing')",
+        "cancel_audit('nothing')",
     ] {
         let sql = format!("select * from once.{call}");
         assert_eq!(play.code(&sql).await, "42704", "{call}");
@@ -357,8 +361,8 @@ async fn a_machine_without_cancel_has_no_teardown() {
     for call in [
         "cancel_request('doc', 'a')",
         "refund('doc', 'a')",
-        "cleanup_items('doc', 'a')",
-        "cleanup_confirm('doc', 'a', 1)",
+        "cancel_items('doc', 'a')",
+        "cancel_confirm('doc', 'a', 1)",
         "cancel_finish('doc', 'a')",
         "cancel_pending('doc')",
     ] {

@@ -88,13 +88,13 @@ impl Shape {
 
     /// The rest of a teardown after its first refund.
     pub async fn end(&self, play: &Playground) {
-        let pass = play.show(&self.call("pass", "refund", "")).await;
-        let confirm = self.call("confirmed", "cleanup_confirm", &format!(", {pass}"));
+        let pass = play.show(&self.call("pass", "cancel_refund", "")).await;
+        let confirm = self.call("confirmed", "cancel_confirm", &format!(", {pass}"));
         assert_eq!(play.show(&confirm).await, "t");
         let finish = self.call("status", "cancel_finish", "");
         assert_eq!(play.show(&finish).await, "cancelled");
         assert_eq!(
-            play.show("select count(*) from once.refund_audit('m')")
+            play.show("select count(*) from once.cancel_audit('m')")
                 .await,
             "0"
         );
@@ -127,17 +127,17 @@ async fn a_marker_of_a_domain_over_an_enum() {
         PLAIN.item(&play, item, cost, true).await;
     }
     PLAIN.flag(&play).await;
-    let refund = PLAIN.call("items, amount, remaining", "refund", ", 1");
+    let refund = PLAIN.call("items, amount, remaining", "cancel_refund", ", 1");
     assert_eq!(play.show(&refund).await, "1|2|t");
     assert_eq!(play.show(&refund).await, "1|3|f");
-    let listed = PLAIN.call("count(*)", "cleanup_items", "");
+    let listed = PLAIN.call("count(*)", "cancel_items", "");
     assert_eq!(play.show(&listed).await, "2");
     // A label that got another name means nothing any more, and is not taken for one that no item has.
     PLAIN.item(&play, "3", "4", true).await;
     play.show("alter type mark rename value 'open' to 'undecided'")
         .await;
     let anew = play.another().await;
-    let refused = anew.code(&PLAIN.call("items", "refund", "")).await;
+    let refused = anew.code(&PLAIN.call("items", "cancel_refund", "")).await;
     assert_eq!(refused, "22P02");
     let refused = anew.code(&PLAIN.call("status", "cancel_finish", "")).await;
     assert_eq!(refused, "22P02");
@@ -157,7 +157,7 @@ async fn whole(shape: &Shape, items: [&str; 3], costs: [&str; 3], refunded: &str
     shape.flag(&play).await;
     let refund = shape.call(
         "items, amount, items_total, amount_total, remaining, pass",
-        "refund",
+        "cancel_refund",
         "",
     );
     let told = play.show(&refund).await;
@@ -169,14 +169,14 @@ async fn whole(shape: &Shape, items: [&str; 3], costs: [&str; 3], refunded: &str
     }
     assert_eq!(shape.balance(&play).await, refunded);
     assert_eq!(shape.marks(&play).await, "it's back:3");
-    let listed = play.show(&shape.call("item_id", "cleanup_items", "")).await;
+    let listed = play.show(&shape.call("item_id", "cancel_items", "")).await;
     let ids = items.map(|item| item.trim_matches('\''));
     assert_eq!(listed, ids.join("\n"));
-    let rest = shape.call("item_id", "cleanup_items", &format!(", '{}'", ids[0]));
+    let rest = shape.call("item_id", "cancel_items", &format!(", '{}'", ids[0]));
     assert_eq!(play.show(&rest).await, ids[1..].join("\n"));
     let json = shape.call(
         "item ->> 'Mark', item ->> 'Id'",
-        "cleanup_items",
+        "cancel_items",
         ", max => 1",
     );
     assert_eq!(play.show(&json).await, format!("it's back|{}", ids[0]));
@@ -229,10 +229,12 @@ async fn text_ids_in_odd_words_and_small_integers() {
     shape.item(&play, "'x'' or true --'", "3", true).await;
     shape.item(&play, "''", "4", true).await;
     shape.flag(&play).await;
-    let told = play.show(&shape.call("items, amount", "refund", "")).await;
+    let told = play
+        .show(&shape.call("items, amount", "cancel_refund", ""))
+        .await;
     assert_eq!(told, "2|7");
     let listed = play
-        .show(&shape.call("item_id", "cleanup_items", ", ''"))
+        .show(&shape.call("item_id", "cancel_items", ", ''"))
         .await;
     assert_eq!(listed, "x' or true --");
     shape.end(&play).await;
@@ -254,15 +256,15 @@ async fn an_id_is_the_same_however_it_is_written() {
     };
     upper.flag(&play).await;
     let told = play
-        .show(&shape.call("items, amount, pass", "refund", ""))
+        .show(&shape.call("items, amount, pass", "cancel_refund", ""))
         .await;
     assert_eq!(told, "1|5|1");
     let told = play
-        .show(&upper.call("items, amount_total, pass", "refund", ""))
+        .show(&upper.call("items, amount_total, pass", "cancel_refund", ""))
         .await;
     assert_eq!(told, "0|5|1");
     upper.end(&play).await;
-    let bad = "select once.refund('m', 'no uuid')";
+    let bad = "select once.cancel_refund('m', 'no uuid')";
     assert!(matches!(play.code(bad).await.as_str(), "22P02" | "22023"));
 }
 

@@ -47,7 +47,7 @@ select j.id, i.id, j.customer from i join j on j.id = i.job_id where i.input = '
 const ENDS: &str = r"
 select j.id, j.status, j.cancel_requested, w.points, i.spent, i.settled, i.made,
        (select coalesce(sum(amount), 0) from once.refund where machine = 'batch_job' and row_id = j.id::text),
-       (select count(*) from once.refund_audit('batch_job', j.id::text)),
+       (select count(*) from once.cancel_audit('batch_job', j.id::text)),
        (select count(*) from once.action_lease as l
          where l.state = 'h' and l.id = encode(substr(
                sha256('batch_job'::bytea || '\x00'::bytea || j.id::text::bytea), 1, 16), 'hex')::uuid),

@@ -23,7 +23,7 @@ async fn ten_sessions_refund_one_job_and_the_wallet_grows_once() {
         play.show(&job.call("outcome", "cancel_request", "")).await;
         let refund = job.call(
             "items, amount, items_total, amount_total, pass",
-            "refund",
+            "cancel_refund",
             "",
         );
         let answers = at_once(&sessions, |_| refund.clone()).await;
@@ -46,7 +46,7 @@ async fn ten_sessions_refund_one_job_in_pages_and_the_wallet_grows_once_per_item
     for round in 0..10 {
         let job = shop::job_of(&play, &format!("w{round}"), &[1; 20]).await;
         play.show(&job.call("outcome", "cancel_request", "")).await;
-        let refund = job.call("items", "refund", ", 3");
+        let refund = job.call("items", "cancel_refund", ", 3");
         let mut items = 0;
         while items < 20 {
             for answer in at_once(&sessions, |_| refund.clone()).await {
@@ -71,7 +71,7 @@ async fn above_read_committed_whoever_loses_the_race_for_a_refund_is_told_to_ret
         for round in 0..10 {
             let job = shop::job_of(&play, &format!("{level}{round}"), &[1, 2, 3]).await;
             play.show(&job.call("outcome", "cancel_request", "")).await;
-            let refund = job.call("items", "refund", "");
+            let refund = job.call("items", "cancel_refund", "");
             let mut items = 0;
             for answer in at_once(&sessions, |_| refund.clone()).await {
                 match answer {
@@ -161,7 +161,7 @@ async fn eight_storms_over_forty_jobs_leave_each_done_or_cancelled() {
             done > 0 && cancelled > 0,
             "{done} done, {cancelled} cancelled"
         );
-        let audit = "select count(*) from once.refund_audit('batch_job')";
+        let audit = "select count(*) from once.cancel_audit('batch_job')";
         assert_eq!(play.show(audit).await, "0");
     }
     assert_eq!(play.show(DEADLOCKS).await, "0");
@@ -229,13 +229,13 @@ async fn tear_down(play: Arc<Playground>, jobs: [Job; 2]) {
     for job in &jobs {
         play.show(&job.call("outcome", "cancel_request", "")).await;
         loop {
-            let refund = job.call("remaining, pass", "refund", ", 2");
+            let refund = job.call("remaining, pass", "cancel_refund", ", 2");
             let answer = converged(&play, &refund).await.unwrap();
             let (remaining, pass) = answer.split_once('|').unwrap();
             if remaining == "t" {
                 continue;
             }
-            let confirm = job.call("confirmed", "cleanup_confirm", &format!(", {pass}"));
+            let confirm = job.call("confirmed", "cancel_confirm", &format!(", {pass}"));
             if converged(&play, &confirm).await.unwrap() != "t" {
                 continue;
             }
@@ -295,7 +295,7 @@ async fn two_jobs_that_share_a_wallet_are_torn_down_from_both_ends_beside_writer
         }
         let left = "select points, (select count(*) from batch_job where status <> 'cancelled'),
                            (select count(*) from batch_item where settled is distinct from 'returned'),
-                           (select count(*) from once.refund_audit('batch_job'))
+                           (select count(*) from once.cancel_audit('batch_job'))
                       from wallet where customer = ";
         let shown = play.show(&format!("{left}'{wallet}'")).await;
         assert_eq!(shown, format!("{FULL}|0|0|0"));
