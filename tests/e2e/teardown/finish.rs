@@ -272,7 +272,7 @@ async fn without_a_refund_member_finish_needs_only_the_flag() {
         "ON002"
     );
     for call in [
-        "refund('doc', 'a')",
+        "cancel_refund('doc', 'a')",
         "cancel_items('doc', 'a')",
         "cancel_confirm('doc', 'a', 1)",
     ] {

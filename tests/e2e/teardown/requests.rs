@@ -108,7 +108,7 @@ async fn whoever_runs_the_job_sees_the_request() {
     for _ in 0..2 {
         assert_eq!(play.show(&finish).await, "cancelling|running");
     }
-    for call in ["refund", "cancel_finish"] {
+    for call in ["cancel_refund", "cancel_finish"] {
         assert_eq!(play.code(&job.call("*", call, "")).await, "ON002", "{call}");
     }
     assert_eq!(
@@ -316,7 +316,7 @@ async fn a_teardown_of_what_is_not_there_or_not_flagged_is_refused() {
         .await;
     for id in [job.id, done.id, 0] {
         for call in [
-            "refund('M', 'I')",
+            "cancel_refund('M', 'I')",
             "cancel_confirm('M', 'I', 1)",
             "cancel_finish('M', 'I')",
         ] {
@@ -360,7 +360,7 @@ async fn a_machine_without_cancel_has_no_teardown() {
     .await;
     for call in [
         "cancel_request('doc', 'a')",
-        "refund('doc', 'a')",
+        "cancel_refund('doc', 'a')",
         "cancel_items('doc', 'a')",
         "cancel_confirm('doc', 'a', 1)",
         "cancel_finish('doc', 'a')",
