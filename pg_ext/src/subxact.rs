@@ -17,6 +17,15 @@ pub struct Failure {
     pub is_wait: bool,
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure {
+            is_wait: matches!(error.kind, Kind::LockNotAvailable),
+            message: error.message,
+        }
+    }
+}
+
 impl Failure {
     /// Of an error of the server.
     pub fn of(caught: &CaughtError) -> Failure {
@@ -52,10 +61,7 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
     match inside(work) {
         Ok(value) => Ok(Ok(value)),
         Err(Raised::Ours(error)) if stops(error.kind) => Err(error),
-        Err(Raised::Ours(error)) => Ok(Err(Failure {
-            is_wait: matches!(error.kind, Kind::LockNotAvailable),
-            message: error.message,
-        })),
+        Err(Raised::Ours(error)) => Ok(Err(error.into())),
         Err(Raised::Caught(told)) => told.map(Err),
     }
 }

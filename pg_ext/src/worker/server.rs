@@ -132,10 +132,7 @@ pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T
             pg_sys::StartTransactionCommand();
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         }
-        let value = (work.0)().map_err(|error| Failure {
-            message: error.message,
-            is_wait: false,
-        })?;
+        let value = (work.0)()?;
         // SAFETY: pushed and begun above.
         unsafe {
             pg_sys::PopActiveSnapshot();
