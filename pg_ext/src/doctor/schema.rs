@@ -64,9 +64,10 @@ const FOREIGN: &CStr = c"
                    CASE WHEN k.contype = 'f' THEN pg_catalog.format('foreign key %I of %s', k.conname, k.conrelid::pg_catalog.regclass)
                         ELSE pg_catalog.format('trigger %I', t.tgname) END
               FROM pg_catalog.pg_trigger t LEFT JOIN pg_catalog.pg_constraint k ON k.oid = t.tgconstraint
+             WHERE t.tgenabled IN ('O', 'A')
             UNION ALL
             SELECT r.ev_class, pg_catalog.format('rule %I', r.rulename)
-              FROM pg_catalog.pg_rewrite r) x (relation, name)
+              FROM pg_catalog.pg_rewrite r WHERE r.ev_enabled IN ('O', 'A')) x (relation, name)
            JOIN pg_catalog.pg_class c ON c.oid = x.relation
      WHERE c.relnamespace = 'once'::pg_catalog.regnamespace AND c.relkind = 'r'
      GROUP BY c.relname

@@ -11,10 +11,10 @@ use std::ffi::CStr;
 const FOREIGN: &CStr = c"
     SELECT pg_catalog.format('TRIGGER %I ON %s', t.tgname, t.tgrelid::pg_catalog.regclass)
       FROM pg_catalog.pg_trigger t
-     WHERE t.tgrelid = $1 AND NOT t.tgisinternal AND t.tgtype & 3 = 3 AND t.tgenabled <> 'D'
+     WHERE t.tgrelid = $1 AND NOT t.tgisinternal AND t.tgtype & 3 = 3 AND t.tgenabled IN ('O', 'A')
     UNION ALL
     SELECT pg_catalog.format('RULE %I ON %s', r.rulename, r.ev_class::pg_catalog.regclass)
-      FROM pg_catalog.pg_rewrite r WHERE r.ev_class = $1 AND r.ev_enabled <> 'D'
+      FROM pg_catalog.pg_rewrite r WHERE r.ev_class = $1 AND r.ev_enabled IN ('O', 'A')
      LIMIT 1";
 
 thread_local! {

@@ -112,7 +112,7 @@ impl Table {
         // SAFETY: the relation is open; null where it has no rules.
         let has_rules = unsafe { !(*self.rel).rd_rules.is_null() };
         let may = |t: &pg_sys::Trigger| {
-            t.tgtype & before_row == before_row && t.tgenabled as u8 != pg_sys::TRIGGER_DISABLED
+            t.tgtype & before_row == before_row && matches!(t.tgenabled as u8, b'O' | b'A')
         };
         has_rules || self.all_triggers().iter().any(may)
     }
