@@ -17,7 +17,7 @@ use crate::machine::stored;
 use crate::machine::stored::Stored;
 use crate::row;
 use crate::spi::{self, SwitchedUser};
-use crate::subxact;
+use crate::subxact::{self, Failure};
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 use pgrx::pg_sys;
 
@@ -41,9 +41,11 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
             all.more = true;
             break;
         }
-        let turn = sweep_machine(&name, left)?;
+        let mut turn = sweep_machine(&name, left)?;
         left -= turn.settled;
-        close_teardowns(&name)?;
+        if let Err(failure) = close_teardowns(&name)? {
+            turn.swept.add(Swept::failure(1, &failure.message));
+        }
         all.add(turn.swept.clone());
         runs.push((name, turn.swept));
     }
@@ -70,16 +72,17 @@ pub fn prepare() -> Result<()> {
     spi::run_as_caller(c"SET CONSTRAINTS ALL IMMEDIATE")
 }
 
-/// Teardowns whose row was deleted, or whose table was dropped, are over. What cannot be looked at stays as it is.
-fn close_teardowns(name: &[u8]) -> Result<()> {
+/// Teardowns whose row was deleted, or whose table was dropped, are over; what could not be looked at is told.
+fn close_teardowns(name: &[u8]) -> Result<std::result::Result<(), Failure>> {
     let tables = || {
         if pending::first_open(name, None)?.is_some() {
             pending::close_of_gone_tables(name, TEARDOWNS_LOOKED_AT)?;
         }
         Ok(pending::first_open(name, None)?.is_some())
     };
-    if subxact::attempt_briefly(tables)? != Ok(true) {
-        return Ok(());
+    match subxact::attempt_briefly(tables)? {
+        Ok(true) => {}
+        other => return Ok(other.map(drop)),
     }
     let rows = || {
         let machine = Machine::for_tables(name)?;
@@ -90,8 +93,7 @@ fn close_teardowns(name: &[u8]) -> Result<()> {
         let _owner = SwitchedUser::to_owner_of_table(owner)?;
         pending::close_of_gone_rows(&machine, TEARDOWNS_LOOKED_AT)
     };
-    drop(subxact::attempt_briefly(rows)?);
-    Ok(())
+    subxact::attempt_briefly(rows)
 }
 
 /// Names of machines. A definition that cannot be read is its machine's own failure.

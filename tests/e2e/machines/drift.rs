@@ -33,6 +33,25 @@ async fn nothing_works(play: &Playground, id: i64, token: i64, releases: bool) {
 }
 
 #[tokio::test]
+async fn a_rule_that_came_after_the_definition_is_told() {
+    let play = world().await;
+    for table in ["job", "item", "wallet"] {
+        play.show(&format!(
+            "create rule later as on update to {table} do instead nothing"
+        ))
+        .await;
+        let told = problems(&play).await;
+        assert!(
+            told.contains(&format!("public.{table} has the rule \"later\"")),
+            "{told}"
+        );
+        play.show(&format!("alter table {table} disable rule later"))
+            .await;
+        assert_eq!(problems(&play).await, "");
+    }
+}
+
+#[tokio::test]
 async fn a_renamed_table_goes_on() {
     let play = world().await;
     jobs(&play, 1, 2, "ready").await;

@@ -77,14 +77,18 @@ async fn a_locked_row_at_the_head_keeps_the_one_behind_it_waiting_in_no_pass() {
 }
 
 #[tokio::test]
-async fn rows_are_reverted_while_somebody_keeps_the_teardowns() {
+async fn rows_are_reverted_while_somebody_keeps_the_teardowns_and_that_is_told() {
     let play = overdue(3).await;
     let holder = play.another().await;
     holder
         .show("begin; lock table once.cancel in access exclusive mode")
         .await;
-    assert_eq!(sweep(&play, 10).await, "3|0|f");
+    assert_eq!(sweep(&play, 10).await, "3|1|f");
     assert_eq!(ready(&play).await, "3");
+    let told = play
+        .show("select last_error from once.janitor_status() where machine = 'job'")
+        .await;
+    assert!(told.contains("lock timeout"), "{told}");
     holder.show("rollback").await;
 }
 

@@ -69,7 +69,7 @@ async fn a_table_that_somebody_keeps_to_himself_keeps_no_sweep_waiting() {
 }
 
 #[tokio::test]
-async fn a_teardown_in_a_table_that_somebody_keeps_keeps_no_sweep_waiting() {
+async fn a_teardown_in_a_table_that_somebody_keeps_keeps_no_sweep_waiting_and_is_told() {
     let play = world().await;
     jobs(&play, 1, 1, "ready").await;
     play.show("select once.cancel_request('job', '1')").await;
@@ -77,7 +77,7 @@ async fn a_teardown_in_a_table_that_somebody_keeps_keeps_no_sweep_waiting() {
     holder
         .show("begin; lock table job in access exclusive mode")
         .await;
-    assert_eq!(ends(&play, SWEEP).await, "0|0|f");
+    assert_eq!(ends(&play, SWEEP).await, "0|1|f");
     holder.show("rollback").await;
 }
 
