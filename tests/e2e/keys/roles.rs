@@ -4,26 +4,25 @@
 
 use crate::playground::Playground;
 
-const USE: &str = "action_claim action_extend action_finish action_release cancel_finish cancel_pending \
-                   cancel_request cancel_confirm cancel_items inbox_accept inbox_barrier inbox_record \
-                   key_abort key_advance key_claim key_claim_hashed key_complete key_derive key_extend \
-                   key_park key_release key_rotate key_step key_step_done key_take_abandoned machine_assert \
-                   machine_get machine_guard outbox_ack outbox_deliveries outbox_emit outbox_extend \
-                   outbox_nack outbox_take refund scope_get subscriber_get topic_get transition \
+const USE: &str = "action_claim action_extend action_finish action_release cancel_confirm cancel_finish \
+                   cancel_items cancel_pending cancel_refund cancel_request inbox_accept inbox_barrier \
+                   inbox_record key_abort key_advance key_claim key_claim_hashed key_complete key_derive \
+                   key_extend key_park key_release key_rotate key_step key_step_done key_take_abandoned \
+                   machine_assert machine_get machine_guard outbox_ack outbox_deliveries outbox_emit \
+                   outbox_extend outbox_nack outbox_take scope_get subscriber_get topic_get transition \
                    transition_many";
-const OPERATE: &str = "action_adopt action_claim action_extend action_finish action_release cancel_finish \
-                       cancel_pending cancel_request cancel_confirm cancel_items doctor inbox_accept \
-                       inbox_barrier inbox_record janitor_status key_abort key_advance key_claim \
-                       key_claim_hashed key_complete key_derive key_extend key_forget key_get key_park \
-                       key_release key_resolve key_rotate key_step key_step_done key_list \
-                       key_take_abandoned machine_assert machine_check machine_define machine_drop \
-                       machine_get machine_guard metrics outbox_ack outbox_dead outbox_deliveries \
-                       outbox_emit outbox_extend outbox_nack outbox_redrive outbox_take refund \
-                       cancel_audit scope_get scope_set subscriber_drop subscriber_get subscriber_set \
-                       sweep sweep_action_release sweep_all sweep_dedupe_reap sweep_inbox_reap \
-                       sweep_key_reap sweep_key_tombstone sweep_outbox_requeue sweep_outbox_retire \
-                       sweep_preview topic_get topic_set transition transition_many";
-const OBSERVE: &str = "doctor janitor_status machine_check metrics cancel_audit sweep_preview";
+const OPERATE: &str = "action_adopt action_claim action_extend action_finish action_release cancel_audit \
+                       cancel_confirm cancel_finish cancel_items cancel_pending cancel_refund cancel_request \
+                       doctor inbox_accept inbox_barrier inbox_record janitor_status key_abort key_advance \
+                       key_claim key_claim_hashed key_complete key_derive key_extend key_forget key_get key_list \
+                       key_park key_release key_resolve key_rotate key_step key_step_done key_take_abandoned \
+                       machine_assert machine_check machine_define machine_drop machine_get machine_guard \
+                       metrics outbox_ack outbox_dead outbox_deliveries outbox_emit outbox_extend outbox_nack \
+                       outbox_redrive outbox_take scope_get scope_set subscriber_drop subscriber_get \
+                       subscriber_set sweep sweep_action_release sweep_all sweep_dedupe_reap sweep_inbox_reap \
+                       sweep_key_reap sweep_key_tombstone sweep_outbox_requeue sweep_outbox_retire sweep_preview \
+                       topic_get topic_set transition transition_many";
+const OBSERVE: &str = "cancel_audit doctor janitor_status machine_check metrics sweep_preview";
 
 /// The functions that a role may call, and whether it may do anything else in the schema.
 async fn rights(play: &Playground, role: &str) -> (String, String) {
