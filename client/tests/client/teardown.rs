@@ -173,7 +173,7 @@ async fn a_teardown_that_is_dropped_goes_on_from_the_top() {
 #[tokio::test]
 async fn an_answer_that_is_lost_on_the_way_changes_nothing() {
     for call in [
-        "once.refund",
+        "cancel_refund",
         "cancel_items",
         "cancel_confirm",
         "cancel_finish",
