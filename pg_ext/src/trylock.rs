@@ -4,7 +4,10 @@
 //! It is given back before the function returns, so claiming 200,000 keys in one transaction does not
 //! fill shared memory. An error gives it back with the (sub)transaction.
 
+use crate::error::{Error, Result};
+use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys;
+use std::panic::AssertUnwindSafe;
 
 /// `objsubid` in pg_locks; the server's own advisory functions use 1 and 2.
 const LOCK_SPACE: u16 = 0x6f6e;
@@ -60,6 +63,19 @@ pub fn wait_shared(hash: u64) {
 /// only; lock_timeout bounds the wait.
 pub fn wait_exclusive(hash: u64) {
     TryLock::wait(hash).keep();
+}
+
+/// A wait for a lock, of any kind; `late` where the server gives up (55P03). It is made once the server has left the wait.
+pub fn wait_or(wait: impl FnOnce(), late: impl FnOnce() -> Error) -> Result<()> {
+    let wait = AssertUnwindSafe(wait);
+    let is_locked = pgrx::PgTryBuilder::new(move || {
+        let wait = wait;
+        (wait.0)();
+        true
+    })
+    .catch_when(Code::ERRCODE_LOCK_NOT_AVAILABLE, |_| false)
+    .execute();
+    if is_locked { Ok(()) } else { Err(late()) }
 }
 
 fn tag(hash: u64) -> pg_sys::LOCKTAG {

@@ -78,7 +78,7 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     if enabled.value() != 0 && stands(&machine)? {
         return Ok(call.return_null());
     }
-    wait_for_claims(machine.name(), machine.lock)?;
+    wait_for_claims(machine.name())?;
     let machine = Machine::of(call)?;
     ensure_all_owned(&machine)?;
     let is_done = match enabled.value() != 0 {

@@ -7,7 +7,7 @@ use super::install::got_another_name;
 use crate::error::{Error, Kind, Result};
 use crate::machine::relation::{self, Relation};
 use crate::settings;
-use pgrx::PgSqlErrorCode as Code;
+use crate::trylock::wait_or;
 
 /// Waits for these tables with these modes; each is to have its name afterwards.
 pub fn lock_all(machine: &str, mut tables: Vec<(Relation, u32)>) -> Result<()> {
@@ -29,23 +29,18 @@ pub fn lock_all(machine: &str, mut tables: Vec<(Relation, u32)>) -> Result<()> {
 }
 
 fn lock(machine: &str, table: &Relation, mode: u32) -> Result<()> {
-    pgrx::PgTryBuilder::new(|| {
-        relation::lock(table.oid, mode);
-        Ok(())
-    })
-    .catch_when(Code::ERRCODE_LOCK_NOT_AVAILABLE, |_| {
-        Err(not_locked(machine, &table.name))
-    })
-    .execute()
-}
-
-fn not_locked(machine: &str, table: &str) -> Error {
-    Error::new(
-        Kind::LockNotAvailable,
-        format!("could not lock table {table} of machine \"{machine}\" within the lock_timeout"),
-    )
-    .hint(
-        "Roll back and call it again while fewer transactions use the table, or SET lock_timeout for longer (where \
-         it is 0, a second more than deadlock_timeout): writers of the table queue behind the wait.",
+    wait_or(
+        || relation::lock(table.oid, mode),
+        || {
+            let name = &table.name;
+            Error::new(
+            Kind::LockNotAvailable,
+            format!("could not lock table {name} of machine \"{machine}\" within the lock_timeout"),
+        )
+        .hint(
+            "Roll back and call it again while fewer transactions use the table, or SET lock_timeout for longer (where \
+             it is 0, a second more than deadlock_timeout): writers of the table queue behind the wait.",
+        )
+        },
     )
 }

@@ -15,7 +15,7 @@ use super::model::Machine;
 use super::relation::Relation;
 use super::stored::{Col, Stored, TABLE, jsonb_text};
 use super::validate::{self, Valid, not_yours};
-use super::{lock_of, wait_for_claims};
+use super::wait_for_claims;
 use crate::action::lease::{self, Lease};
 use crate::action::row::look_latest;
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8, varlena};
@@ -86,7 +86,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
             if let Some(present) = Stored::find(&server_name)? {
                 ensure_may_change(&present, &server_name)?;
             }
-            wait_for_claims(name, lock_of(name))?;
+            wait_for_claims(name)?;
             Stored::find(&server_name)?
         }
         None => None,
@@ -337,7 +337,7 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
     let name = call.text(0, "machine", SCOPE_MAX)?;
     ensure_may_change(&Stored::of(name)?, name)?;
     table::ensure_writable(TABLE)?;
-    wait_for_claims(&shown(name), lock_of(&shown(name)))?;
+    wait_for_claims(&shown(name))?;
     // Somebody else may have changed or dropped it meanwhile.
     let stored = Stored::of(name)?;
     ensure_may_change(&stored, name)?;

@@ -39,8 +39,7 @@ mod validate;
 use crate::digest::first_64_bits;
 use crate::error::{Error, Kind, Result};
 use crate::settings;
-use crate::trylock::wait_exclusive;
-use pgrx::PgSqlErrorCode as Code;
+use crate::trylock::{wait_exclusive, wait_or};
 use sha2::{Digest, Sha256};
 
 /// The lock that claims hold shared to the end of their transaction, and a change of the definition
@@ -55,24 +54,18 @@ pub fn lock_of(machine: &str) -> u64 {
 
 /// Has a machine's lock to itself to the end of this transaction, once the open claims have ended; bounded as the wait
 /// for a table is. 55P03 where it takes too long.
-pub fn wait_for_claims(machine: &str, lock: u64) -> Result<()> {
-    let wait = || {
-        pgrx::PgTryBuilder::new(|| {
-            wait_exclusive(lock);
-            Ok(())
-        })
-        .catch_when(Code::ERRCODE_LOCK_NOT_AVAILABLE, |_| {
-            Err(Error::new(
-                Kind::LockNotAvailable,
-                format!("machine \"{machine}\" has open claims, or is being changed by another session"),
-            )
-            .hint(
-                "Call it again once the transactions that called action_claim or changed the machine have ended, or SET \
-                 lock_timeout for longer (where it is 0, a second more than deadlock_timeout): claims answer that \
-                 somebody is at it meanwhile.",
-            ))
-        })
-        .execute()
+pub fn wait_for_claims(machine: &str) -> Result<()> {
+    let wait = || wait_exclusive(lock_of(machine));
+    let late = || {
+        Error::new(
+            Kind::LockNotAvailable,
+            format!("machine \"{machine}\" has open claims, or is being changed by another session"),
+        )
+        .hint(
+            "Call it again once the transactions that called action_claim or changed the machine have ended, or SET \
+             lock_timeout for longer (where it is 0, a second more than deadlock_timeout): claims answer that somebody \
+             is at it meanwhile.",
+        )
     };
-    settings::with_table_lock_timeout(wait)
+    settings::with_table_lock_timeout(|| wait_or(wait, late))
 }

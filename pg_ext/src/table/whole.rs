@@ -3,6 +3,7 @@
 
 use super::{Name, Table, ensure_writable, names, next_xid};
 use crate::error::{Error, Kind, Result};
+use crate::trylock::wait_or;
 use pgrx::pg_sys;
 
 /// Waits until no other transaction that has written these tables is open, and keeps others from writing.
@@ -14,26 +15,17 @@ pub fn lock_against_writers(tables: &[Name]) -> Result<()> {
 fn lock(name: Name) -> Result<()> {
     ensure_writable(name)?;
     let table = names::oid_of(name)?;
-    let locked = pgrx::PgTryBuilder::new(|| {
-        // SAFETY: the oid is a table of the extension, and opened by nobody else's transaction for a rewrite
-        // once the lock is there.
-        unsafe { pg_sys::LockRelationOid(table, pg_sys::ShareLock as i32) };
-        true
-    })
-    // Raised anew with a hint: the server has left the wait by then.
-    .catch_when(pgrx::PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| false)
-    .execute();
-    match locked {
-        true => Ok(()),
-        false => Err(Error::new(
+    // SAFETY: the oid is a table of the extension, and opened by nobody else's transaction for a rewrite once the lock is
+    // there.
+    let wait = || unsafe { pg_sys::LockRelationOid(table, pg_sys::ShareLock as i32) };
+    wait_or(wait, || {
+        let name = name.to_string_lossy();
+        Error::new(
             Kind::LockNotAvailable,
-            format!(
-                "could not lock once.{} against writers",
-                name.to_string_lossy()
-            ),
+            format!("could not lock once.{name} against writers"),
         )
-        .hint("An open transaction has written it: try again when it has ended.")),
-    }
+        .hint("An open transaction has written it: try again when it has ended.")
+    })
 }
 
 /// Keeps everybody else off a table.
