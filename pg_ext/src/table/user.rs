@@ -106,14 +106,12 @@ impl Table {
         unsafe { (*(*self.rel).rd_att).constr.as_ref() }
     }
 
-    /// An enabled trigger before each row, or a rule, could keep a row of it back without a word.
+    /// A trigger before each row, or a rule, could keep a row of it back without a word, where it is enabled.
     pub fn may_keep_rows_back(&self) -> bool {
         let before_row = (pg_sys::TRIGGER_TYPE_BEFORE | pg_sys::TRIGGER_TYPE_ROW) as i16;
         // SAFETY: the relation is open; null where it has no rules.
         let has_rules = unsafe { !(*self.rel).rd_rules.is_null() };
-        let may = |t: &pg_sys::Trigger| {
-            t.tgtype & before_row == before_row && matches!(t.tgenabled as u8, b'O' | b'A')
-        };
+        let may = |t: &pg_sys::Trigger| t.tgtype & before_row == before_row;
         has_rules || self.all_triggers().iter().any(may)
     }
 
