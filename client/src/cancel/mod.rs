@@ -1,7 +1,7 @@
 //! Owns the noun `cancel`: a teardown whose terminal state comes last.
 //!
 //! A teardown, in the order of its calls: [`Cancel::request`] sets the flag; once nobody is at the
-//! row, [`Cancel::refund`] gives back what its items had cost, [`Cancel::cancel_items`] lists what to
+//! row, [`Cancel::refund`] gives back what its items had cost, [`Cancel::items`] lists what to
 //! delete, [`Cancel::confirm`] says that it is deleted, and [`Cancel::finish`] makes the terminal
 //! move. [`Cancel::teardown`] does the four of them. Each call may be repeated, by anybody, and the
 //! whole may be run again from the top wherever it stopped.
@@ -28,9 +28,9 @@ const REQUEST: &str = "SELECT * FROM once.cancel_request(machine => $1, id => $2
 const REFUND: &str = "SELECT items, amount::text AS amount, items_total, \
                       amount_total::text AS amount_total, remaining, pass \
                       FROM once.cancel_refund(machine => $1, id => $2, max_items => $3)";
-const CLEANUP_ITEMS: &str = "SELECT * FROM once.cancel_items(machine => $1, id => $2, \
+const ITEMS: &str = "SELECT * FROM once.cancel_items(machine => $1, id => $2, \
                              after_id => $3, max => $4)";
-const CLEANUP_CONFIRM: &str = "SELECT once.cancel_confirm(machine => $1, id => $2, pass => $3)";
+const CONFIRM: &str = "SELECT once.cancel_confirm(machine => $1, id => $2, pass => $3)";
 const FINISH: &str = "SELECT status, items_total, amount_total::text AS amount_total \
                       FROM once.cancel_finish(machine => $1, id => $2, patch => $3)";
 
@@ -186,14 +186,14 @@ impl Cancel {
     ///
     /// # Errors
     /// `42704` if there is no such machine; `22023` for a bad argument.
-    pub async fn cancel_items<E: Executor>(
+    pub async fn items<E: Executor>(
         &self,
         exec: &E,
         after_id: Option<&str>,
         max: i32,
     ) -> Result<Vec<CleanupItem>, Error> {
         let own = [(&after_id as _, Type::TEXT), (&max as _, Type::INT4)];
-        let rows = self.row.rows(exec, CLEANUP_ITEMS, &own).await?;
+        let rows = self.row.rows(exec, ITEMS, &own).await?;
         rows.iter().map(CleanupItem::of_row).collect()
     }
 
@@ -204,7 +204,7 @@ impl Cancel {
     /// `ON002` as [`Cancel::refund`]; `22023` for a pass that no refund returned.
     pub async fn confirm<E: Executor>(&self, exec: &E, pass: i64) -> Result<bool, Error> {
         let own = [(&pass as _, Type::INT8)];
-        column(&self.row.call(exec, CLEANUP_CONFIRM, &own).await?, 0)
+        column(&self.row.call(exec, CONFIRM, &own).await?, 0)
     }
 
     /// The terminal move; `patch` sets other columns of the row. A transaction that wrote items

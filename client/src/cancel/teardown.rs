@@ -179,10 +179,7 @@ impl<E: Autocommit> Teardown<'_, E> {
     {
         let mut after: Option<String> = None;
         loop {
-            let list = || {
-                self.cancel
-                    .cancel_items(self.exec, after.as_deref(), self.page)
-            };
+            let list = || self.cancel.items(self.exec, after.as_deref(), self.page);
             let items = self.backoff.retry(list).await?;
             let Some(last) = items.last() else {
                 return Ok(());

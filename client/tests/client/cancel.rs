@@ -86,12 +86,9 @@ async fn refunds_and_lists_may_be_cut_into_pages() {
     }
     assert_eq!(jobs.points().await, 100);
 
-    let first = cancel.cancel_items(&jobs.pool, None, 2).await.unwrap();
+    let first = cancel.items(&jobs.pool, None, 2).await.unwrap();
     let last = first.last().unwrap().item_id.clone();
-    let second = cancel
-        .cancel_items(&jobs.pool, Some(&last), 2)
-        .await
-        .unwrap();
+    let second = cancel.items(&jobs.pool, Some(&last), 2).await.unwrap();
     assert_eq!((first.len(), second.len()), (2, 1));
     let row: serde_json::Value = second[0].item.parse().unwrap();
     assert_eq!(

@@ -56,7 +56,7 @@ async fn whole_teardown<E: Executor>(exec: &E, job: MachineRow) {
     let cancel = job.cancel();
     cancel.request(exec).await.unwrap();
     let pass = cancel.refund(exec, None).await.unwrap().pass;
-    let items = cancel.cancel_items(exec, None, 10).await.unwrap();
+    let items = cancel.items(exec, None, 10).await.unwrap();
     assert_eq!(items.len(), 3);
     assert!(cancel.confirm(exec, pass).await.unwrap());
     assert_eq!(cancel.finish(exec, None).await.unwrap().status, "cancelled");
