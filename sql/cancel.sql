@@ -3,9 +3,9 @@
 -- A teardown in the order of its calls, each of which may be repeated, by anybody:
 --   cancel_request   sets the row's flag: from now on nothing starts, and whoever is at it sees `cancelling`;
 --                    one row in once.cancel;
---   refund           marks every undecided item and credits the wallet, in one statement; a row in once.refund;
---   cancel_items    lists what carries the marker; the caller deletes its artifacts;
---   cancel_confirm  says that everything of a pass is deleted;
+--   cancel_refund    marks every undecided item and credits the wallet, in one statement; a row in once.refund;
+--   cancel_items     lists what carries the marker; the caller deletes its artifacts;
+--   cancel_confirm   says that everything of a pass is deleted;
 --   cancel_finish    the terminal move, once nothing is undecided and the last pass is confirmed.
 -- The marker on the item is what keeps money from being given back twice: it is set by the statement that
 -- credits the wallet.

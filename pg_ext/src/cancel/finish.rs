@@ -90,7 +90,7 @@ impl Torn {
         if let Some(item) = items.some_of_all(&self.id, Which::Undecided)? {
             return Err(self.incomplete(
                 format!("Item \"{}\" is undecided, perhaps others too.", shown(varlena(item))),
-                "Call once.refund, delete what once.cancel_items lists, once.cancel_confirm, then finish.",
+                "Call once.cancel_refund, delete what once.cancel_items lists, once.cancel_confirm, then finish.",
             ));
         }
         Ok(())

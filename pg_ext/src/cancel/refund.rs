@@ -1,4 +1,4 @@
-//! `refund`: marks every undecided item and credits the wallet, in one statement.
+//! `cancel_refund`: marks every undecided item and credits the wallet, in one statement.
 //!
 //! The marker and the money are written by the same statement under the machine row's lock, so an item is
 //! either undecided and not paid back, or marked and paid back once. Lock order: row, items by key, wallet.

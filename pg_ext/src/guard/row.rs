@@ -160,7 +160,7 @@ impl Guarded {
             return Err(self.refuse(
                 old,
                 &problem,
-                "Tear it down: cancel_request, refund, cleanup, cancel_finish.",
+                "Tear it down: cancel_request, cancel_refund, cancel_items, cancel_confirm, cancel_finish.",
             ));
         }
         if definition.is_terminal(from) {
@@ -278,7 +278,7 @@ impl Guarded {
         Err(self.refuse(
             old,
             "is being cancelled and cannot be deleted before it is",
-            "Finish the teardown first: refund, cleanup, cancel_finish.",
+            "Finish the teardown first: cancel_refund, cancel_items, cancel_confirm, cancel_finish.",
         ))
     }
 

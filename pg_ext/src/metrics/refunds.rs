@@ -87,7 +87,7 @@ pub fn refunds(sheet: &Sheet) -> Result<()> {
             "pg_once_machine_refunds",
             &labels,
             count,
-            "Calls of refund that gave something back or marked something; exact below 1000 (fewer where there are more than ten machines), then what the planner estimates since the last ANALYZE.",
+            "Calls of cancel_refund that gave something back or marked something; exact below 1000 (fewer where there are more than ten machines), then what the planner estimates since the last ANALYZE.",
         )?;
         sheet.put(
             "pg_once_machine_refund_items",
