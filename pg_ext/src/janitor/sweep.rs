@@ -28,24 +28,30 @@ thread_local! {
 /// One bounded pass of a task in a subtransaction of its own: what it raises is counted, and undoes nothing else. It
 /// waits for each lock no longer than once.sweep_lock_timeout.
 pub fn run(task: Task, max: i32) -> Result<Swept> {
-    match task {
-        Task::ActionRelease => release_actions(max, None),
-        _ => {
-            ensure_writable(task)?;
-            match subxact::attempt_briefly(|| work(task, max.into()))? {
-                Ok(None) => Ok(Swept::default()),
-                Ok(Some(swept)) => noted(task.name(), b"", swept),
-                Err(failure) => noted(task.name(), b"", Swept::failure(1, &failure.message)),
-            }
-        }
+    run_for(task, max, None)
+}
+
+/// Of one machine alone, where the task is action_release: each has a row of its own in once.janitor, which that task
+/// writes. What the caller has deferred is the caller's: it is done, and fails, outside the task.
+fn run_for(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
+    (task.tables().iter()).try_for_each(|name| table::ensure_writable(name))?;
+    if task == Task::ActionRelease {
+        actions::prepare()?;
+    }
+    let noted = |swept| noted(task.name(), only.unwrap_or_default(), swept);
+    match subxact::attempt_briefly(|| work(task, max.into(), only))? {
+        Ok(None) => Ok(Swept::default()),
+        Ok(Some(swept)) if task == Task::ActionRelease => Ok(swept),
+        Ok(Some(swept)) => noted(swept),
+        Err(failure) => noted(Swept::failure(1, &failure.message)),
     }
 }
 
 /// None: another session is at it, and notes it when it ends.
-fn work(task: Task, max: i64) -> Result<Option<Swept>> {
+fn work(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>> {
     foreign::ensure_none(task.tables())?;
     match task {
-        Task::ActionRelease => actions::sweep(max, None).map(Some),
+        Task::ActionRelease => actions::sweep(max, only).map(Some),
         Task::KeyReap => reap::keys(max).map(Some),
         Task::KeyTombstone => reap::tombstones(max).map(Some),
         Task::OutboxRequeue => requeue::sweep(max).map(Some),
@@ -53,28 +59,6 @@ fn work(task: Task, max: i64) -> Result<Option<Swept>> {
         Task::DedupeReap => reap::dedupe(max).map(Some),
         Task::OutboxRetire => retire::sweep(max),
     }
-}
-
-fn ensure_writable(task: Task) -> Result<()> {
-    task.tables()
-        .iter()
-        .try_for_each(|name| table::ensure_writable(name))
-}
-
-/// Of all machines, or of one. Each has a row of its own in once.janitor. What the caller has deferred is the caller's:
-/// it is done, and fails, outside the task.
-fn release_actions(max: i32, only: Option<&[u8]>) -> Result<Swept> {
-    let task = Task::ActionRelease;
-    ensure_writable(task)?;
-    actions::prepare()?;
-    let swept = subxact::attempt_briefly(|| {
-        foreign::ensure_none(task.tables())?;
-        actions::sweep(max.into(), only)
-    })?;
-    swept.or_else(|failure| {
-        let failed = Swept::failure(1, &failure.message);
-        noted(task.name(), only.unwrap_or_default(), failed)
-    })
 }
 
 /// With its end noted; one in which nothing failed is good.
@@ -119,7 +103,7 @@ pub fn sweep_action_release(call: &Call) -> Result<Datum> {
         return alone(call, Task::ActionRelease);
     };
     settings::with_sweep_lock_timeout(|| Stored::of(machine))?;
-    let swept = release_actions(max, Some(machine))?;
+    let swept = run_for(Task::ActionRelease, max, Some(machine))?;
     let values = told(Task::ActionRelease, &swept);
     Ok(TASK.with(|shape| shape.row(&values)))
 }
