@@ -32,7 +32,11 @@ impl TryLock {
 
     /// Waits for whoever holds it; for locks that are held for microseconds.
     pub fn wait(hash: u64) -> TryLock {
-        let (tag, mode) = (tag(hash), pg_sys::ExclusiveLock as i32);
+        TryLock::wait_for(hash, pg_sys::ExclusiveLock as i32)
+    }
+
+    fn wait_for(hash: u64, mode: i32) -> TryLock {
+        let tag = tag(hash);
         // SAFETY: the tag is plain data; lock_timeout bounds the wait.
         unsafe { pg_sys::LockAcquire(&tag, mode, false, false) };
         TryLock { tag, mode }
@@ -54,9 +58,7 @@ impl TryLock {
 /// Waits until nobody else holds the lock exclusively and keeps it, beside other shared holders, until the
 /// transaction ends.
 pub fn wait_shared(hash: u64) {
-    let (tag, mode) = (tag(hash), pg_sys::ShareLock as i32);
-    // SAFETY: the tag is plain data; lock_timeout bounds the wait.
-    unsafe { pg_sys::LockAcquire(&tag, mode, false, false) };
+    TryLock::wait_for(hash, pg_sys::ShareLock as i32).keep();
 }
 
 /// Waits until nobody else holds the lock and keeps it until the transaction ends. For the rare paths
