@@ -13,8 +13,7 @@ use crate::clock;
 use crate::error::Result;
 use crate::janitor::{self, Swept};
 use crate::machine::model::Machine;
-use crate::machine::stored;
-use crate::machine::stored::Stored;
+use crate::machine::stored::{self, Stored};
 use crate::row;
 use crate::spi::{self, SwitchedUser};
 use crate::subxact::{self, Failure};
@@ -80,9 +79,9 @@ fn close_teardowns(name: &[u8]) -> Result<std::result::Result<(), Failure>> {
         }
         Ok(pending::first_open(name, None)?.is_some())
     };
-    match subxact::attempt_briefly(tables)? {
-        Ok(true) => {}
-        other => return Ok(other.map(drop)),
+    let is_left = subxact::attempt_briefly(tables)?;
+    if is_left != Ok(true) {
+        return Ok(is_left.map(drop));
     }
     let rows = || {
         let machine = Machine::for_tables(name)?;
@@ -100,11 +99,8 @@ fn close_teardowns(name: &[u8]) -> Result<std::result::Result<(), Failure>> {
 fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     let mut add = |stored: &Stored| -> Result<()> {
-        names.extend(
-            stored
-                .column(stored::Col::Machine)
-                .map(|name| varlena(name).to_vec()),
-        );
+        let name = stored.column(stored::Col::Machine);
+        names.extend(name.map(|name| varlena(name).to_vec()));
         Ok(())
     };
     match only {

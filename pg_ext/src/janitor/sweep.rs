@@ -99,13 +99,12 @@ pub fn sweep(call: &Call) -> Result<Datum> {
 /// `once.sweep_action_release`.
 pub fn sweep_action_release(call: &Call) -> Result<Datum> {
     let max = call.limit(0, "max", MOST)?;
-    let Some(machine) = call.opt_text(1, "machine", SCOPE_MAX)? else {
-        return alone(call, Task::ActionRelease);
-    };
-    settings::with_sweep_lock_timeout(|| Stored::of(machine))?;
-    let swept = run_for(Task::ActionRelease, max, Some(machine))?;
-    let values = told(Task::ActionRelease, &swept);
-    Ok(TASK.with(|shape| shape.row(&values)))
+    let machine = call.opt_text(1, "machine", SCOPE_MAX)?;
+    if let Some(name) = machine {
+        settings::with_sweep_lock_timeout(|| Stored::of(name))?;
+    }
+    let swept = run_for(Task::ActionRelease, max, machine)?;
+    Ok(TASK.with(|shape| shape.row(&told(Task::ActionRelease, &swept))))
 }
 
 /// Every other task alone.
