@@ -50,6 +50,8 @@ CREATE TABLE once.refund (
     wallet   text,
     role     text        NOT NULL
 );
+-- For a publication FOR ALL TABLES: nothing else names a row, and rows are only added.
+ALTER TABLE once.refund REPLICA IDENTITY FULL;
 CREATE INDEX refund_row ON once.refund (machine, row_id, pass);
 COMMENT ON TABLE once.refund IS 'One row per refund that marked something.';
 COMMENT ON COLUMN once.refund.machine IS 'Name of the machine.';

@@ -139,6 +139,12 @@ CREATE UNIQUE INDEX event_1_position ON once.event_1 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_2_position ON once.event_2 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_3_position ON once.event_3 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_kept_position ON once.event_kept (topic_id, lane, event_id);
+-- A publication FOR ALL TABLES has these, too, and refuses a DELETE where nothing names the row.
+ALTER TABLE once.event_0 REPLICA IDENTITY USING INDEX event_0_position;
+ALTER TABLE once.event_1 REPLICA IDENTITY USING INDEX event_1_position;
+ALTER TABLE once.event_2 REPLICA IDENTITY USING INDEX event_2_position;
+ALTER TABLE once.event_3 REPLICA IDENTITY USING INDEX event_3_position;
+ALTER TABLE once.event_kept REPLICA IDENTITY USING INDEX event_kept_position;
 CREATE INDEX event_0_xid ON once.event_0 (xid, topic_id, lane, event_id);
 CREATE INDEX event_1_xid ON once.event_1 (xid, topic_id, lane, event_id);
 CREATE INDEX event_2_xid ON once.event_2 (xid, topic_id, lane, event_id);
@@ -295,16 +301,18 @@ COMMENT ON COLUMN once.dead.payload IS 'The event''s payload.';
 
 CREATE TABLE once.delivery (
     subscriber_id integer     NOT NULL,
-    attempt       integer     NOT NULL,
     event_id      bigint      NOT NULL,
+    token         bigint      NOT NULL,
     at            timestamptz NOT NULL,
+    attempt       integer     NOT NULL,
     kind          text        NOT NULL,
-    error         text
+    error         text,
+    CONSTRAINT delivery_pkey PRIMARY KEY (subscriber_id, event_id, token)
 );
-CREATE INDEX delivery_event ON once.delivery (subscriber_id, event_id, at);
 CREATE INDEX delivery_at ON once.delivery (at);
 COMMENT ON TABLE once.delivery IS 'Attempts that failed (outbox_deliveries).';
 COMMENT ON COLUMN once.delivery.subscriber_id IS 'Number of the subscriber.';
+COMMENT ON COLUMN once.delivery.token IS 'The batch in which it failed.';
 COMMENT ON COLUMN once.delivery.attempt IS 'Number of the attempt among those that counted, 1 for the first; begins anew after a redrive.';
 COMMENT ON COLUMN once.delivery.event_id IS 'The event.';
 COMMENT ON COLUMN once.delivery.at IS 'When the attempt ended.';

@@ -3,18 +3,11 @@
 -- PUBLIC gets nothing: what is not granted by grant_role is for the extension's owner. The functions
 -- reach the extension's tables by themselves, so no role ever needs a right on a table.
 
--- Kinds of rights, and the functions (and procedures) that each opens. grant_role applies these rows; an
--- upgrade that adds functions adds rows and calls grant_role again for what once.role_grant remembers.
-CREATE TABLE once.role_function (
-    kind          text NOT NULL CHECK (kind IN ('use', 'operate', 'observe')),
-    function_name name NOT NULL,
-    CONSTRAINT role_function_pkey PRIMARY KEY (kind, function_name)
-);
-COMMENT ON TABLE once.role_function IS 'The functions that each kind of grant_role opens; written by the extension''s scripts only.';
-COMMENT ON COLUMN once.role_function.kind IS 'use, operate or observe, as grant_role takes it.';
-COMMENT ON COLUMN once.role_function.function_name IS 'Name of a function or procedure of the schema once; all of that name are meant.';
-
-INSERT INTO once.role_function (kind, function_name) VALUES
+-- Kinds of rights, and the functions (and procedures) that each opens. grant_role applies these rows; an upgrade
+-- that adds functions replaces the view and calls grant_role again for what once.role_grant remembers. A view: a
+-- table with rows of the script's would collide in a logical subscriber's first copy.
+CREATE VIEW once.role_function (kind, function_name) AS
+    WITH opened (kind, function_name) AS (VALUES
     ('use', 'key_claim'), ('use', 'key_claim_hashed'), ('use', 'key_advance'), ('use', 'key_complete'),
     ('use', 'key_abort'), ('use', 'key_release'), ('use', 'key_park'), ('use', 'key_extend'),
     ('use', 'key_step'), ('use', 'key_step_done'), ('use', 'key_derive'), ('use', 'key_rotate'),
@@ -39,10 +32,13 @@ INSERT INTO once.role_function (kind, function_name) VALUES
     ('operate', 'sweep_outbox_requeue'), ('operate', 'sweep_inbox_reap'),
     ('operate', 'sweep_dedupe_reap'), ('operate', 'sweep_outbox_retire'),
     ('operate', 'outbox_dead'), ('operate', 'outbox_redrive'),
-    ('operate', 'topic_set'), ('operate', 'subscriber_set'), ('operate', 'subscriber_drop');
--- operate: everything that use and observe open, too.
-INSERT INTO once.role_function (kind, function_name)
-    SELECT 'operate', function_name FROM once.role_function WHERE kind IN ('use', 'observe');
+    ('operate', 'topic_set'), ('operate', 'subscriber_set'), ('operate', 'subscriber_drop'))
+    SELECT kind, function_name FROM opened
+    UNION ALL
+    SELECT 'operate', function_name FROM opened WHERE kind IN ('use', 'observe');
+COMMENT ON VIEW once.role_function IS 'The functions that each kind of grant_role opens: operate also all that use and observe do.';
+COMMENT ON COLUMN once.role_function.kind IS 'use, operate or observe, as grant_role takes it.';
+COMMENT ON COLUMN once.role_function.function_name IS 'Name of a function or procedure of the schema once; all of that name are meant.';
 
 -- A role's number counts in the cluster that wrote it (its system identifier stands beside it); elsewhere,
 -- after a restore, the row means the role of that name.

@@ -20,7 +20,11 @@ COMMENT ON COLUMN once.scope.remark IS 'Of no use.';
 CREATE FUNCTION once.key_next(scope text, key text, step text)
 RETURNS text LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_derive';
 COMMENT ON FUNCTION once.key_next(text, text, text) IS 'The same as key_derive.';
-INSERT INTO once.role_function (kind, function_name) VALUES ('use', 'key_next'), ('operate', 'key_next');
+DO $$ BEGIN
+    EXECUTE pg_catalog.rtrim(pg_catalog.format(
+        'CREATE OR REPLACE VIEW once.role_function AS %s', pg_catalog.pg_get_viewdef('once.role_function'::regclass)), ';')
+        || $v$ UNION ALL VALUES ('use', 'key_next'), ('operate', 'key_next')$v$;
+END $$;
 
 -- role (the last section: the rights of everything above) -------------------------------------------
 

@@ -12,32 +12,38 @@ use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
 pub const TABLE: Name = c"delivery";
-pub const BY_EVENT: Name = c"delivery_event";
+pub const BY_EVENT: Name = c"delivery_pkey";
 pub const BY_TIME: Name = c"delivery_at";
 
 /// Columns of once.delivery, from 1.
 #[derive(Clone, Copy)]
 pub enum Col {
     SubscriberId = 1,
-    Attempt,
     At = 4,
+    Attempt,
     Kind,
     Error,
 }
 
 const NOTE: &CStr = c"
-    INSERT INTO once.delivery (subscriber_id, attempt, event_id, at, kind, error)
-    SELECT $1, u.attempt, u.event_id, $4, $5, $6 FROM unnest($2, $3) u (event_id, attempt)";
+    INSERT INTO once.delivery (subscriber_id, event_id, token, at, attempt, kind, error)
+    SELECT $1, u.event_id, $7, $4, u.attempt, $5, $6 FROM unnest($2, $3) u (event_id, attempt)";
 
 thread_local! {
     static NOTED: Kept = const { Kept::new(NOTE, &[
         pg_sys::INT4OID, pg_sys::INT8ARRAYOID, pg_sys::INT4ARRAYOID, pg_sys::TIMESTAMPTZOID,
-        pg_sys::TEXTOID, pg_sys::TEXTOID,
+        pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::INT8OID,
     ]) };
 }
 
-/// Notes the attempts that counted of events that leave.
-pub fn note(sub: &Subscriber, leaving: &[Leaving], reason: &Reason, now: i64) -> Result<()> {
+/// Notes the attempts that counted of events that leave the batch of that token.
+pub fn note(
+    sub: &Subscriber,
+    token: i64,
+    leaving: &[Leaving],
+    reason: &Reason,
+    now: i64,
+) -> Result<()> {
     let failed = || leaving.iter().filter(|l| l.counted).map(|l| &l.event);
     if failed().next().is_none() {
         return Ok(());
@@ -53,6 +59,7 @@ pub fn note(sub: &Subscriber, leaving: &[Leaving], reason: &Reason, now: i64) ->
         Some(Datum::from(now)),
         Some(row::text(reason.kind)),
         reason.error.map(row::text),
+        Some(Datum::from(token)),
     ];
     spi::query_latest(&NOTED, &args).map(drop)
 }

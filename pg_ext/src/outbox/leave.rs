@@ -136,11 +136,12 @@ fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<Held> {
 /// Moves the events to where they go. Tells which waiting ones this made due at once.
 pub fn leave(
     sub: &Subscriber,
+    token: i64,
     leaving: &[Leaving],
     reason: &Reason,
     now: i64,
 ) -> Result<HashSet<i64>> {
-    delivery::note(sub, leaving, reason, now)?;
+    delivery::note(sub, token, leaving, reason, now)?;
     bury_dead(sub, leaving, reason, now)?;
     move_to_retry(sub, leaving, reason)?;
     let keys: HashSet<(i32, &[u8])> = leaving

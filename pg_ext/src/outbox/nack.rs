@@ -142,7 +142,13 @@ impl Nack<'_> {
         let (named, behind) = self.leaving(ledger)?;
         let leaving: Vec<Leaving> = named.into_iter().chain(behind).collect();
         let reason = &self.failure.reason;
-        let freed = leave::leave(self.subscriber, &leaving, reason, self.now)?;
+        let freed = leave::leave(
+            self.subscriber,
+            self.batch.token(),
+            &leaving,
+            reason,
+            self.now,
+        )?;
         let next_at = |l: &Leaving| match l.fate {
             Fate::Due(at) => at,
             Fate::Waits if freed.contains(&l.event.id) => self.now,

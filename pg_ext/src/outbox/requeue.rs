@@ -75,7 +75,7 @@ fn put_back_one(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
             kind: EXPIRED,
             error: None,
         };
-        leave::leave(sub, &leaving, &reason, now)?;
+        leave::leave(sub, token, &leaving, &reason, now)?;
         ledger.append(Kind::Expired, &ids, None)?;
         return Ok(Some(ids.len()));
     }

@@ -79,8 +79,8 @@ async fn rows_of_the_outbox_that_are_over_and_kept_by_an_old_snapshot() {
     assert_eq!(play.show(growing).await, "1");
 
     play.show(&format!(
-        "insert into once.delivery (subscriber_id, attempt, event_id, at, kind)
-         select {subscriber}, 1, n, '2030-01-01 00:05+00'::timestamptz - (n - 1000000) * interval '1 ms', 'error' from {};
+        "insert into once.delivery (subscriber_id, event_id, token, attempt, at, kind)
+         select {subscriber}, n, n, 1, '2030-01-01 00:05+00'::timestamptz - (n - 1000000) * interval '1 ms', 'error' from {};
          delete from once.delivery where event_id >= 1000000",
         numbers()
     ))

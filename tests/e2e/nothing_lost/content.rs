@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::playground::Playground;
 
-const JOBS: &str = include_str!("../../../sql/examples/batch_job.sql");
+pub const JOBS: &str = include_str!("../../../sql/examples/batch_job.sql");
 const MACHINE: &str = include_str!("../../../sql/examples/batch_job.json");
 
 pub const ROLES: &str = "
@@ -503,7 +503,7 @@ const UNDO_GETS: &str = "unpay undone";
 const STORED: &str = "
 select string_agg(format('select %L || t::text from %s as t', relname || ' ', oid::regclass), ' union all ')
   from pg_class
- where relkind = 'r' and relname not in ('key_bookmark', 'role_function')
+ where relkind = 'r' and relname <> 'key_bookmark'
    and relnamespace in ('once'::regnamespace, 'public'::regnamespace)";
 
 fn filled(sql: &str, tokens: &Tokens) -> String {
@@ -516,7 +516,6 @@ fn filled(sql: &str, tokens: &Tokens) -> String {
 
 /// Makes everything; the roles are there already.
 pub async fn a_working_day(play: &Playground) -> Tokens {
-    play.show(JOBS).await;
     play.show(&format!("select once.machine_define($m${MACHINE}$m$)"))
         .await;
     for sql in SETUP {

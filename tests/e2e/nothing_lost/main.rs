@@ -19,6 +19,7 @@ mod logical;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod promotion;
+mod published;
 mod upgrade;
 
 use pg_once_tests::Cluster;
@@ -45,6 +46,7 @@ async fn with_everything(cluster: &Cluster) -> (Playground, content::Tokens) {
         .await
         .unwrap();
     let play = on(cluster, DATABASE, "").await;
+    play.show(content::JOBS).await;
     let tokens = content::a_working_day(&play).await;
     (play, tokens)
 }

@@ -15,6 +15,7 @@ async fn with_everything() -> (Playground, Tokens) {
         let name = role.trim().trim_start_matches("create role ");
         play.ensure_role(name).await;
     }
+    play.show(content::JOBS).await;
     let tokens = content::a_working_day(&play).await;
     (play, tokens)
 }

@@ -1,0 +1,102 @@
+//! A publication FOR ALL TABLES, as change data capture makes it: it has the extension's tables, too.
+
+use pg_once_tests::{Cluster, race};
+
+use crate::content;
+use crate::playground::Playground;
+use crate::{DATABASE, on};
+
+/// Tables whose deletes a publication refuses, and tables that a subscriber's first copy would collide in.
+const UNIDENTIFIED: &str = "
+    select coalesce(string_agg(c.relname, ' '), '') from pg_class c
+     where c.relnamespace = 'once'::regnamespace and c.relkind = 'r'
+       and not case c.relreplident
+               when 'd' then exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary)
+               when 'i' then exists (select from pg_index i where i.indrelid = c.oid and i.indisreplident)
+               else c.relreplident = 'f' end";
+
+async fn logical() -> (Cluster, Playground) {
+    let cluster = Cluster::builder()
+        .setting("wal_level", "logical")
+        .launch()
+        .unwrap();
+    cluster.psql("postgres", content::ROLES).unwrap();
+    cluster
+        .create_database_with_extension(DATABASE)
+        .await
+        .unwrap();
+    let play = on(&cluster, DATABASE, "").await;
+    (cluster, play)
+}
+
+async fn caught_up(play: &Playground) {
+    let end = play.show("select pg_current_wal_lsn()").await;
+    let behind = format!(
+        "select count(*) from pg_stat_replication where replay_lsn >= '{end}' and application_name = 'copy'"
+    );
+    race::poll_async("the subscriber to have everything", async || {
+        Ok((play.show(&behind).await == "1").then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+async fn assert_equal(play: &Playground, copy: &Playground) {
+    caught_up(play).await;
+    let (here, there) = (content::stored(play).await, content::stored(copy).await);
+    let only = |a: &str, b: &str| -> Vec<String> {
+        let b: Vec<&str> = b.lines().collect();
+        a.lines()
+            .filter(|l| !b.contains(l))
+            .map(str::to_owned)
+            .collect()
+    };
+    let none: [Vec<String>; 2] = Default::default();
+    assert_eq!([only(&here, &there), only(&there, &here)], none);
+}
+
+#[tokio::test]
+async fn no_table_is_without_a_replica_identity_and_none_has_rows_after_create_extension() {
+    let cluster = Cluster::launch().unwrap();
+    cluster
+        .create_database_with_extension(DATABASE)
+        .await
+        .unwrap();
+    let play = on(&cluster, DATABASE, "").await;
+    assert_eq!(play.show(UNIDENTIFIED).await, "");
+    assert_eq!(content::stored(&play).await, "");
+}
+
+#[tokio::test]
+async fn days_under_a_publication_for_all_tables_fail_nowhere_and_a_subscriber_ends_equal() {
+    let (publisher, play) = logical().await;
+    play.show("create publication everything for all tables")
+        .await;
+    let (_subscriber, copy) = logical().await;
+    copy.show(content::JOBS).await;
+    let subscribe = format!(
+        "create subscription copy connection 'host={} port={} user=postgres dbname={DATABASE}' publication everything",
+        publisher.socket_directory().display(),
+        publisher.port()
+    );
+    play.show(content::JOBS).await;
+    copy.show(&subscribe).await;
+    let copied = "select bool_and(srsubstate = 'r') from pg_subscription_rel";
+    race::poll_async("the first copy of each table", async || {
+        Ok((copy.show(copied).await == "t").then_some(()))
+    })
+    .await
+    .unwrap();
+    let tokens = content::a_working_day(&play).await;
+    assert_equal(&play, &copy).await;
+    content::goes_on(&tokens, async |role: &str| {
+        on(&publisher, DATABASE, role).await
+    })
+    .await;
+    assert_equal(&play, &copy).await;
+    assert_eq!(
+        play.show("select coalesce(sum(failed), 0) from once.janitor_status()")
+            .await,
+        "0"
+    );
+}
