@@ -141,7 +141,7 @@ CREATE TABLE once.scope (
     recovery_points   text[]   COLLATE "C",
     owner             oid,
     owner_name        name,
-    owner_cluster     bigint
+    owner_incarnation bigint
 );
 COMMENT ON TABLE once.scope IS 'Options set by scope_set.';
 COMMENT ON COLUMN once.scope.scope IS 'Name of the scope; its options count for once.key, its owner for once.inbox, too.';
@@ -154,15 +154,15 @@ COMMENT ON COLUMN once.scope.on_expiry IS 'What becomes of a key whose lease ran
 COMMENT ON COLUMN once.scope.max_attempts IS 'NULL: 25; 0: no limit.';
 COMMENT ON COLUMN once.scope.keep_request IS 'True: the request of a first claim is kept in once.key; false or NULL: it is not.';
 COMMENT ON COLUMN once.scope.recovery_points IS 'The points that key_advance takes, in the order in which a key passes them; NULL: any point, in any order.';
-COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the scope. Its number counts in the cluster that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.';
+COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the scope. Its number counts in the incarnation that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.';
 COMMENT ON COLUMN once.scope.owner_name IS 'The owner''s name when it was set.';
-COMMENT ON COLUMN once.scope.owner_cluster IS 'System identifier of the cluster where the owner was set; NULL: no owner.';
+COMMENT ON COLUMN once.scope.owner_incarnation IS 'The database''s incarnation when the owner was set (once.incarnation, with the system identifier); NULL: no owner.';
 
 -- Where takes, sweeps and metrics go on. Every key of the scope with look_at <= upto is finished or has been
 -- moved forward, so they read only what came after it. next_upto becomes upto when every transaction that ran
 -- when it was noted (full transaction id below next_xid) has ended; next_xid 0: they have, and the key behind
 -- upto waits for a completer. A cache: without its row everything is read from the beginning, so it is not
--- dumped (transaction ids mean nothing in another cluster).
+-- dumped (transaction ids mean nothing in another incarnation).
 CREATE TABLE once.key_bookmark (
     scope     text        COLLATE "C" NOT NULL CONSTRAINT key_bookmark_pkey PRIMARY KEY,
     upto      timestamptz NOT NULL,

@@ -28,7 +28,7 @@ CREATE TABLE once.machine (
     guarded       boolean  NOT NULL,
     owner         oid,
     owner_name    name,
-    owner_cluster bigint,
+    owner_incarnation bigint,
     definition    jsonb    NOT NULL
 );
 COMMENT ON TABLE once.machine IS 'One row per machine. Reached through the machine_* functions only.';
@@ -38,9 +38,9 @@ COMMENT ON COLUMN once.machine.relation IS 'The table whose rows move.';
 COMMENT ON COLUMN once.machine.items IS 'The table of the items that cancel_refund marks.';
 COMMENT ON COLUMN once.machine.wallet IS 'The table that cancel_refund credits.';
 COMMENT ON COLUMN once.machine.guarded IS 'machine_guard was turned on: the triggers should be there.';
-COMMENT ON COLUMN once.machine.owner IS 'Only members of this role may use the machine. Its number counts in the cluster that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.';
+COMMENT ON COLUMN once.machine.owner IS 'Only members of this role may use the machine. Its number counts in the incarnation that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.';
 COMMENT ON COLUMN once.machine.owner_name IS 'The owner''s name when it was set; NULL: no owner.';
-COMMENT ON COLUMN once.machine.owner_cluster IS 'System identifier of the cluster where the owner was set; NULL: no owner.';
+COMMENT ON COLUMN once.machine.owner_incarnation IS 'As once.scope.owner_incarnation.';
 COMMENT ON COLUMN once.machine.definition IS 'What machine_define was given, normalised, without the tables'' names and the owner: predicates with every name qualified, leases as text and in microseconds (lease_us).';
 SELECT pg_catalog.pg_extension_config_dump('once.machine', '');
 

@@ -33,14 +33,14 @@ CREATE SEQUENCE once.outbox_id AS integer;
 COMMENT ON SEQUENCE once.outbox_id IS 'Gives the numbers of topics and subscribers.';
 SELECT pg_catalog.pg_extension_config_dump('once.outbox_id', '');
 
--- The clusters that this database has lived in: a transaction id means something only in one of them.
+-- The incarnations of this database: a transaction id means something only in one of them.
 CREATE TABLE once.series (
     series  integer NOT NULL CONSTRAINT series_pkey PRIMARY KEY,
-    cluster bigint  NOT NULL
+    incarnation bigint NOT NULL
 );
-COMMENT ON TABLE once.series IS 'One row for each time that this database came to another cluster and emitted events there; the largest is the present one.';
+COMMENT ON TABLE once.series IS 'One row for each incarnation that emitted events; the largest is the present one.';
 COMMENT ON COLUMN once.series.series IS 'Number of the series, from 1; events, batches and subscribers carry it.';
-COMMENT ON COLUMN once.series.cluster IS 'System identifier of the cluster.';
+COMMENT ON COLUMN once.series.incarnation IS 'The database''s incarnation (once.incarnation, with the system identifier).';
 
 CREATE TABLE once.topic (
     topic_id      integer NOT NULL CONSTRAINT topic_pkey PRIMARY KEY,
@@ -49,7 +49,7 @@ CREATE TABLE once.topic (
     dedupe_for_us bigint,
     owner         oid,
     owner_name    name,
-    owner_cluster bigint,
+    owner_incarnation bigint,
     topic         text COLLATE "C" NOT NULL CONSTRAINT topic_name UNIQUE
 );
 COMMENT ON TABLE once.topic IS 'Topics and their options (topic_set); NULL: the default.';
@@ -57,9 +57,9 @@ COMMENT ON COLUMN once.topic.topic_id IS 'Number of the topic, from once.outbox_
 COMMENT ON COLUMN once.topic.subscribers IS 'How many rows once.subscriber has for it.';
 COMMENT ON COLUMN once.topic.lanes IS 'Lanes of events with an order_key, 1 to 1000; NULL: 16.';
 COMMENT ON COLUMN once.topic.dedupe_for_us IS 'How long a dedupe_key counts, in microseconds; NULL: 24 hours.';
-COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. Its number counts in the cluster that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.';
+COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. Its number counts in the incarnation that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.';
 COMMENT ON COLUMN once.topic.owner_name IS 'The owner''s name when it was set; NULL: no owner.';
-COMMENT ON COLUMN once.topic.owner_cluster IS 'System identifier of the cluster where the owner was set; NULL: no owner.';
+COMMENT ON COLUMN once.topic.owner_incarnation IS 'As once.scope.owner_incarnation.';
 COMMENT ON COLUMN once.topic.topic IS 'Name of the topic, 1 to 100 characters.';
 
 CREATE TABLE once.subscriber (
@@ -93,14 +93,14 @@ CREATE TABLE once.segment (
     opened      bigint  NOT NULL,
     drained_xid bigint,
     checked_xid bigint,
-    cluster     bigint
+    incarnation bigint
 );
 COMMENT ON TABLE once.segment IS 'State of the segments once.event_0 to once.event_3.';
 COMMENT ON COLUMN once.segment.segment IS 'Number of the segment, 0 to 3: that of the table once.event_0 to once.event_3.';
 COMMENT ON COLUMN once.segment.opened IS 'Grows with each rotation; the largest is the current segment.';
 COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id when nothing in it was needed any more: it may be truncated once no snapshot from before that is left. NULL: still needed.';
 COMMENT ON COLUMN once.segment.checked_xid IS 'Every transaction before this one had ended then: only later ones can have added to it since.';
-COMMENT ON COLUMN once.segment.cluster IS 'System identifier of the cluster where these mean something.';
+COMMENT ON COLUMN once.segment.incarnation IS 'The incarnation where these mean something.';
 
 -- The log. Narrow and never updated; fillfactor 100.
 CREATE TABLE once.event_0 (
@@ -116,7 +116,7 @@ CREATE TABLE once.event_0 (
 ) WITH (autovacuum_vacuum_insert_threshold = 1000000);
 -- The other tables of events copy these comments.
 COMMENT ON COLUMN once.event_0.event_id IS 'Number of the event, from once.event_id; events of one order_key are delivered in this order.';
-COMMENT ON COLUMN once.event_0.xid IS 'The emitting transaction, with its epoch; counts in the cluster of its series.';
+COMMENT ON COLUMN once.event_0.xid IS 'The emitting transaction, with its epoch; counts in the incarnation of its series.';
 COMMENT ON COLUMN once.event_0.emitted_at IS 'When it was emitted; its transaction was committed later.';
 COMMENT ON COLUMN once.event_0.topic_id IS 'Number of its topic.';
 COMMENT ON COLUMN once.event_0.lane IS '1 to the topic''s lanes: with order_key; 0 and -2 to -8: without; -1: delayed or redriven.';
@@ -286,7 +286,7 @@ COMMENT ON TABLE once.dead IS 'Dead letters: events that used up their attempts,
 COMMENT ON COLUMN once.dead.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.dead.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.dead.event_id IS 'The event.';
-COMMENT ON COLUMN once.dead.xid IS 'The emitting transaction, with its epoch; counts in the cluster of its series.';
+COMMENT ON COLUMN once.dead.xid IS 'The emitting transaction, with its epoch; counts in the incarnation of its series.';
 COMMENT ON COLUMN once.dead.emitted_at IS 'When it was emitted.';
 COMMENT ON COLUMN once.dead.died_at IS 'When it was given up.';
 COMMENT ON COLUMN once.dead.lane IS 'The lane that handed it out last.';

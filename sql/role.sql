@@ -40,19 +40,19 @@ COMMENT ON VIEW once.role_function IS 'The functions that each kind of grant_rol
 COMMENT ON COLUMN once.role_function.kind IS 'use, operate or observe, as grant_role takes it.';
 COMMENT ON COLUMN once.role_function.function_name IS 'Name of a function or procedure of the schema once; all of that name are meant.';
 
--- A role's number counts in the cluster that wrote it (its system identifier stands beside it); elsewhere,
+-- A role's number counts in the incarnation that wrote it; elsewhere,
 -- after a restore, the row means the role of that name.
 CREATE TABLE once.role_grant (
     role      oid    NOT NULL,
     role_name name   NOT NULL,
-    cluster   bigint NOT NULL,
+    incarnation bigint NOT NULL,
     kind      text   NOT NULL CHECK (kind IN ('use', 'operate', 'observe')),
-    CONSTRAINT role_grant_pkey PRIMARY KEY (role, cluster, kind)
+    CONSTRAINT role_grant_pkey PRIMARY KEY (role, incarnation, kind)
 );
 COMMENT ON TABLE once.role_grant IS 'What grant_role has granted; applied again by an upgrade.';
-COMMENT ON COLUMN once.role_grant.role IS 'Number of the role, which counts in that cluster; elsewhere (a restore) role_name counts.';
-COMMENT ON COLUMN once.role_grant.role_name IS 'The role''s name, brought up to date by each grant_role and revoke_role in that cluster.';
-COMMENT ON COLUMN once.role_grant.cluster IS 'System identifier of the cluster where it was granted.';
+COMMENT ON COLUMN once.role_grant.role IS 'Number of the role, which counts in that incarnation; elsewhere (a restore) role_name counts.';
+COMMENT ON COLUMN once.role_grant.role_name IS 'The role''s name, brought up to date by sweeps, grant_role and revoke_role.';
+COMMENT ON COLUMN once.role_grant.incarnation IS 'The database''s incarnation when it was granted.';
 COMMENT ON COLUMN once.role_grant.kind IS 'What was granted: use, operate or observe.';
 SELECT pg_catalog.pg_extension_config_dump('once.role_grant', '');
 

@@ -3,14 +3,10 @@
 
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};
+use crate::incarnation;
+use crate::spi::{self, Kept};
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::{CStr, CString, c_char};
-
-/// This cluster's system identifier; stands beside everything stored that means something only here.
-pub fn cluster() -> i64 {
-    // SAFETY: reads the control file's copy in memory.
-    unsafe { pg_sys::GetSystemIdentifier() as i64 }
-}
 
 /// The caller has the rights of a role; superusers have everybody's, a role that is gone has no members.
 pub fn has_rights_of(role: Datum) -> bool {
@@ -53,20 +49,25 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// The owner that a row names: a role's number, its name, and the cluster where the number counts.
+    /// The owner that a row names: a role's number, its name, and the incarnation where the number counts.
     /// Elsewhere, after a restore, the number may be anybody's and the name counts. None: no owner.
     pub fn stored(
         role: Option<Datum>,
         name: Option<Datum>,
-        cluster_id: Option<Datum>,
-    ) -> Option<Owner> {
-        let role = role?;
-        if cluster_id.is_some_and(|d| d.value() as i64 == cluster()) {
-            return Some(Owner::Role(role));
+        incarnation: Option<Datum>,
+    ) -> Result<Option<Owner>> {
+        let Some(role) = role else {
+            return Ok(None);
+        };
+        let present = incarnation::present()?;
+        if incarnation.is_some_and(|d| d.value() as i64 == present) {
+            return Ok(Some(Owner::Role(role)));
         }
         // SAFETY: a `name` datum ends with NUL.
         let name = name.map(|n| unsafe { CStr::from_ptr(n.cast_mut_ptr::<c_char>()) });
-        Some(name.and_then(role_named).map_or(Owner::Gone, Owner::Role))
+        Ok(Some(
+            name.and_then(role_named).map_or(Owner::Gone, Owner::Role),
+        ))
     }
 
     /// 42501 for who has not the owner's rights.
@@ -85,6 +86,56 @@ impl Owner {
             ))
         })
     }
+}
+
+// $1 the present incarnation. Roles renamed in it, and roles known by name alone since a restore. Rows that somebody has
+// locked are left for the next time.
+const FOLLOW: &CStr = c"
+    WITH scopes AS (
+        UPDATE once.scope s SET owner = d.oid, owner_name = d.rolname, owner_incarnation = $1
+          FROM (SELECT o.scope, COALESCE(i.oid, n.oid), COALESCE(i.rolname, n.rolname)
+                  FROM once.scope o
+                       LEFT JOIN pg_catalog.pg_roles i ON i.oid = o.owner AND o.owner_incarnation = $1
+                       LEFT JOIN pg_catalog.pg_roles n ON n.rolname = o.owner_name AND o.owner_incarnation <> $1
+                 WHERE o.owner IS NOT NULL AND (i.rolname <> o.owner_name OR n.oid IS NOT NULL)
+                   FOR UPDATE OF o SKIP LOCKED) d (scope, oid, rolname)
+         WHERE s.scope = d.scope),
+    machines AS (
+        UPDATE once.machine m SET owner = d.oid, owner_name = d.rolname, owner_incarnation = $1
+          FROM (SELECT o.machine, COALESCE(i.oid, n.oid), COALESCE(i.rolname, n.rolname)
+                  FROM once.machine o
+                       LEFT JOIN pg_catalog.pg_roles i ON i.oid = o.owner AND o.owner_incarnation = $1
+                       LEFT JOIN pg_catalog.pg_roles n ON n.rolname = o.owner_name AND o.owner_incarnation <> $1
+                 WHERE o.owner IS NOT NULL AND (i.rolname <> o.owner_name OR n.oid IS NOT NULL)
+                   FOR UPDATE OF o SKIP LOCKED) d (machine, oid, rolname)
+         WHERE m.machine = d.machine),
+    topics AS (
+        UPDATE once.topic t SET owner = d.oid, owner_name = d.rolname, owner_incarnation = $1
+          FROM (SELECT o.topic_id, COALESCE(i.oid, n.oid), COALESCE(i.rolname, n.rolname)
+                  FROM once.topic o
+                       LEFT JOIN pg_catalog.pg_roles i ON i.oid = o.owner AND o.owner_incarnation = $1
+                       LEFT JOIN pg_catalog.pg_roles n ON n.rolname = o.owner_name AND o.owner_incarnation <> $1
+                 WHERE o.owner IS NOT NULL AND (i.rolname <> o.owner_name OR n.oid IS NOT NULL)
+                   FOR UPDATE OF o SKIP LOCKED) d (topic_id, oid, rolname)
+         WHERE t.topic_id = d.topic_id),
+    renamed AS (
+        UPDATE once.role_grant g SET role_name = r.rolname FROM pg_catalog.pg_roles r
+         WHERE g.incarnation = $1 AND r.oid = g.role AND g.role_name <> r.rolname),
+    restored AS (
+        DELETE FROM once.role_grant g USING pg_catalog.pg_roles r
+         WHERE g.incarnation <> $1 AND r.rolname = g.role_name RETURNING r.oid, r.rolname, g.kind)
+    INSERT INTO once.role_grant (role, role_name, incarnation, kind)
+    SELECT DISTINCT r.oid, r.rolname, $1, r.kind FROM restored r
+    ON CONFLICT (role, incarnation, kind) DO NOTHING";
+
+thread_local! {
+    static FOLLOWED: Kept = const { Kept::new(FOLLOW, &[pg_sys::INT8OID]) };
+}
+
+/// Brings the stored names of roles up to date after ALTER ROLE … RENAME, and their numbers after a restore.
+pub fn follow_renames() -> Result<()> {
+    let present = Some(Datum::from(incarnation::present()?));
+    spi::query(&FOLLOWED, &[present]).map(drop)
 }
 
 fn oid(role: Datum) -> pg_sys::Oid {

@@ -5,7 +5,8 @@ use crate::call::Call;
 use crate::error::Result;
 use crate::janitor::Task;
 use crate::{
-    action, cancel, doctor, guard, inbox, janitor, key, machine, metrics, outbox, raise, role,
+    action, cancel, doctor, guard, inbox, incarnation, janitor, key, machine, metrics, outbox,
+    raise, role,
 };
 use pgrx::pg_sys::{self, Datum};
 
@@ -130,6 +131,7 @@ export! {
     pg_once_sweep_outbox_retire => |call| janitor::alone(call, Task::OutboxRetire);
     pg_once_metrics => metrics::metrics;
     pg_once_doctor => doctor::doctor;
+    pg_once_incarnation_renew => incarnation::incarnation_renew;
     pg_once_grant_role => role::grant_role;
     pg_once_revoke_role => role::revoke_role;
 }

@@ -30,6 +30,7 @@ mod counters;
 mod digest;
 mod error;
 mod exports;
+mod incarnation;
 mod json;
 mod mark;
 mod options;
@@ -45,7 +46,16 @@ mod worker;
 pgrx::pg_module_magic!(name, version);
 
 pgrx::extension_sql_file!("../sql/key.sql", name = "key");
-pgrx::extension_sql_file!("../sql/machine.sql", name = "machine", requires = ["key"]);
+pgrx::extension_sql_file!(
+    "../sql/incarnation.sql",
+    name = "incarnation",
+    requires = ["key"]
+);
+pgrx::extension_sql_file!(
+    "../sql/machine.sql",
+    name = "machine",
+    requires = ["incarnation"]
+);
 pgrx::extension_sql_file!("../sql/action.sql", name = "action", requires = ["machine"]);
 pgrx::extension_sql_file!("../sql/cancel.sql", name = "cancel", requires = ["action"]);
 pgrx::extension_sql_file!("../sql/outbox.sql", name = "outbox", requires = ["cancel"]);

@@ -8,6 +8,7 @@ use crate::call::Call;
 use crate::call::{shown, varlena};
 use crate::caller;
 use crate::error::{Error, Kind, Result};
+use crate::incarnation;
 use crate::row;
 use crate::spi::{self, Kept};
 use crate::table;
@@ -15,31 +16,27 @@ use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
 const REMEMBER: &CStr = c"
-    INSERT INTO once.role_grant (role, role_name, cluster, kind)
+    INSERT INTO once.role_grant (role, role_name, incarnation, kind)
     SELECT r.oid, r.rolname, $3, $2 FROM pg_catalog.pg_roles r WHERE r.oid = $1
-    ON CONFLICT (role, cluster, kind) DO UPDATE SET role_name = excluded.role_name";
+    ON CONFLICT (role, incarnation, kind) DO UPDATE SET role_name = excluded.role_name";
 
-// A row of another cluster means the role of that name.
+// A row of another incarnation means the role of that name.
 const FORGET: &CStr = c"
     DELETE FROM once.role_grant g USING pg_catalog.pg_roles r
      WHERE r.oid = $1 AND g.kind = $2
-       AND CASE g.cluster WHEN $3 THEN g.role = r.oid ELSE g.role_name = r.rolname END";
+       AND CASE g.incarnation WHEN $3 THEN g.role = r.oid ELSE g.role_name = r.rolname END";
 
-// Roles that are gone are forgotten before a number is used again, and names follow a renaming: elsewhere,
-// after a restore, they are what counts.
+// Roles that are gone are forgotten before a number is used again.
 const TIDY: &CStr = c"
-    WITH gone AS (
-        DELETE FROM once.role_grant g
-         WHERE g.cluster = $1 AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = g.role))
-    UPDATE once.role_grant g SET role_name = r.rolname FROM pg_catalog.pg_roles r
-     WHERE g.cluster = $1 AND r.oid = g.role AND g.role_name <> r.rolname";
+    DELETE FROM once.role_grant g
+     WHERE g.incarnation = $1 AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = g.role)";
 
 // The statements that make the role's rights what its remembered kinds say: what they open and the role has
 // not, and what the kind in question ($3) opened and no other of them does.
 const STATEMENTS: &CStr = c"
     WITH kinds AS (
         SELECT g.kind FROM once.role_grant g JOIN pg_catalog.pg_roles r
-               ON CASE g.cluster WHEN $2 THEN g.role = r.oid ELSE g.role_name = r.rolname END
+               ON CASE g.incarnation WHEN $2 THEN g.role = r.oid ELSE g.role_name = r.rolname END
          WHERE r.oid = $1),
     routines AS (
         SELECT p.oid::regprocedure AS signature,
@@ -96,11 +93,12 @@ fn change(call: &Call, memory: &'static std::thread::LocalKey<Kept>) -> Result<D
     let statements = {
         // Two at once would change the same functions' rights.
         spi::run(b"LOCK TABLE once.role_grant IN SHARE ROW EXCLUSIVE MODE")?;
-        let cluster = Some(Datum::from(caller::cluster()));
+        let incarnation = Some(Datum::from(incarnation::present()?));
         let kind = Some(row::text(kind));
-        spi::query(&TIDIED, &[cluster])?;
-        spi::query(memory, &[Some(role), kind, cluster])?;
-        spi::query(&GRANTS, &[Some(role), cluster, kind])?
+        caller::follow_renames()?;
+        spi::query(&TIDIED, &[incarnation])?;
+        spi::query(memory, &[Some(role), kind, incarnation])?;
+        spi::query(&GRANTS, &[Some(role), incarnation, kind])?
     };
     if statements.is_empty() {
         return Err(Error::new(Kind::UndefinedObject, "the role does not exist")

@@ -62,10 +62,10 @@ BEGIN
 END $$;
 
 -- Who was granted a kind may call its new functions, too. A role that has not the schema any more was shut out
--- by hand (DROP OWNED BY does that); a row of another cluster means the role of that name.
+-- by hand (DROP OWNED BY does that); a row of another incarnation means the role of that name.
 SELECT once.grant_role(r.oid, g.kind)
   FROM once.role_grant g JOIN pg_roles r
-       ON CASE WHEN g.cluster = (SELECT system_identifier FROM pg_control_system())
+       ON CASE WHEN g.incarnation = once.incarnation() # (SELECT system_identifier FROM pg_control_system())
                THEN g.role = r.oid ELSE g.role_name = r.rolname END
  WHERE EXISTS (SELECT FROM pg_namespace n, aclexplode(n.nspacl) a
                 WHERE n.nspname = 'once' AND a.grantee = r.oid AND a.privilege_type = 'USAGE');

@@ -1,7 +1,8 @@
-//! Dead letters.
+//! Dead letters, and events that another incarnation emitted.
 
 use super::Report;
 use crate::error::Result;
+use crate::incarnation;
 use crate::metrics::dead::Dead;
 use crate::outbox::topic::all_subscribers;
 use crate::row;
@@ -22,13 +23,33 @@ const DEAD: &CStr = c"
                              $3, CASE WHEN $5 THEN ' or more' END, COALESCE($4::text, '?')),
            pg_catalog.format('Read why with once.outbox_dead(%L, %L); once.outbox_redrive sends them again once the cause is mended.', $1, $2)";
 
+// $1 the present incarnation. Of each segment its youngest transactions.
+const FUTURE: &CStr = c"
+    SELECT 'error', 'events come from the future',
+           pg_catalog.format('event %s was emitted by transaction %s, which this server has not begun', e.event_id, e.xid),
+           'Rows of another cluster''s life were put in here. Before clients come: SELECT once.incarnation_renew();'
+      FROM ((SELECT xid, event_id, series FROM once.event_0 ORDER BY xid DESC LIMIT 100) UNION ALL
+            (SELECT xid, event_id, series FROM once.event_1 ORDER BY xid DESC LIMIT 100) UNION ALL
+            (SELECT xid, event_id, series FROM once.event_2 ORDER BY xid DESC LIMIT 100) UNION ALL
+            (SELECT xid, event_id, series FROM once.event_3 ORDER BY xid DESC LIMIT 100) UNION ALL
+            (SELECT xid, event_id, series FROM once.event_kept ORDER BY xid DESC LIMIT 100)) e
+           JOIN (SELECT s.series, s.incarnation FROM once.series s ORDER BY s.series DESC LIMIT 1) p
+             ON p.series = e.series AND p.incarnation = $1
+     WHERE e.xid >= pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint
+     ORDER BY e.xid DESC LIMIT 1";
+
 thread_local! {
+    static FROM_THE_FUTURE: Kept = const { Kept::new(FUTURE, &[pg_sys::INT8OID]) };
     static LETTERS: Kept = const { Kept::new(DEAD, &[
         pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::BOOLOID,
     ]) };
 }
 
 pub fn ask(report: &Report) -> Result<()> {
+    report.ask(
+        &FROM_THE_FUTURE,
+        &[Some(Datum::from(incarnation::present()?))],
+    )?;
     let subscribers = all_subscribers()?;
     let dead = Dead::look(&subscribers)?;
     let there = dead.letters.iter().filter(|(_, l)| l.count > 0.0);

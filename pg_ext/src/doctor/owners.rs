@@ -1,28 +1,28 @@
 //! Owners that do not exist any more: what they own is closed to all but superusers.
 
 use super::Report;
-use crate::caller;
 use crate::error::Result;
+use crate::incarnation;
 use crate::spi::Kept;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
-// $1 this cluster: elsewhere a role's number means nothing, and its name counts.
+// $1 this incarnation: elsewhere a role's number means nothing, and its name counts.
 const GONE: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('the owner of %s \"%s\" is gone', o.what, o.name),
            pg_catalog.format('role \"%s\" (%s) does not exist; only superusers may use it', o.owner_name, o.owner),
            pg_catalog.format('As a superuser: CREATE ROLE %I, or set another owner with %s.', o.owner_name, o.how)
-      FROM (SELECT 'scope', s.scope, s.owner, s.owner_name, s.owner_cluster, 'once.scope_set' FROM once.scope s
+      FROM (SELECT 'scope', s.scope, s.owner, s.owner_name, s.owner_incarnation, 'once.scope_set' FROM once.scope s
              WHERE s.owner IS NOT NULL
             UNION ALL
-            SELECT 'machine', m.machine, m.owner, m.owner_name, m.owner_cluster, 'once.machine_define'
+            SELECT 'machine', m.machine, m.owner, m.owner_name, m.owner_incarnation, 'once.machine_define'
               FROM once.machine m WHERE m.owner IS NOT NULL
             UNION ALL
-            SELECT 'topic', t.topic, t.owner, t.owner_name, t.owner_cluster, 'once.topic_set' FROM once.topic t
-             WHERE t.owner IS NOT NULL) o (what, name, owner, owner_name, owner_cluster, how)
+            SELECT 'topic', t.topic, t.owner, t.owner_name, t.owner_incarnation, 'once.topic_set' FROM once.topic t
+             WHERE t.owner IS NOT NULL) o (what, name, owner, owner_name, owner_incarnation, how)
      WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles r
-                        WHERE CASE WHEN o.owner_cluster = $1 THEN r.oid = o.owner
+                        WHERE CASE WHEN o.owner_incarnation = $1 THEN r.oid = o.owner
                                    ELSE r.rolname = o.owner_name END)
      ORDER BY o.what, o.name LIMIT 100";
 
@@ -31,5 +31,5 @@ thread_local! {
 }
 
 pub fn ask(report: &Report) -> Result<()> {
-    report.ask(&ARE_GONE, &[Some(Datum::from(caller::cluster()))])
+    report.ask(&ARE_GONE, &[Some(Datum::from(incarnation::present()?))])
 }

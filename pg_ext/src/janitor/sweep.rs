@@ -4,6 +4,7 @@ use super::task::{Swept, Task};
 use super::{foreign, reap, runs};
 use crate::action::sweep as actions;
 use crate::call::{Call, SCOPE_MAX};
+use crate::caller;
 use crate::error::Result;
 use crate::machine::stored::Stored;
 use crate::outbox::{requeue, retire};
@@ -51,7 +52,10 @@ fn run_for(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
 fn work(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>> {
     foreign::ensure_none(task.tables())?;
     match task {
-        Task::ActionRelease => actions::sweep(max, only).map(Some),
+        Task::ActionRelease => {
+            caller::follow_renames()?;
+            actions::sweep(max, only).map(Some)
+        }
         Task::KeyReap => reap::keys(max).map(Some),
         Task::KeyTombstone => reap::tombstones(max).map(Some),
         Task::OutboxRequeue => requeue::sweep(max).map(Some),

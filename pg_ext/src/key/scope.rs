@@ -11,6 +11,7 @@ use crate::caller::{self, Owner};
 use crate::clock::DAY_US;
 use crate::digest::first_64_bits;
 use crate::error::{Error, Kind, Result};
+use crate::incarnation;
 use crate::options::{Given, Member};
 use crate::row;
 use crate::settings;
@@ -46,7 +47,7 @@ impl Options {
         let Some(row) = stored(scope)? else {
             return Ok(Options::defaults());
         };
-        if let Some(owner) = Owner::stored(row.column(11), row.column(12), row.column(13)) {
+        if let Some(owner) = Owner::stored(row.column(11), row.column(12), row.column(13))? {
             owner.ensure_member("scope", scope)?;
         }
         Ok(Options::read(row))
@@ -152,7 +153,7 @@ const SET: &std::ffi::CStr = c"
         owner             = CASE WHEN $2 ? 'owner' THEN $3 ELSE owner END,
         owner_name        = CASE WHEN $2 ? 'owner' THEN (SELECT r.rolname FROM pg_catalog.pg_roles r
                                                           WHERE r.oid = $3) ELSE owner_name END,
-        owner_cluster     = CASE WHEN $2 ? 'owner' THEN $8 ELSE owner_cluster END
+        owner_incarnation     = CASE WHEN $2 ? 'owner' THEN $8 ELSE owner_incarnation END
      WHERE scope = $1";
 
 const GET: &std::ffi::CStr = c"
@@ -167,7 +168,7 @@ const GET: &std::ffi::CStr = c"
         'keep_request', COALESCE(s.keep_request, false),
         'recovery_points', s.recovery_points,
         'owner', COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r
-                            WHERE r.oid = s.owner AND s.owner_cluster = $6), s.owner_name)::text)
+                            WHERE r.oid = s.owner AND s.owner_incarnation = $6), s.owner_name)::text)
       FROM (SELECT $1 AS scope) asked LEFT JOIN once.scope s ON s.scope = asked.scope";
 
 thread_local! {
@@ -218,6 +219,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
         Owner::Role(role).ensure_member("scope", scope)?;
     }
     crate::table::ensure_writable(TABLE)?;
+    caller::follow_renames()?;
     // Waits for takes that are putting keys aside under the present options (see visit.rs).
     wait_exclusive(put_aside_lock(scope));
     let name = row::text(scope);
@@ -234,7 +236,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
             us(given.ttl_us),
             us(given.gone_for_us),
             us(given.max_lease_life_us),
-            Some(Datum::from(caller::cluster())),
+            Some(Datum::from(incarnation::present()?)),
             us(given.retry_after_us),
         ],
     )?;
@@ -267,7 +269,7 @@ fn all_options(scope: &[u8]) -> Result<Datum> {
             Some(Datum::from(settings::key_ttl_us())),
             Some(Datum::from(DAY_US)),
             Some(Datum::from(DAY_US)),
-            Some(Datum::from(caller::cluster())),
+            Some(Datum::from(incarnation::present()?)),
             Some(Datum::from(settings::retry_after_us())),
         ],
     )?;

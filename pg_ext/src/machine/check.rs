@@ -54,7 +54,7 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
     match only {
         Some(name) => {
             let stored = Stored::of(name)?;
-            if let Some(owner) = stored.owner() {
+            if let Some(owner) = stored.owner()? {
                 owner.ensure_member("machine", name)?;
             }
             look(&stored)?;

@@ -24,6 +24,7 @@ use crate::cancel::pending;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::guard::install;
+use crate::incarnation;
 use crate::row;
 use crate::spi::{self, Kept, SwitchedUser};
 use crate::subxact;
@@ -37,13 +38,13 @@ const MOST_BYTES: usize = 1_000_000;
 
 const STORE: &CStr = c"
     INSERT INTO once.machine (machine, revision, relation, items, wallet, guarded, owner, owner_name,
-                              owner_cluster, definition)
+                              owner_incarnation, definition)
     VALUES ($1, $2, $3, $4, $5, false, $6, (SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = $6),
             CASE WHEN $6 IS NOT NULL THEN $7 END, $8::pg_catalog.jsonb)
     ON CONFLICT (machine) DO UPDATE SET
         revision = excluded.revision, relation = excluded.relation, items = excluded.items,
         wallet = excluded.wallet, owner = excluded.owner, owner_name = excluded.owner_name,
-        owner_cluster = excluded.owner_cluster, definition = excluded.definition";
+        owner_incarnation = excluded.owner_incarnation, definition = excluded.definition";
 
 // Not covered until a sweep has run.
 const WATCH: &CStr = c"
@@ -130,7 +131,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
 /// Nothing would change: a service may define its machines each time it boots.
 fn is_the_same(present: &Stored, valid: &Valid) -> Result<bool> {
     // An owner's name, as it is now, is stored anew.
-    let owned = present.owner().is_some() || valid.owner.is_some();
+    let owned = present.owner()?.is_some() || valid.owner.is_some();
     Ok(!owned
         && present.tables() == [Some(valid.relation), valid.items, valid.wallet]
         && present.definition()? == valid.definition)
@@ -166,7 +167,7 @@ fn argument(call: &Call) -> Result<Value> {
 /// 42501 unless the caller has the rights of the machine's owner, if it has one, and owns its table. Of a
 /// table that is gone: unless the machine has an owner, or the caller is a superuser.
 fn ensure_may_change(stored: &Stored, machine: &[u8]) -> Result<()> {
-    let owner = stored.owner();
+    let owner = stored.owner()?;
     if let Some(owner) = owner {
         owner.ensure_member("machine", machine)?;
     }
@@ -324,7 +325,7 @@ fn store(valid: &Valid, present: Option<&Stored>) -> Result<()> {
             valid.items.map(Datum::from),
             valid.wallet.map(Datum::from),
             valid.owner,
-            Some(Datum::from(caller::cluster())),
+            Some(Datum::from(incarnation::present()?)),
             Some(row::text(&from_utf8(&definition))),
         ],
     )?;

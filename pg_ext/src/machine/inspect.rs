@@ -34,7 +34,7 @@ thread_local! {
 pub fn machine_get(call: &Call) -> Result<Datum> {
     let name = call.text(0, "machine", SCOPE_MAX)?;
     let stored = Stored::of(name)?;
-    if let Some(owner) = stored.owner() {
+    if let Some(owner) = stored.owner()? {
         owner.ensure_member("machine", name)?;
     }
     described(&stored)
@@ -66,7 +66,7 @@ pub fn as_written(stored: &Stored) -> Result<Value> {
             _ => {}
         }
     }
-    if let Some(owner) = stored.owner() {
+    if let Some(owner) = stored.owner()? {
         let role = match owner {
             Owner::Role(role) => Some(role),
             Owner::Gone => None,

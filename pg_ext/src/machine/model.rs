@@ -60,7 +60,7 @@ impl Machine {
         }
         let seen = changes::watch_definitions()?;
         let stored = Stored::of(name)?;
-        let owner = stored.owner();
+        let owner = stored.owner()?;
         if let Some(owner) = owner {
             owner.ensure_member("machine", name)?;
         }

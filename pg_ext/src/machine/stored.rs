@@ -23,7 +23,7 @@ pub enum Col {
     Guarded,
     Owner,
     OwnerName,
-    OwnerCluster,
+    OwnerIncarnation,
     Definition,
 }
 
@@ -66,18 +66,18 @@ impl Stored {
         self.column(Col::Guarded).is_some_and(|d| d.value() != 0)
     }
 
-    pub fn owner(&self) -> Option<Owner> {
+    pub fn owner(&self) -> Result<Option<Owner>> {
         Owner::stored(
             self.column(Col::Owner),
             self.column(Col::OwnerName),
-            self.column(Col::OwnerCluster),
+            self.column(Col::OwnerIncarnation),
         )
     }
 
     /// The caller may use the machine.
     pub fn is_open(&self) -> bool {
-        self.owner()
-            .is_none_or(|owner| owner.ensure_member("machine", b"").is_ok())
+        let is_member = |owner: Owner| owner.ensure_member("machine", b"").is_ok();
+        self.owner().is_ok_and(|owner| owner.is_none_or(is_member))
     }
 
     pub fn definition(&self) -> Result<Definition> {

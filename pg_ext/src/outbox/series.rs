@@ -1,8 +1,8 @@
-//! The series of events that this cluster writes. Transaction ids mean something only in the cluster that gave
+//! The series of events that this incarnation writes. Transaction ids mean something only in the incarnation that gave
 //! them out, so a restored database begins a new series, in which everything of the older ones is committed.
 
-use crate::caller::cluster;
 use crate::error::{Error, Kind, Result};
+use crate::incarnation;
 use crate::spi::{self, Kept};
 use crate::table::{Slot, Snapshot, Table};
 use crate::trylock::wait_exclusive;
@@ -13,7 +13,7 @@ const LOCK: u64 = 1;
 
 thread_local! {
     static BEGIN: Kept = const { Kept::new(
-        c"INSERT INTO once.series (series, cluster)
+        c"INSERT INTO once.series (series, incarnation)
           SELECT coalesce(max(series), 0) + 1, $1 FROM once.series",
         &[pg_sys::INT8OID],
     ) };
@@ -34,17 +34,18 @@ thread_local! {
     ) };
 }
 
-/// The present series, if it is this cluster's. Who comes back to a cluster after a time in another one begins
+/// The present series, if it is this incarnation's. Who comes back to a cluster after a time in another one begins
 /// anew: the lanes are in the later series.
 fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
     let table = Table::to_read(c"series")?;
     let last = table.find_last(c"series_pkey", &mut [], snapshot)?;
     let number = |slot: &Slot, i| slot.column(i).map(|d: Datum| d.value() as i64);
-    let ours = last.filter(|slot| number(slot, 2) == Some(cluster()));
+    let present = incarnation::present()?;
+    let ours = last.filter(|slot| number(slot, 2) == Some(present));
     Ok(ours.and_then(|slot| number(&slot, 1)).map(|n| n as i32))
 }
 
-/// The series of this cluster, or the one that its first event would begin; writes nothing.
+/// The series of this incarnation, or the one that its first event would begin; writes nothing.
 pub fn present(snapshot: &Snapshot) -> Result<i32> {
     if let Some(series) = find(snapshot)? {
         return Ok(series);
@@ -57,7 +58,7 @@ pub fn present(snapshot: &Snapshot) -> Result<i32> {
         + 1)
 }
 
-/// The series of this cluster; begins it where this is the first call in it.
+/// The series of this incarnation; begins it where this is the first call in it.
 pub fn current(snapshot: &Snapshot) -> Result<i32> {
     if let Some(series) = find(snapshot)? {
         return Ok(series);
@@ -65,7 +66,7 @@ pub fn current(snapshot: &Snapshot) -> Result<i32> {
     wait_exclusive(LOCK);
     if find(&Snapshot::latest())?.is_none() {
         spi::query_latest(&GO_ON, &[])?;
-        spi::query_latest(&BEGIN, &[Some(Datum::from(cluster()))])?;
+        spi::query_latest(&BEGIN, &[Some(Datum::from(incarnation::present()?))])?;
     }
     find(&Snapshot::latest())?
         .ok_or_else(|| Error::new(Kind::Internal, "the outbox's series could not begin"))

@@ -53,7 +53,7 @@ impl Topic {
             )
             .hint("Create it with once.topic_set(topic, '{}')."));
         };
-        if let Some(owner) = Owner::stored(slot.column(5), slot.column(6), slot.column(7)) {
+        if let Some(owner) = Owner::stored(slot.column(5), slot.column(6), slot.column(7))? {
             owner.ensure_member("topic", name)?;
         }
         Ok(Topic::load(&slot))

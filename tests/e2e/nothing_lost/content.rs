@@ -17,8 +17,11 @@ create role team; create role worker login in role team; create role boss login;
 /// Tokens by name: a statement's `{name}` is replaced by it.
 pub type Tokens = BTreeMap<&'static str, String>;
 
+pub const GRANTS: &str =
+    "grant all on schema public to worker; grant usage on schema once to worker";
+
 const SETUP: [&str; 10] = [
-    "grant all on schema public to worker; grant usage on schema once to worker",
+    GRANTS,
     "select once.grant_role('worker', 'use'), once.grant_role('boss', 'operate'), once.grant_role('stranger', 'use')",
     r#"select once.scope_set('s', '{"keep_request": true, "max_attempts": 9, "gone_for": "3 days"}')"#,
     r#"select once.scope_set('team', '{"owner": "team", "lease": "1 hour"}')"#,

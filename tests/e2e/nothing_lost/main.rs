@@ -10,6 +10,7 @@
 
 mod content;
 mod dropped;
+mod incarnation;
 #[path = "../janitor/world.rs"]
 mod janitor;
 mod large;

@@ -2,7 +2,7 @@
 
 use pg_once_tests::{Cluster, race};
 
-use crate::content;
+use crate::content::{self, Tokens};
 use crate::playground::Playground;
 use crate::{DATABASE, on};
 
@@ -67,19 +67,27 @@ async fn no_table_is_without_a_replica_identity_and_none_has_rows_after_create_e
     assert_eq!(content::stored(&play).await, "");
 }
 
-#[tokio::test]
-async fn days_under_a_publication_for_all_tables_fail_nowhere_and_a_subscriber_ends_equal() {
+/// A publisher and a subscriber of all its tables, and a day at the publisher.
+struct Fed {
+    publisher: Cluster,
+    play: Playground,
+    subscriber: Cluster,
+    copy: Playground,
+    tokens: Tokens,
+}
+
+async fn fed() -> Fed {
     let (publisher, play) = logical().await;
+    let (subscriber, copy) = logical().await;
     play.show("create publication everything for all tables")
         .await;
-    let (_subscriber, copy) = logical().await;
+    play.show(content::JOBS).await;
     copy.show(content::JOBS).await;
     let subscribe = format!(
         "create subscription copy connection 'host={} port={} user=postgres dbname={DATABASE}' publication everything",
         publisher.socket_directory().display(),
         publisher.port()
     );
-    play.show(content::JOBS).await;
     copy.show(&subscribe).await;
     let copied = "select bool_and(srsubstate = 'r') from pg_subscription_rel";
     race::poll_async("the first copy of each table", async || {
@@ -89,14 +97,41 @@ async fn days_under_a_publication_for_all_tables_fail_nowhere_and_a_subscriber_e
     .unwrap();
     let tokens = content::a_working_day(&play).await;
     assert_equal(&play, &copy).await;
-    content::goes_on(&tokens, async |role: &str| {
-        on(&publisher, DATABASE, role).await
+    Fed {
+        publisher,
+        play,
+        subscriber,
+        copy,
+        tokens,
+    }
+}
+
+#[tokio::test]
+async fn days_under_a_publication_for_all_tables_fail_nowhere_and_a_subscriber_ends_equal() {
+    let fed = fed().await;
+    content::goes_on(&fed.tokens, async |role: &str| {
+        on(&fed.publisher, DATABASE, role).await
     })
     .await;
-    assert_equal(&play, &copy).await;
-    assert_eq!(
-        play.show("select coalesce(sum(failed), 0) from once.janitor_status()")
-            .await,
-        "0"
-    );
+    assert_equal(&fed.play, &fed.copy).await;
+    let failed = "select coalesce(sum(failed), 0) from once.janitor_status()";
+    assert_eq!(fed.play.show(failed).await, "0");
+}
+
+#[tokio::test]
+async fn a_logical_subscriber_goes_on_after_the_switch() {
+    let fed = fed().await;
+    fed.copy.show("drop subscription copy").await;
+    // The guard is a trigger, and grants are grants: neither is a row.
+    fed.copy
+        .show("select once.machine_guard('batch_job', true)")
+        .await;
+    fed.copy.show(content::GRANTS).await;
+    fed.copy
+        .show("select once.grant_role(role_name::regrole, kind) from once.role_grant")
+        .await;
+    content::goes_on(&fed.tokens, async |role: &str| {
+        on(&fed.subscriber, DATABASE, role).await
+    })
+    .await;
 }

@@ -5,6 +5,7 @@ use super::{idle, subscriber};
 use crate::call::{Call, SCOPE_MAX, shown, texts};
 use crate::caller::{self, Owner};
 use crate::error::{Error, Kind, Result};
+use crate::incarnation;
 use crate::options::{Given, Member};
 use crate::outbox::topic::{DEDUPE_US, LANES, Topic};
 use crate::spi::{self, Kept};
@@ -21,7 +22,7 @@ const SET: &std::ffi::CStr = c"
         owner         = CASE WHEN $2 ? 'owner' THEN $5 ELSE owner END,
         owner_name    = CASE WHEN $2 ? 'owner' THEN (SELECT r.rolname FROM pg_catalog.pg_roles r
                                                       WHERE r.oid = $5) ELSE owner_name END,
-        owner_cluster = CASE WHEN $2 ? 'owner' THEN $6 ELSE owner_cluster END
+        owner_incarnation = CASE WHEN $2 ? 'owner' THEN $6 ELSE owner_incarnation END
      WHERE topic_id = $1";
 
 const GET: &std::ffi::CStr = c"
@@ -31,7 +32,7 @@ const GET: &std::ffi::CStr = c"
         'subscribers', (SELECT COALESCE(pg_catalog.jsonb_agg(s.subscriber ORDER BY s.subscriber), '[]')
                           FROM once.subscriber s WHERE s.topic_id = t.topic_id),
         'owner', COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r
-                            WHERE r.oid = t.owner AND t.owner_cluster = $4), t.owner_name)::text)
+                            WHERE r.oid = t.owner AND t.owner_incarnation = $4), t.owner_name)::text)
       FROM once.topic t WHERE t.topic_id = $1";
 
 const NAMES: &std::ffi::CStr = c"
@@ -78,6 +79,7 @@ pub fn topic_set(call: &Call) -> Result<Datum> {
         Owner::Role(role).ensure_member("topic", name)?;
     }
     let (topic, created) = lock::existing_or_new(name)?;
+    caller::follow_renames()?;
     if let Some(wanted) = change.subscribers.as_ref().filter(|_| !created) {
         ensure_same_subscribers(&topic, wanted)?;
     }
@@ -92,7 +94,7 @@ pub fn topic_set(call: &Call) -> Result<Datum> {
             change.lanes.map(Datum::from),
             change.dedupe_us.map(Datum::from),
             change.owner,
-            Some(Datum::from(caller::cluster())),
+            Some(Datum::from(incarnation::present()?)),
         ],
     )?;
     if created {
@@ -112,7 +114,7 @@ pub fn topic_get(call: &Call) -> Result<Datum> {
             Some(Datum::from(topic.id)),
             Some(Datum::from(LANES)),
             Some(Datum::from(DEDUPE_US)),
-            Some(Datum::from(caller::cluster())),
+            Some(Datum::from(incarnation::present()?)),
         ],
     )?;
     spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a topic without options"))

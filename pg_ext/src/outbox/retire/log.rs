@@ -5,8 +5,8 @@
 //! and what came into it since it was marked is visible.
 
 use super::need::Needs;
-use crate::caller::cluster;
 use crate::error::{Error, Kind, Result};
+use crate::incarnation;
 use crate::janitor::Swept;
 use crate::outbox::event::{self, Col, Event, SEGMENTS};
 use crate::spi::{self, Kept};
@@ -27,9 +27,9 @@ const OPEN: &CStr = c"
     ON CONFLICT (segment) DO UPDATE SET opened = excluded.opened";
 
 const MARK: &CStr = c"
-    INSERT INTO once.segment AS s (segment, opened, drained_xid, checked_xid, cluster) VALUES ($1, 0, $2, $3, $4)
+    INSERT INTO once.segment AS s (segment, opened, drained_xid, checked_xid, incarnation) VALUES ($1, 0, $2, $3, $4)
     ON CONFLICT (segment) DO UPDATE
-       SET drained_xid = excluded.drained_xid, checked_xid = excluded.checked_xid, cluster = excluded.cluster";
+       SET drained_xid = excluded.drained_xid, checked_xid = excluded.checked_xid, incarnation = excluded.incarnation";
 
 thread_local! {
     static OPENED: Kept = const { Kept::new(OPEN, &[pg_sys::INT4OID, pg_sys::INT8OID]) };
@@ -63,12 +63,13 @@ impl Log {
             drained: [None; 4],
         };
         let table = Table::to_read(TABLE)?;
+        let present = incarnation::present()?;
         let mut scan = table.scan(BY_NUMBER, &mut [], snapshot)?;
         while let Some(slot) = scan.advance() {
             let number = |i| slot.column(i).map(|d| d.value() as i64);
             log.opened = log.opened.max(number(2).unwrap_or(0));
             // Elsewhere, after a restore, the transaction ids mean nothing.
-            if number(5) == Some(cluster())
+            if number(5) == Some(present)
                 && let (Some(segment), Some(xid), Some(checked)) = (number(1), number(3), number(4))
                 && let Some(drained) = log.drained.get_mut(segment as usize)
             {
@@ -145,11 +146,12 @@ pub fn mark_drained(segment: usize, checked: i64) -> Result<()> {
 }
 
 fn mark(segment: usize, drained: Option<(i64, i64)>) -> Result<()> {
+    let present = incarnation::present()?;
     let args = [
         Some(Datum::from(segment as i32)),
         drained.map(|(xid, _)| Datum::from(xid)),
         drained.map(|(_, checked)| Datum::from(checked)),
-        drained.map(|_| Datum::from(cluster())),
+        drained.map(|_| Datum::from(present)),
     ];
     spi::query_latest(&MARKED, &args).map(drop)
 }
