@@ -81,11 +81,11 @@ export! {
     pg_once_key_list => key::steps::key_list;
     pg_once_scope_set => key::scope::scope_set;
     pg_once_scope_get => key::scope::scope_get;
-    pg_once_machine_define => machine::define::machine_define;
-    pg_once_machine_drop => machine::define::machine_drop;
+    pg_once_machine_define => guard::define::machine_define;
+    pg_once_machine_drop => guard::define::machine_drop;
     pg_once_machine_get => machine::inspect::machine_get;
-    pg_once_machine_check => machine::check::machine_check;
-    pg_once_machine_assert => machine::check::machine_assert;
+    pg_once_machine_check => doctor::check::machine_check;
+    pg_once_machine_assert => doctor::check::machine_assert;
     pg_once_machine_guard => guard::install::machine_guard;
     pg_once_machine_guard_item => guard::item::machine_guard_item;
     pg_once_transition => machine::transition::transition;
@@ -94,7 +94,7 @@ export! {
     pg_once_action_extend => action::hold::action_extend;
     pg_once_action_finish => action::end::action_finish;
     pg_once_action_release => action::end::action_release;
-    pg_once_action_adopt => action::adopt::action_adopt;
+    pg_once_action_adopt => cancel::adopt::action_adopt;
     pg_once_cancel_request => cancel::request::cancel_request;
     pg_once_cancel_refund => cancel::refund::refund;
     pg_once_cancel_items => cancel::cleanup::cancel_items;

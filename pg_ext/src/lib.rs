@@ -3,23 +3,47 @@
 //! One noun, one stem: each has a Rust file or folder here and a SQL file in `sql/` (`guard` stands in machine.sql,
 //! `doctor` in metrics.sql). `inbox`, `janitor`, `key`, `outbox` and `role` have an in-database test file in
 //! `pgrx-tests/`; the others are tested from outside alone, in `tests/e2e/`. The other files are the mechanisms they share.
+//! A noun imports only the nouns above it in the list below and shared mechanisms; a shared mechanism imports no noun
+//! (`tests/e2e/layers.rs`).
 //! What SQL sees (names, arguments, comments) is in `sql/`; `exports.rs` ties its symbols to functions.
 #![allow(
     clippy::missing_safety_doc,
     reason = "safety is said at each unsafe block"
 )]
 
-// Nouns.
-mod action;
-mod cancel;
-mod doctor;
-mod guard;
-mod inbox;
-mod janitor;
-mod key;
-mod machine;
-mod metrics;
+// Nouns, each below those that it imports.
+
+// Events that leave the database: emitted, taken, acknowledged, retried.
 mod outbox;
+
+// One logical request, one execution: claims, fences, answers that are replayed.
+mod key;
+
+// Messages and saga steps that are handled once.
+mod inbox;
+
+// The declared states and moves of one of the user's tables: what a definition may say, and `transition`.
+mod machine;
+
+// One row's work that can die half-way, under a lease.
+mod action;
+
+// A teardown whose terminal state comes last: refunds, clean-up, the audit.
+mod cancel;
+
+// Triggers that refuse undeclared writes; machine_define and machine_drop, which ask all of the above.
+mod guard;
+
+// The sweeps.
+mod janitor;
+
+// Numbers to watch.
+mod metrics;
+
+// What a person should know and do: doctor, machine_check and machine_assert.
+mod doctor;
+
+// Who may call what.
 mod role;
 
 // Shared mechanisms.

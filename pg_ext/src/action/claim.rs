@@ -5,7 +5,6 @@
 //! and the clock say; it is made again under the locks.
 
 use super::lease::{Col, Lease, State, TABLE};
-use super::row::{self as user_row, If, Lock, Seen};
 use crate::call::{Call, HOLDER_MAX, SCOPE_MAX, from_utf8, shown};
 use crate::clock;
 use crate::error::{Error, Result};
@@ -14,6 +13,7 @@ use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::patch::Patch;
 use crate::machine::transition::version_argument;
+use crate::machine::user_row::{self, If, Lock, Seen};
 use crate::row::{self, Shape};
 use crate::settings;
 use crate::table::{self, Outcome, Snapshot, Table, Wait};

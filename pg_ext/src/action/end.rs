@@ -5,11 +5,11 @@
 
 use super::fence::{Fenced, Present};
 use super::lease::{Col, Lease, State};
-use super::row::{self as user_row, If, Seen};
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::key::fingerprint::Request;
 use crate::machine::patch::Patch;
+use crate::machine::user_row::{self, If, Seen};
 use crate::mark::call_mark;
 use crate::row::{self, Shape};
 use crate::table::{above_read_committed, is_writable};

@@ -3,10 +3,10 @@
 
 use super::fence::Fenced;
 use super::lease::Col;
-use super::row::look_latest;
 use crate::call::Call;
 use crate::clock;
 use crate::error::Result;
+use crate::machine::user_row::look_latest;
 use crate::row::Shape;
 use crate::settings;
 use pgrx::pg_sys::{self, Datum};

@@ -8,17 +8,14 @@
 use super::lease::{BY_LOOK, Col, Lease, REMEMBERED_US, State, TABLE};
 use super::revert::{Change, Due, Reverted, change, revert};
 use crate::call::varlena;
-use crate::cancel::pending;
 use crate::clock;
 use crate::error::Result;
 use crate::janitor::{self, Swept};
-use crate::machine::model::Machine;
 use crate::machine::stored::{self, Stored};
 use crate::row;
-use crate::spi::{self, SwitchedUser};
-use crate::subxact::{self, Failure};
+use crate::spi;
+use crate::subxact::Failure;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
-use pgrx::pg_sys;
 
 pub const TASK: &str = "action_release";
 
@@ -27,11 +24,12 @@ pub const TASK: &str = "action_release";
 const LOOKS_PER_ROW: usize = 1_000;
 /// Ended or extended leases that are moved on or removed for each row that may be swept.
 const TIDIED_PER_ROW: usize = 10;
-/// Open teardowns, the oldest, whose rows a sweep looks for.
-const TEARDOWNS_LOOKED_AT: usize = 100;
+
+/// What else is done in a machine's turn; an error of its own is the machine's failure.
+pub type Beside = fn(&[u8]) -> Result<std::result::Result<(), Failure>>;
 
 /// Sweeps every machine, those that were swept longest ago first, at most `max` rows in all, and notes each.
-pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
+pub fn sweep(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swept> {
     let mut all = Swept::default();
     let mut runs = Vec::new();
     let mut left = max;
@@ -42,7 +40,7 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
         }
         let mut turn = sweep_machine(&name, left)?;
         left -= turn.settled;
-        if let Err(failure) = close_teardowns(&name)? {
+        if let Err(failure) = beside(&name)? {
             turn.swept.add(Swept::failure(1, &failure.message));
         }
         all.add(turn.swept.clone());
@@ -69,30 +67,6 @@ pub fn sweep(max: i64, only: Option<&[u8]>) -> Result<Swept> {
 /// by that is the caller's error.
 pub fn prepare() -> Result<()> {
     spi::run_as_caller(c"SET CONSTRAINTS ALL IMMEDIATE")
-}
-
-/// Teardowns whose row was deleted, or whose table was dropped, are over; what could not be looked at is told.
-fn close_teardowns(name: &[u8]) -> Result<std::result::Result<(), Failure>> {
-    let tables = || {
-        if pending::first_open(name, None)?.is_some() {
-            pending::close_of_gone_tables(name, TEARDOWNS_LOOKED_AT)?;
-        }
-        Ok(pending::first_open(name, None)?.is_some())
-    };
-    let is_left = subxact::attempt_briefly(tables)?;
-    if is_left != Ok(true) {
-        return Ok(is_left.map(drop));
-    }
-    let rows = || {
-        let machine = Machine::for_tables(name)?;
-        let mode = pg_sys::AccessShareLock;
-        let Some(owner) = machine.shape.table.locked_owner(mode) else {
-            return Ok(());
-        };
-        let _owner = SwitchedUser::to_owner_of_table(owner)?;
-        pending::close_of_gone_rows(&machine, TEARDOWNS_LOOKED_AT)
-    };
-    subxact::attempt_briefly(rows)
 }
 
 /// Names of machines. A definition that cannot be read is its machine's own failure.

@@ -3,11 +3,11 @@
 use super::items::Items;
 use super::record::Col;
 use super::stand::{Stand, Torn};
-use crate::action::row::Lock;
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::machine::id::{RowId, parameter_type};
 use crate::machine::statement::{NO, READ};
+use crate::machine::user_row::Lock;
 use crate::row::Rows;
 use crate::spi::column;
 use pgrx::pg_sys::{self, Datum};

@@ -10,14 +10,17 @@ use crate::machine::model::{Machine, yes};
 use crate::machine::relation::Relation;
 use crate::machine::statement::{NO, READ};
 use crate::row::{self, Rows};
-use crate::spi::column;
+use crate::spi::{SwitchedUser, column};
+use crate::subxact::{self, Failure};
 use crate::table::{Outcome, Scan, ScanKey, Snapshot, Table, Wait};
-use pgrx::pg_sys::{Datum, Oid};
+use pgrx::pg_sys::{self, Datum, Oid};
 use std::collections::HashMap;
 
 const MOST: i32 = 100_000;
 /// Teardowns looked at in one go.
 const STEP: usize = 1_000;
+/// Open teardowns, the oldest, that a sweep looks at.
+const SWEPT: usize = 100;
 
 /// $1 ids.
 const ROWS: &str = "
@@ -92,12 +95,36 @@ pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String
     Ok(None)
 }
 
-/// Closes teardowns whose table is gone, of the oldest `most` that are open: nobody can finish them.
-pub fn close_of_gone_tables(machine: &[u8], most: usize) -> Result<()> {
+/// In a sweep of the machine: closes teardowns whose row was deleted, or whose table was dropped, of the oldest that are
+/// open. Nobody can finish them. The failure of what could not be looked at.
+pub fn close_orphaned(machine: &[u8]) -> Result<std::result::Result<(), Failure>> {
+    let tables = || {
+        if first_open(machine, None)?.is_some() {
+            close_of_gone_tables(machine)?;
+        }
+        Ok(first_open(machine, None)?.is_some())
+    };
+    let is_left = subxact::attempt_briefly(tables)?;
+    if is_left != Ok(true) {
+        return Ok(is_left.map(drop));
+    }
+    let rows = || {
+        let machine = Machine::for_tables(machine)?;
+        let mode = pg_sys::AccessShareLock;
+        let Some(owner) = machine.shape.table.locked_owner(mode) else {
+            return Ok(());
+        };
+        let _owner = SwitchedUser::to_owner_of_table(owner)?;
+        close_of_gone_rows(&machine)
+    };
+    subxact::attempt_briefly(rows)
+}
+
+fn close_of_gone_tables(machine: &[u8]) -> Result<()> {
     let table = Table::to_write(TABLE)?;
     let snapshot = Snapshot::latest();
     let mut scan = open(&table, machine, &snapshot)?;
-    for _ in 0..most {
+    for _ in 0..SWEPT {
         let Some(slot) = scan.advance() else { break };
         let teardown = Teardown::look(slot);
         let is_there = |oid| Relation::of(oid).is_some();
@@ -108,13 +135,12 @@ pub fn close_of_gone_tables(machine: &[u8], most: usize) -> Result<()> {
     Ok(())
 }
 
-/// Closes teardowns whose row is gone, of the oldest `most` that are open, as the current user sees the
-/// table: nobody can finish them, and everybody who looks for work would read them.
-pub fn close_of_gone_rows(machine: &Machine, most: usize) -> Result<()> {
+/// As the current user sees the table.
+fn close_of_gone_rows(machine: &Machine) -> Result<()> {
     let table = Table::to_write(TABLE)?;
     let snapshot = Snapshot::latest();
     let mut scan = Some(open(&table, &from_utf8(machine.name()), &snapshot)?);
-    let Some(open) = next(machine, &mut scan, most)? else {
+    let Some(open) = next(machine, &mut scan, SWEPT)? else {
         return Ok(());
     };
     // A snapshot from before the row would have it gone.

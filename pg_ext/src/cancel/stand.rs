@@ -2,13 +2,13 @@
 
 use super::record::Teardown;
 use crate::action::lease::{Col as LeaseCol, Lease};
-use crate::action::row::{self as user_row, Lock, Seen};
 use crate::call::{Call, from_utf8, shown};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::machine::definition::Cancel;
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
+use crate::machine::user_row::{self, Lock, Seen};
 use crate::table::{self, Snapshot};
 use std::rc::Rc;
 

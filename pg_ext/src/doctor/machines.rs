@@ -1,9 +1,9 @@
 //! Machines that do not fit their tables any more, claim states that nobody sweeps, rows that cannot be reverted.
 
+use super::check::{self, Weight};
 use super::{Level, Report};
 use crate::call::{shown, varlena};
 use crate::error::Result;
-use crate::machine::check::{self, Weight};
 use crate::machine::stored::{self, Stored};
 use crate::metrics::leases::Actions;
 use crate::subxact;

@@ -1,10 +1,12 @@
 //! `doctor`: what a person who is responsible should know, and what to do about it.
 //!
-//! Each file asks about one thing, by itself: what cannot be looked at (a table that somebody has locked) is a row, and
-//! hides nothing else. Invariant: nothing is written and nobody waited for but for a moment, so it works in a READ ONLY
-//! transaction and on a standby; a new database that is well gives no row but `info`. What is told are names, numbers
-//! and times, no payload and no text of a query. Times are compared with the clock that a test can move.
+//! `check` is machine_check and machine_assert. Each other file asks about one thing, by itself: what cannot be looked
+//! at (a table that somebody has locked) is a row, and hides nothing else. Invariant: nothing is written and nobody
+//! waited for but for a moment, so it works in a READ ONLY transaction and on a standby; a new database that is well
+//! gives no row but `info`. What is told are names, numbers and times, no payload and no text of a query. Times are
+//! compared with the clock that a test can move.
 
+pub mod check;
 mod horizon;
 mod janitor;
 mod keys;

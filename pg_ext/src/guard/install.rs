@@ -273,23 +273,6 @@ pub fn remove(machine: &str) -> Result<()> {
     verify(machine, &[])
 }
 
-/// The trigger is the guard of this machine's own table; the name in the database's encoding.
-pub fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
-    // SAFETY: looks into the system caches, which give null or a string; a trigger has tgnargs arguments.
-    unsafe {
-        let function = pg_sys::get_func_name(trigger.tgfoid);
-        let schema = pg_sys::get_namespace_oid(c"once".as_ptr(), true);
-        !function.is_null()
-            && CStr::from_ptr(function) == c"machine_guard_row"
-            && pg_sys::get_func_namespace(trigger.tgfoid) == schema
-            && trigger.tgtype & pg_sys::TRIGGER_TYPE_ROW as i16 != 0
-            // One of a constraint may be deferred.
-            && trigger.tgconstraint == pg_sys::InvalidOid
-            && trigger.tgnargs == 1
-            && CStr::from_ptr(*trigger.tgargs).to_bytes() == machine
-    }
-}
-
 /// A guard that is there.
 struct Present {
     table: pg_sys::Oid,

@@ -3,8 +3,10 @@
 //!
 //! `install` puts them on and takes them off (`lock` locks the tables for that), `event` reads what fired one
 //! (`memory` keeps what that took; `head` sees what is none of theirs at a glance), `row` and `item` judge it. What
-//! one of our own statements does at the moment passes by its permit (`machine/permit.rs`).
+//! one of our own statements does at the moment passes by its permit (`machine/permit.rs`). `define` changes a
+//! machine, its leases, teardowns and guards permitting.
 
+pub mod define;
 pub mod install;
 pub mod item;
 pub mod row;

@@ -5,6 +5,7 @@ use super::{foreign, reap, runs};
 use crate::action::sweep as actions;
 use crate::call::{Call, SCOPE_MAX};
 use crate::caller;
+use crate::cancel::pending;
 use crate::error::Result;
 use crate::machine::stored::Stored;
 use crate::outbox::{requeue, retire};
@@ -54,7 +55,7 @@ fn work(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>> {
     match task {
         Task::ActionRelease => {
             caller::follow_renames()?;
-            actions::sweep(max, only).map(Some)
+            actions::sweep(max, only, pending::close_orphaned).map(Some)
         }
         Task::KeyReap => reap::keys(max).map(Some),
         Task::KeyTombstone => reap::tombstones(max).map(Some),

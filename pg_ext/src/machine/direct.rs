@@ -14,13 +14,13 @@ use super::moves::Move;
 use super::relation::Column;
 use crate::call::{from_utf8, varlena};
 use crate::error::Result;
-use crate::guard::install;
 use crate::row;
 use crate::spi;
 use crate::table::enums;
 use crate::table::{Outcome, ScanKey, Slot, Snapshot, Table, Triggers, Wait, above_read_committed};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::borrow::Cow;
+use std::ffi::CStr;
 
 /// One kind of move over a plain table.
 pub struct Direct {
@@ -162,7 +162,7 @@ impl Ground {
             .flatten()
             .collect();
         let name = from_utf8(machine.name());
-        let triggers = table.plain(&written, |trigger| install::is_guard(trigger, &name))?;
+        let triggers = table.plain(&written, |trigger| is_guard(trigger, &name))?;
         let (index, equal, collation) = table.unique_index_on(shape.id.number)?;
         let number = |c: &Option<Column>| c.as_ref().map(|c| c.number as usize);
         Some(Ground {
@@ -199,6 +199,23 @@ impl Ground {
         let next = Some(Datum::from(present.checked_add(1)?));
         values[column - 1] = next;
         Some((values, next))
+    }
+}
+
+/// The trigger is the guard of this machine's own table; the name in the database's encoding.
+fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
+    // SAFETY: looks into the system caches, which give null or a string; a trigger has tgnargs arguments.
+    unsafe {
+        let function = pg_sys::get_func_name(trigger.tgfoid);
+        let schema = pg_sys::get_namespace_oid(c"once".as_ptr(), true);
+        !function.is_null()
+            && CStr::from_ptr(function) == c"machine_guard_row"
+            && pg_sys::get_func_namespace(trigger.tgfoid) == schema
+            && trigger.tgtype & pg_sys::TRIGGER_TYPE_ROW as i16 != 0
+            // One of a constraint may be deferred.
+            && trigger.tgconstraint == pg_sys::InvalidOid
+            && trigger.tgnargs == 1
+            && CStr::from_ptr(*trigger.tgargs).to_bytes() == machine
     }
 }
 

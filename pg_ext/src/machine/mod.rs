@@ -3,11 +3,12 @@
 //! `definition` is what a machine declares, `stored` its row, `shape` that definition fitted to the tables as
 //! they are, `model` what a backend keeps of it, and `changes` when that has to be looked up again;
 //! `moves`, `patch`, `id`, `relation` and `sql` are what statements on the user's tables are made of;
-//! `transition` moves a row. `define` stores what `validate` has made of JSON, or every fault that it has
-//! found (`draft`, `rules`, `fit`, `money`; `predicate` reads a `when`), and `inspect` shows it again.
+//! `user_row` reads and moves one row for leases and teardowns, `transition` for everybody. `validate` makes a
+//! definition out of JSON, or finds every fault (`draft`, `rules`, `fit`, `money`; `predicate` reads a `when`), and
+//! `inspect` shows it again. machine_define itself is in `guard/define.rs`, machine_check in `doctor/check.rs`: they ask
+//! nouns that import this one.
 
 pub mod changes;
-pub mod define;
 pub mod definition;
 mod direct;
 pub mod id;
@@ -20,13 +21,13 @@ pub mod sql;
 pub mod statement;
 pub mod stored;
 pub mod transition;
+pub mod user_row;
 
-pub mod check;
 pub mod columns;
 pub mod permit;
 
-mod draft;
-mod faults;
+pub mod draft;
+pub mod faults;
 mod fit;
 mod members;
 mod money;
@@ -34,7 +35,7 @@ pub mod moves;
 mod predicate;
 mod qualify;
 mod rules;
-mod validate;
+pub mod validate;
 
 use crate::digest::first_64_bits;
 use crate::error::{Error, Kind, Result};

@@ -8,7 +8,7 @@ use super::model::{Machine, yes};
 use super::moves::{Move, Wanted, condition};
 use super::patch::Patch;
 use super::statement::{LOCK, NO, READ, Statement, WRITE};
-use crate::action::row::{Lock, ensure_updatable, look};
+use super::user_row::{Lock, ensure_updatable, look};
 use crate::call::{Call, SCOPE_MAX, shown, texts_or_null, varlena};
 use crate::error::{Error, Result};
 use crate::row::{self, Rows, Shape};

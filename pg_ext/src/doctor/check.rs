@@ -1,17 +1,17 @@
 //! `machine_check` and `machine_assert`: what disagrees between a definition and what the tables have become,
 //! and whether somebody sweeps the claim states.
 
-use super::definition::Definition;
-use super::inspect;
-use super::model::Machine;
-use super::shape;
-use super::stored::{self, Stored};
-use super::validate;
-use crate::action::adopt::{Orphan, orphans};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
+use crate::cancel::adopt::{Orphan, orphans};
 use crate::error::{Error, Kind, Result};
 use crate::guard::install;
 use crate::janitor;
+use crate::machine::definition::Definition;
+use crate::machine::inspect;
+use crate::machine::model::Machine;
+use crate::machine::shape;
+use crate::machine::stored::{self, Stored};
+use crate::machine::validate;
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept, SwitchedUser, column};
 use crate::subxact;

@@ -4,27 +4,27 @@
 //! hold it shared: a claim is seen here, or it sees what was changed. Under the lock everything is looked
 //! up in the latest snapshot, at every isolation level.
 
-use super::changes::definitions_changed;
-use super::columns;
-use super::definition::Definition;
-use super::draft::Draft;
-use super::faults::{Faults, quoted};
-use super::id::RowId;
-use super::inspect;
-use super::model::Machine;
-use super::relation::Relation;
-use super::stored::{Col, Stored, TABLE, jsonb_text};
-use super::validate::{self, Valid, not_yours};
-use super::wait_for_claims;
+use super::install;
 use crate::action::lease::{self, Lease};
-use crate::action::row::look_latest;
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8, varlena};
 use crate::caller;
 use crate::cancel::pending;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
-use crate::guard::install;
 use crate::incarnation;
+use crate::machine::changes::definitions_changed;
+use crate::machine::columns;
+use crate::machine::definition::Definition;
+use crate::machine::draft::Draft;
+use crate::machine::faults::{Faults, quoted};
+use crate::machine::id::RowId;
+use crate::machine::inspect;
+use crate::machine::model::Machine;
+use crate::machine::relation::Relation;
+use crate::machine::stored::{Col, Stored, TABLE, jsonb_text};
+use crate::machine::user_row::look_latest;
+use crate::machine::validate::{self, Valid, not_yours};
+use crate::machine::wait_for_claims;
 use crate::row;
 use crate::spi::{self, Kept, SwitchedUser};
 use crate::subxact;

@@ -1,13 +1,13 @@
 //! The machine's row itself, read and moved with the rights of whoever is the current user.
 
+use super::id::RowId;
+use super::model::{Machine, yes};
+use super::patch::Patch;
+use super::permit::{self, Doing};
+use super::sql::{is_any, literal};
+use super::statement::{LOCK, NO, READ, Statement, WRITE};
 use crate::call::{utf8, varlena};
 use crate::error::Result;
-use crate::machine::id::RowId;
-use crate::machine::model::{Machine, yes};
-use crate::machine::patch::Patch;
-use crate::machine::permit::{self, Doing};
-use crate::machine::sql::{is_any, literal};
-use crate::machine::statement::{LOCK, NO, READ, Statement, WRITE};
 use crate::spi::Row;
 use crate::spi::column;
 use crate::subxact;

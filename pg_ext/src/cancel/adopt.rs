@@ -1,16 +1,16 @@
 //! `action_adopt`: rows that wear a claim state without a lease get an overdue one, and rows whose cancel
 //! flag was set by hand a teardown; with the caller's rights.
 
-use super::lease::{Col, Lease, TABLE};
-use super::row::{self as user_row, Lock};
+use super::request;
+use crate::action::lease::{Col, Lease, TABLE};
 use crate::call::{Call, from_utf8, shown, varlena};
-use crate::cancel::request;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::sql::is_any;
 use crate::machine::statement::{NO, READ};
+use crate::machine::user_row::{self, Lock};
 use crate::spi::column;
 use crate::table::{Outcome, Snapshot, Table, Wait};
 use crate::trylock::TryLock;
