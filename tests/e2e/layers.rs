@@ -1,0 +1,133 @@
+//! The extension's nouns import each other downwards only, in the order in which `pg_ext/src/lib.rs` lists them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "tests fail by panicking"
+)]
+
+use std::collections::BTreeSet;
+use std::fs::{read_dir, read_to_string};
+use std::path::{Path, PathBuf};
+
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../pg_ext/src");
+
+/// What is above every noun: it ties the nouns together.
+const SURFACE: [&str; 2] = ["lib", "exports"];
+
+/// Arrows that are on their way out.
+const STILL_THERE: &[(&str, &str)] = &[
+    ("outbox", "janitor"),
+    ("action", "janitor"),
+    ("worker", "janitor"),
+];
+
+/// The modules that lib.rs declares between two of its comments.
+fn declared(from: &str, to: &str) -> Vec<String> {
+    let lib = read_to_string(format!("{SOURCES}/lib.rs")).unwrap();
+    let (_, rest) = lib.split_once(from).expect(from);
+    let (listed, _) = rest.split_once(to).expect(to);
+    let module = |line: &str| Some(line.strip_prefix("mod ")?.strip_suffix(';')?.to_owned());
+    listed.lines().filter_map(module).collect()
+}
+
+fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files_below(&path, found),
+            false => found.push(path),
+        }
+    }
+}
+
+/// The top module that a file belongs to.
+fn owner(file: &Path) -> String {
+    let inside = file.strip_prefix(SOURCES).unwrap();
+    let first = inside.iter().next().unwrap().to_str().unwrap();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+/// The top modules that a source names after `crate::`, also within braces; comments aside.
+fn named(source: &str) -> BTreeSet<String> {
+    let code: Vec<_> = source
+        .lines()
+        .map(|line| line.split_once("//").map_or(line, |(code, _)| code))
+        .collect();
+    let code = code.join("\n");
+    let word = |text: &str| -> String {
+        let part = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+        text.trim_start().chars().take_while(part).collect()
+    };
+    let mut names = BTreeSet::new();
+    for after in code.split("crate::").skip(1) {
+        let Some(list) = after.strip_prefix('{') else {
+            names.insert(word(after));
+            continue;
+        };
+        let mut depth = 0;
+        names.insert(word(list));
+        for (i, c) in list.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => drop(names.insert(word(&list[i + 1..]))),
+                _ => {}
+            }
+        }
+    }
+    names
+}
+
+/// Every (module, module that it names), once.
+fn arrows() -> BTreeSet<(String, String)> {
+    let mut files = Vec::new();
+    files_below(Path::new(SOURCES), &mut files);
+    let mut arrows = BTreeSet::new();
+    for file in files {
+        let from = owner(&file);
+        for to in named(&read_to_string(&file).unwrap()) {
+            if from != to && !SURFACE.contains(&from.as_str()) {
+                arrows.insert((from.clone(), to));
+            }
+        }
+    }
+    arrows
+}
+
+#[test]
+fn no_noun_imports_a_later_one_and_no_shared_mechanism_imports_a_noun() {
+    let nouns = declared("// Nouns", "// Shared mechanisms");
+    let place = |module: &str| nouns.iter().position(|noun| noun == module);
+    assert_eq!(nouns.first().map(String::as_str), Some("outbox"));
+    assert_eq!(nouns.last().map(String::as_str), Some("role"));
+    let runs_up = |(from, to): &(String, String)| match (place(from), place(to)) {
+        (_, None) => false,
+        (None, Some(_)) => true,
+        (Some(from), Some(to)) => to > from,
+    };
+    let all = arrows();
+    let expected = ("cancel".to_owned(), "action".to_owned());
+    assert!(all.contains(&expected), "no arrow was read: {all:?}");
+    let up: Vec<_> = all
+        .iter()
+        .filter(|arrow| runs_up(arrow))
+        .map(|(from, to)| (from.as_str(), to.as_str()))
+        .collect();
+    let wrong: Vec<_> = up.iter().filter(|a| !STILL_THERE.contains(a)).collect();
+    assert!(wrong.is_empty(), "imports that run back up: {wrong:?}");
+    let gone: Vec<_> = STILL_THERE.iter().filter(|a| !up.contains(a)).collect();
+    assert!(
+        gone.is_empty(),
+        "no longer imported, so no exception: {gone:?}"
+    );
+}
+
+#[test]
+fn an_import_is_read_in_each_form() {
+    let source = "use crate::{a, b::{c, d},\n e};\nlet x = crate::f::g(); // crate::h\n";
+    let names: Vec<_> = named(source).into_iter().collect();
+    assert_eq!(names, ["a", "b", "e", "f"]);
+}
