@@ -53,11 +53,10 @@ pub fn lock_of(machine: &str) -> u64 {
     first_64_bits(&digest)
 }
 
-/// Has a machine's lock to itself to the end of this transaction, once the open claims have ended; bounded as the wait
-/// for a table is. 55P03 where it takes too long.
+/// Has a machine's lock to itself to the end of this transaction, once the open claims have ended. 55P03 where it takes
+/// too long.
 pub fn wait_for_claims(machine: &str) -> Result<()> {
-    let wait = || wait_exclusive(lock_of(machine));
-    let late = || {
+    wait_bounded(lock_of(machine), || {
         Error::new(
             Kind::LockNotAvailable,
             format!("machine \"{machine}\" has open claims, or is being changed by another session"),
@@ -67,6 +66,27 @@ pub fn wait_for_claims(machine: &str) -> Result<()> {
              lock_timeout for longer (where it is 0, a second more than deadlock_timeout): claims answer that somebody \
              is at it meanwhile.",
         )
-    };
-    settings::with_table_lock_timeout(|| wait_or(wait, late))
+    })
+}
+
+/// Two definitions of one table come one after the other, to the end of the first one's transaction. 55P03 where it takes
+/// too long.
+fn wait_for_definitions(table: &columns::Table) -> Result<()> {
+    // No machine's name begins with NUL: the lock is no machine's.
+    let lock = lock_of(&format!("\0table {}", table.oid.to_u32()));
+    wait_bounded(lock, || {
+        Error::new(
+            Kind::LockNotAvailable,
+            format!("table {} is being defined by another session", table.name),
+        )
+        .hint(
+            "Call it again once the transaction that called machine_define for this table has ended, or SET \
+             lock_timeout for longer (where it is 0, a second more than deadlock_timeout).",
+        )
+    })
+}
+
+/// Waits for a lock of ours as long as for a table's.
+fn wait_bounded(lock: u64, late: impl FnOnce() -> Error) -> Result<()> {
+    settings::with_table_lock_timeout(|| wait_or(|| wait_exclusive(lock), late))
 }

@@ -10,11 +10,10 @@ use super::draft::Draft;
 use super::faults::{Faults, quoted};
 use super::predicate::Predicate;
 use super::stored::{Col, each_stored};
-use super::{fit, money, rules};
+use super::{fit, money, rules, wait_for_definitions};
 use crate::call::from_utf8;
 use crate::caller::{self, Owner};
 use crate::error::{Error, Kind, Result};
-use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{Datum, Oid};
 use serde_json::Value;
 
@@ -148,18 +147,12 @@ pub fn not_yours(table: &str) -> Error {
     )
 }
 
-/// Two definitions of one table come one after the other, to the end of the first one's transaction.
-fn wait_for_turn(table: Oid) {
-    // No machine's name begins with NUL: the lock is no machine's.
-    wait_exclusive(super::lock_of(&format!("\0table {}", table.to_u32())));
-}
-
 /// No other machine has this table and status column.
 fn nobody_else_has_it(draft: &Draft, table: &Table, faults: &mut Faults) -> Result<()> {
     let (Some(machine), Some(status)) = (&draft.machine, &draft.status) else {
         return Ok(());
     };
-    wait_for_turn(table.oid);
+    wait_for_definitions(table)?;
     each_stored(&mut |stored| {
         if stored.relation(Col::Relation) != Some(table.oid) {
             return Ok(());

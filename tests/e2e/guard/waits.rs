@@ -75,6 +75,29 @@ async fn an_open_claim_is_named_when_lock_timeout_is_over() {
 }
 
 #[tokio::test]
+async fn a_table_that_another_session_defines_is_named_when_lock_timeout_is_over() {
+    let play = world(false).await;
+    let (holder, session) = (play.another().await, play.another().await);
+    let other = JOB.replacen("\"job\"", "\"other\"", 1);
+    let other = format!("select once.machine_define($def${other}$def$)");
+    holder.show("begin").await;
+    define(&holder, JOB).await;
+    for (timeout, least) in [("20ms", 0), ("0", 1_900)] {
+        session
+            .show(&format!("set lock_timeout = '{timeout}'"))
+            .await;
+        let begin = Instant::now();
+        let refusal = session.refused(&other).await;
+        assert!(begin.elapsed() > Duration::from_millis(least));
+        assert_eq!(refusal.code, "55P03", "{refusal:?}");
+        let told = "table public.job is being defined by another session";
+        assert_eq!(refusal.message, told);
+        assert!(refusal.hint.contains("lock_timeout"), "{refusal:?}");
+    }
+    holder.show("rollback").await;
+}
+
+#[tokio::test]
 async fn without_a_lock_timeout_it_waits_a_second_past_deadlock_timeout() {
     for (is_guarded, call) in [(true, UNGUARD), (false, GUARD), (true, DROP)] {
         let play = world(is_guarded).await;
