@@ -7,7 +7,6 @@ use crate::error::{Error, Kind, Result};
 use crate::guard::install;
 use crate::janitor;
 use crate::machine::definition::Definition;
-use crate::machine::inspect;
 use crate::machine::model::Machine;
 use crate::machine::shape;
 use crate::machine::stored::{self, Stored};
@@ -258,8 +257,7 @@ impl Findings {
     /// Casts, domains and types of the table are its owner's code: they run as the owner, never as whoever
     /// checks.
     fn fit(&mut self, machine: &Machine, stored: &Stored) -> Result<()> {
-        let written = inspect::as_written(stored)?;
-        let lines = match as_owner(machine, || validate::recheck(&written))? {
+        let lines = match as_owner(machine, || validate::recheck(stored))? {
             Ok(lines) => lines,
             Err(failure) => {
                 self.add(

@@ -15,11 +15,11 @@ use crate::incarnation;
 use crate::machine::changes::definitions_changed;
 use crate::machine::columns;
 use crate::machine::definition::Definition;
-use crate::machine::draft::Draft;
 use crate::machine::faults::{Faults, quoted};
 use crate::machine::id::RowId;
 use crate::machine::inspect;
 use crate::machine::model::Machine;
+use crate::machine::read;
 use crate::machine::relation::Relation;
 use crate::machine::stored::{Col, Stored, TABLE, jsonb_text};
 use crate::machine::user_row::look_latest;
@@ -78,24 +78,25 @@ thread_local! {
 pub fn machine_define(call: &Call) -> Result<Datum> {
     let json = argument(call)?;
     table::ensure_writable(TABLE)?;
-    let mut faults = Faults::default();
-    let draft = Draft::read(&json, &mut faults).unwrap_or_default();
-    let present = match draft.machine.as_deref() {
-        Some(name) => {
+    let faults = Faults::default();
+    let definition = read::definition(&json, &faults);
+    let present = match definition.machine.as_str() {
+        "" => None,
+        name => {
             // Asked before the lock, so that nobody stops claims who may not define, and again under it.
             let server_name = from_utf8(name);
             if let Some(present) = Stored::find(&server_name)? {
                 ensure_may_change(&present, &server_name)?;
             }
             wait_for_claims(name)?;
-            Stored::find(&server_name)?
+            let present = Stored::find(&server_name)?;
+            if let Some(present) = &present {
+                ensure_may_change(present, &server_name)?;
+            }
+            present
         }
-        None => None,
     };
-    if let (Some(present), Some(name)) = (&present, &draft.machine) {
-        ensure_may_change(present, &from_utf8(name))?;
-    }
-    let valid = validate::validate(draft, faults)?;
+    let valid = validate::validate(definition, faults)?;
     if let Some(present) = &present {
         match has_table(present) {
             true => {

@@ -114,18 +114,18 @@ fn of_name(name: &str) -> Result<std::result::Result<Option<Oid>, subxact::Failu
 }
 
 impl Table {
-    /// The table of that name, locked; None with a fault where there is none that can be used.
-    pub fn named(path: &str, name: &str, faults: &mut Faults) -> Result<Option<Table>> {
-        let oid = match of_name(name)? {
+    /// The table of that name, locked; None where there is none that can be used, with a fault if one is named.
+    pub fn named(path: &str, name: &str, faults: &Faults) -> Result<Option<Table>> {
+        let oid = match name {
+            "" => return Ok(None),
+            name => of_name(name)?,
+        };
+        let table = match oid {
             Err(failure) => {
                 faults.add(path, failure.message);
                 return Ok(None);
             }
-            Ok(oid) => oid,
-        };
-        let table = match oid {
-            Some(oid) => Table::read(oid)?,
-            None => None,
+            Ok(oid) => oid.map_or(Ok(None), Table::read)?,
         };
         if table.is_none() {
             faults.add(path, format!("there is no table {}", quoted(name)));
@@ -133,7 +133,8 @@ impl Table {
         Ok(table)
     }
 
-    fn read(relation: Oid) -> Result<Option<Table>> {
+    /// Locked; None: it is gone.
+    pub fn read(relation: Oid) -> Result<Option<Table>> {
         // SAFETY: a lock on what was a relation a moment ago; kept to the end of the transaction.
         unsafe { pg_sys::LockRelationOid(relation, pg_sys::AccessShareLock as i32) };
         let argument = [Some(Datum::from(relation))];
@@ -155,7 +156,7 @@ impl Table {
     }
 
     /// An ordinary or partitioned table that outlives the session, without rules; one fault says why not.
-    pub fn check(&self, path: &str, faults: &mut Faults) {
+    pub fn check(&self, path: &str, faults: &Faults) {
         let name = &self.name;
         let problem = match (self.kind, &self.rule) {
             (b'r' | b'p', _) if self.temporary => format!("{name} is a temporary table"),
@@ -173,16 +174,8 @@ impl Table {
         faults.add(path, problem);
     }
 
-    /// The column of that name; None with a fault where there is none.
-    pub fn column(&self, path: &str, name: &str, faults: &mut Faults) -> Option<&Column> {
-        let found = self.columns.iter().find(|column| column.name == name);
-        if found.is_none() {
-            faults.add(
-                path,
-                format!("{} has no column {}", self.name, quoted(name)),
-            );
-        }
-        found
+    pub fn column(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|column| column.name == name)
     }
 }
 

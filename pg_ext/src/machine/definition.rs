@@ -1,5 +1,5 @@
-//! A machine's definition as the other files read it. `validate.rs` makes one out of what a person wrote and
-//! tells every fault; what is stored is read back here without being judged again.
+//! A machine's definition: one tree, which `read` makes of what a person wrote, which is checked, stored, and read back
+//! without being judged again.
 //!
 //! The stored form (`once.machine.definition`) is this structure as JSON: column names as the catalog
 //! spells them, predicates deparsed with every name qualified, leases in microseconds, no table names and no
@@ -7,10 +7,15 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Everything that one machine declares, but its tables and its owner.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Everything that one machine declares.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Definition {
     pub machine: String,
+    /// As somebody writes it, the owner and the tables of `refund` too; empty in the stored form.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub table: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// Column names.
     pub id: String,
     pub status: String,
@@ -29,7 +34,7 @@ pub struct Definition {
     pub refund: Option<Refund>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Transition {
     pub from: Vec<String>,
     pub to: String,
@@ -38,7 +43,7 @@ pub struct Transition {
     pub when: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     pub step_key: String,
     pub status: String,
@@ -58,15 +63,17 @@ pub struct Step {
     pub action: Option<serde_json::Value>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cancel {
     /// Column name.
     pub flag: String,
     pub to: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Refund {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub items: String,
     /// Columns of the items table.
     pub item_id: String,
     pub subject: String,
@@ -80,6 +87,8 @@ pub struct Refund {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
     pub amount: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub wallet: String,
     /// Columns of the wallet table.
     pub wallet_id: String,
     pub balance: String,
@@ -91,6 +100,15 @@ pub struct Refund {
 pub const ANYBODY: &str = "*";
 
 impl Definition {
+    /// As it is stored.
+    pub fn without_names(mut self) -> Definition {
+        (self.table, self.owner) = Default::default();
+        if let Some(refund) = &mut self.refund {
+            (refund.items, refund.wallet) = Default::default();
+        }
+        self
+    }
+
     pub fn is_terminal(&self, status: &str) -> bool {
         self.terminal.iter().any(|t| t == status)
     }

@@ -1,7 +1,8 @@
 //! What is wrong with a definition: one line for each fault, in the order in which the checks find them,
 //! which is the same every time. A line begins with the member's path.
 
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Result};
+use std::cell::RefCell;
 
 /// The longest piece of somebody's text that a line shows, in characters.
 const SHOWN: usize = 100;
@@ -9,40 +10,48 @@ const SHOWN: usize = 100;
 /// Faults found so far.
 #[derive(Default)]
 pub struct Faults {
-    lines: Vec<String>,
+    lines: RefCell<Vec<String>>,
 }
 
 impl Faults {
     /// Notes one fault of the member at `path` (empty: of the whole definition).
-    pub fn add(&mut self, path: &str, problem: impl AsRef<str>) {
+    pub fn add(&self, path: &str, problem: impl AsRef<str>) {
         let problem = problem.as_ref();
         let line = match path {
             "" => problem.to_owned(),
             path => format!("{path}: {problem}"),
         };
         // A name or a server's message must not make two lines of one fault.
-        self.lines.push(line.replace(char::is_control, " "));
+        let line = line.replace(char::is_control, " ");
+        self.lines.borrow_mut().push(line);
+    }
+
+    /// A fault of this member was found.
+    pub fn has(&self, path: &str) -> bool {
+        let of_path = |line: &String| line.strip_prefix(path).is_some_and(|l| l.starts_with(": "));
+        self.lines.borrow().iter().any(of_path)
     }
 
     /// Everything found.
     pub fn into_lines(self) -> Vec<String> {
-        self.lines
+        self.lines.into_inner()
     }
 
-    /// Everything found, as the error that the caller gets; None when nothing is wrong.
-    pub fn into_error(self, machine: Option<&str>) -> Option<Error> {
-        let count = match self.lines.len() {
-            0 => return None,
+    /// Everything found, as the error that the caller gets. The machine's name is empty where it cannot be read.
+    pub fn into_result(self, machine: &str) -> Result<()> {
+        let lines = self.into_lines();
+        let count = match lines.len() {
+            0 => return Ok(()),
             1 => "1 fault".to_owned(),
             n => format!("{n} faults"),
         };
         let whose = match machine {
-            Some(name) => format!("the definition of machine {}", quoted(name)),
-            None => "the definition of a machine".to_owned(),
+            "" => "the definition of a machine".to_owned(),
+            name => format!("the definition of machine {}", quoted(name)),
         };
-        Some(
+        Err(
             Error::new(Kind::InvalidDefinition, format!("{whose} has {count}"))
-                .detail(self.lines.join("\n"))
+                .detail(lines.join("\n"))
                 .hint("Each line of the detail names a member and what is wrong with it. Nothing was changed."),
         )
     }

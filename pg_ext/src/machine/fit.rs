@@ -3,180 +3,188 @@
 //! there is left out, and the missing one is the fault.
 
 use super::columns::{Column, Table};
-use super::draft::Draft;
-use super::faults::{Faults, element, member, quoted};
+use super::definition::Definition;
+use super::faults::{Faults, element, quoted};
 use super::predicate::{self, Predicate};
 use crate::call::{from_utf8, shown, varlena};
 use crate::error::Result;
 use crate::row;
-use crate::spi::Plan;
+use crate::spi::{self, Plan};
 use crate::subxact;
 use pgrx::pg_sys;
 
-/// Runs the checks of the machine's own table; `whens` are the transitions' predicates as they are kept.
-pub fn check(draft: &Draft, table: &Table, faults: &mut Faults) -> Result<Vec<Option<Predicate>>> {
+/// Runs the checks of the machine's own table; the transitions' predicates become what is kept of them.
+pub fn check(definition: &mut Definition, table: &Table, faults: &Faults) -> Result<()> {
     table.check("table", faults);
-    if let Some(id) = column(table, "id", &draft.id, faults) {
-        is_a_key("id", id, faults);
-        is_seen_by_the_guard("id", id, faults);
+    let d = &*definition;
+    let column = |path, name: &str| Named::of(table, path, name, faults);
+    if let Some(id) = column("id", &d.id) {
+        id.is_a_key();
+        id.is_seen_by_the_guard();
     }
-    if let Some(status) = column(table, "status", &draft.status, faults)
-        && is_another("status", status, &[("id", &draft.id)], faults)
-        && is_a_status(status, faults)
+    let version = d.version.as_deref().unwrap_or_default();
+    let taken = [
+        ("id", d.id.as_str()),
+        ("status", &d.status),
+        ("version", version),
+    ];
+    if let Some(status) = column("status", &d.status)
+        && status.is_another(&taken[..1])
+        && status.is_a_status()
     {
-        is_ours_to_set("status", status, faults);
-        statuses_fit(draft, status, faults)?;
+        status.is_ours_to_set();
+        statuses_fit(&d.status_types, &status)?;
     }
-    let before = [("id", &draft.id), ("status", &draft.status)];
-    if let Some(version) = column(table, "version", &draft.version, faults)
-        && is_another("version", version, &before, faults)
+    if let Some(version) = column("version", version)
+        && version.is_another(&taken[..2])
     {
-        is_exactly("version", version, pg_sys::INT8OID, "bigint", faults);
-        is_not_null("version", version, faults);
-        is_ours_to_set("version", version, faults);
+        version.is_exactly(pg_sys::INT8OID, "bigint");
+        version.is_not_null();
+        version.is_ours_to_set();
     }
-    let before = [before.as_slice(), &[("version", &draft.version)]].concat();
-    if let Some(cancel) = &draft.cancel
-        && let Some(flag) = column(table, "cancel.flag", &cancel.flag, faults)
-        && is_another("cancel.flag", flag, &before, faults)
+    let flag = d.cancel.as_ref().map_or("", |cancel| &cancel.flag);
+    if let Some(flag) = column("cancel.flag", flag)
+        && flag.is_another(&taken)
     {
-        is_exactly("cancel.flag", flag, pg_sys::BOOLOID, "boolean", faults);
-        is_not_null("cancel.flag", flag, faults);
-        is_ours_to_set("cancel.flag", flag, faults);
+        flag.is_exactly(pg_sys::BOOLOID, "boolean");
+        flag.is_not_null();
+        flag.is_ours_to_set();
     }
-    let whens = draft.transitions.iter().map(|transition| {
-        let path = member(&transition.path, "when");
-        when(&path, table, transition.when.as_deref(), faults)
-    });
-    whens.collect()
+    for (i, transition) in definition.transitions.iter_mut().enumerate() {
+        let path = format!("transitions[{i}].when");
+        let when = when(&path, table, transition.when.as_deref(), faults)?;
+        transition.when = when.map(|when| when.text);
+    }
+    Ok(())
 }
 
-/// The column that a member names, where it names one.
-pub fn column<'a>(
-    table: &'a Table,
-    path: &str,
-    name: &Option<String>,
-    faults: &mut Faults,
-) -> Option<&'a Column> {
-    table.column(path, name.as_deref()?, faults)
+/// The column that a member names, and where its faults go.
+pub struct Named<'a> {
+    path: &'a str,
+    pub column: &'a Column,
+    pub faults: &'a Faults,
 }
 
-/// A column has one part to play.
-pub fn is_another(
-    path: &str,
-    column: &Column,
-    others: &[(&str, &Option<String>)],
-    faults: &mut Faults,
-) -> bool {
-    let same = others
-        .iter()
-        .find(|(_, name)| name.as_deref() == Some(&column.name));
-    if let Some((other, _)) = same {
-        faults.add(
+impl<'a> Named<'a> {
+    /// None: the member names none, or one that is not there, which is a fault.
+    pub fn of(table: &'a Table, path: &'a str, name: &str, faults: &'a Faults) -> Option<Self> {
+        let column = table.column(name);
+        if column.is_none() && !name.is_empty() {
+            faults.add(
+                path,
+                format!("{} has no column {}", table.name, quoted(name)),
+            );
+        }
+        column.map(|column| Named {
             path,
-            format!("column {} is {other} already", quoted(&column.name)),
-        );
+            column,
+            faults,
+        })
     }
-    same.is_none()
-}
 
-/// Rows are found by it: a type with one canonical text, exact comparison, NOT NULL, unique.
-pub fn is_a_key(path: &str, column: &Column, faults: &mut Faults) {
-    if column.family().is_none() {
-        let problem = "a key is an integer, uuid, text or varchar, or a domain over one of these";
-        has_type(path, column, problem, faults);
+    pub fn fault(&self, problem: impl AsRef<str>) {
+        self.faults.add(self.path, problem);
     }
-    compares_exactly(path, column, faults);
-    is_not_null(path, column, faults);
-    if !column.unique {
-        let name = quoted(&column.name);
-        let problem = "needs a valid unique index on it alone, not partial and not deferrable";
-        faults.add(path, format!("column {name} {problem}"));
-    }
-}
 
-pub fn has_type(path: &str, column: &Column, problem: &str, faults: &mut Faults) {
-    let (name, type_name) = (quoted(&column.name), &column.type_name);
-    faults.add(
-        path,
-        format!("column {name} is of type {type_name}; {problem}"),
-    );
-}
+    pub fn name(&self) -> String {
+        quoted(&self.column.name)
+    }
 
-/// A text that only looks the same is another one.
-pub fn compares_exactly(path: &str, column: &Column, faults: &mut Faults) {
-    if !column.deterministic {
-        let name = quoted(&column.name);
-        faults.add(
-            path,
-            format!("column {name} has a collation that is not deterministic"),
-        );
+    /// A column has one part to play.
+    pub fn is_another(&self, others: &[(&str, &str)]) -> bool {
+        let same = others.iter().find(|(_, name)| *name == self.column.name);
+        if let Some((other, _)) = same {
+            self.fault(format!("column {} is {other} already", self.name()));
+        }
+        same.is_none()
     }
-}
 
-pub fn is_not_null(path: &str, column: &Column, faults: &mut Faults) {
-    if !column.not_null {
-        faults.add(
-            path,
-            format!("column {} must be NOT NULL", quoted(&column.name)),
-        );
+    /// Rows are found by it: a type with one canonical text, exact comparison, NOT NULL, unique.
+    pub fn is_a_key(&self) {
+        if self.column.family().is_none() {
+            self.has_type(
+                "a key is an integer, uuid, text or varchar, or a domain over one of these",
+            );
+        }
+        self.compares_exactly();
+        self.is_not_null();
+        if !self.column.unique {
+            let problem = "needs a valid unique index on it alone, not partial and not deferrable";
+            self.fault(format!("column {} {problem}", self.name()));
+        }
     }
-}
 
-fn is_exactly(path: &str, column: &Column, wanted: pg_sys::Oid, name: &str, faults: &mut Faults) {
-    if column.base_type != wanted {
-        has_type(path, column, &format!("it must be {name}"), faults);
+    pub fn has_type(&self, problem: &str) {
+        let (name, type_name) = (self.name(), &self.column.type_name);
+        self.fault(format!("column {name} is of type {type_name}; {problem}"));
     }
-}
 
-/// A guard before the row sees a generated column as it was, not as it will be.
-pub fn is_seen_by_the_guard(path: &str, column: &Column, faults: &mut Faults) {
-    if column.computed {
-        let name = quoted(&column.name);
-        faults.add(
-            path,
-            format!("column {name} is generated: the guard cannot see what it becomes"),
-        );
+    /// A text that only looks the same is another one.
+    pub fn compares_exactly(&self) {
+        if !self.column.deterministic {
+            let name = self.name();
+            self.fault(format!(
+                "column {name} has a collation that is not deterministic"
+            ));
+        }
     }
-}
 
-/// A column that we write: nobody can set a generated one, and a write to a partition key moves the row from
-/// under whoever waits for it.
-pub fn is_ours_to_set(path: &str, column: &Column, faults: &mut Faults) {
-    let name = quoted(&column.name);
-    if column.generated {
-        faults.add(
-            path,
-            format!("column {name} is generated and cannot be set"),
-        );
+    fn is_not_null(&self) {
+        if !self.column.not_null {
+            self.fault(format!("column {} must be NOT NULL", self.name()));
+        }
     }
-    if column.partition_key {
-        faults.add(path, format!("the table is partitioned by column {name}"));
-    }
-}
 
-/// A text, a varchar or an enum, or a domain over one of these.
-fn is_a_status(column: &Column, faults: &mut Faults) -> bool {
-    let usable = column.is_enum || matches!(column.base_type, pg_sys::TEXTOID | pg_sys::VARCHAROID);
-    if !usable {
-        let problem = "a status is a text, varchar or enum, or a domain over one of these";
-        has_type("status", column, problem, faults);
+    fn is_exactly(&self, wanted: pg_sys::Oid, name: &str) {
+        if self.column.base_type != wanted {
+            self.has_type(&format!("it must be {name}"));
+        }
     }
-    compares_exactly("status", column, faults);
-    usable
+
+    /// A guard before the row sees a generated column as it was, not as it will be.
+    pub fn is_seen_by_the_guard(&self) {
+        if self.column.computed {
+            let name = self.name();
+            self.fault(format!(
+                "column {name} is generated: the guard cannot see what it becomes"
+            ));
+        }
+    }
+
+    /// A column that we write: nobody can set a generated one, and a write to a partition key moves the row from
+    /// under whoever waits for it.
+    pub fn is_ours_to_set(&self) {
+        let name = self.name();
+        if self.column.generated {
+            self.fault(format!("column {name} is generated and cannot be set"));
+        }
+        if self.column.partition_key {
+            self.fault(format!("the table is partitioned by column {name}"));
+        }
+    }
+
+    /// A text, a varchar or an enum, or a domain over one of these.
+    fn is_a_status(&self) -> bool {
+        let is_text = matches!(self.column.base_type, pg_sys::TEXTOID | pg_sys::VARCHAROID);
+        let usable = self.column.is_enum || is_text;
+        if !usable {
+            self.has_type("a status is a text, varchar or enum, or a domain over one of these");
+        }
+        self.compares_exactly();
+        usable
+    }
 }
 
 /// Every status can stand in the column: it is a label of the enum, short enough, and the domain accepts it.
-fn statuses_fit(draft: &Draft, column: &Column, faults: &mut Faults) -> Result<()> {
-    let all = draft.status_types.as_deref().unwrap_or_default();
-    let name = quoted(&column.name);
-    for (i, problem) in misfits(all, &column.cast_to)? {
-        let status = all.get(i).map(|s| quoted(s)).unwrap_or_default();
-        let path = element("status_types", i);
-        faults.add(
-            &path,
-            format!("{status} does not fit column {name}: {problem}"),
-        );
+fn statuses_fit(statuses: &[String], column: &Named) -> Result<()> {
+    let name = column.name();
+    for (i, problem) in misfits(statuses, &column.column.cast_to)? {
+        let status = statuses.get(i).filter(|status| !status.is_empty());
+        if let Some(status) = status.map(|status| quoted(status)) {
+            let path = element("status_types", i);
+            let problem = format!("{status} does not fit column {name}: {problem}");
+            column.faults.add(&path, problem);
+        }
     }
     Ok(())
 }
@@ -196,12 +204,9 @@ fn misfits(texts: &[String], type_name: &str) -> Result<Vec<(usize, String)>> {
         let plan = Plan::prepare(&sql, &[pg_sys::TEXTARRAYOID], "a status")?;
         plan.query(&[Some(array)])
     };
-    let changed = |row: &crate::spi::Row| {
-        let value = |i: usize| row.get(i).copied().flatten();
-        let stored = value(1)
-            .map(|d| quoted(&shown(varlena(d))))
-            .unwrap_or_default();
-        let i = value(0).map_or(0, |d| d.value());
+    let changed = |row: &spi::Row| {
+        let stored = spi::column(row, 1).map_or(String::new(), |d| quoted(&shown(varlena(d))));
+        let i = spi::column(row, 0).map_or(0, |d| d.value());
         (i, format!("there it would be {stored}"))
     };
     if let Ok(rows) = subxact::attempt(|| look(texts))? {
@@ -222,7 +227,7 @@ pub fn when(
     path: &str,
     table: &Table,
     text: Option<&str>,
-    faults: &mut Faults,
+    faults: &Faults,
 ) -> Result<Option<Predicate>> {
     let Some(text) = text else {
         return Ok(None);

@@ -1,6 +1,7 @@
 //! machine_get: a stored definition as somebody would write it, so that it can be given to machine_define
 //! again; the tables by their present names, the leases as they were given.
 
+use super::definition::Definition;
 use super::stored::{Col, Stored};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
 use crate::caller::Owner;
@@ -8,8 +9,8 @@ use crate::error::{Error, Kind, Result};
 use crate::row;
 use crate::spi::{self, Kept};
 use pgrx::pg_sys::{self, Datum};
-use serde_json::{Map, Value};
 use std::ffi::CStr;
+use std::thread::LocalKey;
 
 // A table that is gone is its number.
 const TABLE_NAME: &CStr = c"
@@ -42,29 +43,20 @@ pub fn machine_get(call: &Call) -> Result<Datum> {
 
 /// A stored machine as jsonb.
 pub fn described(stored: &Stored) -> Result<Datum> {
-    let text = as_written(stored)?.to_string();
+    let definition = serde_json::to_string(&as_written(stored)?);
+    let text = definition.map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
     let rows = spi::query(&JSONB, &[Some(row::text(&from_utf8(&text)))])?;
     spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a definition without a value"))
 }
 
 /// A stored machine as somebody would write it.
-pub fn as_written(stored: &Stored) -> Result<Value> {
-    let mut json = object(serde_json::to_value(stored.definition()?))?;
-    let named = [
-        ("table", Col::Relation),
-        ("items", Col::Items),
-        ("wallet", Col::Wallet),
-    ];
-    for (member, col) in named {
-        let Some(oid) = stored.column(col) else {
-            continue;
-        };
-        let name = one_text(&NAME_OF_TABLE, &[Some(oid)])?;
-        match (member, json.get_mut("refund")) {
-            ("table", _) => drop(json.insert(member.to_owned(), name)),
-            (_, Some(Value::Object(refund))) => drop(refund.insert(member.to_owned(), name)),
-            _ => {}
-        }
+fn as_written(stored: &Stored) -> Result<Definition> {
+    let mut definition = stored.definition()?;
+    let table = |col| one_text(&NAME_OF_TABLE, &[stored.column(col)]);
+    definition.table = table(Col::Relation)?;
+    if let Some(refund) = &mut definition.refund {
+        refund.items = table(Col::Items)?;
+        refund.wallet = table(Col::Wallet)?;
     }
     if let Some(owner) = stored.owner()? {
         let role = match owner {
@@ -72,30 +64,15 @@ pub fn as_written(stored: &Stored) -> Result<Value> {
             Owner::Gone => None,
         };
         let name = one_text(&NAME_OF_OWNER, &[role, stored.column(Col::OwnerName)])?;
-        json.insert("owner".to_owned(), name);
+        definition.owner = Some(name);
     }
-    for step in json
-        .get_mut("steps")
-        .and_then(Value::as_array_mut)
-        .into_iter()
-        .flatten()
-    {
-        if let Value::Object(step) = step {
-            step.remove("lease_us");
-        }
+    for step in &mut definition.steps {
+        step.lease_us = None;
     }
-    Ok(Value::Object(json))
+    Ok(definition)
 }
 
-fn object(json: serde_json::Result<Value>) -> Result<Map<String, Value>> {
-    match json {
-        Ok(Value::Object(map)) => Ok(map),
-        _ => Err(Error::new(Kind::Internal, "a definition is no object")),
-    }
-}
-
-fn one_text(kept: &'static std::thread::LocalKey<Kept>, args: &[Option<Datum>]) -> Result<Value> {
+fn one_text(kept: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<String> {
     let rows = spi::query(kept, args)?;
-    let text = spi::first(&rows).map(|d| shown(varlena(d)));
-    Ok(text.map_or(Value::Null, Value::String))
+    Ok(spi::first(&rows).map_or(String::new(), |d| shown(varlena(d))))
 }

@@ -3,9 +3,9 @@
 //! `definition` is what a machine declares, `stored` its row, `shape` that definition fitted to the tables as
 //! they are, `model` what a backend keeps of it, and `changes` when that has to be looked up again;
 //! `moves`, `patch`, `id`, `relation` and `sql` are what statements on the user's tables are made of;
-//! `user_row` reads and moves one row for leases and teardowns, `transition` for everybody. `validate` makes a
-//! definition out of JSON, or finds every fault (`draft`, `rules`, `fit`, `money`; `predicate` reads a `when`), and
-//! `inspect` shows it again. machine_define itself is in `guard/define.rs`, machine_check in `doctor/check.rs`: they ask
+//! `user_row` reads and moves one row for leases and teardowns, `transition` for everybody. `read` makes a
+//! definition of JSON, `validate` finds all that is wrong with it (`rules`, `fit`, `money`; `predicate` reads a `when`),
+//! and `inspect` shows it again. machine_define itself is in `guard/define.rs`, machine_check in `doctor/check.rs`: they ask
 //! nouns that import this one.
 
 pub mod changes;
@@ -26,14 +26,13 @@ pub mod user_row;
 pub mod columns;
 pub mod permit;
 
-pub mod draft;
 pub mod faults;
 mod fit;
-mod members;
 mod money;
 pub mod moves;
 mod predicate;
 mod qualify;
+pub mod read;
 mod rules;
 pub mod validate;
 

@@ -2,13 +2,9 @@
 //! together, the marker, and types that lose nothing of an amount.
 
 use super::columns::{Column, Table};
-use super::draft::{Draft, Refund};
+use super::definition::Refund;
 use super::faults::{Faults, quoted};
-use super::fit::{
-    column, compares_exactly, has_type, is_a_key, is_another, is_ours_to_set, is_seen_by_the_guard,
-    when,
-};
-use super::predicate::Predicate;
+use super::fit::{Named, when};
 use crate::call::from_utf8;
 use crate::error::Result;
 use crate::row;
@@ -16,171 +12,155 @@ use crate::spi::{self, Plan};
 use crate::subxact;
 use pgrx::pg_sys::{self, Oid};
 
-/// The tables of a machine with `refund`; None: not there.
-pub struct Tables<'a> {
-    pub machine: Option<&'a Table>,
-    pub items: Option<&'a Table>,
-    pub wallet: Option<&'a Table>,
+/// The tables of a definition; None: not there.
+pub struct Tables {
+    pub machine: Option<Table>,
+    pub items: Option<Table>,
+    pub wallet: Option<Table>,
 }
 
-/// Runs the checks; answers the predicate as it is kept.
-pub fn check(
-    draft: &Draft,
-    refund: &Refund,
-    tables: &Tables,
-    faults: &mut Faults,
-) -> Result<Option<Predicate>> {
+/// Runs the checks, for a machine with this id; the predicate becomes what is kept of it.
+pub fn check(refund: &mut Refund, id: &str, tables: &Tables, faults: &Faults) -> Result<()> {
     tables_are_three(tables, faults);
-    let when = match tables.items {
-        Some(items) => of_items(refund, items, tables.machine, draft, faults)?,
-        None => None,
-    };
-    if let Some(wallet) = tables.wallet {
-        of_wallet(refund, wallet, tables.machine, faults);
+    let machine = tables.machine.as_ref();
+    if let Some(items) = &tables.items {
+        let id = machine.and_then(|machine| machine.column(id));
+        of_items(refund, items, id, faults)?;
     }
-    if let (Some(items), Some(wallet)) = (tables.items, tables.wallet) {
+    if let Some(wallet) = &tables.wallet {
+        of_wallet(refund, wallet, machine, faults);
+    }
+    if let (Some(items), Some(wallet)) = (&tables.items, &tables.wallet) {
         balance_holds_amounts(refund, items, wallet, faults);
     }
-    Ok(when)
+    Ok(())
 }
 
 /// A row, its items and its wallet are locked one after another and changed by one statement.
-fn tables_are_three(tables: &Tables, faults: &mut Faults) {
-    let oid = |table: Option<&Table>| table.map(|table| table.oid);
-    let same = |a: Option<&Table>, b: Option<&Table>| a.is_some() && oid(a) == oid(b);
-    if same(tables.items, tables.machine) {
+fn tables_are_three(tables: &Tables, faults: &Faults) {
+    let oid = |table: &Option<Table>| table.as_ref().map(|table| table.oid);
+    let [machine, items, wallet] = [&tables.machine, &tables.items, &tables.wallet].map(oid);
+    let same = |a: Option<Oid>, b: Option<Oid>| a.is_some() && a == b;
+    if same(items, machine) {
         faults.add("refund.items", "is the machine's own table");
     }
-    if same(tables.wallet, tables.machine) {
+    if same(wallet, machine) {
         faults.add("refund.wallet", "is the machine's own table");
     }
-    if same(tables.wallet, tables.items) {
+    if same(wallet, items) {
         faults.add("refund.wallet", "is the table of the items");
     }
 }
 
+/// `id` is the machine's.
 fn of_items(
-    refund: &Refund,
+    refund: &mut Refund,
     items: &Table,
-    machine: Option<&Table>,
-    draft: &Draft,
-    faults: &mut Faults,
-) -> Result<Option<Predicate>> {
+    id: Option<&Column>,
+    faults: &Faults,
+) -> Result<()> {
     items.check("refund.items", faults);
-    for (path, name) in [
-        ("refund.subject", &refund.subject),
-        ("refund.amount", &refund.amount),
-    ] {
-        if let Some(column) = column(items, path, name, &mut Faults::default()) {
-            is_seen_by_the_guard(path, column, faults);
-        }
-    }
-    if let Some(id) = column(items, "refund.item_id", &refund.item_id, faults) {
-        is_a_key("refund.item_id", id, faults);
-    }
-    let key = [("refund.item_id", &refund.item_id)];
-    if let Some(subject) = column(items, "refund.subject", &refund.subject, faults)
-        && is_another("refund.subject", subject, &key, faults)
-    {
-        compares_exactly("refund.subject", subject, faults);
-        let id = machine.and_then(|table| column(table, "", &draft.id, &mut Faults::default()));
-        names_a_row("refund.subject", subject, "id", id, faults);
-    }
+    let column = |path, name: &str| Named::of(items, path, name, faults);
     let others = [
-        ("refund.item_id", &refund.item_id),
+        ("refund.item_id", refund.item_id.as_str()),
         ("refund.subject", &refund.subject),
         ("refund.amount", &refund.amount),
     ];
-    if let Some(marker) = column(items, "refund.marker", &refund.marker, faults)
-        && is_another("refund.marker", marker, &others, faults)
-    {
-        compares_exactly("refund.marker", marker, faults);
-        is_ours_to_set("refund.marker", marker, faults);
-        marker_tells_apart(refund, marker, faults)?;
+    if let Some(item_id) = column("refund.item_id", &refund.item_id) {
+        item_id.is_a_key();
     }
-    if let Some(amount) = column(items, "refund.amount", &refund.amount, faults) {
-        is_exact_money("refund.amount", amount, faults);
-    }
-    let when = when("refund.when", items, refund.when.as_deref(), faults)?;
-    for name in when.iter().flat_map(|when| &when.columns) {
-        if let Some(column) = column(
-            items,
-            "refund.when",
-            &Some(name.clone()),
-            &mut Faults::default(),
-        ) {
-            is_seen_by_the_guard("refund.when", column, faults);
+    if let Some(subject) = column("refund.subject", &refund.subject) {
+        subject.is_seen_by_the_guard();
+        if subject.is_another(&others[..1]) {
+            subject.compares_exactly();
+            names_a_row(&subject, "id", id);
         }
     }
-    if let (Some(when), Some(marker)) = (&when, &refund.marker)
-        && when.columns.contains(marker)
+    if let Some(marker) = column("refund.marker", &refund.marker)
+        && marker.is_another(&others)
     {
-        let problem = format!(
-            "names the marker {}, which refund itself changes",
-            quoted(marker)
-        );
+        marker.compares_exactly();
+        marker.is_ours_to_set();
+        marker_tells_apart(refund, &marker)?;
+    }
+    if let Some(amount) = column("refund.amount", &refund.amount) {
+        amount.is_seen_by_the_guard();
+        is_exact_money(&amount);
+    }
+    let Some(when) = when("refund.when", items, refund.when.as_deref(), faults)? else {
+        return Ok(());
+    };
+    for name in &when.columns {
+        if let Some(column) = column("refund.when", name) {
+            column.is_seen_by_the_guard();
+        }
+    }
+    if when.columns.contains(&refund.marker) {
+        let marker = quoted(&refund.marker);
+        let problem = format!("names the marker {marker}, which refund itself changes");
         faults.add("refund.when", problem);
     }
-    Ok(when)
+    refund.when = Some(when.text);
+    Ok(())
 }
 
-fn of_wallet(refund: &Refund, wallet: &Table, machine: Option<&Table>, faults: &mut Faults) {
+fn of_wallet(refund: &Refund, wallet: &Table, machine: Option<&Table>, faults: &Faults) {
     wallet.check("refund.wallet", faults);
-    let id = column(wallet, "refund.wallet_id", &refund.wallet_id, faults);
-    if let Some(id) = id {
-        is_a_key("refund.wallet_id", id, faults);
+    let column = |path, name: &str| Named::of(wallet, path, name, faults);
+    let id = column("refund.wallet_id", &refund.wallet_id);
+    if let Some(id) = &id {
+        id.is_a_key();
     }
     if let Some(machine) = machine
-        && let Some(account) = column(machine, "refund.account", &refund.account, faults)
+        && let Some(account) = Named::of(machine, "refund.account", &refund.account, faults)
     {
-        compares_exactly("refund.account", account, faults);
-        names_a_row("refund.account", account, "refund.wallet_id", id, faults);
+        account.compares_exactly();
+        names_a_row(&account, "refund.wallet_id", id.map(|id| id.column));
     }
-    let key = [("refund.wallet_id", &refund.wallet_id)];
-    if let Some(balance) = column(wallet, "refund.balance", &refund.balance, faults)
-        && is_another("refund.balance", balance, &key, faults)
+    if let Some(balance) = column("refund.balance", &refund.balance)
+        && balance.is_another(&[("refund.wallet_id", &refund.wallet_id)])
     {
-        is_exact_money("refund.balance", balance, faults);
-        is_ours_to_set("refund.balance", balance, faults);
+        is_exact_money(&balance);
+        balance.is_ours_to_set();
     }
 }
 
 /// A column that holds another table's keys has a type of the same kind: integers, texts, or uuid.
-fn names_a_row(path: &str, column: &Column, key: &str, of: Option<&Column>, faults: &mut Faults) {
+fn names_a_row(names: &Named, key: &str, of: Option<&Column>) {
     let Some(wanted) = of.filter(|of| of.family().is_some()) else {
         return;
     };
-    if column.family() != wanted.family() {
-        let (name, type_name) = (quoted(&column.name), &column.type_name);
-        let problem = format!("is of type {type_name}, which cannot hold the {key} of type");
-        faults.add(
-            path,
-            format!("column {name} {problem} {}", wanted.type_name),
-        );
+    if names.column.family() != wanted.family() {
+        let (name, type_name, wanted) = (names.name(), &names.column.type_name, &wanted.type_name);
+        names.fault(format!(
+            "column {name} is of type {type_name}, which cannot hold the {key} of type {wanted}"
+        ));
     }
 }
 
 /// The marker can hold `marked` and `undecided`, and they are two values.
-fn marker_tells_apart(refund: &Refund, marker: &Column, faults: &mut Faults) -> Result<()> {
-    let name = quoted(&marker.name);
-    let (Some(marked), Some(undecided)) = (&refund.marked, &refund.undecided) else {
+fn marker_tells_apart(refund: &Refund, marker: &Named) -> Result<()> {
+    const MARKED: &str = "refund.marked";
+    const UNDECIDED: &str = "refund.undecided";
+    let (faults, marked) = (marker.faults, &refund.marked);
+    if faults.has(MARKED) || faults.has(UNDECIDED) {
         return Ok(());
-    };
-    let mut fits = fits("refund.marked", marked, marker, faults)?;
-    match undecided {
-        None if marker.not_null => {
+    }
+    let is_marked = fits(MARKED, marked, marker)?;
+    match &refund.undecided {
+        None if marker.column.not_null => {
+            let name = marker.name();
             let problem = format!("NULL means undecided, but column {name} is NOT NULL");
-            faults.add("refund.undecided", problem);
+            faults.add(UNDECIDED, problem);
         }
         None => {}
         Some(undecided) => {
-            fits &= self::fits("refund.undecided", undecided, marker, faults)?;
-            if fits && are_equal(marked, undecided, marker)? {
-                let value = quoted(marked);
-                faults.add(
-                    "refund.undecided",
-                    format!("is the same value as marked, {value}"),
-                );
+            if fits(UNDECIDED, undecided, marker)?
+                && is_marked
+                && are_equal(marked, undecided, marker.column)?
+            {
+                let problem = format!("is the same value as marked, {}", quoted(marked));
+                faults.add(UNDECIDED, problem);
             }
         }
     }
@@ -188,23 +168,22 @@ fn marker_tells_apart(refund: &Refund, marker: &Column, faults: &mut Faults) -> 
 }
 
 /// The marker's type reads the value, compares it, and stores a text as it is.
-fn fits(path: &str, value: &str, marker: &Column, faults: &mut Faults) -> Result<bool> {
-    let kept = match marker.base_type {
+fn fits(path: &str, value: &str, marker: &Named) -> Result<bool> {
+    let kept = match marker.column.base_type {
         pg_sys::TEXTOID | pg_sys::VARCHAROID | pg_sys::BPCHAROID => {
             "(v.m::pg_catalog.text COLLATE pg_catalog.\"C\") OPERATOR(pg_catalog.=) $1"
         }
         _ => "true",
     };
-    let problem = match look(&format!("{} AND {kept}", same("v.m")), &[value], marker)? {
+    let condition = format!("{} AND {kept}", same("v.m"));
+    let problem = match look(&condition, &[value], marker.column)? {
         Ok(true) => return Ok(true),
         Ok(false) => "it would be another value there".to_owned(),
         Err(failure) => failure.message,
     };
-    let (value, name) = (quoted(value), quoted(&marker.name));
-    faults.add(
-        path,
-        format!("{value} does not fit column {name}: {problem}"),
-    );
+    let (value, name) = (quoted(value), marker.name());
+    let problem = format!("{value} does not fit column {name}: {problem}");
+    marker.faults.add(path, problem);
     Ok(false)
 }
 
@@ -240,18 +219,15 @@ fn look(
 }
 
 /// Amounts and balances are counted exactly.
-fn is_exact_money(path: &str, column: &Column, faults: &mut Faults) {
-    if digits(column).is_none() {
-        let problem = "amounts and balances are integer or numeric";
-        has_type(path, column, problem, faults);
+fn is_exact_money(column: &Named) {
+    if digits(column.column).is_none() {
+        column.has_type("amounts and balances are integer or numeric");
     }
 }
 
 /// The balance's type holds every amount exactly.
-fn balance_holds_amounts(refund: &Refund, items: &Table, wallet: &Table, faults: &mut Faults) {
-    let silent = &mut Faults::default();
-    let amount = column(items, "", &refund.amount, silent);
-    let balance = column(wallet, "", &refund.balance, silent);
+fn balance_holds_amounts(refund: &Refund, items: &Table, wallet: &Table, faults: &Faults) {
+    let (amount, balance) = (items.column(&refund.amount), wallet.column(&refund.balance));
     if let (Some(amount), Some(balance)) = (amount, balance)
         && let (Some(from), Some(to)) = (digits(amount), digits(balance))
         && !to.hold(from)

@@ -2,11 +2,13 @@
 //! a line for each that is gone or has become unusable.
 
 use super::definition::{Definition, Refund};
+use super::faults::Faults;
 use super::id;
 use super::money::Digits;
 use super::relation::{Column, Relation};
 use super::sql::ident;
 use pgrx::pg_sys::{self, Oid};
+use std::result::Result;
 
 /// What the catalog says of everything that a definition names.
 #[derive(Clone, PartialEq)]
@@ -50,89 +52,74 @@ impl Shape {
 }
 
 /// Everything that the definition names over these tables, as the catalog has it; or a line for each that is gone.
-pub fn fit(
-    definition: &Definition,
-    tables: [Option<Oid>; 3],
-) -> std::result::Result<Shape, Vec<String>> {
-    let mut missing = Vec::new();
-    let shape = Fitting {
-        definition,
-        missing: &mut missing,
+pub fn fit(definition: &Definition, tables: [Option<Oid>; 3]) -> Result<Shape, Vec<String>> {
+    let fitting = Fitting(Faults::default());
+    let shape = fitting.shape(definition, tables);
+    match (shape, fitting.0.into_lines()) {
+        (Some(shape), lines) if lines.is_empty() => Ok(shape),
+        (_, lines) => Err(lines),
     }
-    .shape(tables);
-    shape.ok_or(missing)
 }
 
-struct Fitting<'a> {
-    definition: &'a Definition,
-    missing: &'a mut Vec<String>,
-}
+/// Whether a column may be of a type; of a domain the type below it.
+type Usable = fn(Oid) -> bool;
 
-impl Fitting<'_> {
-    fn shape(&mut self, [table, items, wallet]: [Option<Oid>; 3]) -> Option<Shape> {
-        let d = self.definition;
+/// Names the members that do not fit.
+struct Fitting(Faults);
+
+impl Fitting {
+    fn shape(&self, d: &Definition, [table, items, wallet]: [Option<Oid>; 3]) -> Option<Shape> {
         let table = self.table("table", table)?;
-        let id = self.column(&table, "id", &d.id);
-        let status = self.column(&table, "status", &d.status);
-        let version = d
-            .version
-            .as_ref()
-            .map(|c| self.column(&table, "version", c));
-        let flag = d
-            .cancel
-            .as_ref()
-            .map(|c| self.column(&table, "cancel.flag", &c.flag));
-        let refund = d
-            .refund
-            .as_ref()
-            .map(|r| self.refund(r, &table, items, wallet));
-        self.typed("id", &id, id::is_usable);
-        self.typed("version", &version.clone().flatten(), |t| {
-            t == pg_sys::INT8OID
-        });
-        self.typed("cancel.flag", &flag.clone().flatten(), |t| {
-            t == pg_sys::BOOLOID
-        });
-        if !self.missing.is_empty() {
-            return None;
-        }
+        let column = |member, name: &str, usable: Usable| self.column(&table, member, name, usable);
+        let id = column("id", &d.id, id::is_usable);
+        let status = column("status", &d.status, any);
+        let version = d.version.as_ref();
+        let version = version.map(|name| column("version", name, |t| t == pg_sys::INT8OID));
+        let flag = d.cancel.as_ref();
+        let flag = flag.map(|c| column("cancel.flag", &c.flag, |t| t == pg_sys::BOOLOID));
+        let refund = d.refund.as_ref();
+        let refund = refund.map(|r| self.refund(r, &table, items, wallet));
         Some(Shape {
             id: id?,
             status: status?,
-            version: present(version)?,
-            flag: present(flag)?,
-            refund: present(refund)?,
+            // One that is declared and does not fit is a fault by now.
+            version: version.flatten(),
+            flag: flag.flatten(),
+            refund: refund.flatten(),
             table,
         })
     }
 
     fn refund(
-        &mut self,
+        &self,
         r: &Refund,
         table: &Relation,
         items: Option<Oid>,
         wallet: Option<Oid>,
     ) -> Option<RefundShape> {
-        let account = self.column(table, "refund.account", &r.account);
+        let account = self.column(table, "refund.account", &r.account, any);
         let items = self.table("refund.items", items);
         let wallet = self.table("refund.wallet", wallet);
         let (items, wallet) = (items?, wallet?);
-        let item_id = self.column(&items, "refund.item_id", &r.item_id);
-        let subject = self.column(&items, "refund.subject", &r.subject);
-        let marker = self.column(&items, "refund.marker", &r.marker);
-        let amount = self.column(&items, "refund.amount", &r.amount);
-        self.typed("refund.amount", &amount, is_money);
-        let wallet_id = self.column(&wallet, "refund.wallet_id", &r.wallet_id);
-        let balance = self.column(&wallet, "refund.balance", &r.balance);
-        self.typed("refund.balance", &balance, is_money);
+        let of_items =
+            |member, name: &str, usable: Usable| self.column(&items, member, name, usable);
+        let of_wallet =
+            |member, name: &str, usable: Usable| self.column(&wallet, member, name, usable);
+        let item_id = of_items("refund.item_id", &r.item_id, any);
+        let subject = of_items("refund.subject", &r.subject, any);
+        let marker = of_items("refund.marker", &r.marker, any);
+        let amount = of_items("refund.amount", &r.amount, is_money);
+        let wallet_id = of_wallet("refund.wallet_id", &r.wallet_id, any);
+        let balance = of_wallet("refund.balance", &r.balance, is_money);
+        let (amount, balance) = (amount?, balance?);
         self.holds(&balance, &amount);
         Some(RefundShape {
             item_id: item_id?,
             subject: subject?,
             marker: marker?,
-            amount: amount?,
+            amount,
             wallet_id: wallet_id?,
-            balance: balance?,
+            balance,
             account: account?,
             items,
             wallet,
@@ -140,65 +127,42 @@ impl Fitting<'_> {
     }
 
     /// Types may have changed since the definition: a balance that rounds what is added to it loses money.
-    fn holds(&mut self, balance: &Option<Column>, amount: &Option<Column>) {
+    fn holds(&self, balance: &Column, amount: &Column) {
         let digits = |column: &Column| Digits::of(column.base_type, column.modifier);
-        if let (Some(balance), Some(amount)) = (balance, amount)
-            && let (Some(to), Some(from)) = (digits(balance), digits(amount))
+        if let (Some(to), Some(from)) = (digits(balance), digits(amount))
             && !to.hold(from)
         {
-            self.missing.push(format!(
-                "refund.balance: column {} cannot hold every amount of column {}",
-                balance.name, amount.name
-            ));
+            let (balance, amount) = (&balance.name, &amount.name);
+            let problem = format!("column {balance} cannot hold every amount of column {amount}");
+            self.0.add("refund.balance", problem);
         }
     }
 
-    /// A column that is there has a type that can be used.
-    fn typed(&mut self, member: &str, column: &Option<Column>, usable: fn(Oid) -> bool) {
-        if let Some(column) = column
-            && !usable(column.base_type)
-        {
-            let problem = format!(
-                "{member}: the type of column {} cannot be used",
-                column.name
-            );
-            self.missing.push(problem);
-        }
-    }
-
-    fn table(&mut self, member: &str, oid: Option<Oid>) -> Option<Relation> {
+    fn table(&self, member: &str, oid: Option<Oid>) -> Option<Relation> {
         let found = oid.and_then(Relation::of);
         if found.is_none() {
-            self.missing.push(format!("{member}: the table is gone"));
+            self.0.add(member, "the table is gone");
         }
         found
     }
 
-    fn column(&mut self, table: &Relation, member: &str, name: &str) -> Option<Column> {
+    /// A column that is there and has a type that can be used.
+    fn column(&self, table: &Relation, member: &str, name: &str, usable: Usable) -> Option<Column> {
         let found = table.column(name);
-        if found.is_none() {
-            self.missing.push(format!(
-                "{member}: table {} has no column {}",
-                table.name,
-                ident(name)
-            ));
-        }
-        found
+        let problem = match &found {
+            Some(column) if usable(column.base_type) => return found,
+            Some(column) => format!("the type of column {} cannot be used", column.name),
+            None => format!("table {} has no column {}", table.name, ident(name)),
+        };
+        self.0.add(member, problem);
+        None
     }
+}
+
+fn any(_base: Oid) -> bool {
+    true
 }
 
 fn is_money(base: Oid) -> bool {
-    matches!(
-        base,
-        pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID | pg_sys::NUMERICOID
-    )
-}
-
-/// An optional member that is declared has to be there.
-fn present<T>(member: Option<Option<T>>) -> Option<Option<T>> {
-    match member {
-        None => Some(None),
-        Some(None) => None,
-        Some(found) => Some(found),
-    }
+    Digits::of(base, -1).is_some()
 }

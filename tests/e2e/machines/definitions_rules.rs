@@ -146,7 +146,7 @@ async fn every_status_named_anywhere_is_declared() {
     only(
         &play,
         |d| push(d, "terminal", json!("")),
-        "terminal[2]: \"\" is not in status_types",
+        "terminal[2]: must not be empty",
     )
     .await;
     only(
