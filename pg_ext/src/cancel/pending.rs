@@ -10,10 +10,10 @@ use crate::machine::model::{Machine, yes};
 use crate::machine::relation::Relation;
 use crate::machine::statement::{NO, READ};
 use crate::row::{self, Rows};
-use crate::spi::{SwitchedUser, column};
+use crate::spi::column;
 use crate::subxact::{self, Failure};
 use crate::table::{Outcome, Scan, ScanKey, Snapshot, Table, Wait};
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::{Datum, Oid};
 use std::collections::HashMap;
 
 const MOST: i32 = 100_000;
@@ -108,16 +108,11 @@ pub fn close_orphaned(machine: &[u8]) -> Result<std::result::Result<(), Failure>
     if is_left != Ok(true) {
         return Ok(is_left.map(drop));
     }
-    let rows = || {
+    subxact::attempt_briefly(|| {
         let machine = Machine::for_tables(machine)?;
-        let mode = pg_sys::AccessShareLock;
-        let Some(owner) = machine.shape.table.locked_owner(mode) else {
-            return Ok(());
-        };
-        let _owner = SwitchedUser::to_owner_of_table(owner)?;
-        close_of_gone_rows(&machine)
-    };
-    subxact::attempt_briefly(rows)
+        let closed = machine.as_owner(|| close_of_gone_rows(&machine));
+        closed.map(|_| ())
+    })
 }
 
 fn close_of_gone_tables(machine: &[u8]) -> Result<()> {

@@ -12,7 +12,7 @@ use crate::machine::shape;
 use crate::machine::stored::{self, Stored};
 use crate::machine::validate;
 use crate::row::{self, Rows};
-use crate::spi::{self, Kept, SwitchedUser, column};
+use crate::spi::{self, Kept, column};
 use crate::subxact;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
@@ -331,18 +331,13 @@ impl Findings {
     }
 }
 
-/// Does something as the owner of a machine's table, in a security-restricted operation.
+/// Does something as the owner of a machine's table; the failure of what could not be done.
 fn as_owner<T>(
     machine: &Machine,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<std::result::Result<T, subxact::Failure>> {
     let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
-    subxact::attempt_briefly(|| {
-        let owner = machine.shape.table.locked_owner(pg_sys::AccessShareLock);
-        let owner = owner.ok_or_else(gone)?;
-        let _owner = SwitchedUser::to_owner_of_table(owner)?;
-        work()
-    })
+    subxact::attempt_briefly(|| machine.as_owner(work)?.ok_or_else(gone))
 }
 
 /// The caller may read all of the table.

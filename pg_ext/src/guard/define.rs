@@ -5,8 +5,8 @@
 //! up in the latest snapshot, at every isolation level.
 
 use super::install;
-use crate::action::lease::{self, Lease};
-use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8, varlena};
+use crate::action::lease::{self, Col, Lease};
+use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8};
 use crate::caller;
 use crate::cancel::pending;
 use crate::clock;
@@ -14,21 +14,21 @@ use crate::error::{Error, Kind, Result};
 use crate::incarnation;
 use crate::machine::changes::definitions_changed;
 use crate::machine::columns;
-use crate::machine::definition::Definition;
+use crate::machine::definition::Cancel;
 use crate::machine::faults::{Faults, quoted};
 use crate::machine::id::RowId;
 use crate::machine::inspect;
 use crate::machine::model::Machine;
 use crate::machine::read;
 use crate::machine::relation::Relation;
-use crate::machine::stored::{Col, Stored, TABLE, jsonb_text};
+use crate::machine::stored::{Stored, TABLE, jsonb_text};
 use crate::machine::user_row::look_latest;
 use crate::machine::validate::{self, Valid, not_yours};
 use crate::machine::wait_for_claims;
 use crate::row;
-use crate::spi::{self, Kept, SwitchedUser};
+use crate::spi::{self, Kept};
 use crate::subxact;
-use crate::table::{self, ScanKey, Slot, Snapshot, Table};
+use crate::table::{self, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 use serde_json::Value;
 use std::ffi::CStr;
@@ -140,10 +140,7 @@ fn is_the_same(present: &Stored, valid: &Valid) -> Result<bool> {
 
 /// The machine's table is still there.
 fn has_table(stored: &Stored) -> bool {
-    stored
-        .relation(Col::Relation)
-        .and_then(Relation::of)
-        .is_some()
+    stored.table().and_then(Relation::of).is_some()
 }
 
 /// The definition as a JSON object.
@@ -172,7 +169,7 @@ fn ensure_may_change(stored: &Stored, machine: &[u8]) -> Result<()> {
     if let Some(owner) = owner {
         owner.ensure_member("machine", machine)?;
     }
-    match stored.relation(Col::Relation).and_then(Relation::of) {
+    match stored.table().and_then(Relation::of) {
         Some(table) if columns::owned_by_caller(table.oid) => Ok(()),
         Some(table) => Err(not_yours(&table.name)),
         None if owner.is_some() || caller::is_superuser() => Ok(()),
@@ -191,70 +188,47 @@ fn ensure_may_change(stored: &Stored, machine: &[u8]) -> Result<()> {
 /// a status that it leads to. Live or overdue: a sweep ends the latter.
 fn ensure_leases_fit(present: &Stored, valid: &Valid) -> Result<()> {
     let (old, new) = (present.definition()?, &valid.definition);
-    let moved = present.relation(Col::Relation) != Some(valid.relation)
-        || (&old.id, &old.status) != (&new.id, &new.status);
+    let moved =
+        present.table() != Some(valid.relation) || (&old.id, &old.status) != (&new.id, &new.status);
     each_held(&from_utf8(&new.machine), |lease| {
-        if moved {
-            return Err(in_use(
-                new,
-                lease,
-                "another table or column cannot be taken".to_owned(),
-            ));
-        }
-        for col in [
-            lease::Col::ClaimInto,
-            lease::Col::RevertTo,
-            lease::Col::SuccessfulState,
-        ] {
-            if let Some(status) = lease_text(lease, col)
-                && !new.status_types.contains(&status)
-            {
-                let problem = format!("status {} cannot be removed", quoted(&status));
-                return Err(in_use(new, lease, problem));
-            }
-        }
-        let text = |col| lease_text(lease, col).unwrap_or_default();
-        let (into, revert) = (text(lease::Col::ClaimInto), text(lease::Col::RevertTo));
-        let success = text(lease::Col::SuccessfulState);
-        let cancelled = new.cancel.as_ref().map_or("", |c| c.to.as_str());
-        let problem = if !new.is_claim_state(&into) {
-            format!("status {} must stay a claim state", quoted(&into))
-        } else if new.is_terminal(&revert) || new.is_claim_state(&revert) {
-            format!("status {} must stay one to go on from", quoted(&revert))
-        } else if new.is_claim_state(&success) {
-            format!("status {} must not become a claim state", quoted(&success))
-        } else if !success.is_empty() && success == cancelled {
-            format!(
-                "status {} must not become the cancelled one",
-                quoted(&success)
-            )
+        let statuses = [Col::ClaimInto, Col::RevertTo, Col::SuccessfulState];
+        let statuses = statuses.map(|col| lease.text(col));
+        let [into, revert, success] = &statuses;
+        // One that was adopted has no success.
+        let is_gone = |s: &&String| !s.is_empty() && !new.status_types.contains(s);
+        let is_cancelled = |c: &Cancel| !success.is_empty() && *success == c.to;
+        let problem = if moved {
+            "another table or column cannot be taken".to_owned()
+        } else if let Some(status) = statuses.iter().find(is_gone) {
+            format!("status {} cannot be removed", quoted(status))
+        } else if !new.is_claim_state(into) {
+            format!("status {} must stay a claim state", quoted(into))
+        } else if new.is_terminal(revert) || new.is_claim_state(revert) {
+            format!("status {} must stay one to go on from", quoted(revert))
+        } else if new.is_claim_state(success) {
+            format!("status {} must not become a claim state", quoted(success))
+        } else if new.cancel.as_ref().is_some_and(is_cancelled) {
+            let success = quoted(success);
+            format!("status {success} must not become the cancelled one")
         } else {
             return Ok(());
         };
-        Err(in_use(new, lease, problem))
+        Err(in_use(&new.machine, lease, &format!(", so {problem}")))
     })
 }
 
-fn in_use(definition: &Definition, lease: &Slot, problem: String) -> Error {
-    let (machine, row) = (
-        quoted(&definition.machine),
-        lease_text(lease, lease::Col::RowId),
-    );
-    let row = quoted(&row.unwrap_or_default());
+fn in_use(machine: &str, lease: &Lease, so: &str) -> Error {
+    let (machine, row) = (quoted(machine), quoted(&lease.text(Col::RowId)));
     Error::new(
         Kind::InUse,
-        format!("machine {machine} is in use: row {row} is leased, so {problem}"),
+        format!("machine {machine} is in use: row {row} is leased{so}"),
     )
     .hint("Wait until its action is finished or released, or let a sweep revert it once it is overdue.")
 }
 
-fn lease_text(lease: &Slot, col: lease::Col) -> Option<String> {
-    lease.column(col as usize).map(|d| shown(varlena(d)))
-}
-
 /// Looks at each lease of the machine that somebody holds, in the latest snapshot; one whose row is gone or has
 /// left its claim state is dead and nobody's.
-fn each_held(machine: &[u8], mut look: impl FnMut(&Slot) -> Result<()>) -> Result<()> {
+fn each_held(machine: &[u8], mut look: impl FnMut(&Lease) -> Result<()>) -> Result<()> {
     let leases = Table::to_read(lease::TABLE)?;
     let key = &mut [ScanKey::text(1, row::text(machine))];
     let snapshot = Snapshot::latest();
@@ -262,7 +236,7 @@ fn each_held(machine: &[u8], mut look: impl FnMut(&Slot) -> Result<()>) -> Resul
     while let Some(slot) = scan.advance() {
         let held = Lease::look(slot);
         if held.state() == lease::State::Held && !is_dead(machine, &held)? {
-            look(slot)?;
+            look(&held)?;
         }
     }
     Ok(())
@@ -270,18 +244,14 @@ fn each_held(machine: &[u8], mut look: impl FnMut(&Slot) -> Result<()>) -> Resul
 
 /// As the table's owner sees it; where that cannot be told the lease counts as alive.
 fn is_dead(machine: &[u8], held: &Lease) -> Result<bool> {
-    let id = held.bytes(lease::Col::RowId).unwrap_or_default();
+    let id = held.bytes(Col::RowId).unwrap_or_default();
     let dead = subxact::attempt_briefly(|| {
         let machine = Machine::for_tables(machine)?;
         // The column's type was changed since: no row has such an id.
         let Ok(id) = RowId::read(machine.shape.id.base_type, id, "id") else {
             return Ok(true);
         };
-        let Some(owner) = machine.shape.table.owner() else {
-            return Ok(true);
-        };
-        let _owner = SwitchedUser::to_owner_of_table(owner)?;
-        let seen = look_latest(&machine, &id)?;
+        let seen = machine.as_owner(|| look_latest(&machine, &id))?.flatten();
         Ok(!seen.is_some_and(|seen| held.covers(seen.status())))
     })?;
     Ok(dead.unwrap_or(false))
@@ -296,7 +266,7 @@ fn ensure_teardowns_fit(present: &Stored, valid: &Valid) -> Result<()> {
         Some(_) if !same => {}
         _ => return Ok(()),
     }
-    match pending::first_open(&from_utf8(&old.machine), present.relation(Col::Relation))? {
+    match pending::first_open(&from_utf8(&old.machine), present.table())? {
         None => Ok(()),
         Some(id) => Err(Error::new(
             Kind::InUse,
@@ -343,17 +313,9 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
     // Somebody else may have changed or dropped it meanwhile.
     let stored = Stored::of(name)?;
     ensure_may_change(&stored, name)?;
-    let held = |lease: &Slot| {
-        let row = quoted(&lease_text(lease, lease::Col::RowId).unwrap_or_default());
-        Err(Error::new(
-            Kind::InUse,
-            format!("machine \"{}\" is in use: row {row} is leased", shown(name)),
-        )
-        .hint("Wait until its action is finished or released, or let a sweep revert it once it is overdue."))
-    };
     install::lock_guarded(&shown(name))?;
     if has_table(&stored) {
-        each_held(name, held)?;
+        each_held(name, |lease| Err(in_use(&shown(name), lease, "")))?;
     }
     install::remove(&shown(name))?;
     // A lease that ended after this transaction's snapshot, too.

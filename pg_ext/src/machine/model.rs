@@ -16,7 +16,7 @@ use super::statement::{Locks, Statement};
 use super::stored::Stored;
 use crate::call::{Call, SCOPE_MAX};
 use crate::error::{Error, Kind, Result};
-use crate::spi::{Row, column};
+use crate::spi::{Row, SwitchedUser, column};
 use pgrx::pg_sys::{self, Oid};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -161,6 +161,17 @@ impl Machine {
         )
     }
 
+    /// Does something as the owner of the machine's table, which is locked, in a security-restricted operation. None: the
+    /// table is gone.
+    pub fn as_owner<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
+        let owner = self.shape.table.locked_owner(pg_sys::AccessShareLock);
+        let Some(owner) = owner else {
+            return Ok(None);
+        };
+        let _owner = SwitchedUser::to_owner_of_table(owner)?;
+        work().map(Some)
+    }
+
     /// 42501 for who may not update the row's status: what leases and teardowns note follows from that right.
     pub fn ensure_may_update(&self) -> Result<()> {
         let table = &self.shape.table;
@@ -236,18 +247,10 @@ impl Machine {
         locks: Locks,
         build: impl FnOnce() -> Result<String>,
     ) -> Result<Rc<Statement>> {
-        let key = key.as_ref();
-        if let Some(plan) = self.plans.borrow().get(key) {
-            return Ok(plan.clone());
-        }
-        let plan = Statement::prepare(&build()?, types, self.any_row(), &self.shape, locks)?;
-        let plan = Rc::new(plan);
-        let mut plans = self.plans.borrow_mut();
-        if plans.len() >= MOST_PLANS {
-            plans.clear();
-        }
-        plans.insert(key.to_vec(), plan.clone());
-        Ok(plan)
+        kept(&self.plans, key.as_ref(), || {
+            let plan = Statement::prepare(&build()?, types, self.any_row(), &self.shape, locks)?;
+            Ok(Rc::new(plan))
+        })
     }
 
     /// A kept way around the statement, if there is one.
@@ -256,16 +259,7 @@ impl Machine {
         key: Vec<u8>,
         build: impl FnOnce() -> Result<Option<Direct>>,
     ) -> Result<Option<Rc<Direct>>> {
-        if let Some(direct) = self.directs.borrow().get(&key) {
-            return Ok(direct.clone());
-        }
-        let direct = build()?.map(Rc::new);
-        let mut directs = self.directs.borrow_mut();
-        if directs.len() >= MOST_PLANS {
-            directs.clear();
-        }
-        directs.insert(key, direct.clone());
-        Ok(direct)
+        kept(&self.directs, &key, || Ok(build()?.map(Rc::new)))
     }
 
     /// The parts of every statement: `{table}`, `{id}`, `{status}`, `{version}` and `{flag}` as values.
@@ -323,6 +317,24 @@ fn unfit(machine: &str, detail: &str, hint: &str) -> Error {
     Error::new(Kind::InvalidDefinition, message)
         .detail(detail)
         .hint(hint)
+}
+
+/// What is kept under a key; made where nothing is.
+fn kept<T: Clone>(
+    all: &RefCell<HashMap<Vec<u8>, T>>,
+    key: &[u8],
+    build: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    if let Some(known) = all.borrow().get(key) {
+        return Ok(known.clone());
+    }
+    let new = build()?;
+    let mut all = all.borrow_mut();
+    if all.len() >= MOST_PLANS {
+        all.clear();
+    }
+    all.insert(key.to_vec(), new.clone());
+    Ok(new)
 }
 
 fn known(name: &[u8]) -> Option<Rc<Machine>> {

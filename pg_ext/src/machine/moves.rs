@@ -78,26 +78,20 @@ pub struct Wanted {
 
 impl Wanted {
     pub fn read(to: &[u8], from: Option<Datum>, requester: Option<&[u8]>) -> Result<Wanted> {
-        let from = match from.map(texts_or_null) {
-            None => None,
-            Some(elements) => Some(
-                elements
-                    .into_iter()
-                    .map(|e| match e {
-                        Some(e) if characters(e) <= SCOPE_MAX => Ok(shown(e)),
-                        Some(_) => Err(bad_from("has an element longer than any status")),
-                        None => Err(bad_from("has a NULL element")),
-                    })
-                    .collect::<Result<Vec<_>>>()?,
-            ),
+        let element = |e: Option<&[u8]>| match e {
+            Some(e) if characters(e) <= SCOPE_MAX => Ok(shown(e)),
+            Some(_) => Err(bad_from("has an element longer than any status")),
+            None => Err(bad_from("has a NULL element")),
         };
+        let read = |from| texts_or_null(from).into_iter().map(element).collect();
+        let mut from: Option<Vec<String>> = from.map(read).transpose()?;
+        if let Some(from) = &mut from {
+            from.sort();
+            from.dedup();
+        }
         Ok(Wanted {
             to: shown(to),
-            from: from.map(|mut from| {
-                from.sort();
-                from.dedup();
-                from
-            }),
+            from,
             requester: requester.map(shown),
         })
     }

@@ -57,6 +57,11 @@ impl Stored {
         self.column(col).map(|d| Oid::from(d.value() as u32))
     }
 
+    /// The machine's own table.
+    pub fn table(&self) -> Option<Oid> {
+        self.relation(Col::Relation)
+    }
+
     /// The machine's table, its items' and the wallets'.
     pub fn tables(&self) -> [Option<Oid>; 3] {
         [Col::Relation, Col::Items, Col::Wallet].map(|col| self.relation(col))

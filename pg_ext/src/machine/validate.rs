@@ -123,7 +123,7 @@ fn nobody_else_has_it(definition: &Definition, table: &Table, faults: &Faults) -
     }
     wait_for_definitions(table)?;
     each_stored(&mut |stored| {
-        if stored.relation(Col::Relation) != Some(table.oid) {
+        if stored.table() != Some(table.oid) {
             return Ok(());
         }
         let other = stored.definition()?;
