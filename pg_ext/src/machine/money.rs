@@ -244,17 +244,13 @@ fn digits(column: &Column) -> Option<Digits> {
     Digits::of(column.base_type, column.modifier)
 }
 
-/// What a type can count.
+/// What a type can count: digits before and after the point.
 #[derive(Clone, Copy)]
-pub enum Digits {
-    /// A whole number of so many digits; of every such number only with one digit less.
-    Integer(i32),
-    Numeric {
-        before_point: i32,
-        after_point: i32,
-    },
-    /// A numeric without limits.
-    Any,
+pub struct Digits {
+    before_point: i32,
+    after_point: i32,
+    /// Of so many digits not every number, but every one with a digit less.
+    is_integer: bool,
 }
 
 impl Digits {
@@ -262,56 +258,34 @@ impl Digits {
     pub fn of(base_type: Oid, modifier: i32) -> Option<Digits> {
         /// A type modifier counts from here.
         const HEADER: i32 = 4;
-        let integer = |type_oid: Oid| match type_oid {
-            pg_sys::INT2OID => Some(5),
-            pg_sys::INT4OID => Some(10),
-            pg_sys::INT8OID => Some(19),
-            _ => None,
+        let (before_point, after_point) = match base_type {
+            pg_sys::INT2OID => (5, 0),
+            pg_sys::INT4OID => (10, 0),
+            pg_sys::INT8OID => (19, 0),
+            pg_sys::NUMERICOID if modifier < HEADER => (i32::MAX, i32::MAX),
+            pg_sys::NUMERICOID => {
+                let modifier = modifier - HEADER;
+                let precision = modifier >> 16 & 0xffff;
+                // Eleven bits with a sign: a scale may be negative.
+                let scale = ((modifier & 0x7ff) ^ 1024) - 1024;
+                (precision - scale, scale)
+            }
+            _ => return None,
         };
-        if let Some(digits) = integer(base_type) {
-            return Some(Digits::Integer(digits));
-        }
-        if base_type != pg_sys::NUMERICOID {
-            return None;
-        }
-        if modifier < HEADER {
-            return Some(Digits::Any);
-        }
-        let modifier = modifier - HEADER;
-        let precision = modifier >> 16 & 0xffff;
-        // Eleven bits with a sign: a scale may be negative.
-        let scale = ((modifier & 0x7ff) ^ 1024) - 1024;
-        Some(Digits::Numeric {
-            before_point: precision - scale,
-            after_point: scale,
+        Some(Digits {
+            before_point,
+            after_point,
+            is_integer: base_type != pg_sys::NUMERICOID,
         })
     }
 
     /// Whether every value of the other type is one of this type, and the same. A numeric takes every integer
     /// type: most have fewer digits than a bigint could, and a larger number is an error, not another number.
     pub fn hold(self, other: Digits) -> bool {
-        match (self, other) {
-            (Digits::Any, _) => true,
-            (_, Digits::Any) => false,
-            (Digits::Integer(to), Digits::Integer(from)) => to >= from,
-            (
-                Digits::Integer(to),
-                Digits::Numeric {
-                    before_point,
-                    after_point,
-                },
-            ) => after_point <= 0 && before_point < to,
-            (Digits::Numeric { after_point, .. }, Digits::Integer(_)) => after_point >= 0,
-            (
-                Digits::Numeric {
-                    before_point,
-                    after_point,
-                },
-                Digits::Numeric {
-                    before_point: most,
-                    after_point: finest,
-                },
-            ) => after_point >= finest && before_point >= most,
+        match (self.is_integer, other.is_integer) {
+            (false, true) => self.after_point >= 0,
+            (true, false) => other.after_point <= 0 && other.before_point < self.before_point,
+            _ => self.before_point >= other.before_point && self.after_point >= other.after_point,
         }
     }
 }
