@@ -63,9 +63,9 @@ mod row;
 mod settings;
 mod spi;
 mod subxact;
+mod swept;
 mod table;
 mod trylock;
-mod worker;
 
 pgrx::pg_module_magic!(name, version);
 
@@ -97,7 +97,7 @@ pgrx::extension_sql_file!("../sql/role.sql", name = "role", finalize);
 #[pgrx::pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     settings::register();
-    worker::register();
+    janitor::register_worker();
     counters::register();
 }
 

@@ -10,14 +10,12 @@ use super::revert::{Change, Due, Reverted, change, revert};
 use crate::call::varlena;
 use crate::clock;
 use crate::error::Result;
-use crate::janitor::{self, Swept};
 use crate::machine::stored::{self, Stored};
 use crate::row;
 use crate::spi;
 use crate::subxact::Failure;
+use crate::swept::{self, ACTION_RELEASE, Swept};
 use crate::table::{Scan, ScanKey, Snapshot, Table};
-
-pub const TASK: &str = "action_release";
 
 /// Leases that are looked at for each row that may be swept: reading is cheap, and what has ended or is locked
 /// must not hide what is due.
@@ -47,16 +45,16 @@ pub fn sweep(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swept> {
         runs.push((name, turn.swept));
     }
     let is_good = all.failed == 0;
-    janitor::noting(&mut all, || {
+    swept::noting(&mut all, || {
         for (name, swept) in &runs {
             // None of one that was dropped meanwhile.
             if Stored::find(name)?.is_some() {
-                janitor::record(TASK, name, swept, swept.failed == 0)?;
+                swept::record(ACTION_RELEASE, name, swept, swept.failed == 0)?;
             }
         }
         match only {
             // Its rows are counted for the machines.
-            None => janitor::record(TASK, b"", &Swept::default(), is_good),
+            None => swept::record(ACTION_RELEASE, b"", &Swept::default(), is_good),
             Some(_) => Ok(()),
         }
     })?;
@@ -89,7 +87,7 @@ fn by_last_end(mut names: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
     names.sort();
     let mut found = Vec::new();
     for name in names {
-        found.push((janitor::last_end(TASK, &name)?, name));
+        found.push((swept::last_end(ACTION_RELEASE, &name)?, name));
     }
     found.sort();
     Ok(found.into_iter().map(|(_, name)| name).collect())

@@ -5,7 +5,6 @@ use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
 use crate::cancel::adopt::{Orphan, orphans};
 use crate::error::{Error, Kind, Result};
 use crate::guard::install;
-use crate::janitor;
 use crate::machine::definition::Definition;
 use crate::machine::model::Machine;
 use crate::machine::shape;
@@ -14,6 +13,7 @@ use crate::machine::validate;
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept, column};
 use crate::subxact;
+use crate::swept;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
@@ -128,8 +128,8 @@ impl Findings {
 
     fn uncovered(&mut self, name: &[u8], definition: &Definition, machine: &Stored) -> Result<()> {
         let states = claim_states(definition);
-        if !states.is_empty() && !janitor::covers(name)? {
-            let error = janitor::last_error(name)?;
+        if !states.is_empty() && !swept::covers(name)? {
+            let error = swept::last_error(name)?;
             let hint = match error {
                 Some(_) => "Mend what the sweep says; it tries again by itself.",
                 None => {
@@ -363,7 +363,7 @@ pub fn machine_assert(call: &Call) -> Result<Datum> {
         let definition = stored.definition()?;
         let states = claim_states(&definition);
         let name = from_utf8(&definition.machine);
-        if !states.is_empty() && !janitor::covers(&name)? {
+        if !states.is_empty() && !swept::covers(&name)? {
             uncovered.push(format!(
                 "machine \"{}\": {}",
                 definition.machine,

@@ -5,12 +5,11 @@ use crate::call::{shown, varlena};
 use crate::clock;
 use crate::counters;
 use crate::error::Result;
-use crate::janitor::{Task, waited_us};
+use crate::janitor::{self, Task, waited_us};
 use crate::machine::stored;
 use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept, column};
-use crate::worker;
 use pgrx::pg_sys::{self, Datum};
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -81,7 +80,7 @@ thread_local! {
 pub fn ask(report: &Report) -> Result<()> {
     let now = clock::now_us()?;
     let grace = settings::janitor_grace_us();
-    let named = worker::databases();
+    let named = janitor::databases();
     let named: Vec<&[u8]> = named.iter().map(Vec::as_slice).collect();
     let served = [
         Some(Datum::from(counters::is_preloaded())),

@@ -4,9 +4,10 @@
 //! commit, and no name in it is looked up by the caller's search_path.
 
 use super::sweep::{MOST, run};
-use super::task::{Swept, Task};
+use super::task::Task;
 use crate::call::Call;
 use crate::error::{Error, Kind, Result};
+use crate::swept::Swept;
 use pgrx::pg_sys::{self, Datum};
 use std::time::{Duration, Instant};
 

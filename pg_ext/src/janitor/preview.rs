@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::outbox::preview as outbox;
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept};
+use crate::swept::Due;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 use std::thread::LocalKey;
@@ -64,21 +65,6 @@ thread_local! {
     static KEY_TOMBSTONE: Kept = const { Kept::new(TOMBSTONE, TYPES) };
     static INBOX_REAP: Kept = const { Kept::new(INBOX, TYPES) };
     static DEDUPE_REAP: Kept = const { Kept::new(DEDUPE, TYPES) };
-}
-
-/// What is due, and since when.
-#[derive(Default)]
-pub struct Due {
-    pub rows: i64,
-    pub since: Option<i64>,
-}
-
-impl Due {
-    /// So many more rows, due since then.
-    pub fn add(&mut self, rows: i64, since: i64) {
-        self.rows += rows;
-        self.since = Some(self.since.map_or(since, |first| first.min(since)));
-    }
 }
 
 /// `once.sweep_preview`.

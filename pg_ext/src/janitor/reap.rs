@@ -1,12 +1,12 @@
 //! key_reap, key_tombstone, inbox_reap and dedupe_reap: each is one statement on the extension's own tables, which takes
 //! the oldest rows that are due and skips those that somebody has locked.
 
-use super::task::Swept;
 use crate::clock;
 use crate::error::Result;
 use crate::key::passing;
 use crate::settings;
 use crate::spi::{self, Kept, column};
+use crate::swept::Swept;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 use std::thread::LocalKey;

@@ -1,7 +1,7 @@
 //! `sweep()` and each task alone.
 
-use super::task::{Swept, Task};
-use super::{foreign, reap, runs};
+use super::task::Task;
+use super::{foreign, reap};
 use crate::action::sweep as actions;
 use crate::call::{Call, SCOPE_MAX};
 use crate::caller;
@@ -12,6 +12,7 @@ use crate::outbox::{requeue, retire};
 use crate::row::{self, Rows, Shape};
 use crate::settings;
 use crate::subxact;
+use crate::swept::{self, Swept};
 use crate::table;
 use pgrx::pg_sys::{self, Datum};
 
@@ -70,24 +71,14 @@ fn work(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>> {
 fn noted(task: &str, machine: &[u8], mut swept: Swept) -> Result<Swept> {
     let is_good = swept.failed == 0;
     let run = swept.clone();
-    noting(&mut swept, || runs::record(task, machine, &run, is_good))?;
+    swept::noting(&mut swept, || swept::record(task, machine, &run, is_good))?;
     Ok(swept)
-}
-
-/// Notes the end of a run; where that cannot be, its result says so, and what was done stays done.
-pub fn noting(swept: &mut Swept, note: impl FnOnce() -> Result<()>) -> Result<()> {
-    if let Err(why) = subxact::attempt_briefly(note)? {
-        let said = swept.last_error.as_deref().unwrap_or("the run has ended");
-        let said = format!("{said} (not noted: {})", why.message);
-        swept.add(Swept::failure(1, &said));
-    }
-    Ok(())
 }
 
 /// Notes that a task has failed as a whole, with the transaction that it was in. An error where it cannot.
 pub fn failed(task: Task, failure: &str) -> Result<()> {
     settings::with_sweep_lock_timeout(|| {
-        runs::record(task.name(), b"", &Swept::failure(1, failure), false)
+        swept::record(task.name(), b"", &Swept::failure(1, failure), false)
     })
 }
 

@@ -1,35 +1,8 @@
 //! The tasks, in the order in which a sweep runs them.
 
-use crate::action::sweep as actions;
 use crate::outbox::{requeue, retire};
+use crate::swept::ACTION_RELEASE;
 use crate::table::Name;
-
-/// What one run of a task did.
-#[derive(Clone, Default)]
-pub struct Swept {
-    pub done: i64,
-    pub failed: i64,
-    pub more: bool,
-    pub last_error: Option<String>,
-}
-
-impl Swept {
-    /// So many rows failed, for the same reason.
-    pub fn failure(rows: usize, reason: &str) -> Swept {
-        Swept {
-            failed: rows as i64,
-            last_error: Some(reason.to_owned()),
-            ..Swept::default()
-        }
-    }
-
-    pub fn add(&mut self, other: Swept) {
-        self.done += other.done;
-        self.failed += other.failed;
-        self.more |= other.more;
-        self.last_error = other.last_error.or(self.last_error.take());
-    }
-}
 
 /// One of the sweep's tasks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,7 +30,7 @@ impl Task {
 
     pub fn name(self) -> &'static str {
         match self {
-            Task::ActionRelease => actions::TASK,
+            Task::ActionRelease => ACTION_RELEASE,
             Task::KeyReap => "key_reap",
             Task::KeyTombstone => "key_tombstone",
             Task::OutboxRequeue => requeue::TASK,

@@ -6,8 +6,8 @@
 use super::batch::{Batch, Col, Part, TABLE};
 use super::draft::Draft;
 use super::event::{Col as EventCol, is_unordered, needed};
+use super::overdue;
 use super::receipt::{self, Ledger};
-use super::requeue;
 use super::retry::{self, Due, Waiting};
 use super::seen::Seen;
 use super::series;
@@ -115,7 +115,7 @@ impl<'a> Lane<'a> {
         draft.stirs |= !out.is_empty();
         let late = out.iter().filter(|b| b.lease_until() <= self.now);
         let late: Vec<i64> = late.map(Batch::token).collect();
-        let over = requeue::put_back(self.subscriber, &late, MOST_ASIDE)?.over;
+        let over = overdue::put_back(self.subscriber, &late, MOST_ASIDE)?.over;
         let mut open = Vec::new();
         for batch in &out {
             if !over.contains(&batch.token()) && self.is_held_in(batch)? {

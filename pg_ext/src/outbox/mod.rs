@@ -17,6 +17,7 @@ mod lane;
 mod leave;
 pub mod nack;
 pub mod options;
+mod overdue;
 pub mod preview;
 mod quiet;
 pub mod receipt;

@@ -2,18 +2,18 @@
 
 use super::batch::Batch;
 use super::event::{self, Col, Event, SEGMENTS};
+use super::overdue;
 use super::receipt::Ledger;
-use super::requeue;
 use super::topic;
 use crate::error::Result;
-use crate::janitor::Due;
+use crate::swept::Due;
 use crate::table::{Snapshot, Table};
 
 /// Events of batches that are out past their lease; no more are looked for once there are `most`.
 pub fn requeue(now: i64, most: i64) -> Result<Due> {
     let mut due = Due::default();
     for subscriber in topic::all_subscribers()? {
-        for token in requeue::overdue(&subscriber, now)? {
+        for token in overdue::tokens(&subscriber, now)? {
             if due.rows >= most {
                 return Ok(due);
             }

@@ -7,10 +7,10 @@
 use super::need::Needs;
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
-use crate::janitor::Swept;
 use crate::outbox::event::{self, Col, Event, SEGMENTS};
 use crate::spi::{self, Kept};
 use crate::subxact;
+use crate::swept::Swept;
 use crate::table::{self, Name, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 use std::cell::Cell;

@@ -19,7 +19,7 @@ mod tidy;
 
 use super::event::SEGMENTS;
 use crate::error::Result;
-use crate::janitor::Swept;
+use crate::swept::Swept;
 use crate::table::{self, Snapshot};
 use crate::trylock::TryLock;
 use log::Log;

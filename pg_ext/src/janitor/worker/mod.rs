@@ -13,9 +13,9 @@ mod serve;
 mod server;
 
 use crate::settings;
+use crate::swept;
 use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::pg_sys::{self, Datum};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What pg_stat_activity and once.janitor call a worker.
@@ -24,13 +24,6 @@ const LAUNCHER: &str = "pg_once launcher";
 
 /// After an error, before the server starts the launcher again.
 const RESTART: Duration = Duration::from_secs(5);
-
-static IS_HERE: AtomicBool = AtomicBool::new(false);
-
-/// This process is a worker.
-pub fn is_here() -> bool {
-    IS_HERE.load(Ordering::Relaxed)
-}
 
 /// The databases that are to be served (once.janitor_databases).
 pub fn databases() -> Vec<Vec<u8>> {
@@ -64,6 +57,6 @@ pub extern "C-unwind" fn pg_once_launcher(_none: Datum) {
 #[pgrx::pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn pg_once_worker(database: Datum) {
-    IS_HERE.store(true, Ordering::Relaxed);
+    swept::serve_as(NAME);
     serve::main(pg_sys::Oid::from(database.value() as u32));
 }

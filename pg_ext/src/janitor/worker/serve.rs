@@ -8,10 +8,12 @@
 //! starts another one.
 
 use super::server;
-use crate::janitor::{self, Swept, Task};
+use crate::janitor::sweep;
+use crate::janitor::task::Task;
 use crate::raise;
 use crate::settings;
 use crate::subxact::Failure;
+use crate::swept::Swept;
 use pgrx::pg_sys::Oid;
 use std::time::{Duration, Instant};
 
@@ -176,7 +178,7 @@ impl Trouble {
         self.since = Some(begin);
         let again = std::mem::replace(&mut self.fails, true);
         let (task_name, error) = (task.name(), &failure.message);
-        match server::transaction(|| janitor::failed(task, error)) {
+        match server::transaction(|| sweep::failed(task, error)) {
             Ok(()) if failure.is_wait && !again => {}
             Ok(()) => self.tell(&format!("{task_name}: {error}")),
             Err(why) => self.tell(&format!(
@@ -205,7 +207,7 @@ fn serve(task: Task) -> Result<Swept, Failure> {
     let begin = Instant::now();
     let mut all = Swept::default();
     loop {
-        let swept = server::transaction(|| janitor::run(task, BATCH))?;
+        let swept = server::transaction(|| sweep::run(task, BATCH))?;
         let more = swept.more && !server::is_told_to_stop();
         all.add(swept);
         all.more = more;

@@ -1,29 +1,74 @@
-//! once.janitor: when each task last ran, and action_release for each machine.
+//! What a run of a sweep task did, and the table once.janitor, which says when each task last ran, and action_release for
+//! each machine.
 //!
 //! A run that found nothing to do is written at most every 30 seconds (a quarter of once.janitor_grace, if that is
 //! shorter), so that an idle janitor hardly writes and still covers what machine_assert asks about. Nobody waits for
 //! another session that notes a run: it says the same.
 
-use crate::action::sweep as actions;
 use crate::call::from_utf8;
 use crate::caller;
 use crate::clock;
 use crate::error::Result;
-use crate::janitor::Swept;
 use crate::mark::call_mark;
 use crate::row;
 use crate::settings;
+use crate::subxact;
 use crate::table::{self, Name, Outcome, Record, ScanKey, Snapshot, Table, Wait};
 use crate::trylock::TryLock;
-use crate::worker;
 use pgrx::pg_sys;
 use std::ffi::CStr;
+use std::sync::OnceLock;
+
+/// The task that reverts the rows of machines.
+pub const ACTION_RELEASE: &str = "action_release";
 
 const RUNS: Name = c"janitor";
 
 /// Nothing new is noted again after that, or after a part of once.janitor_grace.
 const STILL_FRESH_US: i64 = 30_000_000;
 const PARTS_OF_GRACE: i64 = 4;
+
+/// What one run of a task did.
+#[derive(Clone, Default)]
+pub struct Swept {
+    pub done: i64,
+    pub failed: i64,
+    pub more: bool,
+    pub last_error: Option<String>,
+}
+
+impl Swept {
+    /// So many rows failed, for the same reason.
+    pub fn failure(rows: usize, reason: &str) -> Swept {
+        Swept {
+            failed: rows as i64,
+            last_error: Some(reason.to_owned()),
+            ..Swept::default()
+        }
+    }
+
+    pub fn add(&mut self, other: Swept) {
+        self.done += other.done;
+        self.failed += other.failed;
+        self.more |= other.more;
+        self.last_error = other.last_error.or(self.last_error.take());
+    }
+}
+
+/// What is due, and since when.
+#[derive(Default)]
+pub struct Due {
+    pub rows: i64,
+    pub since: Option<i64>,
+}
+
+impl Due {
+    /// So many more rows, due since then.
+    pub fn add(&mut self, rows: i64, since: i64) {
+        self.rows += rows;
+        self.since = Some(self.since.map_or(since, |first| first.min(since)));
+    }
+}
 
 /// Columns of once.janitor.
 #[derive(Clone, Copy)]
@@ -41,6 +86,16 @@ enum Run {
 table::columns!(Run);
 
 type Row = Record<Run, 8>;
+
+/// Notes the end of a run; where that cannot be, its result says so, and what was done stays done.
+pub fn noting(swept: &mut Swept, note: impl FnOnce() -> Result<()>) -> Result<()> {
+    if let Err(why) = subxact::attempt_briefly(note)? {
+        let said = swept.last_error.as_deref().unwrap_or("the run has ended");
+        let said = format!("{said} (not noted: {})", why.message);
+        swept.add(Swept::failure(1, &said));
+    }
+    Ok(())
+}
 
 /// Notes the end of a run of a task for one machine (empty: the task as a whole); one in which nothing failed is good.
 /// Nothing where another session is at it.
@@ -106,10 +161,18 @@ fn is_fresh(run: &Row, who: &[u8], now: i64) -> bool {
         && run.bytes(Run::ServedBy) == Some(who)
 }
 
+/// The background worker, where this process is one.
+static WORKER: OnceLock<&str> = OnceLock::new();
+
+/// From here on the runs of this process are noted under that name.
+pub fn serve_as(worker: &'static str) {
+    WORKER.get_or_init(|| worker);
+}
+
 /// The background worker, or the role and its application_name.
 fn served_by() -> Vec<u8> {
-    if worker::is_here() {
-        return worker::NAME.as_bytes().to_vec();
+    if let Some(worker) = WORKER.get() {
+        return worker.as_bytes().to_vec();
     }
     let mut who = caller::name();
     // SAFETY: a variable of this backend that the server sets to a C string.
@@ -146,7 +209,7 @@ pub fn last_error(machine: &[u8]) -> Result<Option<Vec<u8>>> {
 
 fn of_machine(machine: &[u8]) -> Result<Option<Row>> {
     let table = Table::to_read(RUNS)?;
-    find(&table, actions::TASK, machine, &Snapshot::latest())
+    find(&table, ACTION_RELEASE, machine, &Snapshot::latest())
 }
 
 fn find(table: &Table, task: &str, machine: &[u8], snapshot: &Snapshot) -> Result<Option<Row>> {

@@ -1,0 +1,131 @@
+//! Batches whose lease expired: which they are, and how they are put back. A take does so for the lane that it looks
+//! at; the sweep task outbox_requeue serves those that nobody takes from.
+//!
+//! An event that was alone in its batch has failed once more. The others may have died with one that kills its
+//! worker: they come back uncounted, as suspects, one per take.
+
+use super::batch::{self, Batch, Part};
+use super::leave::{self, Fate, Held, Leaving, Reason};
+use super::nack::EXPIRED;
+use super::receipt::{self, Kind, Ledger};
+use super::topic::Subscriber;
+use crate::clock;
+use crate::error::Result;
+use crate::table::{Outcome, Snapshot, Table, Wait};
+use std::collections::{BTreeSet, HashSet};
+
+/// What became of batches that were to be put back.
+#[derive(Default)]
+pub struct PutBack {
+    /// They hold nothing any more.
+    pub over: HashSet<i64>,
+    pub events: i64,
+    /// The bound was reached before the last one.
+    pub more: bool,
+}
+
+/// Puts back batches whose lease expired, until at least `most` events were.
+pub fn put_back(sub: &Subscriber, tokens: &[i64], most: usize) -> Result<PutBack> {
+    let mut done = PutBack::default();
+    for token in tokens {
+        if done.events >= most as i64 {
+            done.more = true;
+            break;
+        }
+        if let Some(events) = put_back_one(sub, *token)? {
+            done.events += events as i64;
+            done.over.insert(*token);
+        }
+    }
+    Ok(done)
+}
+
+/// The lease expired: puts back what the batch still holds, and says how many events these were. None: its lease
+/// lives after all, or somebody is at it.
+fn put_back_one(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
+    loop {
+        let Some(batch) = Batch::find(sub.id, token)? else {
+            return Ok(Some(0));
+        };
+        match batch.lock(Wait::No)? {
+            Outcome::Busy => return Ok(None),
+            Outcome::Changed => continue,
+            Outcome::Done => {}
+        }
+        // Read after the lock, which gave this transaction its id: see floor.rs.
+        let now = clock::now_us()?;
+        if batch.lease_until() > now {
+            return Ok(None);
+        }
+        let mut ledger = Ledger::of(&batch)?;
+        let ids = ledger.held.clone();
+        if ids.is_empty() {
+            return Ok(Some(0));
+        }
+        let events = leave::held(sub, &batch, &ids)?;
+        let leaving = match batch.ids().len() {
+            1 => failed(sub, events, now),
+            _ => suspects(events, now),
+        };
+        let reason = Reason {
+            kind: EXPIRED,
+            error: None,
+        };
+        leave::leave(sub, token, &leaving, &reason, now)?;
+        ledger.append(Kind::Expired, &ids, None)?;
+        return Ok(Some(ids.len()));
+    }
+}
+
+/// What was given out alone.
+fn failed(sub: &Subscriber, events: Vec<Held>, now: i64) -> Vec<Leaving> {
+    let suspect = |event| Held {
+        suspect: true,
+        ..event
+    };
+    let failed = |event| leave::failed(sub, suspect(event), None, now);
+    events.into_iter().map(failed).collect()
+}
+
+/// What was given out together: of each key the first is due, the rest waits behind it.
+fn suspects(events: Vec<Held>, now: i64) -> Vec<Leaving> {
+    let mut keys = HashSet::new();
+    let mut fate = |key: &Option<Vec<u8>>| match key {
+        Some(key) if !keys.insert(key.clone()) => Fate::Waits,
+        _ => Fate::Due(now),
+    };
+    events
+        .into_iter()
+        .map(|event| Leaving {
+            fate: fate(&event.order_key),
+            counted: false,
+            event: Held {
+                suspect: true,
+                ..event
+            },
+        })
+        .collect()
+}
+
+/// Tokens of batches that are out past their lease; the last batch of a lane knows those that may be. One probe for a
+/// subscriber that has never taken anything.
+pub fn tokens(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
+    let snapshot = &Snapshot::latest();
+    let table = Table::to_read(batch::TABLE)?;
+    let mut tokens = BTreeSet::new();
+    for lane in batch::lanes_of(&table, sub.id, snapshot)? {
+        if let Some(last) = Part::last_in(&table, sub.id, lane, snapshot)? {
+            tokens.extend(last.out());
+        }
+    }
+    let mut overdue = Vec::new();
+    for token in tokens {
+        if receipt::is_over(sub.id, token, snapshot)? {
+            continue;
+        }
+        let found = Batch::find_under(sub.id, token, snapshot)?;
+        let is_late = |b: &Batch| !b.ids().is_empty() && b.lease_until() <= now;
+        overdue.extend(found.filter(is_late).map(|_| token));
+    }
+    Ok(overdue)
+}
