@@ -79,7 +79,7 @@ mod tests {
         after("30 days 1 minute");
         assert_eq!(accept("ttl", ""), (true, None));
         after("61 days");
-        let done = Spi::get_one::<i64>("SELECT done FROM once.sweep_inbox_reap()");
+        let done = Spi::get_one::<i64>("SELECT done FROM once.sweep(task => 'inbox_reap')");
         assert_eq!(done, Ok(Some(1)));
         assert_eq!(accept("ttl", ""), (true, None));
     }

@@ -85,12 +85,12 @@ mod tests {
     }
 
     #[pg_test]
-    fn the_preview_tells_what_the_sweep_then_does() {
+    fn the_status_tells_what_the_sweep_then_does() {
         alone();
         finish("k4");
         finish("k5");
         after("25 hours");
-        let due = "SELECT due FROM once.sweep_preview() WHERE task = 'key_tombstone'";
+        let due = "SELECT due FROM once.janitor_status() WHERE task = 'key_tombstone'";
         assert_eq!(Spi::get_one(due), Ok(Some(2i64)));
         assert_eq!(sweep(), 2);
         assert_eq!(Spi::get_one(due), Ok(Some(0i64)));

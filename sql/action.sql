@@ -6,7 +6,7 @@
 --   action_extend    a heartbeat that also tells of a cancellation; called in the transaction of each item;
 --   action_finish    claim_into -> successful_state, in the transaction of the action's writes (state f);
 --   action_release   claim_into -> revert_to after a failure (state l);
---   sweep_action_release, when the holder died: claim_into -> revert_to, one lease later (state s).
+--   sweep (task action_release), when the holder died: claim_into -> revert_to, one lease later (state s).
 -- An ended lease stays for 24 hours, or until the next claim, so that its token answers repeats.
 -- The lease remembers where the row goes; the user's table needs no column for it.
 

@@ -6,7 +6,7 @@
 --   commit         the message and what its handler wrote become visible together;
 --   inbox_accept   by a duplicate: it waits for a transaction that is still handling the message, then gets the
 --                  verdict, or the message itself if that transaction was rolled back (to a savepoint, too);
---   ttl after it was accepted the message counts as new, and sweep_inbox_reap deletes the row.
+--   ttl after it was accepted the message counts as new, and the sweep task inbox_reap deletes the row.
 -- A step of a saga has one row for its action and its compensation (inbox_barrier):
 --   status a       the action ran;
 --   status c       it ran and was compensated;

@@ -7,8 +7,8 @@
 --   key_complete   stores the answer (status c; key_abort: a), one HOT update; later claims replay it;
 --   key_release    gives it back for a retry (status l), key_park to a person (status p);
 --   key_claim      by another caller, once the lease is over: the same row, a larger token, attempt + 1;
---   ttl after the finish the key is gone (410): sweep_key_tombstone empties the row (status g),
---   gone_for later it is new again: sweep_key_reap deletes the row and its steps.
+--   ttl after the finish the key is gone (410): the sweep task key_tombstone empties the row (status g),
+--   gone_for later it is new again: the sweep task key_reap deletes the row and its steps.
 -- What a claim answers depends on the clock and these columns alone, never on whether a sweep has run.
 --
 -- Lock order (binds callers too): the key's row first, its steps after it; several keys in one
@@ -169,7 +169,7 @@ CREATE TABLE once.key_bookmark (
     next_upto timestamptz NOT NULL,
     next_xid  bigint      NOT NULL
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE once.key_bookmark IS 'How far the keys of each scope have been passed, by key_take_abandoned and by sweep_key_tombstone.';
+COMMENT ON TABLE once.key_bookmark IS 'How far the keys of each scope have been passed, by key_take_abandoned and by the sweep task key_tombstone.';
 COMMENT ON COLUMN once.key_bookmark.scope IS 'Name of the scope.';
 COMMENT ON COLUMN once.key_bookmark.upto IS 'The scope''s keys with look_at up to here are finished or were moved forward; -infinity: nothing is passed yet.';
 COMMENT ON COLUMN once.key_bookmark.next_upto IS 'Where upto may move once the transactions before next_xid have ended; 5 seconds before the time at which it was noted.';

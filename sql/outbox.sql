@@ -8,7 +8,7 @@
 --   outbox_take    looks at the lane's last batch, reads on from there, appends a batch with a token;
 --   outbox_ack     appends a receipt: these events of the batch are done;
 --   outbox_nack    (or a lease that ran out) moves events one by one to once.retry, and from there to once.dead;
---   sweep_outbox_retire  moves on to another segment, copies what somebody still needs to once.event_kept,
+--   outbox_retire (a sweep) moves on to another segment, copies what somebody still needs to once.event_kept,
 --                  and truncates the old one when no snapshot is left that could miss it.
 --
 -- How far a lane has come is (seen_from, seen_to, last_id): the events that were visible to the snapshot

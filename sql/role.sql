@@ -21,16 +21,12 @@ CREATE VIEW once.role_function (kind, function_name) AS
     ('use', 'outbox_nack'), ('use', 'outbox_deliveries'), ('use', 'topic_get'), ('use', 'subscriber_get'),
     ('use', 'inbox_accept'), ('use', 'inbox_record'), ('use', 'inbox_barrier'),
     ('observe', 'machine_check'), ('observe', 'cancel_audit'),
-    ('observe', 'janitor_status'), ('observe', 'sweep_preview'),
-    ('operate', 'sweep_all'),
+    ('observe', 'janitor_status'),
+    ('operate', 'sweep'), ('operate', 'sweep_all'),
     ('observe', 'metrics'), ('observe', 'doctor'),
     ('operate', 'machine_define'), ('operate', 'machine_drop'), ('operate', 'action_adopt'),
-    ('operate', 'sweep_action_release'),
     ('operate', 'key_list'),
     ('operate', 'key_get'), ('operate', 'key_resolve'), ('operate', 'key_forget'), ('operate', 'scope_set'),
-    ('operate', 'sweep'), ('operate', 'sweep_key_reap'), ('operate', 'sweep_key_tombstone'),
-    ('operate', 'sweep_outbox_requeue'), ('operate', 'sweep_inbox_reap'),
-    ('operate', 'sweep_dedupe_reap'), ('operate', 'sweep_outbox_retire'),
     ('operate', 'outbox_dead'), ('operate', 'outbox_redrive'),
     ('operate', 'topic_set'), ('operate', 'subscriber_set'), ('operate', 'subscriber_drop'))
     SELECT kind, function_name FROM opened

@@ -3,7 +3,6 @@
 
 use crate::call::Call;
 use crate::error::Result;
-use crate::janitor::Task;
 use crate::{
     action, cancel, doctor, guard, inbox, incarnation, janitor, key, machine, metrics, outbox,
     raise, role,
@@ -120,15 +119,7 @@ export! {
     pg_once_subscriber_drop => outbox::options::subscriber_drop;
     pg_once_sweep => janitor::sweep;
     pg_once_sweep_all => janitor::sweep_all;
-    pg_once_sweep_preview => janitor::sweep_preview;
     pg_once_janitor_status => janitor::janitor_status;
-    pg_once_sweep_action_release => janitor::sweep_action_release;
-    pg_once_sweep_key_reap => |call| janitor::alone(call, Task::KeyReap);
-    pg_once_sweep_key_tombstone => |call| janitor::alone(call, Task::KeyTombstone);
-    pg_once_sweep_outbox_requeue => |call| janitor::alone(call, Task::OutboxRequeue);
-    pg_once_sweep_inbox_reap => |call| janitor::alone(call, Task::InboxReap);
-    pg_once_sweep_dedupe_reap => |call| janitor::alone(call, Task::DedupeReap);
-    pg_once_sweep_outbox_retire => |call| janitor::alone(call, Task::OutboxRetire);
     pg_once_metrics => metrics::metrics;
     pg_once_doctor => doctor::doctor;
     pg_once_incarnation_renew => incarnation::incarnation_renew;

@@ -64,9 +64,9 @@ pub struct Due {
 
 impl Due {
     /// So many more rows, due since then.
-    pub fn add(&mut self, rows: i64, since: i64) {
+    pub fn add(&mut self, rows: i64, since: Option<i64>) {
         self.rows += rows;
-        self.since = Some(self.since.map_or(since, |first| first.min(since)));
+        self.since = self.since.into_iter().chain(since).min();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Claims while another session calls sweep_key_reap again and again without a pause, and without it.
+//! Claims while another session calls the sweep task key_reap again and again without a pause, and without it.
 //!
 //! Invariant: the sweep has something to delete during the whole of a run, or the case fails.
 
@@ -105,7 +105,7 @@ async fn claims_while_reaping(database: &Database) -> Result<Run> {
 /// How many keys were deleted, and how many by the last sweep.
 async fn reap_until(session: Client, enough: Arc<AtomicBool>) -> Result<(i64, i64)> {
     let sweep = session
-        .prepare("SELECT done FROM once.sweep_key_reap($1)")
+        .prepare("SELECT done FROM once.sweep($1, 'key_reap')")
         .await?;
     let mut reaped = 0;
     let mut last = 0;

@@ -119,7 +119,7 @@ async fn check(database: &Database, keys: u64) -> Result<()> {
 }
 
 /// Makes `keys` keys that were finished, emptied by their ttl and are past gone_for: what
-/// sweep_key_reap deletes.
+/// the sweep task key_reap deletes.
 pub async fn remake_expired(database: &Database, keys: u64) -> Result<()> {
     let client = &database.client;
     client.batch_execute("TRUNCATE once.key").await?;
@@ -153,7 +153,7 @@ pub async fn remake_finished(database: &Database, keys: u64) -> Result<()> {
     Ok(())
 }
 
-/// Adds keys that sweep_key_reap deletes until there are `keys` of them; each round gives them new names.
+/// Adds keys that the sweep task key_reap deletes until there are `keys` of them; each round gives them new names.
 pub async fn fill_up_expired(database: &Database, keys: u64, round: u32) -> Result<()> {
     let there = "SELECT count(*) FROM once.key WHERE reap_stage = '1' AND reap_at < now()";
     let missing = keys.saturating_sub(u64::try_from(database.number(there).await?)?);

@@ -265,7 +265,7 @@ async fn machines(it: &Named) {
     let late = "select outcome from once.action_claim('NAME', 'late', 'step NAME', 'NAME', lease => '1 us')";
     it.says(late, "claimed").await;
     it.says(
-        "select done, failed from once.sweep_action_release(machine => 'NAME')",
+        "select done, failed from once.sweep(task => 'action_release', machine => 'NAME')",
         "1|0",
     )
     .await;

@@ -44,7 +44,7 @@ pub async fn date_back(play: &Playground, scope: &str, key: &str, ago: &str) {
 /// Sweeps until that is true: open transactions of other tests only delay a bookmark.
 pub async fn sweep_until(play: &Playground, what: &str, sql: &str) {
     poll_async(what, async || {
-        play.show("select once.sweep_key_tombstone(1000)").await;
+        play.show("select once.sweep(1000, 'key_tombstone')").await;
         Ok((play.show(sql).await == "t").then_some(()))
     })
     .await

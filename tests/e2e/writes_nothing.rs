@@ -52,7 +52,8 @@ async fn answers(play: &Playground) -> Vec<(String, &'static str)> {
         .token("swept", &format!("{request}, ttl => '1 microsecond'"))
         .await;
     finish("swept", swept).await;
-    play.show("select once.sweep_key_tombstone()").await;
+    play.show("select once.sweep(task => 'key_tombstone')")
+        .await;
     let parked = play.token("parked", &request).await;
     let park = format!("select once.key_park('s', 'parked', {parked}, 'unknown')");
     play.show(&park).await;

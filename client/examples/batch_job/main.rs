@@ -118,7 +118,7 @@ impl Story {
 
     /// What pg_cron or another scheduler does every few seconds.
     async fn sweep(&self) -> Result<()> {
-        let sweep = "SELECT failed FROM once.sweep_action_release(machine => $1)";
+        let sweep = "SELECT failed FROM once.sweep(task => 'action_release', machine => $1)";
         let row = self
             .pool
             .get()

@@ -110,7 +110,7 @@ async fn a_claim_state_that_nobody_sweeps_is_named_until_somebody_does() {
     );
     assert!(error.to_string().contains(name), "{error}");
     jobs.text(&format!(
-        "SELECT task FROM once.sweep_action_release(1000, '{name}')"
+        "SELECT task FROM once.sweep(1000, 'action_release', '{name}')"
     ))
     .await;
     // Other tests may have left machines that nobody sweeps.

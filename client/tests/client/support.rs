@@ -209,7 +209,7 @@ impl Jobs {
     /// A year later somebody sweeps: whoever had a lease has lost it.
     pub async fn swept_later(&self) {
         let later = a_year_later().await;
-        let sweep = "SELECT done FROM once.sweep_action_release(1000, $1)";
+        let sweep = "SELECT done FROM once.sweep(1000, 'action_release', $1)";
         let name = self.machine.as_str();
         let done: i64 = later.query_one(sweep, &[&name]).await.unwrap().get(0);
         assert_eq!(done, 1, "the row is given back");

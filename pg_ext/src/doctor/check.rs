@@ -133,7 +133,7 @@ impl Findings {
             let hint = match error {
                 Some(_) => "Mend what the sweep says; it tries again by itself.",
                 None => {
-                    "Schedule once.sweep() (or once.sweep_action_release()) every few seconds. Where that is so, a table \
+                    "Schedule once.sweep() (or once.sweep(task => 'action_release')) every few seconds. Where that is so, a table \
                      that somebody keeps locked has cut its calls short, and the next one begins with this machine."
                 }
             };

@@ -1,39 +1,158 @@
-//! `janitor_status()`: what once.janitor says, for those who may not read the table. What went wrong with a machine
-//! that has another owner is not told: an error may quote a row.
+//! `janitor_status()`: what each task would do now, and what once.janitor says of its runs; changes nothing.
+//!
+//! Each look follows the index that the sweep itself follows and ends after so many rows, so its cost does not grow
+//! with the tables. What went wrong with a machine that has another owner is not told: an error may quote a row.
 
 use super::task::Task;
-use crate::call::Call;
+use crate::call::{Call, varlena};
+use crate::clock;
 use crate::error::Result;
 use crate::machine::stored;
+use crate::outbox::due as outbox;
 use crate::row::{self, Rows};
-use crate::spi::{self, Kept};
+use crate::spi::{self, Kept, column};
+use crate::subxact;
+use crate::swept::Due;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
+use std::thread::LocalKey;
 
-const STATUS: &CStr = c"
-    SELECT t.task, NULLIF(j.machine, ''), j.last_end, COALESCE(j.done, 0), COALESCE(j.failed, 0),
+/// Rows that are looked at, of each machine.
+const LOOKS: i64 = 10_000;
+
+// In all of them: $1 now, $2 the bound, $3 the default of gone_for in microseconds. They answer how many rows are due,
+// since when, and the machine.
+
+const OVERDUE_ACTIONS: &CStr = c"
+    SELECT LEAST(pg_catalog.count(*), $2), min(l.lease_until), m.machine
+      FROM once.machine m CROSS JOIN LATERAL (
+           SELECT a.state, a.lease_until FROM once.action_lease a
+            WHERE a.machine = m.machine AND a.look_at <= $1 ORDER BY a.look_at LIMIT $2) l
+     WHERE l.state = 'h' AND l.lease_until <= $1
+     GROUP BY m.machine";
+
+// Tombstones, and keys that were never emptied: as in key_reap.
+const REAPABLE_KEYS: &CStr = c"
+    SELECT LEAST(pg_catalog.count(*), $2), min(d.due_at)
+      FROM (SELECT k.finished_at + k.ttl_us * interval '1 microsecond'
+                   + COALESCE(s.gone_for_us, $3) * interval '1 microsecond' AS due_at
+              FROM ((SELECT t.finished_at, t.ttl_us, t.scope FROM once.key t WHERE t.reap_stage = '1' AND t.reap_at <= $1
+                      ORDER BY t.reap_at LIMIT $2)
+                    UNION ALL
+                    (SELECT t.finished_at, t.ttl_us, t.scope FROM once.key t WHERE t.reap_stage = '0' AND t.reap_at <= $1
+                      ORDER BY t.reap_at LIMIT $2)) k
+                   LEFT JOIN once.scope s ON s.scope = k.scope) d
+     WHERE d.due_at <= $1";
+
+const EXPIRED_KEYS: &CStr = c"
+    SELECT pg_catalog.count(*), min(d.expires_at)
+      FROM (SELECT k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
+                   COALESCE(s.gone_for_us, $3) * interval '1 microsecond' AS gone_for
+              FROM (SELECT t.finished_at, t.ttl_us, t.scope FROM once.key t WHERE t.reap_stage = '0' AND t.reap_at <= $1
+                     ORDER BY t.reap_at LIMIT $2) k
+                   LEFT JOIN once.scope s ON s.scope = k.scope) d
+     WHERE d.expires_at <= $1 AND d.expires_at + d.gone_for > $1";
+
+const EXPIRED_MESSAGES: &CStr = c"
+    SELECT pg_catalog.count(*), min(d.expires_at)
+      FROM (SELECT i.expires_at FROM once.inbox i WHERE i.expires_at <= $1 ORDER BY i.expires_at LIMIT $2) d";
+
+const EXPIRED_DEDUPES: &CStr = c"
+    SELECT pg_catalog.count(*), min(d.until)
+      FROM (SELECT u.until FROM once.dedupe u WHERE u.until <= $1 ORDER BY u.until LIMIT $2) d";
+
+// Of the task $1; $2 machines whose errors are not told, and $3 what is said instead.
+const RUNS: &CStr = c"
+    SELECT NULLIF(j.machine, ''), j.last_end, COALESCE(j.done, 0), COALESCE(j.failed, 0),
            CASE WHEN j.machine = ANY ($2) AND j.last_error IS NOT NULL THEN $3 ELSE j.last_error END, j.served_by
-      FROM unnest($1) WITH ORDINALITY t (task, n) LEFT JOIN once.janitor j ON j.task = t.task
-     ORDER BY t.n, j.machine";
+      FROM (SELECT '' UNION SELECT machine FROM once.janitor WHERE task = $1) m (machine)
+           LEFT JOIN once.janitor j ON j.task = $1 AND j.machine = m.machine
+     ORDER BY m.machine";
+
+const TYPES: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::INT8OID];
 
 thread_local! {
-    static RUNS: Kept = const { Kept::new(
-        STATUS,
-        &[pg_sys::TEXTARRAYOID, pg_sys::TEXTARRAYOID, pg_sys::TEXTOID],
+    static ACTION_RELEASE: Kept = const { Kept::new(OVERDUE_ACTIONS, TYPES) };
+    static KEY_REAP: Kept = const { Kept::new(REAPABLE_KEYS, TYPES) };
+    static KEY_TOMBSTONE: Kept = const { Kept::new(EXPIRED_KEYS, TYPES) };
+    static INBOX_REAP: Kept = const { Kept::new(EXPIRED_MESSAGES, TYPES) };
+    static DEDUPE_REAP: Kept = const { Kept::new(EXPIRED_DEDUPES, TYPES) };
+    static TASK_RUNS: Kept = const { Kept::new(
+        RUNS,
+        &[pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, pg_sys::TEXTOID],
     ) };
 }
+
+/// What is due of a task: one part, or (action_release) one for each machine that has any.
+type Parts = Vec<(Option<Vec<u8>>, Due)>;
 
 /// `once.janitor_status`.
 pub fn janitor_status(call: &Call) -> Result<Datum> {
     let rows = Rows::begin(call);
-    let tasks = Task::ALL.map(|task| task.name().as_bytes());
-    let args = [
-        Some(row::texts(&tasks)),
-        Some(stored::closed_to_caller()?),
-        Some(row::text(stored::NOT_TOLD.as_bytes())),
-    ];
-    for run in spi::query(&RUNS, &args)? {
-        rows.push(&run);
+    let now = clock::now_us()?;
+    let closed = stored::closed_to_caller()?;
+    for task in Task::ALL {
+        let name = row::text(task.name().as_bytes());
+        // A table that somebody has locked keeps nobody from seeing the rest.
+        let parts = subxact::attempt_briefly(|| parts(task, now))?.ok();
+        let not_told = row::text(stored::NOT_TOLD.as_bytes());
+        for run in spi::query(&TASK_RUNS, &[Some(name), Some(closed), Some(not_told)])? {
+            let machine = column(&run, 0).map(varlena);
+            let due = parts.as_deref().map(|parts| sum(parts, machine));
+            let age = |since: i64| clock::interval_datum((now - since).max(0));
+            let told = [
+                Some(name),
+                column(&run, 0),
+                due.as_ref().map(|due| Datum::from(due.rows.min(LOOKS))),
+                due.as_ref().and_then(|due| due.since).map(age),
+            ];
+            rows.push(&[&told, &run[1..]].concat());
+        }
     }
     Ok(call.return_null())
+}
+
+/// For how long something has waited for a task that has never run, in microseconds; None: nothing does.
+pub fn waited_us(task: Task, now: i64) -> Result<Option<i64>> {
+    let due = match task {
+        Task::OutboxRetire => outbox::stored(None)?,
+        _ => sum(&parts(task, now)?, None),
+    };
+    Ok(due.since.map(|since| (now - since).max(0)))
+}
+
+/// Of one machine, or of all.
+fn sum(parts: &[(Option<Vec<u8>>, Due)], machine: Option<&[u8]>) -> Due {
+    let mut all = Due::default();
+    for (of, due) in parts {
+        if machine.is_none() || machine == of.as_deref() {
+            all.add(due.rows, due.since);
+        }
+    }
+    all
+}
+
+fn parts(task: Task, now: i64) -> Result<Parts> {
+    Ok(match task {
+        Task::ActionRelease => counted(&ACTION_RELEASE, now)?,
+        Task::KeyReap => counted(&KEY_REAP, now)?,
+        Task::KeyTombstone => counted(&KEY_TOMBSTONE, now)?,
+        Task::InboxReap => counted(&INBOX_REAP, now)?,
+        Task::DedupeReap => counted(&DEDUPE_REAP, now)?,
+        Task::OutboxRequeue => vec![(None, outbox::requeue(now, LOOKS)?)],
+        Task::OutboxRetire => vec![(None, outbox::retire()?)],
+    })
+}
+
+fn counted(statement: &'static LocalKey<Kept>, now: i64) -> Result<Parts> {
+    let args = [now, LOOKS, clock::DAY_US].map(|value| Some(Datum::from(value)));
+    let part = |row: &spi::Row| {
+        let number = |i| column(row, i).map(|found| found.value() as i64);
+        let due = Due {
+            rows: number(0).unwrap_or(0),
+            since: number(1),
+        };
+        (column(row, 2).map(|name| varlena(name).to_vec()), due)
+    };
+    Ok(spi::query(statement, &args)?.iter().map(part).collect())
 }

@@ -1,4 +1,4 @@
-//! `sweep()` and each task alone.
+//! `sweep()`: every task, or one alone.
 
 use super::task::Task;
 use super::{foreign, reap};
@@ -6,27 +6,18 @@ use crate::action::sweep as actions;
 use crate::call::{Call, SCOPE_MAX};
 use crate::caller;
 use crate::cancel::pending;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::machine::stored::Stored;
 use crate::outbox::{requeue, retire};
-use crate::row::{self, Rows, Shape};
+use crate::row::{self, Rows};
 use crate::settings;
 use crate::subxact;
 use crate::swept::{self, Swept};
 use crate::table;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::Datum;
 
 /// The largest `max`.
 pub const MOST: i32 = 1_000_000;
-
-thread_local! {
-    static TASK: Shape = const { Shape::new(&[
-        (c"task", pg_sys::TEXTOID),
-        (c"done", pg_sys::INT8OID),
-        (c"failed", pg_sys::INT8OID),
-        (c"more", pg_sys::BOOLOID),
-    ]) };
-}
 
 /// One bounded pass of a task in a subtransaction of its own: what it raises is counted, and undoes nothing else. It
 /// waits for each lock no longer than once.sweep_lock_timeout.
@@ -85,35 +76,31 @@ pub fn failed(task: Task, failure: &str) -> Result<()> {
 /// `once.sweep`.
 pub fn sweep(call: &Call) -> Result<Datum> {
     let max = call.limit(0, "max", MOST)?;
-    let rows = Rows::begin(call);
-    for task in Task::ALL {
-        rows.push(&told(task, &run(task, max)?));
-    }
-    Ok(call.return_null())
-}
-
-/// `once.sweep_action_release`.
-pub fn sweep_action_release(call: &Call) -> Result<Datum> {
-    let max = call.limit(0, "max", MOST)?;
-    let machine = call.opt_text(1, "machine", SCOPE_MAX)?;
+    let task = (call.opt_text(1, "task", SCOPE_MAX)?)
+        .map(Task::named)
+        .transpose()?;
+    let machine = call.opt_text(2, "machine", SCOPE_MAX)?;
     if let Some(name) = machine {
+        if task != Some(Task::ActionRelease) {
+            return Err(Error::bad_argument(
+                "machine",
+                "goes with the task action_release alone",
+                "Give task => 'action_release' beside it.",
+            ));
+        }
         settings::with_sweep_lock_timeout(|| Stored::of(name))?;
     }
-    let swept = run_for(Task::ActionRelease, max, machine)?;
-    Ok(TASK.with(|shape| shape.row(&told(Task::ActionRelease, &swept))))
-}
-
-/// Every other task alone.
-pub fn alone(call: &Call, task: Task) -> Result<Datum> {
-    let swept = run(task, call.limit(0, "max", MOST)?)?;
-    Ok(TASK.with(|shape| shape.row(&told(task, &swept))))
-}
-
-fn told(task: Task, swept: &Swept) -> [Option<Datum>; 4] {
-    [
-        Some(row::text(task.name().as_bytes())),
-        Some(Datum::from(swept.done)),
-        Some(Datum::from(swept.failed)),
-        Some(Datum::from(swept.more)),
-    ]
+    let rows = Rows::begin(call);
+    for each in Task::ALL {
+        if task.is_none_or(|only| only == each) {
+            let swept = run_for(each, max, machine)?;
+            rows.push(&[
+                Some(row::text(each.name().as_bytes())),
+                Some(Datum::from(swept.done)),
+                Some(Datum::from(swept.failed)),
+                Some(Datum::from(swept.more)),
+            ]);
+        }
+    }
+    Ok(call.return_null())
 }

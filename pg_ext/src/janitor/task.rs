@@ -1,5 +1,7 @@
 //! The tasks, in the order in which a sweep runs them.
 
+use crate::call::shown;
+use crate::error::{Error, Result};
 use crate::outbox::{requeue, retire};
 use crate::swept::ACTION_RELEASE;
 use crate::table::Name;
@@ -27,6 +29,18 @@ impl Task {
         Task::DedupeReap,
         Task::OutboxRetire,
     ];
+
+    /// 22023 for a name that is none of a task.
+    pub fn named(name: &[u8]) -> Result<Task> {
+        let found = Task::ALL.into_iter().find(|t| t.name().as_bytes() == name);
+        found.ok_or_else(|| {
+            Error::bad_argument(
+                "task",
+                format!("\"{}\" is no task of the sweep", shown(name)),
+                format!("The tasks are {}.", Task::ALL.map(Task::name).join(", ")),
+            )
+        })
+    }
 
     pub fn name(self) -> &'static str {
         match self {

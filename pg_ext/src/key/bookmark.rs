@@ -9,7 +9,7 @@
 //! next transaction id), and moves up to T when all ids below that have ended, as far as everything was passed under
 //! the snapshot that shows it. An open transaction keeps it where it is; it hides nothing and stops nothing. A clock
 //! that steps back by less than MARGIN hides nothing either; what a larger step hides from completers (never from
-//! claims) is shown to them again by sweep_key_tombstone, at the latest a ttl later.
+//! claims) is shown to them again by the sweep task key_tombstone, at the latest a ttl later.
 //!
 //! Without its row everything is read from the beginning: that is slow, and never wrong.
 

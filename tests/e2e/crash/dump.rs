@@ -63,7 +63,8 @@ async fn a_working_day(play: &Playground) -> (i64, i64) {
         "select once.key_complete('s', 'gone', {gone}, 200)"
     ))
     .await;
-    play.show("select once.sweep_key_tombstone()").await;
+    play.show("select once.sweep(task => 'key_tombstone')")
+        .await;
     // The bookmark of a completer that has read much.
     play.show(
         "select count(once.key_complete('s', 'b' || g, (once.key_claim('s', 'b' || g, lease => '1 us')).token, 200))

@@ -110,7 +110,7 @@ async fn a_trigger_that_a_sweep_runs_has_its_tables_owners_rights_and_no_way_to_
         .enumerate()
     {
         sweeper
-            .show("select * from once.sweep_action_release(1, 'bert.job')")
+            .show("select * from once.sweep(1, 'action_release', 'bert.job')")
             .await;
         // 42501 everywhere; a change of role in a security-restricted operation is 42501, too.
         let seen = services

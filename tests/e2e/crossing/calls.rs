@@ -73,7 +73,7 @@ const RUN: [&str; 14] = [
     "once.action_adopt('anna.job')",
     "once.machine_drop('anna.job')",
     "once.machine_guard('anna.job', false)",
-    "once.sweep_action_release(10, 'anna.job')",
+    "once.sweep(10, 'action_release', 'anna.job')",
     "once.cancel_finish('anna.job', '3')",
     "once.transition_many('anna.job', array['2', '4'], 'done')",
 ];

@@ -185,12 +185,12 @@ async fn an_error_of_the_others_tells_nothing_to_who_did_not_make_it() {
     services.anna.show("reset role").await;
     let failed = services
         .play
-        .show("select done, failed from once.sweep_action_release(10, 'anna.job')")
+        .show("select done, failed from once.sweep(10, 'action_release', 'anna.job')")
         .await;
     assert_eq!(failed, "0|1");
     for call in [
         "once.sweep(10)",
-        "once.sweep_action_release(10, 'anna.job')",
+        "once.sweep(10, 'action_release', 'anna.job')",
         "once.metrics()",
         "once.doctor()",
         "once.janitor_status()",

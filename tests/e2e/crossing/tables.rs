@@ -119,7 +119,6 @@ async fn what_the_server_tells_everybody_has_nothing_of_the_others() {
         "select * from once.metrics()",
         "select * from once.doctor()",
         "select * from once.janitor_status()",
-        "select * from once.sweep_preview()",
         "select * from once.machine_check()",
         "select * from once.sweep(1)",
     ] {

@@ -291,7 +291,7 @@ async fn whole_life(play: &Playground) {
     token(play, 2, "run", ", lease => '1 us'").await;
     token(play, 2, "run", ", lease => '1 us'").await;
     assert_eq!(
-        one(call("sweep_action_release(10)")).await,
+        one(call("sweep(10, 'action_release')")).await,
         "action_release|1|0|f"
     );
     let third = token(play, 3, "run", "").await;

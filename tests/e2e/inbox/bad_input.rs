@@ -27,7 +27,6 @@ const CALLS: &[(&str, &[(&str, &str)])] = &[
             ("ttl", "'1 s'"),
         ],
     ),
-    ("sweep_inbox_reap", &[("max", "10")]),
 ];
 
 fn bad_values(argument: &str) -> Vec<String> {
@@ -52,7 +51,6 @@ fn bad_values(argument: &str) -> Vec<String> {
             "'action '",
         ]),
         "verdict" => owned(&["null"]),
-        "max" => owned(&["null", "0", "-1", "1000001"]),
         "ttl" => {
             let mut bad: Vec<String> = owned(&[
                 "'0'",

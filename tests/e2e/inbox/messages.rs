@@ -209,7 +209,7 @@ async fn past_its_ttl_only_the_transaction_that_accepted_it_records_a_verdict() 
     play.show("commit").await;
     for sweep in [false, true] {
         if sweep {
-            play.show("select once.sweep_inbox_reap()").await;
+            play.show("select once.sweep(task => 'inbox_reap')").await;
         }
         let refusal = play.refused(&record("m", "2")).await;
         assert_eq!(refusal.code, "ON001", "{refusal:?}");

@@ -1,11 +1,11 @@
-//! sweep_inbox_reap: bounded, in the order of time, beside whoever is at a message.
+//! The sweep task inbox_reap: bounded, in the order of time, beside whoever is at a message.
 
 use crate::playground::Playground;
 use crate::{accept, barrier};
 
 async fn reap(play: &Playground, max: u32) -> String {
     play.show(&format!(
-        "select task, done, failed, more from once.sweep_inbox_reap({max})"
+        "select task, done, failed, more from once.sweep({max}, 'inbox_reap')"
     ))
     .await
 }

@@ -150,7 +150,7 @@ async fn a_key_that_a_sweep_moves_while_the_options_change_comes_back_with_them(
             put_aside(&play).await;
             begin(&setter, level).await;
             sweeper
-                .show("begin; select once.sweep_key_tombstone()")
+                .show("begin; select once.sweep(task => 'key_tombstone')")
                 .await;
             let set = format!("select once.scope_set('s', '{resumes}')");
             let waiting = Waiting::begin(&play, setter, &set).await;

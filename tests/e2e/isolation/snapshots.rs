@@ -309,9 +309,9 @@ async fn a_sweep_with_an_old_snapshot_sweeps_or_is_a_race() {
     for level in LEVELS {
         for sweep in [
             "sweep()",
-            "sweep_key_reap()",
-            "sweep_key_tombstone()",
-            "sweep_inbox_reap()",
+            "sweep(task => 'key_reap')",
+            "sweep(task => 'key_tombstone')",
+            "sweep(task => 'inbox_reap')",
         ] {
             for other_does in ["select once.key_claim('s', 'k')", "select once.sweep()"] {
                 let token = play.token("k", ", ttl => '1 microsecond'").await;

@@ -177,7 +177,7 @@ async fn who_may_operate_may_call_it_and_nobody_else() {
     }
     assert_eq!(
         observer
-            .show("select due from once.sweep_preview() where task = 'key_reap'")
+            .show("select due from once.janitor_status() where task = 'key_reap'")
             .await,
         "10"
     );
@@ -187,10 +187,7 @@ async fn who_may_operate_may_call_it_and_nobody_else() {
         .show("select done, served_by from once.janitor_status() where task = 'key_reap'")
         .await;
     assert_eq!(served.split(" (").next(), Some("10|janitor_op"));
-    for call in [
-        "select * from once.sweep_preview()",
-        "select * from once.janitor_status()",
-    ] {
+    for call in ["select * from once.janitor_status()"] {
         operator.show(call).await;
         let user = play.another_as("janitor_use").await;
         assert_eq!(user.code(call).await, "42501");

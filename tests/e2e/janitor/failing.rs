@@ -33,7 +33,7 @@ async fn one_task_fails_and_the_others_are_done() {
     let timeout = "canceling statement due to lock timeout";
     assert_eq!(play.show(told).await, format!("0|1|{timeout}|t|f"));
     assert_eq!(
-        play.show("select failed from once.sweep_inbox_reap()")
+        play.show("select failed from once.sweep(task => 'inbox_reap')")
             .await,
         "1"
     );
@@ -41,7 +41,7 @@ async fn one_task_fails_and_the_others_are_done() {
     assert_eq!(play.show(told).await, format!("0|3|{timeout}|t|f"));
     holder.show("rollback").await;
     assert_eq!(
-        play.show("select done, failed from once.sweep_inbox_reap()")
+        play.show("select done, failed from once.sweep(task => 'inbox_reap')")
             .await,
         "0|0"
     );

@@ -67,7 +67,7 @@ async fn a_run_that_cannot_be_noted_is_told_and_undoes_nothing() {
             ))
             .await;
         for (task, told) in [("inbox_reap", "3|1|f"), ("outbox_requeue", "0|1|f")] {
-            let swept = format!("select done, failed, more from once.sweep_{task}()");
+            let swept = format!("select done, failed, more from once.sweep(task => '{task}')");
             assert_eq!(play.show(&swept).await, told, "{mode}");
         }
         assert_eq!(play.show("select count(*) from once.inbox").await, "0");
@@ -88,7 +88,7 @@ async fn a_machines_run_that_cannot_be_noted_undoes_no_row() {
     holder
         .show("begin; lock table once.janitor in exclusive mode")
         .await;
-    let swept = "select done, failed > 0 from once.sweep_action_release()";
+    let swept = "select done, failed > 0 from once.sweep(task => 'action_release')";
     assert_eq!(play.show(swept).await, "1|t");
     assert_eq!(
         play.show("select status from job where id = 1").await,

@@ -11,6 +11,7 @@
 mod all;
 mod cron;
 mod databases;
+mod due;
 mod dying;
 mod extension;
 mod failing;
@@ -20,7 +21,6 @@ mod owners;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod poison;
-mod preview;
 mod restarts;
 mod serving;
 mod settings;

@@ -119,7 +119,8 @@ async fn rows_whose_trigger_waits_for_a_lock_keep_no_other_waiting_for_ever() {
         .await
         != "70"
     {
-        play.show("select once.sweep_action_release()").await;
+        play.show("select once.sweep(task => 'action_release')")
+            .await;
         calls += 1;
         assert!(calls < 30, "it does not come to an end");
     }
@@ -129,7 +130,7 @@ async fn rows_whose_trigger_waits_for_a_lock_keep_no_other_waiting_for_ever() {
     play.show("update once.action_lease set look_at = clock_timestamp()")
         .await;
     assert_eq!(
-        play.show("select failed from once.sweep_action_release()")
+        play.show("select failed from once.sweep(task => 'action_release')")
             .await,
         "0"
     );

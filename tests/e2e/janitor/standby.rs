@@ -17,7 +17,7 @@ async fn no_worker_runs_on_a_standby_and_one_starts_after_its_promotion() {
     assert_eq!(
         show(
             &there,
-            "select count(*), sum(due) from once.sweep_preview()"
+            "select count(*), sum(due) from once.janitor_status() where machine is null"
         )
         .await,
         "7|0"
@@ -32,7 +32,7 @@ async fn no_worker_runs_on_a_standby_and_one_starts_after_its_promotion() {
     );
     for call in [
         "select * from once.sweep()",
-        "select * from once.sweep_inbox_reap()",
+        "select * from once.sweep(task => 'inbox_reap')",
         "call once.sweep_all()",
     ] {
         assert_eq!(sqlstate(&there.simple_query(call).await), "25006", "{call}");

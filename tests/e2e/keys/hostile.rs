@@ -90,12 +90,14 @@ async fn call_everything(session: &Playground, role: &str) {
         ))
         .await;
     if session.attempt(&at("03:00")).await.is_ok() {
-        session.show("select * from once.sweep_key_reap(10)").await;
         session
-            .show("select * from once.sweep_key_tombstone(10)")
+            .show("select * from once.sweep(10, 'key_reap')")
             .await;
         session
-            .show("select * from once.sweep_inbox_reap(10)")
+            .show("select * from once.sweep(10, 'key_tombstone')")
+            .await;
+        session
+            .show("select * from once.sweep(10, 'inbox_reap')")
             .await;
         session.show("select once.key_claim('s', 'k')").await;
         session.show("set once.fake_now = '2031-01-01'").await;

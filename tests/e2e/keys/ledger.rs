@@ -119,7 +119,8 @@ async fn what_the_options_park_is_parked_and_what_is_gone_has_no_steps_swept_or_
     let gone = "select key, status, step, response_code, last_error from once.key_list('s', in_status => 'gone')";
     for _ in ["before the sweep", "after it"] {
         assert_eq!(play.show(gone).await, "done|gone|~|~|~");
-        play.show("select once.sweep_key_tombstone()").await;
+        play.show("select once.sweep(task => 'key_tombstone')")
+            .await;
     }
     play.clock("2 days").await;
     assert_eq!(

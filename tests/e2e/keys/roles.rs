@@ -19,10 +19,8 @@ const OPERATE: &str = "action_adopt action_claim action_extend action_finish act
                        machine_assert machine_check machine_define machine_drop machine_get machine_guard \
                        metrics outbox_ack outbox_dead outbox_deliveries outbox_emit outbox_extend outbox_nack \
                        outbox_redrive outbox_take scope_get scope_set subscriber_drop subscriber_get \
-                       subscriber_set sweep sweep_action_release sweep_all sweep_dedupe_reap sweep_inbox_reap \
-                       sweep_key_reap sweep_key_tombstone sweep_outbox_requeue sweep_outbox_retire sweep_preview \
-                       topic_get topic_set transition transition_many";
-const OBSERVE: &str = "cancel_audit doctor janitor_status machine_check metrics sweep_preview";
+                       subscriber_set sweep sweep_all topic_get topic_set transition transition_many";
+const OBSERVE: &str = "cancel_audit doctor janitor_status machine_check metrics";
 
 /// The functions that a role may call, and whether it may do anything else in the schema.
 async fn rights(play: &Playground, role: &str) -> (String, String) {

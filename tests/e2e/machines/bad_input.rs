@@ -108,8 +108,12 @@ const CALLS: &[(&str, &[(&str, &str)])] = &[
     ("cancel_pending", &[("machine", "'job'"), ("max", "10")]),
     ("cancel_audit", &[("machine", "'job'"), ("id", "'3'")]),
     (
-        "sweep_action_release",
-        &[("max", "10"), ("machine", "'job'")],
+        "sweep",
+        &[
+            ("max", "10"),
+            ("task", "'action_release'"),
+            ("machine", "'job'"),
+        ],
     ),
     // Last: nothing of the machine is left for the others within its transaction.
     ("machine_drop", &[("machine", "'idle'")]),
@@ -127,12 +131,13 @@ fn bad_values(function: &str, argument: &str) -> Vec<(String, &'static str)> {
     };
     let long = "repeat('x', 10000)";
     match argument {
-        "machine" if matches!(function, "machine_check" | "sweep_action_release") => {
+        "machine" if matches!(function, "machine_check" | "sweep") => {
             vec![
                 ("'nothing'".to_owned(), "42704"),
                 ("'JOB'".to_owned(), "42704"),
             ]
         }
+        "task" => own(&[NULL, "''", "'key_reap'", "'Action_Release'", long]),
         "machine" => {
             let mut values = own(&[NULL, "''", long]);
             values.extend([
@@ -276,7 +281,7 @@ async fn every_function_on_machines_has_its_line_in_the_table_above_and_its_argu
         .show(
             "select string_agg(proname || '(' || coalesce(array_to_string(proargnames[1:pronargs], ','), '') || ')', E'\\n'
                                order by proname) from pg_proc where pronamespace = 'once'::regnamespace
-               and proname ~ '^(machine|transition|action|cancel|cleanup|refund|sweep_action)'
+               and proname ~ '^(machine|transition|action|cancel|cleanup|refund|sweep$)'
                and prorettype <> 'trigger'::regtype",
         )
         .await;

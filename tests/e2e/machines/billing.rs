@@ -232,7 +232,8 @@ async fn wherever_a_clerk_dies_the_billing_is_back_after_one_sweep_and_closed_on
         clerk.dies();
         // The server notices that its client is gone; until then the row or the lease is locked.
         pg_once_tests::race::poll_async("the billing to be back", async || {
-            play.show("select once.sweep_action_release()").await;
+            play.show("select once.sweep(task => 'action_release')")
+                .await;
             let shown = state(&play, &id).await;
             assert!(
                 ["open|0|0", "closing|0|0", "closed|1|0"].contains(&shown.as_str()),

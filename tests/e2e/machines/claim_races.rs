@@ -306,7 +306,7 @@ async fn workers_and_sweeps_at_once_do_every_job_once() {
         )
     };
     let sweeper = "do $$ begin
-            for i in 1 .. 100 loop perform once.sweep_action_release(7); commit; end loop;
+            for i in 1 .. 100 loop perform once.sweep(7, 'action_release'); commit; end loop;
         end $$";
     let answers = at_once(&sessions, |i| match i {
         0 | 1 => sweeper.to_owned(),

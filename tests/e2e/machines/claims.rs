@@ -135,7 +135,7 @@ async fn a_lease_on_a_flagged_row_is_busy_live_or_overdue_until_it_is_swept() {
     play.clock("1 min").await;
     assert_eq!(outcome(&play, 1, "run", "").await, "busy|running");
     assert_eq!(
-        play.show("select done from once.sweep_action_release()")
+        play.show("select done from once.sweep(task => 'action_release')")
             .await,
         "1"
     );

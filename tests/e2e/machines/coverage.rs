@@ -35,7 +35,7 @@ async fn a_service_whose_claim_states_nobody_sweeps_does_not_boot() {
         assert!(told.contains(name), "{name}: {refusal:?}");
     }
     assert!(!refusal.hint.is_empty());
-    play.show("select once.sweep_action_release(10, 'small')")
+    play.show("select once.sweep(10, 'action_release', 'small')")
         .await;
     let refusal = play.refused(ASSERT).await;
     let told = format!("{} {}", refusal.message, refusal.detail);
@@ -99,7 +99,8 @@ async fn a_sweep_covers_for_the_grace_time_and_no_longer() {
     let play = Playground::open().await;
     with_small(&play, "small").await;
     play.clock("0").await;
-    play.show("select once.sweep_action_release()").await;
+    play.show("select once.sweep(task => 'action_release')")
+        .await;
     play.clock("9 min 59 s").await;
     play.show(ASSERT).await;
     play.clock("10 min 1 s").await;
@@ -153,7 +154,8 @@ pub(crate) async fn problems(play: &Playground) -> String {
 
 /// Asserts that a fault is told in words that contain each of `words`, and that its mending is seen.
 async fn told(play: &Playground, fault: &str, words: &[&str], mend: &str) {
-    play.show("select once.sweep_action_release()").await;
+    play.show("select once.sweep(task => 'action_release')")
+        .await;
     assert_eq!(problems(play).await, "", "before {fault}");
     play.show(fault).await;
     let shown = problems(play).await;

@@ -6,7 +6,7 @@ use crate::world::{JOB, claim, define, extend, finish, job, jobs, moves, release
 
 /// What machine_check says of the machine, apart from sweeps that have not run.
 async fn problems(play: &Playground) -> String {
-    play.show("select once.sweep_action_release(1)").await;
+    play.show("select once.sweep(1, 'action_release')").await;
     play.show("select coalesce(string_agg(problem || ' / ' || hint, '; '), '') from once.machine_check('job')")
         .await
 }
@@ -100,7 +100,7 @@ async fn a_table_in_a_renamed_schema_goes_on_and_the_one_that_takes_its_name_is_
     assert_eq!(known.show(&finish(1, before, "")).await, "finished|done|2");
     token(&known, 5, "run", "").await;
     known
-        .show("select done, failed from once.sweep_action_release(10)")
+        .show("select done, failed from once.sweep(10, 'action_release')")
         .await;
     known.show("select once.machine_guard('job', true)").await;
     let statuses = "select string_agg(status, ' ' order by id) from past.job where id < 7";
@@ -161,7 +161,7 @@ async fn a_call_that_waits_for_a_table_does_not_go_on_to_the_one_that_takes_its_
         for (known, call) in sessions.into_iter().zip(&calls) {
             waiting.push(Waiting::begin(&play, known, call).await);
         }
-        let sweep = "select done, failed from once.sweep_action_release(10)";
+        let sweep = "select done, failed from once.sweep(10, 'action_release')";
         let sweeper = Waiting::send(play.another().await, sweep);
         swapping.show(&format!("{swap}; commit")).await;
         for (waiting, call) in waiting.into_iter().zip(&calls) {
@@ -223,7 +223,7 @@ async fn a_call_that_waits_for_a_migration_is_not_in_its_way() {
     for (known, call) in sessions.into_iter().zip(&calls) {
         waiting.push(Waiting::begin(&play, known, call).await);
     }
-    let sweep = "select once.sweep_action_release(10)";
+    let sweep = "select once.sweep(10, 'action_release')";
     let sweeper = Waiting::send(play.another().await, sweep);
     migration
         .show("set local deadlock_timeout = '20ms'; alter table job add added int; commit")
@@ -347,7 +347,7 @@ async fn a_sweep_with_a_snapshot_from_before_the_table_was_rewritten_leaves_the_
         .await;
     play.show("alter table job alter n type bigint").await;
     let swept = sweeper
-        .show("select done, failed from once.sweep_action_release(10)")
+        .show("select done, failed from once.sweep(10, 'action_release')")
         .await;
     assert_eq!(swept, "0|0");
     sweeper.show("commit").await;
@@ -400,7 +400,7 @@ async fn a_sweep_that_waits_while_the_table_gets_another_owner_runs_as_that_one(
     migration
         .show("begin; alter table job owner to next_owner_of_drift")
         .await;
-    let sweep = "select once.sweep_action_release(10)";
+    let sweep = "select once.sweep(10, 'action_release')";
     let waiting = Waiting::send(play.another().await, sweep);
     migration.show("commit").await;
     waiting.end().await.1.unwrap();
@@ -474,7 +474,7 @@ async fn a_dropped_table_is_an_error_and_reported() {
     // The sweep reports it and goes on with the others.
     play.clock("1 year").await;
     let sweep = play
-        .show("select done from once.sweep_action_release(10)")
+        .show("select done from once.sweep(10, 'action_release')")
         .await;
     assert_eq!(sweep, "0");
     // And the machine can be defined over a new table of that name.

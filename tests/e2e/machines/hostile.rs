@@ -95,13 +95,13 @@ async fn call_everything(play: &Playground, session: &Playground, owner: bool, s
     session
         .show("select once.action_claim('job', '6', 'run', 'worker', '1 us')")
         .await;
-    let shown = all("sweep_action_release(10, 'job')".into()).await;
+    let shown = all("sweep(10, 'action_release', 'job')".into()).await;
     match sweeps {
         true => assert_eq!(shown, "action_release|1|0|f"),
         false => {
             assert_eq!(shown, "action_release|0|1|f");
             let shown = play
-                .show("select done, failed from once.sweep_action_release(10)")
+                .show("select done, failed from once.sweep(10, 'action_release')")
                 .await;
             assert_eq!(shown, "1|0");
         }
@@ -215,7 +215,7 @@ fn calls_with(quoted: &str) -> Vec<String> {
         "machine_drop($)",
         "machine_guard($, true)",
         "action_adopt($)",
-        "sweep_action_release(10, $)",
+        "sweep(10, 'action_release', $)",
         "cancel_pending($)",
         "cancel_audit($)",
     ] {
@@ -329,7 +329,7 @@ const LIFE: &[(&str, &str)] = &[
     ),
     ("select count(*) from once.cancel_audit($, $)", "0"),
     (
-        "select done, failed from once.sweep_action_release(10, $)",
+        "select done, failed from once.sweep(10, 'action_release', $)",
         "0|0",
     ),
     ("select once.action_adopt($)", "0"),

@@ -70,7 +70,7 @@ async fn a_cancelled_sweep_is_told_as_that_and_leaves_the_session_as_it_was() {
     .await;
     play.show("set statement_timeout = '300ms'").await;
     for _ in 0..3 {
-        let sweep = "select once.sweep_action_release(100)";
+        let sweep = "select once.sweep(100, 'action_release')";
         assert_eq!(play.code(sweep).await, "57014");
         // No BEGIN was sent, so no transaction is open or failed.
         assert_eq!(play.show("select 1").await, "1");
@@ -155,7 +155,7 @@ async fn machine_check_and_sweep_run_no_code_of_an_owner_with_the_callers_rights
         "machine_check()",
         "machine_check('cast_job')",
         "machine_assert()",
-        "sweep_action_release()",
+        "sweep(task => 'action_release')",
         "sweep()",
     ] {
         let _ = play.attempt(&format!("select * from once.{call}")).await;

@@ -222,7 +222,7 @@ async fn adoption_and_sweeps_beside_workers_rob_nobody() {
                 n := once.action_adopt('job');
                 if n <> 0 then raise 'adopted %', n; end if;
                 commit;
-                perform once.sweep_action_release(100); commit;
+                perform once.sweep(100, 'action_release'); commit;
             end loop;
          end $$";
     let answers = at_once(&sessions, |i| match i {

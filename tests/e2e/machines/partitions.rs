@@ -83,7 +83,7 @@ async fn a_sweep_reverts_rows_in_all_partitions() {
             "31"
         );
         let shown = play
-            .show("select done, failed, more from once.sweep_action_release(100)")
+            .show("select done, failed, more from once.sweep(100, 'action_release')")
             .await;
         assert_eq!(shown, "31|0|f");
         assert_eq!(
@@ -190,7 +190,7 @@ async fn a_detached_partition_takes_its_rows_out_of_the_machine() {
         .await;
     assert_eq!(shown, "not_found");
     let shown = play
-        .show("select failed from once.sweep_action_release(100)")
+        .show("select failed from once.sweep(100, 'action_release')")
         .await;
     assert_eq!(shown, "0");
     assert_eq!(

@@ -150,7 +150,7 @@ const CLOSED: [&str; 19] = [
     "cancel_audit('job')",
     "cancel_items('job', '1')",
     "cancel_confirm('job', '1', 1)",
-    "sweep_action_release(10, 'job')",
+    "sweep(10, 'action_release', 'job')",
 ];
 
 fn owned(owner: &str) -> String {

@@ -1,4 +1,4 @@
-//! sweep_action_release comes to an end, and to what can be done, whatever part of it cannot: `more` is told only where
+//! The sweep task action_release comes to an end, and to what can be done, whatever part of it cannot: `more` is told only where
 //! something was done, so sweep_all and the worker do not go round for ever.
 
 use crate::coverage::with_small;

@@ -51,7 +51,7 @@ async fn ends(play: &Playground, sql: &str) -> String {
     answer.await.unwrap_or_else(|_| panic!("{sql} waits"))
 }
 
-const SWEEP: &str = "select done, failed, more from once.sweep_action_release(10)";
+const SWEEP: &str = "select done, failed, more from once.sweep(10, 'action_release')";
 
 #[tokio::test]
 async fn a_table_that_somebody_keeps_to_himself_keeps_no_sweep_waiting() {
@@ -264,7 +264,7 @@ async fn a_sweep_in_an_older_snapshot_ends_no_teardown_that_is_newer() {
         jobs(&play, 1, 1, "ready").await;
         play.show("select once.cancel_request('job', '1')").await;
         sweeper
-            .show("select once.sweep_action_release(10); commit")
+            .show("select once.sweep(10, 'action_release'); commit")
             .await;
         let pending = "select id from once.cancel_pending('job')";
         assert_eq!(play.show(pending).await, "1", "{level}");
@@ -291,7 +291,7 @@ async fn a_lease_that_was_claimed_anew_since_the_sweep_looked_is_not_the_one_tha
     jobs(&play, 1, 1, "ready").await;
     token(&play, 1, "run", ", lease => '1 us'").await;
     sweeper
-        .show("select done, failed from once.sweep_action_release(10); commit")
+        .show("select done, failed from once.sweep(10, 'action_release'); commit")
         .await;
     assert!(job(&play, 1).await.starts_with("running|"));
     let held = "select count(*) from once.action_lease where state = 'h' and row_id = '1'";

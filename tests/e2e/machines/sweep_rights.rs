@@ -50,7 +50,7 @@ async fn whoever_sweeps_the_triggers_run_as_the_tables_owner() {
     assert_eq!(scheduler.code("select * from job").await, "42501");
     assert_eq!(
         scheduler
-            .show("select done, failed, more from once.sweep_action_release(2)")
+            .show("select done, failed, more from once.sweep(2, 'action_release')")
             .await,
         "2|0|t"
     );
@@ -74,7 +74,7 @@ async fn a_scheduler_without_any_right_on_the_table_gains_none() {
     role(&play, "sweep_scheduler_b", "operate").await;
     let scheduler = play.another_as("sweep_scheduler_b").await;
     let mut told = Vec::new();
-    for call in ["sweep_action_release()", "sweep()"] {
+    for call in ["sweep(task => 'action_release')", "sweep()"] {
         told.push(
             scheduler
                 .show(&format!("select sum(done), sum(failed) from once.{call}"))
@@ -204,7 +204,7 @@ async fn a_deferred_trigger_of_the_caller_that_fails_is_the_callers_error() {
     .await;
     play.show("begin; insert into mine values (1)").await;
     let refusal = play
-        .refused("select * from once.sweep_action_release()")
+        .refused("select * from once.sweep(task => 'action_release')")
         .await;
     assert!(refusal.message.contains("mine fails"), "{refusal:?}");
     play.show("rollback").await;

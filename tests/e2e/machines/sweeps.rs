@@ -1,4 +1,4 @@
-//! sweep_action_release: what is overdue goes back, bounded, from many sessions, past what is locked and
+//! The sweep task action_release: what is overdue goes back, bounded, from many sessions, past what is locked and
 //! what cannot be reverted.
 
 use crate::playground::Playground;
@@ -40,7 +40,7 @@ async fn an_overdue_row_goes_back_once_its_lease_is_over_and_not_before() {
     assert_eq!(job(&play, 1).await, "running|1");
     play.clock("31 s").await;
     assert_eq!(
-        play.show("select * from once.sweep_action_release(10)")
+        play.show("select * from once.sweep(10, 'action_release')")
             .await,
         "action_release|1|0|f"
     );
@@ -57,7 +57,7 @@ async fn each_sweep_is_bounded_and_says_whether_more_is_waiting() {
     assert_eq!(sweep(&play, 10).await, "5|0|f");
     assert_eq!(count(&play, "ready").await, "25");
     for max in ["0", "-1", "1000001", "null"] {
-        let call = format!("select once.sweep_action_release({max})");
+        let call = format!("select once.sweep({max}, 'action_release')");
         assert_eq!(play.code(&call).await, "22023", "{max}");
     }
 }
@@ -94,7 +94,7 @@ async fn a_sweep_of_one_machine_leaves_the_others_alone() {
     play.show("insert into other values (1, 'a'); select once.action_claim('other', '1', 's', lease => '1 us')")
         .await;
     assert_eq!(
-        play.show("select done, failed, more from once.sweep_action_release(10, 'other')")
+        play.show("select done, failed, more from once.sweep(10, 'action_release', 'other')")
             .await,
         "1|0|f"
     );

@@ -219,7 +219,7 @@ async fn an_unknown_machine_is_told_by_every_function() {
         "cancel_audit('x')",
         "cancel_items('x', '1')",
         "cancel_confirm('x', '1', 1)",
-        "sweep_action_release(10, 'x')",
+        "sweep(10, 'action_release', 'x')",
     ] {
         let refusal = play.refused(&format!("select * from once.{call}")).await;
         assert_eq!(refusal.code, "42704", "{call}: {refusal:?}");

@@ -113,7 +113,7 @@ impl Shape {
             ))
             .await;
             let shown = one(format!(
-                "select done, failed from once.sweep_action_release(10, {machine})"
+                "select done, failed from once.sweep(10, 'action_release', {machine})"
             ))
             .await;
             assert_eq!(shown, "1|0");

@@ -123,7 +123,7 @@ pub async fn job(play: &Playground, id: i64) -> String {
 /// `done|failed|more` of one sweep of everything.
 pub async fn sweep(play: &Playground, max: u32) -> String {
     play.show(&format!(
-        "select done, failed, more from once.sweep_action_release({max})"
+        "select done, failed, more from once.sweep({max}, 'action_release')"
     ))
     .await
 }

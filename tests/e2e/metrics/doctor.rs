@@ -99,10 +99,11 @@ async fn a_janitor_that_never_ran_that_stopped_and_that_fails() {
         .await;
     assert_told(&play, "no sweep has ever run", "warning", "once.sweep()").await;
     // A task that somebody calls by hand hides none that nobody calls, and is none of them.
-    play.show("select * from once.sweep_inbox_reap()").await;
+    play.show("select * from once.sweep(task => 'inbox_reap')")
+        .await;
     let never = "these tasks have never run: action_release, key_reap, key_tombstone, outbox_requeue, dedupe_reap, outbox_retire";
     assert_told(&play, never, "warning", "once.sweep()").await;
-    play.show("select * from once.sweep_key_reap(), once.sweep_key_tombstone()")
+    play.show("select once.sweep(task => 'key_reap'), once.sweep(task => 'key_tombstone')")
         .await;
     let never =
         "these tasks have never run: action_release, outbox_requeue, dedupe_reap, outbox_retire";

@@ -194,7 +194,7 @@ async fn of_a_thousand_scopes_the_one_with_an_abandoned_request_is_told() {
     );
     for (call, bound) in [
         ("once.metrics()", 20_000),
-        ("once.sweep_key_tombstone()", 60_000),
+        ("once.sweep(task => 'key_tombstone')", 60_000),
     ] {
         let pages = pages_of(&play, call).await;
         let begin = Instant::now();
@@ -269,7 +269,7 @@ async fn a_task_that_was_never_swept_is_told() {
     let all =
         "action_release dedupe_reap inbox_reap key_reap key_tombstone outbox_requeue outbox_retire";
     assert_eq!(tasks("=").await, all);
-    play.show("select once.sweep_inbox_reap()").await;
+    play.show("select once.sweep(task => 'inbox_reap')").await;
     assert_eq!(tasks("<").await, "inbox_reap");
     play.show("select once.sweep()").await;
     assert_eq!(tasks("<").await, all);

@@ -60,9 +60,9 @@ async fn a_thousand_idle_subscribers_cost_a_row_each_and_hide_none_that_lags() {
     play.show(tables).await;
     for call in [
         "once.metrics()",
-        "once.sweep_preview()",
-        "once.sweep_outbox_requeue()",
-        "once.sweep_outbox_retire()",
+        "once.janitor_status()",
+        "once.sweep(task => 'outbox_requeue')",
+        "once.sweep(task => 'outbox_retire')",
         "once.doctor()",
     ] {
         let pages = pages_of(&play, call).await;

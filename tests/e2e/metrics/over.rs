@@ -139,7 +139,7 @@ async fn a_sweep_gets_past_keys_that_are_over_and_kept_by_an_old_snapshot_some_a
     play.show("delete from once.key").await;
     abandoned(&play, "s", "dead", "40 min").await;
     finished(&play, "s", "after", 1_000, "10 min").await;
-    let sweep = "once.sweep_key_tombstone(100)";
+    let sweep = "once.sweep(100, 'key_tombstone')";
     let mut most = 0;
     poll_async("the bookmark to get past them", async || {
         most = most.max(pages_of(&play, sweep).await);

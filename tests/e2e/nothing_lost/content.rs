@@ -105,7 +105,7 @@ const DAY: &[(&str, &str)] = &[
         "select token from once.key_claim('s', 'gone', '{}', ttl => '1 microsecond')",
     ),
     ("", "select once.key_complete('s', 'gone', {gone}, 200)"),
-    ("", "select once.sweep_key_tombstone()"),
+    ("", "select once.sweep(task => 'key_tombstone')"),
     ("", "select once.key_claim('team', 'k', '{}')"),
     // Jobs: 1 queued, 2 running, 3 running and flagged, 4 flagged, 5 half refunded, 6 refunded, 7 confirmed,
     // 8 cancelled, 9 done, 10 running with a lease that ran out.
@@ -340,8 +340,16 @@ const NEXT_DAY: &[(&str, &str, &str)] = &[
         "\"ours\"|1",
     ),
     ("worker", "select count(*) from once.key", "42501"),
-    ("worker", "select task from once.sweep_key_reap()", "42501"),
-    ("boss", "select task from once.sweep_key_reap()", "key_reap"),
+    (
+        "worker",
+        "select task from once.sweep(task => 'key_reap')",
+        "42501",
+    ),
+    (
+        "boss",
+        "select task from once.sweep(task => 'key_reap')",
+        "key_reap",
+    ),
     // Jobs. Each row in a claim state has its lease.
     ("", "select once.action_adopt('batch_job')", "0"),
     (
@@ -386,7 +394,7 @@ const NEXT_DAY: &[(&str, &str, &str)] = &[
     ),
     (
         "",
-        "select done, failed from once.sweep_action_release(10)",
+        "select done, failed from once.sweep(10, 'action_release')",
         "1|0",
     ),
     ("", "select status from batch_job where id = 10", "queued"),

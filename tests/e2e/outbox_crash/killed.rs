@@ -92,7 +92,8 @@ fn shown(messages: &[tokio_postgres::SimpleQueryMessage]) -> String {
 }
 
 async fn sweep(play: Playground, stop: &AtomicBool) {
-    let sql = "select once.sweep_outbox_retire(); select once.sweep_outbox_requeue()";
+    let sql =
+        "select once.sweep(task => 'outbox_retire'); select once.sweep(task => 'outbox_requeue')";
     while !stop.load(Ordering::Relaxed) {
         if play.client.batch_execute(sql).await.is_err() {
             return;

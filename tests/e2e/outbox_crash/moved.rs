@@ -179,7 +179,7 @@ async fn goes_on(play: &Playground, held: &Held) {
     );
     for _ in 0..4 {
         let told = play
-            .show("select failed from once.sweep_outbox_retire()")
+            .show("select failed from once.sweep(task => 'outbox_retire')")
             .await;
         assert_eq!(told, "0");
     }

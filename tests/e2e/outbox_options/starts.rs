@@ -180,7 +180,7 @@ async fn no_segment_is_given_up_under_a_subscriber_that_is_not_committed_yet() {
     creator.show(&subscriber_set("new", "{}")).await;
     early.show("commit").await;
     assert_eq!(drain(&play, "default").await, "early");
-    let sweep = "select sum(failed) from once.sweep_outbox_retire()";
+    let sweep = "select sum(failed) from once.sweep(task => 'outbox_retire')";
     play.clock("2 days").await;
     for _ in 0..5 {
         assert_eq!(

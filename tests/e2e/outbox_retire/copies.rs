@@ -69,7 +69,7 @@ async fn copying_is_bounded_and_waits_where_it_is_most_of_the_segment() {
     .await;
     assert_eq!(kept(&play).await, "0");
     for round in 1..=3 {
-        let sweep = "select done, failed, more from once.sweep_outbox_retire(10)";
+        let sweep = "select done, failed, more from once.sweep(10, 'outbox_retire')";
         assert_eq!(play.show(sweep).await, "10|0|t");
         assert_eq!(kept(&play).await, (round * 10).to_string());
     }
@@ -214,7 +214,8 @@ async fn order_keys_keep_their_order_through_the_copies() {
     play.show(&emit(60_01, 90_00)).await;
     play.show("select drain('t') is not null").await;
     for _ in 0..20 {
-        play.show("select once.sweep_outbox_retire(100000)").await;
+        play.show("select once.sweep(100000, 'outbox_retire')")
+            .await;
     }
     play.show(&emit(90_01, 90_50)).await;
     play.show("create table got (at int generated always as identity, n int)")

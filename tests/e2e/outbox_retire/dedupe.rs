@@ -17,7 +17,7 @@ async fn keys_whose_window_is_over_go_in_bounded_passes_and_no_others() {
     play.clock("30 minutes").await;
     play.show("select once.outbox_emit('t', '1', dedupe_key => 'later')")
         .await;
-    let reap = "select task, done, failed, more from once.sweep_dedupe_reap(3)";
+    let reap = "select task, done, failed, more from once.sweep(3, 'dedupe_reap')";
     assert_eq!(play.show(reap).await, "dedupe_reap|0|0|f");
     play.clock("61 minutes").await;
     assert_eq!(play.show(reap).await, "dedupe_reap|3|0|t");
@@ -43,19 +43,21 @@ async fn a_key_that_somebody_emits_anew_is_passed_over() {
     other.show("begin").await;
     assert_eq!(other.show(emit).await, "t");
     assert_eq!(
-        play.show("select done from once.sweep_dedupe_reap()").await,
+        play.show("select done from once.sweep(task => 'dedupe_reap')")
+            .await,
         "0"
     );
     other.show("commit").await;
     assert_eq!(
-        play.show("select done from once.sweep_dedupe_reap()").await,
+        play.show("select done from once.sweep(task => 'dedupe_reap')")
+            .await,
         "0"
     );
     assert_eq!(play.show(emit).await, "f");
 }
 
 const EMIT: &str = "select emitted from once.outbox_emit('t', '1', dedupe_key => 'k')";
-const REAP: &str = "select done from once.sweep_dedupe_reap()";
+const REAP: &str = "select done from once.sweep(task => 'dedupe_reap')";
 
 #[tokio::test]
 async fn an_emit_that_meets_a_sweep_of_its_key_waits_and_never_fails() {

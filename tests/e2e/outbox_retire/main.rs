@@ -55,7 +55,7 @@ async fn open() -> Playground {
 }
 
 async fn retire(play: &Playground) -> String {
-    play.show("select done, failed, more from once.sweep_outbox_retire()")
+    play.show("select done, failed, more from once.sweep(task => 'outbox_retire')")
         .await
 }
 

@@ -216,7 +216,8 @@ async fn a_dead_subscriber_of_one_topic_costs_no_more_while_another_topic_goes_o
         play.show("select fill('other', 1100); select drain('other') is not null")
             .await;
         for _ in 0..4 {
-            play.show("select once.sweep_outbox_retire(100000)").await;
+            play.show("select once.sweep(100000, 'outbox_retire')")
+                .await;
         }
         most = most.max(size(&play).await);
     }
@@ -243,7 +244,7 @@ async fn a_dead_subscriber_that_needs_many_events_of_a_segment_does_not_keep_the
         .await;
     race::poll_async("the segment to be emptied", async || {
         let told = play
-            .show("select failed from once.sweep_outbox_retire(100000)")
+            .show("select failed from once.sweep(100000, 'outbox_retire')")
             .await;
         assert_eq!(told, "0");
         Ok(used(&play).await.is_empty().then_some(()))
@@ -292,12 +293,18 @@ async fn an_analyze_of_the_batches_does_not_look_through_their_arrays() {
 #[tokio::test]
 async fn in_a_read_only_transaction_and_with_a_bad_max_it_is_refused() {
     let play = open().await;
-    for sweep in ["sweep_outbox_retire", "sweep_dedupe_reap"] {
+    for sweep in ["outbox_retire", "dedupe_reap"] {
         play.show("begin read only").await;
-        assert_eq!(play.code(&format!("select once.{sweep}()")).await, "25006");
+        assert_eq!(
+            play.code(&format!("select once.sweep(task => '{sweep}')"))
+                .await,
+            "25006"
+        );
         play.show("rollback").await;
         for max in ["0", "-1", "1000001", "null"] {
-            let refusal = play.refused(&format!("select once.{sweep}({max})")).await;
+            let refusal = play
+                .refused(&format!("select once.sweep({max}, '{sweep}')"))
+                .await;
             assert_eq!(refusal.code, "22023", "{sweep}({max})");
             assert!(refusal.message.contains("max") && !refusal.hint.is_empty());
         }

@@ -93,7 +93,7 @@ async fn each_event_is_delivered_once_while_segments_come_and_go() {
     for sql in [
         work("10 min"),
         work("10 min"),
-        "select once.sweep_outbox_retire()".to_owned(),
+        "select once.sweep(task => 'outbox_retire')".to_owned(),
         "select once.sweep(50)".to_owned(),
     ] {
         let (play, stop) = (session(&cluster).await, Arc::clone(&stop));
@@ -144,7 +144,10 @@ async fn every_committed_event_is_delivered_though_the_server_is_killed_among_ro
     for round in 0..6 {
         let stop = Arc::new(AtomicBool::new(false));
         let mut others = Vec::new();
-        for sql in [work("5 s"), "select once.sweep_outbox_retire()".to_owned()] {
+        for sql in [
+            work("5 s"),
+            "select once.sweep(task => 'outbox_retire')".to_owned(),
+        ] {
             let (play, stop) = (session(&cluster).await, Arc::clone(&stop));
             others.push(tokio::spawn(async move { repeat(play, &sql, &stop).await }));
         }

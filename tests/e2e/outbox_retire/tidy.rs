@@ -30,7 +30,7 @@ async fn batches_that_are_over_go_but_for_the_last_of_their_lane() {
     let acked = format!("select once.outbox_ack('t', 'default', {last})");
     later(&play, "25 hours").await;
     let told = play
-        .show("select done, failed, more from once.sweep_outbox_retire(4)")
+        .show("select done, failed, more from once.sweep(4, 'outbox_retire')")
         .await;
     assert_eq!(told, "4|0|t");
     assert_eq!(
@@ -73,7 +73,7 @@ async fn a_batch_of_several_lanes_goes_whole_or_not_at_all() {
             "begin; select once.outbox_ack('t', 'default', {first}, '{{}}')"
         ))
         .await;
-    let sweep = "select failed from once.sweep_outbox_retire(1)";
+    let sweep = "select failed from once.sweep(1, 'outbox_retire')";
     for _ in 0..2 {
         assert_eq!(play.show(sweep).await, "0");
         assert_eq!(play.show(tokens).await, format!("2|{}", 2 * parts));
@@ -203,7 +203,7 @@ async fn failed_attempts_go_with_the_batches_that_acked_them_and_a_pass_is_bound
     let mut left = vec![120];
     let mut told = Vec::new();
     while rows(&play).await != "1|1|0" && left.len() < 20 {
-        let sweep = "select failed, more from once.sweep_outbox_retire(3)";
+        let sweep = "select failed, more from once.sweep(3, 'outbox_retire')";
         told.push(play.show(sweep).await);
         let rows = rows(&play).await;
         left.push(rows.rsplit('|').next().unwrap().parse::<i64>().unwrap());

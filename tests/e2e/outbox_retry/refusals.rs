@@ -92,7 +92,11 @@ async fn bad_arguments_are_told_by_name() {
             "22023",
             "event_id",
         ),
-        ("select once.sweep_outbox_requeue(0)".into(), "22023", "max"),
+        (
+            "select once.sweep(0, 'outbox_requeue')".into(),
+            "22023",
+            "max",
+        ),
     ] {
         let refusal = stage.play.refused(&sql).await;
         assert_eq!(refusal.code, code, "{sql}: {refusal:?}");
@@ -155,7 +159,7 @@ async fn workers_fail_operators_redrive_and_a_topic_with_an_owner_is_closed() {
     assert_eq!(worker.show(&nack).await, "t");
     let dead = "select count(*) from once.outbox_dead('t', 'default')";
     let redrive = "select once.outbox_redrive('t', 'default')";
-    let sweep = "select done from once.sweep_outbox_requeue()";
+    let sweep = "select done from once.sweep(task => 'outbox_requeue')";
     for sql in [dead, redrive, sweep] {
         assert_eq!(worker.code(sql).await, "42501", "{sql}");
     }

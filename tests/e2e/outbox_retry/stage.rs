@@ -229,7 +229,7 @@ impl Stage {
     pub async fn sweep(&self, max: u32) -> String {
         self.play
             .show(&format!(
-                "select done, failed, more from once.sweep_outbox_requeue({max})"
+                "select done, failed, more from once.sweep({max}, 'outbox_requeue')"
             ))
             .await
     }

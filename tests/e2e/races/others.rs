@@ -113,7 +113,9 @@ async fn a_claim_meets_an_open_reap_and_an_open_claim_is_skipped_by_the_reap() {
     finished(&play, "k", ", ttl => '1 microsecond'").await;
     sweeper.show("begin").await;
     assert_eq!(
-        sweeper.show("select done from once.sweep_key_reap()").await,
+        sweeper
+            .show("select done from once.sweep(task => 'key_reap')")
+            .await,
         "1"
     );
     assert_eq!(play.claim("k", "").await, "in_progress");

@@ -117,7 +117,7 @@ async fn a_gone_for_that_is_raised_keeps_tombstones_out_of_the_way_of_others() {
     play.clock("3 days").await;
     assert_eq!(drain(&play, 5).await, 1);
     assert_eq!(play.claim("k1", ", '1'").await, "gone");
-    let read = rows_read(&play, "select once.sweep_key_reap(5)").await;
+    let read = rows_read(&play, "select once.sweep(5, 'key_reap')").await;
     assert!(read < 10, "{read} rows read with nothing due");
     play.clock("11 years").await;
     assert_eq!(drain(&play, 5).await, 30);
@@ -137,7 +137,8 @@ async fn a_sweep_with_an_old_snapshot_reaps_nothing_that_a_raised_gone_for_keeps
             if emptied {
                 play.show(r#"select once.scope_set('s', '{"gone_for": "2 h"}')"#)
                     .await;
-                play.show("select * from once.sweep_key_tombstone()").await;
+                play.show("select * from once.sweep(task => 'key_tombstone')")
+                    .await;
             }
             let sweeper = play.another().await;
             sweeper.clock("3 h 1 min").await;
@@ -149,7 +150,7 @@ async fn a_sweep_with_an_old_snapshot_reaps_nothing_that_a_raised_gone_for_keeps
             play.show(r#"select once.scope_set('s', '{"gone_for": "10 years"}')"#)
                 .await;
             assert_eq!(play.claim("k1", ", '1'").await, "gone");
-            let reaped = "select done, failed from once.sweep_key_reap()";
+            let reaped = "select done, failed from once.sweep(task => 'key_reap')";
             assert_eq!(sweeper.show(reaped).await, "0|0", "{level}, {emptied}");
             sweeper.show("commit").await;
             assert_eq!(play.claim("k1", ", '1'").await, "gone");
@@ -205,8 +206,8 @@ async fn claims_during_an_open_sweep_answer_as_before_it() {
     finish(&play, "k", 3, "'1 h'").await;
     finish(&play, "live", 1, "'1 year'").await;
     for (clock, sweep, before, after) in [
-        ("2 h", "sweep_key_tombstone", "gone", "gone"),
-        ("2 days", "sweep_key_reap", "in_progress", "claimed"),
+        ("2 h", "key_tombstone", "gone", "gone"),
+        ("2 days", "key_reap", "in_progress", "claimed"),
     ] {
         for session in [&play, &sweeper] {
             session.clock(clock).await;
@@ -214,7 +215,7 @@ async fn claims_during_an_open_sweep_answer_as_before_it() {
         sweeper.show("begin").await;
         assert_eq!(
             sweeper
-                .show(&format!("select done from once.{sweep}()"))
+                .show(&format!("select done from once.sweep(task => '{sweep}')"))
                 .await,
             "3"
         );

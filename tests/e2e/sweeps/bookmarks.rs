@@ -106,7 +106,7 @@ async fn of_a_scope_that_nobody_uses_nothing_is_read_in_the_end() {
     play.show("update once.key_bookmark set next_upto = next_upto - interval '15 min'")
         .await;
     swept_past(&play, "s", "20 min").await;
-    let read = rows_read(&play, "select once.sweep_key_tombstone(100)").await;
+    let read = rows_read(&play, "select once.sweep(100, 'key_tombstone')").await;
     assert!(read < 10, "{read} rows read, and nothing is new");
 }
 
@@ -282,7 +282,7 @@ async fn sweeps_and_takes_at_once_wait_for_nobody_and_lose_nothing() {
     let sessions = sessions(&play, 6).await;
     let sweep = "do $$ begin
         for i in 1 .. 60 loop
-            perform once.sweep_key_tombstone(20); commit;
+            perform once.sweep(20, 'key_tombstone'); commit;
         end loop; end $$";
     let take = "do $$ begin
         for i in 1 .. 20 loop
@@ -307,7 +307,7 @@ async fn while_a_transaction_is_open_nothing_is_read_and_then_each_entry_once() 
     open.show("begin; select pg_current_xact_id()").await;
     // Only the mark.
     assert_eq!(tombstone(&play, 100).await, "0|0|t");
-    let sweep = "select once.sweep_key_tombstone(100)";
+    let sweep = "select once.sweep(100, 'key_tombstone')";
     for _ in 0..5 {
         let read = rows_read(&play, sweep).await;
         assert!(read < 50, "{read} rows read, and nothing can be moved");

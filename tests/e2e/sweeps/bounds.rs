@@ -201,10 +201,10 @@ async fn both_sweeps_read_in_the_order_of_their_index_and_no_more_than_they_need
             assert_eq!(play.show(known).await, "t");
         }
         play.clock("2 h").await;
-        let emptied = rows_read(&play, "select once.sweep_key_tombstone(50)").await;
+        let emptied = rows_read(&play, "select once.sweep(50, 'key_tombstone')").await;
         assert!(emptied < 1000, "{emptied} rows read to empty 50, {state}");
         play.clock("2 days").await;
-        let reaped = rows_read(&play, "select once.sweep_key_reap(50)").await;
+        let reaped = rows_read(&play, "select once.sweep(50, 'key_reap')").await;
         assert!(reaped < 1000, "{reaped} rows read to delete 50, {state}");
     }
 }

@@ -39,14 +39,14 @@ async fn finish(play: &Playground, prefix: &str, count: usize, ttl: &str) {
 
 async fn tombstone(play: &Playground, max: u32) -> String {
     play.show(&format!(
-        "select done, failed, more from once.sweep_key_tombstone({max})"
+        "select done, failed, more from once.sweep({max}, 'key_tombstone')"
     ))
     .await
 }
 
 async fn reap(play: &Playground, max: u32) -> String {
     play.show(&format!(
-        "select done, failed, more from once.sweep_key_reap({max})"
+        "select done, failed, more from once.sweep({max}, 'key_reap')"
     ))
     .await
 }

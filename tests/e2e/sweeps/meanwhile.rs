@@ -19,7 +19,7 @@ async fn claimed_meanwhile(task: &str, max: u32) -> (Playground, String) {
     holder
         .show("begin; alter index once.key_reap set tablespace pg_default")
         .await;
-    let call = format!("select done, failed, more from once.sweep_{task}({max})");
+    let call = format!("select done, failed, more from once.sweep({max}, '{task}')");
     let sweeping = Waiting::begin(&play, sweeper, &call).await;
     holder
         .show(

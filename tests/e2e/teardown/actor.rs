@@ -207,7 +207,7 @@ impl Actor {
             ),
             Step::Cancel => job.call("status", "cancel_finish", ""),
             Step::Sweep => {
-                "select failed from once.sweep_action_release(1000, 'batch_job')".to_owned()
+                "select failed from once.sweep(1000, 'action_release', 'batch_job')".to_owned()
             }
             Step::Over => unreachable!("{} has ended", self.name),
         }

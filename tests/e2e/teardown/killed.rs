@@ -212,7 +212,7 @@ enum Flagged {
 async fn sweep_back(sweeper: &Playground, job: &Job) {
     let status = format!("select status from batch_job where id = {}", job.id);
     let back = race::poll_async("the sweep to revert the job", async || {
-        let sweep = "select failed from once.sweep_action_release(10, 'batch_job')";
+        let sweep = "select failed from once.sweep(10, 'action_release', 'batch_job')";
         assert_eq!(sweeper.show(sweep).await, "0");
         Ok((sweeper.show(&status).await != "running").then_some(()))
     });
@@ -378,7 +378,7 @@ async fn a_server_that_dies_with_the_worker_comes_back_to_the_same_story() {
     cluster.kill_9().unwrap();
     cluster.start().unwrap();
     let play = Playground::on(&cluster, "shop").await;
-    let swept = "select done, failed from once.sweep_action_release(10)";
+    let swept = "select done, failed from once.sweep(10, 'action_release')";
     assert_eq!(play.show(swept).await, "2|0");
     let mut worker = Actor::worker(
         claimed,

@@ -24,7 +24,7 @@ async fn pending(play: &Playground) -> String {
 }
 
 async fn sweep(play: &Playground) -> String {
-    play.show("select done, failed from once.sweep_action_release(10, 'batch_job')")
+    play.show("select done, failed from once.sweep(10, 'action_release', 'batch_job')")
         .await
 }
 

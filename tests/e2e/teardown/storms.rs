@@ -114,7 +114,7 @@ async fn impatient_sweeps(play: Playground, mut end: tokio::sync::oneshot::Recei
         // The last sweep is one that begins after that.
         over = end.try_recv().is_ok();
         let swept = play
-            .show("select done, failed from once.sweep_action_release(3, 'batch_job')")
+            .show("select done, failed from once.sweep(3, 'action_release', 'batch_job')")
             .await;
         let (reverted, failed) = swept.split_once('|').unwrap();
         assert_eq!(failed, "0");

@@ -120,7 +120,7 @@ impl Worker {
             if trouble.rests() {
                 continue;
             }
-            let call = format!("once.sweep_{}({BATCH})", task.name());
+            let call = format!("once.sweep({BATCH}, '{}')", task.name());
             server::show_work(&server::c_text(&call));
             match serve(task) {
                 Ok(swept) => {

@@ -1,4 +1,4 @@
-//! What `sweep_preview()` says of the outbox's sweep tasks; changes nothing.
+//! What is due of the outbox's sweep tasks; changes nothing.
 
 use super::batch::Batch;
 use super::event::{self, Col, Event, SEGMENTS};
@@ -19,7 +19,7 @@ pub fn requeue(now: i64, most: i64) -> Result<Due> {
             }
             if let Some(batch) = Batch::find(subscriber.id, token)? {
                 let held = Ledger::of(&batch)?.held.len() as i64;
-                due.add(held, batch.lease_until());
+                due.add(held, Some(batch.lease_until()));
             }
         }
     }
@@ -41,10 +41,8 @@ pub fn stored(but: Option<usize>) -> Result<Due> {
         if Some(number) == but || table.is_blank() {
             continue;
         }
-        match table.find(home.xid, &mut [], &snapshot)? {
-            Some(first) => due.add(1, Event::load(first).i64(Col::EmittedAt)),
-            None => due.rows += 1,
-        }
+        let first = table.find(home.xid, &mut [], &snapshot)?;
+        due.add(1, first.map(|event| Event::load(event).i64(Col::EmittedAt)));
     }
     Ok(due)
 }
