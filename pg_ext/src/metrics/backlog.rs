@@ -19,7 +19,7 @@ use crate::outbox::batch::{self, Batch, Part};
 use crate::outbox::delivery;
 use crate::outbox::event::{self, Col as EventCol, DELAYED, Home};
 use crate::outbox::receipt::{self, Ledger};
-use crate::outbox::retry;
+use crate::outbox::retry::{self, Col as RetryCol, Retry};
 use crate::outbox::seen::Seen;
 use crate::outbox::series;
 use crate::outbox::topic::Subscriber;
@@ -73,10 +73,7 @@ struct Backlog {
 
 impl Backlog {
     fn older(&mut self, since: Option<i64>) {
-        self.since = match (self.since, since) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        self.since = self.since.into_iter().chain(since).min();
     }
 
     fn lag(&self, now: i64) -> i64 {
@@ -234,14 +231,7 @@ impl Look {
                 let range = Range {
                     table,
                     index: home.position,
-                    keys: &|from, to| {
-                        vec![
-                            ScanKey::i32(1, topic),
-                            ScanKey::i32(2, lane),
-                            ScanKey::above(3, from),
-                            ScanKey::up_to(3, to),
-                        ]
-                    },
+                    of: &[topic, lane],
                     column: EventCol::EventId as usize,
                     place: &|id| event::place_in_lane(lane, id),
                 };
@@ -286,14 +276,8 @@ impl Look {
         let range = Range {
             table: &self.retry,
             index: retry::BY_EVENT,
-            keys: &|from, to| {
-                vec![
-                    ScanKey::i32(1, subscriber),
-                    ScanKey::above(2, from),
-                    ScanKey::up_to(2, to),
-                ]
-            },
-            column: retry::Col::EventId as usize,
+            of: &[subscriber],
+            column: RetryCol::EventId as usize,
             place: &|id| id,
         };
         let most = (ALL_RETRIES / self.retriers.len().max(1)).clamp(LEAST_RETRIES, RETRIES);
@@ -303,25 +287,22 @@ impl Look {
         if count.rows == 0.0 && !count.tired {
             return Ok(());
         }
-        let mut scan = self.retry.scan(
-            retry::BY_EVENT,
-            &mut [ScanKey::i32(1, subscriber)],
-            &self.snapshot,
-        )?;
+        let keys = &mut [ScanKey::i32(1, subscriber)];
+        let mut scan = self.retry.scan(retry::BY_EVENT, keys, &self.snapshot)?;
         let mut looks = entries_for(most);
         let (mut looked, mut asked) = (0, 0);
         while looked < most && asked < ASKED {
-            let slot = match scan.step(&mut looks) {
-                Step::Row(slot) => slot,
+            let row = match scan.step(&mut looks) {
+                Step::Row(slot) => Retry::look(slot),
                 Step::End => return Ok(()),
                 Step::Tired => break,
             };
             looked += 1;
-            if self.is_delayed(slot) {
+            if self.is_delayed(&row) {
                 continue;
             }
             asked += 1;
-            let (since, in_order) = self.since(subscriber, slot)?;
+            let (since, in_order) = self.since(subscriber, &row)?;
             backlog.older(since);
             if in_order {
                 return Ok(());
@@ -345,7 +326,7 @@ impl Look {
                 }
                 let mut scan = self.retry.scan(retry::BY_DUE, &mut keys, &self.snapshot)?;
                 match scan.step(&mut entries_for(EXACT)) {
-                    Step::Row(slot) => backlog.older(self.since(sub.id, slot)?.0),
+                    Step::Row(slot) => backlog.older(self.since(sub.id, &Retry::look(slot))?.0),
                     Step::End => {}
                     Step::Tired => self.cut_short(true),
                 }
@@ -355,33 +336,24 @@ impl Look {
     }
 
     /// Nobody has tried it, and its time is still to come.
-    fn is_delayed(&self, slot: &Slot) -> bool {
-        let due_at = number(slot, retry::Col::DueAt as usize);
-        slot.column(retry::Col::Token as usize).is_none()
-            && number(slot, retry::Col::Failures as usize) == 0
-            && number(slot, retry::Col::Suspect as usize) == 0
-            && due_at > self.now
-            && due_at != INFINITY
+    fn is_delayed(&self, row: &Retry) -> bool {
+        let tried = [RetryCol::Token, RetryCol::Failures, RetryCol::Suspect];
+        let due_at = row.i64(RetryCol::DueAt);
+        tried.iter().all(|col| row.i64(*col) == 0) && due_at > self.now && due_at != INFINITY
     }
 
     /// Since when a row of once.retry waits; true: since it was emitted, so none behind it waits for longer.
-    fn since(&self, subscriber: i32, slot: &Slot) -> Result<(Option<i64>, bool)> {
-        let id = number(slot, retry::Col::EventId as usize);
-        let (topic, lane) = (
-            number(slot, retry::Col::Topic as usize) as i32,
-            number(slot, retry::Col::Lane as usize) as i32,
-        );
+    fn since(&self, subscriber: i32, row: &Retry) -> Result<(Option<i64>, bool)> {
+        let id = row.i64(RetryCol::EventId);
+        let (topic, lane) = (row.i32(RetryCol::Topic), row.i32(RetryCol::Lane));
         let Some(event) = event::find(topic, lane, id)? else {
             return Ok((None, false));
         };
         if event.i32(EventCol::Lane) != DELAYED {
             return Ok((Some(event.i64(EventCol::EmittedAt)), true));
         }
-        let due_at = number(slot, retry::Col::DueAt as usize);
-        let since = match (
-            number(slot, retry::Col::Failures as usize),
-            slot.column(retry::Col::Token as usize),
-        ) {
+        let due_at = row.i64(RetryCol::DueAt);
+        let since = match (row.i32(RetryCol::Failures), row.raw(RetryCol::Token)) {
             (1.., _) => self.first_failure(subscriber, id)?,
             (_, Some(token)) => Some(token.value() as i64),
             _ => Some(due_at).filter(|at| *at <= self.now),
@@ -399,8 +371,9 @@ impl Look {
         let mut looks = entries_for(RETRIES);
         let mut at = None;
         while let Step::Row(slot) = scan.step(&mut looks) {
-            at = Some(number(slot, delivery::Col::At as usize));
-            if number(slot, delivery::Col::Attempt as usize) <= 1 {
+            let number = |col| slot.column(col as usize).map(|d| d.value() as i64);
+            at = number(delivery::Col::At);
+            if number(delivery::Col::Attempt) <= Some(1) {
                 break;
             }
         }
@@ -422,8 +395,4 @@ impl Look {
             "Events that the subscriber has not acked, those in batches, retries and delays included. Exact while each lane has fewer than 64, then an estimate from samples.",
         )
     }
-}
-
-fn number(slot: &Slot, column: usize) -> i64 {
-    slot.column(column).map_or(0, |d| d.value() as i64)
 }

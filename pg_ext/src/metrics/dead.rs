@@ -104,13 +104,7 @@ impl Cemetery {
         let range = Range {
             table: &self.table,
             index: BY_EVENT,
-            keys: &|from, to| {
-                vec![
-                    ScanKey::i32(1, subscriber),
-                    ScanKey::above(2, from),
-                    ScanKey::up_to(2, to),
-                ]
-            },
+            of: &[subscriber],
             column: Col::EventId as usize,
             place: &|id| id,
         };

@@ -13,12 +13,12 @@ use pgrx::pg_sys::Datum;
 const PLACES: i64 = 8;
 const ROWS: usize = 16;
 
-/// Rows of an index whose last column, a bigint, is what they are spread over.
+/// Rows of an index whose last column, a bigint, is what they are spread over; the columns before it are int.
 pub struct Range<'a> {
     pub table: &'a Table,
     pub index: Name,
-    /// The conditions of the columns before it, and `from < column <= to`.
-    pub keys: &'a dyn Fn(i64, i64) -> Vec<ScanKey>,
+    /// What the columns before it are.
+    pub of: &'a [i32],
     /// The column of the table.
     pub column: usize,
     /// The numbers' places, which the rows are spread over evenly.
@@ -84,7 +84,7 @@ impl Range<'_> {
 
     /// The last number above `from`, and whether there may be later ones; None: there is none.
     fn last(&self, from: i64, snapshot: &Snapshot) -> Result<Option<(i64, bool)>> {
-        let keys = &mut (self.keys)(from, i64::MAX);
+        let keys = &mut self.keys(from, i64::MAX);
         let mut scan = self.table.scan(self.index, keys, snapshot)?.backwards();
         let mut looks = entries_for(ROWS);
         if let Step::Row(slot) = scan.step(&mut looks) {
@@ -100,7 +100,7 @@ impl Range<'_> {
 
     /// The first or last number above `from` that the index has an entry of, whether or not its row is there.
     fn edge(&self, from: i64, edge: Edge, snapshot: &Snapshot) -> Result<Option<i64>> {
-        let keys = &mut (self.keys)(from, i64::MAX);
+        let keys = &mut self.keys(from, i64::MAX);
         let last_column = |entry: &[Option<Datum>]| {
             let number = entry.iter().rev().flatten().next();
             number.map(|d| d.value() as i64)
@@ -112,7 +112,7 @@ impl Range<'_> {
     }
 
     fn read(&self, from: i64, to: i64, most: usize, snapshot: &Snapshot) -> Result<Seen> {
-        let keys = &mut (self.keys)(from, to);
+        let keys = &mut self.keys(from, to);
         let mut scan = self.table.scan(self.index, keys, snapshot)?;
         let mut looks = entries_for(most);
         let mut seen = Seen {
@@ -137,6 +137,15 @@ impl Range<'_> {
             }
         }
         Ok(seen)
+    }
+
+    /// `from < column <= to`.
+    fn keys(&self, from: i64, to: i64) -> Vec<ScanKey> {
+        let column = self.of.len() as i16 + 1;
+        let of = (1..column).zip(self.of);
+        of.map(|(i, value)| ScanKey::i32(i, *value))
+            .chain([ScanKey::above(column, from), ScanKey::up_to(column, to)])
+            .collect()
     }
 
     fn number(&self, slot: &Slot) -> i64 {

@@ -103,7 +103,7 @@ pub enum Col {
 table::columns!(Col);
 
 /// A row of once.retry.
-type Retry = table::Record<Col, 12>;
+pub type Retry = table::Record<Col, 12>;
 
 /// What a take may hand out.
 pub struct Due {
