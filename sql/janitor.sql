@@ -1,8 +1,8 @@
 -- janitor: bounded passes that push forward what time has made due.
 --
 -- Every task takes its rows with SKIP LOCKED, at most max of them, in the caller's transaction, and may
--- run from many sessions at once. Under the same options no answer of the API depends on a sweep
--- having run: they only give back space. Times come from the one clock of the extension (pg_once_clock).
+-- run from many sessions at once. Under the same options no answer of the API but key_take_abandoned's depends on a
+-- sweep having run: they only give back space. Times come from the one clock of the extension (pg_once_clock).
 -- sql/examples/janitor.md has a table of the tasks.
 
 -- When each task last ran, and for each machine; machine_assert asks whether a claim state is covered. A run
@@ -19,7 +19,7 @@ CREATE TABLE once.janitor (
     CONSTRAINT janitor_pkey PRIMARY KEY (task, machine)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.janitor IS 'The last run of each sweep task, and of action_release for each machine.';
-COMMENT ON COLUMN once.janitor.task IS 'action_release, key_reap, key_tombstone, outbox_requeue, inbox_reap, dedupe_reap or outbox_retire.';
+COMMENT ON COLUMN once.janitor.task IS 'action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, inbox_reap, dedupe_reap or outbox_retire.';
 COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. What action_release did for one machine is counted in that machine''s row only.';
 COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run; where there was nothing to do, older by up to 30 seconds (or a quarter of once.janitor_grace) and the pause between two runs.';
 COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run in which nothing failed.';

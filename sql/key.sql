@@ -6,7 +6,8 @@
 --   key_advance    moves the recovery point in the transaction of the phase's own writes (HOT update);
 --   key_complete   stores the answer (status c; key_abort: a), one HOT update; later claims replay it;
 --   key_release    gives it back for a retry (status l), key_park to a person (status p);
---   key_claim      by another caller, once the lease is over: the same row, a larger token, attempt + 1;
+--   key_claim      by another caller, once the lease is over: the same row, a larger token, attempt + 1; completers
+--                  (key_take_abandoned) are shown such keys by the sweep task key_abandon;
 --   ttl after the finish the key is gone (410): the sweep task key_tombstone empties the row (status g),
 --   gone_for later it is new again: the sweep task key_reap deletes the row and its steps.
 -- What a claim answers depends on the clock and these columns alone, never on whether a sweep has run.
@@ -21,12 +22,11 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 CREATE SCHEMA once;
 COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the manual.';
 
--- One row per logical request. No index on a column that a completion changes, so every completion is
--- a HOT update; fillfactor leaves room for it on the row's own page (measured: 90 gives 97 to 100 % HOT at
+-- One row per logical request. No index on a column that a completion changes, so the completion of a key in its
+-- first lease is a HOT update; fillfactor leaves room for it on the row's own page (measured: 90 gives 97 to 100 % HOT at
 -- two thirds of the space that 60 needs, which would give 98.6 to 100 %). `id` is the first 16 bytes of
 -- SHA-256(scope, 0x00, key), in UTF-8: a third of the index that the two texts would need, whatever their length.
--- look_at and reap_at are not written by complete, abort and the usual advance or extend (only by one that
--- makes the lease end before the next look).
+-- look_at is written by advance, extend, complete and abort only in lane 1, and where the lease is made to end earlier.
 CREATE TABLE once.key (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -68,14 +68,14 @@ COMMENT ON COLUMN once.key.token IS 'The present or last lease: the server''s cl
 COMMENT ON COLUMN once.key.lease_until IS 'End of the lease while running; when released: not to be claimed before.';
 COMMENT ON COLUMN once.key.claimed_at IS 'When the present attempt claimed it; max_lease_life counts from here.';
 COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
-COMMENT ON COLUMN once.key.look_at IS 'key_take_abandoned has to look at an unfinished key from this time on (infinity: parked, by a call or by the scope''s options).';
+COMMENT ON COLUMN once.key.look_at IS 'Lane 0: when its first lease ends. Lane 1: when it is due for key_take_abandoned (infinity: parked by a call).';
 COMMENT ON COLUMN once.key.reap_at IS 'The sweeps have to look at the key from this time on: its earliest expiry (stage 0) or the end of gone_for (stage 1).';
 COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
 COMMENT ON COLUMN once.key.attempt IS 'Claims that ran, 1 for the first.';
 COMMENT ON COLUMN once.key.attempt_base IS 'The attempt at the last verdict retry; max_attempts counts from here.';
 COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked, c completed, a aborted, g tombstone.';
 COMMENT ON COLUMN once.key.reap_stage IS '0: keeps its answer or has none yet; 1: tombstone.';
-COMMENT ON COLUMN once.key.look_lane IS '0: in its first attempt; 1: it was claimed again, released, parked or moved forward. The few of lane 1 are what a completer asks for again.';
+COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease; 1: unfinished, and claimed again, released, parked, or overdue when a sweep came by. Completers and metrics read lane 1 alone.';
 COMMENT ON COLUMN once.key.emits IS 'A step has registered events, so the key''s end looks for them. One byte here spares every other key that look.';
 COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no, 1 in the transaction that wrote this row, 2 in an earlier one.';
 COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8.';
@@ -158,22 +158,19 @@ COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the sco
 COMMENT ON COLUMN once.scope.owner_name IS 'The owner''s name when it was set.';
 COMMENT ON COLUMN once.scope.owner_incarnation IS 'The database''s incarnation when the owner was set (once.incarnation, with the system identifier); NULL: no owner.';
 
--- Where takes, sweeps and metrics go on. Every key of the scope with look_at <= upto is finished or has been
--- moved forward, so they read only what came after it. next_upto becomes upto when every transaction that ran
--- when it was noted (full transaction id below next_xid) has ended; next_xid 0: they have, and the key behind
--- upto waits for a completer. A cache: without its row everything is read from the beginning, so it is not
--- dumped (transaction ids mean nothing in another incarnation).
-CREATE TABLE once.key_bookmark (
-    scope     text        COLLATE "C" NOT NULL CONSTRAINT key_bookmark_pkey PRIMARY KEY,
-    upto      timestamptz NOT NULL,
-    next_upto timestamptz NOT NULL,
-    next_xid  bigint      NOT NULL
+-- How far the sweep task key_abandon has come (key/abandon.rs). Without rows it reads everything from the beginning, so neither
+-- table is dumped.
+CREATE TABLE once.key_mark (
+    waits_for text        COLLATE "C" NOT NULL CONSTRAINT key_mark_pkey PRIMARY KEY,
+    look_at   timestamptz NOT NULL
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE once.key_bookmark IS 'How far the keys of each scope have been passed, by key_take_abandoned and by the sweep task key_tombstone.';
-COMMENT ON COLUMN once.key_bookmark.scope IS 'Name of the scope.';
-COMMENT ON COLUMN once.key_bookmark.upto IS 'The scope''s keys with look_at up to here are finished or were moved forward; -infinity: nothing is passed yet.';
-COMMENT ON COLUMN once.key_bookmark.next_upto IS 'Where upto may move once the transactions before next_xid have ended; 5 seconds before the time at which it was noted.';
-COMMENT ON COLUMN once.key_bookmark.next_xid IS 'The next full transaction id when next_upto was noted; 0: those before have ended, and the key behind upto waits for a completer.';
+COMMENT ON TABLE once.key_mark IS 'How far unfinished keys have been made known to completers, by look_at.';
+COMMENT ON COLUMN once.key_mark.waits_for IS 'Empty: the mark. Else a transaction (pg_locks.virtualtransaction) that may have claimed keys and was open when the mark moved on.';
+COMMENT ON COLUMN once.key_mark.look_at IS 'Every key with look_at up to here is finished or was moved to lane 1; of a transaction: what it claimed comes after this.';
+
+CREATE TABLE once.key_locked (id uuid NOT NULL CONSTRAINT key_locked_pkey PRIMARY KEY);
+COMMENT ON TABLE once.key_locked IS 'Keys that the sweep task key_abandon could not move because somebody had them locked; each sweep tries them again.';
+COMMENT ON COLUMN once.key_locked.id IS 'The key: once.key.id.';
 
 SELECT pg_catalog.pg_extension_config_dump('once.key', '');
 SELECT pg_catalog.pg_extension_config_dump('once.key_step', '');
@@ -285,7 +282,7 @@ CREATE FUNCTION once.key_take_abandoned(
     OUT lease_left interval, OUT retry_after interval, OUT key text, OUT request jsonb)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_key_take_abandoned';
 COMMENT ON FUNCTION once.key_take_abandoned(text, integer, interval, text) IS
-$$A completer's intake: claims up to max (1 to 10000) unfinished keys of the scope whose lease ran out or that were released and are due, and leaves out what is parked, locked or not due. request is filled where the scope keeps it (keep_request). The same holder asking again gets its live ones, and no new ones while it has any. Call it under READ COMMITTED; above that it leaves out whatever changed after the snapshot.
+$$A completer's intake: claims up to max (1 to 10000) unfinished keys of the scope whose lease ran out or that were released and are due, the oldest first, and leaves out what is parked, locked or not due. A lease that ran out is found after the next sweep (sweep_key_abandon). request is filled where the scope keeps it (keep_request). The same holder asking again gets its live ones, and no new ones while it has any. Call it under READ COMMITTED; above that it leaves out whatever changed after the snapshot.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.key_get(
@@ -319,7 +316,7 @@ CREATE FUNCTION once.scope_set(scope text, options jsonb)
 RETURNS jsonb LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_scope_set';
 COMMENT ON FUNCTION once.scope_set(text, jsonb) IS
 $$Changes the options named in a JSON object and returns them all; null resets one (max_attempts: null means no limit). lease, ttl, max_lease_life, retry_after: positive intervals as text; gone_for: an interval, 0 makes an expired key new at once; on_expiry: "resume" or "park"; max_attempts: a whole number above 0; keep_request: a boolean; recovery_points: an array of texts, in order, without started and finished; owner: a role, only its members may use the scope then.
-Answers follow the options as they are at the call; an answer that a sweep has thrown away under an earlier gone_for, or throws away in a transaction that is still open, does not come back. Waits for open takes of the scope that put keys aside.
+Answers follow the options as they are at the call; an answer that a sweep has thrown away under an earlier gone_for, or throws away in a transaction that is still open, does not come back.
 Errors: 22023 an unknown option or a bad value, 42501 not a member of the present and the new owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.scope_get(scope text)

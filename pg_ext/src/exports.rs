@@ -75,7 +75,7 @@ export! {
     pg_once_key_step_done => key::step::key_step_done;
     pg_once_key_derive => key::step::key_derive;
     pg_once_key_rotate => key::step::key_rotate;
-    pg_once_key_take_abandoned => key::abandoned::key_take_abandoned;
+    pg_once_key_take_abandoned => key::take::key_take_abandoned;
     pg_once_key_get => key::inspect::key_get;
     pg_once_key_list => key::steps::key_list;
     pg_once_scope_set => key::scope::scope_set;

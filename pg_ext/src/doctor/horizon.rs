@@ -30,12 +30,11 @@ const PREPARED: &CStr = c"
      WHERE p.database = pg_catalog.current_database() AND p.prepared < $1 - interval '10 minutes'
      ORDER BY p.prepared LIMIT 20";
 
-// But the oldest transaction id that is open is one for all databases: behind it no bookmark of a scope's keys moves
-// (key/bookmark.rs), and no segment of the log is emptied.
+// But the oldest transaction id that is open is one for all databases: behind it no segment of the log is emptied.
 const ELSEWHERE: &CStr = c"
     SELECT 'info',
-           pg_catalog.format('an old transaction that writes in database %s keeps bookmarks and the log from moving: %s', t.database, t.who),
-           pg_catalog.format('open since %s; key_take_abandoned reads again what is newer, metrics() may not tell an abandoned key, and segments of the log grow', t.since),
+           pg_catalog.format('an old transaction that writes in database %s keeps the log from being emptied: %s', t.database, t.who),
+           pg_catalog.format('open since %s; segments of the log grow', t.since),
            t.remedy
       FROM (SELECT a.datname, pg_catalog.format('backend %s', a.pid), a.xact_start,
                    pg_catalog.format('End it, or SELECT pg_terminate_backend(%s).', a.pid)

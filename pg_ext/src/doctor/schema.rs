@@ -14,7 +14,7 @@ const INDEXES: &str = "\
     action_lease_look action_lease_pkey batch_lane batch_pkey batch_redelivered cancel_open cancel_pkey dead_died \
     dead_pkey dedupe_pkey dedupe_until delivery_at delivery_pkey event_0_position event_0_xid event_1_position \
     event_1_xid event_2_position event_2_xid event_3_position event_3_xid event_kept_position event_kept_xid \
-    inbox_pkey inbox_reap janitor_pkey key_bookmark_pkey key_look key_pkey key_reap key_step_pkey machine_pkey \
+    inbox_pkey inbox_reap janitor_pkey key_locked_pkey key_look key_mark_pkey key_pkey key_reap key_step_pkey machine_pkey \
     receipt_pkey refund_row retry_due retry_key retry_pkey role_grant_pkey scope_pkey \
     segment_pkey series_pkey subscriber_name subscriber_pkey topic_name topic_pkey";
 

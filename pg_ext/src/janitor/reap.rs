@@ -3,7 +3,7 @@
 
 use crate::clock;
 use crate::error::Result;
-use crate::key::passing;
+use crate::key::abandon::{Abandoned, key_abandon};
 use crate::settings;
 use crate::spi::{self, Kept, column};
 use crate::swept::Swept;
@@ -63,8 +63,8 @@ const KEY_REAP: &CStr = c"
       FROM reaped";
 
 // Keys whose time has not come yet (finished after they were claimed, or not at all) move to when it will have; that
-// counts towards the bound, not towards what was done. An unfinished one is shown to completers again: should a clock
-// that stepped back have hidden it from them, that ends here. v: as above.
+// counts towards the bound, not towards what was done. An unfinished one is shown to completers: should a clock that
+// stepped back have hidden it from key_abandon, that ends here. v: as above.
 const KEY_TOMBSTONE: &CStr = c"
     WITH locked AS MATERIALIZED (
         SELECT k.id, k.ctid, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at
@@ -78,10 +78,8 @@ const KEY_TOMBSTONE: &CStr = c"
         UPDATE once.key k
            SET reap_at = COALESCE(k.finished_at + k.ttl_us * interval '1 microsecond',
                                   $1 + GREATEST(k.ttl_us * interval '1 microsecond', interval '10 minutes')),
-               look_at = CASE WHEN k.status IN ('r', 'l')
-                               AND EXISTS (SELECT FROM once.key_bookmark b
-                                            WHERE b.scope = k.scope AND b.upto >= k.look_at)
-                              THEN GREATEST(k.look_at, $1) ELSE k.look_at END
+               look_lane = CASE k.status WHEN 'r' THEN '1' ELSE k.look_lane END,
+               look_at = CASE k.status WHEN 'r' THEN k.lease_until ELSE k.look_at END
          WHERE k.id = ANY (ARRAY(SELECT id FROM due WHERE NOT expired))),
     emptied AS (
         UPDATE once.key k
@@ -123,11 +121,17 @@ pub fn keys(max: i64) -> Result<Swept> {
     run(&KEYS, max, &[clock::DAY_US])
 }
 
-/// Moves the scopes' bookmarks, too.
 pub fn tombstones(max: i64) -> Result<Swept> {
-    let mut swept = run(&TOMBSTONES, max, &[clock::DAY_US])?;
-    swept.more |= passing::pass(max)?;
-    Ok(swept)
+    run(&TOMBSTONES, max, &[clock::DAY_US])
+}
+
+pub fn abandoned(max: i64) -> Result<Option<Swept>> {
+    let swept = |Abandoned { moved, more }| Swept {
+        done: moved,
+        more,
+        ..Swept::default()
+    };
+    Ok(key_abandon(max)?.map(swept))
 }
 
 pub fn inbox(max: i64) -> Result<Swept> {

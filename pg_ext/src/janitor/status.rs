@@ -7,6 +7,7 @@ use super::task::Task;
 use crate::call::{Call, varlena};
 use crate::clock;
 use crate::error::Result;
+use crate::key::abandon::{self, Overdue};
 use crate::machine::stored;
 use crate::outbox::due as outbox;
 use crate::row::{self, Rows};
@@ -135,6 +136,7 @@ fn sum(parts: &[(Option<Vec<u8>>, Due)], machine: Option<&[u8]>) -> Due {
 fn parts(task: Task, now: i64) -> Result<Parts> {
     Ok(match task {
         Task::ActionRelease => counted(&ACTION_RELEASE, now)?,
+        Task::KeyAbandon => vec![(None, abandoned(now)?)],
         Task::KeyReap => counted(&KEY_REAP, now)?,
         Task::KeyTombstone => counted(&KEY_TOMBSTONE, now)?,
         Task::InboxReap => counted(&INBOX_REAP, now)?,
@@ -142,6 +144,12 @@ fn parts(task: Task, now: i64) -> Result<Parts> {
         Task::OutboxRequeue => vec![(None, outbox::requeue(now, LOOKS)?)],
         Task::OutboxRetire => vec![(None, outbox::retire()?)],
     })
+}
+
+fn abandoned(now: i64) -> Result<Due> {
+    let (rows, since) = Overdue::find(abandon::mark()?, now, LOOKS as usize)?.summary();
+    let rows = rows as i64;
+    Ok(Due { rows, since })
 }
 
 fn counted(statement: &'static LocalKey<Kept>, now: i64) -> Result<Parts> {

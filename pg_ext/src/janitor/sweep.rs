@@ -49,6 +49,7 @@ fn work(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>> {
             caller::follow_renames()?;
             actions::sweep(max, only, pending::close_orphaned).map(Some)
         }
+        Task::KeyAbandon => reap::abandoned(max),
         Task::KeyReap => reap::keys(max).map(Some),
         Task::KeyTombstone => reap::tombstones(max).map(Some),
         Task::OutboxRequeue => requeue::sweep(max).map(Some),

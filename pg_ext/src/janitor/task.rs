@@ -10,6 +10,7 @@ use crate::table::Name;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Task {
     ActionRelease,
+    KeyAbandon,
     KeyReap,
     KeyTombstone,
     OutboxRequeue,
@@ -20,8 +21,9 @@ pub enum Task {
 }
 
 impl Task {
-    pub const ALL: [Task; 7] = [
+    pub const ALL: [Task; 8] = [
         Task::ActionRelease,
+        Task::KeyAbandon,
         Task::KeyReap,
         Task::KeyTombstone,
         Task::OutboxRequeue,
@@ -45,6 +47,7 @@ impl Task {
     pub fn name(self) -> &'static str {
         match self {
             Task::ActionRelease => ACTION_RELEASE,
+            Task::KeyAbandon => "key_abandon",
             Task::KeyReap => "key_reap",
             Task::KeyTombstone => "key_tombstone",
             Task::OutboxRequeue => requeue::TASK,
@@ -58,6 +61,7 @@ impl Task {
     pub fn tables(self) -> &'static [Name] {
         match self {
             Task::ActionRelease => &[c"action_lease"],
+            Task::KeyAbandon => &[c"key", c"key_mark", c"key_locked"],
             Task::KeyReap | Task::KeyTombstone => &[c"key", c"key_step"],
             Task::OutboxRequeue => &[c"batch", c"receipt", c"retry", c"dead", c"delivery"],
             Task::InboxReap => &[c"inbox"],

@@ -7,7 +7,7 @@
 use super::decide::{self, Decision};
 use super::fingerprint::Request;
 use super::identity::KeyId;
-use super::record::{Advanced, Col, FIRST_ATTEMPT, LOOKED_AFTER, Record, Status, TABLE};
+use super::record::{Advanced, Col, ORDINARY, PENDING, Record, Status, TABLE};
 use super::scope::Options;
 use super::step;
 use crate::call::{Call, HOLDER_MAX, KEY_MAX, SCOPE_MAX, shown};
@@ -154,7 +154,8 @@ impl Claim<'_> {
                 false => Ok(None),
             };
         }
-        let now = now_in_transaction()?;
+        // After the table was opened for writing, which key_abandon relies on.
+        let now = clock::now_us()?;
         let mut row = Record::empty();
         row.put_id(&id);
         self.fill(&mut row, now)?;
@@ -173,7 +174,7 @@ impl Claim<'_> {
             return Ok(locked);
         }
         step::forget_all(KeyId::of(self.scope, self.key))?;
-        self.fill(row, now_in_transaction()?)?;
+        self.fill(row, clock::now_us()?)?;
         row.update_at(table, tid)
     }
 
@@ -185,7 +186,7 @@ impl Claim<'_> {
         row.put_i64(Col::LeaseUntil, now + lease);
         row.put_i64(Col::ClaimedAt, now);
         row.put_i64(Col::CreatedAt, now);
-        row.put_look(FIRST_ATTEMPT, now + lease);
+        row.put_look(ORDINARY, now + lease);
         row.put_i64(Col::ReapAt, now + ttl);
         row.put_i64(Col::TtlUs, ttl);
         row.put_advanced(Advanced::Never);
@@ -243,25 +244,17 @@ pub fn take_over(
     if locked != Outcome::Done {
         return Ok(locked);
     }
-    let now = now_in_transaction()?;
+    let now = clock::now_us()?;
     let lease = options.granted_lease(lease);
     row.put_i64(Col::Token, clock::next_token(row.i64(Col::Token)));
     row.put_i64(Col::LeaseUntil, now + lease);
     row.put_i64(Col::ClaimedAt, now);
-    row.put_look(LOOKED_AFTER, now + lease);
+    row.put_look(PENDING, now + lease);
     row.put_advanced(Advanced::Never);
     row.put_i32(Col::Attempt, row.i32(Col::Attempt).saturating_add(1));
     row.put_status(Status::Running);
     row.put_text(Col::Holder, holder);
     row.update_at(table, tid)
-}
-
-/// Now, for a write of look_at: the transaction has its id before the clock is read, which the bookmark
-/// of `bookmark.rs` relies on.
-pub fn now_in_transaction() -> Result<i64> {
-    table::ensure_writable(TABLE)?;
-    table::assign_xid();
-    clock::now_us()
 }
 
 /// How errors name a key.

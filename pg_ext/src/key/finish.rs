@@ -1,9 +1,8 @@
 //! Writes that end the lease: `key_complete`, `key_abort`, `key_release`, `key_park`.
 
-use super::claim::now_in_transaction;
 use super::event;
 use super::fence::{Change, Fenced};
-use super::record::{Col, LOOKED_AFTER, Record, Status};
+use super::record::{Col, ORDINARY, PENDING, Record, Status};
 use crate::call::{Call, TEXT_MAX};
 use crate::clock;
 use crate::error::Result;
@@ -26,13 +25,16 @@ impl Answer {
         })
     }
 
-    /// Makes the row a finished one; a HOT update when stored.
+    /// Makes the row a finished one: a HOT update in the first lease of a key, which is nearly all of them.
     pub fn store(&self, row: &mut Record, status: Status, now: i64) {
         row.put_status(status);
         row.put_i64(Col::FinishedAt, now);
         row.put_i32(Col::ResponseCode, self.code);
         row.put(Col::ResponseBody, self.body);
         row.put(Col::ResponseHeaders, self.headers);
+        if row.is_pending() {
+            row.put_look(ORDINARY, now);
+        }
     }
 
     /// The row holds exactly this answer.
@@ -79,11 +81,11 @@ pub fn key_release(call: &Call) -> Result<Datum> {
     let retry_after = call.interval(4, "retry_after")?;
     fenced.change(
         |row| (row.status() == Status::Released).then_some(()),
-        |row, _| {
-            let due = now_in_transaction()? + retry_after.unwrap_or(0);
+        |row, now| {
+            let due = now + retry_after.unwrap_or(0);
             row.put_status(Status::Released);
             row.put_i64(Col::LeaseUntil, due);
-            row.put_look(LOOKED_AFTER, due);
+            row.put_look(PENDING, due);
             row.put_text(Col::Note, error);
             Ok((Change::Write, ()))
         },
@@ -99,7 +101,7 @@ pub fn key_park(call: &Call) -> Result<Datum> {
         |row| (row.status() == Status::Parked).then_some(()),
         |row, _| {
             row.put_status(Status::Parked);
-            row.put_look(LOOKED_AFTER, clock::INFINITY);
+            row.put_look(PENDING, clock::INFINITY);
             row.put_text(Col::Note, Some(reason));
             Ok((Change::Write, ()))
         },

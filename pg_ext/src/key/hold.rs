@@ -1,12 +1,12 @@
-//! Writes that keep the lease: `key_advance` and `key_extend`. Both are HOT updates.
+//! Writes that keep the lease: `key_advance` and `key_extend`. HOT updates, but for pending keys.
 
-use super::claim::now_in_transaction;
 use super::fence::{Change, Fenced};
-use super::record::{Advanced, Col, POINT_MAX, Record};
+use super::record::{Advanced, Col, POINT_MAX, Record, TABLE};
 use super::scope::{Options, is_no_point};
 use crate::call::{Call, shown, varlena};
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::table::Table;
 use pgrx::pg_sys::Datum;
 
 /// `once.key_advance`.
@@ -88,9 +88,12 @@ fn renew(row: &mut Record, options: &Options, lease: Option<i64>, now: i64) -> R
     }
     .min(last);
     row.put_i64(Col::LeaseUntil, until);
-    if until < row.i64(Col::LookAt) {
-        // Ends before a completer would look: the one case in which this is not a HOT update.
-        row.put_i64(Col::LookAt, until.max(now_in_transaction()?));
+    if row.is_pending() {
+        row.put_i64(Col::LookAt, until);
+    } else if until < row.i64(Col::LookAt) {
+        // Ends before key_abandon would look, which relies on a clock that is read after the table was opened.
+        let _table = Table::to_write(TABLE)?;
+        row.put_i64(Col::LookAt, until.max(clock::now_us()?));
     }
     Ok(until - now)
 }

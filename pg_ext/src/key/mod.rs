@@ -2,21 +2,19 @@
 //!
 //! `record` names the columns of a row, `claim` decides and claims, `hold`, `finish` and `step` are the
 //! writes that present a token (`fence` checks it), `event` what steps have emitted at the end, `inspect`, `steps`
-//! and `resolve` are for people, `abandoned` for completers, `passing` for sweeps
-//! (`bookmark`, `visit`: what those two share).
+//! and `resolve` are for people, `take` for completers, `abandon` for the sweeps that show them unfinished keys.
 
-pub mod abandoned;
-pub mod bookmark;
+pub mod abandon;
 pub mod claim;
 pub mod fingerprint;
 pub mod finish;
 pub mod hold;
 pub mod inspect;
-pub mod passing;
 pub mod resolve;
 pub mod scope;
 pub mod step;
 pub mod steps;
+pub mod take;
 
 pub mod decide;
 mod event;
@@ -24,4 +22,3 @@ mod fence;
 mod identity;
 mod jsonb;
 pub mod record;
-mod visit;

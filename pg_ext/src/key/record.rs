@@ -2,10 +2,9 @@
 
 use super::identity::KeyId;
 use crate::call::varlena;
-use crate::clock;
 use crate::error::Result;
 use crate::row;
-use crate::table::{self, Edge, Name, ScanKey, Snapshot, Step, Table};
+use crate::table::{self, Edge, Name, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
 pub const TABLE: Name = c"key";
@@ -16,13 +15,11 @@ const COLUMNS: usize = 29;
 /// The longest recovery point, in bytes of a scope's option and characters of an argument.
 pub const POINT_MAX: usize = 100;
 
-/// Rows that are over and that an old snapshot keeps, on the way to one that chance chooses.
-const LOOKS_AT_SOME: usize = 100;
-
-/// Lane of a key in its first attempt.
-pub const FIRST_ATTEMPT: u8 = b'0';
-/// Lane of a key that was claimed again, released, parked or moved forward.
-pub const LOOKED_AFTER: u8 = b'1';
+/// Lane of a finished key, and of one in its first attempt: look_at is when its first lease ends.
+pub const ORDINARY: u8 = b'0';
+/// Lane of an unfinished key that was claimed again, released or parked, or that key_abandon has moved here. look_at is
+/// when its lease ends or it is due (infinity: parked by a call); later where the options park it.
+pub const PENDING: u8 = b'1';
 
 /// Column numbers, from 1.
 #[derive(Clone, Copy)]
@@ -131,22 +128,6 @@ pub fn first_scope(table: &Table, range: ScanKey, snapshot: &Snapshot) -> Result
     Ok(found.flatten())
 }
 
-/// An id that no key has, another one each time: whatever comes next is a key that chance chooses.
-pub fn some_id() -> KeyId {
-    KeyId::of(b"", clock::real_us().to_string().as_bytes())
-}
-
-/// The scope of a key that chance chooses.
-pub fn some_scope(table: &Table) -> Result<Option<Vec<u8>>> {
-    let from = &mut [ScanKey::uuid_from(1, id_datum(&some_id()))];
-    let snapshot = Snapshot::now();
-    let mut scan = table.scan(BY_ID, from, &snapshot)?;
-    Ok(match scan.step(&mut { LOOKS_AT_SOME }) {
-        Step::Row(slot) => Record::look(slot).bytes(Col::Scope).map(<[u8]>::to_vec),
-        _ => None,
-    })
-}
-
 /// A row of `once.key`.
 pub type Record = table::Record<Col, COLUMNS>;
 
@@ -165,6 +146,10 @@ impl Record {
     pub fn put_look(&mut self, lane: u8, at: i64) {
         self.put(Col::LookLane, Some(Datum::from(lane)));
         self.put_i64(Col::LookAt, at);
+    }
+
+    pub fn is_pending(&self) -> bool {
+        self.raw(Col::LookLane).map_or(0, |d| d.value() as u8) == PENDING
     }
 
     pub fn put_id(&mut self, id: &KeyId) {

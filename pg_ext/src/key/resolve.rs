@@ -1,11 +1,11 @@
 //! What people do with a key: `key_resolve` ends a parking, `key_forget` deletes.
 
-use super::claim::{named, now_in_transaction};
+use super::claim::named;
 use super::decide::{self, Decision};
 use super::event;
 use super::fence::{Change, Named};
 use super::finish::Answer;
-use super::record::{Advanced, Col, LOOKED_AFTER, Record, Status, TABLE};
+use super::record::{Advanced, Col, PENDING, Record, Status, TABLE};
 use super::step;
 use crate::call::{Call, shown};
 use crate::clock;
@@ -78,7 +78,7 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
         if row.i32(Col::Attempt) != attempt {
             return Err(key.lost(format!("The parked attempt is {}.", row.i32(Col::Attempt))));
         }
-        apply(row, &verdict, attempt, now_in_transaction()?);
+        apply(row, &verdict, attempt, now);
         Ok((Change::Write, row.emits()))
     })?;
     if let (true, Verdict::Finish(status, _)) = (emits, &verdict) {
@@ -98,7 +98,7 @@ fn apply(row: &mut Record, verdict: &Verdict, attempt: i32, now: i64) {
             row.put_status(Status::Released);
             row.put_i32(Col::AttemptBase, attempt);
             row.put_i64(Col::LeaseUntil, now);
-            row.put_look(LOOKED_AFTER, now);
+            row.put_look(PENDING, now);
         }
         Verdict::Finish(status, answer) => answer.store(row, *status, now),
     }

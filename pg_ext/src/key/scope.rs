@@ -5,11 +5,9 @@
 
 use super::claim::STARTED;
 use super::record::{self, Record};
-use super::visit;
 use crate::call::{Call, SCOPE_MAX, texts, varlena};
 use crate::caller::{self, Owner};
-use crate::clock::DAY_US;
-use crate::digest::first_64_bits;
+use crate::clock::{self, DAY_US};
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
 use crate::options::{Given, Member};
@@ -17,9 +15,7 @@ use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept};
 use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
-use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{self, Datum};
-use sha2::{Digest, Sha256};
 
 const TABLE: Name = c"scope";
 const BY_SCOPE: Name = c"scope_pkey";
@@ -171,7 +167,17 @@ const GET: &std::ffi::CStr = c"
                             WHERE r.oid = s.owner AND s.owner_incarnation = $6), s.owner_name)::text)
       FROM (SELECT $1 AS scope) asked LEFT JOIN once.scope s ON s.scope = asked.scope";
 
+// Keys that a take has deferred under the options of before (take.rs). One that a take defers now comes back by itself.
+const SHOW: &std::ffi::CStr = c"
+    UPDATE once.key SET look_at = lease_until
+     WHERE id = ANY (ARRAY(
+        SELECT k.id FROM once.key k
+         WHERE k.scope = $1 AND k.look_lane = '1' AND k.look_at > $2 AND k.look_at < 'infinity'
+           AND k.lease_until <= $2 AND k.status IN ('r', 'l')
+           FOR NO KEY UPDATE SKIP LOCKED))";
+
 thread_local! {
+    static SHOWN: Kept = const { Kept::new(SHOW, &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID]) };
     static LOCKED: Kept = const { Kept::new(LOCK, &[pg_sys::TEXTOID]) };
     static SET_ALL: Kept = const { Kept::new(SET, &[
         pg_sys::TEXTOID,
@@ -220,8 +226,6 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
     }
     crate::table::ensure_writable(TABLE)?;
     caller::follow_renames()?;
-    // Waits for takes that are putting keys aside under the present options (see visit.rs).
-    wait_exclusive(put_aside_lock(scope));
     let name = row::text(scope);
     spi::query(&LOCKED, &[Some(name)])?;
     Options::of(scope)?;
@@ -240,17 +244,8 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
             us(given.retry_after_us),
         ],
     )?;
-    visit::look_again(scope)?;
+    spi::query_latest(&SHOWN, &[Some(name), Some(Datum::from(clock::now_us()?))])?;
     all_options(scope)
-}
-
-/// What a take holds shared while it puts keys aside, and a change of options exclusively. No key's lock: these begin with a
-/// scope (identity.rs).
-pub fn put_aside_lock(scope: &[u8]) -> u64 {
-    let digest = Sha256::new()
-        .chain_update("\0put aside\0")
-        .chain_update(scope);
-    first_64_bits(&digest.finalize())
 }
 
 /// `once.scope_get`.

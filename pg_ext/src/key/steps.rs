@@ -2,12 +2,12 @@
 //! somebody else's ledger that is ours.
 //!
 //! A key's look_at is never before its creation, so the index that completers read also bounds this: keys of
-//! both lanes that have to be looked at after the window's beginning. Nothing is left out silently: more rows
+//! both lanes whose look_at is after the window's beginning. Nothing is left out silently: more rows
 //! than were asked for is an error.
 
 use super::identity::{KeyId, derived_key};
 use super::inspect::status;
-use super::record::{BY_LOOK, Col, FIRST_ATTEMPT, LOOKED_AFTER, Record, TABLE, id_datum, lane};
+use super::record::{BY_LOOK, Col, ORDINARY, PENDING, Record, TABLE, id_datum, lane};
 use super::scope::Options;
 use super::step;
 use crate::call::{Call, SCOPE_MAX, shown};
@@ -60,7 +60,7 @@ pub fn key_list(call: &Call) -> Result<Datum> {
     };
     let snapshot = Snapshot::now();
     let table = Table::to_read(TABLE)?;
-    for name in [FIRST_ATTEMPT, LOOKED_AFTER] {
+    for name in [ORDINARY, PENDING] {
         let from = window.since.saturating_sub(1);
         let keys = &mut lane(scope, name, from, clock::INFINITY);
         let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;

@@ -102,31 +102,6 @@ impl Table {
         }
     }
 
-    /// Entries in this range of an index, whether or not their rows are still there; counted to `most`.
-    pub fn count_entries(
-        &self,
-        index: Name,
-        keys: &mut [ScanKey],
-        snapshot: &Snapshot,
-        most: usize,
-    ) -> Result<usize> {
-        let scan = self.scan(index, keys, snapshot)?;
-        // SAFETY: the scan is alive.
-        let any =
-            |_: &usize| unsafe { !pg_sys::index_getnext_tid(scan.scan, scan.direction).is_null() };
-        Ok((0..most).take_while(any).count())
-    }
-
-    /// Rows in the order of an index, and the entries that led to them.
-    pub fn scan_with_entries<'s>(
-        &self,
-        index: Name,
-        keys: &mut [ScanKey],
-        snapshot: &'s Snapshot,
-    ) -> Result<Scan<'s>> {
-        self.scan_of(index, keys, snapshot, Wants::Entries)
-    }
-
     /// What `read` makes of the columns of the entry at one end of this range of an index, whether or not its row is
     /// still there. They are valid within the call.
     pub fn entry<T>(

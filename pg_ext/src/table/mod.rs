@@ -27,7 +27,7 @@ pub(crate) use record::columns;
 pub use record::{Column, Record};
 pub use sequence::Sequence;
 pub use snapshot::{
-    Snapshot, above_read_committed, assign_xid, ended_before, next_xid, own_xid, own_xid_if_any,
+    Snapshot, above_read_committed, assign_xid, next_xid, own_xid, own_xid_if_any,
 };
 pub use user::Triggers;
 pub use whole::{horizon, lock_against_writers, lock_exclusively};
@@ -362,10 +362,8 @@ macro_rules! conditions {
 
 conditions! {
     uuid(Datum) = BTEqualStrategyNumber F_UUID_EQ;
-    uuid_from(Datum) = BTGreaterEqualStrategyNumber F_UUID_GE;
     text(Datum) = BTEqualStrategyNumber F_TEXTEQ;
     text_above(Datum) = BTGreaterStrategyNumber F_TEXT_GT;
-    text_from(Datum) = BTGreaterEqualStrategyNumber F_TEXT_GE;
     char(u8) = BTEqualStrategyNumber F_CHAREQ;
     bool(bool) = BTEqualStrategyNumber F_BOOLEQ;
     i32(i32) = BTEqualStrategyNumber F_INT4EQ;

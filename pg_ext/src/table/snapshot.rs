@@ -145,11 +145,6 @@ impl Snapshot {
     }
 }
 
-/// Every transaction with an id below `xid` has ended, as this snapshot sees it.
-pub fn ended_before(snapshot: &Snapshot, xid: i64) -> bool {
-    snapshot.oldest_running() >= xid
-}
-
 /// See [`Snapshot::activate`].
 pub struct Active<'s>(PhantomData<&'s Snapshot>);
 

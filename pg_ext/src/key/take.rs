@@ -1,0 +1,125 @@
+//! `key_take_abandoned`: a completer's intake.
+//!
+//! It reads the pending keys of the scope alone, in the order in which they became due: those that were released, and
+//! those whose lease was over when a sweep came by (abandon.rs). A key that the options park is deferred for as long as
+//! it has waited, an hour at most, so that many of them cost little; scope_set shows them again at once.
+
+use super::claim::{claim_values, take_over};
+use super::decide::{self, Decision};
+use super::identity::KeyId;
+use super::record::{BY_LOOK, Col, PENDING, Record, Status, TABLE, lane};
+use super::scope::Options;
+use crate::call::{Call, HOLDER_MAX, SCOPE_MAX};
+use crate::clock;
+use crate::error::Result;
+use crate::row::Rows;
+use crate::table::{Outcome, Snapshot, Table, Wait};
+use crate::trylock::TryLock;
+use pgrx::pg_sys::Datum;
+
+const MOST: i32 = 10_000;
+/// How long a key that the options park is deferred.
+const LEAST_DEFERRED_US: i64 = 60_000_000;
+const MOST_DEFERRED_US: i64 = 3_600_000_000;
+
+/// `once.key_take_abandoned`.
+pub fn key_take_abandoned(call: &Call) -> Result<Datum> {
+    let scope = call.text(0, "scope", SCOPE_MAX)?;
+    let take = Take {
+        scope,
+        max: call.limit(1, "max", MOST)?,
+        lease: call.interval(2, "lease")?,
+        holder: call.opt_text(3, "holder", HOLDER_MAX)?,
+        options: Options::of(scope)?,
+        now: clock::now_us()?,
+        snapshot: Snapshot::now(),
+    };
+    let rows = Rows::begin(call);
+    if !take.held(&rows)? {
+        take.run(&rows)?;
+    }
+    Ok(call.return_null())
+}
+
+struct Take<'a> {
+    scope: &'a [u8],
+    max: i32,
+    lease: Option<i64>,
+    holder: Option<&'a [u8]>,
+    options: Options,
+    now: i64,
+    snapshot: Snapshot,
+}
+
+impl Take<'_> {
+    /// The holder's live leases; true where it has some.
+    fn held(&self, rows: &Rows) -> Result<bool> {
+        let mut any = false;
+        if self.holder.is_none() {
+            return Ok(any);
+        }
+        let table = Table::to_read(TABLE)?;
+        let keys = &mut lane(self.scope, PENDING, self.now, clock::INFINITY - 1);
+        let mut scan = table.scan(BY_LOOK, keys, &self.snapshot)?;
+        while let Some(slot) = scan.advance() {
+            let row = Record::look(slot);
+            let is_live = row.status() == Status::Running && self.now < row.i64(Col::LeaseUntil);
+            if is_live && row.bytes(Col::Holder) == self.holder {
+                rows.push(&values(&row)?);
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
+    fn run(&self, rows: &Rows) -> Result<()> {
+        let table = Table::to_write(TABLE)?;
+        let keys = &mut lane(self.scope, PENDING, i64::MIN, self.now);
+        let mut scan = table.scan(BY_LOOK, keys, &self.snapshot)?;
+        let mut left = self.max;
+        while left > 0
+            && let Some(slot) = scan.advance()
+        {
+            let mut row = Record::look(slot);
+            match decide::unfinished(&row, self.now, &self.options) {
+                Decision::TakeOver if self.take(&table, &mut row)? => {
+                    rows.push(&values(&row)?);
+                    left -= 1;
+                }
+                Decision::Parked => self.defer(&table, &mut row)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// True where nobody else is at it.
+    fn take(&self, table: &Table, row: &mut Record) -> Result<bool> {
+        let key = row.bytes(Col::Key).unwrap_or_default();
+        let Some(_lock) = TryLock::acquire(KeyId::of(self.scope, key).lock_hash()) else {
+            return Ok(false);
+        };
+        let (options, snapshot) = (&self.options, &self.snapshot);
+        let taken = take_over(table, row, snapshot, options, self.lease, self.holder)?;
+        Ok(taken == Outcome::Done)
+    }
+
+    fn defer(&self, table: &Table, row: &mut Record) -> Result<()> {
+        if let Some(tid) = row.tid()
+            && table.lock(tid, &self.snapshot, Wait::No)? == Outcome::Done
+        {
+            let waited = self.now.saturating_sub(row.i64(Col::LeaseUntil));
+            let deferred = waited.clamp(LEAST_DEFERRED_US, MOST_DEFERRED_US);
+            row.put_i64(Col::LookAt, self.now + deferred);
+            row.update_at(table, tid)?;
+        }
+        Ok(())
+    }
+}
+
+fn values(row: &Record) -> Result<Vec<Option<Datum>>> {
+    let mut values = claim_values(row, clock::now_us()?).to_vec();
+    values.push(row.raw(Col::Key));
+    values.push(row.raw(Col::Request));
+    Ok(values)
+}
