@@ -76,9 +76,9 @@ $$A heartbeat: the lease counts from now. cancelling: the row's cancel flag is s
 Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 42704 no such machine, 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_finish(
-    machine text, id text, token bigint, patch jsonb = NULL, OUT outcome text, OUT status text, OUT version bigint)
+    machine text, id text, token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
-COMMENT ON FUNCTION once.action_finish(text, text, bigint, jsonb) IS
+COMMENT ON FUNCTION once.action_finish(text, text, bigint, json) IS
 $$Ends an action that succeeded, in the transaction of its writes; call it first there (the machine's row is locked before the items). patch: other columns of the row to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, then release and tear down).
 Errors: ON001 the lease is lost: delete what the action made outside; ON006 this token has finished it already (known until another token finishes, and for 24 hours at least), 22023 bad argument, 42704 no such machine, 42501 no right to update the table.$$;
 

@@ -95,9 +95,9 @@ $$Says that everything listed after cancel_refund returned pass is deleted (dele
 Errors: ON002 as cancel_refund, 22023 a pass that no cancel_refund returned, 42704 no such machine.$$;
 
 CREATE FUNCTION once.cancel_finish(
-    machine text, id text, patch jsonb = NULL, OUT status text, OUT items_total bigint, OUT amount_total numeric)
+    machine text, id text, patch json = NULL, OUT status text, OUT items_total bigint, OUT amount_total numeric)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_finish';
-COMMENT ON FUNCTION once.cancel_finish(text, text, jsonb) IS
+COMMENT ON FUNCTION once.cancel_finish(text, text, json) IS
 $$The terminal move of a teardown. patch: other columns of the row to set. Takes the row FOR UPDATE, which waits for all writers of its items, and then looks at what is committed, at every isolation level. Call it in a transaction that wrote no items. Once cancelled it is a no-op.
 Errors: ON005 an item is undecided or the last pass is not confirmed, ON002 as cancel_refund, 42704 no such machine, 40P01 a deadlock with writers of items, 55P03 lock_timeout, 40001 a lost race above READ COMMITTED (after these three run the whole transaction again).$$;
 

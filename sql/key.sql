@@ -54,7 +54,7 @@ CREATE TABLE once.key (
     response_body    json,
     response_headers json,
     note             text,
-    request          jsonb,
+    request          json,
     resolved_attempt integer,
     resolved_verdict "char",
     CONSTRAINT key_pkey PRIMARY KEY (id)
@@ -177,12 +177,12 @@ SELECT pg_catalog.pg_extension_config_dump('once.key_step', '');
 SELECT pg_catalog.pg_extension_config_dump('once.scope', '');
 
 CREATE FUNCTION once.key_claim(
-    scope text, key text, request jsonb = NULL, lease interval = NULL, ttl interval = NULL, holder text = NULL,
+    scope text, key text, request json = NULL, lease interval = NULL, ttl interval = NULL, holder text = NULL,
     OUT outcome text, OUT token bigint, OUT attempt integer, OUT recovery_point text, OUT state json,
     OUT response_code integer, OUT response_body json, OUT response_headers json,
     OUT lease_left interval, OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_claim';
-COMMENT ON FUNCTION once.key_claim(text, text, jsonb, interval, interval, text) IS
+COMMENT ON FUNCTION once.key_claim(text, text, json, interval, interval, text) IS
 $$Claims one logical request. scope: 1 to 100 characters, key: 1 to 255; request: what the key stands for (compared by SHA-256 of its canonical form; NULL equals only NULL); lease, ttl: positive intervals (default: the scope's, then once.key_lease and once.key_ttl); holder: a fresh UUID per attempt, so that a lost answer can be asked for again.
 outcome: claimed (run it), resumed (go on from recovery_point), replayed (hand back response_*), in_progress (try again after retry_after; lease_left: when somebody else can take over at the latest), mismatched (same key, different request), gone (finished and past its ttl), parked (needs key_resolve).
 Never waits for another transaction. Every answer but claimed and resumed writes nothing.
@@ -196,7 +196,7 @@ CREATE FUNCTION once.key_claim_hashed(
     OUT lease_left interval, OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_claim_hashed';
 COMMENT ON FUNCTION once.key_claim_hashed(text, text, bytea, interval, interval, text) IS
-'key_claim for callers that hash the raw request themselves. fingerprint: exactly 32 bytes. A key claimed here never matches one claimed with a jsonb request.';
+'key_claim for callers that hash the raw request themselves. fingerprint: exactly 32 bytes. A key claimed here never matches one claimed with a request.';
 
 CREATE FUNCTION once.key_advance(
     scope text, key text, token bigint, recovery_point text, state json = NULL, lease interval = NULL,
@@ -279,7 +279,7 @@ CREATE FUNCTION once.key_take_abandoned(
     scope text, max integer = 10, lease interval = NULL, holder text = NULL,
     OUT outcome text, OUT token bigint, OUT attempt integer, OUT recovery_point text, OUT state json,
     OUT response_code integer, OUT response_body json, OUT response_headers json,
-    OUT lease_left interval, OUT retry_after interval, OUT key text, OUT request jsonb)
+    OUT lease_left interval, OUT retry_after interval, OUT key text, OUT request json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_key_take_abandoned';
 COMMENT ON FUNCTION once.key_take_abandoned(text, integer, interval, text) IS
 $$A completer's intake: claims up to max (1 to 10000) unfinished keys of the scope whose lease ran out or that were released and are due, the oldest first, and leaves out what is parked, locked or not due. A lease that ran out is found after the next sweep (sweep_key_abandon). request is filled where the scope keeps it (keep_request). The same holder asking again gets its live ones, and no new ones while it has any. Call it under READ COMMITTED; above that it leaves out whatever changed after the snapshot.
@@ -288,7 +288,7 @@ Errors: 22023 bad argument, 42501 not a member of the scope's owner, 25006 in a 
 CREATE FUNCTION once.key_get(
     scope text, key text,
     OUT status text, OUT attempt integer, OUT holder text, OUT recovery_point text, OUT state json, OUT steps json,
-    OUT response_code integer, OUT response_body json, OUT response_headers json, OUT request jsonb,
+    OUT response_code integer, OUT response_body json, OUT response_headers json, OUT request json,
     OUT last_error text, OUT created_at timestamptz, OUT lease_left interval,
     OUT finished_at timestamptz, OUT gone_at timestamptz)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_key_get';
@@ -312,14 +312,14 @@ COMMENT ON FUNCTION once.key_forget(text, text) IS
 $$Deletes a key, its steps and its answer: the next claim is a first one. false: there was none.
 Errors: 55006 its lease is alive, 22023 bad argument, 42501 not a member of the scope's owner.$$;
 
-CREATE FUNCTION once.scope_set(scope text, options jsonb)
-RETURNS jsonb LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_scope_set';
-COMMENT ON FUNCTION once.scope_set(text, jsonb) IS
+CREATE FUNCTION once.scope_set(scope text, options json)
+RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_scope_set';
+COMMENT ON FUNCTION once.scope_set(text, json) IS
 $$Changes the options named in a JSON object and returns them all; null resets one (max_attempts: null means no limit). lease, ttl, max_lease_life, retry_after: positive intervals as text; gone_for: an interval, 0 makes an expired key new at once; on_expiry: "resume" or "park"; max_attempts: a whole number above 0; keep_request: a boolean; recovery_points: an array of texts, in order, without started and finished; owner: a role, only its members may use the scope then.
 Answers follow the options as they are at the call; an answer that a sweep has thrown away under an earlier gone_for, or throws away in a transaction that is still open, does not come back.
 Errors: 22023 an unknown option or a bad value, 42501 not a member of the present and the new owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.scope_get(scope text)
-RETURNS jsonb LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_scope_get';
+RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_scope_get';
 COMMENT ON FUNCTION once.scope_get(text) IS
 'The options of a scope as one JSON object, defaults included. Errors: 22023 bad argument, 42501 not a member of the owner.';

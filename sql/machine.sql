@@ -29,7 +29,7 @@ CREATE TABLE once.machine (
     owner         oid,
     owner_name    name,
     owner_incarnation bigint,
-    definition    jsonb    NOT NULL
+    definition    json     NOT NULL
 );
 COMMENT ON TABLE once.machine IS 'One row per machine. Reached through the machine_* functions only.';
 COMMENT ON COLUMN once.machine.machine IS 'Name of the machine, 1 to 100 characters.';
@@ -44,9 +44,9 @@ COMMENT ON COLUMN once.machine.owner_incarnation IS 'As once.scope.owner_incarna
 COMMENT ON COLUMN once.machine.definition IS 'What machine_define was given, normalised, without the tables'' names and the owner: predicates with every name qualified, leases as text and in microseconds (lease_us).';
 SELECT pg_catalog.pg_extension_config_dump('once.machine', '');
 
-CREATE FUNCTION once.machine_define(definition jsonb)
-RETURNS jsonb LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_define';
-COMMENT ON FUNCTION once.machine_define(jsonb) IS
+CREATE FUNCTION once.machine_define(definition json)
+RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_define';
+COMMENT ON FUNCTION once.machine_define(json) IS
 $$Registers a machine over one of the caller's own tables, or replaces its definition atomically; live leases are not altered. Returns the definition as stored. Members:
 machine (1 to 100 characters), table, id, status; optional: version (a bigint NOT NULL column; every move adds 1), owner (a role: only its members may use the machine);
 status_types (all of them), terminal (no way out);
@@ -62,7 +62,7 @@ $$Forgets a machine and takes its guard off the tables. What was refunded stays 
 Errors: 42704 no such machine, 42501 not yours, 55006 one of its rows is leased, 55P03 as machine_guard.$$;
 
 CREATE FUNCTION once.machine_get(machine text)
-RETURNS jsonb LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_get';
+RETURNS json LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_get';
 COMMENT ON FUNCTION once.machine_get(text) IS
 $$The definition as stored, with the tables' present names; it can be given to machine_define again. Errors: 42704 no such machine, 42501 not yours.$$;
 
@@ -96,11 +96,11 @@ RETURNS trigger LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_on
 COMMENT ON FUNCTION once.machine_guard_item() IS 'The guard''s trigger on a machine''s items. Made by machine_guard.';
 
 CREATE FUNCTION once.transition(
-    machine text, id text, to_status text, from_status text[] = NULL, patch jsonb = NULL, requester text = NULL,
+    machine text, id text, to_status text, from_status text[] = NULL, patch json = NULL, requester text = NULL,
     version bigint = NULL,
     OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
-COMMENT ON FUNCTION once.transition(text, text, text, text[], jsonb, text, bigint) IS
+COMMENT ON FUNCTION once.transition(text, text, text, text[], json, text, bigint) IS
 $$Makes one declared move by one conditional UPDATE with the caller's rights. from_status: only from these (NULL: from wherever a move to to_status is declared); patch: other columns of the row to set, a JSON object; requester: whose moves of steps without a claim state count too; version: only at this version.
 reason: NULL when moved, else not_found, status, guard (the move's when is false), version, claimed (the row is in a claim state), cancelling (its cancel flag is set). Under READ COMMITTED a lost race is one of these, never an error.
 For work that can die half-way use action_claim.

@@ -1,11 +1,14 @@
-//! Reading a `json` value where it stands: the members of an object as they are written, byte for byte.
+//! Reading a `json` value where it stands: the members of an object as they are written, byte for byte. And the
+//! same value as `jsonb`, where numbers, spacing and repeated members must not count.
 //!
 //! The server has checked the text when it became `json`, so nothing is checked again here, only found: every byte
 //! that means something is ASCII, and no encoding of a database has ASCII bytes inside another character.
 
+use crate::error::{Error, Kind, Result};
 use crate::row;
 use pgrx::pg_sys::{self, Datum};
 use std::borrow::Cow;
+use std::ffi::{CStr, CString};
 
 /// The members of an object: name (a string as it is written, with its quotation marks) and value.
 pub struct Members<'a> {
@@ -83,6 +86,41 @@ impl<'a> Iterator for Members<'a> {
         let name = self.value();
         self.pass(b':');
         Some((name, self.value()))
+    }
+}
+
+/// The elements of an array; None for what is none.
+pub fn elements(text: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
+    let mut at = Members { text, at: 0 };
+    at.skip_space();
+    let is_array = at.pass(b'[');
+    let next = move || {
+        at.skip_space();
+        at.pass(b',');
+        at.skip_space();
+        (at.text.get(at.at) != Some(&b']')).then(|| at.value())
+    };
+    is_array.then(|| std::iter::from_fn(next))
+}
+
+/// A json text as jsonb, by the server's own input function: of members with one name the last one counts.
+pub fn to_jsonb(json: &[u8]) -> Result<Datum> {
+    let broken = || Error::new(Kind::Internal, "a json text that jsonb cannot read");
+    let text = CString::new(json).map_err(|_| broken())?;
+    // SAFETY: the input function of jsonb takes a C string.
+    let jsonb = unsafe {
+        pgrx::direct_function_call_as_datum(pg_sys::jsonb_in, &[Some(Datum::from(text.as_ptr()))])
+    };
+    jsonb.ok_or_else(broken)
+}
+
+/// A jsonb as the server prints it.
+pub fn jsonb_text(jsonb: Datum) -> Vec<u8> {
+    // SAFETY: the output function of jsonb returns a C string.
+    unsafe {
+        pgrx::direct_function_call_as_datum(pg_sys::jsonb_out, &[Some(jsonb)])
+            .map(|d| CStr::from_ptr(d.cast_mut_ptr()).to_bytes().to_vec())
+            .unwrap_or_default()
     }
 }
 

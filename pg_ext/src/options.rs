@@ -8,50 +8,53 @@ use crate::call::{Call, characters, shown, varlena};
 use crate::caller;
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::json;
 use crate::row;
 use crate::spi::{self, Kept, Row};
 use pgrx::pg_sys::{self, Datum};
 
 // What is no object shows itself by a member that nobody can name.
 const MEMBERS: &std::ffi::CStr = c"
-    SELECT o.key, pg_catalog.jsonb_typeof(o.value), o.value #>> '{}'
-      FROM pg_catalog.jsonb_each(CASE pg_catalog.jsonb_typeof($1) WHEN 'object' THEN $1 ELSE '{\"\": 0}' END) o";
+    SELECT o.key, pg_catalog.json_typeof(o.value), o.value::pg_catalog.jsonb #>> '{}'
+      FROM pg_catalog.json_each(CASE pg_catalog.json_typeof($1) WHEN 'object' THEN $1 ELSE '{\"\": 0}' END) o";
 
 const ELEMENTS: &std::ffi::CStr = c"
     SELECT pg_catalog.jsonb_typeof(e.value), e.value #>> '{}'
       FROM pg_catalog.jsonb_array_elements($1::jsonb) e";
 
 thread_local! {
-    static EACH_MEMBER: Kept = const { Kept::new(MEMBERS, &[pg_sys::JSONBOID]) };
+    static EACH_MEMBER: Kept = const { Kept::new(MEMBERS, &[pg_sys::JSONOID]) };
     static EACH_ELEMENT: Kept = const { Kept::new(ELEMENTS, &[pg_sys::TEXTOID]) };
 }
 
-/// The options of one call: the object as it is, and its members.
+/// The options of one call: the object, and its members.
 pub struct Given<'a> {
-    pub json: Datum,
+    pub jsonb: Datum,
     pub members: Vec<Member<'a>>,
 }
 
 impl Given<'_> {
     /// Reads argument `i`, named options; `hint` lists the options there are.
     pub fn of<'a>(call: &Call, i: usize, hint: &'static str) -> Result<Given<'a>> {
-        let json = call.datum(i).ok_or_else(|| {
-            Error::bad_argument(
-                "options",
-                "must not be null",
-                "Give a JSON object of options.",
-            )
-        })?;
+        let bad = |problem: &str| Error::bad_argument("options", problem, hint);
+        let json = call.datum(i).ok_or_else(|| bad("must not be null"))?;
         let rows = spi::query(&EACH_MEMBER, &[Some(json)])?;
-        let members = rows.iter().map(|row| Member {
-            name: text(row, 0),
-            json_type: text(row, 1),
-            value: text(row, 2),
-            hint,
-        });
+        let mut members: Vec<Member> = Vec::new();
+        for row in &rows {
+            let name = text(row, 0);
+            if members.iter().any(|other| other.name == name) {
+                return Err(bad(&format!("has option \"{}\" twice", shown(name))));
+            }
+            members.push(Member {
+                name,
+                json_type: text(row, 1),
+                value: text(row, 2),
+                hint,
+            });
+        }
         Ok(Given {
-            json,
-            members: members.collect(),
+            jsonb: json::to_jsonb(varlena(json))?,
+            members,
         })
     }
 }

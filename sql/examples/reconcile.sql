@@ -78,7 +78,7 @@ COMMENT ON FUNCTION reconcile(text, timestamptz, timestamptz) IS
 CREATE FUNCTION reconcile_accept(in_scope text, in_key text, in_attempt integer, charge text)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    request jsonb := (SELECT k.request FROM once.key_get(in_scope, in_key) k);
+    request json := (SELECT k.request FROM once.key_get(in_scope, in_key) k);
     answer  json;
 BEGIN
     IF request IS NULL THEN

@@ -25,7 +25,7 @@ const ROOM: &str = "ALTER TABLE batch_job SET (fillfactor = 80); \
 const DEFINE: &str = "SELECT once.machine_define(jsonb_set(jsonb_set( \
       $1::text::jsonb || jsonb_build_object('machine', $2::text, 'table', $2 || '.batch_job'), \
       '{refund, items}', to_jsonb($2 || '.batch_item')), \
-      '{refund, wallet}', to_jsonb($2 || '.wallet')))";
+      '{refund, wallet}', to_jsonb($2 || '.wallet'))::json)";
 
 /// What a side's tables are filled with. Without triggers: foreign keys and guards are not in the way.
 const FILL: &str = "

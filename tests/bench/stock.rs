@@ -20,13 +20,13 @@ pub const MOST_FOR_PLPGSQL: u64 = 1_000_000;
 
 /// A key claimed and completed through the API: what every key of the stock is a copy of.
 const TEMPLATE: &str = "SELECT once.key_complete('stock', 'template', c.token, 201, $2::text::json) \
-    FROM once.key_claim('stock', 'template', $1::text::jsonb, ttl => '30 days') c";
+    FROM once.key_claim('stock', 'template', $1::text::json, ttl => '30 days') c";
 
 /// Keys that somebody holds.
 const HOLD: &str = "SELECT count(*) FROM generate_series(1, $2::bigint) i, \
-    LATERAL once.key_claim('held', i::text, $1::text::jsonb, '6 hours') c WHERE c.outcome = 'claimed'";
+    LATERAL once.key_claim('held', i::text, $1::text::json, '6 hours') c WHERE c.outcome = 'claimed'";
 const HOLD_PLPGSQL: &str = "SELECT count(*) FROM generate_series(1, $2::bigint) i, \
-    LATERAL plpgsql.key_claim('held', i::text, $1::text::jsonb, '6 hours') c WHERE c.outcome = 'claimed'";
+    LATERAL plpgsql.key_claim('held', i::text, $1::text::json, '6 hours') c WHERE c.outcome = 'claimed'";
 
 /// How each side names a row. The extension's: the first 16 bytes of SHA-256(scope, 0x00, key).
 const IDS: [(&str, &str); 3] = [
@@ -106,7 +106,7 @@ async fn check(database: &Database, keys: u64) -> Result<()> {
             if scope == "stock" && !has_stock {
                 continue;
             }
-            let ask = format!("SELECT outcome FROM {side}.key_claim($1, '1', $2::text::jsonb)");
+            let ask = format!("SELECT outcome FROM {side}.key_claim($1, '1', $2::text::json)");
             let row = database.client.query_one(&ask, &[&scope, &REQUEST]).await?;
             let outcome: String = row.get(0);
             anyhow::ensure!(

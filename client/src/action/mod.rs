@@ -204,7 +204,7 @@ impl Action {
         exec: &E,
         patch: Option<&Json>,
     ) -> Result<ActionEnd, Error> {
-        let row = self.call(exec, FINISH, (&patch as _, Type::JSONB)).await?;
+        let row = self.call(exec, FINISH, (&patch as _, Type::JSON)).await?;
         Ok(match column(&row, "outcome")? {
             "finished" => ActionEnd::Finished {
                 status: column(&row, "status")?,

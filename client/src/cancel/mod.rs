@@ -218,7 +218,7 @@ impl Cancel {
         exec: &E,
         patch: Option<&Json>,
     ) -> Result<Cancelled, Error> {
-        let own = [(&patch as _, Type::JSONB)];
+        let own = [(&patch as _, Type::JSON)];
         let row = self.row.call(exec, FINISH, &own).await?;
         Ok(Cancelled {
             status: column(&row, "status")?,

@@ -149,7 +149,7 @@ impl Key {
         exec: &E,
         options: &ClaimOptions,
     ) -> Result<Claim, Error> {
-        let request = (&options.request as _, Type::JSONB);
+        let request = (&options.request as _, Type::JSON);
         self.ask(exec, CLAIM, request, options).await
     }
 

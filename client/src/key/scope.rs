@@ -168,7 +168,7 @@ impl Scope {
         let options = options.0.to_json()?;
         let args = [
             (&self.as_str() as _, Type::TEXT),
-            (&options as _, Type::JSONB),
+            (&options as _, Type::JSON),
         ];
         exec.query(SET, &args).await.map(drop)
     }

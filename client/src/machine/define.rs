@@ -52,7 +52,7 @@ impl Machine {
     /// `ON003` with all that is wrong with it ([`Error::faults`]); `42501` if the table is not the
     /// caller's; `55006` if a live lease uses a status that the new definition removes.
     pub async fn define<E: Executor>(exec: &E, definition: &Json) -> Result<Json, Error> {
-        let args = [(definition as _, Type::JSONB)];
+        let args = [(definition as _, Type::JSON)];
         column(&only(exec.query(DEFINE, &args).await?)?, 0)
     }
 

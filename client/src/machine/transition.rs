@@ -157,7 +157,7 @@ impl MachineRow {
         let own = [
             (&transition.to as _, Type::TEXT),
             (&transition.from as _, Type::TEXT_ARRAY),
-            (&transition.patch as _, Type::JSONB),
+            (&transition.patch as _, Type::JSON),
             (&transition.requester as _, Type::TEXT),
             (&transition.version as _, Type::INT8),
         ];

@@ -143,7 +143,7 @@ impl Topic {
         let options = options.0.to_json()?;
         let args = [
             (&self.as_str() as _, Type::TEXT),
-            (&options as _, Type::JSONB),
+            (&options as _, Type::JSON),
         ];
         exec.query(TOPIC_SET, &args).await.map(drop)
     }
@@ -173,7 +173,7 @@ impl Subscriber {
         let args = [
             (&self.topic().as_str() as _, Type::TEXT),
             (&self.as_str() as _, Type::TEXT),
-            (&options as _, Type::JSONB),
+            (&options as _, Type::JSON),
         ];
         exec.query(SUBSCRIBER_SET, &args).await.map(drop)
     }

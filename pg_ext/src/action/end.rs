@@ -31,7 +31,7 @@ thread_local! {
 pub fn action_finish(call: &Call) -> Result<Datum> {
     let fenced = Fenced::of(call)?;
     let patch = Patch::read(&fenced.machine, call.datum(3))?;
-    let request = Request::Jsonb(call.datum(3)).fingerprint()?;
+    let request = Request::Json(call.datum(3)).fingerprint()?;
     let mark = call_mark("finish", &[request.as_ref().map(|f| f.as_slice())]);
     let row = |outcome: &[u8], status, version| {
         FINISHED.with(|shape| shape.row(&[Some(row::text(outcome)), status, version]))

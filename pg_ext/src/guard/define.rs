@@ -6,22 +6,23 @@
 
 use super::install;
 use crate::action::lease::{self, Col, Lease};
-use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8};
+use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8, varlena};
 use crate::caller;
 use crate::cancel::pending;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
+use crate::json::{self, Members};
 use crate::machine::changes::definitions_changed;
 use crate::machine::columns;
 use crate::machine::definition::Cancel;
-use crate::machine::faults::{Faults, quoted};
+use crate::machine::faults::{Faults, element, member, quoted};
 use crate::machine::id::RowId;
 use crate::machine::inspect;
 use crate::machine::model::Machine;
 use crate::machine::read;
 use crate::machine::relation::Relation;
-use crate::machine::stored::{Stored, TABLE, jsonb_text};
+use crate::machine::stored::{Stored, TABLE};
 use crate::machine::user_row::look_latest;
 use crate::machine::validate::{self, Valid, not_yours};
 use crate::machine::wait_for_claims;
@@ -31,6 +32,7 @@ use crate::subxact;
 use crate::table::{self, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 use serde_json::Value;
+use std::collections::HashSet;
 use std::ffi::CStr;
 
 /// The longest definition, as the server prints it.
@@ -40,7 +42,7 @@ const STORE: &CStr = c"
     INSERT INTO once.machine (machine, revision, relation, items, wallet, guarded, owner, owner_name,
                               owner_incarnation, definition)
     VALUES ($1, $2, $3, $4, $5, false, $6, (SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = $6),
-            CASE WHEN $6 IS NOT NULL THEN $7 END, $8::pg_catalog.jsonb)
+            CASE WHEN $6 IS NOT NULL THEN $7 END, $8::pg_catalog.json)
     ON CONFLICT (machine) DO UPDATE SET
         revision = excluded.revision, relation = excluded.relation, items = excluded.items,
         wallet = excluded.wallet, owner = excluded.owner, owner_name = excluded.owner_name,
@@ -76,9 +78,9 @@ thread_local! {
 
 /// `once.machine_define`.
 pub fn machine_define(call: &Call) -> Result<Datum> {
-    let json = argument(call)?;
-    table::ensure_writable(TABLE)?;
     let faults = Faults::default();
+    let json = argument(call, &faults)?;
+    table::ensure_writable(TABLE)?;
     let definition = read::definition(&json, &faults);
     let present = match definition.machine.as_str() {
         "" => None,
@@ -143,22 +145,41 @@ fn has_table(stored: &Stored) -> bool {
     stored.table().and_then(Relation::of).is_some()
 }
 
-/// The definition as a JSON object.
-fn argument(call: &Call) -> Result<Value> {
+/// The definition as a JSON object; a member that stands twice in one object is a fault.
+fn argument(call: &Call, faults: &Faults) -> Result<Value> {
     let bad = |problem: &str| {
         let hint = "Give a JSON object; \\df+ once.machine_define lists its members.";
         Error::bad_argument("definition", problem, hint)
     };
-    let jsonb = call.datum(0).ok_or_else(|| bad("must not be null"))?;
-    let text = jsonb_text(jsonb);
+    let given = call.bytes(0).ok_or_else(|| bad("must not be null"))?;
+    let text = json::jsonb_text(json::to_jsonb(given)?);
     if text.len() > MOST_BYTES {
         return Err(bad("is longer than 1000000 bytes"));
     }
     let json: Value =
         serde_json::from_slice(&utf8(&text)).map_err(|e| bad(&format!("cannot be read: {e}")))?;
-    match json.is_object() {
-        true => Ok(json),
-        false => Err(bad("must be a JSON object")),
+    if !json.is_object() {
+        return Err(bad("must be a JSON object"));
+    }
+    note_repeated("", given, faults);
+    Ok(json)
+}
+
+/// A fault for each member that an object of the value has more than once.
+fn note_repeated(path: &str, value: &[u8], faults: &Faults) {
+    let mut seen = HashSet::new();
+    for (name, value) in Members::of(value).into_iter().flatten() {
+        let name = json::string(name)
+            .map(|name| shown(&name))
+            .unwrap_or_default();
+        let path = member(path, &name);
+        note_repeated(&path, value, faults);
+        if !seen.insert(name) {
+            faults.add(&path, "is there twice");
+        }
+    }
+    for (i, value) in json::elements(value).into_iter().flatten().enumerate() {
+        note_repeated(&element(path, i), value, faults);
     }
 }
 

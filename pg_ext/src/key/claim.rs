@@ -43,7 +43,7 @@ thread_local! {
 
 /// `once.key_claim`.
 pub fn key_claim(call: &Call) -> Result<Datum> {
-    claim(call, Request::Jsonb(call.datum(2)))
+    claim(call, Request::Json(call.datum(2)))
 }
 
 /// `once.key_claim_hashed`.

@@ -3,6 +3,7 @@
 use super::jsonb;
 use crate::call::{to_utf8, varlena};
 use crate::error::{Error, Kind, Result};
+use crate::json;
 use pgrx::pg_sys::Datum;
 use sha2::{Digest, Sha256};
 
@@ -14,7 +15,7 @@ const CALLERS_HASH: u8 = 2;
 /// The request of a claim.
 #[derive(Clone, Copy)]
 pub enum Request<'a> {
-    Jsonb(Option<Datum>),
+    Json(Option<Datum>),
     Hashed(&'a [u8; 32]),
 }
 
@@ -22,8 +23,8 @@ impl Request<'_> {
     /// What a new key stores: None for a NULL request.
     pub fn fingerprint(&self) -> Result<Option<[u8; 33]>> {
         match self {
-            Request::Jsonb(None) => Ok(None),
-            Request::Jsonb(Some(request)) => of_jsonb(varlena(*request)).map(Some),
+            Request::Json(None) => Ok(None),
+            Request::Json(Some(request)) => of_json(varlena(*request)).map(Some),
             Request::Hashed(hash) => Ok(Some(with_scheme(CALLERS_HASH, hash.as_slice()))),
         }
     }
@@ -46,15 +47,16 @@ impl Request<'_> {
     /// The request itself, for scopes that keep it.
     pub fn kept(&self) -> Option<Datum> {
         match self {
-            Request::Jsonb(request) => *request,
+            Request::Json(request) => *request,
             Request::Hashed(_) => None,
         }
     }
 }
 
-fn of_jsonb(payload: &[u8]) -> Result<[u8; 33]> {
+fn of_json(text: &[u8]) -> Result<[u8; 33]> {
+    let jsonb = varlena(json::to_jsonb(text)?);
     let mut hash = Sha256::new();
-    jsonb::canonical(payload, to_utf8(), &mut |bytes| hash.update(bytes)).map_err(|_| {
+    jsonb::canonical(jsonb, to_utf8(), &mut |bytes| hash.update(bytes)).map_err(|_| {
         Error::new(
             Kind::Internal,
             "argument \"request\" is not a jsonb of this server",

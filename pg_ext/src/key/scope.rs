@@ -164,7 +164,7 @@ const GET: &std::ffi::CStr = c"
         'keep_request', COALESCE(s.keep_request, false),
         'recovery_points', s.recovery_points,
         'owner', COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r
-                            WHERE r.oid = s.owner AND s.owner_incarnation = $6), s.owner_name)::text)
+                            WHERE r.oid = s.owner AND s.owner_incarnation = $6), s.owner_name)::text)::pg_catalog.json
       FROM (SELECT $1 AS scope) asked LEFT JOIN once.scope s ON s.scope = asked.scope";
 
 // Keys that a take has deferred under the options of before (take.rs). One that a take defers now comes back by itself.
@@ -234,7 +234,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
         &SET_ALL,
         &[
             Some(name),
-            Some(options.json),
+            Some(options.jsonb),
             given.owner,
             us(given.lease_us),
             us(given.ttl_us),

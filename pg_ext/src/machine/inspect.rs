@@ -22,13 +22,10 @@ const TABLE_NAME: &CStr = c"
 const OWNER_NAME: &CStr = c"
     SELECT COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = $1), $2)::text";
 
-const AS_JSONB: &CStr = c"SELECT $1::pg_catalog.jsonb";
-
 thread_local! {
     static NAME_OF_TABLE: Kept = const { Kept::new(TABLE_NAME, &[pg_sys::OIDOID]) };
     static NAME_OF_OWNER: Kept =
         const { Kept::new(OWNER_NAME, &[pg_sys::OIDOID, pg_sys::NAMEOID]) };
-    static JSONB: Kept = const { Kept::new(AS_JSONB, &[pg_sys::TEXTOID]) };
 }
 
 /// `once.machine_get`.
@@ -41,12 +38,11 @@ pub fn machine_get(call: &Call) -> Result<Datum> {
     described(&stored)
 }
 
-/// A stored machine as jsonb.
+/// A stored machine as json.
 pub fn described(stored: &Stored) -> Result<Datum> {
     let definition = serde_json::to_string(&as_written(stored)?);
     let text = definition.map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
-    let rows = spi::query(&JSONB, &[Some(row::text(&from_utf8(&text)))])?;
-    spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a definition without a value"))
+    Ok(row::text(&from_utf8(&text)))
 }
 
 /// A stored machine as somebody would write it.

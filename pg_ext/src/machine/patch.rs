@@ -2,9 +2,9 @@
 //! the catalog's spelling reaches a statement; its values go through jsonb_populate_record.
 
 use super::model::Machine;
-use super::stored::jsonb_text;
-use crate::call::utf8;
+use crate::call::{utf8, varlena};
 use crate::error::{Error, Result};
+use crate::json;
 use pgrx::pg_sys::Datum;
 
 const HINT: &str =
@@ -12,6 +12,7 @@ const HINT: &str =
 
 /// The columns that a call's patch sets.
 pub struct Patch {
+    /// As jsonb.
     pub value: Option<Datum>,
     /// Quoted, in the catalog's spelling, sorted.
     columns: Vec<String>,
@@ -26,13 +27,13 @@ impl Patch {
         }
     }
 
-    /// Reads a jsonb argument.
+    /// Reads a json argument.
     pub fn read(machine: &Machine, patch: Option<Datum>) -> Result<Patch> {
-        let Some(value) = patch else {
+        let Some(text) = patch.map(varlena) else {
             return Ok(Patch::none());
         };
-        let text = jsonb_text(value);
-        let keys: Keys = serde_json::from_slice(&utf8(&text))
+        let value = json::to_jsonb(text)?;
+        let keys: Keys = serde_json::from_slice(&utf8(text))
             .map_err(|_| bad("must be a JSON object".to_owned()))?;
         let shape = &machine.shape;
         let ours = [

@@ -6,7 +6,7 @@ use crate::caller::Owner;
 use crate::error::{Error, Kind, Result};
 use crate::row;
 use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::{Datum, Oid};
 
 pub const TABLE: Name = c"machine";
 
@@ -97,8 +97,7 @@ impl Stored {
         let stored = self
             .column(Col::Definition)
             .ok_or_else(|| damaged(String::new()))?;
-        let text = jsonb_text(stored);
-        serde_json::from_slice(&utf8(&text)).map_err(|e| damaged(e.to_string()))
+        serde_json::from_slice(&utf8(varlena(stored))).map_err(|e| damaged(e.to_string()))
     }
 }
 
@@ -137,20 +136,6 @@ pub fn closed_to_caller() -> Result<Datum> {
     })?;
     let names: Vec<&[u8]> = closed.iter().map(Vec::as_slice).collect();
     Ok(row::texts(&names))
-}
-
-/// A jsonb as the server prints it.
-pub fn jsonb_text(jsonb: Datum) -> Vec<u8> {
-    // SAFETY: the output function of jsonb returns a C string.
-    unsafe {
-        pgrx::direct_function_call_as_datum(pg_sys::jsonb_out, &[Some(jsonb)])
-            .map(|d| {
-                std::ffi::CStr::from_ptr(d.cast_mut_ptr())
-                    .to_bytes()
-                    .to_vec()
-            })
-            .unwrap_or_default()
-    }
 }
 
 pub fn unknown(machine: &[u8]) -> Error {

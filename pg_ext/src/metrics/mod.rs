@@ -20,15 +20,15 @@ mod worst;
 
 use crate::call::{Call, from_utf8};
 use crate::counters::{self, Outcome};
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
+use crate::json;
 use crate::outbox::topic::{Subscriber, all_subscribers};
 use crate::raise;
 use crate::row::{self, Rows};
 use crate::subxact;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::Datum;
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::time::{Duration, Instant};
 
 /// Rows of the answer as they come.
@@ -52,24 +52,15 @@ impl Sheet {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).into()))
             .collect();
+        let labels = serde_json::Value::from(labels).to_string();
         self.rows.push(&[
             Some(row::text(name.as_bytes())),
-            Some(jsonb(&serde_json::Value::from(labels).to_string())?),
+            Some(json::to_jsonb(&from_utf8(&labels))?),
             Some(Datum::from(value.to_bits())),
             Some(row::text(help.as_bytes())),
         ]);
         Ok(())
     }
-}
-
-fn jsonb(text: &str) -> Result<Datum> {
-    let broken = || Error::new(Kind::Internal, "labels that are no JSON");
-    let text = CString::new(from_utf8(text).into_owned()).map_err(|_| broken())?;
-    // SAFETY: the input function of jsonb takes a C string.
-    let datum = unsafe {
-        pgrx::direct_function_call_as_datum(pg_sys::jsonb_in, &[Some(Datum::from(text.as_ptr()))])
-    };
-    datum.ok_or_else(broken)
 }
 
 /// Index entries that a look for so many rows may read, so that some of rows that are over hide nothing.

@@ -3,7 +3,7 @@
 -- jsonb compared by its printed form), so it is no slower for being thorough.
 
 CREATE FUNCTION plpgsql.key_claim(
-    p_scope text, p_key text, p_request jsonb,
+    p_scope text, p_key text, p_request json,
     p_lease interval = '60 s', p_ttl interval = '1 day', p_holder text = NULL,
     OUT outcome text, OUT token bigint, OUT attempt integer, OUT recovery_point text, OUT state json,
     OUT response_code integer, OUT response_body json, OUT response_headers json,
@@ -12,7 +12,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     found_key     plpgsql.key;
     v_id          uuid := md5(p_scope || chr(1) || p_key)::uuid;
-    v_fingerprint bytea := sha256(p_request::text::bytea);
+    v_fingerprint bytea := sha256(p_request::jsonb::text::bytea);
     v_now         timestamptz := clock_timestamp();
 BEGIN
     SELECT * INTO found_key FROM plpgsql.key k WHERE k.id = v_id;

@@ -67,7 +67,7 @@ pub async fn prepare(owner: &Client, machine: bool, jobs: &[Arc<Job>]) -> Result
     owner.batch_execute(RIGHTS).await?;
     if machine {
         owner
-            .execute("select once.machine_define($1::text::jsonb)", &[&MACHINE])
+            .execute("select once.machine_define($1::text::json)", &[&MACHINE])
             .await
             .context("machine_define")?;
         owner

@@ -11,7 +11,7 @@ alter table job owner to plain_owner;
 create table hidden (like job including all);
 insert into hidden select g from generate_series(1, 3) as g;
 alter table hidden owner to plain_owner;
-select once.machine_define(jsonb_set(jsonb_set(once.machine_get('job'), '{machine}', '\"hidden\"'), '{table}', '\"hidden\"'))";
+select once.machine_define(jsonb_set(jsonb_set(once.machine_get('job')::jsonb, '{machine}', '\"hidden\"'), '{table}', '\"hidden\"')::json)";
 
 /// One row of job is never reverted, and each reversal notes who made it.
 const POISON: &str = "

@@ -332,7 +332,7 @@ async fn a_request_is_kept_only_where_the_scope_says_so() {
         .await;
     assert_eq!(
         taken,
-        "before|~\nhashed|~\nkept|{\"a\": [1.0, null], \"b\": 1}"
+        "before|~\nhashed|~\nkept|{\"b\":1,\"a\":[1.0, null]}"
     );
 }
 

@@ -40,7 +40,7 @@ create table evil.scope (scope text);
 create table evil.key_step (key_id int);
 create table evil.role_grant (role text, kind text);
 create domain evil.text as int;
-create domain evil.jsonb as int;
+create domain evil.jsonb as int; create domain evil.json as int;
 create domain evil.oid as int;
 create domain evil.regrole as int;
 create domain evil.regprocedure as int;

@@ -14,7 +14,7 @@ const TEMPORARY: &str = "
 create temp table key (id int); create temp table scope (scope int); create temp table key_step (step int);
 create temp table key_bookmark (x int); create temp table inbox (x int); create temp table dedupe (x int); create temp table role_grant (role int); create temp table role_function (x int);
 create temp table pg_roles (x int); create temp table pg_proc (x int);
-create domain pg_temp.interval as int; create domain pg_temp.jsonb as int;
+create domain pg_temp.interval as int; create domain pg_temp.json as int; create domain pg_temp.jsonb as int;
 create function pg_temp.coalesce(int) returns int language sql as 'select 1'";
 
 /// Calls that reach every function with something to do for each; they name no operator themselves.

@@ -69,6 +69,10 @@ async fn every_bad_option_is_refused_by_name_and_changes_nothing() {
         (r#"{"leese": "1 s"}"#, "leese"),
         (r#"{"Lease": "1 s"}"#, "Lease"),
         (r#"{"": "1 s"}"#, "options"),
+        (
+            r#"{"lease": "1 s", "le\u0061se": "1 s"}"#,
+            "\"lease\" twice",
+        ),
         (r#"{"lease": "1 s", "surprise": 1}"#, "surprise"),
         (r#"{"lease": "0"}"#, "lease"),
         (r#"{"lease": "-1 s"}"#, "lease"),

@@ -138,7 +138,7 @@ async fn what_is_no_definition_at_all_is_a_bad_argument() {
     let play = open().await;
     for argument in ["null", "'[]'", "'\"m\"'", "'7'", "'null'", "'[{}]'"] {
         let refusal = play
-            .refused(&format!("select once.machine_define({argument}::jsonb)"))
+            .refused(&format!("select once.machine_define({argument}::json)"))
             .await;
         assert_eq!(refusal.code, "22023", "{argument}");
         assert!(
@@ -234,6 +234,43 @@ async fn an_unknown_member_is_one_fault_at_every_level() {
     let mut free = right();
     free["steps"][0]["action"] = json!({"vesion": [1, {"b": null}]});
     play.show(&define(&free)).await;
+}
+
+#[tokio::test]
+async fn a_member_that_an_object_has_twice_is_one_fault_at_every_level() {
+    let play = open().await;
+    let written = right().to_string();
+    for (once, twice, fault) in [
+        (
+            r#""id":"id","#,
+            r#""id":"id","id":"nope","#,
+            "id: is there twice",
+        ),
+        (
+            r#""to":"ready""#,
+            r#""to":"nope","t\u006f":"ready""#,
+            "transitions[0].to: is there twice",
+        ),
+        (
+            r#"{"worker":["running","ready"]}"#,
+            r#"{"worker":7,"worker":["running","ready"]}"#,
+            "steps[0].claim_state.worker: is there twice",
+        ),
+        (
+            r#""action":{"handler":"h"}"#,
+            r#""action":[{"handler":"h","handler":"h"}]"#,
+            "steps[0].action[0].handler: is there twice",
+        ),
+    ] {
+        let wrong = written.replace(once, twice);
+        assert_ne!(wrong, written, "{once}");
+        let refusal = play
+            .refused(&format!("select once.machine_define($def${wrong}$def$)"))
+            .await;
+        assert_eq!(refusal.code, "ON003", "{refusal:?}");
+        let faults: Vec<_> = refusal.detail.lines().collect();
+        assert!(faults.contains(&fault), "{faults:?}");
+    }
 }
 
 #[tokio::test]

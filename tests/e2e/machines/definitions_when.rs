@@ -213,7 +213,10 @@ async fn a_planted_operator_or_type_is_not_what_was_meant() {
         }
         // What was kept is read as the same.
         let again = play
-            .show("select once.machine_define(once.machine_get('m')) = once.machine_get('m')")
+            .show(
+                "select once.machine_define(once.machine_get('m'))::pg_catalog.text
+                       operator(pg_catalog.=) once.machine_get('m')::pg_catalog.text",
+            )
             .await;
         assert_eq!(again, "t");
     }

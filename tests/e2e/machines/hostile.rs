@@ -21,7 +21,7 @@ const TEMPORARY: &str = "
 create temp table job (x int); create temp table item (x int); create temp table wallet (x int);
 create temp table machine (x int); create temp table action_lease (x int); create temp table cancel (x int);
 create temp table refund (x int); create temp table pg_class (x int); create temp table pg_trigger (x int);
-create domain pg_temp.text as int; create domain pg_temp.jsonb as int; create domain pg_temp.int8 as int";
+create domain pg_temp.text as int; create domain pg_temp.json as int; create domain pg_temp.jsonb as int; create domain pg_temp.int8 as int";
 
 /// Makes jobs 1 to 6 and takes them through every function; names no operator itself.
 /// Everything once. `sweeps`: a session that may act as the tables' owner; one of an ordinary role with
@@ -196,7 +196,7 @@ async fn a_when_means_what_it_meant_when_it_was_defined() {
 
 /// Calls with the text in one argument or more. Job 1 is new; nobody has a token 1.
 fn calls_with(quoted: &str) -> Vec<String> {
-    let object = format!("jsonb_build_object({quoted}, {quoted})");
+    let object = format!("json_build_object({quoted}, {quoted})");
     let mut calls = vec![
         format!("transition('job', '1', {quoted})"),
         format!("transition('job', '1', 'ready', array[{quoted}])"),
@@ -300,11 +300,11 @@ const LIFE: &[(&str, &str)] = &[
         "t",
     ),
     (
-        "select outcome from once.action_finish($, $, TOKEN, jsonb_build_object('note', $))",
+        "select outcome from once.action_finish($, $, TOKEN, json_build_object('note', $))",
         "finished",
     ),
     (
-        "select moved from once.transition($, $, 'ready', patch => jsonb_build_object('note', $))",
+        "select moved from once.transition($, $, 'ready', patch => json_build_object('note', $))",
         "t",
     ),
     (
@@ -324,7 +324,7 @@ const LIFE: &[(&str, &str)] = &[
     ),
     ("select once.cancel_confirm($, $, 1)", "t"),
     (
-        "select status from once.cancel_finish($, $, jsonb_build_object('note', $))",
+        "select status from once.cancel_finish($, $, json_build_object('note', $))",
         "cancelled",
     ),
     ("select count(*) from once.cancel_audit($, $)", "0"),

@@ -292,7 +292,7 @@ async fn a_patch_of_a_megabyte_arrives_whole() {
     let shown = play
         .show(
             "select moved from once.transition('wide', '1', 'b', patch =>
-                jsonb_build_object('t', repeat('x', 1000000), 'doc', (select jsonb_agg(g) from generate_series(1, 50000) g)))",
+                json_build_object('t', repeat('x', 1000000), 'doc', (select json_agg(g) from generate_series(1, 50000) g)))",
         )
         .await;
     assert_eq!(shown, "t");

@@ -404,7 +404,7 @@ async fn an_owner_that_is_gone() {
         .await;
     play.show(
         "select once.scope_set('s', '{\"owner\": \"shop_owner\"}'); select once.topic_set('t', '{\"owner\": \"shop_owner\"}');
-         select once.machine_define((once.machine_get('orders') || '{\"owner\": \"shop_owner\"}'))",
+         select once.machine_define((once.machine_get('orders')::jsonb || '{\"owner\": \"shop_owner\"}')::json)",
     )
     .await;
     assert_eq!(problems(&play).await, "");

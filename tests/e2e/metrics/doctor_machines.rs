@@ -15,8 +15,8 @@ async fn who_may_only_observe_is_told_which_tables_he_may_not_read() {
         "do $$ begin
             for i in 2 .. {MACHINES} loop
                 execute format('create table orders_%s (like orders including all)', i);
-                perform once.machine_define(once.machine_get('orders')
-                    || jsonb_build_object('machine', 'orders_' || i, 'table', 'orders_' || i));
+                perform once.machine_define((once.machine_get('orders')::jsonb
+                    || jsonb_build_object('machine', 'orders_' || i, 'table', 'orders_' || i))::json);
             end loop; end $$;
          select * from once.sweep();
          drop role if exists doctors_watcher; create role doctors_watcher login;
@@ -50,7 +50,7 @@ async fn what_a_row_of_another_owners_machine_has_said_is_not_told() {
     play.show(
         "drop role if exists doctors_stranger; create role doctors_stranger login;
          select once.grant_role('doctors_stranger', 'observe');
-         select once.machine_define(once.machine_get('orders') || '{\"owner\": \"postgres\"}');
+         select once.machine_define((once.machine_get('orders')::jsonb || '{\"owner\": \"postgres\"}')::json);
          select * from once.sweep(); select once.action_claim('orders', '1', 'pay', lease => '1 us');
          create function refuse() returns trigger language plpgsql as $$ begin raise 'not for 4711'; end $$;
          create trigger refuse before update on orders for each row execute function refuse();
@@ -116,7 +116,7 @@ async fn a_machine_whose_definition_is_damaged_hides_no_other() {
     orders(&play).await;
     play.show(
         "create table orders_2 (like orders including all);
-         select once.machine_define(once.machine_get('orders') || '{\"machine\": \"broken\", \"table\": \"orders_2\"}');
+         select once.machine_define((once.machine_get('orders')::jsonb || '{\"machine\": \"broken\", \"table\": \"orders_2\"}')::json);
          select * from once.sweep();
          update once.machine set definition = '{\"x\": 1}', revision = revision + 1 where machine = 'broken'",
     )

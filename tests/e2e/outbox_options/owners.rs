@@ -153,7 +153,7 @@ async fn a_change_that_waited_for_a_new_owner_is_checked_against_that_one() {
         admin.show("commit").await;
         assert_eq!(waiting.await.unwrap(), "42501", "{call}");
         let shown = play
-            .show("select once.topic_get('owned') - 'lanes' - 'dedupe_for'")
+            .show("select once.topic_get('owned')::jsonb - 'lanes' - 'dedupe_for'")
             .await;
         assert_eq!(
             shown,

@@ -171,6 +171,7 @@ async fn every_bad_option_is_refused_by_name_and_changes_nothing() {
         (r#"{"lanes": 1001}"#, "lanes"),
         (r#"{"Lanes": 3}"#, "Lanes"),
         (r#"{"lanes": 3, "lease": "1 s"}"#, "lease"),
+        (r#"{"lanes": 3, "lanes": 3}"#, "\"lanes\" twice"),
         (r#"{"owner": "nobody of that name"}"#, "owner"),
         (r#"{"owner": ""}"#, "owner"),
         (r#"{"owner": 10}"#, "owner"),
@@ -230,7 +231,7 @@ async fn names_are_of_1_to_100_characters_whatever_these_are() {
             .await;
         let both = play
             .show(&format!(
-                "select once.topic_get('{name}') -> 'subscribers' ? '{name}'"
+                "select once.topic_get('{name}')::jsonb -> 'subscribers' ? '{name}'"
             ))
             .await;
         assert_eq!(both, "t", "{name}");

@@ -42,7 +42,7 @@ const GET: &std::ffi::CStr = c"
         'backoff_base', $2 * interval '1 microsecond',
         'backoff_cap', $3 * interval '1 microsecond',
         'lease', $4 * interval '1 microsecond',
-        'max_lease_life', $5 * interval '1 microsecond')";
+        'max_lease_life', $5 * interval '1 microsecond')::pg_catalog.json";
 
 // Who ends a part of a batch holds its row: its receipt is there when the row is ours.
 const HOLD: &std::ffi::CStr = c"
@@ -110,7 +110,7 @@ pub fn subscriber_set(call: &Call) -> Result<Datum> {
         &SET_ALL,
         &[
             Some(Datum::from(id)),
-            Some(options.json),
+            Some(options.jsonb),
             change.max_attempts.map(Datum::from),
             change.base_us.map(Datum::from),
             change.cap_us.map(Datum::from),

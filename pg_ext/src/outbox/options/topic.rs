@@ -32,7 +32,7 @@ const GET: &std::ffi::CStr = c"
         'subscribers', (SELECT COALESCE(pg_catalog.jsonb_agg(s.subscriber ORDER BY s.subscriber), '[]')
                           FROM once.subscriber s WHERE s.topic_id = t.topic_id),
         'owner', COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r
-                            WHERE r.oid = t.owner AND t.owner_incarnation = $4), t.owner_name)::text)
+                            WHERE r.oid = t.owner AND t.owner_incarnation = $4), t.owner_name)::text)::pg_catalog.json
       FROM once.topic t WHERE t.topic_id = $1";
 
 const NAMES: &std::ffi::CStr = c"
@@ -90,7 +90,7 @@ pub fn topic_set(call: &Call) -> Result<Datum> {
         &SET_ALL,
         &[
             Some(Datum::from(topic.id)),
-            Some(options.json),
+            Some(options.jsonb),
             change.lanes.map(Datum::from),
             change.dedupe_us.map(Datum::from),
             change.owner,

@@ -19,7 +19,7 @@ public record Key(Database database, String scope, String key) {
             SELECT outcome, token, attempt, recovery_point, state, response_code, response_body,
                    extract(epoch FROM lease_left)::float8 AS lease_left,
                    extract(epoch FROM retry_after)::float8 AS retry_after
-              FROM once.key_claim(?, ?, ?::jsonb, holder => ?)""";
+              FROM once.key_claim(?, ?, ?::json, holder => ?)""";
     private static final Pattern QUOTED = Pattern.compile("\"((?:[ !#-\\[\\]-~]|\\\\[\"\\\\])*)\"");
 
     @FunctionalInterface

@@ -14,7 +14,7 @@ const ROUNDS = 3; // how often the work may run in one `run` when the database f
 const CLAIM = `
   SELECT outcome, token, attempt, recovery_point, state, response_code, response_body,
          extract(epoch FROM lease_left)::float8 AS lease_left, extract(epoch FROM retry_after)::float8 AS retry_after
-    FROM once.key_claim($1, $2, $3::jsonb, holder => $4)`;
+    FROM once.key_claim($1, $2, $3::json, holder => $4)`;
 const STEP = `
   SELECT done, result, attempted, derived_key AS "derivedKey",
          extract(epoch FROM clock_timestamp() - first_at)::float8 AS age

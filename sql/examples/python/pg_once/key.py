@@ -26,7 +26,7 @@ ROUNDS = 3  # how often the work may run in one `run` when the database fails un
 CLAIM = """
 SELECT outcome, token, attempt, recovery_point, state, response_code, response_body,
        extract(epoch FROM lease_left)::float8 AS lease_left, extract(epoch FROM retry_after)::float8 AS retry_after
-  FROM once.key_claim(%(scope)s, %(key)s, %(request)s::jsonb, holder => %(holder)s)"""
+  FROM once.key_claim(%(scope)s, %(key)s, %(request)s::json, holder => %(holder)s)"""
 STEP = """
 SELECT done, result, attempted, derived_key, extract(epoch FROM clock_timestamp() - first_at)::float8 AS age
   FROM once.key_step(%(scope)s, %(key)s, %(token)s, %(step)s, on_abort => %(on_abort)s::json)"""

@@ -32,7 +32,7 @@ final class RelayTest implements AutoCloseable {
     private RelayTest() throws IOException {
         select("SELECT once.topic_set(?, '{\"subscribers\": [\"webhooks\"]}')", topic);
         String options = "{\"backoff_base\": \"20 ms\", \"backoff_cap\": \"50 ms\", \"max_attempts\": 4}";
-        select("SELECT once.subscriber_set(?, 'webhooks', ?::jsonb)", topic, options);
+        select("SELECT once.subscriber_set(?, 'webhooks', ?::json)", topic, options);
     }
 
     static void run() {
