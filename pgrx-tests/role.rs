@@ -40,7 +40,10 @@ mod tests {
                 AND p.proname NOT IN (SELECT function_name FROM once.role_function)",
         );
         // A trigger's function is called by its trigger, whose maker needs the right.
-        assert_eq!(unlisted.as_deref(), Some("grant_role, incarnation, incarnation_renew, revoke_role"));
+        assert_eq!(
+            unlisted.as_deref(),
+            Some("grant_role, incarnation, incarnation_renew, revoke_role")
+        );
         let missing = names(
             "SELECT pg_catalog.string_agg(f.function_name, ', ') FROM once.role_function f \
               WHERE f.function_name NOT IN (SELECT proname FROM pg_catalog.pg_proc \

@@ -16,13 +16,6 @@ const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../pg_ext/src");
 /// What is above every noun: it ties the nouns together.
 const SURFACE: [&str; 2] = ["lib", "exports"];
 
-/// Arrows that are on their way out.
-const STILL_THERE: &[(&str, &str)] = &[
-    ("outbox", "janitor"),
-    ("action", "janitor"),
-    ("worker", "janitor"),
-];
-
 /// The modules that lib.rs declares between two of its comments.
 fn declared(from: &str, to: &str) -> Vec<String> {
     let lib = read_to_string(format!("{SOURCES}/lib.rs")).unwrap();
@@ -116,13 +109,7 @@ fn no_noun_imports_a_later_one_and_no_shared_mechanism_imports_a_noun() {
         .filter(|arrow| runs_up(arrow))
         .map(|(from, to)| (from.as_str(), to.as_str()))
         .collect();
-    let wrong: Vec<_> = up.iter().filter(|a| !STILL_THERE.contains(a)).collect();
-    assert!(wrong.is_empty(), "imports that run back up: {wrong:?}");
-    let gone: Vec<_> = STILL_THERE.iter().filter(|a| !up.contains(a)).collect();
-    assert!(
-        gone.is_empty(),
-        "no longer imported, so no exception: {gone:?}"
-    );
+    assert!(up.is_empty(), "imports that run back up: {up:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use super::install;
 use crate::action::lease::{self, Col, Lease};
-use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8, varlena};
+use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8};
 use crate::caller;
 use crate::cancel::pending;
 use crate::clock;

@@ -116,7 +116,10 @@ pub fn key_abandon(max: i64) -> Result<Option<Abandoned>> {
         Some(from) => Some(Overdue::find(from, mark, max as usize)?),
         None => None,
     };
-    let late_upto = late.as_ref().map(|late| late.upto).filter(|upto| *upto < mark);
+    let late_upto = late
+        .as_ref()
+        .map(|late| late.upto)
+        .filter(|upto| *upto < mark);
     let more = new.upto < now || late_upto.is_some();
     let is_idle = new.read.is_empty();
     let upto = if is_idle { mark } else { new.upto };

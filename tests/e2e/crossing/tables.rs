@@ -45,6 +45,7 @@ async fn relations(services: &Services, kinds: &str) -> Vec<String> {
 async fn every_table_is_closed_to_every_statement() {
     let services = Services::open().await;
     let tables = relations(&services, "'r', 'v', 'm', 'p', 'f'").await;
+    let views = relations(&services, "'v'").await;
     assert!(tables.len() > 20, "{tables:?}");
     // Statements of this kind ask for the same rights everywhere; all of them at the tables that hold the most.
     for table in &tables {
@@ -59,6 +60,9 @@ async fn every_table_is_closed_to_every_statement() {
                     "42501",
                 )
                 .await;
+        }
+        if views.contains(table) {
+            continue;
         }
         for statement in &WRITES[..if all { WRITES.len() } else { 1 }] {
             services

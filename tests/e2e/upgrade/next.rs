@@ -13,7 +13,7 @@ pub const UPDATE: &str = "alter extension pg_once update to 'next'";
 const SCRIPT: &str = include_str!("../../upgrade/next.sql");
 /// The column as the upgrade script adds it, and where it stands in a new table.
 const ALTER: &str = "ALTER TABLE once.scope ADD COLUMN remark text;\n";
-const SCOPE: &str = "    owner_incarnation     bigint\n);\nCOMMENT ON TABLE once.scope";
+const SCOPE: &str = "    owner_incarnation bigint\n);\nCOMMENT ON TABLE once.scope";
 const RIGHTS: &str = "REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM PUBLIC;";
 
 fn directory() -> PathBuf {
