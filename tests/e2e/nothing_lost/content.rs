@@ -289,6 +289,11 @@ const NEXT_DAY: &[(&str, &str, &str)] = &[
     ("", "select once.key_abort('s', 'undone', {step}, 500)", "~"),
     (
         "",
+        "select done > 0 from once.sweep(task => 'key_abandon')",
+        "t",
+    ),
+    (
+        "",
         "select key, request from once.key_take_abandoned('s', holder => 'c') where key = 'expired'",
         "expired|{\"n\": 1}",
     ),
@@ -514,7 +519,7 @@ const UNDO_GETS: &str = "unpay undone";
 const STORED: &str = "
 select string_agg(format('select %L || t::text from %s as t', relname || ' ', oid::regclass), ' union all ')
   from pg_class
- where relkind = 'r' and relname <> 'key_bookmark'
+ where relkind = 'r' and relname not in ('key_mark', 'key_locked')
    and relnamespace in ('once'::regnamespace, 'public'::regnamespace)";
 
 fn filled(sql: &str, tokens: &Tokens) -> String {

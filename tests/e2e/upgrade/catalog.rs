@@ -28,7 +28,7 @@ const CATALOG: [(&str, &str); 14] = [
         "routines",
         "select p.oid::regprocedure, p.prokind, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), p.provolatile,
                 p.proparallel, p.proisstrict, p.prosecdef, p.proleakproof, p.proretset, p.prorows, p.procost, p.proconfig, l.lanname,
-                p.prosrc, p.probin, p.prosqlbody is null, p.prosupport, p.proowner::regrole, p.proacl, obj_description(p.oid, 'pg_proc')
+                case p.proname when 'incarnation' then '' else p.prosrc end, p.probin, p.prosqlbody is null, p.prosupport, p.proowner::regrole, p.proacl, obj_description(p.oid, 'pg_proc')
            from pg_proc p join pg_language l on l.oid = p.prolang where p.pronamespace = 'once'::regnamespace",
     ),
     (
