@@ -7,7 +7,6 @@
 
 use super::lease::{BY_LOOK, Col, Lease, REMEMBERED_US, State, TABLE};
 use super::revert::{Change, Due, Reverted, change, revert};
-use crate::call::varlena;
 use crate::clock;
 use crate::error::Result;
 use crate::machine::stored::{self, Stored};
@@ -31,7 +30,12 @@ pub fn sweep(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swept> {
     let mut all = Swept::default();
     let mut runs = Vec::new();
     let mut left = max;
-    for name in by_last_end(machines(only)?)? {
+    // A definition that cannot be read is its machine's own failure.
+    let names = match only {
+        Some(name) => vec![Stored::of(name)?.name().to_vec()],
+        None => stored::names()?,
+    };
+    for name in by_last_end(names)? {
         if left <= 0 {
             all.more = true;
             break;
@@ -65,21 +69,6 @@ pub fn sweep(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swept> {
 /// by that is the caller's error.
 pub fn prepare() -> Result<()> {
     spi::run_as_caller(c"SET CONSTRAINTS ALL IMMEDIATE")
-}
-
-/// Names of machines. A definition that cannot be read is its machine's own failure.
-fn machines(only: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
-    let mut names = Vec::new();
-    let mut add = |stored: &Stored| -> Result<()> {
-        let name = stored.column(stored::Col::Machine);
-        names.extend(name.map(|name| varlena(name).to_vec()));
-        Ok(())
-    };
-    match only {
-        Some(name) => add(&Stored::of(name)?)?,
-        None => stored::each_stored(&mut add)?,
-    }
-    Ok(names)
 }
 
 /// Whose last sweep ended the longest ago comes first.

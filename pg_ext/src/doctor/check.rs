@@ -39,8 +39,7 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
     let only = call.opt_text(0, "machine", SCOPE_MAX)?;
     let rows = Rows::begin(call);
     let look = |stored: &Stored| -> Result<()> {
-        let name = stored.column(stored::Col::Machine).map(varlena);
-        let name = name.unwrap_or_default();
+        let name = stored.name();
         for found in findings(name, stored)? {
             rows.push(&[
                 Some(row::text(name)),

@@ -2,7 +2,7 @@
 
 use super::check::{self, Weight};
 use super::{Level, Report};
-use crate::call::{shown, varlena};
+use crate::call::shown;
 use crate::error::Result;
 use crate::machine::stored::{self, Stored};
 use crate::metrics::leases::Actions;
@@ -13,8 +13,7 @@ const LOOKS: usize = 1_000;
 
 pub fn ask(report: &Report) -> Result<()> {
     stored::each_stored(&mut |stored| {
-        let name = stored.column(stored::Col::Machine).map(varlena);
-        let name = name.unwrap_or_default();
+        let name = stored.name();
         let machine = shown(name);
         // One that cannot be looked at does not hide the others.
         match subxact::attempt(|| check::findings(name, stored))? {

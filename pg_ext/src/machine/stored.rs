@@ -45,6 +45,11 @@ impl Stored {
         Ok(slot.map(|slot| Stored { slot }))
     }
 
+    /// The machine's, in the database's encoding.
+    pub fn name(&self) -> &[u8] {
+        self.column(Col::Machine).map(varlena).unwrap_or_default()
+    }
+
     pub fn column(&self, col: Col) -> Option<Datum> {
         self.slot.column(col as usize)
     }
@@ -101,8 +106,8 @@ impl Stored {
     }
 }
 
-/// Shows every machine's row, by name.
-pub fn each_stored(each: &mut dyn FnMut(&Stored) -> Result<()>) -> Result<()> {
+/// The names of all machines.
+pub fn names() -> Result<Vec<Vec<u8>>> {
     let table = Table::to_read(TABLE)?;
     let mut names = Vec::new();
     let snapshot = Snapshot::latest();
@@ -112,8 +117,12 @@ pub fn each_stored(each: &mut dyn FnMut(&Stored) -> Result<()>) -> Result<()> {
             names.push(varlena(name).to_vec());
         }
     }
-    drop(scan);
-    for name in names {
+    Ok(names)
+}
+
+/// Shows every machine's row, by name.
+pub fn each_stored(each: &mut dyn FnMut(&Stored) -> Result<()>) -> Result<()> {
+    for name in names()? {
         if let Some(stored) = Stored::find(&name)? {
             each(&stored)?;
         }
@@ -129,8 +138,7 @@ pub fn closed_to_caller() -> Result<Datum> {
     let mut closed = Vec::new();
     each_stored(&mut |stored| {
         if !stored.is_open() {
-            let name = stored.column(Col::Machine).map(varlena);
-            closed.push(name.unwrap_or_default().to_vec());
+            closed.push(stored.name().to_vec());
         }
         Ok(())
     })?;

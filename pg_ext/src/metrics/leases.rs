@@ -6,7 +6,7 @@
 
 use super::{Sheet, entries_for};
 use crate::action::lease::{BY_LOOK as LEASES_BY_LOOK, Col as LeaseCol, Lease, State};
-use crate::call::{shown, varlena};
+use crate::call::shown;
 use crate::clock::{self, INFINITY};
 use crate::error::Result;
 use crate::key::decide::{self, Decision};
@@ -15,7 +15,6 @@ use crate::key::scope::Options;
 use crate::machine::stored;
 use crate::row;
 use crate::table::{ScanKey, Snapshot, Step, Table};
-use pgrx::pg_sys::Datum;
 
 /// Entries of the index that one call looks at, and scopes; of each scope at least so many.
 const LOOKS: usize = 4_000;
@@ -203,22 +202,9 @@ impl Actions {
     }
 }
 
-/// The names of all machines.
-pub fn machines() -> Result<Vec<Vec<u8>>> {
-    let mut names = Vec::new();
-    stored::each_stored(&mut |stored| {
-        let name = stored
-            .column(stored::Col::Machine)
-            .map(|d: Datum| varlena(d).to_vec());
-        names.extend(name);
-        Ok(())
-    })?;
-    Ok(names)
-}
-
 /// Leases of actions.
 pub fn actions(sheet: &Sheet) -> Result<()> {
-    let machines = machines()?;
+    let machines = stored::names()?;
     let share = (LOOKS / machines.len().max(1)).max(LEAST_LOOKS);
     let mut cut_short = false;
     for name in machines {

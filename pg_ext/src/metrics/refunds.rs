@@ -1,12 +1,12 @@
 //! Refunds and teardowns of each machine.
 
-use super::leases::machines;
 use super::tables::float;
 use super::{Sheet, entries_for};
 use crate::call::shown;
 use crate::cancel::record::{BY_OPEN, Col, REFUNDS, REFUNDS_BY_ROW, Refund, TABLE};
 use crate::clock;
 use crate::error::Result;
+use crate::machine::stored;
 use crate::row;
 use crate::spi::{self, Kept};
 use crate::table::{Name, ScanKey, Snapshot, Step, Table};
@@ -69,7 +69,7 @@ fn look(
 /// Refunds by machine.
 pub fn refunds(sheet: &Sheet) -> Result<()> {
     let now = clock::now_us()?;
-    let machines = machines()?;
+    let machines = stored::names()?;
     let most = (COUNTED / machines.len().max(1)).clamp(LEAST, EXACT);
     for name in machines {
         let machine = shown(&name);
