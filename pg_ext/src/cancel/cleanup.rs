@@ -73,7 +73,7 @@ pub fn cancel_confirm(call: &Call) -> Result<Datum> {
                 "is {pass}, but the last refund of {} was pass {last}",
                 torn.named()
             ),
-            "Give the pass that once.refund returned before the items were listed.",
+            "Give the pass that once.cancel_refund returned before the items were listed.",
         ));
     }
     if pass == last && teardown.i64(Col::ConfirmedPass) != last {

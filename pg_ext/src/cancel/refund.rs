@@ -141,7 +141,7 @@ thread_local! {
     ]) };
 }
 
-/// `once.refund`.
+/// `once.cancel_refund`.
 pub fn refund(call: &Call) -> Result<Datum> {
     let torn = Torn::of(call)?;
     let items = Items::of(&torn.machine)?;

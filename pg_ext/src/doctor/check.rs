@@ -1,6 +1,7 @@
 //! `machine_check` and `machine_assert`: what disagrees between a definition and what the tables have become,
 //! and whether somebody sweeps the claim states.
 
+use super::Level;
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
 use crate::cancel::adopt::{Orphan, orphans};
 use crate::error::{Error, Kind, Result};
@@ -68,19 +69,11 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// How much a problem matters to who watches.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Weight {
-    /// Rows will stay where they are.
-    Heavy,
-    Plain,
-    /// It could not be looked at, or only the author of the definition knows whether it is right.
-    Light,
-}
-
 /// A problem with what to do about it.
 pub struct Finding {
-    pub weight: Weight,
+    /// What doctor makes of it: an error where rows will stay where they are; info where it could not be looked at, or only
+    /// the author of the definition knows whether it is right.
+    pub level: Level,
     pub problem: String,
     pub hint: String,
 }
@@ -97,12 +90,12 @@ struct Findings(Vec<Finding>);
 
 impl Findings {
     fn add(&mut self, problem: impl Into<String>, hint: impl Into<String>) {
-        self.weigh(Weight::Plain, problem, hint);
+        self.put(Level::Warning, problem, hint);
     }
 
-    fn weigh(&mut self, weight: Weight, problem: impl Into<String>, hint: impl Into<String>) {
+    fn put(&mut self, level: Level, problem: impl Into<String>, hint: impl Into<String>) {
         self.0.push(Finding {
-            weight,
+            level,
             problem: problem.into(),
             hint: hint.into(),
         });
@@ -143,8 +136,8 @@ impl Findings {
                 Some(error) => format!("; the last failure: {}", shown(&error)),
                 None => String::new(),
             };
-            self.weigh(
-                Weight::Heavy,
+            self.put(
+                Level::Error,
                 format!("claim states are not covered: {}{why}", states.join(", ")),
                 hint,
             );
@@ -164,8 +157,8 @@ impl Findings {
         let states: Vec<_> = definition.status_types.iter().filter(between).collect();
         if !states.is_empty() {
             let names: Vec<_> = states.iter().map(|s| s.as_str()).collect();
-            self.weigh(
-                Weight::Light,
+            self.put(
+                Level::Info,
                 format!(
                     "it can be cancelled and has no claim state; a cancel in {} begins the teardown at once",
                     names.join(", ")
@@ -279,8 +272,8 @@ impl Findings {
     fn orphans(&mut self, machine: &Machine) -> Result<()> {
         let table = &machine.shape.table;
         if !may_read(table.oid) {
-            self.weigh(
-                Weight::Light,
+            self.put(
+                Level::Info,
                 format!(
                     "rows in a claim state could not be looked for: no right to read {}",
                     table.name

@@ -1,6 +1,6 @@
 //! Machines that do not fit their tables any more, claim states that nobody sweeps, rows that cannot be reverted.
 
-use super::check::{self, Weight};
+use super::check;
 use super::{Level, Report};
 use crate::call::shown;
 use crate::error::Result;
@@ -19,14 +19,9 @@ pub fn ask(report: &Report) -> Result<()> {
         match subxact::attempt(|| check::findings(name, stored))? {
             Ok(found) => {
                 for finding in found {
-                    let level = match finding.weight {
-                        Weight::Heavy => Level::Error,
-                        Weight::Plain => Level::Warning,
-                        Weight::Light => Level::Info,
-                    };
                     let problem = format!("machine \"{machine}\": {}", finding.problem);
                     report.add(
-                        level,
+                        finding.level,
                         problem,
                         "once.machine_check() tells it, too",
                         finding.hint,

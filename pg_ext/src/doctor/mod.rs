@@ -27,7 +27,7 @@ use std::thread::LocalKey;
 
 /// How bad it is.
 #[derive(Clone, Copy)]
-enum Level {
+pub enum Level {
     /// Something is wrong now.
     Error,
     /// Something will be, if nobody does anything.
