@@ -95,7 +95,7 @@ export! {
     pg_once_action_release => action::end::action_release;
     pg_once_action_adopt => cancel::adopt::action_adopt;
     pg_once_cancel_request => cancel::request::cancel_request;
-    pg_once_cancel_refund => cancel::refund::refund;
+    pg_once_cancel_refund => cancel::refund::cancel_refund;
     pg_once_cancel_items => cancel::cleanup::cancel_items;
     pg_once_cancel_confirm => cancel::cleanup::cancel_confirm;
     pg_once_cancel_finish => cancel::finish::cancel_finish;

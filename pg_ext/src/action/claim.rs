@@ -4,7 +4,7 @@
 //! likewise. Where a live lease stands it only looks. The decision is one function of what the row, the lease
 //! and the clock say; it is made again under the locks.
 
-use super::lease::{Col, Lease, State, TABLE};
+use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{Call, HOLDER_MAX, SCOPE_MAX, from_utf8, shown};
 use crate::clock;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::patch::Patch;
 use crate::machine::transition::version_argument;
-use crate::machine::user_row::{self, If, Lock, Seen};
+use crate::machine::user_row::{self, MoveIf, RowLock, RowSeen};
 use crate::row::{self, Shape};
 use crate::settings;
 use crate::table::{self, Outcome, Snapshot, Table, Wait};
@@ -39,7 +39,7 @@ thread_local! {
 pub fn action_claim(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
     machine.ensure_may_update()?;
-    let mut claim = Claim {
+    let mut claim = ActionClaim {
         id: machine.id(call, 1)?,
         step_key: shown(call.text(2, "step_key", SCOPE_MAX)?),
         requester: call.opt_text(3, "requester", SCOPE_MAX)?.map(shown),
@@ -60,7 +60,7 @@ pub fn action_claim(call: &Call) -> Result<Datum> {
     Ok(busy(None, None))
 }
 
-struct Claim<'a> {
+struct ActionClaim<'a> {
     machine: Rc<Machine>,
     id: RowId,
     step_key: String,
@@ -71,7 +71,7 @@ struct Claim<'a> {
 }
 
 /// What follows from what was seen.
-enum Decision<'a> {
+enum ClaimDecision<'a> {
     Answer(Datum),
     /// Move the row into the first and remember where it goes.
     Claim {
@@ -82,7 +82,7 @@ enum Decision<'a> {
     },
 }
 
-impl Claim<'_> {
+impl ActionClaim<'_> {
     /// An unknown step is an error, a step in another status is not.
     fn ensure_step(&self) -> Result<()> {
         let steps = &self.machine.definition.steps;
@@ -107,11 +107,11 @@ impl Claim<'_> {
         let writable = table::is_writable();
         let lease = Lease::latest(&self.machine, &self.id)?;
         let now = clock::now_us()?;
-        let live = |l: &Lease| l.state() == State::Held && l.i64(Col::LeaseUntil) > now;
+        let live = |l: &Lease| l.state() == LeaseState::Held && l.i64(LeaseCol::LeaseUntil) > now;
         if !writable || lease.as_ref().is_some_and(live) {
-            let seen = user_row::look(&self.machine, &self.id, Lock::No)?;
+            let seen = RowSeen::find(&self.machine, &self.id, RowLock::No)?;
             match self.decide(seen.as_ref(), lease.as_ref(), now) {
-                Decision::Answer(answer) => return Ok(Some(answer)),
+                ClaimDecision::Answer(answer) => return Ok(Some(answer)),
                 _ if !writable => {
                     return Err(Error::read_only(self.machine.row_named(&self.id)));
                 }
@@ -129,7 +129,7 @@ impl Claim<'_> {
         if !Rc::ptr_eq(&newer, &self.machine) {
             return Ok(None);
         }
-        let Some(seen) = user_row::look(&self.machine, &self.id, Lock::UpdateIfFree)? else {
+        let Some(seen) = RowSeen::find(&self.machine, &self.id, RowLock::UpdateIfFree)? else {
             return self.locked_or_gone().map(Some);
         };
         let table = Table::to_write(TABLE)?;
@@ -145,8 +145,8 @@ impl Claim<'_> {
         }
         let now = clock::now_us()?;
         match self.decide(Some(&seen), lease.as_ref(), now) {
-            Decision::Answer(answer) => Ok(Some(answer)),
-            Decision::Claim {
+            ClaimDecision::Answer(answer) => Ok(Some(answer)),
+            ClaimDecision::Claim {
                 step,
                 into,
                 revert,
@@ -159,7 +159,7 @@ impl Claim<'_> {
                     &self.id,
                     &from,
                     into,
-                    If::Unflagged,
+                    MoveIf::Unflagged,
                     &patch,
                 )?;
                 let Some(moved) = moved else {
@@ -186,44 +186,44 @@ impl Claim<'_> {
     /// The row could not be locked at once: it is gone, or somebody has it, who may be only about to write
     /// something else. What can be told without it is told.
     fn locked_or_gone(&self) -> Result<Datum> {
-        let seen = user_row::look(&self.machine, &self.id, Lock::No)?;
+        let seen = RowSeen::find(&self.machine, &self.id, RowLock::No)?;
         let lease = Lease::latest(&self.machine, &self.id)?;
         match self.decide(seen.as_ref(), lease.as_ref(), clock::now_us()?) {
-            Decision::Answer(answer) => Ok(answer),
-            Decision::Claim { .. } => {
+            ClaimDecision::Answer(answer) => Ok(answer),
+            ClaimDecision::Claim { .. } => {
                 user_row::ensure_updatable(&self.machine, &self.id)?;
                 Ok(busy(seen.as_ref(), None))
             }
         }
     }
 
-    fn decide(&self, seen: Option<&Seen>, lease: Option<&Lease>, now: i64) -> Decision<'_> {
+    fn decide(&self, seen: Option<&RowSeen>, lease: Option<&Lease>, now: i64) -> ClaimDecision<'_> {
         let Some(seen) = seen else {
-            return Decision::Answer(answer(b"not_found", None));
+            return ClaimDecision::Answer(answer(b"not_found", None));
         };
         let definition = &self.machine.definition;
         let covering = lease.filter(|l| l.covers(seen.status()));
         let status = match covering {
             Some(lease) => {
-                let left = lease.i64(Col::LeaseUntil) - now;
+                let left = lease.i64(LeaseCol::LeaseUntil) - now;
                 let same = self.holder.is_some()
-                    && lease.bytes(Col::Holder) == self.holder
-                    && lease.text(Col::StepKey) == self.step_key;
+                    && lease.bytes(LeaseCol::Holder) == self.holder
+                    && lease.text(LeaseCol::StepKey) == self.step_key;
                 if left > 0 && same {
-                    return Decision::Answer(claimed(lease, seen, now));
+                    return ClaimDecision::Answer(claimed(lease, seen, now));
                 }
                 if seen.flagged || left > 0 {
                     let left = Some(left).filter(|left| *left > 0);
-                    return Decision::Answer(busy(Some(seen), left));
+                    return ClaimDecision::Answer(busy(Some(seen), left));
                 }
-                lease.text(Col::RevertTo)
+                lease.text(LeaseCol::RevertTo)
             }
             None => shown(seen.status()),
         };
         if covering.is_none() && seen.flagged && !definition.is_terminal(&status) {
-            return Decision::Answer(answer(b"cancelling", Some(seen)));
+            return ClaimDecision::Answer(answer(b"cancelling", Some(seen)));
         }
-        let refused = || Decision::Answer(answer(b"refused", Some(seen)));
+        let refused = || ClaimDecision::Answer(answer(b"refused", Some(seen)));
         let wanted = |s: &&Step| s.step_key == self.step_key && s.status == status;
         let Some(step) = definition.steps.iter().find(wanted) else {
             return refused();
@@ -234,14 +234,14 @@ impl Claim<'_> {
             return refused();
         }
         match (step.claim_of(requester), step.success_of(requester)) {
-            (Some((into, revert)), Some(success)) => Decision::Claim {
+            (Some((into, revert)), Some(success)) => ClaimDecision::Claim {
                 step,
                 into,
                 revert,
                 success,
             },
-            (None, Some(_)) if covering.is_some() => Decision::Answer(busy(Some(seen), None)),
-            (None, Some(_)) => Decision::Answer(answer(b"unclaimed", Some(seen))),
+            (None, Some(_)) if covering.is_some() => ClaimDecision::Answer(busy(Some(seen), None)),
+            (None, Some(_)) => ClaimDecision::Answer(answer(b"unclaimed", Some(seen))),
             (_, None) => refused(),
         }
     }
@@ -261,27 +261,27 @@ impl Claim<'_> {
             .or(step.lease_us)
             .unwrap_or_else(settings::action_lease_us);
         lease.begin(&self.machine, &self.id, now, us);
-        lease.put_text(Col::ClaimInto, Some(&here(into)));
-        lease.put_text(Col::RevertTo, Some(&here(revert)));
-        lease.put_text(Col::StepKey, Some(&here(&self.step_key)));
-        lease.put_text(Col::SuccessfulState, Some(&here(success)));
-        lease.put_text(Col::Holder, self.holder);
+        lease.put_text(LeaseCol::ClaimInto, Some(&here(into)));
+        lease.put_text(LeaseCol::RevertTo, Some(&here(revert)));
+        lease.put_text(LeaseCol::StepKey, Some(&here(&self.step_key)));
+        lease.put_text(LeaseCol::SuccessfulState, Some(&here(success)));
+        lease.put_text(LeaseCol::Holder, self.holder);
     }
 }
 
-fn claimed(lease: &Lease, seen: &Seen, now: i64) -> Datum {
+fn claimed(lease: &Lease, seen: &RowSeen, now: i64) -> Datum {
     shape_row([
         Some(row::text(b"claimed")),
-        lease.raw(Col::Token),
+        lease.raw(LeaseCol::Token),
         seen.status,
         seen.version,
-        Some(clock::interval_datum(lease.i64(Col::LeaseUntil) - now)),
+        Some(clock::interval_datum(lease.i64(LeaseCol::LeaseUntil) - now)),
         None,
     ])
 }
 
 /// Without what is left of the lease where its holder cannot be seen, or a sweep has to come first.
-fn busy(seen: Option<&Seen>, lease_left_us: Option<i64>) -> Datum {
+fn busy(seen: Option<&RowSeen>, lease_left_us: Option<i64>) -> Datum {
     let most = settings::retry_after_us();
     let retry = settings::retry_within(lease_left_us.unwrap_or(i64::MAX), most);
     shape_row([
@@ -294,7 +294,7 @@ fn busy(seen: Option<&Seen>, lease_left_us: Option<i64>) -> Datum {
     ])
 }
 
-fn answer(outcome: &[u8], seen: Option<&Seen>) -> Datum {
+fn answer(outcome: &[u8], seen: Option<&RowSeen>) -> Datum {
     shape_row([
         Some(row::text(outcome)),
         None,

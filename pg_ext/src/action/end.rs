@@ -3,13 +3,13 @@
 //! The row first (lock order), by an UPDATE that asks for the claim state, then the lease. A sweep or another
 //! claim changes the lease under the row's lock only, so what the lease says after the UPDATE is final.
 
-use super::fence::{Fenced, Present};
-use super::lease::{Col, Lease, State};
+use super::fence::{FencedAction, TokenUse};
+use super::lease::{Lease, LeaseCol, LeaseState};
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::key::fingerprint::Request;
 use crate::machine::patch::Patch;
-use crate::machine::user_row::{self, If, Seen};
+use crate::machine::user_row::{self, MoveIf, RowSeen};
 use crate::mark::call_mark;
 use crate::row::{self, Shape};
 use crate::table::{above_read_committed, is_writable};
@@ -29,7 +29,7 @@ thread_local! {
 
 /// `once.action_finish`.
 pub fn action_finish(call: &Call) -> Result<Datum> {
-    let fenced = Fenced::of(call)?;
+    let fenced = FencedAction::of_call(call)?;
     let patch = Patch::read(&fenced.machine, call.datum(3))?;
     let request = Request::Json(call.datum(3)).fingerprint()?;
     let mark = call_mark("finish", &[request.as_ref().map(|f| f.as_slice())]);
@@ -37,24 +37,29 @@ pub fn action_finish(call: &Call) -> Result<Datum> {
         FINISHED.with(|shape| shape.row(&[Some(row::text(outcome)), status, version]))
     };
     let repeated = |lease: &Lease| {
-        let status = lease.raw(Col::SuccessfulState);
-        row(b"finished", status, lease.raw(Col::EndedVersion))
+        let status = lease.raw(LeaseCol::SuccessfulState);
+        row(b"finished", status, lease.raw(LeaseCol::EndedVersion))
     };
     let again = |lease: &Lease| {
-        lease.state() == State::Finished && lease.i64(Col::LastCall) == mark && lease.is_ours()
+        lease.state() == LeaseState::Finished
+            && lease.i64(LeaseCol::LastCall) == mark
+            && lease.is_ours()
     };
     let (lease, present) = fenced.lease(again)?;
-    if present == Present::Repeated {
+    if present == TokenUse::Repeated {
         return Ok(repeated(&lease));
     }
-    let (from, to) = (lease.text(Col::ClaimInto), lease.text(Col::SuccessfulState));
-    if let Some(moved) = leave(&fenced, &from, &to, If::Unflagged, &patch)? {
-        end(&fenced, State::Finished, mark, &moved, None)?;
+    let (from, to) = (
+        lease.text(LeaseCol::ClaimInto),
+        lease.text(LeaseCol::SuccessfulState),
+    );
+    if let Some(moved) = leave(&fenced, &from, &to, MoveIf::Unflagged, &patch)? {
+        end(&fenced, LeaseState::Finished, mark, &moved, None)?;
         return Ok(row(b"finished", moved.status, moved.version));
     }
     // While it waited for the row, another session may have ended the lease.
     let (lease, _) = fenced.lease(|_| false)?;
-    let seen = user_row::look_latest(&fenced.machine, &fenced.id)?;
+    let seen = RowSeen::latest(&fenced.machine, &fenced.id)?;
     match seen {
         Some(seen) if seen.flagged && lease.covers(seen.status()) => {
             Ok(row(b"cancelling", seen.status, seen.version))
@@ -65,47 +70,55 @@ pub fn action_finish(call: &Call) -> Result<Datum> {
 
 /// `once.action_release`.
 pub fn action_release(call: &Call) -> Result<Datum> {
-    let fenced = Fenced::of(call)?;
+    let fenced = FencedAction::of_call(call)?;
     let error = call.note(3);
     let row = |status, version| RELEASED.with(|shape| shape.row(&[status, version]));
-    let repeated = |lease: &Lease| row(lease.raw(Col::RevertTo), lease.raw(Col::EndedVersion));
-    let again = |lease: &Lease| lease.state() == State::Released;
+    let repeated = |lease: &Lease| {
+        row(
+            lease.raw(LeaseCol::RevertTo),
+            lease.raw(LeaseCol::EndedVersion),
+        )
+    };
+    let again = |lease: &Lease| lease.state() == LeaseState::Released;
     let (lease, present) = fenced.lease(again)?;
-    if present == Present::Repeated {
+    if present == TokenUse::Repeated {
         return Ok(repeated(&lease));
     }
-    let (from, to) = (lease.text(Col::ClaimInto), lease.text(Col::RevertTo));
-    if let Some(moved) = leave(&fenced, &from, &to, If::Always, &Patch::none())? {
-        end(&fenced, State::Released, 0, &moved, error)?;
+    let (from, to) = (
+        lease.text(LeaseCol::ClaimInto),
+        lease.text(LeaseCol::RevertTo),
+    );
+    if let Some(moved) = leave(&fenced, &from, &to, MoveIf::Always, &Patch::none())? {
+        end(&fenced, LeaseState::Released, 0, &moved, error)?;
         return Ok(row(moved.status, moved.version));
     }
     let (lease, present) = fenced.lease(again)?;
-    if present == Present::Repeated {
+    if present == TokenUse::Repeated {
         return Ok(repeated(&lease));
     }
-    let seen = user_row::look_latest(&fenced.machine, &fenced.id)?;
+    let seen = RowSeen::latest(&fenced.machine, &fenced.id)?;
     Err(stayed(&fenced, &lease, seen))
 }
 
 /// Why a row did not move although the lease is held.
-fn stayed(fenced: &Fenced, lease: &Lease, seen: Option<Seen>) -> Error {
+fn stayed(fenced: &FencedAction, lease: &Lease, seen: Option<RowSeen>) -> Error {
     match seen {
         // Claimed since this transaction's snapshot.
         Some(seen) if lease.covers(seen.status()) && above_read_committed() => {
             Error::retry_transaction(fenced.named())
         }
         Some(seen) if lease.covers(seen.status()) => fenced.machine.kept_back(&fenced.id),
-        other => fenced.dead(other.as_ref().map(Seen::status)),
+        other => fenced.dead(other.as_ref().map(RowSeen::status)),
     }
 }
 
 fn leave(
-    fenced: &Fenced,
+    fenced: &FencedAction,
     from: &str,
     to: &str,
-    condition: If,
+    condition: MoveIf,
     patch: &Patch,
-) -> Result<Option<Seen>> {
+) -> Result<Option<RowSeen>> {
     // The server's own refusal of the UPDATE would have no hint.
     if !is_writable() {
         return Err(Error::read_only(fenced.named()));
@@ -113,9 +126,15 @@ fn leave(
     user_row::move_row(&fenced.machine, &fenced.id, from, to, condition, patch)
 }
 
-fn end(fenced: &Fenced, state: State, mark: i64, moved: &Seen, note: Option<&[u8]>) -> Result<()> {
+fn end(
+    fenced: &FencedAction,
+    state: LeaseState,
+    mark: i64,
+    moved: &RowSeen,
+    note: Option<&[u8]>,
+) -> Result<()> {
     fenced.write(|lease: &mut Lease, now| {
         lease.end(state, now, mark, moved.version);
-        lease.put_text(Col::Note, note);
+        lease.put_text(LeaseCol::Note, note);
     })
 }

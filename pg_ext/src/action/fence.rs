@@ -1,6 +1,6 @@
 //! The fence: every write that presents an action's token passes here.
 
-use super::lease::{Col, Lease, REMEMBERED_US, State, TABLE};
+use super::lease::{Lease, LeaseCol, LeaseState, REMEMBERED_US, TABLE};
 use crate::call::{Call, shown};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
@@ -10,17 +10,17 @@ use crate::table::{Outcome, Snapshot, Table, Wait};
 use std::rc::Rc;
 
 /// A call with machine, id and token as arguments 0 to 2.
-pub struct Fenced {
+pub struct FencedAction {
     pub machine: Rc<Machine>,
     pub id: RowId,
     token: i64,
 }
 
-impl Fenced {
-    pub fn of(call: &Call) -> Result<Fenced> {
+impl FencedAction {
+    pub fn of_call(call: &Call) -> Result<FencedAction> {
         let machine = Machine::of(call)?;
         machine.ensure_may_update()?;
-        Ok(Fenced {
+        Ok(FencedAction {
             id: machine.id(call, 1)?,
             token: call.i64(2, "token")?,
             machine,
@@ -29,27 +29,29 @@ impl Fenced {
 
     /// The lease, while it is this token's; or what it was ended with, where `repeats` says that this call
     /// only needs the same answer again.
-    pub fn lease(&self, repeats: impl Fn(&Lease) -> bool) -> Result<(Lease, Present)> {
+    pub fn lease(&self, repeats: impl Fn(&Lease) -> bool) -> Result<(Lease, TokenUse)> {
         let Some(lease) = Lease::latest(&self.machine, &self.id)? else {
             return Err(self.lost("There is no lease on this row: never claimed, or long ended."));
         };
-        if lease.raw(Col::FinishedToken).is_some() && lease.i64(Col::FinishedToken) == self.token {
-            return match lease.i64(Col::Token) == self.token && repeats(&lease) {
-                true => Ok((lease, Present::Repeated)),
+        if lease.raw(LeaseCol::FinishedToken).is_some()
+            && lease.i64(LeaseCol::FinishedToken) == self.token
+        {
+            return match lease.i64(LeaseCol::Token) == self.token && repeats(&lease) {
+                true => Ok((lease, TokenUse::Repeated)),
                 false => Err(self.already_done()),
             };
         }
-        if lease.i64(Col::Token) != self.token {
+        if lease.i64(LeaseCol::Token) != self.token {
             return Err(self.lost("Another holder has claimed the row since."));
         }
-        let forgotten = lease.i64(Col::EndedAt).saturating_add(REMEMBERED_US);
+        let forgotten = lease.i64(LeaseCol::EndedAt).saturating_add(REMEMBERED_US);
         match lease.state() {
-            State::Held => Ok((lease, Present::Held)),
+            LeaseState::Held => Ok((lease, TokenUse::Held)),
             _ if forgotten <= clock::now_us()? => {
                 Err(self.lost("It ended more than 24 hours ago."))
             }
-            _ if repeats(&lease) => Ok((lease, Present::Repeated)),
-            State::Swept => Err(self.lost("It ran out, and a sweep has reverted the row.")),
+            _ if repeats(&lease) => Ok((lease, TokenUse::Repeated)),
+            LeaseState::Swept => Err(self.lost("It ran out, and a sweep has reverted the row.")),
             _ => Err(self.lost("It was released.")),
         }
     }
@@ -112,7 +114,7 @@ impl Fenced {
 
 /// What a token stands for now.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Present {
+pub enum TokenUse {
     Held,
     /// This very call ended it before.
     Repeated,

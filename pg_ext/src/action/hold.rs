@@ -1,12 +1,12 @@
 //! `action_extend`: a heartbeat that fences and tells of a cancellation. A HOT update of the lease, and a look
 //! at the row that locks nothing.
 
-use super::fence::Fenced;
-use super::lease::Col;
+use super::fence::FencedAction;
+use super::lease::LeaseCol;
 use crate::call::Call;
 use crate::clock;
 use crate::error::Result;
-use crate::machine::user_row::look_latest;
+use crate::machine::user_row::RowSeen;
 use crate::row::Shape;
 use crate::settings;
 use pgrx::pg_sys::{self, Datum};
@@ -20,28 +20,31 @@ thread_local! {
 
 /// `once.action_extend`.
 pub fn action_extend(call: &Call) -> Result<Datum> {
-    let fenced = Fenced::of(call)?;
+    let fenced = FencedAction::of_call(call)?;
     let asked = call.interval(3, "lease")?;
     let steps = &fenced.machine.definition.steps;
     let (left, claim_into) = fenced.write(|lease, now| {
-        let step = lease.text(Col::StepKey);
+        let step = lease.text(LeaseCol::StepKey);
         let declared = || steps.iter().find(|s| s.step_key == step)?.lease_us;
         // A lease that the caller did not name never gets shorter by it.
         let until = match asked {
             Some(us) => now + us,
             None => {
                 let us = declared().unwrap_or_else(settings::action_lease_us);
-                (now + us).max(lease.i64(Col::LeaseUntil))
+                (now + us).max(lease.i64(LeaseCol::LeaseUntil))
             }
         };
-        lease.put_i64(Col::LeaseUntil, until);
-        if until < lease.i64(Col::LookAt) {
+        lease.put_i64(LeaseCol::LeaseUntil, until);
+        if until < lease.i64(LeaseCol::LookAt) {
             // Ends before the sweep would look: the one case in which this is not a HOT update.
-            lease.put_i64(Col::LookAt, until);
+            lease.put_i64(LeaseCol::LookAt, until);
         }
-        (until - now, lease.bytes(Col::ClaimInto).map(<[u8]>::to_vec))
+        (
+            until - now,
+            lease.bytes(LeaseCol::ClaimInto).map(<[u8]>::to_vec),
+        )
     })?;
-    let seen = look_latest(&fenced.machine, &fenced.id)?;
+    let seen = RowSeen::latest(&fenced.machine, &fenced.id)?;
     match seen {
         Some(seen) if Some(seen.status()) == claim_into.as_deref() => {
             let values = [

@@ -18,7 +18,7 @@ pub const REMEMBERED_US: i64 = clock::DAY_US;
 
 /// Column numbers, from 1.
 #[derive(Clone, Copy)]
-pub enum Col {
+pub enum LeaseCol {
     Token = 1,
     LeaseUntil,
     LookAt,
@@ -27,7 +27,7 @@ pub enum Col {
     EndedVersion,
     FinishedToken,
     Failures,
-    State,
+    LeaseState,
     Id,
     Machine,
     RowId,
@@ -41,39 +41,39 @@ pub enum Col {
 
 const COLUMNS: usize = 18;
 
-table::columns!(Col);
+table::columns!(LeaseCol);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum LeaseState {
     Held,
     Finished,
     Released,
     Swept,
 }
 
-impl State {
+impl LeaseState {
     fn code(self) -> u8 {
         match self {
-            State::Held => b'h',
-            State::Finished => b'f',
-            State::Released => b'l',
-            State::Swept => b's',
+            LeaseState::Held => b'h',
+            LeaseState::Finished => b'f',
+            LeaseState::Released => b'l',
+            LeaseState::Swept => b's',
         }
     }
 
-    fn of(code: u8) -> State {
+    fn from_code(code: u8) -> LeaseState {
         match code {
-            b'f' => State::Finished,
-            b'l' => State::Released,
-            b's' => State::Swept,
+            b'f' => LeaseState::Finished,
+            b'l' => LeaseState::Released,
+            b's' => LeaseState::Swept,
             // Written by a newer library: nobody may take it for free.
-            _ => State::Held,
+            _ => LeaseState::Held,
         }
     }
 }
 
 /// A row of `once.action_lease`.
-pub type Lease = table::Record<Col, COLUMNS>;
+pub type Lease = table::Record<LeaseCol, COLUMNS>;
 
 impl Lease {
     /// The lease of a machine's row under a snapshot.
@@ -84,14 +84,16 @@ impl Lease {
         snapshot: &Snapshot,
     ) -> Result<Option<Lease>> {
         Lease::find_by_key(table, &id.key(machine.name()), snapshot)?
-            .map(|lease| match lease.bytes(Col::RowId) == Some(&id.text) {
-                true => Ok(lease),
-                // The key is a hash: fail closed should two rows ever share one.
-                false => Err(Error::new(
-                    Kind::Internal,
-                    format!("{} has the lease of another row", machine.row_named(id)),
-                )),
-            })
+            .map(
+                |lease| match lease.bytes(LeaseCol::RowId) == Some(&id.text) {
+                    true => Ok(lease),
+                    // The key is a hash: fail closed should two rows ever share one.
+                    false => Err(Error::new(
+                        Kind::Internal,
+                        format!("{} has the lease of another row", machine.row_named(id)),
+                    )),
+                },
+            )
             .transpose()
     }
 
@@ -109,60 +111,66 @@ impl Lease {
         Lease::find(&Table::to_read(TABLE)?, machine, id, &Snapshot::latest())
     }
 
-    pub fn state(&self) -> State {
-        State::of(self.raw(Col::State).map_or(0, |d| d.value() as u8))
+    pub fn state(&self) -> LeaseState {
+        LeaseState::from_code(
+            self.raw(LeaseCol::LeaseState)
+                .map_or(0, |d| d.value() as u8),
+        )
     }
 
     /// Whose lease it is and whether it is held: what another session cannot change under the row's lock.
-    pub fn mark(&self) -> (i64, State) {
-        (self.i64(Col::Token), self.state())
+    pub fn mark(&self) -> (i64, LeaseState) {
+        (self.i64(LeaseCol::Token), self.state())
     }
 
-    pub fn put_state(&mut self, state: State) {
-        self.put(Col::State, Some(Datum::from(state.code())));
+    pub fn put_state(&mut self, state: LeaseState) {
+        self.put(LeaseCol::LeaseState, Some(Datum::from(state.code())));
     }
 
     /// The key of the row it is on.
     pub fn key(&self) -> Option<[u8; 16]> {
         // SAFETY: a uuid datum points at 16 bytes of the stored row.
-        self.raw(Col::Id)
+        self.raw(LeaseCol::Id)
             .map(|d| unsafe { *d.cast_mut_ptr::<[u8; 16]>() })
     }
 
     /// What every new lease begins with; it grows the token.
     pub fn begin(&mut self, machine: &Machine, id: &RowId, now: i64, lease_us: i64) {
-        self.put_i64(Col::Token, clock::next_token(self.i64(Col::Token)));
-        self.put_i64(Col::LeaseUntil, now + lease_us);
-        self.put_i64(Col::LookAt, now + lease_us);
-        self.put(Col::EndedAt, None);
-        self.put_i64(Col::LastCall, 0);
-        self.put(Col::EndedVersion, None);
-        self.put_i32(Col::Failures, 0);
-        self.put_state(State::Held);
-        self.put(Col::Id, Some(row::uuid(&id.key(machine.name()))));
-        self.put_text(Col::Machine, Some(&from_utf8(machine.name())));
-        self.put_text(Col::RowId, Some(&id.text));
-        self.put(Col::Note, None);
+        self.put_i64(
+            LeaseCol::Token,
+            clock::next_token(self.i64(LeaseCol::Token)),
+        );
+        self.put_i64(LeaseCol::LeaseUntil, now + lease_us);
+        self.put_i64(LeaseCol::LookAt, now + lease_us);
+        self.put(LeaseCol::EndedAt, None);
+        self.put_i64(LeaseCol::LastCall, 0);
+        self.put(LeaseCol::EndedVersion, None);
+        self.put_i32(LeaseCol::Failures, 0);
+        self.put_state(LeaseState::Held);
+        self.put(LeaseCol::Id, Some(row::uuid(&id.key(machine.name()))));
+        self.put_text(LeaseCol::Machine, Some(&from_utf8(machine.name())));
+        self.put_text(LeaseCol::RowId, Some(&id.text));
+        self.put(LeaseCol::Note, None);
     }
 
     /// Held, and the row wears what it claimed: somebody has the row, or died with it. Anything else is dead.
     pub fn covers(&self, status: &[u8]) -> bool {
-        self.state() == State::Held && self.bytes(Col::ClaimInto) == Some(status)
+        self.state() == LeaseState::Held && self.bytes(LeaseCol::ClaimInto) == Some(status)
     }
 
-    pub fn text(&self, col: Col) -> String {
+    pub fn text(&self, col: LeaseCol) -> String {
         let bytes = self.bytes(col).unwrap_or_default();
         shown(bytes)
     }
 
     /// The lease is over for its holder.
-    pub fn end(&mut self, state: State, now: i64, mark: i64, version: Option<Datum>) {
-        if state == State::Finished {
-            self.put_i64(Col::FinishedToken, self.i64(Col::Token));
+    pub fn end(&mut self, state: LeaseState, now: i64, mark: i64, version: Option<Datum>) {
+        if state == LeaseState::Finished {
+            self.put_i64(LeaseCol::FinishedToken, self.i64(LeaseCol::Token));
         }
         self.put_state(state);
-        self.put_i64(Col::EndedAt, now);
-        self.put_i64(Col::LastCall, mark);
-        self.put(Col::EndedVersion, version);
+        self.put_i64(LeaseCol::EndedAt, now);
+        self.put_i64(LeaseCol::LastCall, mark);
+        self.put(LeaseCol::EndedVersion, version);
     }
 }

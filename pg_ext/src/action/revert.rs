@@ -8,7 +8,7 @@
 //! Invariant: nothing is done to a lease but while it is the very one that was due: a trigger, or whoever comes
 //! between two looks, may have claimed the row anew.
 
-use super::lease::{Col, Lease, State, TABLE};
+use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{from_utf8, varlena};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
@@ -51,16 +51,16 @@ const REVERT: &str = "
 
 /// A lease that was due when the sweep looked.
 #[derive(Clone)]
-pub struct Due {
+pub struct DueLease {
     pub key: [u8; 16],
     pub token: i64,
     pub row_id: Vec<u8>,
 }
 
-impl Due {
+impl DueLease {
     /// The lease is still the one that was due, and held.
     fn is(&self, lease: &Lease) -> bool {
-        lease.mark() == (self.token, State::Held)
+        lease.mark() == (self.token, LeaseState::Held)
     }
 }
 
@@ -75,9 +75,9 @@ pub struct Reverted {
 }
 
 /// Reverts leases of one machine that are due, in parts where it has to.
-pub fn revert(name: &[u8], due: &[Due]) -> Result<Reverted> {
+pub fn revert_due(name: &[u8], due: &[DueLease]) -> Result<Reverted> {
     let mut all = Reverted::default();
-    match subxact::attempt_briefly(|| Batch::of(name))? {
+    match subxact::attempt_briefly(|| RevertBatch::begin(name))? {
         Ok(batch) => batch.part(due, Instant::now(), &mut all)?,
         Err(failure) => all.has_no_table(due, &failure.message),
     }
@@ -86,23 +86,23 @@ pub fn revert(name: &[u8], due: &[Due]) -> Result<Reverted> {
 
 impl Reverted {
     /// No row's fault: none is deferred, and trying on would not end.
-    fn has_no_table(&mut self, due: &[Due], failure: &str) {
+    fn has_no_table(&mut self, due: &[DueLease], failure: &str) {
         self.swept.add(Swept::failure(due.len(), failure));
         self.is_cut_short = true;
     }
 }
 
 /// Leases of one machine that are swept together.
-struct Batch {
+struct RevertBatch {
     machine: Rc<Machine>,
     owner: Oid,
     /// The table itself could be read and locked: what failed after that is a row's.
     is_reached: Cell<bool>,
 }
 
-impl Batch {
+impl RevertBatch {
     /// With the table locked as the revert will want it.
-    fn of(name: &[u8]) -> Result<Batch> {
+    fn begin(name: &[u8]) -> Result<RevertBatch> {
         let mode = pg_sys::RowExclusiveLock;
         let mut machine = Machine::for_tables(name)?;
         let mut owner = machine.shape.table.locked_owner(mode);
@@ -113,14 +113,14 @@ impl Batch {
             machine = fitted;
         }
         let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
-        Ok(Batch {
+        Ok(RevertBatch {
             owner: owner.ok_or_else(gone)?,
             machine,
             is_reached: Cell::new(false),
         })
     }
 
-    fn part(&self, due: &[Due], begin: Instant, all: &mut Reverted) -> Result<()> {
+    fn part(&self, due: &[DueLease], begin: Instant, all: &mut Reverted) -> Result<()> {
         if all.is_cut_short || all.settled > 0 && all.swept.failed > 0 && begin.elapsed() >= TURN {
             all.is_cut_short = true;
             return Ok(());
@@ -147,7 +147,7 @@ impl Batch {
     }
 
     /// Reverts what is still due; how many rows or dead leases it dealt with.
-    fn revert(&self, due: &[Due]) -> Result<i64> {
+    fn revert(&self, due: &[DueLease]) -> Result<i64> {
         let _owner = SwitchedUser::to_owner_of_table(self.owner)?;
         let ids = self.ids(due);
         let taken = self
@@ -167,27 +167,27 @@ impl Batch {
             .collect();
         let table = Table::to_write(TABLE)?;
         let mut dealt = 0;
-        let mut moves: BTreeMap<(String, String), Vec<&Due>> = BTreeMap::new();
+        let mut moves: BTreeMap<(String, String), Vec<&DueLease>> = BTreeMap::new();
         for lease in due {
             let status = statuses.get(lease.row_id.as_slice());
             if status.is_none() && present.contains(lease.row_id.as_slice()) {
                 continue; // somebody has the row locked
             }
             let mut to_move = None;
-            let dead = change(&table, &lease.key, |now_lease, now| {
-                if !lease.is(now_lease) || now_lease.i64(Col::LeaseUntil) > now {
-                    return Change::Nothing;
+            let dead = change_lease(&table, &lease.key, |now_lease, now| {
+                if !lease.is(now_lease) || now_lease.i64(LeaseCol::LeaseUntil) > now {
+                    return LeaseChange::Nothing;
                 }
                 match status {
                     Some(status) if now_lease.covers(status) => {
                         to_move = Some((
-                            now_lease.text(Col::ClaimInto),
-                            now_lease.text(Col::RevertTo),
+                            now_lease.text(LeaseCol::ClaimInto),
+                            now_lease.text(LeaseCol::RevertTo),
                         ));
-                        Change::Nothing
+                        LeaseChange::Nothing
                     }
                     // The row is gone, or has left the claim state.
-                    _ => Change::Delete,
+                    _ => LeaseChange::Delete,
                 }
             })?;
             dealt += i64::from(dead);
@@ -203,7 +203,7 @@ impl Batch {
     }
 
     /// Rows and leases are locked by now.
-    fn revert_rows(&self, table: &Table, from: &str, to: &str, due: &[&Due]) -> Result<i64> {
+    fn revert_rows(&self, table: &Table, from: &str, to: &str, due: &[&DueLease]) -> Result<i64> {
         let machine = &self.machine;
         let ids = self.ids(due.iter().copied());
         let key = format!("sweep\0{from}\0{to}");
@@ -240,13 +240,13 @@ impl Batch {
                     "a trigger kept the row from being reverted",
                 ));
             };
-            change(table, &lease.key, |present, now| {
+            change_lease(table, &lease.key, |present, now| {
                 if !lease.is(present) {
-                    return Change::Nothing;
+                    return LeaseChange::Nothing;
                 }
-                present.end(State::Swept, now, 0, *version);
-                present.put(Col::Note, None);
-                Change::Write
+                present.end(LeaseState::Swept, now, 0, *version);
+                present.put(LeaseCol::Note, None);
+                LeaseChange::Write
             })?;
         }
         Ok(due.len() as i64)
@@ -260,7 +260,7 @@ impl Batch {
     }
 
     /// One that is none any more (the column's type was changed) names no row: its lease is dead.
-    fn ids<'a>(&self, due: impl IntoIterator<Item = &'a Due>) -> Datum {
+    fn ids<'a>(&self, due: impl IntoIterator<Item = &'a DueLease>) -> Datum {
         let base = self.machine.shape.id.base_type;
         let values: Vec<Datum> = due
             .into_iter()
@@ -273,37 +273,37 @@ impl Batch {
 
 /// A row that could not be reverted is tried again later, each time after twice as long; one whose trigger waited for a
 /// lock, after the same time again.
-fn defer(due: &Due, failure: &subxact::Failure) -> Result<()> {
+fn defer(due: &DueLease, failure: &subxact::Failure) -> Result<()> {
     let note = from_utf8(&failure.message);
-    change(&Table::to_write(TABLE)?, &due.key, |lease, now| {
+    change_lease(&Table::to_write(TABLE)?, &due.key, |lease, now| {
         if !due.is(lease) {
-            return Change::Nothing;
+            return LeaseChange::Nothing;
         }
         let failures = match failure.is_wait {
-            true => lease.i32(Col::Failures).max(1),
-            false => lease.i32(Col::Failures).saturating_add(1),
+            true => lease.i32(LeaseCol::Failures).max(1),
+            false => lease.i32(LeaseCol::Failures).saturating_add(1),
         };
         let wait = FIRST_BACKOFF_US.saturating_mul(1 << (failures.clamp(1, 20) - 1));
-        lease.put_i32(Col::Failures, failures);
-        lease.put_i64(Col::LookAt, now + wait.min(LONGEST_BACKOFF_US));
-        lease.put_text(Col::Note, Some(&note));
-        Change::Write
+        lease.put_i32(LeaseCol::Failures, failures);
+        lease.put_i64(LeaseCol::LookAt, now + wait.min(LONGEST_BACKOFF_US));
+        lease.put_text(LeaseCol::Note, Some(&note));
+        LeaseChange::Write
     })?;
     Ok(())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum LeaseChange {
     Write,
     Delete,
     Nothing,
 }
 
 /// Changes a lease as it is now, unless somebody has it locked. True: done.
-pub fn change(
+pub fn change_lease(
     table: &Table,
     key: &[u8; 16],
-    decide: impl FnOnce(&mut Lease, i64) -> Change,
+    decide: impl FnOnce(&mut Lease, i64) -> LeaseChange,
 ) -> Result<bool> {
     let snapshot = Snapshot::latest();
     let Some(mut lease) = Lease::find_by_key(table, key, &snapshot)? else {
@@ -316,9 +316,9 @@ pub fn change(
         return Ok(false);
     }
     match decide(&mut lease, clock::now_us()?) {
-        Change::Nothing => return Ok(false),
-        Change::Delete => table.delete(tid, &snapshot),
-        Change::Write => drop(lease.update_at(table, tid)?),
+        LeaseChange::Nothing => return Ok(false),
+        LeaseChange::Delete => table.delete(tid, &snapshot),
+        LeaseChange::Write => drop(lease.update_at(table, tid)?),
     }
     Ok(true)
 }

@@ -5,11 +5,11 @@
 //!
 //! Invariant: `more` is told only where this call has changed something, so whoever goes on while `more` comes to an end.
 
-use super::lease::{BY_LOOK, Col, Lease, REMEMBERED_US, State, TABLE};
-use super::revert::{Change, Due, Reverted, change, revert};
+use super::lease::{BY_LOOK, Lease, LeaseCol, LeaseState, REMEMBERED_US, TABLE};
+use super::revert::{DueLease, LeaseChange, Reverted, change_lease, revert_due};
 use crate::clock;
 use crate::error::Result;
-use crate::machine::stored::{self, Stored};
+use crate::machine::stored::{self, StoredMachine};
 use crate::row;
 use crate::spi;
 use crate::subxact::Failure;
@@ -26,13 +26,13 @@ const TIDIED_PER_ROW: usize = 10;
 pub type Beside = fn(&[u8]) -> Result<std::result::Result<(), Failure>>;
 
 /// Sweeps every machine, those that were swept longest ago first, at most `max` rows in all, and notes each.
-pub fn sweep(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swept> {
+pub fn sweep_leases(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swept> {
     let mut all = Swept::default();
     let mut runs = Vec::new();
     let mut left = max;
     // A definition that cannot be read is its machine's own failure.
     let names = match only {
-        Some(name) => vec![Stored::of(name)?.name().to_vec()],
+        Some(name) => vec![StoredMachine::existing(name)?.name().to_vec()],
         None => stored::names()?,
     };
     for name in by_last_end(names)? {
@@ -52,7 +52,7 @@ pub fn sweep(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swept> {
     swept::noting(&mut all, || {
         for (name, swept) in &runs {
             // None of one that was dropped meanwhile.
-            if Stored::find(name)?.is_some() {
+            if StoredMachine::find(name)?.is_some() {
                 swept::record(ACTION_RELEASE, name, swept, swept.failed == 0)?;
             }
         }
@@ -95,7 +95,7 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
     // One scan to the end: what is deferred meanwhile is not seen again by it.
     let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
     loop {
-        let chunk = look(&mut scan, now, looks, (max - turn.settled) as usize + 1);
+        let chunk = next_leases(&mut scan, now, looks, (max - turn.settled) as usize + 1);
         looks -= chunk.looked;
         let (now_tidied, later) = chunk.ended.split_at(chunk.ended.len().min(to_tidy));
         to_tidy -= now_tidied.len();
@@ -106,7 +106,7 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
         while !due.is_empty() && turn.settled < max {
             let left = (max - turn.settled) as usize;
             let (now, later) = due.split_at(due.len().min(left));
-            let reverted = revert(name, now)?;
+            let reverted = revert_due(name, now)?;
             turn.settled += reverted.settled;
             turn.swept.add(reverted.swept);
             if reverted.is_cut_short {
@@ -131,8 +131,8 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
 }
 
 /// What the index says of one stretch of leases.
-struct Chunk {
-    due: Vec<Due>,
+struct LeaseChunk {
+    due: Vec<DueLease>,
     /// Ended, or extended since: to be removed or looked at later.
     ended: Vec<[u8; 16]>,
     looked: usize,
@@ -141,8 +141,8 @@ struct Chunk {
 }
 
 /// The next leases of the scan, until so many were looked at or were due.
-fn look(scan: &mut Scan<'_>, now: i64, most: usize, most_due: usize) -> Chunk {
-    let mut chunk = Chunk {
+fn next_leases(scan: &mut Scan<'_>, now: i64, most: usize, most_due: usize) -> LeaseChunk {
+    let mut chunk = LeaseChunk {
         due: Vec::new(),
         ended: Vec::new(),
         looked: 0,
@@ -158,11 +158,11 @@ fn look(scan: &mut Scan<'_>, now: i64, most: usize, most_due: usize) -> Chunk {
             continue;
         };
         chunk.looked += 1;
-        if lease.state() == State::Held && lease.i64(Col::LeaseUntil) <= now {
-            chunk.due.push(Due {
+        if lease.state() == LeaseState::Held && lease.i64(LeaseCol::LeaseUntil) <= now {
+            chunk.due.push(DueLease {
                 key,
-                token: lease.i64(Col::Token),
-                row_id: lease.bytes(Col::RowId).unwrap_or_default().to_vec(),
+                token: lease.i64(LeaseCol::Token),
+                row_id: lease.bytes(LeaseCol::RowId).unwrap_or_default().to_vec(),
             });
         } else {
             chunk.ended.push(key);
@@ -176,19 +176,21 @@ fn tidy(keys: &[[u8; 16]]) -> Result<i64> {
     let mut tidied = 0;
     let table = Table::to_write(TABLE)?;
     for key in keys {
-        tidied += i64::from(change(&table, key, |lease, now| match lease.state() {
-            State::Held => {
-                let until = lease.i64(Col::LeaseUntil);
-                lease.put_i64(Col::LookAt, until.max(lease.i64(Col::LookAt)));
-                Change::Write
-            }
-            _ => {
-                let forget = lease.i64(Col::EndedAt).saturating_add(REMEMBERED_US);
-                match forget <= now {
-                    true => Change::Delete,
-                    false => {
-                        lease.put_i64(Col::LookAt, forget);
-                        Change::Write
+        tidied += i64::from(change_lease(&table, key, |lease, now| {
+            match lease.state() {
+                LeaseState::Held => {
+                    let until = lease.i64(LeaseCol::LeaseUntil);
+                    lease.put_i64(LeaseCol::LookAt, until.max(lease.i64(LeaseCol::LookAt)));
+                    LeaseChange::Write
+                }
+                _ => {
+                    let forget = lease.i64(LeaseCol::EndedAt).saturating_add(REMEMBERED_US);
+                    match forget <= now {
+                        true => LeaseChange::Delete,
+                        false => {
+                            lease.put_i64(LeaseCol::LookAt, forget);
+                            LeaseChange::Write
+                        }
                     }
                 }
             }

@@ -2,7 +2,7 @@
 //! flag was set by hand a teardown; with the caller's rights.
 
 use super::request;
-use crate::action::lease::{Col, Lease, TABLE};
+use crate::action::lease::{Lease, LeaseCol, TABLE};
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
@@ -10,7 +10,7 @@ use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::sql::is_any;
 use crate::machine::statement::{NO, READ};
-use crate::machine::user_row::{self, Lock};
+use crate::machine::user_row::{RowLock, RowSeen};
 use crate::spi::column;
 use crate::table::{Outcome, Snapshot, Table, Wait};
 use crate::trylock::TryLock;
@@ -56,8 +56,8 @@ pub fn action_adopt(call: &Call) -> Result<Datum> {
         }
         orphans(&machine, kind, &mut |id| {
             let done = match kind {
-                Orphan::Claimed => adopt(&machine, &table, &id)?,
-                Orphan::Flagged => request::adopt(&machine, &id)?,
+                Orphan::Claimed => adopt_claimed(&machine, &table, &id)?,
+                Orphan::Flagged => request::adopt_flagged(&machine, &id)?,
             };
             adopted += i32::from(done);
             Ok(adopted < max)
@@ -126,8 +126,8 @@ pub fn orphans(
 }
 
 /// Under the row's lock, unless somebody else has it: whoever claims the row has it too.
-fn adopt(machine: &Machine, table: &Table, id: &RowId) -> Result<bool> {
-    let Some(seen) = user_row::look(machine, id, Lock::UpdateIfFree)? else {
+fn adopt_claimed(machine: &Machine, table: &Table, id: &RowId) -> Result<bool> {
+    let Some(seen) = RowSeen::find(machine, id, RowLock::UpdateIfFree)? else {
         return Ok(false);
     };
     let status = shown(seen.status());
@@ -149,11 +149,11 @@ fn adopt(machine: &Machine, table: &Table, id: &RowId) -> Result<bool> {
     let now = clock::now_us()?;
     let mut lease = known.unwrap_or_else(Lease::empty);
     lease.begin(machine, id, now, 0);
-    lease.put_text(Col::ClaimInto, Some(&from_utf8(into)));
-    lease.put_text(Col::RevertTo, Some(&from_utf8(revert)));
-    lease.put(Col::StepKey, None);
-    lease.put(Col::SuccessfulState, None);
-    lease.put(Col::Holder, None);
+    lease.put_text(LeaseCol::ClaimInto, Some(&from_utf8(into)));
+    lease.put_text(LeaseCol::RevertTo, Some(&from_utf8(revert)));
+    lease.put(LeaseCol::StepKey, None);
+    lease.put(LeaseCol::SuccessfulState, None);
+    lease.put(LeaseCol::Holder, None);
     match tid {
         Some(tid) => drop(lease.update_at(table, tid)?),
         None => lease.insert(table)?,

@@ -5,7 +5,7 @@
 
 use super::items::Items;
 use super::numeric;
-use super::record::{REFUNDS, REFUNDS_BY_ROW, Refund, Refunded};
+use super::record::{REFUNDS, REFUNDS_BY_ROW, RefundCol, RefundRecord};
 use crate::call::{Call, from_utf8, varlena};
 use crate::error::Result;
 use crate::machine::id::RowId;
@@ -34,7 +34,7 @@ const PRESENT: &str = "SELECT 1 FROM {table} AS t WHERE {id} OPERATOR(pg_catalog
 /// `once.cancel_audit`.
 pub fn cancel_audit(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
-    let items = Items::of(&machine)?;
+    let items = Items::of_machine(&machine)?;
     let id = match call.datum(1) {
         None => None,
         Some(_) => Some(machine.id(call, 1)?),
@@ -117,10 +117,10 @@ impl Audit<'_> {
     fn refund(&mut self) -> Option<(Vec<u8>, Datum)> {
         let table = self.machine.shape.table.oid.to_u32();
         while let Some(slot) = self.scan.as_mut().and_then(Scan::advance) {
-            let refund = Refunded::look(slot);
-            let relation = refund.raw(Refund::Relation).map(|d| d.value() as u32);
-            if let (true, Some(amount)) = (relation == Some(table), refund.raw(Refund::Amount)) {
-                let id = refund.bytes(Refund::RowId).unwrap_or_default().to_vec();
+            let refund = RefundRecord::look(slot);
+            let relation = refund.raw(RefundCol::Relation).map(|d| d.value() as u32);
+            if let (true, Some(amount)) = (relation == Some(table), refund.raw(RefundCol::Amount)) {
+                let id = refund.bytes(RefundCol::RowId).unwrap_or_default().to_vec();
                 return Some((id, row::copied(amount)));
             }
         }

@@ -1,13 +1,13 @@
 //! `cancel_items` and `cancel_confirm`: what was made outside goes, before the row is cancelled.
 
 use super::items::Items;
-use super::record::Col;
-use super::stand::{Stand, Torn};
+use super::record::TeardownCol;
+use super::stand::{Stand, TornRow};
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::machine::id::{RowId, parameter_type};
 use crate::machine::statement::{NO, READ};
-use crate::machine::user_row::Lock;
+use crate::machine::user_row::RowLock;
 use crate::row::Rows;
 use crate::spi::column;
 use pgrx::pg_sys::{self, Datum};
@@ -24,8 +24,8 @@ const AFTER: &str = "AND i.{item_id} OPERATOR(pg_catalog.>) $3";
 
 /// `once.cancel_items`.
 pub fn cancel_items(call: &Call) -> Result<Datum> {
-    let torn = Torn::of(call)?;
-    let items = Items::of(&torn.machine)?;
+    let torn = TornRow::of_call(call)?;
+    let items = Items::of_machine(&torn.machine)?;
     let base = items.shape.item_id.base_type;
     let after = call
         .bytes(2)
@@ -57,15 +57,15 @@ pub fn cancel_items(call: &Call) -> Result<Datum> {
 
 /// `once.cancel_confirm`.
 pub fn cancel_confirm(call: &Call) -> Result<Datum> {
-    let torn = Torn::of(call)?;
-    Items::of(&torn.machine)?;
+    let torn = TornRow::of_call(call)?;
+    Items::of_machine(&torn.machine)?;
     let pass = call.i64(2, "pass")?;
-    if let Stand::Done(_) = torn.stand(Lock::Update)? {
-        let last = torn.past_record()?.map_or(0, |t| t.i64(Col::Pass));
+    if let Stand::Done(_) = torn.stand(RowLock::Update)? {
+        let last = torn.past_record()?.map_or(0, |t| t.i64(TeardownCol::Pass));
         return Ok(Datum::from(pass == last));
     }
     let mut teardown = torn.record()?;
-    let last = teardown.i64(Col::Pass);
+    let last = teardown.i64(TeardownCol::Pass);
     if pass < 1 || pass > last {
         return Err(Error::bad_argument(
             "pass",
@@ -76,8 +76,8 @@ pub fn cancel_confirm(call: &Call) -> Result<Datum> {
             "Give the pass that once.cancel_refund returned before the items were listed.",
         ));
     }
-    if pass == last && teardown.i64(Col::ConfirmedPass) != last {
-        teardown.put_i64(Col::ConfirmedPass, last);
+    if pass == last && teardown.i64(TeardownCol::ConfirmedPass) != last {
+        teardown.put_i64(TeardownCol::ConfirmedPass, last);
         teardown.store()?;
     }
     Ok(Datum::from(pass == last))

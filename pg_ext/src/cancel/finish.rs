@@ -3,15 +3,15 @@
 //! It takes the row FOR UPDATE, which waits for every writer of an item (FOR KEY SHARE), and then looks at
 //! what is committed, at every isolation level. Nothing is waited for after that.
 
-use super::items::{Items, Which};
+use super::items::{Items, WhichItems};
 use super::numeric;
-use super::record::{Col, Teardown};
-use super::stand::{Stand, Torn};
+use super::record::{Teardown, TeardownCol};
+use super::stand::{Stand, TornRow};
 use crate::call::{Call, shown, varlena};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::machine::patch::Patch;
-use crate::machine::user_row::{self, If, Lock};
+use crate::machine::user_row::{self, MoveIf, RowLock};
 use crate::row::Shape;
 use crate::table::is_writable;
 use pgrx::pg_sys::{self, Datum};
@@ -26,7 +26,7 @@ thread_local! {
 
 /// `once.cancel_finish`.
 pub fn cancel_finish(call: &Call) -> Result<Datum> {
-    let torn = Torn::of(call)?;
+    let torn = TornRow::of_call(call)?;
     let patch = Patch::read(&torn.machine, call.datum(2))?;
     torn.machine.ensure_may_update()?;
     if is_writable() {
@@ -37,7 +37,7 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
             refund.items.lock_with_all_below(pg_sys::AccessShareLock);
         }
     }
-    let seen = match torn.stand(Lock::Whole)? {
+    let seen = match torn.stand(RowLock::Whole)? {
         Stand::Open(seen) => seen,
         Stand::Done(seen) => {
             let past = torn.past_record()?;
@@ -50,7 +50,7 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
     }
     let from = shown(seen.status());
     let to = &torn.cancel.to;
-    let moved = user_row::move_row(&torn.machine, &torn.id, &from, to, If::Always, &patch)?;
+    let moved = user_row::move_row(&torn.machine, &torn.id, &from, to, MoveIf::Always, &patch)?;
     let Some(moved) = moved else {
         return Err(torn.machine.kept_back(&torn.id));
     };
@@ -58,21 +58,21 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
         // A trigger of the table may have begun an item.
         torn.ensure_decided()?;
     }
-    teardown.put_i64(Col::FinishedAt, clock::now_us()?);
-    teardown.put(Col::Open, Some(Datum::from(false)));
+    teardown.put_i64(TeardownCol::FinishedAt, clock::now_us()?);
+    teardown.put(TeardownCol::Open, Some(Datum::from(false)));
     teardown.store()?;
     Ok(answer(moved.status, Some(&teardown)))
 }
 
-impl Torn {
+impl TornRow {
     /// ON005, naming what is missing.
     fn ensure_complete(&self, teardown: &Teardown) -> Result<()> {
         self.ensure_decided()?;
-        let items = Items::of(&self.machine)?;
-        let pass = teardown.i64(Col::Pass);
+        let items = Items::of_machine(&self.machine)?;
+        let pass = teardown.i64(TeardownCol::Pass);
         let confirmed = match pass {
-            0 => items.some_of_all(&self.id, Which::Marked)?.is_none(),
-            pass => teardown.i64(Col::ConfirmedPass) == pass,
+            0 => items.some_of_all(&self.id, WhichItems::Marked)?.is_none(),
+            pass => teardown.i64(TeardownCol::ConfirmedPass) == pass,
         };
         match confirmed {
             true => Ok(()),
@@ -86,8 +86,8 @@ impl Torn {
     }
 
     fn ensure_decided(&self) -> Result<()> {
-        let items = Items::of(&self.machine)?;
-        if let Some(item) = items.some_of_all(&self.id, Which::Undecided)? {
+        let items = Items::of_machine(&self.machine)?;
+        if let Some(item) = items.some_of_all(&self.id, WhichItems::Undecided)? {
             return Err(self.incomplete(
                 format!("Item \"{}\" is undecided, perhaps others too.", shown(varlena(item))),
                 "Call once.cancel_refund, delete what once.cancel_items lists, once.cancel_confirm, then finish.",
@@ -110,7 +110,9 @@ fn answer(status: Option<Datum>, teardown: Option<&Teardown>) -> Datum {
     SHAPE.with(|shape| {
         shape.row(&[
             status,
-            Some(Datum::from(teardown.map_or(0, |t| t.i64(Col::ItemsTotal)))),
+            Some(Datum::from(
+                teardown.map_or(0, |t| t.i64(TeardownCol::ItemsTotal)),
+            )),
             Some(teardown.map_or_else(numeric::zero, Teardown::amount_total)),
         ])
     })

@@ -42,14 +42,14 @@ pub struct Items<'a> {
 
 /// Which items.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Which {
+pub enum WhichItems {
     Undecided,
     Marked,
 }
 
 impl Items<'_> {
     /// 22023 where the machine declares no refund.
-    pub fn of(machine: &Machine) -> Result<Items<'_>> {
+    pub fn of_machine(machine: &Machine) -> Result<Items<'_>> {
         let (refund, shape) = machine.refund()?;
         Ok(Items {
             machine,
@@ -75,14 +75,14 @@ impl Items<'_> {
             ("account", &shape.account.name),
             ("marked", &literal(&self.refund.marked)),
             ("when", self.refund.when.as_deref().unwrap_or("true")),
-            ("is_undecided", &self.is(Which::Undecided)),
-            ("is_marked", &self.is(Which::Marked)),
+            ("is_undecided", &self.is(WhichItems::Undecided)),
+            ("is_marked", &self.is(WhichItems::Marked)),
         ];
         fill(template, &[own.as_slice(), more].concat())
     }
 
     /// A marker that is NULL says nothing, whatever else means undecided.
-    fn is(&self, which: Which) -> String {
+    fn is(&self, which: WhichItems) -> String {
         let column = &self.shape.marker;
         let plain = format!("i.{}", column.name);
         // An enum's operators do not take a domain over it.
@@ -92,29 +92,31 @@ impl Items<'_> {
         };
         let equals = |v: &String| format!("{marker} OPERATOR(pg_catalog.=) {}", literal(v));
         match (which, &self.refund.undecided) {
-            (Which::Marked, _) => equals(&self.refund.marked),
-            (Which::Undecided, None) => format!("{marker} IS NULL"),
-            (Which::Undecided, Some(value)) => format!("({marker} IS NULL OR {})", equals(value)),
+            (WhichItems::Marked, _) => equals(&self.refund.marked),
+            (WhichItems::Undecided, None) => format!("{marker} IS NULL"),
+            (WhichItems::Undecided, Some(value)) => {
+                format!("({marker} IS NULL OR {})", equals(value))
+            }
         }
     }
 
     /// The same of all items, those too that a policy hides from the caller: as a foreign key's check sees them.
-    pub fn some_of_all(&self, id: &RowId, which: Which) -> Result<Option<Datum>> {
+    pub fn some_of_all(&self, id: &RowId, which: WhichItems) -> Result<Option<Datum>> {
         let owner = self.shape.items.owner();
         let _owner = owner.map(SwitchedUser::to_owner_for_check);
         // The server keeps a plan with the table's policies in it where the same role asked before.
-        self.look("of all", id, which)
+        self.find_one("of all", id, which)
     }
 
     /// One of these items as committed now, whatever the isolation level, and in our own writes.
-    pub fn some(&self, id: &RowId, which: Which) -> Result<Option<Datum>> {
-        self.look("visible", id, which)
+    pub fn some(&self, id: &RowId, which: WhichItems) -> Result<Option<Datum>> {
+        self.find_one("visible", id, which)
     }
 
-    fn look(&self, whose: &str, id: &RowId, which: Which) -> Result<Option<Datum>> {
+    fn find_one(&self, whose: &str, id: &RowId, which: WhichItems) -> Result<Option<Datum>> {
         let what = match which {
-            Which::Undecided => "undecided",
-            Which::Marked => "marked",
+            WhichItems::Undecided => "undecided",
+            WhichItems::Marked => "marked",
         };
         let key = format!("some {what}, {whose}");
         let types = [self.machine.id_type()];

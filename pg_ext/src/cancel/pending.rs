@@ -1,7 +1,7 @@
 //! `cancel_pending`: what a teardown worker takes up. Teardowns that are open, by the index, oldest first;
 //! the user's rows are looked at with the caller's rights.
 
-use super::record::{BY_OPEN, Col, TABLE, Teardown};
+use super::record::{BY_OPEN, TABLE, Teardown, TeardownCol};
 use crate::action::lease::Lease;
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::error::Result;
@@ -28,7 +28,7 @@ const ROWS: &str = "
      WHERE {id} OPERATOR(pg_catalog.=) ANY ($1)";
 
 /// An open teardown, copied from its row.
-struct Open {
+struct OpenTeardown {
     id: RowId,
     requested_at: i64,
     items_total: i64,
@@ -89,7 +89,9 @@ pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String
     while let Some(slot) = scan.advance() {
         let teardown = Teardown::look(slot);
         if relation.is_none() || teardown.relation() == relation {
-            return Ok(Some(shown(teardown.bytes(Col::RowId).unwrap_or_default())));
+            return Ok(Some(shown(
+                teardown.bytes(TeardownCol::RowId).unwrap_or_default(),
+            )));
         }
     }
     Ok(None)
@@ -143,7 +145,7 @@ fn close_of_gone_rows(machine: &Machine) -> Result<()> {
     for gone in open.iter().filter(|o| !there.contains_key(&o.id.text)) {
         let found = Teardown::find(machine, &gone.id, &Snapshot::latest())?;
         if let Some(teardown) = found
-            && teardown.i64(Col::RequestedAt) == gone.requested_at
+            && teardown.i64(TeardownCol::RequestedAt) == gone.requested_at
         {
             close(&table, teardown)?;
         }
@@ -157,25 +159,29 @@ fn close(table: &Table, mut teardown: Teardown) -> Result<()> {
         && teardown.is_open()
         && table.lock(tid, &Snapshot::latest(), Wait::No)? == Outcome::Done
     {
-        teardown.put(Col::Open, Some(Datum::from(false)));
+        teardown.put(TeardownCol::Open, Some(Datum::from(false)));
         teardown.update_at(table, tid)?;
     }
     Ok(())
 }
 
 /// The next open teardowns of the scan; None at its end.
-fn next(machine: &Machine, scan: &mut Option<Scan<'_>>, most: usize) -> Result<Option<Vec<Open>>> {
+fn next(
+    machine: &Machine,
+    scan: &mut Option<Scan<'_>>,
+    most: usize,
+) -> Result<Option<Vec<OpenTeardown>>> {
     let mut open = Vec::new();
     while let Some(slot) = scan.as_mut().and_then(Scan::advance) {
         let teardown = Teardown::look(slot);
-        let id = teardown.bytes(Col::RowId).unwrap_or_default();
+        let id = teardown.bytes(TeardownCol::RowId).unwrap_or_default();
         // An id that is none any more (the column's type was changed) names no row.
         let id = RowId::read(machine.shape.id.base_type, id, "id");
         if let (true, Ok(id)) = (teardown.is_of(machine), id) {
-            open.push(Open {
+            open.push(OpenTeardown {
                 id,
-                requested_at: teardown.i64(Col::RequestedAt),
-                items_total: teardown.i64(Col::ItemsTotal),
+                requested_at: teardown.i64(TeardownCol::RequestedAt),
+                items_total: teardown.i64(TeardownCol::ItemsTotal),
                 amount_total: row::copied(teardown.amount_total()),
             });
         }
@@ -190,7 +196,7 @@ fn next(machine: &Machine, scan: &mut Option<Scan<'_>>, most: usize) -> Result<O
 /// The rows that are there, for the current user and this statement, or by what is committed now.
 fn present(
     machine: &Machine,
-    open: &[Open],
+    open: &[OpenTeardown],
     latest: bool,
 ) -> Result<HashMap<Vec<u8>, (Datum, bool)>> {
     let plan = machine.plan("rows", &[machine.id_array_type()], [READ, NO, NO], || {

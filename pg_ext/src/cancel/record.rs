@@ -20,7 +20,7 @@ pub const REFUNDS_BY_ROW: Name = c"refund_row";
 
 /// Columns of once.cancel, from 1.
 #[derive(Clone, Copy)]
-pub enum Col {
+pub enum TeardownCol {
     Machine = 1,
     RowId,
     Relation,
@@ -33,10 +33,10 @@ pub enum Col {
     AmountTotal,
 }
 
-table::columns!(Col);
+table::columns!(TeardownCol);
 
 /// A row of once.cancel.
-pub type Teardown = table::Record<Col, 10>;
+pub type Teardown = table::Record<TeardownCol, 10>;
 
 impl Teardown {
     /// How far a row's teardown is; one of another table of the same machine's name is none of ours.
@@ -63,16 +63,19 @@ impl Teardown {
         let snapshot = Snapshot::latest();
         let mut teardown =
             Teardown::any(&table, machine, id, &snapshot)?.unwrap_or_else(Teardown::empty);
-        teardown.put_text(Col::Machine, Some(&from_utf8(machine.name())));
-        teardown.put_text(Col::RowId, Some(&id.text));
-        teardown.put(Col::Relation, Some(Datum::from(machine.shape.table.oid)));
-        teardown.put_i64(Col::RequestedAt, clock::now_us()?);
-        teardown.put(Col::FinishedAt, None);
-        teardown.put(Col::Open, Some(Datum::from(true)));
-        teardown.put_i64(Col::Pass, 0);
-        teardown.put_i64(Col::ConfirmedPass, 0);
-        teardown.put_i64(Col::ItemsTotal, 0);
-        teardown.put(Col::AmountTotal, Some(numeric::zero()));
+        teardown.put_text(TeardownCol::Machine, Some(&from_utf8(machine.name())));
+        teardown.put_text(TeardownCol::RowId, Some(&id.text));
+        teardown.put(
+            TeardownCol::Relation,
+            Some(Datum::from(machine.shape.table.oid)),
+        );
+        teardown.put_i64(TeardownCol::RequestedAt, clock::now_us()?);
+        teardown.put(TeardownCol::FinishedAt, None);
+        teardown.put(TeardownCol::Open, Some(Datum::from(true)));
+        teardown.put_i64(TeardownCol::Pass, 0);
+        teardown.put_i64(TeardownCol::ConfirmedPass, 0);
+        teardown.put_i64(TeardownCol::ItemsTotal, 0);
+        teardown.put(TeardownCol::AmountTotal, Some(numeric::zero()));
         match teardown.tid() {
             Some(_) => teardown.store()?,
             None => teardown.insert(&table)?,
@@ -96,7 +99,7 @@ impl Teardown {
     }
 
     pub fn is_open(&self) -> bool {
-        self.raw(Col::Open).is_some_and(|d| d.value() != 0)
+        self.raw(TeardownCol::Open).is_some_and(|d| d.value() != 0)
     }
 
     pub fn is_of(&self, machine: &Machine) -> bool {
@@ -105,11 +108,13 @@ impl Teardown {
 
     /// The table of its row.
     pub fn relation(&self) -> Option<Oid> {
-        self.raw(Col::Relation).map(|d| Oid::from(d.value() as u32))
+        self.raw(TeardownCol::Relation)
+            .map(|d| Oid::from(d.value() as u32))
     }
 
     pub fn amount_total(&self) -> Datum {
-        self.raw(Col::AmountTotal).unwrap_or_else(numeric::zero)
+        self.raw(TeardownCol::AmountTotal)
+            .unwrap_or_else(numeric::zero)
     }
 
     fn any(
@@ -128,7 +133,7 @@ impl Teardown {
 
 /// Columns of once.refund, from 1.
 #[derive(Clone, Copy)]
-pub enum Refund {
+pub enum RefundCol {
     Machine = 1,
     RowId,
     Relation,
@@ -140,10 +145,10 @@ pub enum Refund {
     Role,
 }
 
-table::columns!(Refund);
+table::columns!(RefundCol);
 
 /// A row of once.refund.
-pub type Refunded = table::Record<Refund, 9>;
+pub type RefundRecord = table::Record<RefundCol, 9>;
 
 /// Notes what one refund did.
 pub fn note_refund(
@@ -154,16 +159,16 @@ pub fn note_refund(
     amount: Datum,
     wallet: Option<Datum>,
 ) -> Result<()> {
-    let mut refund = Refunded::empty();
-    refund.put_text(Refund::Machine, Some(&from_utf8(machine.name())));
-    refund.put_text(Refund::RowId, Some(&id.text));
+    let mut refund = RefundRecord::empty();
+    refund.put_text(RefundCol::Machine, Some(&from_utf8(machine.name())));
+    refund.put_text(RefundCol::RowId, Some(&id.text));
     let table = Datum::from(machine.shape.table.oid);
-    refund.put(Refund::Relation, Some(table));
-    refund.put_i64(Refund::Pass, pass);
-    refund.put_i64(Refund::At, clock::now_us()?);
-    refund.put_i64(Refund::Items, items);
-    refund.put(Refund::Amount, Some(amount));
-    refund.put(Refund::Wallet, wallet);
-    refund.put_text(Refund::Role, Some(&caller::name()));
+    refund.put(RefundCol::Relation, Some(table));
+    refund.put_i64(RefundCol::Pass, pass);
+    refund.put_i64(RefundCol::At, clock::now_us()?);
+    refund.put_i64(RefundCol::Items, items);
+    refund.put(RefundCol::Amount, Some(amount));
+    refund.put(RefundCol::Wallet, wallet);
+    refund.put_text(RefundCol::Role, Some(&caller::name()));
     refund.insert(&Table::to_write(REFUNDS)?)
 }

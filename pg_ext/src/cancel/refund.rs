@@ -7,15 +7,15 @@
 //! where they are not, nothing is. Without a limit items are not joined with what was locked (a probe of an index for
 //! each), but found by the same condition again.
 
-use super::items::{Items, Which};
+use super::items::{Items, WhichItems};
 use super::numeric;
-use super::record::{Col, Teardown, note_refund};
-use super::stand::{Stand, Torn};
+use super::record::{Teardown, TeardownCol, note_refund};
+use super::stand::{Stand, TornRow};
 use crate::call::{Call, shown, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::machine::permit::{self, Doing};
 use crate::machine::statement::{READ, WRITE};
-use crate::machine::user_row::Lock;
+use crate::machine::user_row::RowLock;
 use crate::row::Shape;
 use crate::spi::column;
 use crate::table::{Snapshot, above_read_committed};
@@ -142,26 +142,29 @@ thread_local! {
 }
 
 /// `once.cancel_refund`.
-pub fn refund(call: &Call) -> Result<Datum> {
-    let torn = Torn::of(call)?;
-    let items = Items::of(&torn.machine)?;
+pub fn cancel_refund(call: &Call) -> Result<Datum> {
+    let torn = TornRow::of_call(call)?;
+    let items = Items::of_machine(&torn.machine)?;
     let max = match call.datum(2) {
         None => None,
         Some(_) => Some(call.limit(2, "max_items", i32::MAX)?),
     };
-    if let Stand::Done(_) = torn.stand(Lock::Update)? {
+    if let Stand::Done(_) = torn.stand(RowLock::Update)? {
         let past = torn.past_record()?;
         return Ok(answer(0, numeric::zero(), past.as_ref(), false));
     }
     let paid = pay(&torn, &items, max)?;
     let mut teardown = torn.record()?;
-    let pass = teardown.i64(Col::Pass);
+    let pass = teardown.i64(TeardownCol::Pass);
     let changed = paid.items > 0 || pass == 0;
     if changed {
-        teardown.put_i64(Col::Pass, pass + 1);
-        teardown.put_i64(Col::ItemsTotal, teardown.i64(Col::ItemsTotal) + paid.items);
+        teardown.put_i64(TeardownCol::Pass, pass + 1);
+        teardown.put_i64(
+            TeardownCol::ItemsTotal,
+            teardown.i64(TeardownCol::ItemsTotal) + paid.items,
+        );
         let total = numeric::sum(teardown.amount_total(), paid.amount);
-        teardown.put(Col::AmountTotal, Some(total));
+        teardown.put(TeardownCol::AmountTotal, Some(total));
         teardown.store()?;
     }
     if paid.items > 0 {
@@ -181,7 +184,7 @@ pub fn refund(call: &Call) -> Result<Datum> {
         && !items.shape.items.has_policies();
     let left = match took_all {
         true => None,
-        false => items.some(&torn.id, Which::Undecided)?,
+        false => items.some(&torn.id, WhichItems::Undecided)?,
     };
     if let Some(item) = left
         && paid.items == 0
@@ -212,7 +215,7 @@ struct Paid {
     wallet: Option<Datum>,
 }
 
-fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
+fn pay(torn: &TornRow, items: &Items, max: Option<i32>) -> Result<Paid> {
     let machine = &torn.machine;
     let types = [machine.id_type(), pg_sys::INT8OID];
     // Partitions, too: they are read before they are updated. A trigger or a rule that comes to them has come by then.
@@ -297,7 +300,7 @@ fn pay(torn: &Torn, items: &Items, max: Option<i32>) -> Result<Paid> {
 }
 
 /// Why no wallet was credited.
-fn uncredited(torn: &Torn, items: &Items) -> Result<Error> {
+fn uncredited(torn: &TornRow, items: &Items) -> Result<Error> {
     let has_wallet = |snapshot| items.has_wallet(&torn.id, &snapshot);
     if !has_wallet(Snapshot::latest())? {
         return Ok(Error::new(
@@ -325,7 +328,7 @@ fn uncredited(torn: &Torn, items: &Items) -> Result<Error> {
 
 /// What was marked is what was locked: `more` items were marked than locked, all of them carry the marker and are of
 /// this row still, their sums are the same.
-fn ensure_same(torn: &Torn, more: i64, is_good: bool, sum_is_same: bool) -> Result<()> {
+fn ensure_same(torn: &TornRow, more: i64, is_good: bool, sum_is_same: bool) -> Result<()> {
     match more {
         1.. => Err(Error::new(
             Kind::InvalidDefinition,
@@ -341,7 +344,7 @@ fn ensure_same(torn: &Torn, more: i64, is_good: bool, sum_is_same: bool) -> Resu
     }
 }
 
-impl Torn {
+impl TornRow {
     fn kept_back(&self) -> Error {
         self.illegal(
             "has items that could not be marked",
@@ -356,10 +359,10 @@ fn answer(items: i64, amount: Datum, teardown: Option<&Teardown>, remaining: boo
         shape.row(&[
             Some(Datum::from(items)),
             Some(amount),
-            Some(Datum::from(total(Col::ItemsTotal))),
+            Some(Datum::from(total(TeardownCol::ItemsTotal))),
             Some(teardown.map_or_else(numeric::zero, Teardown::amount_total)),
             Some(Datum::from(remaining)),
-            Some(Datum::from(total(Col::Pass))),
+            Some(Datum::from(total(TeardownCol::Pass))),
         ])
     })
 }

@@ -1,8 +1,8 @@
 //! `cancel_request`: sets the flag, once. From then on nothing starts on the row.
 
-use super::items::{Items, Which};
+use super::items::{Items, WhichItems};
 use super::record::Teardown;
-use super::stand::Torn;
+use super::stand::TornRow;
 use crate::action::lease::Lease;
 use crate::call::{Call, shown};
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use crate::machine::model::Machine;
 use crate::machine::permit::{self, Doing};
 use crate::machine::sql::is_any;
 use crate::machine::statement::{NO, WRITE};
-use crate::machine::user_row::{self, Lock, Seen};
+use crate::machine::user_row::{self, RowLock, RowSeen};
 use crate::row::{self, Shape};
 use crate::spi::column;
 use crate::table::{self, Snapshot};
@@ -32,15 +32,15 @@ thread_local! {
 
 /// `once.cancel_request`.
 pub fn cancel_request(call: &Call) -> Result<Datum> {
-    let torn = Torn::of(call)?;
-    let mut lock = Lock::No;
+    let torn = TornRow::of_call(call)?;
+    let mut lock = RowLock::No;
     loop {
-        let was_locked = lock == Lock::Update;
+        let was_locked = lock == RowLock::Update;
         let set = table::is_writable() && torn.flag()?;
         if set {
-            lock = Lock::Update;
+            lock = RowLock::Update;
         }
-        let Some(seen) = user_row::look(&torn.machine, &torn.id, lock)? else {
+        let Some(seen) = RowSeen::find(&torn.machine, &torn.id, lock)? else {
             if was_locked {
                 user_row::ensure_updatable(&torn.machine, &torn.id)?;
             }
@@ -61,7 +61,7 @@ pub fn cancel_request(call: &Call) -> Result<Datum> {
         if !table::is_writable() {
             return Err(Error::read_only(torn.named()));
         }
-        if seen.flagged && lock == Lock::Update {
+        if seen.flagged && lock == RowLock::Update {
             Teardown::begin(&torn.machine, &torn.id)?;
             return torn.requested(&seen);
         }
@@ -69,12 +69,12 @@ pub fn cancel_request(call: &Call) -> Result<Datum> {
             return Err(torn.machine.kept_back(&torn.id));
         }
         // Flagged by hand: once more under the row's lock. Or it changed since the UPDATE looked.
-        lock = Lock::Update;
-        user_row::look(&torn.machine, &torn.id, lock)?;
+        lock = RowLock::Update;
+        RowSeen::find(&torn.machine, &torn.id, lock)?;
     }
 }
 
-impl Torn {
+impl TornRow {
     /// Sets the flag of a row that may be cancelled and has none. Waits for whoever has the row locked.
     fn flag(&self) -> Result<bool> {
         let machine = &self.machine;
@@ -95,15 +95,15 @@ impl Torn {
     /// another row with the id of one that was deleted half-way.
     fn is_another(&self) -> Result<bool> {
         match self.machine.definition.refund {
-            Some(_) => Ok(Items::of(&self.machine)?
-                .some(&self.id, Which::Marked)?
+            Some(_) => Ok(Items::of_machine(&self.machine)?
+                .some(&self.id, WhichItems::Marked)?
                 .is_none()),
             None => Ok(true),
         }
     }
 
     /// Who has the row lets it go; else nobody can start any more.
-    fn requested(&self, seen: &Seen) -> Result<Datum> {
+    fn requested(&self, seen: &RowSeen) -> Result<Datum> {
         let lease = Lease::latest(&self.machine, &self.id)?;
         let outcome: &[u8] = match lease.is_some_and(|l| l.covers(seen.status())) {
             true => b"accepted",
@@ -120,8 +120,8 @@ pub fn is_begun(machine: &Machine, id: &RowId, snapshot: &Snapshot) -> Result<bo
 }
 
 /// Begins the teardown of a row that was flagged by hand, unless somebody has it locked.
-pub fn adopt(machine: &Machine, id: &RowId) -> Result<bool> {
-    let seen = user_row::look(machine, id, Lock::UpdateIfFree)?;
+pub fn adopt_flagged(machine: &Machine, id: &RowId) -> Result<bool> {
+    let seen = RowSeen::find(machine, id, RowLock::UpdateIfFree)?;
     let open = seen
         .is_some_and(|seen| seen.flagged && !machine.definition.is_terminal(&shown(seen.status())));
     if !open || is_begun(machine, id, &Snapshot::latest())? {
@@ -131,7 +131,7 @@ pub fn adopt(machine: &Machine, id: &RowId) -> Result<bool> {
     Ok(true)
 }
 
-fn answer(outcome: &[u8], seen: Option<&Seen>) -> Datum {
+fn answer(outcome: &[u8], seen: Option<&RowSeen>) -> Datum {
     let values = [Some(row::text(outcome)), seen.and_then(|s| s.status)];
     SHAPE.with(|shape| shape.row(&values))
 }

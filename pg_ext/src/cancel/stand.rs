@@ -1,19 +1,19 @@
 //! How far the user's row is, for the calls of a teardown.
 
 use super::record::Teardown;
-use crate::action::lease::{Col as LeaseCol, Lease};
+use crate::action::lease::{Lease, LeaseCol};
 use crate::call::{Call, from_utf8, shown};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::machine::definition::Cancel;
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
-use crate::machine::user_row::{self, Lock, Seen};
+use crate::machine::user_row::{RowLock, RowSeen};
 use crate::table::{self, Snapshot};
 use std::rc::Rc;
 
 /// A call with machine and id as arguments 0 and 1, of a machine that declares `cancel`.
-pub struct Torn {
+pub struct TornRow {
     pub machine: Rc<Machine>,
     pub id: RowId,
     pub cancel: Cancel,
@@ -22,16 +22,16 @@ pub struct Torn {
 /// What may be done with the row.
 pub enum Stand {
     /// Flagged, nobody is at it: go on.
-    Open(Seen),
+    Open(RowSeen),
     /// Cancelled already.
-    Done(Seen),
+    Done(RowSeen),
 }
 
-impl Torn {
-    pub fn of(call: &Call) -> Result<Torn> {
+impl TornRow {
+    pub fn of_call(call: &Call) -> Result<TornRow> {
         let machine = Machine::of(call)?;
         let cancel = machine.definition.cancel.clone();
-        Ok(Torn {
+        Ok(TornRow {
             id: machine.id(call, 1)?,
             cancel: cancel.ok_or_else(|| machine.undeclared("cancel"))?,
             machine,
@@ -40,11 +40,11 @@ impl Torn {
 
     /// Locks the row and tells how it stands; ON002 where no teardown may go on. Where nothing can be
     /// written only a row that is done has an answer.
-    pub fn stand(&self, lock: Lock) -> Result<Stand> {
+    pub fn stand(&self, lock: RowLock) -> Result<Stand> {
         self.machine.ensure_may_update()?;
         let writable = table::is_writable();
-        let lock = if writable { lock } else { Lock::No };
-        let seen = user_row::look(&self.machine, &self.id, lock)?
+        let lock = if writable { lock } else { RowLock::No };
+        let seen = RowSeen::find(&self.machine, &self.id, lock)?
             .ok_or_else(|| self.illegal("is not there", "Give the id of a row of the table."))?;
         if self.is_done(&seen) {
             return Ok(Stand::Done(seen));
@@ -71,7 +71,7 @@ impl Torn {
         }
     }
 
-    pub fn is_done(&self, seen: &Seen) -> bool {
+    pub fn is_done(&self, seen: &RowSeen) -> bool {
         *seen.status() == *from_utf8(&self.cancel.to)
     }
 

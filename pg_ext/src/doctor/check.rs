@@ -9,7 +9,7 @@ use crate::guard::install;
 use crate::machine::definition::Definition;
 use crate::machine::model::Machine;
 use crate::machine::shape;
-use crate::machine::stored::{self, Stored};
+use crate::machine::stored::{self, StoredMachine};
 use crate::machine::validate;
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept, column};
@@ -39,7 +39,7 @@ thread_local! {
 pub fn machine_check(call: &Call) -> Result<Datum> {
     let only = call.opt_text(0, "machine", SCOPE_MAX)?;
     let rows = Rows::begin(call);
-    let look = |stored: &Stored| -> Result<()> {
+    let look = |stored: &StoredMachine| -> Result<()> {
         let name = stored.name();
         for found in findings(name, stored)? {
             rows.push(&[
@@ -52,7 +52,7 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
     };
     match only {
         Some(name) => {
-            let stored = Stored::of(name)?;
+            let stored = StoredMachine::existing(name)?;
             if let Some(owner) = stored.owner()? {
                 owner.ensure_member("machine", name)?;
             }
@@ -79,7 +79,7 @@ pub struct Finding {
 }
 
 /// What `machine_check` says of one machine, whoever asks.
-pub fn findings(name: &[u8], stored: &Stored) -> Result<Vec<Finding>> {
+pub fn findings(name: &[u8], stored: &StoredMachine) -> Result<Vec<Finding>> {
     let mut found = Findings::default();
     found.of(name, &stored.definition()?, stored)?;
     Ok(found.0)
@@ -101,9 +101,9 @@ impl Findings {
         });
     }
 
-    fn of(&mut self, name: &[u8], definition: &Definition, stored: &Stored) -> Result<()> {
+    fn of(&mut self, name: &[u8], definition: &Definition, stored: &StoredMachine) -> Result<()> {
         self.uncovered(name, definition, stored)?;
-        if let Err(missing) = shape::fit(definition, stored.tables()) {
+        if let Err(missing) = shape::fit_to_tables(definition, stored.tables()) {
             let hint =
                 "Rename it back, define the machine again with the present names, or drop it.";
             missing.into_iter().for_each(|line| self.add(line, hint));
@@ -118,7 +118,12 @@ impl Findings {
         self.orphans(&machine)
     }
 
-    fn uncovered(&mut self, name: &[u8], definition: &Definition, machine: &Stored) -> Result<()> {
+    fn uncovered(
+        &mut self,
+        name: &[u8],
+        definition: &Definition,
+        machine: &StoredMachine,
+    ) -> Result<()> {
         let states = claim_states(definition);
         if !states.is_empty() && !swept::covers(name)? {
             let error = swept::last_error(name)?;
@@ -248,7 +253,7 @@ impl Findings {
 
     /// Casts, domains and types of the table are its owner's code: they run as the owner, never as whoever
     /// checks.
-    fn fit(&mut self, machine: &Machine, stored: &Stored) -> Result<()> {
+    fn fit(&mut self, machine: &Machine, stored: &StoredMachine) -> Result<()> {
         let lines = match as_owner(machine, || validate::recheck(stored))? {
             Ok(lines) => lines,
             Err(failure) => {

@@ -4,7 +4,7 @@ use super::check;
 use super::{Level, Report};
 use crate::call::shown;
 use crate::error::Result;
-use crate::machine::stored::{self, Stored};
+use crate::machine::stored::{self, StoredMachine};
 use crate::metrics::leases::Actions;
 use crate::subxact;
 
@@ -49,7 +49,7 @@ pub fn ask(report: &Report) -> Result<()> {
 }
 
 /// What went wrong with a machine, for those who may use it: an error may quote a row.
-fn told(stored: &Stored, error: Option<&str>) -> String {
+fn told(stored: &StoredMachine, error: Option<&str>) -> String {
     let told = match stored.is_open() {
         true => error.unwrap_or_default(),
         false => stored::NOT_TOLD,

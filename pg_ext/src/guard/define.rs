@@ -5,7 +5,7 @@
 //! up in the latest snapshot, at every isolation level.
 
 use super::install;
-use crate::action::lease::{self, Col, Lease};
+use crate::action::lease::{self, Lease, LeaseCol};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8};
 use crate::caller;
 use crate::cancel::pending;
@@ -22,8 +22,8 @@ use crate::machine::inspect;
 use crate::machine::model::Machine;
 use crate::machine::read;
 use crate::machine::relation::Relation;
-use crate::machine::stored::{Stored, TABLE};
-use crate::machine::user_row::look_latest;
+use crate::machine::stored::{StoredMachine, TABLE};
+use crate::machine::user_row::RowSeen;
 use crate::machine::validate::{self, Valid, not_yours};
 use crate::machine::wait_for_claims;
 use crate::row;
@@ -87,11 +87,11 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
         name => {
             // Asked before the lock, so that nobody stops claims who may not define, and again under it.
             let server_name = from_utf8(name);
-            if let Some(present) = Stored::find(&server_name)? {
+            if let Some(present) = StoredMachine::find(&server_name)? {
                 ensure_may_change(&present, &server_name)?;
             }
             wait_for_claims(name)?;
-            let present = Stored::find(&server_name)?;
+            let present = StoredMachine::find(&server_name)?;
             if let Some(present) = &present {
                 ensure_may_change(present, &server_name)?;
             }
@@ -128,11 +128,11 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
         // SAFETY: the table is there, locked by its look-up.
         unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
     }
-    inspect::described(&Stored::of(&name)?)
+    inspect::described(&StoredMachine::existing(&name)?)
 }
 
 /// Nothing would change: a service may define its machines each time it boots.
-fn is_the_same(present: &Stored, valid: &Valid) -> Result<bool> {
+fn is_the_same(present: &StoredMachine, valid: &Valid) -> Result<bool> {
     // An owner's name, as it is now, is stored anew.
     let owned = present.owner()?.is_some() || valid.owner.is_some();
     Ok(!owned
@@ -141,7 +141,7 @@ fn is_the_same(present: &Stored, valid: &Valid) -> Result<bool> {
 }
 
 /// The machine's table is still there.
-fn has_table(stored: &Stored) -> bool {
+fn has_table(stored: &StoredMachine) -> bool {
     stored.table().and_then(Relation::of).is_some()
 }
 
@@ -185,7 +185,7 @@ fn note_repeated(path: &str, value: &[u8], faults: &Faults) {
 
 /// 42501 unless the caller has the rights of the machine's owner, if it has one, and owns its table. Of a
 /// table that is gone: unless the machine has an owner, or the caller is a superuser.
-fn ensure_may_change(stored: &Stored, machine: &[u8]) -> Result<()> {
+fn ensure_may_change(stored: &StoredMachine, machine: &[u8]) -> Result<()> {
     let owner = stored.owner()?;
     if let Some(owner) = owner {
         owner.ensure_member("machine", machine)?;
@@ -207,12 +207,16 @@ fn ensure_may_change(stored: &Stored, machine: &[u8]) -> Result<()> {
 
 /// 55006 where a lease that somebody holds would lose what it remembers: its table, its claim state, or
 /// a status that it leads to. Live or overdue: a sweep ends the latter.
-fn ensure_leases_fit(present: &Stored, valid: &Valid) -> Result<()> {
+fn ensure_leases_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
     let (old, new) = (present.definition()?, &valid.definition);
     let moved =
         present.table() != Some(valid.relation) || (&old.id, &old.status) != (&new.id, &new.status);
     each_held(&from_utf8(&new.machine), |lease| {
-        let statuses = [Col::ClaimInto, Col::RevertTo, Col::SuccessfulState];
+        let statuses = [
+            LeaseCol::ClaimInto,
+            LeaseCol::RevertTo,
+            LeaseCol::SuccessfulState,
+        ];
         let statuses = statuses.map(|col| lease.text(col));
         let [into, revert, success] = &statuses;
         // One that was adopted has no success.
@@ -239,7 +243,7 @@ fn ensure_leases_fit(present: &Stored, valid: &Valid) -> Result<()> {
 }
 
 fn in_use(machine: &str, lease: &Lease, so: &str) -> Error {
-    let (machine, row) = (quoted(machine), quoted(&lease.text(Col::RowId)));
+    let (machine, row) = (quoted(machine), quoted(&lease.text(LeaseCol::RowId)));
     Error::new(
         Kind::InUse,
         format!("machine {machine} is in use: row {row} is leased{so}"),
@@ -256,7 +260,7 @@ fn each_held(machine: &[u8], mut look: impl FnMut(&Lease) -> Result<()>) -> Resu
     let mut scan = leases.scan(lease::BY_LOOK, key, &snapshot)?;
     while let Some(slot) = scan.advance() {
         let held = Lease::look(slot);
-        if held.state() == lease::State::Held && !is_dead(machine, &held)? {
+        if held.state() == lease::LeaseState::Held && !is_dead(machine, &held)? {
             look(&held)?;
         }
     }
@@ -265,21 +269,23 @@ fn each_held(machine: &[u8], mut look: impl FnMut(&Lease) -> Result<()>) -> Resu
 
 /// As the table's owner sees it; where that cannot be told the lease counts as alive.
 fn is_dead(machine: &[u8], held: &Lease) -> Result<bool> {
-    let id = held.bytes(Col::RowId).unwrap_or_default();
+    let id = held.bytes(LeaseCol::RowId).unwrap_or_default();
     let dead = subxact::attempt_briefly(|| {
         let machine = Machine::for_tables(machine)?;
         // The column's type was changed since: no row has such an id.
         let Ok(id) = RowId::read(machine.shape.id.base_type, id, "id") else {
             return Ok(true);
         };
-        let seen = machine.as_owner(|| look_latest(&machine, &id))?.flatten();
+        let seen = machine
+            .as_owner(|| RowSeen::latest(&machine, &id))?
+            .flatten();
         Ok(!seen.is_some_and(|seen| held.covers(seen.status())))
     })?;
     Ok(dead.unwrap_or(false))
 }
 
 /// 55006 where a teardown is under way and the new definition would tear down otherwise, or not at all.
-fn ensure_teardowns_fit(present: &Stored, valid: &Valid) -> Result<()> {
+fn ensure_teardowns_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
     let old = present.definition()?;
     let same = (&old.cancel, &old.refund) == (&valid.definition.cancel, &valid.definition.refund)
         && present.tables() == [Some(valid.relation), valid.items, valid.wallet];
@@ -301,7 +307,7 @@ fn ensure_teardowns_fit(present: &Stored, valid: &Valid) -> Result<()> {
     }
 }
 
-fn store(valid: &Valid, present: Option<&Stored>) -> Result<()> {
+fn store(valid: &Valid, present: Option<&StoredMachine>) -> Result<()> {
     let damaged = |e: serde_json::Error| Error::new(Kind::Internal, e.to_string());
     let definition = serde_json::to_string(&valid.definition).map_err(damaged)?;
     let name = row::text(&from_utf8(&valid.definition.machine));
@@ -328,11 +334,11 @@ fn store(valid: &Valid, present: Option<&Stored>) -> Result<()> {
 /// `once.machine_drop`.
 pub fn machine_drop(call: &Call) -> Result<Datum> {
     let name = call.text(0, "machine", SCOPE_MAX)?;
-    ensure_may_change(&Stored::of(name)?, name)?;
+    ensure_may_change(&StoredMachine::existing(name)?, name)?;
     table::ensure_writable(TABLE)?;
     wait_for_claims(&shown(name))?;
     // Somebody else may have changed or dropped it meanwhile.
-    let stored = Stored::of(name)?;
+    let stored = StoredMachine::existing(name)?;
     ensure_may_change(&stored, name)?;
     install::lock_guarded(&shown(name))?;
     if has_table(&stored) {

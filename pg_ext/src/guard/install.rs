@@ -17,7 +17,7 @@ use crate::machine::columns::owned_by_caller;
 use crate::machine::model::Machine;
 use crate::machine::relation::Relation;
 use crate::machine::sql::{ident, literal};
-use crate::machine::stored::Stored;
+use crate::machine::stored::StoredMachine;
 use crate::machine::wait_for_claims;
 use crate::row;
 use crate::spi::column;
@@ -124,7 +124,7 @@ pub fn move_to(machine: &[u8]) -> Result<()> {
 /// The guards are on and as they are to be, also once the tables are locked: a transaction that takes a guard off or
 /// disables it has ended by then. Where they are not, no table stays locked.
 fn stands(machine: &Machine) -> Result<bool> {
-    let is_marked = Stored::find(&from_utf8(machine.name()))?.is_some_and(|s| s.guarded());
+    let is_marked = StoredMachine::find(&from_utf8(machine.name()))?.is_some_and(|s| s.guarded());
     if !is_marked || !is_whole(machine)? {
         return Ok(false);
     }

@@ -7,7 +7,7 @@ use crate::call::{Call, SCOPE_MAX};
 use crate::caller;
 use crate::cancel::pending;
 use crate::error::{Error, Result};
-use crate::machine::stored::Stored;
+use crate::machine::stored::StoredMachine;
 use crate::outbox::{requeue, retire};
 use crate::row::{self, Rows};
 use crate::settings;
@@ -47,7 +47,7 @@ fn work(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>> {
     match task {
         Task::ActionRelease => {
             caller::follow_renames()?;
-            actions::sweep(max, only, pending::close_orphaned).map(Some)
+            actions::sweep_leases(max, only, pending::close_orphaned).map(Some)
         }
         Task::KeyAbandon => reap::abandoned(max),
         Task::KeyReap => reap::keys(max).map(Some),
@@ -89,7 +89,7 @@ pub fn sweep(call: &Call) -> Result<Datum> {
                 "Give task => 'action_release' beside it.",
             ));
         }
-        settings::with_sweep_lock_timeout(|| Stored::of(name))?;
+        settings::with_sweep_lock_timeout(|| StoredMachine::existing(name))?;
     }
     let rows = Rows::begin(call);
     for each in Task::ALL {

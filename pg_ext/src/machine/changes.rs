@@ -1,6 +1,6 @@
 //! Which machines' definitions and tables may have changed: the server's messages of relations and schemas, counted.
 
-use super::stored::{Stored, TABLE};
+use super::stored::{StoredMachine, TABLE};
 use crate::error::Result;
 use crate::table::Table;
 use pgrx::pg_sys::{self, Datum, Oid};
@@ -45,7 +45,7 @@ pub fn definitions_changed() -> Result<()> {
 }
 
 /// From now on messages about these tables count; returns the present count.
-pub fn watch(stored: &Stored) -> u64 {
+pub fn watch(stored: &StoredMachine) -> u64 {
     listen();
     let tables = stored.tables().into_iter().flatten().map(Oid::to_u32);
     WATCHED.with(|watched| watched.borrow_mut().extend(tables));

@@ -71,7 +71,7 @@ thread_local! {
 }
 
 /// A table that a definition names.
-pub struct Table {
+pub struct DefinedTable {
     pub oid: Oid,
     /// Quoted and qualified.
     pub name: String,
@@ -81,11 +81,11 @@ pub struct Table {
     inherited: bool,
     /// One that is not disabled.
     rule: Option<String>,
-    columns: Vec<Column>,
+    columns: Vec<DefinedColumn>,
 }
 
 /// A column, with what its domain, if it has one, is made of.
-pub struct Column {
+pub struct DefinedColumn {
     pub name: String,
     pub base_type: Oid,
     pub modifier: i32,
@@ -113,9 +113,9 @@ fn of_name(name: &str) -> Result<std::result::Result<Option<Oid>, subxact::Failu
     })
 }
 
-impl Table {
+impl DefinedTable {
     /// The table of that name, locked; None where there is none that can be used, with a fault if one is named.
-    pub fn named(path: &str, name: &str, faults: &Faults) -> Result<Option<Table>> {
+    pub fn named(path: &str, name: &str, faults: &Faults) -> Result<Option<DefinedTable>> {
         let oid = match name {
             "" => return Ok(None),
             name => of_name(name)?,
@@ -125,7 +125,7 @@ impl Table {
                 faults.add(path, failure.message);
                 return Ok(None);
             }
-            Ok(oid) => oid.map_or(Ok(None), Table::read)?,
+            Ok(oid) => oid.map_or(Ok(None), DefinedTable::read)?,
         };
         if table.is_none() {
             faults.add(path, format!("there is no table {}", quoted(name)));
@@ -134,7 +134,7 @@ impl Table {
     }
 
     /// Locked; None: it is gone.
-    pub fn read(relation: Oid) -> Result<Option<Table>> {
+    pub fn read(relation: Oid) -> Result<Option<DefinedTable>> {
         // SAFETY: a lock on what was a relation a moment ago; kept to the end of the transaction.
         unsafe { pg_sys::LockRelationOid(relation, pg_sys::AccessShareLock as i32) };
         let argument = [Some(Datum::from(relation))];
@@ -143,7 +143,7 @@ impl Table {
             return Ok(None);
         };
         let columns = spi::query(&ITS_COLUMNS, &argument)?;
-        Ok(Some(Table {
+        Ok(Some(DefinedTable {
             oid: relation,
             name: text(row, 0),
             kind: column(row, 1).map_or(0, |d| d.value() as u8),
@@ -151,7 +151,7 @@ impl Table {
             system: yes(row, 3),
             inherited: yes(row, 4),
             rule: column(row, 5).map(|d| shown(varlena(d))),
-            columns: columns.iter().map(Column::read).collect(),
+            columns: columns.iter().map(DefinedColumn::read).collect(),
         }))
     }
 
@@ -174,7 +174,7 @@ impl Table {
         faults.add(path, problem);
     }
 
-    pub fn column(&self, name: &str) -> Option<&Column> {
+    pub fn column(&self, name: &str) -> Option<&DefinedColumn> {
         self.columns.iter().find(|column| column.name == name)
     }
 }
@@ -200,9 +200,9 @@ pub enum Family {
     Uuid,
 }
 
-impl Column {
-    fn read(row: &Row) -> Column {
-        Column {
+impl DefinedColumn {
+    fn read(row: &Row) -> DefinedColumn {
+        DefinedColumn {
             name: text(row, 0),
             base_type: oid(row, 1).unwrap_or(pg_sys::InvalidOid),
             modifier: column(row, 2).map_or(-1, |d| d.value() as i32),

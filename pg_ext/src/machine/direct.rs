@@ -2,7 +2,7 @@
 //! executor would write it, at half the cost. It is an UPDATE of status and version of one row, nothing else.
 //!
 //! Invariant: whatever it does is what the statement of `transition` would have done. So it only begins where
-//! nothing of a table's own can take part (see [`Ground::of`]), and wherever it does not simply succeed (no
+//! nothing of a table's own can take part (see [`PlainTable::of_machine`]), and wherever it does not simply succeed (no
 //! such row, another status, somebody else was faster) it has written nothing and the statement decides.
 //! The machine's own guard lets every such move pass, so it is not asked.
 
@@ -24,19 +24,19 @@ use std::ffi::CStr;
 
 /// One kind of move over a plain table.
 pub struct Direct {
-    ground: Ground,
+    ground: PlainTable,
     /// In the database's encoding.
     from: Vec<Vec<u8>>,
 }
 
 /// How rows of a plain table are found and which columns are written.
-struct Ground {
+struct PlainTable {
     table: Oid,
     index: Oid,
     equal: Oid,
     collation: Oid,
     status: usize,
-    labels: Labels,
+    labels: StatusLabels,
     version: Option<usize>,
     flag: Option<usize>,
     dropped: Vec<usize>,
@@ -47,7 +47,7 @@ struct Ground {
 }
 
 /// What one call moves.
-pub struct Row<'a> {
+pub struct DirectMove<'a> {
     pub machine: &'a Machine,
     pub id: &'a RowId,
     pub to: &'a [u8],
@@ -56,7 +56,7 @@ pub struct Row<'a> {
 
 impl Direct {
     /// None: these moves have conditions, or the guard would look at them, or the table is not plain.
-    pub fn of(machine: &Machine, to: &str, moves: &[Move]) -> Result<Option<Direct>> {
+    pub fn for_moves(machine: &Machine, to: &str, moves: &[Move]) -> Result<Option<Direct>> {
         let definition = &machine.definition;
         let from: Vec<&str> = moves.iter().flat_map(|m| m.from.iter().copied()).collect();
         let conditional = moves.iter().any(|m| m.when.is_some());
@@ -67,11 +67,11 @@ impl Direct {
             return Ok(None);
         }
         let from = from.iter().map(|f| from_utf8(f).into_owned()).collect();
-        Ok(Ground::of(machine).map(|ground| Direct { from, ground }))
+        Ok(PlainTable::of_machine(machine).map(|ground| Direct { from, ground }))
     }
 
     /// The version after the move. None: nothing was done.
-    pub fn make(&self, row: &Row) -> Result<Option<Option<Datum>>> {
+    pub fn make(&self, row: &DirectMove) -> Result<Option<Option<Datum>>> {
         match above_read_committed() {
             // What reads and writes of others make impossible is told as the statement tells it.
             true => spi::catch_races(&row.machine.any_row(), || self.attempt(row)),
@@ -79,7 +79,7 @@ impl Direct {
         }
     }
 
-    fn attempt(&self, row: &Row) -> Result<Option<Option<Datum>>> {
+    fn attempt(&self, row: &DirectMove) -> Result<Option<Option<Datum>>> {
         let ground = &self.ground;
         let Some(table) = Table::of_user(ground.table) else {
             return Ok(None);
@@ -139,14 +139,14 @@ fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
         && definition.cancel.as_ref().is_none_or(|c| c.to != to)
 }
 
-impl Ground {
+impl PlainTable {
     /// None: the table is not plain. Plain is an ordinary heap table, no partition or parent, without rules,
     /// row security, generated columns and triggers (those of foreign keys aside, if neither column that is written is
     /// in a key; and this machine's guard), with a text, varchar or enum as status.
-    fn of(machine: &Machine) -> Option<Ground> {
+    fn of_machine(machine: &Machine) -> Option<PlainTable> {
         let shape = &machine.shape;
         let (status, version) = (&shape.status, &shape.version);
-        let labels = Labels::of(status.type_oid)?;
+        let labels = StatusLabels::of_type(status.type_oid)?;
         let of_type = |column: &Option<Column>, type_oid| {
             column.as_ref().is_none_or(|c| c.type_oid == type_oid)
         };
@@ -165,7 +165,7 @@ impl Ground {
         let triggers = table.plain(&written, |trigger| is_guard(trigger, &name))?;
         let (index, equal, collation) = table.unique_index_on(shape.id.number)?;
         let number = |c: &Option<Column>| c.as_ref().map(|c| c.number as usize);
-        Some(Ground {
+        Some(PlainTable {
             table: shape.table.oid,
             index,
             equal,
@@ -221,18 +221,18 @@ fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
 
 /// How a status is stored.
 #[derive(Clone, Copy)]
-enum Labels {
+enum StatusLabels {
     Text,
     /// Of this enum. Its labels can get other names at any time, and no message tells of it; so each call asks.
     Enum(Oid),
 }
 
-impl Labels {
+impl StatusLabels {
     /// None: in another way.
-    fn of(type_oid: Oid) -> Option<Labels> {
+    fn of_type(type_oid: Oid) -> Option<StatusLabels> {
         match type_oid {
-            pg_sys::TEXTOID | pg_sys::VARCHAROID => Some(Labels::Text),
-            other if enums::is_enum(other) => Some(Labels::Enum(other)),
+            pg_sys::TEXTOID | pg_sys::VARCHAROID => Some(StatusLabels::Text),
+            other if enums::is_enum(other) => Some(StatusLabels::Enum(other)),
             _ => None,
         }
     }
@@ -240,16 +240,16 @@ impl Labels {
     /// In the database's encoding.
     fn read(self, status: Datum) -> Cow<'static, [u8]> {
         match self {
-            Labels::Text => Cow::Borrowed(varlena(status)),
-            Labels::Enum(_) => Cow::Owned(enums::label(status)),
+            StatusLabels::Text => Cow::Borrowed(varlena(status)),
+            StatusLabels::Enum(_) => Cow::Owned(enums::label(status)),
         }
     }
 
     /// None: it is no label (any more).
     fn write(self, status: &[u8]) -> Option<Datum> {
         match self {
-            Labels::Text => Some(row::text(status)),
-            Labels::Enum(of) => enums::value(of, status),
+            StatusLabels::Text => Some(row::text(status)),
+            StatusLabels::Enum(of) => enums::value(of, status),
         }
     }
 }

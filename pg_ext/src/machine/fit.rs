@@ -2,7 +2,7 @@
 //! the column can hold, predicates. One function for each check; what needs a table or a column that is not
 //! there is left out, and the missing one is the fault.
 
-use super::columns::{Column, Table};
+use super::columns::{DefinedColumn, DefinedTable};
 use super::definition::Definition;
 use super::faults::{Faults, element, quoted};
 use super::predicate::{self, Predicate};
@@ -14,10 +14,14 @@ use crate::subxact;
 use pgrx::pg_sys;
 
 /// Runs the checks of the machine's own table; the transitions' predicates become what is kept of them.
-pub fn check(definition: &mut Definition, table: &Table, faults: &Faults) -> Result<()> {
+pub fn check_table(
+    definition: &mut Definition,
+    table: &DefinedTable,
+    faults: &Faults,
+) -> Result<()> {
     table.check("table", faults);
     let d = &*definition;
-    let column = |path, name: &str| Named::of(table, path, name, faults);
+    let column = |path, name: &str| NamedColumn::find(table, path, name, faults);
     if let Some(id) = column("id", &d.id) {
         id.is_a_key();
         id.is_seen_by_the_guard();
@@ -59,15 +63,20 @@ pub fn check(definition: &mut Definition, table: &Table, faults: &Faults) -> Res
 }
 
 /// The column that a member names, and where its faults go.
-pub struct Named<'a> {
+pub struct NamedColumn<'a> {
     path: &'a str,
-    pub column: &'a Column,
+    pub column: &'a DefinedColumn,
     pub faults: &'a Faults,
 }
 
-impl<'a> Named<'a> {
+impl<'a> NamedColumn<'a> {
     /// None: the member names none, or one that is not there, which is a fault.
-    pub fn of(table: &'a Table, path: &'a str, name: &str, faults: &'a Faults) -> Option<Self> {
+    pub fn find(
+        table: &'a DefinedTable,
+        path: &'a str,
+        name: &str,
+        faults: &'a Faults,
+    ) -> Option<Self> {
         let column = table.column(name);
         if column.is_none() && !name.is_empty() {
             faults.add(
@@ -75,7 +84,7 @@ impl<'a> Named<'a> {
                 format!("{} has no column {}", table.name, quoted(name)),
             );
         }
-        column.map(|column| Named {
+        column.map(|column| NamedColumn {
             path,
             column,
             faults,
@@ -176,7 +185,7 @@ impl<'a> Named<'a> {
 }
 
 /// Every status can stand in the column: it is a label of the enum, short enough, and the domain accepts it.
-fn statuses_fit(statuses: &[String], column: &Named) -> Result<()> {
+fn statuses_fit(statuses: &[String], column: &NamedColumn) -> Result<()> {
     let name = column.name();
     for (i, problem) in misfits(statuses, &column.column.cast_to)? {
         let status = statuses.get(i).filter(|status| !status.is_empty());
@@ -225,14 +234,14 @@ fn misfits(texts: &[String], type_name: &str) -> Result<Vec<(usize, String)>> {
 /// A predicate that is well formed, as it is kept.
 pub fn when(
     path: &str,
-    table: &Table,
+    table: &DefinedTable,
     text: Option<&str>,
     faults: &Faults,
 ) -> Result<Option<Predicate>> {
     let Some(text) = text else {
         return Ok(None);
     };
-    match predicate::read(table.oid, text)? {
+    match predicate::read_predicate(table.oid, text)? {
         Ok(predicate) => Ok(Some(predicate)),
         Err(failure) => {
             faults.add(path, failure);

@@ -2,7 +2,7 @@
 //! again; the tables by their present names, the leases as they were given.
 
 use super::definition::Definition;
-use super::stored::{Col, Stored};
+use super::stored::{MachineCol, StoredMachine};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
 use crate::caller::Owner;
 use crate::error::{Error, Kind, Result};
@@ -31,7 +31,7 @@ thread_local! {
 /// `once.machine_get`.
 pub fn machine_get(call: &Call) -> Result<Datum> {
     let name = call.text(0, "machine", SCOPE_MAX)?;
-    let stored = Stored::of(name)?;
+    let stored = StoredMachine::existing(name)?;
     if let Some(owner) = stored.owner()? {
         owner.ensure_member("machine", name)?;
     }
@@ -39,27 +39,30 @@ pub fn machine_get(call: &Call) -> Result<Datum> {
 }
 
 /// A stored machine as json.
-pub fn described(stored: &Stored) -> Result<Datum> {
+pub fn described(stored: &StoredMachine) -> Result<Datum> {
     let definition = serde_json::to_string(&as_written(stored)?);
     let text = definition.map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
     Ok(row::text(&from_utf8(&text)))
 }
 
 /// A stored machine as somebody would write it.
-fn as_written(stored: &Stored) -> Result<Definition> {
+fn as_written(stored: &StoredMachine) -> Result<Definition> {
     let mut definition = stored.definition()?;
     let table = |col| one_text(&NAME_OF_TABLE, &[stored.column(col)]);
-    definition.table = table(Col::Relation)?;
+    definition.table = table(MachineCol::Relation)?;
     if let Some(refund) = &mut definition.refund {
-        refund.items = table(Col::Items)?;
-        refund.wallet = table(Col::Wallet)?;
+        refund.items = table(MachineCol::Items)?;
+        refund.wallet = table(MachineCol::Wallet)?;
     }
     if let Some(owner) = stored.owner()? {
         let role = match owner {
             Owner::Role(role) => Some(role),
             Owner::Gone => None,
         };
-        let name = one_text(&NAME_OF_OWNER, &[role, stored.column(Col::OwnerName)])?;
+        let name = one_text(
+            &NAME_OF_OWNER,
+            &[role, stored.column(MachineCol::OwnerName)],
+        )?;
         definition.owner = Some(name);
     }
     for step in &mut definition.steps {

@@ -70,7 +70,7 @@ pub fn wait_for_claims(machine: &str) -> Result<()> {
 
 /// Two definitions of one table come one after the other, to the end of the first one's transaction. 55P03 where it takes
 /// too long.
-fn wait_for_definitions(table: &columns::Table) -> Result<()> {
+fn wait_for_definitions(table: &columns::DefinedTable) -> Result<()> {
     // No machine's name begins with NUL: the lock is no machine's.
     let lock = lock_of(&format!("\0table {}", table.oid.to_u32()));
     wait_bounded(lock, || {

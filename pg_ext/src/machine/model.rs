@@ -11,9 +11,9 @@ use super::definition::{Definition, Refund};
 use super::direct::Direct;
 use super::id::{self, RowId};
 use super::relation::Column;
-use super::shape::{self, RefundShape, Shape};
+use super::shape::{self, MachineShape, RefundShape};
 use super::statement::{Locks, Statement};
-use super::stored::Stored;
+use super::stored::StoredMachine;
 use crate::call::{Call, SCOPE_MAX};
 use crate::error::{Error, Kind, Result};
 use crate::spi::{Row, SwitchedUser, column};
@@ -33,7 +33,7 @@ thread_local! {
 pub struct Machine {
     pub definition: Definition,
     pub revision: i64,
-    pub shape: Shape,
+    pub shape: MachineShape,
     /// See [`super::lock_of`].
     pub lock: u64,
     checked: Cell<u64>,
@@ -59,7 +59,7 @@ impl Machine {
             return Ok(machine);
         }
         let seen = changes::watch_definitions()?;
-        let stored = Stored::of(name)?;
+        let stored = StoredMachine::existing(name)?;
         let owner = stored.owner()?;
         if let Some(owner) = owner {
             owner.ensure_member("machine", name)?;
@@ -78,11 +78,11 @@ impl Machine {
 
     /// A machine by name, for what acts on behalf of its tables (guards, sweeps).
     pub fn for_tables(name: &[u8]) -> Result<Rc<Machine>> {
-        Machine::fitted(name, &Stored::of(name)?)
+        Machine::fitted(name, &StoredMachine::existing(name)?)
     }
 
     /// The compiled machine of a stored row, from the cache where it still fits.
-    pub fn fitted(name: &[u8], stored: &Stored) -> Result<Rc<Machine>> {
+    pub fn fitted(name: &[u8], stored: &StoredMachine) -> Result<Rc<Machine>> {
         if let Some(machine) = known(name)
             && machine.revision == stored.revision()
             && machine.still_fits(stored)
@@ -92,7 +92,7 @@ impl Machine {
         let changes = changes::watch(stored);
         let definition = stored.definition()?;
         let machine = Rc::new(Machine {
-            shape: shape::fit(&definition, stored.tables()).map_err(|missing| {
+            shape: shape::fit_to_tables(&definition, stored.tables()).map_err(|missing| {
                 let hint = "Define it again with the present names, or drop it; machine_check lists what changed.";
                 unfit(&definition.machine, &missing.join("\n"), hint)
             })?,
@@ -109,7 +109,7 @@ impl Machine {
         Ok(machine)
     }
 
-    fn still_fits(&self, stored: &Stored) -> bool {
+    fn still_fits(&self, stored: &StoredMachine) -> bool {
         let changes = changes::of_tables();
         if self.checked.get() == changes {
             return true;
@@ -117,7 +117,8 @@ impl Machine {
         // A statement that takes a row as a parameter does not notice that its type has changed.
         self.plans.borrow_mut().clear();
         self.directs.borrow_mut().clear();
-        let fits = shape::fit(&self.definition, stored.tables()).as_ref() == Ok(&self.shape);
+        let fits =
+            shape::fit_to_tables(&self.definition, stored.tables()).as_ref() == Ok(&self.shape);
         if fits {
             self.checked.set(changes);
         }

@@ -1,10 +1,10 @@
 //! The checks of `refund` against the tables of its items and wallets: keys, the columns that tie the tables
 //! together, the marker, and types that lose nothing of an amount.
 
-use super::columns::{Column, Table};
+use super::columns::{DefinedColumn, DefinedTable};
 use super::definition::Refund;
 use super::faults::{Faults, quoted};
-use super::fit::{Named, when};
+use super::fit::{NamedColumn, when};
 use crate::call::from_utf8;
 use crate::error::Result;
 use crate::row;
@@ -13,14 +13,19 @@ use crate::subxact;
 use pgrx::pg_sys::{self, Oid};
 
 /// The tables of a definition; None: not there.
-pub struct Tables {
-    pub machine: Option<Table>,
-    pub items: Option<Table>,
-    pub wallet: Option<Table>,
+pub struct DefinedTables {
+    pub machine: Option<DefinedTable>,
+    pub items: Option<DefinedTable>,
+    pub wallet: Option<DefinedTable>,
 }
 
 /// Runs the checks, for a machine with this id; the predicate becomes what is kept of it.
-pub fn check(refund: &mut Refund, id: &str, tables: &Tables, faults: &Faults) -> Result<()> {
+pub fn check_refund(
+    refund: &mut Refund,
+    id: &str,
+    tables: &DefinedTables,
+    faults: &Faults,
+) -> Result<()> {
     tables_are_three(tables, faults);
     let machine = tables.machine.as_ref();
     if let Some(items) = &tables.items {
@@ -37,8 +42,8 @@ pub fn check(refund: &mut Refund, id: &str, tables: &Tables, faults: &Faults) ->
 }
 
 /// A row, its items and its wallet are locked one after another and changed by one statement.
-fn tables_are_three(tables: &Tables, faults: &Faults) {
-    let oid = |table: &Option<Table>| table.as_ref().map(|table| table.oid);
+fn tables_are_three(tables: &DefinedTables, faults: &Faults) {
+    let oid = |table: &Option<DefinedTable>| table.as_ref().map(|table| table.oid);
     let [machine, items, wallet] = [&tables.machine, &tables.items, &tables.wallet].map(oid);
     let same = |a: Option<Oid>, b: Option<Oid>| a.is_some() && a == b;
     if same(items, machine) {
@@ -55,12 +60,12 @@ fn tables_are_three(tables: &Tables, faults: &Faults) {
 /// `id` is the machine's.
 fn of_items(
     refund: &mut Refund,
-    items: &Table,
-    id: Option<&Column>,
+    items: &DefinedTable,
+    id: Option<&DefinedColumn>,
     faults: &Faults,
 ) -> Result<()> {
     items.check("refund.items", faults);
-    let column = |path, name: &str| Named::of(items, path, name, faults);
+    let column = |path, name: &str| NamedColumn::find(items, path, name, faults);
     let others = [
         ("refund.item_id", refund.item_id.as_str()),
         ("refund.subject", &refund.subject),
@@ -104,15 +109,20 @@ fn of_items(
     Ok(())
 }
 
-fn of_wallet(refund: &Refund, wallet: &Table, machine: Option<&Table>, faults: &Faults) {
+fn of_wallet(
+    refund: &Refund,
+    wallet: &DefinedTable,
+    machine: Option<&DefinedTable>,
+    faults: &Faults,
+) {
     wallet.check("refund.wallet", faults);
-    let column = |path, name: &str| Named::of(wallet, path, name, faults);
+    let column = |path, name: &str| NamedColumn::find(wallet, path, name, faults);
     let id = column("refund.wallet_id", &refund.wallet_id);
     if let Some(id) = &id {
         id.is_a_key();
     }
     if let Some(machine) = machine
-        && let Some(account) = Named::of(machine, "refund.account", &refund.account, faults)
+        && let Some(account) = NamedColumn::find(machine, "refund.account", &refund.account, faults)
     {
         account.compares_exactly();
         names_a_row(&account, "refund.wallet_id", id.map(|id| id.column));
@@ -126,7 +136,7 @@ fn of_wallet(refund: &Refund, wallet: &Table, machine: Option<&Table>, faults: &
 }
 
 /// A column that holds another table's keys has a type of the same kind: integers, texts, or uuid.
-fn names_a_row(names: &Named, key: &str, of: Option<&Column>) {
+fn names_a_row(names: &NamedColumn, key: &str, of: Option<&DefinedColumn>) {
     let Some(wanted) = of.filter(|of| of.family().is_some()) else {
         return;
     };
@@ -139,7 +149,7 @@ fn names_a_row(names: &Named, key: &str, of: Option<&Column>) {
 }
 
 /// The marker can hold `marked` and `undecided`, and they are two values.
-fn marker_tells_apart(refund: &Refund, marker: &Named) -> Result<()> {
+fn marker_tells_apart(refund: &Refund, marker: &NamedColumn) -> Result<()> {
     const MARKED: &str = "refund.marked";
     const UNDECIDED: &str = "refund.undecided";
     let (faults, marked) = (marker.faults, &refund.marked);
@@ -168,7 +178,7 @@ fn marker_tells_apart(refund: &Refund, marker: &Named) -> Result<()> {
 }
 
 /// The marker's type reads the value, compares it, and stores a text as it is.
-fn fits(path: &str, value: &str, marker: &Named) -> Result<bool> {
+fn fits(path: &str, value: &str, marker: &NamedColumn) -> Result<bool> {
     let kept = match marker.column.base_type {
         pg_sys::TEXTOID | pg_sys::VARCHAROID | pg_sys::BPCHAROID => {
             "(v.m::pg_catalog.text COLLATE pg_catalog.\"C\") OPERATOR(pg_catalog.=) $1"
@@ -176,7 +186,7 @@ fn fits(path: &str, value: &str, marker: &Named) -> Result<bool> {
         _ => "true",
     };
     let condition = format!("{} AND {kept}", same("v.m"));
-    let problem = match look(&condition, &[value], marker.column)? {
+    let problem = match ask_marker(&condition, &[value], marker.column)? {
         Ok(true) => return Ok(true),
         Ok(false) => "it would be another value there".to_owned(),
         Err(failure) => failure.message,
@@ -187,9 +197,9 @@ fn fits(path: &str, value: &str, marker: &Named) -> Result<bool> {
     Ok(false)
 }
 
-fn are_equal(marked: &str, undecided: &str, marker: &Column) -> Result<bool> {
+fn are_equal(marked: &str, undecided: &str, marker: &DefinedColumn) -> Result<bool> {
     let sql = same(&format!("CAST($2 AS {})", marker.cast_to));
-    Ok(look(&sql, &[marked, undecided], marker)?.unwrap_or(false))
+    Ok(ask_marker(&sql, &[marked, undecided], marker)?.unwrap_or(false))
 }
 
 /// The marker's value is this one, as its type compares values.
@@ -198,10 +208,10 @@ fn same(value: &str) -> String {
 }
 
 /// A condition over `v.m`, the first value as the marker's type.
-fn look(
+fn ask_marker(
     condition: &str,
     values: &[&str],
-    marker: &Column,
+    marker: &DefinedColumn,
 ) -> Result<std::result::Result<bool, subxact::Failure>> {
     let type_name = &marker.cast_to;
     let sql =
@@ -219,14 +229,19 @@ fn look(
 }
 
 /// Amounts and balances are counted exactly.
-fn is_exact_money(column: &Named) {
+fn is_exact_money(column: &NamedColumn) {
     if digits(column.column).is_none() {
         column.has_type("amounts and balances are integer or numeric");
     }
 }
 
 /// The balance's type holds every amount exactly.
-fn balance_holds_amounts(refund: &Refund, items: &Table, wallet: &Table, faults: &Faults) {
+fn balance_holds_amounts(
+    refund: &Refund,
+    items: &DefinedTable,
+    wallet: &DefinedTable,
+    faults: &Faults,
+) {
     let (amount, balance) = (items.column(&refund.amount), wallet.column(&refund.balance));
     if let (Some(amount), Some(balance)) = (amount, balance)
         && let (Some(from), Some(to)) = (digits(amount), digits(balance))
@@ -240,8 +255,8 @@ fn balance_holds_amounts(refund: &Refund, items: &Table, wallet: &Table, faults:
     }
 }
 
-fn digits(column: &Column) -> Option<Digits> {
-    Digits::of(column.base_type, column.modifier)
+fn digits(column: &DefinedColumn) -> Option<Digits> {
+    Digits::of_type(column.base_type, column.modifier)
 }
 
 /// What a type can count: digits before and after the point.
@@ -255,7 +270,7 @@ pub struct Digits {
 
 impl Digits {
     /// None: the type does not count exactly.
-    pub fn of(base_type: Oid, modifier: i32) -> Option<Digits> {
+    pub fn of_type(base_type: Oid, modifier: i32) -> Option<Digits> {
         /// A type modifier counts from here.
         const HEADER: i32 = 4;
         let (before_point, after_point) = match base_type {

@@ -69,15 +69,15 @@ pub fn condition(status: &str, moves: &[Move]) -> String {
 }
 
 /// Where a call wants to go, and from where.
-pub struct Wanted {
+pub struct WantedMoves {
     pub to: String,
     /// None: from anywhere.
     pub from: Option<Vec<String>>,
     pub requester: Option<String>,
 }
 
-impl Wanted {
-    pub fn read(to: &[u8], from: Option<Datum>, requester: Option<&[u8]>) -> Result<Wanted> {
+impl WantedMoves {
+    pub fn read(to: &[u8], from: Option<Datum>, requester: Option<&[u8]>) -> Result<WantedMoves> {
         let element = |e: Option<&[u8]>| match e {
             Some(e) if characters(e) <= SCOPE_MAX => Ok(shown(e)),
             Some(_) => Err(bad_from("has an element longer than any status")),
@@ -89,7 +89,7 @@ impl Wanted {
             from.sort();
             from.dedup();
         }
-        Ok(Wanted {
+        Ok(WantedMoves {
             to: shown(to),
             from,
             requester: requester.map(shown),

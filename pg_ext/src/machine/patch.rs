@@ -33,7 +33,7 @@ impl Patch {
             return Ok(Patch::none());
         };
         let value = json::to_jsonb(text)?;
-        let keys: Keys = serde_json::from_slice(&utf8(text))
+        let keys: MemberNames = serde_json::from_slice(&utf8(text))
             .map_err(|_| bad("must be a JSON object".to_owned()))?;
         let shape = &machine.shape;
         let ours = [
@@ -92,12 +92,14 @@ fn bad(problem: String) -> Error {
 }
 
 /// The names of an object's members; the values are passed over.
-struct Keys(Vec<String>);
+struct MemberNames(Vec<String>);
 
-impl<'de> serde::Deserialize<'de> for Keys {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Keys, D::Error> {
+impl<'de> serde::Deserialize<'de> for MemberNames {
+    fn deserialize<D: serde::Deserializer<'de>>(
+        from: D,
+    ) -> std::result::Result<MemberNames, D::Error> {
         let members: std::collections::BTreeMap<String, serde::de::IgnoredAny> =
             serde::Deserialize::deserialize(from)?;
-        Ok(Keys(members.into_keys().collect()))
+        Ok(MemberNames(members.into_keys().collect()))
     }
 }

@@ -40,7 +40,7 @@ const WRITTEN_UNDER: [(&CStr, &CStr); 7] = [
 const READINGS: usize = 5;
 
 /// Reads a predicate over the columns of a table that the caller has locked, or tells what is wrong with it.
-pub fn read(relation: Oid, text: &str) -> Result<std::result::Result<Predicate, String>> {
+pub fn read_predicate(relation: Oid, text: &str) -> Result<std::result::Result<Predicate, String>> {
     let Ok(source) = CString::new(from_utf8(text).into_owned()) else {
         return Ok(Err("contains a NUL character".to_owned()));
     };

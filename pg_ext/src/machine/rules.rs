@@ -6,7 +6,7 @@ use super::faults::{Faults, element, member, quoted};
 use std::collections::{HashMap, HashSet};
 
 /// Runs them all.
-pub fn check(definition: &Definition, faults: &Faults) {
+pub fn check_rules(definition: &Definition, faults: &Faults) {
     let claims = claims(definition);
     let mut claimed = HashMap::new();
     for claim in &claims {
@@ -42,9 +42,9 @@ struct Rules<'a> {
     mentions: Vec<Mention<'a>>,
     terminal: HashSet<&'a str>,
     /// In the order of the steps and then of the requesters.
-    claims: &'a [Claim<'a>],
+    claims: &'a [DeclaredClaim<'a>],
     /// The first claim into each claim state.
-    claimed: HashMap<&'a str, &'a Claim<'a>>,
+    claimed: HashMap<&'a str, &'a DeclaredClaim<'a>>,
     faults: &'a Faults,
 }
 
@@ -67,7 +67,7 @@ enum Place<'a> {
 }
 
 /// One requester's claim state.
-struct Claim<'a> {
+struct DeclaredClaim<'a> {
     path: String,
     step: &'a Step,
     requester: &'a str,
@@ -122,12 +122,12 @@ fn mentions(definition: &Definition) -> Vec<Mention<'_>> {
     all
 }
 
-fn claims(definition: &Definition) -> Vec<Claim<'_>> {
+fn claims(definition: &Definition) -> Vec<DeclaredClaim<'_>> {
     let mut all = Vec::new();
     for (i, step) in definition.steps.iter().enumerate() {
         let path = in_step(i, "claim_state");
         for (requester, (into, revert)) in &step.claim_state {
-            all.push(Claim {
+            all.push(DeclaredClaim {
                 path: member(&path, requester),
                 step,
                 requester,

@@ -12,7 +12,7 @@ use std::result::Result;
 
 /// What the catalog says of everything that a definition names.
 #[derive(Clone, PartialEq)]
-pub struct Shape {
+pub struct MachineShape {
     pub table: Relation,
     pub id: Column,
     pub status: Column,
@@ -35,7 +35,7 @@ pub struct RefundShape {
     pub account: Column,
 }
 
-impl Shape {
+impl MachineShape {
     /// The machine's table, its items' and their wallets', each with the columns that are named.
     pub fn tables(&self) -> impl Iterator<Item = (&Relation, Vec<&Column>)> {
         let account = self.refund.iter().map(|r| &r.account);
@@ -52,7 +52,10 @@ impl Shape {
 }
 
 /// Everything that the definition names over these tables, as the catalog has it; or a line for each that is gone.
-pub fn fit(definition: &Definition, tables: [Option<Oid>; 3]) -> Result<Shape, Vec<String>> {
+pub fn fit_to_tables(
+    definition: &Definition,
+    tables: [Option<Oid>; 3],
+) -> Result<MachineShape, Vec<String>> {
     let fitting = Fitting(Faults::default());
     let shape = fitting.shape(definition, tables);
     match (shape, fitting.0.into_lines()) {
@@ -68,7 +71,11 @@ type Usable = fn(Oid) -> bool;
 struct Fitting(Faults);
 
 impl Fitting {
-    fn shape(&self, d: &Definition, [table, items, wallet]: [Option<Oid>; 3]) -> Option<Shape> {
+    fn shape(
+        &self,
+        d: &Definition,
+        [table, items, wallet]: [Option<Oid>; 3],
+    ) -> Option<MachineShape> {
         let table = self.table("table", table)?;
         let column = |member, name: &str, usable: Usable| self.column(&table, member, name, usable);
         let id = column("id", &d.id, id::is_usable);
@@ -79,7 +86,7 @@ impl Fitting {
         let flag = flag.map(|c| column("cancel.flag", &c.flag, |t| t == pg_sys::BOOLOID));
         let refund = d.refund.as_ref();
         let refund = refund.map(|r| self.refund(r, &table, items, wallet));
-        Some(Shape {
+        Some(MachineShape {
             id: id?,
             status: status?,
             // One that is declared and does not fit is a fault by now.
@@ -128,7 +135,7 @@ impl Fitting {
 
     /// Types may have changed since the definition: a balance that rounds what is added to it loses money.
     fn holds(&self, balance: &Column, amount: &Column) {
-        let digits = |column: &Column| Digits::of(column.base_type, column.modifier);
+        let digits = |column: &Column| Digits::of_type(column.base_type, column.modifier);
         if let (Some(to), Some(from)) = (digits(balance), digits(amount))
             && !to.hold(from)
         {
@@ -164,5 +171,5 @@ fn any(_base: Oid) -> bool {
 }
 
 fn is_money(base: Oid) -> bool {
-    Digits::of(base, -1).is_some()
+    Digits::of_type(base, -1).is_some()
 }

@@ -7,7 +7,7 @@
 
 use super::changes;
 use super::relation::{Column, Relation};
-use super::shape::Shape;
+use super::shape::MachineShape;
 use crate::error::{Error, Kind, Result};
 use crate::spi::{Plan, Row};
 use crate::table::Snapshot;
@@ -16,7 +16,7 @@ use std::cell::Cell;
 
 pub struct Statement {
     plan: Plan,
-    tables: Vec<Named>,
+    tables: Vec<NamedTable>,
     /// The count of [`changes::of_tables`] when they last were as they are named.
     seen: Cell<u64>,
 }
@@ -35,7 +35,7 @@ pub const LOCK: u32 = pg_sys::RowShareLock;
 pub const WRITE: u32 = pg_sys::RowExclusiveLock;
 
 /// A table that a statement names, the columns that it may name, and the lock that it takes.
-struct Named {
+struct NamedTable {
     table: Relation,
     columns: Vec<Column>,
     mode: u32,
@@ -47,18 +47,18 @@ impl Statement {
         sql: &str,
         types: &[Oid],
         row: String,
-        shape: &Shape,
+        shape: &MachineShape,
         locks: Locks,
     ) -> Result<Statement> {
         let named = shape.tables().zip(locks).filter(|(_, mode)| *mode != NO);
         let tables: Vec<_> = named
-            .map(|((table, columns), mode)| Named {
+            .map(|((table, columns), mode)| NamedTable {
                 table: table.clone(),
                 columns: columns.into_iter().cloned().collect(),
                 mode,
             })
             .collect();
-        for Named { table, mode, .. } in &tables {
+        for NamedTable { table, mode, .. } in &tables {
             table.lock(*mode);
         }
         let seen = changes::of_tables();
@@ -73,7 +73,7 @@ impl Statement {
     /// Waits for the tables and all that is below them. What looks under a snapshot of its own makes that afterwards: an
     /// ALTER TABLE that it waited for may have rewritten a table, and an older snapshot shows no row of it.
     pub fn hold(&self) -> Result<()> {
-        for Named { table, mode, .. } in &self.tables {
+        for NamedTable { table, mode, .. } in &self.tables {
             table.lock_with_all_below(*mode);
         }
         self.ensure_still_named()
@@ -81,7 +81,7 @@ impl Statement {
 
     /// See [`Plan::query`]. Its snapshot is made when the server has locked all that it reads and writes.
     pub fn query(&self, args: &[Option<Datum>]) -> Result<Vec<Row>> {
-        for Named { table, mode, .. } in &self.tables {
+        for NamedTable { table, mode, .. } in &self.tables {
             table.lock(*mode);
         }
         self.ensure_still_named()?;
@@ -126,7 +126,7 @@ impl Statement {
     }
 }
 
-fn ensure_named(tables: &[Named]) -> Result<()> {
+fn ensure_named(tables: &[NamedTable]) -> Result<()> {
     tables.iter().try_for_each(|named| {
         let table = &named.table;
         let is_same = |c: &Column| table.column(&c.plain).as_ref() == Some(c);

@@ -14,7 +14,7 @@ pub const BY_NAME: Name = c"machine_pkey";
 
 /// Columns of once.machine.
 #[derive(Clone, Copy)]
-pub enum Col {
+pub enum MachineCol {
     Machine = 1,
     Revision,
     Relation,
@@ -28,59 +28,63 @@ pub enum Col {
 }
 
 /// The row of once.machine that a name stands for.
-pub struct Stored {
+pub struct StoredMachine {
     slot: Slot,
 }
 
-impl Stored {
+impl StoredMachine {
     /// The committed row; 42704 where there is none.
-    pub fn of(machine: &[u8]) -> Result<Stored> {
-        Stored::find(machine)?.ok_or_else(|| unknown(machine))
+    pub fn existing(machine: &[u8]) -> Result<StoredMachine> {
+        StoredMachine::find(machine)?.ok_or_else(|| unknown(machine))
     }
 
-    pub fn find(machine: &[u8]) -> Result<Option<Stored>> {
+    pub fn find(machine: &[u8]) -> Result<Option<StoredMachine>> {
         let table = Table::to_read(TABLE)?;
         let key = &mut [ScanKey::text(1, row::text(machine))];
         let slot = table.find(BY_NAME, key, &Snapshot::latest())?;
-        Ok(slot.map(|slot| Stored { slot }))
+        Ok(slot.map(|slot| StoredMachine { slot }))
     }
 
     /// The machine's, in the database's encoding.
     pub fn name(&self) -> &[u8] {
-        self.column(Col::Machine).map(varlena).unwrap_or_default()
+        self.column(MachineCol::Machine)
+            .map(varlena)
+            .unwrap_or_default()
     }
 
-    pub fn column(&self, col: Col) -> Option<Datum> {
+    pub fn column(&self, col: MachineCol) -> Option<Datum> {
         self.slot.column(col as usize)
     }
 
     pub fn revision(&self) -> i64 {
-        self.column(Col::Revision).map_or(0, |d| d.value() as i64)
+        self.column(MachineCol::Revision)
+            .map_or(0, |d| d.value() as i64)
     }
 
-    pub fn relation(&self, col: Col) -> Option<Oid> {
+    pub fn relation(&self, col: MachineCol) -> Option<Oid> {
         self.column(col).map(|d| Oid::from(d.value() as u32))
     }
 
     /// The machine's own table.
     pub fn table(&self) -> Option<Oid> {
-        self.relation(Col::Relation)
+        self.relation(MachineCol::Relation)
     }
 
     /// The machine's table, its items' and the wallets'.
     pub fn tables(&self) -> [Option<Oid>; 3] {
-        [Col::Relation, Col::Items, Col::Wallet].map(|col| self.relation(col))
+        [MachineCol::Relation, MachineCol::Items, MachineCol::Wallet].map(|col| self.relation(col))
     }
 
     pub fn guarded(&self) -> bool {
-        self.column(Col::Guarded).is_some_and(|d| d.value() != 0)
+        self.column(MachineCol::Guarded)
+            .is_some_and(|d| d.value() != 0)
     }
 
     pub fn owner(&self) -> Result<Option<Owner>> {
         Owner::stored(
-            self.column(Col::Owner),
-            self.column(Col::OwnerName),
-            self.column(Col::OwnerIncarnation),
+            self.column(MachineCol::Owner),
+            self.column(MachineCol::OwnerName),
+            self.column(MachineCol::OwnerIncarnation),
         )
     }
 
@@ -100,7 +104,7 @@ impl Stored {
             .hint("If the library is older than the definition, load the newer one.")
         };
         let stored = self
-            .column(Col::Definition)
+            .column(MachineCol::Definition)
             .ok_or_else(|| damaged(String::new()))?;
         serde_json::from_slice(&utf8(varlena(stored))).map_err(|e| damaged(e.to_string()))
     }
@@ -113,7 +117,7 @@ pub fn names() -> Result<Vec<Vec<u8>>> {
     let snapshot = Snapshot::latest();
     let mut scan = table.scan(BY_NAME, &mut [], &snapshot)?;
     while let Some(slot) = scan.advance() {
-        if let Some(name) = slot.column(Col::Machine as usize) {
+        if let Some(name) = slot.column(MachineCol::Machine as usize) {
             names.push(varlena(name).to_vec());
         }
     }
@@ -121,9 +125,9 @@ pub fn names() -> Result<Vec<Vec<u8>>> {
 }
 
 /// Shows every machine's row, by name.
-pub fn each_stored(each: &mut dyn FnMut(&Stored) -> Result<()>) -> Result<()> {
+pub fn each_stored(each: &mut dyn FnMut(&StoredMachine) -> Result<()>) -> Result<()> {
     for name in names()? {
-        if let Some(stored) = Stored::find(&name)? {
+        if let Some(stored) = StoredMachine::find(&name)? {
             each(&stored)?;
         }
     }

@@ -5,10 +5,10 @@
 use super::direct::{self, Direct};
 use super::id::RowId;
 use super::model::{Machine, yes};
-use super::moves::{Move, Wanted, condition};
+use super::moves::{Move, WantedMoves, condition};
 use super::patch::Patch;
 use super::statement::{LOCK, NO, READ, Statement, WRITE};
-use super::user_row::{Lock, ensure_updatable, look};
+use super::user_row::{RowLock, RowSeen, ensure_updatable};
 use crate::call::{Call, SCOPE_MAX, shown, texts_or_null, varlena};
 use crate::error::{Error, Result};
 use crate::row::{self, Rows, Shape};
@@ -65,7 +65,7 @@ pub fn transition(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
     let id = machine.id(call, 1)?;
     let patch = Patch::read(&machine, call.datum(4))?;
-    let wish = Wish::of(call, 5)?;
+    let wish = MoveWish::of_call(call, 5)?;
     let version = version_argument(&machine, call, 6)?;
     let answer = wish.run(&machine, &id, version, &patch)?;
     Ok(SHAPE.with(|shape| shape.row(&answer)))
@@ -88,24 +88,24 @@ pub fn version_argument(machine: &Machine, call: &Call, i: usize) -> Result<Opti
 
 /// Where a call wants to go, as it says it. Its bytes find its statements; what they mean is read only to
 /// make one.
-struct Wish<'a> {
+struct MoveWish<'a> {
     to: &'a [u8],
     from: Option<Datum>,
     requester: Option<&'a [u8]>,
 }
 
-impl Wish<'_> {
+impl MoveWish<'_> {
     /// Arguments 2, 3 and `requester` of a call.
-    fn of(call: &Call, requester: usize) -> Result<Wish<'_>> {
-        Ok(Wish {
+    fn of_call(call: &Call, requester: usize) -> Result<MoveWish<'_>> {
+        Ok(MoveWish {
             to: call.text(2, "to_status", SCOPE_MAX)?,
             from: call.datum(3),
             requester: call.opt_text(requester, "requester", SCOPE_MAX)?,
         })
     }
 
-    fn wanted(&self) -> Result<Wanted> {
-        Wanted::read(self.to, self.from, self.requester)
+    fn wanted(&self) -> Result<WantedMoves> {
+        WantedMoves::read(self.to, self.from, self.requester)
     }
 
     /// Tells kept statements apart; each part begins with its length.
@@ -145,7 +145,7 @@ impl Wish<'_> {
     fn direct(&self, machine: &Machine) -> Result<Option<Rc<Direct>>> {
         machine.direct(self.key("", ""), || {
             let wanted = self.wanted()?;
-            Direct::of(machine, &wanted.to, &wanted.moves(&machine.definition)?)
+            Direct::for_moves(machine, &wanted.to, &wanted.moves(&machine.definition)?)
         })
     }
 
@@ -174,7 +174,7 @@ impl Wish<'_> {
         if writable
             && patch.value.is_none()
             && let Some(direct) = self.direct(machine)?
-            && let Some(next) = direct.make(&direct::Row {
+            && let Some(next) = direct.make(&direct::DirectMove {
                 machine,
                 id,
                 to: self.to,
@@ -187,7 +187,7 @@ impl Wish<'_> {
         for locked in [false, true] {
             if locked {
                 // It could move when we looked: now nobody can come in between.
-                look(machine, id, Lock::Update)?;
+                RowSeen::find(machine, id, RowLock::Update)?;
             }
             if writable {
                 let moved = update.query(&[Some(id.value), version, patch.value])?;
@@ -241,7 +241,7 @@ impl Wish<'_> {
 fn fill_move(
     template: &str,
     machine: &Machine,
-    wanted: &Wanted,
+    wanted: &WantedMoves,
     moves: &[Move],
     patch: &str,
 ) -> String {
@@ -283,7 +283,7 @@ fn stayed(status: Option<Datum>, version: Option<Datum>, reason: &[u8]) -> Answe
 pub fn transition_many(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
     let ids = read_ids(&machine, call)?;
-    let wish = Wish::of(call, 4)?;
+    let wish = MoveWish::of_call(call, 4)?;
     wish.wanted()?.moves(&machine.definition)?;
     let rows = Rows::begin(call);
     let writable = table::is_writable() && !ids.is_empty();
@@ -324,7 +324,7 @@ fn first_text<'a>(row: &Row) -> Option<&'a [u8]> {
 }
 
 /// The ids that are there, now locked, and the rows that moved.
-fn move_many(machine: &Machine, wish: &Wish, ids: &[RowId]) -> Result<(Vec<Row>, Vec<Row>)> {
+fn move_many(machine: &Machine, wish: &MoveWish, ids: &[RowId]) -> Result<(Vec<Row>, Vec<Row>)> {
     let types = [machine.id_array_type()];
     let update = machine.plan_or(wish.key("many", ""), &types, [WRITE, NO, NO], || {
         let wanted = wish.wanted()?;

@@ -25,13 +25,25 @@ const MOVE: &str = "
     RETURNING {status}::pg_catalog.text, {version}";
 
 /// What a look saw.
-pub struct Seen {
+pub struct RowSeen {
     pub status: Option<Datum>,
     pub version: Option<Datum>,
     pub flagged: bool,
 }
 
-impl Seen {
+impl RowSeen {
+    /// The row as it is now, None: not there (or not visible to the current user).
+    pub fn find(machine: &Machine, id: &RowId, lock: RowLock) -> Result<Option<RowSeen>> {
+        let rows = look_plan(machine, lock)?.query(&[Some(id.value)])?;
+        Ok(rows.first().map(seen))
+    }
+
+    /// The row as it is committed now, whatever the isolation level; locks nothing.
+    pub fn latest(machine: &Machine, id: &RowId) -> Result<Option<RowSeen>> {
+        let rows = look_plan(machine, RowLock::No)?.look_latest(&[Some(id.value)])?;
+        Ok(rows.first().map(seen))
+    }
+
     pub fn status(&self) -> &[u8] {
         self.status.map(varlena).unwrap_or_default()
     }
@@ -39,7 +51,7 @@ impl Seen {
 
 /// How a look locks the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lock {
+pub enum RowLock {
     No,
     /// As an update of anything but the id; waits.
     Update,
@@ -51,51 +63,40 @@ pub enum Lock {
     Whole,
 }
 
-/// The row as it is now, None: not there (or not visible to the current user).
-pub fn look(machine: &Machine, id: &RowId, lock: Lock) -> Result<Option<Seen>> {
-    let rows = look_plan(machine, lock)?.query(&[Some(id.value)])?;
-    Ok(rows.first().map(seen))
-}
-
-/// The row as it is committed now, whatever the isolation level; locks nothing.
-pub fn look_latest(machine: &Machine, id: &RowId) -> Result<Option<Seen>> {
-    let rows = look_plan(machine, Lock::No)?.look_latest(&[Some(id.value)])?;
-    Ok(rows.first().map(seen))
-}
-
 /// A row that could not be locked: ON002 where the caller may see it, but a policy keeps it from any update.
 /// Does not wait; a row that somebody has locked may be updated later, for all that is known.
 pub fn ensure_updatable(machine: &Machine, id: &RowId) -> Result<()> {
-    if !machine.shape.table.has_policies() || look(machine, id, Lock::No)?.is_none() {
+    if !machine.shape.table.has_policies() || RowSeen::find(machine, id, RowLock::No)?.is_none() {
         return Ok(());
     }
-    let locked = subxact::attempt(|| look(machine, id, Lock::UpdateNow))?;
-    let is_hidden = matches!(locked, Ok(None)) && look(machine, id, Lock::No)?.is_some();
+    let locked = subxact::attempt(|| RowSeen::find(machine, id, RowLock::UpdateNow))?;
+    let is_hidden =
+        matches!(locked, Ok(None)) && RowSeen::find(machine, id, RowLock::No)?.is_some();
     match is_hidden {
         true => Err(machine.kept_back(id)),
         false => Ok(()),
     }
 }
 
-fn look_plan(machine: &Machine, lock: Lock) -> Result<Rc<Statement>> {
+fn look_plan(machine: &Machine, lock: RowLock) -> Result<Rc<Statement>> {
     let mode = match lock {
-        Lock::No => READ,
+        RowLock::No => READ,
         _ => LOCK,
     };
     let (key, clause) = match lock {
-        Lock::No => ("row", ""),
-        Lock::Update => ("row update", "FOR NO KEY UPDATE OF t"),
-        Lock::UpdateIfFree => ("row free", "FOR NO KEY UPDATE OF t SKIP LOCKED"),
-        Lock::UpdateNow => ("row now", "FOR NO KEY UPDATE OF t NOWAIT"),
-        Lock::Whole => ("row whole", "FOR UPDATE OF t"),
+        RowLock::No => ("row", ""),
+        RowLock::Update => ("row update", "FOR NO KEY UPDATE OF t"),
+        RowLock::UpdateIfFree => ("row free", "FOR NO KEY UPDATE OF t SKIP LOCKED"),
+        RowLock::UpdateNow => ("row now", "FOR NO KEY UPDATE OF t NOWAIT"),
+        RowLock::Whole => ("row whole", "FOR UPDATE OF t"),
     };
     machine.plan(key, &[machine.id_type()], [mode, NO, NO], || {
         machine.parts().fill(LOOK, &[("lock", clause)])
     })
 }
 
-fn seen(row: &Row) -> Seen {
-    Seen {
+fn seen(row: &Row) -> RowSeen {
+    RowSeen {
         status: column(row, 0),
         version: column(row, 1),
         flagged: yes(row, 2),
@@ -104,7 +105,7 @@ fn seen(row: &Row) -> Seen {
 
 /// Which rows a move takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum If {
+pub enum MoveIf {
     Always,
     Unflagged,
 }
@@ -116,12 +117,12 @@ pub fn move_row(
     id: &RowId,
     from: &str,
     to: &str,
-    condition: If,
+    condition: MoveIf,
     patch: &Patch,
-) -> Result<Option<Seen>> {
+) -> Result<Option<RowSeen>> {
     let (name, sql) = match condition {
-        If::Always => ("", "true"),
-        If::Unflagged => ("unflagged", "NOT {flag}"),
+        MoveIf::Always => ("", "true"),
+        MoveIf::Unflagged => ("unflagged", "NOT {flag}"),
     };
     let key = format!("go\0{from}\0{to}\0{name}\0{}", patch.key());
     let types = [machine.id_type(), pg_sys::JSONBOID];
@@ -147,7 +148,7 @@ pub fn move_row(
     let Some(row) = machine.one(&rows)? else {
         return Ok(None);
     };
-    let moved = Seen {
+    let moved = RowSeen {
         status: column(row, 0),
         version: column(row, 1),
         flagged: false,

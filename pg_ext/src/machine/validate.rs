@@ -4,11 +4,11 @@
 //! are left out. `read` makes the tree, `rules` looks at what its members say together, `fit` and `money` at
 //! the tables; they leave in it what is kept of a predicate.
 
-use super::columns::{Table, owned_by_caller};
+use super::columns::{DefinedTable, owned_by_caller};
 use super::definition::Definition;
 use super::faults::{Faults, quoted};
-use super::money::Tables;
-use super::stored::{Col, Stored, each_stored};
+use super::money::DefinedTables;
+use super::stored::{MachineCol, StoredMachine, each_stored};
 use super::{fit, money, rules, wait_for_definitions};
 use crate::call::from_utf8;
 use crate::caller::{self, Owner};
@@ -28,12 +28,12 @@ pub struct Valid {
 /// owner not a role of the caller's.
 pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
     let owner = owner(&definition, &faults)?;
-    let named = |path, name: &str| Table::named(path, name, &faults);
+    let named = |path, name: &str| DefinedTable::named(path, name, &faults);
     let machine = named("table", &definition.table)?;
     if let Some(table) = &machine {
         ensure_callers(table)?;
     }
-    rules::check(&definition, &faults);
+    rules::check_rules(&definition, &faults);
     let (items, wallet) = match &definition.refund {
         Some(r) => (
             named("refund.items", &r.items)?,
@@ -44,14 +44,14 @@ pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
     if let Some(table) = &machine {
         nobody_else_has_it(&definition, table, &faults)?;
     }
-    let tables = Tables {
+    let tables = DefinedTables {
         machine,
         items,
         wallet,
     };
     against_tables(&mut definition, &tables, &faults)?;
     faults.into_result(&definition.machine)?;
-    let oid = |table: &Option<Table>| table.as_ref().map(|table| table.oid);
+    let oid = |table: &Option<DefinedTable>| table.as_ref().map(|table| table.oid);
     let no_table = || Error::new(Kind::Internal, "a definition without faults has no table");
     Ok(Valid {
         definition: definition.without_names(),
@@ -63,24 +63,28 @@ pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
 }
 
 /// What is wrong with a stored definition, now that its tables may have changed; one line each.
-pub fn recheck(stored: &Stored) -> Result<Vec<String>> {
+pub fn recheck(stored: &StoredMachine) -> Result<Vec<String>> {
     let (mut definition, faults) = (stored.definition()?, Faults::default());
-    let read = |col| stored.relation(col).map_or(Ok(None), Table::read);
-    let tables = Tables {
-        machine: read(Col::Relation)?,
-        items: read(Col::Items)?,
-        wallet: read(Col::Wallet)?,
+    let read = |col| stored.relation(col).map_or(Ok(None), DefinedTable::read);
+    let tables = DefinedTables {
+        machine: read(MachineCol::Relation)?,
+        items: read(MachineCol::Items)?,
+        wallet: read(MachineCol::Wallet)?,
     };
     against_tables(&mut definition, &tables, &faults)?;
     Ok(faults.into_lines())
 }
 
-fn against_tables(definition: &mut Definition, tables: &Tables, faults: &Faults) -> Result<()> {
+fn against_tables(
+    definition: &mut Definition,
+    tables: &DefinedTables,
+    faults: &Faults,
+) -> Result<()> {
     if let Some(table) = &tables.machine {
-        fit::check(definition, table, faults)?;
+        fit::check_table(definition, table, faults)?;
     }
     match &mut definition.refund {
-        Some(refund) => money::check(refund, &definition.id, tables, faults),
+        Some(refund) => money::check_refund(refund, &definition.id, tables, faults),
         None => Ok(()),
     }
 }
@@ -101,7 +105,7 @@ fn owner(definition: &Definition, faults: &Faults) -> Result<Option<Datum>> {
 }
 
 /// 42501 where the caller does not own the table.
-fn ensure_callers(table: &Table) -> Result<()> {
+fn ensure_callers(table: &DefinedTable) -> Result<()> {
     match owned_by_caller(table.oid) {
         true => Ok(()),
         false => Err(not_yours(&table.name)),
@@ -116,7 +120,11 @@ pub fn not_yours(table: &str) -> Error {
 }
 
 /// No other machine has this table and status column.
-fn nobody_else_has_it(definition: &Definition, table: &Table, faults: &Faults) -> Result<()> {
+fn nobody_else_has_it(
+    definition: &Definition,
+    table: &DefinedTable,
+    faults: &Faults,
+) -> Result<()> {
     let (machine, status) = (&definition.machine, &definition.status);
     if machine.is_empty() || status.is_empty() {
         return Ok(());

@@ -5,7 +5,7 @@
 //! HOT update), so a bounded number of those whose first lease is not over is looked at. How far that went is told, too.
 
 use super::{Sheet, entries_for};
-use crate::action::lease::{BY_LOOK as LEASES_BY_LOOK, Col as LeaseCol, Lease, State};
+use crate::action::lease::{BY_LOOK as LEASES_BY_LOOK, Lease, LeaseCol, LeaseState};
 use crate::call::shown;
 use crate::clock::{self, INFINITY};
 use crate::error::Result;
@@ -179,7 +179,7 @@ impl Actions {
                 Step::End => return Ok(actions),
                 Step::Tired => break,
             };
-            if lease.state() == State::Held && lease.i64(LeaseCol::LookAt) < INFINITY {
+            if lease.state() == LeaseState::Held && lease.i64(LeaseCol::LookAt) < INFINITY {
                 actions.note(&lease, now);
             }
         }

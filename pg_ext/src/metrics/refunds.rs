@@ -3,7 +3,7 @@
 use super::tables::float;
 use super::{Sheet, entries_for};
 use crate::call::shown;
-use crate::cancel::record::{BY_OPEN, Col, REFUNDS, REFUNDS_BY_ROW, Refund, TABLE};
+use crate::cancel::record::{BY_OPEN, REFUNDS, REFUNDS_BY_ROW, RefundCol, TABLE, TeardownCol};
 use crate::clock;
 use crate::error::Result;
 use crate::machine::stored;
@@ -75,7 +75,7 @@ pub fn refunds(sheet: &Sheet) -> Result<()> {
         let machine = shown(&name);
         let labels = [("machine", machine.as_str())];
         let by_machine = || ScanKey::text(1, row::text(&name));
-        let column = Refund::Items as usize;
+        let column = RefundCol::Items as usize;
         let refunds = look(REFUNDS, REFUNDS_BY_ROW, &mut [by_machine()], column, most)?;
         let mut count = refunds.rows as f64;
         let items = refunds.sum as f64 / count.max(1.0);
@@ -96,7 +96,7 @@ pub fn refunds(sheet: &Sheet) -> Result<()> {
             "Items that these refunds marked; exact below 1000 refunds (fewer where there are more than ten machines), then an estimate.",
         )?;
         let open = &mut [by_machine(), ScanKey::bool(2, true)];
-        let column = Col::RequestedAt as usize;
+        let column = TeardownCol::RequestedAt as usize;
         let teardowns = look(TABLE, BY_OPEN, open, column, most)?;
         sheet.put(
             "pg_once_machine_teardowns_open",
