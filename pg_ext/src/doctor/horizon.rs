@@ -47,28 +47,18 @@ const ELSEWHERE: &CStr = c"
      WHERE t.database <> pg_catalog.current_database() AND t.since < $1 - interval '10 minutes'
      ORDER BY t.since LIMIT 20";
 
-// A slot that nobody uses does not get younger by itself. One that is lost holds back nothing any more.
+// A slot that nobody uses does not get younger by itself.
 const SLOTS: &CStr = c"
     SELECT 'warning',
-           CASE WHEN s.wal_status = 'lost' THEN pg_catalog.format('replication slot %s is lost', s.slot_name)
-                WHEN s.wal_status = 'unreserved' THEN pg_catalog.format('replication slot %s is about to be lost', s.slot_name)
-                ELSE pg_catalog.format('replication slot %s holds back %s', s.slot_name,
-                                       CASE WHEN s.xmin IS NOT NULL THEN 'vacuum'
-                                            WHEN s.catalog_xmin IS NOT NULL THEN 'vacuum of the catalogs'
-                                            ELSE 'the removal of WAL' END) END,
-           pg_catalog.format('%s, %s, %s', CASE WHEN s.active THEN 'in use' ELSE 'used by nobody' END,
-                             CASE WHEN s.wal_status = 'lost' THEN 'the WAL that it needs is gone'
-                                  ELSE pg_catalog.format('WAL from %s on (%s)', s.restart_lsn, s.wal_status) END,
-                             COALESCE(x.age || ' transactions old', 'no snapshot')),
-           CASE WHEN s.wal_status = 'lost'
-                THEN pg_catalog.format('Its consumer cannot go on: SELECT pg_drop_replication_slot(%L), and set it up anew.', s.slot_name)
-                ELSE pg_catalog.format('Bring its consumer back, or SELECT pg_drop_replication_slot(%L).', s.slot_name) END
+           pg_catalog.format('replication slot %s holds back %s', s.slot_name,
+                             CASE WHEN s.xmin IS NOT NULL THEN 'vacuum' ELSE 'vacuum of the catalogs' END),
+           pg_catalog.format('%s, %s transactions old', CASE WHEN s.active THEN 'in use' ELSE 'used by nobody' END, x.age),
+           pg_catalog.format('Bring its consumer back, or SELECT pg_drop_replication_slot(%L).', s.slot_name)
       FROM pg_catalog.pg_replication_slots s
            CROSS JOIN LATERAL (SELECT GREATEST(pg_catalog.age(s.xmin), pg_catalog.age(s.catalog_xmin))) x (age)
      WHERE (s.database IS NULL OR s.database = pg_catalog.current_database())
-       AND (x.age > CASE WHEN s.active THEN 1000000 ELSE 100000 END OR s.wal_status IN ('unreserved', 'lost')
-            OR s.wal_status = 'extended' AND NOT s.active)
-     ORDER BY x.age DESC NULLS LAST LIMIT 20";
+       AND x.age > CASE WHEN s.active THEN 1000000 ELSE 100000 END
+     ORDER BY x.age DESC LIMIT 20";
 
 const STANDBYS: &CStr = c"
     SELECT 'warning',
