@@ -1,8 +1,6 @@
 //! The list of databases: read again on SIGHUP, followed as databases come and go, told of once.
 
-use crate::world::{
-    JOBS, WORKER, claim, launch, logged, preloaded, show, until, until_logged, until_served, worker,
-};
+use crate::world::{launch, logged, preloaded, show, until, until_logged, until_served, worker};
 use pg_once_tests::race::poll_async;
 use tokio_postgres::Client;
 
@@ -82,33 +80,6 @@ async fn a_database_is_dropped_with_force_and_the_log_stays_short() {
         .filter(|l| l.contains("pg_once") || l.contains("FATAL"))
         .count();
     assert!(about <= 6, "{lines}");
-    // And serves the next one of that name.
-    let client = cluster.create_database_with_extension("a").await.unwrap();
-    crate::world::until_swept(&client).await;
-}
-
-/// Also amid a sweep.
-#[tokio::test]
-async fn a_database_is_dropped_with_force_while_its_worker_reverts_a_row() {
-    let cluster = launch("a");
-    let client = cluster.create_database_with_extension("a").await.unwrap();
-    let admin = cluster.connect("postgres").await.unwrap();
-    show(&client, JOBS).await;
-    show(
-        &client,
-        "create function slow() returns trigger language plpgsql as $$ begin
-            if new.status = 'ready' then perform pg_sleep(600); end if; return new; end $$;
-         create trigger slow before update on job for each row execute function slow()",
-    )
-    .await;
-    claim(&client, 1, 1, "1 us").await;
-    let sleeping = format!(
-        "select count(*) from pg_stat_activity where backend_type = '{WORKER}' and wait_event = 'PgSleep'"
-    );
-    until(&admin, &sleeping, "1").await;
-    drop(client);
-    show(&admin, "set statement_timeout = '20s'").await;
-    show(&admin, "drop database a with (force)").await;
     // And serves the next one of that name.
     let client = cluster.create_database_with_extension("a").await.unwrap();
     crate::world::until_swept(&client).await;

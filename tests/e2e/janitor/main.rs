@@ -15,7 +15,6 @@ mod due;
 mod dying;
 mod extension;
 mod failing;
-mod idle;
 mod lock_timeout;
 mod owners;
 #[path = "../keys/playground.rs"]

@@ -3,8 +3,6 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-use pg_once_tests::race;
-
 use crate::playground::{Playground, cluster};
 
 /// A worker in a process of its own.
@@ -121,44 +119,4 @@ async fn a_killed_workers_batch_comes_back_with_its_delivery_keys_and_its_ack_is
         let ack = format!("select once.outbox_ack('t', 'default', {token}, array[{first}])");
         assert_eq!(play.code(&ack).await, "ON006");
     }
-}
-
-#[tokio::test]
-async fn a_worker_killed_before_it_committed_its_take_had_nothing() {
-    for key in ["", ", 'key'"] {
-        let play = emitted(key).await;
-        let mut worker = Worker::start(&play);
-        worker.ask("begin");
-        let taken = worker.ask(TAKE);
-        assert_eq!(taken.len(), 4);
-        worker.kill_9();
-        // The server notices that the client is gone.
-        let rows = race::poll_async("the events of a killed worker", async || {
-            let rows = play.show(TAKE).await;
-            Ok((!rows.is_empty()).then_some(rows))
-        })
-        .await
-        .unwrap();
-        let without_token = |row: &str| row.split_once('|').unwrap().1.to_owned();
-        let again: Vec<_> = rows.lines().map(without_token).collect();
-        let taken: Vec<_> = taken.iter().map(|row| without_token(row)).collect();
-        assert_eq!(again, taken);
-    }
-}
-
-#[tokio::test]
-async fn a_worker_killed_before_it_committed_its_ack_has_not_acked() {
-    let play = emitted("").await;
-    let mut worker = Worker::start(&play);
-    let taken = worker.ask(TAKE);
-    let token = taken[0].split('|').next().unwrap().to_owned();
-    let ack = format!("select once.outbox_ack('t', 'default', {token})");
-    worker.ask("begin");
-    assert_eq!(worker.ask(&ack), ["4"]);
-    worker.kill_9();
-    // Its token is still good, for it or for whoever knows it.
-    assert_eq!(play.show("select count(*) from once.receipt").await, "0");
-    assert_eq!(play.show(&ack).await, "4");
-    ahead(&play, "1 h").await;
-    assert_eq!(play.show(TAKE).await, "");
 }

@@ -101,23 +101,6 @@ async fn emit_take_and_emit_in_one_transaction_are_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn others_see_nothing_of_an_open_take_and_lose_nothing_by_it() {
-    let stage = Stage::open("{}").await;
-    let (one, two) = (stage.another().await, stage.another().await);
-    one.play.show("begin").await;
-    one.emit("mine").await;
-    one.expect(10, "mine:1").await;
-    one.play.show("commit").await;
-    stage.emit_keyed("k", "key").await;
-    one.play.show("begin").await;
-    one.expect(10, "k:1").await;
-    // Lanes of keys are not waited for.
-    two.expect_nothing().await;
-    one.play.show("rollback").await;
-    two.expect(10, "k:1").await;
-}
-
-#[tokio::test]
 async fn a_take_in_the_middle_of_a_transaction_moves_past_what_it_saw_and_no_further() {
     let stage = Stage::open("{}").await;
     let other = stage.another().await;

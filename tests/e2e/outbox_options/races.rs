@@ -83,35 +83,6 @@ async fn one_topic_made_twice_with_other_subscribers_is_refused_to_the_second() 
 }
 
 #[tokio::test]
-async fn one_subscriber_made_twice_at_once_is_one_subscriber() {
-    let second = subscriber_set("new", r#"{"max_attempts": 5}"#);
-    let first = subscriber_set("new", r#"{"lease": "3 s"}"#);
-    for ((code, play), expected) in second_of_two(&first, &second, "commit")
-        .await
-        .iter()
-        .zip(RETRYABLE)
-    {
-        assert_eq!(code, expected);
-        if !code.is_empty() {
-            play.show(&second).await;
-        }
-        let shown = play
-            .show(
-                "select o ->> 'lease', o ->> 'max_attempts' from once.subscriber_get('t', 'new') o",
-            )
-            .await;
-        assert_eq!(shown, "00:00:03|5");
-    }
-    for (code, play) in second_of_two(&first, &second, "rollback").await {
-        assert_eq!(code, "");
-        let shown = play
-            .show("select once.subscriber_get('t', 'new') ->> 'lease'")
-            .await;
-        assert_eq!(shown, "00:01:00");
-    }
-}
-
-#[tokio::test]
 async fn changes_of_different_options_at_once_are_both_kept() {
     let (first, second) = (
         topic_set("t", r#"{"lanes": 3}"#),
@@ -133,29 +104,6 @@ async fn changes_of_different_options_at_once_are_both_kept() {
                 .await,
             format!("3|{dedupe}")
         );
-    }
-}
-
-#[tokio::test]
-async fn a_subscriber_dropped_twice_is_not_there_for_the_second() {
-    let drop = "select once.subscriber_drop('t', 'default')";
-    for ((code, _), expected) in second_of_two(drop, drop, "commit")
-        .await
-        .iter()
-        .zip(["42704", "40001", "40001"])
-    {
-        assert_eq!(code, expected);
-    }
-    for (code, _) in second_of_two(drop, drop, "rollback").await {
-        assert_eq!(code, "");
-    }
-    let set = subscriber_set("default", "{}");
-    for ((code, _), expected) in second_of_two(drop, &set, "commit")
-        .await
-        .iter()
-        .zip(RETRYABLE)
-    {
-        assert_eq!(code, expected, "made anew");
     }
 }
 

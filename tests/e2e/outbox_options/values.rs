@@ -282,26 +282,6 @@ async fn names_are_of_1_to_100_characters_whatever_these_are() {
 }
 
 #[tokio::test]
-async fn what_is_rolled_back_was_never_set() {
-    let play = Playground::open().await;
-    topic(&play, "t", "{}").await;
-    let before = stored(&play).await;
-    play.show("begin").await;
-    topic(&play, "new", "{}").await;
-    play.show("savepoint a").await;
-    topic(&play, "t", r#"{"lanes": 2}"#).await;
-    play.show(&subscriber_set("new", r#"{"max_attempts": 1}"#))
-        .await;
-    play.show("select once.subscriber_drop('t', 'default')")
-        .await;
-    assert_counted(&play).await;
-    play.show("rollback to a").await;
-    assert_eq!(shown(&play).await, TOPIC);
-    play.show("rollback").await;
-    assert_eq!(stored(&play).await, before);
-}
-
-#[tokio::test]
 async fn numbers_of_topics_do_not_come_from_the_events() {
     let play = Playground::open().await;
     topic(&play, "t", "{}").await;

@@ -243,31 +243,3 @@ async fn a_dropped_subscriber_needs_nothing() {
     retire_until(&play, "").await;
     assert_eq!(kept(&play).await, "0");
 }
-
-/// They were truncated with their segment.
-#[tokio::test]
-async fn a_trigger_that_could_keep_copies_back_keeps_their_segment() {
-    let play = lagging().await;
-    play.show(
-        "create function keep() returns trigger language plpgsql as $$ begin return null; end $$;
-         create trigger keep before insert on once.event_kept for each row execute function keep()",
-    )
-    .await;
-    for _ in 0..5 {
-        let told = retire(&play).await;
-        assert!(told.starts_with("0|"), "{told}");
-    }
-    let said = "select last_error from once.janitor where task = 'outbox_retire'";
-    assert!(
-        play.show(said)
-            .await
-            .contains("TRIGGER keep ON once.event_kept")
-    );
-    play.show("drop trigger keep on once.event_kept").await;
-    retire_until(&play, "").await;
-    assert_eq!(
-        play.show("select drain('t', 'slow') = upto(1100, 801)")
-            .await,
-        "t"
-    );
-}

@@ -1,10 +1,7 @@
 //! dedupe_reap: dedupe_keys go when their topic's window is over.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use crate::open;
-use crate::waiting::{Waiting, sessions};
+use crate::waiting::Waiting;
 
 #[tokio::test]
 async fn keys_whose_window_is_over_go_in_bounded_passes_and_no_others() {
@@ -96,43 +93,4 @@ async fn a_key_that_an_open_emit_has_met_is_not_swept() {
     assert_eq!(play.show(REAP).await, "0");
     emitter.show("commit").await;
     assert_eq!(play.show(REAP).await, "1");
-}
-
-#[tokio::test]
-async fn emits_and_sweeps_of_keys_whose_time_is_over_at_once_never_fail() {
-    let play = open().await;
-    play.show("select once.topic_set('t', '{\"dedupe_for\": \"1 millisecond\"}')")
-        .await;
-    let all = sessions(&play, 6).await;
-    let running = Arc::new(AtomicBool::new(true));
-    let sweeper = play.another().await;
-    let goes_on = Arc::clone(&running);
-    let sweeps = tokio::spawn(async move {
-        let mut swept = 0;
-        while goes_on.load(Ordering::Relaxed) {
-            swept += sweeper.show(REAP).await.parse::<i64>().unwrap();
-        }
-        swept
-    });
-    let tasks: Vec<_> = all
-        .into_iter()
-        .map(|session| {
-            tokio::spawn(async move {
-                let mut emitted = 0;
-                for _ in 0..300 {
-                    emitted += i64::from(session.show(EMIT).await == "t");
-                }
-                emitted
-            })
-        })
-        .collect();
-    let mut emitted = 0;
-    for task in tasks {
-        emitted += task.await.unwrap();
-    }
-    running.store(false, Ordering::Relaxed);
-    let swept = sweeps.await.unwrap();
-    assert!(swept > 0 && emitted > 1, "{swept} swept, {emitted} emitted");
-    let events = "select count(*) from once.event_0";
-    assert_eq!(play.show(events).await, emitted.to_string());
 }

@@ -289,24 +289,3 @@ async fn an_analyze_of_the_batches_does_not_look_through_their_arrays() {
     assert_ne!(play.show(&analyzed("= 'N'")).await, "0");
     assert_eq!(play.show(&analyzed("= 'A'")).await, "0");
 }
-
-#[tokio::test]
-async fn in_a_read_only_transaction_and_with_a_bad_max_it_is_refused() {
-    let play = open().await;
-    for sweep in ["outbox_retire", "dedupe_reap"] {
-        play.show("begin read only").await;
-        assert_eq!(
-            play.code(&format!("select once.sweep(task => '{sweep}')"))
-                .await,
-            "25006"
-        );
-        play.show("rollback").await;
-        for max in ["0", "-1", "1000001", "null"] {
-            let refusal = play
-                .refused(&format!("select once.sweep({max}, '{sweep}')"))
-                .await;
-            assert_eq!(refusal.code, "22023", "{sweep}({max})");
-            assert!(refusal.message.contains("max") && !refusal.hint.is_empty());
-        }
-    }
-}

@@ -172,46 +172,6 @@ async fn the_sweep_is_bounded_and_leaves_what_is_alive_or_locked() {
     );
 }
 
-/// Nothing is wrong with them: they are as they were, and back as soon as whoever had the table has gone.
-#[tokio::test]
-async fn batches_that_a_table_is_kept_from_are_left_as_they_are() {
-    let stage = Stage::open(FEW).await;
-    stage.emit("a b c d e f").await;
-    let mut tokens = Vec::new();
-    for _ in 0..6 {
-        tokens.push(stage.take(1).await.token);
-    }
-    stage.clock("1 h").await;
-    let holder = stage.another().await;
-    for table in ["retry", "batch", "receipt", "delivery"] {
-        holder
-            .play
-            .show(&format!("begin; lock table once.{table} in share mode"))
-            .await;
-        stage
-            .play
-            .show("begin; set local once.sweep_lock_timeout = '10ms'")
-            .await;
-        assert_eq!(stage.sweep(100).await, "0|1|f", "{table}");
-        let told = "select last_error from once.janitor where task = 'outbox_requeue'";
-        assert_eq!(
-            stage.play.show(told).await,
-            "subscriber \"default\" of topic \"t\": canceling statement due to lock timeout"
-        );
-        holder.play.show("rollback").await;
-        // The sweep has none of the batches locked.
-        let extend = format!(
-            "begin; set local lock_timeout = '10ms';
-             select once.outbox_extend('t', 'default', {}, '1 h'); rollback",
-            tokens[0]
-        );
-        holder.clock("1 h").await;
-        holder.play.show(&extend).await;
-        stage.play.show("commit").await;
-    }
-    assert_eq!(stage.sweep(100).await, "6|0|f");
-}
-
 #[tokio::test]
 async fn a_subscriber_whose_batches_cannot_be_put_back_keeps_no_other_from_its_events() {
     let stage = Stage::open(FEW).await;

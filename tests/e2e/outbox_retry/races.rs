@@ -223,21 +223,3 @@ async fn what_others_committed_counts_at_every_isolation_level() {
         other.play.show("commit").await;
     }
 }
-
-#[tokio::test]
-async fn a_nack_whose_session_is_killed_has_not_been() {
-    let (stage, other, token) = taken("a b").await;
-    other
-        .play
-        .show(&format!("begin; {}", other.nack_sql(token, "a", "")))
-        .await;
-    let pid = other.play.show("select pg_backend_pid()").await;
-    // Waits for the rows of the other session, which is gone when it gets them.
-    let nack = stage.nack_sql(token, "", ", kind => 'never'");
-    let third = stage.another().await;
-    let kill = format!("select pg_terminate_backend({pid})");
-    let (third, answer) = behind(&stage, third.play, &nack, &kill).await;
-    assert_eq!(stage.named(&answer.unwrap()), "a|1|~|t\nb|1|~|t");
-    assert_eq!(stage.deliveries("a").await, "1|never|~");
-    drop(third);
-}
