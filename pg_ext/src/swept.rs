@@ -57,12 +57,12 @@ impl Swept {
 
 /// What is due, and since when.
 #[derive(Default)]
-pub struct Due {
+pub struct DueWork {
     pub rows: i64,
     pub since: Option<i64>,
 }
 
-impl Due {
+impl DueWork {
     /// So many more rows, due since then.
     pub fn add(&mut self, rows: i64, since: Option<i64>) {
         self.rows += rows;

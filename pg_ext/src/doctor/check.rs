@@ -1,7 +1,7 @@
 //! `machine_check` and `machine_assert`: what disagrees between a definition and what the tables have become,
 //! and whether somebody sweeps the claim states.
 
-use super::Level;
+use super::Severity;
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
 use crate::cancel::adopt::{Orphan, orphans};
 use crate::error::{Error, Kind, Result};
@@ -73,7 +73,7 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
 pub struct Finding {
     /// What doctor makes of it: an error where rows will stay where they are; info where it could not be looked at, or only
     /// the author of the definition knows whether it is right.
-    pub level: Level,
+    pub level: Severity,
     pub problem: String,
     pub hint: String,
 }
@@ -90,10 +90,10 @@ struct Findings(Vec<Finding>);
 
 impl Findings {
     fn add(&mut self, problem: impl Into<String>, hint: impl Into<String>) {
-        self.put(Level::Warning, problem, hint);
+        self.put(Severity::Warning, problem, hint);
     }
 
-    fn put(&mut self, level: Level, problem: impl Into<String>, hint: impl Into<String>) {
+    fn put(&mut self, level: Severity, problem: impl Into<String>, hint: impl Into<String>) {
         self.0.push(Finding {
             level,
             problem: problem.into(),
@@ -142,7 +142,7 @@ impl Findings {
                 None => String::new(),
             };
             self.put(
-                Level::Error,
+                Severity::Error,
                 format!("claim states are not covered: {}{why}", states.join(", ")),
                 hint,
             );
@@ -163,7 +163,7 @@ impl Findings {
         if !states.is_empty() {
             let names: Vec<_> = states.iter().map(|s| s.as_str()).collect();
             self.put(
-                Level::Info,
+                Severity::Info,
                 format!(
                     "it can be cancelled and has no claim state; a cancel in {} begins the teardown at once",
                     names.join(", ")
@@ -278,7 +278,7 @@ impl Findings {
         let table = &machine.shape.table;
         if !may_read(table.oid) {
             self.put(
-                Level::Info,
+                Severity::Info,
                 format!(
                     "rows in a claim state could not be looked for: no right to read {}",
                     table.name

@@ -1,6 +1,6 @@
 //! Whether anybody sweeps, and whether it works.
 
-use super::{Level, Report};
+use super::{Report, Severity};
 use crate::call::{shown, varlena};
 use crate::clock;
 use crate::counters;
@@ -110,10 +110,10 @@ fn never(report: &Report, now: i64, grace: i64, remedy: &str) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    let mut level = Level::Info;
+    let mut level = Severity::Info;
     for task in &missing {
         if waited_us(*task, now)?.is_some_and(|waited| waited >= grace) {
-            level = Level::Warning;
+            level = Severity::Warning;
             break;
         }
     }

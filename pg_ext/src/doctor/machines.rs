@@ -1,7 +1,7 @@
 //! Machines that do not fit their tables any more, claim states that nobody sweeps, rows that cannot be reverted.
 
 use super::check;
-use super::{Level, Report};
+use super::{Report, Severity};
 use crate::call::shown;
 use crate::error::Result;
 use crate::machine::stored::{self, StoredMachine};
@@ -29,7 +29,7 @@ pub fn ask(report: &Report) -> Result<()> {
                 }
             }
             Err(failure) => report.add(
-                Level::Error,
+                Severity::Error,
                 format!("machine \"{machine}\" cannot be checked"),
                 told(stored, Some(&failure.message)),
                 "Look at it with once.machine_check(machine) as a superuser.",
@@ -38,7 +38,7 @@ pub fn ask(report: &Report) -> Result<()> {
         let actions = Actions::look(name, LOOKS)?;
         if actions.put_off > 0 {
             report.add(
-                Level::Warning,
+                Severity::Warning,
                 format!("machine \"{machine}\": {} rows could not be reverted and were put off", actions.put_off),
                 format!("the sweep said of one of them: {}", told(stored, actions.note.as_deref())),
                 "Mend what keeps the row back (a trigger, a constraint, a lock); the sweep tries again by itself.",

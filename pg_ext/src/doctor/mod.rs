@@ -27,7 +27,7 @@ use std::thread::LocalKey;
 
 /// How bad it is.
 #[derive(Clone, Copy)]
-pub enum Level {
+pub enum Severity {
     /// Something is wrong now.
     Error,
     /// Something will be, if nobody does anything.
@@ -36,12 +36,12 @@ pub enum Level {
     Info,
 }
 
-impl Level {
+impl Severity {
     fn name(self) -> &'static str {
         match self {
-            Level::Error => "error",
-            Level::Warning => "warning",
-            Level::Info => "info",
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Info => "info",
         }
     }
 }
@@ -54,7 +54,7 @@ struct Report {
 impl Report {
     fn add(
         &self,
-        level: Level,
+        level: Severity,
         problem: impl AsRef<str>,
         detail: impl AsRef<str>,
         hint: impl AsRef<str>,
@@ -98,7 +98,7 @@ pub fn doctor(call: &Call) -> Result<Datum> {
     for (what, ask) in QUESTIONS {
         if let Err(failure) = subxact::attempt_briefly(|| ask(&report))? {
             report.add(
-                Level::Warning,
+                Severity::Warning,
                 format!("{what} could not be looked at"),
                 failure.message,
                 "Somebody keeps a table locked (pg_locks, pg_stat_activity), or it is damaged. Ask again; the other rows tell the rest.",

@@ -3,7 +3,7 @@
 use super::Report;
 use crate::error::Result;
 use crate::incarnation;
-use crate::metrics::dead::Dead;
+use crate::metrics::dead::DeadLetters;
 use crate::outbox::topic::all_subscribers;
 use crate::row;
 use crate::spi::Kept;
@@ -51,7 +51,7 @@ pub fn ask(report: &Report) -> Result<()> {
         &[Some(Datum::from(incarnation::present()?))],
     )?;
     let subscribers = all_subscribers()?;
-    let dead = Dead::look(&subscribers)?;
+    let dead = DeadLetters::count(&subscribers)?;
     let there = dead.letters.iter().filter(|(_, l)| l.count > 0.0);
     for (i, letters) in there.take(MOST) {
         let subscriber = &subscribers[*i];

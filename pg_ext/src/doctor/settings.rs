@@ -1,6 +1,6 @@
 //! Settings that change what is promised, and counters that are not there.
 
-use super::{Level, Report};
+use super::{Report, Severity};
 use crate::clock::{self, DAY_US};
 use crate::counters;
 use crate::error::Result;
@@ -46,7 +46,7 @@ thread_local! {
 pub fn ask(report: &Report) -> Result<()> {
     if settings::fake_now()?.is_some() {
         report.add(
-            Level::Error,
+            Severity::Error,
             "a pretended clock is set",
             "once.fake_now, in this session",
             "RESET once.fake_now; it is for tests only.",
@@ -56,14 +56,14 @@ pub fn ask(report: &Report) -> Result<()> {
     report.ask(&COMMIT, &[])?;
     if !counters::is_preloaded() {
         report.add(
-            Level::Info,
+            Severity::Info,
             "claims are not counted",
             "pg_once was not loaded by shared_preload_libraries: metrics() has no pg_once_claims_total, idempotency_reuse_rate, idempotency_409_rate and idempotency_in_progress_rate",
             "Add pg_once to shared_preload_libraries and restart the server.",
         );
     } else if counters::told().is_none() {
         report.add(
-            Level::Warning,
+            Severity::Warning,
             "claims of this database are not counted",
             format!(
                 "{} databases were counted since the server started, and that is all there is room for",
@@ -76,7 +76,7 @@ pub fn ask(report: &Report) -> Result<()> {
         && clock::real_us() < last.saturating_add(DAY_US)
     {
         report.add(
-            Level::Warning,
+            Severity::Warning,
             "steps begin and end in one transaction",
             format!("{count} since the server started, the last one within a day"),
             "Commit after key_step, before the foreign call: a process that dies at the call leaves no trace of it. Drivers such as psycopg do not commit by themselves.",

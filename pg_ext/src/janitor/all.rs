@@ -3,7 +3,7 @@
 //! Written here and not in PL/pgSQL: only so it can say what is wrong before it has done anything where it must not
 //! commit, and no name in it is looked up by the caller's search_path.
 
-use super::sweep::{MOST, run};
+use super::sweep::{MOST, run_task};
 use super::task::Task;
 use crate::call::Call;
 use crate::error::{Error, Kind, Result};
@@ -45,13 +45,13 @@ pub fn sweep_all(call: &Call) -> Result<Datum> {
 fn round(max: i32) -> Result<i64> {
     let mut most = 0;
     for task in Task::ALL {
-        most = most.max(sweep(task, max)?);
+        most = most.max(finish_task(task, max)?);
     }
     Ok(most)
 }
 
 /// One task until nothing more is waiting; how many rows it did.
-fn sweep(task: Task, max: i32) -> Result<i64> {
+fn finish_task(task: Task, max: i32) -> Result<i64> {
     let mut all = Swept::default();
     let mut told = Instant::now();
     loop {
@@ -64,17 +64,17 @@ fn sweep(task: Task, max: i32) -> Result<i64> {
         }
         if told.elapsed() >= TELL {
             told = Instant::now();
-            tell(task, &all, " so far");
+            notify(task, &all, " so far");
         }
         pgrx::check_for_interrupts!();
     }
     if all.done > 0 || all.failed > 0 {
-        tell(task, &all, "");
+        notify(task, &all, "");
     }
     Ok(all.done)
 }
 
-fn tell(task: Task, swept: &Swept, when: &str) {
+fn notify(task: Task, swept: &Swept, when: &str) {
     let (name, done, failed) = (task.name(), swept.done, swept.failed);
     match failed {
         0 => pgrx::notice!("{name}: {done} done{when}"),
@@ -90,7 +90,7 @@ fn batch(task: Task, max: i32) -> Result<Swept> {
         pg_sys::EnsurePortalSnapshotExists();
         pg_sys::MemoryContextSwitchTo(pg_sys::TopTransactionContext)
     };
-    let swept = run(task, max);
+    let swept = run_task(task, max);
     // SAFETY: the context of before; an error of the server restores it by itself.
     unsafe { pg_sys::MemoryContextSwitchTo(before) };
     swept

@@ -1,7 +1,7 @@
 //! janitor: the sweeps. Each task is one bounded pass over rows that time has made due, taken with SKIP
 //! LOCKED, so that any number of sessions may sweep at once.
 //!
-//! Whoever sweeps (`sweep()`, `sweep_all()`, the background worker) goes through [`sweep::run`]: the
+//! Whoever sweeps (`sweep()`, `sweep_all()`, the background worker) goes through [`sweep::run_task`]: the
 //! task in a subtransaction of its own, so that one that raises stops no other, and its end noted in
 //! once.janitor (`swept.rs`, which the tasks of other nouns share).
 

@@ -13,7 +13,7 @@ use crate::outbox::due as outbox;
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept, column};
 use crate::subxact;
-use crate::swept::Due;
+use crate::swept::DueWork;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 use std::thread::LocalKey;
@@ -85,7 +85,7 @@ thread_local! {
 }
 
 /// What is due of a task: one part, or (action_release) one for each machine that has any.
-type Parts = Vec<(Option<Vec<u8>>, Due)>;
+type DueParts = Vec<(Option<Vec<u8>>, DueWork)>;
 
 /// `once.janitor_status`.
 pub fn janitor_status(call: &Call) -> Result<Datum> {
@@ -95,11 +95,11 @@ pub fn janitor_status(call: &Call) -> Result<Datum> {
     for task in Task::ALL {
         let name = row::text(task.name().as_bytes());
         // A table that somebody has locked keeps nobody from seeing the rest.
-        let parts = subxact::attempt_briefly(|| parts(task, now))?.ok();
+        let parts = subxact::attempt_briefly(|| due_parts(task, now))?.ok();
         let not_told = row::text(stored::NOT_TOLD.as_bytes());
         for run in spi::query(&TASK_RUNS, &[Some(name), Some(closed), Some(not_told)])? {
             let machine = column(&run, 0).map(varlena);
-            let due = parts.as_deref().map(|parts| sum(parts, machine));
+            let due = parts.as_deref().map(|parts| sum_of(parts, machine));
             let age = |since: i64| clock::interval_datum((now - since).max(0));
             let told = [
                 Some(name),
@@ -117,14 +117,14 @@ pub fn janitor_status(call: &Call) -> Result<Datum> {
 pub fn waited_us(task: Task, now: i64) -> Result<Option<i64>> {
     let due = match task {
         Task::OutboxRetire => outbox::stored(None)?,
-        _ => sum(&parts(task, now)?, None),
+        _ => sum_of(&due_parts(task, now)?, None),
     };
     Ok(due.since.map(|since| (now - since).max(0)))
 }
 
 /// Of one machine, or of all.
-fn sum(parts: &[(Option<Vec<u8>>, Due)], machine: Option<&[u8]>) -> Due {
-    let mut all = Due::default();
+fn sum_of(parts: &[(Option<Vec<u8>>, DueWork)], machine: Option<&[u8]>) -> DueWork {
+    let mut all = DueWork::default();
     for (of, due) in parts {
         if machine.is_none() || machine == of.as_deref() {
             all.add(due.rows, due.since);
@@ -133,7 +133,7 @@ fn sum(parts: &[(Option<Vec<u8>>, Due)], machine: Option<&[u8]>) -> Due {
     all
 }
 
-fn parts(task: Task, now: i64) -> Result<Parts> {
+fn due_parts(task: Task, now: i64) -> Result<DueParts> {
     Ok(match task {
         Task::ActionRelease => counted(&ACTION_RELEASE, now)?,
         Task::KeyAbandon => vec![(None, abandoned(now)?)],
@@ -146,17 +146,17 @@ fn parts(task: Task, now: i64) -> Result<Parts> {
     })
 }
 
-fn abandoned(now: i64) -> Result<Due> {
+fn abandoned(now: i64) -> Result<DueWork> {
     let (rows, since) = Overdue::find(abandon::mark()?, now, LOOKS as usize)?.summary();
     let rows = rows as i64;
-    Ok(Due { rows, since })
+    Ok(DueWork { rows, since })
 }
 
-fn counted(statement: &'static LocalKey<Kept>, now: i64) -> Result<Parts> {
+fn counted(statement: &'static LocalKey<Kept>, now: i64) -> Result<DueParts> {
     let args = [now, LOOKS, clock::DAY_US].map(|value| Some(Datum::from(value)));
     let part = |row: &spi::Row| {
         let number = |i| column(row, i).map(|found| found.value() as i64);
-        let due = Due {
+        let due = DueWork {
             rows: number(0).unwrap_or(0),
             since: number(1),
         };

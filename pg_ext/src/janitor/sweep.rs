@@ -21,19 +21,19 @@ pub const MOST: i32 = 1_000_000;
 
 /// One bounded pass of a task in a subtransaction of its own: what it raises is counted, and undoes nothing else. It
 /// waits for each lock no longer than once.sweep_lock_timeout.
-pub fn run(task: Task, max: i32) -> Result<Swept> {
-    run_for(task, max, None)
+pub fn run_task(task: Task, max: i32) -> Result<Swept> {
+    run_task_for(task, max, None)
 }
 
 /// Of one machine alone, where the task is action_release: each has a row of its own in once.janitor, which that task
 /// writes. What the caller has deferred is the caller's: it is done, and fails, outside the task.
-fn run_for(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
+fn run_task_for(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
     (task.tables().iter()).try_for_each(|name| table::ensure_writable(name))?;
     if task == Task::ActionRelease {
         actions::prepare()?;
     }
     let noted = |swept| noted(task.name(), only.unwrap_or_default(), swept);
-    match subxact::attempt_briefly(|| work(task, max.into(), only))? {
+    match subxact::attempt_briefly(|| attempted(task, max.into(), only))? {
         Ok(None) => Ok(Swept::default()),
         Ok(Some(swept)) if task == Task::ActionRelease => Ok(swept),
         Ok(Some(swept)) => noted(swept),
@@ -42,7 +42,7 @@ fn run_for(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
 }
 
 /// None: another session is at it, and notes it when it ends.
-fn work(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>> {
+fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>> {
     foreign::ensure_none(task.tables())?;
     match task {
         Task::ActionRelease => {
@@ -52,10 +52,10 @@ fn work(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>> {
         Task::KeyAbandon => reap::abandoned(max),
         Task::KeyReap => reap::keys(max).map(Some),
         Task::KeyTombstone => reap::tombstones(max).map(Some),
-        Task::OutboxRequeue => requeue::sweep(max).map(Some),
+        Task::OutboxRequeue => requeue::requeue_overdue(max).map(Some),
         Task::InboxReap => reap::inbox(max).map(Some),
         Task::DedupeReap => reap::dedupe(max).map(Some),
-        Task::OutboxRetire => retire::sweep(max),
+        Task::OutboxRetire => retire::retire_segments(max),
     }
 }
 
@@ -68,7 +68,7 @@ fn noted(task: &str, machine: &[u8], mut swept: Swept) -> Result<Swept> {
 }
 
 /// Notes that a task has failed as a whole, with the transaction that it was in. An error where it cannot.
-pub fn failed(task: Task, failure: &str) -> Result<()> {
+pub fn note_failed(task: Task, failure: &str) -> Result<()> {
     settings::with_sweep_lock_timeout(|| {
         swept::record(task.name(), b"", &Swept::failure(1, failure), false)
     })
@@ -94,7 +94,7 @@ pub fn sweep(call: &Call) -> Result<Datum> {
     let rows = Rows::begin(call);
     for each in Task::ALL {
         if task.is_none_or(|only| only == each) {
-            let swept = run_for(each, max, machine)?;
+            let swept = run_task_for(each, max, machine)?;
             rows.push(&[
                 Some(row::text(each.name().as_bytes())),
                 Some(Datum::from(swept.done)),

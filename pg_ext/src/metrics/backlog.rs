@@ -8,9 +8,9 @@
 //! nothing. The others are looked at in the order of the oldest event that is stored for them, until so many lanes
 //! were: who comes behind has an event that is younger, acked or not.
 
-use super::estimate::Range;
+use super::estimate::IndexRange;
 use super::late::Late;
-use super::stored::{self, Content, Stored};
+use super::stored::{self, Content, StoredTopic};
 use super::worst::{self, Labels};
 use super::{Sheet, entries_for};
 use crate::clock::{self, INFINITY};
@@ -44,13 +44,13 @@ const ALL_RETRIES: usize = 20_000;
 const ASKED: usize = 16;
 
 /// What is the same for every subscriber.
-struct Look {
+struct BacklogLook {
     seen: Seen,
     snapshot: Snapshot,
     /// The present series.
     series: i32,
     tables: Vec<(&'static Home, Table)>,
-    stored: BTreeMap<i32, Stored>,
+    stored: BTreeMap<i32, StoredTopic>,
     batches: Table,
     /// Subscribers that may have any.
     takers: HashSet<i32>,
@@ -89,7 +89,7 @@ impl Backlog {
 /// Lag and depth by topic and subscriber.
 pub fn outbox(sheet: &Sheet) -> Result<()> {
     let subscribers = sheet.subscribers()?;
-    let look = Look::begin()?;
+    let look = BacklogLook::begin()?;
     let backlogs = look.backlogs(subscribers)?;
     let badness: Vec<_> = backlogs.iter().map(|b| b.badness(look.now)).collect();
     let (told, all_told) = worst::told(&badness);
@@ -100,13 +100,13 @@ pub fn outbox(sheet: &Sheet) -> Result<()> {
     worst::complete(sheet, "backlog", &badness, complete)
 }
 
-impl Look {
-    fn begin() -> Result<Look> {
+impl BacklogLook {
+    fn begin() -> Result<BacklogLook> {
         let (seen, snapshot) = Seen::now()?;
         let tables = window::tables()?;
-        let (stored, complete) = stored::look(&tables, &snapshot)?;
+        let (stored, complete) = stored::stored_topics(&tables, &snapshot)?;
         let (batches, retry) = (Table::to_read(batch::TABLE)?, Table::to_read(retry::TABLE)?);
-        Ok(Look {
+        Ok(BacklogLook {
             series: series::present(&snapshot)?,
             takers: HashSet::from_iter(batch::takers(&batches, &snapshot)?),
             retriers: HashSet::from_iter(retry.values(retry::BY_EVENT, &[], &snapshot)?),
@@ -137,10 +137,10 @@ impl Look {
         Ok(backlogs)
     }
 
-    fn backlog(&self, subscriber: &Subscriber, stored: Option<&Stored>) -> Result<Backlog> {
+    fn backlog(&self, subscriber: &Subscriber, stored: Option<&StoredTopic>) -> Result<Backlog> {
         let mut backlog = Backlog::default();
         let mut out = BTreeSet::new();
-        for (lane, content) in stored.into_iter().flat_map(Stored::lanes) {
+        for (lane, content) in stored.into_iter().flat_map(StoredTopic::lanes) {
             let theirs = event::is_unordered(lane) || (1..=subscriber.topic.lanes).contains(&lane);
             if !theirs || !self.may_look(1) {
                 continue;
@@ -152,7 +152,7 @@ impl Look {
             if let Some(last) = &last {
                 out.extend(last.out());
             }
-            let window = Window::of(subscriber, last.as_ref())?;
+            let window = Window::behind(subscriber, last.as_ref())?;
             match content {
                 Content::Few(events) => {
                     for event in events.iter().filter(|e| e.is_before(&window)) {
@@ -228,7 +228,7 @@ impl Look {
         backlog.depth += read as f64;
         if read >= EXACT {
             for (home, table) in &self.tables {
-                let range = Range {
+                let range = IndexRange {
                     table,
                     index: home.position,
                     of: &[topic, lane],
@@ -243,7 +243,7 @@ impl Look {
 
     /// What a batch still holds, but for what has a row in once.retry.
     fn batch(&self, subscriber: &Subscriber, batch: &Batch, backlog: &mut Backlog) -> Result<()> {
-        let held = Ledger::of(batch)?.held;
+        let held = Ledger::read(batch)?.held;
         let redelivered = batch.is_redelivered();
         if redelivered && !self.may_look(held.len() / PROBES) {
             return Ok(());
@@ -273,7 +273,7 @@ impl Look {
     /// What goes one by one.
     fn retries(&self, sub: &Subscriber, backlog: &mut Backlog) -> Result<()> {
         let subscriber = sub.id;
-        let range = Range {
+        let range = IndexRange {
             table: &self.retry,
             index: retry::BY_EVENT,
             of: &[subscriber],
@@ -381,7 +381,7 @@ impl Look {
     }
 
     fn tell(&self, sheet: &Sheet, subscriber: &Subscriber, backlog: &Backlog) -> Result<()> {
-        let labels = Labels::of(subscriber);
+        let labels = Labels::of_subscriber(subscriber);
         sheet.put(
             "outbox_lag_seconds",
             &labels.pairs(),

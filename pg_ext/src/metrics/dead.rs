@@ -3,7 +3,7 @@
 //!
 //! Who has any is told by the index alone; of these, those with the youngest are looked at first.
 
-use super::estimate::Range;
+use super::estimate::IndexRange;
 use super::worst::{self, Labels};
 use super::{Sheet, entries_for};
 use crate::clock;
@@ -33,7 +33,7 @@ pub struct Letters {
 }
 
 /// The dead letters of all subscribers, as far as they are looked at.
-pub struct Dead {
+pub struct DeadLetters {
     /// When the last event of each of them died.
     last: Vec<worst::Badness>,
     /// By the subscriber's place, in their order.
@@ -42,9 +42,9 @@ pub struct Dead {
     pub complete: bool,
 }
 
-impl Dead {
+impl DeadLetters {
     /// Of those whose dead letters are the youngest.
-    pub fn look(subscribers: &[Subscriber]) -> Result<Dead> {
+    pub fn count(subscribers: &[Subscriber]) -> Result<DeadLetters> {
         let cemetery = Cemetery {
             table: Table::to_read(TABLE)?,
             snapshot: Snapshot::latest(),
@@ -60,7 +60,7 @@ impl Dead {
             complete &= !tired;
             letters.push((i, found));
         }
-        Ok(Dead {
+        Ok(DeadLetters {
             last,
             letters,
             complete,
@@ -101,7 +101,7 @@ impl Cemetery {
 
     /// True: rows that are over may hide some.
     fn letters_of(&self, subscriber: i32, exact: usize) -> Result<(Letters, bool)> {
-        let range = Range {
+        let range = IndexRange {
             table: &self.table,
             index: BY_EVENT,
             of: &[subscriber],
@@ -141,7 +141,7 @@ impl Cemetery {
 /// Dead letters by topic and subscriber.
 pub fn letters(sheet: &Sheet) -> Result<()> {
     let subscribers = sheet.subscribers()?;
-    let dead = Dead::look(subscribers)?;
+    let dead = DeadLetters::count(subscribers)?;
     let mut badness: Vec<worst::Badness> = vec![None; subscribers.len()];
     for (i, letters) in &dead.letters {
         badness[*i] = Some(letters.lately as i64);
@@ -150,7 +150,7 @@ pub fn letters(sheet: &Sheet) -> Result<()> {
     for i in worst::told(&badness).0 {
         let found = dead.letters.iter().find(|(place, _)| *place == i);
         let letters = found.map_or(&none, |(_, letters)| letters);
-        let labels = Labels::of(&subscribers[i]);
+        let labels = Labels::of_subscriber(&subscribers[i]);
         sheet.put(
             "outbox_dead_letters",
             &labels.pairs(),

@@ -37,7 +37,7 @@ struct Failures {
 }
 
 impl Failures {
-    fn look(now: i64, snapshot: &Snapshot) -> Result<Failures> {
+    fn lately(now: i64, snapshot: &Snapshot) -> Result<Failures> {
         let table = Table::to_read(delivery::TABLE)?;
         let mut failures = Failures {
             of: HashMap::new(),
@@ -131,7 +131,7 @@ fn acked(subscriber: i32, since: i64, most: usize, snapshot: &Snapshot) -> Resul
 pub fn failures(sheet: &Sheet) -> Result<()> {
     let subscribers = sheet.subscribers()?;
     let snapshot = Snapshot::latest();
-    let failures = Failures::look(clock::now_us()?, &snapshot)?;
+    let failures = Failures::lately(clock::now_us()?, &snapshot)?;
     let badness: Vec<_> = subscribers.iter().map(|s| failures.badness(s)).collect();
     let (told, mut complete) = worst::told(&badness);
     complete &= failures.complete;
@@ -172,7 +172,7 @@ fn tell(sheet: &Sheet, subscriber: &Subscriber, failures: &Failures, acked: &Ack
         let known = kinds.len() < KINDS || kinds.contains_key(kind.as_str());
         *kinds.entry(if known { kind } else { OTHER }).or_default() += 1;
     }
-    let labels = Labels::of(subscriber);
+    let labels = Labels::of_subscriber(subscriber);
     let [topic, name] = labels.pairs();
     for (kind, count) in kinds {
         let attempts = failed + acked.events;

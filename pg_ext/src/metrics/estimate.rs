@@ -14,7 +14,7 @@ const PLACES: i64 = 8;
 const ROWS: usize = 16;
 
 /// Rows of an index whose last column, a bigint, is what they are spread over; the columns before it are int.
-pub struct Range<'a> {
+pub struct IndexRange<'a> {
     pub table: &'a Table,
     pub index: Name,
     /// What the columns before it are.
@@ -26,35 +26,37 @@ pub struct Range<'a> {
 }
 
 /// How many rows there are.
-pub struct Count {
+pub struct RowCount {
     pub rows: f64,
     /// Entries of rows that are over used a look up: there may be more.
     pub tired: bool,
 }
 
-impl Range<'_> {
+impl IndexRange<'_> {
     /// Rows with a number above `from`: exactly, up to `exact` of them.
-    pub fn above(&self, from: i64, exact: usize, snapshot: &Snapshot) -> Result<Count> {
+    pub fn above(&self, from: i64, exact: usize, snapshot: &Snapshot) -> Result<RowCount> {
         let head = self.read(from, i64::MAX, exact, snapshot)?;
         let rows = head.counted as f64;
         let rest = match head.end {
-            End::Reached => Count::NONE,
-            End::Tired if head.counted == 0 => {
+            ReadEnd::Reached => RowCount::NONE,
+            ReadEnd::Tired if head.counted == 0 => {
                 let first = self.edge(from, Edge::First, snapshot)?;
-                first.map_or(Ok(Count::NONE), |first| self.estimate(first - 1, snapshot))?
+                first.map_or(Ok(RowCount::NONE), |first| {
+                    self.estimate(first - 1, snapshot)
+                })?
             }
-            End::Enough | End::Tired => self.estimate(head.last, snapshot)?,
+            ReadEnd::Enough | ReadEnd::Tired => self.estimate(head.last, snapshot)?,
         };
-        Ok(Count {
+        Ok(RowCount {
             rows: rows + rest.rows,
-            tired: rest.tired || head.end == End::Tired,
+            tired: rest.tired || head.end == ReadEnd::Tired,
         })
     }
 
     /// Rows with a number above `from`, by samples.
-    pub fn estimate(&self, from: i64, snapshot: &Snapshot) -> Result<Count> {
+    pub fn estimate(&self, from: i64, snapshot: &Snapshot) -> Result<RowCount> {
         let Some((end, mut tired)) = self.last(from, snapshot)? else {
-            return Ok(Count::NONE);
+            return Ok(RowCount::NONE);
         };
         let step = (end.saturating_sub(from) / PLACES).max(1);
         let mut rows = 0.0;
@@ -70,16 +72,16 @@ impl Range<'_> {
                 places.max(1) as f64
             };
             rows += match seen.end {
-                End::Reached | End::Tired => seen.counted as f64,
+                ReadEnd::Reached | ReadEnd::Tired => seen.counted as f64,
                 // The last of n rows ends the look: it says how far the others reach.
-                End::Enough => {
+                ReadEnd::Enough => {
                     (seen.counted - 1) as f64 * between(place, to) / between(place, seen.last)
                 }
             };
-            tired |= seen.end == End::Tired;
+            tired |= seen.end == ReadEnd::Tired;
             place = to;
         }
-        Ok(Count { rows, tired })
+        Ok(RowCount { rows, tired })
     }
 
     /// The last number above `from`, and whether there may be later ones; None: there is none.
@@ -111,14 +113,14 @@ impl Range<'_> {
         Ok(entry.flatten())
     }
 
-    fn read(&self, from: i64, to: i64, most: usize, snapshot: &Snapshot) -> Result<Seen> {
+    fn read(&self, from: i64, to: i64, most: usize, snapshot: &Snapshot) -> Result<ReadRows> {
         let keys = &mut self.keys(from, to);
         let mut scan = self.table.scan(self.index, keys, snapshot)?;
         let mut looks = entries_for(most);
-        let mut seen = Seen {
+        let mut seen = ReadRows {
             counted: 0,
             last: from,
-            end: End::Enough,
+            end: ReadEnd::Enough,
         };
         while seen.counted < most {
             match scan.step(&mut looks) {
@@ -127,11 +129,11 @@ impl Range<'_> {
                     seen.last = self.number(slot);
                 }
                 Step::End => {
-                    seen.end = End::Reached;
+                    seen.end = ReadEnd::Reached;
                     break;
                 }
                 Step::Tired => {
-                    seen.end = End::Tired;
+                    seen.end = ReadEnd::Tired;
                     break;
                 }
             }
@@ -153,8 +155,8 @@ impl Range<'_> {
     }
 }
 
-impl Count {
-    const NONE: Count = Count {
+impl RowCount {
+    const NONE: RowCount = RowCount {
         rows: 0.0,
         tired: false,
     };
@@ -162,7 +164,7 @@ impl Count {
 
 /// Where a look has ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum ReadEnd {
     /// There is no more.
     Reached,
     /// So many rows were asked for.
@@ -172,8 +174,8 @@ enum End {
 }
 
 /// What a look has read.
-struct Seen {
+struct ReadRows {
     counted: usize,
     last: i64,
-    end: End,
+    end: ReadEnd,
 }

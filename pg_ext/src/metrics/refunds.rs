@@ -38,23 +38,23 @@ thread_local! {
 
 /// What a bounded look at a machine's rows has found.
 #[derive(Default)]
-struct Found {
+struct CountedRows {
     rows: usize,
     sum: i64,
     first: Option<i64>,
 }
 
-fn look(
+fn count_rows(
     table: Name,
     index: Name,
     keys: &mut [ScanKey],
     column: usize,
     most: usize,
-) -> Result<Found> {
+) -> Result<CountedRows> {
     let (table, snapshot) = (Table::to_read(table)?, Snapshot::now());
     let mut scan = table.scan(index, keys, &snapshot)?;
     let mut looks = entries_for(most);
-    let mut found = Found::default();
+    let mut found = CountedRows::default();
     while found.rows < most
         && let Step::Row(slot) = scan.step(&mut looks)
     {
@@ -76,7 +76,7 @@ pub fn refunds(sheet: &Sheet) -> Result<()> {
         let labels = [("machine", machine.as_str())];
         let by_machine = || ScanKey::text(1, row::text(&name));
         let column = RefundCol::Items as usize;
-        let refunds = look(REFUNDS, REFUNDS_BY_ROW, &mut [by_machine()], column, most)?;
+        let refunds = count_rows(REFUNDS, REFUNDS_BY_ROW, &mut [by_machine()], column, most)?;
         let mut count = refunds.rows as f64;
         let items = refunds.sum as f64 / count.max(1.0);
         if refunds.rows >= most {
@@ -97,7 +97,7 @@ pub fn refunds(sheet: &Sheet) -> Result<()> {
         )?;
         let open = &mut [by_machine(), ScanKey::bool(2, true)];
         let column = TeardownCol::RequestedAt as usize;
-        let teardowns = look(TABLE, BY_OPEN, open, column, most)?;
+        let teardowns = count_rows(TABLE, BY_OPEN, open, column, most)?;
         sheet.put(
             "pg_once_machine_teardowns_open",
             &labels,

@@ -20,7 +20,7 @@ const FEW: usize = 32;
 const TOPICS: usize = 2_000;
 
 /// The tables that hold any event, open.
-pub type Tables = [(&'static Home, Table)];
+pub type EventTables = [(&'static Home, Table)];
 
 /// An event, as far as it says whether a lane has passed it.
 pub struct Known {
@@ -32,7 +32,7 @@ pub struct Known {
 }
 
 impl Known {
-    fn of(event: &Event) -> Known {
+    fn from_event(event: &Event) -> Known {
         Known {
             lane: event.i32(Col::Lane),
             series: event.i32(Col::Series),
@@ -56,13 +56,13 @@ pub enum Content {
 }
 
 /// What is stored of a topic.
-pub struct Stored {
+pub struct StoredTopic {
     /// When the oldest was emitted, as far as it was looked for: no subscriber waits for longer.
     pub oldest: i64,
     lanes: BTreeMap<i32, Content>,
 }
 
-impl Stored {
+impl StoredTopic {
     /// Lanes that cursors pass, with what is stored there.
     pub fn lanes(&self) -> impl Iterator<Item = (i32, &Content)> {
         let passed = self.lanes.iter().filter(|(lane, _)| **lane != DELAYED);
@@ -70,14 +70,14 @@ impl Stored {
     }
 
     /// Looks at a topic in the tables that may have some of it.
-    fn look(topic: i32, tables: &[&(&Home, Table)], snapshot: &Snapshot) -> Result<Stored> {
+    fn read(topic: i32, tables: &[&(&Home, Table)], snapshot: &Snapshot) -> Result<StoredTopic> {
         let mut all: BTreeMap<(i32, i64), Known> = BTreeMap::new();
         for (home, table) in tables {
             if !read_few(topic, home, table, snapshot, &mut all)? {
-                return Stored::by_lane(topic, tables, snapshot);
+                return StoredTopic::by_lane(topic, tables, snapshot);
             }
         }
-        let mut stored = Stored {
+        let mut stored = StoredTopic {
             oldest: all.values().map(|e| e.emitted_at).min().unwrap_or(i64::MAX),
             lanes: BTreeMap::new(),
         };
@@ -92,8 +92,8 @@ impl Stored {
     }
 
     /// Of more than is read here: the lanes that have entries, and the first event of each.
-    fn by_lane(topic: i32, tables: &[&(&Home, Table)], snapshot: &Snapshot) -> Result<Stored> {
-        let mut stored = Stored {
+    fn by_lane(topic: i32, tables: &[&(&Home, Table)], snapshot: &Snapshot) -> Result<StoredTopic> {
+        let mut stored = StoredTopic {
             oldest: i64::MAX,
             lanes: BTreeMap::new(),
         };
@@ -128,7 +128,7 @@ fn read_few(
     for _ in 0..=FEW {
         match scan.step(&mut looks) {
             Step::Row(slot) => {
-                let event = Known::of(&Event::look(slot));
+                let event = Known::from_event(&Event::look(slot));
                 all.entry((event.lane, event.id)).or_insert(event);
             }
             Step::End => return Ok(true),
@@ -139,7 +139,10 @@ fn read_few(
 }
 
 /// The topics that have anything stored, by number; false: there were more than are looked at.
-pub fn look(tables: &Tables, snapshot: &Snapshot) -> Result<(BTreeMap<i32, Stored>, bool)> {
+pub fn stored_topics(
+    tables: &EventTables,
+    snapshot: &Snapshot,
+) -> Result<(BTreeMap<i32, StoredTopic>, bool)> {
     let mut where_it_is: BTreeMap<i32, BTreeSet<usize>> = BTreeMap::new();
     for (i, (home, table)) in tables.iter().enumerate() {
         for topic in table.values(home.position, &[], snapshot)? {
@@ -153,7 +156,7 @@ pub fn look(tables: &Tables, snapshot: &Snapshot) -> Result<(BTreeMap<i32, Store
     let mut all = BTreeMap::new();
     for (topic, places) in where_it_is.into_iter().take(TOPICS) {
         let places: Vec<_> = places.into_iter().map(|i| &tables[i]).collect();
-        all.insert(topic, Stored::look(topic, &places, snapshot)?);
+        all.insert(topic, StoredTopic::read(topic, &places, snapshot)?);
     }
     Ok((all, complete))
 }

@@ -30,7 +30,7 @@ pub fn told(badness: &[Badness]) -> (Vec<usize>, bool) {
 pub struct Labels(String, String);
 
 impl Labels {
-    pub fn of(subscriber: &Subscriber) -> Labels {
+    pub fn of_subscriber(subscriber: &Subscriber) -> Labels {
         Labels(shown(&subscriber.topic.name), shown(&subscriber.name))
     }
 

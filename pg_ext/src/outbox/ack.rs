@@ -1,7 +1,7 @@
 //! `outbox_ack`: events of a batch are delivered. One receipt, whatever their number.
 
 use super::batch::{self, Batch};
-use super::receipt::{Kind, Ledger, Left};
+use super::receipt::{Ledger, LeftBy, ReceiptKind};
 use super::retry;
 use super::topic::Subscriber;
 use crate::call::Call;
@@ -10,15 +10,15 @@ use pgrx::pg_sys::Datum;
 
 /// `once.outbox_ack`.
 pub fn outbox_ack(call: &Call) -> Result<Datum> {
-    let subscriber = Subscriber::of(call)?;
+    let subscriber = Subscriber::named_in(call)?;
     let token = call.i64(2, "token")?;
     let wanted = call.opt_i64s(3, "event_ids")?;
     let batch = Batch::locked(&subscriber, token)?;
-    let mut ledger = Ledger::of(&batch)?;
+    let mut ledger = Ledger::read(&batch)?;
     let (leaving, others) = ledger.split(wanted.as_deref());
     let (acked, lost): (Vec<i64>, Vec<i64>) = others
         .iter()
-        .partition(|id| ledger.has_left(**id, Left::Acked));
+        .partition(|id| ledger.has_left(**id, LeftBy::Acked));
     let done: Vec<i64> = acked
         .iter()
         .copied()
@@ -32,7 +32,7 @@ pub fn outbox_ack(call: &Call) -> Result<Datum> {
         return Err(batch::lost(&subscriber, token, &lost));
     }
     if !leaving.is_empty() {
-        ledger.append(Kind::Acked, &leaving, None)?;
+        ledger.append(ReceiptKind::Acked, &leaving, None)?;
         retry::acked(&subscriber, &batch, &leaving)?;
     }
     Ok(Datum::from((leaving.len() + acked.len()) as i32))

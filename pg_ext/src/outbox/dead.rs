@@ -121,7 +121,7 @@ pub fn bury(sub: &Subscriber, held: &Held, reason: &Reason, now: i64) -> Result<
 
 /// `once.outbox_dead`.
 pub fn outbox_dead(call: &Call) -> Result<Datum> {
-    let subscriber = Subscriber::of(call)?;
+    let subscriber = Subscriber::named_in(call)?;
     let max = call.limit(2, "max", MOST)?;
     let rows = Rows::begin(call);
     let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::now());
@@ -152,12 +152,12 @@ pub fn outbox_dead(call: &Call) -> Result<Datum> {
 /// `once.outbox_redrive`.
 pub fn outbox_redrive(call: &Call) -> Result<Datum> {
     table::ensure_writable(TABLE)?;
-    let subscriber = Subscriber::of(call)?;
+    let subscriber = Subscriber::named_in(call)?;
     let max = call.limit(2, "max", MOST)?;
     let named = call.opt_i64s(3, "event_ids")?;
     spi::query_latest(&HELD, &[Some(Datum::from(subscriber.topic.id))])?;
     // What both may have become before this transaction held them.
-    let subscriber = Subscriber::of(call)?;
+    let subscriber = Subscriber::named_in(call)?;
     let mut args = vec![Some(Datum::from(subscriber.id)), Some(Datum::from(max))];
     let found = match named {
         None => spi::query_latest(&OLDEST_OF, &args)?,

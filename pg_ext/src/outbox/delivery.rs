@@ -66,7 +66,7 @@ pub fn note(
 
 /// `once.outbox_deliveries`.
 pub fn outbox_deliveries(call: &Call) -> Result<Datum> {
-    let subscriber = Subscriber::of(call)?;
+    let subscriber = Subscriber::named_in(call)?;
     let event_id = call.i64(2, "event_id")?;
     let rows = Rows::begin(call);
     let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::now());

@@ -15,7 +15,7 @@ use pgrx::pg_sys::Datum;
 use sha2::{Digest, Sha256};
 
 /// What the caller of a take wants.
-pub struct Wish {
+pub struct TakeWish {
     pub max: usize,
     pub lease_us: i64,
 }
@@ -23,7 +23,7 @@ pub struct Wish {
 /// What a take has so far.
 pub struct Draft<'a> {
     pub subscriber: &'a Subscriber,
-    pub wish: Wish,
+    pub wish: TakeWish,
     token: Option<i64>,
     rows: Vec<(i64, [Option<Datum>; 8])>,
     /// It is a suspect and goes alone.
@@ -35,7 +35,7 @@ pub struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    pub fn new(subscriber: &'a Subscriber, wish: Wish, retries: bool) -> Draft<'a> {
+    pub fn new(subscriber: &'a Subscriber, wish: TakeWish, retries: bool) -> Draft<'a> {
         Draft {
             subscriber,
             wish,

@@ -6,19 +6,19 @@ use super::overdue;
 use super::receipt::Ledger;
 use super::topic;
 use crate::error::Result;
-use crate::swept::Due;
+use crate::swept::DueWork;
 use crate::table::{Snapshot, Table};
 
 /// Events of batches that are out past their lease; no more are looked for once there are `most`.
-pub fn requeue(now: i64, most: i64) -> Result<Due> {
-    let mut due = Due::default();
+pub fn requeue(now: i64, most: i64) -> Result<DueWork> {
+    let mut due = DueWork::default();
     for subscriber in topic::all_subscribers()? {
-        for token in overdue::tokens(&subscriber, now)? {
+        for token in overdue::overdue_tokens(&subscriber, now)? {
             if due.rows >= most {
                 return Ok(due);
             }
             if let Some(batch) = Batch::find(subscriber.id, token)? {
-                let held = Ledger::of(&batch)?.held.len() as i64;
+                let held = Ledger::read(&batch)?.held.len() as i64;
                 due.add(held, Some(batch.lease_until()));
             }
         }
@@ -27,14 +27,14 @@ pub fn requeue(now: i64, most: i64) -> Result<Due> {
 }
 
 /// Segments that are to be emptied, since the first event in them.
-pub fn retire() -> Result<Due> {
+pub fn retire() -> Result<DueWork> {
     let current = event::current_segment(&Snapshot::latest())?;
     stored(Some(current))
 }
 
 /// Segments that hold anything, since the first event in them: where nobody retires, the current one grows.
-pub fn stored(but: Option<usize>) -> Result<Due> {
-    let mut due = Due::default();
+pub fn stored(but: Option<usize>) -> Result<DueWork> {
+    let mut due = DueWork::default();
     let snapshot = Snapshot::latest();
     for (number, home) in SEGMENTS.iter().enumerate() {
         let table = Table::to_read(home.table)?;

@@ -10,11 +10,11 @@ use pgrx::pg_sys::Datum;
 
 /// `once.outbox_extend`.
 pub fn outbox_extend(call: &Call) -> Result<Datum> {
-    let subscriber = Subscriber::of(call)?;
+    let subscriber = Subscriber::named_in(call)?;
     let token = call.i64(2, "token")?;
     let lease = call.interval(3, "lease")?.unwrap_or(subscriber.lease_us);
     let mut batch = Batch::locked(&subscriber, token)?;
-    match Ledger::of(&batch)?.split(None) {
+    match Ledger::read(&batch)?.split(None) {
         (held, _) if !held.is_empty() => {}
         (_, ended) if !ended.is_empty() => {
             return Err(batch::already_done(&subscriber, token, "ended"));

@@ -36,43 +36,43 @@ const LONGEST_US: i64 = 10_000_000;
 const MOST: i64 = 1_000;
 
 /// Subscriber, lane, suspects or others.
-pub type Place = (i32, i32, bool);
+pub type DuePlace = (i32, i32, bool);
 
 /// Transactions from `next_xid` on began to write after `at`.
-struct Moment {
+struct XidMoment {
     at: i64,
     next_xid: i64,
 }
 
 /// Nothing was due before `due_at`, but for what these transactions may bring.
-struct Level {
+struct DueFloor {
     due_at: i64,
     unseen: Vec<i64>,
 }
 
 /// What is known of a place, the latest moment first.
-struct Note {
-    levels: Vec<Level>,
+struct FloorNote {
+    levels: Vec<DueFloor>,
     until: i64,
 }
 
-struct Memory {
+struct FloorMemory {
     /// Both clocks at one time.
     clocks: (Instant, i64),
     /// The longest ago first.
-    moments: Vec<Moment>,
-    notes: HashMap<Place, Note>,
+    moments: Vec<XidMoment>,
+    notes: HashMap<DuePlace, FloorNote>,
 }
 
 thread_local! {
-    static MEMORY: RefCell<Memory> = RefCell::new(Memory {
+    static MEMORY: RefCell<FloorMemory> = RefCell::new(FloorMemory {
         clocks: (Instant::now(), clock::real_us()),
         moments: Vec::new(),
         notes: HashMap::new(),
     });
 }
 
-impl Memory {
+impl FloorMemory {
     /// Notes the present moment, and forgets everything if somebody has moved the clock.
     fn tick(&mut self, now: i64) {
         let passed = self.clocks.0.elapsed().as_micros() as i64;
@@ -86,25 +86,25 @@ impl Memory {
             // In this order: an id that is given out later comes after `at`.
             let at = clock::real_us();
             let next_xid = table::next_xid();
-            self.moments.push(Moment { at, next_xid });
-            let bits = |m: &mut Moment| (((at - m.at) / TICK_US) as u64 + 1).ilog2();
+            self.moments.push(XidMoment { at, next_xid });
+            let bits = |m: &mut XidMoment| (((at - m.at) / TICK_US) as u64 + 1).ilog2();
             self.moments.dedup_by_key(bits);
         }
     }
 
     /// From where a look with this snapshot may begin.
-    fn begin_of(&self, place: &Place, now: i64, snapshot: &Snapshot) -> Option<i64> {
+    fn begin_of(&self, place: &DuePlace, now: i64, snapshot: &Snapshot) -> Option<i64> {
         let note = self.notes.get(place).filter(|note| now < note.until)?;
         let (running, xmax) = snapshot.running();
         let is_open = |xid: &i64| *xid >= xmax || running.contains(xid);
-        let holds = |level: &&Level| level.unseen.iter().all(is_open);
+        let holds = |level: &&DueFloor| level.unseen.iter().all(is_open);
         note.levels.iter().find(holds).map(|level| level.due_at)
     }
 
     /// Nothing before `first` is visible to this snapshot.
-    fn levels(&self, first: i64, snapshot: &Snapshot) -> Vec<Level> {
-        let level = |moment: &Moment| {
-            Some(Level {
+    fn levels(&self, first: i64, snapshot: &Snapshot) -> Vec<DueFloor> {
+        let level = |moment: &XidMoment| {
+            Some(DueFloor {
                 due_at: first.min(moment.at - MARGIN_US),
                 unseen: snapshot.unended_before(moment.next_xid, MOST)?,
             })
@@ -114,16 +114,16 @@ impl Memory {
 }
 
 /// A look at what is due.
-pub struct Look {
-    place: Place,
+pub struct DueLook {
+    place: DuePlace,
     began: i64,
     /// From this time on; None: from the beginning.
     pub from: Option<i64>,
 }
 
-impl Look {
+impl DueLook {
     /// Begins a look with this snapshot.
-    pub fn begin(place: Place, snapshot: &Snapshot) -> Result<Look> {
+    pub fn begin(place: DuePlace, snapshot: &Snapshot) -> Result<DueLook> {
         let began = clock::real_us();
         let from = MEMORY.with(|memory| {
             let memory = &mut *memory.borrow_mut();
@@ -135,7 +135,7 @@ impl Look {
             Some(_) if settings::fake_now()?.is_some() => None,
             from => from,
         };
-        Ok(Look { place, began, from })
+        Ok(DueLook { place, began, from })
     }
 
     /// The look has come to the first row that is there; None: there is none up to `now`.
@@ -152,7 +152,7 @@ impl Look {
                 (Some(_), Some(note)) => note.until,
                 _ => self.began.saturating_add(LONGEST_US),
             };
-            memory.notes.insert(self.place, Note { levels, until });
+            memory.notes.insert(self.place, FloorNote { levels, until });
         });
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::draft::Draft;
 use super::event::{Col as EventCol, is_unordered, needed};
 use super::overdue;
 use super::receipt::{self, Ledger};
-use super::retry::{self, Due, Waiting};
+use super::retry::{self, DueRetry, WaitingKeys};
 use super::seen::Seen;
 use super::series;
 use super::topic::Subscriber;
@@ -23,7 +23,7 @@ use pgrx::pg_sys::Datum;
 const MOST_ASIDE: usize = 10_000;
 
 /// A lane as this take finds it.
-pub struct Lane<'a> {
+pub struct LockedLane<'a> {
     subscriber: &'a Subscriber,
     lane: i32,
     last: Option<Part>,
@@ -42,11 +42,11 @@ struct Haul {
     aside: usize,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> LockedLane<'a> {
     /// The lane as it is committed now; its lock is held.
-    pub fn look(subscriber: &'a Subscriber, lane: i32) -> Result<Lane<'a>> {
+    pub fn as_committed(subscriber: &'a Subscriber, lane: i32) -> Result<LockedLane<'a>> {
         let (seen, snapshot) = Seen::now()?;
-        Ok(Lane {
+        Ok(LockedLane {
             last: Part::last(subscriber.id, lane, &snapshot)?,
             subscriber,
             lane,
@@ -57,7 +57,7 @@ impl<'a> Lane<'a> {
     }
 
     /// Adds to the draft what there is. True: something was written.
-    pub fn serve(mut self, draft: &mut Draft) -> Result<bool> {
+    pub fn fill(mut self, draft: &mut Draft) -> Result<bool> {
         let last = self.last.as_ref().map_or(0, Part::token);
         // The tokens of a lane grow: somebody took from it after this batch began.
         if draft.begun().is_some_and(|token| token <= last) {
@@ -72,7 +72,7 @@ impl<'a> Lane<'a> {
             draft.retries = true;
         }
         let mut haul = Haul::default();
-        let mut window = Window::of(self.subscriber, self.last.as_ref())?;
+        let mut window = Window::behind(self.subscriber, self.last.as_ref())?;
         // Fresh events and suspects alternate; a suspect goes alone.
         let was_suspect = self.last.as_ref().is_some_and(|b| b.flag(Col::Suspect));
         let may_be_alone = draft.is_empty();
@@ -132,7 +132,7 @@ impl<'a> Lane<'a> {
         let lanes = batch.lanes();
         let mine = |id: &i64| lanes.get(id) == Some(&self.lane);
         Ok(lanes.values().all(|lane| *lane == self.lane)
-            || Ledger::of(batch)?.held.iter().any(mine))
+            || Ledger::read(batch)?.held.iter().any(mine))
     }
 
     fn take_suspect(&self, draft: &mut Draft, haul: &mut Haul) -> Result<bool> {
@@ -159,7 +159,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    fn take_again(&self, draft: &mut Draft, haul: &mut Haul, due: &Due) -> Result<()> {
+    fn take_again(&self, draft: &mut Draft, haul: &mut Haul, due: &DueRetry) -> Result<()> {
         let event = needed(&self.subscriber.topic, self.lane, due.event_id)?;
         haul.redelivered = true;
         haul.ids.push(due.event_id);
@@ -174,7 +174,7 @@ impl<'a> Lane<'a> {
         if tables.is_empty() || draft.is_full() {
             return Ok(window);
         }
-        let mut waiting = Waiting::of(self.subscriber, self.lane);
+        let mut waiting = WaitingKeys::in_lane(self.subscriber, self.lane);
         let topic = self.subscriber.topic.id;
         let present = series::current(&self.snapshot)?;
         loop {

@@ -6,7 +6,7 @@
 
 use super::batch::{self, Batch};
 use super::leave::{self, Fate, Held, Leaving, Reason};
-use super::receipt::{Kind, Ledger, Left};
+use super::receipt::{Ledger, LeftBy, ReceiptKind};
 use super::topic::Subscriber;
 use crate::call::Call;
 use crate::clock::{self, INFINITY};
@@ -39,7 +39,7 @@ thread_local! {
 }
 
 /// What the caller says of the failure.
-struct Failure<'a> {
+struct NackedWith<'a> {
     reason: Reason<'a>,
     retry_after: Option<i64>,
 }
@@ -47,16 +47,16 @@ struct Failure<'a> {
 /// `once.outbox_nack`.
 pub fn outbox_nack(call: &Call) -> Result<Datum> {
     table::ensure_writable(batch::TABLE)?;
-    let subscriber = Subscriber::of(call)?;
+    let subscriber = Subscriber::named_in(call)?;
     let token = call.i64(2, "token")?;
     let named = call.opt_i64s(3, "event_ids")?;
-    let failure = Failure::of(call)?;
+    let failure = NackedWith::read(call)?;
     let rows = Rows::begin(call);
     let batch = Batch::locked(&subscriber, token)?;
-    let mut ledger = Ledger::of(&batch)?;
+    let mut ledger = Ledger::read(&batch)?;
     let (held, others) = ledger.split(named.as_deref());
     if !others.is_empty() {
-        let ours = |id: &i64| ledger.has_left(*id, Left::Nacked) && ledger.is_ours(*id);
+        let ours = |id: &i64| ledger.has_left(*id, LeftBy::Nacked) && ledger.is_ours(*id);
         if !held.is_empty() || !others.iter().all(ours) {
             return Err(refusal(&subscriber, token, &ledger, &others)?);
         }
@@ -94,7 +94,7 @@ fn told(subscriber: &Subscriber, token: i64, ids: &[i64]) -> Result<Vec<spi::Row
 
 /// ON006 where this token has ended some of these events, else ON001.
 fn refusal(subscriber: &Subscriber, token: i64, ledger: &Ledger, ids: &[i64]) -> Result<Error> {
-    let acked = ids.iter().filter(|id| ledger.has_left(**id, Left::Acked));
+    let acked = ids.iter().filter(|id| ledger.has_left(**id, LeftBy::Acked));
     let mut done: Vec<_> = acked.map(|id| format!("Event {id}: acked.")).collect();
     for row in told(subscriber, token, ids)? {
         let number = |i| column(&row, i).map_or(0, |d| d.value() as i64);
@@ -109,8 +109,8 @@ fn refusal(subscriber: &Subscriber, token: i64, ledger: &Ledger, ids: &[i64]) ->
     })
 }
 
-impl Failure<'_> {
-    fn of(call: &Call) -> Result<Failure<'_>> {
+impl NackedWith<'_> {
+    fn read(call: &Call) -> Result<NackedWith<'_>> {
         let kind = call.text(5, "kind", KIND_MAX)?;
         if kind == EXPIRED {
             return Err(Error::bad_argument(
@@ -119,7 +119,7 @@ impl Failure<'_> {
                 "That is what pg_once calls a lease that ran out; use a word of your own.",
             ));
         }
-        Ok(Failure {
+        Ok(NackedWith {
             reason: Reason {
                 kind,
                 error: call.note(4),
@@ -132,7 +132,7 @@ impl Failure<'_> {
 struct Nack<'a> {
     subscriber: &'a Subscriber,
     batch: &'a Batch,
-    failure: &'a Failure<'a>,
+    failure: &'a NackedWith<'a>,
     named: &'a [i64],
     now: i64,
 }
@@ -173,7 +173,7 @@ impl Nack<'_> {
             ),
         ];
         let ids: Vec<i64> = leaving.iter().map(|l| l.event.id).collect();
-        ledger.append(Kind::Nacked, &ids, Some(answer.map(Some)))
+        ledger.append(ReceiptKind::Nacked, &ids, Some(answer.map(Some)))
     }
 
     /// The events named, in the caller's order, and those that leave behind them.

@@ -7,7 +7,7 @@
 use super::batch::{self, Batch, Part};
 use super::leave::{self, Fate, Held, Leaving, Reason};
 use super::nack::EXPIRED;
-use super::receipt::{self, Kind, Ledger};
+use super::receipt::{self, Ledger, ReceiptKind};
 use super::topic::Subscriber;
 use crate::clock;
 use crate::error::Result;
@@ -57,7 +57,7 @@ fn put_back_one(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
         if batch.lease_until() > now {
             return Ok(None);
         }
-        let mut ledger = Ledger::of(&batch)?;
+        let mut ledger = Ledger::read(&batch)?;
         let ids = ledger.held.clone();
         if ids.is_empty() {
             return Ok(Some(0));
@@ -72,7 +72,7 @@ fn put_back_one(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
             error: None,
         };
         leave::leave(sub, token, &leaving, &reason, now)?;
-        ledger.append(Kind::Expired, &ids, None)?;
+        ledger.append(ReceiptKind::Expired, &ids, None)?;
         return Ok(Some(ids.len()));
     }
 }
@@ -109,7 +109,7 @@ fn suspects(events: Vec<Held>, now: i64) -> Vec<Leaving> {
 
 /// Tokens of batches that are out past their lease; the last batch of a lane knows those that may be. One probe for a
 /// subscriber that has never taken anything.
-pub fn tokens(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
+pub fn overdue_tokens(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
     let snapshot = &Snapshot::latest();
     let table = Table::to_read(batch::TABLE)?;
     let mut tokens = BTreeSet::new();

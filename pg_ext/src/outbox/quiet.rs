@@ -23,10 +23,10 @@ const LONGEST_US: i64 = 1_000_000;
 const MOST: i64 = 1_000;
 
 thread_local! {
-    static QUIET: RefCell<HashMap<i32, Quiet>> = RefCell::new(HashMap::new());
+    static QUIET: RefCell<HashMap<i32, QuietLog>> = RefCell::new(HashMap::new());
 }
 
-struct Quiet {
+struct QuietLog {
     lanes: i32,
     ids: Oid,
     top: i64,
@@ -36,7 +36,7 @@ struct Quiet {
 }
 
 /// Where the log was when a take began.
-pub struct Moment {
+pub struct LogMoment {
     /// The sequence of event ids.
     ids: Oid,
     top: i64,
@@ -44,12 +44,12 @@ pub struct Moment {
     at: i64,
 }
 
-impl Moment {
-    pub fn now() -> Result<Moment> {
+impl LogMoment {
+    pub fn now() -> Result<LogMoment> {
         let ids = Sequence::to_read(c"event_id")?;
         // In this order: whoever gets a transaction id later gets a larger event id.
         let top = ids.last_exactly();
-        Ok(Moment {
+        Ok(LogMoment {
             ids: ids.oid(),
             top,
             next: table::next_xid(),
@@ -74,9 +74,9 @@ impl Moment {
     }
 
     /// To be asked before the lanes are looked at: what the memory will need.
-    pub fn before_look(self) -> Before {
+    pub fn before_look(self) -> BeforeTake {
         let unended = Snapshot::latest().unended_before(self.next, MOST);
-        Before {
+        BeforeTake {
             moment: self,
             unended,
         }
@@ -84,12 +84,12 @@ impl Moment {
 }
 
 /// The state before a take looked through the lanes.
-pub struct Before {
-    moment: Moment,
+pub struct BeforeTake {
+    moment: LogMoment,
     unended: Option<Vec<i64>>,
 }
 
-impl Before {
+impl BeforeTake {
     /// It has looked through all of them: whether there was nothing at all.
     pub fn remember(self, subscriber: &Subscriber, nothing: bool) {
         // What this transaction has ended may yet be undone.
@@ -99,7 +99,7 @@ impl Before {
             match self.unended {
                 Some(unended) if nothing => quiet.insert(
                     subscriber.id,
-                    Quiet {
+                    QuietLog {
                         lanes: subscriber.topic.lanes,
                         ids: self.moment.ids,
                         top: self.moment.top,

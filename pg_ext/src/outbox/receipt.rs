@@ -34,28 +34,28 @@ pub type Receipt = table::Record<Col, 11>;
 
 /// How events leave a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ReceiptKind {
     Acked,
     Nacked,
     Expired,
 }
 
-impl Kind {
+impl ReceiptKind {
     fn code(self) -> u8 {
         match self {
-            Kind::Acked => b'a',
-            Kind::Nacked => b'n',
-            Kind::Expired => b'x',
+            ReceiptKind::Acked => b'a',
+            ReceiptKind::Nacked => b'n',
+            ReceiptKind::Expired => b'x',
         }
     }
 }
 
 /// The rows of a nack's answer: arrays of attempts, next_at and dead.
-pub type Answer = [Option<Datum>; 3];
+pub type NackAnswer = [Option<Datum>; 3];
 
 /// How an event left its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum LeftBy {
     Acked,
     Nacked,
     /// Behind one of its key that was nacked, or with the lease.
@@ -69,7 +69,7 @@ pub struct Ledger {
     /// Still held, in the batch's order.
     pub held: Vec<i64>,
     /// The others, and whether the present transaction made them leave.
-    left: HashMap<i64, (Left, bool)>,
+    left: HashMap<i64, (LeftBy, bool)>,
     /// The events of the last receipt.
     last: Vec<i64>,
     acked: i32,
@@ -79,7 +79,7 @@ pub struct Ledger {
 
 impl Ledger {
     /// Reads the receipts of a batch as they are committed now.
-    pub fn of(batch: &Batch) -> Result<Ledger> {
+    pub fn read(batch: &Batch) -> Result<Ledger> {
         let (subscriber, token) = (batch.subscriber(), batch.token());
         let mut ledger = Ledger {
             subscriber,
@@ -113,15 +113,15 @@ impl Ledger {
         let named = named.map_or(0, |times| times.len());
         for (i, id) in self.last.iter().enumerate() {
             let how = match kind {
-                Some(b'a') => Left::Acked,
-                Some(b'n') if i < named => Left::Nacked,
-                _ => Left::Lost,
+                Some(b'a') => LeftBy::Acked,
+                Some(b'n') if i < named => LeftBy::Nacked,
+                _ => LeftBy::Lost,
             };
             self.left.insert(*id, (how, ours));
         }
     }
 
-    pub fn has_left(&self, event_id: i64, how: Left) -> bool {
+    pub fn has_left(&self, event_id: i64, how: LeftBy) -> bool {
         self.left.get(&event_id).is_some_and(|left| left.0 == how)
     }
 
@@ -134,7 +134,7 @@ impl Ledger {
     /// held; where none is, those that the last call named.
     pub fn split(&self, wanted: Option<&[i64]>) -> (Vec<i64>, Vec<i64>) {
         let Some(wanted) = wanted else {
-            let named = |id: &i64| !self.has_left(*id, Left::Lost);
+            let named = |id: &i64| !self.has_left(*id, LeftBy::Lost);
             return match self.held.is_empty() {
                 true => (
                     Vec::new(),
@@ -150,12 +150,17 @@ impl Ledger {
     }
 
     /// Writes the next receipt: these held events leave.
-    pub fn append(&mut self, kind: Kind, ids: &[i64], answer: Option<Answer>) -> Result<()> {
+    pub fn append(
+        &mut self,
+        kind: ReceiptKind,
+        ids: &[i64],
+        answer: Option<NackAnswer>,
+    ) -> Result<()> {
         let whole = self.n == 0 && ids.len() == self.held.len() && answer.is_none();
         let leaving: HashSet<&i64> = ids.iter().collect();
         self.held.retain(|id| !leaving.contains(id));
         self.n += 1;
-        if kind == Kind::Acked {
+        if kind == ReceiptKind::Acked {
             self.acked += ids.len() as i32;
         }
         let mut receipt = Receipt::empty();

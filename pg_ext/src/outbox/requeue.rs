@@ -10,11 +10,11 @@ use crate::swept::Swept;
 pub const TASK: &str = "outbox_requeue";
 
 /// Puts back batches of all subscribers until `max` events were put back. A subscriber that fails stops no other.
-pub fn sweep(max: i64) -> Result<Swept> {
+pub fn requeue_overdue(max: i64) -> Result<Swept> {
     let now = clock::now_us()?;
     let mut all = Swept::default();
     for sub in topic::all_subscribers()? {
-        let tokens = overdue::tokens(&sub, now)?;
+        let tokens = overdue::overdue_tokens(&sub, now)?;
         if tokens.is_empty() {
             continue;
         }

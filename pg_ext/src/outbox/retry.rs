@@ -13,7 +13,7 @@
 //! lane. A key's rows are in one batch at most, as its lane is, so `free` runs into nobody.
 
 use super::batch::Batch;
-use super::floor::Look;
+use super::floor::DueLook;
 use super::topic::Subscriber;
 use crate::call::varlena;
 use crate::clock::{self, INFINITY};
@@ -106,14 +106,14 @@ table::columns!(Col);
 pub type Retry = table::Record<Col, 12>;
 
 /// What a take may hand out.
-pub struct Due {
+pub struct DueRetry {
     pub event_id: i64,
     pub failures: i32,
 }
 
-impl Due {
-    fn of(row: &Retry) -> Due {
-        Due {
+impl DueRetry {
+    fn from_row(row: &Retry) -> DueRetry {
+        DueRetry {
             event_id: row.i64(Col::EventId),
             failures: row.i32(Col::Failures),
         }
@@ -125,17 +125,17 @@ fn is_suspect(row: &Retry) -> bool {
 }
 
 /// One lane of a subscriber as it is committed now.
-struct Lane<'a> {
+struct RetryLane<'a> {
     subscriber: i32,
     lane: i32,
     table: &'a Table,
     snapshot: &'a Snapshot,
 }
 
-impl Lane<'_> {
+impl RetryLane<'_> {
     /// Rows in the order of their time, up to now.
-    fn due(&self, suspect: bool, now: i64) -> Result<DueRows<'_>> {
-        let look = Look::begin((self.subscriber, self.lane, suspect), self.snapshot)?;
+    fn due(&self, suspect: bool, now: i64) -> Result<DueRetries<'_>> {
+        let look = DueLook::begin((self.subscriber, self.lane, suspect), self.snapshot)?;
         let mut keys = vec![
             ScanKey::i32(1, self.subscriber),
             ScanKey::i32(2, self.lane),
@@ -143,7 +143,7 @@ impl Lane<'_> {
         ];
         keys.extend(look.from.map(|from| ScanKey::after(4, from - 1)));
         keys.push(ScanKey::until(4, now));
-        Ok(DueRows {
+        Ok(DueRetries {
             scan: self.table.scan(BY_DUE, &mut keys, self.snapshot)?,
             look: Some(look),
             snapshot: self.snapshot,
@@ -163,7 +163,7 @@ impl Lane<'_> {
 
     /// Adds what may go now of a key: its first row where that is due, and those behind it up to one that has
     /// to go alone or has a time of its own.
-    fn add_key(&self, key: &[u8], now: i64, max: usize, due: &mut Vec<Due>) -> Result<()> {
+    fn add_key(&self, key: &[u8], now: i64, max: usize, due: &mut Vec<DueRetry>) -> Result<()> {
         let mut scan = self.of_key(key)?;
         let mut first = true;
         while due.len() < max
@@ -175,7 +175,7 @@ impl Lane<'_> {
             if !ready || row.raw(Col::Token).is_some() || is_suspect(&row) {
                 return Ok(());
             }
-            due.push(Due::of(&row));
+            due.push(DueRetry::from_row(&row));
             first = false;
         }
         Ok(())
@@ -191,15 +191,15 @@ impl Lane<'_> {
 }
 
 /// Rows that are due, the longest due first.
-struct DueRows<'s> {
+struct DueRetries<'s> {
     scan: table::Scan<'s>,
     /// Until the first row is found.
-    look: Option<Look>,
+    look: Option<DueLook>,
     snapshot: &'s Snapshot,
     now: i64,
 }
 
-impl DueRows<'_> {
+impl DueRetries<'_> {
     fn advance(&mut self) -> Result<Option<&Slot>> {
         let slot = self.scan.advance();
         if let Some(look) = self.look.take() {
@@ -212,9 +212,9 @@ impl DueRows<'_> {
 
 /// What may be handed out now of this lane, at most `max`, in the order of event_id. No suspects. In a keyed
 /// lane: of each key whose first row is due and no suspect, that row and those behind it up to a suspect.
-pub fn due(sub: &Subscriber, lane: i32, now: i64, max: i32) -> Result<Vec<Due>> {
+pub fn due(sub: &Subscriber, lane: i32, now: i64, max: i32) -> Result<Vec<DueRetry>> {
     let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::latest());
-    let lane = Lane {
+    let lane = RetryLane {
         subscriber: sub.id,
         lane,
         table: &table,
@@ -229,7 +229,7 @@ pub fn due(sub: &Subscriber, lane: i32, now: i64, max: i32) -> Result<Vec<Due>> 
     {
         let row = Retry::look(slot);
         match row.bytes(Col::OrderKey) {
-            None => due.push(Due::of(&row)),
+            None => due.push(DueRetry::from_row(&row)),
             Some(key) if keys.contains(key) => {}
             Some(key) => {
                 lane.add_key(key, now, max, &mut due)?;
@@ -249,9 +249,9 @@ pub fn may_have_any(sub: &Subscriber) -> Result<bool> {
 }
 
 /// The suspect of this lane that has been due for longest; in a keyed lane only the first row of a key.
-pub fn suspect(sub: &Subscriber, lane: i32, now: i64) -> Result<Option<Due>> {
+pub fn suspect(sub: &Subscriber, lane: i32, now: i64) -> Result<Option<DueRetry>> {
     let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::latest());
-    let lane = Lane {
+    let lane = RetryLane {
         subscriber: sub.id,
         lane,
         table: &table,
@@ -265,7 +265,7 @@ pub fn suspect(sub: &Subscriber, lane: i32, now: i64) -> Result<Option<Due>> {
             Some(key) => lane.first_of_key(key)? == Some(row.i64(Col::EventId)),
         };
         if is_first {
-            return Ok(Some(Due::of(&row)));
+            return Ok(Some(DueRetry::from_row(&row)));
         }
     }
     Ok(None)
@@ -279,7 +279,7 @@ pub fn lease(sub: &Subscriber, token: i64, ids: &[i64]) -> Result<()> {
 
 /// The order_keys of a lane that have rows: fresh events of theirs must wait behind them. Asked key by key, so
 /// that who finds nothing fresh asks nothing, however many keys are stuck.
-pub struct Waiting<'a> {
+pub struct WaitingKeys<'a> {
     sub: &'a Subscriber,
     lane: i32,
     rows: Option<(Table, Snapshot)>,
@@ -288,9 +288,9 @@ pub struct Waiting<'a> {
     known: HashMap<Vec<u8>, bool>,
 }
 
-impl<'a> Waiting<'a> {
-    pub fn of(sub: &'a Subscriber, lane: i32) -> Waiting<'a> {
-        Waiting {
+impl<'a> WaitingKeys<'a> {
+    pub fn in_lane(sub: &'a Subscriber, lane: i32) -> WaitingKeys<'a> {
+        WaitingKeys {
             sub,
             lane,
             rows: None,
@@ -313,7 +313,7 @@ impl<'a> Waiting<'a> {
         let Some((table, snapshot)) = self.rows.as_ref().filter(|_| self.any) else {
             return Ok(false);
         };
-        let lane = Lane {
+        let lane = RetryLane {
             subscriber: self.sub.id,
             lane: self.lane,
             table,

@@ -107,7 +107,7 @@ impl Seen {
         row::i64s(&[&head, self.running.as_slice()].concat())
     }
 
-    pub fn of(datum: Datum) -> Result<Seen> {
+    pub fn stored(datum: Datum) -> Result<Seen> {
         let damaged = || Error::new(Kind::Internal, "a stored snapshot of the outbox is damaged");
         let numbers = call::i64s(datum).ok_or_else(damaged)?;
         match numbers.as_slice() {

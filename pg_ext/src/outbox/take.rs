@@ -5,10 +5,10 @@
 //! lane's lock is kept to the end of the transaction where something was taken, so the next take sees this
 //! one's batch.
 
-use super::draft::{Draft, Wish};
+use super::draft::{Draft, TakeWish};
 use super::event::is_unordered;
-use super::lane::Lane;
-use super::quiet::Moment;
+use super::lane::LockedLane;
+use super::quiet::LogMoment;
 use super::retry;
 use super::topic::Subscriber;
 use crate::call::Call;
@@ -37,8 +37,8 @@ thread_local! {
 /// `once.outbox_take`.
 pub fn outbox_take(call: &Call) -> Result<Datum> {
     table::ensure_writable(super::batch::TABLE)?;
-    let subscriber = Subscriber::of(call)?;
-    let wish = Wish {
+    let subscriber = Subscriber::named_in(call)?;
+    let wish = TakeWish {
         max: call.limit(2, "max", MOST)? as usize,
         lease_us: call
             .interval(3, "lease")?
@@ -46,14 +46,14 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
             .min(subscriber.max_life_us),
     };
     let rows = Rows::begin(call);
-    let moment = Moment::now()?;
+    let moment = LogMoment::now()?;
     let retries = retry::may_have_any(&subscriber)?;
     if !retries && moment.is_quiet(&subscriber) {
         return Ok(Datum::from(0));
     }
     let before = moment.before_look();
     let mut draft = Draft::new(&subscriber, wish, retries);
-    let mut course = Course::of(&subscriber);
+    let mut course = Course::recalled(&subscriber);
     let mut busy = Vec::new();
     let mut locked = 0;
     for lane in course.order(&subscriber, retries)? {
@@ -61,7 +61,7 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
             busy.push(lane);
             continue;
         };
-        if serve(lane, lock, &mut draft, &mut course)? {
+        if take_from_lane(lane, lock, &mut draft, &mut course)? {
             locked += 1;
         }
         if draft.is_full() || locked >= MOST_LANES {
@@ -90,7 +90,7 @@ fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, course: &mut Course) -> Resul
                 still.push(lane);
                 continue;
             };
-            if serve(lane, lock, draft, course)? {
+            if take_from_lane(lane, lock, draft, course)? {
                 return Ok(());
             }
         }
@@ -104,9 +104,14 @@ fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, course: &mut Course) -> Resul
 }
 
 /// Takes from a lane. True: something was written, and the lock is kept.
-fn serve(lane: i32, lock: TryLock, draft: &mut Draft, course: &mut Course) -> Result<bool> {
+fn take_from_lane(
+    lane: i32,
+    lock: TryLock,
+    draft: &mut Draft,
+    course: &mut Course,
+) -> Result<bool> {
     let before = draft.len();
-    let wrote = Lane::look(draft.subscriber, lane)?.serve(draft)?;
+    let wrote = LockedLane::as_committed(draft.subscriber, lane)?.fill(draft)?;
     course.note(lane, draft.len() > before);
     if wrote {
         lock.keep();
@@ -130,7 +135,7 @@ struct Course {
 }
 
 impl Course {
-    fn of(subscriber: &Subscriber) -> Course {
+    fn recalled(subscriber: &Subscriber) -> Course {
         let known = COURSES.with(|c| c.borrow_mut().remove(&subscriber.id));
         known.unwrap_or_else(|| Course {
             takes: 0,

@@ -40,7 +40,7 @@ pub struct Topic {
 
 impl Topic {
     /// The topic that argument 0 names; refuses who is not a member of its owner.
-    pub fn of(call: &Call, snapshot: &Snapshot) -> Result<Topic> {
+    pub fn named_in(call: &Call, snapshot: &Snapshot) -> Result<Topic> {
         Topic::named(call.text(0, "topic", SCOPE_MAX)?, snapshot)
     }
 
@@ -114,9 +114,9 @@ pub struct Subscriber {
 
 impl Subscriber {
     /// The subscriber that arguments 0 and 1 name; refuses who is not a member of the topic's owner.
-    pub fn of(call: &Call) -> Result<Subscriber> {
+    pub fn named_in(call: &Call) -> Result<Subscriber> {
         let snapshot = Snapshot::latest();
-        let topic = Topic::of(call, &snapshot)?;
+        let topic = Topic::named_in(call, &snapshot)?;
         let name = call.text(1, "subscriber", SCOPE_MAX)?;
         Subscriber::named(topic, name, &snapshot)
     }
@@ -144,7 +144,7 @@ impl Subscriber {
             max_life_us: int(8).unwrap_or(MAX_LEASE_LIFE_US),
             start: slot
                 .column(9)
-                .map_or_else(|| Ok(Seen::nothing()), Seen::of)?,
+                .map_or_else(|| Ok(Seen::nothing()), Seen::stored)?,
             name: slot.column(10).map(varlena).unwrap_or_default().to_vec(),
         })
     }

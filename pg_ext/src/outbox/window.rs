@@ -25,7 +25,7 @@ pub struct Window {
 
 impl Window {
     /// Where a lane is whose last part this is.
-    pub fn of(subscriber: &Subscriber, last: Option<&Part>) -> Result<Window> {
+    pub fn behind(subscriber: &Subscriber, last: Option<&Part>) -> Result<Window> {
         last.map_or_else(|| Ok(Window::start(subscriber)), Window::after)
     }
 
@@ -42,7 +42,7 @@ impl Window {
 
     /// Where a lane was when this part of a batch was taken.
     fn after(batch: &Part) -> Result<Window> {
-        let seen = |col| batch.raw(col).map_or(Ok(Seen::nothing()), Seen::of);
+        let seen = |col| batch.raw(col).map_or(Ok(Seen::nothing()), Seen::stored);
         Ok(Window {
             series: batch.i32(BatchCol::Series),
             from: seen(BatchCol::SeenFrom)?,

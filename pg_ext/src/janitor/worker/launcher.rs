@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_secs(1);
 const LONGEST_NAME: usize = 90;
 
 /// The worker of a database.
-struct Worker {
+struct RunningWorker {
     database: Oid,
     handle: Option<DynamicBackgroundWorker>,
     started: Instant,
@@ -33,7 +33,7 @@ struct Worker {
 
 #[derive(Default)]
 struct Launcher {
-    workers: HashMap<Vec<u8>, Worker>,
+    workers: HashMap<Vec<u8>, RunningWorker>,
     /// What was said once.
     missing: HashSet<Vec<u8>>,
     told_full: bool,
@@ -98,7 +98,7 @@ impl Launcher {
 
     fn keep(&mut self, name: &[u8], database: Oid) {
         let now = Instant::now();
-        let worker = self.workers.entry(name.to_vec()).or_insert(Worker {
+        let worker = self.workers.entry(name.to_vec()).or_insert(RunningWorker {
             database,
             handle: None,
             started: now,
@@ -123,12 +123,12 @@ impl Launcher {
     }
 
     fn stop_all(&mut self) {
-        self.workers.values_mut().for_each(Worker::stop);
+        self.workers.values_mut().for_each(RunningWorker::stop);
         self.workers.clear();
     }
 }
 
-impl Worker {
+impl RunningWorker {
     /// False: it has ended, or was never started.
     fn is_alive(&mut self, now: Instant) -> bool {
         let Some(handle) = &self.handle else {

@@ -4,7 +4,7 @@
 /// doubled. Empty ones and repetitions are left out.
 pub fn parse(list: &[u8]) -> Vec<Vec<u8>> {
     let mut names: Vec<Vec<u8>> = Vec::new();
-    let mut name = Name::default();
+    let mut name = DatabaseName::default();
     let mut quoted = false;
     let mut bytes = list.iter().copied().peekable();
     while let Some(byte) = bytes.next() {
@@ -20,13 +20,13 @@ pub fn parse(list: &[u8]) -> Vec<Vec<u8>> {
 }
 
 #[derive(Default)]
-struct Name {
+struct DatabaseName {
     bytes: Vec<u8>,
     /// Up to here nothing is cut off its end.
     kept: usize,
 }
 
-impl Name {
+impl DatabaseName {
     fn push(&mut self, byte: u8, quoted: bool) {
         let space = !quoted && byte.is_ascii_whitespace();
         if !space || !self.bytes.is_empty() {

@@ -28,7 +28,7 @@ const AGAIN: &str = "It tries again after once.janitor_naptime, and says no more
 
 /// What came of a pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pass {
+enum PassEnd {
     /// Everything that was due is done, or has failed.
     Clean,
     More,
@@ -43,13 +43,13 @@ enum Pass {
 pub fn main(database: Oid) {
     server::begin();
     server::connect(database);
-    let mut worker = Worker::default();
+    let mut worker = ServingWorker::default();
     loop {
         let begin = Instant::now();
         let pass = worker.pass(begin);
         match pass {
-            Pass::Outdated => return server::exit(0),
-            Pass::Absent => server::show_rest(c"pg_once is not installed in this database"),
+            PassEnd::Outdated => return server::exit(0),
+            PassEnd::Absent => server::show_rest(c"pg_once is not installed in this database"),
             _ => server::show_rest(c"resting until once.janitor_naptime is over"),
         }
         if !rest(pass, begin) {
@@ -59,12 +59,12 @@ pub fn main(database: Oid) {
 }
 
 /// Until naptime is over since the pass has begun, and at least a moment. False: the server wants this process to end.
-fn rest(pass: Pass, begin: Instant) -> bool {
+fn rest(pass: PassEnd, begin: Instant) -> bool {
     let ended = Instant::now();
     loop {
         let nap = settings::covering_naptime();
         let left = match pass {
-            Pass::More => Duration::ZERO,
+            PassEnd::More => Duration::ZERO,
             _ => (nap.saturating_sub(begin.elapsed()))
                 .max(nap.min(LEAST_REST).saturating_sub(ended.elapsed())),
         };
@@ -80,7 +80,7 @@ fn rest(pass: Pass, begin: Instant) -> bool {
 
 /// What is remembered from pass to pass.
 #[derive(Default)]
-struct Worker {
+struct ServingWorker {
     began_with: Option<Vec<server::Version>>,
     beginning: Trouble,
     tasks: [Trouble; Task::ALL.len()],
@@ -97,20 +97,20 @@ struct Trouble {
     since: Option<Instant>,
 }
 
-impl Worker {
+impl ServingWorker {
     /// Every task once, or as long as its share lasts.
-    fn pass(&mut self, begin: Instant) -> Pass {
+    fn pass(&mut self, begin: Instant) -> PassEnd {
         let look = || Ok((server::settings_at_connect(), server::is_installed()));
         let (settings, installed) = match server::transaction(look) {
             Ok(found) => found,
             Err(error) => {
                 self.beginning.tell(&error.message);
-                return Pass::Failed;
+                return PassEnd::Failed;
             }
         };
         self.beginning = Trouble::default();
         if *self.began_with.get_or_insert_with(|| settings.clone()) != settings {
-            return Pass::Outdated;
+            return PassEnd::Outdated;
         }
         if !installed {
             return self.absent();
@@ -136,15 +136,15 @@ impl Worker {
             }
         }
         match more {
-            true => Pass::More,
-            false => Pass::Clean,
+            true => PassEnd::More,
+            false => PassEnd::Clean,
         }
     }
 
     /// What an extension that is gone has failed at is no matter of the next one.
-    fn absent(&mut self) -> Pass {
+    fn absent(&mut self) -> PassEnd {
         self.tasks = Default::default();
-        Pass::Absent
+        PassEnd::Absent
     }
 }
 
@@ -178,7 +178,7 @@ impl Trouble {
         self.since = Some(begin);
         let again = std::mem::replace(&mut self.fails, true);
         let (task_name, error) = (task.name(), &failure.message);
-        match server::transaction(|| sweep::failed(task, error)) {
+        match server::transaction(|| sweep::note_failed(task, error)) {
             Ok(()) if failure.is_wait && !again => {}
             Ok(()) => self.tell(&format!("{task_name}: {error}")),
             Err(why) => self.tell(&format!(
@@ -207,7 +207,7 @@ fn serve(task: Task) -> Result<Swept, Failure> {
     let begin = Instant::now();
     let mut all = Swept::default();
     loop {
-        let swept = server::transaction(|| sweep::run(task, BATCH))?;
+        let swept = server::transaction(|| sweep::run_task(task, BATCH))?;
         let more = swept.more && !server::is_told_to_stop();
         all.add(swept);
         all.more = more;

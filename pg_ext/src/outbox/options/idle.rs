@@ -27,7 +27,7 @@ pub fn ensure(topic: &Topic) -> Result<()> {
     let log = window::tables()?;
     let (seen, snapshot) = Seen::now()?;
     let present = series::current(&snapshot)?;
-    let now = Now {
+    let now = LockedLog {
         log,
         seen,
         snapshot,
@@ -56,14 +56,14 @@ fn pending(subscriber: &Subscriber) -> Error {
 }
 
 /// The log as it is under the locks.
-struct Now {
+struct LockedLog {
     log: Vec<(&'static Home, Table)>,
     seen: Seen,
     snapshot: Snapshot,
     present: i32,
 }
 
-impl Now {
+impl LockedLog {
     fn is_pending(&self, subscriber: &Subscriber) -> Result<bool> {
         let keys = &mut [ScanKey::i32(1, subscriber.id)];
         let retries = Table::to_read(retry::TABLE)?.find(retry::BY_EVENT, keys, &self.snapshot)?;
@@ -96,7 +96,7 @@ impl Now {
     /// The lane has not come to the end of the log.
     fn is_in_log(&self, subscriber: &Subscriber, lane: i32, last: Option<Part>) -> Result<bool> {
         let topic = subscriber.topic.id;
-        let mut window = Window::of(subscriber, last.as_ref())?;
+        let mut window = Window::behind(subscriber, last.as_ref())?;
         loop {
             let mut rest = window.read(topic, lane, &self.log, &self.snapshot)?;
             if rest.next(|_| Ok(()))?.is_some() {

@@ -84,7 +84,7 @@ thread_local! {
 
 /// What a change sets; None: not named, or reset.
 #[derive(Default)]
-struct Change {
+struct SubscriberChange {
     max_attempts: Option<i32>,
     base_us: Option<i64>,
     cap_us: Option<i64>,
@@ -94,10 +94,10 @@ struct Change {
 
 /// `once.subscriber_set`.
 pub fn subscriber_set(call: &Call) -> Result<Datum> {
-    let topic = Topic::of(call, &Snapshot::latest())?;
+    let topic = Topic::named_in(call, &Snapshot::latest())?;
     let name = call.text(1, "subscriber", SCOPE_MAX)?;
     let options = Given::of(call, 2, OPTIONS_HINT)?;
-    let mut change = Change::default();
+    let mut change = SubscriberChange::default();
     for option in &options.members {
         read_option(option, &mut change)?;
     }
@@ -159,7 +159,7 @@ pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
 
 /// `once.subscriber_get`.
 pub fn subscriber_get(call: &Call) -> Result<Datum> {
-    let subscriber = Subscriber::of(call)?;
+    let subscriber = Subscriber::named_in(call)?;
     let rows = spi::query(
         &GET_ALL,
         &[
@@ -176,10 +176,10 @@ pub fn subscriber_get(call: &Call) -> Result<Datum> {
 /// `once.subscriber_drop`. Waits for open takes, for whoever is ending a batch, and for who has emitted a delayed
 /// event.
 pub fn subscriber_drop(call: &Call) -> Result<Datum> {
-    let subscriber = Subscriber::of(call)?;
+    let subscriber = Subscriber::named_in(call)?;
     lock::existing(&subscriber.topic.name)?;
     // Somebody may have dropped it while this call waited for the topic.
-    let subscriber = Subscriber::of(call)?;
+    let subscriber = Subscriber::named_in(call)?;
     for lane in subscriber.lanes() {
         wait_exclusive(lock_of(&subscriber, lane));
     }
@@ -191,7 +191,7 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-fn read_option(option: &Member, change: &mut Change) -> Result<()> {
+fn read_option(option: &Member, change: &mut SubscriberChange) -> Result<()> {
     match option.name {
         b"max_attempts" => change.max_attempts = option.count(i32::MAX)?,
         b"backoff_base" => change.base_us = option.duration(1)?,

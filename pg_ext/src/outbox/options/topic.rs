@@ -58,7 +58,7 @@ thread_local! {
 
 /// What a change sets; None: not named, or reset.
 #[derive(Default)]
-struct Change<'a> {
+struct TopicChange<'a> {
     lanes: Option<i32>,
     sets_lanes: bool,
     dedupe_us: Option<i64>,
@@ -71,7 +71,7 @@ pub fn topic_set(call: &Call) -> Result<Datum> {
     let name = call.text(0, "topic", SCOPE_MAX)?;
     let options = Given::of(call, 1, OPTIONS_HINT)?;
     lock::find(name)?;
-    let mut change = Change::default();
+    let mut change = TopicChange::default();
     for option in &options.members {
         read_option(option, &mut change)?;
     }
@@ -107,7 +107,7 @@ pub fn topic_set(call: &Call) -> Result<Datum> {
 
 /// `once.topic_get`.
 pub fn topic_get(call: &Call) -> Result<Datum> {
-    let topic = Topic::of(call, &Snapshot::latest())?;
+    let topic = Topic::named_in(call, &Snapshot::latest())?;
     let rows = spi::query_latest(
         &GET_ALL,
         &[
@@ -120,7 +120,7 @@ pub fn topic_get(call: &Call) -> Result<Datum> {
     spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a topic without options"))
 }
 
-fn read_option<'a>(option: &Member<'a>, change: &mut Change<'a>) -> Result<()> {
+fn read_option<'a>(option: &Member<'a>, change: &mut TopicChange<'a>) -> Result<()> {
     match option.name {
         b"lanes" => {
             change.lanes = option.count(LANES_MAX)?;

@@ -118,7 +118,7 @@ fn is_mostly_needed(home: &Home) -> Result<bool> {
         table.page(page as u32, &snapshot, |slot| events.push(numbers_of(slot)));
     }
     events.sort_by_key(|event| (event.i32(Col::TopicId), event.i32(Col::Lane)));
-    let mut needs = Needs::look()?;
+    let mut needs = Needs::begin()?;
     let mut needed = 0;
     for event in &events {
         let is_needed = needs.wants(event)? && !needs.is_kept(event, event.i32(Col::Lane))?;
@@ -148,7 +148,7 @@ fn census(
         checked: snapshot.oldest_running(),
         ..Census::default()
     };
-    let mut needs = Needs::look()?;
+    let mut needs = Needs::begin()?;
     let mut scan = table.scan(home.position, &mut [], &snapshot)?;
     while let Some(slot) = scan.advance() {
         let event = Event::look(slot);
@@ -171,8 +171,8 @@ fn census(
 }
 
 /// Copies at most `max` events, and marks the segments of which nothing is needed then.
-pub fn sweep(max: i64) -> Result<Swept> {
-    let log = Log::look(&Snapshot::latest())?;
+pub fn copy_needed(max: i64) -> Result<Swept> {
+    let log = Log::read(&Snapshot::latest())?;
     let mut swept = Swept::default();
     let mut waiting: Vec<(usize, Census)> = Vec::new();
     for segment in log.closed()? {
@@ -196,7 +196,7 @@ pub fn sweep(max: i64) -> Result<Swept> {
 
 /// The log cannot move on, and grows by what nobody needs.
 fn is_stuck(log: &Log) -> Result<bool> {
-    let full = log.is_full(log.current)? && !Log::look(&Snapshot::latest())?.will_be_empty()?;
+    let full = log.is_full(log.current)? && !Log::read(&Snapshot::latest())?.will_be_empty()?;
     let home = &SEGMENTS[log.current];
     Ok(full && !census(home, 0, many_needed(home))?.mostly_needed())
 }

@@ -56,7 +56,7 @@ pub struct Log {
 }
 
 impl Log {
-    pub fn look(snapshot: &Snapshot) -> Result<Log> {
+    pub fn read(snapshot: &Snapshot) -> Result<Log> {
         let mut log = Log {
             current: event::current_segment(snapshot)?,
             opened: 0,
@@ -196,7 +196,7 @@ fn came_late(segment: usize, checked: i64) -> Result<bool> {
     let home = &SEGMENTS[segment];
     let table = Table::to_read(home.table)?;
     let snapshot = Snapshot::latest();
-    let mut needs = Needs::look()?;
+    let mut needs = Needs::begin()?;
     let mut scan = table.scan(home.xid, &mut [ScanKey::above(1, checked - 1)], &snapshot)?;
     while let Some(slot) = scan.advance() {
         let event = Event::look(slot);

@@ -30,7 +30,7 @@ pub const TASK: &str = "outbox_retire";
 const LOCK: u64 = 2;
 
 /// Copies, truncates and deletes; at most `max` of each kind of row. None: another session is at it.
-pub fn sweep(max: i64) -> Result<Option<Swept>> {
+pub fn retire_segments(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(LOCK) else {
         return Ok(None);
     };
@@ -38,7 +38,7 @@ pub fn sweep(max: i64) -> Result<Option<Swept>> {
     lock.keep();
     // A subscriber that is not committed yet may need what nobody else does, and cannot be seen.
     table::lock_against_writers(&[c"subscriber"])?;
-    let mut all = copy::sweep(max)?;
+    let mut all = copy::copy_needed(max)?;
     all.add(tidy::kept(max)?);
     all.add(tidy::batches(max)?);
     all.add(truncate()?);
@@ -49,7 +49,7 @@ pub fn sweep(max: i64) -> Result<Option<Swept>> {
 /// Truncates the drained segments that nobody can miss any more.
 fn truncate() -> Result<Swept> {
     let mut swept = Swept::default();
-    let log = Log::look(&Snapshot::latest())?;
+    let log = Log::read(&Snapshot::latest())?;
     for segment in 0..SEGMENTS.len() {
         if log.is_ripe(segment)? {
             swept.add(log::truncate(segment, &log)?);
@@ -60,7 +60,7 @@ fn truncate() -> Result<Swept> {
 
 /// Moves on to an empty segment when the current one is large, or nobody has needed anything of it for a while.
 fn rotate() -> Result<Swept> {
-    let log = Log::look(&Snapshot::latest())?;
+    let log = Log::read(&Snapshot::latest())?;
     let mut swept = Swept::default();
     if let Some(empty) = log.empty()?
         && (log.is_full(log.current)? || copy::is_idle_and_needed_by_nobody(log.current)?)

@@ -14,7 +14,7 @@ use crate::table::{ScanKey, Snapshot, Table};
 use std::collections::{HashMap, HashSet};
 
 /// One lane of one subscriber.
-struct Place {
+struct LaneNeeds {
     subscriber: i32,
     /// None: no cursor passes this lane.
     window: Option<Window>,
@@ -28,14 +28,14 @@ struct Place {
 pub struct Needs {
     subscribers: HashMap<i32, Vec<Subscriber>>,
     here: Option<(i32, i32)>,
-    places: Vec<Place>,
+    places: Vec<LaneNeeds>,
     retry: Table,
     kept: Table,
     snapshot: Snapshot,
 }
 
 impl Needs {
-    pub fn look() -> Result<Needs> {
+    pub fn begin() -> Result<Needs> {
         let mut subscribers: HashMap<i32, Vec<Subscriber>> = HashMap::new();
         for subscriber in all_subscribers()? {
             let topic = subscribers.entry(subscriber.topic.id).or_default();
@@ -58,7 +58,7 @@ impl Needs {
             self.places.clear();
             for subscriber in self.subscribers.get(&topic).into_iter().flatten() {
                 self.places
-                    .push(Place::look(subscriber, lane, &self.retry)?);
+                    .push(LaneNeeds::read(subscriber, lane, &self.retry)?);
             }
             self.here = Some((topic, lane));
         }
@@ -84,14 +84,14 @@ impl Needs {
     }
 }
 
-impl Place {
+impl LaneNeeds {
     /// In this order: see the head of mod.rs.
-    fn look(subscriber: &Subscriber, lane: i32, retry: &Table) -> Result<Place> {
+    fn read(subscriber: &Subscriber, lane: i32, retry: &Table) -> Result<LaneNeeds> {
         let mut window = None;
         let mut held = HashSet::new();
         if lane != DELAYED {
             let last = Part::last(subscriber.id, lane, &Snapshot::latest())?;
-            window = Some(Window::of(subscriber, last.as_ref())?);
+            window = Some(Window::behind(subscriber, last.as_ref())?);
             if let Some(last) = &last {
                 held = held_by_batches(subscriber.id, last)?;
             }
@@ -99,7 +99,7 @@ impl Place {
         let snapshot = Snapshot::latest();
         let keys = &mut [ScanKey::i32(1, subscriber.id)];
         let any = retry.find(retry::BY_EVENT, keys, &snapshot)?.is_some();
-        Ok(Place {
+        Ok(LaneNeeds {
             subscriber: subscriber.id,
             window,
             held,
@@ -130,7 +130,7 @@ fn held_by_batches(subscriber: i32, last: &Part) -> Result<HashSet<i64>> {
     let mut held = HashSet::new();
     for token in last.out() {
         if let Some(batch) = Batch::find(subscriber, token)? {
-            held.extend(Ledger::of(&batch)?.held);
+            held.extend(Ledger::read(&batch)?.held);
         }
     }
     Ok(held)

@@ -124,7 +124,7 @@ thread_local! {
 }
 
 /// A row of once.event_kept: topic, lane, event.
-type Place = (i32, i32, i64);
+type KeptPlace = (i32, i32, i64);
 
 /// Deletes copies that nobody needs any more.
 pub fn kept(max: i64) -> Result<Swept> {
@@ -133,7 +133,7 @@ pub fn kept(max: i64) -> Result<Swept> {
         return Ok(Swept::default());
     }
     // Looked at again once they are locked: a redrive may have been faster.
-    let mut needs = Needs::look()?;
+    let mut needs = Needs::begin()?;
     let mut gone = Vec::new();
     for row in spi::query_latest(&LOCKED, &arguments(&found))? {
         let mut event = Event::empty();
@@ -157,12 +157,12 @@ pub fn kept(max: i64) -> Result<Swept> {
     })
 }
 
-fn place(event: &Event) -> Place {
+fn place(event: &Event) -> KeptPlace {
     let (topic, lane) = (event.i32(Col::TopicId), event.i32(Col::Lane));
     (topic, lane, event.i64(Col::EventId))
 }
 
-fn arguments(places: &[Place]) -> [Option<Datum>; 3] {
+fn arguments(places: &[KeptPlace]) -> [Option<Datum>; 3] {
     let ids: Vec<i64> = places.iter().map(|p| p.2).collect();
     [
         Some(row::array(
@@ -179,7 +179,7 @@ fn arguments(places: &[Place]) -> [Option<Datum>; 3] {
 
 /// Copies that seem to be needed by nobody, at most `max`. Lanes are begun with anew in each call, and half of
 /// the looks at each begin somewhere in its middle, so that nothing that has to stay hides what may go.
-fn unneeded(max: usize) -> Result<Vec<Place>> {
+fn unneeded(max: usize) -> Result<Vec<KeptPlace>> {
     let table = Table::to_read(KEPT.table)?;
     if table.is_blank() {
         return Ok(Vec::new());
@@ -192,7 +192,7 @@ fn unneeded(max: usize) -> Result<Vec<Place>> {
     let count = lanes.len();
     lanes.rotate_left(chance % count);
     let snapshot = Snapshot::latest();
-    let mut needs = Needs::look()?;
+    let mut needs = Needs::begin()?;
     let mut found = Vec::new();
     let mut looks = max.saturating_mul(LOOKS);
     for lane in &lanes {
