@@ -68,12 +68,27 @@ outcome: claimed (the row wears claim_into now; commit before any foreign call),
 Errors: 42704 no such machine, 22023 bad argument or unknown step_key, ON002 something of the table keeps the row back, 42501 no right to update the table, 40001 a lost race above READ COMMITTED.
 A transient claim status that a sweep reverts is an old pattern of workflow engines; here it is a lease with a token.$$;
 
+CREATE FUNCTION once.action_claim(
+    machine text, id "any", step_key text, requester text = NULL, lease interval = NULL, holder text = NULL,
+    version bigint = NULL,
+    OUT outcome text, OUT token bigint, OUT status text, OUT version bigint, OUT lease_left interval,
+    OUT retry_after interval)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_claim';
+COMMENT ON FUNCTION once.action_claim(text, "any", text, text, interval, text, bigint) IS
+'action_claim for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
+
 CREATE FUNCTION once.action_extend(
     machine text, id text, token bigint, lease interval = NULL, OUT lease_left interval, OUT cancelling boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_extend';
 COMMENT ON FUNCTION once.action_extend(text, text, bigint, interval) IS
 $$A heartbeat: the lease counts from now. cancelling: the row's cancel flag is set; roll back, release, tear down. It locks the lease to the end of the transaction: called in the transaction of an item's writes it keeps the item of a lost lease from committing.
 Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 42704 no such machine, 42501 no right to update the table.$$;
+
+CREATE FUNCTION once.action_extend(
+    machine text, id "any", token bigint, lease interval = NULL, OUT lease_left interval, OUT cancelling boolean)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_extend';
+COMMENT ON FUNCTION once.action_extend(text, "any", bigint, interval) IS
+'action_extend for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
 
 CREATE FUNCTION once.action_finish(
     machine text, id text, token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)
@@ -82,12 +97,24 @@ COMMENT ON FUNCTION once.action_finish(text, text, bigint, json) IS
 $$Ends an action that succeeded, in the transaction of its writes; call it first there (the machine's row is locked before the items). patch: other columns of the row to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, then release and tear down).
 Errors: ON001 the lease is lost: delete what the action made outside; ON006 this token has finished it already (known until another token finishes, and for 24 hours at least), 22023 bad argument, 42704 no such machine, 42501 no right to update the table.$$;
 
+CREATE FUNCTION once.action_finish(
+    machine text, id "any", token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
+COMMENT ON FUNCTION once.action_finish(text, "any", bigint, json) IS
+'action_finish for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
+
 CREATE FUNCTION once.action_release(
     machine text, id text, token bigint, error text = NULL, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_release';
 COMMENT ON FUNCTION once.action_release(text, text, bigint, text) IS
 $$Gives a row back after a failure, or for a teardown: claim_into -> revert_to. error: kept with the lease. Repeating it gives the same answer until the next claim, or for 24 hours.
 Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 42704 no such machine, 42501 no right to update the table.$$;
+
+CREATE FUNCTION once.action_release(
+    machine text, id "any", token bigint, error text = NULL, OUT status text, OUT version bigint)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_release';
+COMMENT ON FUNCTION once.action_release(text, "any", bigint, text) IS
+'action_release for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
 
 CREATE FUNCTION once.action_adopt(machine text, max integer = 1000)
 RETURNS integer LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_adopt';

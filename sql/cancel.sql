@@ -72,6 +72,11 @@ COMMENT ON FUNCTION once.cancel_request(text, text) IS
 $$Sets the row's cancel flag. outcome: teardown (nobody is at it and nobody can start now: tear down), accepted (it is in a claim state: its holder sees cancelling, releases and tears down; should it die, the sweep reverts the row and cancel_pending lists it), done (already cancelled), too_late (another terminal state), not_found.
 Errors: 42704 no such machine, 22023 the machine declares no cancel, ON002 something of the table keeps the row back, 42501 no right to update the table.$$;
 
+CREATE FUNCTION once.cancel_request(machine text, id "any", OUT outcome text, OUT status text)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_request';
+COMMENT ON FUNCTION once.cancel_request(text, "any") IS
+'cancel_request for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
+
 CREATE FUNCTION once.cancel_refund(
     machine text, id text, max_items integer = NULL,
     OUT items bigint, OUT amount numeric, OUT items_total bigint, OUT amount_total numeric, OUT remaining boolean,
@@ -81,6 +86,14 @@ COMMENT ON FUNCTION once.cancel_refund(text, text, integer) IS
 $$Marks every undecided item (max_items: at most so many, by key) and credits the amounts of those that match the definition's when, in one statement with the caller's rights. items, amount: this call's; remaining: some are still undecided; pass: for cancel_confirm. Running it again adds nothing twice.
 Errors: ON002 the flag is not set, a lease is on the row, it is in another terminal state, or something of the items table (a trigger, a policy) keeps an item back or changes what it costs, or of the wallet's (a trigger, a policy) what it gets or its key, or the wallet was deleted and put there anew while it waited, or the table of either has got a rule for updates since it was defined (AFTER triggers are not looked at); 22023 an amount that is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 an overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
 
+CREATE FUNCTION once.cancel_refund(
+    machine text, id "any", max_items integer = NULL,
+    OUT items bigint, OUT amount numeric, OUT items_total bigint, OUT amount_total numeric, OUT remaining boolean,
+    OUT pass bigint)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
+COMMENT ON FUNCTION once.cancel_refund(text, "any", integer) IS
+'cancel_refund for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
+
 CREATE FUNCTION once.cancel_items(
     machine text, id text, after_id text = NULL, max integer = 1000, OUT item_id text, OUT item json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_items';
@@ -88,11 +101,22 @@ COMMENT ON FUNCTION once.cancel_items(text, text, text, integer) IS
 $$All items of the row that carry the marker, by key order, every time, as committed now at every isolation level: delete their artifacts. after_id: the last item_id of the previous page; max: 1 to 100000.
 Errors: 42704 no such machine, 22023 bad argument.$$;
 
+CREATE FUNCTION once.cancel_items(
+    machine text, id "any", after_id text = NULL, max integer = 1000, OUT item_id text, OUT item json)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_items';
+COMMENT ON FUNCTION once.cancel_items(text, "any", text, integer) IS
+'cancel_items for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
+
 CREATE FUNCTION once.cancel_confirm(machine text, id text, pass bigint, OUT confirmed boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_confirm';
 COMMENT ON FUNCTION once.cancel_confirm(text, text, bigint) IS
 $$Says that everything listed after cancel_refund returned pass is deleted (deleting a missing artifact is success). false: a later refund marked more, list again.
 Errors: ON002 as cancel_refund, 22023 a pass that no cancel_refund returned, 42704 no such machine.$$;
+
+CREATE FUNCTION once.cancel_confirm(machine text, id "any", pass bigint, OUT confirmed boolean)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_confirm';
+COMMENT ON FUNCTION once.cancel_confirm(text, "any", bigint) IS
+'cancel_confirm for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
 
 CREATE FUNCTION once.cancel_finish(
     machine text, id text, patch json = NULL, OUT status text, OUT items_total bigint, OUT amount_total numeric)
@@ -100,6 +124,12 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_finish
 COMMENT ON FUNCTION once.cancel_finish(text, text, json) IS
 $$The terminal move of a teardown. patch: other columns of the row to set. Takes the row FOR UPDATE, which waits for all writers of its items, and then looks at what is committed, at every isolation level. Call it in a transaction that wrote no items. Once cancelled it is a no-op.
 Errors: ON005 an item is undecided or the last pass is not confirmed, ON002 as cancel_refund, 42704 no such machine, 40P01 a deadlock with writers of items, 55P03 lock_timeout, 40001 a lost race above READ COMMITTED (after these three run the whole transaction again).$$;
+
+CREATE FUNCTION once.cancel_finish(
+    machine text, id "any", patch json = NULL, OUT status text, OUT items_total bigint, OUT amount_total numeric)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_finish';
+COMMENT ON FUNCTION once.cancel_finish(text, "any", json) IS
+'cancel_finish for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
 
 CREATE FUNCTION once.cancel_pending(
     machine text, max integer = 100,
@@ -116,3 +146,10 @@ RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', '
 COMMENT ON FUNCTION once.cancel_audit(text, text) IS
 $$Rows of the machine (NULL: all) where the sum of the marked items that match when and the recorded refunds disagree; no rows is the proof. difference: refunded_amount - marked_amount. A row of the machine that is gone is not audited. Reads the items with the caller's rights.
 Errors: 42704 no such machine, 42501 no right to read the items, or the machine's table where there is a difference.$$;
+
+CREATE FUNCTION once.cancel_audit(
+    machine text, id "any",
+    OUT id text, OUT marked_amount numeric, OUT refunded_amount numeric, OUT difference numeric)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_audit';
+COMMENT ON FUNCTION once.cancel_audit(text, "any") IS
+'cancel_audit for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';

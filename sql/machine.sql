@@ -107,6 +107,14 @@ For work that can die half-way use action_claim.
 Where nothing of the table's own takes part in the update (status is a text, varchar or enum; no trigger but foreign keys' and the machine's guard, rule, policy, generated column, child table; CHECK constraints are evaluated), no condition and no patch is asked for, it is written without the server's executor: the same in every effect, but hooks of the executor (auto_explain, pg_stat_statements.track = all) see no UPDATE.
 Errors: ON002 no declared move leads there, or something of the table (a trigger, a rule, a policy) keeps the row back, 42704 no such machine, 22023 bad argument, 42501 no right to update the table, 40001 a lost race above READ COMMITTED.$$;
 
+CREATE FUNCTION once.transition(
+    machine text, id "any", to_status text, from_status text[] = NULL, patch json = NULL, requester text = NULL,
+    version bigint = NULL,
+    OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
+COMMENT ON FUNCTION once.transition(text, "any", text, text[], json, text, bigint) IS
+'transition for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
+
 CREATE FUNCTION once.transition_many(
     machine text, ids text[], to_status text, from_status text[] = NULL, requester text = NULL,
     OUT id text, OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)

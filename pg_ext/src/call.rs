@@ -57,6 +57,34 @@ impl Call {
         self.datum(i).map(varlena)
     }
 
+    /// Argument `i` of a function that is declared for texts and, once more, for "any": as its type prints it.
+    /// None for SQL NULL.
+    pub fn printed(&self, i: usize, name: &str) -> Result<Option<&[u8]>> {
+        // SAFETY: flinfo is the running call's. Who calls without an expression (the protocol's fast path)
+        // cannot pass an argument that is declared as "any", so what has no type is a text.
+        let of = unsafe { pg_sys::get_fn_expr_argtype((*self.fcinfo).flinfo, i as i32) };
+        let value = match self.datum(i) {
+            Some(value) if of != pg_sys::TEXTOID && of != pg_sys::InvalidOid => value,
+            text => return Ok(text.map(varlena)),
+        };
+        // SAFETY: all look into the system caches; the output function is the one of the value's type.
+        unsafe {
+            let base = pg_sys::getBaseType(of);
+            if pg_sys::get_element_type(base) != pg_sys::InvalidOid || pg_sys::type_is_rowtype(base)
+            {
+                return Err(Error::bad_argument(
+                    name,
+                    "must be one value, not an array or a row",
+                    "Call once for each row; once.transition_many(machine, ids, to_status) moves several.",
+                ));
+            }
+            let (mut function, mut is_varlena) = (pg_sys::InvalidOid, false);
+            pg_sys::getTypeOutputInfo(of, &mut function, &mut is_varlena);
+            let printed = pg_sys::OidOutputFunctionCall(function, value);
+            Ok(Some(std::ffi::CStr::from_ptr(printed).to_bytes()))
+        }
+    }
+
     /// A text of 1 to `max` characters.
     pub fn text(&self, i: usize, name: &str, max: usize) -> Result<&[u8]> {
         match self.opt_text(i, name, max)? {

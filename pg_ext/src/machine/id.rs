@@ -107,7 +107,7 @@ fn not_an_id(text: &[u8], name: &str, what: &str) -> Error {
     Error::bad_argument(
         name,
         format!("is not {what}: \"{}\"", beginning(text)),
-        "Give the id of a row of the machine's table, as text.",
+        "Give the id of a row of the machine's table.",
     )
 }
 

@@ -131,9 +131,9 @@ impl Machine {
 
     /// Argument `i` as a row's id.
     pub fn id(&self, call: &Call, i: usize) -> Result<RowId> {
-        let text = call.bytes(i).ok_or_else(|| {
-            Error::bad_argument("id", "must not be null", "Give the row's id as text.")
-        })?;
+        let text = call
+            .printed(i, "id")?
+            .ok_or_else(|| Error::bad_argument("id", "must not be null", "Give the row's id."))?;
         RowId::read(self.shape.id.base_type, text, "id")
     }
 

@@ -25,6 +25,7 @@ mod direct_moves;
 mod drift;
 mod hostile;
 mod hostile_triggers;
+mod id_types;
 mod ids;
 mod lease_ends;
 mod nested;

@@ -1,6 +1,8 @@
 """The copyable part by itself: errors by SQLSTATE, transactions, bytes."""
 
 import unittest
+import uuid
+from decimal import Decimal
 
 import psycopg
 
@@ -75,6 +77,21 @@ class Library(unittest.TestCase):
         self.assertEqual((lease.recovery_point, lease.state, lease.attempt), ("paid", stored, 2))
         call(connect, lambda conn: lease.complete(conn, 200, stored))
         self.assertEqual(claim(connect, "test", key, "{}"), Answer(200, stored, {"Idempotent-Replayed": "true"}))
+
+    def test_an_id_of_a_row_goes_in_as_what_it_is(self) -> None:
+        number = uuid.uuid4()
+        for column, stored, ids in [("bigint", 4711, [4711, Decimal(4711), "4711"]), ("uuid", number, [number, str(number)])]:
+            table = f"row_{column}"
+            definition = {"machine": table, "table": table, "id": "id", "status": "status", "status_types": ["open", "paid"],
+                          "transitions": [{"from": ["open"], "to": "paid"}, {"from": ["paid"], "to": "open"}]}
+            with admin() as conn, conn.transaction(force_rollback=True):
+                conn.execute(f"CREATE TABLE {table} (id {column} PRIMARY KEY, status text NOT NULL DEFAULT 'open')")
+                conn.execute(f"INSERT INTO {table} VALUES (%s)", (stored,))
+                conn.execute("SELECT once.machine_define(%s)", (psycopg.types.json.Json(definition),))
+                for n, row in enumerate(ids):
+                    to = ["paid", "open"][n % 2]
+                    moved = conn.execute("SELECT moved FROM once.transition(%s, %s, %s)", (table, row, to)).fetchone()
+                    self.assertEqual(moved, (True,), repr(row))
 
     def test_the_key_of_a_header_may_be_quoted_or_bare(self) -> None:
         for value, key in [('"a b"', "a b"), (" a-b ", "a-b"), (r'"a\"\\"', 'a"\\'), ('"open', None), ('"a" b', None),
