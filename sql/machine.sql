@@ -29,7 +29,8 @@ CREATE TABLE once.machine (
     owner         oid,
     owner_name    name,
     owner_incarnation bigint,
-    definition    json     NOT NULL
+    definition    json     NOT NULL,
+    table_names   text[]   NOT NULL
 );
 COMMENT ON TABLE once.machine IS 'One row per machine. Reached through the machine_* functions only.';
 COMMENT ON COLUMN once.machine.machine IS 'Name of the machine, 1 to 100 characters.';
@@ -42,6 +43,7 @@ COMMENT ON COLUMN once.machine.owner IS 'Only members of this role may use the m
 COMMENT ON COLUMN once.machine.owner_name IS 'The owner''s name when it was set; NULL: no owner.';
 COMMENT ON COLUMN once.machine.owner_incarnation IS 'As once.scope.owner_incarnation.';
 COMMENT ON COLUMN once.machine.definition IS 'What machine_define was given, normalised, without the tables'' names and the owner: predicates with every name qualified, leases as text and in microseconds (lease_us).';
+COMMENT ON COLUMN once.machine.table_names IS 'The names of relation, items and wallet (those that there are) when the machine was defined: machine_check tells where another table has such a name now.';
 SELECT pg_catalog.pg_extension_config_dump('once.machine', '');
 
 CREATE FUNCTION once.machine_define(definition json)

@@ -103,6 +103,13 @@ impl Findings {
 
     fn of(&mut self, name: &[u8], definition: &Definition, stored: &StoredMachine) -> Result<()> {
         self.uncovered(name, definition, stored)?;
+        for table in stored.renamed_tables()?.iter().filter(|t| t.is_swapped) {
+            let (then, now) = (&table.name_then, &table.name_now);
+            self.add(
+                format!("{then} is another table now: moves go on in {now}, which had that name when the machine was defined"),
+                "Define the machine again, and turn its guard on there: the definition means the table of that name.",
+            );
+        }
         if let Err(missing) = shape::fit_to_tables(definition, stored.tables()) {
             let hint =
                 "Rename it back, define the machine again with the present names, or drop it.";

@@ -40,13 +40,18 @@ const MOST_BYTES: usize = 1_000_000;
 
 const STORE: &CStr = c"
     INSERT INTO once.machine (machine, revision, relation, items, wallet, guarded, owner, owner_name,
-                              owner_incarnation, definition)
+                              owner_incarnation, definition, table_names)
     VALUES ($1, $2, $3, $4, $5, false, $6, (SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = $6),
-            CASE WHEN $6 IS NOT NULL THEN $7 END, $8::pg_catalog.json)
+            CASE WHEN $6 IS NOT NULL THEN $7 END, $8::pg_catalog.json,
+            (SELECT pg_catalog.array_agg(pg_catalog.format('%I.%I', s.nspname, c.relname) ORDER BY t.i)
+               FROM pg_catalog.unnest(ARRAY[$3, $4, $5]) WITH ORDINALITY t (oid, i)
+                    JOIN pg_catalog.pg_class c ON c.oid = t.oid
+                    JOIN pg_catalog.pg_namespace s ON s.oid = c.relnamespace))
     ON CONFLICT (machine) DO UPDATE SET
         revision = excluded.revision, relation = excluded.relation, items = excluded.items,
         wallet = excluded.wallet, owner = excluded.owner, owner_name = excluded.owner_name,
-        owner_incarnation = excluded.owner_incarnation, definition = excluded.definition";
+        owner_incarnation = excluded.owner_incarnation, definition = excluded.definition,
+        table_names = excluded.table_names";
 
 // Not covered until a sweep has run.
 const WATCH: &CStr = c"
@@ -137,6 +142,7 @@ fn is_the_same(present: &StoredMachine, valid: &Valid) -> Result<bool> {
     let owned = present.owner()?.is_some() || valid.owner.is_some();
     Ok(!owned
         && present.tables() == [Some(valid.relation), valid.items, valid.wallet]
+        && present.renamed_tables()?.is_empty()
         && present.definition()? == valid.definition)
 }
 

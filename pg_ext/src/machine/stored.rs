@@ -5,8 +5,10 @@ use crate::call::{shown, utf8, varlena};
 use crate::caller::Owner;
 use crate::error::{Error, Kind, Result};
 use crate::row;
+use crate::spi::{self, Kept, column};
 use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
-use pgrx::pg_sys::{Datum, Oid};
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::ffi::CStr;
 
 pub const TABLE: Name = c"machine";
 
@@ -25,6 +27,33 @@ pub enum MachineCol {
     OwnerName,
     OwnerIncarnation,
     Definition,
+}
+
+// Of the machine $1 its tables that have another name than when it was defined: that name, the present one, and whether
+// another table has that name.
+const RENAMED: &CStr = c"
+    SELECT n.name, pg_catalog.format('%I.%I', s.nspname, c.relname),
+           EXISTS (SELECT FROM pg_catalog.pg_class o JOIN pg_catalog.pg_namespace p ON p.oid = o.relnamespace
+                    WHERE pg_catalog.format('%I.%I', p.nspname, o.relname) = n.name)
+      FROM once.machine m
+           CROSS JOIN LATERAL ROWS FROM (
+               pg_catalog.unnest(m.table_names),
+               pg_catalog.unnest(pg_catalog.array_remove(
+                   ARRAY[m.relation::oid, m.items::oid, m.wallet::oid], NULL))) n (name, oid)
+           JOIN pg_catalog.pg_class c ON c.oid = n.oid
+           JOIN pg_catalog.pg_namespace s ON s.oid = c.relnamespace
+     WHERE m.machine = $1 AND n.name <> pg_catalog.format('%I.%I', s.nspname, c.relname)";
+
+thread_local! {
+    static RENAMED_TABLES: Kept = const { Kept::new(RENAMED, &[pg_sys::TEXTOID]) };
+}
+
+/// A table of a machine that was renamed since the machine was defined.
+pub struct RenamedTable {
+    pub name_then: String,
+    pub name_now: String,
+    /// Another table has its name of then.
+    pub is_swapped: bool,
 }
 
 /// The row of once.machine that a name stands for.
@@ -73,6 +102,21 @@ impl StoredMachine {
     /// The machine's table, its items' and the wallets'.
     pub fn tables(&self) -> [Option<Oid>; 3] {
         [MachineCol::Relation, MachineCol::Items, MachineCol::Wallet].map(|col| self.relation(col))
+    }
+
+    pub fn renamed_tables(&self) -> Result<Vec<RenamedTable>> {
+        let text = |row: &spi::Row, i| {
+            column(row, i)
+                .map(|d| shown(varlena(d)))
+                .unwrap_or_default()
+        };
+        let renamed = |row: &spi::Row| RenamedTable {
+            name_then: text(row, 0),
+            name_now: text(row, 1),
+            is_swapped: column(row, 2).is_some_and(|d| d.value() != 0),
+        };
+        let rows = spi::query(&RENAMED_TABLES, &[Some(row::text(self.name()))])?;
+        Ok(rows.iter().map(renamed).collect())
     }
 
     pub fn guarded(&self) -> bool {

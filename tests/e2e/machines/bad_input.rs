@@ -279,10 +279,11 @@ async fn every_function_on_machines_has_its_line_in_the_table_above_and_its_argu
     let play = Playground::open().await;
     let declared = play
         .show(
-            "select string_agg(proname || '(' || coalesce(array_to_string(proargnames[1:pronargs], ','), '') || ')', E'\\n'
-                               order by proname) from pg_proc where pronamespace = 'once'::regnamespace
-               and proname ~ '^(machine|transition|action|cancel|cleanup|refund|sweep$)'
-               and prorettype <> 'trigger'::regtype",
+            "select string_agg(line, E'\\n' order by line collate \"C\")
+               from (select distinct proname || '(' || coalesce(array_to_string(proargnames[1:pronargs], ','), '') || ')'
+                       from pg_proc where pronamespace = 'once'::regnamespace
+                        and proname ~ '^(machine|transition|action|cancel|cleanup|refund|sweep$)'
+                        and prorettype <> 'trigger'::regtype) as t(line)",
         )
         .await;
     let mut tabled: Vec<String> = CALLS

@@ -77,6 +77,38 @@ async fn a_renamed_table_goes_on() {
     play.show("drop schema moved_to cascade").await;
 }
 
+#[tokio::test]
+async fn a_table_that_was_swapped_by_two_renames_is_reported_until_the_machine_is_defined_again() {
+    let play = world().await;
+    jobs(&play, 1, 2, "ready").await;
+    play.show(
+        "create table next (like job including all);
+         alter table job rename to job_old; alter table next rename to job",
+    )
+    .await;
+    let told = problems(&play).await;
+    assert!(
+        told.contains("public.job is another table now: moves go on in public.job_old"),
+        "{told}"
+    );
+    assert!(told.contains("Define the machine again"), "{told}");
+    let doctor = "select level from once.doctor() where problem like '%is another table now%'";
+    assert_eq!(play.show(doctor).await, "warning");
+    define(&play, JOB).await;
+    assert_eq!(problems(&play).await, "");
+    jobs(&play, 3, 3, "ready").await;
+    assert_eq!(moves(&play, "3", "failed", "").await, "t|failed|1|~");
+    // A rename that is defined again is no swap later.
+    play.show("alter table job rename to task").await;
+    define(
+        &play,
+        &JOB.replace(r#""table": "job""#, r#""table": "task""#),
+    )
+    .await;
+    play.show("create table job (like task)").await;
+    assert_eq!(problems(&play).await, "");
+}
+
 /// A defect once: a session that knew the machine wrote to the table that has the name now, or found none.
 #[tokio::test]
 async fn a_table_in_a_renamed_schema_goes_on_and_the_one_that_takes_its_name_is_left_alone() {
