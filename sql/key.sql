@@ -282,7 +282,7 @@ CREATE FUNCTION once.key_take_abandoned(
     OUT lease_left interval, OUT retry_after interval, OUT key text, OUT request json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_key_take_abandoned';
 COMMENT ON FUNCTION once.key_take_abandoned(text, integer, interval, text) IS
-$$A completer's intake: claims up to max (1 to 10000) unfinished keys of the scope whose lease ran out or that were released and are due, the oldest first, and leaves out what is parked, locked or not due. A lease that ran out is found after the next sweep (sweep_key_abandon). request is filled where the scope keeps it (keep_request). The same holder asking again gets its live ones, and no new ones while it has any. Call it under READ COMMITTED; above that it leaves out whatever changed after the snapshot.
+$$A completer's intake: claims up to max (1 to 10000) unfinished keys of the scope whose lease ran out or that were released and are due, the oldest first, and leaves out what is parked, locked or not due. A lease that ran out is found after the next sweep (task key_abandon). request is filled where the scope keeps it (keep_request). The same holder asking again gets its live ones, and no new ones while it has any. Call it under READ COMMITTED; above that it leaves out whatever changed after the snapshot.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.key_get(
@@ -317,6 +317,7 @@ RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_
 COMMENT ON FUNCTION once.scope_set(text, json) IS
 $$Changes the options named in a JSON object and returns them all; null resets one (max_attempts: null means no limit). lease, ttl, max_lease_life, retry_after: positive intervals as text; gone_for: an interval, 0 makes an expired key new at once; on_expiry: "resume" or "park"; max_attempts: a whole number above 0; keep_request: a boolean; recovery_points: an array of texts, in order, without started and finished; owner: a role, only its members may use the scope then.
 Answers follow the options as they are at the call; an answer that a sweep has thrown away under an earlier gone_for, or throws away in a transaction that is still open, does not come back.
+A key that a take sets aside at the same moment, because the old options park it, is offered to completers within an hour.
 Errors: 22023 an unknown option or a bad value, 42501 not a member of the present and the new owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.scope_get(scope text)

@@ -104,12 +104,12 @@ async fn keys(it: &Named) {
     it.does(&format!("select once.key_park({step})")).await;
     let get = "select status, recovery_point, state, last_error, request ->> 'NAME' from once.key_get('NAME', 'NAME')";
     it.says(get, "parked|NAME|\"NAME\"|NAME|NAME").await;
-    // Another one is due: what is parked is put aside under the scope's lock.
     it.says(
         "select outcome from once.key_claim('NAME', 'due', lease => '1 us')",
         "claimed",
     )
     .await;
+    it.does("select once.sweep(task => 'key_abandon')").await;
     it.says(
         "select key, outcome from once.key_take_abandoned('NAME', holder => 'NAME')",
         "due|resumed",

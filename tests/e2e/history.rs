@@ -1,9 +1,8 @@
 //! A scope's past: thousands of finished keys, and one that its client left in the middle, as long ago as a test says.
 //!
-//! The real clock goes on, because a pretended one switches the bookmarks off; the rows are dated back.
+//! The real clock goes on, because a pretended one moves no mark of key_abandon; the rows are dated back, before the
+//! first sweep.
 #![allow(dead_code, reason = "each test binary uses its part")]
-
-use pg_once_tests::race::poll_async;
 
 use crate::playground::Playground;
 
@@ -39,39 +38,4 @@ pub async fn date_back(play: &Playground, scope: &str, key: &str, ago: &str) {
           where scope = '{scope}' and key = '{key}'"
     ))
     .await;
-}
-
-/// Sweeps until that is true: open transactions of other tests only delay a bookmark.
-pub async fn sweep_until(play: &Playground, what: &str, sql: &str) {
-    poll_async(what, async || {
-        play.show("select once.sweep(1000, 'key_tombstone')").await;
-        Ok((play.show(sql).await == "t").then_some(()))
-    })
-    .await
-    .unwrap();
-}
-
-/// Sweeps until the bookmark stands before that key.
-pub async fn swept_to(play: &Playground, scope: &str, key: &str) {
-    let what = format!("the bookmark to stand before {key}");
-    sweep_until(play, &what, &stands_before(scope, key)).await;
-}
-
-/// Sweeps until the bookmark has passed everything that was to be looked at so long ago.
-pub async fn swept_past(play: &Playground, scope: &str, ago: &str) {
-    let passed = format!(
-        "select coalesce(bool_or(upto > now() - interval '{ago}' and next_xid > 0), false)
-           from once.key_bookmark where scope = '{scope}'"
-    );
-    let what = format!("the bookmark to pass what is {ago} old");
-    sweep_until(play, &what, &passed).await;
-}
-
-/// The bookmark stands right before that key of its scope, which waits for a completer.
-pub fn stands_before(scope: &str, key: &str) -> String {
-    format!(
-        "select coalesce(bool_or(b.upto = k.look_at - interval '1 microsecond' and b.next_xid = 0), false)
-           from once.key_bookmark b join once.key k on k.scope = b.scope
-          where k.scope = '{scope}' and k.key = '{key}'"
-    )
 }

@@ -191,9 +191,9 @@ impl Scope {
         column(&only(exec.query(GET, &args).await?)?, 0)
     }
 
-    /// Takes up to `max` keys whose holder is gone: the completer's intake. Leaves out what is
-    /// parked, locked or not due. The same holder asking again gets its live ones, and no new ones
-    /// while it has any.
+    /// Takes up to `max` keys whose holder is gone: the completer's intake. A lease that ran out is
+    /// found after the next sweep. Leaves out what is parked, locked or not due. The same holder
+    /// asking again gets its live ones, and no new ones while it has any.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

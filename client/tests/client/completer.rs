@@ -37,9 +37,24 @@ async fn claim(scope: &Scope, key: &str, lease: Duration) -> Lease {
     }
 }
 
-/// Its process died: the lease runs out by itself.
+/// Its process died: the lease runs out by itself, and a sweep comes by.
 async fn die(scope: &Scope, key: &str) -> Lease {
-    claim(scope, key, Duration::from_millis(1)).await
+    let lease = claim(scope, key, Duration::from_millis(1)).await;
+    let client = connect_to(directly("its statements are prepared")).await;
+    let is_shown =
+        "SELECT look_lane = '1' OR attempt > 1 FROM once.key WHERE scope = $1 AND key = $2";
+    let begin = Instant::now();
+    loop {
+        // Another test's sweep may be at it.
+        let sweep = "SELECT done FROM once.sweep(task => 'key_abandon')";
+        client.query_one(sweep, &[]).await.unwrap();
+        let shown = client.query_one(is_shown, &[&scope.as_str(), &key]).await;
+        if shown.unwrap().get(0) {
+            return lease;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "{key}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 async fn abandon(scope: &Scope, keys: &[&str]) {

@@ -79,7 +79,7 @@ const KEY_TOMBSTONE: &CStr = c"
            SET reap_at = COALESCE(k.finished_at + k.ttl_us * interval '1 microsecond',
                                   $1 + GREATEST(k.ttl_us * interval '1 microsecond', interval '10 minutes')),
                look_lane = CASE k.status WHEN 'r' THEN '1' ELSE k.look_lane END,
-               look_at = CASE k.status WHEN 'r' THEN k.lease_until ELSE k.look_at END
+               look_at = CASE WHEN k.status = 'r' AND k.look_lane = '0' THEN k.lease_until ELSE k.look_at END
          WHERE k.id = ANY (ARRAY(SELECT id FROM due WHERE NOT expired))),
     emptied AS (
         UPDATE once.key k

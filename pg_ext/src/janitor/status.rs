@@ -147,7 +147,8 @@ fn due_parts(task: Task, now: i64) -> Result<DueParts> {
 }
 
 fn abandoned(now: i64) -> Result<DueWork> {
-    let (rows, since) = Overdue::find(abandon::mark()?, now, LOOKS as usize)?.summary();
+    let (rows, since) =
+        Overdue::find(abandon::mark()?, now, LOOKS as usize, LOOKS as usize)?.summary();
     let rows = rows as i64;
     Ok(DueWork { rows, since })
 }

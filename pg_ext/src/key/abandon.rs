@@ -7,8 +7,7 @@
 //!   Meanwhile the mark moves on, so an open transaction delays nobody else's key.
 //! - A key that somebody has locked. Its id is in once.key_locked, and every run tries it again.
 //!
-//! A run reads at most READS_PER_ROW entries for each row that it may move, the oldest of all scopes, and again as many
-//! for late claims. Without rows in once.key_mark everything is read from the beginning: slow, and never wrong.
+//! A run reads a bounded number of entries, the oldest of all scopes, and again as many for late claims. Without rows in once.key_mark everything is read from the beginning: slow, and never wrong.
 
 use super::identity::KeyId;
 use super::record::{self, BY_LOOK, Col, ORDINARY, Record, TABLE, lane};
@@ -24,7 +23,11 @@ use pgrx::pg_sys::{self, Datum};
 use std::collections::BinaryHeap;
 use std::ffi::CStr;
 
-const READS_PER_ROW: usize = 100;
+/// Entries that are read for each key that may be moved, and in all.
+const READS_PER_KEY: usize = 100;
+const MOST_READS: usize = 1_000_000;
+/// A mark that nothing was read behind is not stored again before.
+const IDLE_US: i64 = 30_000_000;
 
 // $1: once.key. Answers the mark, the transactions that have ended, and the oldest mark among them. A prepared
 // transaction has another name than before it was prepared: it may be one of those that seem to have ended.
@@ -99,7 +102,7 @@ pub fn key_abandon(max: i64) -> Result<Option<Abandoned>> {
     lock.keep();
     if settings::fake_now()?.is_some() {
         // What a pretended clock says is nobody else's: everything is read, and nothing is noted.
-        let all = Overdue::find(i64::MIN, clock::now_us()?, usize::MAX)?;
+        let all = Overdue::find(i64::MIN, clock::now_us()?, usize::MAX, usize::MAX)?;
         let moved = move_all(all.ids())?;
         return Ok(Some(Abandoned { moved, more: false }));
     }
@@ -109,11 +112,14 @@ pub fn key_abandon(max: i64) -> Result<Option<Abandoned>> {
     let begun = spi::query_latest(&BEGUN, &[Some(Datum::from(table.oid()))])?;
     let told = |i| begun.first().and_then(|row| column(row, i));
     let time = |i| told(i).map(|d: Datum| d.value() as i64);
+    let stored = time(0).unwrap_or(i64::MIN);
     // A mark of a clock that has gone back is of no use.
-    let mark = time(0).unwrap_or(i64::MIN).min(now);
-    let new = Overdue::find(mark, now, max as usize)?;
+    let mark = stored.min(now);
+    let max = max as usize;
+    let reads = max.saturating_mul(READS_PER_KEY).min(MOST_READS);
+    let new = Overdue::find(mark, now, max, reads)?;
     let late = match time(1).filter(|from| *from < mark) {
-        Some(from) => Some(Overdue::find(from, mark, max as usize)?),
+        Some(from) => Some(Overdue::find(from, mark, max, reads)?),
         None => None,
     };
     let late_upto = late
@@ -121,7 +127,7 @@ pub fn key_abandon(max: i64) -> Result<Option<Abandoned>> {
         .map(|late| late.upto)
         .filter(|upto| *upto < mark);
     let more = new.upto < now || late_upto.is_some();
-    let is_idle = new.read.is_empty();
+    let is_idle = new.read.is_empty() && (0..IDLE_US).contains(&now.saturating_sub(stored));
     let upto = if is_idle { mark } else { new.upto };
     let ids = late.iter().flat_map(Overdue::ids).chain(new.ids());
     let moved = move_all(ids)?;
@@ -154,8 +160,9 @@ pub struct Overdue {
 }
 
 impl Overdue {
-    /// At most `most` unfinished ones after `from`, at most `upto`. More only where they have the same look_at.
-    pub fn find(from: i64, upto: i64, most: usize) -> Result<Overdue> {
+    /// After `from`, at most `upto`: at most `most` unfinished ones of at most `reads`. More only where they have the
+    /// same look_at.
+    pub fn find(from: i64, upto: i64, most: usize, reads: usize) -> Result<Overdue> {
         let mut overdue = Overdue {
             from,
             upto,
@@ -170,7 +177,7 @@ impl Overdue {
                 record::first_scope(&table, ScanKey::text_above(1, row::text(&scope)), &snapshot)?
         {
             scope = next;
-            overdue.read_scope(&scope, most, &table, &snapshot)?;
+            overdue.read_scope(&scope, (most, reads), &table, &snapshot)?;
         }
         Ok(overdue)
     }
@@ -178,7 +185,7 @@ impl Overdue {
     fn read_scope(
         &mut self,
         scope: &[u8],
-        most: usize,
+        bounds: (usize, usize),
         table: &Table,
         snapshot: &Snapshot,
     ) -> Result<()> {
@@ -195,16 +202,15 @@ impl Overdue {
                 let id = KeyId::of(scope, key.bytes(Col::Key).unwrap_or_default());
                 self.found.push((look_at, *id.bytes()));
             }
-            self.bound(most);
+            self.bound(bounds);
             pg_sys::check_for_interrupts!();
         }
         Ok(())
     }
 
     /// Leaves out the newest where there are too many, but keeps at least one moment.
-    fn bound(&mut self, most: usize) {
+    fn bound(&mut self, (most, reads): (usize, usize)) {
         let too_many = (self.found.len() > most).then(|| self.found.peek().map(|(at, _)| *at));
-        let reads = most.saturating_mul(READS_PER_ROW);
         let too_far = (self.read.len() > reads).then(|| self.read.peek().copied());
         let newest = [too_many, too_far].into_iter().flatten().flatten().min();
         let Some(upto) = newest.map(|at| at - 1).filter(|upto| *upto > self.from) else {

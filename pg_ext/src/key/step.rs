@@ -77,16 +77,8 @@ impl Row {
 
     /// This transaction has begun it for this token. A crash before the commit leaves no trace of the call.
     fn is_begun_here(id: KeyId, step: &[u8], token: i64) -> Result<bool> {
-        let keys = &mut [
-            ScanKey::uuid(1, id_datum(&id)),
-            ScanKey::text(2, row::text(step)),
-        ];
-        let slot = Table::to_read(TABLE)?.find(BY_STEP, keys, &Snapshot::now())?;
-        Ok(slot.is_some_and(|slot| {
-            let is_ours = slot.is_ours();
-            let row = Row::load(slot);
-            is_ours && row.was_begun_by(token) && !row.is_done()
-        }))
+        let row = Row::find(id, step, &Snapshot::now())?;
+        Ok(row.is_some_and(|row| row.is_ours() && row.was_begun_by(token) && !row.is_done()))
     }
 
     fn is_done(&self) -> bool {

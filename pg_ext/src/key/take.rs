@@ -19,7 +19,7 @@ use pgrx::pg_sys::Datum;
 
 const MOST: i32 = 10_000;
 /// How long a key that the options park is deferred.
-const LEAST_DEFERRED_US: i64 = 60_000_000;
+const LEAST_DEFERRED_US: i64 = 10_000_000;
 const MOST_DEFERRED_US: i64 = 3_600_000_000;
 
 /// `once.key_take_abandoned`.

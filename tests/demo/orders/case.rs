@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use tokio::task::JoinHandle;
+use tokio_postgres::NoTls;
 
 use super::bank_process::Bank;
 use super::reconcile::{Settled, settle_from_ledger};
 use super::{database, load, plan, proof, verdict};
 use crate::client::Clients;
 use crate::crashes::Crashes;
-use crate::database::{SERVICE_ROLE, create};
+use crate::database::{JANITOR_ROLE, SERVICE_ROLE, create};
 use crate::ground::Ground;
 use crate::journal::{Journal, Outcome};
 use crate::outside::line::{Fate, Kind, Line};
@@ -53,6 +55,8 @@ const KEEP_REQUESTS: &str = "select once.scope_set('orders.create', '{\"keep_req
 const QUIET_FOR: Duration = Duration::from_secs(12);
 /// How long an idle completer waits.
 const COMPLETE_EVERY: &str = "--complete-every-ms=500";
+/// It finds what the sweeps show it.
+const SWEEP_EVERY: Duration = Duration::from_millis(300);
 
 /// What the bank knows of the requests that it got.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -98,6 +102,8 @@ impl story::Case for Case {
         let program = self.program(ground, &bank);
         let fronts = cast.add("service", lanes, &program, &crashes).await?;
         let stage = cast.start().await?;
+        let janitor = ground.cluster.url_as(JANITOR_ROLE, card.name);
+        let janitor = card.pg_once.then(|| tokio::spawn(keep_sweeping(janitor)));
         let clients = Clients::new(&fronts, load::WAITS, Arc::clone(&journal));
 
         let status_without_key = match orders.first() {
@@ -127,6 +133,7 @@ impl story::Case for Case {
             settled = settle_from_ledger(ground, card.name, &owner, sources, &orders).await?;
             load::come_back(&clients, &orders, &told_parked(&journal)).await;
         }
+        janitor.iter().for_each(JoinHandle::abort);
         progress.finish();
         let seconds = (journal.now_ms() - began) / 1000.0;
         let lanes = stage.stop().await?;
@@ -202,6 +209,17 @@ impl Case {
         }
         questions.extend(latencies(["latency p50", "latency p99"], "'first', 'twin'"));
         ask(owner, questions).await
+    }
+}
+
+/// What a scheduler does: a sweep after each nap, by a session of its own, since its backends die, too.
+async fn keep_sweeping(url: String) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        if let Ok((client, connection)) = tokio_postgres::connect(&url, NoTls).await {
+            tokio::spawn(connection);
+            drop(client.batch_execute("select once.sweep()").await);
+        }
     }
 }
 

@@ -65,14 +65,14 @@ async fn a_working_day(play: &Playground) -> (i64, i64) {
     .await;
     play.show("select once.sweep(task => 'key_tombstone')")
         .await;
-    // The bookmark of a completer that has read much.
+    // A mark of the sweeps, which does not go along.
     play.show(
         "select count(once.key_complete('s', 'b' || g, (once.key_claim('s', 'b' || g, lease => '1 us')).token, 200))
            from generate_series(1, 300) as g",
     )
     .await;
     for _ in 0..3 {
-        play.show("select key from once.key_take_abandoned('s', 1, '1 microsecond')")
+        play.show("select once.sweep(task => 'key_abandon'); select key from once.key_take_abandoned('s', 1, '1 microsecond')")
             .await;
     }
     (held, expired)
@@ -168,7 +168,7 @@ async fn goes_on(play: &Playground, held: i64) {
     ))
     .await;
     let taken = play
-        .show("select string_agg(key || ' ' || (request is not null), ', ' order by key) from once.key_take_abandoned('s')")
+        .show("select once.sweep(task => 'key_abandon'); select string_agg(key || ' ' || (request is not null), ', ' order by key) from once.key_take_abandoned('s')")
         .await;
     assert_eq!(taken, "expired true, released true");
     let step = "select attempted > 0 from once.key_step('s', 'expired', (select token from once.key where key = 'expired'), 'pay')";

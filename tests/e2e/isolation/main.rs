@@ -8,9 +8,9 @@
     reason = "a failed expectation is how a test fails"
 )]
 
+mod deferred;
 #[path = "../keys/playground.rs"]
 mod playground;
-mod put_aside;
 mod serializable;
 mod sessions;
 mod snapshots;

@@ -2,18 +2,26 @@
 
 use crate::playground::Playground;
 
-const CALLS: [&str; 7] = [
+const CALLS: [&str; 8] = [
     "select outcome from once.key_claim('s', 'k', '1', holder => 'h')",
     "select outcome from once.key_claim('s', 'l', lease => '1 microsecond')",
     "select status from once.key_get('s', 'k')",
+    "select task from once.sweep(task => 'key_abandon')",
     "select key from once.key_take_abandoned('s')",
     "select once.scope_set('s', '{\"ttl\": \"1 h\"}') ->> 'ttl'",
     "select once.scope_get('s') ->> 'ttl'",
     "select sum(done) from once.sweep()",
 ];
 
-const ANSWERS: [&str; 7] = [
-    "claimed", "claimed", "running", "l", "01:00:00", "01:00:00", "0",
+const ANSWERS: [&str; 8] = [
+    "claimed",
+    "claimed",
+    "running",
+    "key_abandon",
+    "l",
+    "01:00:00",
+    "01:00:00",
+    "0",
 ];
 
 async fn all(play: &Playground, how: &str) {

@@ -289,6 +289,7 @@ async fn a_completer_leaves_out_what_changed_since_its_snapshot() {
     for level in ABOVE {
         play.token("stays", EXPIRED).await;
         play.token("goes", EXPIRED).await;
+        play.show("select once.sweep(task => 'key_abandon')").await;
         begin(&play, level).await;
         other.token("goes", "").await;
         let taken = play
@@ -309,6 +310,7 @@ async fn a_sweep_with_an_old_snapshot_sweeps_or_is_a_race() {
     for level in LEVELS {
         for sweep in [
             "sweep()",
+            "sweep(task => 'key_abandon')",
             "sweep(task => 'key_reap')",
             "sweep(task => 'key_tombstone')",
             "sweep(task => 'inbox_reap')",

@@ -114,7 +114,8 @@ async fn who_keeps_the_tables_of_all_tasks_and_wants_a_row_that_was_reverted_is_
         .show("update job set version = version where id = 1")
         .await;
     let (_, failed) = sweeping.end().await;
-    let tasks = "key_reap key_tombstone outbox_requeue inbox_reap dedupe_reap outbox_retire";
+    let tasks =
+        "key_abandon key_reap key_tombstone outbox_requeue inbox_reap dedupe_reap outbox_retire";
     assert_eq!(failed.unwrap(), tasks);
     holder.show("rollback").await;
     assert_eq!(play.show(sweep).await, "~");

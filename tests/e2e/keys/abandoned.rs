@@ -1,17 +1,15 @@
 //! `key_take_abandoned`: it finds every abandoned key, wherever it stands and whenever it was committed,
 //! and hands out nothing else.
 //!
-//! Most of this runs on the real clock, because a pretended one switches the bookmark off: an abandoned
-//! key is one whose lease was a microsecond long.
-
-use std::time::{Duration, Instant};
+//! Most of this runs on the real clock, because under a pretended one sweeps read everything: an abandoned key is one
+//! whose lease was a microsecond long.
 
 use crate::playground::Playground;
 
 const SHORT: &str = ", lease => '1 microsecond'";
 const TAKE: &str = "select outcome, key from once.key_take_abandoned('s', 100)";
 
-/// So many keys that were claimed and finished; the bookmark is worth moving over 64.
+/// So many keys that were claimed and finished.
 async fn finish_keys(play: &Playground, prefix: &str, count: u32) {
     play.show(&format!(
         "select count(once.key_complete('s', '{prefix}' || n, c.token, 200)::text)
@@ -21,23 +19,14 @@ async fn finish_keys(play: &Playground, prefix: &str, count: u32) {
     .await;
 }
 
-/// Takes (finding nothing) until the bookmark stands behind everything that is there now. It keeps some
-/// seconds' distance from the clock, so this takes as long.
-async fn advance_bookmark(play: &Playground) {
-    let target = play.show("select clock_timestamp()").await;
-    let patience = Instant::now() + Duration::from_secs(60);
-    let mut round = 0;
-    while Instant::now() < patience {
-        round += 1;
-        finish_keys(play, &format!("filler {round} "), 70).await;
-        assert_eq!(play.show(TAKE).await, "");
-        let moved =
-            format!("select coalesce(bool_and(upto >= '{target}'), false) from once.key_bookmark");
-        if play.show(&moved).await == "t" {
-            return;
-        }
-    }
-    panic!("the bookmark does not move");
+async fn sweep(play: &Playground) {
+    play.show("select once.sweep(task => 'key_abandon')").await;
+}
+
+/// What a take answers after a sweep.
+async fn taken(play: &Playground) -> String {
+    sweep(play).await;
+    play.show(TAKE).await
 }
 
 #[tokio::test]
@@ -82,7 +71,8 @@ async fn a_take_claims_what_is_abandoned_and_leaves_out_everything_else() {
             "begin; select once.key_extend('s', 'locked', {token}, '1 microsecond')"
         ))
         .await;
-    let taken = play
+    sweep(&play).await;
+    let taken_now = play
         .show(
             "select outcome, token is not null, attempt, recovery_point, state, response_code,
                     response_body, response_headers, lease_left > '59 s' and lease_left <= '60 s',
@@ -90,14 +80,14 @@ async fn a_take_claims_what_is_abandoned_and_leaves_out_everything_else() {
         )
         .await;
     assert_eq!(
-        taken,
+        taken_now,
         "resumed|t|2|started|~|~|~|~|t|~|abandoned|{\"n\": 1.50}\n\
          resumed|t|2|paid|{\"a\": 1}|~|~|~|t|~|advanced|~\n\
          resumed|t|2|started|~|~|~|~|t|~|released|~"
     );
-    assert_eq!(play.show(TAKE).await, "", "they have leases now");
+    assert_eq!(taken(&play).await, "", "they have leases now");
     other.show("rollback").await;
-    assert_eq!(play.show(TAKE).await, "resumed|locked");
+    assert_eq!(taken(&play).await, "resumed|locked");
 }
 
 #[tokio::test]
@@ -106,6 +96,7 @@ async fn a_take_is_bounded_and_the_next_one_goes_on() {
     for n in 0..5 {
         play.token(&format!("k{n}"), SHORT).await;
     }
+    sweep(&play).await;
     let two = "select count(*) from once.key_take_abandoned('s', 2)";
     let mut counts = Vec::new();
     for _ in 0..4 {
@@ -124,8 +115,10 @@ async fn the_same_holder_asking_again_gets_its_live_keys_and_no_new_ones() {
     let play = Playground::open().await;
     play.token("a", SHORT).await;
     let take = "select key, token, attempt from once.key_take_abandoned('s', 10, '1 hour', 'h')";
+    sweep(&play).await;
     let first = play.show(take).await;
     play.token("b", SHORT).await;
+    sweep(&play).await;
     let stored = play.stored().await;
     assert_eq!(play.show(take).await, first);
     assert_eq!(play.stored().await, stored);
@@ -138,6 +131,7 @@ async fn the_same_holder_asking_again_gets_its_live_keys_and_no_new_ones() {
     play.show(&format!("select once.key_complete('s', 'a', {token}, 200)"))
         .await;
     play.token("c", SHORT).await;
+    sweep(&play).await;
     assert!(
         play.show(take).await.starts_with("c|"),
         "it has none left: it gets new ones"
@@ -151,16 +145,17 @@ async fn two_completers_at_once_never_get_the_same_key_and_never_wait() {
     for key in ["a", "b", "c"] {
         play.token(key, SHORT).await;
     }
+    sweep(&play).await;
     play.show("begin").await;
     assert_eq!(
         play.show("select key from once.key_take_abandoned('s', 2)")
             .await,
         "a\nb"
     );
-    assert_eq!(other.show(TAKE).await, "resumed|c");
+    assert_eq!(taken(&other).await, "resumed|c");
     play.show("rollback").await;
     assert_eq!(
-        other.show(TAKE).await,
+        taken(&other).await,
         "resumed|a\nresumed|b",
         "a take that was rolled back took nothing"
     );
@@ -172,66 +167,23 @@ async fn an_abandoned_key_behind_thousands_of_finished_ones_is_found_on_each_kin
     finish_keys(&play, "before ", 2500).await;
     play.token("first", SHORT).await;
     finish_keys(&play, "after ", 2500).await;
-    assert_eq!(play.show(TAKE).await, "resumed|first", "no bookmark yet");
+    assert_eq!(taken(&play).await, "resumed|first");
     play.token("second", SHORT).await;
-    assert_eq!(
-        play.show(TAKE).await,
-        "resumed|second",
-        "a bookmark that is only noted"
-    );
-    advance_bookmark(&play).await;
+    assert_eq!(taken(&play).await, "resumed|second");
     play.token("third", SHORT).await;
-    assert_eq!(
-        play.show(TAKE).await,
-        "resumed|third",
-        "a bookmark that has moved"
-    );
     finish_keys(&play, "more ", 100).await;
-    play.token("fourth", SHORT).await;
-    assert_eq!(
-        play.show(
-            "begin isolation level repeatable read; select key from once.key_take_abandoned('s')"
-        )
-        .await,
-        "fourth"
-    );
+    let in_one = "begin isolation level repeatable read; select count(*) from once.key;
+                  select once.sweep(task => 'key_abandon'); select key from once.key_take_abandoned('s')";
+    assert_eq!(play.show(in_one).await, "third");
     play.show("commit").await;
     play.clock("10 min").await;
     let keys = play
         .show("select string_agg(key, ' ' order by key) from once.key_take_abandoned('s')")
         .await;
     assert_eq!(
-        keys, "first fourth second third",
+        keys, "first second third",
         "the leases that the takes gave, in pretended time"
     );
-}
-
-#[tokio::test]
-async fn a_key_whose_claim_commits_late_is_found_though_the_bookmark_has_moved_on() {
-    let play = Playground::open().await;
-    let late = play.another().await;
-    let early_id = play.another().await;
-    advance_bookmark(&play).await;
-    early_id.show("begin; select pg_current_xact_id()").await;
-    late.show("begin; select once.key_claim('s', 'late', lease => '1 microsecond')")
-        .await;
-    for round in 0..4 {
-        finish_keys(&play, &format!("meanwhile {round} "), 100).await;
-        assert_eq!(play.show(TAKE).await, "");
-    }
-    early_id
-        .show("select once.key_claim('s', 'early id', lease => '1 microsecond')")
-        .await;
-    for round in 4..8 {
-        finish_keys(&play, &format!("meanwhile {round} "), 100).await;
-        assert_eq!(play.show(TAKE).await, "");
-    }
-    late.show("commit").await;
-    assert_eq!(play.show(TAKE).await, "resumed|late");
-    finish_keys(&play, "then ", 100).await;
-    assert_eq!(play.show(TAKE).await, "");
-    early_id.show("commit").await;
-    assert_eq!(play.show(TAKE).await, "resumed|early id");
 }
 
 #[tokio::test]
@@ -239,12 +191,12 @@ async fn keys_that_are_abandoned_again_and_again_are_found_each_time() {
     let play = Playground::open().await;
     let mut token = play.token("k", SHORT).await;
     for round in 0..6 {
-        // So that some rounds note the bookmark and some move it.
         finish_keys(&play, &format!("round {round} "), 80).await;
-        let taken = play
+        sweep(&play).await;
+        let token_now = play
             .show("select token from once.key_take_abandoned('s', 10, '1 microsecond')")
             .await;
-        let next: i64 = taken.parse().unwrap();
+        let next: i64 = token_now.parse().unwrap();
         assert!(next > token);
         token = next;
         if round % 2 == 0 {
@@ -266,10 +218,10 @@ async fn an_extended_lease_is_left_alone_and_found_when_it_has_run_out() {
     .await;
     for minutes in [1, 30, 60] {
         play.clock(&format!("{minutes} min")).await;
-        assert_eq!(play.show(TAKE).await, "");
+        assert_eq!(taken(&play).await, "");
     }
     play.clock("61 min").await;
-    assert_eq!(play.show(TAKE).await, "resumed|k");
+    assert_eq!(taken(&play).await, "resumed|k");
 }
 
 #[tokio::test]
@@ -280,13 +232,13 @@ async fn a_lease_that_its_holder_made_shorter_is_found_when_it_has_run_out() {
         "select once.key_extend('s', 'extended', {token}, '1 microsecond')"
     ))
     .await;
-    assert_eq!(play.show(TAKE).await, "resumed|extended");
+    assert_eq!(taken(&play).await, "resumed|extended");
     let token = play.token("advanced", ", lease => '1 hour'").await;
     play.show(&format!(
         "select once.key_advance('s', 'advanced', {token}, 'p', null, '1 microsecond')"
     ))
     .await;
-    assert_eq!(play.show(TAKE).await, "resumed|advanced");
+    assert_eq!(taken(&play).await, "resumed|advanced");
 }
 
 #[tokio::test]
@@ -296,13 +248,13 @@ async fn keys_that_the_options_park_are_found_when_the_options_change() {
     play.token("used up", SHORT).await;
     play.show(r#"select once.scope_set('s', '{"on_expiry": "park"}')"#)
         .await;
-    assert_eq!(play.show(TAKE).await, "");
+    assert_eq!(taken(&play).await, "");
     play.show(r#"select once.scope_set('s', '{"on_expiry": null, "max_attempts": 1}')"#)
         .await;
-    assert_eq!(play.show(TAKE).await, "");
+    assert_eq!(taken(&play).await, "");
     play.show(r#"select once.scope_set('s', '{"max_attempts": null}')"#)
         .await;
-    assert_eq!(play.show(TAKE).await, "resumed|expired\nresumed|used up");
+    assert_eq!(taken(&play).await, "resumed|expired\nresumed|used up");
 }
 
 #[tokio::test]
@@ -311,10 +263,10 @@ async fn a_verdict_retry_puts_a_parked_key_back_into_the_intake() {
     let token = play.token("k", "").await;
     play.show(&format!("select once.key_park('s', 'k', {token}, 'x')"))
         .await;
-    advance_bookmark(&play).await;
+    sweep(&play).await;
     play.show("select once.key_resolve('s', 'k', 1, 'retry')")
         .await;
-    assert_eq!(play.show(TAKE).await, "resumed|k");
+    assert_eq!(taken(&play).await, "resumed|k");
 }
 
 #[tokio::test]
@@ -327,6 +279,7 @@ async fn a_request_is_kept_only_where_the_scope_says_so() {
         .await;
     play.show("select once.key_claim_hashed('s', 'hashed', sha256('x'), lease => '1 microsecond')")
         .await;
+    sweep(&play).await;
     let taken = play
         .show("select key, request from once.key_take_abandoned('s') order by key")
         .await;
@@ -334,6 +287,19 @@ async fn a_request_is_kept_only_where_the_scope_says_so() {
         taken,
         "before|~\nhashed|~\nkept|{\"b\":1,\"a\":[1.0, null]}"
     );
+}
+
+#[tokio::test]
+async fn a_lease_that_ran_out_is_found_after_the_next_sweep_and_a_released_key_at_once() {
+    let play = Playground::open().await;
+    play.token("expired", SHORT).await;
+    let token = play.token("released", "").await;
+    play.show(&format!(
+        "select once.key_release('s', 'released', {token})"
+    ))
+    .await;
+    assert_eq!(play.show(TAKE).await, "resumed|released");
+    assert_eq!(taken(&play).await, "resumed|expired");
 }
 
 #[tokio::test]
@@ -355,8 +321,14 @@ async fn a_take_never_waits_for_a_change_of_options() {
     other
         .show(r#"begin; select once.scope_set('s', '{"on_expiry": null}')"#)
         .await;
+    sweep(&play).await;
     play.show("set statement_timeout = '20s'").await;
     assert_eq!(play.show(TAKE).await, "resumed|released");
     other.show("commit").await;
+    // Deferred under the options of before: it comes back by itself.
+    let soon = "select look_at < clock_timestamp() + interval '11 s' from once.key where key = 'parked by option'";
+    assert_eq!(play.show(soon).await, "t");
+    play.show("update once.key set look_at = look_at - interval '11 s'")
+        .await;
     assert_eq!(play.show(TAKE).await, "resumed|parked by option");
 }

@@ -12,7 +12,7 @@ const HOSTILE: &str = "set search_path = evil, pg_catalog";
 /// Temporary objects come before everything else where a relation is looked up by its bare name.
 const TEMPORARY: &str = "
 create temp table key (id int); create temp table scope (scope int); create temp table key_step (step int);
-create temp table key_bookmark (x int); create temp table inbox (x int); create temp table dedupe (x int); create temp table role_grant (role int); create temp table role_function (x int);
+create temp table key_mark (x int); create temp table key_locked (x int); create temp table inbox (x int); create temp table dedupe (x int); create temp table role_grant (role int); create temp table role_function (x int);
 create temp table pg_roles (x int); create temp table pg_proc (x int);
 create domain pg_temp.interval as int; create domain pg_temp.json as int; create domain pg_temp.jsonb as int;
 create function pg_temp.coalesce(int) returns int language sql as 'select 1'";
@@ -41,6 +41,7 @@ async fn call_everything(session: &Playground, role: &str) {
         "key_derive('s', 'k', 'pay')",
         "key_get('s', 'k')",
         "key_release('s', 'k', $, 'error')",
+        "sweep(task => 'key_abandon')",
         "key_take_abandoned('s', 10, '1 min', 'taker')",
         "key_take_abandoned('s', 10, '1 min', 'taker')",
         "inbox_barrier('s', 'g', 'a', 'action')",

@@ -1,5 +1,4 @@
-//! A completer's intake beside many keys: what a take reads is bounded, and what it takes is shared out
-//! between keys that failed before and keys whose first client died.
+//! A completer's intake beside many keys: what a take reads is bounded, and it takes what has been due for longest.
 
 use std::collections::BTreeSet;
 
@@ -34,8 +33,9 @@ async fn release(play: &Playground, prefix: &str, count: u32) {
     play.show(&sql).await;
 }
 
-/// What a take answers, sorted, and how many entries of the index it read.
+/// What a take answers after a sweep, sorted, and how many entries of the index it read.
 async fn take(play: &Playground, arguments: &str) -> (Vec<String>, i64) {
+    play.show("select once.sweep(task => 'key_abandon')").await;
     let read = "select pg_stat_get_xact_tuples_returned('once.key_look'::regclass)";
     play.show("begin").await;
     let before: i64 = play.show(read).await.parse().unwrap();
@@ -50,7 +50,8 @@ async fn take(play: &Playground, arguments: &str) -> (Vec<String>, i64) {
 /// Takes so many keys and gives them all back; their names.
 async fn take_and_release(play: &Playground, max: u32) -> BTreeSet<String> {
     let sql = format!(
-        "select t.key, once.key_release('s', t.key, t.token, 'again')
+        "select once.sweep(task => 'key_abandon');
+         select t.key, once.key_release('s', t.key, t.token, 'again')
            from once.key_take_abandoned('s', {max}) as t"
     );
     let shown = play.show(&sql).await;
@@ -100,38 +101,23 @@ async fn a_holder_gets_its_live_keys_again_however_they_came_to_it() {
 }
 
 #[tokio::test]
-async fn half_of_a_take_comes_from_each_side_while_both_have_enough() {
+async fn what_has_been_due_for_longest_is_taken_first_however_it_came_to_be() {
     let play = Playground::open().await;
-    abandon(&play, "abandoned", 30).await;
-    release(&play, "released", 30).await;
-    let (keys, _) = take(&play, ", 20").await;
-    let released = keys
-        .iter()
-        .filter(|key| key.starts_with("released"))
-        .count();
-    assert_eq!((keys.len(), released), (20, 10));
-    // Of an odd number, the odd one is anybody's.
-    let (keys, _) = take(&play, ", 9").await;
-    let released = keys
-        .iter()
-        .filter(|key| key.starts_with("released"))
-        .count();
-    assert_eq!(keys.len(), 9);
-    assert!(matches!(released, 4 | 5), "{keys:?}");
-    // Where one side has too few, the other fills up.
-    let (keys, _) = take(&play, ", 100").await;
-    assert_eq!(keys.len(), 31);
-}
-
-#[tokio::test]
-async fn either_side_fills_a_take_alone() {
-    let play = Playground::open().await;
-    abandon(&play, "abandoned", 7).await;
-    assert_eq!(take(&play, ", 5").await.0.len(), 5);
-    assert_eq!(take(&play, ", 5").await.0.len(), 2);
-    release(&play, "released", 7).await;
-    assert_eq!(take(&play, ", 5").await.0.len(), 5);
-    assert_eq!(take(&play, ", 5").await.0.len(), 2);
+    for part in 0..3 {
+        abandon(&play, &format!("abandoned {part} "), 2).await;
+        release(&play, &format!("released {part} "), 2).await;
+    }
+    for part in 0..3 {
+        let (keys, _) = take(&play, ", 4").await;
+        let parts = ["abandoned", "abandoned", "released", "released"];
+        let wanted = parts.map(|what| format!("{what} {part}"));
+        assert!(
+            keys.iter()
+                .zip(&wanted)
+                .all(|(key, wanted)| key.starts_with(wanted)),
+            "{keys:?}"
+        );
+    }
 }
 
 #[tokio::test]
@@ -144,31 +130,24 @@ async fn keys_that_fail_again_and_again_do_not_starve_a_dead_clients_key() {
         assert_eq!(take_and_release(&play, 10).await.len(), 10);
     }
     abandon(&play, "dead", 1).await;
-    assert!(take_and_release(&play, 2).await.contains("dead1"));
-
-    // A completer that takes one at a time tosses a coin.
-    abandon(&play, "late", 1).await;
-    let mut tries = 0;
-    while !take_and_release(&play, 1).await.contains("late1") {
+    let mut tries = 1;
+    while !take_and_release(&play, 2).await.contains("dead1") {
         tries += 1;
-        assert!(tries < 200, "it starves");
+        assert!(tries <= 21, "it starves");
     }
 }
 
 #[tokio::test]
-async fn dead_clients_keys_do_not_starve_one_that_failed() {
+async fn a_take_does_not_read_the_keys_that_the_options_park_again_and_again() {
     let play = Playground::open().await;
-    abandon(&play, "dead", 500).await;
-    release(&play, "failed", 1).await;
-    assert!(take_and_release(&play, 2).await.contains("failed1"));
-
-    // A completer that takes one at a time tosses a coin; the other failed key comes first.
-    release(&play, "late", 1).await;
-    let mut tries = 0;
-    while take(&play, ", 1, '1 hour'").await.0 != ["late1"] {
-        tries += 1;
-        assert!(tries < 200, "it starves");
-    }
+    play.show(r#"select once.scope_set('s', '{"max_attempts": 1}')"#)
+        .await;
+    abandon(&play, "parked", 500).await;
+    assert_eq!(take(&play, ", 10").await.0.len(), 0);
+    play.show("vacuum once.key").await;
+    let (keys, read) = take(&play, ", 10").await;
+    assert_eq!(keys.len(), 0);
+    assert!(read < 30, "{read} entries");
 }
 
 #[tokio::test]

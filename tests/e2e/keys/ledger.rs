@@ -79,7 +79,7 @@ async fn a_window_holds_the_keys_that_were_created_in_it_whatever_became_of_them
     assert_eq!(play.show(&keys(&window)).await, "parked running");
     // A take moves what is abandoned; what it parks or hands out stays in its window.
     play.clock("30 min").await;
-    play.show("select key from once.key_take_abandoned('s', 100)")
+    play.show("select once.sweep(task => 'key_abandon'); select key from once.key_take_abandoned('s', 100)")
         .await;
     assert_eq!(play.show(&keys(&window)).await, "parked running");
     let parked = play.show(&keys("in_status => 'parked'")).await;

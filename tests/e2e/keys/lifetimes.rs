@@ -80,7 +80,8 @@ async fn an_unfinished_key_never_expires() {
     play.token("k", ", ttl => '1 s'").await;
     play.clock("300 years").await;
     assert_eq!(
-        play.show("select sum(done) from once.sweep()").await,
+        play.show("select sum(done) from once.sweep() where task <> 'key_abandon'")
+            .await,
         "0",
         "no sweep takes an unfinished key"
     );

@@ -219,7 +219,7 @@ async fn a_holder_whose_lease_ran_out_into_a_parking_by_option_can_do_each_write
         play.clock("3 h").await;
         assert_eq!(play.claim(name, ", '1'").await, "parked");
         assert_eq!(
-            play.show("select count(*) from once.key_take_abandoned('s')")
+            play.show("select once.sweep(task => 'key_abandon'); select count(*) from once.key_take_abandoned('s')")
                 .await,
             "0"
         );

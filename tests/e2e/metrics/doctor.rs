@@ -101,9 +101,9 @@ async fn a_janitor_that_never_ran_that_stopped_and_that_fails() {
     // A task that somebody calls by hand hides none that nobody calls, and is none of them.
     play.show("select * from once.sweep(task => 'inbox_reap')")
         .await;
-    let never = "these tasks have never run: action_release, key_reap, key_tombstone, outbox_requeue, dedupe_reap, outbox_retire";
+    let never = "these tasks have never run: action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, dedupe_reap, outbox_retire";
     assert_told(&play, never, "warning", "once.sweep()").await;
-    play.show("select once.sweep(task => 'key_reap'), once.sweep(task => 'key_tombstone')")
+    play.show("select * from once.sweep(task => 'key_abandon'), once.sweep(task => 'key_reap'), once.sweep(task => 'key_tombstone')")
         .await;
     let never =
         "these tasks have never run: action_release, outbox_requeue, dedupe_reap, outbox_retire";
@@ -313,6 +313,7 @@ async fn requests_that_nobody_resumes_and_keys_that_wait_for_a_verdict() {
     assert_eq!(problems(&play).await, "");
     play.show("select set_config('once.fake_now', (now() + '20 min')::text, false)")
         .await;
+    play.show("select count(*) from once.sweep()").await;
     assert_told(
         &play,
         "1 unfinished requests wait",

@@ -56,13 +56,13 @@ async fn an_old_transaction_or_a_prepared_one() {
     play.show("reset once.fake_now").await;
 }
 
-/// One transaction id holds back the bookmarks and the log of all databases.
+/// One transaction id holds back the log of all databases.
 #[tokio::test]
 async fn a_transaction_that_writes_in_another_database() {
     let prepares = Cluster::builder().setting("max_prepared_transactions", "2");
     let (cluster, play) = shop(prepares).await;
     let elsewhere = cluster.connect("postgres").await.unwrap();
-    let kept = "keeps bookmarks and the log from moving";
+    let kept = "keeps the log from being emptied";
     for (end, remedy) in [
         ("select 1", "pg_terminate_backend"),
         (

@@ -3,9 +3,7 @@
 
 use super::depth::pages_of;
 use super::value;
-use crate::history::{abandoned, finished, stands_before};
 use crate::playground::Playground;
-use pg_once_tests::race::poll_async;
 
 /// Rows that are over, in each table.
 const OVER: usize = 100_000;
@@ -126,30 +124,5 @@ async fn keys_and_leases_that_are_over_and_kept_by_an_old_snapshot() {
     assert_bounded(&play, before, "keys").await;
     let alive = value(&play, "pg_once_key_leases", r#"{"state": "alive"}"#).await;
     assert_eq!(alive, "1");
-    old.show("commit").await;
-}
-
-#[tokio::test]
-async fn a_sweep_gets_past_keys_that_are_over_and_kept_by_an_old_snapshot_some_at_a_time() {
-    let play = Playground::open().await;
-    let old = play.another().await;
-    old.show("begin isolation level repeatable read; select 1")
-        .await;
-    finished(&play, "s", "over", 20_000, "50 min").await;
-    play.show("delete from once.key").await;
-    abandoned(&play, "s", "dead", "40 min").await;
-    finished(&play, "s", "after", 1_000, "10 min").await;
-    let sweep = "once.sweep(100, 'key_tombstone')";
-    let mut most = 0;
-    poll_async("the bookmark to get past them", async || {
-        most = most.max(pages_of(&play, sweep).await);
-        let there = play.show(&stands_before("s", "dead")).await;
-        Ok((there == "t").then_some(()))
-    })
-    .await
-    .unwrap();
-    eprintln!("{sweep}: {most} pages at most");
-    // A thousand entries and what leads to them, not twenty thousand.
-    assert!(most < 4_000, "{most} pages");
     old.show("commit").await;
 }

@@ -1,4 +1,4 @@
-//! Completers: abandoned keys are shared without overlap, and none is ever lost to the bookmark.
+//! Completers: abandoned keys are shared without overlap, and none is ever lost.
 
 use std::collections::BTreeSet;
 
@@ -11,6 +11,7 @@ async fn abandon(play: &Playground, count: usize) {
                 lateral once.key_claim('s', 'k' || g, lease => '1 microsecond')"
     );
     play.show(&sql).await;
+    play.show("select once.sweep(task => 'key_abandon')").await;
 }
 
 #[tokio::test]
@@ -49,6 +50,7 @@ async fn a_claim_and_a_completer_never_both_get_the_key() {
     for round in 0..40 {
         let key = format!("k{round}");
         play.token(&key, ", lease => '1 microsecond'").await;
+        play.show("select once.sweep(task => 'key_abandon')").await;
         let answers = at_once(&sessions, |i| match i % 2 {
             0 => format!("select outcome from once.key_claim('s', '{key}')"),
             _ => "select outcome from once.key_take_abandoned('s')".to_owned(),
@@ -63,7 +65,7 @@ async fn a_claim_and_a_completer_never_both_get_the_key() {
 }
 
 #[tokio::test]
-async fn a_key_whose_completer_rolled_back_is_not_behind_the_bookmark() {
+async fn a_key_whose_completer_rolled_back_is_taken_by_the_next() {
     let play = Playground::open().await;
     let completer = play.another().await;
     abandon(&play, 200).await;

@@ -33,6 +33,7 @@ async fn a_claim_does_not_wait_for_the_old_holders_open_write() {
     play.show("set lock_timeout = '1ms'").await;
     for write in WRITES {
         let token = expired(&play).await;
+        play.show("select once.sweep(task => 'key_abandon')").await;
         holder.show("begin").await;
         holder.show(&with(write, token)).await;
         assert_eq!(play.claim("k", "").await, "in_progress", "{write}");

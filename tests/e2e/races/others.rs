@@ -69,6 +69,7 @@ async fn a_row_that_a_person_has_locked_stops_no_answer_and_no_claim() {
     finished(&play, "done", "").await;
     let token = play.token("held", "").await;
     play.token("lost", EXPIRED).await;
+    play.show("select once.sweep(task => 'key_abandon')").await;
     person.show("begin; select from once.key for update").await;
     assert_eq!(play.claim("done", "").await, "replayed");
     assert_eq!(play.claim("held", "").await, "in_progress");
@@ -126,14 +127,14 @@ async fn a_claim_meets_an_open_reap_and_an_open_claim_is_skipped_by_the_reap() {
         sweeper
             .show("select task, done, failed from once.sweep() where task ~ '^key'")
             .await,
-        "key_reap|0|0\nkey_tombstone|0|0"
+        "key_abandon|0|0\nkey_reap|0|0\nkey_tombstone|0|0"
     );
     play.show("commit").await;
     assert_eq!(
         sweeper
             .show("select task, done, failed from once.sweep() where task ~ '^key'")
             .await,
-        "key_reap|0|0\nkey_tombstone|0|0"
+        "key_abandon|0|0\nkey_reap|0|0\nkey_tombstone|0|0"
     );
     sweeper.show("commit").await;
     assert_eq!(play.claim("k", "").await, "in_progress");

@@ -117,6 +117,7 @@ async fn a_lease_counts_from_after_the_wait_for_a_takeover_that_rolled_back() {
     ] {
         play.show("delete from once.key").await;
         let token = play.token("k", ", lease => '1 microsecond'").await;
+        play.show("select once.sweep(task => 'key_abandon')").await;
         thief.show("begin").await;
         thief.show(steal).await;
         let extend = format!("select once.key_extend('s', 'k', {token}, '3 min')");

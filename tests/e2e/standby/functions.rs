@@ -291,6 +291,7 @@ const REFUSED: &[(&str, &str)] = &[
         "once.inbox_barrier('i', 'saga', 'step', 'compensation')",
     ),
     ("sweep", "once.sweep()"),
+    ("sweep", "once.sweep(task => 'key_abandon')"),
     ("sweep", "once.sweep(task => 'key_reap')"),
     ("sweep", "once.sweep(task => 'key_tombstone')"),
     ("sweep", "once.sweep(task => 'action_release')"),

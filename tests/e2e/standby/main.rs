@@ -135,7 +135,7 @@ async fn a_standby_answers_and_after_its_promotion_keys_and_machines_go_on() {
     assert_eq!(there.claim("new", "").await, "claimed");
     assert_eq!(
         there
-            .show("select key from once.key_take_abandoned('s')")
+            .show("select once.sweep(task => 'key_abandon'); select key from once.key_take_abandoned('s')")
             .await,
         "lost"
     );
