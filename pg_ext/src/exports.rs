@@ -77,7 +77,7 @@ export! {
     pg_once_key_rotate => key::step::key_rotate;
     pg_once_key_take_abandoned => key::take::key_take_abandoned;
     pg_once_key_get => key::inspect::key_get;
-    pg_once_key_list => key::steps::key_list;
+    pg_once_key_list => key::list::key_list;
     pg_once_scope_set => key::scope::scope_set;
     pg_once_scope_get => key::scope::scope_get;
     pg_once_machine_define => guard::define::machine_define;

@@ -2,13 +2,13 @@
 
 use super::{Report, Severity};
 use crate::error::Result;
-use crate::metrics::leases::Keys;
+use crate::metrics::leases::KeyLeases;
 
 /// A client that is alive asks again before this.
 const LONG_US: i64 = 600_000_000;
 
 pub fn ask(report: &Report) -> Result<()> {
-    let keys = Keys::look()?;
+    let keys = KeyLeases::count()?;
     let more = if keys.cut_short { " or more" } else { "" };
     if keys.overdue > 0 && keys.oldest_us > LONG_US {
         report.add(

@@ -5,7 +5,7 @@ use super::{Report, Severity};
 use crate::call::shown;
 use crate::error::Result;
 use crate::machine::stored::{self, StoredMachine};
-use crate::metrics::leases::Actions;
+use crate::metrics::leases::ActionLeases;
 use crate::subxact;
 
 /// Leases of a machine that are looked at.
@@ -35,7 +35,7 @@ pub fn ask(report: &Report) -> Result<()> {
                 "Look at it with once.machine_check(machine) as a superuser.",
             ),
         }
-        let actions = Actions::look(name, LOOKS)?;
+        let actions = ActionLeases::count(name, LOOKS)?;
         if actions.put_off > 0 {
             report.add(
                 Severity::Warning,

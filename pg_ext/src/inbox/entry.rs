@@ -7,7 +7,7 @@ use crate::call::{Call, KEY_MAX, SCOPE_MAX, shown, utf8};
 use crate::clock::{self, DAY_US};
 use crate::digest::{first_16, first_64_bits};
 use crate::error::{Error, Kind, Result};
-use crate::key::scope::Options;
+use crate::key::scope::ScopeOptions;
 use crate::row;
 use crate::table::{self, Name, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
@@ -100,7 +100,7 @@ impl<'a> Entry<'a> {
     }
 
     fn of(scope: &'a [u8], name: &'a [u8], step: Option<&'a [u8]>) -> Result<Entry<'a>> {
-        Options::of(scope)?;
+        ScopeOptions::for_caller(scope)?;
         let what: &[u8] = match step {
             None => b"\0inbox",
             Some(_) => b"\0barrier",

@@ -7,7 +7,7 @@ use super::task::Task;
 use crate::call::{Call, varlena};
 use crate::clock;
 use crate::error::Result;
-use crate::key::abandon::{self, Overdue};
+use crate::key::abandon::OverdueKeys;
 use crate::machine::stored;
 use crate::outbox::due as outbox;
 use crate::row::{self, Rows};
@@ -147,8 +147,7 @@ fn due_parts(task: Task, now: i64) -> Result<DueParts> {
 }
 
 fn abandoned(now: i64) -> Result<DueWork> {
-    let (rows, since) =
-        Overdue::find(abandon::mark()?, now, LOOKS as usize, LOOKS as usize)?.summary();
+    let (rows, since) = OverdueKeys::count(now, LOOKS as usize)?;
     let rows = rows as i64;
     Ok(DueWork { rows, since })
 }

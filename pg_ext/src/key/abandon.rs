@@ -7,17 +7,21 @@
 //!   Meanwhile the mark moves on, so an open transaction delays nobody else's key.
 //! - A key that somebody has locked. Its id is in once.key_locked, and every run tries it again.
 //!
-//! A run reads a bounded number of entries, the oldest of all scopes, and again as many for late claims. Without rows in once.key_mark everything is read from the beginning: slow, and never wrong.
+//! A run reads a bounded number of entries, the oldest of all scopes, and again as many for late claims. Without rows in
+//! once.key_mark everything is read from the beginning: slow, and never wrong.
+//!
+//! A clock that steps back by more than a key's lease hides that key from completers (never from claims) until its ttl is
+//! over, when key_tombstone shows it.
 
 use super::identity::KeyId;
-use super::record::{self, BY_LOOK, Col, ORDINARY, Record, TABLE, lane};
+use super::record::{self, BY_LOOK, Col, KeyRow, ORDINARY, TABLE, lane};
 use crate::clock;
 use crate::digest::hex;
 use crate::error::Result;
 use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept, column};
-use crate::table::{ScanKey, Snapshot, Table};
+use crate::table::{ScanKey, Snapshot, Step, Table};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 use std::collections::BinaryHeap;
@@ -96,13 +100,13 @@ pub struct Abandoned {
 
 /// Moves at most `max` keys, and as many that were claimed late. None: another session is at it.
 pub fn key_abandon(max: i64) -> Result<Option<Abandoned>> {
-    let Some(lock) = TryLock::acquire(KeyId::of(b"", b"key_abandon").lock_hash()) else {
+    let Some(lock) = TryLock::acquire(KeyId::hashed(b"", b"key_abandon").lock_hash()) else {
         return Ok(None);
     };
     lock.keep();
     if settings::fake_now()?.is_some() {
         // What a pretended clock says is nobody else's: everything is read, and nothing is noted.
-        let all = Overdue::find(i64::MIN, clock::now_us()?, usize::MAX, usize::MAX)?;
+        let all = OverdueKeys::find(i64::MIN, clock::now_us()?, usize::MAX, usize::MAX)?;
         let moved = move_all(all.ids())?;
         return Ok(Some(Abandoned { moved, more: false }));
     }
@@ -117,9 +121,9 @@ pub fn key_abandon(max: i64) -> Result<Option<Abandoned>> {
     let mark = stored.min(now);
     let max = max as usize;
     let reads = max.saturating_mul(READS_PER_KEY).min(MOST_READS);
-    let new = Overdue::find(mark, now, max, reads)?;
+    let new = OverdueKeys::find(mark, now, max, reads)?;
     let late = match time(1).filter(|from| *from < mark) {
-        Some(from) => Some(Overdue::find(from, mark, max, reads)?),
+        Some(from) => Some(OverdueKeys::find(from, mark, max, reads)?),
         None => None,
     };
     let late_upto = late
@@ -129,7 +133,7 @@ pub fn key_abandon(max: i64) -> Result<Option<Abandoned>> {
     let more = new.upto < now || late_upto.is_some();
     let is_idle = new.read.is_empty() && (0..IDLE_US).contains(&now.saturating_sub(stored));
     let upto = if is_idle { mark } else { new.upto };
-    let ids = late.iter().flat_map(Overdue::ids).chain(new.ids());
+    let ids = late.iter().flat_map(OverdueKeys::ids).chain(new.ids());
     let moved = move_all(ids)?;
     if !is_idle || told(2).is_some() {
         let args = [Some(Datum::from(upto)), late_upto.map(Datum::from), told(2)];
@@ -149,7 +153,7 @@ fn move_all(ids: impl Iterator<Item = String>) -> Result<i64> {
 }
 
 /// The oldest entries of the lane ORDINARY in a range of look_at, of all scopes.
-pub struct Overdue {
+pub struct OverdueKeys {
     from: i64,
     /// All entries up to here are in it.
     upto: i64,
@@ -157,53 +161,63 @@ pub struct Overdue {
     read: BinaryHeap<i64>,
     /// look_at and id of the unfinished ones.
     found: BinaryHeap<(i64, [u8; 16])>,
+    /// Entries of the index that may be looked at, those of rows that are over among them.
+    looks: usize,
 }
 
-impl Overdue {
-    /// After `from`, at most `upto`: at most `most` unfinished ones of at most `reads`. More only where they have the
-    /// same look_at.
-    pub fn find(from: i64, upto: i64, most: usize, reads: usize) -> Result<Overdue> {
-        let mut overdue = Overdue {
+impl OverdueKeys {
+    fn new(from: i64, upto: i64, looks: usize) -> OverdueKeys {
+        OverdueKeys {
             from,
             upto,
             read: BinaryHeap::new(),
             found: BinaryHeap::new(),
-        };
+            looks,
+        }
+    }
+
+    /// After `from`, at most `upto`: at most `most` unfinished ones of at most `reads`. More only where they have the
+    /// same look_at.
+    fn find(from: i64, upto: i64, most: usize, reads: usize) -> Result<OverdueKeys> {
+        let mut overdue = OverdueKeys::new(from, upto, usize::MAX);
+        overdue.read_scopes((most, reads))?;
+        Ok(overdue)
+    }
+
+    /// How many a run would find, among so many entries, and the look_at of the oldest.
+    pub fn count(now: i64, looks: usize) -> Result<(usize, Option<i64>)> {
+        let mut overdue = OverdueKeys::new(mark()?, now, looks);
+        overdue.read_scopes((looks, looks))?;
+        let oldest = overdue.found.iter().map(|(at, _)| *at).min();
+        Ok((overdue.found.len(), oldest))
+    }
+
+    fn read_scopes(&mut self, bounds: (usize, usize)) -> Result<()> {
         let table = Table::to_read(TABLE)?;
         let snapshot = Snapshot::latest();
         let mut scope = Vec::new();
-        while from < upto
+        while self.from < self.upto
+            && self.looks > 0
             && let Some(next) =
                 record::first_scope(&table, ScanKey::text_above(1, row::text(&scope)), &snapshot)?
         {
             scope = next;
-            overdue.read_scope(&scope, (most, reads), &table, &snapshot)?;
-        }
-        Ok(overdue)
-    }
-
-    fn read_scope(
-        &mut self,
-        scope: &[u8],
-        bounds: (usize, usize),
-        table: &Table,
-        snapshot: &Snapshot,
-    ) -> Result<()> {
-        let keys = &mut lane(scope, ORDINARY, self.from, self.upto);
-        let mut scan = table.scan(BY_LOOK, keys, snapshot)?;
-        while let Some(slot) = scan.advance() {
-            let key = Record::look(slot);
-            let look_at = key.i64(Col::LookAt);
-            if look_at > self.upto {
-                break;
+            let keys = &mut lane(&scope, ORDINARY, self.from, self.upto);
+            let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
+            while let Step::Row(slot) = scan.step(&mut self.looks) {
+                let key = KeyRow::look(slot);
+                let look_at = key.i64(Col::LookAt);
+                if look_at > self.upto {
+                    break;
+                }
+                self.read.push(look_at);
+                if !key.status().finished() {
+                    let id = KeyId::hashed(&scope, key.bytes(Col::Key).unwrap_or_default());
+                    self.found.push((look_at, *id.bytes()));
+                }
+                self.bound(bounds);
+                pg_sys::check_for_interrupts!();
             }
-            self.read.push(look_at);
-            if !key.status().finished() {
-                let id = KeyId::of(scope, key.bytes(Col::Key).unwrap_or_default());
-                self.found.push((look_at, *id.bytes()));
-            }
-            self.bound(bounds);
-            pg_sys::check_for_interrupts!();
         }
         Ok(())
     }
@@ -228,16 +242,10 @@ impl Overdue {
     fn ids(&self) -> impl Iterator<Item = String> {
         self.found.iter().map(|(_, id)| hex(id))
     }
-
-    /// How many are unfinished, and the look_at of the oldest.
-    pub fn summary(&self) -> (usize, Option<i64>) {
-        let oldest = self.found.iter().map(|(at, _)| *at).min();
-        (self.found.len(), oldest)
-    }
 }
 
 /// The mark, for those who only look.
-pub fn mark() -> Result<i64> {
+fn mark() -> Result<i64> {
     let table = Table::to_read(c"key_mark")?;
     let key = &mut [ScanKey::text(1, row::text(b""))];
     let slot = table.find(c"key_mark_pkey", key, &Snapshot::now())?;

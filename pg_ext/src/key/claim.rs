@@ -4,11 +4,11 @@
 //! nothing. A claim never waits: between its last look and its insert it holds a try-lock of the key, and
 //! a dirty look tells whether another transaction's row stands there undecided.
 
-use super::decide::{self, Decision};
+use super::decide::{self, KeyDecision};
 use super::fingerprint::Request;
 use super::identity::KeyId;
-use super::record::{Advanced, Col, ORDINARY, PENDING, Record, Status, TABLE};
-use super::scope::Options;
+use super::record::{Advanced, Col, KeyRow, KeyStatus, ORDINARY, PENDING, TABLE};
+use super::scope::ScopeOptions;
 use super::step;
 use crate::call::{Call, HOLDER_MAX, KEY_MAX, SCOPE_MAX, shown};
 use crate::clock;
@@ -64,34 +64,34 @@ pub fn key_claim_hashed(call: &Call) -> Result<Datum> {
 
 fn claim(call: &Call, request: Request) -> Result<Datum> {
     let scope = call.text(0, "scope", SCOPE_MAX)?;
-    let claim = Claim {
+    let claim = KeyClaim {
         key: call.text(1, "key", KEY_MAX)?,
         scope,
         request,
         lease: call.interval(3, "lease")?,
         ttl: call.interval(4, "ttl")?,
         holder: call.opt_text(5, "holder", HOLDER_MAX)?,
-        options: Options::of(scope)?,
+        options: ScopeOptions::for_caller(scope)?,
     };
     claim.run()
 }
 
 /// One claim with everything it was called with.
-struct Claim<'a> {
+struct KeyClaim<'a> {
     scope: &'a [u8],
     key: &'a [u8],
     request: Request<'a>,
     lease: Option<i64>,
     ttl: Option<i64>,
     holder: Option<&'a [u8]>,
-    options: Options,
+    options: ScopeOptions,
 }
 
-impl Claim<'_> {
+impl KeyClaim<'_> {
     fn run(&self) -> Result<Datum> {
-        let id = KeyId::of(self.scope, self.key);
+        let id = KeyId::hashed(self.scope, self.key);
         for _ in 0..MAX_LOOKS {
-            if let Some(answer) = self.look(id)? {
+            if let Some(answer) = self.try_once(id)? {
                 return Ok(answer);
             }
         }
@@ -99,17 +99,17 @@ impl Claim<'_> {
     }
 
     /// One look and what follows from it; None where somebody changed the row meanwhile.
-    fn look(&self, id: KeyId) -> Result<Option<Datum>> {
+    fn try_once(&self, id: KeyId) -> Result<Option<Datum>> {
         let table = Table::to_read(TABLE)?;
         let snapshot = Snapshot::now();
-        let Some(mut row) = Record::find(&table, id, &snapshot)? else {
+        let Some(mut row) = KeyRow::find(&table, id, &snapshot)? else {
             return self.insert(id);
         };
         check_names(&row, self.scope, self.key)?;
         let now = clock::now_us()?;
         let decision = decide::decide(&row, now, &self.options, &self.request, self.holder)?;
         match decision {
-            Decision::TakeOver | Decision::Fresh => {}
+            KeyDecision::TakeOver | KeyDecision::Fresh => {}
             other => return Ok(Some(answer(other, &row, now))),
         }
         let table = Table::to_write(TABLE)?;
@@ -117,7 +117,7 @@ impl Claim<'_> {
             return Ok(Some(self.unseen()));
         };
         let taken = match decision {
-            Decision::Fresh => self.renew(&table, &mut row, &snapshot)?,
+            KeyDecision::Fresh => self.renew(&table, &mut row, &snapshot)?,
             _ => take_over(
                 &table,
                 &mut row,
@@ -143,12 +143,12 @@ impl Claim<'_> {
             return Ok(Some(self.unseen()));
         };
         let dirty = Snapshot::dirty();
-        let found = Record::find(&table, id, &dirty)?.is_some();
+        let found = KeyRow::find(&table, id, &dirty)?.is_some();
         if found && dirty.undecided() {
             return Ok(Some(self.unseen()));
         }
         // Rows come to be under this lock only: one that is there now was committed before it.
-        if found || Record::find(&table, id, &Snapshot::latest())?.is_some() {
+        if found || KeyRow::find(&table, id, &Snapshot::latest())?.is_some() {
             return match table::above_read_committed() {
                 true => Err(self.lost_race()),
                 false => Ok(None),
@@ -156,7 +156,7 @@ impl Claim<'_> {
         }
         // After the table was opened for writing, which key_abandon relies on.
         let now = clock::now_us()?;
-        let mut row = Record::empty();
+        let mut row = KeyRow::empty();
         row.put_id(&id);
         self.fill(&mut row, now)?;
         row.insert(&table)?;
@@ -165,7 +165,7 @@ impl Claim<'_> {
     }
 
     /// A first claim over a row whose time is over.
-    fn renew(&self, table: &Table, row: &mut Record, snapshot: &Snapshot) -> Result<Outcome> {
+    fn renew(&self, table: &Table, row: &mut KeyRow, snapshot: &Snapshot) -> Result<Outcome> {
         let Some(tid) = row.tid() else {
             return Ok(Outcome::Changed);
         };
@@ -173,13 +173,13 @@ impl Claim<'_> {
         if locked != Outcome::Done {
             return Ok(locked);
         }
-        step::forget_all(KeyId::of(self.scope, self.key))?;
+        step::forget_all(KeyId::hashed(self.scope, self.key))?;
         self.fill(row, clock::now_us()?)?;
         row.update_at(table, tid)
     }
 
     /// Every column of a first claim but the id.
-    fn fill(&self, row: &mut Record, now: i64) -> Result<()> {
+    fn fill(&self, row: &mut KeyRow, now: i64) -> Result<()> {
         let lease = self.options.granted_lease(self.lease);
         let ttl = self.ttl.unwrap_or(self.options.ttl_us);
         row.put_i64(Col::Token, clock::next_token(row.i64(Col::Token)));
@@ -192,7 +192,7 @@ impl Claim<'_> {
         row.put_advanced(Advanced::Never);
         row.put_i32(Col::Attempt, 1);
         row.put_i32(Col::AttemptBase, 0);
-        row.put_status(Status::Running);
+        row.put_status(KeyStatus::Running);
         row.put(Col::ReapStage, Some(Datum::from(b'0')));
         row.put_emits(false);
         row.put_text(Col::Scope, Some(self.scope));
@@ -231,9 +231,9 @@ impl Claim<'_> {
 /// The next attempt of an unfinished key; `row` is the new one when Done. The caller holds the try-lock.
 pub fn take_over(
     table: &Table,
-    row: &mut Record,
+    row: &mut KeyRow,
     snapshot: &Snapshot,
-    options: &Options,
+    options: &ScopeOptions,
     lease: Option<i64>,
     holder: Option<&[u8]>,
 ) -> Result<Outcome> {
@@ -252,7 +252,7 @@ pub fn take_over(
     row.put_look(PENDING, now + lease);
     row.put_advanced(Advanced::Never);
     row.put_i32(Col::Attempt, row.i32(Col::Attempt).saturating_add(1));
-    row.put_status(Status::Running);
+    row.put_status(KeyStatus::Running);
     row.put_text(Col::Holder, holder);
     row.update_at(table, tid)
 }
@@ -263,7 +263,7 @@ pub fn named(scope: &[u8], key: &[u8]) -> String {
 }
 
 /// The id is a hash: fail closed should two keys ever share one.
-pub fn check_names(row: &Record, scope: &[u8], key: &[u8]) -> Result<()> {
+pub fn check_names(row: &KeyRow, scope: &[u8], key: &[u8]) -> Result<()> {
     match row.bytes(Col::Scope) == Some(scope) && row.bytes(Col::Key) == Some(key) {
         true => Ok(()),
         false => Err(Error::new(
@@ -274,29 +274,29 @@ pub fn check_names(row: &Record, scope: &[u8], key: &[u8]) -> Result<()> {
     }
 }
 
-fn answer(decision: Decision, row: &Record, now: i64) -> Datum {
+fn answer(decision: KeyDecision, row: &KeyRow, now: i64) -> Datum {
     match decision {
-        Decision::Held => claimed(row, now),
-        Decision::Replayed => replayed(row),
-        Decision::InProgress {
+        KeyDecision::Held => claimed(row, now),
+        KeyDecision::Replayed => replayed(row),
+        KeyDecision::InProgress {
             lease_left_us,
             retry_after_us,
         } => in_progress(lease_left_us, retry_after_us),
-        Decision::Mismatched => bare(Ended::Mismatched),
-        Decision::Gone => bare(Ended::Gone),
+        KeyDecision::Mismatched => bare(Ended::Mismatched),
+        KeyDecision::Gone => bare(Ended::Gone),
         _ => parked(row),
     }
 }
 
 /// `claimed` for the first attempt as long as nothing advanced, else `resumed`.
-fn claim_outcome(row: &Record) -> Ended {
+fn claim_outcome(row: &KeyRow) -> Ended {
     match row.i32(Col::Attempt) > 1 || row.has_advanced() {
         true => Ended::Resumed,
         false => Ended::Claimed,
     }
 }
 
-pub fn claim_values(row: &Record, now: i64) -> [Option<Datum>; 10] {
+pub fn claim_values(row: &KeyRow, now: i64) -> [Option<Datum>; 10] {
     let mut values = outcome(claim_outcome(row));
     values[1] = row.raw(Col::Token);
     values[2] = row.raw(Col::Attempt);
@@ -312,11 +312,11 @@ fn outcome(ended: Ended) -> [Option<Datum>; 10] {
     values
 }
 
-fn claimed(row: &Record, now: i64) -> Datum {
+fn claimed(row: &KeyRow, now: i64) -> Datum {
     told(claim_outcome(row), &claim_values(row, now))
 }
 
-fn replayed(row: &Record) -> Datum {
+fn replayed(row: &KeyRow) -> Datum {
     let mut values = outcome(Ended::Replayed);
     values[5] = row.raw(Col::ResponseCode);
     values[6] = row.raw(Col::ResponseBody);
@@ -331,7 +331,7 @@ fn in_progress(lease_left_us: Option<i64>, retry_after_us: i64) -> Datum {
     told(Ended::InProgress, &values)
 }
 
-fn parked(row: &Record) -> Datum {
+fn parked(row: &KeyRow) -> Datum {
     let mut values = outcome(Ended::Parked);
     values[2] = row.raw(Col::Attempt);
     told(Ended::Parked, &values)

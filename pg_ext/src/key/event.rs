@@ -8,7 +8,7 @@
 //! tells). A key whose steps have registered nothing does not pay: its row says so (`emits`).
 
 use super::identity::KeyId;
-use super::record::{Status, id_datum};
+use super::record::{KeyStatus, id_datum};
 use super::step::{self, Col};
 use crate::call::{Call, KEY_MAX, SCOPE_MAX, characters, shown, varlena};
 use crate::error::{Error, Result};
@@ -37,7 +37,11 @@ pub struct StepEvent<'a> {
 
 impl<'a> StepEvent<'a> {
     /// NULL, or a document of the right shape; 22023 names the argument.
-    pub fn of(call: &Call, i: usize, argument: &'static str) -> Result<Option<StepEvent<'a>>> {
+    pub fn from_call(
+        call: &Call,
+        i: usize,
+        argument: &'static str,
+    ) -> Result<Option<StepEvent<'a>>> {
         call.datum(i)
             .map(|json| StepEvent::read(json, argument))
             .transpose()
@@ -138,10 +142,10 @@ fn text<'a>(
 
 /// Emits what the steps of a key have registered for this end of it. The caller holds the key's row; the steps
 /// are what is committed now, because a step call only locks that row, and an older snapshot would miss them.
-pub fn emit_all(id: KeyId, end: Status) -> Result<()> {
+pub fn emit_all(id: KeyId, end: KeyStatus) -> Result<()> {
     let (argument, document, place) = match end {
-        Status::Completed => ("on_complete", Col::OnComplete, Col::DoneNo),
-        Status::Aborted => ("on_abort", Col::OnAbort, Col::BegunNo),
+        KeyStatus::Completed => ("on_complete", Col::OnComplete, Col::DoneNo),
+        KeyStatus::Aborted => ("on_abort", Col::OnAbort, Col::BegunNo),
         _ => return Ok(()),
     };
     let snapshot = Snapshot::latest();
@@ -150,14 +154,14 @@ pub fn emit_all(id: KeyId, end: Status) -> Result<()> {
     let mut scan = table.scan(step::BY_STEP, keys, &snapshot)?;
     let mut events = Vec::new();
     while let Some(slot) = scan.advance() {
-        let step = step::Row::look(slot);
+        let step = step::StepRow::look(slot);
         if let Some(json) = step.raw(document) {
             events.push((step.i32(place), row::copied(json)));
         }
     }
     drop(scan);
     events.sort_by_key(|(place, _)| *place);
-    if end == Status::Aborted {
+    if end == KeyStatus::Aborted {
         events.reverse();
     }
     for (_, json) in events {

@@ -6,15 +6,15 @@
 
 use super::claim::{check_names, named};
 use super::identity::KeyId;
-use super::record::{Col, Record, Status, TABLE};
-use super::scope::Options;
+use super::record::{Col, KeyRow, KeyStatus, TABLE};
+use super::scope::ScopeOptions;
 use crate::call::{Call, KEY_MAX, SCOPE_MAX};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::table::{self, Outcome, Snapshot, Table, Wait};
 
 /// What a write wants done with the row it was shown.
-pub enum Change {
+pub enum KeyChange {
     /// Store the row as it is now.
     Write,
     /// Lock it to the end of the transaction, so that no other attempt can take over before that.
@@ -24,19 +24,19 @@ pub enum Change {
 }
 
 /// The key that a call names, and the options of its scope.
-pub struct Named<'a> {
+pub struct NamedKey<'a> {
     pub scope: &'a [u8],
     pub key: &'a [u8],
-    pub options: Options,
+    pub options: ScopeOptions,
 }
 
-impl<'a> Named<'a> {
+impl<'a> NamedKey<'a> {
     /// Reads arguments 0 and 1; refuses who is not a member of the scope's owner.
-    pub fn of(call: &'a Call) -> Result<Named<'a>> {
+    pub fn from_call(call: &'a Call) -> Result<NamedKey<'a>> {
         let scope = call.text(0, "scope", SCOPE_MAX)?;
         let key = call.text(1, "key", KEY_MAX)?;
-        let options = Options::of(scope)?;
-        Ok(Named {
+        let options = ScopeOptions::for_caller(scope)?;
+        Ok(NamedKey {
             scope,
             key,
             options,
@@ -44,19 +44,19 @@ impl<'a> Named<'a> {
     }
 
     pub fn id(&self) -> KeyId {
-        KeyId::of(self.scope, self.key)
+        KeyId::hashed(self.scope, self.key)
     }
 
     /// Shows the present row (None: there is none) to `decide` and does what it says.
     pub fn change<T>(
         &self,
-        mut decide: impl FnMut(Option<&mut Record>, i64) -> Result<(Change, T)>,
+        mut decide: impl FnMut(Option<&mut KeyRow>, i64) -> Result<(KeyChange, T)>,
     ) -> Result<T> {
         let mut locked = false;
         loop {
             let table = Table::to_read(TABLE)?;
             let snapshot = Snapshot::now();
-            let mut row = Record::find(&table, self.id(), &snapshot)?;
+            let mut row = KeyRow::find(&table, self.id(), &snapshot)?;
             let now = clock::now_us()?;
             if let Some(row) = &mut row {
                 check_names(row, self.scope, self.key)?;
@@ -64,16 +64,16 @@ impl<'a> Named<'a> {
             }
             row = row.filter(|r| !self.is_over(r, now));
             let (change, answer) = decide(row.as_mut(), now)?;
-            let (Some(row), Some(tid)) = (&row, row.as_ref().and_then(Record::tid)) else {
+            let (Some(row), Some(tid)) = (&row, row.as_ref().and_then(KeyRow::tid)) else {
                 return Ok(answer);
             };
-            if matches!(change, Change::Nothing) || locked && matches!(change, Change::Lock) {
+            if matches!(change, KeyChange::Nothing) || locked && matches!(change, KeyChange::Lock) {
                 return Ok(answer);
             }
             let table = Table::to_write(TABLE)?;
             let outcome = match change {
-                Change::Write if !locked && table.is_held(tid) => Outcome::Busy,
-                Change::Write => row.update_at(&table, tid)?,
+                KeyChange::Write if !locked && table.is_held(tid) => Outcome::Busy,
+                KeyChange::Write => row.update_at(&table, tid)?,
                 _ => table.lock(tid, &snapshot, Wait::No)?,
             };
             // A write does not wait with a clock that it has read already: it waits for the lock, then
@@ -91,7 +91,7 @@ impl<'a> Named<'a> {
     }
 
     /// Past ttl and gone_for: the key counts as not there, swept or not.
-    pub fn is_over(&self, row: &Record, now: i64) -> bool {
+    pub fn is_over(&self, row: &KeyRow, now: i64) -> bool {
         self.options.is_over(row, now)
     }
 
@@ -103,24 +103,24 @@ impl<'a> Named<'a> {
 }
 
 /// A write with the token of argument 2.
-pub struct Fenced<'a> {
-    pub named: Named<'a>,
+pub struct FencedKey<'a> {
+    pub named: NamedKey<'a>,
     pub token: i64,
 }
 
-impl<'a> Fenced<'a> {
-    pub fn of(call: &'a Call) -> Result<Fenced<'a>> {
-        let named = Named::of(call)?;
+impl<'a> FencedKey<'a> {
+    pub fn from_call(call: &'a Call) -> Result<FencedKey<'a>> {
+        let named = NamedKey::from_call(call)?;
         let token = call.i64(2, "token")?;
-        Ok(Fenced { named, token })
+        Ok(FencedKey { named, token })
     }
 
     /// Shows the row to `decide` while its lease is this token's. `repeated` is asked first, with the row
     /// of an ended token, whether it only needs the same answer again.
     pub fn change<T>(
         &self,
-        mut repeated: impl FnMut(&Record) -> Option<T>,
-        mut decide: impl FnMut(&mut Record, i64) -> Result<(Change, T)>,
+        mut repeated: impl FnMut(&KeyRow) -> Option<T>,
+        mut decide: impl FnMut(&mut KeyRow, i64) -> Result<(KeyChange, T)>,
     ) -> Result<T> {
         self.named.change(|row, now| {
             let Some(row) = row else {
@@ -129,10 +129,10 @@ impl<'a> Fenced<'a> {
                     .lost("There is no such key: never claimed, forgotten or reaped."));
             };
             if row.i64(Col::Token) == self.token
-                && row.status() != Status::Running
+                && row.status() != KeyStatus::Running
                 && let Some(answer) = repeated(row)
             {
-                return Ok((Change::Nothing, answer));
+                return Ok((KeyChange::Nothing, answer));
             }
             self.ensure_held(row)?;
             decide(row, now)
@@ -143,19 +143,19 @@ impl<'a> Fenced<'a> {
         named(self.named.scope, self.named.key)
     }
 
-    fn ensure_held(&self, row: &Record) -> Result<()> {
+    fn ensure_held(&self, row: &KeyRow) -> Result<()> {
         let ours = row.i64(Col::Token) == self.token;
         match row.status() {
-            Status::Running if ours => Ok(()),
+            KeyStatus::Running if ours => Ok(()),
             status if ours && status.finished() => Err(Error::already_done(
                 format!("this token has finished {} already", self.named()),
                 "a claim with the same request replays the stored answer.",
             )),
-            Status::Running => Err(self
+            KeyStatus::Running => Err(self
                 .named
                 .lost(format!("Attempt {} holds it now.", row.i32(Col::Attempt)))),
-            Status::Released => Err(self.named.lost("It was released or resolved for a retry.")),
-            Status::Parked => Err(self.named.lost("It was parked.")),
+            KeyStatus::Released => Err(self.named.lost("It was released or resolved for a retry.")),
+            KeyStatus::Parked => Err(self.named.lost("It was parked.")),
             _ => Err(self
                 .named
                 .lost("Another attempt or a verdict has finished the key.")),

@@ -1,24 +1,24 @@
 //! Writes that end the lease: `key_complete`, `key_abort`, `key_release`, `key_park`.
 
 use super::event;
-use super::fence::{Change, Fenced};
-use super::record::{Col, ORDINARY, PENDING, Record, Status};
+use super::fence::{FencedKey, KeyChange};
+use super::record::{Col, KeyRow, KeyStatus, ORDINARY, PENDING};
 use crate::call::{Call, TEXT_MAX};
 use crate::clock;
 use crate::error::Result;
 use pgrx::pg_sys::Datum;
 
 /// The final answer of a key, as it is stored and compared.
-pub struct Answer {
+pub struct KeyAnswer {
     code: i32,
     body: Option<Datum>,
     headers: Option<Datum>,
 }
 
-impl Answer {
+impl KeyAnswer {
     /// Reads response_code, response_body and response_headers from argument `i` on.
-    pub fn of(call: &Call, i: usize) -> Result<Answer> {
-        Ok(Answer {
+    pub fn from_call(call: &Call, i: usize) -> Result<KeyAnswer> {
+        Ok(KeyAnswer {
             code: call.i32(i, "response_code")?,
             body: call.datum(i + 1),
             headers: call.datum(i + 2),
@@ -26,7 +26,7 @@ impl Answer {
     }
 
     /// Makes the row a finished one: a HOT update in the first lease of a key, which is nearly all of them.
-    pub fn store(&self, row: &mut Record, status: Status, now: i64) {
+    pub fn store(&self, row: &mut KeyRow, status: KeyStatus, now: i64) {
         row.put_status(status);
         row.put_i64(Col::FinishedAt, now);
         row.put_i32(Col::ResponseCode, self.code);
@@ -38,7 +38,7 @@ impl Answer {
     }
 
     /// The row holds exactly this answer.
-    pub fn is_stored(&self, row: &Record, status: Status) -> bool {
+    pub fn is_stored(&self, row: &KeyRow, status: KeyStatus) -> bool {
         let same =
             |stored: Option<&[u8]>, given: Option<Datum>| stored == given.map(crate::call::varlena);
         row.status() == status
@@ -50,22 +50,22 @@ impl Answer {
 
 /// `once.key_complete`.
 pub fn key_complete(call: &Call) -> Result<Datum> {
-    finish(call, Status::Completed)
+    finish(call, KeyStatus::Completed)
 }
 
 /// `once.key_abort`.
 pub fn key_abort(call: &Call) -> Result<Datum> {
-    finish(call, Status::Aborted)
+    finish(call, KeyStatus::Aborted)
 }
 
-fn finish(call: &Call, status: Status) -> Result<Datum> {
-    let fenced = Fenced::of(call)?;
-    let answer = Answer::of(call, 3)?;
+fn finish(call: &Call, status: KeyStatus) -> Result<Datum> {
+    let fenced = FencedKey::from_call(call)?;
+    let answer = KeyAnswer::from_call(call, 3)?;
     let emits = fenced.change(
         |row| (row.is_ours() && answer.is_stored(row, status)).then_some(false),
         |row, now| {
             answer.store(row, status, now);
-            Ok((Change::Write, row.emits()))
+            Ok((KeyChange::Write, row.emits()))
         },
     )?;
     if emits {
@@ -76,18 +76,18 @@ fn finish(call: &Call, status: Status) -> Result<Datum> {
 
 /// `once.key_release`.
 pub fn key_release(call: &Call) -> Result<Datum> {
-    let fenced = Fenced::of(call)?;
+    let fenced = FencedKey::from_call(call)?;
     let error = call.note(3);
     let retry_after = call.interval(4, "retry_after")?;
     fenced.change(
-        |row| (row.status() == Status::Released).then_some(()),
+        |row| (row.status() == KeyStatus::Released).then_some(()),
         |row, now| {
             let due = now + retry_after.unwrap_or(0);
-            row.put_status(Status::Released);
+            row.put_status(KeyStatus::Released);
             row.put_i64(Col::LeaseUntil, due);
             row.put_look(PENDING, due);
             row.put_text(Col::Note, error);
-            Ok((Change::Write, ()))
+            Ok((KeyChange::Write, ()))
         },
     )?;
     Ok(call.return_null())
@@ -95,15 +95,15 @@ pub fn key_release(call: &Call) -> Result<Datum> {
 
 /// `once.key_park`.
 pub fn key_park(call: &Call) -> Result<Datum> {
-    let fenced = Fenced::of(call)?;
+    let fenced = FencedKey::from_call(call)?;
     let reason = call.text(3, "reason", TEXT_MAX)?;
     fenced.change(
-        |row| (row.status() == Status::Parked).then_some(()),
+        |row| (row.status() == KeyStatus::Parked).then_some(()),
         |row, _| {
-            row.put_status(Status::Parked);
+            row.put_status(KeyStatus::Parked);
             row.put_look(PENDING, clock::INFINITY);
             row.put_text(Col::Note, Some(reason));
-            Ok((Change::Write, ()))
+            Ok((KeyChange::Write, ()))
         },
     )?;
     Ok(call.return_null())

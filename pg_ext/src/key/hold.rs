@@ -1,8 +1,8 @@
 //! Writes that keep the lease: `key_advance` and `key_extend`. HOT updates, but for pending keys.
 
-use super::fence::{Change, Fenced};
-use super::record::{Advanced, Col, POINT_MAX, Record, TABLE};
-use super::scope::{Options, is_no_point};
+use super::fence::{FencedKey, KeyChange};
+use super::record::{Advanced, Col, KeyRow, POINT_MAX, TABLE};
+use super::scope::{ScopeOptions, is_no_point};
 use crate::call::{Call, shown, varlena};
 use crate::clock;
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use pgrx::pg_sys::Datum;
 
 /// `once.key_advance`.
 pub fn key_advance(call: &Call) -> Result<Datum> {
-    let fenced = Fenced::of(call)?;
+    let fenced = FencedKey::from_call(call)?;
     let point = call.text(3, "recovery_point", POINT_MAX)?;
     if is_no_point(point) {
         return Err(Error::bad_argument(
@@ -29,7 +29,7 @@ pub fn key_advance(call: &Call) -> Result<Datum> {
                 && state.is_none_or(|state| row.bytes(Col::State) == Some(varlena(state)));
             match row.advanced() {
                 Advanced::Now if stands => {
-                    return Ok((Change::Nothing, row.i64(Col::LeaseUntil) - now));
+                    return Ok((KeyChange::Nothing, row.i64(Col::LeaseUntil) - now));
                 }
                 Advanced::Earlier if stands => return Err(stands_there(&fenced, point)),
                 _ => {}
@@ -41,7 +41,7 @@ pub fn key_advance(call: &Call) -> Result<Datum> {
             }
             row.put_advanced(Advanced::Now);
             Ok((
-                Change::Write,
+                KeyChange::Write,
                 renew(row, &fenced.named.options, lease, now)?,
             ))
         },
@@ -49,7 +49,7 @@ pub fn key_advance(call: &Call) -> Result<Datum> {
     Ok(clock::interval_datum(left.max(0)))
 }
 
-fn stands_there(fenced: &Fenced, point: &[u8]) -> Error {
+fn stands_there(fenced: &FencedKey, point: &[u8]) -> Error {
     Error::already_done(
         format!(
             "this token has advanced {} to \"{}\" already",
@@ -62,13 +62,13 @@ fn stands_there(fenced: &Fenced, point: &[u8]) -> Error {
 
 /// `once.key_extend`.
 pub fn key_extend(call: &Call) -> Result<Datum> {
-    let fenced = Fenced::of(call)?;
+    let fenced = FencedKey::from_call(call)?;
     let lease = call.interval(3, "lease")?;
     let left = fenced.change(
         |_| None,
         |row, now| {
             Ok((
-                Change::Write,
+                KeyChange::Write,
                 renew(row, &fenced.named.options, lease, now)?,
             ))
         },
@@ -78,7 +78,7 @@ pub fn key_extend(call: &Call) -> Result<Datum> {
 
 /// Counts the lease from now, never past the claim's time plus max_lease_life. A lease that the caller
 /// did not name never gets shorter by it. Returns what is left.
-fn renew(row: &mut Record, options: &Options, lease: Option<i64>, now: i64) -> Result<i64> {
+fn renew(row: &mut KeyRow, options: &ScopeOptions, lease: Option<i64>, now: i64) -> Result<i64> {
     let last = row
         .i64(Col::ClaimedAt)
         .saturating_add(options.max_lease_life_us);
@@ -100,7 +100,7 @@ fn renew(row: &mut Record, options: &Options, lease: Option<i64>, now: i64) -> R
 
 /// Where the scope declares its points, a key moves forward only; from a point that is no longer declared
 /// it may go to any.
-fn ensure_forward(options: &Options, row: &Record, point: &[u8]) -> Result<()> {
+fn ensure_forward(options: &ScopeOptions, row: &KeyRow, point: &[u8]) -> Result<()> {
     let Some(points) = options.recovery_points() else {
         return Ok(());
     };

@@ -15,7 +15,7 @@ pub struct KeyId([u8; 16]);
 impl KeyId {
     /// First 16 bytes of SHA-256(scope, 0x00, key). A text cannot contain a NUL byte, so no two pairs
     /// share an input.
-    pub fn of(scope: &[u8], key: &[u8]) -> KeyId {
+    pub fn hashed(scope: &[u8], key: &[u8]) -> KeyId {
         let digest = Sha256::new()
             .chain_update(utf8(scope))
             .chain_update([0])

@@ -1,10 +1,10 @@
 //! `key_get`: what is known of one key, for people and their tools.
 
-use super::decide::{self, Decision};
-use super::fence::Named;
+use super::decide::{self, KeyDecision};
+use super::fence::NamedKey;
 use super::identity::derived_key;
-use super::record::{Col, Record, Status, TABLE, id_datum};
-use super::scope::Options;
+use super::record::{Col, KeyRow, KeyStatus, TABLE, id_datum};
+use super::scope::ScopeOptions;
 use crate::call::{Call, varlena};
 use crate::clock;
 use crate::error::Result;
@@ -37,17 +37,17 @@ thread_local! {
 
 /// `once.key_get`.
 pub fn key_get(call: &Call) -> Result<Datum> {
-    let key = Named::of(call)?;
+    let key = NamedKey::from_call(call)?;
     let rows = Rows::begin(call);
     let now = clock::now_us()?;
-    let found = Record::find(&Table::to_read(TABLE)?, key.id(), &Snapshot::now())?;
+    let found = KeyRow::find(&Table::to_read(TABLE)?, key.id(), &Snapshot::now())?;
     if let Some(row) = found.filter(|r| !key.is_over(r, now)) {
         rows.push(&values(&key, &row, now)?);
     }
     Ok(call.return_null())
 }
 
-fn values(key: &Named, row: &Record, now: i64) -> Result<[Option<Datum>; 15]> {
+fn values(key: &NamedKey, row: &KeyRow, now: i64) -> Result<[Option<Datum>; 15]> {
     let finished = row.status().finished();
     let gone = finished && now >= row.expires_at();
     let live = |col| row.raw(col).filter(|_| !gone);
@@ -64,7 +64,7 @@ fn values(key: &Named, row: &Record, now: i64) -> Result<[Option<Datum>; 15]> {
         live(Col::Request),
         live(Col::Note),
         row.raw(Col::CreatedAt),
-        (row.status() == Status::Running)
+        (row.status() == KeyStatus::Running)
             .then(|| clock::interval_datum(row.i64(Col::LeaseUntil) - now)),
         row.raw(Col::FinishedAt),
         finished.then(|| Datum::from(row.expires_at())),
@@ -72,7 +72,7 @@ fn values(key: &Named, row: &Record, now: i64) -> Result<[Option<Datum>; 15]> {
 }
 
 /// Where a key stands, by its row, the clock and the scope's options.
-pub fn status(options: &Options, row: &Record, now: i64) -> &'static [u8] {
+pub fn status(options: &ScopeOptions, row: &KeyRow, now: i64) -> &'static [u8] {
     if row.status().finished() {
         return if now >= row.expires_at() {
             b"gone"
@@ -81,13 +81,13 @@ pub fn status(options: &Options, row: &Record, now: i64) -> &'static [u8] {
         };
     }
     match (decide::unfinished(row, now, options), row.status()) {
-        (Decision::Parked, _) => b"parked",
-        (_, Status::Released) => b"released",
+        (KeyDecision::Parked, _) => b"parked",
+        (_, KeyStatus::Released) => b"released",
         _ => b"running",
     }
 }
 
-fn steps(key: &Named, gone: bool) -> Result<Option<Datum>> {
+fn steps(key: &NamedKey, gone: bool) -> Result<Option<Datum>> {
     if gone {
         return Ok(Some(row::text(b"[]")));
     }

@@ -33,7 +33,7 @@ pub enum Col {
     TtlUs,
     Attempt,
     AttemptBase,
-    Status,
+    KeyStatus,
     ReapStage,
     LookLane,
     Emits,
@@ -57,7 +57,7 @@ pub enum Col {
 
 /// What the status column says; what a claim answers also depends on the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum KeyStatus {
     Running,
     Released,
     Parked,
@@ -66,35 +66,35 @@ pub enum Status {
     Tombstone,
 }
 
-impl Status {
+impl KeyStatus {
     pub fn code(self) -> u8 {
         match self {
-            Status::Running => b'r',
-            Status::Released => b'l',
-            Status::Parked => b'p',
-            Status::Completed => b'c',
-            Status::Aborted => b'a',
-            Status::Tombstone => b'g',
+            KeyStatus::Running => b'r',
+            KeyStatus::Released => b'l',
+            KeyStatus::Parked => b'p',
+            KeyStatus::Completed => b'c',
+            KeyStatus::Aborted => b'a',
+            KeyStatus::Tombstone => b'g',
         }
     }
 
-    fn of(code: u8) -> Status {
+    fn from_code(code: u8) -> KeyStatus {
         match code {
-            b'r' => Status::Running,
-            b'l' => Status::Released,
-            b'p' => Status::Parked,
-            b'c' => Status::Completed,
-            b'a' => Status::Aborted,
-            b'g' => Status::Tombstone,
+            b'r' => KeyStatus::Running,
+            b'l' => KeyStatus::Released,
+            b'p' => KeyStatus::Parked,
+            b'c' => KeyStatus::Completed,
+            b'a' => KeyStatus::Aborted,
+            b'g' => KeyStatus::Tombstone,
             // Written by a newer library: nobody may run it or take it for finished.
-            _ => Status::Parked,
+            _ => KeyStatus::Parked,
         }
     }
 
     pub fn finished(self) -> bool {
         matches!(
             self,
-            Status::Completed | Status::Aborted | Status::Tombstone
+            KeyStatus::Completed | KeyStatus::Aborted | KeyStatus::Tombstone
         )
     }
 }
@@ -129,17 +129,17 @@ pub fn first_scope(table: &Table, range: ScanKey, snapshot: &Snapshot) -> Result
 }
 
 /// A row of `once.key`.
-pub type Record = table::Record<Col, COLUMNS>;
+pub type KeyRow = table::Record<Col, COLUMNS>;
 
-impl Record {
+impl KeyRow {
     /// The row of a key under a snapshot.
-    pub fn find(table: &Table, id: KeyId, snapshot: &Snapshot) -> Result<Option<Record>> {
+    pub fn find(table: &Table, id: KeyId, snapshot: &Snapshot) -> Result<Option<KeyRow>> {
         let found = table.find(BY_ID, &mut [ScanKey::uuid(1, id_datum(&id))], snapshot)?;
-        Ok(found.map(Record::load))
+        Ok(found.map(KeyRow::load))
     }
 
-    pub fn put_status(&mut self, status: Status) {
-        self.put(Col::Status, Some(Datum::from(status.code())));
+    pub fn put_status(&mut self, status: KeyStatus) {
+        self.put(Col::KeyStatus, Some(Datum::from(status.code())));
     }
 
     /// When a completer has to look, and in which lane of the index.
@@ -156,8 +156,8 @@ impl Record {
         self.put(Col::Id, Some(id_datum(id)));
     }
 
-    pub fn status(&self) -> Status {
-        Status::of(self.raw(Col::Status).map_or(0, |d| d.value() as u8))
+    pub fn status(&self) -> KeyStatus {
+        KeyStatus::from_code(self.raw(Col::KeyStatus).map_or(0, |d| d.value() as u8))
     }
 
     /// A step has registered events.

@@ -1,11 +1,11 @@
 //! What people do with a key: `key_resolve` ends a parking, `key_forget` deletes.
 
 use super::claim::named;
-use super::decide::{self, Decision};
+use super::decide::{self, KeyDecision};
 use super::event;
-use super::fence::{Change, Named};
-use super::finish::Answer;
-use super::record::{Advanced, Col, PENDING, Record, Status, TABLE};
+use super::fence::{KeyChange, NamedKey};
+use super::finish::KeyAnswer;
+use super::record::{Advanced, Col, KeyRow, KeyStatus, PENDING, TABLE};
 use super::step;
 use crate::call::{Call, shown};
 use crate::clock;
@@ -14,17 +14,17 @@ use crate::table::{self, Outcome, Snapshot, Table, Wait};
 use pgrx::pg_sys::Datum;
 
 /// What a person decided about a parked key.
-enum Verdict {
+enum KeyVerdict {
     Retry,
-    Finish(Status, Answer),
+    Finish(KeyStatus, KeyAnswer),
 }
 
-impl Verdict {
-    fn of(call: &Call) -> Result<Verdict> {
+impl KeyVerdict {
+    fn from_call(call: &Call) -> Result<KeyVerdict> {
         let status = match call.text(3, "verdict", 20)? {
-            b"retry" => return refuse_answer(call).map(|()| Verdict::Retry),
-            b"complete" => Status::Completed,
-            b"abort" => Status::Aborted,
+            b"retry" => return refuse_answer(call).map(|()| KeyVerdict::Retry),
+            b"complete" => KeyStatus::Completed,
+            b"abort" => KeyStatus::Aborted,
             other => {
                 return Err(Error::bad_argument(
                     "verdict",
@@ -33,13 +33,13 @@ impl Verdict {
                 ));
             }
         };
-        Ok(Verdict::Finish(status, Answer::of(call, 4)?))
+        Ok(KeyVerdict::Finish(status, KeyAnswer::from_call(call, 4)?))
     }
 
     fn code(&self) -> u8 {
         match self {
-            Verdict::Retry => b'r',
-            Verdict::Finish(status, _) => status.code(),
+            KeyVerdict::Retry => b'r',
+            KeyVerdict::Finish(status, _) => status.code(),
         }
     }
 }
@@ -57,17 +57,19 @@ fn refuse_answer(call: &Call) -> Result<()> {
 
 /// `once.key_resolve`.
 pub fn key_resolve(call: &Call) -> Result<Datum> {
-    let key = Named::of(call)?;
+    let key = NamedKey::from_call(call)?;
     let attempt = call.i32(2, "attempt")?;
-    let verdict = Verdict::of(call)?;
+    let verdict = KeyVerdict::from_call(call)?;
     let emits = key.change(|row, now| {
         let Some(row) = row else {
             return Err(key.lost("There is no such key: never claimed, forgotten or reaped."));
         };
         if row.raw(Col::ResolvedAttempt).is_some() && row.i32(Col::ResolvedAttempt) == attempt {
-            return ensure_again(&key, row, &verdict, attempt).map(|()| (Change::Nothing, false));
+            return ensure_again(&key, row, &verdict, attempt)
+                .map(|()| (KeyChange::Nothing, false));
         }
-        if row.status().finished() || decide::unfinished(row, now, &key.options) != Decision::Parked
+        if row.status().finished()
+            || decide::unfinished(row, now, &key.options) != KeyDecision::Parked
         {
             return Err(Error::new(
                 Kind::InUse,
@@ -79,40 +81,42 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
             return Err(key.lost(format!("The parked attempt is {}.", row.i32(Col::Attempt))));
         }
         apply(row, &verdict, attempt, now);
-        Ok((Change::Write, row.emits()))
+        Ok((KeyChange::Write, row.emits()))
     })?;
-    if let (true, Verdict::Finish(status, _)) = (emits, &verdict) {
+    if let (true, KeyVerdict::Finish(status, _)) = (emits, &verdict) {
         event::emit_all(key.id(), *status)?;
     }
     Ok(call.return_null())
 }
 
-fn apply(row: &mut Record, verdict: &Verdict, attempt: i32, now: i64) {
+fn apply(row: &mut KeyRow, verdict: &KeyVerdict, attempt: i32, now: i64) {
     // The parked holder's token ends with the verdict.
     row.put_i64(Col::Token, clock::next_token(row.i64(Col::Token)));
     row.put_advanced(Advanced::Never);
     row.put_i32(Col::ResolvedAttempt, attempt);
     row.put(Col::ResolvedVerdict, Some(Datum::from(verdict.code())));
     match verdict {
-        Verdict::Retry => {
-            row.put_status(Status::Released);
+        KeyVerdict::Retry => {
+            row.put_status(KeyStatus::Released);
             row.put_i32(Col::AttemptBase, attempt);
             row.put_i64(Col::LeaseUntil, now);
             row.put_look(PENDING, now);
         }
-        Verdict::Finish(status, answer) => answer.store(row, *status, now),
+        KeyVerdict::Finish(status, answer) => answer.store(row, *status, now),
     }
 }
 
 /// A verdict was given for this attempt.
-fn ensure_again(key: &Named, row: &Record, verdict: &Verdict, attempt: i32) -> Result<()> {
+fn ensure_again(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: i32) -> Result<()> {
     let stored = row.raw(Col::ResolvedVerdict).map_or(0, |d| d.value() as u8);
     if stored != verdict.code() {
         return Err(key.lost("Another verdict was given for this attempt."));
     }
     let as_left = match verdict {
-        Verdict::Retry => row.status() == Status::Released && row.i32(Col::Attempt) == attempt,
-        Verdict::Finish(status, answer) => answer.is_stored(row, *status),
+        KeyVerdict::Retry => {
+            row.status() == KeyStatus::Released && row.i32(Col::Attempt) == attempt
+        }
+        KeyVerdict::Finish(status, answer) => answer.is_stored(row, *status),
     };
     if row.is_ours() && as_left {
         return Ok(());
@@ -128,15 +132,15 @@ fn ensure_again(key: &Named, row: &Record, verdict: &Verdict, attempt: i32) -> R
 
 /// `once.key_forget`.
 pub fn key_forget(call: &Call) -> Result<Datum> {
-    let key = Named::of(call)?;
+    let key = NamedKey::from_call(call)?;
     loop {
         let snapshot = Snapshot::now();
         let now = clock::now_us()?;
-        let found = Record::find(&Table::to_read(TABLE)?, key.id(), &snapshot)?;
+        let found = KeyRow::find(&Table::to_read(TABLE)?, key.id(), &snapshot)?;
         let Some(row) = found.filter(|r| !key.is_over(r, now)) else {
             return Ok(Datum::from(false));
         };
-        if row.status() == Status::Running && now < row.i64(Col::LeaseUntil) {
+        if row.status() == KeyStatus::Running && now < row.i64(Col::LeaseUntil) {
             return Err(Error::new(
                 Kind::InUse,
                 format!("{} is held by a live lease", named(key.scope, key.key)),

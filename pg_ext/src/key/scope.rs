@@ -1,10 +1,10 @@
 //! Options of a scope: `scope_set`, `scope_get`, and what every other call needs to know of them.
 //!
 //! A scope needs no declaration; one without a row has the defaults. A scope with an owner is closed to
-//! all but the owner's members: every function of a key passes through [`Options::of`], which checks it.
+//! all but the owner's members: every function of a key passes through [`ScopeOptions::for_caller`], which checks it.
 
 use super::claim::STARTED;
-use super::record::{self, Record};
+use super::record::{self, KeyRow};
 use crate::call::{Call, SCOPE_MAX, texts, varlena};
 use crate::caller::{self, Owner};
 use crate::clock::{self, DAY_US};
@@ -22,7 +22,7 @@ const BY_SCOPE: Name = c"scope_pkey";
 const MAX_ATTEMPTS: i32 = 25;
 
 /// The options in force for one scope.
-pub struct Options {
+pub struct ScopeOptions {
     pub lease_us: i64,
     pub ttl_us: i64,
     pub gone_for_us: i64,
@@ -37,27 +37,27 @@ pub struct Options {
     _row: Option<Slot>,
 }
 
-impl Options {
+impl ScopeOptions {
     /// Reads the options and refuses a caller who is not a member of the scope's owner.
-    pub fn of(scope: &[u8]) -> Result<Options> {
+    pub fn for_caller(scope: &[u8]) -> Result<ScopeOptions> {
         let Some(row) = stored(scope)? else {
-            return Ok(Options::defaults());
+            return Ok(ScopeOptions::defaults());
         };
         if let Some(owner) = Owner::stored(row.column(11), row.column(12), row.column(13))? {
             owner.ensure_member("scope", scope)?;
         }
-        Ok(Options::read(row))
+        Ok(ScopeOptions::read(row))
     }
 
     /// The options without asking whose the scope is: for counts.
-    pub fn for_watching(scope: &[u8]) -> Result<Options> {
-        Ok(stored(scope)?.map_or_else(Options::defaults, Options::read))
+    pub fn for_watching(scope: &[u8]) -> Result<ScopeOptions> {
+        Ok(stored(scope)?.map_or_else(ScopeOptions::defaults, ScopeOptions::read))
     }
 
-    fn read(row: Slot) -> Options {
+    fn read(row: Slot) -> ScopeOptions {
         let us = |column| row.column(column).map(|d| d.value() as i64);
-        let defaults = Options::defaults();
-        Options {
+        let defaults = ScopeOptions::defaults();
+        ScopeOptions {
             lease_us: us(2).unwrap_or(defaults.lease_us),
             ttl_us: us(3).unwrap_or(defaults.ttl_us),
             gone_for_us: us(4).unwrap_or(defaults.gone_for_us),
@@ -75,8 +75,8 @@ impl Options {
         }
     }
 
-    fn defaults() -> Options {
-        Options {
+    fn defaults() -> ScopeOptions {
+        ScopeOptions {
             lease_us: settings::key_lease_us(),
             ttl_us: settings::key_ttl_us(),
             gone_for_us: DAY_US,
@@ -101,7 +101,7 @@ impl Options {
     }
 
     /// Past ttl and gone_for: a key of this scope counts as not there, swept or not.
-    pub fn is_over(&self, row: &Record, now: i64) -> bool {
+    pub fn is_over(&self, row: &KeyRow, now: i64) -> bool {
         row.status().finished() && now >= row.expires_at().saturating_add(self.gone_for_us)
     }
 
@@ -203,7 +203,7 @@ thread_local! {
 
 /// What a change sets besides the values that SQL reads from the JSON itself.
 #[derive(Default)]
-struct Change {
+struct ScopeChange {
     owner: Option<Datum>,
     lease_us: Option<i64>,
     ttl_us: Option<i64>,
@@ -216,8 +216,8 @@ struct Change {
 pub fn scope_set(call: &Call) -> Result<Datum> {
     let scope = call.text(0, "scope", SCOPE_MAX)?;
     let options = Given::of(call, 1, OPTIONS_HINT)?;
-    Options::of(scope)?;
-    let mut given = Change::default();
+    ScopeOptions::for_caller(scope)?;
+    let mut given = ScopeChange::default();
     for option in &options.members {
         read_option(option, &mut given)?;
     }
@@ -228,7 +228,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
     caller::follow_renames()?;
     let name = row::text(scope);
     spi::query(&LOCKED, &[Some(name)])?;
-    Options::of(scope)?;
+    ScopeOptions::for_caller(scope)?;
     let us = |value: Option<i64>| value.map(Datum::from);
     spi::query(
         &SET_ALL,
@@ -251,7 +251,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
 /// `once.scope_get`.
 pub fn scope_get(call: &Call) -> Result<Datum> {
     let scope = call.text(0, "scope", SCOPE_MAX)?;
-    Options::of(scope)?;
+    ScopeOptions::for_caller(scope)?;
     all_options(scope)
 }
 
@@ -272,7 +272,7 @@ fn all_options(scope: &[u8]) -> Result<Datum> {
 }
 
 /// Checks one option and notes what SQL does not read by itself.
-fn read_option(option: &Member, given: &mut Change) -> Result<()> {
+fn read_option(option: &Member, given: &mut ScopeChange) -> Result<()> {
     match option.name {
         b"lease" => given.lease_us = option.duration(1)?,
         b"ttl" => given.ttl_us = option.duration(1)?,
@@ -297,5 +297,5 @@ fn read_option(option: &Member, given: &mut Change) -> Result<()> {
     Ok(())
 }
 
-const OPTIONS_HINT: &str = "Options: lease, ttl, gone_for, max_lease_life, retry_after, on_expiry, max_attempts, \
+const OPTIONS_HINT: &str = "ScopeOptions: lease, ttl, gone_for, max_lease_life, retry_after, on_expiry, max_attempts, \
                             keep_request, recovery_points, owner.";

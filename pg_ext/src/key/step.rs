@@ -4,9 +4,9 @@
 //! transaction at a time, and never by a superseded holder.
 
 use super::event::StepEvent;
-use super::fence::{Change, Fenced, Named};
+use super::fence::{FencedKey, KeyChange, NamedKey};
 use super::identity::{KeyId, derived_key};
-use super::record::{Record, TABLE as KEY_TABLE, id_datum};
+use super::record::{KeyRow, TABLE as KEY_TABLE, id_datum};
 use crate::call::{Call, shown, varlena};
 use crate::clock;
 use crate::counters;
@@ -56,28 +56,28 @@ pub enum Col {
 table::columns!(Col);
 
 /// One row of `once.key_step`, stored or to be stored.
-pub type Row = table::Record<Col, 13>;
+pub type StepRow = table::Record<Col, 13>;
 
-impl Row {
-    fn new() -> Row {
-        let mut row = Row::empty();
+impl StepRow {
+    fn new() -> StepRow {
+        let mut row = StepRow::empty();
         row.put_i32(Col::Version, 1);
         row.put_i32(Col::Begun, 0);
         row
     }
 
-    fn find(id: KeyId, step: &[u8], snapshot: &Snapshot) -> Result<Option<Row>> {
+    fn find(id: KeyId, step: &[u8], snapshot: &Snapshot) -> Result<Option<StepRow>> {
         let table = Table::to_read(TABLE)?;
         let keys = &mut [
             ScanKey::uuid(1, id_datum(&id)),
             ScanKey::text(2, row::text(step)),
         ];
-        Ok(table.find(BY_STEP, keys, snapshot)?.map(Row::load))
+        Ok(table.find(BY_STEP, keys, snapshot)?.map(StepRow::load))
     }
 
     /// This transaction has begun it for this token. A crash before the commit leaves no trace of the call.
     fn is_begun_here(id: KeyId, step: &[u8], token: i64) -> Result<bool> {
-        let row = Row::find(id, step, &Snapshot::now())?;
+        let row = StepRow::find(id, step, &Snapshot::now())?;
         Ok(row.is_some_and(|row| row.is_ours() && row.was_begun_by(token) && !row.is_done()))
     }
 
@@ -100,7 +100,7 @@ impl Row {
         let begins = begins && self.raw(Col::BegunNo).is_none();
         let ends = self.raw(Col::OnComplete).is_some() && self.raw(Col::DoneNo).is_none();
         if self.tid().is_none() || begins || ends {
-            let all = Numbers::of(id, step)?;
+            let all = StepNumbers::of_key(id, step)?;
             if self.tid().is_none() && all.has_this {
                 return Ok(Outcome::Changed);
             }
@@ -123,21 +123,21 @@ impl Row {
 
 /// How far the numbers of a key's steps have come, and whether this step is among them.
 #[derive(Default)]
-struct Numbers {
+struct StepNumbers {
     begun: i32,
     done: i32,
     has_this: bool,
 }
 
-impl Numbers {
-    fn of(id: KeyId, step: &[u8]) -> Result<Numbers> {
+impl StepNumbers {
+    fn of_key(id: KeyId, step: &[u8]) -> Result<StepNumbers> {
         let snapshot = Snapshot::latest();
         let table = Table::to_read(TABLE)?;
         let keys = &mut [ScanKey::uuid(1, id_datum(&id))];
         let mut scan = table.scan(BY_STEP, keys, &snapshot)?;
-        let mut numbers = Numbers::default();
+        let mut numbers = StepNumbers::default();
         while let Some(slot) = scan.advance() {
-            let row = Row::look(slot);
+            let row = StepRow::look(slot);
             numbers.begun = numbers.begun.max(row.i32(Col::BegunNo));
             numbers.done = numbers.done.max(row.i32(Col::DoneNo));
             numbers.has_this |= row.bytes(Col::Step) == Some(step);
@@ -148,7 +148,7 @@ impl Numbers {
 
 /// What a look does with the key's row.
 #[derive(Clone, Copy)]
-enum Look {
+enum StepLook {
     Only,
     Lock,
     /// Locks it, and notes that the key's end has events to emit.
@@ -156,15 +156,15 @@ enum Look {
 }
 
 /// A step call's common part: the fence, the step's name, and one write under the key's lock.
-struct Write<'a> {
-    fenced: Fenced<'a>,
+struct StepWrite<'a> {
+    fenced: FencedKey<'a>,
     step: &'a [u8],
 }
 
-impl<'a> Write<'a> {
-    fn of(call: &'a Call) -> Result<Write<'a>> {
-        Ok(Write {
-            fenced: Fenced::of(call)?,
+impl<'a> StepWrite<'a> {
+    fn from_call(call: &'a Call) -> Result<StepWrite<'a>> {
+        Ok(StepWrite {
+            fenced: FencedKey::from_call(call)?,
             step: call.text(3, "step", STEP_MAX)?,
         })
     }
@@ -183,14 +183,18 @@ impl<'a> Write<'a> {
     fn change<T>(
         &self,
         registers: bool,
-        mut decide: impl FnMut(&mut Row, i64) -> Result<(bool, T)>,
+        mut decide: impl FnMut(&mut StepRow, i64) -> Result<(bool, T)>,
     ) -> Result<T> {
-        let mut at = self.look(Look::Only)?;
+        let mut at = self.read_step(StepLook::Only)?;
         let (store, answer) = decide(&mut at.0, at.1)?;
         if !store {
             return Ok(answer);
         }
-        at = self.look(if registers { Look::Mark } else { Look::Lock })?;
+        at = self.read_step(if registers {
+            StepLook::Mark
+        } else {
+            StepLook::Lock
+        })?;
         let (store, answer) = decide(&mut at.0, at.1)?;
         match store && at.0.store(self.id(), self.step)? != Outcome::Done {
             false => Ok(answer),
@@ -202,23 +206,23 @@ impl<'a> Write<'a> {
     }
 
     /// Checks the token (and locks the key's row), then reads the step with a look of its own.
-    fn look(&self, look: Look) -> Result<(Row, i64)> {
+    fn read_step(&self, look: StepLook) -> Result<(StepRow, i64)> {
         let now = self.fenced.change(
             |_| None,
             |row, now| {
                 let change = match look {
-                    Look::Only => Change::Nothing,
-                    Look::Mark if !row.emits() => {
+                    StepLook::Only => KeyChange::Nothing,
+                    StepLook::Mark if !row.emits() => {
                         row.put_emits(true);
-                        Change::Write
+                        KeyChange::Write
                     }
-                    Look::Mark | Look::Lock => Change::Lock,
+                    StepLook::Mark | StepLook::Lock => KeyChange::Lock,
                 };
                 Ok((change, now))
             },
         )?;
-        let step = Row::find(self.id(), self.step, &Snapshot::now())?;
-        Ok((step.unwrap_or_else(Row::new), now))
+        let step = StepRow::find(self.id(), self.step, &Snapshot::now())?;
+        Ok((step.unwrap_or_else(StepRow::new), now))
     }
 
     fn named(&self) -> String {
@@ -232,8 +236,8 @@ impl<'a> Write<'a> {
 
 /// `once.key_step`.
 pub fn key_step(call: &Call) -> Result<Datum> {
-    let on_abort = StepEvent::of(call, 4, "on_abort")?;
-    let write = Write::of(call)?;
+    let on_abort = StepEvent::from_call(call, 4, "on_abort")?;
+    let write = StepWrite::from_call(call)?;
     let token = write.fenced.token;
     let values = write.change(on_abort.is_some(), |step, now| {
         let fresh = !step.is_done() && !step.was_begun_by(token);
@@ -254,7 +258,7 @@ pub fn key_step(call: &Call) -> Result<Datum> {
 }
 
 /// Puts an event into the step, where it is another one than the step has: true.
-fn register(step: &mut Row, col: Col, event: Option<&StepEvent>) -> Result<bool> {
+fn register(step: &mut StepRow, col: Col, event: Option<&StepEvent>) -> Result<bool> {
     match event.filter(|e| !e.is(step.raw(col))) {
         None => Ok(false),
         Some(event) => {
@@ -265,7 +269,7 @@ fn register(step: &mut Row, col: Col, event: Option<&StepEvent>) -> Result<bool>
     }
 }
 
-fn begin_values(write: &Write, step: &Row, token: i64) -> [Option<Datum>; 5] {
+fn begin_values(write: &StepWrite, step: &StepRow, token: i64) -> [Option<Datum>; 5] {
     let done = step.is_done();
     let attempted = if done { 0 } else { step.begun_before(token) };
     [
@@ -279,12 +283,12 @@ fn begin_values(write: &Write, step: &Row, token: i64) -> [Option<Datum>; 5] {
 
 /// `once.key_step_done`.
 pub fn key_step_done(call: &Call) -> Result<Datum> {
-    let on_complete = StepEvent::of(call, 5, "on_complete")?;
-    let on_abort = StepEvent::of(call, 6, "on_abort")?;
-    let write = Write::of(call)?;
+    let on_complete = StepEvent::from_call(call, 5, "on_complete")?;
+    let on_abort = StepEvent::from_call(call, 6, "on_abort")?;
+    let write = StepWrite::from_call(call)?;
     let token = write.fenced.token;
     let given = call.datum(4);
-    let uncommitted = Row::is_begun_here(write.id(), write.step, token)?;
+    let uncommitted = StepRow::is_begun_here(write.id(), write.step, token)?;
     let registers = on_complete.is_some() || on_abort.is_some();
     let values = write.change(registers, |step, now| {
         if !step.is_done() {
@@ -329,7 +333,7 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
 
 /// `once.key_rotate`.
 pub fn key_rotate(call: &Call) -> Result<Datum> {
-    let write = Write::of(call)?;
+    let write = StepWrite::from_call(call)?;
     let from = call.i32(4, "from_version")?;
     let problem = |what: String| {
         Error::bad_argument(
@@ -366,15 +370,15 @@ pub fn key_rotate(call: &Call) -> Result<Datum> {
 
 /// `once.key_derive`.
 pub fn key_derive(call: &Call) -> Result<Datum> {
-    let key = Named::of(call)?;
+    let key = NamedKey::from_call(call)?;
     let step = call.text(2, "step", STEP_MAX)?;
     let snapshot = Snapshot::now();
     let now = clock::now_us()?;
-    let row = Record::find(&Table::to_read(KEY_TABLE)?, key.id(), &snapshot)?;
+    let row = KeyRow::find(&Table::to_read(KEY_TABLE)?, key.id(), &snapshot)?;
     // Past its ttl a key has no steps any more, swept or not.
     let version = match row.filter(|r| !(r.status().finished() && now >= r.expires_at())) {
         None => 1,
-        Some(_) => Row::find(key.id(), step, &snapshot)?.map_or(1, |s| s.i32(Col::Version)),
+        Some(_) => StepRow::find(key.id(), step, &snapshot)?.map_or(1, |s| s.i32(Col::Version)),
     };
     Ok(row::text(
         derived_key(key.scope, key.key, step, version).as_bytes(),

@@ -5,10 +5,10 @@
 //! it has waited, an hour at most, so that many of them cost little; scope_set shows them again at once.
 
 use super::claim::{claim_values, take_over};
-use super::decide::{self, Decision};
+use super::decide::{self, KeyDecision};
 use super::identity::KeyId;
-use super::record::{BY_LOOK, Col, PENDING, Record, Status, TABLE, lane};
-use super::scope::Options;
+use super::record::{BY_LOOK, Col, KeyRow, KeyStatus, PENDING, TABLE, lane};
+use super::scope::ScopeOptions;
 use crate::call::{Call, HOLDER_MAX, SCOPE_MAX};
 use crate::clock;
 use crate::error::Result;
@@ -25,12 +25,12 @@ const MOST_DEFERRED_US: i64 = 3_600_000_000;
 /// `once.key_take_abandoned`.
 pub fn key_take_abandoned(call: &Call) -> Result<Datum> {
     let scope = call.text(0, "scope", SCOPE_MAX)?;
-    let take = Take {
+    let take = KeyTake {
         scope,
         max: call.limit(1, "max", MOST)?,
         lease: call.interval(2, "lease")?,
         holder: call.opt_text(3, "holder", HOLDER_MAX)?,
-        options: Options::of(scope)?,
+        options: ScopeOptions::for_caller(scope)?,
         now: clock::now_us()?,
         snapshot: Snapshot::now(),
     };
@@ -41,17 +41,17 @@ pub fn key_take_abandoned(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-struct Take<'a> {
+struct KeyTake<'a> {
     scope: &'a [u8],
     max: i32,
     lease: Option<i64>,
     holder: Option<&'a [u8]>,
-    options: Options,
+    options: ScopeOptions,
     now: i64,
     snapshot: Snapshot,
 }
 
-impl Take<'_> {
+impl KeyTake<'_> {
     /// The holder's live leases; true where it has some.
     fn held(&self, rows: &Rows) -> Result<bool> {
         let mut any = false;
@@ -62,8 +62,8 @@ impl Take<'_> {
         let keys = &mut lane(self.scope, PENDING, self.now, clock::INFINITY - 1);
         let mut scan = table.scan(BY_LOOK, keys, &self.snapshot)?;
         while let Some(slot) = scan.advance() {
-            let row = Record::look(slot);
-            let is_live = row.status() == Status::Running && self.now < row.i64(Col::LeaseUntil);
+            let row = KeyRow::look(slot);
+            let is_live = row.status() == KeyStatus::Running && self.now < row.i64(Col::LeaseUntil);
             if is_live && row.bytes(Col::Holder) == self.holder {
                 rows.push(&values(&row)?);
                 any = true;
@@ -80,13 +80,13 @@ impl Take<'_> {
         while left > 0
             && let Some(slot) = scan.advance()
         {
-            let mut row = Record::look(slot);
+            let mut row = KeyRow::look(slot);
             match decide::unfinished(&row, self.now, &self.options) {
-                Decision::TakeOver if self.take(&table, &mut row)? => {
+                KeyDecision::TakeOver if self.take(&table, &mut row)? => {
                     rows.push(&values(&row)?);
                     left -= 1;
                 }
-                Decision::Parked => self.defer(&table, &mut row)?,
+                KeyDecision::Parked => self.defer(&table, &mut row)?,
                 _ => {}
             }
         }
@@ -94,9 +94,9 @@ impl Take<'_> {
     }
 
     /// True where nobody else is at it.
-    fn take(&self, table: &Table, row: &mut Record) -> Result<bool> {
+    fn take(&self, table: &Table, row: &mut KeyRow) -> Result<bool> {
         let key = row.bytes(Col::Key).unwrap_or_default();
-        let Some(_lock) = TryLock::acquire(KeyId::of(self.scope, key).lock_hash()) else {
+        let Some(_lock) = TryLock::acquire(KeyId::hashed(self.scope, key).lock_hash()) else {
             return Ok(false);
         };
         let (options, snapshot) = (&self.options, &self.snapshot);
@@ -104,7 +104,7 @@ impl Take<'_> {
         Ok(taken == Outcome::Done)
     }
 
-    fn defer(&self, table: &Table, row: &mut Record) -> Result<()> {
+    fn defer(&self, table: &Table, row: &mut KeyRow) -> Result<()> {
         if let Some(tid) = row.tid()
             && table.lock(tid, &self.snapshot, Wait::No)? == Outcome::Done
         {
@@ -117,7 +117,7 @@ impl Take<'_> {
     }
 }
 
-fn values(row: &Record) -> Result<Vec<Option<Datum>>> {
+fn values(row: &KeyRow) -> Result<Vec<Option<Datum>>> {
     let mut values = claim_values(row, clock::now_us()?).to_vec();
     values.push(row.raw(Col::Key));
     values.push(row.raw(Col::Request));

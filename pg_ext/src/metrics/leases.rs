@@ -9,9 +9,9 @@ use crate::action::lease::{BY_LOOK as LEASES_BY_LOOK, Lease, LeaseCol, LeaseStat
 use crate::call::shown;
 use crate::clock::{self, INFINITY};
 use crate::error::Result;
-use crate::key::decide::{self, Decision};
-use crate::key::record::{self, Col, ORDINARY, PENDING, Record, Status, lane};
-use crate::key::scope::Options;
+use crate::key::decide::{self, KeyDecision};
+use crate::key::record::{self, Col, KeyRow, KeyStatus, ORDINARY, PENDING, lane};
+use crate::key::scope::ScopeOptions;
 use crate::machine::stored;
 use crate::row;
 use crate::table::{ScanKey, Snapshot, Step, Table};
@@ -27,7 +27,7 @@ const COMPLETE: &str = "1: every lease was looked at; 0: only so many were, and 
 
 /// What the keys' leases are at.
 #[derive(Default)]
-pub struct Keys {
+pub struct KeyLeases {
     pub alive: u64,
     pub overdue: u64,
     pub waiting: u64,
@@ -38,7 +38,7 @@ pub struct Keys {
 
 /// Leases of keys.
 pub fn keys(sheet: &Sheet) -> Result<()> {
-    let keys = Keys::look()?;
+    let keys = KeyLeases::count()?;
     let states = [
         ("alive", keys.alive),
         ("overdue", keys.overdue),
@@ -73,10 +73,10 @@ pub fn keys(sheet: &Sheet) -> Result<()> {
     )
 }
 
-impl Keys {
+impl KeyLeases {
     /// As far as the bounds go.
-    pub fn look() -> Result<Keys> {
-        let mut keys = Keys::default();
+    pub fn count() -> Result<KeyLeases> {
+        let mut keys = KeyLeases::default();
         let table = Table::to_read(record::TABLE)?;
         let snapshot = Snapshot::now();
         let mut scopes: Vec<Vec<u8>> = Vec::new();
@@ -114,7 +114,7 @@ impl Keys {
         table: &Table,
         snapshot: &Snapshot,
     ) -> Result<()> {
-        let (now, options) = (clock::now_us()?, Options::for_watching(scope)?);
+        let (now, options) = (clock::now_us()?, ScopeOptions::for_watching(scope)?);
         let from = if name == PENDING { i64::MIN } else { now };
         let keys = &mut lane(scope, name, from, INFINITY);
         let mut scan = table.scan(record::BY_LOOK, keys, snapshot)?;
@@ -123,7 +123,7 @@ impl Keys {
         }
         loop {
             match scan.step(looks) {
-                Step::Row(slot) => self.note(&Record::look(slot), now, &options),
+                Step::Row(slot) => self.note(&KeyRow::look(slot), now, &options),
                 Step::End => return Ok(()),
                 Step::Tired => {
                     self.cut_short = true;
@@ -133,18 +133,18 @@ impl Keys {
         }
     }
 
-    fn note(&mut self, key: &Record, now: i64, options: &Options) {
+    fn note(&mut self, key: &KeyRow, now: i64, options: &ScopeOptions) {
         if key.status().finished() {
             return;
         }
         let until = key.i64(Col::LeaseUntil);
         match (decide::unfinished(key, now, options), key.status()) {
-            (Decision::Parked, _) => self.parked += 1,
-            (Decision::TakeOver, _) => {
+            (KeyDecision::Parked, _) => self.parked += 1,
+            (KeyDecision::TakeOver, _) => {
                 self.overdue += 1;
                 self.oldest_us = self.oldest_us.max(now.saturating_sub(until));
             }
-            (_, Status::Running) => self.alive += 1,
+            (_, KeyStatus::Running) => self.alive += 1,
             _ => self.waiting += 1,
         }
     }
@@ -152,7 +152,7 @@ impl Keys {
 
 /// What the leases of a machine's actions are at.
 #[derive(Default)]
-pub struct Actions {
+pub struct ActionLeases {
     pub alive: u64,
     pub overdue: u64,
     /// Overdue ones that a sweep could not revert.
@@ -163,10 +163,10 @@ pub struct Actions {
     pub cut_short: bool,
 }
 
-impl Actions {
+impl ActionLeases {
     /// At most `most` leases of a machine, those that a sweep would look at first.
-    pub fn look(machine: &[u8], most: usize) -> Result<Actions> {
-        let mut actions = Actions::default();
+    pub fn count(machine: &[u8], most: usize) -> Result<ActionLeases> {
+        let mut actions = ActionLeases::default();
         let table = Table::to_read(crate::action::lease::TABLE)?;
         let snapshot = Snapshot::now();
         let now = clock::now_us()?;
@@ -208,7 +208,7 @@ pub fn actions(sheet: &Sheet) -> Result<()> {
     let share = (LOOKS / machines.len().max(1)).max(LEAST_LOOKS);
     let mut cut_short = false;
     for name in machines {
-        let actions = Actions::look(&name, share)?;
+        let actions = ActionLeases::count(&name, share)?;
         cut_short |= actions.cut_short;
         let machine = shown(&name);
         let states = [

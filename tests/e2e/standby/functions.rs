@@ -23,6 +23,7 @@ const PREPARE: &[&str] = &[
     "select once.key_complete('s', 'done', (once.key_claim('s', 'done')).token, 201, '1')",
     "select once.key_park('s', 'parked', (once.key_claim('s', 'parked')).token, 'unknown')",
     "select once.key_claim('s', 'lost', lease => '1 microsecond')",
+    "select once.sweep(task => 'key_abandon')",
     "select once.key_complete('s', 'gone', (once.key_claim('s', 'gone', ttl => '1 microsecond')).token, 200)",
     "select once.key_step('s', 'held', (once.key_claim('s', 'held', lease => '1 hour', holder => 'h')).token, 'pay')",
     "select once.topic_set('t', '{}')",

@@ -7,9 +7,9 @@
 
 use super::identity::{KeyId, derived_key};
 use super::inspect::status;
-use super::record::{BY_LOOK, Col, ORDINARY, PENDING, Record, TABLE, id_datum, lane};
-use super::scope::Options;
-use super::step;
+use super::record::{BY_LOOK, Col, KeyRow, ORDINARY, PENDING, TABLE, id_datum, lane};
+use super::scope::ScopeOptions;
+use super::step::{self, StepRow};
 use crate::call::{Call, SCOPE_MAX, shown};
 use crate::clock;
 use crate::error::{Error, Result};
@@ -24,17 +24,17 @@ const STATUSES: [&[u8]; 5] = [b"running", b"released", b"parked", b"finished", b
 const EVER: i64 = i64::MIN;
 
 /// Which keys are asked for.
-struct Window<'a> {
+struct ListWindow<'a> {
     scope: &'a [u8],
     since: i64,
     until: i64,
     status: Option<&'a [u8]>,
-    options: Options,
+    options: ScopeOptions,
     now: i64,
 }
 
 /// The rows so far, and how many there may be.
-struct Listing {
+struct KeyListing {
     rows: Rows,
     left: i32,
     max: i32,
@@ -44,16 +44,16 @@ struct Listing {
 pub fn key_list(call: &Call) -> Result<Datum> {
     let scope = call.text(0, "scope", SCOPE_MAX)?;
     let time = |i| call.datum(i).map(|d: Datum| d.value() as i64);
-    let window = Window {
+    let window = ListWindow {
         scope,
         since: time(1).unwrap_or(EVER),
         until: time(2).unwrap_or(clock::INFINITY),
         status: status_of(call)?,
-        options: Options::of(scope)?,
+        options: ScopeOptions::for_caller(scope)?,
         now: clock::now_us()?,
     };
     let max = call.limit(4, "max", MOST)?;
-    let mut listing = Listing {
+    let mut listing = KeyListing {
         rows: Rows::begin(call),
         left: max,
         max,
@@ -65,7 +65,7 @@ pub fn key_list(call: &Call) -> Result<Datum> {
         let keys = &mut lane(scope, name, from, clock::INFINITY);
         let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
         while let Some(slot) = scan.advance() {
-            window.list(&Record::look(slot), &snapshot, &mut listing)?;
+            window.list(&KeyRow::look(slot), &snapshot, &mut listing)?;
         }
     }
     Ok(call.return_null())
@@ -83,9 +83,9 @@ fn status_of(call: &Call) -> Result<Option<&[u8]>> {
     }
 }
 
-impl Window<'_> {
+impl ListWindow<'_> {
     /// A row for each step of the key, or one without a step.
-    fn list(&self, row: &Record, snapshot: &Snapshot, listing: &mut Listing) -> Result<()> {
+    fn list(&self, row: &KeyRow, snapshot: &Snapshot, listing: &mut KeyListing) -> Result<()> {
         let created = row.i64(Col::CreatedAt);
         let inside = created >= self.since && created < self.until;
         if !inside || self.options.is_over(row, self.now) {
@@ -100,11 +100,11 @@ impl Window<'_> {
         let mut any = false;
         if !gone {
             let table = Table::to_read(step::TABLE)?;
-            let id = KeyId::of(self.scope, row.bytes(Col::Key).unwrap_or_default());
+            let id = KeyId::hashed(self.scope, row.bytes(Col::Key).unwrap_or_default());
             let keys = &mut [ScanKey::uuid(1, id_datum(&id))];
             let mut scan = table.scan(step::BY_STEP, keys, snapshot)?;
             while let Some(slot) = scan.advance() {
-                let step = step::Row::look(slot);
+                let step = StepRow::look(slot);
                 listing.add(&values(self.scope, row, status, Some(&step)))?;
                 any = true;
             }
@@ -116,7 +116,7 @@ impl Window<'_> {
     }
 }
 
-impl Listing {
+impl KeyListing {
     fn add(&mut self, values: &[Option<Datum>]) -> Result<()> {
         if self.left == 0 {
             return Err(Error::bad_argument(
@@ -134,9 +134,9 @@ impl Listing {
 
 fn values(
     scope: &[u8],
-    row: &Record,
+    row: &KeyRow,
     status: &[u8],
-    step: Option<&step::Row>,
+    step: Option<&StepRow>,
 ) -> [Option<Datum>; 15] {
     let of_step = |col| step.and_then(|step| step.raw(col));
     let derived = step.map(|step| {
