@@ -46,16 +46,6 @@ async fn a_lease_or_teardown_that_ends_during_a_check_makes_no_orphan() {
 }
 
 #[tokio::test]
-async fn an_adopted_row_may_be_claimed_at_once() {
-    let play = world().await;
-    jobs(&play, 1, 1, "running").await;
-    play.show("select once.action_adopt('job')").await;
-    let token = token(&play, 1, "run", "").await;
-    let shown = play.show(&crate::world::finish(1, token, "")).await;
-    assert!(shown.starts_with("finished|done|"), "{shown}");
-}
-
-#[tokio::test]
 async fn adopting_is_bounded_and_skips_locked_rows() {
     let play = world().await;
     jobs(&play, 1, 25, "running").await;
@@ -153,20 +143,4 @@ async fn adopting_never_gives_more_than_max() {
             .await;
         assert_eq!(adopted, max.to_string());
     }
-}
-
-#[tokio::test]
-async fn an_adoption_that_is_open_keeps_its_machine() {
-    let play = world().await;
-    jobs(&play, 1, 1, "running").await;
-    let (adopter, admin) = (play.another().await, play.another().await);
-    adopter.show("begin; select once.action_adopt('job')").await;
-    admin.show("set lock_timeout = '500ms'").await;
-    let refusal = admin.refused("select once.machine_drop('job')").await;
-    assert!(
-        matches!(refusal.code.as_str(), "55006" | "55P03"),
-        "{refusal:?}"
-    );
-    adopter.show("commit").await;
-    assert_eq!(play.code("select once.machine_drop('job')").await, "55006");
 }

@@ -149,18 +149,6 @@ async fn a_bank_import_makes_its_move_without_a_lease_and_once() {
     assert_eq!(state(&play, ID).await, "paid|1|1");
 }
 
-#[tokio::test]
-async fn a_service_whose_claim_states_nobody_sweeps_does_not_boot_and_says_which() {
-    let play = office().await;
-    play.show("select once.machine_assert()").await;
-    play.clock("100 years").await;
-    let refusal = play.refused("select once.machine_assert()").await;
-    assert_eq!(refusal.code, "ON004");
-    for word in ["billing", "closing", "applying_payment"] {
-        assert!(refusal.message.contains(word), "{refusal:?}");
-    }
-}
-
 /// A clerk in a process of its own.
 struct Clerk {
     process: Child,

@@ -41,16 +41,6 @@ async fn a_live_lease_is_busy_and_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_row_that_is_not_there_is_not_found() {
-    let play = world().await;
-    assert_eq!(outcome(&play, 7, "run", "").await, "not_found|~");
-    assert_eq!(
-        play.show("select count(*) from once.action_lease").await,
-        "0"
-    );
-}
-
-#[tokio::test]
 async fn a_row_in_another_status_or_version_is_refused() {
     let play = world().await;
     jobs(&play, 1, 1, "new").await;
@@ -112,37 +102,6 @@ async fn a_requester_without_a_claim_state_is_unclaimed_and_ends_with_a_transiti
 }
 
 #[tokio::test]
-async fn a_flagged_row_that_nobody_has_is_cancelling() {
-    let play = world().await;
-    jobs(&play, 1, 1, "ready").await;
-    play.show("select once.cancel_request('job', '1')").await;
-    assert_eq!(outcome(&play, 1, "run", "").await, "cancelling|ready");
-    assert!(job(&play, 1).await.starts_with("ready|"));
-}
-
-#[tokio::test]
-async fn a_lease_on_a_flagged_row_is_busy_live_or_overdue_until_it_is_swept() {
-    let play = world().await;
-    jobs(&play, 1, 1, "ready").await;
-    play.clock("0").await;
-    token(&play, 1, "run", "").await;
-    assert_eq!(
-        play.show("select outcome from once.cancel_request('job', '1')")
-            .await,
-        "accepted"
-    );
-    assert_eq!(outcome(&play, 1, "run", "").await, "busy|running");
-    play.clock("1 min").await;
-    assert_eq!(outcome(&play, 1, "run", "").await, "busy|running");
-    assert_eq!(
-        play.show("select done from once.sweep(task => 'action_release')")
-            .await,
-        "1"
-    );
-    assert_eq!(outcome(&play, 1, "run", "").await, "cancelling|ready");
-}
-
-#[tokio::test]
 async fn the_same_holder_gets_its_token_again_and_writes_nothing() {
     let play = world().await;
     jobs(&play, 1, 1, "ready").await;
@@ -166,14 +125,6 @@ async fn the_same_holder_gets_its_token_again_and_writes_nothing() {
     for other in ["", ", holder => 'other'", ", holder => null"] {
         assert_eq!(outcome(&play, 1, "run", other).await, "busy|running");
     }
-}
-
-#[tokio::test]
-async fn a_claim_without_a_holder_is_nobodys_repeat() {
-    let play = world().await;
-    jobs(&play, 1, 1, "ready").await;
-    token(&play, 1, "run", "").await;
-    assert_eq!(outcome(&play, 1, "run", "").await, "busy|running");
 }
 
 #[tokio::test]
@@ -204,35 +155,6 @@ async fn the_same_holder_at_another_row_or_step_is_another_claim() {
     token(&play, 3, "retry", holder).await;
     // The lease on 1 is for run, so a claim for another step is not its repeat.
     assert_ne!(outcome(&play, 1, "retry", holder).await, "claimed|running");
-}
-
-#[tokio::test]
-async fn bad_arguments_are_named() {
-    let play = world().await;
-    jobs(&play, 1, 1, "ready").await;
-    for (more, argument) in [
-        (", lease => '0'", "lease"),
-        (", lease => '-1 s'", "lease"),
-        (", lease => '1 month -40 days'", "lease"),
-        (", holder => repeat('x', 300)", "holder"),
-        (", holder => ''", "holder"),
-    ] {
-        let call = format!("select * from {}", claim(1, "run", more));
-        let refusal = play.refused(&call).await;
-        assert_eq!(refusal.code, "22023", "{more}: {refusal:?}");
-        assert!(
-            refusal.message.contains(&format!("\"{argument}\"")),
-            "{refusal:?}"
-        );
-    }
-    for step in ["nothing", "", "RUN", "run "] {
-        let refusal = play
-            .refused(&format!("select * from {}", claim(1, step, "")))
-            .await;
-        assert_eq!(refusal.code, "22023", "{step}: {refusal:?}");
-        assert!(refusal.message.contains("step"), "{refusal:?}");
-    }
-    assert_eq!(job(&play, 1).await, "ready|0");
 }
 
 #[tokio::test]

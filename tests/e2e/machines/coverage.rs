@@ -1,7 +1,7 @@
 //! Claim states that nobody sweeps, and everything else that machine_check tells.
 
 use crate::playground::Playground;
-use crate::world::{JOB, define, drain, jobs, outcome, sweep, token, world};
+use crate::world::{JOB, define, jobs, outcome, sweep, token, world};
 
 const ASSERT: &str = "select once.machine_assert()";
 
@@ -45,19 +45,6 @@ async fn a_service_whose_claim_states_nobody_sweeps_does_not_boot() {
     );
     play.show("select once.sweep()").await;
     play.show(ASSERT).await;
-}
-
-/// More than 64 subtransactions that write are more than every other session's snapshot has room for.
-#[tokio::test]
-async fn the_runs_of_many_machines_are_noted_in_one_subtransaction() {
-    let play = Playground::open().await;
-    for i in 0..70 {
-        with_small(&play, &format!("small{i}")).await;
-    }
-    play.show("begin; select once.sweep()").await;
-    let noted = "select count(*), count(distinct xmin::text) from once.janitor where task = 'action_release'";
-    assert_eq!(play.show(noted).await, "71|1");
-    play.show("commit").await;
 }
 
 /// It says what it could not look at.
@@ -249,72 +236,6 @@ async fn a_guard_whose_triggers_are_gone_is_told() {
     assert!(shown.contains("guard"), "{shown}");
     play.show("select once.machine_guard('job', true)").await;
     assert_eq!(problems(&play).await, "");
-}
-
-#[tokio::test]
-async fn a_machine_with_a_held_lease_is_neither_dropped_nor_robbed_of_its_statuses() {
-    let play = world().await;
-    jobs(&play, 1, 2, "ready").await;
-    play.clock("0").await;
-    let held = token(&play, 1, "run", "").await;
-    for clock in ["0", "10 days"] {
-        play.clock(clock).await;
-        let refusal = play.refused("select once.machine_drop('job')").await;
-        assert_eq!(refusal.code, "55006", "{refusal:?}");
-    }
-    play.clock("0").await;
-    let without = JOB
-        .replace(r#"["running", "ready"]"#, r#"["working", "ready"]"#)
-        .replace(r#""running", "#, "")
-        .replace(r#""done", "failed""#, r#""done", "working", "failed""#);
-    assert!(!without.contains("running"));
-    let define = format!("select once.machine_define($def${without}$def$)");
-    assert_eq!(play.code(&define).await, "55006");
-    let shown = play.show(&crate::world::finish(1, held, "")).await;
-    assert_eq!(shown, "finished|done|2");
-    play.show(&define).await;
-    assert_eq!(outcome(&play, 2, "run", "").await, "claimed|working");
-    play.clock("1 year").await;
-    assert_eq!(drain(&play, 10).await, (1, 0));
-    play.show("select once.machine_drop('job')").await;
-}
-
-#[tokio::test]
-async fn a_check_of_a_table_that_the_caller_may_not_read_says_so() {
-    let play = world().await;
-    crate::world::role(&play, "check_blind", "operate").await;
-    let blind = play.another_as("check_blind").await;
-    match blind
-        .attempt("select problem from once.machine_check('job')")
-        .await
-    {
-        Ok(shown) => assert!(!shown.is_empty()),
-        Err(refusal) => assert_eq!(refusal.code, "42501", "{refusal:?}"),
-    }
-}
-
-#[tokio::test]
-async fn a_claim_beside_a_drop_of_the_machine_is_told_or_keeps_it() {
-    let play = world().await;
-    jobs(&play, 1, 1, "ready").await;
-    let (worker, admin) = (play.another().await, play.another().await);
-    worker.show("begin").await;
-    token(&worker, 1, "run", "").await;
-    admin.show("set lock_timeout = '2s'").await;
-    let answer = admin.attempt("select once.machine_drop('job')").await;
-    worker.show("commit").await;
-    // Either the drop was refused (it saw or waited for the claim), or nothing of the machine is left over.
-    match answer {
-        Err(refusal) => assert!(
-            matches!(refusal.code.as_str(), "55006" | "55P03"),
-            "{refusal:?}"
-        ),
-        Ok(_) => assert_eq!(
-            play.show("select count(*) from once.action_lease").await,
-            "0",
-            "a lease of a machine that is gone"
-        ),
-    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //! somebody holds keeps what it remembers; whose it is.
 
 use crate::definitions::{define, open, right, without};
-use crate::playground::{Playground, Refusal, cluster};
+use crate::playground::{Playground, Refusal};
 use crate::waiting::Waiting;
 use serde_json::{Value, json};
 
@@ -119,17 +119,6 @@ async fn the_same_definition_again_writes_nothing() {
 }
 
 #[tokio::test]
-async fn every_machine_has_a_row_that_says_when_it_was_swept() {
-    let play = open().await;
-    play.show(&define(&right())).await;
-    play.show(&define(&right())).await;
-    let watched = "select task, machine, last_end, good_end from once.janitor";
-    assert_eq!(play.show(watched).await, "action_release|m|~|~");
-    play.show("select once.machine_drop('m')").await;
-    assert_eq!(play.show(watched).await, "");
-}
-
-#[tokio::test]
 async fn a_held_lease_keeps_its_statuses_its_claim_state_and_its_table() {
     let play = open().await;
     leased(&play).await;
@@ -239,20 +228,6 @@ async fn what_was_cancelled_and_refunded_stays_on_record_after_a_drop() {
     );
 }
 
-#[tokio::test]
-async fn an_unknown_machine_is_42704_with_the_next_step() {
-    let play = open().await;
-    for call in ["machine_get('nope')", "machine_drop('nope')"] {
-        let refusal = play.refused(&format!("select once.{call}")).await;
-        assert_eq!(refusal.code, "42704");
-        assert_eq!(refusal.message, "machine \"nope\" does not exist");
-        assert!(!refusal.hint.is_empty());
-    }
-    for call in ["machine_get(null)", "machine_drop('')"] {
-        assert_eq!(play.code(&format!("select once.{call}")).await, "22023");
-    }
-}
-
 /// Roles of one test: `{prefix}_a`, `{prefix}_b` and `{prefix}_team`, of which a is a member.
 async fn roles(play: &Playground, prefix: &str) {
     for suffix in ["a", "b", "team"] {
@@ -355,17 +330,6 @@ async fn a_machine_with_an_owner_is_its_members_and_setting_one_needs_membership
 }
 
 #[tokio::test]
-async fn a_role_that_may_not_operate_cannot_define() {
-    let play = open().await;
-    crate::world::role(&play, "def_user", "use").await;
-    play.show("alter table job owner to def_user").await;
-    let session = play.another_as("def_user").await;
-    for call in [define(&right()), "select once.machine_drop('m')".to_owned()] {
-        assert_eq!(session.code(&call).await, "42501");
-    }
-}
-
-#[tokio::test]
 async fn two_sessions_that_define_the_same_machine_converge() {
     let play = open().await;
     for isolation in ["read committed", "repeatable read", "serializable"] {
@@ -456,37 +420,4 @@ async fn a_redefined_machine_is_the_new_one_in_every_session() {
     assert_eq!(session.show(moves).await, "t|~");
     play.show("select once.machine_drop('m')").await;
     assert_eq!(session.code(moves).await, "42704");
-}
-
-#[tokio::test]
-async fn a_definition_in_a_database_of_another_encoding_keeps_its_letters() {
-    let admin = cluster().connect("postgres").await.unwrap();
-    admin
-        .batch_execute("create database def_latin encoding 'LATIN1' locale 'C' template template0")
-        .await
-        .unwrap();
-    let play = Playground::on(cluster(), "def_latin").await;
-    play.show("create extension pg_once; create table \"tür\" (\"nr\" int primary key, \"zustand\" text not null, \"größe\" int)").await;
-    let d = json!({"machine": "tür", "table": "\"tür\"", "id": "nr", "status": "zustand", "status_types": ["öffen", "zu"],
-        "transitions": [{"from": ["öffen"], "to": "zu", "when": "\"größe\" > 0 and zustand <> 'ä\\ß'"}],
-        "steps": [{"step_key": "ü", "status": "zu", "claim_state": {}, "successful_state": {"é": "öffen"}, "action": "ñ"}]});
-    let told: Value = serde_json::from_str(&play.show(&define(&d)).await).unwrap();
-    assert_eq!(told["status_types"], d["status_types"]);
-    assert_eq!(told["steps"], d["steps"]);
-    let when = "((\"größe\" OPERATOR(pg_catalog.>) 0) AND (zustand OPERATOR(pg_catalog.<>)  E'ä\\\\ß'::pg_catalog.text))";
-    assert_eq!(told["transitions"][0]["when"], when);
-    let again: Value = serde_json::from_str(&play.show(&define(&told)).await).unwrap();
-    assert_eq!(again, told);
-    let shown = play
-        .refused(&define(&{
-            let mut wrong = d;
-            wrong["status"] = json!("größer");
-            wrong
-        }))
-        .await;
-    assert_eq!(
-        shown.detail,
-        "status: public.\"tür\" has no column \"größer\""
-    );
-    play.show("select once.machine_drop('tür')").await;
 }

@@ -272,26 +272,6 @@ async fn the_marker_can_hold_its_two_values_and_tells_them_apart() {
 }
 
 #[tokio::test]
-async fn a_number_keeps_every_digit() {
-    let play = open().await;
-    let setup = "alter table item drop column settled, add column settled numeric";
-    play.show(&format!("begin; {setup}")).await;
-    let mut d = crate::definitions::right();
-    d["refund"]["marked"] = json!("number");
-    d["steps"][0]["action"] = json!("number");
-    let number = "12345678901234567890.12345678901234567890";
-    let text = crate::definitions::define(&d).replace("\"number\"", number);
-    play.show(&text).await;
-    let shown = play
-        .show(
-            "select d #>> '{refund,marked}', d #>> '{steps,0,action}' from once.machine_get('m') d",
-        )
-        .await;
-    assert_eq!(shown, format!("{number}|{number}"));
-    play.show("rollback").await;
-}
-
-#[tokio::test]
 async fn amounts_and_balances_are_counted_exactly() {
     let play = open().await;
     let exact = "amounts and balances are integer or numeric";

@@ -312,16 +312,3 @@ async fn a_refund_needs_a_cancel() {
     only(&play, |d| without(d, "cancel"), fault).await;
     fits_after(&play, "", |d| without(d, "refund")).await;
 }
-
-#[tokio::test]
-async fn requesters_with_odd_names_are_quoted_in_paths() {
-    let play = open().await;
-    let mut d = right();
-    d["steps"][0]["claim_state"]["a.b"] = json!(["running"]);
-    d["steps"][0]["successful_state"]["a.b"] = json!("done");
-    let found = faults(&play, &d).await;
-    assert_eq!(
-        found,
-        ["steps[0].claim_state.\"a.b\": must be a pair of texts, [claim_into, revert_to] (rule 1)"]
-    );
-}

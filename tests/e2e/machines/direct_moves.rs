@@ -32,8 +32,7 @@ async fn ways(sql: &str) -> Vec<Playground> {
     plays
 }
 
-/// The same, asked up to three times: another test may have the server forget all tables meanwhile
-/// (`a_move_during_which_all_tables_are_forgotten_goes_by_statement`).
+/// The same, asked up to three times: another test may have the server forget all tables meanwhile.
 async fn goes_direct(play: &Playground) -> bool {
     for _ in 0..3 {
         if is_direct(play).await {
@@ -83,44 +82,6 @@ async fn plain_tables_go_without_a_statement() {
     ] {
         assert!(goes_direct(&altered(sql).await).await, "{sql}");
     }
-}
-
-/// A statement that a session knows keeps the value, one that it does not know is refused: as it goes without.
-#[tokio::test]
-async fn a_label_that_got_another_name_is_no_status() {
-    for play in ways(ENUM).await {
-        let other = play.another().await;
-        assert_eq!(moves(&other, "1", "new", "").await, "t|new|1|~");
-        play.show("alter type word rename value 'new' to 'fresh'")
-            .await;
-        let code = other.code(&transition("2", "new", "")).await;
-        assert!(["22P02", "ON002"].contains(&code.as_str()), "{code}");
-        assert_eq!(moves(&other, "1", "ready", "").await, "f|fresh|1|status");
-        play.show("alter type word rename value 'fresh' to 'new'")
-            .await;
-        assert_eq!(moves(&other, "2", "new", "").await, "t|new|1|~");
-    }
-}
-
-/// The server keeps 4096 messages about what has changed in any database. A session that is further behind takes
-/// everything for changed; and an extension that is dropped and made anew is 7000 of them.
-#[tokio::test]
-async fn a_move_during_which_all_tables_are_forgotten_goes_by_statement() {
-    let play = altered("select 1").await;
-    let (mover, elsewhere) = (play.another().await, Playground::open().await);
-    mover.show("begin").await;
-    play.show("begin; lock table job in share mode").await;
-    // It has looked the machine up, and waits for the table.
-    let waiting = Waiting::begin(&play, mover, &transition("5", "new", "")).await;
-    elsewhere
-        .show("drop extension pg_once cascade; create extension pg_once")
-        .await;
-    play.show("commit").await;
-    let (mover, answer) = waiting.end().await;
-    assert_eq!(answer.unwrap(), "t|new|1|~");
-    assert_ne!(mover.show(WRITTEN_INDEXES).await, "0");
-    mover.show("rollback").await;
-    assert!(goes_direct(&mover).await);
 }
 
 #[tokio::test]
@@ -405,35 +366,6 @@ async fn moves_are_counted_in_the_servers_statistics() {
         assert_eq!(counts(&play).await, (updated + 3, hot + 3));
         play.show("commit").await;
     }
-}
-
-#[tokio::test]
-async fn rights_are_those_of_the_statement() {
-    let role = "direct_clerk";
-    let mut told = Vec::new();
-    for play in ways("select 1").await {
-        play.ensure_role(&format!("{role} login")).await;
-        play.show(&format!("select once.grant_role('{role}', 'use')"))
-            .await;
-        let clerk = play.another_as(role).await;
-        for rights in ["select", "update", "update (status, version)"] {
-            play.show(&format!("grant {rights} on job to {role}")).await;
-            let refusal = clerk.refused(&transition("1", "new", "")).await;
-            told.push((rights, refusal.code, refusal.message));
-            play.show(&format!("revoke all on job from {role}")).await;
-        }
-        play.show(&format!("grant select, update on job to {role}"))
-            .await;
-        assert_eq!(moves(&clerk, "1", "new", "").await, "t|new|1|~");
-        drop(clerk);
-        play.show(&format!(
-            "drop owned by {role}; select once.revoke_role('{role}', 'use')"
-        ))
-        .await;
-    }
-    let (first, others) = told.split_at(3);
-    assert!(first.iter().all(|(_, code, _)| code == "42501"), "{told:?}");
-    assert!(others.chunks(3).all(|same| same == first), "{told:?}");
 }
 
 #[tokio::test]

@@ -33,51 +33,6 @@ async fn nothing_works(play: &Playground, id: i64, token: i64, releases: bool) {
 }
 
 #[tokio::test]
-async fn a_rule_that_came_after_the_definition_is_told() {
-    let play = world().await;
-    for table in ["job", "item", "wallet"] {
-        play.show(&format!(
-            "create rule later as on update to {table} do instead nothing"
-        ))
-        .await;
-        let told = problems(&play).await;
-        assert!(
-            told.contains(&format!("public.{table} has the rule \"later\"")),
-            "{told}"
-        );
-        play.show(&format!("alter table {table} disable rule later"))
-            .await;
-        assert_eq!(problems(&play).await, "");
-    }
-}
-
-#[tokio::test]
-async fn a_renamed_table_goes_on() {
-    let play = world().await;
-    jobs(&play, 1, 2, "ready").await;
-    let token = token(&play, 1, "run", "").await;
-    play.show("alter table job rename to task; create schema moved_to; alter table task set schema moved_to")
-        .await;
-    for session in [play.another().await, play.another().await] {
-        session.show("set search_path = pg_catalog").await;
-    }
-    assert_eq!(moves(&play, "2", "failed", "").await, "t|failed|1|~");
-    assert_eq!(play.show(&finish(1, token, "")).await, "finished|done|2");
-    assert_eq!(problems(&play).await, "");
-    let shown = play
-        .show("select once.machine_get('job') ->> 'table'")
-        .await;
-    assert_eq!(shown, "moved_to.task");
-    play.show("select once.machine_guard('job', true)").await;
-    assert_eq!(
-        play.code("update moved_to.task set status = 'ready' where id = 1")
-            .await,
-        "ON002"
-    );
-    play.show("drop schema moved_to cascade").await;
-}
-
-#[tokio::test]
 async fn a_table_that_was_swapped_by_two_renames_is_reported_until_the_machine_is_defined_again() {
     let play = world().await;
     jobs(&play, 1, 2, "ready").await;
@@ -265,34 +220,6 @@ async fn a_call_that_waits_for_a_migration_is_not_in_its_way() {
     }
 }
 
-/// The same where the migration defines the machine anew, which waits for those who use it.
-#[tokio::test]
-async fn a_call_that_waits_for_a_migration_does_not_keep_it_from_defining_the_machine() {
-    let play = world().await;
-    jobs(&play, 1, 2, "ready").await;
-    let calls = [
-        format!("select outcome from {}", claim(1, "run", "")),
-        "select once.action_adopt('job')".to_owned(),
-    ];
-    let migration = play.another().await;
-    migration
-        .show("begin; alter table job add added int; set local lock_timeout = '10s'")
-        .await;
-    let mut waiting = Vec::new();
-    for call in &calls {
-        waiting.push(Waiting::begin(&play, play.another().await, call).await);
-    }
-    let changed = JOB.replace("30 seconds", "40 seconds");
-    define(&migration, &changed).await;
-    migration.show("commit").await;
-    for waiting in waiting {
-        // The table may be free a moment before the machine is.
-        let answer = waiting.end().await.1;
-        let code = crate::waiting::code(&answer);
-        assert!(["", "55006"].contains(&code), "{code}");
-    }
-}
-
 /// A defect once: the server crashed.
 #[tokio::test]
 async fn a_table_that_is_dropped_while_a_call_waits_for_it_is_an_error() {
@@ -367,29 +294,6 @@ async fn a_guard_that_is_there_is_put_on_without_a_wait_and_one_that_was_weakene
     }
 }
 
-/// A sweep above READ COMMITTED, whose snapshot is from before the table was rewritten, sees no row of it.
-#[tokio::test]
-async fn a_sweep_with_a_snapshot_from_before_the_table_was_rewritten_leaves_the_leases() {
-    let play = world().await;
-    jobs(&play, 1, 2, "ready").await;
-    token(&play, 2, "run", ", lease => '1 us'").await;
-    let sweeper = play.another().await;
-    sweeper
-        .show("begin isolation level repeatable read; select count(*) from item")
-        .await;
-    play.show("alter table job alter n type bigint").await;
-    let swept = sweeper
-        .show("select done, failed from once.sweep(10, 'action_release')")
-        .await;
-    assert_eq!(swept, "0|0");
-    sweeper.show("commit").await;
-    crate::world::drain(&play, 10).await;
-    assert_eq!(
-        play.show("select status from job where id = 2").await,
-        "ready"
-    );
-}
-
 /// A rewritten table shows no row to a snapshot from before.
 #[tokio::test]
 async fn a_call_that_waits_for_a_table_to_be_rewritten_finds_its_row() {
@@ -408,40 +312,6 @@ async fn a_call_that_waits_for_a_table_to_be_rewritten_finds_its_row() {
         .show("alter table job alter n type bigint; commit")
         .await;
     waiting.end().await.1.unwrap();
-}
-
-/// The sweep is whoever owns the table after it has waited for it.
-#[tokio::test]
-async fn a_sweep_that_waits_while_the_table_gets_another_owner_runs_as_that_one() {
-    let play = world().await;
-    crate::world::role(&play, "next_owner_of_drift", "use").await;
-    play.show(
-        "grant usage, create on schema public to next_owner_of_drift;
-         create table seen (who text); grant all on seen to next_owner_of_drift;
-         create function note_who() returns trigger language plpgsql as $$ begin
-            insert into public.seen values (current_user); return new; end $$;
-         create trigger note_who before update on job for each row when (new.status = 'ready')
-            execute function note_who()",
-    )
-    .await;
-    jobs(&play, 1, 3, "ready").await;
-    for id in 1..=3 {
-        token(&play, id, "run", ", lease => '1 us'").await;
-    }
-    let migration = play.another().await;
-    migration
-        .show("begin; alter table job owner to next_owner_of_drift")
-        .await;
-    let sweep = "select once.sweep(10, 'action_release')";
-    let waiting = Waiting::send(play.another().await, sweep);
-    migration.show("commit").await;
-    waiting.end().await.1.unwrap();
-    // Had it lost its patience, it comes again.
-    crate::world::drain(&play, 10).await;
-    let seen = "select who, count(*) from seen group by 1";
-    assert_eq!(play.show(seen).await, "next_owner_of_drift|3");
-    play.show("drop owned by next_owner_of_drift; drop role next_owner_of_drift")
-        .await;
 }
 
 #[tokio::test]
@@ -632,44 +502,6 @@ async fn an_enum_label_that_no_status_names_is_reported() {
 }
 
 #[tokio::test]
-async fn a_new_definition_is_seen_by_other_open_sessions_at_once() {
-    let play = world().await;
-    let other = play.another().await;
-    jobs(&play, 1, 3, "ready").await;
-    // Both sessions have used the machine, and one is in the middle of a transaction.
-    moves(&other, "1", "failed", "").await;
-    let held = token(&other, 3, "run", "").await;
-    other.show("begin").await;
-    moves(&other, "1", "new", "").await;
-    let changed = JOB
-        .replace(
-            r#"{"from": ["ready"], "to": "failed"}"#,
-            r#"{"from": ["ready"], "to": "archived"}"#,
-        )
-        .replace("30 seconds", "1 hour");
-    define(&play, &changed).await;
-    let refusal = other
-        .refused(&crate::world::transition("2", "failed", ""))
-        .await;
-    assert_eq!(refusal.code, "ON002");
-    other.show("rollback").await;
-    assert_eq!(moves(&other, "2", "archived", "").await, "t|archived|1|~");
-    // A live lease is as it was.
-    other.clock("0").await;
-    assert!(
-        other
-            .show(&finish(3, held, ""))
-            .await
-            .starts_with("finished")
-    );
-    jobs(&play, 4, 4, "ready").await;
-    let shown = other
-        .show(&format!("select lease_left from {}", claim(4, "run", "")))
-        .await;
-    assert_eq!(shown, "01:00:00");
-}
-
-#[tokio::test]
 async fn a_definition_over_another_table_moves_the_rows_of_that_one() {
     let play = world().await;
     let other = play.another().await;
@@ -685,21 +517,6 @@ async fn a_definition_over_another_table_moves_the_rows_of_that_one() {
     assert_eq!(moves(&other, "1", "ready", "").await, "t|ready|1|~");
     assert_eq!(job(&play, 1).await, "ready|1");
     assert_eq!(play.show("select status from task").await, "ready");
-}
-
-#[tokio::test]
-async fn a_dropped_machine_is_gone_for_other_open_sessions_and_may_come_back() {
-    let play = world().await;
-    let other = play.another().await;
-    jobs(&play, 1, 1, "new").await;
-    moves(&other, "1", "ready", "").await;
-    play.show("select once.machine_drop('job')").await;
-    assert_eq!(
-        other.code(&crate::world::transition("1", "new", "")).await,
-        "42704"
-    );
-    define(&play, JOB).await;
-    assert_eq!(moves(&other, "1", "new", "").await, "t|new|2|~");
 }
 
 #[tokio::test]

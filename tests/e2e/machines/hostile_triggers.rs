@@ -61,33 +61,6 @@ async fn a_poison_row_stops_no_sweep_whatever_code_it_raises() {
 }
 
 #[tokio::test]
-async fn a_cancelled_sweep_is_told_as_that_and_leaves_the_session_as_it_was() {
-    let play = two_machines().await;
-    trigger(
-        &play,
-        "if new.id = 2 and new.status = 'ready' then perform pg_sleep(20); end if;",
-    )
-    .await;
-    play.show("set statement_timeout = '300ms'").await;
-    for _ in 0..3 {
-        let sweep = "select once.sweep(100, 'action_release')";
-        assert_eq!(play.code(sweep).await, "57014");
-        // No BEGIN was sent, so no transaction is open or failed.
-        assert_eq!(play.show("select 1").await, "1");
-        assert_eq!(
-            play.show("select current_user, current_setting('role')")
-                .await,
-            "postgres|none"
-        );
-    }
-    play.show("reset statement_timeout; drop trigger against on job")
-        .await;
-    play.clock("1 year").await;
-    drain(&play, 100).await;
-    assert!(job(&play, 2).await.starts_with("ready|"));
-}
-
-#[tokio::test]
 async fn settings_that_a_trigger_makes_do_not_outlive_the_sweep() {
     let play = Playground::open().await;
     role(&play, "against_owner", "operate").await;
@@ -213,30 +186,6 @@ async fn a_trigger_that_sends_a_swept_row_elsewhere_is_a_failure_of_that_row() {
     .await;
     assert_eq!(drain(&play, 100).await, (7, 1));
     assert!(job(&play, 2).await.starts_with("running|"));
-}
-
-#[tokio::test]
-async fn a_function_on_machines_makes_nobody_wait_who_has_no_right() {
-    let play = world().await;
-    jobs(&play, 1, 2, "ready").await;
-    role(&play, "against_bob", "operate").await;
-    let (worker, bob) = (play.another().await, play.another_as("against_bob").await);
-    worker.show("begin").await;
-    token(&worker, 1, "run", "").await;
-    bob.show("set statement_timeout = '5s'").await;
-    for call in [
-        "machine_guard('job', false)".to_owned(),
-        "machine_guard('job', true)".to_owned(),
-        "machine_drop('job')".to_owned(),
-        format!("machine_define($def${JOB}$def$)"),
-    ] {
-        assert_eq!(
-            bob.code(&format!("select once.{call}")).await,
-            "42501",
-            "{call}"
-        );
-    }
-    worker.show("rollback").await;
 }
 
 #[tokio::test]

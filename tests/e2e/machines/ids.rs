@@ -1,7 +1,7 @@
 //! The id argument: text in, the column's own type inside; what cannot be an id names the argument.
 
 use crate::playground::Playground;
-use crate::world::{define, jobs, moves, outcome, transition, world};
+use crate::world::define;
 
 /// A table `t` with an id of this type and a machine `t` over it.
 async fn with_id(id: &str) -> Playground {
@@ -54,26 +54,6 @@ async fn an_id_that_its_type_cannot_read_names_the_argument() {
                 let refusal = play.refused(&call).await;
                 assert_eq!(refusal.code, "22023", "{id}, {call}: {refusal:?}");
                 assert!(refusal.message.contains("\"id"), "{call}: {refusal:?}");
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn an_id_of_ten_megabytes_is_answered() {
-    for id in ["int", "uuid", "text", "varchar"] {
-        let play = with_id(id).await;
-        for call in calls("repeat('x', 10000000)") {
-            match play.attempt(&call).await {
-                Ok(answer) => assert!(
-                    answer.contains("not_found") && answer.len() < 11_000_000,
-                    "{id}, {call}"
-                ),
-                Err(refusal) => {
-                    let known = matches!(refusal.code.as_str(), "22023" | "ON001");
-                    assert!(known, "{id}, {call}: {}", refusal.code);
-                    assert!(refusal.message.len() < 10_000, "{id}, {call}");
-                }
             }
         }
     }
@@ -151,37 +131,4 @@ async fn spellings_of_one_id_are_one_row_and_one_lease() {
             "1"
         );
     }
-}
-
-#[tokio::test]
-async fn an_id_in_another_case_is_another_text_and_the_same_uuid() {
-    let play = with_id("text").await;
-    play.show("insert into t values ('A')").await;
-    let found = "select reason from once.transition('t', 'a', 'b')";
-    assert_eq!(play.show(found).await, "not_found");
-}
-
-#[tokio::test]
-async fn the_largest_and_smallest_ids_work() {
-    let play = world().await;
-    play.show("insert into job (id) values (9223372036854775807), (-9223372036854775808), (0)")
-        .await;
-    for id in ["9223372036854775807", "-9223372036854775808", "0"] {
-        assert_eq!(moves(&play, id, "ready", "").await, "t|ready|1|~");
-        assert_eq!(
-            outcome(&play, id.parse().unwrap(), "run", "").await,
-            "claimed|running"
-        );
-    }
-}
-
-#[tokio::test]
-async fn a_bad_id_leaves_the_session_as_it_was() {
-    let play = world().await;
-    jobs(&play, 1, 1, "new").await;
-    play.show("begin; savepoint s").await;
-    assert_eq!(play.code(&transition("abc", "ready", "")).await, "22023");
-    play.show("rollback to s").await;
-    assert_eq!(moves(&play, "1", "ready", "").await, "t|ready|1|~");
-    play.show("commit").await;
 }

@@ -113,21 +113,6 @@ async fn an_actions_transaction_that_is_sent_twice_commits_its_writes_once() {
 }
 
 #[tokio::test]
-async fn a_release_gives_the_row_back_and_keeps_the_error() {
-    let (play, token) = running().await;
-    assert_eq!(
-        play.show(&release(1, token, ", 'the service said 503'"))
-            .await,
-        "ready|2"
-    );
-    assert_eq!(job(&play, 1).await, "ready|2");
-    assert_eq!(
-        play.show("select note from once.action_lease").await,
-        "the service said 503"
-    );
-}
-
-#[tokio::test]
 async fn a_repeated_release_gives_the_same_answer_and_everything_else_is_lost() {
     let (play, token) = running().await;
     let first = play.show(&release(1, token, ", 'e'")).await;
@@ -273,29 +258,6 @@ async fn an_overdue_lease_is_taken_over_only_where_the_claim_would_succeed_after
 }
 
 #[tokio::test]
-async fn a_take_over_counts_as_a_move_and_ends_as_any_claim() {
-    let (play, _) = running().await;
-    play.clock("1 min").await;
-    let shown = play
-        .show(&format!(
-            "select outcome, status, lease_left, version = (select version from job) from {}",
-            claim(1, "run", "")
-        ))
-        .await;
-    assert!(shown.starts_with("claimed|running|00:00:30|"), "{shown}");
-    let told = play
-        .show("select token from once.action_lease")
-        .await
-        .parse()
-        .unwrap();
-    assert!(
-        play.show(&finish(1, told, ""))
-            .await
-            .starts_with("finished|done|")
-    );
-}
-
-#[tokio::test]
 async fn wrong_tokens_and_rows_that_were_never_claimed_are_lost() {
     let (play, token) = running().await;
     jobs(&play, 2, 2, "ready").await;
@@ -312,29 +274,6 @@ async fn wrong_tokens_and_rows_that_were_never_claimed_are_lost() {
         }
     }
     assert_eq!(job(&play, 1).await, "running|1");
-}
-
-#[tokio::test]
-async fn a_finish_on_a_flagged_row_changes_nothing_and_the_release_gives_it_to_the_teardown() {
-    let (play, token) = running().await;
-    play.show("select once.cancel_request('job', '1')").await;
-    let before = job(&play, 1).await;
-    assert_eq!(play.show(&extend(1, token)).await, "00:00:30|t");
-    let shown = play.show(&finish(1, token, r#", '{"note": "x"}'"#)).await;
-    assert!(shown.starts_with("cancelling|running|"), "{shown}");
-    assert_eq!(job(&play, 1).await, before);
-    assert_eq!(play.show("select note from job").await, "~");
-    // The lease is still there.
-    assert_eq!(play.show(&extend(1, token)).await, "00:00:30|t");
-    let shown = play.show(&release(1, token, "")).await;
-    assert!(shown.starts_with("ready|"), "{shown}");
-    assert_eq!(play.show(&release(1, token, "")).await, shown);
-    assert_eq!(outcome(&play, 1, "run", "").await, "cancelling|ready");
-    assert_eq!(
-        play.show("select id, status from once.cancel_pending('job')")
-            .await,
-        "1|ready"
-    );
 }
 
 #[tokio::test]
@@ -379,19 +318,6 @@ async fn a_lease_whose_row_left_its_claim_state_by_hand_is_dead() {
             .await,
         "0"
     );
-}
-
-#[tokio::test]
-async fn an_error_of_a_lost_lease_undoes_what_stands_beside_it() {
-    let (play, token) = running().await;
-    play.show(&release(1, token, "")).await;
-    let sql = format!(
-        "begin; insert into item (id, job_id) values (1, 1);
-         select once.action_extend('job', '1', {token}); commit"
-    );
-    assert_eq!(play.code(&sql).await, "ON001");
-    play.show("rollback").await;
-    assert_eq!(play.show("select count(*) from item").await, "0");
 }
 
 #[tokio::test]

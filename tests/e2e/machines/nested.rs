@@ -1,11 +1,10 @@
 //! Calls within calls and odd surroundings: triggers that call the API again, one transaction for
-//! everything, prepared transactions, sessions with unusual settings.
+//! everything, prepared transactions, cancelled calls.
 
 use crate::playground::Playground;
 use crate::waiting::{at_once, sessions};
 use crate::world::{
-    claim, define, drain, extend, finish, job, jobs, moves, outcome, release, sweep, token,
-    transition, world,
+    claim, extend, finish, job, jobs, moves, outcome, release, sweep, token, transition, world,
 };
 
 /// An AFTER trigger on job with this body; `new.note` says when.
@@ -38,20 +37,6 @@ async fn a_trigger_may_move_other_rows_through_the_api() {
 }
 
 #[tokio::test]
-async fn a_trigger_that_calls_for_its_own_row_is_answered_and_breaks_nothing() {
-    let play = world().await;
-    jobs(&play, 1, 1, "new").await;
-    play.show("create table told (what text)").await;
-    after(
-        &play,
-        "insert into told select reason from once.transition('job', new.id::text, new.status);",
-    )
-    .await;
-    assert_eq!(moves(&play, "1", "ready", "").await, "t|ready|1|~");
-    assert_eq!(play.show("select what from told").await, "status");
-}
-
-#[tokio::test]
 async fn a_row_that_the_transaction_wrote_itself_is_not_busy() {
     let play = world().await;
     jobs(&play, 1, 1, "new").await;
@@ -73,27 +58,6 @@ async fn a_row_that_the_transaction_wrote_itself_is_not_busy() {
     );
     play.show("commit").await;
     assert!(job(&play, 1).await.starts_with("done|"));
-}
-
-#[tokio::test]
-async fn rows_that_the_transaction_made_itself_live_alike() {
-    let play = world().await;
-    for level in ["read committed", "repeatable read", "serializable"] {
-        play.show(&format!("begin isolation level {level}")).await;
-        jobs(&play, 1, 3, "new").await;
-        assert_eq!(moves(&play, "1", "ready", "").await, "t|ready|1|~");
-        play.show("select once.transition_many('job', '{2,3}', 'ready')")
-            .await;
-        let held = token(&play, 1, "run", "").await;
-        assert_eq!(play.show(&finish(1, held, "")).await, "finished|done|3");
-        token(&play, 2, "run", ", lease => '1 us'").await;
-        assert_eq!(sweep(&play, 10).await.split_once('|').unwrap().0, "1");
-        play.show("rollback").await;
-        assert_eq!(
-            play.show("select count(*) from once.action_lease").await,
-            "0"
-        );
-    }
 }
 
 #[tokio::test]
@@ -121,79 +85,6 @@ async fn a_claim_in_a_prepared_transaction_holds_until_it_is_resolved() {
     play.show("prepare transaction 'machines_finish'").await;
     play.show("rollback prepared 'machines_finish'").await;
     assert_eq!(play.show(&finish(1, held, "")).await, "finished|done|2");
-}
-
-#[tokio::test]
-async fn odd_settings_of_a_session_change_nothing() {
-    let play = Playground::open().await;
-    play.show(crate::world::TABLES).await;
-    let definition = crate::world::JOB
-        .replace("\"failed\"", "\"it's \\\\ failed\"")
-        .replace(
-            "n >= 0",
-            "n >= 0 and note is distinct from E'a\\\\b' and at is distinct from '2030-02-01'",
-        );
-    let session = play.another().await;
-    session
-        .show(
-            "set escape_string_warning = off; set standard_conforming_strings = off; set backslash_quote = off;
-             set datestyle = 'SQL, DMY'; set intervalstyle = sql_standard; set timezone = 'Asia/Kathmandu';
-             set bytea_output = escape; set extra_float_digits = -15; set quote_all_identifiers = on;
-             set transform_null_equals = on; set plan_cache_mode = force_generic_plan; set xmlbinary = hex;
-             set enable_indexscan = off; set enable_bitmapscan = off; set jit = on; set jit_above_cost = 0;
-             set check_function_bodies = off; set default_table_access_method = heap; set array_nulls = off;
-             set lc_messages = 'C'; set row_security = off; set client_min_messages = error",
-        )
-        .await;
-    for place in [&session, &play] {
-        place
-            .show(&format!(
-                "select once.machine_define($def${definition}$def$); select once.machine_guard('job', true)"
-            ))
-            .await;
-        for (first, user) in [(1, &session), (11, &play)] {
-            play.show("delete from job; delete from once.action_lease")
-                .await;
-            jobs(user, first, first + 3, "new").await;
-            for id in first..first + 3 {
-                let shown = moves(user, &id.to_string(), "ready", "").await;
-                assert_eq!(shown, "t|ready|1|~");
-            }
-            let shown = user
-                .show(&format!(
-                    "select moved, reason from once.transition('job', '{first}', $$it's \\ failed$$, version => 1)"
-                ))
-                .await;
-            assert_eq!(shown, "t|~");
-            let held = token(user, first + 1, "run", "").await;
-            let left = user
-                .show(&format!(
-                    "select lease_left > '29 s' and lease_left <= '30 s'
-                       from once.action_extend('job', '{}', {held})",
-                    first + 1
-                ))
-                .await;
-            assert_eq!(left, "t");
-            let done = user.show(&finish(first + 1, held, "")).await;
-            assert_eq!(done, "finished|done|3");
-            let shown = user
-                .show(&format!(
-                    "select lease_left from once.action_claim('job', '{}', 'run', lease => '1 us')",
-                    first + 2
-                ))
-                .await;
-            assert!(!shown.is_empty());
-            assert_eq!(drain(user, 10).await, (1, 0));
-            let refusal = user.refused("update job set status = 'done'").await;
-            assert_eq!(refusal.code, "ON002");
-            user.show("update job set status = 'ready' where status = 'new'")
-                .await;
-            assert_eq!(
-                user.show("select * from once.machine_check('job')").await,
-                ""
-            );
-        }
-    }
 }
 
 #[tokio::test]
@@ -318,41 +209,4 @@ async fn a_call_that_is_cancelled_while_it_waits_leaves_the_session_as_it_was() 
         .show(&format!("select outcome from {}", claim(1, "run", "")))
         .await;
     assert_eq!(shown, "claimed");
-}
-
-#[tokio::test]
-async fn ids_that_a_collation_calls_equal_are_one_row_and_one_lease() {
-    let play = Playground::open().await;
-    // Servers without ICU have no such collation.
-    let made = play
-        .attempt("create collation blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
-        .await;
-    if let Err(refusal) = made {
-        println!("no ICU here: {}", refusal.message);
-        return;
-    }
-    play.show("create table t (id text collate blind primary key, status text not null)")
-        .await;
-    let definition = r#"{"machine": "t", "table": "t", "id": "id", "status": "status",
-        "status_types": ["a", "w", "b"], "steps": [{"step_key": "s", "status": "a",
-        "claim_state": {"*": ["w", "a"]}, "successful_state": {"*": "b"}}]}"#;
-    let defined = play
-        .attempt(&format!(
-            "select once.machine_define($def${definition}$def$)"
-        ))
-        .await;
-    // To refuse such a column is as good.
-    if let Err(refusal) = defined {
-        assert_eq!(refusal.code, "ON003", "{refusal:?}");
-        return;
-    }
-    define(&play, definition).await;
-    play.show("insert into t values ('Row')").await;
-    let claim = "select outcome, token from once.action_claim('t', 'rOW', 's')";
-    let shown = play.show(claim).await;
-    let token = shown.strip_prefix("claimed|").unwrap();
-    let other = "select outcome from once.action_claim('t', 'ROW', 's')";
-    assert_eq!(play.show(other).await, "busy");
-    let finish = format!("select status from once.action_finish('t', 'Row', {token})");
-    assert_eq!(play.show(&finish).await, "b");
 }

@@ -168,17 +168,6 @@ async fn with_the_guard_on_a_row_in_a_claim_state_or_cancelled_does_not_move_to_
 }
 
 #[tokio::test]
-async fn a_flag_does_not_get_lost_on_the_way_to_another_partition() {
-    let play = world().await;
-    play.show("select once.machine_guard('job', true)").await;
-    play.show("insert into job (id) values (1)").await;
-    play.show("select once.cancel_request('job', '1')").await;
-    let sql = "update job set id = id + 100, flag = false where id = 1";
-    assert_eq!(play.code(sql).await, "ON002");
-    assert_eq!(play.show("select flag from job").await, "t");
-}
-
-#[tokio::test]
 async fn a_detached_partition_takes_its_rows_out_of_the_machine() {
     let play = world().await;
     play.show("insert into job (id) values (1), (101)").await;

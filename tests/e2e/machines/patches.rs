@@ -1,7 +1,6 @@
 //! The patch of a move: other columns of the row, by the catalog's names and with their own types.
 
-use crate::playground::Playground;
-use crate::world::{define, finish, job, jobs, moves, token, transition, world};
+use crate::world::{finish, job, jobs, moves, token, transition, world};
 
 fn patch(json: &str) -> String {
     format!(", patch => $p${json}$p$")
@@ -85,18 +84,6 @@ async fn a_column_that_a_patch_must_not_name_is_a_bad_argument() {
 }
 
 #[tokio::test]
-async fn a_patch_that_is_no_object_is_a_bad_argument() {
-    let play = world().await;
-    jobs(&play, 1, 1, "new").await;
-    for json in ["[]", r#"[{"n": 1}]"#, "1", r#""n""#, "true", "null"] {
-        let refusal = play.refused(&transition("1", "ready", &patch(json))).await;
-        assert_eq!(refusal.code, "22023", "{json}: {refusal:?}");
-        assert!(refusal.message.contains("patch"), "{json}: {refusal:?}");
-    }
-    assert_eq!(job(&play, 1).await, "new|0");
-}
-
-#[tokio::test]
 async fn values_that_a_column_refuses_are_the_columns_own_errors_and_nothing_moves() {
     let play = world().await;
     jobs(&play, 1, 1, "new").await;
@@ -119,17 +106,6 @@ async fn values_that_a_column_refuses_are_the_columns_own_errors_and_nothing_mov
         );
     }
     assert_eq!(job(&play, 1).await, "new|0");
-}
-
-#[tokio::test]
-async fn a_patch_is_ignored_when_the_move_is_not_made() {
-    let play = world().await;
-    jobs(&play, 1, 1, "done").await;
-    assert_eq!(
-        moves(&play, "1", "ready", &patch(r#"{"note": "x"}"#)).await,
-        "f|done|0|status"
-    );
-    assert_eq!(play.show("select note from job").await, "~");
 }
 
 #[tokio::test]
@@ -178,22 +154,25 @@ async fn names_that_need_quotes_are_patched_as_they_are() {
     let play = world().await;
     play.show(
         r#"alter table job add "Mixed Case" int, add "quo""te" int, add "it's; drop table job; --" int,
-           add "select" int, add "ünï 🦀" int, add "back\slash" int, add "$1" int"#,
+           add "select" int, add "ünï 🦀" int, add "back\slash" int, add "$1" int, add t int, add p int, add i int,
+           add j int, add r int, add x int, add locked int, add job int"#,
     )
     .await;
     jobs(&play, 1, 1, "new").await;
     let json = r#"{"Mixed Case": 1, "quo\"te": 2, "it's; drop table job; --": 3, "select": 4,
-        "ünï 🦀": 5, "back\\slash": 6, "$1": 7}"#;
+        "ünï 🦀": 5, "back\\slash": 6, "$1": 7, "t": 8, "p": 9, "i": 10, "j": 11, "r": 12, "x": 13, "locked": 14,
+        "job": 15}"#;
     assert_eq!(
         moves(&play, "1", "ready", &patch(json)).await,
         "t|ready|1|~"
     );
     let row = play
         .show(
-            r#"select "Mixed Case", "quo""te", "it's; drop table job; --", "select", "ünï 🦀", "back\slash", "$1" from job"#,
+            r#"select "Mixed Case", "quo""te", "it's; drop table job; --", "select", "ünï 🦀", "back\slash", "$1",
+                      t, p, i, j, r, x, locked, job from job"#,
         )
         .await;
-    assert_eq!(row, "1|2|3|4|5|6|7");
+    assert_eq!(row, "1|2|3|4|5|6|7|8|9|10|11|12|13|14|15");
 }
 
 #[tokio::test]
@@ -247,58 +226,5 @@ async fn a_finish_takes_a_patch_under_the_same_rules() {
     assert_eq!(
         play.show("select note, doc, status from job").await,
         "result|[1.50]|done"
-    );
-}
-
-#[tokio::test]
-async fn columns_named_as_any_statement_might_name_its_tables_are_patched() {
-    let play = world().await;
-    play.show("alter table job add t text, add p int, add i int, add j int, add r int, add x int, add locked int, add job int")
-        .await;
-    jobs(&play, 1, 1, "new").await;
-    let json = r#"{"t": "t", "p": 1, "i": 2, "j": 3, "r": 4, "x": 5, "locked": 6, "job": 7}"#;
-    assert_eq!(
-        moves(&play, "1", "ready", &patch(json)).await,
-        "t|ready|1|~"
-    );
-    assert_eq!(
-        play.show("select t, p, i, j, r, x, locked, job from job")
-            .await,
-        "t|1|2|3|4|5|6|7"
-    );
-    assert_eq!(
-        moves(&play, "1", "new", &patch(r#"{"note": "n"}"#)).await,
-        "t|new|2|~"
-    );
-    let token = {
-        moves(&play, "1", "ready", "").await;
-        token(&play, 1, "run", "").await
-    };
-    play.show(&finish(1, token, &patch(json))).await;
-}
-
-#[tokio::test]
-async fn a_patch_of_a_megabyte_arrives_whole() {
-    let play = Playground::open().await;
-    play.show("create table wide (id int primary key, status text not null, doc jsonb, t text)")
-        .await;
-    define(
-        &play,
-        r#"{"machine": "wide", "table": "wide", "id": "id", "status": "status",
-            "status_types": ["a", "b"], "transitions": [{"from": ["a"], "to": "b"}]}"#,
-    )
-    .await;
-    play.show("insert into wide values (1, 'a')").await;
-    let shown = play
-        .show(
-            "select moved from once.transition('wide', '1', 'b', patch =>
-                json_build_object('t', repeat('x', 1000000), 'doc', (select json_agg(g) from generate_series(1, 50000) g)))",
-        )
-        .await;
-    assert_eq!(shown, "t");
-    assert_eq!(
-        play.show("select length(t), jsonb_array_length(doc) from wide")
-            .await,
-        "1000000|50000"
     );
 }

@@ -40,23 +40,6 @@ async fn a_key_that_others_refer_to_by_version_is_kept() {
 }
 
 #[tokio::test]
-async fn foreign_keys_of_other_columns_are_in_nobodys_way() {
-    let play = altered(
-        "alter table item add foreign key (job_id) references job;
-         alter table job add foreign key (customer) references wallet;
-         insert into item (id, job_id) values (1, 1)",
-    )
-    .await;
-    assert_eq!(moves(&play, "1", "new", "").await, "t|new|1|~");
-    assert_eq!(play.code("delete from job where id = 1").await, "23503");
-    assert_eq!(
-        play.code("insert into item (id, job_id) values (2, 77)")
-            .await,
-        "23503"
-    );
-}
-
-#[tokio::test]
 async fn columns_made_of_the_status_follow_it() {
     let play =
         altered("alter table job add loud text generated always as (upper(status)) stored").await;
@@ -90,34 +73,6 @@ async fn triggers_fire() {
     .await;
     assert_eq!(moves(&play, "1", "failed", "").await, "t|failed|1|~");
     assert_eq!(play.show("select n from seen").await, "1");
-}
-
-#[tokio::test]
-async fn row_security_and_rights_count_from_the_next_move_on() {
-    let play = altered(
-        "drop role if exists plain_clerk; create role plain_clerk login;
-         grant select, update on job to plain_clerk; select once.grant_role('plain_clerk', 'use')",
-    )
-    .await;
-    let clerk = play.another_as("plain_clerk").await;
-    assert_eq!(moves(&clerk, "1", "new", "").await, "t|new|1|~");
-    play.show(
-        "create policy odd on job using (id % 2 = 1); alter table job enable row level security",
-    )
-    .await;
-    assert_eq!(moves(&clerk, "2", "new", "").await, "f|~|~|not_found");
-    assert_eq!(moves(&clerk, "3", "new", "").await, "t|new|1|~");
-    play.show("alter table job disable row level security; revoke update on job from plain_clerk")
-        .await;
-    assert_eq!(clerk.code(&transition("5", "new", "")).await, "42501");
-    play.show("grant update (status, version) on job to plain_clerk")
-        .await;
-    assert_eq!(moves(&clerk, "5", "new", "").await, "t|new|1|~");
-    drop(clerk);
-    play.show(
-        "drop owned by plain_clerk; select once.revoke_role('plain_clerk', 'use'); drop role plain_clerk",
-    )
-    .await;
 }
 
 #[tokio::test]
@@ -196,20 +151,6 @@ async fn a_published_table_without_an_identity_refuses_as_any_update_does() {
 }
 
 #[tokio::test]
-async fn a_version_is_asked_for_and_a_flag_stops() {
-    let play = altered("update job set cancel_requested = true where id = 2").await;
-    let at = |version: u32| format!(", version => {version}");
-    assert_eq!(moves(&play, "1", "new", &at(5)).await, "f|ready|0|version");
-    assert_eq!(moves(&play, "1", "new", &at(0)).await, "t|new|1|~");
-    assert_eq!(moves(&play, "1", "new", &at(1)).await, "f|new|1|status");
-    assert_eq!(moves(&play, "2", "new", "").await, "f|ready|0|cancelling");
-    assert_eq!(moves(&play, "77", "new", "").await, "f|~|~|not_found");
-    play.show("update job set version = 9223372036854775807 where id = 3")
-        .await;
-    assert_eq!(play.code(&transition("3", "new", "")).await, "22003");
-}
-
-#[tokio::test]
 async fn a_status_with_a_length_or_of_a_domain_is_what_the_table_makes_of_it() {
     for (kind, code) in [("varchar(5)", "22001"), ("brief", "23514")] {
         let play = world().await;
@@ -235,58 +176,5 @@ async fn a_status_with_a_length_or_of_a_domain_is_what_the_table_makes_of_it() {
         };
         play.show(narrower).await;
         assert_eq!(play.code(&send(2)).await, code, "{kind}");
-    }
-}
-
-#[tokio::test]
-async fn two_moves_in_one_transaction_and_back_over_a_savepoint() {
-    let play = altered("select 1").await;
-    play.show("begin").await;
-    assert_eq!(moves(&play, "1", "failed", "").await, "t|failed|1|~");
-    play.show("savepoint s").await;
-    assert_eq!(moves(&play, "1", "new", "").await, "t|new|2|~");
-    assert_eq!(moves(&play, "1", "new", "").await, "f|new|2|status");
-    play.show("rollback to s").await;
-    assert_eq!(moves(&play, "1", "new", "").await, "t|new|2|~");
-    play.show("commit").await;
-    assert_eq!(job(&play, 1).await, "new|2");
-    play.show("begin isolation level repeatable read; select 1 from job")
-        .await;
-    let other = play.another().await;
-    assert_eq!(moves(&other, "2", "new", "").await, "t|new|1|~");
-    assert_eq!(play.code(&transition("2", "new", "")).await, "40001");
-    play.show("rollback").await;
-    assert_eq!(moves(&play, "2", "new", "").await, "f|new|1|status");
-}
-
-#[tokio::test]
-async fn ids_of_every_type_are_found_by_their_index() {
-    let play = world().await;
-    for (name, kind, id) in [
-        ("small", "smallint", "7"),
-        ("whole", "integer", "7"),
-        ("unique_id", "uuid", "0e37df36-f698-11e6-8dd4-cb9ced3df976"),
-        ("named", "text", "Grün"),
-        ("other_way", "text collate \"C\"", "Grün"),
-        ("short", "varchar(20)", "Grün"),
-    ] {
-        play.show(&format!(
-            "create table {name} (id {kind} primary key, status text not null, version bigint not null default 0);
-             insert into {name} values ('{id}', 'new')"
-        ))
-        .await;
-        define(
-            &play,
-            &format!(
-                r#"{{"machine": "{name}", "table": "{name}", "id": "id", "status": "status", "version": "version",
-                 "status_types": ["new", "sent"], "terminal": [], "transitions": [{{"from": ["new"], "to": "sent"}}]}}"#
-            ),
-        )
-        .await;
-        let send = format!(
-            "select moved, status, version, reason from once.transition('{name}', '{id}', 'sent')"
-        );
-        assert_eq!(play.show(&send).await, "t|sent|1|~", "{kind}");
-        assert_eq!(play.show(&send).await, "f|sent|1|status", "{kind}");
     }
 }

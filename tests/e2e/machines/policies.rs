@@ -2,7 +2,7 @@
 //! row that is not there.
 
 use crate::playground::Playground;
-use crate::world::{claim, jobs, moves, outcome, role, transition, world};
+use crate::world::{claim, jobs, role, transition, world};
 
 /// Jobs 1 to 5, ready, and a clerk who sees all but 5 and may update all but 1.
 async fn clerk() -> (Playground, Playground) {
@@ -34,25 +34,4 @@ async fn a_row_that_may_be_seen_but_not_updated_is_kept_back_whoever_asks() {
     }
     let untouched = "select count(*) from job where status <> 'ready' or cancel_requested";
     assert_eq!(play.show(untouched).await, "0");
-}
-
-#[tokio::test]
-async fn other_rows_of_the_table_are_moved_claimed_and_not_found_as_ever() {
-    let (play, clerk) = clerk().await;
-    assert_eq!(moves(&clerk, "2", "failed", "").await, "t|failed|1|~");
-    assert_eq!(outcome(&clerk, 3, "run", "").await, "claimed|running");
-    let many = "select id, moved, reason from once.transition_many('job', '{4,5,77}', 'failed')";
-    assert_eq!(
-        clerk.show(many).await,
-        "4|t|~\n5|f|not_found\n77|f|not_found"
-    );
-    for id in [5, 77] {
-        assert_eq!(outcome(&clerk, id, "run", "").await, "not_found|~");
-        let request = format!("select outcome from once.cancel_request('job', '{id}')");
-        assert_eq!(clerk.show(&request).await, "not_found");
-    }
-    play.show("update job set status = 'ready'").await;
-    play.show("begin; select from job where id = 2 for update")
-        .await;
-    assert_eq!(outcome(&clerk, 2, "run", "").await, "busy|ready");
 }

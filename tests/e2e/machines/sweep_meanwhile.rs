@@ -1,8 +1,8 @@
-//! What happens around and inside a sweep while it is under way: tables that others keep, triggers that call the API,
-//! machines that go, ids that are none any more, snapshots from before.
+//! What happens around a sweep while it is under way: tables that others keep locked, a cancelled statement, a snapshot
+//! from before.
 
 use crate::playground::{Playground, Refusal};
-use crate::world::{define, drain, job, jobs, outcome, release, sweep, token, world};
+use crate::world::{define, drain, job, jobs, sweep, token, world};
 use pg_once_tests::race;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -111,59 +111,6 @@ async fn a_table_that_is_being_indexed_puts_no_row_off() {
     assert_eq!(sweep(&play, 10).await, "9|0|f");
 }
 
-#[tokio::test]
-async fn a_row_that_a_trigger_claims_as_it_is_reverted_keeps_its_new_lease() {
-    let play = overdue(3).await;
-    play.show("create table taken (id bigint, token bigint)")
-        .await;
-    when_reverted(
-        &play,
-        "after",
-        "insert into public.taken select new.id, c.token from once.action_claim('job', new.id::text, 'run') as c
-             where c.outcome = 'claimed';",
-    )
-    .await;
-    assert_eq!(sweep(&play, 10).await, "3|0|f");
-    assert_eq!(play.show("select count(*) from taken").await, "3");
-    for id in 1..=3 {
-        assert!(job(&play, id).await.starts_with("running|"));
-        assert_eq!(outcome(&play, id, "run", "").await, "busy|running");
-    }
-    let orphans =
-        "select count(*) from once.machine_check('job') where problem like '%without a lease%'";
-    assert_eq!(play.show(orphans).await, "0");
-    let held = "select token from taken where id = 1";
-    let held: i64 = play.show(held).await.parse().unwrap();
-    let finish = crate::world::finish(1, held, "");
-    assert!(play.show(&finish).await.starts_with("finished|done|"));
-    play.show("drop trigger reverted on job").await;
-    let held: i64 = play
-        .show("select token from taken where id = 2")
-        .await
-        .parse()
-        .unwrap();
-    assert!(play.show(&release(2, held, "")).await.starts_with("ready|"));
-}
-
-#[tokio::test]
-async fn an_id_that_is_none_any_more_keeps_no_other_row_nor_its_machine() {
-    let play = world().await;
-    overdue_in(&play, "other", "text", 3).await;
-    play.show("insert into other values ('gone', 'a'); select once.action_claim('other', 'gone', 's', lease => '1 us')")
-        .await;
-    play.show(
-        "delete from other where id = 'gone'; alter table other alter id type bigint using id::bigint",
-    )
-    .await;
-    // Nobody's lease is in the way of a machine that goes.
-    play.show("begin; update other set status = 'a'; select once.machine_drop('other'); rollback")
-        .await;
-    assert_eq!(drain(&play, 10).await, (4, 0));
-    assert_eq!(play.show("select distinct status from other").await, "a");
-    let held = "select count(*) from once.action_lease where state = 'h'";
-    assert_eq!(play.show(held).await, "0");
-}
-
 /// Rows are reverted once there is a row in `gate`.
 async fn gate(play: &Playground) {
     play.show("create table gate (open bool)").await;
@@ -197,24 +144,6 @@ async fn sweeping(
 }
 
 #[tokio::test]
-async fn a_machine_that_is_dropped_during_a_sweep_leaves_nothing() {
-    let play = overdue(1).await;
-    overdue_in(&play, "other", "int", 1).await;
-    // The jobs come first.
-    play.show("delete from other; update once.janitor set last_end = clock_timestamp() where machine = 'other'")
-        .await;
-    gate(&play).await;
-    let (_, swept) = sweeping(&play, SWEEP).await;
-    play.show("select once.machine_drop('other')").await;
-    play.show("insert into gate values (true)").await;
-    // It is told to come again where it was held up for longer than a sweep may take.
-    let swept = swept.await.unwrap().unwrap();
-    assert!(swept.starts_with("1|0|"), "{swept}");
-    let left = "select (select count(*) from once.janitor where machine = 'other'), count(*) from once.action_lease where machine = 'other'";
-    assert_eq!(play.show(left).await, "0|0");
-}
-
-#[tokio::test]
 async fn a_sweep_that_is_cancelled_in_the_middle_has_done_nothing_and_holds_nothing() {
     let play = overdue(50).await;
     gate(&play).await;
@@ -231,51 +160,6 @@ async fn a_sweep_that_is_cancelled_in_the_middle_has_done_nothing_and_holds_noth
     assert_eq!(play.show(blamed).await, "0");
     play.show("insert into gate values (true)").await;
     assert_eq!(drain(&play, 100).await, (50, 0));
-}
-
-#[tokio::test]
-async fn a_drop_in_an_older_snapshot_takes_the_newer_leases_along() {
-    let play = world().await;
-    jobs(&play, 1, 1, "ready").await;
-    let dropper = play.another().await;
-    dropper
-        .show("begin isolation level repeatable read; select 1")
-        .await;
-    let held = token(&play, 1, "run", "").await;
-    play.show(&release(1, held, "")).await;
-    dropper
-        .show("select once.machine_drop('job'); commit")
-        .await;
-    assert_eq!(
-        play.show("select count(*) from once.action_lease").await,
-        "0"
-    );
-}
-
-#[tokio::test]
-async fn a_sweep_in_an_older_snapshot_ends_no_teardown_that_is_newer() {
-    let play = world().await;
-    for level in ["repeatable read", "serializable"] {
-        let sweeper = play.another().await;
-        sweeper
-            .show(&format!("begin isolation level {level}; select 1"))
-            .await;
-        play.show("delete from once.cancel; truncate job").await;
-        jobs(&play, 1, 1, "ready").await;
-        play.show("select once.cancel_request('job', '1')").await;
-        sweeper
-            .show("select once.sweep(10, 'action_release'); commit")
-            .await;
-        let pending = "select id from once.cancel_pending('job')";
-        assert_eq!(play.show(pending).await, "1", "{level}");
-    }
-    // One whose row is gone is ended all the same.
-    play.show("delete from job").await;
-    sweep(&play, 10).await;
-    assert_eq!(
-        play.show("select distinct open from once.cancel").await,
-        "f"
-    );
 }
 
 #[tokio::test]
@@ -298,49 +182,4 @@ async fn a_lease_that_was_claimed_anew_since_the_sweep_looked_is_not_the_one_tha
     assert_eq!(play.show(held).await, "1");
     assert_eq!(drain(&play, 10).await, (1, 0));
     assert!(job(&play, 1).await.starts_with("ready|"));
-}
-
-#[tokio::test]
-async fn a_definition_that_cannot_be_read_is_its_own_machines_failure() {
-    let play = overdue(2).await;
-    overdue_in(&play, "other", "int", 1).await;
-    // As one of a newer library.
-    play.show(
-        r#"update once.machine set definition = '{"machine": {"name": "other"}}' where machine = 'other'"#,
-    )
-    .await;
-    let why = "a backend that knows the machine does not read it again";
-    let newcomer = play.another_directly("postgres", why).await;
-    assert_eq!(sweep(&newcomer, 10).await, "2|1|f");
-    let told = "select failed, last_error from once.janitor where machine = 'other'";
-    assert_eq!(
-        play.show(told).await,
-        "1|a stored definition cannot be read"
-    );
-}
-
-#[tokio::test]
-async fn rows_that_cannot_be_reverted_in_many_machines_keep_no_sweep_of_all_going() {
-    let play = world().await;
-    for n in 1..=20 {
-        let name = format!("m{n}");
-        overdue_in(&play, &name, "int", 201).await;
-        // The row behind the others in each is well.
-        play.show(&format!(
-            "alter table {name} add constraint poison check (status <> 'a' or id > 200) not valid"
-        ))
-        .await;
-    }
-    let all = tokio::time::timeout(
-        Duration::from_secs(120),
-        play.show("call once.sweep_all(100)"),
-    );
-    all.await.expect("a sweep that ends");
-    for n in 1..=20 {
-        let well = format!("select id from m{n} where status = 'a'");
-        assert_eq!(play.show(&well).await, "201", "m{n}");
-    }
-    // On a slow machine the first are due again before the last have failed.
-    let told = "select min(failures) > 0, count(*) from once.action_lease where state = 'h'";
-    assert_eq!(play.show(told).await, "t|4000");
 }

@@ -69,34 +69,6 @@ async fn whoever_sweeps_the_triggers_run_as_the_tables_owner() {
 }
 
 #[tokio::test]
-async fn a_scheduler_without_any_right_on_the_table_gains_none() {
-    let play = owned_by("sweep_owner_b", 3).await;
-    role(&play, "sweep_scheduler_b", "operate").await;
-    let scheduler = play.another_as("sweep_scheduler_b").await;
-    let mut told = Vec::new();
-    for call in ["sweep(task => 'action_release')", "sweep()"] {
-        told.push(
-            scheduler
-                .show(&format!("select sum(done), sum(failed) from once.{call}"))
-                .await,
-        );
-    }
-    assert_eq!(told, ["3|0", "0|0"]);
-    for call in [
-        "action_claim('job', '1', 'run')",
-        "transition('job', '1', 'failed')",
-        "cancel_audit('job')",
-        "action_adopt('job')",
-    ] {
-        assert_eq!(
-            scheduler.code(&format!("select once.{call}")).await,
-            "42501",
-            "{call}"
-        );
-    }
-}
-
-#[tokio::test]
 async fn a_malicious_trigger_gets_no_more_than_its_owner_has() {
     let play = owned_by("sweep_thief", 1).await;
     play.show("create table secret (x text); insert into secret values ('s')")
@@ -169,54 +141,6 @@ async fn a_trigger_that_makes_constraints_deferred_gets_nothing_run_at_the_sweep
 }
 
 #[tokio::test]
-async fn what_the_caller_had_deferred_runs_as_the_caller() {
-    let play = owned_by("sweep_owner_c", 2).await;
-    role(&play, "sweep_scheduler_c", "operate").await;
-    play.show("grant create on schema public to sweep_scheduler_c")
-        .await;
-    let scheduler = play.another_as("sweep_scheduler_c").await;
-    scheduler
-        .show(
-            "create table mine (x int); create table ran (who name, path text);
-             create function mine_later() returns trigger language plpgsql as $$ begin
-                insert into public.ran values (current_user, current_setting('search_path')); return null; end $$;
-             create constraint trigger mine_later after insert on mine deferrable initially deferred
-                for each row execute function mine_later()",
-        )
-        .await;
-    scheduler.show("begin; insert into mine values (1)").await;
-    assert_eq!(sweep(&scheduler, 10).await, "2|0|f");
-    scheduler.show("commit").await;
-    let ran = scheduler.show("select * from ran").await;
-    assert!(ran.starts_with("sweep_scheduler_c|"), "{ran}");
-    assert!(ran.contains("public"), "{ran}");
-}
-
-#[tokio::test]
-async fn a_deferred_trigger_of_the_caller_that_fails_is_the_callers_error() {
-    let play = owned_by("sweep_owner_d", 2).await;
-    play.show(
-        "create table mine (x int);
-         create function no() returns trigger language plpgsql as $$ begin raise 'mine fails'; end $$;
-         create constraint trigger no after insert on mine deferrable initially deferred
-            for each row execute function no()",
-    )
-    .await;
-    play.show("begin; insert into mine values (1)").await;
-    let refusal = play
-        .refused("select * from once.sweep(task => 'action_release')")
-        .await;
-    assert!(refusal.message.contains("mine fails"), "{refusal:?}");
-    play.show("rollback").await;
-    assert_eq!(
-        play.show("select sum(failures) from once.action_lease")
-            .await,
-        "0"
-    );
-    assert_eq!(drain(&play, 10).await, (2, 0));
-}
-
-#[tokio::test]
 async fn a_table_with_forced_row_level_security_is_reported_failed_and_nothing_is_lost() {
     let play = owned_by("sweep_forced", 5).await;
     play.show(
@@ -270,34 +194,4 @@ async fn an_owner_without_a_right_on_its_own_table_is_reported() {
     play.show("grant update on job to sweep_revoked").await;
     play.clock("1 year").await;
     assert_eq!(drain(&play, 10).await, (3, 0));
-}
-
-#[tokio::test]
-async fn a_sweep_inside_a_function_of_the_table_changes_no_user_for_good() {
-    let play = owned_by("sweep_inside", 3).await;
-    role(&play, "sweep_caller_f", "operate").await;
-    let why = "its settings have to outlive a transaction";
-    let caller = play.another_directly("sweep_caller_f", why).await;
-    // The caller's settings are as they were, after success and after failures.
-    caller
-        .show("set search_path = public; set row_security = on; set timezone = 'Asia/Tokyo'")
-        .await;
-    play.show(
-        "alter table job add constraint poison check (status <> 'ready' or id > 2) not valid",
-    )
-    .await;
-    assert_eq!(sweep(&caller, 10).await, "1|2|f");
-    assert_eq!(
-        caller
-            .show(
-                "select current_user, current_setting('search_path'), current_setting('row_security'),
-                        current_setting('timezone')"
-            )
-            .await,
-        "sweep_caller_f|public|on|Asia/Tokyo"
-    );
-    assert_eq!(caller.code("select * from job").await, "42501");
-    caller
-        .show("create temp table still_possible (x int)")
-        .await;
 }

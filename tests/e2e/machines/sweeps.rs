@@ -2,7 +2,7 @@
 //! what cannot be reverted.
 
 use crate::playground::Playground;
-use crate::world::{drain, job, jobs, outcome, sweep, token, world};
+use crate::world::{drain, job, jobs, sweep, token, world};
 
 /// Jobs 1 to `count`, each claimed for a microsecond.
 async fn overdue(count: i64) -> Playground {
@@ -216,76 +216,6 @@ async fn a_row_locked_for_key_share_by_an_item_writer_is_reverted() {
 }
 
 #[tokio::test]
-async fn leases_that_ended_a_day_ago_are_removed_and_younger_ones_stay() {
-    let play = world().await;
-    jobs(&play, 1, 4, "ready").await;
-    play.clock("0").await;
-    for id in 1..=4 {
-        let token = token(&play, id, "run", "").await;
-        if id <= 2 {
-            play.show(&crate::world::finish(id, token, "")).await;
-        } else {
-            play.show(&crate::world::release(id, token, "")).await;
-        }
-    }
-    play.clock("1 h").await;
-    let held = token(&play, 4, "run", ", lease => '3 days'").await;
-    let leases = "select string_agg(row_id, ',' order by row_id) from once.action_lease";
-    play.clock("23 h").await;
-    drain(&play, 10).await;
-    assert_eq!(play.show(leases).await, "1,2,3,4");
-    play.clock("25 h").await;
-    drain(&play, 10).await;
-    assert_eq!(play.show(leases).await, "4");
-    assert!(
-        play.show(&crate::world::finish(4, held, ""))
-            .await
-            .starts_with("finished")
-    );
-}
-
-#[tokio::test]
-async fn dead_leases_are_removed_without_touching_anything() {
-    let play = overdue(4).await;
-    play.show("delete from job where id = 1; update job set status = 'archived' where id = 2; update job set status = 'ready' where id = 3")
-        .await;
-    let before = play
-        .show("select string_agg(job::text, ';' order by id) from job where id <> 4")
-        .await;
-    let (_, failed) = drain(&play, 10).await;
-    assert_eq!(failed, 0);
-    assert_eq!(
-        play.show("select string_agg(job::text, ';' order by id) from job where id <> 4")
-            .await,
-        before
-    );
-    assert_eq!(
-        play.show("select count(*) from once.action_lease where state = 'h'")
-            .await,
-        "0"
-    );
-    assert!(job(&play, 4).await.starts_with("ready|"));
-}
-
-#[tokio::test]
-async fn a_flagged_row_goes_back_and_is_pending_then() {
-    let play = overdue(2).await;
-    play.show("select once.cancel_request('job', '1')").await;
-    assert_eq!(
-        play.show("select id from once.cancel_pending('job')").await,
-        ""
-    );
-    assert_eq!(sweep(&play, 10).await, "2|0|f");
-    assert_eq!(
-        play.show("select id, status from once.cancel_pending('job')")
-            .await,
-        "1|ready"
-    );
-    assert_eq!(outcome(&play, 1, "run", "").await, "cancelling|ready");
-    assert_eq!(outcome(&play, 2, "run", "").await, "claimed|running");
-}
-
-#[tokio::test]
 async fn deferred_constraints_are_checked_row_by_row() {
     let play = overdue(30).await;
     play.show(
@@ -336,73 +266,6 @@ async fn the_cost_of_a_sweep_follows_the_overdue_leases_and_not_the_table() {
         rows.parse::<u64>().unwrap() < 400,
         "{rows} rows read for 20"
     );
-}
-
-#[tokio::test]
-async fn a_table_that_cannot_be_handled_is_reported_and_the_others_are_swept() {
-    let play = overdue(3).await;
-    play.show("create table other (id int primary key, status text not null)")
-        .await;
-    crate::world::define(
-        &play,
-        r#"{"machine": "an_other", "table": "other", "id": "id", "status": "status",
-            "status_types": ["a", "w", "b"], "steps": [{"step_key": "s", "status": "a",
-            "claim_state": {"*": ["w", "a"]}, "successful_state": {"*": "b"}}]}"#,
-    )
-    .await;
-    play.show(
-        "insert into other select g, 'a' from generate_series(1, 4) as g;
-         select once.action_claim('an_other', id::text, 's', lease => '1 us') from other;
-         alter table other rename status to gone",
-    )
-    .await;
-    let (done, failed) = drain(&play, 10).await;
-    assert_eq!(done, 3);
-    assert!(failed > 0);
-    assert_eq!(count(&play, "ready").await, "3");
-    let told = play
-        .show("select last_error is not null, good_end is null from once.janitor where machine = 'an_other'")
-        .await;
-    assert_eq!(told, "t|t");
-    play.show("alter table other rename gone to status").await;
-    play.clock("10 years").await;
-    assert_eq!(drain(&play, 10).await.0, 4);
-}
-
-#[tokio::test]
-async fn a_sweep_rolls_back_with_its_transaction() {
-    let play = overdue(5).await;
-    play.show("begin").await;
-    assert_eq!(sweep(&play, 10).await, "5|0|f");
-    play.show("rollback").await;
-    assert_eq!(count(&play, "running").await, "5");
-    assert_eq!(sweep(&play, 10).await, "5|0|f");
-}
-
-#[tokio::test]
-async fn leases_that_are_due_at_the_very_same_time_are_all_reached() {
-    let play = world().await;
-    jobs(&play, 1, 20, "ready").await;
-    play.clock("0").await;
-    play.show("select once.action_claim('job', id::text, 'run') from job")
-        .await;
-    play.clock("1 min").await;
-    let other = play.another().await;
-    other
-        .show("begin; select from job where id <= 15 for update")
-        .await;
-    play.show("set lock_timeout = '1ms'").await;
-    for max in [5, 1] {
-        let mut done = 0;
-        for _ in 0..30 {
-            let shown = sweep(&play, max).await;
-            done += shown.split('|').next().unwrap().parse::<u64>().unwrap();
-        }
-        assert_eq!(done, if max == 5 { 5 } else { 0 }, "max {max}");
-    }
-    other.show("rollback").await;
-    play.clock("1 h").await;
-    assert_eq!(drain(&play, 5).await, (15, 0));
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! transition_many: each id once, locked in id order, a reason for each row.
 
-use crate::waiting::{Waiting, at_once, sessions};
+use crate::waiting::Waiting;
 use crate::world::{job, jobs, token, world};
 
 fn many(ids: &str, to: &str, more: &str) -> String {
@@ -113,29 +113,6 @@ async fn ten_thousand_ids_are_moved_and_one_more_is_too_many() {
             .await,
         "10000"
     );
-}
-
-#[tokio::test]
-async fn two_sessions_with_opposite_orders_never_deadlock() {
-    let play = world().await;
-    jobs(&play, 1, 40, "ready").await;
-    let sessions = sessions(&play, 6).await;
-    let loops = |i: usize| {
-        let order = ["asc", "desc"][i % 2];
-        format!(
-            "do $$ begin
-                for i in 1 .. 60 loop
-                    perform once.transition_many('job',
-                        (select array_agg(g::text order by g {order}) from generate_series(1, 40) as g),
-                        case when (i + {i}) % 2 = 0 then 'new' else 'ready' end);
-                    commit;
-                end loop;
-             end $$"
-        )
-    };
-    for answer in at_once(&sessions, loops).await {
-        answer.unwrap();
-    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use crate::playground::Playground;
 use crate::waiting::{Waiting, at_once, code, sessions};
-use crate::world::{job, jobs, moves, transition, world};
+use crate::world::{jobs, moves, transition, world};
 
 const ABOVE: [&str; 2] = ["repeatable read", "serializable"];
 
@@ -24,24 +24,6 @@ async fn twelve_sessions_make_the_same_transition_and_one_moves() {
     }
 }
 
-#[tokio::test]
-async fn two_moves_from_one_status_and_one_of_them_wins() {
-    let play = world().await;
-    let sessions = sessions(&play, 8).await;
-    jobs(&play, 1, 30, "ready").await;
-    for id in 1..=30 {
-        let to = |i: usize| ["new", "failed"][i % 2];
-        let from = ", from_status => '{ready}'";
-        let answers = at_once(&sessions, |i| transition(&id.to_string(), to(i), from)).await;
-        let moved = answers
-            .iter()
-            .filter(|answer| answer.as_ref().unwrap().starts_with("t|"))
-            .count();
-        assert_eq!(moved, 1, "{answers:?}");
-        assert!(job(&play, id).await.ends_with("|1"));
-    }
-}
-
 /// What a transition that waits for `other_does` answers once that has ended.
 async fn after_waiting(play: &Playground, id: i64, other_does: &str, end: &str) -> String {
     let other = play.another().await;
@@ -55,17 +37,23 @@ async fn after_waiting(play: &Playground, id: i64, other_does: &str, end: &str) 
 #[tokio::test]
 async fn a_transition_waits_for_a_locked_row_and_then_answers() {
     let play = world().await;
-    jobs(&play, 1, 6, "new").await;
+    jobs(&play, 1, 7, "new").await;
     let unrelated = |id: i64| format!("update job set note = 'x' where id = {id}");
     let same = |id: i64| transition(&id.to_string(), "ready", "");
     let negative = |id: i64| format!("update job set n = -1 where id = {id}");
     let delete = |id: i64| format!("delete from job where id = {id}");
+    let claim = |id: i64| {
+        format!(
+            "update job set status = 'ready' where id = {id}; select once.action_claim('job', '{id}', 'run')"
+        )
+    };
     for (id, other_does, end, answer) in [
         (1, unrelated(1), "commit", "t|ready|1|~"),
         (2, same(2), "commit", "f|ready|1|status"),
         (3, same(3), "rollback", "t|ready|1|~"),
         (4, negative(4), "commit", "f|new|0|guard"),
         (5, delete(5), "commit", "f|~|~|not_found"),
+        (7, claim(7), "commit", "f|running|1|claimed"),
     ] {
         let shown = after_waiting(&play, id, &other_does, end).await;
         assert_eq!(shown, answer, "{other_does}, {end}");
@@ -73,20 +61,6 @@ async fn a_transition_waits_for_a_locked_row_and_then_answers() {
     let flagged = "select once.cancel_request('job', '6')";
     let shown = after_waiting(&play, 6, flagged, "commit").await;
     assert!(shown.ends_with("|cancelling"), "{shown}");
-}
-
-#[tokio::test]
-async fn a_transition_that_waits_for_a_claim_is_claimed() {
-    let play = world().await;
-    jobs(&play, 1, 1, "ready").await;
-    let other = play.another().await;
-    let session = play.another().await;
-    other
-        .show("begin; select once.action_claim('job', '1', 'run')")
-        .await;
-    let waiting = Waiting::begin(&play, session, &transition("1", "new", "")).await;
-    other.show("commit").await;
-    assert_eq!(waiting.end().await.1.unwrap(), "f|running|1|claimed");
 }
 
 #[tokio::test]
@@ -101,19 +75,6 @@ async fn a_lock_timeout_bounds_the_wait() {
     assert_eq!(play.code(&transition("1", "ready", "")).await, "55P03");
     other.show("rollback").await;
     assert_eq!(moves(&play, "1", "ready", "").await, "t|ready|1|~");
-}
-
-#[tokio::test]
-async fn item_writers_that_lock_the_row_for_key_share_are_not_waited_for() {
-    let play = world().await;
-    jobs(&play, 1, 1, "new").await;
-    let other = play.another().await;
-    other
-        .show("begin; select from job where id = 1 for key share")
-        .await;
-    play.show("set lock_timeout = '1s'").await;
-    assert_eq!(moves(&play, "1", "ready", "").await, "t|ready|1|~");
-    other.show("rollback").await;
 }
 
 #[tokio::test]
@@ -183,37 +144,6 @@ async fn a_waiting_transition_under_an_old_snapshot_is_a_race_when_the_row_chang
                 assert!(!refusal.hint.is_empty(), "{refusal:?}");
             }
             session.show("rollback").await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn twelve_sessions_above_read_committed_move_once_and_otherwise_answer_or_retry() {
-    let play = world().await;
-    let sessions = sessions(&play, 12).await;
-    let mut id = 0;
-    for level in ABOVE {
-        at_once(&sessions, |_| {
-            format!("set default_transaction_isolation = '{level}'")
-        })
-        .await;
-        for _ in 0..20 {
-            id += 1;
-            jobs(&play, id, id, "new").await;
-            let answers = at_once(&sessions, |_| transition(&id.to_string(), "ready", "")).await;
-            let mut moved = 0;
-            for answer in answers {
-                match answer {
-                    Ok(shown) if shown == "t|ready|1|~" => moved += 1,
-                    Ok(shown) => assert!(shown.starts_with("f|"), "{shown}"),
-                    Err(refusal) => {
-                        assert_eq!(refusal.code, "40001", "{refusal:?}");
-                        assert!(!refusal.hint.is_empty(), "{refusal:?}");
-                    }
-                }
-            }
-            assert_eq!(moved, 1, "{level}");
-            assert_eq!(job(&play, id).await, "ready|1");
         }
     }
 }

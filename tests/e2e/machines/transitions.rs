@@ -172,93 +172,6 @@ async fn from_status_narrows_the_declared_moves() {
 }
 
 #[tokio::test]
-async fn from_status_with_something_that_is_no_status_is_a_bad_argument() {
-    let play = world().await;
-    jobs(&play, 1, 1, "new").await;
-    for from in ["{new,nonsense}", "{new,NULL}", "{new,\"\"}", "{new,NEW}"] {
-        let refusal = play
-            .refused(&transition(
-                "1",
-                "ready",
-                &format!(", from_status => '{from}'"),
-            ))
-            .await;
-        assert_eq!(refusal.code, "22023", "{from}: {refusal:?}");
-        assert!(refusal.message.contains("from_status"), "{refusal:?}");
-    }
-    // From nowhere, no move is declared.
-    let refusal = play
-        .refused(&transition("1", "ready", ", from_status => '{}'"))
-        .await;
-    assert!(
-        matches!(refusal.code.as_str(), "ON002" | "22023"),
-        "{refusal:?}"
-    );
-    assert_eq!(job(&play, 1).await, "new|0");
-}
-
-#[tokio::test]
-async fn an_unknown_machine_is_told_by_every_function() {
-    let play = world().await;
-    for call in [
-        "transition('x', '1', 'ready')",
-        "transition_many('x', '{1}', 'ready')",
-        "action_claim('x', '1', 'run')",
-        "action_extend('x', '1', 1)",
-        "action_finish('x', '1', 1)",
-        "action_release('x', '1', 1)",
-        "action_adopt('x')",
-        "machine_get('x')",
-        "machine_check('x')",
-        "machine_drop('x')",
-        "machine_guard('x', true)",
-        "cancel_request('x', '1')",
-        "cancel_pending('x')",
-        "cancel_finish('x', '1')",
-        "cancel_refund('x', '1')",
-        "cancel_audit('x')",
-        "cancel_items('x', '1')",
-        "cancel_confirm('x', '1', 1)",
-        "sweep(10, 'action_release', 'x')",
-    ] {
-        let refusal = play.refused(&format!("select * from once.{call}")).await;
-        assert_eq!(refusal.code, "42704", "{call}: {refusal:?}");
-        assert!(refusal.message.contains("\"x\""), "{call}: {refusal:?}");
-        assert!(!refusal.hint.is_empty(), "{call}: {refusal:?}");
-    }
-}
-
-#[tokio::test]
-async fn missing_arguments_are_named() {
-    let play = world().await;
-    jobs(&play, 1, 1, "new").await;
-    for (call, argument) in [
-        ("transition(null, '1', 'ready')", "machine"),
-        ("transition('job', null, 'ready')", "id"),
-        ("transition('job', '1', null)", "to_status"),
-        ("transition_many('job', null, 'ready')", "ids"),
-        ("transition_many('job', '{1,null}', 'ready')", "ids"),
-        ("transition_many('job', '{1}', null)", "to_status"),
-        ("action_claim('job', null, 'run')", "id"),
-        ("action_claim('job', '1', null)", "step_key"),
-        ("action_extend('job', '1', null)", "token"),
-        ("action_finish('job', null, 1)", "id"),
-        ("action_release('job', '1', null)", "token"),
-        ("action_adopt('job', null)", "max"),
-        ("machine_guard('job', null)", "enabled"),
-        ("cancel_request('job', null)", "id"),
-        ("cancel_confirm('job', '1', null)", "pass"),
-    ] {
-        let refusal = play.refused(&format!("select * from once.{call}")).await;
-        assert_eq!(refusal.code, "22023", "{call}: {refusal:?}");
-        assert!(
-            refusal.message.contains(&format!("\"{argument}\"")),
-            "{call}: {refusal:?}"
-        );
-    }
-}
-
-#[tokio::test]
 async fn a_move_rolls_back_with_the_callers_transaction_and_to_its_savepoint() {
     let play = world().await;
     jobs(&play, 1, 1, "new").await;
@@ -288,23 +201,4 @@ async fn a_machine_without_a_version_column_tells_no_version() {
     // Where nothing counts versions, one cannot be asked for.
     let call = "select * from once.transition('plain', '1', 'b', version => 1)";
     assert_eq!(play.code(call).await, "22023");
-}
-
-#[tokio::test]
-async fn a_trigger_of_the_table_that_raises_is_an_error_and_one_that_skips_the_row_is_no_move() {
-    let play = world().await;
-    jobs(&play, 1, 2, "new").await;
-    play.show(
-        "create function odd() returns trigger language plpgsql as $$ begin
-            if new.id = 1 then raise exception using errcode = 'ZZ001', message = 'odd'; end if;
-            return null; end $$;
-         create trigger odd before update on job for each row execute function odd()",
-    )
-    .await;
-    assert_eq!(play.code(&transition("1", "ready", "")).await, "ZZ001");
-    // Whatever it is told, it is not told as moved.
-    if let Ok(answer) = play.attempt(&transition("2", "ready", "")).await {
-        assert!(answer.starts_with("f|new|0|"), "{answer}");
-    }
-    assert_eq!(job(&play, 2).await, "new|0");
 }

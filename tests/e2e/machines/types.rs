@@ -224,22 +224,6 @@ async fn names_with_spaces_quotes_backslashes_and_other_letters_live_alike() {
 }
 
 #[tokio::test]
-async fn words_of_sql_are_names_like_any_other() {
-    let play = Playground::open().await;
-    let shape = Shape {
-        setup: r#"create table "select" ("from" int primary key, "where" text not null, version bigint not null default 0)"#
-            .to_owned(),
-        table: "\"select\"".to_owned(),
-        id: "from".to_owned(),
-        status: "where".to_owned(),
-        machine: "null".to_owned(),
-        statuses: ["null", "true", "order by", "--"].map(str::to_owned),
-        ids: ["1", "2"].map(str::to_owned),
-    };
-    shape.live(&play).await;
-}
-
-#[tokio::test]
 async fn enum_labels_with_odd_letters_are_statuses() {
     let play = Playground::open().await;
     let shape = Shape {
@@ -268,35 +252,6 @@ async fn a_table_in_the_search_path_of_nobody_lives_alike() {
         shape.live(&session).await;
         session.show("drop schema of_nobody cascade").await;
     }
-}
-
-#[tokio::test]
-async fn the_table_that_a_machine_was_defined_over_counts_and_not_its_name_in_the_callers_path() {
-    let play = Playground::directly("temporary objects are a session's").await;
-    play.show("create schema other_t; create table other_t.t (id int primary key, status text)")
-        .await;
-    let shape = Shape::plain("int", "text", ["1", "2"]);
-    play.show(&shape.setup).await;
-    define(&play, &shape.definition()).await;
-    play.show("insert into t values (1, 'new'); insert into other_t.t values (1, 'new')")
-        .await;
-    let session = play.another().await;
-    session.show("set search_path = other_t, public").await;
-    let call = "select moved from once.transition('m', '1', 'ready')";
-    assert_eq!(session.show(call).await, "t");
-    // A temporary table of that name comes first in every path.
-    session
-        .show("create temp table t (id int primary key, status text); insert into t values (1, 'ready')")
-        .await;
-    let call = "select moved from once.transition('m', '1', 'new')";
-    assert_eq!(session.show(call).await, "t");
-    assert_eq!(
-        play.show("select (select status from public.t), (select status from other_t.t)")
-            .await,
-        "new|new"
-    );
-    drop(session);
-    play.show("drop schema other_t cascade").await;
 }
 
 #[tokio::test]
