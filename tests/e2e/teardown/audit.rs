@@ -162,64 +162,6 @@ async fn a_row_that_is_gone_is_not_audited_and_the_record_stays() {
 }
 
 #[tokio::test]
-async fn the_record_names_the_role_that_called() {
-    let play = shop::open().await;
-    play.show(
-        "create role clerk_of_teardown login; grant usage on schema public to clerk_of_teardown;
-         grant all on all tables in schema public to clerk_of_teardown;
-         select once.grant_role('clerk_of_teardown', 'use')",
-    )
-    .await;
-    let job = shop::job_of(&play, "w", &[1]).await;
-    let clerk = play.another_as("clerk_of_teardown").await;
-    for call in [
-        job.call("outcome", "cancel_request", ""),
-        job.call("pass", "cancel_refund", ""),
-        job.call("item_id is not null", "cancel_items", ""),
-        job.call("confirmed", "cancel_confirm", ", 1"),
-        job.call("status", "cancel_finish", ""),
-    ] {
-        clerk.show(&call).await;
-    }
-    assert_eq!(
-        play.show("select role from once.refund").await,
-        "clerk_of_teardown"
-    );
-    // It has no way to the records but the functions.
-    for table in ["once.cancel", "once.refund", "once.action_lease"] {
-        let sql = format!("select * from {table}");
-        assert_eq!(clerk.code(&sql).await, "42501", "{table}");
-    }
-    drop(clerk);
-    play.show("drop owned by clerk_of_teardown; drop role clerk_of_teardown")
-        .await;
-}
-
-/// The rows themselves are looked at only where there is a difference to tell.
-#[tokio::test]
-async fn who_sees_the_items_alone_can_audit_what_balances() {
-    let play = shop::open().await;
-    play.show(
-        "create role clerk_of_items login; create schema vault; alter table batch_job set schema vault;
-         grant usage on schema public to clerk_of_items; grant select on batch_item to clerk_of_items;
-         select once.grant_role('clerk_of_items', 'operate')",
-    )
-    .await;
-    let clerk = play.another_as("clerk_of_items").await;
-    play.show("set search_path = public, vault").await;
-    let job = torn_down(&play, "w", &[1, 2]).await;
-    assert_eq!(clerk.show(AUDIT).await, "");
-    shop::guard(&play, false).await;
-    play.show("update batch_item set settled = null where points = 2")
-        .await;
-    assert_eq!(clerk.code(AUDIT).await, "42501");
-    assert_eq!(play.show(AUDIT).await, format!("{}|1|3|2", job.id));
-    drop(clerk);
-    play.show("drop owned by clerk_of_items; drop role clerk_of_items")
-        .await;
-}
-
-#[tokio::test]
 async fn a_role_that_may_not_write_the_tables_tears_nothing_down() {
     let play = shop::open().await;
     play.show(

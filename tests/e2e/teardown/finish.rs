@@ -82,30 +82,8 @@ async fn a_confirmation_of_an_earlier_pass_is_none() {
 }
 
 #[tokio::test]
-async fn a_pass_that_no_refund_returned_is_a_bad_argument() {
-    let (play, job) = flagged(&[1]).await;
-    for pass in ["0", "1", "-1", "null"] {
-        let confirm = job.call("confirmed", "cancel_confirm", &format!(", {pass}"));
-        assert_eq!(play.code(&confirm).await, "22023", "{pass}");
-    }
-    play.show(&refund(&job)).await;
-    assert_eq!(play.code(&confirm(&job, 2)).await, "22023");
-}
-
-#[tokio::test]
 async fn a_row_that_never_had_an_item_needs_neither_refund_nor_cleanup() {
     let (play, job) = flagged(&[]).await;
-    assert_eq!(play.show(&finish(&job)).await, "cancelled|0|0");
-}
-
-#[tokio::test]
-async fn a_marker_set_by_hand_before_any_refund_still_wants_a_cleanup() {
-    let (play, job) = flagged(&[1]).await;
-    play.show("update batch_item set settled = 'returned'")
-        .await;
-    assert_eq!(play.code(&finish(&job)).await, "ON005");
-    assert_eq!(play.show(&refund(&job)).await, "1");
-    assert_eq!(play.show(&confirm(&job, 1)).await, "t");
     assert_eq!(play.show(&finish(&job)).await, "cancelled|0|0");
 }
 
@@ -182,64 +160,6 @@ async fn two_finishes_of_one_row_make_one_move() {
     assert_eq!(play.show(row).await, "cancelled|1");
     let request = job.call("outcome", "cancel_request", "");
     assert_eq!(play.show(&request).await, "done");
-}
-
-/// The server ends one of them, and its whole transaction is run again.
-#[tokio::test]
-async fn after_a_deadlock_with_a_writer_of_items_either_is_run_again() {
-    for finisher_is_victim in [true, false] {
-        let (play, job) = flagged(&[1]).await;
-        play.show(&refund(&job)).await;
-        play.show(&confirm(&job, 1)).await;
-        let item = "update batch_item set input = input";
-        let row = "select from batch_job for key share";
-        let begin = |soon: bool| {
-            let timeout = if soon { "10ms" } else { "1min" };
-            format!("begin; set local deadlock_timeout = '{timeout}'")
-        };
-        let (finisher, writer) = (play.another().await, play.another().await);
-        finisher
-            .show(&format!("{}; {item}", begin(finisher_is_victim)))
-            .await;
-        writer
-            .show(&format!("{}; {row}", begin(!finisher_is_victim)))
-            .await;
-        let (waiting, victim, sql) = match finisher_is_victim {
-            true => (
-                Waiting::begin(&play, writer, item).await,
-                finisher,
-                finish(&job),
-            ),
-            false => (
-                Waiting::begin(&play, finisher, &finish(&job)).await,
-                writer,
-                item.to_owned(),
-            ),
-        };
-        assert_eq!(victim.code(&sql).await, "40P01", "{sql}");
-        victim.show("rollback").await;
-        let (other, answer) = waiting.end().await;
-        answer.unwrap();
-        other.show("commit").await;
-        let again = format!("begin; {item}; {row}; {sql}; commit");
-        victim.show(&again).await;
-        assert_eq!(play.show(&finish(&job)).await, "cancelled|1|1");
-    }
-}
-
-#[tokio::test]
-async fn lock_timeout_bounds_the_wait_for_the_row() {
-    let (play, job) = flagged(&[]).await;
-    let (holder, other) = (play.another().await, play.another().await);
-    holder
-        .show("begin; update batch_job set result = 'x'")
-        .await;
-    let waiting = Waiting::begin(&play, play.another().await, &finish(&job)).await;
-    other.show("set lock_timeout = '1ms'").await;
-    assert_eq!(other.code(&finish(&job)).await, "55P03");
-    holder.show("commit").await;
-    assert_eq!(waiting.end().await.1.unwrap(), "cancelled|0|0");
-    assert_eq!(other.show(&finish(&job)).await, "cancelled|0|0");
 }
 
 #[tokio::test]

@@ -39,26 +39,6 @@ async fn a_last_page_that_is_full_says_that_nothing_remains() {
 }
 
 #[tokio::test]
-async fn a_bound_that_is_none_is_a_bad_argument() {
-    let (play, job) = flagged(&[1]).await;
-    for bound in ["0", "-1"] {
-        let refund = job.call("items", "cancel_refund", &format!(", {bound}"));
-        assert_eq!(play.code(&refund).await, "22023");
-        let list = job.call("item_id", "cancel_items", &format!(", max => {bound}"));
-        assert_eq!(play.code(&list).await, "22023");
-        let pending = format!("select * from once.cancel_pending('batch_job', {bound})");
-        assert_eq!(play.code(&pending).await, "22023");
-    }
-    for call in [
-        job.call("item_id", "cancel_items", ", max => 100001"),
-        job.call("item_id", "cancel_items", ", max => null"),
-        "select * from once.cancel_pending('batch_job', 100001)".to_owned(),
-    ] {
-        assert_eq!(play.code(&call).await, "22023", "{call}");
-    }
-}
-
-#[tokio::test]
 async fn cleanup_lists_everything_marked_every_time_in_pages_by_key() {
     let (play, job) = flagged(&[1; 12]).await;
     let first: i64 = play
@@ -105,22 +85,6 @@ async fn kept_items_are_neither_refunded_nor_listed() {
     assert_eq!(told, "2|5|2|5|f|1");
     let listed = job.call("item ->> 'points'", "cancel_items", "");
     assert_eq!(play.show(&listed).await, "1\n4");
-}
-
-#[tokio::test]
-async fn a_job_of_another_machine_or_another_id_is_left_alone() {
-    let (play, job) = flagged(&[1]).await;
-    let other = shop::job_of(&play, "other", &[5]).await;
-    play.show(&job.call("items", "cancel_refund", "")).await;
-    assert_eq!(
-        play.code(&other.call("items", "cancel_refund", "")).await,
-        "ON002"
-    );
-    let untouched = format!(
-        "select settled is null, (select points from wallet where customer = 'other') from batch_item where job_id = {}",
-        other.id
-    );
-    assert_eq!(play.show(&untouched).await, "t|995");
 }
 
 #[tokio::test]

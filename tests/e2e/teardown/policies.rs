@@ -67,28 +67,6 @@ async fn an_item_that_may_be_seen_and_not_updated_is_told_of_at_every_level() {
     assert_eq!(items(&play, &job).await, "true true");
 }
 
-#[tokio::test]
-async fn a_wallet_that_may_be_seen_and_not_updated_is_told_of() {
-    let play = shop::open().await;
-    let job = shop::job_of(&play, "w", &[10]).await;
-    play.show(
-        "create role clerk_of_wallets;
-         select once.grant_role('clerk_of_wallets', 'use');
-         grant usage on schema public to clerk_of_wallets;
-         grant select, update on batch_job, batch_item, wallet to clerk_of_wallets;
-         alter table wallet enable row level security;
-         create policy seen on wallet for select using (true)",
-    )
-    .await;
-    play.show(&job.call("outcome", "cancel_request", "")).await;
-    play.show("set role clerk_of_wallets").await;
-    let refusal = play.refused(&job.call("items", "cancel_refund", "")).await;
-    assert_eq!(refusal.code, "ON002", "{refusal:?}");
-    assert!(refusal.hint.contains("policy"), "{refusal:?}");
-    play.show("reset role").await;
-    assert_eq!(items(&play, &job).await, "false");
-}
-
 /// The owner's policies are forced for the owner's calls, and not for the check that nothing is left: the statements are
 /// the same, and a backend keeps each of them with or without the policies.
 #[tokio::test]

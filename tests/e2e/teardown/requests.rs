@@ -189,51 +189,6 @@ async fn a_list_of_artifacts_is_whole_whatever_the_snapshot() {
     old.show("commit").await;
 }
 
-/// A partition that is rewritten meanwhile has its items still.
-#[tokio::test]
-async fn a_job_is_not_finished_while_a_partition_of_its_items_is_rewritten() {
-    let play = shop::open().await;
-    shop::guard(&play, false).await;
-    play.show(
-        "create table parted (like batch_item including defaults including identity) partition by hash (id);
-         create table part partition of parted for values with (modulus 1, remainder 0);
-         drop table batch_item; alter table parted rename to batch_item;
-         alter table batch_item add primary key (id); create index on batch_item (job_id)",
-    )
-    .await;
-    let definition = include_str!("../../../sql/examples/batch_job.json");
-    play.show(&format!("select once.machine_define($m${definition}$m$)"))
-        .await;
-    let job = shop::job_of(&play, "w", &[1, 2]).await;
-    play.show(&job.call("outcome", "cancel_request", "")).await;
-    let finish = job.call("status", "cancel_finish", "");
-    let known = play.another().await;
-    assert_eq!(known.code(&finish).await, "ON005");
-    let migration = play.another().await;
-    migration
-        .show("begin; lock table only part in access exclusive mode")
-        .await;
-    let waiting = Waiting::begin(&play, known, &finish).await;
-    migration
-        .show("alter table part set unlogged; alter table part set logged; commit")
-        .await;
-    let answer = waiting.end().await.1;
-    assert_eq!(crate::waiting::code(&answer), "ON005");
-}
-
-#[tokio::test]
-async fn a_request_that_is_open_keeps_the_job_from_starting() {
-    let play = shop::open().await;
-    let job = shop::job(&play, "w").await;
-    let other = play.another().await;
-    play.show("begin").await;
-    assert_eq!(request(&play, &job).await, "teardown|queued");
-    let claim = job.call("outcome", "action_claim", ", 'run', 'worker'");
-    assert_eq!(other.show(&claim).await, "busy");
-    play.show("rollback").await;
-    assert_eq!(other.show(&claim).await, "claimed");
-}
-
 #[tokio::test]
 async fn pending_lists_what_is_flagged_and_not_leased_and_not_finished_oldest_first() {
     let play = shop::open().await;
@@ -369,33 +324,4 @@ async fn a_machine_without_cancel_has_no_teardown() {
         let sql = format!("select * from once.{call}");
         assert_eq!(play.code(&sql).await, "22023", "{call}");
     }
-}
-
-/// Nobody can finish it, and the machine is free to be defined otherwise.
-#[tokio::test]
-async fn a_teardown_whose_table_was_dropped_is_over() {
-    let play = shop::open().await;
-    let job = shop::job_of(&play, "w", &[10]).await;
-    play.show(&job.call("outcome", "cancel_request", "")).await;
-    play.show("drop table batch_job, batch_item, wallet cascade")
-        .await;
-    let open = "select count(*) from once.cancel where open";
-    play.show("begin; select * from once.sweep()").await;
-    assert_eq!(play.show(open).await, "0");
-    play.show("rollback").await;
-    shop::tables(&play).await;
-    let machine = shop::MACHINE;
-    let define = |machine: &str| format!("select once.machine_define($m${machine}$m$)");
-    play.show(&define(machine)).await;
-    let changed = machine.replace("\"returned\"", "\"given back\"");
-    assert_ne!(changed, machine);
-    play.show(&define(&changed)).await;
-    assert_eq!(play.show(open).await, "1");
-    play.show("select * from once.sweep()").await;
-    assert_eq!(play.show(open).await, "0");
-    // One of a row that is there is in the way, as ever.
-    let job = shop::job_of(&play, "v", &[10]).await;
-    play.show(&job.call("outcome", "cancel_request", "")).await;
-    play.show("select * from once.sweep()").await;
-    assert_eq!(play.code(&define(machine)).await, "55006");
 }

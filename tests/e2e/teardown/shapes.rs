@@ -241,34 +241,6 @@ async fn text_ids_in_odd_words_and_small_integers() {
 }
 
 #[tokio::test]
-async fn an_id_is_the_same_however_it_is_written() {
-    let shape = Shape {
-        id: "uuid",
-        row: "aaaaaaaa-2222-3333-4444-555555555555",
-        ..PLAIN
-    };
-    let play = Playground::open().await;
-    shape.build(&play).await;
-    shape.item(&play, "1", "5", true).await;
-    let upper = Shape {
-        row: "AAAAAAAA222233334444555555555555",
-        ..shape
-    };
-    upper.flag(&play).await;
-    let told = play
-        .show(&shape.call("items, amount, pass", "cancel_refund", ""))
-        .await;
-    assert_eq!(told, "1|5|1");
-    let told = play
-        .show(&upper.call("items, amount_total, pass", "cancel_refund", ""))
-        .await;
-    assert_eq!(told, "0|5|1");
-    upper.end(&play).await;
-    let bad = "select once.cancel_refund('m', 'no uuid')";
-    assert!(matches!(play.code(bad).await.as_str(), "22P02" | "22023"));
-}
-
-#[tokio::test]
 async fn numeric_money_of_a_declared_scale() {
     let shape = Shape {
         amount: "numeric(6,2)",
