@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::playground::Playground;
-use crate::waiting::{at_once, sessions};
+use crate::waiting::sessions;
 use crate::{assert_retryable, complete};
 
 /// Runs both statements in two overlapping serializable transactions; the refusals of either side.
@@ -72,35 +72,6 @@ async fn two_readers_of_each_others_missing_keys_cannot_both_claim() {
     .await;
     assert_eq!(refusals.len(), 1, "{refusals:?}");
     assert_retryable(&refusals[0], "write skew over two missing keys");
-}
-
-#[tokio::test]
-async fn sixteen_serializable_claims_of_one_key_have_one_winner() {
-    let play = Playground::open().await;
-    let sessions = sessions(&play, 16).await;
-    for round in 0..20 {
-        at_once(&sessions, |_| {
-            "begin isolation level serializable".to_owned()
-        })
-        .await;
-        let answers = at_once(&sessions, |_| {
-            format!("select outcome from once.key_claim('s', 'k{round}')")
-        })
-        .await;
-        let mut claimed = 0;
-        for answer in &answers {
-            match answer {
-                Ok(outcome) if outcome == "claimed" => claimed += 1,
-                Ok(outcome) => assert_eq!(outcome, "in_progress"),
-                Err(refusal) => assert_retryable(refusal, "claim"),
-            }
-        }
-        let ends = at_once(&sessions, |_| "commit".to_owned()).await;
-        for end in ends.iter().filter_map(|end| end.as_ref().err()) {
-            assert_retryable(end, "commit");
-        }
-        assert_eq!(claimed, 1, "{answers:?}");
-    }
 }
 
 #[tokio::test]

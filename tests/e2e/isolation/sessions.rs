@@ -52,35 +52,6 @@ async fn prepared_statements_outlive_drop_and_create_extension() {
 }
 
 #[tokio::test]
-async fn prepared_statements_outlive_an_extension_made_anew_by_another_session() {
-    let play = Playground::directly("prepared statements are a session's").await;
-    let other = play.another().await;
-    for (i, call) in CALLS.iter().enumerate() {
-        play.show(&format!("prepare p{i} as {call}")).await;
-    }
-    all(&play, "execute").await;
-    other
-        .show("begin; drop extension pg_once; create extension pg_once; commit")
-        .await;
-    all(&play, "execute").await;
-}
-
-#[tokio::test]
-async fn a_rolled_back_drop_leaves_everything_usable() {
-    let play = Playground::open().await;
-    all(&play, "plain").await;
-    play.show("begin; drop extension pg_once; create extension pg_once")
-        .await;
-    all(&play, "plain").await;
-    play.show("rollback").await;
-    assert_eq!(play.claim("k", ", '2'").await, "mismatched");
-    assert_eq!(
-        play.show("select status from once.key_get('s', 'k')").await,
-        "running"
-    );
-}
-
-#[tokio::test]
 async fn a_table_rewritten_by_a_person_stays_usable() {
     let play = Playground::open().await;
     let other = play.another().await;

@@ -148,61 +148,15 @@ async fn every_pair_of_numbers_agrees_with_numeric_equality_at_every_depth() {
 #[tokio::test]
 async fn near_equal_structures_are_told_apart() {
     let play = open().await;
-    let texts: &[&str] = &[
-        "1",
-        "[1]",
-        "[[1]]",
-        "{\"1\": 1}",
-        "{\"a\": [1]}",
-        "{\"a\": {\"1\": 1}}",
-        "[1, 2]",
-        "[2, 1]",
-        "[12]",
-        "[[1], 2]",
-        "[1, [2]]",
-        "[[1, 2]]",
-        "\"1\"",
-        "[\"1\"]",
-        "[\"1\", 2]",
-        "[\"1,2\"]",
-        "[\"a\", \"b\"]",
-        "[\"ab\"]",
-        "[\"\", \"ab\"]",
-        "{\"a\": 1, \"b\": 2}",
-        "{\"a\": 2, \"b\": 1}",
-        "{\"ab\": 1}",
-        "{\"a\": \"b\"}",
-        "[\"a\", \"b\", null]",
-        "null",
-        "[null]",
-        "{\"a\": null}",
-        "{}",
-        "[]",
-        "[{}]",
-        "[[]]",
-        "{\"a\": {}}",
-        "{\"a\": []}",
-        "true",
-        "false",
-        "\"true\"",
-        "\"null\"",
-        "\"\"",
-        "[\"\"]",
-        "0",
-        "[0]",
-        "-1",
-        "{\"a\":{\"b\":1},\"c\":2}",
-        "{\"a\":{\"b\":1,\"c\":2}}",
-        "[[],[]]",
-        "[[[]]]",
-        "[[],[],[]]",
-        "\"\\u0001\"",
-        "\"a\"",
-        "\"A\"",
-        "\"e\\u0301\"",
-        "\"é\"",
-    ];
-    let array = serde_json::to_string(texts).unwrap();
+    let texts = r#"
+        1 ~ [1] ~ [[1]] ~ {"1": 1} ~ {"a": [1]} ~ {"a": {"1": 1}} ~ [1, 2] ~ [2, 1] ~ [12] ~ [[1], 2] ~
+        [1, [2]] ~ [[1, 2]] ~ "1" ~ ["1"] ~ ["1", 2] ~ ["1,2"] ~ ["a", "b"] ~ ["ab"] ~ ["", "ab"] ~
+        {"a": 1, "b": 2} ~ {"a": 2, "b": 1} ~ {"ab": 1} ~ {"a": "b"} ~ ["a", "b", null] ~ null ~ [null] ~
+        {"a": null} ~ {} ~ [] ~ [{}] ~ [[]] ~ {"a": {}} ~ {"a": []} ~ true ~ false ~ "true" ~ "null" ~
+        "" ~ [""] ~ 0 ~ [0] ~ -1 ~ {"a":{"b":1},"c":2} ~ {"a":{"b":1,"c":2}} ~ [[],[]] ~ [[[]]] ~
+        [[],[],[]] ~ "\u0001" ~ "a" ~ "A" ~ "e\u0301" ~ "é""#;
+    let texts: Vec<&str> = texts.split('~').map(str::trim).collect();
+    let array = serde_json::to_string(&texts).unwrap();
     play.client.query_one(STORE, &[&array]).await.unwrap();
     let distinct: i64 = play
         .client
@@ -262,44 +216,6 @@ async fn large_arrays_and_objects_with_offsets_between_their_entries_agree() {
 }
 
 #[tokio::test]
-async fn claims_themselves_agree_with_jsonb_equality() {
-    let play = open().await;
-    let mut random = StdRng::seed_from_u64(42);
-    let mut equal_pairs = 0;
-    for n in 0..200 {
-        let (first, second) = (value(&mut random, 2), value(&mut random, 1));
-        let second = if n % 2 == 0 {
-            variant(&mut random, &first)
-        } else {
-            second
-        };
-        let key = format!("k{n}");
-        let claim = "select outcome from once.key_claim('s', $1, as_json($2::text))";
-        play.client.query_one(claim, &[&key, &first]).await.unwrap();
-        let outcome: String = play
-            .client
-            .query_one(claim, &[&key, &second])
-            .await
-            .unwrap()
-            .get(0);
-        let equal = "select as_jsonb($1::text) = as_jsonb($2::text)";
-        let equal: bool = play
-            .client
-            .query_one(equal, &[&first, &second])
-            .await
-            .unwrap()
-            .get(0);
-        assert_eq!(
-            outcome,
-            if equal { "in_progress" } else { "mismatched" },
-            "{first} / {second}"
-        );
-        equal_pairs += i32::from(equal);
-    }
-    assert!((20..180).contains(&equal_pairs), "{equal_pairs}");
-}
-
-#[tokio::test]
 async fn nine_kilobytes_of_huge_numbers_claim_in_milliseconds() {
     let play = open().await;
     let numbers = vec!["1e131071"; 1000].join(",");
@@ -348,36 +264,5 @@ async fn whatever_depth_of_nesting_the_server_can_hold_can_be_claimed() {
                 Err(refusal) => assert_eq!(play.code(&claim).await, refusal.code, "{depth}"),
             }
         }
-    }
-}
-
-#[tokio::test]
-async fn a_request_that_comes_compressed_or_from_a_toast_table_is_the_same_request() {
-    let play = open().await;
-    play.show(
-        "create table request as
-            select json_build_object('text', repeat('again ', 20000), 'n', 1.0) as compressed,
-                   (select json_agg(md5(n::text)) from generate_series(1, 5000) n) as external",
-    )
-    .await;
-    for column in ["compressed", "external"] {
-        let stored = format!(
-            "select outcome from request, once.key_claim('s', '{column}', request.{column})"
-        );
-        assert_eq!(play.show(&stored).await, "claimed");
-        assert_eq!(play.show(&stored).await, "in_progress");
-        let fresh = match column {
-            "compressed" => "json_build_object('n', 1, 'text', repeat('again ', 20000))",
-            _ => "(select json_agg(md5(n::text)) from generate_series(1, 5000) n)",
-        };
-        assert_eq!(
-            play.claim(column, &format!(", {fresh}")).await,
-            "in_progress"
-        );
-        assert_eq!(
-            play.claim(column, &format!(", json_build_array({fresh})"))
-                .await,
-            "mismatched"
-        );
     }
 }

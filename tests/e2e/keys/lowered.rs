@@ -91,24 +91,6 @@ async fn everything_works_when_the_extensions_owner_is_no_superuser_any_more() {
 }
 
 #[tokio::test]
-async fn everything_works_when_the_extension_was_handed_to_an_ordinary_role() {
-    let play = Playground::open().await;
-    play.show(
-        "drop extension pg_once; create role gone_dba superuser login; create role heir login;
-         create role heir_team; create role heir_op login in role heir_team",
-    )
-    .await;
-    let dba = play.another_as("gone_dba").await;
-    dba.show(
-        r#"create extension pg_once; select once.scope_set('s', '{"owner": "heir_team"}');
-           select once.grant_role('heir_op', 'operate')"#,
-    )
-    .await;
-    play.show("reassign owned by gone_dba to heir").await;
-    a_day_of_work(&play.another_as("heir_op").await).await;
-}
-
-#[tokio::test]
 async fn default_privileges_open_nothing_of_the_extension() {
     let admin = cluster().connect("postgres").await.unwrap();
     // Default privileges stay with a database, so nobody else gets this one.

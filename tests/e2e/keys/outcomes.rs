@@ -352,28 +352,6 @@ async fn answers_that_need_no_claim_take_no_transaction_id() {
 }
 
 #[tokio::test]
-async fn one_transaction_can_claim_write_and_complete_many_keys() {
-    let play = Playground::open().await;
-    let finished = play
-        .show(
-            "begin;
-             select once.key_complete('s', n::text, c.token, 200)
-               from generate_series(1, 500) n, once.key_claim('s', n::text) c;
-             select c.outcome, count(*) from generate_series(1, 500) n, once.key_claim('s', n::text) c
-              group by 1",
-        )
-        .await;
-    assert_eq!(
-        finished, "replayed|500",
-        "a transaction sees its own answers"
-    );
-    let other = play.another().await;
-    assert_eq!(other.claim("7", "").await, "in_progress");
-    play.show("rollback").await;
-    assert_eq!(other.claim("7", "").await, "claimed");
-}
-
-#[tokio::test]
 async fn keys_of_two_scopes_and_keys_that_differ_in_one_byte_are_apart() {
     let play = Playground::open().await;
     for (scope, key) in [

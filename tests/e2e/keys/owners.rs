@@ -122,36 +122,6 @@ async fn the_caller_is_the_current_user_after_set_role() {
 }
 
 #[tokio::test]
-async fn inside_the_callers_security_definer_function_its_owner_is_the_caller() {
-    let play = Playground::open().await;
-    let token = owned(&play, "definer").await;
-    play.show(
-        "create function claim_as_owner() returns text language sql security definer
-             as $$ select outcome from once.key_claim('owned', 'through the function') $$;
-         create function claim_as_outsider() returns text language sql security definer
-             as $$ select outcome from once.key_claim('owned', 'through the function') $$;
-         alter function claim_as_owner() owner to definer_owner;
-         alter function claim_as_outsider() owner to definer_outsider",
-    )
-    .await;
-    let outsider = play.another_as("definer_outsider").await;
-    assert_eq!(outsider.show("select claim_as_owner()").await, "claimed");
-    assert_eq!(
-        outsider
-            .code(&format!("select once.key_extend('owned', 'k', {token})"))
-            .await,
-        "42501"
-    );
-    let member = play.another_as("definer_member").await;
-    assert_eq!(member.code("select claim_as_outsider()").await, "42501");
-    assert_eq!(
-        play.code("select claim_as_outsider()").await,
-        "42501",
-        "called by a superuser, too"
-    );
-}
-
-#[tokio::test]
 async fn setting_and_changing_an_owner_need_membership_in_both() {
     let play = Playground::open().await;
     play.show(
@@ -203,39 +173,6 @@ async fn setting_and_changing_an_owner_need_membership_in_both() {
         none.show("select once.scope_set('s', '{\"lease\": \"1 s\"}') ->> 'owner'")
             .await,
         "~"
-    );
-}
-
-#[tokio::test]
-async fn a_change_of_owner_that_waited_for_another_one_is_checked_against_the_new_owner() {
-    let play = Playground::open().await;
-    play.show(
-        "create role wait_a; create role wait_b; create role wait_all; grant wait_all to wait_a, wait_b;
-         create role wait_in_a login in role wait_a; select once.grant_role('wait_all', 'operate');
-         select once.scope_set('s', '{\"owner\": \"wait_a\"}')",
-    )
-    .await;
-    let member = play.another_as("wait_in_a").await;
-    let admin = play.another().await;
-    admin
-        .show("begin; select once.scope_set('s', '{\"owner\": \"wait_b\"}')")
-        .await;
-    let asked = pg_once_tests::race::Session::of(&member.client)
-        .await
-        .unwrap();
-    let waiting = tokio::spawn(async move {
-        member
-            .code("select once.scope_set('s', '{\"owner\": null}')")
-            .await
-    });
-    pg_once_tests::race::wait_until_waiting(&play.client, asked)
-        .await
-        .unwrap();
-    admin.show("commit").await;
-    assert_eq!(waiting.await.unwrap(), "42501");
-    assert_eq!(
-        play.show("select once.scope_get('s') ->> 'owner'").await,
-        "wait_b"
     );
 }
 

@@ -155,38 +155,6 @@ async fn json_comes_back_as_it_was_written() {
     }
 }
 
-#[tokio::test]
-async fn keys_in_any_script_are_told_apart_and_named_in_errors() {
-    let play = Playground::open().await;
-    for key in [
-        "日本語",
-        "日本",
-        "Ключ",
-        "ключ",
-        "😀",
-        "a\u{301}",
-        "á",
-        "%s%n%d",
-        "quote ' and \" and \\",
-        " ",
-        "\t\n",
-    ] {
-        let quoted = key.replace('\'', "''");
-        assert_eq!(
-            play.show(&format!(
-                "select outcome from once.key_claim('s', '{quoted}')"
-            ))
-            .await,
-            "claimed",
-            "{key}"
-        );
-        let refused = play
-            .refused(&format!("select once.key_extend('s', '{quoted}', 1)"))
-            .await;
-        assert!(refused.message.contains(key), "{refused:?}");
-    }
-}
-
 /// A database in another encoding; the client speaks `client`.
 async fn in_encoding(
     cluster: &Cluster,
@@ -208,78 +176,6 @@ async fn in_encoding(
     ))
     .await;
     play
-}
-
-#[tokio::test]
-async fn databases_in_latin1_and_sql_ascii_work_with_keys_that_are_not_ascii() {
-    for (database, encoding, client, longest) in [
-        ("lat", "latin1", "utf8", 255),
-        ("ascii", "sql_ascii", "sql_ascii", 127),
-    ] {
-        let play = in_encoding(cluster(), database, encoding, client).await;
-        let key = "é".repeat(longest);
-        let claimed = play
-            .show(&format!(
-                r#"select outcome, token from once.key_claim('s', '{key}', '{{"ä": "ö"}}')"#
-            ))
-            .await;
-        let token = claimed.strip_prefix("claimed|").unwrap().to_owned();
-        let step = play
-            .show(&format!(
-                "select derived_key from once.key_step('s', '{key}', {token}, 'zählen')"
-            ))
-            .await;
-        let listed = play
-            .show(&format!("select steps -> 0 ->> 'step', steps -> 0 ->> 'derived_key' from once.key_get('s', '{key}')"))
-            .await;
-        assert_eq!(listed, format!("zählen|{step}"));
-        assert_eq!(
-            play.code(&format!("select once.key_claim('s', '{key}é')"))
-                .await,
-            "22023",
-            "{encoding}: one more character"
-        );
-        play.show(&format!(
-            "select once.key_complete('s', '{key}', {token}, 200, '\"ü\"')"
-        ))
-        .await;
-        let replay = play
-            .show(&format!(
-                r#"select outcome, response_body from once.key_claim('s', '{key}', '{{"ä":"ö"}}')"#
-            ))
-            .await;
-        assert_eq!(replay, "replayed|\"ü\"");
-        let lost = play
-            .refused(&format!("select once.key_extend('s', '{key}', 1)"))
-            .await;
-        assert_eq!(lost.code, "ON001");
-        assert!(lost.message.contains(&key), "{encoding}: {}", lost.message);
-        let unknown = play
-            .refused(r#"select once.scope_set('s', '{"größe": 1}')"#)
-            .await;
-        assert!(
-            unknown.message.contains("größe"),
-            "{encoding}: {}",
-            unknown.message
-        );
-    }
-}
-
-#[tokio::test]
-async fn sweeps_metrics_and_doctor_work_in_every_encoding() {
-    for (database, encoding) in [("swept_lat", "latin1"), ("swept_euc", "euc_jp")] {
-        let play = in_encoding(cluster(), database, encoding, "utf8").await;
-        play.show(
-            "select once.key_claim('§', '§ ' || i, lease => '1 us') from generate_series(1, 70) i",
-        )
-        .await;
-        let failed = "select sum(failed) from once.sweep()";
-        assert_eq!(play.show(failed).await, "0", "{encoding}");
-        play.show("select count(*) from once.metrics()").await;
-        play.show("select count(*) from once.doctor()").await;
-        let shown = "select count(*) from once.key_take_abandoned('§', 100)";
-        assert_eq!(play.show(shown).await, "70", "{encoding}");
-    }
 }
 
 /// A defect once: a key's row was found by a hash over the bytes of the encoding it was claimed in.

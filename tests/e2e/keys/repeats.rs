@@ -361,40 +361,6 @@ async fn a_released_or_parked_lease_is_lost_to_every_write_but_the_one_that_ende
 }
 
 #[tokio::test]
-async fn an_earlier_advance_that_comes_again_after_a_later_one_is_a_new_advance() {
-    let play = Playground::open().await;
-    let token = begin(&play).await;
-    for (point, state) in [("a", "1"), ("b", "2"), ("a", "1")] {
-        play.show(&format!(
-            "select once.key_advance('s', 'k', {token}, '{point}', '{state}')"
-        ))
-        .await;
-        assert_eq!(
-            play.show("select recovery_point, state from once.key_get('s', 'k')")
-                .await,
-            format!("{point}|{state}")
-        );
-    }
-}
-
-#[tokio::test]
-async fn a_claim_that_lost_its_answer_gets_it_again_by_its_holder_alone() {
-    let play = Playground::open().await;
-    play.clock("0").await;
-    let claim =
-        "select outcome, token, attempt from once.key_claim('s', 'k', '1', holder => 'one')";
-    let first = play.show(claim).await;
-    assert_eq!(play.show(claim).await, first);
-    play.clock("1 h").await;
-    let taken = play.show(&claim.replace("'one'", "'two'")).await;
-    assert!(taken.starts_with("resumed|"), "{taken}");
-    assert!(
-        play.show(claim).await.starts_with("in_progress|"),
-        "it is somebody else's now"
-    );
-}
-
-#[tokio::test]
 async fn a_derived_key_rotated_by_one_holder_is_not_rotated_again_by_the_next() {
     let play = Playground::open().await;
     let token = begin(&play).await;

@@ -181,28 +181,3 @@ async fn nobody_but_the_extensions_owner_grants() {
         "42501"
     );
 }
-
-#[tokio::test]
-async fn a_role_without_rights_on_any_table_can_do_everything_its_kind_opens() {
-    let play = Playground::open().await;
-    play.show("create role plain_user login; select once.grant_role('plain_user', 'operate')")
-        .await;
-    let user = play.another_as("plain_user").await;
-    user.show(r#"select once.scope_set('s', '{"keep_request": true, "max_attempts": 3}')"#)
-        .await;
-    let token = user.token("k", ", '1', lease => '1 microsecond'").await;
-    user.show(&format!("select once.key_step('s', 'k', {token}, 'pay'); select once.key_rotate('s', 'k', {token}, 'pay', 1);
-                        select once.key_step_done('s', 'k', {token}, 'pay', '1')")).await;
-    let token = user
-        .show("select once.sweep(task => 'key_abandon'); select token from once.key_take_abandoned('s')")
-        .await;
-    user.show(&format!("select once.key_park('s', 'k', {token}, 'x'); select once.key_resolve('s', 'k', 2, 'abort', 500)")).await;
-    assert_eq!(
-        user.show("select status, json_array_length(steps) from once.key_get('s', 'k')")
-            .await,
-        "finished|1"
-    );
-    assert_eq!(user.show("select count(*) from once.sweep()").await, "8");
-    assert_eq!(user.show("select once.key_forget('s', 'k')").await, "t");
-    assert_eq!(user.show("select current_user").await, "plain_user");
-}

@@ -147,24 +147,6 @@ async fn every_bad_option_is_refused_by_name_and_changes_nothing() {
     assert_eq!(play.stored().await, stored);
 }
 
-/// A defect once: the option counted bytes, the argument characters.
-#[tokio::test]
-async fn a_recovery_point_of_a_hundred_characters_of_four_bytes_can_be_declared_and_reached() {
-    let play = Playground::open().await;
-    let point = "😀".repeat(100);
-    set(&play, &format!(r#"{{"recovery_points": ["{point}"]}}"#)).await;
-    let token = play.token("k", "").await;
-    play.show(&format!(
-        "select once.key_advance('s', 'k', {token}, '{point}')"
-    ))
-    .await;
-    assert_eq!(
-        play.show("select recovery_point from once.key_get('s', 'k')")
-            .await,
-        point
-    );
-}
-
 #[tokio::test]
 async fn declared_recovery_points_are_reached_in_their_order_only() {
     let play = Playground::open().await;

@@ -72,35 +72,6 @@ async fn a_transaction_that_is_sent_twice_commits_its_writes_once() {
 }
 
 #[tokio::test]
-async fn the_same_call_twice_in_one_transaction_is_no_repeat() {
-    let play = shop().await;
-    for (key, call) in [
-        (
-            "advance",
-            "select once.key_advance('s', 'advance', $, 'ordered', '1')",
-        ),
-        (
-            "complete",
-            "select once.key_complete('s', 'complete', $, 201, '{}')",
-        ),
-        (
-            "step",
-            "select once.key_step_done('s', 'step', $, 'pay', '7')",
-        ),
-    ] {
-        let token = begin_key(&play, key).await;
-        let call = call.replace('$', &token.to_string());
-        let extend = match key {
-            "advance" => format!("select once.key_extend('s', '{key}', {token})"),
-            _ => "select 1".to_owned(),
-        };
-        let calls = format!("{call}; {call}; savepoint a; {extend}; {call}; release a; {call}");
-        order(&play, key, &calls).await.unwrap();
-        assert_eq!(orders(&play, key).await, "1", "{key}");
-    }
-}
-
-#[tokio::test]
 async fn what_was_rolled_back_was_not_made() {
     let play = shop().await;
     let token = begin_key(&play, "k").await;

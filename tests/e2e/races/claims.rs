@@ -1,6 +1,6 @@
 //! Many claims of one key at once: one gets it, the others are told so without waiting or writing.
 
-use crate::playground::{Playground, cluster};
+use crate::playground::Playground;
 use crate::waiting::{at_once, sessions};
 
 const CONNECTIONS: usize = 16;
@@ -40,21 +40,6 @@ async fn sixteen_connections_claim_one_key_and_one_gets_it() {
             .await,
         "100|100"
     );
-}
-
-#[tokio::test]
-async fn a_lost_claim_leaves_no_warning_in_the_log() {
-    let play = Playground::open().await;
-    let log = || std::fs::read_to_string(cluster().directory().join("server.log")).unwrap();
-    let here = format!("@{} ", play.database.name);
-    let before = log().lines().count();
-    let sessions = sessions(&play, CONNECTIONS).await;
-    for round in 0..30 {
-        at_once(&sessions, |_| claim(&format!("k{round}"))).await;
-    }
-    let log = log();
-    let mut mine = log.lines().skip(before).filter(|l| l.contains(&here));
-    assert_eq!(mine.find(|line| line.contains("WARNING")), None);
 }
 
 #[tokio::test]

@@ -53,33 +53,6 @@ async fn a_claim_does_not_wait_for_the_old_holders_open_write() {
 }
 
 #[tokio::test]
-async fn what_the_old_holder_committed_is_what_the_next_claim_finds() {
-    let play = Playground::open().await;
-    let after = [
-        "in_progress",
-        "replayed",
-        "replayed",
-        "resumed",
-        "parked",
-        "in_progress",
-        "resumed",
-        "resumed",
-        "resumed",
-    ];
-    for (write, outcome) in WRITES.iter().zip(after) {
-        let token = expired(&play).await;
-        play.show(&with(write, token)).await;
-        assert_eq!(
-            play.claim("k", ", lease => '1 microsecond'").await,
-            outcome,
-            "{write}"
-        );
-        // Not a live lease: the next round forgets the key.
-        play.show("update once.key set lease_until = now()").await;
-    }
-}
-
-#[tokio::test]
 async fn every_write_waits_for_an_open_takeover_and_is_then_refused() {
     let play = Playground::open().await;
     let mut holder = play.another().await;
@@ -166,48 +139,6 @@ async fn a_write_waits_for_an_open_one_of_its_own_token_and_is_then_answered() {
 }
 
 #[tokio::test]
-async fn a_refused_write_undoes_the_transaction_around_it() {
-    let play = Playground::open().await;
-    let token = expired(&play).await;
-    assert_eq!(play.claim("k", "").await, "resumed");
-    play.show("create table orders (id int)").await;
-    let sql = format!(
-        "begin; insert into orders values (1); {}; commit",
-        with(WRITES[1], token)
-    );
-    assert_eq!(play.code(&sql).await, "ON001");
-    play.show("rollback").await;
-    assert_eq!(play.show("select count(*) from orders").await, "0");
-}
-
-#[tokio::test]
-async fn the_same_completion_from_sixteen_connections_counts_once() {
-    let play = Playground::open().await;
-    let sessions = sessions(&play, 16).await;
-    let token = play.token("k", "").await;
-    let same = at_once(&sessions, |_| {
-        format!("select once.key_complete('s', 'k', {token}, 201, '{{\"a\":  1}}')")
-    })
-    .await;
-    assert_eq!(same.iter().filter(|a| a.is_ok()).count(), 1);
-    assert!(
-        same.iter().all(|a| a.is_ok() || code(a) == "ON006"),
-        "{same:?}"
-    );
-
-    let token = play.token("k2", "").await;
-    let different = at_once(&sessions, |i| {
-        format!("select once.key_complete('s', 'k2', {token}, {i})")
-    })
-    .await;
-    assert_eq!(different.iter().filter(|a| a.is_ok()).count(), 1);
-    assert!(
-        different.iter().all(|a| a.is_ok() || code(a) == "ON006"),
-        "{different:?}"
-    );
-}
-
-#[tokio::test]
 async fn two_connections_of_one_token_begin_a_step_once() {
     let play = Playground::open().await;
     let second = play.another().await;
@@ -239,15 +170,4 @@ async fn of_many_ends_of_one_step_the_first_stays() {
         answers.iter().all(|a| a.is_ok() || code(a) == "ON006"),
         "{answers:?}"
     );
-}
-
-#[tokio::test]
-async fn of_two_rotations_from_one_version_one_counts() {
-    let play = Playground::open().await;
-    let sessions = sessions(&play, 8).await;
-    let token = play.token("k", "").await;
-    let rotate = format!("select once.key_rotate('s', 'k', {token}, 'pay', 1)");
-    for answer in at_once(&sessions, |_| rotate.clone()).await {
-        assert_eq!(answer.unwrap(), "2");
-    }
 }

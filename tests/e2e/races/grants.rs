@@ -1,7 +1,7 @@
 //! grant_role and revoke_role from several sessions at once: one after the other, never an error.
 
 use crate::playground::Playground;
-use crate::waiting::{Waiting, at_once, code, sessions};
+use crate::waiting::{Waiting, code};
 
 /// The functions that a role may call.
 async fn functions(play: &Playground, role: &str) -> i64 {
@@ -59,32 +59,4 @@ async fn of_a_grant_and_a_revocation_for_one_role_both_count() {
     assert_eq!(code(&answer), "", "{answer:?}");
     assert_eq!(remembered(&play).await, "of_both use");
     assert_eq!(functions(&play, "of_both").await.to_string(), use_alone);
-}
-
-#[tokio::test]
-async fn rounds_of_grants_and_revocations_at_once_never_fail() {
-    let play = Playground::open().await;
-    let sessions = sessions(&play, 4).await;
-    for i in 0..4 {
-        play.show(&format!("create role round_{i}")).await;
-    }
-    for round in 0..40 {
-        let change = ["grant_role", "revoke_role"][round % 2];
-        let answers = at_once(&sessions, |i| {
-            format!("select once.{change}('round_{i}', 'operate')")
-        })
-        .await;
-        for answer in answers {
-            assert_eq!(code(&answer), "", "round {round}: {answer:?}");
-        }
-        for i in 0..4 {
-            let role = format!("round_{i}");
-            assert_eq!(
-                functions(&play, &role).await > 0,
-                round % 2 == 0,
-                "round {round}"
-            );
-        }
-    }
-    assert_eq!(play.show("select count(*) from once.role_grant").await, "0");
 }

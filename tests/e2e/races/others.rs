@@ -90,21 +90,6 @@ async fn a_row_that_a_person_has_locked_stops_no_answer_and_no_claim() {
 }
 
 #[tokio::test]
-async fn a_row_that_a_person_shares_can_be_looked_at_but_not_taken() {
-    let play = Playground::open().await;
-    let person = play.another().await;
-    play.show("set lock_timeout = '1ms'").await;
-    play.token("k", EXPIRED).await;
-    person.show("begin; select from once.key for share").await;
-    assert_eq!(play.claim("k", "").await, "in_progress");
-    person
-        .show("commit; begin; select from once.key for key share")
-        .await;
-    assert_eq!(play.claim("k", "").await, "resumed");
-    person.show("commit").await;
-}
-
-#[tokio::test]
 async fn a_claim_meets_an_open_reap_and_an_open_claim_is_skipped_by_the_reap() {
     let play = Playground::open().await;
     let sweeper = play.another().await;

@@ -84,29 +84,6 @@ async fn what_a_write_stores_counts_from_after_its_wait_for_a_lock() {
 }
 
 #[tokio::test]
-async fn a_heartbeat_that_waited_is_told_what_nobody_else_can_claim() {
-    let play = Playground::open().await;
-    let phase = play.another().await;
-    let heartbeat = play.another().await;
-    let token = play.token("k", ", lease => '1 microsecond'").await;
-    phase.show("begin").await;
-    phase
-        .show(&format!("select once.key_step('s', 'k', {token}, 'call')"))
-        .await;
-    let extend = format!("select lease_left from once.key_extend('s', 'k', {token}, '1 hour')");
-    let waiting = Waiting::begin(&play, heartbeat, &extend).await;
-    let meanwhile = play.show("select clock_timestamp()").await;
-    phase.show("commit").await;
-    let told = waiting.end().await.1.unwrap();
-    assert_eq!(told, "01:00:00");
-    let really = format!(
-        "select lease_until >= timestamptz '{meanwhile}' + interval '{told}' from once.key"
-    );
-    assert_eq!(play.show(&really).await, "t");
-    assert_eq!(play.claim("k", "").await, "in_progress");
-}
-
-#[tokio::test]
 async fn a_lease_counts_from_after_the_wait_for_a_takeover_that_rolled_back() {
     let play = Playground::open().await;
     let thief = play.another().await;
@@ -131,16 +108,5 @@ async fn a_lease_counts_from_after_the_wait_for_a_takeover_that_rolled_back() {
         );
         assert_eq!(play.show(&long).await, "t", "{steal}");
         holder = session;
-    }
-}
-
-#[tokio::test]
-async fn a_write_that_finds_nobody_in_its_way_waits_for_nothing() {
-    let play = Playground::open().await;
-    play.show("set lock_timeout = '1ms'").await;
-    for (write, _) in WRITES {
-        let token = ready_for(&play, write).await.to_string();
-        play.show(&format!("select once.{}", write.replace("TOKEN", &token)))
-            .await;
     }
 }
