@@ -1,5 +1,4 @@
-//! A worker that finds nothing asks again and again: it does not look through all lanes each time, and what comes
-//! then is taken by the very next take.
+//! A worker that finds nothing asks again and again: what comes then is taken by the very next take.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,39 +38,6 @@ async fn rest(worker: &Playground) {
 
 fn emit(what: &str, more: &str) -> String {
     format!("select once.outbox_emit('t', '\"{what}\"'{more})")
-}
-
-/// How often this session has looked for the last batch of a lane.
-async fn looks(worker: &Playground) -> u64 {
-    worker.show("select pg_stat_force_next_flush()").await;
-    let scans = "select idx_scan from pg_stat_user_indexes where indexrelname = 'batch_lane'";
-    worker.show(scans).await.parse().unwrap()
-}
-
-#[tokio::test]
-async fn takes_that_find_nothing_do_not_look_through_all_lanes_each_time() {
-    let (play, worker) = idle().await;
-    // Somebody else's open transactions make no difference, nor what they write elsewhere.
-    let open = play.another().await;
-    play.show("create table elsewhere (n int)").await;
-    open.show("begin; insert into elsewhere values (1)").await;
-    rest(&worker).await;
-    // Once a second it looks all the same, and when a transaction has ended that was open at its last look: those
-    // of other tests are, too.
-    pg_once_tests::race::poll_async("takes that do not look", async || {
-        let before = looks(&worker).await;
-        for i in 0..40 {
-            assert_eq!(worker.show(TAKE).await, "");
-            if i % 10 == 0 {
-                play.show("insert into elsewhere values (2)").await;
-            }
-        }
-        let rounds = (looks(&worker).await - before) / 24;
-        Ok((rounds <= 10).then_some(()))
-    })
-    .await
-    .unwrap();
-    open.show("rollback").await;
 }
 
 #[tokio::test]
@@ -180,22 +146,6 @@ async fn what_comes_without_an_emit_is_taken_by_the_next_take() {
         Ok((worker.show(TAKE).await == "later").then_some(()))
     });
     due.await.unwrap();
-}
-
-/// Behind a pooler a backend serves whoever comes, also after a DROP and a CREATE EXTENSION.
-#[tokio::test]
-async fn what_comes_to_an_extension_made_anew_is_taken_by_the_next_take() {
-    let play = Playground::directly("asks what one backend remembers").await;
-    for _ in 0..10 {
-        // The numbers are the same each time: the first subscriber has found nothing behind the first event.
-        play.show("select once.topic_set('t', '{}')").await;
-        play.show(&emit("x", "")).await;
-        assert_eq!(play.show(TAKE).await, "x");
-        drain_acked(&play).await;
-        rest(&play).await;
-        play.show("drop extension pg_once; create extension pg_once")
-            .await;
-    }
 }
 
 #[tokio::test]

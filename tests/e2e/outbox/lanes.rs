@@ -111,26 +111,3 @@ async fn a_suspect_comes_to_its_turn_beside_a_steady_load() {
     }
     panic!("the suspect and its key stand still");
 }
-
-#[tokio::test]
-async fn a_database_that_comes_back_to_its_cluster_begins_another_series() {
-    let play = topic("{}").await;
-    let drain = "select string_agg(payload::text, ',' order by event_id), count(once.outbox_ack('t', 'default', token, array[event_id]))
-                   from once.outbox_take('t', max => 100)";
-    play.show("select once.outbox_emit('t', '1')").await;
-    assert_eq!(play.show(drain).await, "1|1");
-    // As a restore in another cluster, where events were emitted and taken, left it.
-    play.show(
-        "insert into once.series select max(series) + 1, 42 from once.series;
-         update once.batch set series = (select max(series) from once.series),
-                seen_from = '{0,0,0,0,0}', seen_to = '{900000000,900000000,0,1000,1000}'",
-    )
-    .await;
-    play.show("select once.outbox_emit('t', '2')").await;
-    assert_eq!(play.show(drain).await, "2|1");
-    assert_eq!(
-        play.show("select count(*), count(distinct cluster) from once.series")
-            .await,
-        "3|2"
-    );
-}

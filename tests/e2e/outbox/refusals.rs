@@ -131,23 +131,6 @@ async fn bad_arguments_of_a_take_an_ack_and_an_extend_are_told_by_name() {
 }
 
 #[tokio::test]
-async fn infinite_intervals_are_refused_where_the_server_knows_them() {
-    let play = Playground::open().await;
-    play.show("select once.topic_set('t', '{}')").await;
-    if crate::playground::cluster().version() < 17 {
-        return;
-    }
-    for end in ["infinity", "-infinity"] {
-        for (call, word) in [
-            (format!("outbox_emit('t', '1', delay => '{end}')"), "delay"),
-            (format!("outbox_take('t', lease => '{end}')"), "lease"),
-        ] {
-            refused(&play, &call, "22023", word).await;
-        }
-    }
-}
-
-#[tokio::test]
 async fn ids_that_are_not_the_batchs_refuse_the_whole_ack() {
     let stage = Stage::open("{}").await;
     stage.emit("a b c d").await;

@@ -41,23 +41,6 @@ async fn what_a_savepoint_undid_was_never_emitted_taken_or_acked() {
 }
 
 #[tokio::test]
-async fn a_refused_ack_in_a_savepoint_undoes_nothing_else() {
-    let stage = Stage::open("{}").await;
-    stage.emit("a b").await;
-    let token = stage.take(1).await.token;
-    stage.play.show("begin").await;
-    assert_eq!(stage.ack(token, "").await, "1");
-    stage.play.show("savepoint s").await;
-    let lost = stage.ack_sql(token, "b");
-    assert_eq!(stage.play.code(&lost).await, "ON001");
-    stage.play.show("rollback to s").await;
-    stage.emit("c").await;
-    stage.play.show("commit").await;
-    let taken = stage.take(10).await;
-    assert_eq!(crate::sorted(&taken.shown), "b:1 c:1");
-}
-
-#[tokio::test]
 async fn emit_take_and_emit_in_one_transaction_are_one_after_the_other() {
     for key in ["", "key"] {
         for end in ["commit", "rollback"] {

@@ -156,20 +156,3 @@ async fn a_take_that_meets_a_drop_gets_nothing_of_what_was_delivered_before() {
     assert_eq!(worker.code(take).await, "42704");
     assert_eq!(rows_of(&play, &id).await, "0 0 0 0 0 0");
 }
-
-#[tokio::test]
-async fn an_undone_drop_leaves_all_as_it_was() {
-    let play = Playground::open().await;
-    topic(&play, "t", "{}").await;
-    for payload in ["1", "2", "3"] {
-        emit(&play, payload, "").await;
-    }
-    let id = number(&play, "default").await;
-    let token = used(&play, "default").await;
-    let before = rows_of(&play, &id).await;
-    play.show("begin; select once.subscriber_drop('t', 'default'); rollback")
-        .await;
-    assert_eq!(rows_of(&play, &id).await, before);
-    let ack = format!("select once.outbox_ack('t', 'default', {token})");
-    assert_eq!(play.show(&ack).await, "1");
-}

@@ -1,11 +1,8 @@
 //! `lanes` changes only while nothing is pending, and then every later event is in one of the new lanes.
 
 use crate::playground::{Playground, Refusal};
-use crate::waiting::{Waiting, at_once, sessions};
+use crate::waiting::Waiting;
 use crate::{drain, emit, emit_sql, stored, subscriber_set, topic, topic_set};
-use pg_once_tests::race;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 const CHANGE: &str = r#"{"lanes": 3}"#;
 
@@ -202,86 +199,4 @@ async fn an_emit_that_met_the_change_is_in_one_of_the_new_lanes() {
         assert_eq!(drain(&play, "default").await, "e0 e1 e2 e3 e4 e5 e6 e7");
         play.show("truncate once.event_0").await;
     }
-}
-
-#[tokio::test]
-async fn order_holds_over_many_changes_under_load() {
-    let play = Playground::directly("the consumers note in temporary tables").await;
-    topic(&play, "t", "{}").await;
-    let emitters = sessions(&play, 4).await;
-    let admin = play.another().await;
-    let (changed, stop) = (
-        Arc::new(AtomicU32::new(0)),
-        Arc::new(AtomicBool::new(false)),
-    );
-    let changer = tokio::spawn({
-        let (changed, stop) = (Arc::clone(&changed), Arc::clone(&stop));
-        async move {
-            let mut round = 0;
-            while !stop.load(Ordering::Relaxed) {
-                round += 1;
-                let sql = topic_set("t", &format!(r#"{{"lanes": {}}}"#, 1 + round % 7));
-                match admin.attempt(&sql).await {
-                    Ok(_) => _ = changed.fetch_add(1, Ordering::Relaxed),
-                    Err(r) => assert!(matches!(r.code.as_str(), "55006" | "55P03"), "{r:?}"),
-                }
-            }
-        }
-    });
-    let mut next = [0; 4];
-    for round in 1..=10 {
-        for _ in 0..5 {
-            let answers = at_once(&emitters, |e| {
-                format!(
-                    "select once.outbox_emit('t', pg_catalog.json_build_array({e}, n), 'key {e}')
-                       from generate_series({0}, {0} + 2) n",
-                    next[e]
-                )
-            });
-            for answer in answers.await {
-                answer.unwrap();
-            }
-            // Some are taken while the next are emitted.
-            next = next.map(|n| n + 3);
-            take_in_order(&play, 2).await;
-        }
-        while take_in_order(&play, 7).await {}
-        let before = changed.load(Ordering::Relaxed);
-        race::poll_async("a change while nothing is pending", async || {
-            Ok((changed.load(Ordering::Relaxed) > before).then_some(()))
-        })
-        .await
-        .unwrap();
-        let acked = play.show("select sum(acked) from once.receipt").await;
-        assert_eq!(acked, (60 * round).to_string());
-    }
-    stop.store(true, Ordering::Relaxed);
-    changer.await.unwrap();
-}
-
-/// Takes and acks one batch; every event of a key follows the one that was acked before it.
-async fn take_in_order(play: &Playground, max: i32) -> bool {
-    let taken = play
-        .show(&format!(
-            "create temporary table if not exists last (e int primary key, n int);
-             select token, payload ->> 0, payload ->> 1,
-                    coalesce((select n from last where e = (payload ->> 0)::int), -1)
-                    + row_number() over (partition by payload ->> 0 order by event_id)
-               from once.outbox_take('t', max => {max})"
-        ))
-        .await;
-    for line in taken.lines() {
-        let parts: Vec<&str> = line.split('|').collect();
-        assert_eq!(parts[2], parts[3], "the next of key {}: {taken}", parts[1]);
-        play.show(&format!(
-            "insert into last values ({0}, {1}) on conflict (e) do update set n = {1}",
-            parts[1], parts[2]
-        ))
-        .await;
-    }
-    if let Some((token, _)) = taken.split_once('|') {
-        play.show(&format!("select once.outbox_ack('t', 'default', {token})"))
-            .await;
-    }
-    !taken.is_empty()
 }

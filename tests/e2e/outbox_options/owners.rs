@@ -4,7 +4,6 @@
 
 use crate::playground::Playground;
 use crate::{stored, topic, topic_set};
-use pg_once_tests::race;
 
 const CALLS: [&str; 16] = [
     "topic_get('owned')",
@@ -62,32 +61,6 @@ async fn allowed_everywhere(session: &Playground) {
 }
 
 #[tokio::test]
-async fn a_topic_with_an_owner_is_closed_to_all_but_its_members_and_superusers() {
-    let play = Playground::open().await;
-    owned(&play, "to").await;
-    let outsider = play.another_as("to_outsider").await;
-    refused_everywhere(&play, &outsider).await;
-    outsider
-        .show("select once.topic_set('open', '{}'); select once.outbox_emit('open', '1')")
-        .await;
-    let member = play.another_as("to_member").await;
-    allowed_everywhere(&member).await;
-    allowed_everywhere(&play).await;
-    play.show("create role to_stranger login").await;
-    let stranger = play.another_as("to_stranger").await;
-    for call in CALLS {
-        let refusal = stranger
-            .refused(&format!("select * from once.{call}"))
-            .await;
-        assert_eq!(refusal.code, "42501", "no kind of rights: {call}");
-    }
-    for table in ["topic", "subscriber"] {
-        let sql = format!("select * from once.{table}");
-        assert_eq!(outsider.code(&sql).await, "42501", "{table} is closed");
-    }
-}
-
-#[tokio::test]
 async fn setting_and_changing_an_owner_need_membership_in_both() {
     let play = Playground::open().await;
     play.show(
@@ -131,36 +104,6 @@ async fn setting_and_changing_an_owner_need_membership_in_both() {
     let shown = none.show("select once.topic_get('t') ->> 'owner'").await;
     assert_eq!(shown, "~");
     assert_eq!(none.code("select once.topic_get('new')").await, "42704");
-}
-
-#[tokio::test]
-async fn a_change_that_waited_for_a_new_owner_is_checked_against_that_one() {
-    let play = Playground::open().await;
-    owned(&play, "tw").await;
-    play.show("create role tw_other").await;
-    for call in [
-        r#"topic_set('owned', '{"owner": null}')"#,
-        "subscriber_set('owned', 'new')",
-        "subscriber_drop('owned', 'default')",
-    ] {
-        let (admin, member) = (play.another().await, play.another_as("tw_member").await);
-        admin.show("begin").await;
-        topic(&admin, "owned", r#"{"owner": "tw_other"}"#).await;
-        let asked = race::Session::of(&member.client).await.unwrap();
-        let sql = format!("select once.{call}");
-        let waiting = tokio::spawn(async move { member.code(&sql).await });
-        race::wait_until_waiting(&play.client, asked).await.unwrap();
-        admin.show("commit").await;
-        assert_eq!(waiting.await.unwrap(), "42501", "{call}");
-        let shown = play
-            .show("select once.topic_get('owned')::jsonb - 'lanes' - 'dedupe_for'")
-            .await;
-        assert_eq!(
-            shown,
-            r#"{"owner": "tw_other", "subscribers": ["default"]}"#
-        );
-        topic(&play, "owned", r#"{"owner": "tw_owner"}"#).await;
-    }
 }
 
 #[tokio::test]

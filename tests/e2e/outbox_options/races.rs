@@ -2,7 +2,7 @@
 //! asked for.
 
 use crate::playground::Playground;
-use crate::waiting::{Waiting, at_once, code, sessions};
+use crate::waiting::{Waiting, code};
 use crate::{ABOVE, LEVELS, assert_counted, emit_sql, subscriber_set, topic, topic_set};
 
 /// A session with an open transaction whose snapshot is taken.
@@ -105,35 +105,6 @@ async fn changes_of_different_options_at_once_are_both_kept() {
             format!("3|{dedupe}")
         );
     }
-}
-
-#[tokio::test]
-async fn thirty_sessions_make_topics_and_subscribers_and_none_fails() {
-    let play = Playground::open().await;
-    let sessions = sessions(&play, 30).await;
-    for round in 0..10 {
-        let answers = at_once(&sessions, |i| match i % 3 {
-            0 => topic_set(&format!("t{round}"), r#"{"subscribers": ["a", "b"]}"#),
-            1 => topic_set(&format!("t{round}"), "{}"),
-            _ => format!(
-                "select once.topic_set('t{round}', '{{}}');
-                 select once.subscriber_set('t{round}', 's{}')",
-                i % 4
-            ),
-        })
-        .await;
-        for answer in answers {
-            // Who came first without naming subscribers made the topic with another one.
-            assert!(matches!(code(&answer), "" | "22023"), "{answer:?}");
-        }
-    }
-    assert_counted(&play).await;
-    let (topics, twice) = (
-        "select count(*), count(distinct topic_id) from once.topic",
-        "select count(*) = count(distinct subscriber_id) from once.subscriber",
-    );
-    assert_eq!(play.show(topics).await, "10|10");
-    assert_eq!(play.show(twice).await, "t");
 }
 
 #[tokio::test]

@@ -48,24 +48,6 @@ async fn who_was_open_at_that_moment_and_commits_later_is_heard() {
 }
 
 #[tokio::test]
-async fn an_older_snapshot_makes_no_difference() {
-    for level in LEVELS {
-        let play = Playground::open().await;
-        topic(&play, "t", "{}").await;
-        let old = play.another().await;
-        old.show(&format!(
-            "begin isolation level {level}; select count(*) from pg_class"
-        ))
-        .await;
-        emit(&play, "committed after the snapshot", "").await;
-        old.show(&subscriber_set("new", "{}")).await;
-        old.show("commit").await;
-        emit(&play, "after", "").await;
-        assert_eq!(drain(&play, "new").await, "after", "{level}");
-    }
-}
-
-#[tokio::test]
 async fn in_one_transaction_it_begins_between_two_events() {
     let play = Playground::open().await;
     for key in ["", ", 'key'"] {

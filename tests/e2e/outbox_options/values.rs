@@ -282,23 +282,6 @@ async fn names_are_of_1_to_100_characters_whatever_these_are() {
 }
 
 #[tokio::test]
-async fn numbers_of_topics_do_not_come_from_the_events() {
-    let play = Playground::open().await;
-    topic(&play, "t", "{}").await;
-    play.show("select setval('once.event_id', 3000000000)")
-        .await;
-    topic(&play, "after two billion events", "{}").await;
-    let id = play
-        .show("select event_id from once.outbox_emit('after two billion events', '1')")
-        .await;
-    assert!(id.parse::<i64>().unwrap() > 3_000_000_000, "{id}");
-    let taken = play
-        .show("select count(*) from once.outbox_take('after two billion events')")
-        .await;
-    assert_eq!(taken, "1");
-}
-
-#[tokio::test]
 async fn topics_and_subscribers_are_made_where_a_logical_copy_left_the_sequence_behind() {
     let play = Playground::open().await;
     for name in ["a", "b", "c"] {

@@ -54,35 +54,6 @@ async fn an_event_that_is_copied_and_not_truncated_yet_comes_once() {
 }
 
 #[tokio::test]
-async fn copying_is_bounded_and_waits_where_it_is_most_of_the_segment() {
-    let play = open().await;
-    play.show("select once.subscriber_set('t', 'slow')").await;
-    play.show("select fill('t', 550); select drain('t', 'slow') is not null")
-        .await;
-    play.show("select fill('t', 560, 551); select drain('t') is not null")
-        .await;
-    retire_in_vain(&play).await;
-    assert_eq!(kept(&play).await, "0", "560 of 1110 are needed");
-    play.show(
-        "select once.outbox_ack('t', 'slow', (select max(token) from once.outbox_take('t', 'slow', 100)))",
-    )
-    .await;
-    assert_eq!(kept(&play).await, "0");
-    for round in 1..=3 {
-        let sweep = "select done, failed, more from once.sweep(10, 'outbox_retire')";
-        assert_eq!(play.show(sweep).await, "10|0|t");
-        assert_eq!(kept(&play).await, (round * 10).to_string());
-    }
-    retire_until(&play, "").await;
-    assert_eq!(kept(&play).await, "460");
-    assert_eq!(
-        play.show("select cardinality(drain('t', 'slow')) = 460")
-            .await,
-        "t"
-    );
-}
-
-#[tokio::test]
 async fn what_a_batch_holds_and_what_failed_survives_its_segment_with_its_delivery_key() {
     let play = open().await;
     play.show("select fill('t', 1100)").await;

@@ -30,22 +30,3 @@ async fn an_open_transaction_that_changes_subscribers_is_told_as_a_failure() {
     }
     retire_until(&play, "").await;
 }
-
-/// Who watches the runs has to see that nothing is given back.
-#[tokio::test]
-async fn a_sweep_that_finds_another_ones_open_transaction_notes_no_run() {
-    let play = open().await;
-    let runs = "select last_end from once.janitor where task = 'outbox_retire'";
-    let other = play.another().await;
-    retire(&play).await;
-    let noted = play.show(runs).await;
-    other.show("begin").await;
-    // So soon after the last run it notes nothing.
-    retire(&other).await;
-    play.show("set once.janitor_grace = '1ms'").await;
-    assert_eq!(retire(&play).await, "0|0|f");
-    assert_eq!(play.show(runs).await, noted);
-    other.show("commit").await;
-    retire(&play).await;
-    assert_ne!(play.show(runs).await, noted);
-}

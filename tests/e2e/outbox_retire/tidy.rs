@@ -46,59 +46,6 @@ async fn batches_that_are_over_go_but_for_the_last_of_their_lane() {
 }
 
 #[tokio::test]
-async fn a_batch_of_several_lanes_goes_whole_or_not_at_all() {
-    let play = open().await;
-    let emit = "select count(once.outbox_emit('t', '{\"n\": 1}', order_key => 'k' || i)) from generate_series(1, 40) i";
-    for _ in 0..3 {
-        play.show(emit).await;
-        assert_eq!(
-            play.show("select cardinality(drain('t'))").await,
-            "40",
-            "one batch of many lanes"
-        );
-    }
-    let parts: u32 = play
-        .show("select count(*) from once.batch where token = (select min(token) from once.batch)")
-        .await
-        .parse()
-        .unwrap();
-    assert!(parts > 10, "{parts}");
-    let tokens = "select count(distinct token), count(*) from once.batch";
-    let first = play.show("select min(token) from once.batch").await;
-    later(&play, "25 hours").await;
-    // Somebody has the lock of one of them.
-    let other = play.another().await;
-    other
-        .show(&format!(
-            "begin; select once.outbox_ack('t', 'default', {first}, '{{}}')"
-        ))
-        .await;
-    let sweep = "select failed from once.sweep(1, 'outbox_retire')";
-    for _ in 0..2 {
-        assert_eq!(play.show(sweep).await, "0");
-        assert_eq!(play.show(tokens).await, format!("2|{}", 2 * parts));
-    }
-    other.show("commit").await;
-    assert_eq!(play.show(sweep).await, "0");
-    assert_eq!(play.show(tokens).await, format!("1|{parts}"));
-    assert_eq!(
-        play.show("select count(*) from once.receipt").await,
-        "1",
-        "with their receipts"
-    );
-    later(&play, "50 hours").await;
-    assert_eq!(play.show("select drain('t')").await, "{}");
-    // A lane that nothing comes to keeps its last batch, and all of that.
-    let one = "select once.outbox_emit('t', '{\"n\": 1}', order_key => 'k1')";
-    play.show(one).await;
-    assert_eq!(play.show("select drain('t')").await, "{1}");
-    later(&play, "100 hours").await;
-    retire(&play).await;
-    assert_eq!(play.show(tokens).await, format!("2|{}", parts + 1));
-    assert_eq!(play.show("select drain('t')").await, "{}");
-}
-
-#[tokio::test]
 async fn a_batch_that_is_out_stays_however_old() {
     let play = open().await;
     play.show("select fill('t', 3, size => 1)").await;
@@ -173,44 +120,4 @@ async fn failed_attempts_stay_while_the_event_is_not_delivered_and_max_lease_lif
     let deliveries =
         "select count(*) from once.dead d, once.outbox_deliveries('t', 'default', d.event_id)";
     assert_eq!(play.show(deliveries).await, "3");
-}
-
-/// A defect once: every call unnested all batches of a day that gave something out again.
-#[tokio::test]
-async fn failed_attempts_go_with_the_batches_that_acked_them_and_a_pass_is_bounded() {
-    let play = open().await;
-    // One lane: of several each would keep its last batch.
-    play.show("select once.topic_set('t', '{\"lanes\": 1}')")
-        .await;
-    let emit = |first: i32, last: i32| {
-        format!(
-            "select count(once.outbox_emit('t', json_build_object('n', i), order_key => 'k' || i))
-               from generate_series({first}, {last}) i"
-        )
-    };
-    let nack = "with taken as (select token, event_id from once.outbox_take('t', max => 30))
-                select count(*) from once.outbox_nack('t', 'default', (select max(token) from taken),
-                    (select array_agg(event_id) from taken), retry_after => '1 us')";
-    for round in 0..4 {
-        play.show(&emit(round * 30 + 1, round * 30 + 30)).await;
-        assert_eq!(play.show(nack).await, "30");
-        assert_eq!(play.show("select cardinality(drain('t'))").await, "30");
-    }
-    assert_eq!(rows(&play).await, "8|8|120");
-    later(&play, "25 hours").await;
-    play.show(&emit(121, 121)).await;
-    assert_eq!(play.show("select drain('t')").await, "{121}");
-    let mut left = vec![120];
-    let mut told = Vec::new();
-    while rows(&play).await != "1|1|0" && left.len() < 20 {
-        let sweep = "select failed, more from once.sweep(3, 'outbox_retire')";
-        told.push(play.show(sweep).await);
-        let rows = rows(&play).await;
-        left.push(rows.rsplit('|').next().unwrap().parse::<i64>().unwrap());
-    }
-    assert_eq!(rows(&play).await, "1|1|0", "{left:?}");
-    assert_eq!(told[0], "0|t");
-    assert!(told.iter().all(|t| t.starts_with("0|")), "{told:?}");
-    // Thirty events at most of each pass: those of one batch.
-    assert!(left.windows(2).all(|w| w[0] - w[1] <= 30), "{left:?}");
 }

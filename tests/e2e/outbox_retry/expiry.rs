@@ -171,35 +171,3 @@ async fn the_sweep_is_bounded_and_leaves_what_is_alive_or_locked() {
         "6"
     );
 }
-
-#[tokio::test]
-async fn a_subscriber_whose_batches_cannot_be_put_back_keeps_no_other_from_its_events() {
-    let stage = Stage::open(FEW).await;
-    stage.emit("a").await;
-    stage.take(1).await;
-    stage
-        .play
-        .show(
-            "select once.topic_set('u', '{}'); select once.outbox_emit('u', '1');
-             select count(*) from once.outbox_take('u', 'default')",
-        )
-        .await;
-    let topic = "select topic_id from once.topic where topic = 'u'";
-    let topic = stage.play.show(topic).await;
-    let broken =
-        format!("alter table once.retry add constraint broken check (topic_id <> {topic})");
-    stage.play.show(&broken).await;
-    stage.clock("2 min").await;
-    assert_eq!(stage.sweep(100).await, "1|1|f");
-    let told = "select last_error from once.janitor_status() where task = 'outbox_requeue'";
-    let told = stage.play.show(told).await;
-    assert!(
-        told.contains("of topic \"u\"") && told.contains("\"broken\""),
-        "{told}"
-    );
-    stage
-        .play
-        .show("alter table once.retry drop constraint broken")
-        .await;
-    assert_eq!(stage.sweep(100).await, "1|0|f");
-}

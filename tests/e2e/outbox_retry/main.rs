@@ -13,7 +13,6 @@
 mod bounds;
 mod dead;
 mod expiry;
-mod missing;
 mod nacks;
 mod order;
 #[path = "../keys/playground.rs"]

@@ -124,18 +124,6 @@ async fn everything_given_back_on_shutdown_is_due_at_once_in_order() {
 }
 
 #[tokio::test]
-async fn nothing_held_after_the_last_ack_is_nothing_to_give_back() {
-    let stage = Stage::open(SLOW).await;
-    stage.emit("a").await;
-    let token = stage.take(10).await.token;
-    stage.ack(token, "").await;
-    let before = stage.stored().await;
-    let nack = stage.nack_sql(token, "", ", kind => 'released'");
-    assert_eq!(stage.play.code(&nack).await, "ON006");
-    assert_eq!(stage.stored().await, before);
-}
-
-#[tokio::test]
 async fn the_same_nack_again_writes_nothing_and_tells_what_the_first_one_did() {
     let stage = Stage::open(SLOW).await;
     stage.emit("a b").await;
@@ -191,22 +179,6 @@ async fn an_event_named_twice_is_nacked_once() {
 }
 
 #[tokio::test]
-async fn what_a_subscriber_fails_at_is_no_matter_of_another() {
-    let stage = Stage::open(SLOW).await;
-    stage
-        .play
-        .show("select once.subscriber_set('t', 'other', '{}')")
-        .await;
-    stage.emit("a").await;
-    let token = stage.expect(10, "a:1").await;
-    stage.nack(token, "a", ", kind => 'never'").await;
-    let other = stage.try_take_as("other", 10).await.unwrap();
-    assert_eq!(other.shown, "a:1");
-    let dead = "select count(*) from once.outbox_dead('t', 'other')";
-    assert_eq!(stage.play.show(dead).await, "0");
-}
-
-#[tokio::test]
 async fn a_delayed_event_comes_in_time_fails_and_is_dead_like_any_other() {
     let stage = Stage::open(SLOW).await;
     stage.emit_delayed("a b", "10 s").await;
@@ -240,25 +212,4 @@ async fn a_dead_event_can_be_compensated_in_the_transaction_of_its_nack() {
     assert_eq!(stage.dead().await, "a|1|error|~");
     let undo = "select payload from once.outbox_take('t')";
     assert_eq!(stage.play.show(undo).await, "\"undo\"");
-}
-
-#[tokio::test]
-async fn a_nack_is_known_after_other_tasks_ended_other_events_of_the_batch() {
-    let stage = Stage::open(SLOW).await;
-    stage.emit("a b c").await;
-    let token = stage.take(10).await.token;
-    stage.nack(token, "a", ", error => 'e'").await;
-    stage.ack(token, "b").await;
-    stage.nack(token, "c", ", kind => 'never'").await;
-    let before = stage.stored().await;
-    for (name, told) in [
-        ("a", "nacked, attempt 1, dead false."),
-        ("b", "acked."),
-        ("c", "nacked, attempt 1, dead true."),
-    ] {
-        let refusal = stage.play.refused(&stage.nack_sql(token, name, "")).await;
-        assert_eq!(refusal.code, "ON006", "{refusal:?}");
-        assert_eq!(refusal.detail, format!("Event {}: {told}", stage.id(name)));
-    }
-    assert_eq!(stage.stored().await, before);
 }

@@ -149,36 +149,6 @@ async fn redrives_at_once_share_the_dead_letters_without_waiting() {
 }
 
 #[tokio::test]
-async fn two_subscribers_redrive_one_event_at_once() {
-    let stage = Stage::open(SLOW).await;
-    stage
-        .play
-        .show("select once.subscriber_set('t', 'other', '{}')")
-        .await;
-    stage.emit("a").await;
-    for subscriber in ["default", "other"] {
-        let token = stage.try_take_as(subscriber, 1).await.unwrap().token;
-        let never = format!(
-            "select * from once.outbox_nack('t', '{subscriber}', {token}, kind => 'never')"
-        );
-        stage.play.show(&never).await;
-    }
-    let other = stage.another().await;
-    stage.play.show("begin").await;
-    stage.redrive(1, "").await;
-    let redrive = "select once.outbox_redrive('t', 'other')";
-    let (other, answer) = behind(&stage, other.play, redrive, "commit").await;
-    assert_eq!(answer.unwrap(), "1");
-    for subscriber in ["default", "other"] {
-        assert!(
-            stage.try_take_as(subscriber, 1).await.is_some(),
-            "{subscriber}"
-        );
-    }
-    drop(other);
-}
-
-#[tokio::test]
 async fn the_number_of_lanes_does_not_change_under_a_redrive() {
     let stage = Stage::open(SLOW).await;
     stage.emit_keyed("x", "x").await;

@@ -26,15 +26,7 @@ pub struct Taken {
 impl Stage {
     /// Topic `t` with subscriber `default`, whose options these are; the clock stands at 0.
     pub async fn open(options: &str) -> Stage {
-        Stage::on(Playground::open().await, options).await
-    }
-
-    /// The same over sessions of its own; `why` as for `Playground::directly`.
-    pub async fn directly(why: &str, options: &str) -> Stage {
-        Stage::on(Playground::directly(why).await, options).await
-    }
-
-    async fn on(play: Playground, options: &str) -> Stage {
+        let play = Playground::open().await;
         play.show("select once.topic_set('t', '{}')").await;
         play.show(&format!(
             "select once.subscriber_set('t', 'default', '{options}')"
