@@ -31,6 +31,8 @@ fn run_task_for(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
     (task.tables().iter()).try_for_each(|name| table::ensure_writable(name))?;
     if task == Task::ActionRelease {
         actions::prepare()?;
+        // What cannot be locked now is left for the next sweep.
+        let _left = subxact::attempt_briefly(caller::follow_renames)?;
     }
     let noted = |swept| noted(task.name(), only.unwrap_or_default(), swept);
     match subxact::attempt_briefly(|| attempted(task, max.into(), only))? {
@@ -45,10 +47,7 @@ fn run_task_for(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
 fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>> {
     foreign::ensure_none(task.tables())?;
     match task {
-        Task::ActionRelease => {
-            caller::follow_renames()?;
-            actions::sweep_leases(max, only, pending::close_orphaned).map(Some)
-        }
+        Task::ActionRelease => actions::sweep_leases(max, only, pending::close_orphaned).map(Some),
         Task::KeyAbandon => reap::abandoned(max),
         Task::KeyReap => reap::keys(max).map(Some),
         Task::KeyTombstone => reap::tombstones(max).map(Some),

@@ -26,7 +26,7 @@ const OBSERVE: &str = "cancel_audit doctor janitor_status machine_check metrics"
 async fn rights(play: &Playground, role: &str) -> (String, String) {
     let functions = play
         .show(&format!(
-            "select coalesce(string_agg(proname, ' ' order by proname::text collate \"C\"), '') from pg_proc
+            "select coalesce(string_agg(distinct proname::text collate \"C\", ' ' order by proname::text collate \"C\"), '') from pg_proc
               where pronamespace = 'once'::regnamespace and has_function_privilege('{role}', oid, 'execute')"
         ))
         .await;

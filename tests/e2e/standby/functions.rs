@@ -39,6 +39,7 @@ const PREPARE: &[&str] = &[
 
 /// Function, call, answer or SQLSTATE; `TOKEN` is the token of the thing in question.
 const ANSWER: &[(&str, &str, &str)] = &[
+    ("incarnation", "select once.incarnation() > 0", "t"),
     (
         "key_claim",
         "select outcome, response_body from once.key_claim('s', 'done')",
@@ -300,6 +301,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("sweep", "once.sweep(task => 'outbox_retire')"),
     ("sweep", "once.sweep(task => 'inbox_reap')"),
     ("sweep", "once.sweep(task => 'dedupe_reap')"),
+    ("incarnation_renew", "once.incarnation_renew()"),
     ("grant_role", "once.grant_role('pg_monitor', 'use')"),
     ("revoke_role", "once.revoke_role('pg_monitor', 'use')"),
 ];
