@@ -157,22 +157,20 @@ fn marker_tells_apart(refund: &Refund, marker: &NamedColumn) -> Result<()> {
         return Ok(());
     }
     let is_marked = fits(MARKED, marked, marker)?;
-    match &refund.undecided {
-        None if marker.column.not_null => {
+    let Some(undecided) = &refund.undecided else {
+        if marker.column.not_null {
             let name = marker.name();
             let problem = format!("NULL means undecided, but column {name} is NOT NULL");
             faults.add(UNDECIDED, problem);
         }
-        None => {}
-        Some(undecided) => {
-            if fits(UNDECIDED, undecided, marker)?
-                && is_marked
-                && are_equal(marked, undecided, marker.column)?
-            {
-                let problem = format!("is the same value as marked, {}", quoted(marked));
-                faults.add(UNDECIDED, problem);
-            }
-        }
+        return Ok(());
+    };
+    if fits(UNDECIDED, undecided, marker)?
+        && is_marked
+        && are_equal(marked, undecided, marker.column)?
+    {
+        let problem = format!("is the same value as marked, {}", quoted(marked));
+        faults.add(UNDECIDED, problem);
     }
     Ok(())
 }
