@@ -44,8 +44,10 @@ mod tests {
     #[pg_test]
     fn options_that_are_not_set_are_those_that_the_other_functions_use() {
         run("SELECT once.topic_set('o3', '{}')");
-        let shown = one("SELECT (once.topic_get('o3') - 'subscribers')::text \
-                             || once.subscriber_get('o3', 'default')::text");
+        let shown = one(
+            "SELECT (once.topic_get('o3')::jsonb - 'subscribers')::text \
+                             || once.subscriber_get('o3', 'default')::text",
+        );
         assert_eq!(
             shown.as_deref(),
             Some(

@@ -1,7 +1,7 @@
 -- incarnation: which life of the database this is (see pg_ext/src/incarnation.rs).
 
 CREATE FUNCTION once.incarnation()
-RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT 0';
+RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS 'SELECT 0';
 COMMENT ON FUNCTION once.incarnation() IS
 $$The random number of this database's incarnation. Its body is the number: a dump makes another one at its restore, a physical copy, a template and pg_upgrade keep it. Stored transaction ids and role numbers count only beside it and the system identifier; elsewhere events begin a new series, and roles count by name.$$;
 

@@ -64,7 +64,7 @@ pub fn incarnation_renew(call: &Call) -> Result<Datum> {
     let number = i64::from_ne_bytes(number) & i64::MAX;
     spi::run(
         format!(
-            "CREATE OR REPLACE FUNCTION once.incarnation() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT {number}'"
+            "CREATE OR REPLACE FUNCTION once.incarnation() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS 'SELECT {number}'"
         )
         .as_bytes(),
     )?;
