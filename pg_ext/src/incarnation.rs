@@ -7,6 +7,7 @@
 use crate::call::{Call, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::spi;
+use crate::table;
 use pgrx::pg_sys::{self, Datum};
 
 const BODY: &[u8] = b"SELECT ";
@@ -52,6 +53,7 @@ fn stored_body() -> Option<Vec<u8>> {
 
 /// `once.incarnation_renew`.
 pub fn incarnation_renew(call: &Call) -> Result<Datum> {
+    table::ensure_writable(c"key")?;
     let mut number = [0u8; 8];
     // SAFETY: fills the eight bytes.
     if !unsafe { pg_sys::pg_strong_random(number.as_mut_ptr().cast(), number.len()) } {
