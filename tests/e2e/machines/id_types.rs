@@ -25,7 +25,6 @@ const SPELLINGS: &[&str] = &[
     "4711::float8",
     "4711::whole",
     "'4711'::label",
-    "'4711'::xml",
     "(select id from job)",
     "(select id::text from job)",
     "(select '4711')",
