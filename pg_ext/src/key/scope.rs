@@ -149,7 +149,7 @@ const SET: &std::ffi::CStr = c"
         owner             = CASE WHEN $2 ? 'owner' THEN $3 ELSE owner END,
         owner_name        = CASE WHEN $2 ? 'owner' THEN (SELECT r.rolname FROM pg_catalog.pg_roles r
                                                           WHERE r.oid = $3) ELSE owner_name END,
-        owner_incarnation     = CASE WHEN $2 ? 'owner' THEN $8 ELSE owner_incarnation END
+        owner_incarnation = CASE WHEN $2 ? 'owner' THEN $8 ELSE owner_incarnation END
      WHERE scope = $1";
 
 const GET: &std::ffi::CStr = c"
@@ -297,5 +297,5 @@ fn read_option(option: &Member, given: &mut ScopeChange) -> Result<()> {
     Ok(())
 }
 
-const OPTIONS_HINT: &str = "ScopeOptions: lease, ttl, gone_for, max_lease_life, retry_after, on_expiry, max_attempts, \
+const OPTIONS_HINT: &str = "Options: lease, ttl, gone_for, max_lease_life, retry_after, on_expiry, max_attempts, \
                             keep_request, recovery_points, owner.";
