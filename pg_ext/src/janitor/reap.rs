@@ -3,7 +3,6 @@
 
 use crate::clock;
 use crate::error::Result;
-use crate::key::abandon::{Abandoned, key_abandon};
 use crate::settings;
 use crate::spi::{self, Kept, column};
 use crate::swept::Swept;
@@ -123,15 +122,6 @@ pub fn keys(max: i64) -> Result<Swept> {
 
 pub fn tombstones(max: i64) -> Result<Swept> {
     run(&TOMBSTONES, max, &[clock::DAY_US])
-}
-
-pub fn abandoned(max: i64) -> Result<Option<Swept>> {
-    let swept = |Abandoned { moved, more }| Swept {
-        done: moved,
-        more,
-        ..Swept::default()
-    };
-    Ok(key_abandon(max)?.map(swept))
 }
 
 pub fn inbox(max: i64) -> Result<Swept> {

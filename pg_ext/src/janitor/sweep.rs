@@ -7,6 +7,7 @@ use crate::call::{Call, SCOPE_MAX};
 use crate::caller;
 use crate::cancel::pending;
 use crate::error::{Error, Result};
+use crate::key::abandon::key_abandon;
 use crate::machine::stored::StoredMachine;
 use crate::outbox::{requeue, retire};
 use crate::row::{self, Rows};
@@ -31,8 +32,6 @@ fn run_task_for(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
     (task.tables().iter()).try_for_each(|name| table::ensure_writable(name))?;
     if task == Task::ActionRelease {
         actions::prepare()?;
-        // What cannot be locked now is left for the next sweep.
-        let _left = subxact::attempt_briefly(caller::follow_renames)?;
     }
     let noted = |swept| noted(task.name(), only.unwrap_or_default(), swept);
     match subxact::attempt_briefly(|| attempted(task, max.into(), only))? {
@@ -47,8 +46,18 @@ fn run_task_for(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
 fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>> {
     foreign::ensure_none(task.tables())?;
     match task {
-        Task::ActionRelease => actions::sweep_leases(max, only, pending::close_orphaned).map(Some),
-        Task::KeyAbandon => reap::abandoned(max),
+        Task::ActionRelease => {
+            let followed = subxact::attempt_briefly(caller::follow_renames)?;
+            let mut swept = actions::sweep_leases(max, only, pending::close_orphaned)?;
+            // What somebody has locked is left for the next sweep.
+            if let Err(failure) = followed
+                && !failure.is_wait
+            {
+                swept.add(Swept::failure(1, &failure.message));
+            }
+            Ok(Some(swept))
+        }
+        Task::KeyAbandon => key_abandon(max),
         Task::KeyReap => reap::keys(max).map(Some),
         Task::KeyTombstone => reap::tombstones(max).map(Some),
         Task::OutboxRequeue => requeue::requeue_overdue(max).map(Some),

@@ -21,6 +21,7 @@ use crate::error::Result;
 use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept, column};
+use crate::swept::Swept;
 use crate::table::{ScanKey, Snapshot, Step, Table};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
@@ -92,14 +93,8 @@ thread_local! {
     };
 }
 
-/// What a run came to.
-pub struct Abandoned {
-    pub moved: i64,
-    pub more: bool,
-}
-
 /// Moves at most `max` keys, and as many that were claimed late. None: another session is at it.
-pub fn key_abandon(max: i64) -> Result<Option<Abandoned>> {
+pub fn key_abandon(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(KeyId::hashed(b"", b"key_abandon").lock_hash()) else {
         return Ok(None);
     };
@@ -107,8 +102,7 @@ pub fn key_abandon(max: i64) -> Result<Option<Abandoned>> {
     if settings::fake_now()?.is_some() {
         // What a pretended clock says is nobody else's: everything is read, and nothing is noted.
         let all = OverdueKeys::find(i64::MIN, clock::now_us()?, usize::MAX, usize::MAX)?;
-        let moved = move_all(all.ids())?;
-        return Ok(Some(Abandoned { moved, more: false }));
+        return move_all(all.ids(), false).map(Some);
     }
     let table = Table::to_read(TABLE)?;
     // In this order: the clock, who is open, the snapshot of the reading.
@@ -134,22 +128,26 @@ pub fn key_abandon(max: i64) -> Result<Option<Abandoned>> {
     let is_idle = new.read.is_empty() && (0..IDLE_US).contains(&now.saturating_sub(stored));
     let upto = if is_idle { mark } else { new.upto };
     let ids = late.iter().flat_map(OverdueKeys::ids).chain(new.ids());
-    let moved = move_all(ids)?;
+    let swept = move_all(ids, more)?;
     if !is_idle || told(2).is_some() {
         let args = [Some(Datum::from(upto)), late_upto.map(Datum::from), told(2)];
         spi::query_latest(&ENDED, &args)?;
     }
-    Ok(Some(Abandoned { moved, more }))
+    Ok(Some(swept))
 }
 
-/// Moves these keys and those that were locked before; how many.
-fn move_all(ids: impl Iterator<Item = String>) -> Result<i64> {
+/// Moves these keys and those that were locked before.
+fn move_all(ids: impl Iterator<Item = String>, more: bool) -> Result<Swept> {
     let ids: Vec<String> = ids.collect();
     let ids: Vec<&[u8]> = ids.iter().map(String::as_bytes).collect();
     let rows = settings::under(BY_INDEX, || {
         spi::query_latest(&MOVED, &[Some(row::texts(&ids))])
     })?;
-    Ok(spi::first(&rows).map_or(0, |d| d.value() as i64))
+    Ok(Swept {
+        done: spi::first(&rows).map_or(0, |d| d.value() as i64),
+        more,
+        ..Swept::default()
+    })
 }
 
 /// The oldest entries of the lane ORDINARY in a range of look_at, of all scopes.
