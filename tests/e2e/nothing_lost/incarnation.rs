@@ -30,8 +30,8 @@ fn shuffled_roles(cluster: &Cluster) {
         .unwrap();
 }
 
-/// Dumps `from`'s database into a new one of `to`, and goes on there.
-async fn carry_over(from: &Cluster, to: &Cluster, tokens: &Tokens) {
+/// Dumps `from`'s database into a new one of `to`.
+async fn moved(from: &Cluster, to: &Cluster) -> Playground {
     from.run("pg_dump", &["-Fc", "-f", "dump", "-d", DATABASE])
         .unwrap();
     if from.port() != to.port() {
@@ -40,8 +40,13 @@ async fn carry_over(from: &Cluster, to: &Cluster, tokens: &Tokens) {
     to.psql("postgres", "create database moved").unwrap();
     to.run("pg_restore", &["--exit-on-error", "-d", "moved", "dump"])
         .unwrap();
+    on(to, "moved", "").await
+}
+
+/// The same, and goes on there.
+async fn carry_over(from: &Cluster, to: &Cluster, tokens: &Tokens) {
+    let moved = moved(from, to).await;
     let source = on(from, DATABASE, "").await;
-    let moved = on(to, "moved", "").await;
     assert_ne!(moved.show(PRESENT).await, source.show(PRESENT).await);
     content::goes_on(tokens, async |role: &str| on(to, "moved", role).await).await;
 }
@@ -164,14 +169,7 @@ async fn a_renamed_owner_keeps_his_things_through_a_sweep_and_a_restore() {
     assert_eq!(play.show(NAMES).await, after);
     let new = Cluster::launch().unwrap();
     cluster.copy_roles(&new).unwrap();
-    cluster
-        .run("pg_dump", &["-Fc", "-f", "dump", "-d", DATABASE])
-        .unwrap();
-    cluster.hand_over("dump", &new).unwrap();
-    new.psql("postgres", "create database moved").unwrap();
-    new.run("pg_restore", &["--exit-on-error", "-d", "moved", "dump"])
-        .unwrap();
-    let moved = on(&new, "moved", "").await;
+    let moved = moved(&cluster, &new).await;
     // Renamed before anybody called anything but a sweep there.
     moved.show("select count(*) from once.sweep()").await;
     moved.show("alter role crew rename to gang").await;
