@@ -126,8 +126,8 @@ async fn a_phase_whose_transaction_is_sent_twice_commits_once_and_the_work_goes_
     assert!(matches!(run.await.unwrap(), Outcome::Ran(answer) if answer.code == 201));
     assert_eq!((proxy.lost(), runs.into_inner()), (1, 2));
     let count = format!("SELECT count(*) FROM {table}");
-    let rows: i64 = client.query_one(&count, &[]).await.unwrap().get(0);
-    assert_eq!(rows, 1);
+    let rows = client.query_typed(&count, &[]).await.unwrap();
+    assert_eq!(rows[0].get::<_, i64>(0), 1);
     client
         .batch_execute(&format!("DROP TABLE {table}"))
         .await
