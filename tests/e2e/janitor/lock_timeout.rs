@@ -2,7 +2,6 @@
 //! locked is its task's failure, told in the result and, where that is possible, noted.
 
 use crate::playground::Playground;
-use crate::waiting::Waiting;
 
 /// A message that is due, and a session that keeps a table. What waits for it for ever ends with 57014.
 async fn kept(table: &str) -> (Playground, Playground) {
@@ -94,29 +93,4 @@ async fn a_machines_run_that_cannot_be_noted_undoes_no_row() {
         play.show("select status from job where id = 1").await,
         "ready"
     );
-}
-
-/// As `ALTER EXTENSION pg_once UPDATE` does: each task gives up long before deadlock_timeout.
-#[tokio::test]
-async fn who_keeps_the_tables_of_all_tasks_and_wants_a_row_that_was_reverted_is_no_victim() {
-    let (play, holder) = kept("inbox").await;
-    play.show(crate::world::JOBS).await;
-    play.show("select once.action_claim('job', '1', 'run', lease => '1 us')")
-        .await;
-    holder
-        .show("lock table once.key, once.batch, once.dedupe in access exclusive mode")
-        .await;
-    let session = play.another().await;
-    let sweep = "select string_agg(task, ' ') from once.sweep() where failed > 0";
-    let sweeping = Waiting::begin(&play, session, sweep).await;
-    // Waits for the sweep, which waits for what is kept here.
-    holder
-        .show("update job set version = version where id = 1")
-        .await;
-    let (_, failed) = sweeping.end().await;
-    let tasks =
-        "key_abandon key_reap key_tombstone outbox_requeue inbox_reap dedupe_reap outbox_retire";
-    assert_eq!(failed.unwrap(), tasks);
-    holder.show("rollback").await;
-    assert_eq!(play.show(sweep).await, "~");
 }

@@ -234,16 +234,3 @@ async fn an_extension_counts_from_now_each_time_and_never_past_its_life() {
     is_told(&stage, &stage.ack_sql(token, "b"), "ON001", "b").await;
     is_told(&stage, &stage.ack_sql(token, "a"), "ON006", "a").await;
 }
-
-#[tokio::test]
-async fn an_extended_lease_that_ran_out_is_still_its_holders_until_somebody_takes() {
-    let stage = Stage::open(r#"{"lease": "60 s"}"#).await;
-    stage.emit("a b").await;
-    let token = stage.take(10).await.token;
-    stage.clock("90 s").await;
-    let extend = format!("select once.outbox_extend('t', 'default', {token})");
-    assert_eq!(stage.play.show(&extend).await, "00:01:00");
-    stage.expect_nothing().await;
-    stage.ack(token, "").await;
-    is_told(&stage, &extend, "ON006", "").await;
-}

@@ -41,20 +41,3 @@ async fn each_failure_doubles_the_wait_up_to_the_cap_and_jitter_spreads_it() {
         );
     }
 }
-
-#[tokio::test]
-async fn a_nack_of_ten_thousand_events_is_one_call() {
-    let stage = Stage::open(r#"{"max_attempts": 2}"#).await;
-    stage.emit(&names(10_000)).await;
-    let token = stage.take(10_000).await.token;
-    let rows = stage.nack(token, "", ", retry_after => '1 s'").await;
-    assert_eq!(rows.lines().count(), 10_000);
-    stage.clock("1 s").await;
-    let token = stage.take(10_000).await.token;
-    let rows = stage.nack(token, "", "").await;
-    assert_eq!(
-        rows.lines().filter(|r| r.ends_with("|2|~|t")).count(),
-        10_000
-    );
-    assert_eq!(stage.redrive(10_000, "").await, "10000");
-}
