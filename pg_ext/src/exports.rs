@@ -44,22 +44,6 @@ macro_rules! export {
     )*};
 }
 
-/// Fires for each row of a guarded table that anybody writes: one that is none of the guard's passes before the frame is
-/// set up in which errors are caught.
-const _: () = {
-    #[unsafe(export_name = "pg_once_machine_guard_row")]
-    pub extern "C-unwind" fn called(fcinfo: pg_sys::FunctionCallInfo) -> Datum {
-        guard::row::unrelated(fcinfo).unwrap_or_else(|| judged(fcinfo))
-    }
-
-    #[pgrx::pg_guard]
-    extern "C-unwind" fn judged(fcinfo: pg_sys::FunctionCallInfo) -> Datum {
-        run(fcinfo, guard::row::machine_guard_row)
-    }
-
-    version_1!(pg_once_machine_guard_row);
-};
-
 export! {
     pg_once_key_claim => key::claim::key_claim;
     pg_once_key_claim_hashed => key::claim::key_claim_hashed;
@@ -86,6 +70,7 @@ export! {
     pg_once_machine_check => doctor::check::machine_check;
     pg_once_machine_assert => doctor::check::machine_assert;
     pg_once_machine_guard => guard::install::machine_guard;
+    pg_once_machine_guard_row => guard::row::machine_guard_row;
     pg_once_machine_guard_item => guard::item::machine_guard_item;
     pg_once_transition => machine::transition::transition;
     pg_once_transition_many => machine::transition::transition_many;

@@ -4,6 +4,7 @@ use crate::call::Call;
 use crate::error::{Error, Kind, Result};
 use crate::machine::relation::{Column, column_of};
 use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::varlena::{varatt_is_1b, varatt_is_1b_e, varsize_1b};
 use std::ffi::CStr;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,8 +24,8 @@ pub struct Event {
 /// A row as a trigger sees it.
 #[derive(Clone, Copy)]
 pub struct Tuple {
-    pub(super) raw: pg_sys::HeapTuple,
-    desc: pg_sys::TupleDesc,
+    raw: pg_sys::HeapTuple,
+    slot: *mut pg_sys::TupleTableSlot,
 }
 
 impl Event {
@@ -44,11 +45,6 @@ impl Event {
             )
             .hint("Drop this one and put it on with once.machine_guard(machine, true).")
         })
-    }
-
-    /// As `of`, where nothing may raise an error.
-    pub fn seen(fcinfo: pg_sys::FunctionCallInfo) -> Option<Event> {
-        Event::of_row(trigger_of(fcinfo)?)
     }
 
     fn of_row(data: *mut pg_sys::TriggerData) -> Option<Event> {
@@ -95,7 +91,7 @@ impl Event {
         unsafe {
             let timing = (*self.data).tg_event & pg_sys::TRIGGER_EVENT_TIMINGMASK;
             let class = (*(*self.data).tg_relation).rd_rel;
-            let next = (*(*self.first()).t_data).t_ctid;
+            let next = (*(*(*self.data).tg_trigtuple).t_data).t_ctid;
             timing == pg_sys::TRIGGER_EVENT_AFTER
                 && (*class).relispartition
                 && ((*class).relam != pg_sys::HEAP_TABLE_AM_OID || is_moved(next))
@@ -103,14 +99,19 @@ impl Event {
     }
 
     pub fn old(&self) -> Option<Tuple> {
-        (self.what != What::Insert).then(|| self.tuple(self.first()))
+        (self.what != What::Insert).then(|| self.first())
     }
 
     pub fn written(&self) -> Option<Tuple> {
         match self.what {
-            What::Insert => Some(self.tuple(self.first())),
+            What::Insert => Some(self.first()),
             // SAFETY: an update has a new row.
-            What::Update => Some(self.tuple(unsafe { (*self.data).tg_newtuple })),
+            What::Update => unsafe {
+                Some(Tuple {
+                    raw: (*self.data).tg_newtuple,
+                    slot: (*self.data).tg_newslot,
+                })
+            },
             What::Delete => None,
         }
     }
@@ -122,20 +123,14 @@ impl Event {
             .map_or(Datum::from(0), |t| Datum::from(t.raw))
     }
 
-    fn first(&self) -> pg_sys::HeapTuple {
-        // SAFETY: every row event has this tuple.
-        unsafe { (*self.data).tg_trigtuple }
-    }
-
-    fn tuple(&self, raw: pg_sys::HeapTuple) -> Tuple {
-        let desc = self.columns();
-        Tuple { raw, desc }
-    }
-
-    /// The columns of the table, or the partition, that is written.
-    pub fn columns(&self) -> pg_sys::TupleDesc {
-        // SAFETY: the relation is open while its trigger runs.
-        unsafe { (*(*self.data).tg_relation).rd_att }
+    fn first(&self) -> Tuple {
+        // SAFETY: every row event has this tuple, in this slot.
+        unsafe {
+            Tuple {
+                raw: (*self.data).tg_trigtuple,
+                slot: (*self.data).tg_trigslot,
+            }
+        }
     }
 
     /// A column of the written table (a partition may number them otherwise).
@@ -192,11 +187,14 @@ impl Field {
 
     /// The column's value in a row.
     pub fn of_tuple(&self, tuple: &Tuple) -> Option<Datum> {
-        let mut null = false;
-        // SAFETY: the number is a column of the tuple's own relation.
-        let value =
-            unsafe { pg_sys::heap_getattr(tuple.raw, self.number.into(), tuple.desc, &mut null) };
-        (!null).then_some(value)
+        // SAFETY: the slot holds a row of its table, and the number is a column of that; columns count from 1.
+        unsafe {
+            if (*tuple.slot).tts_nvalid < self.number {
+                pg_sys::slot_getsomeattrs_int(tuple.slot, self.number.into());
+            }
+            let i = self.number as usize - 1;
+            (!*(*tuple.slot).tts_isnull.add(i)).then(|| *(*tuple.slot).tts_values.add(i))
+        }
     }
 
     /// Two rows have the same value here, byte by byte.
@@ -206,9 +204,26 @@ impl Field {
             (Some(a), Some(b)) if self.by_value => a.value() == b.value(),
             // SAFETY: two values of the column's type.
             (Some(a), Some(b)) => unsafe {
-                pg_sys::datum_image_eq(a, b, self.by_value, self.length.into())
+                match (self.bytes(a), self.bytes(b)) {
+                    (Some(a), Some(b)) => a == b,
+                    _ => pg_sys::datum_image_eq(a, b, false, self.length.into()),
+                }
             },
             _ => false,
+        }
+    }
+
+    /// The bytes of a value that is not passed by value; None for one that is long, compressed or elsewhere.
+    unsafe fn bytes<'a>(&self, value: Datum) -> Option<&'a [u8]> {
+        let header: *const pg_sys::varlena = value.cast_mut_ptr();
+        // SAFETY: as the caller says; a value of no fixed length has a header of at least one byte, which is the whole of it
+        // where the length fits in.
+        unsafe {
+            let length = match self.length {
+                -1 if varatt_is_1b(header) && !varatt_is_1b_e(header) => varsize_1b(header),
+                fixed => usize::try_from(fixed).ok()?,
+            };
+            Some(std::slice::from_raw_parts(header.cast(), length))
         }
     }
 
@@ -248,8 +263,8 @@ impl Field {
 impl Tuple {
     /// The row as one composite value.
     pub fn composite(&self) -> Datum {
-        // SAFETY: the tuple and its own descriptor; copied.
-        unsafe { pg_sys::heap_copy_tuple_as_datum(self.raw, self.desc) }
+        // SAFETY: the tuple and its slot's own descriptor; copied.
+        unsafe { pg_sys::heap_copy_tuple_as_datum(self.raw, (*self.slot).tts_tupleDescriptor) }
     }
 }
 

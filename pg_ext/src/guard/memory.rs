@@ -31,14 +31,6 @@ impl<T> Memory<T> {
         Memory(RefCell::new(None))
     }
 
-    /// Looks at what is remembered of this event's table, if anything is.
-    pub fn seen<R>(&self, event: &Event, look: impl FnOnce(&T) -> R) -> Option<R> {
-        let last = self.0.try_borrow().ok()?;
-        last.as_ref()
-            .filter(|r| r.fits(event))
-            .map(|r| look(&r.guarded))
-    }
-
     /// What is remembered of this event's table, or what `look_up` says now.
     pub fn of(&self, event: &Event, look_up: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
         if let Some(last) = self.0.borrow().as_ref().filter(|r| r.fits(event)) {

@@ -2,7 +2,7 @@
 //! `sql/machine.sql` says what they refuse and what they cannot see.
 //!
 //! `install` puts them on and takes them off (`lock` locks the tables for that), `event` reads what fired one
-//! (`memory` keeps what that took; `head` sees what is none of theirs at a glance), `row` and `item` judge it. What
+//! (`memory` keeps what that took), `row` and `item` judge it. What
 //! one of our own statements does at the moment passes by its permit (`machine/permit.rs`). `define` changes a
 //! machine, its leases, teardowns and guards permitting.
 
@@ -12,6 +12,5 @@ pub mod item;
 pub mod row;
 
 mod event;
-mod head;
 mod lock;
 mod memory;

@@ -1,10 +1,9 @@
 //! The guard on a machine's own table.
 //!
-//! An UPDATE that touches neither status, flag nor id costs one comparison, or three where it touches what stands before
-//! them: what is needed for them is remembered (`memory.rs`; machine_define sends a relcache message, too).
+//! An UPDATE that touches neither status, flag nor id costs their comparison: which columns these are is remembered
+//! (`memory.rs`; machine_define sends a relcache message, too).
 
 use super::event::{Event, Field, Tuple, What, row_type};
-use super::head::Head;
 use super::memory::Memory;
 use crate::action::lease::Lease;
 use crate::call::{Call, shown};
@@ -17,7 +16,7 @@ use crate::machine::moves::{Requester, moves_to};
 use crate::machine::permit::{self, Doing};
 use crate::machine::statement::NO;
 use crate::spi::SwitchedUser;
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::{Datum, Oid};
 use std::rc::Rc;
 
 /// $1 the old row.
@@ -30,22 +29,12 @@ struct Guarded {
     id: Field,
     status: Field,
     flag: Option<Field>,
-    /// Of the row, with all of these columns.
-    head: Head,
+    /// These three, the last one first: it is read together with what stands before it.
+    watched: Vec<Field>,
 }
 
 thread_local! {
     static LAST: Memory<Guarded> = const { Memory::new() };
-}
-
-/// The row to be written, of an UPDATE that at a glance touches nothing of the machine's. Raises no error.
-pub fn unrelated(fcinfo: pg_sys::FunctionCallInfo) -> Option<Datum> {
-    let event = Event::seen(fcinfo)?;
-    let (old, new) = (event.old()?, event.written()?);
-    let same = |guarded: &Guarded| guarded.head.is_same(&old, &new);
-    LAST.try_with(|last| last.seen(&event, same))
-        .ok()??
-        .then(|| event.pass())
 }
 
 /// `once.machine_guard_row`.
@@ -79,12 +68,17 @@ impl Guarded {
         let id = event.column(&shape.id)?;
         let status = event.column(&shape.status)?;
         let flag = shape.flag.as_ref().map(|f| event.column(f)).transpose()?;
+        let mut watched: Vec<_> = [Some(id), Some(status), flag]
+            .into_iter()
+            .flatten()
+            .collect();
+        watched.sort_by_key(|field| std::cmp::Reverse(field.number));
         Ok(Guarded {
             relation: event.relation(),
-            head: Head::up_to(&[Some(id), Some(status), flag], event.columns()),
             id,
             status,
             flag,
+            watched,
             machine,
         })
     }
@@ -92,11 +86,7 @@ impl Guarded {
     /// An UPDATE that touches nothing of the machine's.
     fn is_unrelated(&self, event: &Event) -> bool {
         match (event.old(), event.written()) {
-            (Some(old), Some(new)) => {
-                self.status.same(&old, &new)
-                    && self.flag.is_none_or(|flag| flag.same(&old, &new))
-                    && self.id.same(&old, &new)
-            }
+            (Some(old), Some(new)) => self.watched.iter().all(|f| f.same(&old, &new)),
             _ => false,
         }
     }

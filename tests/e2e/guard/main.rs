@@ -11,8 +11,8 @@
 )]
 
 mod by_hand;
+mod columns;
 mod conditions;
-mod head;
 mod items;
 mod life;
 mod locks;

@@ -1,5 +1,5 @@
-//! What passes at a glance because the row's bytes are the same up to the guarded columns: nothing else does, whatever
-//! stands before them, and however the table was altered since.
+//! The guard compares the columns that it watches, wherever they stand in the row, whatever stands before them, and however
+//! the table was altered since.
 
 use crate::illegal;
 use crate::playground::Playground;
@@ -149,6 +149,7 @@ async fn partitions_with_other_places_for_the_same_columns_are_told_apart() {
         "11|a|f\n12|a|f"
     );
 }
+
 /// Of what a guard looks at, the id stands last.
 #[tokio::test]
 async fn a_row_that_is_being_cancelled_keeps_an_id_that_stands_behind_everything_else() {
@@ -172,42 +173,6 @@ async fn a_row_that_is_being_cancelled_keeps_an_id_that_stands_behind_everything
         play.show("update job set id = 4 where id = 2; update job set id = 2 where id = 4")
             .await;
     }
-}
-
-/// Without a flag, the status stands last.
-#[tokio::test]
-async fn a_machine_without_a_flag_judges_a_status_that_stands_behind_everything_else() {
-    let play = Playground::open().await;
-    play.show(
-        "create table job (id bigint primary key, first text, b bool default true, status text not null, note text);
-         insert into job (id, status) values (1, 'a')",
-    )
-    .await;
-    let cancel = r#""cancel": {"flag": "stop", "to": "c"}"#;
-    define(&play, &JOB.replace(cancel, r#""steps": []"#)).await;
-    play.show("select once.machine_guard('job', true)").await;
-    for value in VALUES {
-        play.show(&format!("update job set first = {value}")).await;
-        play.show("update job set note = 'x'").await;
-        illegal(&play, "update job set status = 'c'").await;
-        illegal(&play, "update job set status = 'c', note = 'y'").await;
-    }
-}
-
-/// The bytes of the row stay as they are; only which columns are NULL does not.
-#[tokio::test]
-async fn a_value_that_moves_from_one_column_to_the_next_is_judged() {
-    let play = guarded("id bigint primary key, first text, status text", "1").await;
-    let swap = "update job set first = status, status = first";
-    play.show("update job set note = 'x'; update job set note = 'y'")
-        .await;
-    illegal(&play, swap).await;
-    play.show(
-        "alter table job disable trigger user; update job set first = 'b', status = null;
-         alter table job enable trigger user; update job set note = 'x'; update job set note = 'y'",
-    )
-    .await;
-    illegal(&play, swap).await;
 }
 
 /// The rows were written before the column was there, and have less columns than the ones to be written.
