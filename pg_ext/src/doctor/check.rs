@@ -6,6 +6,7 @@ use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
 use crate::cancel::adopt::{Orphan, orphans};
 use crate::error::{Error, Kind, Result};
 use crate::guard::install;
+use crate::guard::standing::standing;
 use crate::machine::definition::Definition;
 use crate::machine::model::Machine;
 use crate::machine::shape;
@@ -205,7 +206,7 @@ impl Findings {
             return Ok(());
         }
         for table in install::tables(machine) {
-            for standing in install::standing(machine.name(), table)? {
+            for standing in standing(machine.name(), table)? {
                 let name = &standing.table;
                 match standing.fires {
                     None => self.add(

@@ -10,6 +10,7 @@
 //! has met none of them, and no foreign key.
 
 use super::lock::lock_all;
+use super::standing::standing;
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::digest::{first_16, hex};
 use crate::error::{Error, Kind, Result};
@@ -37,32 +38,10 @@ const PRESENT: &CStr = c"
        AND t.tgfoid IN ('once.machine_guard_row'::pg_catalog.regproc,
                         'once.machine_guard_item'::pg_catalog.regproc)";
 
-// What is below a guarded table: partitions have their parents' triggers, each of which may be disabled for
-// itself; children that inherit have none. And BEFORE row triggers that fire after ours, where ours is one, on any of them.
-const BELOW: &CStr = c"
-    WITH RECURSIVE below AS (
-        SELECT $1 AS relation
-        UNION SELECT i.inhrelid FROM below b JOIN pg_catalog.pg_inherits i ON i.inhparent = b.relation)
-    SELECT pg_catalog.format('%I.%I', n.nspname, c.relname),
-           g.tgenabled IN ('O', 'A'),
-           (SELECT pg_catalog.min(l.tgname::text) FROM pg_catalog.pg_trigger l
-             WHERE l.tgrelid = c.oid AND NOT l.tgisinternal AND l.tgname > g.tgname
-               AND l.tgenabled <> 'D' AND l.tgtype & 3 = 3 AND l.tgtype & 20 <> 0 AND g.tgtype & 2 <> 0),
-           c.relispartition AND g.tgtype & 2 = 0
-      FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.relation
-      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-      LEFT JOIN pg_catalog.pg_trigger g
-        ON g.tgrelid = c.oid AND g.tgname IN ($2::pg_catalog.name, $3::pg_catalog.name) AND g.tgargs = $4
-     ORDER BY 1";
-
 const MARK: &CStr = c"UPDATE once.machine SET guarded = $2 WHERE machine = $1";
 
 thread_local! {
     static PRESENT_GUARDS: Kept = const { Kept::new(PRESENT, &[pg_sys::BYTEAOID]) };
-    static ALL_BELOW: Kept = const { Kept::new(
-        BELOW,
-        &[pg_sys::OIDOID, pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::BYTEAOID],
-    ) };
     static MARKED: Kept = const { Kept::new(MARK, &[pg_sys::TEXTOID, pg_sys::BOOLOID]) };
 }
 
@@ -320,48 +299,15 @@ fn present(machine: &str) -> Result<Vec<Present>> {
     Ok(rows.iter().filter_map(guard).collect())
 }
 
-/// How a guard stands on a table, or on one below it.
-pub struct Standing {
-    pub table: String,
-    /// None: it is not there.
-    pub fires: Option<bool>,
-    /// A trigger that fires after it and before the row is written.
-    pub later: Option<String>,
-    /// A guard after the row of a partition: it lets no row be taken to another one.
-    pub refuses_moves: bool,
-}
-
-/// How the guard stands on a table and on everything below it.
-pub fn standing(machine: &str, table: &Relation) -> Result<Vec<Standing>> {
-    let name = |time: Time| row::text(&from_utf8(&time.trigger_name(machine)));
-    let args = [
-        Datum::from(table.oid),
-        name(Time::Before),
-        name(Time::After),
-        argument(machine),
-    ];
-    let rows = spi::query_latest(&ALL_BELOW, &args.map(Some))?;
-    let text = |row: &spi::Row, i| column(row, i).map(|d| shown(varlena(d)));
-    Ok(rows
-        .iter()
-        .map(|row| Standing {
-            table: text(row, 0).unwrap_or_default(),
-            fires: column(row, 1).map(|d| d.value() != 0),
-            later: text(row, 2),
-            refuses_moves: column(row, 3).is_some_and(|d| d.value() != 0),
-        })
-        .collect())
-}
-
 /// The argument of a machine's triggers, as bytea: a trigger's arguments are stored with a NUL byte behind each.
-fn argument(machine: &str) -> Datum {
+pub(super) fn argument(machine: &str) -> Datum {
     // A bytea is laid out as a text is.
     row::text(&[&from_utf8(machine), b"\0".as_slice()].concat())
 }
 
 /// When a guard judges a row: before it is written, or after.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Time {
+pub(super) enum Time {
     Before,
     After,
 }
@@ -392,7 +338,7 @@ impl Time {
     }
 
     /// A name that is too long for an identifier is a hash.
-    fn trigger_name(self, machine: &str) -> String {
+    pub(super) fn trigger_name(self, machine: &str) -> String {
         let place = self.place();
         let plain = format!("{place}pg_once_{machine}");
         if from_utf8(&plain).len() < pg_sys::NAMEDATALEN as usize {
