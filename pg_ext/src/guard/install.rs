@@ -8,6 +8,9 @@
 //! because afterwards that is a row deleted and another one inserted. An item is judged before: its job's row is to be
 //! locked by then. Before the row the guard is the last of the table's triggers, after it the first: a row that is refused
 //! has met none of them, and no foreign key.
+//!
+//! No trigger has a WHEN clause: the server reads and plans the clause again in each statement. That adds a fifth to the CPU
+//! time of the UPDATE of one row; an UPDATE of many rows would take a tenth less.
 
 use super::lock::lock_all;
 use super::standing::standing;
