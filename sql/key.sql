@@ -90,7 +90,7 @@ COMMENT ON COLUMN once.key.response_code IS 'The answer''s code, as key_complete
 COMMENT ON COLUMN once.key.response_body IS 'The answer''s body, byte for byte; NULL: none, unfinished, or a tombstone.';
 COMMENT ON COLUMN once.key.response_headers IS 'The answer''s headers, byte for byte; NULL: none, unfinished, or a tombstone.';
 COMMENT ON COLUMN once.key.note IS 'Last error (release) or reason (park).';
-COMMENT ON COLUMN once.key.request IS 'The request of the first claim, where the scope has keep_request; NULL: not kept, none, given as a hash only, or a tombstone.';
+COMMENT ON COLUMN once.key.request IS 'The request of the first claim, where the scope has keep_request; NULL: not kept, none, or a tombstone.';
 COMMENT ON COLUMN once.key.resolved_attempt IS 'The parked attempt that the last key_resolve gave a verdict on; NULL: none yet.';
 COMMENT ON COLUMN once.key.resolved_verdict IS 'That verdict: r retry, c complete, a abort; NULL: none yet.';
 
@@ -178,25 +178,17 @@ SELECT pg_catalog.pg_extension_config_dump('once.scope', '');
 
 CREATE FUNCTION once.key_claim(
     scope text, key text, request json = NULL, lease interval = NULL, ttl interval = NULL, holder text = NULL,
+    fingerprint bytea = NULL,
     OUT outcome text, OUT token bigint, OUT attempt integer, OUT recovery_point text, OUT state json,
     OUT response_code integer, OUT response_body json, OUT response_headers json,
     OUT lease_left interval, OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_claim';
-COMMENT ON FUNCTION once.key_claim(text, text, json, interval, interval, text) IS
-$$Claims one logical request. scope: 1 to 100 characters, key: 1 to 255; request: what the key stands for (compared by SHA-256 of its canonical form; NULL equals only NULL); lease, ttl: positive intervals (default: the scope's, then once.key_lease and once.key_ttl); holder: a fresh UUID per attempt, so that a lost answer can be asked for again.
+COMMENT ON FUNCTION once.key_claim(text, text, json, interval, interval, text, bytea) IS
+$$Claims one logical request. scope: 1 to 100 characters, key: 1 to 255; request: what the key stands for (compared as jsonb is; NULL equals only NULL); fingerprint: 32 bytes that the caller has made of it (they decide alone, and never equal a request); lease, ttl: positive intervals (default: the scope's, then once.key_lease and once.key_ttl); holder: a fresh UUID per attempt, so that a lost answer can be asked for again.
 outcome: claimed (run it), resumed (go on from recovery_point), replayed (hand back response_*), in_progress (try again after retry_after; lease_left: when somebody else can take over at the latest), mismatched (same key, different request), gone (finished and past its ttl), parked (needs key_resolve).
 Never waits for another transaction. Every answer but claimed and resumed writes nothing.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 40001 a lost race above READ COMMITTED, 25006 a claim in a read-only transaction.
 The outcomes follow the IETF draft "The Idempotency-Key HTTP Header Field"; recovery points follow Brandur Leach's "Implementing Stripe-like Idempotency Keys in Postgres".$$;
-
-CREATE FUNCTION once.key_claim_hashed(
-    scope text, key text, fingerprint bytea, lease interval = NULL, ttl interval = NULL, holder text = NULL,
-    OUT outcome text, OUT token bigint, OUT attempt integer, OUT recovery_point text, OUT state json,
-    OUT response_code integer, OUT response_body json, OUT response_headers json,
-    OUT lease_left interval, OUT retry_after interval)
-LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_claim_hashed';
-COMMENT ON FUNCTION once.key_claim_hashed(text, text, bytea, interval, interval, text) IS
-'key_claim for callers that hash the raw request themselves. fingerprint: exactly 32 bytes. A key claimed here never matches one claimed with a request.';
 
 CREATE FUNCTION once.key_advance(
     scope text, key text, token bigint, recovery_point text, state json = NULL, lease interval = NULL,

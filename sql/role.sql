@@ -8,7 +8,7 @@
 -- table with rows of the script's would collide in a logical subscriber's first copy.
 CREATE VIEW once.role_function (kind, function_name) AS
     WITH opened (kind, function_name) AS (VALUES
-    ('use', 'key_claim'), ('use', 'key_claim_hashed'), ('use', 'key_advance'), ('use', 'key_complete'),
+    ('use', 'key_claim'), ('use', 'key_advance'), ('use', 'key_complete'),
     ('use', 'key_abort'), ('use', 'key_release'), ('use', 'key_park'), ('use', 'key_extend'),
     ('use', 'key_step'), ('use', 'key_step_done'), ('use', 'key_derive'), ('use', 'key_rotate'),
     ('use', 'key_take_abandoned'), ('use', 'scope_get'),

@@ -46,7 +46,6 @@ macro_rules! export {
 
 export! {
     pg_once_key_claim => key::claim::key_claim;
-    pg_once_key_claim_hashed => key::claim::key_claim_hashed;
     pg_once_key_advance => key::hold::key_advance;
     pg_once_key_extend => key::hold::key_extend;
     pg_once_key_complete => key::finish::key_complete;

@@ -62,7 +62,7 @@ async fn answers(play: &Playground) -> Vec<(String, &'static str)> {
     play.show(&release).await;
     play.token("held", &format!("{request}, holder => 'me'"))
         .await;
-    play.show("select once.key_claim_hashed('s', 'raw', sha256('x'))")
+    play.show("select once.key_claim('s', 'raw', fingerprint => sha256('x'))")
         .await;
     let claim = |key: &str| format!("select outcome from once.key_claim('s', '{key}', {body})");
     vec![
@@ -85,11 +85,11 @@ async fn answers(play: &Playground) -> Vec<(String, &'static str)> {
             "claimed",
         ),
         (
-            "select outcome from once.key_claim_hashed('s', 'raw', sha256('x'))".to_owned(),
+            "select outcome from once.key_claim('s', 'raw', fingerprint => sha256('x'))".to_owned(),
             "in_progress",
         ),
         (
-            "select outcome from once.key_claim_hashed('s', 'raw', sha256('y'))".to_owned(),
+            "select outcome from once.key_claim('s', 'raw', fingerprint => sha256('y'))".to_owned(),
             "mismatched",
         ),
         (
@@ -190,7 +190,7 @@ async fn a_failed_claim_of_a_bad_argument_leaves_no_transaction_id() {
     for call in [
         "key_claim('', 'k')",
         "key_claim('s', 'k', lease => '0')",
-        "key_claim_hashed('s', 'k', 'x')",
+        "key_claim('s', 'k', fingerprint => 'x')",
     ] {
         play.show("begin; savepoint a").await;
         assert_eq!(play.code(&format!("select once.{call}")).await, "22023");

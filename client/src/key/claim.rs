@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::{Key, Lease, Response, column};
@@ -16,9 +16,7 @@ use crate::interval::Interval;
 use crate::{Error, Executor, Json};
 
 const CLAIM: &str = "SELECT * FROM once.key_claim(scope => $1, key => $2, request => $3, \
-                     lease => $4, ttl => $5, holder => $6)";
-const CLAIM_HASHED: &str = "SELECT * FROM once.key_claim_hashed(scope => $1, key => $2, \
-                            fingerprint => $3, lease => $4, ttl => $5, holder => $6)";
+                     lease => $4, ttl => $5, holder => $6, fingerprint => $7)";
 
 /// What a claim says. A `match` has to say what happens in each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,12 +147,11 @@ impl Key {
         exec: &E,
         options: &ClaimOptions,
     ) -> Result<Claim, Error> {
-        let request = (&options.request as _, Type::JSON);
-        self.ask(exec, CLAIM, request, options).await
+        self.ask(exec, options, None).await
     }
 
-    /// [`Key::claim`] for callers that hash the raw request themselves; the request of `options`
-    /// is not looked at.
+    /// [`Key::claim`] for callers that hash the raw request themselves: the hash decides alone, and the
+    /// request of `options` is only kept, where the scope says so.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -178,29 +175,27 @@ impl Key {
         fingerprint: &[u8; 32],
         options: &ClaimOptions,
     ) -> Result<Claim, Error> {
-        let fingerprint = &fingerprint.as_slice();
-        self.ask(exec, CLAIM_HASHED, (fingerprint, Type::BYTEA), options)
-            .await
+        self.ask(exec, options, Some(fingerprint)).await
     }
 
-    /// A claim, with what it knows the request by.
     async fn ask<E: Executor>(
         &self,
         exec: &E,
-        sql: &str,
-        request: (&(dyn ToSql + Sync), Type),
         options: &ClaimOptions,
+        fingerprint: Option<&[u8; 32]>,
     ) -> Result<Claim, Error> {
+        let fingerprint = fingerprint.map(<[u8; 32]>::as_slice);
         let (lease, ttl) = (options.lease.map(Interval), options.ttl.map(Interval));
         let args = [
             (&self.scope() as _, Type::TEXT),
             (&self.as_str() as _, Type::TEXT),
-            request,
+            (&options.request as _, Type::JSON),
             (&lease as _, Type::INTERVAL),
             (&ttl as _, Type::INTERVAL),
             (&options.holder as _, Type::TEXT),
+            (&fingerprint as _, Type::BYTEA),
         ];
-        Claim::of_row(self, &only(exec.query(sql, &args).await?)?, options.lease)
+        Claim::of_row(self, &only(exec.query(CLAIM, &args).await?)?, options.lease)
     }
 }
 

@@ -7,7 +7,7 @@ use super::fence::{FencedAction, TokenUse};
 use super::lease::{Lease, LeaseCol, LeaseState};
 use crate::call::Call;
 use crate::error::{Error, Result};
-use crate::key::fingerprint::Request;
+use crate::key::fingerprint;
 use crate::machine::patch::Patch;
 use crate::machine::user_row::{self, MoveIf, RowSeen};
 use crate::mark::call_mark;
@@ -31,7 +31,7 @@ thread_local! {
 pub fn action_finish(call: &Call) -> Result<Datum> {
     let fenced = FencedAction::of_call(call)?;
     let patch = Patch::read(&fenced.machine, call.datum(3))?;
-    let request = Request::Json(call.datum(3)).fingerprint()?;
+    let request = call.bytes(3).map(fingerprint::of_json).transpose()?;
     let mark = call_mark("finish", &[request.as_ref().map(|f| f.as_slice())]);
     let row = |outcome: &[u8], status, version| {
         FINISHED.with(|shape| shape.row(&[Some(row::text(outcome)), status, version]))

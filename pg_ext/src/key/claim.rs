@@ -1,4 +1,4 @@
-//! Claiming: `key_claim` and `key_claim_hashed`.
+//! Claiming: `key_claim`.
 //!
 //! Read first: an answer that needs no claim (replay, in progress, ...) is one index probe and writes
 //! nothing. A claim never waits: between its last look and its insert it holds a try-lock of the key, and
@@ -43,37 +43,30 @@ thread_local! {
 
 /// `once.key_claim`.
 pub fn key_claim(call: &Call) -> Result<Datum> {
-    claim(call, Request::Json(call.datum(2)))
-}
-
-/// `once.key_claim_hashed`.
-pub fn key_claim_hashed(call: &Call) -> Result<Datum> {
-    let problem = |what: &str| {
-        Error::bad_argument(
-            "fingerprint",
-            what,
-            "Give the 32 bytes of a SHA-256: sha256(body).",
-        )
-    };
-    let bytes = call.bytes(2).ok_or_else(|| problem("must not be null"))?;
-    let hash: &[u8; 32] = bytes
-        .try_into()
-        .map_err(|_| problem(&format!("must be exactly 32 bytes, not {}", bytes.len())))?;
-    claim(call, Request::Hashed(hash))
-}
-
-fn claim(call: &Call, request: Request) -> Result<Datum> {
     let scope = call.text(0, "scope", SCOPE_MAX)?;
     let claim = KeyClaim {
         key: call.text(1, "key", KEY_MAX)?,
         scope,
-        request,
+        request: Request {
+            json: call.datum(2),
+            hash: call.bytes(6).map(callers_hash).transpose()?,
+        },
         lease: call.interval(3, "lease")?,
         ttl: call.interval(4, "ttl")?,
         holder: call.opt_text(5, "holder", HOLDER_MAX)?,
         options: ScopeOptions::for_caller(scope)?,
     };
     claim.run()
+}
+
+fn callers_hash(bytes: &[u8]) -> Result<&[u8; 32]> {
+    bytes.try_into().map_err(|_| {
+        Error::bad_argument(
+            "fingerprint",
+            format!("must be exactly 32 bytes, not {}", bytes.len()),
+            "Give the 32 bytes of a SHA-256: sha256(body).",
+        )
+    })
 }
 
 /// One claim with everything it was called with.
@@ -201,7 +194,7 @@ impl KeyClaim<'_> {
         let fingerprint = self.request.fingerprint()?;
         row.put_text(Col::Fingerprint, fingerprint.as_ref().map(|f| f.as_slice()));
         row.put_text(Col::Holder, self.holder);
-        let kept = self.request.kept().filter(|_| self.options.keep_request);
+        let kept = self.request.json.filter(|_| self.options.keep_request);
         row.put(Col::Request, kept);
         for col in [
             Col::State,

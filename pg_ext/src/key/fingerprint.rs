@@ -12,20 +12,19 @@ const CANONICAL_JSONB: u8 = 1;
 /// Scheme 2: the caller's own 32 bytes.
 const CALLERS_HASH: u8 = 2;
 
-/// The request of a claim.
-#[derive(Clone, Copy)]
-pub enum Request<'a> {
-    Json(Option<Datum>),
-    Hashed(&'a [u8; 32]),
+/// The request of a claim; where the caller has hashed it, that hash decides alone.
+pub struct Request<'a> {
+    /// Kept where the scope says so.
+    pub json: Option<Datum>,
+    pub hash: Option<&'a [u8; 32]>,
 }
 
 impl Request<'_> {
     /// What a new key stores: None for a NULL request.
     pub fn fingerprint(&self) -> Result<Option<[u8; 33]>> {
-        match self {
-            Request::Json(None) => Ok(None),
-            Request::Json(Some(request)) => of_json(varlena(*request)).map(Some),
-            Request::Hashed(hash) => Ok(Some(with_scheme(CALLERS_HASH, hash.as_slice()))),
+        match self.hash {
+            Some(hash) => Ok(Some(with_scheme(CALLERS_HASH, hash.as_slice()))),
+            None => self.json.map(|json| of_json(varlena(json))).transpose(),
         }
     }
 
@@ -43,17 +42,10 @@ impl Request<'_> {
             .hint("The key was written by a newer pg_once: load that version of the library.")),
         }
     }
-
-    /// The request itself, for scopes that keep it.
-    pub fn kept(&self) -> Option<Datum> {
-        match self {
-            Request::Json(request) => *request,
-            Request::Hashed(_) => None,
-        }
-    }
 }
 
-fn of_json(text: &[u8]) -> Result<[u8; 33]> {
+/// The fingerprint of a request under scheme 1.
+pub fn of_json(text: &[u8]) -> Result<[u8; 33]> {
     let jsonb = varlena(json::to_jsonb(text)?);
     let mut hash = Sha256::new();
     jsonb::canonical(jsonb, to_utf8(), &mut |bytes| hash.update(bytes)).map_err(|_| {

@@ -143,7 +143,7 @@ fn claims(sheet: &Sheet) -> Result<()> {
             "pg_once_claims_total",
             &[("outcome", outcome.name())],
             totals[outcome as usize] as f64,
-            "Calls of key_claim and key_claim_hashed by outcome since the server started; a claim that was rolled back counts as a call. Only with shared_preload_libraries.",
+            "Calls of key_claim by outcome since the server started; a claim that was rolled back counts as a call. Only with shared_preload_libraries.",
         )?;
     }
     let (uncommitted, _) = counters::uncommitted_steps().unwrap_or_default();

@@ -9,7 +9,7 @@ use crate::services::{Services, attempt};
 /// Reading and replaying.
 const READ: [&str; 18] = [
     "once.key_claim('anna', 'done', '{\"r\": 1}')",
-    "once.key_claim_hashed('anna', 'done', sha256('guess'))",
+    "once.key_claim('anna', 'done', fingerprint => sha256('guess'))",
     "once.key_get('anna', 'done')",
     "once.key_list('anna')",
     "once.key_take_abandoned('anna')",

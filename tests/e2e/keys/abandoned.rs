@@ -277,7 +277,7 @@ async fn a_request_is_kept_only_where_the_scope_says_so() {
         .await;
     play.token("kept", &format!(r#", '{{"b":1,"a":[1.0, null]}}'{SHORT}"#))
         .await;
-    play.show("select once.key_claim_hashed('s', 'hashed', sha256('x'), lease => '1 microsecond')")
+    play.show("select once.key_claim('s', 'hashed', '{\"c\":  3}', fingerprint => sha256('x'), lease => '1 microsecond')")
         .await;
     sweep(&play).await;
     let taken = play
@@ -285,7 +285,7 @@ async fn a_request_is_kept_only_where_the_scope_says_so() {
         .await;
     assert_eq!(
         taken,
-        "before|~\nhashed|~\nkept|{\"b\":1,\"a\":[1.0, null]}"
+        "before|~\nhashed|{\"c\":  3}\nkept|{\"b\":1,\"a\":[1.0, null]}"
     );
 }
 

@@ -24,7 +24,7 @@ async fn call_everything(session: &Playground, role: &str) {
         "key_claim('s', 'k', '{\"a\": [1.0, \"x\"]}', '1 min', '1 h', 'h')",
         "key_claim('s', 'k', '{\"a\": [1, \"x\"]}')",
         "key_claim('s', 'k', '2')",
-        "key_claim_hashed('s', 'k', '\\x0000000000000000000000000000000000000000000000000000000000000000')",
+        "key_claim('s', 'k', fingerprint => '\\x0000000000000000000000000000000000000000000000000000000000000000')",
         "key_advance('s', 'k', $, 'a', '1', '1 min')",
         "key_extend('s', 'k', $, '2 min')",
         "key_step('s', 'k', $, 'pay')",

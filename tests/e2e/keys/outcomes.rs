@@ -232,7 +232,7 @@ async fn sql_null_equals_only_null_and_a_callers_hash_only_the_same_hash() {
     play.token("j", ", 'null'").await;
     assert_eq!(play.claim("j", "").await, "mismatched");
     let hashed = |key: &str, body: &str| {
-        format!("select outcome from once.key_claim_hashed('s', '{key}', sha256('{body}'))")
+        format!("select outcome from once.key_claim('s', '{key}', fingerprint => sha256('{body}'))")
     };
     assert_eq!(play.show(&hashed("h", "a")).await, "claimed");
     assert_eq!(play.show(&hashed("h", "a")).await, "in_progress");
@@ -240,6 +240,12 @@ async fn sql_null_equals_only_null_and_a_callers_hash_only_the_same_hash() {
     assert_eq!(play.claim("h", "").await, "mismatched");
     assert_eq!(play.claim("h", ", '1'").await, "mismatched");
     assert_eq!(play.show(&hashed("n", "a")).await, "mismatched");
+    let both = ", '1', fingerprint => sha256('a')";
+    assert_eq!(
+        play.claim("h", both).await,
+        "in_progress",
+        "it decides alone"
+    );
     play.show("update once.key set fingerprint = '\\x01'::bytea || sha256('z') where key = 'j'")
         .await;
     assert_eq!(

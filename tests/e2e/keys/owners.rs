@@ -9,7 +9,7 @@ fn scoped_calls(token: &str) -> Vec<String> {
     let mut calls: Vec<String> = [
         "key_claim('owned', 'new')",
         "key_claim('owned', 'k')",
-        "key_claim_hashed('owned', 'new', sha256('x'))",
+        "key_claim('owned', 'new', fingerprint => sha256('x'))",
         "key_take_abandoned('owned')",
         "key_derive('owned', 'k', 'pay')",
         "key_get('owned', 'k')",

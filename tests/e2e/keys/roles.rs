@@ -6,7 +6,7 @@ use crate::playground::Playground;
 
 const USE: &str = "action_claim action_extend action_finish action_release cancel_confirm cancel_finish \
                    cancel_items cancel_pending cancel_refund cancel_request inbox_accept inbox_barrier \
-                   inbox_record key_abort key_advance key_claim key_claim_hashed key_complete key_derive \
+                   inbox_record key_abort key_advance key_claim key_complete key_derive \
                    key_extend key_park key_release key_rotate key_step key_step_done key_take_abandoned \
                    machine_assert machine_get machine_guard outbox_ack outbox_deliveries outbox_emit \
                    outbox_extend outbox_nack outbox_take scope_get subscriber_get topic_get transition \
@@ -14,7 +14,7 @@ const USE: &str = "action_claim action_extend action_finish action_release cance
 const OPERATE: &str = "action_adopt action_claim action_extend action_finish action_release cancel_audit \
                        cancel_confirm cancel_finish cancel_items cancel_pending cancel_refund cancel_request \
                        doctor inbox_accept inbox_barrier inbox_record janitor_status key_abort key_advance \
-                       key_claim key_claim_hashed key_complete key_derive key_extend key_forget key_get key_list \
+                       key_claim key_complete key_derive key_extend key_forget key_get key_list \
                        key_park key_release key_resolve key_rotate key_step key_step_done key_take_abandoned \
                        machine_assert machine_check machine_define machine_drop machine_get machine_guard \
                        metrics outbox_ack outbox_dead outbox_deliveries outbox_emit outbox_extend outbox_nack \
@@ -26,8 +26,12 @@ const OBSERVE: &str = "cancel_audit doctor janitor_status machine_check metrics"
 async fn rights(play: &Playground, role: &str) -> (String, String) {
     let functions = play
         .show(&format!(
-            "select coalesce(string_agg(distinct proname::text collate \"C\", ' ' order by proname::text collate \"C\"), '') from pg_proc
-              where pronamespace = 'once'::regnamespace and has_function_privilege('{role}', oid, 'execute')"
+            "select coalesce(string_agg(name || case when every then '' else ' (not each form)' end, ' '
+                                        order by name::text collate \"C\"), '')
+               from (select proname, bool_and(may), bool_or(may)
+                       from (select proname, has_function_privilege('{role}', oid, 'execute') from pg_proc
+                              where pronamespace = 'once'::regnamespace) form (proname, may)
+                      group by proname) f (name, every, any_form) where any_form"
         ))
         .await;
     let else_than_functions = play

@@ -45,7 +45,7 @@ impl Load {
             let told = session.text(&again).await.unwrap();
             assert_eq!(told, format!("replayed {answer}"), "{key}");
             let other = format!(
-                "select outcome from once.key_claim_hashed('requests', '{key}', sha256('other'))"
+                "select outcome from once.key_claim('requests', '{key}', fingerprint => sha256('other'))"
             );
             let told = session.text(&other).await.unwrap();
             assert_eq!(told, "mismatched", "{key}");

@@ -48,7 +48,7 @@ pub fn claim(n: usize, rest: &str) -> String {
     let declined = declined(n);
     if hashed(n) {
         return format!(
-            "once.key_claim_hashed('requests', 'r{n}', sha256('{n} {declined}'){rest})"
+            "once.key_claim('requests', 'r{n}', fingerprint => sha256('{n} {declined}'){rest})"
         );
     }
     format!("once.key_claim('requests', 'r{n}', '{{\"n\": {n}, \"declined\": {declined}}}'{rest})")

@@ -35,7 +35,7 @@ async fn eight_sessions_count_together_and_lose_nothing() {
                                 perform once.key_release('s', '{key}', t);
                                 select token into t from once.key_claim('s', '{key}', '1');
                                 perform once.key_complete('s', '{key}', t, 200);
-                                perform once.key_claim_hashed('s', '{key} h', sha256('1'));
+                                perform once.key_claim('s', '{key} h', fingerprint => sha256('1'));
                                 perform once.key_claim('s', '{key}', '1'), once.key_claim('s', '{key}', '1');
                              end $$"
                         ))

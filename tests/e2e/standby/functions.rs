@@ -71,8 +71,8 @@ const ANSWER: &[(&str, &str, &str)] = &[
         "parked",
     ),
     (
-        "key_claim_hashed",
-        "select outcome from once.key_claim_hashed('s', 'done', sha256('x'))",
+        "key_claim",
+        "select outcome from once.key_claim('s', 'done', fingerprint => sha256('x'))",
         "mismatched",
     ),
     (
@@ -215,8 +215,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("key_claim", "once.key_claim('s', 'new')"),
     ("key_claim", "once.key_claim('s', 'lost')"),
     (
-        "key_claim_hashed",
-        "once.key_claim_hashed('s', 'new', sha256('x'))",
+        "key_claim",
+        "once.key_claim('s', 'new', fingerprint => sha256('x'))",
     ),
     ("key_advance", "once.key_advance('s', 'held', TOKEN, 'p')"),
     ("key_complete", "once.key_complete('s', 'held', TOKEN, 200)"),
