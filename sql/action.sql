@@ -64,7 +64,7 @@ CREATE FUNCTION once.action_claim(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_claim';
 COMMENT ON FUNCTION once.action_claim(text, text, text, text, interval, text, bigint) IS
 $$Claims one row for one step's action. requester: whose claim state (NULL: that of "*"); lease: a positive interval (default: the step's, then once.action_lease); holder: a fresh UUID per attempt, so that a lost answer can be asked for again; version: only at this version.
-outcome: claimed (the row wears claim_into now; commit before any foreign call), busy (somebody has it, for lease_left; try again after retry_after), cancelling (its cancel flag is set and nobody has it: tear down), refused (not in the step's status or not at this version, or the step names no such requester), not_found, unclaimed (no claim state for this requester: end it with transition). Waits for no row and no lease, only for whoever locks the whole table.
+outcome: claimed (the row wears claim_into now; commit before any foreign call), in_progress (somebody has it, for lease_left; try again after retry_after), cancelling (its cancel flag is set and nobody has it: tear down), refused (not in the step's status or not at this version, or the step names no such requester), not_found, unclaimed (no claim state for this requester: end it with transition). Waits for no row and no lease, only for whoever locks the whole table.
 Errors: 42704 no such machine, 22023 bad argument or unknown step_key, ON002 something of the table keeps the row back, 42501 no right to update the table, 40001 a lost race above READ COMMITTED.
 A transient claim status that a sweep reverts is an old pattern of workflow engines; here it is a lease with a token.$$;
 

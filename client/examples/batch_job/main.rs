@@ -179,11 +179,11 @@ impl Story {
             "a worker is at it"
         );
         match (one?, other?) {
-            (JobOutcome::Cancelled(cancelled), JobOutcome::Busy { .. })
-            | (JobOutcome::Busy { .. }, JobOutcome::Cancelled(cancelled)) => {
+            (JobOutcome::Cancelled(cancelled), JobOutcome::InProgress { .. })
+            | (JobOutcome::InProgress { .. }, JobOutcome::Cancelled(cancelled)) => {
                 println!("cancelled: {} points are back", cancelled.amount_total);
             }
-            outcomes => bail!("one is cancelled and the other was busy, not {outcomes:?}"),
+            outcomes => bail!("one is cancelled and the other in progress, not {outcomes:?}"),
         }
         self.expect("cancelled mid-flight", job, "bob", "cancelled", 100, 0)
             .await

@@ -20,7 +20,7 @@ pub enum ActionClaim {
     /// The row wears the claim state now. Commit before any foreign call, then work.
     Claimed(Action),
     /// Somebody has it: come back after this time.
-    Busy {
+    InProgress {
         /// When it is worth asking again.
         retry_after: Duration,
     },
@@ -119,7 +119,7 @@ impl MachineRow {
     /// let job = machine.row(job);
     /// let action = match job.claim(&pool, "run", &worker.clone().fresh_holder()).await? {
     ///     ActionClaim::Claimed(action) => action,
-    ///     ActionClaim::Busy { retry_after } => panic!("come back in {retry_after:?}"),
+    ///     ActionClaim::InProgress { retry_after } => panic!("come back in {retry_after:?}"),
     ///     ActionClaim::Cancelling => panic!("tear it down"),
     ///     ActionClaim::Refused { status, .. } => panic!("it is {status}"),
     ///     ActionClaim::NotFound => panic!("no such job"),
@@ -127,7 +127,7 @@ impl MachineRow {
     /// };
     /// // The queue delivers the job a second time.
     /// let second = job.claim(&pool, "run", &worker.fresh_holder()).await?;
-    /// assert!(matches!(second, ActionClaim::Busy { .. }));
+    /// assert!(matches!(second, ActionClaim::InProgress { .. }));
     /// action.release(&pool, Some("only looking")).await?;
     /// # Ok(()) }) }
     /// ```
@@ -164,9 +164,9 @@ impl MachineRow {
             "claimed" => {
                 ActionClaim::Claimed(Action::of_row(self, step_key, row, options.length())?)
             }
-            "busy" => {
+            "in_progress" => {
                 let Interval(retry_after) = column(row, "retry_after")?;
-                ActionClaim::Busy { retry_after }
+                ActionClaim::InProgress { retry_after }
             }
             "cancelling" => ActionClaim::Cancelling,
             "refused" => ActionClaim::Refused {

@@ -75,7 +75,7 @@ async fn a_claim_that_is_not_given_says_why() {
 
     let action = jobs.claimed().await;
     match job.claim(pool, "run", &worker()).await.unwrap() {
-        ActionClaim::Busy { retry_after } => assert!(!retry_after.is_zero()),
+        ActionClaim::InProgress { retry_after } => assert!(!retry_after.is_zero()),
         other => panic!("{other:?}"),
     }
     action.release(pool, None).await.unwrap();

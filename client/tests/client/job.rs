@@ -219,7 +219,10 @@ async fn a_job_that_is_delivered_twice_is_run_once() {
     let action = jobs.claimed().await;
     let mut job = Script::new(&jobs, Trouble::None);
     let outcome = job.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
-    assert!(matches!(outcome, JobOutcome::Busy { .. }), "{outcome:?}");
+    assert!(
+        matches!(outcome, JobOutcome::InProgress { .. }),
+        "{outcome:?}"
+    );
     action.release(&jobs.pool, None).await.unwrap();
 
     let nobody = jobs.machine.row(999_999);
@@ -332,7 +335,7 @@ async fn the_lease_is_kept_alive_for_as_long_as_an_item_takes() {
         jobs.job.claim(&jobs.pool, "run", &worker()).await.unwrap()
     };
     let (outcome, other) = tokio::join!(run, others);
-    assert!(matches!(other, ActionClaim::Busy { .. }), "{other:?}");
+    assert!(matches!(other, ActionClaim::InProgress { .. }), "{other:?}");
     assert_finished(&jobs, &outcome.unwrap()).await;
 }
 

@@ -21,7 +21,7 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 use std::rc::Rc;
 
-/// Looks that may find something changed under them before the claim gives up as busy.
+/// Looks that may find something changed under them before the claim gives up as in progress.
 const MAX_LOOKS: usize = 8;
 
 thread_local! {
@@ -57,7 +57,7 @@ pub fn action_claim(call: &Call) -> Result<Datum> {
         // Its column may have got another type.
         claim.id = claim.machine.id(call, 1)?;
     }
-    Ok(busy(None, None))
+    Ok(in_progress(None, None))
 }
 
 struct ActionClaim<'a> {
@@ -123,7 +123,7 @@ impl ActionClaim<'_> {
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
         // A definition that changes waits until this transaction ends, and sees its lease.
         let Some(shared) = TryLock::shared(self.machine.lock) else {
-            return Ok(Some(busy(None, None)));
+            return Ok(Some(in_progress(None, None)));
         };
         let newer = Machine::named(&from_utf8(self.machine.name()))?;
         if !Rc::ptr_eq(&newer, &self.machine) {
@@ -139,7 +139,7 @@ impl ActionClaim<'_> {
         if let Some(tid) = tid {
             match table.lock(tid, &snapshot, Wait::No)? {
                 Outcome::Done => {}
-                Outcome::Busy => return Ok(Some(busy(Some(&seen), None))),
+                Outcome::Busy => return Ok(Some(in_progress(Some(&seen), None))),
                 Outcome::Changed => return Ok(None),
             }
         }
@@ -192,7 +192,7 @@ impl ActionClaim<'_> {
             ClaimDecision::Answer(answer) => Ok(answer),
             ClaimDecision::Claim { .. } => {
                 user_row::ensure_updatable(&self.machine, &self.id)?;
-                Ok(busy(seen.as_ref(), None))
+                Ok(in_progress(seen.as_ref(), None))
             }
         }
     }
@@ -214,7 +214,7 @@ impl ActionClaim<'_> {
                 }
                 if seen.flagged || left > 0 {
                     let left = Some(left).filter(|left| *left > 0);
-                    return ClaimDecision::Answer(busy(Some(seen), left));
+                    return ClaimDecision::Answer(in_progress(Some(seen), left));
                 }
                 lease.text(LeaseCol::RevertTo)
             }
@@ -240,7 +240,9 @@ impl ActionClaim<'_> {
                 revert,
                 success,
             },
-            (None, Some(_)) if covering.is_some() => ClaimDecision::Answer(busy(Some(seen), None)),
+            (None, Some(_)) if covering.is_some() => {
+                ClaimDecision::Answer(in_progress(Some(seen), None))
+            }
             (None, Some(_)) => ClaimDecision::Answer(answer(b"unclaimed", Some(seen))),
             (_, None) => refused(),
         }
@@ -281,11 +283,11 @@ fn claimed(lease: &Lease, seen: &RowSeen, now: i64) -> Datum {
 }
 
 /// Without what is left of the lease where its holder cannot be seen, or a sweep has to come first.
-fn busy(seen: Option<&RowSeen>, lease_left_us: Option<i64>) -> Datum {
+fn in_progress(seen: Option<&RowSeen>, lease_left_us: Option<i64>) -> Datum {
     let most = settings::retry_after_us();
     let retry = settings::retry_within(lease_left_us.unwrap_or(i64::MAX), most);
     shape_row([
-        Some(row::text(b"busy")),
+        Some(row::text(b"in_progress")),
         None,
         seen.and_then(|s| s.status),
         seen.and_then(|s| s.version),

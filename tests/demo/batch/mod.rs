@@ -30,7 +30,10 @@ const HEADLINES: [&str; 6] = [
 
 const KINDS: [Kind; 3] = [
     ("job or cancellation ended", "made"),
-    ("told to come back: 409 busy, 202 accepted", "waiting"),
+    (
+        "told to come back: 409 in progress, 202 accepted",
+        "waiting",
+    ),
     ("failed: cut, timed out, 5xx", "failed"),
 ];
 

@@ -55,7 +55,7 @@ impl PgOnce {
             JobOutcome::Cancelled(end) => Ok(Answer::Ended(end.status)),
             // Done or cancelled: the queue has delivered it before.
             JobOutcome::Refused { status } => Ok(Answer::Ended(status)),
-            JobOutcome::Busy { retry_after } => Ok(Answer::Later(retry_after)),
+            JobOutcome::InProgress { retry_after } => Ok(Answer::Later(retry_after)),
             JobOutcome::LeaseLost => Ok(Answer::Later(self.lease)),
             JobOutcome::Released { error } => Err(Error::Answer(error)),
             JobOutcome::NotFound | JobOutcome::Unclaimed => {

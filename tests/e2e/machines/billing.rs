@@ -102,11 +102,11 @@ async fn the_second_clerk_is_told_busy_and_afterwards_what_the_billing_is() {
             "select token from once.action_claim('billing', '{ID}', 'close', 'clerk')"
         ))
         .await;
-    assert_eq!(other.show(&claim).await, "busy|closing");
+    assert_eq!(other.show(&claim).await, "in_progress|closing");
     // The night run is as busy as a clerk.
     assert_eq!(
         other.show(&claim.replace("'clerk'", "'night_run'")).await,
-        "busy|closing"
+        "in_progress|closing"
     );
     assert_eq!(
         play.show(&format!(

@@ -16,7 +16,7 @@ async fn twelve_sessions_claim_one_row_and_one_gets_it() {
         for answer in answers {
             match answer.unwrap().as_str() {
                 "claimed" => claimed += 1,
-                other => assert_eq!(other, "busy"),
+                other => assert_eq!(other, "in_progress"),
             }
         }
         assert_eq!(claimed, 1);
@@ -69,7 +69,7 @@ async fn a_locked_row_is_busy_at_once() {
         "select once.cancel_request('job', '1')",
     ] {
         other.show(&format!("begin; {lock}")).await;
-        at_once_is(&play, "busy|t").await;
+        at_once_is(&play, "in_progress|t").await;
         other.show("rollback").await;
     }
     other
@@ -86,7 +86,7 @@ async fn an_open_claim_is_busy_and_its_rollback_frees_the_row() {
     jobs(&play, 1, 1, "ready").await;
     other.show("begin; savepoint s").await;
     token(&other, 1, "run", "").await;
-    at_once_is(&play, "busy|t").await;
+    at_once_is(&play, "in_progress|t").await;
     other.show("rollback to s").await;
     at_once_is(&play, "claimed|~").await;
     other.show("rollback").await;
@@ -101,7 +101,7 @@ async fn a_lease_locked_by_an_open_heartbeat_is_busy_even_when_it_ran_out() {
     let heartbeat =
         format!("select lease_left from once.action_extend('job', '1', {token}, '1 microsecond')");
     other.show(&format!("begin; {heartbeat}")).await;
-    at_once_is(&play, "busy|t").await;
+    at_once_is(&play, "in_progress|t").await;
     assert_eq!(sweep(&play, 10).await, "0|0|f");
     other.show("commit").await;
     at_once_is(&play, "claimed|~").await;

@@ -29,14 +29,20 @@ async fn a_live_lease_is_busy_and_says_when_to_come_back() {
         claim(1, "run", "")
     );
     play.clock("10 s").await;
-    assert_eq!(play.show(&busy).await, "busy|~|running|00:00:20|00:00:01");
+    assert_eq!(
+        play.show(&busy).await,
+        "in_progress|~|running|00:00:20|00:00:01"
+    );
     play.show("set once.retry_after = '5s'").await;
-    assert_eq!(play.show(&busy).await, "busy|~|running|00:00:20|00:00:05");
+    assert_eq!(
+        play.show(&busy).await,
+        "in_progress|~|running|00:00:20|00:00:05"
+    );
     // Never sooner than a tenth of a second.
     play.clock("29.99 s").await;
     assert_eq!(
         play.show(&busy).await,
-        "busy|~|running|00:00:00.01|00:00:00.1"
+        "in_progress|~|running|00:00:00.01|00:00:00.1"
     );
 }
 
@@ -123,7 +129,7 @@ async fn the_same_holder_gets_its_token_again_and_writes_nothing() {
     );
     play.show("commit").await;
     for other in ["", ", holder => 'other'", ", holder => null"] {
-        assert_eq!(outcome(&play, 1, "run", other).await, "busy|running");
+        assert_eq!(outcome(&play, 1, "run", other).await, "in_progress|running");
     }
 }
 
@@ -169,7 +175,7 @@ async fn every_refused_or_busy_claim_writes_nothing() {
     let leases = "select count(*), sum(token) from once.action_lease";
     let before = play.show(leases).await;
     for (id, step, more, expected) in [
-        (1, "run", "", "busy|running"),
+        (1, "run", "", "in_progress|running"),
         (2, "run", "", "refused|new"),
         (3, "retry", ", 'boss'", "unclaimed|failed"),
         (4, "run", "", "cancelling|ready"),

@@ -84,7 +84,7 @@ async fn odd_texts_are_ids_like_any_other() {
         let shown = play.show(&claim).await;
         let (outcome, token) = shown.split_once('|').unwrap();
         assert_eq!(outcome, "claimed", "{id}");
-        assert!(play.show(&claim).await.starts_with("busy"), "{id}");
+        assert!(play.show(&claim).await.starts_with("in_progress"), "{id}");
         let finish = format!("select status from once.action_finish('t', {quoted}, {token})");
         assert_eq!(play.show(&finish).await, "b", "{id}");
         let many = format!("select id, moved from once.transition_many('t', array[{quoted}], 'a')");
@@ -118,7 +118,7 @@ async fn spellings_of_one_id_are_one_row_and_one_lease() {
             let (outcome, token) = shown.split_once('|').unwrap();
             assert_eq!(outcome, "claimed", "{id} {spelling}");
             let busy = format!("select outcome from once.action_claim('t', '{other}', 's')");
-            assert_eq!(play.show(&busy).await, "busy", "{id} {spelling}");
+            assert_eq!(play.show(&busy).await, "in_progress", "{id} {spelling}");
             let release =
                 format!("select status from once.action_release('t', '{other}', {token})");
             assert_eq!(play.show(&release).await, "a", "{id} {spelling}");

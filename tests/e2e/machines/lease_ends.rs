@@ -326,7 +326,7 @@ async fn an_extended_lease_counts_from_now_for_as_long_as_is_asked() {
     play.clock("20 s").await;
     assert_eq!(play.show(&extend(1, token)).await, "00:00:30|f");
     play.clock("45 s").await;
-    assert_eq!(outcome(&play, 1, "run", "").await, "busy|running");
+    assert_eq!(outcome(&play, 1, "run", "").await, "in_progress|running");
     assert_eq!(sweep(&play, 10).await, "0|0|f");
     let longer = format!("select lease_left from once.action_extend('job', '1', {token}, '2 h')");
     assert_eq!(play.show(&longer).await, "02:00:00");

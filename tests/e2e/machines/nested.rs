@@ -75,11 +75,11 @@ async fn a_claim_in_a_prepared_transaction_holds_until_it_is_resolved() {
             .split_once('|')
             .unwrap()
             .0,
-        "busy"
+        "in_progress"
     );
     assert_eq!(sweep(&other, 10).await, "0|0|f");
     play.show("commit prepared 'machines_claim'").await;
-    assert_eq!(outcome(&other, 1, "run", "").await, "busy|running");
+    assert_eq!(outcome(&other, 1, "run", "").await, "in_progress|running");
     play.show("begin").await;
     play.show(&finish(1, held, "")).await;
     play.show("prepare transaction 'machines_finish'").await;

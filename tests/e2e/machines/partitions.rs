@@ -52,7 +52,7 @@ async fn rows_of_every_partition_live_alike() {
             );
             let shown = play.show(&claim).await;
             let token = shown.strip_prefix("claimed|").unwrap();
-            assert!(play.show(&claim).await.starts_with("busy"));
+            assert!(play.show(&claim).await.starts_with("in_progress"));
             let finish = format!(
                 "select status from once.action_finish('job', '{}', {token}, '{{\"note\": \"p\"}}')",
                 id + 1

@@ -140,7 +140,7 @@ const ANSWER: &[(&str, &str, &str)] = &[
     (
         "action_claim",
         "select outcome from once.action_claim('batch_job', '1', 'run', 'worker')",
-        "busy",
+        "in_progress",
     ),
     ("topic_get", "select once.topic_get('t') ->> 'lanes'", "16"),
     (

@@ -111,7 +111,7 @@ async fn a_standby_answers_and_after_its_promotion_keys_and_machines_go_on() {
             there
                 .show("select outcome from once.action_claim('batch_job', '1', 'run', 'worker')")
                 .await,
-            "busy"
+            "in_progress"
         );
         there.show("commit").await;
     }

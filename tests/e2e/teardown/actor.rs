@@ -263,7 +263,7 @@ impl Actor {
                     self.next_item()
                 }
                 Some(("cancelling", _)) => self.tear_down(),
-                Some(("busy" | "refused", _)) => Step::Over,
+                Some(("in_progress" | "refused", _)) => Step::Over,
                 _ => panic!("{}: {rows}", self.name),
             },
             Step::Begin => match self.writes {

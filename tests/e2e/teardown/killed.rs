@@ -244,7 +244,7 @@ async fn killed_at(play: &Playground, sweeper: &Playground, point: &str, flagged
         assert_eq!(request(play, &job).await, "accepted");
     }
     let claim = job.call("outcome", "action_claim", ", 'run', 'worker'");
-    assert_eq!(play.show(&claim).await, "busy");
+    assert_eq!(play.show(&claim).await, "in_progress");
     sweep_back(sweeper, &job).await;
     if flagged == Flagged::Never {
         let mut next = Worker::start(play, &job, &disk.0);

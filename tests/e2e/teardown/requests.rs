@@ -87,7 +87,7 @@ async fn a_request_at_an_overdue_lease_is_accepted_until_the_sweep() {
     );
     // The overdue lease is its holder's; nobody takes it over once the flag is set.
     let again = job.call("outcome", "action_claim", ", 'run', 'worker'");
-    assert_eq!(play.show(&again).await, "busy");
+    assert_eq!(play.show(&again).await, "in_progress");
     assert_eq!(sweep(&play).await, "1|0");
     assert_eq!(request(&play, &job).await, "teardown|queued");
     assert_eq!(play.show(&again).await, "cancelling");

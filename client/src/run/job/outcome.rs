@@ -58,7 +58,7 @@ pub enum JobOutcome {
     /// It was being cancelled, and is torn down.
     Cancelled(Cancelled),
     /// Somebody else is at it: come back after this time.
-    Busy {
+    InProgress {
         /// When it is worth asking again.
         retry_after: Duration,
     },

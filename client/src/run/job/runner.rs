@@ -147,7 +147,7 @@ impl JobRunner<'_> {
         match claim {
             ActionClaim::Claimed(action) => self.hold(&action, since, job).await,
             ActionClaim::Cancelling => self.tear_down(job).await,
-            ActionClaim::Busy { retry_after } => Ok(JobOutcome::Busy { retry_after }),
+            ActionClaim::InProgress { retry_after } => Ok(JobOutcome::InProgress { retry_after }),
             ActionClaim::Refused { status, .. } => Ok(JobOutcome::Refused { status }),
             ActionClaim::NotFound => Ok(JobOutcome::NotFound),
             ActionClaim::Unclaimed => Ok(JobOutcome::Unclaimed),
