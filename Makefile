@@ -2,14 +2,14 @@
 # the work is in tests/scripts/, whose files open with what they own.
 #
 #   PG_CONFIG=/path/to/pg_config   the server of install and package
-#   PG_VERSIONS="15 18"            the server versions of setup and test
-#   ARGS="..."                     further arguments for demo, bench and psql
+#   PG_VERSIONS="15 18"            the server versions of setup, test and test-matrix
+#   ARGS="..."                     further arguments for demo, bench, psql, test-matrix and test-long
 
 SCRIPTS := tests/scripts
 export PG_CONFIG PG_VERSIONS QUICK
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-db test-e2e test-client test-languages test-package test-assert test-long bench install lint package deb psql psql-stop
+.PHONY: help setup demo test test-db test-e2e test-client test-matrix test-languages test-package test-assert test-long bench install lint package deb psql psql-stop
 
 help: ## lists what there is
 	@echo "pg_once: retries that converge. make ..."
@@ -21,7 +21,7 @@ setup: ## gets what is missing: Rust, cargo-pgrx, PostgreSQL servers (all of it 
 demo: ## orders, jobs, receipts and fundings under fire, naive and with pg_once: tables, and target/demo/report.html
 	@bash $(SCRIPTS)/program.sh demo $(ARGS)
 
-test: ## lints and all tests, on PostgreSQL 15 and 18, their core on 16 and what else is here (PG_VERSIONS="15 18")
+test: ## lints and all tests, on one server version (PG_VERSIONS=18); ten minutes
 	@bash $(SCRIPTS)/test.sh
 
 test-db: ## the in-database tests alone
@@ -33,11 +33,14 @@ test-e2e: ## the end-to-end tests alone: races, crashes, poolers, dump and resto
 test-client: ## the client's unit tests, doctests and examples alone
 	@bash $(SCRIPTS)/test.sh unit client
 
+test-matrix: ## the other server versions, PgBouncer, the release build, other languages, packages; ten minutes
+	@bash $(SCRIPTS)/test-matrix.sh $(ARGS)
+
 test-languages: ## the example programs in Python, Node and Java alone, killed and raced
-	@bash $(SCRIPTS)/test.sh languages
+	@bash $(SCRIPTS)/test-matrix.sh languages
 
 test-package: ## the tarball and, as root on Debian, the Debian package: installed, used, upgraded, removed
-	@bash $(SCRIPTS)/test.sh package
+	@bash $(SCRIPTS)/test-matrix.sh package
 
 test-assert: ## the end-to-end tests on a PostgreSQL 15 built with assertions; no server may log a complaint (ARGS="--test keys")
 	@bash $(SCRIPTS)/test-assert.sh $(ARGS)

@@ -99,6 +99,9 @@ async fn run(settings: &Settings) -> Result<()> {
     std::fs::write(&json, serde_json::to_string_pretty(&results)? + "\n")?;
     let text = out.join("results.md");
     std::fs::write(&text, markdown::of(&results))?;
+    if settings.queries {
+        table::print_queries(&results.cases);
+    }
     println!("Written: {} and {}", json.display(), text.display());
     let (_, missed) = results.bars();
     ensure!(

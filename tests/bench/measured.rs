@@ -20,6 +20,9 @@ pub struct Bar {
 #[derive(Clone, Debug, Serialize)]
 pub struct Side {
     pub name: String,
+    /// What a client runs for each call, as pgbench's script.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
     /// Calls (of two that belong together: pairs) per second, of each round.
     pub per_second: Vec<f64>,
     /// CPU microseconds of the server's backends per call, of each round.
@@ -181,6 +184,7 @@ impl Results {
 #[derive(Clone, Debug)]
 pub struct Runs {
     pub name: String,
+    pub script: Option<String>,
     pub per_second: Vec<f64>,
     pub cpu_us: Vec<f64>,
     /// The ratio of ours to it that is asked for.
@@ -214,6 +218,7 @@ impl Runs {
     pub fn none(name: &str, at_least: Option<f64>) -> Self {
         Self {
             name: name.to_owned(),
+            script: None,
             per_second: Vec::new(),
             cpu_us: Vec::new(),
             at_least,
@@ -224,6 +229,7 @@ impl Runs {
         let ratio = ours.and_then(|ours| ratio_of(&ours.per_second, &self.per_second));
         Side {
             name: self.name,
+            script: self.script,
             median_per_second: median(self.per_second.clone()).unwrap_or_default(),
             median_cpu_us: median(self.cpu_us.clone()),
             ratio,

@@ -110,6 +110,10 @@ impl Contender {
     }
 
     fn no_runs(&self) -> Runs {
-        Runs::none(self.name, self.at_least)
+        let script = [self.setup, self.script.text].join("\n");
+        Runs {
+            script: Some(script.trim().to_owned()),
+            ..Runs::none(self.name, self.at_least)
+        }
     }
 }

@@ -47,6 +47,9 @@ pub struct Settings {
     /// than the noise, the program ends with status 1.
     #[arg(long)]
     pub only: Option<Noun>,
+    /// Print the scripts behind the table, too; results.json has them in any case.
+    #[arg(long)]
+    pub queries: bool,
     /// Where the results are written.
     #[arg(long, default_value = "target/bench")]
     pub out: PathBuf,

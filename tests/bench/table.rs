@@ -94,6 +94,17 @@ pub fn print(results: &Results) {
     );
 }
 
+/// The scripts of the cases that pgbench ran.
+pub fn print_queries(cases: &[Case]) {
+    for case in cases {
+        for side in &case.sides {
+            if let Some(script) = &side.script {
+                println!("\n-- {}: {}\n{script}", case.name, side.name);
+            }
+        }
+    }
+}
+
 fn print_case(case: &Case) {
     println!("\n{}{}", case.name, size(case.among));
     let width = 34;

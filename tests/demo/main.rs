@@ -83,8 +83,10 @@ async fn tell_the_stories(settings: &Settings) -> Result<Vec<String>> {
         fundings::tell(&ground).await?,
     ];
     stories.retain(|story| !story.runs.is_empty());
-    stories.iter().for_each(table::print_queries);
     stories.iter().for_each(table::print);
+    if settings.queries {
+        stories.iter().for_each(table::print_queries);
+    }
     let runs = stories.iter().flat_map(|story| &story.runs);
     let faults: Vec<String> = runs.flat_map(|run| run.faults.clone()).collect();
     dashboard::write(&settings.out, &watch.end(&settings.out)?)?;

@@ -74,6 +74,9 @@ pub struct Settings {
     /// Where report.html and results.json go
     #[arg(long, default_value = "target/demo")]
     pub out: PathBuf,
+    /// Print the queries behind the tables, too; the report has them in any case
+    #[arg(long)]
+    pub queries: bool,
     /// Keep the server running after the report, to look at the tables, until Ctrl-C
     #[arg(long)]
     pub keep: bool,

@@ -1,8 +1,9 @@
 # shellcheck shell=bash
 # Running the end-to-end tests on one server, and where their clusters lie. Sourced after servers.sh.
 
-# Tests of sessions mostly wait, for leases, locks and servers that start: more at once than there are cores.
-test_threads() { echo "${RUST_TEST_THREADS:-$((3 * $(nproc)))}"; }
+# Tests of sessions mostly wait, for leases, locks and servers that start: more at once than there are cores, in each of
+# two programs.
+test_threads() { echo "${RUST_TEST_THREADS:-$((2 * $(nproc)))}"; }
 
 # The clusters of the end-to-end tests come and go by the hundred, with a thousand files each: in memory, where there is
 # room for those of all tests that run at a time, else beside the other private clusters. PG_ONCE_ON_DISK=1: there.
@@ -36,18 +37,64 @@ remove_clusters() {
     rm -rf "$1" || note "left behind: $1"
 }
 
-# `run_e2e pg_config old_pg_config [argument of cargo test ...]`: the end-to-end tests on that server; the older one is
-# what pg_upgrade begins with. In a shell of its own, at whose end the clusters are removed.
+# Which programs take longest, as of the last look: they begin first, so that no long one runs alone at the end.
+LONGEST="teardown nothing_lost janitor kills pages outbox_retire metrics machines guard keys"
+
+# The test programs of the package `tests` with their files, a line each, the longest first: `e2e_programs [--test name ...]`.
+e2e_programs() {
+    local built
+    built=$(cargo test --no-run --color never --package pg-once --package pg-once-tests "$@" 2>&1) || {
+        printf '%s\n' "$built" >&2
+        return 1
+    }
+    # As cargo names them: "Executable e2e/keys/main.rs (target/debug/deps/keys-0123)".
+    sed -n 's/^ *Executable \(unittests \)\?\(.*\) (\(.*\))$/\2 \3/p' <<<"$built" | awk -v longest="$LONGEST" '
+        BEGIN { n = split(longest, names, " "); for (i = 1; i <= n; i++) rank[names[i]] = i }
+        $2 ~ /\/pg_once-[^\/]*$/ || $2 ~ /\/client-[^\/]*$/ { next }
+        {
+            name = $2; sub(/.*\//, "", name); sub(/-[0-9a-f]*$/, "", name)
+            print (name in rank ? rank[name] : n + 1), name, $2
+        }' | sort -s -n -k 1,1 | cut -d ' ' -f 2-
+}
+
+# `run_e2e pg_config old_pg_config [--test name ...]`: the end-to-end tests on that server; the older one is what
+# pg_upgrade begins with. Two programs at a time, since most of them wait for leases, locks and servers that start; a
+# program's output comes at its end, whole where it failed. In a shell of its own, at whose end the clusters are removed.
 run_e2e() {
-    local config=$1 old=$2 clusters threads
+    local config=$1 old=$2 clusters programs name file status failed=()
     shift 2
-    threads=$(test_threads)
-    clusters=$(directory_for_clusters "$threads")
+    programs=$(e2e_programs "$@") || return 1
+    [ -n "$programs" ] || die "no test program is called so: $*"
+    clusters=$(directory_for_clusters "$(test_threads)")
     # shellcheck disable=SC2064
     trap "remove_clusters '$clusters'" EXIT
     chmod 0755 "$clusters"
     mkdir "$clusters/templates"
-    RUST_TEST_THREADS=$threads PG_ONCE_PG_CONFIG=$config PG_ONCE_OLD_PG_CONFIG=$old \
-        PG_ONCE_RUN_DIR=$clusters PG_ONCE_TEMPLATES=$clusters/templates \
-        cargo test --no-fail-fast --package pg-once-tests "$@"
+    mkdir -p "$STATE/e2e-logs"
+    while read -r name file; do
+        if [ "$(jobs -rp | wc -l)" -ge 2 ]; then wait -n || true; fi
+        (
+            trap - EXIT
+            begin=$SECONDS status=ok
+            # Where cargo runs them.
+            cd tests || exit
+            case $file in /*) ;; *) file=../$file ;; esac
+            RUST_TEST_THREADS=$(test_threads) PG_ONCE_PG_CONFIG=$config PG_ONCE_OLD_PG_CONFIG=$old \
+                PG_ONCE_RUN_DIR=$clusters PG_ONCE_TEMPLATES=$clusters/templates \
+                "$file" >"$STATE/e2e-logs/$name" 2>&1 </dev/null || status=FAILED
+            echo "$status" >"$STATE/e2e-logs/$name.status"
+            if [ "$status" = FAILED ]; then cat "$STATE/e2e-logs/$name"; fi
+            note "$status: $name, $(sed -n 's/^test result: [^.]*\. \(.*\); 0 measured.*/\1/p' "$STATE/e2e-logs/$name"), $((SECONDS - begin)) s"
+        ) &
+    done <<<"$programs"
+    wait
+    while read -r name file; do
+        status=$(cat "$STATE/e2e-logs/$name.status" 2>/dev/null || true)
+        rm -f "$STATE/e2e-logs/$name.status"
+        if [ "$status" != ok ]; then failed+=("$name"); fi
+    done <<<"$programs"
+    if [ "${#failed[@]}" != 0 ]; then
+        warn "failed: ${failed[*]}; their output is above and in ${STATE#"$ROOT"/}/e2e-logs"
+        return 1
+    fi
 }

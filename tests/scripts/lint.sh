@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make lint: formatting, clippy, shellcheck and the client's documentation. All of them run; any
-# finding fails.
+# finding fails. `lint.sh extension`: clippy of the extension alone, for the version that PG_VERSIONS names.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -46,6 +46,10 @@ shell_check() {
     shellcheck -x tests/scripts/*.sh .ci/run
 }
 
+if [ "${1:-}" = extension ]; then
+    clippy_extension
+    exit
+fi
 check "Formatting (these files differ from what 'cargo fmt --all' makes of them)" format_check
 check "Shell scripts" shell_check
 check "The install and upgrade scripts" bash tests/scripts/pgspot.sh

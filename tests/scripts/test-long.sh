@@ -13,26 +13,9 @@
 . tests/scripts/toolchain.sh
 . tests/scripts/servers.sh
 . tests/scripts/extension.sh
+. tests/scripts/parts.sh
 
-parts=${*:-kills nothing_lost metrics reaping counters assert}
-SUMMARY=()
-FAILED=0
-BEGIN=$SECONDS
-
-wanted() { case " $parts " in *" $1 "*) ;; *) return 1 ;; esac }
-
-# `part "name" command ...`
-part() {
-    local name=$1 begin=$SECONDS result=ok
-    shift
-    say "$name (begun at $(date -u +%H:%M) UTC)"
-    if ! "$@"; then
-        result=FAILED
-        FAILED=1
-    fi
-    SUMMARY+=("$(printf '%-8s %6d s  %s' "$result" "$((SECONDS - begin))" "$name")")
-    note "$result: $name, $((SECONDS - begin)) s"
-}
+if [ $# -gt 0 ]; then want "$@"; else want kills nothing_lost metrics reaping counters assert; fi
 
 # One test program in its long form; it prints how far it is.
 long_test() {
@@ -74,6 +57,4 @@ if wanted assert; then
     part "the end-to-end tests on a server with assertions" bash tests/scripts/test-assert.sh
 fi
 
-say "Summary ($(((SECONDS - BEGIN) / 60)) min $(((SECONDS - BEGIN) % 60)) s), $(nproc) cores, PostgreSQL $CHOSEN"
-printf '    %s\n' "${SUMMARY[@]}"
-if [ "$FAILED" = 0 ]; then note "all passed"; else die "something failed; see above"; fi
+summary "$(nproc) cores, PostgreSQL $CHOSEN"

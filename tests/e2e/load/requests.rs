@@ -130,7 +130,7 @@ async fn one_attempt(
     let key = format!("r{n}");
     let claim = format!(
         "select outcome, token, recovery_point, response_code, response_body from {}",
-        claim(n, &format!(", '2 s', holder => '{holder}'"))
+        claim(n, &format!(", lease => '2 s', holder => '{holder}'"))
     );
     let row = session.row(&claim).await?;
     match text(&row, 0) {

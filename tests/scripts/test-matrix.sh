@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# make test-matrix: what `make test` leaves to other installations; a line for each part with its time, and a table at
+# the end. Arguments: the parts wanted (compile core pooler languages package); without any, all of them.
+#   compile    the extension's lints, compiled for the version that no test runs on
+#   core       the core of the end-to-end tests: with the release build on 15, and on the versions between
+#   pooler     in-database, end-to-end and client tests on the newest version, through PgBouncer in transaction mode
+#   languages  the example programs in Python, Node and Java, killed and raced, on the newest version
+#   package    the tarball and, as root on Debian, the Debian package: installed, used, upgraded, removed
+# PG_VERSIONS="15 16 18" names the versions; the first is that of release build and packages, the last the newest.
+# shellcheck source=tests/scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+. tests/scripts/toolchain.sh
+. tests/scripts/servers.sh
+. tests/scripts/extension.sh
+. tests/scripts/cluster.sh
+. tests/scripts/e2e.sh
+. tests/scripts/languages.sh
+. tests/scripts/parts.sh
+. tests/scripts/suite.sh
+
+if [ $# -gt 0 ]; then want "$@"; else want compile core pooler languages package; fi
+# What depends most on the server's version and on the build: table access, locks, isolation, crashes.
+CORE=(--test keys --test races --test machines --test outbox --test sweeps --test crash)
+
+# The release build takes minutes, most of them of one core: in a directory of its own it runs beside the first parts.
+# The part that installs it waits for cargo's lock, and reports a failure.
+release_ahead() {
+    set -m
+    stage_extension "$(private_pg_config "$OLDEST")" release "$CARGO_TARGET_DIR/stage/ahead" >/dev/null 2>&1 </dev/null &
+    AHEAD=$!
+    set +m
+    trap 'kill -- "-$AHEAD" 2>/dev/null || true' EXIT
+}
+
+compiled() {
+    local version=$COMPILED_VERSION
+    case " ${VERSIONS[*]} " in *" $version "*) return ;; esac
+    if need_server "$version"; then
+        part "lints of the extension, compiled for PostgreSQL $version" \
+            env PG_VERSIONS="$version" bash tests/scripts/lint.sh extension
+    else
+        left_out "build check, PostgreSQL $version: its headers cannot be had"
+    fi
+}
+
+pooler_is_here() { has_pgbouncer || is_ci; }
+
+# The languages that are here, or can be had; under CI that must be all.
+languages() {
+    local language ready=()
+    for language in $LANGUAGES; do
+        if need_language "$language"; then
+            ready+=("$language")
+        elif is_ci; then
+            part "examples in $language" die "what they need is missing; see above"
+        else
+            left_out "examples in $language: sudo apt-get install $(language_packages "$language")"
+        fi
+    done
+    if [ "${#ready[@]}" = 0 ]; then return; fi
+    part "examples in ${ready[*]}, PostgreSQL $NEWEST" language_tests "$NEWEST" "${ready[@]}"
+}
+
+# The server version for which Debian's package is tested: Debian's own here, of those tested.
+deb_version_here() {
+    local version
+    for version in "${VERSIONS[@]}"; do
+        if [ -x "/usr/lib/postgresql/$version/bin/pg_config" ] && have pg_createcluster; then
+            echo "$version"
+            return
+        fi
+    done
+    return 1
+}
+
+package_tests() {
+    local version
+    part "the tarball, PostgreSQL $OLDEST" bash tests/scripts/test_package.sh tarball "$OLDEST"
+    if ! version=$(deb_version_here); then
+        left_out "the Debian package: sudo apt-get install $(server_packages 15)"
+    elif ! is_root; then
+        left_out "the Debian package: sudo make test-package"
+    elif ! is_ci && [ -e "/usr/share/postgresql/$version/extension/pg_once.control" ]; then
+        left_out "the Debian package: this machine's PostgreSQL $version has pg_once, which the test would replace"
+    else
+        part "the Debian package, PostgreSQL $version" bash tests/scripts/test_package.sh deb "$version"
+    fi
+}
+
+say "Setting up"
+setup
+# shellcheck disable=SC2046,SC2086
+take_versions ${PG_VERSIONS:-$(default_versions)}
+[ "${#VERSIONS[@]}" -gt 0 ] || die "no PostgreSQL server with headers could be had"
+OLDEST=${VERSIONS[0]} NEWEST=${VERSIONS[-1]}
+note "testing on PostgreSQL: ${VERSIONS[*]}"
+
+if wanted core || wanted pooler || wanted package; then release_ahead; fi
+if wanted compile; then compiled; fi
+if wanted pooler; then part "in-database tests, PostgreSQL $NEWEST" db_tests "$NEWEST"; fi
+if wanted pooler || wanted languages; then built "$NEWEST" dev; fi
+if wanted languages; then languages; fi
+if wanted core; then
+    for version in "${VERSIONS[@]:1}"; do
+        if [ "$version" = "$NEWEST" ]; then continue; fi
+        built "$version" dev
+        part "the core of the end-to-end tests, PostgreSQL $version" e2e_tests "$version" "${CORE[@]}"
+    done
+fi
+# pg_upgrade begins with the oldest version.
+if wanted core || wanted pooler; then built "$OLDEST" release; fi
+if wanted core; then
+    part "the core of the end-to-end tests with the release build, PostgreSQL $OLDEST" e2e_tests "$OLDEST" "${CORE[@]}"
+fi
+if wanted pooler && pooler_is_here; then
+    POOLED=1 part "end-to-end tests through PgBouncer, PostgreSQL $NEWEST" e2e_tests "$NEWEST"
+    POOLED=1 part "the client's tests through PgBouncer, doctests and examples, PostgreSQL $NEWEST" client_tests "$NEWEST"
+elif wanted pooler; then
+    left_out "PostgreSQL $NEWEST through PgBouncer: sudo apt-get install pgbouncer"
+fi
+if wanted package; then package_tests; fi
+summary
