@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # make test-long: the full bars, of which `make test` runs short forms. A line for each part with its time, and a
 # table at the end. Needs hours rather than minutes, 30 GB of disk, and a machine that does nothing else.
+#   - every interleaving of worker, endpoint and sweep at REPEATABLE READ and SERIALIZABLE, too;
 #   - 100 kills of backends, the worker and the postmaster under a mixed load of everything;
 #   - ten failovers under load; a dump of ten million rows under load; pg_upgrade by copying and by links;
 #   - metrics() among ten million keys and ten million events that are over;
 #   - claims beside the reaping of a million expired keys of ten million, at least 0.8 of their speed;
 #   - what counting claims costs, less than the noise between two that are not counted, in 20 rounds;
 #   - the end-to-end tests on a server that is built with assertions (test-assert.sh).
-# Arguments: the parts wanted (kills nothing_lost metrics reaping counters assert); without any, all of them.
+# Arguments: the parts wanted (teardown kills nothing_lost metrics reaping counters assert); without any, all of them.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -15,7 +16,7 @@
 . tests/scripts/extension.sh
 . tests/scripts/parts.sh
 
-if [ $# -gt 0 ]; then want "$@"; else want kills nothing_lost metrics reaping counters assert; fi
+if [ $# -gt 0 ]; then want "$@"; else want teardown kills nothing_lost metrics reaping counters assert; fi
 
 # One test program in its long form; it prints how far it is.
 long_test() {
@@ -44,7 +45,7 @@ say "Release builds"
 install_extension "$CHOSEN_PG_CONFIG" release
 if [ "$OLD_PG_CONFIG" != "$CHOSEN_PG_CONFIG" ]; then install_extension "$OLD_PG_CONFIG" release; fi
 
-for name in kills nothing_lost metrics; do
+for name in teardown kills nothing_lost metrics; do
     if wanted "$name"; then part "$name, the long form" long_test "$name"; fi
 done
 if wanted reaping; then

@@ -40,3 +40,8 @@ pub use os_user::OsUser;
 pub use pooler::{PgBouncer, PoolMode};
 pub use programs::{Output, Programs};
 pub use race::Lsn;
+
+/// Whether the long form of a test is asked for: `make test-long` sets PG_ONCE_LONG=1.
+pub fn is_long() -> bool {
+    std::env::var_os("PG_ONCE_LONG").is_some_and(|value| value != "0")
+}

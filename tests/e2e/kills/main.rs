@@ -19,15 +19,10 @@ mod victim;
 
 use load::Load;
 use load::invariants::{When, violated};
-use pg_once_tests::Cluster;
+use pg_once_tests::{Cluster, is_long};
 use victim::{Chance, Victim};
 
 const DATABASE: &str = "shop";
-
-/// Whether the long form of the tests is asked for.
-fn long() -> bool {
-    std::env::var_os("PG_ONCE_LONG").is_some_and(|value| value != "0")
-}
 
 /// A server with the background worker.
 async fn server() -> Cluster {
@@ -61,7 +56,7 @@ async fn assert_janitor_is_at_work(cluster: &Cluster) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_is_lost_and_nothing_happens_twice_whoever_is_killed() {
-    let kills = if long() { 100 } else { 10 };
+    let kills = if is_long() { 100 } else { 10 };
     let mut cluster = server().await;
     assert_janitor_is_at_work(&cluster).await;
     let load = Load::prepare(cluster.front_url(DATABASE).unwrap()).await;

@@ -108,7 +108,7 @@ async fn assert_preloaded_and_leased(play: &Playground) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_over_costs_nothing() {
-    let long = std::env::var_os("PG_ONCE_LONG").is_some();
+    let long = pg_once_tests::is_long();
     let steps: u64 = if long { 10 } else { 1 };
     let (some, many) = if long {
         (1_000_000, 1_000_000)

@@ -3,10 +3,10 @@
 //!
 //! A million rows; ten million with PG_ONCE_LONG=1.
 
-use pg_once_tests::Cluster;
+use pg_once_tests::{Cluster, is_long};
 
+use crate::DATABASE;
 use crate::load::Load;
-use crate::{DATABASE, long};
 
 /// Finished keys as one that was claimed and completed, but for name and id; FIRST and LAST are their numbers.
 const KEYS: &str = r"
@@ -67,7 +67,7 @@ async fn fill(load: &Load, rows: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_dump_of_a_million_rows_under_load_goes_on_where_it_was() {
-    let rows = if long() { 10_000_000 } else { 1_000_000 };
+    let rows = if is_long() { 10_000_000 } else { 1_000_000 };
     let old = Cluster::launch().unwrap();
     old.create_database_with_extension(DATABASE).await.unwrap();
     let load = Load::prepare(old.front_url(DATABASE).unwrap()).await;

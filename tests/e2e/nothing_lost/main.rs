@@ -28,11 +28,6 @@ use playground::Playground;
 
 const DATABASE: &str = "shop";
 
-/// Whether the long form of the tests is asked for.
-fn long() -> bool {
-    std::env::var_os("PG_ONCE_LONG").is_some_and(|value| value != "0")
-}
-
 /// A session of a role; of a superuser where the name is empty.
 async fn on(cluster: &Cluster, database: &str, role: &str) -> Playground {
     let role = if role.is_empty() { "postgres" } else { role };

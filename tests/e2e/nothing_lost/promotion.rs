@@ -2,10 +2,10 @@
 //! that make work and others that carry it on, the standby is promoted, and all of them go on there: everything that
 //! was acknowledged is there, fencing tokens go on growing. Then the same once more with a standby of the new primary.
 
-use pg_once_tests::{Cluster, race};
+use pg_once_tests::{Cluster, is_long, race};
 
+use crate::DATABASE;
 use crate::load::{Load, Running};
-use crate::{DATABASE, long};
 
 /// A standby that every commit of `primary` waits for.
 async fn synchronous_standby(primary: &Cluster) -> Cluster {
@@ -48,7 +48,7 @@ async fn everything_acknowledged_is_there_after_a_promotion_under_load() {
         .unwrap();
     let load = Load::prepare(primary.front_url(DATABASE).unwrap()).await;
     let mut running = load.start();
-    for _ in 0..if long() { 10 } else { 2 } {
+    for _ in 0..if is_long() { 10 } else { 2 } {
         primary = fail_over(primary, &running).await;
     }
     running.settle().await;
