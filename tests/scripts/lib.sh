@@ -11,10 +11,10 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 cd "$ROOT"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}
 TOOLS=$ROOT/target/tools
-# Always tested; other versions with headers on this machine are added to them.
+# Tested by `make test` and `make test-matrix`; other versions with headers on this machine are added to them.
 ALWAYS_VERSIONS="15 16 18"
 KNOWN_VERSIONS="15 16 17 18"
-# Compiled by `make test` and not run, where it is not tested.
+# Compiled by `make test-matrix` and not run, where it is not tested.
 COMPILED_VERSION=17
 # Servers must not inherit a user's client settings.
 unset PGHOST PGPORT PGUSER PGDATABASE PGDATA PGPASSWORD PGOPTIONS PGSERVICE

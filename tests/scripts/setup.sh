@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up what is missing: Rust, cargo-pgrx, libclang, and private copies of the servers.
-# Arguments: the server versions wanted; without any, those that `make test` tests.
+# Arguments: the server versions wanted; without any, those that `make test` and `make test-matrix` test.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
