@@ -1,17 +1,17 @@
-//! The sweep task `key_abandon`: unfinished keys whose first lease is over move into the lane of index key_look that
-//! completers and metrics read ([`PENDING`]), so that nobody else has to tell them from finished ones.
+//! The sweep task `key_abandon`: moves unfinished keys whose first lease expired into the index lane [`PENDING`].
+//! Completers and metrics read that lane alone, so they never read finished keys.
 //!
-//! once.key_mark: every key with look_at at or before the mark (its row '') is finished or moved, but for two kinds:
-//! - A claim that commits late. It holds ROW EXCLUSIVE on once.key since before it read the clock, so whoever holds that
-//!   when a run begins gets a row with the mark of then. Once it has ended, a run reads on from there once more.
-//!   Meanwhile the mark moves on, so an open transaction delays nobody else's key.
+//! once.key_mark, row '': every key with look_at up to the mark is finished or moved, with two exceptions:
+//! - A claim that commits late. Its transaction has held ROW EXCLUSIVE on once.key since before it read the clock. Each
+//!   run notes the holders of that lock with the mark of that time. Once one has ended, runs read again from its note.
+//!   The mark moves on meanwhile, so an open transaction delays only its own keys.
 //! - A key that somebody has locked. Its id is in once.key_locked, and every run tries it again.
 //!
-//! A run reads a bounded number of entries, the oldest of all scopes, and again as many for late claims. Without rows in
-//! once.key_mark everything is read from the beginning: slow, and never wrong.
+//! A run reads a bounded number of entries, the oldest of all scopes, and as many again for late claims. Without rows in
+//! once.key_mark it reads everything from the beginning: slow, and never wrong.
 //!
-//! A clock that steps back by more than a key's lease hides that key from completers (never from claims) until its ttl is
-//! over, when key_tombstone shows it.
+//! A clock that steps back by more than a key's lease hides that key from completers, but never from claims. Once its
+//! ttl is over, key_tombstone finds it.
 
 use super::identity::KeyId;
 use super::record::{self, BY_LOOK, Col, KeyRow, ORDINARY, TABLE, lane};
@@ -28,14 +28,14 @@ use pgrx::pg_sys::{self, Datum};
 use std::collections::BinaryHeap;
 use std::ffi::CStr;
 
-/// Entries that are read for each key that may be moved, and in all.
+/// How many entries a run reads for each key that it may move, and in all.
 const READS_PER_KEY: usize = 100;
 const MOST_READS: usize = 1_000_000;
-/// A mark that nothing was read behind is not stored again before.
+/// A run that reads nothing stores the mark only this long after the last one.
 const IDLE_US: i64 = 30_000_000;
 
-// $1: once.key. Answers the mark, the transactions that have ended, and the oldest mark among them. A prepared
-// transaction has another name than before it was prepared: it may be one of those that seem to have ended.
+// $1: once.key. Answers the mark, the oldest note of an ended transaction, and the names of all that have ended.
+// PREPARE TRANSACTION gives a transaction another name, so a prepared one may be among those that seem to have ended.
 const BEGIN: &CStr = c"
     WITH open AS MATERIALIZED (
         SELECT l.virtualtransaction AS name, pg_catalog.bool_or(l.pid IS NULL) AS is_prepared
@@ -55,7 +55,7 @@ const BEGIN: &CStr = c"
           FROM open o CROSS JOIN mark CROSS JOIN ended ON CONFLICT DO NOTHING)
     SELECT mark.look_at, ended.look_at, ended.names FROM mark CROSS JOIN ended";
 
-// $1: ids of unfinished keys. Those that are locked, or have changed, wait for the next run.
+// $1: ids of unfinished keys. Locked keys wait for the next run.
 const MOVE: &CStr = c"
     WITH candidate AS MATERIALIZED (
         SELECT c.id FROM pg_catalog.unnest($1::uuid[]) c (id) UNION SELECT l.id FROM once.key_locked l),
@@ -72,7 +72,7 @@ const MOVE: &CStr = c"
     forgotten AS (DELETE FROM once.key_locked l WHERE l.id NOT IN (SELECT k.id FROM locked k))
     SELECT pg_catalog.count(*) FROM moved";
 
-// $1: the mark; $2: of the ended transactions $3; NULL: they are done with.
+// $1: the mark; $2: how far the keys of the ended transactions $3 are read; NULL: all of them.
 const END: &CStr = c"
     WITH done AS (DELETE FROM once.key_mark m WHERE m.waits_for = ANY ($3) AND $2 IS NULL),
     later AS (UPDATE once.key_mark m SET look_at = $2 WHERE m.waits_for = ANY ($3) AND m.look_at < $2)
@@ -93,52 +93,53 @@ thread_local! {
     };
 }
 
-/// Moves at most `max` keys, and as many that were claimed late. None: another session is at it.
+/// Moves at most `max` keys, and as many that were claimed late. None: another session is running this task.
 pub fn key_abandon(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(KeyId::hashed(b"", b"key_abandon").lock_hash()) else {
         return Ok(None);
     };
     lock.keep();
     if settings::fake_now()?.is_some() {
-        // What a pretended clock says is nobody else's: everything is read, and nothing is noted.
-        let all = OverdueKeys::find(i64::MIN, clock::now_us()?, usize::MAX, usize::MAX)?;
-        return move_all(all.ids(), false).map(Some);
+        // Other sessions have another clock: reads everything and stores no mark.
+        let bounds = (usize::MAX, usize::MAX);
+        let all = OverdueKeys::find(i64::MIN, clock::now_us()?, bounds, usize::MAX)?;
+        return move_all(&[all], false).map(Some);
     }
     let table = Table::to_read(TABLE)?;
-    // In this order: the clock, who is open, the snapshot of the reading.
+    // In this order: the clock, the open transactions, the snapshot of the reading.
     let now = clock::now_us()?;
     let begun = spi::query_latest(&BEGUN, &[Some(Datum::from(table.oid()))])?;
-    let told = |i| begun.first().and_then(|row| column(row, i));
-    let time = |i| told(i).map(|d: Datum| d.value() as i64);
+    let answer = |i| begun.first().and_then(|row| column(row, i));
+    let time = |i| answer(i).map(|d: Datum| d.value() as i64);
     let stored = time(0).unwrap_or(i64::MIN);
-    // A mark of a clock that has gone back is of no use.
+    // The clock may have stepped back since.
     let mark = stored.min(now);
     let max = max as usize;
-    let reads = max.saturating_mul(READS_PER_KEY).min(MOST_READS);
-    let new = OverdueKeys::find(mark, now, max, reads)?;
-    let late = match time(1).filter(|from| *from < mark) {
-        Some(from) => Some(OverdueKeys::find(from, mark, max, reads)?),
-        None => None,
-    };
-    let late_upto = late
-        .as_ref()
-        .map(|late| late.upto)
-        .filter(|upto| *upto < mark);
-    let more = new.upto < now || late_upto.is_some();
+    let bounds = (max, max.saturating_mul(READS_PER_KEY).min(MOST_READS));
+    let new = OverdueKeys::find(mark, now, bounds, usize::MAX)?;
+    let late = OverdueKeys::find(time(1).unwrap_or(mark), mark, bounds, usize::MAX)?;
+    let late_upto = (late.upto < mark).then_some(late.upto);
+    let more = late_upto.is_some() || new.upto < now;
     let is_idle = new.read.is_empty() && (0..IDLE_US).contains(&now.saturating_sub(stored));
     let upto = if is_idle { mark } else { new.upto };
-    let ids = late.iter().flat_map(OverdueKeys::ids).chain(new.ids());
-    let swept = move_all(ids, more)?;
-    if !is_idle || told(2).is_some() {
-        let args = [Some(Datum::from(upto)), late_upto.map(Datum::from), told(2)];
+    let swept = move_all(&[late, new], more)?;
+    if !is_idle || answer(2).is_some() {
+        let args = [
+            Some(Datum::from(upto)),
+            late_upto.map(Datum::from),
+            answer(2),
+        ];
         spi::query_latest(&ENDED, &args)?;
     }
     Ok(Some(swept))
 }
 
-/// Moves these keys and those that were locked before.
-fn move_all(ids: impl Iterator<Item = String>, more: bool) -> Result<Swept> {
-    let ids: Vec<String> = ids.collect();
+/// Moves the unfinished keys, and those that were locked in an earlier run.
+fn move_all(overdue: &[OverdueKeys], more: bool) -> Result<Swept> {
+    let ids: Vec<String> = (overdue.iter())
+        .flat_map(OverdueKeys::unfinished)
+        .map(|(_, id)| hex(id))
+        .collect();
     let ids: Vec<&[u8]> = ids.iter().map(String::as_bytes).collect();
     let rows = settings::under(BY_INDEX, || {
         spi::query_latest(&MOVED, &[Some(row::texts(&ids))])
@@ -153,96 +154,91 @@ fn move_all(ids: impl Iterator<Item = String>, more: bool) -> Result<Swept> {
 /// The oldest entries of the lane ORDINARY in a range of look_at, of all scopes.
 pub struct OverdueKeys {
     from: i64,
-    /// All entries up to here are in it.
+    /// The newest look_at of which all entries are here.
     upto: i64,
-    /// look_at of each.
-    read: BinaryHeap<i64>,
-    /// look_at and id of the unfinished ones.
-    found: BinaryHeap<(i64, [u8; 16])>,
-    /// Entries of the index that may be looked at, those of rows that are over among them.
-    looks: usize,
+    /// look_at of each entry, and the id of the unfinished ones.
+    read: BinaryHeap<(i64, Option<[u8; 16]>)>,
+    /// How many are unfinished.
+    found: usize,
 }
 
 impl OverdueKeys {
-    fn new(from: i64, upto: i64, looks: usize) -> OverdueKeys {
-        OverdueKeys {
+    /// After `from`, at most `upto`: at most `most` unfinished ones of at most `reads`, or more where they have the same
+    /// look_at. Looks at no more than `looks` index entries, those of dead rows included.
+    fn find(
+        from: i64,
+        upto: i64,
+        (most, reads): (usize, usize),
+        mut looks: usize,
+    ) -> Result<OverdueKeys> {
+        let mut overdue = OverdueKeys {
             from,
             upto,
             read: BinaryHeap::new(),
-            found: BinaryHeap::new(),
-            looks,
-        }
-    }
-
-    /// After `from`, at most `upto`: at most `most` unfinished ones of at most `reads`. More only where they have the
-    /// same look_at.
-    fn find(from: i64, upto: i64, most: usize, reads: usize) -> Result<OverdueKeys> {
-        let mut overdue = OverdueKeys::new(from, upto, usize::MAX);
-        overdue.read_scopes((most, reads))?;
-        Ok(overdue)
-    }
-
-    /// How many a run would find, among so many entries, and the look_at of the oldest.
-    pub fn count(now: i64, looks: usize) -> Result<(usize, Option<i64>)> {
-        let mut overdue = OverdueKeys::new(mark()?, now, looks);
-        overdue.read_scopes((looks, looks))?;
-        let oldest = overdue.found.iter().map(|(at, _)| *at).min();
-        Ok((overdue.found.len(), oldest))
-    }
-
-    fn read_scopes(&mut self, bounds: (usize, usize)) -> Result<()> {
+            found: 0,
+        };
         let table = Table::to_read(TABLE)?;
         let snapshot = Snapshot::latest();
         let mut scope = Vec::new();
-        while self.from < self.upto
-            && self.looks > 0
+        while from < overdue.upto
+            && looks > 0
             && let Some(next) =
                 record::first_scope(&table, ScanKey::text_above(1, row::text(&scope)), &snapshot)?
         {
             scope = next;
-            let keys = &mut lane(&scope, ORDINARY, self.from, self.upto);
+            let keys = &mut lane(&scope, ORDINARY, from, overdue.upto);
             let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
-            while let Step::Row(slot) = scan.step(&mut self.looks) {
+            while let Step::Row(slot) = scan.step(&mut looks) {
                 let key = KeyRow::look(slot);
                 let look_at = key.i64(Col::LookAt);
-                if look_at > self.upto {
+                if look_at > overdue.upto {
                     break;
                 }
-                self.read.push(look_at);
-                if !key.status().finished() {
-                    let id = KeyId::hashed(&scope, key.bytes(Col::Key).unwrap_or_default());
-                    self.found.push((look_at, *id.bytes()));
-                }
-                self.bound(bounds);
+                let name = key.bytes(Col::Key).unwrap_or_default();
+                let id = || *KeyId::hashed(&scope, name).bytes();
+                overdue.add(look_at, (!key.status().finished()).then(id));
+                overdue.bound(most, reads);
                 pg_sys::check_for_interrupts!();
             }
         }
-        Ok(())
+        Ok(overdue)
+    }
+
+    /// How many keys a run would find among so many entries, and the look_at of the oldest.
+    pub fn count(now: i64, looks: usize) -> Result<(usize, Option<i64>)> {
+        let overdue = OverdueKeys::find(mark()?, now, (looks, looks), looks)?;
+        let oldest = overdue.unfinished().map(|(at, _)| at).min();
+        Ok((overdue.found, oldest))
+    }
+
+    fn add(&mut self, look_at: i64, id: Option<[u8; 16]>) {
+        self.found += usize::from(id.is_some());
+        self.read.push((look_at, id));
     }
 
     /// Leaves out the newest where there are too many, but keeps at least one moment.
-    fn bound(&mut self, (most, reads): (usize, usize)) {
-        let too_many = (self.found.len() > most).then(|| self.found.peek().map(|(at, _)| *at));
-        let too_far = (self.read.len() > reads).then(|| self.read.peek().copied());
-        let newest = [too_many, too_far].into_iter().flatten().flatten().min();
-        let Some(upto) = newest.map(|at| at - 1).filter(|upto| *upto > self.from) else {
-            return;
-        };
-        self.upto = upto;
-        while self.read.peek().is_some_and(|at| *at > upto) {
-            self.read.pop();
-        }
-        while self.found.peek().is_some_and(|(at, _)| *at > upto) {
-            self.found.pop();
+    fn bound(&mut self, most: usize, reads: usize) {
+        while self.found > most || self.read.len() > reads {
+            let newest = self.read.peek().map_or(self.from, |(at, _)| *at);
+            if newest.saturating_sub(1) <= self.from {
+                return;
+            }
+            self.upto = newest - 1;
+            while let Some((at, _)) = self.read.peek()
+                && *at > self.upto
+            {
+                let left_out = self.read.pop();
+                self.found -= usize::from(left_out.is_some_and(|(_, id)| id.is_some()));
+            }
         }
     }
 
-    fn ids(&self) -> impl Iterator<Item = String> {
-        self.found.iter().map(|(_, id)| hex(id))
+    fn unfinished(&self) -> impl Iterator<Item = (i64, &[u8; 16])> {
+        (self.read.iter()).filter_map(|(at, id)| id.as_ref().map(|id| (*at, id)))
     }
 }
 
-/// The mark, for those who only look.
+/// The mark, for a call that only reads.
 fn mark() -> Result<i64> {
     let table = Table::to_read(c"key_mark")?;
     let key = &mut [ScanKey::text(1, row::text(b""))];
