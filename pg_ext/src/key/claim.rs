@@ -7,14 +7,14 @@
 use super::decide::{self, KeyDecision};
 use super::fingerprint::Request;
 use super::identity::KeyId;
-use super::record::{Advanced, Col, KeyRow, KeyStatus, ORDINARY, PENDING, TABLE};
+use super::record::{Advanced, Col, KeyRow, KeyStatus, ORDINARY, PENDING, TABLE, id_datum};
 use super::scope::ScopeOptions;
 use super::step;
 use crate::call::{Call, HOLDER_MAX, KEY_MAX, SCOPE_MAX, shown};
 use crate::clock;
 use crate::counters::{self, Outcome as Ended};
 use crate::error::{Error, Kind, Result};
-use crate::row::{self, Column, Shape};
+use crate::row::{self, Shape};
 use crate::settings;
 use crate::table::{self, Outcome, Snapshot, Table, Wait};
 use crate::trylock::TryLock;
@@ -24,21 +24,19 @@ use pgrx::pg_sys::{self, Datum};
 const MAX_LOOKS: usize = 8;
 pub const STARTED: &[u8] = b"started";
 
-pub const COLUMNS: &[Column] = &[
-    (c"outcome", pg_sys::TEXTOID),
-    (c"token", pg_sys::INT8OID),
-    (c"attempt", pg_sys::INT4OID),
-    (c"recovery_point", pg_sys::TEXTOID),
-    (c"state", pg_sys::JSONOID),
-    (c"response_code", pg_sys::INT4OID),
-    (c"response_body", pg_sys::JSONOID),
-    (c"response_headers", pg_sys::JSONOID),
-    (c"lease_left", pg_sys::INTERVALOID),
-    (c"retry_after", pg_sys::INTERVALOID),
-];
-
 thread_local! {
-    static SHAPE: Shape = const { Shape::new(COLUMNS) };
+    static SHAPE: Shape = const { Shape::new(&[
+        (c"outcome", pg_sys::TEXTOID),
+        (c"token", pg_sys::INT8OID),
+        (c"attempt", pg_sys::INT4OID),
+        (c"recovery_point", pg_sys::TEXTOID),
+        (c"state", pg_sys::JSONOID),
+        (c"response_code", pg_sys::INT4OID),
+        (c"response_body", pg_sys::JSONOID),
+        (c"response_headers", pg_sys::JSONOID),
+        (c"lease_left", pg_sys::INTERVALOID),
+        (c"retry_after", pg_sys::INTERVALOID),
+    ]) };
 }
 
 /// `once.key_claim`.
@@ -98,7 +96,6 @@ impl KeyClaim<'_> {
         let Some(mut row) = KeyRow::find(&table, id, &snapshot)? else {
             return self.insert(id);
         };
-        check_names(&row, self.scope, self.key)?;
         let now = clock::now_us()?;
         let decision = decide::decide(&row, now, &self.options, &self.request, self.holder)?;
         match decision {
@@ -150,7 +147,7 @@ impl KeyClaim<'_> {
         // After the table was opened for writing, which key_abandon relies on.
         let now = clock::now_us()?;
         let mut row = KeyRow::empty();
-        row.put_id(&id);
+        row.put(Col::Id, Some(id_datum(&id)));
         self.fill(&mut row, now)?;
         row.insert(&table)?;
         drop(lock);
@@ -255,87 +252,75 @@ pub fn named(scope: &[u8], key: &[u8]) -> String {
     format!("key \"{}\" of scope \"{}\"", shown(key), shown(scope))
 }
 
-/// The id is a hash: fail closed should two keys ever share one.
-pub fn check_names(row: &KeyRow, scope: &[u8], key: &[u8]) -> Result<()> {
-    match row.bytes(Col::Scope) == Some(scope) && row.bytes(Col::Key) == Some(key) {
-        true => Ok(()),
-        false => Err(Error::new(
-            Kind::Internal,
-            format!("{} has the id of another key", named(scope, key)),
-        )
-        .hint("Use another key.")),
-    }
-}
-
 fn answer(decision: KeyDecision, row: &KeyRow, now: i64) -> Datum {
     match decision {
         KeyDecision::Held => claimed(row, now),
-        KeyDecision::Replayed => replayed(row),
+        KeyDecision::Replayed => told(
+            Ended::Replayed,
+            &[
+                (5, row.raw(Col::ResponseCode)),
+                (6, row.raw(Col::ResponseBody)),
+                (7, row.raw(Col::ResponseHeaders)),
+            ],
+        ),
         KeyDecision::InProgress {
             lease_left_us,
             retry_after_us,
         } => in_progress(lease_left_us, retry_after_us),
-        KeyDecision::Mismatched => bare(Ended::Mismatched),
-        KeyDecision::Gone => bare(Ended::Gone),
-        _ => parked(row),
+        KeyDecision::Mismatched => told(Ended::Mismatched, &[]),
+        KeyDecision::Gone => told(Ended::Gone, &[]),
+        _ => told(Ended::Parked, &[(2, row.raw(Col::Attempt))]),
     }
-}
-
-/// `claimed` for the first attempt as long as nothing advanced, else `resumed`.
-fn claim_outcome(row: &KeyRow) -> Ended {
-    match row.i32(Col::Attempt) > 1 || row.has_advanced() {
-        true => Ended::Resumed,
-        false => Ended::Claimed,
-    }
-}
-
-pub fn claim_values(row: &KeyRow, now: i64) -> [Option<Datum>; 10] {
-    let mut values = outcome(claim_outcome(row));
-    values[1] = row.raw(Col::Token);
-    values[2] = row.raw(Col::Attempt);
-    values[3] = row.raw(Col::RecoveryPoint);
-    values[4] = row.raw(Col::State);
-    values[8] = Some(clock::interval_datum(row.i64(Col::LeaseUntil) - now));
-    values
-}
-
-fn outcome(ended: Ended) -> [Option<Datum>; 10] {
-    let mut values = [None; 10];
-    values[0] = Some(row::text(ended.name().as_bytes()));
-    values
-}
-
-fn claimed(row: &KeyRow, now: i64) -> Datum {
-    told(claim_outcome(row), &claim_values(row, now))
-}
-
-fn replayed(row: &KeyRow) -> Datum {
-    let mut values = outcome(Ended::Replayed);
-    values[5] = row.raw(Col::ResponseCode);
-    values[6] = row.raw(Col::ResponseBody);
-    values[7] = row.raw(Col::ResponseHeaders);
-    told(Ended::Replayed, &values)
 }
 
 fn in_progress(lease_left_us: Option<i64>, retry_after_us: i64) -> Datum {
-    let mut values = outcome(Ended::InProgress);
-    values[8] = lease_left_us.map(clock::interval_datum);
-    values[9] = Some(clock::interval_datum(retry_after_us));
-    told(Ended::InProgress, &values)
+    let lease_left = lease_left_us.map(clock::interval_datum);
+    let retry_after = Some(clock::interval_datum(retry_after_us));
+    told(Ended::InProgress, &[(8, lease_left), (9, retry_after)])
 }
 
-fn parked(row: &KeyRow) -> Datum {
-    let mut values = outcome(Ended::Parked);
-    values[2] = row.raw(Col::Attempt);
-    told(Ended::Parked, &values)
+fn claimed(row: &KeyRow, now: i64) -> Datum {
+    let (ended, filled) = granted(row, now);
+    told(ended, &filled)
 }
 
-fn bare(ended: Ended) -> Datum {
-    told(ended, &outcome(ended))
+/// The row of a claim that has the lease.
+pub fn claim_values(row: &KeyRow, now: i64) -> [Option<Datum>; 10] {
+    let (ended, filled) = granted(row, now);
+    values(ended, &filled)
+}
+
+/// `claimed` for the first attempt as long as nothing advanced, else `resumed`.
+fn granted(row: &KeyRow, now: i64) -> (Ended, [Filled; 5]) {
+    let ended = match row.i32(Col::Attempt) > 1 || row.advanced() != Advanced::Never {
+        true => Ended::Resumed,
+        false => Ended::Claimed,
+    };
+    let lease_left = clock::interval_datum(row.i64(Col::LeaseUntil) - now);
+    let filled = [
+        (1, row.raw(Col::Token)),
+        (2, row.raw(Col::Attempt)),
+        (3, row.raw(Col::RecoveryPoint)),
+        (4, row.raw(Col::State)),
+        (8, Some(lease_left)),
+    ];
+    (ended, filled)
+}
+
+/// The number of a column of the answer, from 0, and its value.
+type Filled = (usize, Option<Datum>);
+
+fn values(ended: Ended, filled: &[Filled]) -> [Option<Datum>; 10] {
+    let mut values = [None; 10];
+    values[0] = Some(row::text(ended.name().as_bytes()));
+    for (column, value) in filled {
+        values[*column] = *value;
+    }
+    values
 }
 
 /// The answer of a claim, which is counted.
-fn told(ended: Ended, values: &[Option<Datum>]) -> Datum {
+fn told(ended: Ended, filled: &[Filled]) -> Datum {
     counters::count(ended);
-    SHAPE.with(|shape| shape.row(values))
+    SHAPE.with(|shape| shape.row(&values(ended, filled)))
 }

@@ -34,14 +34,14 @@ pub fn decide(
     request: &Request,
     holder: Option<&[u8]>,
 ) -> Result<KeyDecision> {
-    if row.status().finished() && now >= row.expires_at().saturating_add(options.gone_for_us) {
+    if options.is_over(row, now) {
         return Ok(KeyDecision::Fresh);
     }
     if !request.matches(row.bytes(Col::Fingerprint))? {
         return Ok(KeyDecision::Mismatched);
     }
     Ok(match row.status() {
-        _ if row.status().finished() && now >= row.expires_at() => KeyDecision::Gone,
+        _ if row.is_gone(now) => KeyDecision::Gone,
         KeyStatus::Completed | KeyStatus::Aborted => KeyDecision::Replayed,
         KeyStatus::Running if now < row.i64(Col::LeaseUntil) && is_holder(row, holder) => {
             KeyDecision::Held

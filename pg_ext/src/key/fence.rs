@@ -4,7 +4,7 @@
 //! the caller's transaction, waiting for whoever holds it; so a later claim and this write can never both
 //! commit. If somebody else changed the row meanwhile it looks again (READ COMMITTED) or raises 40001.
 
-use super::claim::{check_names, named};
+use super::claim::named;
 use super::identity::KeyId;
 use super::record::{Col, KeyRow, KeyStatus, TABLE};
 use super::scope::ScopeOptions;
@@ -59,10 +59,9 @@ impl<'a> NamedKey<'a> {
             let mut row = KeyRow::find(&table, self.id(), &snapshot)?;
             let now = clock::now_us()?;
             if let Some(row) = &mut row {
-                check_names(row, self.scope, self.key)?;
                 row.put_advanced(row.advanced());
             }
-            row = row.filter(|r| !self.is_over(r, now));
+            row = row.filter(|r| !self.options.is_over(r, now));
             let (change, answer) = decide(row.as_mut(), now)?;
             let (Some(row), Some(tid)) = (&row, row.as_ref().and_then(KeyRow::tid)) else {
                 return Ok(answer);
@@ -88,11 +87,6 @@ impl<'a> NamedKey<'a> {
             }
             locked = outcome == Outcome::Done;
         }
-    }
-
-    /// Past ttl and gone_for: the key counts as not there, swept or not.
-    pub fn is_over(&self, row: &KeyRow, now: i64) -> bool {
-        self.options.is_over(row, now)
     }
 
     pub fn lost(&self, why: impl Into<String>) -> Error {

@@ -41,7 +41,7 @@ pub fn key_get(call: &Call) -> Result<Datum> {
     let rows = Rows::begin(call);
     let now = clock::now_us()?;
     let found = KeyRow::find(&Table::to_read(TABLE)?, key.id(), &Snapshot::now())?;
-    if let Some(row) = found.filter(|r| !key.is_over(r, now)) {
+    if let Some(row) = found.filter(|r| !key.options.is_over(r, now)) {
         rows.push(&values(&key, &row, now)?);
     }
     Ok(call.return_null())
@@ -49,7 +49,7 @@ pub fn key_get(call: &Call) -> Result<Datum> {
 
 fn values(key: &NamedKey, row: &KeyRow, now: i64) -> Result<[Option<Datum>; 15]> {
     let finished = row.status().finished();
-    let gone = finished && now >= row.expires_at();
+    let gone = row.is_gone(now);
     let live = |col| row.raw(col).filter(|_| !gone);
     Ok([
         Some(row::text(status(&key.options, row, now))),
@@ -73,14 +73,9 @@ fn values(key: &NamedKey, row: &KeyRow, now: i64) -> Result<[Option<Datum>; 15]>
 
 /// Where a key stands, by its row, the clock and the scope's options.
 pub fn status(options: &ScopeOptions, row: &KeyRow, now: i64) -> &'static [u8] {
-    if row.status().finished() {
-        return if now >= row.expires_at() {
-            b"gone"
-        } else {
-            b"finished"
-        };
-    }
     match (decide::unfinished(row, now, options), row.status()) {
+        _ if row.is_gone(now) => b"gone",
+        (_, status) if status.finished() => b"finished",
         (KeyDecision::Parked, _) => b"parked",
         (_, KeyStatus::Released) => b"released",
         _ => b"running",

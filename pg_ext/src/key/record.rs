@@ -152,10 +152,6 @@ impl KeyRow {
         self.raw(Col::LookLane).map_or(0, |d| d.value() as u8) == PENDING
     }
 
-    pub fn put_id(&mut self, id: &KeyId) {
-        self.put(Col::Id, Some(id_datum(id)));
-    }
-
     pub fn status(&self) -> KeyStatus {
         KeyStatus::from_code(self.raw(Col::KeyStatus).map_or(0, |d| d.value() as u8))
     }
@@ -167,11 +163,6 @@ impl KeyRow {
 
     pub fn put_emits(&mut self, emits: bool) {
         self.put(Col::Emits, Some(Datum::from(emits)));
-    }
-
-    pub fn has_advanced(&self) -> bool {
-        self.raw(Col::Advanced)
-            .is_some_and(|d| d.value() as u8 != b'0')
     }
 
     /// What is stored is as of the transaction that wrote the row; whoever writes the row again, an extend say,
@@ -197,6 +188,11 @@ impl KeyRow {
     pub fn expires_at(&self) -> i64 {
         self.i64(Col::FinishedAt)
             .saturating_add(self.i64(Col::TtlUs))
+    }
+
+    /// Finished, and past its ttl.
+    pub fn is_gone(&self, now: i64) -> bool {
+        self.status().finished() && now >= self.expires_at()
     }
 }
 

@@ -137,7 +137,7 @@ pub fn key_forget(call: &Call) -> Result<Datum> {
         let snapshot = Snapshot::now();
         let now = clock::now_us()?;
         let found = KeyRow::find(&Table::to_read(TABLE)?, key.id(), &snapshot)?;
-        let Some(row) = found.filter(|r| !key.is_over(r, now)) else {
+        let Some(row) = found.filter(|r| !key.options.is_over(r, now)) else {
             return Ok(Datum::from(false));
         };
         if row.status() == KeyStatus::Running && now < row.i64(Col::LeaseUntil) {

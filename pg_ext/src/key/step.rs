@@ -376,7 +376,7 @@ pub fn key_derive(call: &Call) -> Result<Datum> {
     let now = clock::now_us()?;
     let row = KeyRow::find(&Table::to_read(KEY_TABLE)?, key.id(), &snapshot)?;
     // Past its ttl a key has no steps any more, swept or not.
-    let version = match row.filter(|r| !(r.status().finished() && now >= r.expires_at())) {
+    let version = match row.filter(|r| !r.is_gone(now)) {
         None => 1,
         Some(_) => StepRow::find(key.id(), step, &snapshot)?.map_or(1, |s| s.i32(Col::Version)),
     };
