@@ -12,15 +12,15 @@ const CANONICAL_JSONB: u8 = 1;
 /// Scheme 2: the caller's own 32 bytes.
 const CALLERS_HASH: u8 = 2;
 
-/// The request of a claim; where the caller has hashed it, that hash decides alone.
+/// The request of a claim. A hash that the caller gives decides alone.
 pub struct Request<'a> {
-    /// Kept where the scope says so.
+    /// Stored where the scope has keep_request.
     pub json: Option<Datum>,
     pub hash: Option<&'a [u8; 32]>,
 }
 
 impl Request<'_> {
-    /// What a new key stores: None for a NULL request.
+    /// None for a NULL request.
     pub fn fingerprint(&self) -> Result<Option<[u8; 33]>> {
         match self.hash {
             Some(hash) => Ok(Some(with_scheme(CALLERS_HASH, hash.as_slice()))),
@@ -28,19 +28,8 @@ impl Request<'_> {
         }
     }
 
-    /// Compares under the scheme that the stored one was made with; a scheme this library does not know
-    /// (written by a newer one) is an error, never a match.
     pub fn matches(&self, stored: Option<&[u8]>) -> Result<bool> {
-        match stored.and_then(|s| s.first()) {
-            Some(&(CANONICAL_JSONB | CALLERS_HASH)) | None => {
-                Ok(self.fingerprint()?.as_ref().map(|f| f.as_slice()) == stored)
-            }
-            Some(scheme) => Err(Error::new(
-                Kind::Internal,
-                format!("fingerprint scheme {scheme} is not known to this library"),
-            )
-            .hint("The key was written by a newer pg_once: load that version of the library.")),
-        }
+        Ok(self.fingerprint()?.as_ref().map(|f| f.as_slice()) == stored)
     }
 }
 
@@ -48,10 +37,10 @@ impl Request<'_> {
 pub fn of_json(text: &[u8]) -> Result<[u8; 33]> {
     let jsonb = varlena(json::to_jsonb(text)?);
     let mut hash = Sha256::new();
-    jsonb::canonical(jsonb, to_utf8(), &mut |bytes| hash.update(bytes)).map_err(|_| {
+    jsonb::canonical(jsonb, to_utf8(), &mut |bytes| hash.update(bytes)).ok_or_else(|| {
         Error::new(
             Kind::Internal,
-            "argument \"request\" is not a jsonb of this server",
+            "argument \"request\" has an unknown jsonb layout",
         )
     })?;
     Ok(with_scheme(CANONICAL_JSONB, hash.finalize().as_slice()))
