@@ -66,18 +66,21 @@ impl StepRow {
         row
     }
 
-    fn find(id: KeyId, step: &[u8], snapshot: &Snapshot) -> Result<Option<StepRow>> {
+    /// The committed step, whatever the isolation level: a step call only locks the key's row, so an older snapshot does
+    /// not show that a step was written since.
+    fn find(id: KeyId, step: &[u8]) -> Result<Option<StepRow>> {
         let table = Table::to_read(TABLE)?;
         let keys = &mut [
             ScanKey::uuid(1, id_datum(&id)),
             ScanKey::text(2, row::text(step)),
         ];
-        Ok(table.find(BY_STEP, keys, snapshot)?.map(StepRow::load))
+        let found = table.find(BY_STEP, keys, &Snapshot::latest())?;
+        Ok(found.map(StepRow::load))
     }
 
     /// This transaction has begun it for this token. A crash before the commit leaves no trace of the call.
     fn is_begun_here(id: KeyId, step: &[u8], token: i64) -> Result<bool> {
-        let row = StepRow::find(id, step, &Snapshot::now())?;
+        let row = StepRow::find(id, step)?;
         Ok(row.is_some_and(|row| row.is_ours() && row.was_begun_by(token) && !row.is_done()))
     }
 
@@ -94,22 +97,14 @@ impl StepRow {
         self.i32(Col::Begun) - i32::from(self.was_begun_by(token))
     }
 
-    /// Stores the step; the key's row is locked, so nobody else writes it.
+    /// Stores the step. The caller has locked the key's row, so nobody else writes its steps.
     fn store(&mut self, id: KeyId, step: &[u8]) -> Result<Outcome> {
         let begins = self.raw(Col::FirstAt).is_some() || self.is_done();
-        let begins = begins && self.raw(Col::BegunNo).is_none();
-        let ends = self.raw(Col::OnComplete).is_some() && self.raw(Col::DoneNo).is_none();
-        if self.tid().is_none() || begins || ends {
-            let all = StepNumbers::of_key(id, step)?;
-            if self.tid().is_none() && all.has_this {
-                return Ok(Outcome::Changed);
-            }
-            if begins {
-                self.put_i32(Col::BegunNo, all.begun + 1);
-            }
-            if ends {
-                self.put_i32(Col::DoneNo, all.done + 1);
-            }
+        if begins && self.raw(Col::BegunNo).is_none() {
+            self.put_i32(Col::BegunNo, next_number(id, Col::BegunNo)?);
+        }
+        if self.raw(Col::OnComplete).is_some() && self.raw(Col::DoneNo).is_none() {
+            self.put_i32(Col::DoneNo, next_number(id, Col::DoneNo)?);
         }
         self.put(Col::KeyId, Some(id_datum(&id)));
         self.put_text(Col::Step, Some(step));
@@ -121,38 +116,17 @@ impl StepRow {
     }
 }
 
-/// How far the numbers of a key's steps have come, and whether this step is among them.
-#[derive(Default)]
-struct StepNumbers {
-    begun: i32,
-    done: i32,
-    has_this: bool,
-}
-
-impl StepNumbers {
-    fn of_key(id: KeyId, step: &[u8]) -> Result<StepNumbers> {
-        let snapshot = Snapshot::latest();
-        let table = Table::to_read(TABLE)?;
-        let keys = &mut [ScanKey::uuid(1, id_datum(&id))];
-        let mut scan = table.scan(BY_STEP, keys, &snapshot)?;
-        let mut numbers = StepNumbers::default();
-        while let Some(slot) = scan.advance() {
-            let row = StepRow::look(slot);
-            numbers.begun = numbers.begun.max(row.i32(Col::BegunNo));
-            numbers.done = numbers.done.max(row.i32(Col::DoneNo));
-            numbers.has_this |= row.bytes(Col::Step) == Some(step);
-        }
-        Ok(numbers)
+/// One more than the largest number that a step of the key has in this column.
+fn next_number(id: KeyId, col: Col) -> Result<i32> {
+    let snapshot = Snapshot::latest();
+    let table = Table::to_read(TABLE)?;
+    let keys = &mut [ScanKey::uuid(1, id_datum(&id))];
+    let mut scan = table.scan(BY_STEP, keys, &snapshot)?;
+    let mut last = 0;
+    while let Some(slot) = scan.advance() {
+        last = last.max(StepRow::look(slot).i32(col));
     }
-}
-
-/// What a look does with the key's row.
-#[derive(Clone, Copy)]
-enum StepLook {
-    Only,
-    Lock,
-    /// Locks it, and notes that the key's end has events to emit.
-    Mark,
+    Ok(last + 1)
 }
 
 /// A step call's common part: the fence, the step's name, and one write under the key's lock.
@@ -178,59 +152,44 @@ impl<'a> StepWrite<'a> {
         row::text(derived_key(named.scope, named.key, self.step, version).as_bytes())
     }
 
-    /// Shows the step to `decide`; true from it: store the step. `registers`: it may get events with that, which
-    /// the key's row has to tell.
+    /// Calls `decide` with the step; where it answers true, locks the key's row, decides again and stores the step.
+    /// `registers`: the call has events, so the key's row must say that it emits.
     fn change<T>(
         &self,
         registers: bool,
         mut decide: impl FnMut(&mut StepRow, i64) -> Result<(bool, T)>,
     ) -> Result<T> {
-        let mut at = self.read_step(StepLook::Only)?;
-        let (store, answer) = decide(&mut at.0, at.1)?;
+        let (mut step, now) = self.read_step(|_| KeyChange::Nothing)?;
+        let (store, answer) = decide(&mut step, now)?;
         if !store {
             return Ok(answer);
         }
-        at = self.read_step(if registers {
-            StepLook::Mark
-        } else {
-            StepLook::Lock
+        let (mut step, now) = self.read_step(|row| {
+            if registers && !row.emits() {
+                row.put_emits(true);
+                return KeyChange::Write;
+            }
+            KeyChange::Lock
         })?;
-        let (store, answer) = decide(&mut at.0, at.1)?;
-        match store && at.0.store(self.id(), self.step)? != Outcome::Done {
+        let (store, answer) = decide(&mut step, now)?;
+        match store && step.store(self.id(), self.step)? != Outcome::Done {
             false => Ok(answer),
-            true if table::above_read_committed() => Err(self.raced()),
-            true => Err(self
-                .raced()
-                .detail("The step was written while its key was locked.")),
+            true => Err(Error::retry_transaction(self.named())),
         }
     }
 
-    /// Checks the token (and locks the key's row), then reads the step with a look of its own.
-    fn read_step(&self, look: StepLook) -> Result<(StepRow, i64)> {
-        let now = self.fenced.change(
-            |_| None,
-            |row, now| {
-                let change = match look {
-                    StepLook::Only => KeyChange::Nothing,
-                    StepLook::Mark if !row.emits() => {
-                        row.put_emits(true);
-                        KeyChange::Write
-                    }
-                    StepLook::Mark | StepLook::Lock => KeyChange::Lock,
-                };
-                Ok((change, now))
-            },
-        )?;
-        let step = StepRow::find(self.id(), self.step, &Snapshot::now())?;
+    /// Checks the token, then reads the step. The second value is the time of the check.
+    fn read_step(
+        &self,
+        mut change: impl FnMut(&mut KeyRow) -> KeyChange,
+    ) -> Result<(StepRow, i64)> {
+        let now = (self.fenced).change(|_| None, |row, now| Ok((change(row), now)))?;
+        let step = StepRow::find(self.id(), self.step)?;
         Ok((step.unwrap_or_else(StepRow::new), now))
     }
 
     fn named(&self) -> String {
         format!("step \"{}\" of {}", shown(self.step), self.fenced.named())
-    }
-
-    fn raced(&self) -> Error {
-        Error::retry_transaction(self.named())
     }
 }
 
@@ -378,7 +337,7 @@ pub fn key_derive(call: &Call) -> Result<Datum> {
     // Past its ttl a key has no steps any more, swept or not.
     let version = match row.filter(|r| !r.is_gone(now)) {
         None => 1,
-        Some(_) => StepRow::find(key.id(), step, &snapshot)?.map_or(1, |s| s.i32(Col::Version)),
+        Some(_) => StepRow::find(key.id(), step)?.map_or(1, |s| s.i32(Col::Version)),
     };
     Ok(row::text(
         derived_key(key.scope, key.key, step, version).as_bytes(),
