@@ -13,7 +13,7 @@ use super::step;
 use crate::call::{Call, HOLDER_MAX, KEY_MAX, SCOPE_MAX, shown};
 use crate::clock;
 use crate::counters::{self, Outcome as Ended};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::row::{self, Shape};
 use crate::settings;
 use crate::table::{self, Outcome, Snapshot, Table, Wait};

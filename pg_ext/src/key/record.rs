@@ -57,36 +57,24 @@ pub enum Col {
 
 /// What the status column says; what a claim answers also depends on the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum KeyStatus {
-    Running,
-    Released,
-    Parked,
-    Completed,
-    Aborted,
-    Tombstone,
+    Running = b'r',
+    Released = b'l',
+    Parked = b'p',
+    Completed = b'c',
+    Aborted = b'a',
+    Tombstone = b'g',
 }
 
 impl KeyStatus {
-    pub fn code(self) -> u8 {
-        match self {
-            KeyStatus::Running => b'r',
-            KeyStatus::Released => b'l',
-            KeyStatus::Parked => b'p',
-            KeyStatus::Completed => b'c',
-            KeyStatus::Aborted => b'a',
-            KeyStatus::Tombstone => b'g',
-        }
-    }
-
     fn from_code(code: u8) -> KeyStatus {
         match code {
             b'r' => KeyStatus::Running,
             b'l' => KeyStatus::Released,
-            b'p' => KeyStatus::Parked,
             b'c' => KeyStatus::Completed,
             b'a' => KeyStatus::Aborted,
             b'g' => KeyStatus::Tombstone,
-            // Written by a newer library: nobody may run it or take it for finished.
             _ => KeyStatus::Parked,
         }
     }
@@ -101,12 +89,13 @@ impl KeyStatus {
 
 /// Whether the present token has advanced the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Advanced {
-    Never,
+    Never = b'0',
     /// In the present transaction.
-    Now,
-    /// In an earlier transaction, which is committed.
-    Earlier,
+    Now = b'1',
+    /// In an earlier, committed transaction.
+    Earlier = b'2',
 }
 
 table::columns!(Col);
@@ -139,7 +128,7 @@ impl KeyRow {
     }
 
     pub fn put_status(&mut self, status: KeyStatus) {
-        self.put(Col::KeyStatus, Some(Datum::from(status.code())));
+        self.put(Col::KeyStatus, Some(Datum::from(status as u8)));
     }
 
     /// When a completer has to look, and in which lane of the index.
@@ -176,12 +165,7 @@ impl KeyRow {
     }
 
     pub fn put_advanced(&mut self, advanced: Advanced) {
-        let code = match advanced {
-            Advanced::Never => b'0',
-            Advanced::Now => b'1',
-            Advanced::Earlier => b'2',
-        };
-        self.put(Col::Advanced, Some(Datum::from(code)));
+        self.put(Col::Advanced, Some(Datum::from(advanced as u8)));
     }
 
     /// When the answer stops being replayed; only of a finished key.

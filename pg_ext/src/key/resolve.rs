@@ -39,7 +39,7 @@ impl KeyVerdict {
     fn code(&self) -> u8 {
         match self {
             KeyVerdict::Retry => b'r',
-            KeyVerdict::Finish(status, _) => status.code(),
+            KeyVerdict::Finish(status, _) => *status as u8,
         }
     }
 }
