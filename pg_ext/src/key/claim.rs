@@ -1,8 +1,8 @@
-//! Claiming: `key_claim`.
+//! `key_claim`.
 //!
-//! Read first: an answer that needs no claim (replay, in progress, ...) is one index probe and writes
-//! nothing. A claim never waits: between its last look and its insert it holds a try-lock of the key, and
-//! a dirty look tells whether another transaction's row stands there undecided.
+//! Reads first: an answer that needs no claim (replay, in progress, ...) is one index probe and writes nothing.
+//! A claim never waits. It holds a try-lock of the key from its last read to its insert, and a dirty snapshot shows
+//! whether another open transaction has inserted or deleted the row.
 
 use super::decide::{self, KeyDecision};
 use super::fingerprint::Request;
@@ -20,7 +20,7 @@ use crate::table::{self, Outcome, Snapshot, Table, Wait};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 
-/// Looks that may find the row changed under them before the claim gives up as in progress.
+/// How often a claim that lost a race reads again before it answers in_progress.
 const MAX_LOOKS: usize = 8;
 pub const STARTED: &[u8] = b"started";
 
@@ -67,7 +67,7 @@ fn callers_hash(bytes: &[u8]) -> Result<&[u8; 32]> {
     })
 }
 
-/// One claim with everything it was called with.
+/// The arguments of one claim.
 struct KeyClaim<'a> {
     scope: &'a [u8],
     key: &'a [u8],
@@ -89,7 +89,7 @@ impl KeyClaim<'_> {
         Ok(in_progress(None, settings::LEAST_RETRY_US))
     }
 
-    /// One look and what follows from it; None where somebody changed the row meanwhile.
+    /// Reads the row and answers, or claims it. None: another session changed the row meanwhile.
     fn try_once(&self, id: KeyId) -> Result<Option<Datum>> {
         let table = Table::to_read(TABLE)?;
         let snapshot = Snapshot::now();
@@ -137,14 +137,14 @@ impl KeyClaim<'_> {
         if found && dirty.undecided() {
             return Ok(Some(self.unseen()));
         }
-        // Rows come to be under this lock only: one that is there now was committed before it.
+        // Rows are inserted under this lock only, so a row that is here now was committed before.
         if found || KeyRow::find(&table, id, &Snapshot::latest())?.is_some() {
             return match table::above_read_committed() {
                 true => Err(self.lost_race()),
                 false => Ok(None),
             };
         }
-        // After the table was opened for writing, which key_abandon relies on.
+        // key_abandon relies on it that the clock is read after the table was opened for writing.
         let now = clock::now_us()?;
         let mut row = KeyRow::empty();
         row.put(Col::Id, Some(id_datum(&id)));
@@ -154,7 +154,7 @@ impl KeyClaim<'_> {
         Ok(Some(claimed(&row, now)))
     }
 
-    /// A first claim over a row whose time is over.
+    /// A first claim over a row whose ttl and gone_for are over.
     fn renew(&self, table: &Table, row: &mut KeyRow, snapshot: &Snapshot) -> Result<Outcome> {
         let Some(tid) = row.tid() else {
             return Ok(Outcome::Changed);
@@ -168,7 +168,7 @@ impl KeyClaim<'_> {
         row.update_at(table, tid)
     }
 
-    /// Every column of a first claim but the id.
+    /// Sets every column of a first claim except the id.
     fn fill(&self, row: &mut KeyRow, now: i64) -> Result<()> {
         let lease = self.options.granted_lease(self.lease);
         let ttl = self.ttl.unwrap_or(self.options.ttl_us);
@@ -208,7 +208,7 @@ impl KeyClaim<'_> {
         Ok(())
     }
 
-    /// Somebody is at it whose row cannot be seen yet.
+    /// in_progress: another session is claiming the key, or has it locked.
     fn unseen(&self) -> Datum {
         in_progress(None, self.options.retry_after(i64::MAX))
     }
@@ -218,7 +218,8 @@ impl KeyClaim<'_> {
     }
 }
 
-/// The next attempt of an unfinished key; `row` is the new one when Done. The caller holds the try-lock.
+/// Begins the next attempt of an unfinished key; `row` is the new row if the answer is Done. The caller holds the
+/// try-lock.
 pub fn take_over(
     table: &Table,
     row: &mut KeyRow,
@@ -247,7 +248,7 @@ pub fn take_over(
     row.update_at(table, tid)
 }
 
-/// How errors name a key.
+/// The key as errors name it.
 pub fn named(scope: &[u8], key: &[u8]) -> String {
     format!("key \"{}\" of scope \"{}\"", shown(key), shown(scope))
 }
@@ -284,13 +285,13 @@ fn claimed(row: &KeyRow, now: i64) -> Datum {
     told(ended, &filled)
 }
 
-/// The row of a claim that has the lease.
+/// The result row of a claim that has the lease.
 pub fn claim_values(row: &KeyRow, now: i64) -> [Option<Datum>; 10] {
     let (ended, filled) = granted(row, now);
     values(ended, &filled)
 }
 
-/// `claimed` for the first attempt as long as nothing advanced, else `resumed`.
+/// `claimed` for a first attempt that has not advanced, else `resumed`.
 fn granted(row: &KeyRow, now: i64) -> (Ended, [Filled; 5]) {
     let ended = match row.i32(Col::Attempt) > 1 || row.advanced() != Advanced::Never {
         true => Ended::Resumed,
@@ -319,7 +320,7 @@ fn values(ended: Ended, filled: &[Filled]) -> [Option<Datum>; 10] {
     values
 }
 
-/// The answer of a claim, which is counted.
+/// Counts the outcome and builds the result row.
 fn told(ended: Ended, filled: &[Filled]) -> Datum {
     counters::count(ended);
     SHAPE.with(|shape| shape.row(&values(ended, filled)))

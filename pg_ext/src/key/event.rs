@@ -1,11 +1,10 @@
-//! Events of steps: registered with a step as `{"topic": …, "payload": …, "order_key": …}`, emitted by the end of
-//! the key in its transaction. `on_complete` events go in the order in which their steps ended, `on_abort` events
-//! newest first: in the reverse order of the steps' beginnings.
+//! Events of steps. A step registers `{"topic": …, "payload": …, "order_key": …}`; the write that finishes the key emits
+//! it in its transaction. `on_complete` events go in the order in which the steps ended. `on_abort` events go newest
+//! first, in the reverse order in which the steps began.
 //!
-//! The topic and the caller's right to it are checked when an event is registered, not at the key's end, which may
-//! be made by somebody else, much later. Nothing about a topic can make that end fail: lanes are computed then,
-//! and where all subscribers have been dropped meanwhile the event shares the fate of their backlog (a WARNING
-//! tells). A key whose steps have registered nothing does not pay: its row says so (`emits`).
+//! The topic and the caller's right to it are checked when the event is registered. The key may be finished much later
+//! by another role, and no topic can make that fail: where all its subscribers were dropped, the event is discarded as
+//! their backlog was, with a WARNING. The column `emits` spares keys without events the look for steps.
 
 use super::identity::KeyId;
 use super::record::{KeyStatus, id_datum};
@@ -24,19 +23,19 @@ use std::borrow::Cow;
 const HINT: &str =
     "Give {\"topic\": ..., \"payload\": ...} and, where order matters, an \"order_key\".";
 
-/// One event as a call registers it.
+/// One event that a call registers.
 pub struct StepEvent<'a> {
     argument: &'static str,
-    /// The document as it was given.
+    /// The document, byte for byte.
     pub json: Datum,
     topic: Cow<'a, [u8]>,
-    /// Byte for byte what stands in the document.
+    /// The payload, byte for byte.
     payload: &'a [u8],
     order_key: Option<Cow<'a, [u8]>>,
 }
 
 impl<'a> StepEvent<'a> {
-    /// NULL, or a document of the right shape; 22023 names the argument.
+    /// None for NULL; 22023 names the argument where the document is wrong.
     pub fn from_call(
         call: &Call,
         i: usize,
@@ -78,13 +77,12 @@ impl<'a> StepEvent<'a> {
         })
     }
 
-    /// The same document as is stored.
+    /// This document is already stored.
     pub fn is(&self, stored: Option<Datum>) -> bool {
         stored.map(varlena) == Some(varlena(self.json))
     }
 
-    /// Checks what the key's end will not ask again: that the topic exists, is open to the caller, and has
-    /// somebody to get the event.
+    /// The topic exists, has subscribers, and the caller may use it. The key's end does not check this again.
     pub fn ensure_open(&self) -> Result<()> {
         let topic = Topic::named(&self.topic, &Snapshot::latest())?;
         match topic.subscribers {
@@ -94,7 +92,7 @@ impl<'a> StepEvent<'a> {
                     "names topic \"{}\", which has no subscribers",
                     shown(&self.topic)
                 ),
-                "Nobody would ever get the event: add one with once.subscriber_set.",
+                "Add a subscriber with once.subscriber_set, or no worker ever gets the event.",
             )),
             _ => Ok(()),
         }
@@ -117,7 +115,7 @@ impl<'a> StepEvent<'a> {
                     "an event that a step registered for topic \"{}\" is not emitted: the topic has no subscribers",
                     shown(&self.topic)
                 ),
-                "They were dropped after the registration, and their backlog with them.",
+                "Its subscribers were dropped after the step had registered the event.",
             );
         }
         Ok(())
@@ -140,8 +138,8 @@ fn text<'a>(
         })
 }
 
-/// Emits what the steps of a key have registered for this end of it. The caller holds the key's row; the steps
-/// are what is committed now, because a step call only locks that row, and an older snapshot would miss them.
+/// Emits the events that the steps of a key have registered for this status. The caller has locked the key's row.
+/// Reads the steps as they are committed, because an older snapshot can miss some (a step call only locks that row).
 pub fn emit_all(id: KeyId, end: KeyStatus) -> Result<()> {
     let (argument, document, place) = match end {
         KeyStatus::Completed => ("on_complete", Col::OnComplete, Col::DoneNo),

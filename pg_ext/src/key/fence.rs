@@ -1,8 +1,8 @@
-//! The fence: every write that presents a token passes here.
+//! The fence: every write with a token passes here.
 //!
-//! A write reads the row, checks that the token is the present lease's, and updates or locks the row in
-//! the caller's transaction, waiting for whoever holds it; so a later claim and this write can never both
-//! commit. If somebody else changed the row meanwhile it looks again (READ COMMITTED) or raises 40001.
+//! A write reads the row, checks that the token belongs to the present lease, and updates or locks the row in the
+//! caller's transaction. It waits for a lock on the row. So a later claim and this write cannot both commit.
+//! If another transaction has changed the row meanwhile, it reads again (READ COMMITTED) or raises 40001.
 
 use super::claim::named;
 use super::identity::KeyId;
@@ -13,13 +13,13 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::table::{self, Outcome, Snapshot, Table, Wait};
 
-/// What a write wants done with the row it was shown.
+/// What to do with the row after the decision.
 pub enum KeyChange {
     /// Store the row as it is now.
     Write,
-    /// Lock it to the end of the transaction, so that no other attempt can take over before that.
+    /// Lock it until the transaction ends, so that no other attempt takes over before that.
     Lock,
-    /// Nothing: the answer is there already.
+    /// Nothing: the row has the answer already.
     Nothing,
 }
 
@@ -31,7 +31,7 @@ pub struct NamedKey<'a> {
 }
 
 impl<'a> NamedKey<'a> {
-    /// Reads arguments 0 and 1; refuses who is not a member of the scope's owner.
+    /// Reads arguments 0 and 1; refuses a caller who is not a member of the scope's owner.
     pub fn from_call(call: &'a Call) -> Result<NamedKey<'a>> {
         let scope = call.text(0, "scope", SCOPE_MAX)?;
         let key = call.text(1, "key", KEY_MAX)?;
@@ -47,7 +47,7 @@ impl<'a> NamedKey<'a> {
         KeyId::hashed(self.scope, self.key)
     }
 
-    /// Shows the present row (None: there is none) to `decide` and does what it says.
+    /// Calls `decide` with the present row (None: no such key) and the time, and makes the change that it answers.
     pub fn change<T>(
         &self,
         mut decide: impl FnMut(Option<&mut KeyRow>, i64) -> Result<(KeyChange, T)>,
@@ -75,8 +75,7 @@ impl<'a> NamedKey<'a> {
                 KeyChange::Write => row.update_at(&table, tid)?,
                 _ => table.lock(tid, &snapshot, Wait::No)?,
             };
-            // A write does not wait with a clock that it has read already: it waits for the lock, then
-            // looks, reads the clock and decides again.
+            // After a wait the clock and the row are stale: both are read again, and `decide` is called again.
             let outcome = match outcome {
                 Outcome::Busy => table.lock(tid, &snapshot, Wait::Yes)?,
                 Outcome::Done => return Ok(answer),
@@ -90,9 +89,12 @@ impl<'a> NamedKey<'a> {
     }
 
     pub fn lost(&self, why: impl Into<String>) -> Error {
-        Error::new(Kind::LeaseLost, format!("lease of {} is lost", named(self.scope, self.key)))
-            .detail(why)
-            .hint("Stop this attempt and roll its writes back; claim the key again to learn what became of it.")
+        Error::new(
+            Kind::LeaseLost,
+            format!("lease of {} is lost", named(self.scope, self.key)),
+        )
+        .detail(why)
+        .hint("Stop this attempt and roll back its writes. Claim the key again to learn its state.")
     }
 }
 
@@ -109,8 +111,8 @@ impl<'a> FencedKey<'a> {
         Ok(FencedKey { named, token })
     }
 
-    /// Shows the row to `decide` while its lease is this token's. `repeated` is asked first, with the row
-    /// of an ended token, whether it only needs the same answer again.
+    /// Calls `decide` with the row if the token belongs to the present lease. Where this token has ended its lease,
+    /// `repeated` comes first: it answers a repeated call.
     pub fn change<T>(
         &self,
         mut repeated: impl FnMut(&KeyRow) -> Option<T>,

@@ -1,4 +1,4 @@
-//! What a request is compared by: a scheme byte and a SHA-256.
+//! The fingerprint of a request: a scheme byte and a SHA-256.
 
 use super::jsonb;
 use crate::call::{to_utf8, varlena};

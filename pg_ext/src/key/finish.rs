@@ -8,7 +8,7 @@ use crate::clock;
 use crate::error::Result;
 use pgrx::pg_sys::Datum;
 
-/// The final answer of a key, as it is stored and compared.
+/// The final answer of a key.
 pub struct KeyAnswer {
     code: i32,
     body: Option<Datum>,
@@ -25,7 +25,7 @@ impl KeyAnswer {
         })
     }
 
-    /// Makes the row a finished one: a HOT update in the first lease of a key, which is nearly all of them.
+    /// Finishes the row. In the first lease of a key, the ordinary case, this becomes a HOT update.
     pub fn store(&self, row: &mut KeyRow, status: KeyStatus, now: i64) {
         row.put_status(status);
         row.put_i64(Col::FinishedAt, now);

@@ -1,4 +1,4 @@
-//! Writes that keep the lease: `key_advance` and `key_extend`. HOT updates, but for pending keys.
+//! Writes that keep the lease: `key_advance` and `key_extend`. Both are HOT updates, except for pending keys.
 
 use super::fence::{FencedKey, KeyChange};
 use super::record::{Advanced, Col, KeyRow, POINT_MAX, TABLE};
@@ -56,7 +56,7 @@ fn stands_there(fenced: &FencedKey, point: &[u8]) -> Error {
             fenced.named(),
             shown(point)
         ),
-        "with the next phase; a claim by the same holder tells the point and the state.",
+        "with the next phase; a claim by the same holder returns the point and the state.",
     )
 }
 
@@ -76,8 +76,8 @@ pub fn key_extend(call: &Call) -> Result<Datum> {
     Ok(clock::interval_datum(left.max(0)))
 }
 
-/// Counts the lease from now, never past the claim's time plus max_lease_life. A lease that the caller
-/// did not name never gets shorter by it. Returns what is left.
+/// Renews the lease from now, never past the claim's time plus max_lease_life. Without `lease` it never gets shorter.
+/// Returns the time left.
 fn renew(row: &mut KeyRow, options: &ScopeOptions, lease: Option<i64>, now: i64) -> Result<i64> {
     let last = row
         .i64(Col::ClaimedAt)
@@ -91,15 +91,15 @@ fn renew(row: &mut KeyRow, options: &ScopeOptions, lease: Option<i64>, now: i64)
     if row.is_pending() {
         row.put_i64(Col::LookAt, until);
     } else if until < row.i64(Col::LookAt) {
-        // Ends before key_abandon would look, which relies on a clock that is read after the table was opened.
+        // key_abandon must look earlier. It relies on it that the clock is read after the table was opened.
         let _table = Table::to_write(TABLE)?;
         row.put_i64(Col::LookAt, until.max(clock::now_us()?));
     }
     Ok(until - now)
 }
 
-/// Where the scope declares its points, a key moves forward only; from a point that is no longer declared
-/// it may go to any.
+/// Where the scope declares its points, a key moves forward only. From a point that is no longer declared it may move
+/// to any.
 fn ensure_forward(options: &ScopeOptions, row: &KeyRow, point: &[u8]) -> Result<()> {
     let Some(points) = options.recovery_points() else {
         return Ok(());

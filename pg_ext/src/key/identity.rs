@@ -1,20 +1,18 @@
-//! Names made of hashes: a key's row id, a step's derived key, the mark of a call.
+//! Names made of hashes: the row id of a key, and the derived key of a step.
 //!
-//! All are pure functions of their inputs and never change between versions: rows are found by the id,
-//! other systems remember derived keys. Texts are hashed in UTF-8, whatever the database's encoding, so
-//! that a dump may be restored into another one.
+//! Both are pure functions of their inputs and never change between versions: rows are found by the id, and other
+//! systems remember derived keys. Texts are hashed in UTF-8, so that a dump can be restored into another encoding.
 
 use crate::call::utf8;
 use crate::digest::{first_16, first_64_bits, hex};
 use sha2::{Digest, Sha256};
 
-/// A key's id, as text for errors and as bytes for the index.
+/// The id of a key's row.
 #[derive(Clone, Copy)]
 pub struct KeyId([u8; 16]);
 
 impl KeyId {
-    /// First 16 bytes of SHA-256(scope, 0x00, key). A text cannot contain a NUL byte, so no two pairs
-    /// share an input.
+    /// First 16 bytes of SHA-256(scope, 0x00, key). A text cannot contain a NUL byte, so two pairs never share an input.
     pub fn hashed(scope: &[u8], key: &[u8]) -> KeyId {
         let digest = Sha256::new()
             .chain_update(utf8(scope))

@@ -1,4 +1,4 @@
-//! `key_get`: what is known of one key, for people and their tools.
+//! `key_get`: everything about one key, for people and their tools.
 
 use super::decide::{self, KeyDecision};
 use super::fence::NamedKey;
@@ -16,7 +16,7 @@ use pgrx::pg_sys::{self, Datum};
 const STEPS: &std::ffi::CStr = c"
     SELECT s.step, s.version FROM once.key_step s WHERE s.key_id = $1";
 
-// $2: names of steps, $3: their derived keys, which only Rust makes.
+// $2: names of steps; $3: their derived keys, which are computed in Rust.
 const AS_JSON: &std::ffi::CStr = c"
     SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_object(
                'step', s.step, 'done', s.done_at IS NOT NULL, 'result', s.result, 'version', s.version,
@@ -71,7 +71,7 @@ fn values(key: &NamedKey, row: &KeyRow, now: i64) -> Result<[Option<Datum>; 15]>
     ])
 }
 
-/// Where a key stands, by its row, the clock and the scope's options.
+/// The status of a key, from its row, the clock and the scope's options.
 pub fn status(options: &ScopeOptions, row: &KeyRow, now: i64) -> &'static [u8] {
     match (decide::unfinished(row, now, options), row.status()) {
         _ if row.is_gone(now) => b"gone",

@@ -1,9 +1,7 @@
-//! `key_list`: what a scope's requests did outside, as far as we know: the side of the comparison with
-//! somebody else's ledger that is ours.
+//! `key_list`: the steps of a scope's requests, for comparing with the other side's ledger.
 //!
-//! A key's look_at is never before its creation, so the index that completers read also bounds this: keys of
-//! both lanes whose look_at is after the window's beginning. Nothing is left out silently: more rows
-//! than were asked for is an error.
+//! look_at of a key is never before its creation. So the index of completers bounds this list, too: it reads the keys
+//! of both lanes whose look_at is after the beginning of the window. More rows than max are an error, never left out.
 
 use super::identity::{KeyId, derived_key};
 use super::inspect::status;
@@ -23,7 +21,7 @@ const STATUSES: [&[u8]; 5] = [b"running", b"released", b"parked", b"finished", b
 /// `-infinity`.
 const EVER: i64 = i64::MIN;
 
-/// Which keys are asked for.
+/// The keys that the call asks for.
 struct ListWindow<'a> {
     scope: &'a [u8],
     since: i64,
@@ -95,7 +93,7 @@ impl ListWindow<'_> {
         if self.status.is_some_and(|asked| asked != status) {
             return Ok(());
         }
-        // What is still told of a key that is gone does not depend on whether a sweep has emptied it.
+        // A key that is gone shows the same before and after a sweep has emptied it.
         let gone = status == b"gone";
         let mut any = false;
         if !gone {

@@ -1,8 +1,8 @@
-//! key: one logical request, one execution. The life of a key is told at the top of `sql/key.sql`.
+//! key: one logical request, one execution. The top of `sql/key.sql` describes the life of a key.
 //!
-//! `record` names the columns of a row, `claim` decides and claims, `hold`, `finish` and `step` are the
-//! writes that present a token (`fence` checks it), `event` what steps have emitted at the end, `inspect`, `list`
-//! and `resolve` are for people, `take` for completers, `abandon` for the sweeps that show them unfinished keys.
+//! `record` names the columns of a row. `claim` reads, decides and claims. `hold`, `finish` and `step` write with a
+//! token, which `fence` checks. `event` emits the events of steps. `inspect`, `list` and `resolve` serve people. `take`
+//! serves completers, and the sweep task in `abandon` finds the unfinished keys for them.
 
 pub mod abandon;
 pub mod claim;

@@ -1,4 +1,4 @@
-//! One row of `once.key`, with names for its columns (in the order of `sql/key.sql`).
+//! One row of `once.key`, with names for its columns, in the order of `sql/key.sql`.
 
 use super::identity::KeyId;
 use crate::call::varlena;
@@ -15,10 +15,11 @@ const COLUMNS: usize = 29;
 /// The longest recovery point, in bytes of a scope's option and characters of an argument.
 pub const POINT_MAX: usize = 100;
 
-/// Lane of a finished key, and of one in its first attempt: look_at is when its first lease ends.
+/// Lane of finished keys, and of keys in their first attempt. look_at is the end of the first lease.
 pub const ORDINARY: u8 = b'0';
-/// Lane of an unfinished key that was claimed again, released or parked, or that key_abandon has moved here. look_at is
-/// when its lease ends or it is due (infinity: parked by a call); later where the options park it.
+/// Lane of unfinished keys that were claimed again, released or parked, or that key_abandon has moved here. look_at is
+/// the end of the lease or the time when the key is due; infinity for a key that key_park has parked. A take defers a
+/// key that the options park.
 pub const PENDING: u8 = b'1';
 
 /// Column numbers, from 1.
@@ -55,7 +56,7 @@ pub enum Col {
     ResolvedVerdict,
 }
 
-/// What the status column says; what a claim answers also depends on the clock.
+/// The status column. The answer of a claim also depends on the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum KeyStatus {
@@ -110,7 +111,7 @@ pub fn lane(scope: &[u8], name: u8, from: i64, to: i64) -> [ScanKey; 4] {
     ]
 }
 
-/// The first scope in this range that the index knows, also one whose keys are all gone and kept by an old snapshot.
+/// The first scope of the index in this range, also one whose rows are all deleted but kept by an old snapshot.
 pub fn first_scope(table: &Table, range: ScanKey, snapshot: &Snapshot) -> Result<Option<Vec<u8>>> {
     let name = |entry: &[Option<Datum>]| entry[0].map(|d| varlena(d).to_vec());
     let found = table.entry(BY_LOOK, &mut [range], Edge::First, snapshot, name)?;
@@ -131,7 +132,7 @@ impl KeyRow {
         self.put(Col::KeyStatus, Some(Datum::from(status as u8)));
     }
 
-    /// When a completer has to look, and in which lane of the index.
+    /// Sets the index lane, and the time when a completer has to look.
     pub fn put_look(&mut self, lane: u8, at: i64) {
         self.put(Col::LookLane, Some(Datum::from(lane)));
         self.put_i64(Col::LookAt, at);
@@ -154,8 +155,8 @@ impl KeyRow {
         self.put(Col::Emits, Some(Datum::from(emits)));
     }
 
-    /// What is stored is as of the transaction that wrote the row; whoever writes the row again, an extend say,
-    /// stores this.
+    /// The stored value is as of the transaction that wrote the row. A later write of the row, such as an extend, stores
+    /// this one.
     pub fn advanced(&self) -> Advanced {
         match self.raw(Col::Advanced).map_or(0, |d| d.value() as u8) {
             b'0' => Advanced::Never,
@@ -168,7 +169,7 @@ impl KeyRow {
         self.put(Col::Advanced, Some(Datum::from(advanced as u8)));
     }
 
-    /// When the answer stops being replayed; only of a finished key.
+    /// The end of the replays of a finished key.
     pub fn expires_at(&self) -> i64 {
         self.i64(Col::FinishedAt)
             .saturating_add(self.i64(Col::TtlUs))

@@ -1,4 +1,4 @@
-//! What people do with a key: `key_resolve` ends a parking, `key_forget` deletes.
+//! Calls for people: `key_resolve` ends a parking, `key_forget` deletes a key.
 
 use super::claim::named;
 use super::decide::{self, KeyDecision};
@@ -13,7 +13,7 @@ use crate::error::{Error, Kind, Result};
 use crate::table::{self, Outcome, Snapshot, Table, Wait};
 use pgrx::pg_sys::Datum;
 
-/// What a person decided about a parked key.
+/// The verdict on a parked key.
 enum KeyVerdict {
     Retry,
     Finish(KeyStatus, KeyAnswer),
@@ -50,7 +50,7 @@ fn refuse_answer(call: &Call) -> Result<()> {
         Some(_) => Err(Error::bad_argument(
             "response_code",
             "and the other response arguments must be null with verdict retry",
-            "The next attempt will give the answer.",
+            "The next attempt gives the answer.",
         )),
     }
 }
@@ -75,7 +75,7 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
                 Kind::InUse,
                 format!("{} is not parked", named(key.scope, key.key)),
             )
-            .hint("Only a parked key needs a verdict; key_get tells its status."));
+            .hint("Only a parked key needs a verdict; key_get shows its status."));
         }
         if row.i32(Col::Attempt) != attempt {
             return Err(key.lost(format!("The parked attempt is {}.", row.i32(Col::Attempt))));
@@ -90,7 +90,7 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
 }
 
 fn apply(row: &mut KeyRow, verdict: &KeyVerdict, attempt: i32, now: i64) {
-    // The parked holder's token ends with the verdict.
+    // The verdict ends the token of the parked holder.
     row.put_i64(Col::Token, clock::next_token(row.i64(Col::Token)));
     row.put_advanced(Advanced::Never);
     row.put_i32(Col::ResolvedAttempt, attempt);
@@ -106,7 +106,7 @@ fn apply(row: &mut KeyRow, verdict: &KeyVerdict, attempt: i32, now: i64) {
     }
 }
 
-/// A verdict was given for this attempt.
+/// This attempt has a verdict already: ON006 for the same one, ON001 for another.
 fn ensure_again(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: i32) -> Result<()> {
     let stored = row.raw(Col::ResolvedVerdict).map_or(0, |d| d.value() as u8);
     if stored != verdict.code() {
@@ -126,7 +126,7 @@ fn ensure_again(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: i32
             "attempt {attempt} of {} has this verdict already",
             named(key.scope, key.key)
         ),
-        "key_get tells what became of the key.",
+        "key_get shows the state of the key.",
     ))
 }
 
@@ -145,7 +145,7 @@ pub fn key_forget(call: &Call) -> Result<Datum> {
                 Kind::InUse,
                 format!("{} is held by a live lease", named(key.scope, key.key)),
             )
-            .hint("Wait until its lease has run out, or let its holder finish or release it."));
+            .hint("Wait until its lease expires, or let its holder finish or release it."));
         }
         let Some(tid) = row.tid() else {
             return Ok(Datum::from(false));

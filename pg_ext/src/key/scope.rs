@@ -1,7 +1,7 @@
-//! Options of a scope: `scope_set`, `scope_get`, and what every other call needs to know of them.
+//! Options of a scope: `scope_set`, `scope_get`, and reading them in every other call.
 //!
-//! A scope needs no declaration; one without a row has the defaults. A scope with an owner is closed to
-//! all but the owner's members: every function of a key passes through [`ScopeOptions::for_caller`], which checks it.
+//! A scope needs no declaration: a scope without a row has the defaults. Only members of its owner may use a scope that
+//! has one; every function of a key passes through [`ScopeOptions::for_caller`], which checks this.
 
 use super::claim::STARTED;
 use super::record::{self, KeyRow};
@@ -33,7 +33,7 @@ pub struct ScopeOptions {
     pub max_attempts: Option<i32>,
     pub keep_request: bool,
     recovery_points: Option<Datum>,
-    /// Keeps what `recovery_points` points into.
+    /// Keeps the memory of `recovery_points` valid.
     _row: Option<Slot>,
 }
 
@@ -49,7 +49,7 @@ impl ScopeOptions {
         Ok(ScopeOptions::read(row))
     }
 
-    /// The options without asking whose the scope is: for counts.
+    /// The options without a check of the owner, for counts.
     pub fn for_watching(scope: &[u8]) -> Result<ScopeOptions> {
         Ok(stored(scope)?.map_or_else(ScopeOptions::defaults, ScopeOptions::read))
     }
@@ -90,28 +90,28 @@ impl ScopeOptions {
         }
     }
 
-    /// The lease that a claim gets: what it asks for, at most max_lease_life.
+    /// The lease that a claim gets: the one that it asks for, but at most max_lease_life.
     pub fn granted_lease(&self, asked: Option<i64>) -> i64 {
         asked.unwrap_or(self.lease_us).min(self.max_lease_life_us)
     }
 
-    /// When asking again can pay while somebody holds the key for so long yet.
+    /// How long to wait before the next claim, beside a lease with this much left.
     pub fn retry_after(&self, lease_left_us: i64) -> i64 {
         settings::retry_within(lease_left_us, self.retry_after_us)
     }
 
-    /// Past ttl and gone_for: a key of this scope counts as not there, swept or not.
+    /// Past ttl and gone_for: the key counts as new, whether or not a sweep has deleted it.
     pub fn is_over(&self, row: &KeyRow, now: i64) -> bool {
         row.status().finished() && now >= row.expires_at().saturating_add(self.gone_for_us)
     }
 
-    /// The declared recovery points in order, where the scope has some.
+    /// The declared recovery points in order; None: any.
     pub fn recovery_points(&self) -> Option<Vec<&[u8]>> {
         self.recovery_points.map(texts)
     }
 }
 
-/// Where a claim begins, and what only key_complete and key_abort make of a key.
+/// A claim begins at `started`, and only key_complete and key_abort finish a key.
 pub fn is_no_point(point: &[u8]) -> bool {
     [STARTED, b"finished"].contains(&point)
 }
@@ -122,12 +122,12 @@ fn stored(scope: &[u8]) -> Result<Option<Slot>> {
     table.find(BY_SCOPE, key, &Snapshot::now())
 }
 
-// Makes the row and locks it: the owner it has then is the one that this change is made under.
+// Inserts or locks the row, so that its owner cannot change until this call ends.
 const LOCK: &std::ffi::CStr = c"
     INSERT INTO once.scope AS s (scope) VALUES ($1)
     ON CONFLICT (scope) DO UPDATE SET scope = excluded.scope";
 
-// Durations come as microseconds, so that Rust and the sweeps count days and months alike.
+// Durations are in microseconds, so that Rust and the sweeps count days and months the same way.
 const SET: &std::ffi::CStr = c"
     UPDATE once.scope SET
         lease_us          = CASE WHEN $2 ? 'lease' THEN $4 ELSE lease_us END,
@@ -167,7 +167,7 @@ const GET: &std::ffi::CStr = c"
                             WHERE r.oid = s.owner AND s.owner_incarnation = $6), s.owner_name)::text)::pg_catalog.json
       FROM (SELECT $1 AS scope) asked LEFT JOIN once.scope s ON s.scope = asked.scope";
 
-// Keys that a take has deferred under the options of before (take.rs). One that a take defers now comes back by itself.
+// Offers the keys again that a take has deferred under the old options (take.rs).
 const SHOW: &std::ffi::CStr = c"
     UPDATE once.key SET look_at = lease_until
      WHERE id = ANY (ARRAY(
@@ -201,7 +201,7 @@ thread_local! {
     ]) };
 }
 
-/// What a change sets besides the values that SQL reads from the JSON itself.
+/// The values of a change that SQL does not read from the JSON itself.
 #[derive(Default)]
 struct ScopeChange {
     owner: Option<Datum>,
@@ -271,7 +271,7 @@ fn all_options(scope: &[u8]) -> Result<Datum> {
     spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a scope without options"))
 }
 
-/// Checks one option and notes what SQL does not read by itself.
+/// Checks one option, and stores its value in `given` where SQL does not read it itself.
 fn read_option(option: &Member, given: &mut ScopeChange) -> Result<()> {
     match option.name {
         b"lease" => given.lease_us = option.duration(1)?,

@@ -1,7 +1,7 @@
 //! Foreign calls inside a request: `key_step`, `key_step_done`, `key_derive`, `key_rotate`.
 //!
-//! The key's row is locked before a step is written, so the steps of one key are written by one
-//! transaction at a time, and never by a superseded holder.
+//! A call locks the key's row before it writes a step. So one transaction at a time writes the steps of a key, and never
+//! a superseded holder.
 
 use super::event::StepEvent;
 use super::fence::{FencedKey, KeyChange, NamedKey};
@@ -78,7 +78,7 @@ impl StepRow {
         Ok(found.map(StepRow::load))
     }
 
-    /// This transaction has begun it for this token. A crash before the commit leaves no trace of the call.
+    /// The present transaction began it for this token. A crash before the commit would leave no trace of the call.
     fn is_begun_here(id: KeyId, step: &[u8], token: i64) -> Result<bool> {
         let row = StepRow::find(id, step)?;
         Ok(row.is_some_and(|row| row.is_ours() && row.was_begun_by(token) && !row.is_done()))
@@ -129,7 +129,7 @@ fn next_number(id: KeyId, col: Col) -> Result<i32> {
     Ok(last + 1)
 }
 
-/// A step call's common part: the fence, the step's name, and one write under the key's lock.
+/// The common part of the step calls: the fence, the step's name, and one write under the key's lock.
 struct StepWrite<'a> {
     fenced: FencedKey<'a>,
     step: &'a [u8],
@@ -208,7 +208,7 @@ pub fn key_step(call: &Call) -> Result<Datum> {
                 step.put(Col::BegunNo, None);
             }
         }
-        // Until the step is done, the present holder knows best what would undo it.
+        // Until the step is done, the present holder may replace its compensation.
         let open = on_abort.as_ref().filter(|_| !step.is_done());
         let registered = register(step, Col::OnAbort, open)?;
         Ok((fresh || registered, begin_values(&write, step, token)))
@@ -216,7 +216,7 @@ pub fn key_step(call: &Call) -> Result<Datum> {
     Ok(STEP.with(|shape| shape.row(&values)))
 }
 
-/// Puts an event into the step, where it is another one than the step has: true.
+/// Stores an event in the step; true if it differs from the one that the step has.
 fn register(step: &mut StepRow, col: Col, event: Option<&StepEvent>) -> Result<bool> {
     match event.filter(|e| !e.is(step.raw(col))) {
         None => Ok(false),
@@ -265,10 +265,10 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
                     "this token has recorded the end of {} already",
                     write.named()
                 ),
-                "key_step tells the recorded result.",
+                "key_step returns the recorded result.",
             ));
         }
-        // Without an on_abort of its own, the call has left the one of the beginning.
+        // A call without on_abort has left the one of key_step.
         let same = step.raw(Col::Result).map(varlena) == given.map(varlena)
             && step.bytes(Col::OnComplete) == on_complete.as_ref().map(|e| varlena(e.json))
             && on_abort
@@ -281,7 +281,7 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
         counters::count_uncommitted_step();
         raise::warn(
             format!(
-                "{} began in this transaction: had the process died at the call, nobody would know of it",
+                "{} began in this transaction: a crash during the foreign call would have left no record of it",
                 write.named()
             ),
             "Commit after key_step, before the foreign call.",
@@ -334,7 +334,7 @@ pub fn key_derive(call: &Call) -> Result<Datum> {
     let snapshot = Snapshot::now();
     let now = clock::now_us()?;
     let row = KeyRow::find(&Table::to_read(KEY_TABLE)?, key.id(), &snapshot)?;
-    // Past its ttl a key has no steps any more, swept or not.
+    // Past its ttl a key has no steps, whether or not a sweep has deleted them.
     let version = match row.filter(|r| !r.is_gone(now)) {
         None => 1,
         Some(_) => StepRow::find(key.id(), step)?.map_or(1, |s| s.i32(Col::Version)),
@@ -344,8 +344,7 @@ pub fn key_derive(call: &Call) -> Result<Datum> {
     ))
 }
 
-/// Deletes every step of a key whose row the caller has locked: what is committed now, because a step
-/// call only locks that row, and an older snapshot would miss what it wrote.
+/// Deletes the committed steps of a key, whatever the isolation level. The caller has locked the key's row.
 pub fn forget_all(id: KeyId) -> Result<()> {
     let snapshot = &Snapshot::latest();
     let table = Table::to_write(TABLE)?;

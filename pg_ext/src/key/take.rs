@@ -1,8 +1,8 @@
-//! `key_take_abandoned`: a completer's intake.
+//! `key_take_abandoned`: the intake of completers.
 //!
-//! It reads the pending keys of the scope alone, in the order in which they became due: those that were released, and
-//! those whose lease was over when a sweep came by (abandon.rs). A key that the options park is deferred for as long as
-//! it has waited, an hour at most, so that many of them cost little; scope_set shows them again at once.
+//! It reads the pending keys of the scope in the order in which they became due: released keys, and keys whose lease had
+//! expired at the last sweep (abandon.rs). A key that the options park is deferred for as long as it has waited, between
+//! ten seconds and an hour, so that many of them cost little. scope_set offers them again at once.
 
 use super::claim::{claim_values, take_over};
 use super::decide::{self, KeyDecision};
@@ -18,7 +18,7 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::Datum;
 
 const MOST: i32 = 10_000;
-/// How long a key that the options park is deferred.
+/// Bounds of the time for which a key that the options park is deferred.
 const LEAST_DEFERRED_US: i64 = 10_000_000;
 const MOST_DEFERRED_US: i64 = 3_600_000_000;
 
@@ -52,7 +52,7 @@ struct KeyTake<'a> {
 }
 
 impl KeyTake<'_> {
-    /// The holder's live leases; true where it has some.
+    /// Answers the holder's live leases; true if there are any.
     fn held(&self, rows: &Rows) -> Result<bool> {
         let mut any = false;
         if self.holder.is_none() {
@@ -93,7 +93,7 @@ impl KeyTake<'_> {
         Ok(())
     }
 
-    /// True where nobody else is at it.
+    /// False where another session has the key locked, or has changed it.
     fn take(&self, table: &Table, row: &mut KeyRow) -> Result<bool> {
         let key = row.bytes(Col::Key).unwrap_or_default();
         let Some(_lock) = TryLock::acquire(KeyId::hashed(self.scope, key).lock_hash()) else {
