@@ -7,8 +7,8 @@
 //!   The mark moves on meanwhile, so an open transaction delays only its own keys.
 //! - A key that somebody has locked. Its id is in once.key_locked, and every run tries it again.
 //!
-//! A run reads a bounded number of entries, the oldest of all scopes, and as many again for late claims. Without rows in
-//! once.key_mark it reads everything from the beginning: slow, and never wrong.
+//! A run reads a bounded number of entries, the oldest of all scopes, and as many again for late claims. Without rows
+//! in once.key_mark it reads everything from the beginning: slow, and never wrong.
 //!
 //! A clock that steps back by more than a key's lease hides that key from completers, but never from claims. Once its
 //! ttl is over, key_tombstone finds it.
@@ -163,8 +163,8 @@ pub struct OverdueKeys {
 }
 
 impl OverdueKeys {
-    /// After `from`, at most `upto`: at most `most` unfinished ones of at most `reads`, or more where they have the same
-    /// look_at. Looks at no more than `looks` index entries, those of dead rows included.
+    /// After `from`, at most `upto`: at most `most` unfinished ones of at most `reads`, or more where they have the
+    /// same look_at. Looks at no more than `looks` index entries, those of dead rows included.
     fn find(
         from: i64,
         upto: i64,

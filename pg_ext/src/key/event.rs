@@ -1,6 +1,6 @@
-//! Events of steps. A step registers `{"topic": …, "payload": …, "order_key": …}`; the write that finishes the key emits
-//! it in its transaction. `on_complete` events go in the order in which the steps ended. `on_abort` events go newest
-//! first, in the reverse order in which the steps began.
+//! Events of steps. A step registers `{"topic": …, "payload": …, "order_key": …}`; the write that finishes the key
+//! emits it in its transaction. `on_complete` events go in the order in which the steps ended. `on_abort` events go
+//! newest first, in the reverse order in which the steps began.
 //!
 //! The topic and the caller's right to it are checked when the event is registered. The key may be finished much later
 //! by another role, and no topic can make that fail: where all its subscribers were dropped, the event is discarded as

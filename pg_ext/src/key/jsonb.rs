@@ -38,8 +38,8 @@ struct Level<'a> {
     visited: usize,
 }
 
-/// Writes the canonical bytes of a jsonb (the payload behind its varlena header) to `out`. `to_utf8` is None where texts
-/// are in UTF-8 already. Answers None for an unknown layout.
+/// Writes the canonical bytes of a jsonb (the payload behind its varlena header) to `out`. `to_utf8` is None where
+/// texts are in UTF-8 already. Answers None for an unknown layout.
 pub fn canonical(jsonb: &[u8], to_utf8: Option<ToUtf8>, out: &mut impl FnMut(&[u8])) -> Option<()> {
     let mut levels = vec![enter(jsonb, out)?];
     while let Some(level) = levels.last_mut() {

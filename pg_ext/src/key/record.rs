@@ -155,8 +155,8 @@ impl KeyRow {
         self.put(Col::Emits, Some(Datum::from(emits)));
     }
 
-    /// The stored value is as of the transaction that wrote the row. A later write of the row, such as an extend, stores
-    /// this one.
+    /// The stored value is as of the transaction that wrote the row. A later write of the row, such as an extend,
+    /// stores this one.
     pub fn advanced(&self) -> Advanced {
         match self.raw(Col::Advanced).map_or(0, |d| d.value() as u8) {
             b'0' => Advanced::Never,

@@ -1,7 +1,7 @@
 //! Foreign calls inside a request: `key_step`, `key_step_done`, `key_derive`, `key_rotate`.
 //!
-//! A call locks the key's row before it writes a step. So one transaction at a time writes the steps of a key, and never
-//! a superseded holder.
+//! A call locks the key's row before it writes a step. So one transaction at a time writes the steps of a key, and
+//! never a superseded holder.
 
 use super::event::StepEvent;
 use super::fence::{FencedKey, KeyChange, NamedKey};
@@ -66,8 +66,8 @@ impl StepRow {
         row
     }
 
-    /// The committed step, whatever the isolation level: a step call only locks the key's row, so an older snapshot does
-    /// not show that a step was written since.
+    /// The committed step, whatever the isolation level: a step call only locks the key's row, so an older snapshot
+    /// does not show that a step was written since.
     fn find(id: KeyId, step: &[u8]) -> Result<Option<StepRow>> {
         let table = Table::to_read(TABLE)?;
         let keys = &mut [
