@@ -1,4 +1,4 @@
-//! Owns what can go wrong and what to do about it.
+//! Owns the errors of this crate, and what to do about each.
 //!
 //! Invariant: every question about an error is answered from its SQLSTATE, in the one `match` of
 //! [`kind_of_sqlstate`], never from its text.
@@ -9,12 +9,12 @@ use std::iter::successors;
 
 use deadpool_postgres::PoolError;
 
-/// Any error, boxed: what the caller's own callbacks fail with.
+/// Any error, boxed: the error of the caller's own callbacks.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// What a call of this crate can fail with.
+/// The errors of this crate's calls.
 ///
-/// An expected outcome (somebody else holds the key, the answer is a replay) is not an error: it is
+/// An expected outcome (another holder has the key, the answer is a replay) is not an error: it is
 /// a variant of [`Claim`](crate::Claim) or [`Outcome`](crate::Outcome).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -32,31 +32,31 @@ pub enum Error {
     /// have been carried out all the same; repeating it converges.
     #[error("the database did not answer in time")]
     TimedOut,
-    /// Artifacts could not be deleted: what the caller's own callback said. The teardown goes on
-    /// from the top when it is run again.
+    /// The caller's own callback could not delete artifacts. A repeated teardown begins again from
+    /// the top.
     #[error("cleaning up failed: {0}")]
     Cleanup(#[source] BoxError),
-    /// The server answered something that this version of the client does not know.
-    #[error("the server's answer is not understood: {0}")]
+    /// This version of the client does not know the server's answer.
+    #[error("unknown answer of the server: {0}")]
     Answer(String),
 }
 
-/// What an [`Error`] means to the caller: one kind, one thing to do.
+/// The kind of an [`Error`]: one kind, one thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// `ON001`: the lease is somebody else's now. Stop; undo what was made outside the database.
+    /// `ON001`: the lease is lost. Stop, and undo the effects outside the database.
     LeaseLost,
     /// `ON006`: an earlier, committed transaction has made this write with this token. Roll back the
-    /// writes beside it and go on behind it: claim again, or read what is stored. After a call of its own
-    /// whose answer was lost it is success.
+    /// writes beside it and go on after it: claim again, or read the stored state. For a call of its own
+    /// whose answer was lost this is success.
     AlreadyDone,
     /// `ON002`: a move that is not declared, a step of the teardown out of its place, or a write that
     /// the machine's guard refuses. Fix the program, or the definition.
     IllegalTransition,
     /// `ON003`: the machine's definition is wrong; [`Error::faults`] says where.
     InvalidDefinition,
-    /// `ON004`: a claim state that nobody sweeps. Start the janitor before the service.
+    /// `ON004`: a claim state that no sweep covers. Start the janitor before the service.
     UncoveredClaimState,
     /// `ON005`: items are undecided or artifacts not confirmed to be gone. Refund and clean up first.
     TeardownIncomplete,
@@ -66,17 +66,17 @@ pub enum Kind {
     Conflict,
     /// The database is away or going away: run the same call again, on another connection.
     Unavailable,
-    /// The database had no room for the call (`53…`: disk, memory) or gave it up (`57014`, a
-    /// `statement_timeout`). Nothing of it is done. Not [retryable](Error::is_retryable) by itself, since
-    /// more of the same may make it worse; the workers wait and ask again.
+    /// The database had no room for the call (`53…`: disk, memory) or cancelled it (`57014`, a
+    /// `statement_timeout`). The call had no effect. It is not [retryable](Error::is_retryable), since a
+    /// retry may make it worse; the workers wait and ask again.
     Overloaded,
-    /// `25006`: this server takes no writes. Send the call to the primary.
+    /// `25006`: this server is read-only. Send the call to the primary.
     ReadOnly,
     /// `55006`: it is in use (a live lease, a key that is not parked).
     InUse,
-    /// `22023`, `22P02` and their like: the program passed something wrong.
+    /// `22023`, `22P02` and similar: a bad argument.
     InvalidArgument,
-    /// `42501`: this role may not.
+    /// `42501`: the role has no right to do this.
     Forbidden,
     /// Anything else; read [`Error::code`] and the message.
     Other,
@@ -103,8 +103,7 @@ impl Error {
         Some(self.backend()?.code()?.code())
     }
 
-    /// Everything that is wrong with a machine's definition, one line a fault; nothing for any other
-    /// error.
+    /// The faults of a machine's definition, one line each; empty for any other error.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -125,7 +124,7 @@ impl Error {
         detail.unwrap_or_default().lines()
     }
 
-    /// What the error means; the one question from which the others are answered.
+    /// The kind of the error; all other questions are answered from it.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match (self, self.backend()) {
@@ -139,17 +138,17 @@ impl Error {
         }
     }
 
-    /// Whether the same call, or the same transaction, can simply be run again.
+    /// Whether to retry the same call, or the same transaction.
     ///
-    /// No call of this crate that presents a token does anything twice, so a call whose answer was lost may
-    /// be repeated too; [`Kind::AlreadyDone`] then says that it had been carried out. That and a lost lease
-    /// are not retryable.
+    /// No call with a token does anything twice, so a call whose answer was lost may be retried, too;
+    /// [`Kind::AlreadyDone`] then means that it had succeeded. That kind and a lost lease are not
+    /// retryable.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind(), Kind::Conflict | Kind::Unavailable)
     }
 
-    /// Whether a loop that goes on until there is an answer outlives it.
+    /// Whether a loop without a bound retries after this error.
     pub(crate) fn may_pass(&self) -> bool {
         self.is_retryable() || self.kind() == Kind::Overloaded
     }
@@ -189,9 +188,8 @@ fn kind_of_sqlstate(code: &str) -> Kind {
         "ON006" => Kind::AlreadyDone,
         // Serialization failure, deadlock, lock not available: rolled back, for certain.
         "40001" | "40P01" | "55P03" => Kind::Conflict,
-        // Shutdown, crash, starting up, idle-session and idle-in-transaction timeouts, out of
-        // connections; "completion unknown" is as good as a lost answer; a pooler behind a move does not know the
-        // database yet.
+        // Shutdown, crash, starting up, idle-session and idle-in-transaction timeouts, out of connections;
+        // "completion unknown" is like a lost answer; after a failover a pooler may not know the database yet.
         "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "53300" | "40003" | "3D000" => {
             Kind::Unavailable
         }
@@ -210,14 +208,14 @@ fn kind_of_sqlstate(code: &str) -> Kind {
     }
 }
 
-/// Whether the driver failed on the way to the server rather than on what was said. TLS wraps what the
-/// network says in an error of its own.
+/// Whether the driver failed on the network, not on the server's answer. TLS wraps a network error in
+/// one of its own.
 fn is_transport(error: &tokio_postgres::Error) -> bool {
     let mut causes = successors(error.source(), |&cause| cause.source());
     error.is_closed() || causes.any(|cause| cause.is::<io::Error>())
 }
 
-/// The server's message with its SQLSTATE and hint; the driver's own words otherwise.
+/// The server's message with its SQLSTATE and hint; else the driver's own message.
 fn describe(error: &tokio_postgres::Error) -> String {
     let Some(db) = error.as_db_error() else {
         return match error.source() {
@@ -229,7 +227,7 @@ fn describe(error: &tokio_postgres::Error) -> String {
         .hint()
         .map(|hint| format!(" ({hint})"))
         .unwrap_or_default();
-    // The faults of a definition name nothing but what its author wrote; other details may quote rows.
+    // The faults of a definition quote only the definition; other details may quote rows.
     let faults = match (kind_of_sqlstate(db.code().code()), db.detail()) {
         (Kind::InvalidDefinition, Some(detail)) => format!(": {}", detail.replace('\n', "; ")),
         _ => String::new(),

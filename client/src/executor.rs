@@ -1,8 +1,8 @@
-//! Owns the way to the server: whatever the caller has at hand, one round trip a call.
+//! Owns the way to the server: through the caller's own executor, one round trip a call.
 //!
 //! Invariant: a call is one Parse-Bind-Execute-Sync of an unnamed statement. Nothing is left behind
 //! in the session, so every executor works through a transaction-mode pooler. A pooled connection on
-//! which a call was given up for want of an answer is not used again.
+//! which a call timed out is not used again.
 
 use std::fmt;
 use std::future::Future;
@@ -16,8 +16,8 @@ use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use crate::Error;
 
-/// A call that was given up after so long, and no answer had come: where its connection leads to may be
-/// gone without a word (a failover, a firewall), of which TCP by itself tells in a quarter of an hour.
+/// A call without an answer for so long: its server may have vanished (a failover, a firewall), which
+/// TCP alone reports only after a quarter of an hour.
 const SUSPICIOUS: Duration = Duration::from_secs(1);
 
 /// The arguments of a call: each with the type it is sent as.
@@ -31,7 +31,7 @@ pub trait Executor: Sync {
     /// Runs one statement in one round trip.
     ///
     /// # Errors
-    /// What the connection or the server says.
+    /// Any error of the connection or the server.
     fn query(
         &self,
         sql: &str,
@@ -42,7 +42,7 @@ pub trait Executor: Sync {
 /// An executor on which each call commits by itself.
 ///
 /// The helpers that make several calls with other work in between ([`Key::run`](crate::Key::run))
-/// ask for it: inside one open transaction nobody else would see their claim.
+/// ask for it: inside one open transaction no other session sees their claim.
 pub trait Autocommit: Executor {}
 
 impl<E: Executor> Executor for &E {
@@ -96,7 +96,7 @@ impl Executor for deadpool_postgres::Pool {
 
 impl Autocommit for deadpool_postgres::Pool {}
 
-/// A pooled connection while its answer is not there.
+/// A pooled connection that waits for an answer.
 struct Asked {
     client: Option<Object>,
     at: Instant,
@@ -124,7 +124,7 @@ pub(crate) fn only(rows: Vec<Row>) -> Result<Row, Error> {
     }
 }
 
-/// Reads one column; what is not there or not of this type is an error, never a panic.
+/// Reads one column; a missing one or another type is an error, never a panic.
 pub(crate) fn column<'a, T: FromSql<'a>>(
     row: &'a Row,
     name: impl RowIndex + fmt::Display,

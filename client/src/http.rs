@@ -1,8 +1,8 @@
-//! Owns how outcomes look over HTTP, without depending on any HTTP library.
+//! Owns the HTTP answers of outcomes, without depending on any HTTP library.
 //!
 //! Follows the IETF draft "The Idempotency-Key HTTP Header Field": 400 without a key, 409 while it is
 //! in progress, 422 for another request under the same key. Invariant: a replay is always marked as
-//! one, and `Retry-After` is there exactly when coming back can help without anybody's verdict.
+//! one, and `Retry-After` is sent exactly where a retry can help without a verdict.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::{Claim, Error, Failure, Json, Kind, Outcome, Response};
 pub const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 /// The response header that marks a replay.
 pub const IDEMPOTENT_REPLAYED: &str = "Idempotent-Replayed";
-/// The response header that says when to come back, in seconds.
+/// The response header with the time to wait before a retry, in seconds.
 pub const RETRY_AFTER: &str = "Retry-After";
 
-/// The longest key a scope takes.
+/// The longest key that a scope takes.
 const MAX_KEY_CHARS: usize = 255;
 const SOON: Duration = Duration::from_secs(1);
 
@@ -37,7 +37,7 @@ pub struct Answer {
     pub status: u16,
     /// Headers of the protocol, beside the stored ones.
     pub headers: Vec<(&'static str, String)>,
-    /// What the answer is, for a problem document; `None` where the work gave the answer.
+    /// The title of a problem document; `None` where the work gave the answer.
     pub problem: Option<&'static str>,
     /// The body that the work gave.
     pub body: Option<Json>,
@@ -46,7 +46,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The answer for what became of a request.
+    /// The answer for the outcome of a request.
     #[must_use]
     pub fn of(outcome: &Outcome) -> Self {
         match outcome {
@@ -71,7 +71,7 @@ impl Answer {
         }
     }
 
-    /// The answer for a claim; `None` if it is there to run.
+    /// The answer for a claim; `None` if the request is to be run.
     #[must_use]
     pub fn of_claim(claim: &Claim) -> Option<Self> {
         Some(match claim {
@@ -84,7 +84,7 @@ impl Answer {
         })
     }
 
-    /// The answer for an error. Its text stays here: it is for the log.
+    /// The answer for an error, without the error's text, which is for the log.
     #[must_use]
     pub fn of_error(error: &Error) -> Self {
         match error.kind() {
@@ -107,7 +107,7 @@ impl Answer {
     }
 
     fn given(answer: &Response) -> Self {
-        // A code that is no HTTP status cannot be sent as one.
+        // The code may be no HTTP status.
         let status = u16::try_from(answer.code)
             .ok()
             .filter(|code| (200..600).contains(code));
@@ -156,7 +156,7 @@ impl Answer {
         }
     }
 
-    /// Whole seconds, rounded up: never zero, and never sooner than said.
+    /// Whole seconds, rounded up, and never zero.
     fn after(mut self, time: Duration) -> Self {
         let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
         self.headers.push((RETRY_AFTER, seconds.max(1).to_string()));
@@ -166,7 +166,7 @@ impl Answer {
 
 /// Reads the value of an `Idempotency-Key` header.
 ///
-/// The draft says a quoted string (a Structured Header string); most clients send it bare. Both
+/// The draft has a quoted string (a Structured Header string); most clients send a bare one. Both
 /// name the same key.
 ///
 /// ```
@@ -178,7 +178,7 @@ impl Answer {
 /// ```
 ///
 /// # Errors
-/// The 400 to send: there is none, or it is empty, too long, or not well formed.
+/// The 400 to send: the header is missing, empty, too long or malformed.
 pub fn key_of_header(value: Option<&str>) -> Result<String, Answer> {
     let value = value
         .ok_or(Answer::problem(

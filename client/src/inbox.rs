@@ -1,12 +1,12 @@
 //! Owns the noun `inbox`: messages from outside, each handled once.
 //!
 //! A message's life, in the order of its calls: the handler's transaction accepts it
-//! ([`Inbox::accept`]), makes its writes, and records a verdict ([`Inbox::record`]); every duplicate is
-//! told that verdict. [`Inbox::once`] does the three. A saga's steps and their compensations, which can
+//! ([`Inbox::accept`]), makes its writes, and records a verdict ([`Inbox::record`]); every duplicate
+//! gets that verdict. [`Inbox::once`] does the three. A saga's steps and their compensations, which can
 //! overtake each other on the wire, go through [`Inbox::barrier`].
 //!
 //! Invariant: everything happens in the caller's transaction. A message counts as accepted exactly when
-//! its writes are committed; a duplicate that meets a handler still at work waits for it.
+//! its writes are committed; a duplicate waits for a handler that is still running.
 
 use std::fmt;
 use std::future::Future;
@@ -34,24 +34,24 @@ pub struct Inbox {
     ttl: Option<Duration>,
 }
 
-/// What [`Inbox::accept`] says. A `match` has to say what happens in each case.
+/// The answer of [`Inbox::accept`]. A `match` must handle each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Accepted {
-    /// Nobody has handled it: do, in this transaction.
+    /// It was not handled yet: handle it, in this transaction.
     New,
     /// It was handled before.
     Duplicate {
-        /// What its handler recorded; `None` if it recorded nothing.
+        /// The verdict of its handler; `None` if it recorded none.
         verdict: Option<Json>,
     },
 }
 
-/// What [`Inbox::once`] says.
+/// The answer of [`Inbox::once`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handled<T> {
     /// The handler ran here; its verdict is recorded when this transaction commits.
     Now(T),
-    /// The handler ran before, and this is what it said.
+    /// The handler ran before; this is its verdict.
     Before(T),
 }
 
@@ -64,7 +64,7 @@ pub enum Operation {
     Compensation,
 }
 
-/// What [`Inbox::barrier`] says. A `match` has to say what happens in each case.
+/// The answer of [`Inbox::barrier`]. A `match` must handle each case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Barrier {
     /// Do it, in this transaction.
@@ -73,7 +73,7 @@ pub enum Barrier {
     Duplicate,
     /// A compensation whose action never ran: there is nothing to undo.
     Skipped,
-    /// An action that comes after its compensation: it must not be done any more.
+    /// An action that comes after its compensation: it must not be done.
     Refused,
 }
 
@@ -87,7 +87,8 @@ impl Inbox {
         }
     }
 
-    /// How long messages are remembered, instead of 30 days: longer than their sender repeats them.
+    /// How long messages are remembered, instead of 30 days: choose it longer than the sender
+    /// repeats them.
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         Self {
@@ -102,8 +103,8 @@ impl Inbox {
         &self.scope
     }
 
-    /// Accepts a message, in the transaction of its handler's writes. A duplicate that meets a handler
-    /// still at work waits for its end (`lock_timeout` bounds the wait: `55P03`).
+    /// Accepts a message, in the transaction of its handler's writes. A duplicate waits for a handler
+    /// that is still running (`lock_timeout` bounds the wait: `55P03`).
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -126,8 +127,8 @@ impl Inbox {
     /// ```
     ///
     /// # Errors
-    /// `22023` for a bad argument; `42501` if the scope is somebody else's; `55P03` if a handler that is
-    /// at work took too long; `40001` for a lost race above READ COMMITTED.
+    /// `22023` for a bad argument; `42501` if the scope has another owner; `55P03` if a running handler
+    /// took too long; `40001` for a lost race above READ COMMITTED.
     pub async fn accept<E: Executor>(&self, exec: &E, message_id: &str) -> Result<Accepted, Error> {
         let ttl = self.ttl.map(Interval);
         let args = [
@@ -144,12 +145,12 @@ impl Inbox {
         })
     }
 
-    /// Records what the handler made of a message: what its duplicates are told. Only the transaction
-    /// that accepted it may. The first verdict stays; recording it again changes nothing.
+    /// Records the verdict of a message, which its duplicates get. Only the transaction that accepted
+    /// the message may do this. The first verdict stays; recording it again changes nothing.
     ///
     /// # Errors
-    /// `ON001` for a message that was not accepted, or by another transaction; `ON006` if a verdict is recorded already; `22023` for
-    /// a bad argument.
+    /// `ON001` for a message that this transaction has not accepted; `ON006` if a verdict is recorded already; `22023`
+    /// for a bad argument.
     pub async fn record<E: Executor>(
         &self,
         exec: &E,
@@ -164,12 +165,12 @@ impl Inbox {
         exec.query(RECORD, &args).await.map(drop)
     }
 
-    /// Runs a handler once for a message, in the caller's transaction; a duplicate is told what the
-    /// first one said.
+    /// Runs a handler once for a message, in the caller's transaction; a duplicate gets the first
+    /// one's verdict.
     ///
     /// The handler makes its writes in the same transaction. If it fails, roll the transaction back:
-    /// the message is then as new. If it was handled by something that recorded no verdict, what is
-    /// told is JSON's `null`, read as a `T`.
+    /// the message is then as new. A message that was handled without a verdict answers JSON's
+    /// `null`, read as a `T`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -196,7 +197,7 @@ impl Inbox {
     /// ```
     ///
     /// # Errors
-    /// What the handler says; what [`Inbox::accept`] and [`Inbox::record`] say; [`Error::Json`] if the
+    /// The handler's error; those of [`Inbox::accept`] and [`Inbox::record`]; [`Error::Json`] if the
     /// recorded verdict is no `T`.
     pub async fn once<T, X, F, Fut>(
         &self,
@@ -225,7 +226,7 @@ impl Inbox {
     }
 
     /// Asks whether a saga's step, or its compensation, is to be done now, in the transaction of its
-    /// writes. A counterpart that is at work is waited for.
+    /// writes. It waits for a counterpart that is still running.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -1,8 +1,8 @@
 //! Owns the wire form of PostgreSQL's `interval`: 16 bytes, microseconds, days, months.
 //!
-//! Invariant: a `Duration` goes out as microseconds alone, so that the server never has to guess how
-//! long a day or a month is. What comes back is counted as the server's own `extract(epoch)` does
-//! for days (24 hours) and months (30 days); nothing negative leaves this file.
+//! Invariant: a `Duration` goes out as microseconds alone, so that the length of a day or a month
+//! never matters. An answer is counted as the server's own `extract(epoch)` does for days (24 hours)
+//! and months (30 days); nothing negative leaves this file.
 
 use std::error::Error;
 use std::time::Duration;
@@ -18,8 +18,8 @@ const DAYS_PER_MONTH: i64 = 30;
 pub(crate) struct Interval(pub(crate) Duration);
 
 impl Interval {
-    /// The 16 bytes the server reads. More than an interval can hold becomes the most it can hold:
-    /// the server then refuses it by the argument's name, which is clearer than an error from here.
+    /// The 16 bytes the server reads. A longer time becomes the longest interval: the server then
+    /// refuses it and names the argument, which is clearer than an error from here.
     fn encode(self) -> [u8; 16] {
         let micros = i64::try_from(self.0.as_micros()).unwrap_or(i64::MAX);
         let mut bytes = [0; 16];

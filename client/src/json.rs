@@ -1,7 +1,7 @@
-//! Owns JSON on its way through: text that is neither parsed nor rebuilt.
+//! Owns JSON as text that is neither parsed nor rebuilt.
 //!
-//! Invariant: what the server stored is what [`Json::as_str`] shows, byte for byte; only
-//! [`Json::parse`] looks inside, and only when the caller asks.
+//! Invariant: [`Json::as_str`] is the stored text, byte for byte; only [`Json::parse`] reads it,
+//! and only when the caller asks.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -42,7 +42,7 @@ impl Json {
         Ok(Self(serde_json::to_string(value)?.into_boxed_str()))
     }
 
-    /// Takes text that is JSON already, without looking at it.
+    /// Takes text that is JSON already, without checking it.
     pub fn from_text(text: impl Into<Box<str>>) -> Self {
         Self(text.into())
     }

@@ -1,17 +1,17 @@
 //! Client for the pg_once PostgreSQL extension: each request exactly once, retries that converge.
 //!
-//! A [`Scope`] names an operation, a [`Key`] one logical request in it. [`Key::run`] does the whole
-//! thing: claim, work, stored answer, replay. [`Scope::completer`] brings the requests to their end whose
-//! client never came back.
+//! A [`Scope`] names an operation, a [`Key`] one logical request in it. [`Key::run`] does everything:
+//! claim, work, stored answer, replay. [`Scope::completer`] finishes the requests whose client never
+//! retried.
 //!
 //! A [`Machine`] declares the states and moves of one of your tables, a [`MachineRow`] is one row in
 //! it. [`MachineRow::transition`] makes one declared move, [`MachineRow::claim`] takes the row for
 //! work that can die half-way, [`MachineRow::job`] runs such work item by item, and
-//! [`Cancel::teardown`] gives back, cleans up and only then says `cancelled`.
+//! [`Cancel::teardown`] refunds, cleans up and only then makes the row `cancelled`.
 //!
-//! A [`Topic`] takes events that leave the database together with what they tell of: [`Topic::emit`] in
-//! your transaction, [`Subscriber::worker`] to deliver them. An [`Inbox`] is the other end: a message is
-//! handled once, however often it comes.
+//! A [`Topic`] takes events that commit with your own writes: [`Topic::emit`] in your transaction,
+//! [`Subscriber::worker`] to deliver them. An [`Inbox`] is the receiving end: it handles a message once,
+//! however often it comes.
 //!
 //! Underneath, every call of the extension is a method that takes the caller's [`Executor`]: a pool,
 //! a connection, or the caller's open transaction.
@@ -45,23 +45,23 @@
 //!
 //! # When a future is dropped
 //!
-//! Every future here may be dropped at any await: by a timeout, a `select!`, a client that hangs up. A call
-//! that is on its way then is carried out or is not, as one whose answer the network loses; made again, it
-//! converges (an emit needs its [`dedupe_key`](EmitOptions::dedupe_key) for that). What it had leased is
-//! nobody's until that lease has run out, unless the same [holder](ClaimOptions::holder) claims it again.
-//! The helpers ([`Key::run`], the workers) give back what they hold when their work ends, fails or panics,
-//! and when they are told to stop; dropped, they leave it to its lease.
+//! Every future here may be dropped at any await: by a timeout, a `select!`, a client that hangs up. The
+//! server may or may not carry out a call that is on its way then, as when the network loses its answer. A
+//! repeated call converges (an emit needs its [`dedupe_key`](EmitOptions::dedupe_key) for that). A lease
+//! that it took stays taken until it expires, unless the same [holder](ClaimOptions::holder) claims again.
+//! The helpers ([`Key::run`], the workers) release their leases when their work ends, fails or panics, and
+//! when they are told to stop. When they are dropped, their leases expire.
 //!
 //! # The pool
 //!
-//! A worker that is at work on `n` things needs a connection for each that its handlers hold, and one or
-//! two beside them: a heartbeat that waits for a connection until the lease has run out has lost it.
+//! A worker needs the connections that its running handlers hold, and one or two more. A heartbeat that
+//! waits too long for a connection loses the lease.
 //!
-//! A pooled connection on which a call was given up ([`Backoff::call_timeout`]) is closed, so that a server
-//! that vanished without a word (a failover, a firewall) is left connection by connection;
-//! `tcp_user_timeout` and `keepalives_idle` in `tokio_postgres::Config` do that for all of them, and for
-//! those that handlers hold. Give the role a `statement_timeout` a little below the `call_timeout`: then
-//! the server gives up, too, what nobody waits for any more.
+//! A pooled connection on which a call timed out ([`Backoff::call_timeout`]) is closed, so that the pool
+//! leaves a server that vanished (a failover, a firewall) connection by connection. `tcp_user_timeout` and
+//! `keepalives_idle` in `tokio_postgres::Config` do that for all connections, also those that handlers
+//! hold. Give the role a `statement_timeout` a little below the `call_timeout`, so that the server cancels
+//! such calls, too.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,6 @@
-//! Owns the form in which options go to the server: one JSON object with what was named, and nothing
-//! else.
+//! Owns the wire form of options: one JSON object with the named options, and nothing else.
 //!
-//! Invariant: an option that nobody named is not sent, so setting one never changes another.
+//! Invariant: an option that was not named is not sent, so setting one never changes another.
 
 use std::time::Duration;
 

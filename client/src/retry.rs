@@ -1,8 +1,8 @@
 //! Owns waiting between attempts: exponential backoff with full jitter.
 //!
-//! Invariant: a call is repeated only after an error that says so ([`Error::is_retryable`]), a
-//! bounded number of times, and never without a random wait, so that callers who failed together do
-//! not come back together. Loops without a bound have a shortest wait as well.
+//! Invariant: a call is retried only after a retryable error ([`Error::is_retryable`]), a bounded
+//! number of times, and after a random wait, so that callers who failed together do not retry
+//! together. Loops without a bound have a shortest wait as well.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use rand::Rng;
 
 use crate::{Error, Kind};
 
-/// The shortest wait of a loop that goes on until there is an answer, whatever the settings.
+/// The shortest wait of a loop without a bound, whatever the settings.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// How often and how patiently to try again.
+/// How often to retry, and how long to wait.
 ///
 /// Before try `n + 1` it waits a random time between nothing and `base · 2^(n−1)`, at most `cap`.
 ///
@@ -34,8 +34,8 @@ pub struct Backoff {
     pub cap: Duration,
     /// How many times to try in all; 1 means once, without a retry. 0 counts as 1.
     pub tries: u32,
-    /// How long one call may take before it counts as unanswered ([`Error::TimedOut`]). The wait for a
-    /// connection of the pool is part of it.
+    /// How long one call may take before it times out ([`Error::TimedOut`]), including the wait for a
+    /// connection of the pool.
     pub call_timeout: Duration,
 }
 
@@ -67,12 +67,12 @@ impl Backoff {
         self.ceiling(failures).mul_f64(rand::rng().random::<f64>())
     }
 
-    /// The same for loops that go on until there is an answer: never nothing.
+    /// The same for loops without a bound: never nothing.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         self.wait(failures).max(SHORTEST_PAUSE)
     }
 
-    /// One call; it is given up as unanswered after [`Backoff::call_timeout`].
+    /// One call, which times out after [`Backoff::call_timeout`].
     pub(crate) async fn in_time<T, X>(
         &self,
         call: impl Future<Output = Result<T, X>>,
@@ -88,9 +88,9 @@ impl Backoff {
 
     /// Runs `call` until it succeeds, fails for good, or the tries are used up.
     ///
-    /// `call` is anything that may be run again from its beginning: one call of this crate, or a
-    /// whole transaction. It is dropped where it stands when it is not answered in time; so it is when
-    /// this future is dropped, and whether the server has carried it out is then not known.
+    /// `call` is anything that may be run again from its beginning: one call of this crate, or a whole
+    /// transaction. It is dropped when it times out, or when this future is dropped; the server may or
+    /// may not have carried it out then.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -104,7 +104,7 @@ impl Backoff {
     /// ```
     ///
     /// # Errors
-    /// The last error; [`Error::TimedOut`] if the last try was not answered in time.
+    /// The last error; [`Error::TimedOut`] if the last try timed out.
     pub async fn retry<T, F, Fut>(&self, call: F) -> Result<T, Error>
     where
         F: FnMut() -> Fut,
@@ -113,8 +113,8 @@ impl Backoff {
         self.retry_where(Error::is_retryable, call).await
     }
 
-    /// The same for the end of what is held, which somebody waits for: an overloaded database is no reason
-    /// to leave it to its lease.
+    /// The same for the write that ends a lease: it is retried on an overloaded database, too, rather
+    /// than left to expire.
     pub(crate) async fn insist<T, F, Fut>(&self, call: F) -> Result<T, Error>
     where
         F: FnMut() -> Fut,
@@ -123,7 +123,7 @@ impl Backoff {
         self.retry_where(Error::may_pass, call).await
     }
 
-    /// The same for a write that a token makes once: after a lost answer it is told that it is done.
+    /// The same for a write that a token makes once: after a lost answer, `ON006` means success.
     pub(crate) async fn insist_once<F, Fut>(&self, mut call: F) -> Result<(), Error>
     where
         F: FnMut() -> Fut,

@@ -1,4 +1,4 @@
-//! Owns claiming a row for a step's action, and every answer that a claim can get.
+//! Owns the claim of a row for a step's action, and all its answers.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use crate::{Error, Executor, MachineRow};
 const CLAIM: &str = "SELECT * FROM once.action_claim(machine => $1, id => $2, step_key => $3, \
                      requester => $4, lease => $5, holder => $6, version => $7)";
 
-/// What a claim says. A `match` has to say what happens in each case.
+/// The answer of a claim. A `match` must handle each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActionClaim {
     /// The row wears the claim state now. Commit before any foreign call, then work.
     Claimed(Action),
-    /// Somebody has it: come back after this time.
+    /// Another holder has it: retry after this time.
     InProgress {
-        /// When it is worth asking again.
+        /// The time to wait before asking again.
         retry_after: Duration,
     },
-    /// Its cancel flag is set and nobody has it: tear it down.
+    /// Its cancel flag is set and no holder has it: tear it down.
     Cancelling,
     /// It is not in the step's status, not at the version asked for, or the step names no such
     /// requester.
@@ -41,7 +41,7 @@ pub enum ActionClaim {
     Unclaimed,
 }
 
-/// What a claim asks for; everything is optional.
+/// The options of a claim.
 #[derive(Clone, Debug, Default)]
 pub struct ActionOptions {
     requester: Option<String>,
@@ -57,7 +57,7 @@ impl ActionOptions {
         Self::default()
     }
 
-    /// Who asks: whose claim state the row is to wear.
+    /// The requester, which decides the claim state of the row.
     #[must_use]
     pub fn requester(self, requester: impl Into<String>) -> Self {
         Self {
@@ -107,7 +107,7 @@ impl ActionOptions {
 }
 
 impl MachineRow {
-    /// Claims the row for a step's action. Waits for no row and no lease, only for whoever locks the
+    /// Claims the row for a step's action. Waits for no row and no lease, only for a lock on the
     /// whole table.
     ///
     /// ```
@@ -134,8 +134,8 @@ impl MachineRow {
     ///
     /// # Errors
     /// `42704` if there is no such machine; `22023` for an unknown step; `42501` without the right to
-    /// update the table; `40001` for a lost race above READ COMMITTED, or where a
-    /// table that this waited for has changed (its name, or a column of the definition).
+    /// update the table; `40001` for a lost race above READ COMMITTED, or where a table has changed
+    /// while this waited for it (its name, or a column of the definition).
     pub async fn claim<E: Executor>(
         &self,
         exec: &E,

@@ -1,13 +1,13 @@
 //! Owns the noun `action`: one row's work that can die half-way, under a lease.
 //!
 //! An action's life, in the order of its calls: a row is claimed for a step ([`MachineRow::claim`])
-//! and wears the step's claim state from then on; the holder says that it lives and hears of a
-//! cancellation ([`Action::extend`], also in the transaction of each item), and ends it with
-//! [`Action::finish`] in the transaction of its own writes, or gives the row back
-//! ([`Action::release`]). If the holder dies, a sweep gives the row back once the lease is over.
+//! and wears the step's claim state from then on; the holder extends the lease and learns of a
+//! cancellation ([`Action::extend`], also in the transaction of each item). It ends the action with
+//! [`Action::finish`] in the transaction of its own writes, or releases the row
+//! ([`Action::release`]). If the holder dies, a sweep reverts the row after the lease expired.
 //!
 //! Invariant: each write presents the action's token. Once the lease is lost it fails with `ON001`,
-//! which undoes the transaction it stands in. A finish that an earlier transaction has made is `ON006`.
+//! which undoes its transaction. A finish that an earlier transaction has made is `ON006`.
 
 mod claim;
 
@@ -30,10 +30,10 @@ const RELEASE: &str = "SELECT * FROM once.action_release(machine => $1, id => $2
                        error => $4)";
 const ADOPT: &str = "SELECT once.action_adopt(machine => $1, max => $2)";
 
-/// A row that is claimed for a step's action: it must be finished or released.
+/// A row that is claimed for a step's action. Finish or release it.
 ///
 /// A plain value, as a key's [`Lease`](crate::Lease): it may be cloned into the futures of the work.
-/// Dropping it gives nothing back; the row stays in its claim state until the lease runs out and a
+/// Dropping it releases nothing: the row stays in its claim state until the lease expires and a
 /// sweep reverts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "finish or release the action; dropped, its row waits for the end of the lease"]
@@ -44,21 +44,21 @@ pub struct Action {
     status: String,
     version: Option<i64>,
     lease_left: Duration,
-    /// The length that the claim asked for: what a renewal without one asks for again. The server
-    /// does not keep it, and a short lease would become as long as the step's.
+    /// The length that the claim asked for. A renewal without one asks for it again, since the
+    /// server does not keep it.
     length: Option<Duration>,
 }
 
-/// What [`Action::extend`] says.
+/// The answer of [`Action::extend`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extended {
-    /// What is left of the lease now.
+    /// The time left of the lease.
     pub lease_left: Duration,
     /// The row's cancel flag is set: roll back, release, tear down.
     pub cancelling: bool,
 }
 
-/// What [`Action::finish`] says. A `match` has to say what happens in each case.
+/// The answer of [`Action::finish`]. A `match` must handle each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActionEnd {
     /// It is finished: the row has its step's successful state.
@@ -95,8 +95,8 @@ impl Action {
         &self.step_key
     }
 
-    /// The proof; grows with each holder, fits a JavaScript number. What an attempt makes outside
-    /// the database can be named by it, so that no other attempt has that name.
+    /// The token: it grows with each holder and fits a JavaScript number. Put it into the names of
+    /// artifacts outside the database, so that no other attempt uses the same name.
     #[must_use]
     pub const fn token(&self) -> i64 {
         self.token
@@ -120,11 +120,11 @@ impl Action {
         self.lease_left
     }
 
-    /// Says that the holder lives, and hears whether the row is being cancelled. The lease begins
-    /// anew, with `lease`, or what the claim asked for, or the step's.
+    /// Renews the lease from now (by `lease`, or the claim's length, or the step's), and answers
+    /// whether the row is being cancelled.
     ///
-    /// As the first call in the transaction of an item's writes it keeps the item of a lost lease
-    /// from committing.
+    /// As the first call in the transaction of an item's writes it keeps the item from committing
+    /// after the lease was lost.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -165,9 +165,8 @@ impl Action {
         })
     }
 
-    /// Ends an action that succeeded; `patch` sets other columns of the row. Belongs in the
-    /// transaction of the action's last writes, before those that touch items or wallets: it locks
-    /// the row.
+    /// Ends an action that succeeded; `patch` sets other columns of the row. Call it in the
+    /// transaction of the action's last writes, before those to items or wallets: it locks the row.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -215,7 +214,7 @@ impl Action {
         })
     }
 
-    /// Gives the row back, after a failure or for a teardown; `error` is kept with the lease.
+    /// Releases the row, after a failure or for a teardown; `error` is kept with the lease.
     ///
     /// # Errors
     /// `ON001` if the lease is lost; `ON006` if the action is finished.
@@ -231,7 +230,7 @@ impl Action {
         })
     }
 
-    /// One call that presents the token: machine, id and token first, then the call's own argument.
+    /// One call with the token: machine, id and token first, then the call's own argument.
     async fn call<E: Executor>(
         &self,
         exec: &E,
@@ -263,7 +262,8 @@ impl Action {
 
 impl Machine {
     /// Gives up to `max` rows that wear a claim state without a lease (loaded, replicated, there
-    /// before the definition) an overdue one, so that the next sweep reverts them. Tells how many.
+    /// before the definition) an overdue one, so that the next sweep reverts them. Returns how
+    /// many.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate or to update the

@@ -27,7 +27,7 @@ impl Amount {
     /// Reads the digits as a number of the caller's choice.
     ///
     /// # Errors
-    /// What that type says to digits it cannot hold.
+    /// The type's own error, for digits that it cannot hold.
     pub fn parse<T: FromStr>(&self) -> Result<T, T::Err> {
         self.0.parse()
     }

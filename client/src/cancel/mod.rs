@@ -1,13 +1,13 @@
 //! Owns the noun `cancel`: a teardown whose terminal state comes last.
 //!
-//! A teardown, in the order of its calls: [`Cancel::request`] sets the flag; once nobody is at the
-//! row, [`Cancel::refund`] gives back what its items had cost, [`Cancel::items`] lists what to
-//! delete, [`Cancel::confirm`] says that it is deleted, and [`Cancel::finish`] makes the terminal
-//! move. [`Cancel::teardown`] does the four of them. Each call may be repeated, by anybody, and the
-//! whole may be run again from the top wherever it stopped.
+//! A teardown, in the order of its calls: [`Cancel::request`] sets the flag; once no lease is on
+//! the row, [`Cancel::refund`] refunds its items, [`Cancel::items`] lists the artifacts to delete,
+//! [`Cancel::confirm`] confirms their deletion, and [`Cancel::finish`] makes the terminal move.
+//! [`Cancel::teardown`] makes these four calls. Any session may repeat each call, or run all of
+//! them again from the top.
 //!
-//! Invariant: the terminal state is written by [`Cancel::finish`] alone, after the money is back and
-//! the caller's callback has said that the artifacts are gone.
+//! Invariant: the terminal state is written by [`Cancel::finish`] alone, after the refund, and after
+//! the caller's callback has deleted the artifacts.
 
 mod amount;
 mod pending;
@@ -40,16 +40,17 @@ pub struct Cancel {
     row: MachineRow,
 }
 
-/// What [`Cancel::request`] says. A `match` has to say what happens in each case.
+/// The answer of [`Cancel::request`]. A `match` must handle each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CancelRequest {
-    /// Nobody is at the row and nobody can start now: tear it down.
+    /// No lease is on the row and none can begin now: tear it down.
     Teardown {
         /// The row's status.
         status: String,
     },
-    /// Somebody is at it. They see the flag, release and tear down; if they die, the row is listed
-    /// by [`Machine::cancel_pending`](crate::Machine::cancel_pending) once it is swept back.
+    /// A holder has a lease on it. It sees the flag, releases the row and tears it down. If it
+    /// dies, [`Machine::cancel_pending`](crate::Machine::cancel_pending) lists the row after a
+    /// sweep has reverted it.
     Accepted {
         /// The claim state it wears.
         status: String,
@@ -68,16 +69,16 @@ pub enum CancelRequest {
     NotFound,
 }
 
-/// What [`Cancel::refund`] says.
+/// The answer of [`Cancel::refund`].
 #[derive(Clone, Debug)]
 pub struct Refunded {
     /// The items that this call marked.
     pub items: i64,
-    /// What it gave back.
+    /// The amount that it refunded.
     pub amount: Amount,
     /// The items that this teardown has marked in all.
     pub items_total: i64,
-    /// What it has given back in all.
+    /// The amount that it has refunded in all.
     pub amount_total: Amount,
     /// Whether items are still undecided: call again.
     pub remaining: bool,
@@ -101,7 +102,7 @@ pub struct Cancelled {
     pub status: String,
     /// The items that the teardown has marked in all.
     pub items_total: i64,
-    /// What it has given back in all.
+    /// The amount that it has refunded in all.
     pub amount_total: Amount,
 }
 
@@ -120,7 +121,7 @@ impl Cancel {
         &self.row
     }
 
-    /// Asks for the cancellation: sets the row's flag. From now on nothing starts on it.
+    /// Asks for the cancellation: sets the row's flag. From now on no action can begin on it.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -156,12 +157,12 @@ impl Cancel {
         })
     }
 
-    /// Marks the undecided items (at most `max_items`) and gives back what they had cost, in one
-    /// statement. Running it again adds nothing twice.
+    /// Marks the undecided items (at most `max_items`) and refunds their cost, in one statement.
+    /// Running it again adds nothing twice.
     ///
     /// # Errors
-    /// `ON002` if the flag is not set, somebody is at the row, or it ended in another way; `22023`
-    /// for an amount that is no amount; `23503` if the wallet is missing.
+    /// `ON002` if the flag is not set, a lease is on the row, or it ended in another way; `22023`
+    /// for a bad amount; `23503` if the wallet is missing.
     pub async fn refund<E: Executor>(
         &self,
         exec: &E,
@@ -197,7 +198,7 @@ impl Cancel {
         rows.iter().map(CleanupItem::of_row).collect()
     }
 
-    /// Says that everything listed after the refund that returned `pass` is deleted. `false`: a
+    /// Confirms that everything listed after the refund that returned `pass` is deleted. `false`: a
     /// later refund has marked more; list again.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Owns looking at a machine's cancellations from outside: what waits, and whether the sums agree.
+//! Owns the view of a machine's cancellations: the pending ones, and whether the sums agree.
 
 use std::time::SystemTime;
 
@@ -16,7 +16,7 @@ const AUDIT: &str = "SELECT id, marked_amount::text AS marked_amount, \
                      refunded_amount::text AS refunded_amount, difference::text AS difference \
                      FROM once.cancel_audit(machine => $1, id => $2)";
 
-/// A row whose teardown waits for somebody: flagged, not leased, not finished.
+/// A row whose teardown is pending: flagged, not leased, not finished.
 #[derive(Clone, Debug)]
 pub struct PendingCancel {
     /// The row.
@@ -27,25 +27,25 @@ pub struct PendingCancel {
     pub requested_at: SystemTime,
     /// The items that its teardown has marked so far.
     pub items_total: i64,
-    /// What it has given back so far.
+    /// The amount that it has refunded so far.
     pub amount_total: Amount,
 }
 
-/// A row whose marked items and recorded refunds do not add up to the same.
+/// A row whose marked items and recorded refunds disagree.
 #[derive(Clone, Debug)]
 pub struct RefundMismatch {
     /// The row.
     pub row: MachineRow,
-    /// The sum of its marked items that are to be given back.
+    /// The sum of its marked items that are to be refunded.
     pub marked_amount: Amount,
     /// The sum of its recorded refunds.
     pub refunded_amount: Amount,
-    /// What was refunded too much; negative: too little.
+    /// The excess of the refunds; negative: too little was refunded.
     pub difference: Amount,
 }
 
 impl Machine {
-    /// Up to `max` rows that a teardown worker takes up, the oldest request first.
+    /// Up to `max` rows for a teardown worker, the oldest request first.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -69,8 +69,8 @@ impl Machine {
         rows.iter().map(|row| self.pending(row)).collect()
     }
 
-    /// The rows where the marked items and the recorded refunds disagree. None is the proof that
-    /// nothing was given back twice or not at all.
+    /// The rows where the marked items and the recorded refunds disagree. An empty answer proves
+    /// that nothing was refunded twice or not at all.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to read the items.

@@ -1,8 +1,8 @@
 //! Owns tearing one row down: refund, clean up, confirm, finish.
 //!
 //! Invariant: it begins at the top whatever an earlier attempt has done, and each step commits by
-//! itself, so it may be dropped or die anywhere and be run again, by anybody. The terminal move comes
-//! only after the callback has said that everything listed is deleted.
+//! itself. So it may stop anywhere, and any session may run it again. The terminal move comes only
+//! after the callback has deleted everything listed.
 
 use std::future::Future;
 
@@ -13,7 +13,7 @@ use super::{Cancel, Cancelled, CleanupItem};
 use crate::error::BoxError;
 use crate::{Autocommit, Backoff, Error, Json, Kind};
 
-/// How often items that came late may send one teardown back to the top.
+/// How often late items may send one teardown back to the top.
 const ROUNDS: u32 = 10;
 
 /// How many items are listed at a time, unless the caller says otherwise.
@@ -71,17 +71,17 @@ impl<E: Autocommit> Teardown<'_, E> {
         }
     }
 
-    /// How patiently calls to the database are repeated.
+    /// How calls to the database are retried.
     pub fn backoff(self, backoff: Backoff) -> Self {
         Self { backoff, ..self }
     }
 
-    /// Gives everything back, has `clean` delete the artifacts, and makes the terminal move.
+    /// Refunds everything, lets `clean` delete the artifacts, and makes the terminal move.
     ///
-    /// `clean` gets the items a page at a time, those too that an earlier attempt had cleaned:
-    /// deleting what is not there is success. Where the machine declares no `refund` there are no
-    /// items, and the terminal move is all. When `clean` fails, its error comes back as
-    /// [`Error::Cleanup`] and the row is not cancelled; run the teardown again.
+    /// `clean` gets the items a page at a time, also those that an earlier attempt had cleaned:
+    /// deleting a missing artifact is success. Where the machine declares no `refund` there are no
+    /// items, and the terminal move is all. When `clean` fails, this returns [`Error::Cleanup`] and
+    /// the row is not cancelled; run the teardown again.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -106,7 +106,7 @@ impl<E: Autocommit> Teardown<'_, E> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Cleanup`] from `clean`; `ON002` if the flag is not set, somebody is at the row, or it
+    /// [`Error::Cleanup`] from `clean`; `ON002` if the flag is not set, a lease is on the row, or it
     /// ended in another way; `ON005` if items kept coming.
     pub async fn run<C, F, X>(self, mut clean: C) -> Result<Cancelled, Error>
     where
@@ -126,12 +126,12 @@ impl<E: Autocommit> Teardown<'_, E> {
             let last = round == ROUNDS;
             if confirmed || last {
                 match self.finish().await {
-                    // An item came after the refund had looked.
+                    // An item was added after the refund.
                     Err(error) if error.kind() == Kind::TeardownIncomplete && !last => {}
                     end => return end,
                 }
             }
-            tracing::debug!(row = ?self.cancel.row(), round, "items came late; from the top");
+            tracing::debug!(row = ?self.cancel.row(), round, "items were added late; from the top");
             tokio::time::sleep(self.backoff.wait(round)).await;
             round += 1;
         }
@@ -153,13 +153,13 @@ impl<E: Autocommit> Teardown<'_, E> {
         self.backoff.retry(finish).await
     }
 
-    /// Marks everything; tells the pass to confirm.
+    /// Marks everything; returns the pass to confirm.
     async fn refund(&self) -> Result<i64, Error> {
         let mut in_vain = 0;
         loop {
             let refund = || self.cancel.refund(self.exec, self.max_items);
             let refunded = self.backoff.retry(refund).await?;
-            // What came late is for the next round, which waits first.
+            // Late items are for the next round, which waits first.
             if !refunded.remaining || in_vain == ROUNDS {
                 return Ok(refunded.pass);
             }

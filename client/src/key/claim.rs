@@ -1,7 +1,7 @@
-//! Owns the claim: asking for a key and hearing what there is to do.
+//! Owns the claim of a key, and all its answers.
 //!
-//! Invariant: every outcome the server knows is a variant of [`Claim`], and a caller's `match` has
-//! to say what happens in each; one that this client does not know is an error, never a guess.
+//! Invariant: every outcome the server knows is a variant of [`Claim`], and a caller's `match` must
+//! handle each; an unknown outcome is an error, never a guess.
 
 use std::time::Duration;
 
@@ -18,33 +18,33 @@ use crate::{Error, Executor, Json};
 const CLAIM: &str = "SELECT * FROM once.key_claim(scope => $1, key => $2, request => $3, \
                      lease => $4, ttl => $5, holder => $6, fingerprint => $7)";
 
-/// What a claim says. A `match` has to say what happens in each case.
+/// The answer of a claim. A `match` must handle each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// The first claim of this key: run it.
     Claimed(Lease),
-    /// An earlier holder gave it back or its lease ran out: go on from the lease's recovery point.
+    /// An earlier holder released it or its lease expired: go on from the lease's recovery point.
     Resumed(Lease),
-    /// It is finished: hand the stored answer back.
+    /// It is finished: return the stored answer.
     Replayed(Response),
-    /// Somebody holds it, or it is not due yet: come back after this time.
+    /// Another attempt holds it, or it is not due yet: retry after this time.
     InProgress {
-        /// When asking again can pay, however long the lease is.
+        /// The time to wait before the next claim; it may be shorter than the lease.
         retry_after: Duration,
     },
     /// The same key came with a different request.
     Mismatched,
     /// It finished so long ago that its answer is no longer kept.
     Gone,
-    /// Nobody knows how the last attempt ended, or the attempts are used up:
-    /// [`Key::resolve`](crate::Key::resolve) is needed.
+    /// The outcome of the last attempt is unknown, or the attempts are used up: it needs
+    /// [`Key::resolve`](crate::Key::resolve).
     Parked {
         /// The attempt that is parked.
         attempt: i32,
     },
 }
 
-/// What a claim asks for; everything is optional.
+/// The options of a claim.
 #[derive(Clone, Debug, Default)]
 pub struct ClaimOptions {
     request: Option<Json>,
@@ -140,8 +140,8 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// `22023` for a bad argument, `25006` where it would have to write and may not, `40001` above
-    /// READ COMMITTED, `42501` if the scope is somebody else's.
+    /// `22023` for a bad argument, `25006` for a claim in a read-only transaction, `40001` above
+    /// READ COMMITTED, `42501` if the scope has another owner.
     pub async fn claim<E: Executor>(
         &self,
         exec: &E,
@@ -150,8 +150,8 @@ impl Key {
         self.ask(exec, options, None).await
     }
 
-    /// [`Key::claim`] for callers that hash the raw request themselves: the hash decides alone, and the
-    /// request of `options` is only kept, where the scope says so.
+    /// [`Key::claim`] for callers that hash the raw request themselves: the hash decides alone. The
+    /// request of `options` is only stored, if the scope has `keep_request`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -1,8 +1,8 @@
 //! Owns the lease: the right to work on a key, and every write that needs it.
 //!
-//! Invariant: each write presents the lease's token. Once somebody else has the key it fails with
-//! `ON001`, which undoes the transaction it stands in; so a write made in the same transaction as
-//! the caller's own rows fences them. A write that an earlier transaction has made is `ON006`.
+//! Invariant: each write presents the lease's token. Once another holder has the key, it fails with
+//! `ON001`, which undoes its transaction. So it fences the caller's own writes in that transaction.
+//! A write that an earlier transaction has made is `ON006`.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ const EXTEND: &str = "SELECT once.key_extend(scope => $1, key => $2, token => $3
 
 /// The right to work on a key until a time, proved by a token.
 ///
-/// A plain value: it may be cloned into the futures of the work. Dropping it gives nothing back; a
-/// lease that nobody ends runs out by itself.
+/// A plain value: it may be cloned into the futures of the work. Dropping it releases nothing: the
+/// lease then expires by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     key: Key,
@@ -38,8 +38,8 @@ pub struct Lease {
     recovery_point: String,
     state: Option<Json>,
     lease_left: Duration,
-    /// The length that the claim asked for: what a renewal without one asks for again. The server
-    /// does not keep it, and a short lease would become as long as the scope's.
+    /// The length that the claim asked for. A renewal without one asks for it again, since the
+    /// server does not keep it.
     length: Option<Duration>,
 }
 
@@ -50,7 +50,7 @@ impl Lease {
         &self.key
     }
 
-    /// The proof; grows with each holder, fits a JavaScript number.
+    /// The token: it grows with each holder and fits a JavaScript number.
     #[must_use]
     pub const fn token(&self) -> i64 {
         self.token
@@ -68,7 +68,7 @@ impl Lease {
         &self.recovery_point
     }
 
-    /// What that phase left for the next.
+    /// The state that this phase left for the next one.
     #[must_use]
     pub const fn state(&self) -> Option<&Json> {
         self.state.as_ref()
@@ -81,8 +81,8 @@ impl Lease {
     }
 
     /// Ends a phase: the next attempt goes on from `recovery_point` with `state` (`None` keeps the
-    /// state there is). Belongs in the transaction of the phase's own writes. The lease begins anew,
-    /// with `lease`, or what the claim asked for, or the scope's; what is left of it comes back.
+    /// present one). Call it in the transaction of the phase's own writes. It renews the lease from
+    /// now, by `lease`, or the claim's length, or the scope's, and returns the time left.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -125,8 +125,8 @@ impl Lease {
         lease_left(&self.call(exec, ADVANCE, &own).await?)
     }
 
-    /// Stores the final answer: every later claim replays it. In the transaction of the last writes
-    /// the two commit together.
+    /// Stores the final answer: every later claim replays it. Call it in the transaction of the
+    /// last writes, so that both commit together.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -175,7 +175,7 @@ impl Lease {
         self.finish(exec, ABORT, answer).await
     }
 
-    /// Gives the key back after a failure that is worth a retry: the next claim resumes, not before
+    /// Releases the key after a failure that is worth a retry: the next claim resumes, not before
     /// `retry_after`.
     ///
     /// ```
@@ -208,8 +208,8 @@ impl Lease {
         self.call(exec, RELEASE, &own).await.map(drop)
     }
 
-    /// Sets the key aside: nobody knows how the foreign call ended, and running it again could do it
-    /// twice. Every claim says [`Parked`](crate::Claim::Parked) until
+    /// Parks the key: the outcome of a foreign call is unknown, and another attempt could make it
+    /// twice. Every claim answers [`Parked`](crate::Claim::Parked) until
     /// [`Key::resolve`](crate::Key::resolve).
     ///
     /// ```
@@ -231,9 +231,8 @@ impl Lease {
             .map(drop)
     }
 
-    /// Makes the lease last longer, from now: by `lease`, or what the claim asked for, or the
-    /// scope's. Tells what was granted, which ends with the scope's
-    /// `max_lease_life`.
+    /// Renews the lease from now, by `lease`, or the claim's length, or the scope's. Returns the
+    /// time that was granted, which ends with the scope's `max_lease_life`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -277,7 +276,7 @@ impl Lease {
         self.call(exec, sql, &own).await.map(drop)
     }
 
-    /// One call that presents the token: scope, key and token first, then the call's own arguments.
+    /// One call with the token: scope, key and token first, then the call's own arguments.
     pub(super) async fn call<E: Executor>(
         &self,
         exec: &E,

@@ -1,13 +1,13 @@
 //! Owns the noun `key`: one logical request, one execution.
 //!
 //! A key's life, in the order of its calls: a [`Key`] is named within its [`Scope`] and claimed; the
-//! claim says what there is to do ([`Claim`]). Who holds it ([`Lease`]) records each phase with
-//! [`Lease::advance`] and each foreign call with [`Lease::step`], and ends it with the answer that
-//! every later claim replays ([`Lease::complete`], [`Lease::abort`]), or gives it back
+//! claim answers what to do ([`Claim`]). The holder of the [`Lease`] records each phase with
+//! [`Lease::advance`] and each foreign call with [`Lease::step`]. It ends the key with the answer
+//! that every later claim replays ([`Lease::complete`], [`Lease::abort`]), or releases or parks it
 //! ([`Lease::release`], [`Lease::park`]).
 //!
 //! Invariant: each method is one call of the SQL function of the same name, in one round trip on
-//! the caller's executor; nothing is remembered here that the database does not know.
+//! the caller's executor; the client keeps no state of its own.
 
 mod claim;
 mod lease;
@@ -65,7 +65,7 @@ impl Key {
         &self.key
     }
 
-    /// The key to hand to the other side of a foreign call, known without a lease: the same on
+    /// The idempotency key for the other side of a foreign call; needs no lease. It is the same on
     /// every attempt, so that a side that dedupes by it acts once.
     ///
     /// ```
@@ -92,7 +92,7 @@ impl Key {
     }
 
     /// Forgets the key, its answer and its steps; `false` if there was none. The next claim is new
-    /// and would do everything again: for tests and for repairs by hand.
+    /// and does everything again: for tests and for repairs by hand.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

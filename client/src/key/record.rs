@@ -1,4 +1,4 @@
-//! Owns looking at a key from outside, and the verdict on one that is parked.
+//! Owns the view of a key, and the verdict on a parked one.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,12 +14,12 @@ const RESOLVE: &str = "SELECT once.key_resolve(scope => $1, key => $2, attempt =
                        verdict => $4, response_code => $5, response_body => $6, \
                        response_headers => $7)";
 
-/// Where a key stands.
+/// The status of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyStatus {
-    /// Somebody holds it, or held it and died.
+    /// An attempt holds it, or died with it.
     Running,
-    /// Given back; the next claim resumes.
+    /// Released; the next claim resumes it.
     Released,
     /// Waits for a verdict.
     Parked,
@@ -33,7 +33,7 @@ pub enum KeyStatus {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KeyRecord {
-    /// Where it stands.
+    /// Its status.
     pub status: KeyStatus,
     /// How many attempts there were.
     pub attempt: i32,
@@ -41,7 +41,7 @@ pub struct KeyRecord {
     pub holder: Option<String>,
     /// The last phase that committed.
     pub recovery_point: Option<String>,
-    /// What that phase left.
+    /// The state that this phase left.
     pub state: Option<Json>,
     /// The steps, their results and versions.
     pub steps: Option<Json>,
@@ -49,15 +49,15 @@ pub struct KeyRecord {
     pub response: Option<Response>,
     /// The request, if the scope keeps it.
     pub request: Option<Json>,
-    /// What the last attempt that gave it back or parked it said.
+    /// The error or reason of the last attempt that released or parked it.
     pub last_error: Option<String>,
     /// When the key was made.
     pub created_at: Option<SystemTime>,
-    /// What is left of the lease; nothing if nobody holds it.
+    /// The time left of the lease; `None` if there is none.
     pub lease_left: Option<Duration>,
     /// When it was finished.
     pub finished_at: Option<SystemTime>,
-    /// When its answer goes, or went.
+    /// When its answer expires, or expired.
     pub gone_at: Option<SystemTime>,
 }
 
@@ -66,14 +66,14 @@ pub struct KeyRecord {
 pub enum Verdict {
     /// Run it again; the count towards `max_attempts` starts anew.
     Retry,
-    /// It had happened: this is its answer.
+    /// The work had happened: this is its answer.
     Complete(Response),
-    /// It had not, and will not: this is its answer.
+    /// The work had not happened and will not: this is its answer.
     Abort(Response),
 }
 
 impl Key {
-    /// Looks at the key; `None` if there is none.
+    /// Reads the key; `None` if there is none.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use super::column;
 use crate::{Error, Json};
 
-/// An answer: what the first run gave and every replay hands back.
+/// An answer: the first run gives it, and every replay returns it.
 ///
 /// ```
 /// # fn main() -> Result<(), pg_once::Error> {
@@ -29,7 +29,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// An answer of nothing but a code.
+    /// An answer with a code only.
     #[must_use]
     pub const fn new(code: i32) -> Self {
         Self {

@@ -21,7 +21,7 @@ const TAKE_ABANDONED: &str = "SELECT * FROM once.key_take_abandoned(scope => $1,
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scope(Arc<str>);
 
-/// What happens to a key whose lease ran out.
+/// What happens to a key whose lease expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnExpiry {
     /// The next claim resumes it.
@@ -34,7 +34,7 @@ pub enum OnExpiry {
 #[derive(Clone, Debug, Default)]
 pub struct ScopeOptions(Options);
 
-/// A key whose holder is gone, taken up by [`Scope::take_abandoned`].
+/// An abandoned key, taken by [`Scope::take_abandoned`].
 #[derive(Clone, Debug)]
 pub struct Abandoned {
     /// The lease to go on with, from its recovery point.
@@ -62,13 +62,13 @@ impl ScopeOptions {
         Self(self.0.interval("ttl", ttl))
     }
 
-    /// How long a key is known to be gone after that; zero: it is new at once.
+    /// How long a key is gone after that; zero: it is new at once.
     #[must_use]
     pub fn gone_for(self, gone_for: Duration) -> Self {
         Self(self.0.interval("gone_for", gone_for))
     }
 
-    /// What becomes of a key whose lease ran out.
+    /// What happens to a key whose lease expired.
     #[must_use]
     pub fn on_expiry(self, on_expiry: OnExpiry) -> Self {
         let name = match on_expiry {
@@ -90,13 +90,13 @@ impl ScopeOptions {
         Self(self.0.interval("max_lease_life", life))
     }
 
-    /// Whether the request is kept for whoever takes the key up later.
+    /// Whether the request is kept, for a completer.
     #[must_use]
     pub fn keep_request(self, keep: bool) -> Self {
         Self(self.0.with("keep_request", keep.into()))
     }
 
-    /// The phases, in order; a point that is not among them, or a step back, is refused.
+    /// The phases, in order; other points and steps back are refused.
     #[must_use]
     pub fn recovery_points<'p>(self, points: impl IntoIterator<Item = &'p str>) -> Self {
         Self(self.0.with("recovery_points", points.into_iter().collect()))
@@ -108,7 +108,7 @@ impl ScopeOptions {
         Self(self.0.with("owner", role.into()))
     }
 
-    /// Puts an option back to what it is when nobody sets it (for `max_attempts`: no limit).
+    /// Resets an option to its default (for `max_attempts`: no limit).
     #[must_use]
     pub fn reset(self, option: &str) -> Self {
         Self(self.0.reset(option))
@@ -163,7 +163,7 @@ impl Scope {
     /// ```
     ///
     /// # Errors
-    /// `22023` for an option or a value that is not known; `42501` if it is somebody else's.
+    /// `22023` for an unknown option or value; `42501` if it has another owner.
     pub async fn set<E: Executor>(&self, exec: &E, options: &ScopeOptions) -> Result<(), Error> {
         let options = options.0.to_json()?;
         let args = [
@@ -173,7 +173,7 @@ impl Scope {
         exec.query(SET, &args).await.map(drop)
     }
 
-    /// The options as they count now, the defaults too.
+    /// The options in force, defaults included.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -191,9 +191,9 @@ impl Scope {
         column(&only(exec.query(GET, &args).await?)?, 0)
     }
 
-    /// Takes up to `max` keys whose holder is gone: the completer's intake. A lease that ran out is
-    /// found after the next sweep. Leaves out what is parked, locked or not due. The same holder
-    /// asking again gets its live ones, and no new ones while it has any.
+    /// Takes up to `max` abandoned keys: the intake of completers. A sweep must find an expired
+    /// lease first. Skips keys that are parked, locked or not due. A holder that has live keys gets
+    /// them again, and no new ones.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -213,7 +213,7 @@ impl Scope {
     /// ```
     ///
     /// # Errors
-    /// `22023` for a bad argument; `42501` if the scope is somebody else's.
+    /// `22023` for a bad argument; `42501` if the scope has another owner.
     pub async fn take_abandoned<E: Executor>(
         &self,
         exec: &E,

@@ -1,7 +1,7 @@
 //! Owns steps: foreign calls inside a request, remembered.
 //!
-//! Invariant: a step's beginning is committed before the call goes out, so that whoever comes next
-//! knows that the other side may have acted. [`Step`] makes the caller say what happens then.
+//! Invariant: a step's beginning is committed before the call goes out, so that the next attempt
+//! knows that the other side may have acted. A caller must handle each variant of [`Step`].
 
 use std::time::SystemTime;
 
@@ -17,20 +17,20 @@ const STEP_DONE: &str = "SELECT * FROM once.key_step_done(scope => $1, key => $2
 const ROTATE: &str = "SELECT once.key_rotate(scope => $1, key => $2, token => $3, step => $4, \
                       from_version => $5)";
 
-/// What is known about a foreign call when it is about to be made.
+/// The record of a foreign call before it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// It is done: here is its result. Do not call again.
     Done(Option<Json>),
-    /// Nobody has begun it in an earlier attempt: make the call, with this key.
+    /// No earlier attempt has begun it: make the call, with this key.
     First {
-        /// What the other side dedupes by, if it does; the same on every attempt.
+        /// The key that the other side may dedupe by; the same on every attempt.
         derived_key: String,
     },
-    /// An earlier attempt began it and nobody recorded the end: the other side may have acted. If
-    /// it dedupes by the derived key, call again with it; if not, look there first, or park.
+    /// An earlier attempt began it and did not record the end: the other side may have acted. If it
+    /// dedupes by the derived key, call again with it; if not, look there first, or park.
     Again {
-        /// What the other side dedupes by, if it does; the same on every attempt.
+        /// The key that the other side may dedupe by; the same on every attempt.
         derived_key: String,
         /// How many earlier attempts began it.
         attempted: i32,
@@ -39,10 +39,10 @@ pub enum Step {
     },
 }
 
-/// What [`Lease::step_done`] says.
+/// The answer of [`Lease::step_done`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepEnd {
-    /// Whether this call recorded the result; `false` if one stood there already.
+    /// Whether this call recorded the result; `false` if there was one already.
     pub recorded: bool,
     /// The result that counts: the first one written.
     pub result: Option<Json>,
@@ -51,8 +51,8 @@ pub struct StepEnd {
 impl Lease {
     /// Records that a foreign call begins. Commit it before the call goes out.
     ///
-    /// Within one attempt the same beginning is told once: beginning again with the same token says
-    /// [`Step::First`] again, so a second call in one attempt has to look first whatever this says.
+    /// Beginning again with the same token answers [`Step::First`] again. So a second call within
+    /// one attempt must look first, whatever the answer.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -114,7 +114,7 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// As [`Lease::step`]; `42704` if there is no such topic, `42501` if it is somebody else's.
+    /// As [`Lease::step`]; `42704` if there is no such topic, `42501` if it has another owner.
     pub async fn step_with<E: Executor>(
         &self,
         exec: &E,
@@ -146,8 +146,8 @@ impl Lease {
         })
     }
 
-    /// Records a foreign call's end and its result. The first write wins; the result that counts
-    /// comes back.
+    /// Records a foreign call's end and its result. The first write wins; returns the result that
+    /// counts.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -179,7 +179,7 @@ impl Lease {
     /// is completed, `on_abort` when it is aborted, instead of the one that the step began with.
     ///
     /// # Errors
-    /// As [`Lease::step_done`]; `42704` if there is no such topic, `42501` if it is somebody else's.
+    /// As [`Lease::step_done`]; `42704` if there is no such topic, `42501` if it has another owner.
     pub async fn step_done_with<E: Executor>(
         &self,
         exec: &E,
@@ -203,8 +203,7 @@ impl Lease {
     }
 
     /// Gives a step a new derived key, after the other side has cached a refusal under the old one.
-    /// Versions begin at 1; asked again from the same version it changes nothing. Tells the version
-    /// there is now.
+    /// Versions begin at 1; the same call again changes nothing. Returns the present version.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -1,7 +1,7 @@
-//! Owns the events of a step: what is emitted when its key ends.
+//! Owns the events of a step, which are emitted when its key ends.
 //!
-//! Invariant: the payload goes into the event byte for byte; only that it is one JSON value is looked
-//! at, since anything else would be read as other members of the event.
+//! Invariant: the payload goes into the event byte for byte; it is only checked to be one JSON value,
+//! since anything else would be read as other members of the event.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -23,7 +23,7 @@ pub struct StepEvents {
     pub(super) on_abort: Option<StepEvent>,
 }
 
-/// What the server reads.
+/// The document that the server reads.
 #[derive(Serialize)]
 struct Wire<'a> {
     topic: &'a str,

@@ -1,4 +1,4 @@
-//! Owns declaring a machine and asking whether it still fits its tables.
+//! Owns the definition of a machine, and the check whether it still fits its tables.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -14,7 +14,7 @@ const CHECK: &str = "SELECT * FROM once.machine_check(machine => $1)";
 const ASSERT: &str = "SELECT once.machine_assert()";
 const GUARD: &str = "SELECT once.machine_guard(machine => $1, enabled => $2)";
 
-/// Something in which a definition and its tables disagree.
+/// A disagreement between a definition and its tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The machine's name.
@@ -26,7 +26,7 @@ pub struct Finding {
 }
 
 impl Machine {
-    /// Declares a machine, or replaces its definition. The stored definition comes back.
+    /// Declares a machine, or replaces its definition. Returns the stored definition.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -49,8 +49,8 @@ impl Machine {
     /// ```
     ///
     /// # Errors
-    /// `ON003` with all that is wrong with it ([`Error::faults`]); `42501` if the table is not the
-    /// caller's; `55006` if a live lease uses a status that the new definition removes.
+    /// `ON003` with all its faults ([`Error::faults`]); `42501` if the table is not the caller's;
+    /// `55006` if a live lease uses a status that the new definition removes.
     pub async fn define<E: Executor>(exec: &E, definition: &Json) -> Result<Json, Error> {
         let args = [(definition as _, Type::JSON)];
         column(&only(exec.query(DEFINE, &args).await?)?, 0)
@@ -59,13 +59,13 @@ impl Machine {
     /// The definition as it is stored.
     ///
     /// # Errors
-    /// `42704` if there is no such machine; `42501` if it is somebody else's.
+    /// `42704` if there is no such machine; `42501` if it has another owner.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
         let args = [(&self.as_str() as _, Type::TEXT)];
         column(&only(exec.query(GET, &args).await?)?, 0)
     }
 
-    /// Forgets the machine and takes its guard off. What was refunded stays on record.
+    /// Drops the machine and its guard. The records of refunds stay.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `55006` while one of its rows is leased.
@@ -74,7 +74,7 @@ impl Machine {
         exec.query(DROP, &args).await.map(drop)
     }
 
-    /// What disagrees between the definition and what the tables have become; nothing if all is well.
+    /// The disagreements between the definition and the present tables; empty if there are none.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -94,13 +94,13 @@ impl Machine {
     /// [`Machine::check`] of every machine that is open to the caller.
     ///
     /// # Errors
-    /// What the database says.
+    /// Any error of the database.
     pub async fn check_all<E: Executor>(exec: &E) -> Result<Vec<Finding>, Error> {
         findings(exec, None).await
     }
 
-    /// Refuses to go on while a claim state is swept by nobody: a service calls it when it boots,
-    /// before it claims anything that only a sweep could bring back.
+    /// Fails while no sweep covers a claim state: call it when a service boots, before it claims
+    /// rows.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -121,8 +121,8 @@ impl Machine {
         exec.query(ASSERT, &[]).await.map(drop)
     }
 
-    /// Puts triggers on the machine's tables that refuse whatever is not declared, whoever writes;
-    /// or takes them off.
+    /// Turns the guard on or off: triggers on the machine's tables that refuse every undeclared
+    /// change.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` if a table is not the caller's.

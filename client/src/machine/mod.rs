@@ -6,7 +6,7 @@
 //! ([`MachineRow::cancel`]).
 //!
 //! Invariant: each method is one call of the SQL function of the same name, in one round trip on
-//! the caller's executor; nothing is remembered here that the database does not know.
+//! the caller's executor; the client keeps no state of its own.
 
 mod define;
 mod transition;
@@ -49,7 +49,8 @@ impl Machine {
         &self.0
     }
 
-    /// Names one of its rows, by whatever prints as the id does in SQL: a number, a text, a UUID.
+    /// Names one of its rows. The id may be any type that prints as the id does in SQL: a number, a
+    /// text, a UUID.
     ///
     /// ```
     /// let job = pg_once::Machine::new("batch_job").row(7);

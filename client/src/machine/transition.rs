@@ -1,4 +1,4 @@
-//! Owns the declared move: one row, one conditional UPDATE, and why it was not made.
+//! Owns the declared move: one row, one conditional UPDATE, and the reason where it was not made.
 //!
 //! Invariant: a lost race is an answer and never an error (under READ COMMITTED); every reason the
 //! server knows is a variant of [`Reason`], and one that this client does not know is an error.
@@ -17,7 +17,7 @@ const TRANSITION: &str = "SELECT * FROM once.transition(machine => $1, id => $2,
 const TRANSITION_MANY: &str = "SELECT * FROM once.transition_many(machine => $1, ids => $2, \
                                to_status => $3, from_status => $4, requester => $5)";
 
-/// A move to make: where to, and what has to hold for it.
+/// A move to make, and its conditions.
 #[derive(Clone, Debug)]
 pub struct Transition {
     to: String,
@@ -27,7 +27,7 @@ pub struct Transition {
     version: Option<i64>,
 }
 
-/// What became of a move. A `match` has to say what happens in each case.
+/// The outcome of a move. A `match` must handle each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transitioned {
     /// It was made, here and now.
@@ -53,13 +53,13 @@ pub enum Transitioned {
 pub enum Reason {
     /// There is no such row.
     NotFound,
-    /// The row's status is not one to move from: somebody else was first.
+    /// The row's status is not one to move from: another session was first.
     Status,
     /// The move's `when` does not hold.
     Guard,
     /// The row is at another version.
     Version,
-    /// The row wears a claim state: somebody's action is at work on it.
+    /// The row wears a claim state: an action has a lease on it.
     Claimed,
     /// The row's cancel flag is set.
     Cancelling,
@@ -70,12 +70,12 @@ pub enum Reason {
 pub struct MovedRow {
     /// The row's id, as it was given.
     pub id: String,
-    /// What became of its move.
+    /// The outcome of its move.
     pub outcome: Transitioned,
 }
 
 impl Transition {
-    /// A move to this status from wherever the machine declares one.
+    /// A move to this status from any status for which the machine declares one.
     #[must_use]
     pub fn to(status: impl Into<String>) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Transition {
         }
     }
 
-    /// Who asks: the moves of steps that declare no claim state for them count too.
+    /// The requester: moves of steps that declare no claim state for it count, too.
     #[must_use]
     pub fn requester(self, requester: impl Into<String>) -> Self {
         Self {
@@ -125,7 +125,7 @@ impl Transition {
 }
 
 impl MachineRow {
-    /// Makes a declared move, or says why not. For work that can die half-way use
+    /// Makes a declared move, or answers why not. For work that can die half-way use
     /// [`MachineRow::claim`].
     ///
     /// ```
@@ -147,8 +147,8 @@ impl MachineRow {
     ///
     /// # Errors
     /// `ON002` if no declared move leads there; `22023` for a bad argument; `42501` without the right
-    /// to update the table; `40001` for a lost race above READ COMMITTED, or where a
-    /// table that this waited for has changed (its name, or a column of the definition).
+    /// to update the table; `40001` for a lost race above READ COMMITTED, or where a table has
+    /// changed while this waited for it (its name, or a column of the definition).
     pub async fn transition<E: Executor>(
         &self,
         exec: &E,

@@ -1,7 +1,7 @@
-//! Owns a batch: events that are leased to one worker, and every answer that it can give for them.
+//! Owns a batch: events that are leased to one worker, and the calls that end them.
 //!
-//! Invariant: each write presents the batch's token. Once somebody else has the events it fails with
-//! `ON001`; where an earlier transaction has made it, with `ON006`.
+//! Invariant: each write presents the batch's token. Once another worker has the events it fails
+//! with `ON001`; a write that an earlier transaction has made fails with `ON006`.
 
 use std::time::{Duration, SystemTime};
 
@@ -22,7 +22,7 @@ const NACK: &str = "SELECT * FROM once.outbox_nack(topic => $1, subscriber => $2
 const EXTEND: &str = "SELECT once.outbox_extend(topic => $1, subscriber => $2, token => $3, \
                       lease => $4)";
 
-/// What an attempt failed of, if nothing is said.
+/// The kind of a failure that names none.
 const KIND: &str = "error";
 
 /// An event, as it is delivered.
@@ -32,14 +32,14 @@ pub struct Event {
     pub event_id: i64,
     /// Which attempt at it this is, from 1.
     pub attempt: i32,
-    /// What the other side dedupes by: the same on every attempt, another one for each subscriber.
-    /// Send it along as the `Idempotency-Key`.
+    /// The key that the receiver dedupes by: the same on every attempt, another one for each
+    /// subscriber. Send it as the `Idempotency-Key`.
     pub delivery_key: String,
     /// Events of one key are handled one after another.
     pub order_key: Option<String>,
-    /// What was emitted, byte for byte.
+    /// The emitted payload, byte for byte.
     pub payload: Json,
-    /// What was emitted beside it.
+    /// The headers emitted with it.
     pub headers: Option<Json>,
     /// When.
     pub emitted_at: SystemTime,
@@ -47,19 +47,19 @@ pub struct Event {
 
 /// Events that are leased to this worker: each must be acked or nacked.
 ///
-/// Dropping it gives nothing back; what is still in it comes again when the lease has run out.
+/// Dropping it releases nothing: its events are delivered again after the lease has expired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "ack or nack the events; dropped, they wait for the end of the lease"]
 pub struct Batch {
     subscriber: Subscriber,
     token: i64,
-    /// What the take asked for: what a renewal without a length asks for again.
+    /// The length that the take asked for. A renewal without one asks for it again.
     length: Option<Duration>,
     /// The events, in the order in which they are to be handled. Never empty when it is taken.
     pub events: Vec<Event>,
 }
 
-/// How a delivery failed, and so what becomes of the event.
+/// How a delivery failed, which decides what happens to the event.
 #[derive(Clone, Debug)]
 pub struct NackOptions {
     error: Option<String>,
@@ -67,14 +67,14 @@ pub struct NackOptions {
     retry_after: Option<Duration>,
 }
 
-/// What [`Batch::nack`] says of one event.
+/// The answer of [`Batch::nack`] for one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nacked {
     /// The event.
     pub event_id: i64,
     /// How many attempts at it have failed so far.
     pub attempt: i32,
-    /// When it is due again; `None` while it waits behind another of its order key, or is dead.
+    /// When it is due again; `None` while it waits for another of its order key, or is dead.
     pub next_attempt_at: Option<SystemTime>,
     /// It has used up its attempts, or was given up: it is not tried again.
     pub dead: bool,
@@ -91,13 +91,13 @@ impl Default for NackOptions {
 }
 
 impl NackOptions {
-    /// An attempt that failed, of the kind `error`: tried again when the subscriber's backoff says.
+    /// A failed attempt, of the kind `error`, to be retried with the subscriber's backoff.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Given back: counts no attempt.
+    /// Released: counts no attempt.
     #[must_use]
     pub fn released() -> Self {
         Self::new().kind("released")
@@ -127,7 +127,7 @@ impl NackOptions {
         }
     }
 
-    /// When to try again, instead of what the subscriber's backoff says.
+    /// When to retry, instead of the subscriber's backoff.
     #[must_use]
     pub fn retry_after(self, after: Duration) -> Self {
         Self {
@@ -140,10 +140,10 @@ impl NackOptions {
 impl Subscriber {
     /// Leases up to `max` (1 to 10000) events to the caller, for `lease` or the subscriber's. Each
     /// call commits by itself: no transaction stays open during delivery. `None`: nothing is due now.
-    /// Fewer events than `max` does not mean that.
+    /// Fewer events than `max` do not mean that the backlog is empty.
     ///
-    /// A take whose answer was lost has leased its events all the same: they come again when that
-    /// lease has run out.
+    /// A take whose answer was lost has leased its events: they are delivered after that lease has
+    /// expired.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
@@ -163,8 +163,8 @@ impl Subscriber {
     /// ```
     ///
     /// # Errors
-    /// `42704` if there is no such topic or subscriber; `22023` for a bad argument; `42501` if it is
-    /// somebody else's; `25006` where nothing can be written.
+    /// `42704` if there is no such topic or subscriber; `22023` for a bad argument; `42501` if it
+    /// has another owner; `25006` where nothing can be written.
     pub async fn take<E: Executor>(
         &self,
         exec: &E,
@@ -192,20 +192,20 @@ impl Subscriber {
 }
 
 impl Batch {
-    /// Whose it is.
+    /// Its subscriber.
     #[must_use]
     pub const fn subscriber(&self) -> &Subscriber {
         &self.subscriber
     }
 
-    /// The proof; unique within its subscriber, fits a JavaScript number.
+    /// The token: unique within its subscriber; fits a JavaScript number.
     #[must_use]
     pub const fn token(&self) -> i64 {
         self.token
     }
 
-    /// These events are delivered; `None`: all that the batch still holds. Tells how many events this
-    /// call acked. Handlers side by side name their events.
+    /// Marks these events as delivered; `None`: all that the batch still holds. Returns how many
+    /// events this call acked. Concurrent handlers must name their events.
     ///
     /// # Errors
     /// `ON006` if an earlier transaction has acked one of them with this token (`None`: the last that
@@ -219,8 +219,9 @@ impl Batch {
         column(&only(self.call(exec, ACK, &own).await?)?, 0)
     }
 
-    /// These events failed; `None`: all that the batch still holds, of which the first of each order
-    /// key counts. Later events of their order keys leave the batch with them, uncounted.
+    /// Marks these events as failed; `None`: all that the batch still holds, but only the first of
+    /// each order key counts an attempt. Later events of their order keys leave the batch with them,
+    /// uncounted.
     ///
     /// Where one is [`dead`](Nacked::dead), a compensation can be emitted in the same transaction.
     ///
@@ -262,8 +263,8 @@ impl Batch {
         rows.iter().map(Nacked::of_row).collect()
     }
 
-    /// Makes the lease last longer, from now: by `lease`, or what the take asked for, or the
-    /// subscriber's. Tells what was granted, which ends with the subscriber's `max_lease_life`.
+    /// Renews the lease from now, by `lease`, or the take's length, or the subscriber's. Returns
+    /// the time that was granted, which ends with the subscriber's `max_lease_life`.
     ///
     /// # Errors
     /// `ON006` if this token has ended the batch; `ON001` if the lease is lost.
@@ -278,8 +279,7 @@ impl Batch {
         Ok(left)
     }
 
-    /// One call that presents the token: topic, subscriber and token first, then the call's own
-    /// arguments.
+    /// One call with the token: topic, subscriber and token first, then the call's own arguments.
     async fn call<E: Executor>(
         &self,
         exec: &E,

@@ -1,4 +1,4 @@
-//! Owns looking at what failed: the attempts at an event, the dead letters, and making them due again.
+//! Owns the failures: the failed attempts at an event, the dead letters, and their redrive.
 
 use std::time::SystemTime;
 
@@ -22,13 +22,13 @@ pub struct FailedDelivery {
     pub attempt: i32,
     /// When it failed.
     pub at: SystemTime,
-    /// The word for it that was nacked; `expired` where the lease ran out.
+    /// The kind that was nacked; `expired` where the lease expired.
     pub kind: String,
     /// What went wrong.
     pub error: Option<String>,
 }
 
-/// An event that is not tried again: its attempts are used up, or it was given up.
+/// An event that is not retried: its attempts are used up, or it was given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
     /// The event.
@@ -37,15 +37,15 @@ pub struct DeadLetter {
     pub attempts: i32,
     /// When it died.
     pub died_at: SystemTime,
-    /// What the last attempt failed of; `never`: it was given up.
+    /// The kind of the last failure; `never`: it was given up.
     pub kind: String,
     /// What went wrong.
     pub error: Option<String>,
     /// Its order key.
     pub order_key: Option<String>,
-    /// What was emitted, byte for byte.
+    /// The emitted payload, byte for byte.
     pub payload: Json,
-    /// What was emitted beside it.
+    /// The headers emitted with it.
     pub headers: Option<Json>,
     /// When.
     pub emitted_at: SystemTime,
@@ -56,7 +56,7 @@ impl Subscriber {
     /// `max_lease_life` after that.
     ///
     /// # Errors
-    /// `42704` if there is no such topic or subscriber; `42501` if it is somebody else's.
+    /// `42704` if there is no such topic or subscriber; `42501` if it has another owner.
     pub async fn deliveries<E: Executor>(
         &self,
         exec: &E,
@@ -103,7 +103,7 @@ impl Subscriber {
     }
 
     /// Makes up to `max` (1 to 10000) dead letters due again, the longest dead first or those named;
-    /// tells how many. Those that are not dead any more are passed over.
+    /// returns how many. Skips those that are no longer dead.
     ///
     /// # Errors
     /// As [`Subscriber::dead`].

@@ -12,7 +12,7 @@ use crate::{Error, Executor, Json};
 const EMIT: &str = "SELECT * FROM once.outbox_emit(topic => $1, payload => $2, order_key => $3, \
                     dedupe_key => $4, headers => $5, delay => $6)";
 
-/// What goes with an event; everything is optional.
+/// The options of an event.
 #[derive(Clone, Debug, Default)]
 pub struct EmitOptions {
     order_key: Option<String>,
@@ -21,7 +21,7 @@ pub struct EmitOptions {
     delay: Option<Duration>,
 }
 
-/// What [`Topic::emit`] says.
+/// The answer of [`Topic::emit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emitted {
     /// The event.
@@ -39,7 +39,7 @@ impl EmitOptions {
     }
 
     /// Events of one key are delivered one after another, in the order in which they were emitted. A
-    /// failed one holds up those behind it: use the finest key that still needs an order.
+    /// failed one delays those after it: use the finest key that still needs an order.
     #[must_use]
     pub fn order_key(self, key: impl Into<String>) -> Self {
         Self {
@@ -77,10 +77,10 @@ impl EmitOptions {
 }
 
 impl Topic {
-    /// Emits an event to every subscriber of the topic. Belongs in the transaction of the writes that
-    /// it tells of: it commits or vanishes with them. The payload is delivered byte for byte.
+    /// Emits an event to every subscriber of the topic. Call it in the transaction of the writes that
+    /// it reports: it commits or rolls back with them. The payload is delivered byte for byte.
     ///
-    /// A call whose answer was lost and that is made again emits again, unless it has a
+    /// A repeated call after a lost answer emits again, unless it has a
     /// [`dedupe_key`](EmitOptions::dedupe_key).
     ///
     /// ```
@@ -101,7 +101,7 @@ impl Topic {
     ///
     /// # Errors
     /// `42704` if there is no such topic; `22023` for a bad argument, a delay with an order key, or a
-    /// topic without subscribers; `42501` if it is somebody else's; `40001` above READ COMMITTED where
+    /// topic without subscribers; `42501` if it has another owner; `40001` above READ COMMITTED where
     /// the dedupe key was emitted after the snapshot.
     pub async fn emit<E: Executor>(
         &self,

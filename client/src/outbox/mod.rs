@@ -2,10 +2,10 @@
 //! delivery key.
 //!
 //! An event's life, in the order of its calls: it is emitted in the transaction of the writes that it
-//! tells of ([`Topic::emit`]) and commits or vanishes with them; a worker of a subscriber takes a batch
-//! under a token ([`Subscriber::take`]), delivers, and says of each event that it is done
-//! ([`Batch::ack`]) or failed ([`Batch::nack`]); what failed comes again later, and what has used up
-//! its attempts is dead ([`Subscriber::dead`]) until somebody redrives it.
+//! reports ([`Topic::emit`]) and commits with them. A worker of a subscriber takes a batch under a
+//! token ([`Subscriber::take`]), delivers, and acks ([`Batch::ack`]) or nacks ([`Batch::nack`]) each
+//! event. A failed event is retried later; one that has used up its attempts is dead
+//! ([`Subscriber::dead`]) until it is redriven.
 //!
 //! Invariant: each method is one call of the SQL function of the same name, in one round trip on the
 //! caller's executor. [`Subscriber::worker`] does the loop.
@@ -27,7 +27,7 @@ pub use options::{SubscriberOptions, TopicOptions};
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Topic(Arc<str>);
 
-/// Somebody who gets every event of a topic, apart from the other subscribers. Cheap to clone.
+/// A receiver of every event of a topic, independent of its other subscribers. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Subscriber {
     topic: Topic,

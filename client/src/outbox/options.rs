@@ -44,13 +44,14 @@ impl TopicOptions {
         Self(self.0.interval("dedupe_for", time))
     }
 
-    /// How many batches with order keys can be out at once; changed only while nothing is pending.
+    /// How many batches with order keys can be leased at once; changed only while nothing is
+    /// pending.
     #[must_use]
     pub fn lanes(self, lanes: i32) -> Self {
         Self(self.0.with("lanes", lanes.into()))
     }
 
-    /// Its subscribers. Only when the topic is made; later ones by [`Subscriber::set`].
+    /// Its subscribers. Only when the topic is created; later ones by [`Subscriber::set`].
     #[must_use]
     pub fn subscribers<'n>(self, names: impl IntoIterator<Item = &'n str>) -> Self {
         Self(self.0.with("subscribers", names.into_iter().collect()))
@@ -62,7 +63,7 @@ impl TopicOptions {
         Self(self.0.with("owner", role.into()))
     }
 
-    /// Puts an option back to what it is when nobody sets it.
+    /// Resets an option to its default.
     #[must_use]
     pub fn reset(self, option: &str) -> Self {
         Self(self.0.reset(option))
@@ -100,13 +101,13 @@ impl SubscriberOptions {
         Self(self.0.interval("lease", lease))
     }
 
-    /// The longest that a batch can be held, however often it is extended.
+    /// The longest time that a batch can be leased, however often it is extended.
     #[must_use]
     pub fn max_lease_life(self, life: Duration) -> Self {
         Self(self.0.interval("max_lease_life", life))
     }
 
-    /// Puts an option back to what it is when nobody sets it.
+    /// Resets an option to its default.
     #[must_use]
     pub fn reset(self, option: &str) -> Self {
         Self(self.0.reset(option))
@@ -114,7 +115,7 @@ impl SubscriberOptions {
 }
 
 impl Topic {
-    /// Makes the topic, or changes options of it.
+    /// Creates the topic, or changes its options.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -137,8 +138,8 @@ impl Topic {
     /// ```
     ///
     /// # Errors
-    /// `22023` for an option or a value that is not known, or subscribers of a topic that is there;
-    /// `55006` for lanes while events are pending; `42501` if it is somebody else's.
+    /// `22023` for an unknown option or value, or subscribers of an existing topic; `55006` for
+    /// lanes while events are pending; `42501` if it has another owner.
     pub async fn set<E: Executor>(&self, exec: &E, options: &TopicOptions) -> Result<(), Error> {
         let options = options.0.to_json()?;
         let args = [
@@ -148,10 +149,10 @@ impl Topic {
         exec.query(TOPIC_SET, &args).await.map(drop)
     }
 
-    /// The options as they count now, the defaults too, and the names of the subscribers.
+    /// The options in force, defaults included, and the names of the subscribers.
     ///
     /// # Errors
-    /// `42704` if there is no such topic; `42501` if it is somebody else's.
+    /// `42704` if there is no such topic; `42501` if it has another owner.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
         let args = [(&self.as_str() as _, Type::TEXT)];
         column(&only(exec.query(TOPIC_GET, &args).await?)?, 0)
@@ -159,11 +160,11 @@ impl Topic {
 }
 
 impl Subscriber {
-    /// Makes the subscriber, which begins with what is emitted after it, or changes options of it.
+    /// Creates the subscriber, which gets later events only, or changes its options.
     ///
     /// # Errors
-    /// `42704` if there is no such topic; `22023` for an option or a value that is not known; `42501`
-    /// if it is somebody else's.
+    /// `42704` if there is no such topic; `22023` for an unknown option or value; `42501` if it has
+    /// another owner.
     pub async fn set<E: Executor>(
         &self,
         exec: &E,
@@ -178,10 +179,10 @@ impl Subscriber {
         exec.query(SUBSCRIBER_SET, &args).await.map(drop)
     }
 
-    /// The options as they count now, the defaults too.
+    /// The options in force, defaults included.
     ///
     /// # Errors
-    /// `42704` if there is no such topic or subscriber; `42501` if it is somebody else's.
+    /// `42704` if there is no such topic or subscriber; `42501` if it has another owner.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
         column(&only(self.call(exec, SUBSCRIBER_GET).await?)?, 0)
     }
@@ -194,7 +195,7 @@ impl Subscriber {
         self.call(exec, SUBSCRIBER_DROP).await.map(drop)
     }
 
-    /// How long a batch is leased by a take that asks for this.
+    /// The length of a lease that a take asks for.
     pub(crate) async fn granted_lease<E: Executor>(
         &self,
         exec: &E,

@@ -1,7 +1,7 @@
-//! Owns one attempt at a key: the work beside its heartbeat, and the key's end as the work says.
+//! Owns one attempt at a key: the work beside its heartbeat, and the end of the key.
 //!
-//! Invariant: an attempt that is over has told the server so, or has lost the lease, or says in its error
-//! that the server could not be told; then the lease runs out by itself.
+//! Invariant: the end of an attempt is stored, or its lease is lost, or its error says that the end could
+//! not be stored; then the lease expires.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use super::panics::caught;
 use super::{storable, storable_wait};
 use crate::{Autocommit, Backoff, Error, Kind, Lease, Response};
 
-/// Why the key is given back when the attempt is told to stop.
+/// The reason of the release when the attempt is told to stop.
 const STOPPED: &str = "the worker was told to stop";
 
-/// A key that is held, and what to do with it.
+/// A leased key, and what to do with it.
 pub(super) struct Attempt<'a, E> {
     pub(super) exec: &'a E,
     pub(super) backoff: &'a Backoff,
     pub(super) lease: &'a Lease,
-    /// When a key that failed is due again, where the work does not say; `None`: at once.
+    /// When a failed key is due again, unless the work says so; `None`: at once.
     pub(super) put_off: Option<Duration>,
 }
 
@@ -38,10 +38,10 @@ pub(super) enum End {
     LeaseLost,
     /// This token has finished the key: a commit whose answer was lost.
     Finished,
-    /// The database failed under the work, or had done a write of it before, and the key is given back: a
-    /// new attempt finds out.
+    /// The database failed during the work, or had already made a write of it. The key is released; a new
+    /// attempt goes on from what is stored.
     Again(Error),
-    /// A call failed for good under the work; the key is given back.
+    /// A call failed for good during the work; the key is released.
     Failed(Error),
 }
 
@@ -70,14 +70,14 @@ impl<E: Autocommit> Attempt<'_, E> {
             Err(panic) => {
                 let error = format!("the work panicked: {panic}");
                 if let Err(error) = self.release(&error, self.put_off).await {
-                    tracing::warn!(key = ?self.lease.key(), %error, "could not be given back");
+                    tracing::warn!(key = ?self.lease.key(), %error, "could not be released");
                 }
                 panic.resume()
             }
         }
     }
 
-    /// Releases the key at once: nothing was wrong with it.
+    /// Releases the key at once, without an error.
     pub(super) async fn give_back(&self) -> Result<End, Error> {
         let ended = End::Released {
             error: STOPPED.to_owned(),
@@ -86,7 +86,7 @@ impl<E: Autocommit> Attempt<'_, E> {
         self.end_as(ended, self.release(STOPPED, None).await)
     }
 
-    /// Ends the key as the work says.
+    /// Ends the key by the result of the work.
     async fn settle(&self, ended: Result<Done, Failure>) -> Result<End, Error> {
         let (exec, lease) = (self.exec, self.lease);
         match ended {
@@ -116,13 +116,13 @@ impl<E: Autocommit> Attempt<'_, E> {
         }
     }
 
-    /// A call failed under the work. What it had done since the last recovery point may or
-    /// may not have been committed; a new attempt finds out.
+    /// A call failed during the work. Its writes since the last recovery point may or may not be
+    /// committed; a new attempt goes on from what is stored.
     async fn settle_error(&self, error: Error) -> Result<End, Error> {
         if error.kind() == Kind::LeaseLost {
             return self.refused(error);
         }
-        // Where the work's own transaction had finished the key, the release is told so.
+        // Where the work's own transaction had finished the key, the release gets ON006.
         let written = self.release(&error.to_string(), self.put_off).await;
         let ended = match error.is_retryable() || error.kind() == Kind::AlreadyDone {
             true => End::Again(error),
@@ -138,7 +138,7 @@ impl<E: Autocommit> Attempt<'_, E> {
         }
     }
 
-    /// A write with the token was refused, or the database stayed away.
+    /// A write with the token was refused, or the database did not come back.
     fn refused(&self, error: Error) -> Result<End, Error> {
         match error.kind() {
             Kind::LeaseLost => Ok(End::LeaseLost),

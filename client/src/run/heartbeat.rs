@@ -1,7 +1,7 @@
-//! Owns keeping a lease alive while the work runs, and noticing that it is lost.
+//! Owns the heartbeat: it extends a lease while the work runs, and notices its loss.
 //!
-//! Invariant: the work never runs on past the time up to which its lease is known to be alive. That
-//! time is counted from before each question was sent, so it is never later than the server's.
+//! Invariant: the work never runs past the time up to which its lease is known to be alive. That
+//! time counts from before each extension was sent, so it is never later than the server's.
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::{Autocommit, Backoff, Error, Executor, Kind, Lease};
 /// The shortest time between two beats, however short the lease.
 const SHORTEST_BEAT: Duration = Duration::from_millis(10);
 
-/// What a heartbeat keeps alive.
+/// A lease that a heartbeat extends.
 pub(super) trait Leased {
-    /// What the log calls it; no payload.
+    /// Its name in the log, without payloads.
     fn name(&self) -> String;
 
     /// How long the lease lasted when it was given.
     fn lease_left(&self) -> Duration;
 
-    /// Makes it last longer, by as much as was asked for at first; tells what is left.
+    /// Renews it by its first length; returns the time left.
     fn renew<E: Executor>(&self, exec: &E) -> impl Future<Output = Result<Duration, Error>> + Send;
 }
 
@@ -39,7 +39,7 @@ impl Leased for Lease {
     }
 }
 
-/// A lease as far as it is known to be alive.
+/// A lease, and the time up to which it is known to be alive.
 pub(super) struct Heartbeat<'a, E, L> {
     pub(super) exec: &'a E,
     pub(super) backoff: &'a Backoff,
@@ -51,7 +51,7 @@ pub(super) struct Heartbeat<'a, E, L> {
 impl<E: Autocommit, L: Leased> Heartbeat<'_, E, L> {
     /// Extends the lease at every third of it; returns only when it is lost.
     ///
-    /// Nothing is lost by dropping this future: an extension that is on its way counts or does not.
+    /// This future may be dropped: an extension that is on its way may or may not take effect.
     pub(super) async fn until_lost(&self) {
         let (mut asked, mut left) = (self.since, self.lease.lease_left());
         loop {
@@ -60,7 +60,7 @@ impl<E: Autocommit, L: Leased> Heartbeat<'_, E, L> {
             (asked, left) = match timeout_at(ends, self.beat()).await {
                 Ok(Ok(granted)) => granted,
                 Ok(Err(error)) if error.kind() == Kind::AlreadyDone => {
-                    // The work has ended it itself; nothing is left to keep alive.
+                    // The work has ended the lease itself.
                     return std::future::pending().await;
                 }
                 Ok(Err(error)) => {
@@ -71,7 +71,7 @@ impl<E: Autocommit, L: Leased> Heartbeat<'_, E, L> {
                 Err(_) => {
                     tracing::warn!(
                         lease = self.lease.name(),
-                        "the lease ran out before it could be extended; the work is stopped"
+                        "the lease expired before it could be extended; the work is stopped"
                     );
                     return;
                 }
@@ -86,7 +86,7 @@ impl<E: Autocommit, L: Leased> Heartbeat<'_, E, L> {
         }
     }
 
-    /// One extension, tried until it is answered: the caller bounds it by the end of the lease.
+    /// One extension, retried until it is answered; the caller bounds it by the end of the lease.
     async fn beat(&self) -> Result<(Instant, Duration), Error> {
         let mut failures = 0;
         loop {

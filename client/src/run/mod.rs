@@ -1,8 +1,8 @@
 //! Owns running a keyed request through its phases: claim, work, answer.
 //!
-//! Invariant: whatever the work and the network do, the key ends in a state from which the next
-//! claim goes on rightly. The runner may be dropped at any await: then the lease runs out by itself
-//! and the next attempt resumes from the last recovery point.
+//! Invariant: whatever the work and the network do, the next claim can go on from the key's state.
+//! The runner may be dropped at any await: then the lease expires by itself and the next attempt
+//! resumes from the last recovery point.
 
 mod attempt;
 mod completer;
@@ -31,7 +31,7 @@ pub use outcome::{Done, Failure, Outcome};
 pub use teardown_worker::{TeardownWorker, TornDown};
 pub use waker::Waker;
 
-/// How often the work may run in one [`Runner::run`] when the database fails under it.
+/// How often the work may run in one [`Runner::run`] if the database fails during it.
 const ROUNDS: u32 = 3;
 
 /// The longest reason that the server keeps, in characters.
@@ -40,7 +40,7 @@ const LONGEST_REASON: usize = 10_000;
 /// The shortest wait that the server takes.
 const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 
-/// A wait that is not longer than the longest that the server takes, and as good as any longer one.
+/// A wait within the server's bound that is as good as any longer one.
 const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Runs one request exactly once; made by [`Key::run`].
@@ -84,7 +84,8 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     }
 
     /// How long the lease lasts at a time, instead of the scope's. It is extended while the work
-    /// runs, so it says how soon others notice that this process died, not how long the work takes.
+    /// runs, so it decides how soon others notice that this process died, not how long the work
+    /// takes.
     pub fn lease(self, lease: Duration) -> Self {
         Self {
             options: self.options.lease(lease),
@@ -100,24 +101,23 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         }
     }
 
-    /// How patiently calls to the database are repeated.
+    /// How calls to the database are retried.
     pub fn backoff(self, backoff: Backoff) -> Self {
         Self { backoff, ..self }
     }
 
     /// Chooses to run the work **without a key** when the database cannot be reached to claim it.
     ///
-    /// Without this, such a request fails with an error (it fails closed). With it, requests get
-    /// through and nothing keeps them from being done twice: two copies of one request both run, a
-    /// retry runs again, nothing is stored to replay, and a claim whose answer was lost stays
-    /// behind until its lease runs out and the next retry runs the request once more. Choose it
-    /// only where a duplicate is cheaper than a refusal.
+    /// Without this, such a request fails with an error (it fails closed). With it, requests may
+    /// run twice: two copies of one request both run, a retry runs again, and no answer is stored
+    /// to replay. A claim whose answer was lost stays until its lease expires, and the next retry
+    /// runs the request once more. Choose it only where a duplicate is cheaper than a refusal.
     ///
     /// `hook` is called with the error each time, to count and to alert; a `WARN` line is logged
-    /// each time. The work then gets no lease, which its type makes it say what to do about. Only a
-    /// database that is away opens: a refusal (no right, a bad argument, a read-only server) does
-    /// not, and neither does a database that goes away once the work has begun. Away means no
-    /// connection or no answer within the [`Backoff`]; a pool that is used up looks the same.
+    /// each time. The work then gets no lease, and its type makes it handle that case. Only a
+    /// database that is away when the key is claimed has this effect; a refusal (no right, a bad
+    /// argument, a read-only server) does not. Away means no connection or no answer within the
+    /// [`Backoff`]; an exhausted pool looks the same.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -144,27 +144,28 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         OpenRunner { runner: self, hook }
     }
 
-    /// Claims the key and, if it is there to run, runs the work and ends the key as the work says.
+    /// Claims the key, runs the work if the key is new or resumed, and ends the key by the work's
+    /// result.
     ///
-    /// - The claim has a fresh holder and is repeated with it until it is answered.
+    /// - The claim has a fresh holder and is retried with it until it is answered.
     /// - The lease is extended at every third of it while the work runs. When it is lost, or cannot
     ///   be extended before it ends, the work's future is dropped ([`Outcome::LeaseLost`]).
     /// - The work gets the lease, goes on from [`Lease::recovery_point`], and calls
     ///   [`Lease::advance`] and [`Lease::step`] on the way. It may store the answer itself, in the
-    ///   transaction of its last writes, and say [`Done::Stored`]; else the runner stores it.
+    ///   transaction of its last writes, and return [`Done::Stored`]; else the runner stores it.
     /// - After [`Failure::Retry`] the key is released, after [`Failure::Unknown`] parked, after
     ///   [`Failure::Abort`] ended with that answer.
-    /// - When the database fails under the work, the key is released and the work runs again in a
+    /// - When the database fails during the work, the key is released and the work runs again in a
     ///   new attempt, up to three times in all.
     /// - When the work panics, the key is released, and the panic goes on.
     ///
-    /// A work that keeps the key's row locked in one transaction for longer than the lease is
-    /// stopped, since the heartbeat waits for that lock; so is one that blocks its thread, since it runs
-    /// beside the heartbeat. Heartbeats need a connection as well: a pool that the works use up to the last
-    /// one lets their leases run out.
+    /// The work is stopped if it holds the lock on the key's row in one transaction for longer than the
+    /// lease, since the heartbeat waits for that lock. So is work that blocks its thread, since the
+    /// heartbeat runs beside it. Heartbeats need a connection, too: if the works use all connections of the
+    /// pool, their leases expire.
     ///
-    /// Dropping this future stops the work where it is. The key is not given back then: the next claim
-    /// resumes it when the lease has run out. Where clients hang up, run it in a task of its own.
+    /// Dropping this future stops the work where it is. The key is not released then: the next claim
+    /// resumes it after the lease has expired. Where clients hang up, run it in a task of its own.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -190,8 +191,8 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// ```
     ///
     /// # Errors
-    /// What the database says when it cannot be reached, refuses the claim, or fails for good. The
-    /// request fails closed then: it may be retried and goes on from where it stands.
+    /// Any error of a database that cannot be reached, refuses the claim, or fails for good. The
+    /// request fails closed then: a retry goes on from the stored state.
     pub async fn run<W, F>(self, work: W) -> Result<Outcome, Error>
     where
         W: FnMut(Lease) -> F,
@@ -201,8 +202,8 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         self.go_on(first, work).await
     }
 
-    /// Claims with a fresh holder, repeated until answered: a lost answer costs nothing, since the
-    /// same holder gets its own lease back. Tells since when the lease counts at the latest.
+    /// Claims with a fresh holder, retried until answered: a lost answer costs nothing, since the
+    /// same holder gets its own lease back. Also returns when the answered claim was sent.
     async fn claim(&self) -> Result<(Instant, Claim), Error> {
         let options = self.options.clone().fresh_holder();
         let ask = || async {
@@ -259,13 +260,13 @@ impl<'e, E: Autocommit> Runner<'e, E> {
                     retry_after: None,
                 });
             }
-            tracing::info!(key = ?self.key, round, %error, "the database failed under the work; once more");
+            tracing::info!(key = ?self.key, round, %error, "the database failed during the work; retrying");
             tokio::time::sleep(self.backoff.wait(round)).await;
             (since, claim) = self.claim().await?;
         }
     }
 
-    /// A commit of this attempt went through and its answer was lost: what it stored.
+    /// The stored answer of an attempt whose commit succeeded but whose answer was lost.
     async fn read_stored(&self) -> Result<Outcome, Error> {
         match self.claim().await?.1 {
             Claim::Replayed(answer) => Ok(Outcome::Ran(answer)),
@@ -296,8 +297,8 @@ impl<E: Autocommit, H: Fn(&Error)> OpenRunner<'_, E, H> {
     }
 }
 
-/// A reason in a form that the server takes: not empty, not endless, without a NUL. A key that could
-/// not be parked because of how its reason is written would be run again.
+/// A reason that the server accepts: not empty, not too long, without a NUL. Otherwise the key could
+/// not be parked and would run again.
 fn storable(reason: &str) -> String {
     let kept: String = reason
         .chars()
@@ -311,7 +312,7 @@ fn storable(reason: &str) -> String {
     }
 }
 
-/// The same for a wait: "at once" is what a foreign side's `Retry-After: 0` says, and it may say anything.
+/// A wait that the server accepts: a foreign side's `Retry-After` may be 0, or anything.
 fn storable_wait(wait: Duration) -> Duration {
     wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)
 }

@@ -1,4 +1,4 @@
-//! Owns the words of a run: what the work says to the runner, and what the runner says to the caller.
+//! Owns the results of a run: the work's result for the runner, and the runner's for the caller.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use deadpool_postgres::PoolError;
 
 use crate::{Error, Response};
 
-/// How the work ended well.
+/// The result of work that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
     /// Here is the answer; the runner stores it.
@@ -22,7 +22,7 @@ impl From<Response> for Done {
     }
 }
 
-/// How the work failed, and so what becomes of the key.
+/// How the work failed, which decides what happens to the key.
 #[derive(Debug)]
 pub enum Failure {
     /// Worth another attempt: the key is released, and the next claim resumes it.
@@ -32,16 +32,16 @@ pub enum Failure {
         /// Not before this time; zero: at once.
         retry_after: Option<Duration>,
     },
-    /// Nobody knows how a foreign call ended: the key is parked.
+    /// The outcome of a foreign call is unknown: the key is parked.
     Unknown {
-        /// What is not known; kept with the key.
+        /// The reason; kept with the key.
         reason: String,
     },
     /// It failed for good: this answer is stored and replayed.
     Abort(Response),
-    /// A call failed, mostly one to the database; this is what `?` makes of it. After a lost race or
-    /// a lost connection the key is released and the work runs again in a new attempt; a lost lease
-    /// ends it; any other error releases the key and is handed on.
+    /// A call failed, mostly one to the database; `?` makes this. After a lost race or a lost
+    /// connection the key is released and the work runs again in a new attempt. A lost lease ends
+    /// it. Any other error releases the key and is returned.
     Error(Error),
 }
 
@@ -62,7 +62,7 @@ impl Failure {
         }
     }
 
-    /// Nobody knows.
+    /// The outcome is unknown.
     pub fn unknown(reason: impl Into<String>) -> Self {
         Self::Unknown {
             reason: reason.into(),
@@ -88,7 +88,7 @@ impl From<PoolError> for Failure {
     }
 }
 
-/// What became of a request. A `match` has to say what happens in each case.
+/// The outcome of a request. A `match` must handle each case.
 #[derive(Debug)]
 pub enum Outcome {
     /// The work ran here, and this is its answer, stored.
@@ -97,21 +97,21 @@ pub enum Outcome {
     Aborted(Response),
     /// It had run before; this is the stored answer.
     Replayed(Response),
-    /// Somebody else is at it, or it is not due yet.
+    /// Another attempt is running, or it is not due yet.
     InProgress {
-        /// When it is worth asking again.
+        /// The time to wait before asking again.
         retry_after: Duration,
     },
-    /// The work failed in a way that is worth another attempt; the key is given back.
+    /// The work failed in a way that is worth another attempt; the key is released.
     Released {
         /// What went wrong.
         error: String,
         /// When it is due again, if the work said so.
         retry_after: Option<Duration>,
     },
-    /// The lease went to somebody else, or could not be kept alive; the work was stopped.
+    /// Another holder has the lease, or it could not be kept alive; the work was stopped.
     LeaseLost,
-    /// Nobody knows how an attempt ended; a verdict is needed.
+    /// The outcome of an attempt is unknown; a verdict is needed.
     Parked {
         /// The attempt that is parked.
         attempt: i32,

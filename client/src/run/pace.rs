@@ -1,10 +1,9 @@
-//! Owns how the workers go about their work, whatever the work is: their settings, and asking for more.
+//! Owns the part that all workers share: their settings, and asking for work.
 //!
-//! Invariant: a database that is away or overloaded is waited for, and an idle one is asked less and less
-//! often, no more than once in the longest wait by each worker. No wait is nothing, whatever the settings,
-//! and none is the same for everybody, so that workers who began together do not ask together. Nothing is
-//! asked for once the worker is told to stop; what is on its way then is waited for, for what it leases
-//! would be nobody's.
+//! Invariant: a worker waits for a database that is away or overloaded. Idle, it asks less and less often,
+//! in the end once in the longest wait. Each wait is random and never zero, so that workers that began
+//! together do not ask together. A worker that is told to stop asks no more, but waits for a take that is
+//! on its way, because its leases would only expire.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -20,16 +19,16 @@ use super::stage::{Stage, reached};
 use super::waker::Waker;
 use crate::{Backoff, Error, Kind};
 
-/// The first wait after the last thing there was to do; it doubles.
+/// The first wait after the last piece of work; it doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 
-/// The shortest that the longest wait of an idle worker can be.
+/// The lower bound of an idle worker's longest wait.
 const SHORTEST_POLL: Duration = Duration::from_millis(10);
 
-/// How long what is at work when a worker is told to stop may go on.
+/// How long running handlers may go on after the worker is told to stop.
 const GRACE: Duration = Duration::from_secs(25);
 
-/// How long something that fails again and again is put off.
+/// The bounds of the backoff of something that fails again and again.
 pub(super) const PUT_OFF: Backoff = Backoff {
     base: Duration::from_secs(1),
     cap: Duration::from_secs(300),
@@ -42,7 +41,7 @@ pub(super) fn jittered(time: Duration) -> Duration {
     time.mul_f64(rand::rng().random_range(0.5..=1.0))
 }
 
-/// The settings of a worker. Its builder has those of them that mean something to it.
+/// The settings of a worker. Its builder has those that apply to it.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     pub(super) concurrency: usize,
@@ -53,7 +52,7 @@ pub(super) struct Pace {
     waker: Waker,
 }
 
-/// What the tasks of a worker share.
+/// The state that the tasks of a worker share.
 pub(super) struct Shared<H> {
     pub(super) pool: Pool,
     pub(super) backoff: Backoff,
@@ -120,7 +119,7 @@ impl Pace {
         }
     }
 
-    /// What the tasks of this worker get, and how they are told to stop.
+    /// The shared state for this worker's tasks, and the sender that stops them.
     pub(super) fn share<H>(
         &self,
         pool: &Pool,
@@ -137,7 +136,7 @@ impl Pace {
         (stage, Arc::new(shared))
     }
 
-    /// `whose`: what the log calls the worker.
+    /// `whose`: the worker's name in the log.
     pub(super) fn intake<'p, W: Debug>(
         &'p self,
         whose: &'p W,
@@ -154,7 +153,8 @@ impl Pace {
 }
 
 impl<W: Debug> Intake<'_, W> {
-    /// Asks until there is an answer, and tells when it was asked for; `None` if the worker is told to stop.
+    /// Asks until there is an answer, and returns when it was asked for; `None` if the worker is
+    /// told to stop.
     pub(super) async fn ask<T, F, Fut>(
         &mut self,
         mut call: F,
@@ -169,7 +169,7 @@ impl<W: Debug> Intake<'_, W> {
             let error = match backoff.in_time(call()).await {
                 Ok(answer) => {
                     if failures > 0 {
-                        tracing::info!(whose = ?self.whose, failures, "asking for work is answered again");
+                        tracing::info!(whose = ?self.whose, failures, "asking for work succeeds again");
                     }
                     self.answered = true;
                     return Ok(Some((sent, answer)));
@@ -185,10 +185,10 @@ impl<W: Debug> Intake<'_, W> {
         Ok(None)
     }
 
-    /// A worker that is refused from the beginning says so: it is set up wrongly. One that was answered
-    /// before goes on, whatever happens to the server (a failover to one that is not promoted yet, a
-    /// password that is being changed), until what it asks for is not there or not its own any more. A database
-    /// that is not there may be one that a pooler does not know yet, and is tried a few times.
+    /// A worker that is refused from the beginning returns the error: its setup is wrong. One that was answered
+    /// before goes on, whatever happens to the server (a failover to one that is not promoted yet, a password
+    /// that is being changed), unless its topic or scope is gone or has another owner. A pooler may not know a
+    /// database yet, so a missing one is tried a few times.
     fn outlives(&self, error: &Error, failures: u32) -> bool {
         if error.code() == Some("3D000") && !self.answered {
             return failures + 1 < self.pace.backoff.tries;
@@ -201,7 +201,7 @@ impl<W: Debug> Intake<'_, W> {
         error.may_pass() || (self.answered && said)
     }
 
-    /// There was nothing: waits until it is worth asking again, or the worker is told to stop.
+    /// There was no work: waits before asking again, or until the worker is told to stop.
     pub(super) async fn idle(&mut self) {
         let (wait, pace) = (self.next_wait(), self.pace);
         let woken = async {
@@ -216,7 +216,7 @@ impl<W: Debug> Intake<'_, W> {
         }
     }
 
-    /// There was something: begin with the short wait again.
+    /// There was work: the next wait is the shortest again.
     pub(super) fn found(&mut self) {
         self.wait = FIRST_WAIT.min(self.pace.poll_every);
     }

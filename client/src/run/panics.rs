@@ -1,7 +1,7 @@
-//! Owns what becomes of a panic in code of the caller's.
+//! Owns the panics of the caller's code.
 //!
-//! Invariant: it is a failure of what the code was called for, told with its message; nothing else stops.
-//! Code that panicked is dropped where it stood, as it is at any await at which its lease is lost.
+//! Invariant: a panic is a failure of the event, request or job that the code was called for, reported
+//! with its message; nothing else stops. Its future is dropped, as when its lease is lost.
 
 use std::any::Any;
 use std::fmt;
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 pub(super) struct Panic(Box<dyn Any + Send>);
 
 impl Panic {
-    /// Lets it go on, now that what it would have left behind is settled.
+    /// Resumes the panic, after the key or row was released.
     pub(super) fn resume(self) -> ! {
         resume_unwind(self.0)
     }
@@ -34,7 +34,7 @@ impl fmt::Display for Panic {
 pub(super) async fn caught<T>(code: impl Future<Output = T>) -> Result<T, Panic> {
     let mut code = pin!(code);
     poll_fn(|context| {
-        // It is not polled again, and what it shares with others is its author's to keep whole.
+        // It is not polled again; its author keeps shared state consistent.
         match catch_unwind(AssertUnwindSafe(|| code.as_mut().poll(context))) {
             Ok(polled) => polled.map(Ok),
             Err(payload) => Poll::Ready(Err(Panic(payload))),
@@ -43,8 +43,8 @@ pub(super) async fn caught<T>(code: impl Future<Output = T>) -> Result<T, Panic>
     .await
 }
 
-/// Runs the code in a task of its own, where it keeps nothing else from going on, even if it should block.
-/// Dropped, the set stops the task.
+/// Runs the code in a task of its own, where it cannot stop other work even if it blocks. Dropping the set
+/// stops the task.
 pub(super) async fn apart<T: Send + 'static>(
     code: impl Future<Output = T> + Send + 'static,
 ) -> Result<T, Panic> {
@@ -58,7 +58,7 @@ pub(super) async fn apart<T: Send + 'static>(
     }
 }
 
-/// Tells the caller something. Should their code panic, that is logged, and no more.
+/// Calls a callback. Its panic is only logged.
 pub(super) fn tell(callback: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(callback)) {
         tracing::error!(panic = %Panic(payload), "a callback panicked");

@@ -1,5 +1,5 @@
-//! Owns a worker's way to its end, the same for every loop: told to stop, it takes nothing more; what is
-//! at work goes on for a while; what is not done then is stopped and given back.
+//! Owns the end of a worker, the same for every loop. Told to stop, it takes no more work; running
+//! handlers go on for the grace time; then they are stopped and their work is released.
 //!
 //! Invariant: stages only go forward, and a call to the server that is on its way is never dropped for
 //! them: what it leases would be nobody's.
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 pub(super) enum Stage {
     /// Take, begin, finish.
     Run,
-    /// Begin nothing; what is at work goes on.
+    /// Begin nothing; running handlers go on.
     Finish,
     /// What is still at work is stopped and given back.
     GiveBack,
@@ -26,7 +26,8 @@ pub(super) async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
     let _ = stage.wait_for(|now| *now >= wanted).await;
 }
 
-/// Runs the loop until it ends by itself; when `shutdown` completes it is told to finish, and waited for.
+/// Runs the loop until it ends by itself; when `shutdown` completes, it tells the loop to finish,
+/// and waits for it.
 pub(super) async fn until_told<T>(
     stage: &watch::Sender<Stage>,
     shutdown: impl Future<Output = ()>,

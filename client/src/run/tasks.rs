@@ -1,4 +1,4 @@
-//! Owns what a worker is at, each in a task of its own, and the counts of what is over.
+//! Owns the tasks of a worker, one for each piece of work, and the counts of their results.
 //!
 //! Invariant: dropped, the set stops every task; nothing of it outlives the worker.
 
@@ -24,15 +24,15 @@ impl<C: AddAssign + Copy + Send + 'static> Tasks<C> {
         self.at_work.spawn(task);
     }
 
-    /// Counts what is over.
+    /// Counts the tasks that have ended.
     pub(super) fn reap(&mut self) {
         while let Some(ended) = self.at_work.try_join_next() {
             self.count(ended);
         }
     }
 
-    /// Begins no more: what is at work may go on for the grace time; what is not done then is told to
-    /// give back what it has, and waited for. Tells the counts of everything.
+    /// Begins no more tasks. Running ones may go on for the grace time; then they are told to release
+    /// their work, and it waits for them. Returns all counts.
     pub(super) async fn end(&mut self, stage: &watch::Sender<Stage>, grace: Duration) -> C {
         stage.send_replace(Stage::Finish);
         if timeout(grace, self.all()).await.is_err() {

@@ -1,7 +1,7 @@
-//! Owns the teardown worker: what is flagged and left behind is torn down, row after row.
+//! Owns the teardown worker: it tears down flagged rows without a lease, one after another.
 //!
-//! Invariant: no row stops it. One that cannot be torn down is put off, each time for longer, and
-//! the others go on; many workers may run at once, since every step of a teardown converges.
+//! Invariant: no row stops it. A row that cannot be torn down is deferred with backoff, and the
+//! others go on. Many workers may run at once, since every step of a teardown converges.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -19,16 +19,16 @@ use super::waker::Waker;
 use crate::error::BoxError;
 use crate::{Autocommit, Backoff, CleanupItem, Error, Machine, MachineRow, PendingCancel};
 
-/// How long the worker waits when there is nothing to do, at most.
+/// The longest wait of an idle worker.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
-/// How many rows it asks for at a time, beside those that are put off.
+/// How many rows it asks for at a time, besides deferred ones.
 const BATCH: usize = 100;
 
 /// The most rows that the server lists.
 const LONGEST_LIST: usize = 100_000;
 
-/// Tears down what waits for it; made by [`Machine::teardown_worker`].
+/// Tears down pending rows; made by [`Machine::teardown_worker`].
 #[derive(Debug)]
 #[must_use = "a worker does nothing until `run` is called"]
 pub struct TeardownWorker<'e, E> {
@@ -38,22 +38,22 @@ pub struct TeardownWorker<'e, E> {
     pace: Pace,
 }
 
-/// What a [`TeardownWorker`] did until it was told to stop.
+/// The counts of a [`TeardownWorker`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TornDown {
     /// Teardowns that reached the cancelled state.
     pub cancelled: u64,
-    /// Teardowns that failed; their rows were put off and tried again.
+    /// Teardowns that failed; their rows were deferred and retried.
     pub failed: u64,
 }
 
-/// Rows that could not be torn down, and until when they are left alone.
+/// Rows that could not be torn down, and until when they are deferred.
 #[derive(Default)]
 struct PutOff(HashMap<MachineRow, (u32, Instant)>);
 
 impl Machine {
-    /// Prepares to tear down what waits for it: rows whose flag is set, that nobody is at, and that
-    /// are not finished. The executor is one on which each call commits by itself.
+    /// Prepares to tear down the pending rows: those with a cancel flag, without a lease, and not
+    /// finished. The executor is one on which each call commits by itself.
     pub fn teardown_worker<'e, E: Autocommit>(&self, exec: &'e E) -> TeardownWorker<'e, E> {
         TeardownWorker {
             exec,
@@ -66,8 +66,8 @@ impl Machine {
 }
 
 impl<E: Autocommit> TeardownWorker<'_, E> {
-    /// How long it waits when there is nothing to do, at most (5 s; not under 10 ms); it begins with much
-    /// less after the last row and doubles it.
+    /// The longest wait of an idle worker (5 s; not under 10 ms); the wait begins much shorter after the
+    /// last row, and doubles.
     pub fn poll_every(self, time: Duration) -> Self {
         Self {
             pace: self.pace.poll_every(time),
@@ -83,8 +83,8 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         }
     }
 
-    /// How long a teardown that has begun when the worker is told to stop may go on (as long as it takes,
-    /// if nothing is said). What is not done then is dropped; the next worker begins that row from the top.
+    /// How long a running teardown may go on after the worker is told to stop (by default until it ends).
+    /// Then it is dropped; the next worker begins that row from the top.
     pub fn grace(self, time: Duration) -> Self {
         Self {
             pace: self.pace.grace(time),
@@ -92,7 +92,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         }
     }
 
-    /// How patiently calls to the database are repeated.
+    /// How calls to the database are retried.
     pub fn backoff(self, backoff: Backoff) -> Self {
         Self {
             pace: self.pace.backoff(backoff),
@@ -108,12 +108,12 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         }
     }
 
-    /// Works until `shutdown` completes; a teardown that has begun is brought to its end first.
-    /// `clean` deletes the artifacts of a page of a row's items: see
-    /// [`Teardown::run`](crate::Teardown::run).
+    /// Works until `shutdown` completes; a running teardown is finished first. `clean` deletes the
+    /// artifacts of a page of a row's items: see [`Teardown::run`](crate::Teardown::run).
     ///
-    /// A row whose teardown fails, or whose callback panics, is put off and the others go on. A database
-    /// that is away or overloaded is waited for. Dropping this future stops at once; the next worker begins that row from the top.
+    /// A row whose teardown fails, or whose callback panics, is deferred and the others go on. The worker waits for
+    /// a database that is away or overloaded. Dropping this future stops at once; the next worker begins that row
+    /// from the top.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -134,8 +134,8 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     /// ```
     ///
     /// # Errors
-    /// What makes asking for work pointless: `42704`, `42501`, a closed pool, and whatever else the first
-    /// call is refused with.
+    /// An error that makes asking for work pointless: `42704`, `42501`, a closed pool, and any other
+    /// refusal of the first call.
     pub async fn run<C, F, X>(
         self,
         shutdown: impl Future<Output = ()>,
@@ -168,7 +168,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         let mut put_off = PutOff::default();
         let mut intake = self.pace.intake(&self.machine, &stage);
         loop {
-            // Rows that are put off are on top of the server's list, and must not hide the others.
+            // Deferred rows are on top of the server's list, and must not hide the others.
             let max = (self.batch + put_off.0.len()).min(LONGEST_LIST);
             let max = i32::try_from(max).unwrap_or(i32::MAX);
             let ask = || self.machine.cancel_pending(self.exec, max);
@@ -204,7 +204,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         }
     }
 
-    /// The worker was told to stop, and what is at work has had its time.
+    /// The worker was told to stop, and the grace time is over.
     async fn grace_is_over(&self, stage: &mut watch::Receiver<Stage>) {
         reached(stage, Stage::Finish).await;
         sleep(self.pace.grace).await;
@@ -231,9 +231,9 @@ impl PutOff {
         self.0.insert(row, (failures, Instant::now() + wait));
     }
 
-    /// The rows on the list that are not put off, so many at most, in an order of its own for each worker:
-    /// two of them do not go through the same list hand in hand. Rows that are not on the list any more are
-    /// forgotten; somebody else has torn them down.
+    /// The rows on the list that are not deferred, so many at most, in a random order, so that two workers
+    /// do not take the same rows at the same time. Rows that have left the list are forgotten: another
+    /// worker has torn them down.
     fn due_among(&mut self, pending: Vec<PendingCancel>, most: usize) -> Vec<MachineRow> {
         let pending: Vec<MachineRow> = pending.into_iter().map(|pending| pending.row).collect();
         if !self.0.is_empty() {

@@ -1,6 +1,6 @@
 //! Owns waking an idle worker.
 //!
-//! Invariant: a wake-up costs who gives it nothing: no round trip, no NOTIFY, no lock. None is lost while the
+//! Invariant: a wake-up costs its sender nothing: no round trip, no NOTIFY, no lock. None is lost while the
 //! worker is busy.
 
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 /// [`Completer`](crate::Completer), [`TeardownWorker`](crate::TeardownWorker)), so that what there is to
 /// do need not wait for the next poll. Optional: without it the worker finds it by itself.
 ///
-/// Call [`Waker::wake`] after the commit of what was emitted, given back or asked for; before it there is
-/// nothing to find. Many calls while the worker is busy are one.
+/// Call [`Waker::wake`] after the commit of the event, release or request; before it there is nothing to
+/// find. Many calls while the worker is busy are one.
 ///
 /// A process that emits for workers elsewhere can send one `NOTIFY` for many commits, from a session of its
 /// own, and have the receiving end call this (`examples/wake_up`); a `NOTIFY` in the emitting transaction
@@ -28,8 +28,7 @@ use tokio::sync::Notify;
 pub struct Waker(Arc<Notify>);
 
 impl Waker {
-    /// A waker that wakes nobody yet. One of them may be given to several workers; a wake-up goes to
-    /// one.
+    /// A waker without a worker yet. Several workers may share it; a wake-up goes to one.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -1,8 +1,8 @@
-//! Owns the completer: requests whose client never came back are brought to their end.
+//! Owns the completer: it finishes requests whose client never retried.
 //!
 //! Invariant: it takes no more keys than it has free handlers, so every key that it holds is worked on at
-//! once and kept from nobody; whatever a request does, the others go on. Many completers may work in one
-//! scope at once: each key goes to one of them.
+//! once. A request that fails does not stop the others. Many completers may work in one scope at once:
+//! each key goes to one of them.
 
 mod request;
 mod words;
@@ -28,10 +28,10 @@ const CONCURRENCY: usize = 4;
 /// The most keys that the server gives at a time.
 const LARGEST_TAKE: usize = 10_000;
 
-/// How long an idle completer waits before it asks again, at most.
+/// The longest wait of an idle completer.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
-/// Brings abandoned requests to their end; made by [`Scope::completer`].
+/// Finishes abandoned requests; made by [`Scope::completer`].
 #[must_use = "a completer does nothing until `run` is called"]
 pub struct Completer {
     pool: Pool,
@@ -40,10 +40,9 @@ pub struct Completer {
 }
 
 impl Scope {
-    /// Prepares to bring this scope's abandoned requests to their end. Let the scope keep its requests
-    /// ([`ScopeOptions::keep_request`](crate::ScopeOptions::keep_request)), or the handler has nothing
-    /// but their keys. The completer takes a pool: its heartbeats need connections beside its other
-    /// calls.
+    /// Prepares to finish this scope's abandoned requests. Let the scope keep its requests
+    /// ([`ScopeOptions::keep_request`](crate::ScopeOptions::keep_request)), or the handler gets only
+    /// their keys. The completer takes a pool: its heartbeats need connections beside its other calls.
     pub fn completer(&self, pool: &Pool) -> Completer {
         Completer {
             pool: pool.clone(),
@@ -63,7 +62,7 @@ impl Completer {
     }
 
     /// How long a lease lasts at a time, instead of the scope's. It is extended while the handler runs,
-    /// so it says how soon others notice that this process died, not how long a request takes.
+    /// so it decides how soon others notice that this process died, not how long a request takes.
     pub fn lease(self, lease: Duration) -> Self {
         Self {
             pace: self.pace.lease(lease),
@@ -71,8 +70,8 @@ impl Completer {
         }
     }
 
-    /// How long an idle completer waits before it asks again, at most (5 s; not under 10 ms); it begins
-    /// with much less after the last request and doubles it.
+    /// The longest wait of an idle completer (5 s; not under 10 ms); the wait begins much shorter after
+    /// the last request, and doubles.
     pub fn poll_every(self, time: Duration) -> Self {
         Self {
             pace: self.pace.poll_every(time),
@@ -80,8 +79,8 @@ impl Completer {
         }
     }
 
-    /// How long requests that are at work when the completer is told to stop may go on (25 s). What is
-    /// not done then is stopped and given back.
+    /// How long running requests may go on after the completer is told to stop (25 s). Then they are
+    /// stopped and released.
     pub fn grace(self, time: Duration) -> Self {
         Self {
             pace: self.pace.grace(time),
@@ -89,7 +88,7 @@ impl Completer {
         }
     }
 
-    /// How patiently calls to the database are repeated. A take is repeated until it is answered.
+    /// How calls to the database are retried. A take is retried until it is answered.
     pub fn backoff(self, backoff: Backoff) -> Self {
         Self {
             pace: self.pace.backoff(backoff),
@@ -105,26 +104,26 @@ impl Completer {
         }
     }
 
-    /// Takes abandoned keys and brings their requests to their end, until `shutdown` completes.
+    /// Takes abandoned keys and finishes their requests, until `shutdown` completes.
     ///
-    /// - A key is abandoned when its lease ran out or it was released and is due, and nobody has claimed
-    ///   it since. `handler` gets its lease and its stored request, and does what the request path does:
-    ///   it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and the key ends as
-    ///   [`Runner::run`](crate::Runner::run) says, parked where nobody knows, aborted for good.
-    /// - A request that fails, or whose handler panics, is given back and put off: for half a second to a
-    ///   second after the first failure, then for longer each time, up to five minutes, unless
-    ///   [`Failure::Retry`](crate::Failure) says when. The scope's `max_attempts` parks it in the end.
+    /// - A key is abandoned when its lease expired, or it was released and is due, and it was not
+    ///   claimed since. `handler` gets its lease and its stored request. It works like the request path:
+    ///   it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and its result ends
+    ///   the key as in [`Runner::run`](crate::Runner::run).
+    /// - A request that fails, or whose handler panics, is released with a backoff: half a second to a
+    ///   second after the first failure, then longer each time, up to five minutes, unless
+    ///   [`Failure::Retry`](crate::Failure) names a time. In the end the scope's `max_attempts` parks it.
     ///   The others go on meanwhile.
     /// - The lease is extended at every third of it. When it is lost, or cannot be extended before it
     ///   ends, the handler is stopped ([`Completion::LeaseLost`]).
-    /// - A client that comes back meanwhile is told "in progress", and later gets the answer as a replay.
-    /// - When `shutdown` completes, what is at work may go on for the [`grace`](Self::grace) time; what is
-    ///   not done then is stopped and given back, due at once.
+    /// - A client that retries meanwhile gets `in_progress`, and later the answer as a replay.
+    /// - When `shutdown` completes, running requests may go on for the [`grace`](Self::grace) time; then
+    ///   they are stopped and released, due at once.
     ///
-    /// A database that is away or overloaded is waited for. Dropping this future stops everything at once;
-    /// the leases run out by themselves. Heartbeats need connections as well: a pool that the handlers use
-    /// up to the last one lets their leases run out. A handler that never ends keeps its slot and its lease
-    /// for the scope's `max_lease_life`: give what it waits for a timeout.
+    /// The worker waits for a database that is away or overloaded. Dropping this future stops everything at
+    /// once; the leases expire by themselves. Heartbeats need connections, too: if the handlers use all
+    /// connections of the pool, their leases expire. A handler that never ends keeps its slot and its lease
+    /// for the scope's `max_lease_life`: give its waits a timeout.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -157,8 +156,8 @@ impl Completer {
     /// ```
     ///
     /// # Errors
-    /// What makes asking for keys pointless: `42501`, `22023` for a bad lease, a closed pool, and whatever
-    /// else the first take is refused with (`25006`). What it holds is finished or given back first.
+    /// An error that makes asking for keys pointless: `42501`, `22023` for a bad lease, a closed pool, and
+    /// any other refusal of the first take (`25006`). Running requests are finished or released first.
     pub async fn run<H: Complete>(
         self,
         shutdown: impl Future<Output = ()>,
@@ -188,7 +187,8 @@ impl Completer {
             requests.reap();
             let free = (1 + shared.slots.available_permits()).min(LARGEST_TAKE);
             let free = i32::try_from(free).unwrap_or(i32::MAX);
-            // A fresh holder for each take: one whose answer was lost, asked again, gives its own keys back.
+            // A fresh holder for each take, so that a repeated take after a lost answer gets the
+            // same keys.
             let holder = Uuid::new_v4().to_string();
             let (pool, lease) = (&self.pool, self.pace.lease);
             let ask = || self.scope.take_abandoned(pool, free, lease, Some(&holder));

@@ -1,7 +1,7 @@
 //! Owns one abandoned request from its take to its end.
 //!
-//! Invariant: a key that was taken ends, is given back, or is left to a lease that runs out by itself; in
-//! each case the handler hears of it once.
+//! Invariant: a key that was taken ends, is released, or its lease expires; each case is reported to the
+//! handler once.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::super::stage::{Stage, reached};
 use super::{Complete, Completed, Completion, Shared};
 use crate::{Abandoned, Error, Lease};
 
-/// Works on a request, in the slot that it was given.
+/// Works on a request, in its slot.
 pub(super) async fn bring_to_its_end<H: Complete>(
     shared: Arc<Shared<H>>,
     abandoned: Abandoned,
@@ -86,7 +86,7 @@ impl Completion {
             Self::Released { error, retry_after } => {
                 tracing::warn!(?key, attempt, %error, ?retry_after, "an abandoned request failed");
             }
-            // Said where it happened, with the reason.
+            // Logged where it happened, with the reason.
             Self::Parked { .. } | Self::LeaseLost | Self::Unsettled(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Owns the words between the completer, its handler and its caller.
+//! Owns the interface between the completer, its handler and its caller.
 
 use std::future::Future;
 use std::ops::AddAssign;
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use crate::{Abandoned, Done, Error, Failure, Key};
 
-/// What is done with abandoned requests. A closure `|abandoned: Abandoned| async move { ... }` is one,
-/// for those who need nothing but [`Complete::complete`].
+/// A handler of abandoned requests. A closure `|abandoned: Abandoned| async move { ... }` is one with
+/// [`Complete::complete`] alone.
 pub trait Complete: Send + Sync + 'static {
-    /// Brings one request to its end, from wherever the last attempt got to: the same function that the
-    /// request path runs, with the lease and with what is read of the stored request.
+    /// Finishes one request, from the last recovery point. Call the same function as the request path,
+    /// with the lease and the stored request.
     ///
     /// The future is dropped when the lease is lost, or when it is not done at the end of the completer's
     /// grace time.
     fn complete(&self, abandoned: Abandoned) -> impl Future<Output = Result<Done, Failure>> + Send;
 
-    /// A request is over here. To count and to alert; called once for each key that was taken.
+    /// Called once for each key that was taken, with its outcome: to count and to alert.
     fn ended(&self, key: &Key, completion: &Completion) {
         let _ = (key, completion);
     }
@@ -32,45 +32,45 @@ where
     }
 }
 
-/// What became of an abandoned request. A `match` has to say what happens in each case.
+/// What became of an abandoned request. A `match` must handle each case.
 #[derive(Debug)]
 pub enum Completion {
-    /// It has its answer; its client gets it as a replay, should it ever come back.
+    /// It has its answer; a client that retries gets it as a replay.
     Completed,
-    /// It failed for good, and that is its answer.
+    /// It failed for good; this is its answer.
     Aborted,
     /// It failed in a way that is worth another attempt, or the completer was told to stop; the key is
-    /// given back.
+    /// released.
     Released {
         /// What went wrong.
         error: String,
         /// When it is due again; `None`: at once.
         retry_after: Option<Duration>,
     },
-    /// Nobody knows how the attempt ended; a verdict is needed.
+    /// The outcome of the attempt is unknown; a verdict is needed.
     Parked {
         /// The attempt that is parked.
         attempt: i32,
     },
-    /// The lease went to somebody else, or could not be kept alive; the handler was stopped.
+    /// Another holder has the lease, or it could not be kept alive; the handler was stopped.
     LeaseLost,
-    /// The database was not there to be told the end; the key comes again when its lease has run out,
-    /// unless that had been stored.
+    /// The database was away at the end; the key is taken again after its lease has expired, unless
+    /// the end was stored.
     Unsettled(Error),
 }
 
-/// What a [`Completer`](crate::Completer) did until it was told to stop; each is a count of takes.
+/// The counts of a [`Completer`](crate::Completer), each in takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completed {
     /// They have their answer.
     pub completed: u64,
     /// Failed for good, which is their answer.
     pub aborted: u64,
-    /// Given back, to be tried again.
+    /// Released, to be retried.
     pub released: u64,
     /// Waiting for a verdict.
     pub parked: u64,
-    /// Left to their lease, or to somebody else who has it.
+    /// Left to their lease, or taken by another holder.
     pub lost: u64,
 }
 

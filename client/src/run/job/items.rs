@@ -1,8 +1,7 @@
 //! Owns the work under a lease: item after item, each in its fence, and the end of the job.
 //!
-//! Invariant: an item's writes commit only together with an extension of the lease that did not say
-//! `cancelling`. An item stays at hand, and may be discarded, exactly as long as it is certain that
-//! it is not saved.
+//! Invariant: an item's writes commit only together with an extension of the lease that did not
+//! answer `cancelling`. An item may be discarded exactly as long as it is certainly not saved.
 
 use std::time::Duration;
 
@@ -20,13 +19,13 @@ pub(super) enum End {
     Failed(JobFailure),
 }
 
-/// How a turn ended, if the work did not.
+/// How one round ended, if the work did not.
 enum Turn {
     Done,
     End(End),
 }
 
-/// A job that is being worked off.
+/// A running job.
 pub(super) struct Items<'a, J: Job> {
     pub(super) pool: &'a Pool,
     pub(super) backoff: &'a Backoff,
@@ -38,7 +37,7 @@ pub(super) struct Items<'a, J: Job> {
 }
 
 impl<J: Job> Items<'_, J> {
-    /// Item by item, until the job has an end of some kind.
+    /// Works item by item, until the job ends.
     pub(super) async fn work_off(&mut self) -> End {
         let mut failures = 0;
         loop {
@@ -59,7 +58,7 @@ impl<J: Job> Items<'_, J> {
                 return End::Failed(error.into());
             }
             let row = self.watch.action().row();
-            tracing::info!(?row, %error, failures, "the database failed under an item; once more");
+            tracing::info!(?row, %error, failures, "the database failed during an item; retrying");
             tokio::time::sleep(self.backoff.wait(failures)).await;
         }
     }
@@ -91,7 +90,7 @@ impl<J: Job> Items<'_, J> {
         let mut failures = 0;
         loop {
             match self.save_once(made).await {
-                // The transaction was rolled back, for certain: the work need not be done again.
+                // The transaction was certainly rolled back, so the work is not repeated.
                 Err(JobFailure::Error(error))
                     if error.kind() == Kind::Conflict && failures + 1 < self.backoff.tries =>
                 {
@@ -115,8 +114,7 @@ impl<J: Job> Items<'_, J> {
             return Ok(false);
         }
         self.job.save(&transaction, item, made).await?;
-        // From here on nobody knows whether the item is saved until the answer is there: what it has
-        // made must not be deleted.
+        // Until the commit is answered the item may be saved, so its artifact must not be deleted.
         let item = self.at_hand.take();
         match transaction.commit().await.map_err(Error::from) {
             Ok(()) => Ok(true),
@@ -152,7 +150,7 @@ impl<J: Job> Items<'_, J> {
         }
     }
 
-    /// `told`: what the finish said, once the commit is on its way.
+    /// `told`: the answer of the finish, before its commit is answered.
     async fn finish_once(
         &mut self,
         patch: Option<&Json>,
@@ -160,7 +158,7 @@ impl<J: Job> Items<'_, J> {
     ) -> Result<End, JobFailure> {
         let mut client = self.pool.get().await?;
         let transaction = client.transaction().await?;
-        // The row before the items: the order in which everybody locks.
+        // The row before the items: the lock order.
         let end = self.watch.action().finish(&transaction, patch).await?;
         if matches!(end, ActionEnd::Cancelling) {
             transaction.rollback().await?;

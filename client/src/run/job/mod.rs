@@ -1,8 +1,7 @@
-//! Owns what a job is to its runner: items that are worked off one by one, and a way to undo.
+//! Owns the interface of a job: its items, one by one, and their undoing.
 //!
-//! Invariant: the methods here are all that the caller writes. When each of them runs, in which
-//! transaction, and what happens when the lease is lost or the job is cancelled, is the runner's
-//! ([`JobRunner`]).
+//! Invariant: the caller writes only these methods. The runner ([`JobRunner`]) decides when each
+//! runs and in which transaction, and handles a lost lease and a cancellation.
 
 mod items;
 mod outcome;
@@ -22,30 +21,31 @@ pub use runner::JobRunner;
 /// A job whose items cost something outside the database, and which may be cancelled or die at any
 /// moment.
 ///
-/// The runner works it off so:
+/// The runner works in this order:
 ///
-/// 1. [`next`](Job::next) finds an item that is not done, in the database: nothing that an earlier
-///    holder has done is done again.
-/// 2. [`work`](Job::work) does what costs: the foreign call, the artifact. No transaction is open.
-/// 3. [`save`](Job::save) writes down that the item is done, in a transaction that commits only
-///    while the lease is held and the job is not cancelled.
+/// 1. [`next`](Job::next) finds an item that is not done, in the database, so that no item of an
+///    earlier holder is repeated.
+/// 2. [`work`](Job::work) does the costly part: the foreign call, the artifact. No transaction is
+///    open.
+/// 3. [`save`](Job::save) records that the item is done, in a transaction that commits only while
+///    the lease is held and the job is not cancelled.
 /// 4. When there is no next item, [`finish`](Job::finish) makes the job's last writes in the
 ///    transaction that ends the action, with [`result`](Job::result) in the row itself.
 ///
-/// An item's row is there, with the name of its artifact, before the item is worked on; else nobody
-/// would find the artifact of a worker that died. What attempts make under one name they would
-/// delete for each other: put the action's token into the name ([`Action::token`]), under something
+/// Insert an item's row, with the name of its artifact, before the work on it; otherwise the
+/// artifact of a worker that died is orphaned. Attempts that use the same name would delete each
+/// other's artifacts: put the action's token ([`Action::token`]) into the name, inside something
 /// that the item's row names, such as a directory.
 ///
 /// Implement the methods as `async fn`.
 pub trait Job: Send + Sync {
     /// An item to work on.
     type Item: Send + Sync;
-    /// What the work on an item has made, for [`Job::save`] to write down.
+    /// The result of the work on an item, for [`Job::save`].
     type Made: Send + Sync;
 
-    /// An item that is not done yet; `None` if all are. Asked after each item, and again after the
-    /// database failed: only the database knows what is done.
+    /// An item that is not done yet; `None` if all are. Called after each item, and again after the
+    /// database failed: only the database knows the items that are done.
     fn next(
         &mut self,
         action: &Action,
@@ -59,8 +59,8 @@ pub trait Job: Send + Sync {
         item: &Self::Item,
     ) -> impl Future<Output = Result<Self::Made, JobFailure>> + Send;
 
-    /// Writes down that the item is done, first the item, then what it costs. After a lost race it
-    /// runs again, in a new transaction.
+    /// Records that the item is done: first the item, then its cost. After a lost race it runs
+    /// again, in a new transaction.
     fn save(
         &mut self,
         transaction: &Transaction<'_>,
@@ -83,11 +83,11 @@ pub trait Job: Send + Sync {
         async { Ok(()) }
     }
 
-    /// The lease is lost and this item was at hand: deletes what this attempt has made of it, and
-    /// only that. Others may be at the item by now.
+    /// The lease is lost while this item was in work: deletes this attempt's artifacts of it, and
+    /// only those. Another attempt may be working on the item by now.
     fn discard(&mut self, action: &Action, item: &Self::Item) -> impl Future<Output = ()> + Send;
 
-    /// The job is cancelled: deletes the artifacts of these items, of whatever attempt. What is not
-    /// there is deleted.
+    /// The job is cancelled: deletes the artifacts of these items, from all attempts. A missing
+    /// artifact counts as deleted.
     fn clean(&self, items: Vec<CleanupItem>) -> impl Future<Output = Result<(), BoxError>> + Send;
 }

@@ -1,5 +1,4 @@
-//! Owns the words of a job's run: what the job says to the runner, and what the runner says to the
-//! caller.
+//! Owns the results of a job: the job's result for the runner, and the runner's for the caller.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -8,20 +7,20 @@ use deadpool_postgres::PoolError;
 
 use crate::{Cancelled, Error};
 
-/// How a part of a job failed. An item that fails for good is no failure of the job: write it down
-/// in [`Job::save`](super::Job::save).
+/// How a part of a job failed. An item that fails for good is no failure of the job: record it in
+/// [`Job::save`](super::Job::save).
 #[derive(Debug)]
 pub enum JobFailure {
-    /// The job is given back, with this reason; the next claim goes on with what is not done.
+    /// The job is released, with this reason; the next claim goes on with the remaining items.
     Release(String),
-    /// A call failed, mostly one to the database; this is what `?` makes of it. After a lost race or
-    /// a lost connection the runner asks for the next item again; any other error gives the job back
-    /// and is handed on.
+    /// A call failed, mostly one to the database; `?` makes this. After a lost race or a lost
+    /// connection the runner asks for the next item again; any other error releases the job and is
+    /// returned.
     Error(Error),
 }
 
 impl JobFailure {
-    /// The job is given back because of this.
+    /// The job is released for this reason.
     pub fn release(reason: impl Display) -> Self {
         Self::Release(reason.to_string())
     }
@@ -45,7 +44,7 @@ impl From<PoolError> for JobFailure {
     }
 }
 
-/// What became of a job. A `match` has to say what happens in each case.
+/// The outcome of a job. A `match` must handle each case.
 #[derive(Clone, Debug)]
 pub enum JobOutcome {
     /// All items are done, and the row has its step's successful state.
@@ -55,11 +54,11 @@ pub enum JobOutcome {
         /// The row's version, where the machine has one.
         version: Option<i64>,
     },
-    /// It was being cancelled, and is torn down.
+    /// It was cancelled, and is torn down.
     Cancelled(Cancelled),
-    /// Somebody else is at it: come back after this time.
+    /// Another holder has it: retry after this time.
     InProgress {
-        /// When it is worth asking again.
+        /// The time to wait before asking again.
         retry_after: Duration,
     },
     /// It is not in the step's status, or the step names no such requester.
@@ -71,11 +70,11 @@ pub enum JobOutcome {
     NotFound,
     /// The step declares no claim state for this requester: it is not run as an action.
     Unclaimed,
-    /// The job gave itself back; the next claim goes on with what is not done.
+    /// The job asked for its release; the next claim goes on with the remaining items.
     Released {
         /// Why.
         error: String,
     },
-    /// The lease went to somebody else, or could not be kept alive; the job was stopped here.
+    /// Another holder has the lease, or it could not be kept alive; the job was stopped here.
     LeaseLost,
 }

@@ -1,8 +1,8 @@
 //! Owns running a cancellable job: the claim, and an end in every case.
 //!
-//! Invariant: whatever the job and the network do, the row ends in a state from which the next claim,
-//! or a teardown, goes on rightly. The runner may be dropped at any await: then the lease runs
-//! out by itself and a sweep gives the row back.
+//! Invariant: whatever the job and the network do, the next claim or a teardown can go on from the
+//! row's state. The runner may be dropped at any await: then the lease expires and a sweep reverts
+//! the row.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use super::watch::Watch;
 use super::{Job, JobFailure, JobOutcome};
 use crate::{Action, ActionClaim, ActionOptions, Backoff, Error, Kind, MachineRow};
 
-/// How long a runner goes without looking for a cancellation before it begins an item.
+/// The longest time since the last answer after which a runner begins an item without asking for a
+/// cancellation.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs one row's job as the action of a step; made by [`MachineRow::job`].
@@ -48,7 +49,7 @@ impl MachineRow {
 }
 
 impl JobRunner<'_> {
-    /// Who asks: whose claim state the row is to wear.
+    /// The requester, which decides the claim state of the row.
     pub fn requester(self, requester: impl Into<String>) -> Self {
         Self {
             options: self.options.requester(requester),
@@ -57,7 +58,7 @@ impl JobRunner<'_> {
     }
 
     /// How long the lease lasts at a time, instead of the step's. It is extended while the job runs,
-    /// so it says how soon others notice that this process died, not how long the job takes.
+    /// so it decides how soon others notice that this process died, not how long the job takes.
     pub fn lease(self, lease: Duration) -> Self {
         Self {
             options: self.options.lease(lease),
@@ -65,9 +66,9 @@ impl JobRunner<'_> {
         }
     }
 
-    /// Before an item begins, the runner looks whether the job is being cancelled, unless it has
-    /// heard from the server within this time (1 s, if nothing is said; zero: before each item). An
-    /// item that has begun is worked to its end, and its own transaction looks again.
+    /// Before an item begins, the runner asks whether the job is being cancelled, unless the server
+    /// has answered within this time (default 1 s; zero: before each item). An item that has begun
+    /// is finished, and its own transaction asks again.
     pub fn check_every(self, time: Duration) -> Self {
         Self {
             check_every: time,
@@ -75,28 +76,28 @@ impl JobRunner<'_> {
         }
     }
 
-    /// How patiently calls to the database are repeated, and how many times in a row it may fail
-    /// under the items.
+    /// How calls to the database are retried, and how many times in a row it may fail during the
+    /// items.
     pub fn backoff(self, backoff: Backoff) -> Self {
         Self { backoff, ..self }
     }
 
-    /// Claims the row and works the job off; see [`Job`] for the order of things.
+    /// Claims the row and runs the job; see [`Job`] for the order of its calls.
     ///
-    /// - The claim has a fresh holder and is repeated with it until it is answered.
+    /// - The claim has a fresh holder and is retried with it until it is answered.
     /// - The lease is extended at every third of it. When it is lost, or cannot be extended before it
-    ///   ends, the work is dropped and [`Job::discard`] deletes what the item at hand has left
-    ///   outside ([`JobOutcome::LeaseLost`]).
+    ///   ends, the work is dropped and [`Job::discard`] deletes the artifacts of the present item
+    ///   ([`JobOutcome::LeaseLost`]).
     /// - When the job is being cancelled, the open transaction is rolled back, the row released and
     ///   torn down with [`Job::clean`] ([`JobOutcome::Cancelled`]). A teardown that fails is an
     ///   error; the row is then listed by
     ///   [`Machine::cancel_pending`](crate::Machine::cancel_pending).
-    /// - When the job fails, the row is released: the next claim goes on with what is not done. So it is
-    ///   when one of the job's methods panics; the panic then goes on.
+    /// - When the job fails, the row is released: the next claim goes on with the remaining items. A
+    ///   panic of the job's methods also releases the row; then it is resumed.
     ///
     /// The job's methods run beside the heartbeat: one that blocks its thread for longer than the lease
-    /// loses it. Dropping this future stops the job where it is; a sweep gives the row back when the lease
-    /// has run out.
+    /// loses it. Dropping this future stops the job where it is; a sweep reverts the row after the lease
+    /// has expired.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -140,7 +141,7 @@ impl JobRunner<'_> {
     /// ```
     ///
     /// # Errors
-    /// What the database says when it cannot be reached, refuses, or fails for good;
+    /// Any error of a database that cannot be reached, refuses, or fails for good;
     /// [`Error::Cleanup`] if the job was being cancelled and its artifacts could not be deleted.
     pub async fn run<J: Job>(self, job: &mut J) -> Result<JobOutcome, Error> {
         let (since, claim) = self.claim().await?;
@@ -154,8 +155,8 @@ impl JobRunner<'_> {
         }
     }
 
-    /// Claims with a fresh holder, repeated until answered. Tells since when the lease counts at the
-    /// latest.
+    /// Claims with a fresh holder, retried until answered. Also returns when the answered claim was
+    /// sent.
     async fn claim(&self) -> Result<(Instant, ActionClaim), Error> {
         let options = self.options.clone().fresh_holder();
         let ask = || async {
@@ -198,7 +199,7 @@ impl JobRunner<'_> {
             Err(panic) => {
                 let reason = format!("the job panicked: {panic}");
                 if let Err(error) = self.give_back(action, Some(&reason)).await {
-                    tracing::warn!(row = ?self.row, %error, "could not be given back");
+                    tracing::warn!(row = ?self.row, %error, "could not be released");
                 }
                 panic.resume()
             }
@@ -221,7 +222,7 @@ impl JobRunner<'_> {
                     Ok(true) => Err(error),
                     Ok(false) => self.lost(action, job, at_hand).await,
                     Err(refusal) => {
-                        tracing::warn!(row = ?self.row, error = %refusal, "could not be given back");
+                        tracing::warn!(row = ?self.row, error = %refusal, "could not be released");
                         Err(error)
                     }
                 }
@@ -229,7 +230,7 @@ impl JobRunner<'_> {
         }
     }
 
-    /// Releases the row; `false` if it was taken away.
+    /// Releases the row; `false` if the lease was lost.
     async fn give_back(&self, action: &Action, reason: Option<&str>) -> Result<bool, Error> {
         let reason = reason.map(storable);
         let release = || action.release(self.pool, reason.as_deref());
@@ -240,7 +241,7 @@ impl JobRunner<'_> {
         }
     }
 
-    /// Somebody else may be at the row: what this attempt has made goes, and nothing more.
+    /// Another holder may have the row: only this attempt's artifacts are deleted.
     async fn lost<J: Job>(
         &self,
         action: &Action,

@@ -1,7 +1,7 @@
-//! Owns what is known of an action while it is worked on: when the server was last heard, and
-//! whether it said that the row is being cancelled.
+//! Owns the state of a running action: the time of the server's last answer, and whether the row is
+//! being cancelled.
 //!
-//! Invariant: once it was said it stays known; nothing clears a cancel flag.
+//! Invariant: a cancellation stays known, since nothing clears a cancel flag.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -37,7 +37,7 @@ impl<'a> Watch<'a> {
         self.cancelling.load(Ordering::Relaxed)
     }
 
-    /// How long nothing has been heard.
+    /// The time since the last answer.
     pub(super) fn silence(&self) -> Duration {
         self.heard
             .lock()
@@ -45,7 +45,7 @@ impl<'a> Watch<'a> {
             .elapsed()
     }
 
-    /// Extends the lease and notes what is said of a cancellation.
+    /// Extends the lease and notes a cancellation.
     pub(super) async fn look<E: Executor>(&self, exec: &E) -> Result<Duration, Error> {
         let asked = Instant::now();
         let extended = self.action.extend(exec, None).await?;

@@ -1,6 +1,7 @@
 //! Owns one batch from its take to its end: its handlers, its heartbeat, its verdicts.
 //!
-//! Invariant: no handler of the batch runs on past the time up to which its lease is known to be alive.
+//! Invariant: no handler of the batch runs past the time up to which its lease is known to be
+//! alive.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::settle::Settle;
 use super::{Deliver, Delivered, Shared};
 use crate::{Batch, Error, Executor};
 
-/// A batch that is held, with the lease it was taken with.
+/// A leased batch.
 pub(super) struct Held<H> {
     shared: Arc<Shared<H>>,
     lease: BatchLease,
@@ -25,7 +26,7 @@ pub(super) struct Held<H> {
     since: Instant,
 }
 
-/// What the heartbeat keeps alive.
+/// The lease that the heartbeat extends.
 struct BatchLease {
     batch: Batch,
     length: Duration,
@@ -95,7 +96,7 @@ impl<H: Deliver> Held<H> {
                 () = &mut settling => {}
                 () = heartbeat.until_lost() => {
                     chains.shutdown().await;
-                    // A last ack may be on its way; whether it counts is the server's to say.
+                    // A last ack may be on its way; the server decides whether it counts.
                     let _ = timeout(self.shared.backoff.call_timeout, settling).await;
                 }
             }
@@ -109,7 +110,7 @@ impl<H: Deliver> Held<H> {
             tracing::warn!(
                 batch = self.lease.name(),
                 events = counts.lost,
-                "the batch is not ours any more; its events are left to whoever has it"
+                "the lease of the batch is lost; another worker delivers its events"
             );
             tell(|| self.shared.handler.lost(counts.lost));
         }

@@ -1,8 +1,8 @@
 //! Owns the order of a batch: chains of events that are handled one after another.
 //!
-//! Invariant: of one order key no event begins before the one in front of it is done, and none begins
-//! once the worker was told to stop. Each event that a chain has begun or not gets exactly one
-//! [`Verdict`], or is left to the server because one in front of it failed.
+//! Invariant: of one order key no event begins before the one before it is done, and none begins
+//! after the worker was told to stop. Each event of a chain gets exactly one [`Verdict`], or is left
+//! to the server because an earlier one failed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ pub(super) enum Verdict {
         /// How many later events of its order key leave the batch with it.
         behind: u64,
     },
-    /// Not begun, or stopped: the worker is on its way out.
+    /// Not begun, or stopped: the worker is stopping.
     Released(i64),
 }
 
-/// Events that go one after another.
+/// Events that are handled one after another.
 pub(super) type Chain = Vec<Arc<Event>>;
 
 /// A batch's events by order key; those without one are chains of their own.
@@ -49,8 +49,8 @@ pub(super) fn chains_of(events: Vec<Event>) -> Vec<Chain> {
     chains
 }
 
-/// Handles a chain, with a slot that it was given or once one is free. `begun` is dropped as soon as it
-/// no longer waits for one.
+/// Handles a chain, in a given slot or after one is free. `begun` is dropped as soon as it no longer
+/// waits for one.
 pub(super) async fn follow<H: Deliver>(
     shared: Arc<Shared<H>>,
     chain: Chain,

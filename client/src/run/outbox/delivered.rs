@@ -2,19 +2,19 @@
 
 use std::ops::AddAssign;
 
-/// What an [`OutboxWorker`](crate::OutboxWorker) did until it was told to stop; each is a count of events.
+/// The counts of an [`OutboxWorker`](crate::OutboxWorker), each in events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
     /// Delivered and acked.
     pub delivered: u64,
-    /// Failed attempts; their events come again.
+    /// Failed attempts; their events are retried.
     pub failed: u64,
     /// Failed for good: the attempts are used up, or the handler gave up.
     pub dead: u64,
-    /// Given back without an attempt counted: the worker was told to stop, the handler put it off, or one in
-    /// front of it in its order key failed.
+    /// Released without counting an attempt: the worker was told to stop, the handler deferred it, or an
+    /// earlier event of its order key failed.
     pub released: u64,
-    /// Of leases that were lost: somebody else delivers them, or will.
+    /// Of lost leases: another worker delivers them.
     pub lost: u64,
 }
 

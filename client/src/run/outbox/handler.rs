@@ -1,4 +1,4 @@
-//! Owns the words between the worker and the handler of its events.
+//! Owns the interface between the worker and the handler of its events.
 
 use std::fmt::{self, Display};
 use std::future::Future;
@@ -8,22 +8,23 @@ use deadpool_postgres::{PoolError, Transaction};
 
 use crate::{Error, Event};
 
-/// What is done with a subscriber's events. A closure `|event: Event| async move { ... }` is one, for
-/// those who need nothing but [`Deliver::deliver`].
+/// A handler of a subscriber's events. A closure `|event: Event| async move { ... }` is one with
+/// [`Deliver::deliver`] alone.
 pub trait Deliver: Send + Sync + 'static {
-    /// Delivers one event. It may have been delivered before, and that attempt not have been heard of:
-    /// send its [`delivery_key`](Event::delivery_key) along as the `Idempotency-Key`.
+    /// Delivers one event. An earlier attempt may have delivered it already: send its
+    /// [`delivery_key`](Event::delivery_key) as the `Idempotency-Key`.
     ///
     /// The future is dropped when the lease of its batch is lost, or when it is not done at the end of
     /// the worker's grace time.
     fn deliver(&self, event: &Event) -> impl Future<Output = Result<(), Undelivered>> + Send;
 
-    /// An event is dead: in the transaction that says so, undo what came before it. A key can be
+    /// An event is dead: undo earlier work in the transaction that records its death. A key can be
     /// claimed and aborted here, so that its steps' compensations are emitted.
     ///
     /// The callback's writes commit together with the event's death. If it fails, or panics, neither
-    /// happens and the event is given back, to be delivered once more later. It runs again after a lost
-    /// race: nothing outside the database belongs in it. The rest of the batch is not acked while it runs.
+    /// happens and the event is released, to be delivered once more later. It runs again after a lost
+    /// race, so it must have no effect outside the database. The rest of the batch is not acked while it
+    /// runs.
     fn dead(
         &self,
         transaction: &Transaction<'_>,
@@ -34,8 +35,8 @@ pub trait Deliver: Send + Sync + 'static {
         async { Ok(()) }
     }
 
-    /// The lease of a batch was lost with so many of its events neither acked nor nacked: somebody
-    /// else delivers them, or will. To count and to alert; a `WARN` line is logged as well.
+    /// The lease of a batch was lost with so many of its events neither acked nor nacked: another
+    /// worker delivers them. To count and to alert; a `WARN` line is logged, too.
     fn lost(&self, events: u64) {
         let _ = events;
     }
@@ -51,28 +52,30 @@ where
     }
 }
 
-/// Why an event was not delivered, and so what becomes of it.
+/// Why an event was not delivered, which decides what happens to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undelivered {
-    /// It is tried again, until the subscriber's attempts are used up.
+    /// It is retried, until the subscriber's attempts are used up.
     Retry {
-        /// A word for it, by which failures are counted: `timeout`, `refused`. (`released`, `never` and
-        /// `expired` are the server's own; a failure that is called so is counted as `error`.)
+        /// The kind of the failure, by which failures are counted: `timeout`, `refused`. (`released`,
+        /// `never` and `expired` are the server's own; a failure that is called so is counted as
+        /// `error`.)
         kind: String,
         /// What went wrong.
         error: String,
-        /// When to try again, instead of what the subscriber's backoff says; zero: at once.
+        /// When to retry, instead of the subscriber's backoff; zero: at once.
         after: Option<Duration>,
     },
-    /// It cannot be tried now: somebody else is still at what it is about. It is given back and comes again
-    /// after this time; no attempt is counted, so an event that is put off for ever is never dead.
+    /// It cannot be tried now, for example because other work on its subject still runs. It is released and
+    /// delivered again after this time. No attempt is counted, so an event that is always deferred never
+    /// dies.
     Later {
-        /// What it waits for.
+        /// The reason.
         reason: String,
-        /// When to try again.
+        /// When to retry.
         after: Duration,
     },
-    /// It will not go through, however often it is tried: it is dead.
+    /// No retry can succeed: it is dead.
     Never {
         /// What went wrong.
         error: String,
@@ -80,7 +83,7 @@ pub enum Undelivered {
 }
 
 impl Undelivered {
-    /// Worth another attempt, when the subscriber's backoff says.
+    /// Worth another attempt, with the subscriber's backoff.
     pub fn retry(kind: impl Into<String>, error: impl Display) -> Self {
         Self::Retry {
             kind: kind.into(),
@@ -124,7 +127,7 @@ impl Display for Undelivered {
     }
 }
 
-/// What `?` makes of a call of the handler's that failed: worth another attempt.
+/// `?` makes this from a failed call of the handler: worth another attempt.
 impl From<Error> for Undelivered {
     fn from(error: Error) -> Self {
         Self::retry("database", error)

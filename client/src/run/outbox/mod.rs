@@ -1,8 +1,8 @@
 //! Owns the outbox worker: batch after batch, each event to its handler, until it is told to stop.
 //!
-//! Invariant: an event is acked only after its handler has said that it is done, and whatever dies or
-//! is dropped, every event that is not acked comes again. A worker takes more only when nothing that it
-//! holds waits for a free handler, so that it does not keep from others what it cannot work on.
+//! Invariant: an event is acked only after its handler has succeeded, and every event that is not acked
+//! is delivered again. A worker takes more events only when none of its own waits for a free handler,
+//! so that other workers can get them.
 
 mod batch;
 mod chain;
@@ -35,7 +35,7 @@ const BATCH: i32 = 10;
 /// The most that the server gives at a time.
 const LARGEST_BATCH: i32 = 10_000;
 
-/// How long an idle worker waits before it asks again, at most.
+/// The longest wait of an idle worker.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
 /// Delivers a subscriber's events; made by [`Subscriber::worker`].
@@ -81,7 +81,7 @@ impl OutboxWorker {
 
     /// How long a batch is leased at a time, instead of the subscriber's `lease`; at most its
     /// `max_lease_life`, both as they are when the worker starts. It is extended while the handlers run, so
-    /// it says how soon others notice that this process died, not how long a delivery takes.
+    /// it decides how soon others notice that this process died, not how long a delivery takes.
     pub fn lease(self, lease: Duration) -> Self {
         Self {
             pace: self.pace.lease(lease),
@@ -89,8 +89,8 @@ impl OutboxWorker {
         }
     }
 
-    /// How long an idle worker waits before it asks again, at most (1 s; not under 10 ms); it begins with
-    /// much less after the last event and doubles it.
+    /// The longest wait of an idle worker (1 s; not under 10 ms); the wait begins much shorter after the
+    /// last event, and doubles.
     pub fn poll_every(self, time: Duration) -> Self {
         Self {
             pace: self.pace.poll_every(time),
@@ -98,9 +98,9 @@ impl OutboxWorker {
         }
     }
 
-    /// How long handlers that are at work when the worker is told to stop may go on (25 s). What is
-    /// not done then is stopped and given back. Where the database is away then, that takes until the
-    /// lease has run out at the longest.
+    /// How long running handlers may go on after the worker is told to stop (25 s). Then they are
+    /// stopped and their events released. If the database is away then, this ends when the lease
+    /// expires at the latest.
     pub fn grace(self, time: Duration) -> Self {
         Self {
             pace: self.pace.grace(time),
@@ -108,7 +108,7 @@ impl OutboxWorker {
         }
     }
 
-    /// How patiently calls to the database are repeated. A take is repeated until it is answered.
+    /// How calls to the database are retried. A take is retried until it is answered.
     pub fn backoff(self, backoff: Backoff) -> Self {
         Self {
             pace: self.pace.backoff(backoff),
@@ -126,23 +126,22 @@ impl OutboxWorker {
 
     /// Takes and delivers until `shutdown` completes.
     ///
-    /// - Each event goes to `handler` with its [`delivery_key`](crate::Event::delivery_key). Done events
-    ///   are acked as soon as they are; a failed one is tried again later, with the subscriber's backoff,
-    ///   and the later events of its order key wait behind it. A handler that panics has failed. One that
-    ///   never ends keeps its slot and its lease for the subscriber's `max_lease_life`: give what it waits
-    ///   for a timeout.
+    /// - Each event goes to `handler` with its [`delivery_key`](crate::Event::delivery_key). A delivered
+    ///   event is acked at once. A failed one is retried with the subscriber's backoff, and the later
+    ///   events of its order key wait for it. A handler that panics has failed. One that never ends keeps
+    ///   its slot and its lease for the subscriber's `max_lease_life`: give its waits a timeout.
     /// - Events of one order key are handled one after another, all others at the same time, up to
     ///   [`concurrency`](Self::concurrency).
-    /// - When an event dies, [`Deliver::dead`] runs in the transaction that says so.
+    /// - When an event dies, [`Deliver::dead`] runs in the transaction that records it.
     /// - The lease of a batch is extended at every third of it. When it is lost, or cannot be extended
-    ///   before it ends, the handlers of that batch are stopped, [`Deliver::lost`] is told, and the
+    ///   before it ends, the handlers of that batch are stopped, [`Deliver::lost`] is called, and the
     ///   worker goes on with other batches.
-    /// - When `shutdown` completes, what has not begun is given back at once and what is at work may
-    ///   go on for the [`grace`](Self::grace) time.
+    /// - When `shutdown` completes, events that have not begun are released at once, and running
+    ///   handlers may go on for the [`grace`](Self::grace) time.
     ///
-    /// A database that is away or overloaded is waited for. Dropping this future stops everything at once;
-    /// what was not acked comes again when its lease has run out. Heartbeats and acks need connections as well:
-    /// a pool that the handlers use up to the last one lets their leases run out.
+    /// The worker waits for a database that is away or overloaded. Dropping this future stops everything at
+    /// once; events that were not acked are delivered again after their lease has expired. Heartbeats and acks
+    /// need connections, too: if the handlers use all connections of the pool, their leases expire.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
@@ -170,8 +169,8 @@ impl OutboxWorker {
     /// ```
     ///
     /// # Errors
-    /// What makes asking for events pointless: `42704`, `42501`, `22023`, a closed pool, and whatever else
-    /// the first take is refused with (`25006`). What it holds is finished or given back first.
+    /// An error that makes asking for events pointless: `42704`, `42501`, `22023`, a closed pool, and any
+    /// other refusal of the first take (`25006`). Its events are finished or released first.
     pub async fn run<H: Deliver>(
         self,
         shutdown: impl Future<Output = ()>,
@@ -191,7 +190,7 @@ impl OutboxWorker {
         shared: &Arc<Shared<H>>,
         batches: &mut Tasks<Delivered>,
     ) -> Result<(), Error> {
-        // An intake of its own: that a standby tells the lease does not mean that it gives events.
+        // An intake of its own, because a standby can answer this but gives no events.
         let asking = self.pace.intake(&self.subscriber, &shared.stage);
         let Some(lease) = self.known_lease(asking).await? else {
             return Ok(());
@@ -208,7 +207,7 @@ impl OutboxWorker {
                 Some((since, Some(batch))) => {
                     intake.found();
                     let held = Held::new(Arc::clone(shared), batch, lease, since);
-                    // Ends when all of the batch's events have begun or are over.
+                    // Ends when all of the batch's events have begun or ended.
                     let (begun, mut waiting) = mpsc::channel(1);
                     batches.begin(held.deliver(slot, begun));
                     // Nothing more is taken while an event of this batch waits for a handler.
@@ -223,7 +222,7 @@ impl OutboxWorker {
         }
     }
 
-    /// How long a batch is leased; asked once, so that each take can say it and the heartbeat knows.
+    /// How long a batch is leased; read once, for each take and for the heartbeat.
     async fn known_lease(
         &self,
         mut intake: Intake<'_, Subscriber>,

@@ -1,8 +1,8 @@
-//! Owns telling the server what became of a batch's events.
+//! Owns the acks and nacks of a batch's events.
 //!
-//! Invariant: one call at a time for a batch, each repeated until it is answered; a repeat that is told
-//! that it is done is success. An event's death and what its callback wrote commit together, and the
-//! callback's writes are never committed twice.
+//! Invariant: one call at a time for a batch, each retried until it is answered; a retry that gets
+//! ON006 is success. An event's death and what its callback wrote commit together, and the callback's
+//! writes are never committed twice.
 
 use std::future::Future;
 use std::time::Duration;
@@ -23,10 +23,10 @@ const MOST: usize = 1000;
 /// The longest kind that the server takes, in characters.
 const LONGEST_KIND: usize = 100;
 
-/// Kinds that mean something to the server and are not a handler's to choose.
+/// Kinds that are reserved for the server.
 const RESERVED: [&str; 3] = ["released", "never", "expired"];
 
-/// How long an event waits whose callback failed for good.
+/// How long an event is deferred after its callback failed for good.
 const CALLBACK_FAILED: Duration = Duration::from_secs(30);
 
 /// The verdicts of a batch, as far as the server has them.
@@ -45,7 +45,7 @@ enum Stopped {
     Callback(Error),
     /// The same, by a panic.
     Panicked(Panic),
-    /// In its commit: nobody knows.
+    /// In its commit: unknown.
     Commit(Error),
 }
 
@@ -63,8 +63,8 @@ impl<'a, H: Deliver> Settle<'a, H> {
         self.counts
     }
 
-    /// Settles verdicts as they come, several in one call where they come together; ends with the
-    /// last, or when the server refuses one.
+    /// Sends verdicts as they come, several in one call where possible; ends with the last one, or
+    /// when the server refuses one.
     pub(super) async fn all(&mut self, mut verdicts: mpsc::UnboundedReceiver<Verdict>) {
         let mut ready = vec![];
         while verdicts.recv_many(&mut ready, MOST).await > 0 {
@@ -89,7 +89,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
                 Verdict::Released(event_id) => released.push(event_id),
             }
         }
-        // What is done first: it may be in front of another of its key.
+        // Acks first: an acked event may come before another of its order key.
         self.ack(&done).await?;
         for (event, failure, behind) in failed {
             self.fail(&event, &failure).await?;
@@ -122,7 +122,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
         Ok(())
     }
 
-    /// Ends events. Where one of several is told to be done, each is ended by itself.
+    /// Ends events. If one of several was done already, each is ended in a call of its own.
     async fn end<'i, T, F, Fut>(&self, ids: Option<&'i [i64]>, call: F) -> Result<(), Error>
     where
         F: Fn(Option<&'i [i64]>) -> Fut,
@@ -140,7 +140,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
         }
     }
 
-    /// A failed event, with the handler's callback in the same transaction if it died of it.
+    /// Nacks a failed event, with the handler's callback in the same transaction if the event dies.
     async fn fail(&mut self, event: &Event, failure: &Undelivered) -> Result<(), Error> {
         let options = failure.nack();
         let (mut failures, mut told) = (0, None);
@@ -168,7 +168,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
                 }
             };
             failures += 1;
-            tracing::debug!(event_id = event.event_id, %error, failures, "a failure is told again");
+            tracing::debug!(event_id = event.event_id, %error, failures, "retrying a nack");
             sleep(self.shared.backoff.pause(failures)).await;
         };
         let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
@@ -177,7 +177,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
             tracing::warn!(?subscriber, event_id, attempt = nacked.attempt, %failure, "an event is dead");
         } else if let Undelivered::Later { .. } = failure {
             self.counts.released += 1;
-            tracing::debug!(?subscriber, event_id, %failure, "put off");
+            tracing::debug!(?subscriber, event_id, %failure, "deferred");
         } else {
             self.counts.failed += 1;
             tracing::info!(?subscriber, event_id, attempt = nacked.attempt, %failure, "not delivered");
@@ -198,13 +198,13 @@ impl<'a, H: Deliver> Settle<'a, H> {
             .fail_on(&mut client, event, failure, options, told)
             .await;
         if let Err(Stopped::Call(Error::TimedOut) | Stopped::Commit(Error::TimedOut)) = &ended {
-            // It may lead to a server that is no longer there.
+            // The connection may lead to a server that has vanished.
             drop(Object::take(client));
         }
         ended
     }
 
-    /// `told`: what the nack said, once the commit is on its way.
+    /// `told`: the answer of the nack, before its commit is answered.
     async fn fail_on(
         &self,
         client: &mut Object,
@@ -229,7 +229,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
         Ok(nacked)
     }
 
-    /// The callback cannot be done now, so the event may not die yet.
+    /// The callback failed, so the event may not die yet.
     async fn put_off(&mut self, event: &Event, error: &str) -> Result<(), Error> {
         let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
         tracing::error!(
@@ -245,7 +245,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
         self.release(&[event_id], &options).await
     }
 
-    /// Repeats a call until it is answered; the end of the lease bounds it.
+    /// Retries a call until it is answered; the end of the lease bounds it.
     async fn until_answered<T, F, Fut>(&self, mut call: F) -> Result<T, Error>
     where
         F: FnMut() -> Fut,
@@ -258,7 +258,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
                 answer => return answer,
             };
             failures += 1;
-            tracing::debug!(token = self.batch.token(), %error, failures, "an end is told again");
+            tracing::debug!(token = self.batch.token(), %error, failures, "retrying the end of events");
             sleep(backoff.pause(failures)).await;
         }
     }
@@ -272,7 +272,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
 }
 
 impl Undelivered {
-    /// As the server takes it.
+    /// The wire form for the server.
     fn nack(&self) -> NackOptions {
         match self {
             Self::Retry { kind, error, after } => {
@@ -292,8 +292,8 @@ impl Undelivered {
     }
 }
 
-/// A kind in a form that the server takes: an event whose failure could not be told because of how its
-/// kind is written would be delivered again and again.
+/// A kind that the server accepts. Otherwise the failure could not be recorded, and the event would be
+/// delivered for ever.
 fn kind_of(kind: &str) -> String {
     let kept: String = kind
         .chars()
@@ -317,7 +317,7 @@ fn only(rows: Vec<Nacked>) -> Result<Nacked, Error> {
     }
 }
 
-/// Whether this call did it; `false`: this token had done it before.
+/// Whether this call did it; `false`: an earlier call of this token did.
 fn done_or<T>(ended: Result<T, Error>) -> Result<bool, Error> {
     match ended {
         Ok(_) => Ok(true),
