@@ -1,5 +1,5 @@
-# Everything a person types. Each target sets up what it needs by itself and says what it does;
-# the work is in tests/scripts/, whose files open with what they own.
+# The commands for people. Each target sets up its needs by itself and reports its progress. The work is in
+# tests/scripts/; each file there begins with its purpose.
 #
 #   PG_CONFIG=/path/to/pg_config   the server of install and package
 #   PG_VERSIONS="15 18"            the server versions of setup, test and test-matrix
@@ -11,11 +11,11 @@ export PG_CONFIG PG_VERSIONS QUICK
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-db test-e2e test-client test-matrix test-languages test-package test-assert test-long bench install lint package deb psql psql-stop
 
-help: ## lists what there is
+help: ## lists the targets
 	@echo "pg_once: retries that converge. make ..."
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
 
-setup: ## gets what is missing: Rust, cargo-pgrx, PostgreSQL servers (all of it under target/ where that is possible)
+setup: ## installs missing tools: Rust, cargo-pgrx, PostgreSQL servers (all of it under target/ where that is possible)
 	@bash $(SCRIPTS)/setup.sh $(PG_VERSIONS)
 
 demo: ## orders, jobs, receipts and fundings under fire, naive and with pg_once: tables, and target/demo/report.html
@@ -42,7 +42,7 @@ test-languages: ## the example programs in Python, Node and Java alone, killed a
 test-package: ## the tarball and, as root on Debian, the Debian package: installed, used, upgraded, removed
 	@bash $(SCRIPTS)/test-matrix.sh package
 
-test-assert: ## the end-to-end tests on a PostgreSQL 15 built with assertions; no server may log a complaint (ARGS="--test keys")
+test-assert: ## the end-to-end tests on a PostgreSQL 15 built with assertions; no server may log an error of its own (ARGS="--test keys")
 	@bash $(SCRIPTS)/test-assert.sh $(ARGS)
 
 test-long: ## the full bars: 100 kills, ten failovers, ten million rows, reaping beside claims, counters, assertions (hours; ARGS="kills reaping")

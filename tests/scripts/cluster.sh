@@ -2,7 +2,7 @@
 # A named private cluster that shells can start and stop. Sourced after servers.sh. (Programs in
 # Rust use the harness in tests/src instead, which also survives being killed.)
 
-# Paths of unix sockets have at most 107 bytes; ours lie in the cluster's directory if they fit.
+# Paths of unix sockets have at most 107 bytes; ours are in the cluster's directory if they fit.
 cluster_sockets() {
     if [ "${#1}" -lt 80 ]; then
         echo "$1/sockets"
@@ -29,8 +29,8 @@ free_port() {
 }
 
 # `cluster_start name pg_config [setting ...]` sets CLUSTER_PORT and CLUSTER_SOCKETS. Without a
-# setting of its own the cluster listens on its unix socket only, which only its owner can reach:
-# nobody has a password here.
+# setting of its own the cluster listens only on its unix socket, which only its owner can reach: there are no
+# passwords here.
 cluster_start() {
     local directory config=$2 bin
     directory=$(cluster_directory "$1")
@@ -75,8 +75,8 @@ cluster_remove() {
     rm -rf "$directory" "$(cluster_sockets "$directory")"
 }
 
-# `pooler_start name servers`: PgBouncer in transaction mode before the cluster that was started last, with so many
-# server sessions for each role in each database. Sets POOLER (a file with its process id) and POOLER_PORT.
+# `pooler_start name servers`: PgBouncer in transaction mode before the last started cluster, with so many server
+# sessions for each role in each database. Sets POOLER (a file with its process id) and POOLER_PORT.
 pooler_start() {
     local directory program
     directory=$(cluster_directory "$1")

@@ -2,7 +2,7 @@
 # The Debian package postgresql-MAJOR-pg-once, laid out by hand from staged files and built with
 # dpkg-deb: no source package, no debhelper. Sourced after extension.sh.
 #
-# Who builds it for others sets DEBFULLNAME and DEBEMAIL, as for any Debian package.
+# To build it for others, set DEBFULLNAME and DEBEMAIL, as for any Debian package.
 
 DEB_MAINTAINER="${DEBFULLNAME:-pg_once maintainers} <${DEBEMAIL:-pg-once@example.org}>"
 
@@ -21,7 +21,7 @@ debian_server() {
 
 deb_name() { echo "postgresql-$1-pg-once"; }
 
-# The package's version: the crate's, and which packaging of it this is.
+# The package's version: the crate's version, and the revision of the packaging.
 deb_version() { echo "${DEB_VERSION:-$(pg_once_version)-1}"; }
 
 deb_file() { echo "$(deb_name "$1")_$(deb_version)_$(dpkg --print-architecture).deb"; }
@@ -44,7 +44,7 @@ make_deb() {
     gzip -9n <CHANGELOG.md >"$doc/changelog.gz"
     rm "$doc/CHANGELOG.md"
     deb_changelog "$version" | gzip -9n >"$doc/changelog.Debian.gz"
-    # Executable files and directories as usual, whatever the umask or the checkout says.
+    # The usual modes, whatever the umask or the checkout.
     find "$root" -type d -exec chmod 0755 {} + -o -type f -exec chmod 0644 {} +
     deb_prerm "$version" >"$root/DEBIAN/prerm"
     chmod 0755 "$root/DEBIAN/prerm"
@@ -80,8 +80,7 @@ Description: retries that converge, for PostgreSQL $version
 END
 }
 
-# What the library links to, as package names with versions. dpkg-shlibdeps wants a source package
-# around it.
+# The libraries that it links to, as package names with versions. dpkg-shlibdeps needs a source package around it.
 deb_libraries() {
     local root=$1 work
     work=$(mktemp -d)
@@ -91,12 +90,12 @@ deb_libraries() {
     rm -rf "$work"
 }
 
-# Says, when the package goes, which servers would not start without it. It never stops a removal.
+# At the removal, names the servers that would not start without the package. It never stops a removal.
 deb_prerm() {
     local version=$1
     cat <<END
 #!/bin/sh
-# A server that preloads a library does not start without it: say so while there is time.
+# A server that preloads the library does not start without it, so warn before the removal.
 set -e
 if [ "\$1" = remove ]; then
     for conf in /etc/postgresql/$version/*/postgresql.conf; do

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# Running the end-to-end tests on one server, and where their clusters lie. Sourced after servers.sh.
+# Running the end-to-end tests on one server, and the place of their clusters. Sourced after servers.sh.
 
 # Tests of sessions mostly wait, for leases, locks and servers that start: more at once than there are cores, in each of
 # two programs.
 test_threads() { echo "${RUST_TEST_THREADS:-$((2 * $(nproc)))}"; }
 
-# The clusters of the end-to-end tests come and go by the hundred, with a thousand files each: in memory, where there is
-# room for those of all tests that run at a time, else beside the other private clusters. PG_ONCE_ON_DISK=1: there.
+# The end-to-end tests make hundreds of clusters of a thousand files each. They are in memory if it has room for all
+# that run at a time, else beside the other private clusters. PG_ONCE_ON_DISK=1: never in memory.
 directory_for_clusters() {
     local memory=/dev/shm needed_kb=$((3 * 1024 * 1024 + $1 * 256 * 1024)) free available most used
     free=$(df -k --output=avail "$memory" 2>/dev/null | tail -1)
@@ -21,12 +21,12 @@ directory_for_clusters() {
         mktemp -d "$STATE/run/XXXXXX"
         return
     fi
-    # What a run that was killed has left.
+    # The remains of a killed run.
     find "$memory" -maxdepth 1 -name 'pg_once.??????' -user "$(id -un)" -mmin +300 -exec rm -rf {} + 2>/dev/null || true
     mktemp -d "$memory/pg_once.XXXXXX"
 }
 
-# What the last test program left is removed by its leashes, which work on after it.
+# The leashes of the last test program remove its remains, and go on after it has ended.
 remove_clusters() {
     local round
     trap '' INT TERM

@@ -1,19 +1,18 @@
 # shellcheck shell=bash
 # Building the extension for one server, and putting it there. Sourced after servers.sh.
 #
-# Everything that gets the extension anywhere begins with the same staged files: `make install` and
-# the tests copy them into a server, `make package` and `make deb` pack them.
+# All installations use the same staged files: `make install` and the tests copy them into a server, `make package` and
+# `make deb` pack them.
 
-# `stage_extension pg_config profile directory`: builds it by that profile of cargo's, and lays out
-# what a server needs, in lib/ (the library) and extension/ (the control file, the install script, the
-# upgrade scripts).
+# `stage_extension pg_config profile directory`: builds the extension in that cargo profile. Puts the library into
+# lib/, and the control file, the install script and the upgrade scripts into extension/.
 stage_extension() {
     local config=$1 profile=$2 stage=$3 version features file
     check_server "$config"
     version=$(major_version "$config")
     pgrx_env "$version" "$(headers_for "$version" "$config")"
     features=pg$version
-    # For tests: most of what it needs is built for the in-database tests already.
+    # For tests: the in-database tests have built most of it already.
     if [ "$profile" = dev ]; then features+=" test_crates"; fi
     rm -rf "$stage"
     mkdir -p "$stage/lib" "$stage/extension"
@@ -33,7 +32,7 @@ stage_extension() {
     chmod 0644 "$stage"/extension/*
 }
 
-# The server must be one that we know, with its headers.
+# The server must be of a supported version, with its headers.
 check_server() {
     local config=$1 version
     version=$(major_version "$config")
@@ -49,7 +48,7 @@ check_server() {
     fi
 }
 
-# `install_extension pg_config [profile]`: builds, and puts it into exactly that server.
+# `install_extension pg_config [profile]`: builds, and installs into exactly that server.
 install_extension() {
     local config=$1 profile=${2:-release} stage
     stage=$CARGO_TARGET_DIR/stage/$(major_version "$config")
@@ -61,8 +60,8 @@ install_extension() {
     put_extension "$stage" "$config"
 }
 
-# `put_extension stage pg_config`. Each file appears whole and under a new inode: sessions that have
-# the old library open go on with it; written over, it would bring the whole server down.
+# `put_extension stage pg_config`. Each file appears in one step and under a new inode, so that open sessions go on with
+# the old library. Overwriting the library in place would crash the server.
 put_extension() {
     local stage=$1 config=$2 file to sudo=()
     if ! may_write "$config"; then sudo=(sudo); fi
@@ -79,7 +78,7 @@ put_extension() {
 
 may_write() { [ -w "$("$1" --pkglibdir)" ] && [ -w "$("$1" --sharedir)/extension" ]; }
 
-# Our private copy's headers where they are the same: what was built for it is used again then.
+# Our private copy's headers where they are the same, so that its build is used again.
 headers_for() {
     local private
     private=$(private_pg_config "$1")
@@ -91,7 +90,7 @@ headers_for() {
     fi
 }
 
-# `copy_documents directory`: what belongs to the extension and is no part of the server's directories.
+# `copy_documents directory`: the files of the extension outside the server's directories.
 copy_documents() {
     local to=$1
     mkdir -p "$to"

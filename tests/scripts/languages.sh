@@ -2,13 +2,13 @@
 # The example programs in other languages (sql/examples/), tested against a private cluster, each in
 # a database of its own. Sourced after cluster.sh.
 #
-# What they depend on is pinned and lies under target/tools/languages; of the machine only Debian
-# packages are asked for, and those installed only where that is allowed.
+# Their dependencies are pinned, under target/tools/languages. From the machine they need Debian packages only, which are
+# installed only where that is allowed.
 
 # shellcheck disable=SC2034 # for the script that sources this
 LANGUAGES="python node java"
 
-# What to type where a language is missing.
+# The packages of each language.
 language_packages() {
     case $1 in
         python) echo "python3 python3-venv" ;;
@@ -17,7 +17,7 @@ language_packages() {
     esac
 }
 
-# `need_language name`: makes it ready; false, after saying what to type, where it cannot be.
+# `need_language name`: prepares it; false, after naming the packages, where that is impossible.
 need_language() {
     local packages
     read -ra packages <<<"$(language_packages "$1")"
@@ -26,7 +26,7 @@ need_language() {
         warn "what the examples in $1 need is not here. Run: sudo apt-get install ${packages[*]}"
         return 1
     fi
-    "ready_$1" || { warn "what the examples in $1 depend on cannot be had"; return 1; }
+    "ready_$1" || { warn "the dependencies of the examples in $1 could not be installed"; return 1; }
 }
 
 language_directory() { echo "$TOOLS/languages/$1"; }
@@ -57,7 +57,7 @@ ready_python() {
     local directory requirements=sql/examples/python/requirements.txt
     directory=$(language_directory python)
     if is_made_of "$directory" "$requirements" && "$directory/bin/python" -c 'import psycopg' 2>/dev/null; then return; fi
-    note "installing what the examples in Python depend on into target/tools/languages"
+    note "installing the dependencies of the Python examples into target/tools/languages"
     rm -rf "$directory"
     python3 -m venv "$directory" &&
         "$directory/bin/pip" --disable-pip-version-check install --quiet --only-binary=:all: -r "$requirements" &&
@@ -70,7 +70,7 @@ ready_node() {
     directory=$(language_directory node)
     mkdir -p "$directory"
     if is_made_of "$directory" "$from/package.json" "$from/package-lock.json" && [ -d "$directory/node_modules/pg" ]; then return; fi
-    note "installing what the examples in Node depend on into target/tools/languages"
+    note "installing the dependencies of the Node examples into target/tools/languages"
     cp "$from/package.json" "$from/package-lock.json" "$directory/" &&
         (cd "$directory" && npm ci --silent --no-audit --no-fund) &&
         made_of "$directory" "$from/package.json" "$from/package-lock.json"
@@ -87,7 +87,7 @@ test_node() {
     directory=$(language_directory node)
     rm -rf "$directory/pg_once" "$directory/test"
     cp -R sql/examples/node/*.js sql/examples/node/pg_once sql/examples/node/test "$directory/"
-    # Node 18's runner takes a folder, later ones take patterns: names of files do for all.
+    # Node 18's runner takes a folder, later ones take patterns; all take names of files.
     (cd "$directory" && node --test --test-concurrency=1 --test-reporter=spec test/*.test.js)
 }
 
@@ -116,7 +116,7 @@ one_language() {
     "test_$1"
 }
 
-# `language_tests version language ...`: all at once, since they mostly wait for leases to run out.
+# `language_tests version language ...`: all at once, since they mostly wait for leases to expire.
 language_tests() {
     local config language log status=0
     local -A running=()
@@ -125,7 +125,7 @@ language_tests() {
     cluster_remove languages "$config"
     # shellcheck disable=SC2064
     trap "languages_clean '$config'" EXIT
-    # A commit that asks for it waits for a standby that is not there: how the tests lose its answer.
+    # The tests lose the answer of a commit by letting it wait for a standby that does not exist.
     cluster_start languages "$config" "listen_addresses = '127.0.0.1'" "fsync = off" \
         "synchronous_standby_names = 'nobody'" "synchronous_commit = local"
     "$("$config" --bindir)/createuser" -h 127.0.0.1 -p "$CLUSTER_PORT" -U postgres shop

@@ -1,8 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034 # variables for the scripts that source this
-# What every script here shares: where things lie, how to speak, how to install packages, and the
-# OS user that runs servers. Sourced, never run. Nothing here changes the system's PostgreSQL, the
-# user's ~/.pgrx or the default Rust toolchain.
+# Shared by every script here: paths, messages, installing packages, and the OS user that runs servers. Sourced,
+# never run. Nothing here changes the system's PostgreSQL, the user's ~/.pgrx or the default Rust toolchain.
 
 set -euo pipefail
 umask 022
@@ -31,7 +30,7 @@ die() {
 have() { command -v "$1" >/dev/null 2>&1; }
 is_root() { [ "$(id -u)" = 0 ]; }
 is_ci() { [ "${CI:-}" = true ] || [ "${CI:-}" = 1 ]; }
-# What is built once needs no records for building it again.
+# Builds are not repeated, so they need no incremental records.
 if is_ci; then export CARGO_INCREMENTAL=0; fi
 
 # Debian packages -------------------------------------------------------------------------------
@@ -50,10 +49,10 @@ apt_missing() {
     done
 }
 
-# Reads all that apt-cache says: one that is cut off at the first match fails, and with it the pipe.
+# Reads the whole output of apt-cache: cut off at the first match, apt-cache fails, and with it the pipe.
 apt_knows() { [ -n "$(apt-cache policy "$1" 2>/dev/null | sed -n '/Candidate: [^(]/p')" ]; }
 
-# Installs what of its arguments is missing; false where that is not allowed or fails.
+# Installs the missing ones of its arguments; false where that is not allowed or fails.
 apt_install() {
     local missing
     can_apt || return 1
@@ -61,7 +60,7 @@ apt_install() {
     [ "${#missing[@]}" = 0 ] && return 0
     note "installing Debian packages: ${missing[*]}"
     if [ -z "${APT_UPDATED:-}" ]; then
-        as_root apt-get update -qq || warn "apt-get update failed; going on with the lists that are there"
+        as_root apt-get update -qq || warn "apt-get update failed; using the present lists"
         APT_UPDATED=1
     fi
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
@@ -89,7 +88,7 @@ server_user() {
         done
     fi
     [ -n "${PG_ONCE_OS_USER:-}" ] ||
-        die "root needs an unprivileged user to run PostgreSQL, and none could be made" \
+        die "root needs an unprivileged user to run PostgreSQL, and none could be created" \
             "Run: useradd --system pgonce"
     echo "$PG_ONCE_OS_USER"
 }
@@ -105,13 +104,13 @@ as_server_user() {
 SERVER_USER=$(server_user)
 if is_root; then export PG_ONCE_OS_USER=$SERVER_USER; fi
 
-# Where servers and clusters lie ----------------------------------------------------------------
+# Where servers and clusters are ----------------------------------------------------------------
 
 # Under target/, unless the server's user cannot get there (root in a directory of mode 0700).
 state_directory() {
     local inside=$ROOT/target/state outside
     mkdir -p "$inside"
-    # What was decided once stays: a path that changes would build everything again.
+    # The first decision stays: with another path everything would be built again.
     if [ -s "$inside/elsewhere" ] && [ -O "$(cat "$inside/elsewhere")" ]; then
         cat "$inside/elsewhere"
         return
@@ -122,8 +121,8 @@ state_directory() {
     fi
     outside=/tmp/pg_once-$(printf %s "$ROOT" | cksum | cut -d' ' -f1)
     mkdir -p "$outside"
-    # A name in /tmp can be guessed: never use a directory that somebody else made.
-    if [ ! -O "$outside" ] || [ -L "$outside" ]; then die "$outside belongs to somebody else; remove it"; fi
+    # A name in /tmp can be guessed: never use a directory of another user.
+    if [ ! -O "$outside" ] || [ -L "$outside" ]; then die "$outside belongs to another user; remove it"; fi
     echo "$outside" >"$inside/elsewhere"
     echo "$outside"
 }

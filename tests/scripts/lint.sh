@@ -19,11 +19,11 @@ check() {
     "$@" || findings+=("$name")
 }
 
-# Formatting need not be of the compiler's version: a linked toolchain may have no `cargo fmt`.
+# rustfmt may have another version than the compiler: a linked toolchain may lack `cargo fmt`.
 format_check() {
     local toolchain=${RUSTUP_TOOLCHAIN:-}
     if ! cargo fmt --version >/dev/null 2>&1; then toolchain=stable; fi
-    # Names of files, not the whole difference: `cargo fmt --all` shows and mends it.
+    # Prints the names of files only; `cargo fmt --all` mends them.
     env ${toolchain:+RUSTUP_TOOLCHAIN="$toolchain"} cargo fmt --all --check -- -l
 }
 

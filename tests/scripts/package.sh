@@ -11,7 +11,7 @@
 
 kind=${1:-tarball}
 
-# The server named, else (for a Debian package) one of Debian's, else whatever is here.
+# The named server, else (for a Debian package) one of Debian's, else any.
 choose_server() {
     if [ -n "${PG_CONFIG:-}" ]; then
         config=$PG_CONFIG

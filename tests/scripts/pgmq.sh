@@ -1,8 +1,7 @@
 # shellcheck shell=bash
-# pgmq's SQL, which the bench measures the outbox beside. Sourced after toolchain.sh.
+# pgmq's SQL, for comparing the outbox in the benchmark. Sourced after toolchain.sh.
 #
-# It comes with the Python package of that name and lies under target/tools. Without it the bench
-# leaves pgmq out and says so.
+# It comes with the Python package of that name, under target/tools. Without it the benchmark skips pgmq with a message.
 
 # Version 1.13.0 of pgmq.
 PGMQ_PACKAGE=pgmq==1.1.4
@@ -12,9 +11,9 @@ PGMQ_SHA256=bf7e66c75ed771df0c5f7cb2b9f0123ca77992daacd56e3911d1894a3efa99de
 need_pgmq() {
     local file=$TOOLS/pgmq/pgmq/sql/pgmq.sql
     if is_pgmq "$file"; then return; fi
-    note "getting pgmq's SQL (a Python wheel) into target/tools"
+    note "downloading pgmq's SQL (a Python wheel) into target/tools"
     if ! wheel "$PGMQ_PACKAGE" "$TOOLS/pgmq" "$PGMQ_WHEEL_SHA256"; then
-        warn "pgmq is left out: its package cannot be had"
+        warn "pgmq is left out: its package could not be downloaded"
         return
     fi
     if ! is_pgmq "$file"; then

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# pgspot over the install script and every upgrade script (that of the made-up next version, too): no name or operator that somebody else's object
-# could take the place of, no function that runs as its owner without a pinned search_path.
+# pgspot over the install script and every upgrade script, that of the made-up next version included. No object of
+# another schema may take the place of a name or operator, and no function may run as its owner without a pinned
+# search_path.
 #
 #   pgspot.sh [directory]   the scripts of a build (target/stage/18/extension); without one the install script
 #                           is put together from sql/ as the build does
 #
-# It passes without exceptions: each script begins with SET LOCAL search_path = pg_catalog, pg_temp. One that
-# has to be made (--ignore CODE, --proc-without-search-path 'FUNCTION') goes into ALLOWED with its reason.
+# It passes without exceptions, because each script begins with SET LOCAL search_path = pg_catalog, pg_temp. A necessary
+# exception (--ignore CODE, --proc-without-search-path 'FUNCTION') goes into ALLOWED with its reason.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -18,7 +19,7 @@ tool=$TOOLS/pgspot
 
 need_pgspot() {
     if [ -d "$tool/pgspot" ] && cmp -s "$requirements" "$tool/requirements"; then return 0; fi
-    note "getting pgspot and PostgreSQL's parser (Python wheels) into target/tools"
+    note "downloading pgspot and PostgreSQL's parser (Python wheels) into target/tools"
     rm -rf "$tool" "$tool.new"
     python_pip install -q --no-deps --only-binary=:all: --require-hashes --target "$tool.new" -r "$requirements" &&
         cp "$requirements" "$tool.new/requirements" && mv "$tool.new" "$tool"
@@ -39,7 +40,7 @@ assemble() {
 }
 
 if ! need_pgspot; then
-    note "NOT CHECKED: pgspot cannot be had: python3 -m pip install -r $requirements (Python 3.11 to 3.13)"
+    note "NOT CHECKED: pgspot is missing: python3 -m pip install -r $requirements (Python 3.11 to 3.13)"
     if is_ci; then exit 1; else exit 0; fi
 fi
 work=$(mktemp -d)
@@ -48,14 +49,14 @@ if [ -n "${1:-}" ]; then cp "$1"/pg_once--*.sql "$work/"; else assemble; fi
 cp tests/upgrade/next.sql "$work/pg_once--$(pg_once_version)--next.sql"
 [ -s "$work/pg_once--$(pg_once_version).sql" ] || die "there is no install script of $(pg_once_version)"
 
-# A check that finds nothing anywhere would pass, too.
+# Proves that the check finds a known fault.
 cat >"$work/bad" <<'END'
 CREATE FUNCTION once.f() RETURNS integer LANGUAGE sql SECURITY DEFINER AS 'SELECT 1 = 1';
 END
 found=$(pgspot "$work/bad" || true)
 case $found in
     *PS003*) ;;
-    *) die "pgspot does not see what it should" "$found" ;;
+    *) die "pgspot misses a known finding" "$found" ;;
 esac
 
 status=0

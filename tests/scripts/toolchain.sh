@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Rust, a C toolchain for bindgen, and cargo-pgrx of the right version. Sourced after lib.sh.
 #
-# What is on the machine is used. What is missing is installed where that is allowed: Debian's
-# packages, a rustup toolchain beside the others, cargo-pgrx under target/tools.
+# Uses the tools on the machine. Installs missing ones where that is allowed: Debian's packages, one more rustup
+# toolchain, cargo-pgrx under target/tools.
 
 RUST_NEEDED=$(sed -n 's/^rust-version = "1\.\([0-9]*\)"/\1/p' pg_ext/Cargo.toml)
 PGRX_NEEDED=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
@@ -21,7 +21,7 @@ use_toolchain() {
     note "Rust: toolchain $1, $(rustc --version)"
 }
 
-# The first rustup toolchain that will do; nightlies only if somebody asks for one by name.
+# The first suitable rustup toolchain; a nightly only if it is named.
 find_toolchain() {
     local name
     while read -r name; do
@@ -41,7 +41,7 @@ debian_rust() {
 need_rust() {
     if [ -x "$HOME/.cargo/bin/cargo" ]; then PATH=$PATH:$HOME/.cargo/bin; fi
     need_rustc
-    # pgrx formats the bindings that it generates, and does not build without.
+    # pgrx formats the bindings that it generates, and fails without rustfmt.
     rustfmt --version >/dev/null 2>&1 || apt_install rustfmt-web ||
         die "rustfmt is missing" "Run: rustup component add rustfmt" "or, on Debian 12: sudo apt-get install rustfmt-web"
 }
@@ -64,7 +64,7 @@ need_rustc() {
             use_toolchain "$name"
             return
         fi
-        note "rustup could not get it; trying Debian's packages"
+        note "rustup failed; trying Debian's packages"
     fi
     if debian_rust; then
         if have rustup; then
@@ -77,7 +77,7 @@ need_rustc() {
         return
     fi
     if have rustup; then
-        die "Rust 1.$RUST_NEEDED or newer is needed (pgrx $PGRX_NEEDED declares it); here is $(rustc --version 2>/dev/null || echo none)" \
+        die "Rust 1.$RUST_NEEDED or newer is needed (pgrx $PGRX_NEEDED declares it); found $(rustc --version 2>/dev/null || echo none)" \
             "Run: rustup toolchain install 1.$RUST_NEEDED.0 --component clippy --component rustfmt" \
             "or, on Debian 12: sudo apt-get install rustc-web cargo-web rust-web-clippy rustfmt-web"
     fi
@@ -100,13 +100,13 @@ need_c_toolchain() {
     need_libclang_wheel
 }
 
-# For a user who may not install packages: libclang from PyPI. It comes without the compiler's own
-# headers (stddef.h and the like), which gcc has.
+# For a user without the right to install packages: libclang from PyPI. It lacks the compiler's own headers (stddef.h
+# and similar), which gcc has.
 need_libclang_wheel() {
     local directory=$TOOLS/libclang library
     library=$(find "$directory" -name 'libclang.so*' -print -quit 2>/dev/null || true)
     if [ -z "$library" ]; then
-        note "getting libclang (a Python wheel) for bindgen into target/tools"
+        note "downloading libclang (a Python wheel) for bindgen into target/tools"
         wheel libclang==18.1.1 "$directory" \
             c533091d8a3bbf7460a00cb6c1a71da93bffe148f172c7d03b1c31fbf8aa2a0b \
             54dda940a4a0491a9d1532bf071ea3ef26e6dbaf03b5000ed94dd7174e8f9592 ||
@@ -161,21 +161,21 @@ need_cargo_pgrx() {
     PATH=$TOOLS/bin:$PATH
     if [ "$(cargo pgrx --version 2>/dev/null)" = "cargo-pgrx $PGRX_NEEDED" ]; then return; fi
     note "building cargo-pgrx $PGRX_NEEDED into target/tools (a few minutes, once)"
-    # Without TLS: it is never asked to download a server here, and so needs no OpenSSL headers.
-    # A debug build, without debug information: it takes half the time, and cargo-pgrx has little to do itself.
+    # Without TLS: it never downloads a server here, so it needs no OpenSSL headers.
+    # A debug build without debug information takes half the time.
     CARGO_PROFILE_DEV_DEBUG=false cargo install cargo-pgrx --version "$PGRX_NEEDED" --locked --no-default-features --debug --quiet --root "$TOOLS" ||
         die "cargo-pgrx could not be built" "Try: cargo install cargo-pgrx --version $PGRX_NEEDED --locked"
 }
 
-# cargo pgrx for one server: `pgrx_env 15 /path/to/pg_config`. Its home is ours alone, one for each
-# version: pgrx builds everything again when the file below changes.
+# cargo pgrx for one server: `pgrx_env 15 /path/to/pg_config`. Each version has a home of its own, because pgrx builds
+# everything again when the file below changes.
 pgrx_env() {
     export PGRX_HOME=$STATE/pgrx/pg$1 PGRX_PG_CONFIG_PATH=$2
     local text
     text=$(printf '[configs]\npg%s = "%s"\n' "$1" "$2")
     mkdir -p "$PGRX_HOME"
     [ "$(cat "$PGRX_HOME/config.toml" 2>/dev/null)" = "$text" ] && return
-    # Two builds may begin at once: the file is there as a whole.
+    # Two builds may begin at once, so the file appears in one step.
     printf '%s\n' "$text" >"$PGRX_HOME/config.toml.$BASHPID"
     mv "$PGRX_HOME/config.toml.$BASHPID" "$PGRX_HOME/config.toml"
 }

@@ -130,7 +130,7 @@ impl Cancel {
     ///
     /// match machine.row(job).cancel().request(&pool).await? {
     ///     CancelRequest::Teardown { status } => assert_eq!(status, "queued"), // tear it down
-    ///     CancelRequest::Accepted { .. } => println!("whoever is at it will tear it down"),
+    ///     CancelRequest::Accepted { .. } => println!("its holder will tear it down"),
     ///     CancelRequest::Done { .. } => println!("it is cancelled"),
     ///     CancelRequest::TooLate { status } => println!("it is {status} already"),
     ///     CancelRequest::NotFound => println!("no such job"),

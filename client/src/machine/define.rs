@@ -108,7 +108,7 @@ impl Machine {
     /// use pg_once::{Kind, Machine};
     ///
     /// match Machine::assert_covered(&pool).await {
-    ///     Ok(()) => println!("somebody sweeps"),
+    ///     Ok(()) => println!("a sweep covers every claim state"),
     ///     Err(error) if error.kind() == Kind::UncoveredClaimState => println!("not booting: {error}"),
     ///     Err(error) => return Err(error.into()),
     /// }

@@ -2,7 +2,7 @@
 //! handlers go on for the grace time; then they are stopped and their work is released.
 //!
 //! Invariant: stages only go forward, and a call to the server that is on its way is never dropped for
-//! them: what it leases would be nobody's.
+//! them: its leases would only expire.
 
 use std::future::Future;
 use std::pin::pin;
