@@ -8,6 +8,7 @@ use super::claim::named;
 use super::identity::KeyId;
 use super::record::{Col, KeyRow, KeyStatus, TABLE};
 use super::scope::ScopeOptions;
+use super::step;
 use crate::call::{Call, KEY_MAX, SCOPE_MAX};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
@@ -19,6 +20,8 @@ pub enum KeyChange {
     Write,
     /// Lock it until the transaction ends, so that no other attempt takes over before that.
     Lock,
+    /// Delete it with its steps.
+    Delete,
     /// Nothing: the row has the answer already.
     Nothing,
 }
@@ -78,7 +81,13 @@ impl<'a> NamedKey<'a> {
             // After a wait the clock and the row are stale: both are read again, and `decide` is called again.
             let outcome = match outcome {
                 Outcome::Busy => table.lock(tid, &snapshot, Wait::Yes)?,
-                Outcome::Done => return Ok(answer),
+                Outcome::Done => {
+                    if matches!(change, KeyChange::Delete) {
+                        step::forget_all(self.id())?;
+                        table.delete(tid, &snapshot);
+                    }
+                    return Ok(answer);
+                }
                 Outcome::Changed => Outcome::Changed,
             };
             if outcome != Outcome::Done && table::above_read_committed() {
@@ -141,20 +150,19 @@ impl<'a> FencedKey<'a> {
 
     fn ensure_held(&self, row: &KeyRow) -> Result<()> {
         let ours = row.i64(Col::Token) == self.token;
-        match row.status() {
-            KeyStatus::Running if ours => Ok(()),
-            status if ours && status.finished() => Err(Error::already_done(
-                format!("this token has finished {} already", self.named()),
-                "a claim with the same request replays the stored answer.",
-            )),
-            KeyStatus::Running => Err(self
-                .named
-                .lost(format!("Attempt {} holds it now.", row.i32(Col::Attempt)))),
-            KeyStatus::Released => Err(self.named.lost("It was released or resolved for a retry.")),
-            KeyStatus::Parked => Err(self.named.lost("It was parked.")),
-            _ => Err(self
-                .named
-                .lost("Another attempt or a verdict has finished the key.")),
-        }
+        let why = match row.status() {
+            KeyStatus::Running if ours => return Ok(()),
+            status if ours && status.finished() => {
+                return Err(Error::already_done(
+                    format!("this token has finished {} already", self.named()),
+                    "a claim with the same request replays the stored answer.",
+                ));
+            }
+            KeyStatus::Running => format!("Attempt {} holds it now.", row.i32(Col::Attempt)),
+            KeyStatus::Released => "It was released or resolved for a retry.".to_owned(),
+            KeyStatus::Parked => "It was parked.".to_owned(),
+            _ => "Another attempt or a verdict has finished the key.".to_owned(),
+        };
+        Err(self.named.lost(why))
     }
 }

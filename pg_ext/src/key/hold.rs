@@ -104,28 +104,19 @@ fn ensure_forward(options: &ScopeOptions, row: &KeyRow, point: &[u8]) -> Result<
     let Some(points) = options.recovery_points() else {
         return Ok(());
     };
-    let position = |wanted: &[u8]| points.iter().position(|p| *p == wanted);
-    let list = || {
+    let bad = |problem: String| {
         let names: Vec<_> = points.iter().map(|p| shown(p)).collect();
-        format!("The scope declares, in this order: {}.", names.join(", "))
+        let hint = format!("The scope declares, in this order: {}.", names.join(", "));
+        Err(Error::bad_argument("recovery_point", problem, hint))
     };
-    let Some(target) = position(point) else {
-        return Err(Error::bad_argument(
-            "recovery_point",
-            format!("\"{}\" is not declared by the scope", shown(point)),
-            list(),
-        ));
-    };
+    let position = |wanted: &[u8]| points.iter().position(|p| *p == wanted);
     let present = row.bytes(Col::RecoveryPoint).unwrap_or_default();
+    let (point, target) = (shown(point), position(point));
     match position(present) {
-        Some(here) if here > target => Err(Error::bad_argument(
-            "recovery_point",
-            format!(
-                "\"{}\" lies before the present point \"{}\"",
-                shown(point),
-                shown(present)
-            ),
-            list(),
+        _ if target.is_none() => bad(format!("\"{point}\" is not declared by the scope")),
+        here if here > target => bad(format!(
+            "\"{point}\" lies before the present point \"{}\"",
+            shown(present)
         )),
         _ => Ok(()),
     }

@@ -5,12 +5,10 @@ use super::decide::{self, KeyDecision};
 use super::event;
 use super::fence::{KeyChange, NamedKey};
 use super::finish::KeyAnswer;
-use super::record::{Advanced, Col, KeyRow, KeyStatus, PENDING, TABLE};
-use super::step;
+use super::record::{Advanced, Col, KeyRow, KeyStatus, PENDING};
 use crate::call::{Call, shown};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
-use crate::table::{self, Outcome, Snapshot, Table, Wait};
 use pgrx::pg_sys::Datum;
 
 /// The verdict on a parked key.
@@ -133,34 +131,16 @@ fn ensure_again(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: i32
 /// `once.key_forget`.
 pub fn key_forget(call: &Call) -> Result<Datum> {
     let key = NamedKey::from_call(call)?;
-    loop {
-        let snapshot = Snapshot::now();
-        let now = clock::now_us()?;
-        let found = KeyRow::find(&Table::to_read(TABLE)?, key.id(), &snapshot)?;
-        let Some(row) = found.filter(|r| !key.options.is_over(r, now)) else {
-            return Ok(Datum::from(false));
-        };
-        if row.status() == KeyStatus::Running && now < row.i64(Col::LeaseUntil) {
-            return Err(Error::new(
+    let is_deleted = key.change(|row, now| match row {
+        None => Ok((KeyChange::Nothing, false)),
+        Some(row) if row.status() == KeyStatus::Running && now < row.i64(Col::LeaseUntil) => {
+            Err(Error::new(
                 Kind::InUse,
                 format!("{} is held by a live lease", named(key.scope, key.key)),
             )
-            .hint("Wait until its lease expires, or let its holder finish or release it."));
+            .hint("Wait until its lease expires, or let its holder finish or release it."))
         }
-        let Some(tid) = row.tid() else {
-            return Ok(Datum::from(false));
-        };
-        let table = Table::to_write(TABLE)?;
-        match table.lock(tid, &snapshot, Wait::Yes)? {
-            Outcome::Done => {
-                step::forget_all(key.id())?;
-                table.delete(tid, &snapshot);
-                return Ok(Datum::from(true));
-            }
-            _ if table::above_read_committed() => {
-                return Err(Error::retry_transaction(named(key.scope, key.key)));
-            }
-            _ => {}
-        }
-    }
+        Some(_) => Ok((KeyChange::Delete, true)),
+    })?;
+    Ok(Datum::from(is_deleted))
 }
