@@ -5,7 +5,7 @@
 //! - A claim that commits late. Its transaction has held ROW EXCLUSIVE on once.key since before it read the clock. Each
 //!   run notes the holders of that lock with the mark of that time. Once one has ended, runs read again from its note.
 //!   The mark moves on meanwhile, so an open transaction delays only its own keys.
-//! - A key that somebody has locked. Its id is in once.key_locked, and every run tries it again.
+//! - A locked key. Its id is in once.key_locked, and every run tries it again.
 //!
 //! A run reads a bounded number of entries, the oldest of all scopes, and as many again for late claims. Without rows
 //! in once.key_mark it reads everything from the beginning: slow, and never wrong.

@@ -21,7 +21,7 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 
 /// How often a claim that lost a race reads again before it answers in_progress.
-const MAX_LOOKS: usize = 8;
+const MAX_TRIES: usize = 8;
 pub const STARTED: &[u8] = b"started";
 
 thread_local! {
@@ -81,7 +81,7 @@ struct KeyClaim<'a> {
 impl KeyClaim<'_> {
     fn run(&self) -> Result<Datum> {
         let id = KeyId::hashed(self.scope, self.key);
-        for _ in 0..MAX_LOOKS {
+        for _ in 0..MAX_TRIES {
             if let Some(answer) = self.try_once(id)? {
                 return Ok(answer);
             }
@@ -104,7 +104,7 @@ impl KeyClaim<'_> {
         }
         let table = Table::to_write(TABLE)?;
         let Some(lock) = TryLock::acquire(id.lock_hash()) else {
-            return Ok(Some(self.unseen()));
+            return Ok(Some(self.claimed_elsewhere()));
         };
         let taken = match decision {
             KeyDecision::Fresh => self.renew(&table, &mut row, &snapshot)?,
@@ -120,7 +120,7 @@ impl KeyClaim<'_> {
         drop(lock);
         match taken {
             Outcome::Done => Ok(Some(claimed(&row, clock::now_us()?))),
-            Outcome::Busy => Ok(Some(self.unseen())),
+            Outcome::Busy => Ok(Some(self.claimed_elsewhere())),
             Outcome::Changed if table::above_read_committed() => Err(self.lost_race()),
             Outcome::Changed => Ok(None),
         }
@@ -130,12 +130,12 @@ impl KeyClaim<'_> {
     fn insert(&self, id: KeyId) -> Result<Option<Datum>> {
         let table = Table::to_write(TABLE)?;
         let Some(lock) = TryLock::acquire(id.lock_hash()) else {
-            return Ok(Some(self.unseen()));
+            return Ok(Some(self.claimed_elsewhere()));
         };
         let dirty = Snapshot::dirty();
         let found = KeyRow::find(&table, id, &dirty)?.is_some();
         if found && dirty.undecided() {
-            return Ok(Some(self.unseen()));
+            return Ok(Some(self.claimed_elsewhere()));
         }
         // Rows are inserted under this lock only, so a row that is here now was committed before.
         if found || KeyRow::find(&table, id, &Snapshot::latest())?.is_some() {
@@ -209,7 +209,7 @@ impl KeyClaim<'_> {
     }
 
     /// in_progress: another session is claiming the key, or has it locked.
-    fn unseen(&self) -> Datum {
+    fn claimed_elsewhere(&self) -> Datum {
         in_progress(None, self.options.retry_after(i64::MAX))
     }
 
@@ -256,7 +256,7 @@ pub fn named(scope: &[u8], key: &[u8]) -> String {
 fn answer(decision: KeyDecision, row: &KeyRow, now: i64) -> Datum {
     match decision {
         KeyDecision::Held => claimed(row, now),
-        KeyDecision::Replayed => told(
+        KeyDecision::Replayed => counted(
             Ended::Replayed,
             &[
                 (5, row.raw(Col::ResponseCode)),
@@ -268,21 +268,21 @@ fn answer(decision: KeyDecision, row: &KeyRow, now: i64) -> Datum {
             lease_left_us,
             retry_after_us,
         } => in_progress(lease_left_us, retry_after_us),
-        KeyDecision::Mismatched => told(Ended::Mismatched, &[]),
-        KeyDecision::Gone => told(Ended::Gone, &[]),
-        _ => told(Ended::Parked, &[(2, row.raw(Col::Attempt))]),
+        KeyDecision::Mismatched => counted(Ended::Mismatched, &[]),
+        KeyDecision::Gone => counted(Ended::Gone, &[]),
+        _ => counted(Ended::Parked, &[(2, row.raw(Col::Attempt))]),
     }
 }
 
 fn in_progress(lease_left_us: Option<i64>, retry_after_us: i64) -> Datum {
     let lease_left = lease_left_us.map(clock::interval_datum);
     let retry_after = Some(clock::interval_datum(retry_after_us));
-    told(Ended::InProgress, &[(8, lease_left), (9, retry_after)])
+    counted(Ended::InProgress, &[(8, lease_left), (9, retry_after)])
 }
 
 fn claimed(row: &KeyRow, now: i64) -> Datum {
     let (ended, filled) = granted(row, now);
-    told(ended, &filled)
+    counted(ended, &filled)
 }
 
 /// The result row of a claim that has the lease.
@@ -321,7 +321,7 @@ fn values(ended: Ended, filled: &[Filled]) -> [Option<Datum>; 10] {
 }
 
 /// Counts the outcome and builds the result row.
-fn told(ended: Ended, filled: &[Filled]) -> Datum {
+fn counted(ended: Ended, filled: &[Filled]) -> Datum {
     counters::count(ended);
     SHAPE.with(|shape| shape.row(&values(ended, filled)))
 }

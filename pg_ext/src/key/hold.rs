@@ -25,13 +25,13 @@ pub fn key_advance(call: &Call) -> Result<Datum> {
     let left = fenced.change(
         |_| None,
         |row, now| {
-            let stands = row.bytes(Col::RecoveryPoint) == Some(point)
+            let is_same = row.bytes(Col::RecoveryPoint) == Some(point)
                 && state.is_none_or(|state| row.bytes(Col::State) == Some(varlena(state)));
             match row.advanced() {
-                Advanced::Now if stands => {
+                Advanced::Now if is_same => {
                     return Ok((KeyChange::Nothing, row.i64(Col::LeaseUntil) - now));
                 }
-                Advanced::Earlier if stands => return Err(stands_there(&fenced, point)),
+                Advanced::Earlier if is_same => return Err(already_advanced(&fenced, point)),
                 _ => {}
             }
             ensure_forward(&fenced.named.options, row, point)?;
@@ -49,7 +49,7 @@ pub fn key_advance(call: &Call) -> Result<Datum> {
     Ok(clock::interval_datum(left.max(0)))
 }
 
-fn stands_there(fenced: &FencedKey, point: &[u8]) -> Error {
+fn already_advanced(fenced: &FencedKey, point: &[u8]) -> Error {
     Error::already_done(
         format!(
             "this token has advanced {} to \"{}\" already",

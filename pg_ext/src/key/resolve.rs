@@ -63,7 +63,7 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
             return Err(key.lost("There is no such key: never claimed, forgotten or reaped."));
         };
         if row.raw(Col::ResolvedAttempt).is_some() && row.i32(Col::ResolvedAttempt) == attempt {
-            return ensure_again(&key, row, &verdict, attempt)
+            return ensure_repeated(&key, row, &verdict, attempt)
                 .map(|()| (KeyChange::Nothing, false));
         }
         if row.status().finished()
@@ -105,7 +105,7 @@ fn apply(row: &mut KeyRow, verdict: &KeyVerdict, attempt: i32, now: i64) {
 }
 
 /// This attempt has a verdict already: ON006 for the same one, ON001 for another.
-fn ensure_again(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: i32) -> Result<()> {
+fn ensure_repeated(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: i32) -> Result<()> {
     let stored = row.raw(Col::ResolvedVerdict).map_or(0, |d| d.value() as u8);
     if stored != verdict.code() {
         return Err(key.lost("Another verdict was given for this attempt."));

@@ -168,7 +168,7 @@ const GET: &std::ffi::CStr = c"
       FROM (SELECT $1 AS scope) asked LEFT JOIN once.scope s ON s.scope = asked.scope";
 
 // Offers the keys again that a take has deferred under the old options (take.rs).
-const SHOW: &std::ffi::CStr = c"
+const OFFER: &std::ffi::CStr = c"
     UPDATE once.key SET look_at = lease_until
      WHERE id = ANY (ARRAY(
         SELECT k.id FROM once.key k
@@ -177,7 +177,7 @@ const SHOW: &std::ffi::CStr = c"
            FOR NO KEY UPDATE SKIP LOCKED))";
 
 thread_local! {
-    static SHOWN: Kept = const { Kept::new(SHOW, &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID]) };
+    static OFFERED: Kept = const { Kept::new(OFFER, &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID]) };
     static LOCKED: Kept = const { Kept::new(LOCK, &[pg_sys::TEXTOID]) };
     static SET_ALL: Kept = const { Kept::new(SET, &[
         pg_sys::TEXTOID,
@@ -244,7 +244,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
             us(given.retry_after_us),
         ],
     )?;
-    spi::query_latest(&SHOWN, &[Some(name), Some(Datum::from(clock::now_us()?))])?;
+    spi::query_latest(&OFFERED, &[Some(name), Some(Datum::from(clock::now_us()?))])?;
     all_options(scope)
 }
 

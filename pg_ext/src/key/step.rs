@@ -97,7 +97,7 @@ impl StepRow {
         self.i32(Col::Begun) - i32::from(self.was_begun_by(token))
     }
 
-    /// Stores the step. The caller has locked the key's row, so nobody else writes its steps.
+    /// Stores the step. The caller has locked the key's row, so no other session writes its steps.
     fn store(&mut self, id: KeyId, step: &[u8]) -> Result<Outcome> {
         let begins = self.raw(Col::FirstAt).is_some() || self.is_done();
         if begins && self.raw(Col::BegunNo).is_none() {
