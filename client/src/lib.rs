@@ -5,8 +5,8 @@
 //! retried.
 //!
 //! A [`Machine`] declares the states and moves of one of your tables, a [`MachineRow`] is one row in
-//! it. [`MachineRow::transition`] makes one declared move, [`MachineRow::claim`] takes the row for
-//! work that can die half-way, [`MachineRow::job`] runs such work item by item, and
+//! it. [`MachineRow::transition`] makes one declared move. [`MachineRow::claim`] takes the row for
+//! work that can die half-way, and [`MachineRow::job`] runs such work item by item.
 //! [`Cancel::teardown`] refunds, cleans up and only then makes the row `cancelled`.
 //!
 //! A [`Topic`] takes events that commit with your own writes: [`Topic::emit`] in your transaction,

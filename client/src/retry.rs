@@ -1,8 +1,8 @@
 //! Owns waiting between attempts: exponential backoff with full jitter.
 //!
 //! Invariant: a call is retried only after a retryable error ([`Error::is_retryable`]), a bounded
-//! number of times, and after a random wait, so that callers who failed together do not retry
-//! together. Loops without a bound have a shortest wait as well.
+//! number of times, and after a random wait. So callers who failed together do not retry together.
+//! Loops without a bound have a shortest wait as well.
 
 use std::future::Future;
 use std::time::Duration;
@@ -40,9 +40,9 @@ pub struct Backoff {
 }
 
 impl Default for Backoff {
-    /// Eight tries with up to 50 ms to 2 s between them, ten seconds for each: two and a half seconds of
-    /// waits on average, five at the most, for a database that restarts. A failover takes longer; so
-    /// does its [`Backoff`].
+    /// Eight tries with up to 50 ms to 2 s between them, ten seconds for each. The waits take two and a
+    /// half seconds on average, five at the most: enough for a database that restarts. A failover takes
+    /// longer; so does its [`Backoff`].
     fn default() -> Self {
         Self {
             base: Duration::from_millis(50),

@@ -1,7 +1,7 @@
 //! Owns the noun `action`: one row's work that can die half-way, under a lease.
 //!
 //! An action's life, in the order of its calls: a row is claimed for a step ([`MachineRow::claim`])
-//! and wears the step's claim state from then on; the holder extends the lease and learns of a
+//! and wears the step's claim state from then on. The holder extends the lease and learns of a
 //! cancellation ([`Action::extend`], also in the transaction of each item). It ends the action with
 //! [`Action::finish`] in the transaction of its own writes, or releases the row
 //! ([`Action::release`]). If the holder dies, a sweep reverts the row after the lease expired.
@@ -261,9 +261,8 @@ impl Action {
 }
 
 impl Machine {
-    /// Gives up to `max` rows that wear a claim state without a lease (loaded, replicated, there
-    /// before the definition) an overdue one, so that the next sweep reverts them. Returns how
-    /// many.
+    /// Adopts up to `max` rows that wear a claim state without a lease (loaded, replicated, older
+    /// than the definition). The next sweep reverts them. Returns how many.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate or to update the

@@ -1,7 +1,7 @@
 //! Owns the noun `cancel`: a teardown whose terminal state comes last.
 //!
-//! A teardown, in the order of its calls: [`Cancel::request`] sets the flag; once no lease is on
-//! the row, [`Cancel::refund`] refunds its items, [`Cancel::items`] lists the artifacts to delete,
+//! A teardown, in the order of its calls: [`Cancel::request`] sets the flag. Once no lease is on
+//! the row, [`Cancel::refund`] refunds its items. [`Cancel::items`] lists the artifacts to delete,
 //! [`Cancel::confirm`] confirms their deletion, and [`Cancel::finish`] makes the terminal move.
 //! [`Cancel::teardown`] makes these four calls. Any session may repeat each call, or run all of
 //! them again from the top.

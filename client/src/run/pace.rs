@@ -186,9 +186,9 @@ impl<W: Debug> Intake<'_, W> {
     }
 
     /// A worker that is refused from the beginning returns the error: its setup is wrong. One that was answered
-    /// before goes on, whatever happens to the server (a failover to one that is not promoted yet, a password
-    /// that is being changed), unless its topic or scope is gone or has another owner. A pooler may not know a
-    /// database yet, so a missing one is tried a few times.
+    /// before goes on through any trouble of the server, such as a failover or a new password. It ends only if
+    /// its topic or scope is gone or has another owner. A pooler may not know a database yet, so a missing one
+    /// is tried a few times.
     fn outlives(&self, error: &Error, failures: u32) -> bool {
         if error.code() == Some("3D000") && !self.answered {
             return failures + 1 < self.pace.backoff.tries;

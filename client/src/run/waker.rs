@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 /// find. Many calls while the worker is busy are one.
 ///
 /// A process that emits for workers elsewhere can send one `NOTIFY` for many commits, from a session of its
-/// own, and have the receiving end call this (`examples/wake_up`); a `NOTIFY` in the emitting transaction
+/// own. The receiving end then calls this (`examples/wake_up`). A `NOTIFY` in the emitting transaction
 /// would make all commits wait for one another.
 ///
 /// ```

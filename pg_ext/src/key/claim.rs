@@ -1,8 +1,8 @@
 //! `key_claim`.
 //!
-//! Reads first: an answer that needs no claim (replay, in progress, ...) is one index probe and writes nothing.
-//! A claim never waits. It holds a try-lock of the key from its last read to its insert, and a dirty snapshot shows
-//! whether another open transaction has inserted or deleted the row.
+//! Reads first: an answer that needs no claim (replay, in progress, ...) is one index probe and writes nothing. A claim
+//! never waits. It holds a try-lock of the key from its last read to its insert. A dirty snapshot shows whether another
+//! open transaction has inserted or deleted the row.
 
 use super::decide::{self, KeyDecision};
 use super::fingerprint::Request;

@@ -3,8 +3,8 @@
 //! newest first, in the reverse order in which the steps began.
 //!
 //! The topic and the caller's right to it are checked when the event is registered. The key may be finished much later
-//! by another role, and no topic can make that fail: where all its subscribers were dropped, the event is discarded as
-//! their backlog was, with a WARNING. The column `emits` spares keys without events the look for steps.
+//! by another role, and no topic can make that fail. Where all subscribers were dropped meanwhile, the event is
+//! discarded with a WARNING. The column `emits` spares keys without events the look for steps.
 
 use super::identity::KeyId;
 use super::record::{KeyStatus, id_datum};

@@ -3,8 +3,8 @@
 //!
 //! The binary form keeps an object's members sorted and unique. But a number keeps its scale (1.0 is stored differently
 //! from 1), an offset depends on the entries before it, and padding on the position. So each value is written as tag,
-//! length and content, and a number as sign, weight and base-10000 digits, which PostgreSQL stores without zeros at
-//! either end. Nothing is parsed or printed: nine kilobytes of 1e131071 stay nine kilobytes.
+//! length and content. A number is written as sign, weight and base-10000 digits, which PostgreSQL stores without zeros
+//! at either end. Nothing is parsed or printed: nine kilobytes of 1e131071 stay nine kilobytes.
 //!
 //! Texts are written in UTF-8, so that they stay the same when a dump is restored into another encoding. The order of
 //! members does not: it is the database's own, which differs only where their names are not ASCII.

@@ -18,8 +18,8 @@ pub const POINT_MAX: usize = 100;
 /// Lane of finished keys, and of keys in their first attempt. look_at is the end of the first lease.
 pub const ORDINARY: u8 = b'0';
 /// Lane of unfinished keys that were claimed again, released or parked, or that key_abandon has moved here. look_at is
-/// the end of the lease or the time when the key is due; infinity for a key that key_park has parked. A take defers a
-/// key that the options park.
+/// the end of the lease, or the time when the key is due, or infinity for a key that key_park has parked. A take defers
+/// a key that the options park.
 pub const PENDING: u8 = b'1';
 
 /// Column numbers, from 1.

@@ -66,8 +66,8 @@ impl StepRow {
         row
     }
 
-    /// The committed step, whatever the isolation level: a step call only locks the key's row, so an older snapshot
-    /// does not show that a step was written since.
+    /// The committed step, whatever the isolation level. A step call only locks the key's row, so a write under an
+    /// older snapshot would miss a newer step and not fail.
     fn find(id: KeyId, step: &[u8]) -> Result<Option<StepRow>> {
         let table = Table::to_read(TABLE)?;
         let keys = &mut [

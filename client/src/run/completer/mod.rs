@@ -110,10 +110,10 @@ impl Completer {
     ///   claimed since. `handler` gets its lease and its stored request. It works like the request path:
     ///   it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and its result ends
     ///   the key as in [`Runner::run`](crate::Runner::run).
-    /// - A request that fails, or whose handler panics, is released with a backoff: half a second to a
-    ///   second after the first failure, then longer each time, up to five minutes, unless
-    ///   [`Failure::Retry`](crate::Failure) names a time. In the end the scope's `max_attempts` parks it.
-    ///   The others go on meanwhile.
+    /// - A request that fails, or whose handler panics, is released with a backoff, unless
+    ///   [`Failure::Retry`](crate::Failure) names a time. The backoff is half a second to a second after
+    ///   the first failure, then longer each time, up to five minutes. In the end the scope's
+    ///   `max_attempts` parks it. The others go on meanwhile.
     /// - The lease is extended at every third of it. When it is lost, or cannot be extended before it
     ///   ends, the handler is stopped ([`Completion::LeaseLost`]).
     /// - A client that retries meanwhile gets `in_progress`, and later the answer as a replay.

@@ -34,7 +34,7 @@ pub use runner::JobRunner;
 ///
 /// Insert an item's row, with the name of its artifact, before the work on it; otherwise the
 /// artifact of a worker that died is orphaned. Attempts that use the same name would delete each
-/// other's artifacts: put the action's token ([`Action::token`]) into the name, inside something
+/// other's artifacts. So put the action's token ([`Action::token`]) into the name, inside something
 /// that the item's row names, such as a directory.
 ///
 /// Implement the methods as `async fn`.
