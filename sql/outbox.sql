@@ -387,26 +387,26 @@ COMMENT ON FUNCTION once.outbox_extend(text, text, bigint, interval) IS
 $$Renews the lease of a batch, counted from now, never past max_lease_life from its take; tells what is granted.
 Errors: ON006 this token has ended the batch; ON001 the lease is lost; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
 
-CREATE FUNCTION once.topic_set(topic text, options json)
-RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_set';
+CREATE FUNCTION once.topic_set(topic text, options json = '{}')
+RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_set';
 COMMENT ON FUNCTION once.topic_set(text, json) IS
-$$Creates a topic (1 to 100 characters), or changes the options named; null resets one. dedupe_for: how long a dedupe_key counts (default 24 hours). lanes: 1 to 1000 (default 16), how many batches with order keys can be out at once; changed only while nothing is pending. subscribers: names, only at creation (default ["default"]); naming those that are there changes nothing. owner: a role; the topic is closed to all but its members.
+$$Creates a topic (1 to 100 characters), or changes the options named, and returns them all; null resets one. dedupe_for: how long a dedupe_key counts (default 24 hours). lanes: 1 to 1000 (default 16), how many batches with order keys can be out at once; changed only while nothing is pending. subscribers: names, only at creation (default ["default"]); naming those that are there changes nothing. owner: a role; the topic is closed to all but its members.
 A change of lanes keeps emitters waiting until its transaction ends.
 Errors: 22023 an unknown option, a bad value, a role that does not exist, or other subscribers than a topic that is there has; 55006 lanes while events are pending; 55P03 lanes while an open transaction has emitted; 42501 not a member of the present and the new owner; 40001 a lost race above READ COMMITTED; 25006 in a read-only transaction.$$;
 
-CREATE FUNCTION once.topic_get(topic text, OUT options json)
-LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_get';
+CREATE FUNCTION once.topic_get(topic text)
+RETURNS json LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_get';
 COMMENT ON FUNCTION once.topic_get(text) IS
 'The options in force, defaults included, and the names of the subscribers. Errors: 42704 no such topic, 42501 the topic has another owner.';
 
 CREATE FUNCTION once.subscriber_set(topic text, subscriber text, options json = '{}')
-RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_set';
+RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_set';
 COMMENT ON FUNCTION once.subscriber_set(text, text, json) IS
-$$Creates a subscriber (1 to 100 characters), which begins with what is emitted after it, or changes the options named; null resets one. A new one waits for open transactions that have emitted delayed events to the topic. max_attempts: failures until an event is dead (default 10). backoff_base (1 s) and backoff_cap (1 hour): see outbox_nack. lease (60 s): of a take that names none. max_lease_life (24 hours): the longest that a batch can be held, and how long an ended token answers repeats.
+$$Creates a subscriber (1 to 100 characters), which begins with what is emitted after it, or changes the options named, and returns them all; null resets one. A new one waits for open transactions that have emitted delayed events to the topic. max_attempts: failures until an event is dead (default 10). backoff_base (1 s) and backoff_cap (1 hour): see outbox_nack. lease (60 s): of a take that names none. max_lease_life (24 hours): the longest that a batch can be held, and how long an ended token answers repeats.
 Errors: 42704 no such topic, 22023 an unknown option or bad value, 42501 the topic has another owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 
-CREATE FUNCTION once.subscriber_get(topic text, subscriber text, OUT options json)
-LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_get';
+CREATE FUNCTION once.subscriber_get(topic text, subscriber text)
+RETURNS json LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_get';
 COMMENT ON FUNCTION once.subscriber_get(text, text) IS
 'The options in force, defaults included. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.';
 
@@ -422,7 +422,7 @@ COMMENT ON FUNCTION once.outbox_deliveries(text, text, bigint) IS
 'The attempts at an event that failed, oldest first. Kept while the event is not delivered, and max_lease_life after it. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.';
 
 CREATE FUNCTION once.outbox_dead(
-    topic text, subscriber text, max integer = 100,
+    topic text, subscriber text = 'default', max integer = 100,
     OUT event_id bigint, OUT attempts integer, OUT died_at timestamptz, OUT kind text, OUT error text,
     OUT order_key text, OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_outbox_dead';
@@ -431,7 +431,7 @@ $$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first. k
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_redrive(
-    topic text, subscriber text, max integer = 100, event_ids bigint[] = NULL, OUT redriven integer)
+    topic text, subscriber text = 'default', max integer = 100, event_ids bigint[] = NULL, OUT redriven integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_redrive';
 COMMENT ON FUNCTION once.outbox_redrive(text, text, integer, bigint[]) IS
 'Makes up to max (1 to 10000) dead letters due again, the longest dead first or those named; attempts count anew, event_id, emitted_at and delivery_key stay. Those that are not dead any more are passed over. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.';

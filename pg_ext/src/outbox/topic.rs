@@ -51,7 +51,7 @@ impl Topic {
                 Kind::UndefinedObject,
                 format!("topic \"{}\" does not exist", shown(name)),
             )
-            .hint("Create it with once.topic_set(topic, '{}')."));
+            .hint("Create it with once.topic_set(topic)."));
         };
         if let Some(owner) = Owner::stored(slot.column(5), slot.column(6), slot.column(7))? {
             owner.ensure_member("topic", name)?;

@@ -20,14 +20,11 @@ async fn subscriber_shown(play: &Playground, subscriber: &str) -> String {
 #[tokio::test]
 async fn a_topic_without_options_has_the_defaults_and_one_subscriber() {
     let play = Playground::open().await;
-    assert_eq!(
-        play.show(&topic_set("t", "{}")).await,
-        "~",
-        "topic_set returns nothing"
-    );
+    assert_eq!(play.show("select once.topic_set('t')").await, TOPIC);
     assert_eq!(shown(&play).await, TOPIC);
     assert_eq!(subscriber_shown(&play, "default").await, SUBSCRIBER);
-    play.show("select once.subscriber_set('t', 'second')").await;
+    let second = play.show("select once.subscriber_set('t', 'second')").await;
+    assert_eq!(second, SUBSCRIBER);
     assert_eq!(subscriber_shown(&play, "second").await, SUBSCRIBER);
     assert_eq!(
         shown(&play).await,
@@ -47,8 +44,11 @@ async fn setting_changes_only_what_is_named_and_null_resets_one() {
     assert_eq!(shown(&play).await, expected);
     topic(&play, "t", "{}").await;
     assert_eq!(shown(&play).await, expected, "nothing is named");
-    topic(&play, "t", r#"{"dedupe_for": "2 days"}"#).await;
+    let answer = play
+        .show(&topic_set("t", r#"{"dedupe_for": "2 days"}"#))
+        .await;
     let changed = expected.replace("01:00:00", "48:00:00");
+    assert_eq!(answer, changed, "all options in force");
     assert_eq!(shown(&play).await, changed);
     topic(
         &play,
@@ -67,12 +67,12 @@ async fn setting_changes_only_what_is_named_and_null_resets_one() {
     assert_eq!(subscriber_shown(&play, "a").await, expected);
     play.show(&subscriber_set("a", "{}")).await;
     assert_eq!(subscriber_shown(&play, "a").await, expected);
-    play.show(&subscriber_set("a", r#"{"max_attempts": 2147483647}"#))
+    let changed = expected.replace(": 2,", ": 2147483647,");
+    let answer = play
+        .show(&subscriber_set("a", r#"{"max_attempts": 2147483647}"#))
         .await;
-    assert_eq!(
-        subscriber_shown(&play, "a").await,
-        expected.replace(": 2,", ": 2147483647,")
-    );
+    assert_eq!(answer, changed, "all options in force");
+    assert_eq!(subscriber_shown(&play, "a").await, changed);
     let nulls = r#"{"max_attempts": null, "backoff_base": null, "backoff_cap": null, "lease": null, "max_lease_life": null}"#;
     play.show(&subscriber_set("a", nulls)).await;
     assert_eq!(subscriber_shown(&play, "a").await, SUBSCRIBER);

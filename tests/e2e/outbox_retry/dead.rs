@@ -64,6 +64,8 @@ async fn dead_letters_are_listed_the_longest_dead_first() {
         kill_all(&stage, name).await;
     }
     assert_eq!(stage.dead().await, "a|1|never|a\nb|1|never|b\nc|1|never|c");
+    let default = "select event_id from once.outbox_dead('t')";
+    assert_eq!(stage.named(&stage.play.show(default).await), "a|\nb|\nc|");
     let two = stage
         .play
         .show("select event_id from once.outbox_dead('t', 'default', 2)")
@@ -155,9 +157,11 @@ async fn two_subscribers_redrive_one_event_and_each_gets_it_once() {
             }
         }
     }
-    for subscriber in ["default", "other"] {
-        let redrive = format!("select once.outbox_redrive('t', '{subscriber}')");
-        assert_eq!(stage.play.show(&redrive).await, "1");
+    for (subscriber, redrive) in [
+        ("default", "select once.outbox_redrive('t')"),
+        ("other", "select once.outbox_redrive('t', 'other')"),
+    ] {
+        assert_eq!(stage.play.show(redrive).await, "1");
         let taken = stage.try_take_as(subscriber, 10).await.unwrap();
         assert_eq!(taken.shown, "a:1 b:1", "{subscriber}");
         let ack = format!(

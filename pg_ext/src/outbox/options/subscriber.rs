@@ -120,7 +120,7 @@ pub fn subscriber_set(call: &Call) -> Result<Datum> {
     )?;
     match set.is_empty() {
         true => Err(lock::raced(&topic.name)),
-        false => Ok(call.return_null()),
+        false => all_options(&Subscriber::named(topic, name, &Snapshot::latest())?),
     }
 }
 
@@ -159,7 +159,10 @@ pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
 
 /// `once.subscriber_get`.
 pub fn subscriber_get(call: &Call) -> Result<Datum> {
-    let subscriber = Subscriber::named_in(call)?;
+    all_options(&Subscriber::named_in(call)?)
+}
+
+fn all_options(subscriber: &Subscriber) -> Result<Datum> {
     let rows = spi::query(
         &GET_ALL,
         &[

@@ -102,12 +102,15 @@ pub fn topic_set(call: &Call) -> Result<Datum> {
             subscriber::create(&topic, subscriber)?;
         }
     }
-    Ok(call.return_null())
+    all_options(&topic)
 }
 
 /// `once.topic_get`.
 pub fn topic_get(call: &Call) -> Result<Datum> {
-    let topic = Topic::named_in(call, &Snapshot::latest())?;
+    all_options(&Topic::named_in(call, &Snapshot::latest())?)
+}
+
+fn all_options(topic: &Topic) -> Result<Datum> {
     let rows = spi::query_latest(
         &GET_ALL,
         &[
