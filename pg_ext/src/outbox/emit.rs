@@ -121,7 +121,6 @@ fn log(
 ) -> Result<(i64, bool)> {
     let series = series::current(snapshot)?;
     let xid = table::own_xid();
-    // After the id: see floor.rs.
     let now = clock::now_us()?;
     let event_id = Sequence::next(c"event_id")?;
     if let Some(key) = emission.dedupe_key

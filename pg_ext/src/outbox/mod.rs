@@ -13,7 +13,6 @@ pub mod due;
 pub mod emit;
 pub mod event;
 pub mod extend;
-mod floor;
 mod lane;
 mod leave;
 pub mod nack;

@@ -52,7 +52,6 @@ fn put_back_one(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
             Outcome::Changed => continue,
             Outcome::Done => {}
         }
-        // Read after the lock, which gave this transaction its id: see floor.rs.
         let now = clock::now_us()?;
         if batch.lease_until() > now {
             return Ok(None);

@@ -13,7 +13,6 @@
 //! lane. A key's rows are in one batch at most, as its lane is, so `free` runs into nobody.
 
 use super::batch::Batch;
-use super::floor::DueLook;
 use super::topic::Subscriber;
 use crate::call::varlena;
 use crate::clock::{self, INFINITY};
@@ -21,9 +20,9 @@ use crate::error::Result;
 use crate::row;
 use crate::spi::column;
 use crate::spi::{self, Kept};
-use crate::table::{self, Name, ScanKey, Slot, Snapshot, Table};
+use crate::table::{self, Name, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::CStr;
 
 pub const TABLE: Name = c"retry";
@@ -125,30 +124,32 @@ fn is_suspect(row: &Retry) -> bool {
 }
 
 /// One lane of a subscriber as it is committed now.
-struct RetryLane<'a> {
+struct RetryLane {
     subscriber: i32,
     lane: i32,
-    table: &'a Table,
-    snapshot: &'a Snapshot,
+    table: Table,
+    snapshot: Snapshot,
 }
 
-impl RetryLane<'_> {
+impl RetryLane {
+    fn open(sub: &Subscriber, lane: i32) -> Result<RetryLane> {
+        Ok(RetryLane {
+            subscriber: sub.id,
+            lane,
+            table: Table::to_read(TABLE)?,
+            snapshot: Snapshot::latest(),
+        })
+    }
+
     /// Rows in the order of their time, up to now.
-    fn due(&self, suspect: bool, now: i64) -> Result<DueRetries<'_>> {
-        let look = DueLook::begin((self.subscriber, self.lane, suspect), self.snapshot)?;
-        let mut keys = vec![
+    fn due(&self, suspect: bool, now: i64) -> Result<table::Scan<'_>> {
+        let keys = &mut [
             ScanKey::i32(1, self.subscriber),
             ScanKey::i32(2, self.lane),
             ScanKey::bool(3, suspect),
+            ScanKey::until(4, now),
         ];
-        keys.extend(look.from.map(|from| ScanKey::after(4, from - 1)));
-        keys.push(ScanKey::until(4, now));
-        Ok(DueRetries {
-            scan: self.table.scan(BY_DUE, &mut keys, self.snapshot)?,
-            look: Some(look),
-            snapshot: self.snapshot,
-            now,
-        })
+        self.table.scan(BY_DUE, keys, &self.snapshot)
     }
 
     /// Rows of a key in the order of the lane.
@@ -158,7 +159,7 @@ impl RetryLane<'_> {
             ScanKey::i32(2, self.lane),
             ScanKey::text(3, row::text(key)),
         ];
-        self.table.scan(BY_KEY, keys, self.snapshot)
+        self.table.scan(BY_KEY, keys, &self.snapshot)
     }
 
     /// Adds what may go now of a key: its first row where that is due, and those behind it up to one that has
@@ -181,6 +182,11 @@ impl RetryLane<'_> {
         Ok(())
     }
 
+    fn has_any_key(&self) -> Result<bool> {
+        let keys = &mut [ScanKey::i32(1, self.subscriber), ScanKey::i32(2, self.lane)];
+        Ok(self.table.find(BY_KEY, keys, &self.snapshot)?.is_some())
+    }
+
     /// The first row of a key.
     fn first_of_key(&self, key: &[u8]) -> Result<Option<i64>> {
         let mut scan = self.of_key(key)?;
@@ -190,42 +196,16 @@ impl RetryLane<'_> {
     }
 }
 
-/// Rows that are due, the longest due first.
-struct DueRetries<'s> {
-    scan: table::Scan<'s>,
-    /// Until the first row is found.
-    look: Option<DueLook>,
-    snapshot: &'s Snapshot,
-    now: i64,
-}
-
-impl DueRetries<'_> {
-    fn advance(&mut self) -> Result<Option<&Slot>> {
-        let slot = self.scan.advance();
-        if let Some(look) = self.look.take() {
-            let first = slot.map(|s| Retry::look(s).i64(Col::DueAt));
-            look.found(first, self.now, self.snapshot)?;
-        }
-        Ok(slot)
-    }
-}
-
 /// What may be handed out now of this lane, at most `max`, in the order of event_id. No suspects. In a keyed
 /// lane: of each key whose first row is due and no suspect, that row and those behind it up to a suspect.
 pub fn due(sub: &Subscriber, lane: i32, now: i64, max: i32) -> Result<Vec<DueRetry>> {
-    let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::latest());
-    let lane = RetryLane {
-        subscriber: sub.id,
-        lane,
-        table: &table,
-        snapshot: &snapshot,
-    };
+    let lane = RetryLane::open(sub, lane)?;
     let max = max as usize;
     let mut due = Vec::new();
     let mut keys: HashSet<Vec<u8>> = HashSet::new();
     let mut scan = lane.due(false, now)?;
     while due.len() < max
-        && let Some(slot) = scan.advance()?
+        && let Some(slot) = scan.advance()
     {
         let row = Retry::look(slot);
         match row.bytes(Col::OrderKey) {
@@ -241,7 +221,7 @@ pub fn due(sub: &Subscriber, lane: i32, now: i64, max: i32) -> Result<Vec<DueRet
     Ok(due)
 }
 
-/// It may have rows. (Entries of rows that are over are not all looked through, see floor.rs.)
+/// It may have rows: the look stops at a bound, because an old snapshot keeps the index entries of deleted rows.
 pub fn may_have_any(sub: &Subscriber) -> Result<bool> {
     const LOOKS: usize = 50;
     let keys = &mut [ScanKey::i32(1, sub.id)];
@@ -250,15 +230,9 @@ pub fn may_have_any(sub: &Subscriber) -> Result<bool> {
 
 /// The suspect of this lane that has been due for longest; in a keyed lane only the first row of a key.
 pub fn suspect(sub: &Subscriber, lane: i32, now: i64) -> Result<Option<DueRetry>> {
-    let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::latest());
-    let lane = RetryLane {
-        subscriber: sub.id,
-        lane,
-        table: &table,
-        snapshot: &snapshot,
-    };
+    let lane = RetryLane::open(sub, lane)?;
     let mut scan = lane.due(true, now)?;
-    while let Some(slot) = scan.advance()? {
+    while let Some(slot) = scan.advance() {
         let row = Retry::look(slot);
         let is_first = match row.bytes(Col::OrderKey) {
             None => true,
@@ -277,15 +251,13 @@ pub fn lease(sub: &Subscriber, token: i64, ids: &[i64]) -> Result<()> {
     spi::query_latest(&LEASED, &args.map(Some)).map(drop)
 }
 
-/// The order_keys of a lane that have rows: fresh events of theirs must wait behind them. Asked key by key, so
-/// that who finds nothing fresh asks nothing, however many keys are stuck.
+/// The order_keys of a lane that have rows: a fresh event of such a key must wait behind them. Nothing is read before
+/// the first fresh event.
 pub struct WaitingKeys<'a> {
     sub: &'a Subscriber,
     lane: i32,
-    rows: Option<(Table, Snapshot)>,
-    /// The lane has rows of any key.
-    any: bool,
-    known: HashMap<Vec<u8>, bool>,
+    /// With the answer whether it has a row of any key.
+    rows: Option<(RetryLane, bool)>,
 }
 
 impl<'a> WaitingKeys<'a> {
@@ -294,40 +266,24 @@ impl<'a> WaitingKeys<'a> {
             sub,
             lane,
             rows: None,
-            any: false,
-            known: HashMap::new(),
         }
     }
 
     /// This key has rows.
     pub fn has(&mut self, key: &[u8]) -> Result<bool> {
-        if let Some(known) = self.known.get(key) {
-            return Ok(*known);
-        }
         if self.rows.is_none() {
-            let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::latest());
-            let keys = &mut [ScanKey::i32(1, self.sub.id), ScanKey::i32(2, self.lane)];
-            self.any = table.find(BY_KEY, keys, &snapshot)?.is_some();
-            self.rows = Some((table, snapshot));
+            let rows = RetryLane::open(self.sub, self.lane)?;
+            let any = rows.has_any_key()?;
+            self.rows = Some((rows, any));
         }
-        let Some((table, snapshot)) = self.rows.as_ref().filter(|_| self.any) else {
-            return Ok(false);
-        };
-        let lane = RetryLane {
-            subscriber: self.sub.id,
-            lane: self.lane,
-            table,
-            snapshot,
-        };
-        let has = lane.first_of_key(key)?.is_some();
-        self.known.insert(key.to_vec(), has);
-        Ok(has)
+        match &self.rows {
+            Some((rows, true)) => Ok(rows.first_of_key(key)?.is_some()),
+            _ => Ok(false),
+        }
     }
 
     /// A fresh event of such a key waits behind what is here.
     pub fn put_behind(&self, event_id: i64, key: &[u8]) -> Result<()> {
-        // Before the clock is read: see floor.rs.
-        table::assign_xid();
         let args = [
             Datum::from(self.sub.id),
             Datum::from(self.sub.topic.id),
