@@ -13,8 +13,7 @@ use crate::call::{Call, varlena};
 use crate::clock;
 use crate::error::Result;
 use crate::row::{self, Rows};
-use crate::spi::column;
-use crate::spi::{self, Kept};
+use crate::spi::{self, Kept, column, number};
 use crate::table::{self, Name, Record, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
@@ -174,10 +173,7 @@ fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
     if found.is_empty() {
         return Ok(0);
     }
-    let ids: Vec<i64> = found
-        .iter()
-        .filter_map(|r| column(r, 0).map(|d| d.value() as i64))
-        .collect();
+    let ids: Vec<i64> = found.iter().map(|r| number(r, 0)).collect();
     let lanes = found.iter().map(|r| lane(&sub.topic, column(r, 1)).into());
     let args = [
         Datum::from(sub.id),
@@ -187,8 +183,7 @@ fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
         Datum::from(DELAYED),
     ];
     let rows = spi::query_latest(&REDRIVEN, &args.map(Some))?;
-    let count = rows.first().and_then(|r| column(r, 0));
-    Ok(count.map_or(0, |d| d.value() as i32))
+    Ok(rows.first().map_or(0, |r| number(r, 0) as i32))
 }
 
 /// The lane of an event in the topic as it is now.

@@ -14,8 +14,7 @@ use crate::call::varlena;
 use crate::clock::INFINITY;
 use crate::error::Result;
 use crate::row;
-use crate::spi::column;
-use crate::spi::{self, Kept};
+use crate::spi::{self, Kept, column, number};
 use pgrx::pg_sys::{self, Datum};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
@@ -89,10 +88,6 @@ fn known(row: &spi::Row, lane: i32) -> Held {
         lane,
         order_key: column(row, 4).map(|d| varlena(d).to_vec()),
     }
-}
-
-fn number(row: &spi::Row, i: usize) -> i64 {
-    column(row, i).map_or(0, |d| d.value() as i64)
 }
 
 /// What is known of these events of a batch, in their order.

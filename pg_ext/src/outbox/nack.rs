@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::clock::{self, INFINITY};
 use crate::error::{Error, Result};
 use crate::row::{self, Rows};
-use crate::spi::{self, Kept, column};
+use crate::spi::{self, Kept, number};
 use crate::table;
 use pgrx::pg_sys::{self, Datum};
 use std::collections::{HashMap, HashSet};
@@ -97,8 +97,8 @@ fn refusal(subscriber: &Subscriber, token: i64, ledger: &Ledger, ids: &[i64]) ->
     let acked = ids.iter().filter(|id| ledger.has_left(**id, LeftBy::Acked));
     let mut done: Vec<_> = acked.map(|id| format!("Event {id}: acked.")).collect();
     for row in told(subscriber, token, ids)? {
-        let number = |i| column(&row, i).map_or(0, |d| d.value() as i64);
-        let (id, attempt, dead) = (number(0), number(1) as i32, number(3) as u8 != 0);
+        let (id, attempt) = (number(&row, 0), number(&row, 1) as i32);
+        let dead = number(&row, 3) as u8 != 0;
         done.push(format!(
             "Event {id}: nacked, attempt {attempt}, dead {dead}."
         ));

@@ -18,8 +18,7 @@ use crate::call::varlena;
 use crate::clock::{self, INFINITY};
 use crate::error::Result;
 use crate::row;
-use crate::spi::column;
-use crate::spi::{self, Kept};
+use crate::spi::{self, Kept, column, number};
 use crate::table::{self, Name, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 use std::collections::HashSet;
@@ -340,9 +339,5 @@ pub fn free<'k>(
         Datum::from(now),
     ];
     let rows = spi::query_latest(&FREED, &args.map(Some))?;
-    Ok(first_column(&rows).map(|d| d.value() as i64).collect())
-}
-
-fn first_column(rows: &[spi::Row]) -> impl Iterator<Item = Datum> {
-    rows.iter().filter_map(|r| r.first().copied().flatten())
+    Ok(rows.iter().map(|row| number(row, 0)).collect())
 }

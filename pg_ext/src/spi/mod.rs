@@ -28,6 +28,11 @@ pub fn column(row: &Row, i: usize) -> Option<Datum> {
     row.get(i).copied().flatten()
 }
 
+/// A whole number in a column of a result row; 0 for NULL.
+pub fn number(row: &Row, i: usize) -> i64 {
+    column(row, i).map_or(0, |d| d.value() as i64)
+}
+
 /// The first column of the first row.
 pub fn first(rows: &[Row]) -> Option<Datum> {
     rows.first().and_then(|row| row.first().copied().flatten())

@@ -8,13 +8,12 @@ use crate::error::{Error, Kind, Result};
 use crate::outbox::topic::Topic;
 use crate::row;
 use crate::spi::{self, Kept};
-use crate::table::{self, Name, Sequence, Snapshot, ensure_writable};
-use crate::trylock::wait_exclusive;
+use crate::table::{self, Snapshot, ensure_writable};
+use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 
-const NUMBERS: Name = c"outbox_id";
 /// In the extension's lock space, beside those of series.rs (1) and retire (2).
-const BEHIND: u64 = 3;
+const NUMBERS: u64 = 3;
 
 const LOCK: &std::ffi::CStr = c"
     SELECT t.topic_id FROM once.topic t WHERE t.topic = $1 FOR NO KEY UPDATE";
@@ -24,33 +23,24 @@ const CREATE: &std::ffi::CStr = c"
     ON CONFLICT (topic) DO UPDATE SET topic = excluded.topic
     RETURNING t.topic_id";
 
-// A logical copy brings the rows along, and leaves the sequence behind.
-const TAKEN: &std::ffi::CStr = c"
-    SELECT 1 FROM once.topic WHERE topic_id >= $1
-     UNION ALL SELECT 1 FROM once.subscriber WHERE subscriber_id >= $1 LIMIT 1";
-
-const GO_ON: &std::ffi::CStr = c"
-    SELECT setval('once.outbox_id', greatest((SELECT max(topic_id) FROM once.topic),
-                                             (SELECT max(subscriber_id) FROM once.subscriber),
-                                             (SELECT last_value FROM once.outbox_id)))";
+// A logical copy has the rows, and a sequence that is behind them.
+const NEXT: &std::ffi::CStr = c"
+    SELECT setval('once.outbox_id', greatest(nextval('once.outbox_id'),
+                                             (SELECT max(topic_id) FROM once.topic) + 1,
+                                             (SELECT max(subscriber_id) FROM once.subscriber) + 1))";
 
 thread_local! {
-    static IS_TAKEN: Kept = const { Kept::new(TAKEN, &[pg_sys::INT4OID]) };
-    static CATCH_UP: Kept = const { Kept::new(GO_ON, &[]) };
+    static NEXT_NUMBER: Kept = const { Kept::new(NEXT, &[]) };
     static LOCK_ROW: Kept = const { Kept::new(LOCK, &[pg_sys::TEXTOID]) };
     static CREATE_ROW: Kept = const { Kept::new(CREATE, &[pg_sys::TEXTOID, pg_sys::INT4OID]) };
 }
 
-/// A number for a topic or a subscriber that none has.
+/// A number that no topic and no subscriber has.
 pub fn next_number() -> Result<i32> {
-    let id = Sequence::next(NUMBERS)? as i32;
-    if spi::query_latest(&IS_TAKEN, &[Some(Datum::from(id))])?.is_empty() {
-        return Ok(id);
-    }
-    // One at a time: a second one would set it back below what the first was given.
-    wait_exclusive(BEHIND);
-    spi::query_latest(&CATCH_UP, &[])?;
-    Ok(Sequence::next(NUMBERS)? as i32)
+    // One at a time: setval must not undo the nextval of another session.
+    let _lock = TryLock::wait(NUMBERS);
+    let rows = spi::query_latest(&NEXT_NUMBER, &[])?;
+    Ok(rows.first().map_or(0, |row| spi::number(row, 0)) as i32)
 }
 
 /// A topic as it is committed now, where there is one; refuses who is not a member of its owner.
@@ -64,12 +54,11 @@ pub fn find(name: &[u8]) -> Result<Option<Topic>> {
 /// Locks the row of a topic that is there. The owner it has now has the say.
 pub fn existing(name: &[u8]) -> Result<Topic> {
     ensure_writable(c"topic")?;
-    match locked(name)? {
-        true => Topic::named(name, &Snapshot::latest()),
-        // Made after this transaction's snapshot.
-        false if table::above_read_committed() => Err(raced(name)),
-        false => Topic::named(name, &Snapshot::latest()),
+    // Above READ COMMITTED a topic without a row to lock was made after the snapshot.
+    if !locked(name)? && table::above_read_committed() {
+        return Err(raced(name));
     }
+    Topic::named(name, &Snapshot::latest())
 }
 
 /// Locks the row of a topic, and makes it where there is none: true.
