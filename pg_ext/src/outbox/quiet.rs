@@ -1,13 +1,13 @@
-//! What a take that found nothing remembers, so that the next one need not look through all lanes again.
+//! A memory of takes that found nothing, so that the next take need not look through all lanes again.
 //!
 //! Invariant: the memory says "nothing" only where there is nothing. A take of this backend looked through every
-//! lane: nothing was there, nothing was out, and there were no retries. What it could not see comes either from a
-//! transaction that had an id then and has ended since (`unended` says so), or from one that got its id after
-//! that, and its event's number after its id: then the sequence of event ids has moved on. Retries are asked for
-//! anew each time, because a redrive takes no number. DROP and CREATE EXTENSION begin another sequence, whose
-//! numbers and subscribers say nothing about those of the one before.
+//! lane: no event was pending, no batch was out, and once.retry had no row. There are two kinds of transactions whose
+//! events that take could not see:
+//!   - it had a transaction id then. If it has ended since, `unended` is different now;
+//!   - it got its id later, and its event ids after that. Then the sequence of event ids has moved on.
 //!
-//! What is written by hand is found within [`LONGEST_US`].
+//! Each take asks once.retry anew, because a redrive takes no event id. DROP and CREATE EXTENSION begin another
+//! sequence (`ids`). Rows that were written by hand are found within [`LONGEST_US`].
 
 use super::topic::Subscriber;
 use crate::clock;
@@ -17,9 +17,9 @@ use pgrx::pg_sys::Oid;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// From then on a take looks through all lanes again.
+/// How long a memory counts.
 const LONGEST_US: i64 = 1_000_000;
-/// More open transactions are not remembered.
+/// The most open transactions of a memory.
 const MOST: i64 = 1_000;
 
 thread_local! {
@@ -28,11 +28,8 @@ thread_local! {
 
 struct QuietLog {
     lanes: i32,
-    ids: Oid,
-    top: i64,
-    next: i64,
+    moment: LogMoment,
     unended: Vec<i64>,
-    from: i64,
 }
 
 /// Where the log was when a take began.
@@ -47,7 +44,7 @@ pub struct LogMoment {
 impl LogMoment {
     pub fn now() -> Result<LogMoment> {
         let ids = Sequence::to_read(c"event_id")?;
-        // In this order: whoever gets a transaction id later gets a larger event id.
+        // In this order: a transaction that gets its id later gets larger event ids.
         let top = ids.last_exactly();
         Ok(LogMoment {
             ids: ids.oid(),
@@ -57,23 +54,23 @@ impl LogMoment {
         })
     }
 
-    /// A take of this backend found nothing, and nothing has come since but what is in once.retry.
+    /// A take of this backend found nothing, and no event has come since but those in once.retry.
     pub fn is_quiet(&self, subscriber: &Subscriber) -> bool {
         QUIET.with(|quiet| {
             let quiet = quiet.borrow();
             let Some(known) = quiet.get(&subscriber.id) else {
                 return false;
             };
+            let then = &known.moment;
             known.lanes == subscriber.topic.lanes
-                && known.ids == self.ids
-                && known.top == self.top
-                && (known.from..known.from.saturating_add(LONGEST_US)).contains(&self.at)
-                && Snapshot::latest().unended_before(known.next, MOST).as_ref()
+                && (then.ids, then.top) == (self.ids, self.top)
+                && (then.at..then.at.saturating_add(LONGEST_US)).contains(&self.at)
+                && Snapshot::latest().unended_before(then.next, MOST).as_ref()
                     == Some(&known.unended)
         })
     }
 
-    /// To be asked before the lanes are looked at: what the memory will need.
+    /// The state of the log for a memory; to be asked before the take looks at the lanes.
     pub fn before_look(self) -> BeforeTake {
         let unended = Snapshot::latest().unended_before(self.next, MOST);
         BeforeTake {
@@ -90,9 +87,9 @@ pub struct BeforeTake {
 }
 
 impl BeforeTake {
-    /// It has looked through all of them: whether there was nothing at all.
+    /// The take has looked through all lanes; `nothing`: it found nothing at all.
     pub fn remember(self, subscriber: &Subscriber, nothing: bool) {
-        // What this transaction has ended may yet be undone.
+        // A rollback would bring back events that this transaction has acked.
         let nothing = nothing && table::own_xid_if_any().is_none();
         QUIET.with(|quiet| {
             let mut quiet = quiet.borrow_mut();
@@ -101,11 +98,8 @@ impl BeforeTake {
                     subscriber.id,
                     QuietLog {
                         lanes: subscriber.topic.lanes,
-                        ids: self.moment.ids,
-                        top: self.moment.top,
-                        next: self.moment.next,
+                        moment: self.moment,
                         unended,
-                        from: self.moment.at,
                     },
                 ),
                 _ => quiet.remove(&subscriber.id),
