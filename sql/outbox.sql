@@ -92,15 +92,13 @@ CREATE TABLE once.segment (
     segment     integer NOT NULL CONSTRAINT segment_pkey PRIMARY KEY CHECK (segment BETWEEN 0 AND 3),
     opened      bigint  NOT NULL,
     drained_xid bigint,
-    checked_xid bigint,
     incarnation bigint
 );
 COMMENT ON TABLE once.segment IS 'State of the segments once.event_0 to once.event_3.';
 COMMENT ON COLUMN once.segment.segment IS 'Number of the segment, 0 to 3: that of the table once.event_0 to once.event_3.';
 COMMENT ON COLUMN once.segment.opened IS 'Grows with each rotation; the largest is the current segment.';
 COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id when nothing in it was needed any more: it may be truncated once no snapshot from before that is left. NULL: still needed.';
-COMMENT ON COLUMN once.segment.checked_xid IS 'Every transaction before this one had ended then: only later ones can have added to it since.';
-COMMENT ON COLUMN once.segment.incarnation IS 'The incarnation where these mean something.';
+COMMENT ON COLUMN once.segment.incarnation IS 'The incarnation in which drained_xid means something.';
 
 -- The log. Narrow and never updated; fillfactor 100.
 CREATE TABLE once.event_0 (

@@ -135,14 +135,6 @@ impl Snapshot {
         unended.dedup();
         Some(unended)
     }
-
-    /// The oldest transaction id that was still running for this snapshot, with its epoch.
-    pub fn oldest_running(&self) -> i64 {
-        let next = next_xid();
-        // SAFETY: a registered snapshot stays valid until drop.
-        let xmin = unsafe { (*self.raw()).xmin };
-        next - i64::from((next as u32).wrapping_sub(xmin.into_inner()))
-    }
 }
 
 /// See [`Snapshot::activate`].

@@ -12,6 +12,14 @@ pub fn lock_against_writers(tables: &[Name]) -> Result<()> {
     tables.iter().try_for_each(|t| lock(t))
 }
 
+/// The same without a wait; false where such a transaction is open.
+pub fn try_lock_against_writers(name: Name) -> Result<bool> {
+    ensure_writable(name)?;
+    let table = names::oid_of(name)?;
+    // SAFETY: as below; does not wait.
+    Ok(unsafe { pg_sys::ConditionalLockRelationOid(table, pg_sys::ShareLock as i32) })
+}
+
 fn lock(name: Name) -> Result<()> {
     ensure_writable(name)?;
     let table = names::oid_of(name)?;

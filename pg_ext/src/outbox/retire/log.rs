@@ -1,19 +1,17 @@
 //! once.segment: which segment is written to, which are drained, and how one is emptied.
 //!
-//! Emitters lock their segment as any INSERT does before they make sure that it is the current one, to the end
-//! of their transaction. So with a segment that is not current locked exclusively, nothing more comes into it,
-//! and what came into it since it was marked is visible.
+//! Emitters lock their segment as any INSERT does, to the end of their transaction, before they make sure that it is
+//! the current one. So nothing more comes into a segment that is not current once nobody holds that lock. Such a
+//! segment is marked as drained when everything needed of it was copied.
 
-use super::need::Needs;
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
-use crate::outbox::event::{self, Col, Event, SEGMENTS};
+use crate::outbox::event::{self, SEGMENTS};
 use crate::spi::{self, Kept};
 use crate::subxact;
 use crate::swept::Swept;
-use crate::table::{self, Name, ScanKey, Snapshot, Table};
+use crate::table::{self, Name, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
-use std::cell::Cell;
 use std::ffi::CStr;
 
 pub const TABLE: Name = c"segment";
@@ -27,24 +25,14 @@ const OPEN: &CStr = c"
     ON CONFLICT (segment) DO UPDATE SET opened = excluded.opened";
 
 const MARK: &CStr = c"
-    INSERT INTO once.segment AS s (segment, opened, drained_xid, checked_xid, incarnation) VALUES ($1, 0, $2, $3, $4)
-    ON CONFLICT (segment) DO UPDATE
-       SET drained_xid = excluded.drained_xid, checked_xid = excluded.checked_xid, incarnation = excluded.incarnation";
+    INSERT INTO once.segment (segment, opened, drained_xid, incarnation) VALUES ($1, 0, $2, $3)
+    ON CONFLICT (segment) DO UPDATE SET drained_xid = excluded.drained_xid, incarnation = excluded.incarnation";
 
 thread_local! {
     static OPENED: Kept = const { Kept::new(OPEN, &[pg_sys::INT4OID, pg_sys::INT8OID]) };
-    static MARKED: Kept = const { Kept::new(MARK, &[
-        pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID,
-    ]) };
-}
-
-/// When a segment was marked as drained.
-#[derive(Clone, Copy)]
-struct Drained {
-    /// Snapshots that call this transaction running are from before the mark.
-    xid: i64,
-    /// Transactions before this one had ended when its events were looked at.
-    checked: i64,
+    static MARKED: Kept = const {
+        Kept::new(MARK, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::INT8OID])
+    };
 }
 
 /// The segments as they are committed now.
@@ -52,7 +40,8 @@ pub struct Log {
     pub current: usize,
     /// Of the segment that was opened last.
     opened: i64,
-    drained: [Option<Drained>; 4],
+    /// Drained segments: snapshots that call this transaction running are from before the mark.
+    drained: [Option<i64>; 4],
 }
 
 impl Log {
@@ -69,11 +58,10 @@ impl Log {
             let number = |i| slot.column(i).map(|d| d.value() as i64);
             log.opened = log.opened.max(number(2).unwrap_or(0));
             // Elsewhere, after a restore, the transaction ids mean nothing.
-            if number(5) == Some(present)
-                && let (Some(segment), Some(xid), Some(checked)) = (number(1), number(3), number(4))
-                && let Some(drained) = log.drained.get_mut(segment as usize)
+            if number(4) == Some(present)
+                && let Some(drained) = log.drained.get_mut(number(1).unwrap_or(0) as usize)
             {
-                *drained = Some(Drained { xid, checked });
+                *drained = number(3);
             }
         }
         Ok(log)
@@ -129,7 +117,7 @@ impl Log {
             return Ok(false);
         };
         let table = Table::to_read(SEGMENTS[segment].table)?;
-        Ok(table::horizon(&table) >= drained.xid)
+        Ok(table::horizon(&table) >= drained)
     }
 }
 
@@ -137,41 +125,29 @@ fn is_blank(segment: usize) -> Result<bool> {
     Ok(Table::to_read(SEGMENTS[segment].table)?.is_blank())
 }
 
-/// Nobody needs anything of it: what is was copied, at the latest by this transaction. `checked` is the oldest
-/// transaction that was running when its events were looked at.
-pub fn mark_drained(segment: usize, checked: i64) -> Result<()> {
+/// Nothing more of it is needed: all that was is copied, at the latest by this transaction.
+pub fn mark_drained(segment: usize) -> Result<()> {
     // A snapshot that does not see this transaction's end calls it running, and so the next one.
     table::assign_xid();
-    mark(segment, Some((table::next_xid(), checked)))
+    mark(segment, Some(table::next_xid()))
 }
 
-fn mark(segment: usize, drained: Option<(i64, i64)>) -> Result<()> {
-    let present = incarnation::present()?;
+fn mark(segment: usize, drained_xid: Option<i64>) -> Result<()> {
+    let incarnation = incarnation::present()?;
     let args = [
         Some(Datum::from(segment as i32)),
-        drained.map(|(xid, _)| Datum::from(xid)),
-        drained.map(|(_, checked)| Datum::from(checked)),
-        drained.map(|_| Datum::from(present)),
+        drained_xid.map(Datum::from),
+        drained_xid.map(|_| Datum::from(incarnation)),
     ];
     spi::query_latest(&MARKED, &args).map(drop)
 }
 
-/// Empties a ripe segment, where nobody reads it now and nothing needed came into it since.
-pub fn truncate(segment: usize, log: &Log) -> Result<Swept> {
-    let Some(drained) = log.drained[segment] else {
-        return Ok(Swept::default());
-    };
-    let locked = Cell::new(false);
-    let late = Cell::new(false);
+/// Empties a ripe segment, unless somebody reads it now.
+pub fn truncate(segment: usize) -> Result<Swept> {
+    let name = SEGMENTS[segment].table;
     let done = subxact::attempt(|| {
-        table::lock_exclusively(SEGMENTS[segment].table)?;
-        locked.set(true);
-        if came_late(segment, drained.checked)? {
-            late.set(true);
-            return Err(Error::new(Kind::InUse, "a segment has late events"));
-        }
-        let name = SEGMENTS[segment].table.to_bytes();
-        spi::run(&[b"TRUNCATE once.", name].concat())?;
+        table::lock_exclusively(name)?;
+        spi::run(&[b"TRUNCATE once.", name.to_bytes()].concat())?;
         mark(segment, None)
     })?;
     match done {
@@ -179,30 +155,7 @@ pub fn truncate(segment: usize, log: &Log) -> Result<Swept> {
             done: 1,
             ..Swept::default()
         }),
-        // It is looked at again from the beginning, by the next pass. That finds all that it holds: whoever could
-        // still add to it held the lock.
-        Err(_) if late.get() => mark(segment, None).map(|()| Swept {
-            more: true,
-            ..Swept::default()
-        }),
-        Err(_) if !locked.get() => Ok(Swept::default()),
+        Err(failure) if failure.is_wait => Ok(Swept::default()),
         Err(failure) => Err(Error::new(Kind::Internal, failure.message)),
     }
-}
-
-/// Something that somebody needs was added by a transaction that was open when the segment was looked at, or is
-/// younger. The segment is locked: no more comes.
-fn came_late(segment: usize, checked: i64) -> Result<bool> {
-    let home = &SEGMENTS[segment];
-    let table = Table::to_read(home.table)?;
-    let snapshot = Snapshot::latest();
-    let mut needs = Needs::begin()?;
-    let mut scan = table.scan(home.xid, &mut [ScanKey::above(1, checked - 1)], &snapshot)?;
-    while let Some(slot) = scan.advance() {
-        let event = Event::look(slot);
-        if needs.wants(&event)? && !needs.is_kept(&event, event.i32(Col::Lane))? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

@@ -52,7 +52,7 @@ fn truncate() -> Result<Swept> {
     let log = Log::read(&Snapshot::latest())?;
     for segment in 0..SEGMENTS.len() {
         if log.is_ripe(segment)? {
-            swept.add(log::truncate(segment, &log)?);
+            swept.add(log::truncate(segment)?);
         }
     }
     Ok(swept)

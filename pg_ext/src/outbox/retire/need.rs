@@ -10,8 +10,51 @@ use crate::outbox::receipt::Ledger;
 use crate::outbox::retry;
 use crate::outbox::topic::{Subscriber, all_subscribers};
 use crate::outbox::window::Window;
-use crate::table::{ScanKey, Snapshot, Table};
+use crate::row;
+use crate::table::{ScanKey, Slot, Snapshot, Table};
+use pgrx::pg_sys::{self, Datum};
 use std::collections::{HashMap, HashSet};
+
+/// Where an event stands: topic, lane, event.
+pub type EventPlace = (i32, i32, i64);
+
+pub fn place(event: &Event) -> EventPlace {
+    let (topic, lane) = (event.i32(Col::TopicId), event.i32(Col::Lane));
+    (topic, lane, event.i64(Col::EventId))
+}
+
+/// Topics, lanes and events as arrays.
+pub fn place_arrays(places: &[EventPlace]) -> [Datum; 3] {
+    let ids: Vec<i64> = places.iter().map(|p| p.2).collect();
+    [
+        row::array(places.iter().map(|p| p.0.into()), pg_sys::INT4OID),
+        row::array(places.iter().map(|p| p.1.into()), pg_sys::INT4OID),
+        row::i64s(&ids),
+    ]
+}
+
+/// The events on these pages, in the order that [`Needs`] asks for. No further page once there are `most`.
+pub fn events_on(table: &Table, pages: impl Iterator<Item = u32>, most: usize) -> Vec<Event> {
+    let snapshot = Snapshot::latest();
+    let mut events = Vec::new();
+    for page in pages {
+        if events.len() >= most {
+            break;
+        }
+        table.page(page, &snapshot, |slot| events.push(numbers_of(slot)));
+    }
+    events.sort_by_key(place);
+    events
+}
+
+/// The columns that decide who needs an event.
+fn numbers_of(slot: &Slot) -> Event {
+    let mut event = Event::empty();
+    for col in [Col::EventId, Col::Xid, Col::TopicId, Col::Lane, Col::Series] {
+        event.put(col, slot.column(col as usize));
+    }
+    event
+}
 
 /// One lane of one subscriber.
 struct LaneNeeds {
@@ -70,12 +113,13 @@ impl Needs {
         Ok(false)
     }
 
-    /// It is in once.event_kept, in this lane.
-    pub fn is_kept(&self, event: &Event, lane: i32) -> Result<bool> {
+    /// It is in once.event_kept.
+    pub fn is_kept(&self, event: &Event) -> Result<bool> {
+        let (topic, lane, id) = place(event);
         let keys = &mut [
-            ScanKey::i32(1, event.i32(Col::TopicId)),
+            ScanKey::i32(1, topic),
             ScanKey::i32(2, lane),
-            ScanKey::i64(3, event.i64(Col::EventId)),
+            ScanKey::i64(3, id),
         ];
         Ok(self
             .kept

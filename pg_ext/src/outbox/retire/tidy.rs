@@ -1,35 +1,19 @@
 //! Deletes what is over: copies that nobody needs any more, batches with their receipts and failed attempts.
 
-use super::copy::number;
-use super::need::Needs;
+use super::need::{self, EventPlace, Needs, place, place_arrays};
 use crate::clock;
 use crate::error::Result;
 use crate::outbox::event::{Col, Event, KEPT};
 use crate::outbox::topic::MAX_LEASE_LIFE_US;
-use crate::row;
 use crate::settings;
-use crate::spi::{self, Kept};
+use crate::spi::{self, Kept, number};
 use crate::swept::Swept;
-use crate::table::{ScanKey, Snapshot, Table};
+use crate::table::Table;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
 /// Rows that are looked at for each that may be deleted.
 const LOOKS: usize = 10;
-
-// One probe for each (topic, lane).
-const LANES: &CStr = c"
-    WITH RECURSIVE l AS (
-        (SELECT k.topic_id, k.lane FROM once.event_kept k ORDER BY k.topic_id, k.lane LIMIT 1)
-        UNION ALL
-        SELECT n.topic_id, n.lane
-          FROM l CROSS JOIN LATERAL (
-               SELECT k.topic_id, k.lane FROM once.event_kept k
-                WHERE (k.topic_id, k.lane) > (l.topic_id, l.lane)
-                ORDER BY k.topic_id, k.lane LIMIT 1) n)
-    SELECT l.topic_id, l.lane,
-           (SELECT max(k.event_id) FROM once.event_kept k WHERE k.topic_id = l.topic_id AND k.lane = l.lane)
-      FROM l";
 
 // A redrive that needs one of them again locks it, too (dead.rs).
 const LOCK_KEPT: &CStr = c"
@@ -115,16 +99,12 @@ const PLACES: &[pg_sys::Oid] = &[
 ];
 
 thread_local! {
-    static EACH_LANE: Kept = const { Kept::new(LANES, &[]) };
     static LOCKED: Kept = const { Kept::new(LOCK_KEPT, PLACES) };
     static DELETED: Kept = const { Kept::new(DELETE_KEPT, PLACES) };
     static BATCHES_OVER: Kept = const { Kept::new(BATCHES, &[
         pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID,
     ]) };
 }
-
-/// A row of once.event_kept: topic, lane, event.
-type KeptPlace = (i32, i32, i64);
 
 /// Deletes copies that nobody needs any more.
 pub fn kept(max: i64) -> Result<Swept> {
@@ -135,7 +115,7 @@ pub fn kept(max: i64) -> Result<Swept> {
     // Looked at again once they are locked: a redrive may have been faster.
     let mut needs = Needs::begin()?;
     let mut gone = Vec::new();
-    for row in spi::query_latest(&LOCKED, &arguments(&found))? {
+    for row in spi::query_latest(&LOCKED, &place_arrays(&found).map(Some))? {
         let mut event = Event::empty();
         event.put_i32(Col::TopicId, number(&row, 0) as i32);
         event.put_i32(Col::Lane, number(&row, 1) as i32);
@@ -147,7 +127,7 @@ pub fn kept(max: i64) -> Result<Swept> {
         }
     }
     if !gone.is_empty() {
-        spi::query_latest(&DELETED, &arguments(&gone))?;
+        spi::query_latest(&DELETED, &place_arrays(&gone).map(Some))?;
     }
     Ok(Swept {
         done: gone.len() as i64,
@@ -157,70 +137,17 @@ pub fn kept(max: i64) -> Result<Swept> {
     })
 }
 
-fn place(event: &Event) -> KeptPlace {
-    let (topic, lane) = (event.i32(Col::TopicId), event.i32(Col::Lane));
-    (topic, lane, event.i64(Col::EventId))
-}
-
-fn arguments(places: &[KeptPlace]) -> [Option<Datum>; 3] {
-    let ids: Vec<i64> = places.iter().map(|p| p.2).collect();
-    [
-        Some(row::array(
-            places.iter().map(|p| p.0.into()),
-            pg_sys::INT4OID,
-        )),
-        Some(row::array(
-            places.iter().map(|p| p.1.into()),
-            pg_sys::INT4OID,
-        )),
-        Some(row::i64s(&ids)),
-    ]
-}
-
-/// Copies that seem to be needed by nobody, at most `max`. Lanes are begun with anew in each call, and half of
-/// the looks at each begin somewhere in its middle, so that nothing that has to stay hides what may go.
-fn unneeded(max: usize) -> Result<Vec<KeptPlace>> {
+/// Copies that seem to be needed by nobody, at most `max`: from pages in a row, the first one chosen at random.
+fn unneeded(max: usize) -> Result<Vec<EventPlace>> {
     let table = Table::to_read(KEPT.table)?;
-    if table.is_blank() {
-        return Ok(Vec::new());
-    }
-    let mut lanes = spi::query_latest(&EACH_LANE, &[])?;
-    if lanes.is_empty() {
-        return Ok(Vec::new());
-    }
-    let chance = clock::real_us() as usize;
-    let count = lanes.len();
-    lanes.rotate_left(chance % count);
-    let snapshot = Snapshot::latest();
+    let all = table.pages();
+    let first = (clock::real_us() % i64::from(all.max(1))) as u32;
+    let pages = (first..all).chain(0..first).take(max);
     let mut needs = Needs::begin()?;
     let mut found = Vec::new();
-    let mut looks = max.saturating_mul(LOOKS);
-    for lane in &lanes {
-        let middle = (chance as i64 % 1009) * (number(lane, 2) / 1009);
-        let mut seen_to = 0;
-        for (from, quota) in [(0, looks / 2), (middle, looks)] {
-            let keys = &mut [
-                ScanKey::i32(1, number(lane, 0) as i32),
-                ScanKey::i32(2, number(lane, 1) as i32),
-                ScanKey::above(3, from.max(seen_to)),
-            ];
-            let mut scan = table.scan(KEPT.position, keys, &snapshot)?;
-            let mut left = quota;
-            while left > 0
-                && found.len() < max
-                && let Some(slot) = scan.advance()
-            {
-                let event = Event::look(slot);
-                left -= 1;
-                looks = looks.saturating_sub(1);
-                seen_to = event.i64(Col::EventId);
-                if !needs.wants(&event)? {
-                    found.push(place(&event));
-                }
-            }
-        }
-        if looks == 0 || found.len() >= max {
-            break;
+    for event in need::events_on(&table, pages, max.saturating_mul(LOOKS)) {
+        if found.len() < max && !needs.wants(&event)? {
+            found.push(place(&event));
         }
     }
     Ok(found)
