@@ -70,12 +70,12 @@ fn not_accepted(message: &Entry) -> Error {
         .hint("Call inbox_accept first, in the same transaction.")
 }
 
-/// A verdict that comes later would be told to some duplicates and not to others.
+/// A verdict that comes later would reach some duplicates and not others.
 fn not_ours(message: &Entry) -> Error {
     let lost = format!("{} was accepted by another transaction", message.named());
     Error::new(Kind::LeaseLost, lost)
         .detail("That transaction is committed, and recorded no verdict.")
-        .hint("Record the verdict in the transaction that accepts the message, beside the writes that it tells of.")
+        .hint("Record the verdict in the transaction that accepts the message.")
 }
 
 fn has_one(message: &Entry) -> Error {

@@ -1,5 +1,4 @@
-//! `inbox_barrier`: a step's action and its compensation share one row, so that whichever commits first
-//! decides for both.
+//! `inbox_barrier`: a step's action and its compensation share one row. The first of them to commit decides for both.
 
 use super::entry::{Col, Entry, Status, expiry, ttl};
 use super::meet::{Change, Found, Own, meet};
@@ -40,7 +39,7 @@ pub fn inbox_barrier(call: &Call) -> Result<Datum> {
     Ok(row::text(outcome))
 }
 
-/// What the step becomes, where it changes, and the outcome. Whatever is asked again changes nothing more.
+/// The step's new status (None: it stays) and the outcome. A repeated call changes nothing.
 fn next(operation: Operation, status: Option<Status>) -> (Option<Status>, &'static [u8]) {
     match (operation, status) {
         (Operation::Action, None) => (Some(Status::Acted), b"run"),

@@ -1,12 +1,12 @@
-//! What a call is about (a message or a step of a saga), and its row in `once.inbox`.
+//! A message or a step of a saga, and its row in `once.inbox`.
 //!
-//! Rows are found by a hash of the names that never changes between versions. It begins with a NUL byte, which
-//! no key's hash does: keys and messages share neither rows nor locks.
+//! Rows are found by a hash of the names, which never changes between versions. The hashed bytes begin with NUL, those
+//! of a key do not: keys and messages share no lock.
 
 use crate::call::{Call, KEY_MAX, SCOPE_MAX, shown, utf8};
 use crate::clock::{self, DAY_US};
 use crate::digest::{first_16, first_64_bits};
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::key::scope::ScopeOptions;
 use crate::row;
 use crate::table::{self, Name, ScanKey, Snapshot, Table};
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 pub const TABLE: Name = c"inbox";
 const BY_ID: Name = c"inbox_pkey";
-/// How long a message is remembered where the call does not say.
+/// The ttl of a call that gives none.
 const TTL_US: i64 = 30 * DAY_US;
 
 /// Columns in the order of `sql/inbox.sql`.
@@ -35,7 +35,7 @@ table::columns!(Col);
 /// A row of `once.inbox`.
 pub type Record = table::Record<Col, 7>;
 
-/// What the status column says.
+/// The status column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     Message,
@@ -59,7 +59,6 @@ impl Status {
             b'm' => Status::Message,
             b'a' => Status::Acted,
             b'c' => Status::Compensated,
-            // And what a newer library wrote: nothing runs.
             _ => Status::Skipped,
         }
     }
@@ -84,7 +83,7 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// The message of arguments 0 and 1; refuses who is not a member of the scope's owner.
+    /// The message of arguments 0 and 1; 42501 unless the caller is a member of the scope's owner.
     pub fn message(call: &'a Call) -> Result<Entry<'a>> {
         let scope = call.text(0, "scope", SCOPE_MAX)?;
         let name = call.text(1, "message_id", KEY_MAX)?;
@@ -121,23 +120,11 @@ impl<'a> Entry<'a> {
     /// The row as a snapshot sees it, and whether this transaction has written it.
     pub fn find(&self, table: &Table, snapshot: &Snapshot) -> Result<Option<(Record, bool)>> {
         let key = &mut [ScanKey::uuid(1, row::uuid(&self.id))];
-        let Some(slot) = table.find(BY_ID, key, snapshot)? else {
-            return Ok(None);
-        };
-        let ours = slot.is_ours();
-        let found = Record::load(slot);
-        let same = found.bytes(Col::Scope) == Some(self.scope)
-            && found.bytes(Col::Name) == Some(self.name)
-            && found.bytes(Col::Step) == self.step;
-        match same {
-            true => Ok(Some((found, ours))),
-            // The id is a hash: fail closed should two names ever share one.
-            false => Err(Error::new(
-                Kind::Internal,
-                format!("{} has the id of another one", self.named()),
-            )
-            .hint("Use another name.")),
-        }
+        let found = table.find(BY_ID, key, snapshot)?;
+        Ok(found.map(|slot| {
+            let is_ours = slot.is_ours();
+            (Record::load(slot), is_ours)
+        }))
     }
 
     /// A row that is not stored yet, with its names.
@@ -150,12 +137,12 @@ impl<'a> Entry<'a> {
         fresh
     }
 
-    /// 64 bits for the lock of whoever is about to insert.
+    /// 64 bits for the lock of an insert.
     pub fn lock_hash(&self) -> u64 {
         first_64_bits(&self.id)
     }
 
-    /// How errors name it.
+    /// Its name in errors.
     pub fn named(&self) -> String {
         let (scope, name) = (shown(self.scope), shown(self.name));
         match self.step {
@@ -173,7 +160,7 @@ pub fn ttl(call: &Call, i: usize) -> Result<i64> {
     Ok(call.interval(i, "ttl")?.unwrap_or(TTL_US))
 }
 
-/// When something that is remembered from now on counts as new.
+/// The end of a ttl that begins now.
 pub fn expiry(ttl: i64) -> Result<i64> {
     Ok(clock::now_us()?.saturating_add(ttl))
 }

@@ -1,10 +1,10 @@
-//! Finding an entry's row, or writing it, with everybody else who is at it.
+//! Finds an entry's row, or writes it, beside concurrent calls for the same entry.
 //!
-//! A row that is visible and not over answers at once and writes nothing. Else the call has to write, and
-//! waits for any other transaction whose uncommitted row stands in its place: as PostgreSQL waits for a unique
-//! index, on that transaction's id, so that a rollback to a savepoint lets it go on as well. Inserts of one
-//! entry pass one by one through a lock that is held only from the last look to the insert; nobody waits for
-//! anything else while holding it. Above READ COMMITTED a row that the snapshot cannot see is 40001, never 23505.
+//! A row that is visible and within its ttl answers at once, and nothing is written. Otherwise the call has to write.
+//! It waits for an open transaction with an uncommitted row of the entry, as PostgreSQL does for a unique index: on
+//! that transaction's id, so that a rollback to a savepoint ends the wait too. Inserts of one entry go one by one
+//! through a lock, held from the last look to the insert; its holder waits for nothing else. Above READ COMMITTED a
+//! row that the snapshot cannot see is 40001, never 23505.
 
 use super::entry::{Col, Entry, Record, TABLE};
 use crate::clock;
@@ -14,7 +14,7 @@ use crate::trylock::TryLock;
 
 /// What a call found.
 pub enum Found<'r> {
-    /// There is none, or its time is over; write this one to begin anew.
+    /// No row, or its ttl is over: this is the row to write.
     Nothing(&'r mut Record),
     Row(&'r mut Record, Writer),
 }
@@ -27,15 +27,15 @@ pub enum Writer {
     Another,
 }
 
-/// What is to be done with the row it was shown.
+/// What a decision does with the row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     Write,
     Nothing,
 }
 
-/// Shows what is there to `decide` and does what it says, as often as somebody else was faster. What this
-/// transaction has written itself is there for `within` its own time even if its ttl is over.
+/// Shows the entry's row to `decide` and writes it where that says so; again after a lost race. `within` says whether a
+/// row that this transaction wrote counts past its ttl.
 pub fn meet<T>(
     entry: &Entry,
     within: Own,
@@ -65,7 +65,7 @@ pub fn meet<T>(
             return Ok(answer);
         };
         let table = Table::to_write(TABLE)?;
-        // Does not wait with a clock that it has read already: waits for the lock, then looks again.
+        // After a wait the clock has moved on: locks the row, then looks again.
         let outcome = match !locked && table.is_held(tid) {
             true => table.lock(tid, &snapshot, Wait::Yes)?,
             false if row.update_at(&table, tid)? == Outcome::Done => return Ok(answer),
@@ -86,7 +86,7 @@ pub enum Own {
     Expires,
 }
 
-/// False: somebody else was faster, or has just given up; look again.
+/// False: another transaction has inserted the row, or has just rolled back; look again.
 fn insert(entry: &Entry, fresh: &Record) -> Result<bool> {
     let table = Table::to_write(TABLE)?;
     let lock = TryLock::wait(entry.lock_hash());
@@ -97,7 +97,7 @@ fn insert(entry: &Entry, fresh: &Record) -> Result<bool> {
         table::wait_for(xid);
         return Ok(false);
     }
-    // Rows come to be under this lock only: one that is there now was committed before it.
+    // Every insert holds this lock, so a row that is there now was committed before.
     if found || entry.find(&table, &Snapshot::latest())?.is_some() {
         return match table::above_read_committed() {
             true => Err(Error::retry_transaction(entry.named())),

@@ -1,8 +1,7 @@
-//! inbox: messages and saga steps that are handled once. The life of a row is told at the top of
-//! `sql/inbox.sql`.
+//! inbox: messages and saga steps that are handled once. `sql/inbox.sql` opens with the life of a row.
 //!
-//! `entry` names what a call is about and its row, `meet` finds or writes the row and waits for whoever is at
-//! it, `accept` and `barrier` are the functions.
+//! `entry` is a message or a step and its row. `meet` finds or writes the row, and waits for an open transaction that
+//! has written it. `accept` and `barrier` are the functions.
 
 pub mod accept;
 pub mod barrier;
