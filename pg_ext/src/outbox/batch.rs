@@ -1,9 +1,9 @@
 //! A batch: events that a take handed out under one token. It has a row for each lane that it took from, its
 //! parts, which also say how far the lane had come then.
 //!
-//! A part is written once; the lease is that of the first one, the head, and may be extended. Whoever ends
-//! something of a batch locks its head first and then looks at its receipts, so receipts are written by one
-//! transaction at a time.
+//! The lease of a batch is that of its first part, the head, and may be extended; no other column of a part changes. A
+//! call that ends events of a batch locks the head first and reads the receipts then. So one transaction at a time
+//! writes receipts of a batch.
 
 use super::topic::Subscriber;
 use crate::call;
@@ -51,7 +51,7 @@ pub fn takers(table: &Table, snapshot: &Snapshot) -> Result<Vec<i32>> {
 }
 
 impl Part {
-    /// What was taken last from a lane.
+    /// The last part of a lane.
     pub fn last(subscriber: i32, lane: i32, snapshot: &Snapshot) -> Result<Option<Part>> {
         Part::last_in(&Table::to_read(TABLE)?, subscriber, lane, snapshot)
     }
@@ -84,7 +84,7 @@ impl Part {
         tokens
     }
 
-    /// Its events by number, as they were given out.
+    /// The ids of its events, ascending.
     pub fn ids(&self) -> Vec<i64> {
         self.numbers(Col::EventIds)
     }
@@ -105,7 +105,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// What is committed now, and our own.
+    /// The batch as it is committed now, or as this transaction wrote it.
     pub fn find(subscriber: i32, token: i64) -> Result<Option<Batch>> {
         Batch::find_under(subscriber, token, &Snapshot::latest())
     }
@@ -147,7 +147,7 @@ impl Batch {
         }
     }
 
-    /// Locks the head as every write about the batch does first; Changed: look again.
+    /// Locks the head, as every write to the batch does first. Changed: find the batch again.
     pub fn lock(&self, wait: Wait) -> Result<Outcome> {
         let table = Table::to_write(TABLE)?;
         table.lock(self.place()?, &Snapshot::latest(), wait)
@@ -197,7 +197,7 @@ impl Batch {
         self.parts().any(|part| part.flag(Col::Redelivered))
     }
 
-    /// Gives the batch, whose head is locked, another end of its lease.
+    /// Sets the end of the lease. The caller has locked the head.
     pub fn extend(&mut self, until: i64) -> Result<()> {
         let place = self.place()?;
         self.head.put_i64(Col::LeaseUntil, until);
@@ -209,13 +209,13 @@ impl Batch {
     }
 }
 
-/// ON001: the token is not, or not any more, a lease on these events.
+/// ON001: the token is no lease on these events, or not any more.
 pub fn lost(subscriber: &Subscriber, token: i64, events: &[i64]) -> Error {
     let lost = Error::new(
         Kind::LeaseLost,
         format!("token {token} holds no such event of {}", subscriber.shown()),
     )
-    .hint("The lease ran out and the events were given to somebody else, or they were given back: stop working on them.");
+    .hint("The lease expired and the events went back, or another take has them: stop working on them.");
     match events {
         [] => lost,
         events => lost.detail(listed(events)),

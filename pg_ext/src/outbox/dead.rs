@@ -1,9 +1,9 @@
-//! once.dead: `outbox_dead` and `outbox_redrive`; `outbox_deliveries` (delivery.rs) tells why.
+//! once.dead: `outbox_dead` and `outbox_redrive`.
 //!
-//! A dead letter has all of its event, because the segment goes on without it. Redriven, the event is put into
-//! once.event_kept, in the lane that no cursor passes, and due once more for this subscriber alone. Of an
-//! order_key it takes the place that its event_id has among those that were not delivered yet, so what is
-//! redriven together keeps its order; what went on while it was dead stays ahead of it.
+//! A dead letter is a copy of its event, because the segment is truncated without it. A redrive inserts the event into
+//! once.event_kept, in the lane DELAYED, and into once.retry for this subscriber alone. Among the pending events of
+//! its order_key it stands where its event_id says. So events that are redriven together keep their order, and events
+//! that were delivered meanwhile stay ahead of it.
 
 use super::emit::lane_of_key;
 use super::event::{self, DELAYED, UNORDERED};
@@ -24,7 +24,7 @@ pub const BY_DEATH: Name = c"dead_died";
 /// The most dead letters of one call.
 const MOST: i32 = 10_000;
 
-// Nobody changes the number of lanes or drops the subscriber before this transaction has ended.
+// Keeps the topic's lanes and subscribers as they are to the end of this transaction.
 const HOLD: &CStr = c"SELECT t.topic_id FROM once.topic t WHERE t.topic_id = $1 FOR SHARE";
 
 const OLDEST: &CStr = c"
@@ -35,8 +35,8 @@ const NAMED: &CStr = c"
     SELECT d.event_id, d.order_key FROM once.dead d WHERE d.subscriber_id = $1 AND d.event_id = ANY ($3)
      ORDER BY d.died_at, d.event_id LIMIT $2 FOR UPDATE SKIP LOCKED";
 
-// Another subscriber may have had the event put aside: its row is locked, so that nobody who removes what is
-// not needed overlooks this one.
+// Another subscriber's redrive may have inserted the event. The update changes nothing and locks that row, so that the
+// sweep (retire/tidy.rs) does not delete it.
 const REDRIVE: &CStr = c"
     WITH risen AS (
         DELETE FROM once.dead d USING unnest($3, $4) u (event_id, lane)
@@ -92,7 +92,7 @@ table::columns!(Col);
 
 type Dead = Record<Col, 15>;
 
-/// Copies an event that is given up to the dead letters.
+/// Copies an event to the dead letters.
 pub fn bury(sub: &Subscriber, held: &Held, reason: &Reason, now: i64) -> Result<()> {
     let event = event::needed(&sub.topic, held.lane, held.id)?;
     let mut dead = Dead::empty();
@@ -155,7 +155,7 @@ pub fn outbox_redrive(call: &Call) -> Result<Datum> {
     let max = call.limit(2, "max", MOST)?;
     let named = call.opt_i64s(3, "event_ids")?;
     spi::query_latest(&HELD, &[Some(Datum::from(subscriber.topic.id))])?;
-    // What both may have become before this transaction held them.
+    // Both as they are under the lock.
     let subscriber = Subscriber::named_in(call)?;
     let mut args = vec![Some(Datum::from(subscriber.id)), Some(Datum::from(max))];
     let found = match named {

@@ -1,5 +1,5 @@
-//! once.delivery: the attempts that failed. `outbox_deliveries` tells why an event failed; metrics reads how many
-//! did lately. They go with the batch in which their event was acked (retire/tidy.rs).
+//! once.delivery: failed attempts. `outbox_deliveries` lists those of one event; metrics counts the recent ones. A sweep
+//! deletes them with the batch in which their event was acked (retire/tidy.rs).
 
 use super::leave::{Leaving, Reason};
 use super::topic::Subscriber;
@@ -36,7 +36,7 @@ thread_local! {
     ]) };
 }
 
-/// Notes the attempts that counted of events that leave the batch of that token.
+/// Notes the attempts that count, of events that leave the batch of that token.
 pub fn note(
     sub: &Subscriber,
     token: i64,

@@ -1,7 +1,7 @@
 //! A batch in the making: the token, and the rows that the caller gets.
 //!
-//! A batch gets its token with its first event, so that a take that finds nothing takes no lock for one. Rows
-//! are told in the order of event ids, whatever lanes they came from.
+//! A batch gets its token with its first event: a take that finds nothing locks no token. The rows are in the order of
+//! event ids, whatever lanes they came from.
 
 use super::batch::Batch;
 use super::event::{Col, Event};
@@ -14,23 +14,23 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::Datum;
 use sha2::{Digest, Sha256};
 
-/// What the caller of a take wants.
+/// The arguments of a take.
 pub struct TakeWish {
     pub max: usize,
     pub lease_us: i64,
 }
 
-/// What a take has so far.
+/// The events that a take has so far.
 pub struct Draft<'a> {
     pub subscriber: &'a Subscriber,
     pub wish: TakeWish,
     token: Option<i64>,
     rows: Vec<(i64, [Option<Datum>; 8])>,
-    /// It is a suspect and goes alone.
+    /// It has one event, a suspect, and takes no other.
     pub alone: bool,
-    /// There may be something in once.retry; so it is where this take puts something there.
+    /// once.retry may have rows of the subscriber; set also when this take inserts some.
     pub retries: bool,
-    /// Something is out, or there was something in a lane.
+    /// A batch is out, or once.retry may have rows.
     pub stirs: bool,
 }
 
@@ -60,13 +60,13 @@ impl<'a> Draft<'a> {
         self.alone || self.rows.len() >= self.wish.max
     }
 
-    /// The batch's token, once something was taken.
+    /// The batch's token, once it has one.
     pub fn begun(&self) -> Option<i64> {
         self.token
     }
 
-    /// The batch's token: where it has none yet one that nobody has, above the last one of a lane. Its lock keeps
-    /// others off it until this transaction has ended.
+    /// The batch's token. Where it has none yet, one that is free and above the last one of a lane; it is locked to the
+    /// end of the transaction.
     pub fn token(&mut self, above: i64) -> Result<i64> {
         let mut token = above;
         loop {
@@ -100,7 +100,7 @@ impl<'a> Draft<'a> {
         self.rows.push((event.i64(Col::EventId), row));
     }
 
-    /// Tells the caller what it got.
+    /// Returns the rows to the caller.
     pub fn hand_out(mut self, rows: &Rows) {
         self.rows.sort_unstable_by_key(|(event_id, _)| *event_id);
         let token = self.token.map(Datum::from);
@@ -111,9 +111,9 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The idempotency key of an event's delivery to a subscriber: a function of what is stored of both, so it is
-/// the same on every attempt and in a restored database. An event id that a crash gave out twice comes with
-/// another time and transaction.
+/// The idempotency key of an event's delivery to a subscriber. It depends on stored columns alone, so it is the same on
+/// every attempt and in a restored database. After a crash an event id may be used twice; its time and transaction
+/// differ then.
 fn delivery_key(subscriber: &Subscriber, event: &Event) -> String {
     let mut hash = Sha256::new();
     for number in [

@@ -1,4 +1,4 @@
-//! What is due of the outbox's sweep tasks; changes nothing.
+//! Due work of the outbox's sweep tasks, for `janitor_status`; changes nothing.
 
 use super::batch::Batch;
 use super::event::{self, Col, Event, SEGMENTS};
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::swept::DueWork;
 use crate::table::{Snapshot, Table};
 
-/// Events of batches that are out past their lease; no more are looked for once there are `most`.
+/// Events of batches whose lease expired. The look ends once there are `most`.
 pub fn requeue(now: i64, most: i64) -> Result<DueWork> {
     let mut due = DueWork::default();
     for subscriber in topic::all_subscribers()? {
@@ -26,13 +26,13 @@ pub fn requeue(now: i64, most: i64) -> Result<DueWork> {
     Ok(due)
 }
 
-/// Segments that are to be emptied, since the first event in them.
+/// Segments to be emptied, since the first event in them.
 pub fn retire() -> Result<DueWork> {
     let current = event::current_segment(&Snapshot::latest())?;
     stored(Some(current))
 }
 
-/// Segments that hold anything, since the first event in them: where nobody retires, the current one grows.
+/// Segments that hold events, since the first event in them. Without sweeps the current one grows.
 pub fn stored(but: Option<usize>) -> Result<DueWork> {
     let mut due = DueWork::default();
     let snapshot = Snapshot::latest();

@@ -1,8 +1,8 @@
 //! `outbox_emit`: one insert into the current segment.
 //!
-//! In this order: the segment is locked, then a fresh snapshot says that it is the current one and what the
-//! topic's options are (so neither a truncation nor a change of lanes can slip in between), then the
-//! transaction gets its id, then the event (seen.rs needs the last two so).
+//! In this order: lock the segment; with a fresh snapshot check that it is the current one, and read the topic; get the
+//! transaction id; get the event id. So no truncation and no change of lanes can come in between, and seen.rs relies
+//! on the order of the two ids.
 
 use super::event::{self, Col, DELAYED, Event, SEGMENTS};
 use super::retry;
@@ -26,7 +26,7 @@ thread_local! {
     ]) };
     /// The segment that was current last time.
     static CURRENT: Cell<usize> = const { Cell::new(0) };
-    /// Waits for a transaction that has the dedupe_key; takes it where its time is over.
+    /// Waits for an open transaction with the dedupe_key; takes the key where its window is over.
     static TAKE_KEY: Kept = const { Kept::new(
         c"INSERT INTO once.dedupe AS d (topic_id, event_id, until, id) VALUES ($1, $2, $3, $4)
           ON CONFLICT (topic_id, id) DO UPDATE SET event_id = excluded.event_id, until = excluded.until
@@ -40,7 +40,7 @@ thread_local! {
     ) };
 }
 
-/// What is emitted.
+/// The arguments of an emit but the topic.
 pub struct Emission<'a> {
     /// A json datum, stored as it is.
     pub payload: Datum,
@@ -100,7 +100,7 @@ pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
     log(&topic, emission, &segment, &snapshot)
 }
 
-/// Emits what a step registered, without asking for rights again. None: the topic has no subscribers any more.
+/// Emits a step's event without checking rights again. None: the topic has no subscribers any more.
 pub fn emit_registered(topic: &[u8], emission: &Emission) -> Result<Option<i64>> {
     let (segment, snapshot) = open_segment()?;
     match Topic::registered(topic, &snapshot)? {
@@ -173,12 +173,8 @@ fn lane_of(topic: &Topic, emission: &Emission, event_id: i64) -> i32 {
 
 /// The same on every server and in every encoding.
 pub fn lane_of_key(key: &[u8], lanes: i32) -> i32 {
-    let digest = Sha256::digest(utf8(key));
-    let head = digest
-        .iter()
-        .take(4)
-        .fold(0u32, |n, b| n << 8 | u32::from(*b));
-    1 + (head % lanes.max(1) as u32) as i32
+    let [a, b, c, d, ..] = <[u8; 32]>::from(Sha256::digest(utf8(key)));
+    1 + (u32::from_be_bytes([a, b, c, d]) % lanes.max(1) as u32) as i32
 }
 
 /// The event that has this dedupe_key already; None: it is ours now.
@@ -198,8 +194,7 @@ fn first_of(topic: &Topic, key: &[u8], event_id: i64) -> Result<Option<i64>> {
         if !spi::query_latest(&TAKE_KEY, &args)?.is_empty() {
             return Ok(None);
         }
-        // A key whose time is not over is locked by that statement, so no sweep takes it away now. Should it be
-        // gone all the same, it is free.
+        // That statement has locked a key within its window, so no sweep deletes it. A key that is gone is free.
         let first = spi::query_latest(&FIRST, &[topic_id, id])?;
         if let Some(first) = spi::first(&first) {
             return Ok(Some(first.value() as i64));

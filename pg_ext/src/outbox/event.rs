@@ -45,9 +45,9 @@ pub const KEPT: Home = Home {
 
 /// The lane of delayed and redriven events: no cursor passes it.
 pub const DELAYED: i32 = -1;
-/// Events without order_key are spread over these lanes, so that takes do not wait for one another.
+/// The lanes of events without order_key: several, so that takes do not wait for each other.
 pub const UNORDERED: [i32; 8] = [0, -2, -3, -4, -5, -6, -7, -8];
-/// So many event ids in a row go to the same one of them: a small backlog is in one lane.
+/// So many consecutive event ids go to the same lane: a small backlog is in one lane.
 const RUN: i64 = 64;
 
 /// The lane of an event without order_key.
@@ -55,7 +55,7 @@ pub fn unordered_lane(event_id: i64) -> i32 {
     UNORDERED[(event_id / RUN).rem_euclid(UNORDERED.len() as i64) as usize]
 }
 
-/// How many event ids up to this one may be in a lane: its place among them, where events are spread evenly.
+/// How many of the event ids up to this one are those of a lane.
 pub fn place_in_lane(lane: i32, event_id: i64) -> i64 {
     let Some(turn) = UNORDERED.iter().position(|l| *l == lane) else {
         return event_id;
@@ -65,7 +65,7 @@ pub fn place_in_lane(lane: i32, event_id: i64) -> i64 {
     event_id.div_euclid(round) * RUN + here.clamp(0, RUN)
 }
 
-/// A lane in any number of live batches at once.
+/// Any number of live batches may share such a lane.
 pub fn is_unordered(lane: i32) -> bool {
     UNORDERED.contains(&lane)
 }
@@ -89,12 +89,12 @@ table::columns!(Col);
 /// One event.
 pub type Event = table::Record<Col, 9>;
 
-/// Everywhere that events are.
+/// All tables of events.
 pub fn homes() -> impl Iterator<Item = &'static Home> {
     SEGMENTS.iter().chain(std::iter::once(&KEPT))
 }
 
-/// An event by its place; one that was delayed or redriven is found by every lane.
+/// An event by its place; a delayed or redriven one is found under every lane.
 pub fn find(topic_id: i32, lane: i32, event_id: i64) -> Result<Option<Event>> {
     let snapshot = Snapshot::latest();
     let lanes = [lane, DELAYED];
@@ -125,11 +125,11 @@ pub fn needed(topic: &Topic, lane: i32, event_id: i64) -> Result<Event> {
             Kind::Internal,
             format!("event {event_id} of topic \"{topic}\" is not stored"),
         )
-        .hint("If a restore is running, wait until it has ended. Otherwise somebody deleted rows, or the disk is damaged: insert the event into once.event_kept from a backup, or give it up: delete what once.retry and once.batch have of it.")
+        .hint("If a restore is running, try again when it has ended. Otherwise rows were lost: insert the event into once.event_kept from a backup.")
     })
 }
 
-/// The segment that is written to: the one opened last.
+/// The current segment: the one opened last.
 pub fn current_segment(snapshot: &Snapshot) -> Result<usize> {
     let table = Table::to_read(c"segment")?;
     let mut scan = table.scan(c"segment_pkey", &mut [], snapshot)?;

@@ -1,7 +1,7 @@
-//! One lane of one subscriber, locked by this transaction: what can be handed out of it now.
+//! One lane of one subscriber, locked by this transaction: the events that a take gets from it.
 //!
-//! Invariant: the last batch of a lane says how far the lane has come and which earlier batches may still be
-//! out (`open`), so nothing here reads what is over, however much there is of it.
+//! Invariant: the last part of a lane stores how far the lane has come, and which earlier batches may still be out
+//! (`open`). So nothing here reads batches that are over, however many there are.
 
 use super::batch::{Batch, Col, Part, TABLE};
 use super::draft::Draft;
@@ -19,10 +19,10 @@ use crate::row;
 use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-/// Events that one take puts aside because their key waits for an earlier one, or puts back from a lane.
+/// The most events that one take puts behind others of their key, or puts back from expired batches.
 const MOST_ASIDE: usize = 10_000;
 
-/// A lane as this take finds it.
+/// A lane under this take's lock.
 pub struct LockedLane<'a> {
     subscriber: &'a Subscriber,
     lane: i32,
@@ -32,7 +32,7 @@ pub struct LockedLane<'a> {
     now: i64,
 }
 
-/// What a take gets from one lane.
+/// The events that a take gets from one lane.
 #[derive(Default)]
 struct Haul {
     ids: Vec<i64>,
@@ -56,10 +56,10 @@ impl<'a> LockedLane<'a> {
         })
     }
 
-    /// Adds to the draft what there is. True: something was written.
+    /// Adds events of the lane to the draft. True: this wrote rows.
     pub fn fill(mut self, draft: &mut Draft) -> Result<bool> {
         let last = self.last.as_ref().map_or(0, Part::token);
-        // The tokens of a lane grow: somebody took from it after this batch began.
+        // The tokens of a lane grow: another take was here after this batch began.
         if draft.begun().is_some_and(|token| token <= last) {
             return Ok(false);
         }
@@ -67,7 +67,7 @@ impl<'a> LockedLane<'a> {
             return Ok(false);
         };
         if expired {
-            // What was put back just now is due.
+            // The events that were put back just now are due.
             self.now = clock::now_us()?;
             draft.retries = true;
         }
@@ -87,7 +87,7 @@ impl<'a> LockedLane<'a> {
             return Ok(expired);
         }
         if self.last.is_none() {
-            // A drop takes a lane's lock and deletes its batches: a take that waited for it must not begin anew.
+            // subscriber_drop locks the lane and deletes its batches. A take that waited for it writes none.
             self.subscriber.ensure_there(&self.snapshot)?;
         }
         let token = draft.token(last)?;
@@ -95,8 +95,8 @@ impl<'a> LockedLane<'a> {
         Ok(true)
     }
 
-    /// Batches of the lane that are out; what ran out is put back to be given out again (true: something was).
-    /// None: the lane is taken, or somebody is at a batch of it that ran out.
+    /// Puts expired batches of the lane back. Returns those that are still out, and whether any event was put back. None:
+    /// a batch holds the lane of an order_key.
     fn open(&self, draft: &mut Draft) -> Result<Option<(Vec<i64>, bool)>> {
         let Some(last) = &self.last else {
             return Ok(Some((Vec::new(), false)));
@@ -126,8 +126,7 @@ impl<'a> LockedLane<'a> {
         Ok((!taken).then_some((open, !over.is_empty())))
     }
 
-    /// The batch still holds something of this lane. (Asked of batches that took from others, too: these may be
-    /// slow.)
+    /// The batch still holds events of this lane. (A batch that has events of other lanes may have ended these.)
     fn is_held_in(&self, batch: &Batch) -> Result<bool> {
         let lanes = batch.lanes();
         let mine = |id: &i64| lanes.get(id) == Some(&self.lane);
@@ -167,7 +166,7 @@ impl<'a> LockedLane<'a> {
         Ok(())
     }
 
-    /// Reads on in the log, through as many windows as it takes.
+    /// Reads on in the log until the draft is full or the log ends.
     fn take_fresh(&self, draft: &mut Draft, haul: &mut Haul, window: Window) -> Result<Window> {
         let mut window = window;
         let tables = window::tables()?;

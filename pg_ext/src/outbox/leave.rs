@@ -1,8 +1,8 @@
-//! How events leave a batch without being delivered: each goes to once.retry, due at once, due later, or
-//! waiting behind an earlier one of its order_key, or to the dead letters.
+//! Events leave a batch without being delivered: each goes to the dead letters, or to once.retry: due at once, due later,
+//! or waiting behind an earlier one of its order_key.
 //!
-//! Invariant: an event that leaves takes the later ones of its key in the batch with it, so that nothing of a
-//! key is held behind a gap. The batch's row is locked by the caller, and its receipt written by the caller.
+//! Invariant: with an event the later ones of its key leave the batch too, so that a batch never holds a key behind a
+//! gap. The caller has locked the batch, and writes the receipt.
 
 use super::batch::Batch;
 use super::dead;
@@ -23,7 +23,7 @@ const ROWS: &CStr = c"
     SELECT r.event_id, r.failures, r.redriven, r.suspect, r.order_key
       FROM once.retry r WHERE r.subscriber_id = $1 AND r.event_id = ANY ($2)";
 
-// What is told of the last failure stays where an event leaves uncounted.
+// An event that leaves uncounted keeps the kind and error of its last failure.
 const MOVE: &CStr = c"
     INSERT INTO once.retry AS r (due_at, event_id, token, subscriber_id, topic_id, lane, failures, redriven,
                                  suspect, order_key, kind, error)
@@ -55,7 +55,7 @@ pub struct Held {
     pub order_key: Option<Vec<u8>>,
 }
 
-/// Where an event goes.
+/// What happens next to an event that leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Due(i64),
@@ -67,7 +67,7 @@ pub enum Fate {
 /// An event that leaves.
 pub struct Leaving {
     pub event: Held,
-    /// This was one more failure; `event.failures` has it already.
+    /// The attempt counts; `event.failures` includes it.
     pub counted: bool,
     pub fate: Fate,
 }
@@ -78,7 +78,7 @@ pub struct Reason<'a> {
     pub error: Option<&'a [u8]>,
 }
 
-/// An event that once.retry knows.
+/// An event with a row in once.retry.
 fn known(row: &spi::Row, lane: i32) -> Held {
     Held {
         id: number(row, 0),
@@ -90,7 +90,7 @@ fn known(row: &spi::Row, lane: i32) -> Held {
     }
 }
 
-/// What is known of these events of a batch, in their order.
+/// These events of a batch, in their order.
 pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<Held>> {
     let args = [Some(Datum::from(sub.id)), Some(row::i64s(ids))];
     let rows = spi::query_latest(&ROWS_OF, &args)?;
@@ -110,7 +110,7 @@ pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<Held>> {
         .collect()
 }
 
-/// An event that was given out for the first time.
+/// An event in its first delivery.
 fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<Held> {
     let order_key = match event::is_unordered(lane) {
         true => None,
@@ -128,7 +128,7 @@ fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<Held> {
     })
 }
 
-/// Moves the events to where they go. Tells which waiting ones this made due at once.
+/// Moves the events. Returns those that waited and are due at once now.
 pub fn leave(
     sub: &Subscriber,
     token: i64,
@@ -173,7 +173,7 @@ fn move_to_retry(sub: &Subscriber, leaving: &[Leaving], reason: &Reason) -> Resu
         _ => Datum::from(INFINITY),
     };
     let ids: Vec<i64> = alive().map(|l| l.event.id).collect();
-    // No key is empty: that stands for none.
+    // An empty text stands for no key: no key is empty.
     let keys: Vec<&[u8]> = alive()
         .map(|l| l.event.order_key.as_deref().unwrap_or_default())
         .collect();
@@ -205,7 +205,7 @@ fn move_to_retry(sub: &Subscriber, leaving: &[Leaving], reason: &Reason) -> Resu
     spi::query_latest(&MOVED, &args).map(drop)
 }
 
-/// One more failure of an event; tried again at a time that the caller chose, or after the backoff.
+/// One more failure of an event. The retry is due at `retry_at`, or after the backoff.
 pub fn failed(sub: &Subscriber, event: Held, retry_at: Option<i64>, now: i64) -> Leaving {
     let failures = event.failures.saturating_add(1);
     let fate = match failures >= sub.max_attempts {
@@ -219,7 +219,7 @@ pub fn failed(sub: &Subscriber, event: Held, retry_at: Option<i64>, now: i64) ->
     }
 }
 
-/// When an event is tried again that has failed so often: `min(cap, base * 2^(n-1))`, times 0.5 to 1.
+/// When the retry after the nth failure is due: `min(cap, base * 2^(n-1))`, times 0.5 to 1, from now.
 fn backoff(sub: &Subscriber, failures: i32, now: i64) -> i64 {
     let doublings = failures.saturating_sub(1).clamp(0, 63);
     let longest = (i128::from(sub.base_us) << doublings).min(sub.cap_us.into());

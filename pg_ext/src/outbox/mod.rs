@@ -1,8 +1,8 @@
 //! outbox: events that leave the database. `sql/outbox.sql` opens with how the log works.
 //!
-//! emit writes the log (event.rs), take reads it lane by lane (lane.rs) from where the lane's last batch
-//! (batch.rs) says it has come (window.rs, seen.rs), receipts (receipt.rs) say what became of a batch, and
-//! what failed goes one by one (leave.rs, retry.rs) until it is dead (dead.rs).
+//! emit writes the log (event.rs). take reads it lane by lane (lane.rs), from the place that the lane's last batch
+//! (batch.rs) stores (window.rs, seen.rs). Receipts (receipt.rs) say how events left a batch. Failed events are
+//! delivered again one by one (leave.rs, retry.rs) until they are dead (dead.rs).
 
 pub mod ack;
 pub mod batch;

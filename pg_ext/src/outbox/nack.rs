@@ -1,8 +1,8 @@
-//! `outbox_nack`: events of a batch failed, or are given back.
+//! `outbox_nack`: events of a batch failed, or are released.
 //!
-//! Of each order_key the first of the events named counts; those behind it, named or not, leave with it
-//! uncounted. The rows of the answer stand in the receipt: the same transaction gets them again, a later one
-//! reads them in the error's DETAIL.
+//! Of each order_key the first event named counts. The later ones of the batch, named or not, leave with it uncounted.
+//! The receipt stores the rows of the answer: the same call again in this transaction returns them, and a later
+//! transaction gets them in the DETAIL of ON006.
 
 use super::batch::{self, Batch};
 use super::leave::{self, Fate, Held, Leaving, Reason};
@@ -24,10 +24,10 @@ const KIND_MAX: usize = 100;
 const RELEASED: &[u8] = b"released";
 /// Dead at once.
 const NEVER: &[u8] = b"never";
-/// A lease that ran out; no caller's word.
+/// The kind of an expired lease; not for callers.
 pub const EXPIRED: &[u8] = b"expired";
 
-// Those that left uncounted behind the named ones have no attempt here.
+// Events that left uncounted behind the named ones have no attempt here.
 const TOLD: &CStr = c"
     SELECT u.event_id, u.attempt, NULLIF(u.next_at, 'infinity'), u.dead
       FROM once.receipt r, unnest(r.event_ids, r.attempts, r.next_at, r.dead) u (event_id, attempt, next_at, dead)
@@ -38,7 +38,7 @@ thread_local! {
     static TOLD_OF: Kept = const { Kept::new(TOLD, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::INT8ARRAYOID]) };
 }
 
-/// What the caller says of the failure.
+/// The failure as the caller gives it.
 struct NackedWith<'a> {
     reason: Reason<'a>,
     retry_after: Option<i64>,
@@ -81,7 +81,7 @@ pub fn outbox_nack(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// What the receipts remember of nacked events, as rows of an answer.
+/// The answer rows of nacked events, from the receipts.
 fn told(subscriber: &Subscriber, token: i64, ids: &[i64]) -> Result<Vec<spi::Row>> {
     let args = [
         Datum::from(subscriber.id),
@@ -92,7 +92,7 @@ fn told(subscriber: &Subscriber, token: i64, ids: &[i64]) -> Result<Vec<spi::Row
     spi::query_latest(&TOLD_OF, &args)
 }
 
-/// ON006 where this token has ended some of these events, else ON001.
+/// ON006 where this token has acked or nacked some of these events, else ON001.
 fn refusal(subscriber: &Subscriber, token: i64, ledger: &Ledger, ids: &[i64]) -> Result<Error> {
     let acked = ids.iter().filter(|id| ledger.has_left(**id, LeftBy::Acked));
     let mut done: Vec<_> = acked.map(|id| format!("Event {id}: acked.")).collect();
@@ -116,7 +116,7 @@ impl NackedWith<'_> {
             return Err(Error::bad_argument(
                 "kind",
                 "must not be \"expired\"",
-                "That is what pg_once calls a lease that ran out; use a word of your own.",
+                "That is the kind of an expired lease; use another word.",
             ));
         }
         Ok(NackedWith {
@@ -176,7 +176,7 @@ impl Nack<'_> {
         ledger.append(ReceiptKind::Nacked, &ids, Some(answer.map(Some)))
     }
 
-    /// The events named, in the caller's order, and those that leave behind them.
+    /// The events named, in the caller's order, and the later ones of their keys.
     fn leaving(&self, ledger: &Ledger) -> Result<(Vec<Leaving>, Vec<Leaving>)> {
         let places: HashMap<i64, usize> = self.named.iter().copied().zip(0..).collect();
         let mut broken: HashSet<Vec<u8>> = HashSet::new();
@@ -214,7 +214,7 @@ impl Nack<'_> {
         if kind == RELEASED {
             return uncounted(event, Fate::Due(retry_at.unwrap_or(self.now)));
         }
-        // Its worker lived to tell.
+        // Its worker has survived it.
         let event = Held {
             suspect: false,
             ..event

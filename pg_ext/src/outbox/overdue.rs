@@ -1,8 +1,8 @@
-//! Batches whose lease expired: which they are, and how they are put back. A take does so for the lane that it looks
-//! at; the sweep task outbox_requeue serves those that nobody takes from.
+//! Batches whose lease expired are put back: by a take those of the lane that it looks at, by the sweep task
+//! outbox_requeue those of all subscribers.
 //!
-//! An event that was alone in its batch has failed once more. The others may have died with one that kills its
-//! worker: they come back uncounted, as suspects, one per take.
+//! An event that was alone in its batch has failed once more. Of several events one may kill its worker: all of them
+//! come back uncounted, as suspects, one per take.
 
 use super::batch::{self, Batch, Part};
 use super::leave::{self, Fate, Held, Leaving, Reason};
@@ -14,10 +14,10 @@ use crate::error::Result;
 use crate::table::{Outcome, Snapshot, Table, Wait};
 use std::collections::{BTreeSet, HashSet};
 
-/// What became of batches that were to be put back.
+/// The result of putting batches back.
 #[derive(Default)]
 pub struct PutBack {
-    /// They hold nothing any more.
+    /// The batches that hold no event any more.
     pub over: HashSet<i64>,
     pub events: i64,
     /// The bound was reached before the last one.
@@ -40,8 +40,8 @@ pub fn put_back(sub: &Subscriber, tokens: &[i64], most: usize) -> Result<PutBack
     Ok(done)
 }
 
-/// The lease expired: puts back what the batch still holds, and says how many events these were. None: its lease
-/// lives after all, or somebody is at it.
+/// Puts back the events that the batch still holds, and returns their number. None: its lease is alive after all, or
+/// another transaction has locked it.
 fn put_back_one(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
     loop {
         let Some(batch) = Batch::find(sub.id, token)? else {
@@ -76,7 +76,7 @@ fn put_back_one(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
     }
 }
 
-/// What was given out alone.
+/// The event of a batch of one.
 fn failed(sub: &Subscriber, events: Vec<Held>, now: i64) -> Vec<Leaving> {
     let suspect = |event| Held {
         suspect: true,
@@ -86,7 +86,7 @@ fn failed(sub: &Subscriber, events: Vec<Held>, now: i64) -> Vec<Leaving> {
     events.into_iter().map(failed).collect()
 }
 
-/// What was given out together: of each key the first is due, the rest waits behind it.
+/// The events of a larger batch: of each key the first is due, the others wait behind it.
 fn suspects(events: Vec<Held>, now: i64) -> Vec<Leaving> {
     let mut keys = HashSet::new();
     let mut fate = |key: &Option<Vec<u8>>| match key {
@@ -106,8 +106,8 @@ fn suspects(events: Vec<Held>, now: i64) -> Vec<Leaving> {
         .collect()
 }
 
-/// Tokens of batches that are out past their lease; the last batch of a lane knows those that may be. One probe for a
-/// subscriber that has never taken anything.
+/// Tokens of batches that are out past their lease. The last part of a lane lists the batches that may be out. One probe
+/// for a subscriber that has never taken any event.
 pub fn overdue_tokens(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
     let snapshot = &Snapshot::latest();
     let table = Table::to_read(batch::TABLE)?;

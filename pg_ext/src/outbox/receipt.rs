@@ -58,15 +58,15 @@ pub type NackAnswer = [Option<Datum>; 3];
 pub enum LeftBy {
     Acked,
     Nacked,
-    /// Behind one of its key that was nacked, or with the lease.
+    /// Behind a nacked one of its key, or with an expired lease.
     Lost,
 }
 
-/// What became of a batch so far.
+/// The state of a batch after its receipts.
 pub struct Ledger {
     subscriber: i32,
     token: i64,
-    /// Still held, in the batch's order.
+    /// Events still held, in the batch's order.
     pub held: Vec<i64>,
     /// The others, and whether the present transaction made them leave.
     left: HashMap<i64, (LeftBy, bool)>,
@@ -108,7 +108,7 @@ impl Ledger {
         self.n = receipt.i32(Col::N);
         self.acked = receipt.i32(Col::Acked);
         let kind = receipt.raw(Col::Kind).map(|d| d.value() as u8);
-        // The events that a nack named stand before those behind them.
+        // The named events of a nack stand before the later ones of their keys.
         let named = receipt.raw(Col::NextAt).and_then(call::times);
         let named = named.map_or(0, |times| times.len());
         for (i, id) in self.last.iter().enumerate() {
@@ -125,13 +125,13 @@ impl Ledger {
         self.left.get(&event_id).is_some_and(|left| left.0 == how)
     }
 
-    /// The present transaction made it leave.
+    /// This transaction wrote the receipt.
     pub fn is_ours(&self, event_id: i64) -> bool {
         self.left.get(&event_id).is_some_and(|left| left.1)
     }
 
-    /// The events that a call is about, each once: those that are held, and the others. NULL means all that are
-    /// held; where none is, those that the last call named.
+    /// The events of a call, each once: those that are held, and the others. NULL means all that are held; where none
+    /// is, those that the last call named.
     pub fn split(&self, wanted: Option<&[i64]>) -> (Vec<i64>, Vec<i64>) {
         let Some(wanted) = wanted else {
             let named = |id: &i64| !self.has_left(*id, LeftBy::Lost);
@@ -171,7 +171,7 @@ impl Ledger {
         receipt.put_i32(Col::Acked, self.acked);
         receipt.put_i32(Col::Remaining, self.held.len() as i32);
         receipt.put(Col::Kind, Some(Datum::from(kind.code())));
-        // All that the batch had is told by NULL.
+        // NULL: all that the batch had.
         receipt.put(Col::EventIds, (!whole).then(|| row::i64s(ids)));
         if let Some([attempts, next_at, dead]) = answer {
             receipt.put(Col::Attempts, attempts);
@@ -182,7 +182,7 @@ impl Ledger {
     }
 }
 
-/// Nothing of the batch is held any more.
+/// The batch holds no event any more.
 pub fn is_over(subscriber: i32, token: i64, snapshot: &Snapshot) -> Result<bool> {
     let table = Table::to_read(TABLE)?;
     let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, token)];

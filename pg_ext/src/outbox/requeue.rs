@@ -1,4 +1,4 @@
-//! The sweep task `outbox_requeue`: batches whose lease expired are put back.
+//! The sweep task `outbox_requeue`: puts back batches whose lease expired.
 
 use super::overdue;
 use super::topic;
@@ -9,7 +9,7 @@ use crate::swept::Swept;
 
 pub const TASK: &str = "outbox_requeue";
 
-/// Puts back batches of all subscribers until `max` events were put back. A subscriber that fails stops no other.
+/// Puts back expired batches, about `max` events in all. A subscriber that fails stops no other.
 pub fn requeue_overdue(max: i64) -> Result<Swept> {
     let now = clock::now_us()?;
     let mut all = Swept::default();

@@ -1,16 +1,14 @@
-//! once.retry: events of a subscriber that go one by one, because they failed, were delayed, or stand behind
-//! one of their order_key that is here.
+//! once.retry: events of a subscriber that are handled one by one, because they failed, were delayed, or stand behind
+//! an earlier one of their order_key in this table.
 //!
-//! A row is in a batch (token), due from a time on (a finite due_at), or waits (infinity). In a lane without
-//! keys no row waits. In a keyed lane the first row of a key is the one with the lowest event_id, and only it
-//! lets its key go on. Invariant: a first row never waits. So every write that takes a row away or makes
-//! another one the first ends with [`free`], which makes a first row that waits due now. A row that comes in
-//! ahead of others (a redriven event, or one that was committed late) is due by itself, so it needs no more than
-//! that, and no key can come to stand still. Rows behind the first may have a time of their own; they keep it for
-//! when they are first.
+//! A row is in a batch (token), due from a time on (a finite due_at), or waits (infinity). In a lane without keys no
+//! row waits. In a keyed lane the first row of a key is the one with the lowest event_id; the key goes on with it
+//! alone. Invariant: a first row never waits. So every write that removes a row, or makes another one the first, ends
+//! with [`free`]: it makes a waiting first row due now. A row that comes in ahead of others (a redriven event, or one
+//! that was committed late) is due by itself. Rows behind the first may have a due_at of their own, and keep it.
 //!
-//! Who may change a row: in a batch, whoever holds the lock of the batch's row; else a take that holds the
-//! lane. A key's rows are in one batch at most, as its lane is, so `free` runs into nobody.
+//! A row in a batch is changed under the lock of the batch, any other row by a take that holds the lane. A key's rows
+//! are in one batch at most, as its lane is, so `free` never waits.
 
 use super::batch::Batch;
 use super::topic::Subscriber;
@@ -33,7 +31,7 @@ const LEASE: &CStr = c"
     UPDATE once.retry SET token = $2, due_at = 'infinity'
      WHERE subscriber_id = $1 AND event_id = ANY ($3)";
 
-// One that commits late can come before those that are here: then it is the first.
+// An event that commits late can come before the rows that are here: then it is the first.
 const WAIT: &CStr = c"
     INSERT INTO once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect,
                             order_key)
@@ -103,7 +101,7 @@ table::columns!(Col);
 /// A row of once.retry.
 pub type Retry = table::Record<Col, 12>;
 
-/// What a take may hand out.
+/// An event that a take may hand out.
 pub struct DueRetry {
     pub event_id: i64,
     pub failures: i32,
@@ -140,7 +138,7 @@ impl RetryLane {
         })
     }
 
-    /// Rows in the order of their time, up to now.
+    /// Rows that are due, the longest due first.
     fn due(&self, suspect: bool, now: i64) -> Result<table::Scan<'_>> {
         let keys = &mut [
             ScanKey::i32(1, self.subscriber),
@@ -161,8 +159,8 @@ impl RetryLane {
         self.table.scan(BY_KEY, keys, &self.snapshot)
     }
 
-    /// Adds what may go now of a key: its first row where that is due, and those behind it up to one that has
-    /// to go alone or has a time of its own.
+    /// Adds the events of a key that may be handed out now: its first row where that is due, and those behind it up to
+    /// a suspect or one with a due_at of its own.
     fn add_key(&self, key: &[u8], now: i64, max: usize, due: &mut Vec<DueRetry>) -> Result<()> {
         let mut scan = self.of_key(key)?;
         let mut first = true;
@@ -195,8 +193,8 @@ impl RetryLane {
     }
 }
 
-/// What may be handed out now of this lane, at most `max`, in the order of event_id. No suspects. In a keyed
-/// lane: of each key whose first row is due and no suspect, that row and those behind it up to a suspect.
+/// Events of this lane that may be handed out now, at most `max`, in the order of event_id. No suspects. In a keyed lane
+/// these are the rows that [`RetryLane::add_key`] adds for each key with a due row.
 pub fn due(sub: &Subscriber, lane: i32, now: i64, max: i32) -> Result<Vec<DueRetry>> {
     let lane = RetryLane::open(sub, lane)?;
     let max = max as usize;
@@ -227,7 +225,7 @@ pub fn may_have_any(sub: &Subscriber) -> Result<bool> {
     Table::to_read(TABLE)?.may_find(BY_EVENT, keys, &Snapshot::latest(), LOOKS)
 }
 
-/// The suspect of this lane that has been due for longest; in a keyed lane only the first row of a key.
+/// The suspect of this lane that has been due for longest; in a keyed lane only a first row of a key.
 pub fn suspect(sub: &Subscriber, lane: i32, now: i64) -> Result<Option<DueRetry>> {
     let lane = RetryLane::open(sub, lane)?;
     let mut scan = lane.due(true, now)?;
@@ -244,7 +242,7 @@ pub fn suspect(sub: &Subscriber, lane: i32, now: i64) -> Result<Option<DueRetry>
     Ok(None)
 }
 
-/// These rows are in the batch of this token now.
+/// Puts these rows into the batch of this token.
 pub fn lease(sub: &Subscriber, token: i64, ids: &[i64]) -> Result<()> {
     let args = [sub.id.into(), Datum::from(token), row::i64s(ids)];
     spi::query_latest(&LEASED, &args.map(Some)).map(drop)
@@ -281,7 +279,7 @@ impl<'a> WaitingKeys<'a> {
         }
     }
 
-    /// A fresh event of such a key waits behind what is here.
+    /// A fresh event of such a key waits behind its rows.
     pub fn put_behind(&self, event_id: i64, key: &[u8]) -> Result<()> {
         let args = [
             Datum::from(self.sub.id),
@@ -295,13 +293,13 @@ impl<'a> WaitingKeys<'a> {
     }
 }
 
-/// A delayed event: every subscriber of the topic gets it from that time on.
+/// A delayed event is due at that time, for every subscriber of the topic.
 pub fn delayed(topic_id: i32, event_id: i64, due_at: i64) -> Result<()> {
     let args = [topic_id.into(), Datum::from(event_id), Datum::from(due_at)];
     spi::query_latest(&DELAYED, &args.map(Some)).map(drop)
 }
 
-/// These events of the batch are delivered: their rows go, and what waited behind them is due.
+/// These events of the batch are delivered: deletes their rows, and makes those behind them due.
 pub fn acked(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<()> {
     if !batch.is_redelivered() || ids.is_empty() {
         return Ok(());
@@ -316,13 +314,13 @@ pub fn acked(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<()> {
     free(sub, keys, clock::now_us()?).map(drop)
 }
 
-/// These events go one by one no more; the caller calls [`free`] for their keys.
+/// Deletes these rows; the caller calls [`free`] for their keys.
 pub fn remove(sub: &Subscriber, ids: &[i64]) -> Result<()> {
     let args = [Some(Datum::from(sub.id)), Some(row::i64s(ids))];
     spi::query_latest(&REMOVED, &args).map(drop)
 }
 
-/// Makes the first row of each key (its lane and itself) due now where it waits; the events that this made due.
+/// Makes the first row of each key (given with its lane) due now where it waits; returns these events.
 pub fn free<'k>(
     sub: &Subscriber,
     keys: impl IntoIterator<Item = (i32, &'k [u8])>,

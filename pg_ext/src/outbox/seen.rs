@@ -1,10 +1,9 @@
-//! A snapshot as it is stored: which events of one series were visible at a moment, told from their
-//! transaction ids and event ids alone.
+//! A snapshot as it is stored: it says from the transaction id and event id of an event whether the event was visible.
 //!
-//! Invariant, for a [`Seen`] made by [`Seen::now`]: a transaction with an id of `next` or larger got it after
-//! `high` was read, so its events have ids above `high`; every event visible then has an id of at most `top`.
-//! A transaction between `xmax` and `next` was running then, as those in `running` were: it is asked for by its
-//! id when it has ended ("late").
+//! Invariant of a [`Seen`] made by [`Seen::now`]: a transaction with an id of `next` or larger got it after `high` was
+//! read, so its events have ids above `high`; every event visible then has an id of at most `top`. A transaction
+//! between `xmax` and `next` was running then, as those in `running` were. Its events are looked for by its id once it
+//! has ended ("late").
 
 use crate::call;
 use crate::error::{Error, Kind, Result};
@@ -14,8 +13,8 @@ use pgrx::pg_sys::Datum;
 
 /// Above every transaction id and event id.
 const LAST: i64 = i64::MAX;
-/// A sequence that is just being logged shows a number that is so much too large (SEQ_LOG_VALS in the server). A
-/// `high` that is too small costs a few rows that are read and left out, one that is too large costs events.
+/// While the server logs a sequence, its number may be too large by this (SEQ_LOG_VALS). A `high` that is too small costs
+/// a few rows that are read in vain; one that is too large would cost events.
 const AHEAD: i64 = 32;
 
 /// What was visible at a moment.
@@ -48,7 +47,7 @@ impl Seen {
         }
     }
 
-    /// Every event of a series that has ended: what a restore brought along is committed.
+    /// Every event of a series that is over: a restore has committed them all.
     pub fn everything() -> Seen {
         Seen {
             xmax: LAST,
@@ -63,7 +62,7 @@ impl Seen {
     /// What is visible now, and the snapshot that sees it.
     pub fn now() -> Result<(Seen, Snapshot)> {
         let ids = Sequence::to_read(c"event_id")?;
-        // In this order, see the head of this file.
+        // In this order: see the invariant above.
         let high = ids.last()? - AHEAD;
         let next = table::next_xid();
         let snapshot = Snapshot::latest();
@@ -72,7 +71,7 @@ impl Seen {
         running.sort_unstable();
         let seen = Seen {
             xmax,
-            // A transaction id that was given out since is above every event seen here.
+            // A transaction that began since then has no event that is visible here.
             next: next.max(xmax),
             own: table::own_xid_if_any().unwrap_or(0),
             high,

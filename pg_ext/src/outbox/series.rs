@@ -1,5 +1,5 @@
-//! The series of events that this incarnation writes. Transaction ids mean something only in the incarnation that gave
-//! them out, so a restored database begins a new series, in which everything of the older ones is committed.
+//! The series of events that this incarnation writes. A transaction id counts only in the incarnation that gave it out.
+//! So a restored database begins a new series, and everything of the older ones is committed.
 
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
@@ -17,7 +17,7 @@ thread_local! {
           SELECT coalesce(max(series), 0) + 1, $1 FROM once.series",
         &[pg_sys::INT8OID],
     ) };
-    /// Event ids go on above what a restore brought along, whatever became of the sequence.
+    /// Event ids go on above the restored ones, also where the sequence was not restored.
     static GO_ON: Kept = const { Kept::new(
         c"SELECT setval('once.event_id', greatest(last.id, (SELECT last_value FROM once.event_id)))
             FROM (SELECT max(id) AS id
@@ -34,8 +34,8 @@ thread_local! {
     ) };
 }
 
-/// The present series, if it is this incarnation's. Who comes back to a cluster after a time in another one begins
-/// anew: the lanes are in the later series.
+/// The last series, if it is this incarnation's. An earlier one of this incarnation does not count: the lanes are in the
+/// later one.
 fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
     let table = Table::to_read(c"series")?;
     let last = table.find_last(c"series_pkey", &mut [], snapshot)?;
@@ -58,7 +58,7 @@ pub fn present(snapshot: &Snapshot) -> Result<i32> {
         + 1)
 }
 
-/// The series of this incarnation; begins it where this is the first call in it.
+/// The series of this incarnation; the first call begins it.
 pub fn current(snapshot: &Snapshot) -> Result<i32> {
     if let Some(series) = find(snapshot)? {
         return Ok(series);

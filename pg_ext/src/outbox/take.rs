@@ -1,9 +1,8 @@
 //! `outbox_take`: a batch of what is due, from as many lanes as it takes to fill it.
 //!
-//! Lanes are tried in turn, without waiting: who finds a lane locked goes on, because a take is at it. Only
-//! lanes of events without order_key are waited for, a moment, and only by who has nothing yet. A
-//! lane's lock is kept to the end of the transaction where something was taken, so the next take sees this
-//! one's batch.
+//! A take tries lane after lane without waiting: a lane that is locked belongs to another take. A take that has no event
+//! yet waits a moment for locked lanes of events without order_key. It holds the lock of each lane that it took from to
+//! the end of the transaction, so the next take of the lane sees its batch.
 
 use super::draft::{Draft, TakeWish};
 use super::event::is_unordered;
@@ -23,11 +22,11 @@ use std::collections::HashMap;
 
 /// The largest batch.
 const MOST: i32 = 10_000;
-/// How long a take that found nothing waits for takes that are at it in the same lanes, in milliseconds.
+/// How long a take that found nothing waits for locked lanes, in milliseconds.
 const WAIT_MS: u32 = 50;
-/// Lanes that one take takes from: each is a lock until its transaction ends.
+/// The most lanes that one take takes from: each is a lock to the end of the transaction.
 const MOST_LANES: usize = 64;
-/// Every so many takes begin with the lanes where nothing was found lately.
+/// Every ROUNDth take begins with the lanes where nothing was found lately.
 const ROUND: u32 = 16;
 
 thread_local! {
@@ -80,8 +79,8 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
     Ok(Datum::from(0))
 }
 
-/// Tries lanes that were locked until one gives something, or WAIT_MS are over: a take that stays open, as it
-/// should not, keeps its lanes and nobody else.
+/// Tries lanes that were locked until one has an event, or WAIT_MS are over: a take that stays open holds its lanes for
+/// long.
 fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, course: &mut Course) -> Result<()> {
     for _ in 0..WAIT_MS {
         let mut still = Vec::new();
@@ -103,7 +102,7 @@ fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, course: &mut Course) -> Resul
     Ok(())
 }
 
-/// Takes from a lane. True: something was written, and the lock is kept.
+/// Takes from a lane. True: it wrote rows, and keeps the lock.
 fn take_from_lane(
     lane: i32,
     lock: TryLock,
@@ -124,13 +123,13 @@ pub fn lock_of(subscriber: &Subscriber, lane: i32) -> u64 {
     (subscriber.id as u64) << 32 | u64::from(lane as u32)
 }
 
-/// In which order this backend tries a subscriber's lanes: those where it found something go round, the rest
-/// comes behind them, and first every so often.
+/// The order in which this backend tries a subscriber's lanes: first those where it found events lately, in turn, then
+/// the others; every ROUNDth take the other way round.
 struct Course {
     takes: u32,
-    /// Where something was found lately, the longest ago first.
+    /// Lanes where events were found lately, the longest ago first.
     found: Vec<i32>,
-    /// Where the rest begins.
+    /// The lane with which the others begin.
     start: usize,
 }
 
@@ -145,7 +144,7 @@ impl Course {
         })
     }
 
-    /// Every other take begins where suspects are: they go alone, so it would come to none behind other lanes.
+    /// Every second take begins with the lanes that have suspects: a suspect goes alone, so only an empty draft takes it.
     fn order(&mut self, subscriber: &Subscriber, retries: bool) -> Result<Vec<i32>> {
         let usual = self.usual_order(subscriber);
         if self.takes.is_multiple_of(2) || !retries {

@@ -1,4 +1,4 @@
-//! Topics and subscribers as every other call needs them: one probe each, and the owner's check.
+//! Topics and subscribers as all other calls need them: one probe each, and the check of the owner.
 
 use super::event::UNORDERED;
 use super::seen::Seen;
@@ -18,7 +18,7 @@ const SUBSCRIBERS: Name = c"subscriber";
 const BY_NUMBER: Name = c"subscriber_pkey";
 const BY_SUBSCRIBER: Name = c"subscriber_name";
 
-/// What an option that is not set stands for.
+/// The defaults of options.
 pub const LANES: i32 = 16;
 pub const DEDUPE_US: i64 = DAY_US;
 pub const MAX_ATTEMPTS: i32 = 10;
@@ -33,18 +33,18 @@ pub struct Topic {
     pub id: i32,
     pub lanes: i32,
     pub dedupe_us: i64,
-    /// How many there are.
+    /// The number of its subscribers.
     pub subscribers: i32,
     pub name: Vec<u8>,
 }
 
 impl Topic {
-    /// The topic that argument 0 names; refuses who is not a member of its owner.
+    /// The topic that argument 0 names; 42501 unless the caller is a member of its owner.
     pub fn named_in(call: &Call, snapshot: &Snapshot) -> Result<Topic> {
         Topic::named(call.text(0, "topic", SCOPE_MAX)?, snapshot)
     }
 
-    /// A topic by name; refuses who is not a member of its owner.
+    /// A topic by name; 42501 unless the caller is a member of its owner.
     pub fn named(name: &[u8], snapshot: &Snapshot) -> Result<Topic> {
         let Some(slot) = Topic::stored(name, snapshot)? else {
             return Err(Error::new(
@@ -59,7 +59,7 @@ impl Topic {
         Ok(Topic::load(&slot))
     }
 
-    /// A topic by name, without asking for rights: for what asked when it was registered.
+    /// A topic by name without the check of the owner: for events that were checked when they were registered.
     pub fn registered(name: &[u8], snapshot: &Snapshot) -> Result<Option<Topic>> {
         Ok(Topic::stored(name, snapshot)?.map(|slot| Topic::load(&slot)))
     }
@@ -69,8 +69,8 @@ impl Topic {
         table.find(BY_NAME, &mut [ScanKey::text(1, row::text(name))], snapshot)
     }
 
-    /// For an event that each subscriber gets a row for: none is made or dropped before this transaction has ended.
-    /// Waits for an open transaction that does so.
+    /// For an event with a row for each subscriber: none is made or dropped before this transaction has ended. Waits for
+    /// an open transaction that makes or drops one.
     pub fn hold_subscribers(&self) {
         wait_shared(self.subscribers_lock());
     }
@@ -113,7 +113,7 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// The subscriber that arguments 0 and 1 name; refuses who is not a member of the topic's owner.
+    /// The subscriber that arguments 0 and 1 name; 42501 unless the caller is a member of the topic's owner.
     pub fn named_in(call: &Call) -> Result<Subscriber> {
         let snapshot = Snapshot::latest();
         let topic = Topic::named_in(call, &snapshot)?;
@@ -149,7 +149,7 @@ impl Subscriber {
         })
     }
 
-    /// 42704 where somebody has dropped it since it was read.
+    /// 42704 where it was dropped since it was read.
     pub fn ensure_there(&self, snapshot: &Snapshot) -> Result<()> {
         let table = Table::to_read(SUBSCRIBERS)?;
         let found = table.find(BY_NUMBER, &mut [ScanKey::i32(1, self.id)], snapshot)?;
@@ -159,7 +159,7 @@ impl Subscriber {
         }
     }
 
-    /// "subscriber "x" of topic "y"", as errors say it.
+    /// Its name in errors: subscriber "x" of topic "y".
     pub fn shown(&self) -> String {
         let (name, topic) = (shown(&self.name), shown(&self.topic.name));
         format!("subscriber \"{name}\" of topic \"{topic}\"")
@@ -171,7 +171,7 @@ impl Subscriber {
     }
 }
 
-/// Every subscriber of every topic, without asking for rights: for sweeps. Topic by topic.
+/// Every subscriber of every topic, topic by topic, without the check of owners: for sweeps.
 pub fn all_subscribers() -> Result<Vec<Subscriber>> {
     let snapshot = Snapshot::latest();
     let topics = all_topics(&snapshot)?;

@@ -1,9 +1,9 @@
-//! The part of the log that a lane is in: what one snapshot saw and an earlier one did not, in the order of
+//! The part of the log that a lane is in: the events that one snapshot saw and an earlier one did not, in the order of
 //! event ids.
 //!
-//! Most of it has ids above the earlier snapshot's `high` and is one range of the index by position. The rest
-//! are events of transactions that the earlier snapshot saw running (`late`), each a range of the index by
-//! transaction. Reading merges these ranges over all tables of events; nothing is sorted.
+//! Most of them have ids above the earlier snapshot's `high`: one range of the index by position. The others belong to
+//! transactions that the earlier snapshot saw running (`late`): each a range of the index by transaction. A reader
+//! merges these ranges over all tables of events; nothing is sorted.
 
 use super::batch::{Col as BatchCol, Part};
 use super::event::{self, Col, Event, Home};
@@ -24,12 +24,12 @@ pub struct Window {
 }
 
 impl Window {
-    /// Where a lane is whose last part this is.
+    /// The window of a lane with this last part.
     pub fn behind(subscriber: &Subscriber, last: Option<&Part>) -> Result<Window> {
         last.map_or_else(|| Ok(Window::start(subscriber)), Window::after)
     }
 
-    /// Where a lane is that has had no batch yet: everything that its subscriber's start saw is over.
+    /// The window of a lane without a batch: it begins behind the events that its subscriber's start saw.
     fn start(subscriber: &Subscriber) -> Window {
         Window {
             series: subscriber.start_series,
@@ -40,7 +40,7 @@ impl Window {
         }
     }
 
-    /// Where a lane was when this part of a batch was taken.
+    /// The window of a lane when this part of a batch was taken.
     fn after(batch: &Part) -> Result<Window> {
         let seen = |col| batch.raw(col).map_or(Ok(Seen::nothing()), Seen::stored);
         Ok(Window {
@@ -88,7 +88,7 @@ impl Window {
         })
     }
 
-    /// Notes which transactions that had not ended before have events of this lane in the window.
+    /// Notes the transactions that had not ended before and have events of this lane in the window.
     pub fn find_late(
         &mut self,
         topic: i32,
@@ -102,7 +102,7 @@ impl Window {
         self.keep_late(&candidates, topic, lane, tables, snapshot)
     }
 
-    /// Transactions below the fresh ones that had not ended before, whatever they have emitted.
+    /// Transactions below the fresh ones that had not ended before, with or without events.
     pub fn unfinished(&self) -> impl Iterator<Item = i64> + '_ {
         self.from.unfinished()
     }
@@ -112,7 +112,7 @@ impl Window {
         self.from.fresh()
     }
 
-    /// Notes which of these have events of this lane in the window.
+    /// Notes those of the candidates that have events of this lane in the window.
     pub fn keep_late(
         &mut self,
         candidates: &[i64],
@@ -133,7 +133,7 @@ impl Window {
         Ok(())
     }
 
-    /// What is left of the window, in the order of event ids.
+    /// A reader of the rest of the window, in the order of event ids.
     pub fn read<'s>(
         &self,
         topic: i32,
@@ -203,8 +203,8 @@ impl Window {
     }
 }
 
-/// Transactions from `first` on and below `end` that emitted anything: from one to the next, however many events each
-/// has. At most so many of each table.
+/// Transactions from `first` on and below `end` that emitted any event, at most `most` of each table. One probe for each,
+/// however many events it has.
 pub fn emitters(
     tables: &[(&Home, Table)],
     first: i64,
@@ -231,7 +231,7 @@ pub fn emitters(
     Ok(found)
 }
 
-/// The first transaction above `above` and below `end` that emitted anything.
+/// The first transaction above `above` and below `end` that emitted any event.
 fn next_xid(
     table: &Table,
     home: &Home,
@@ -302,7 +302,7 @@ impl Reader<'_> {
             return Ok(None);
         };
         let answer = use_it(&Event::look(slot))?;
-        // An event that was copied out is in its segment, too, until that is truncated.
+        // A copied event is also in its segment until that is truncated.
         for stream in &mut self.streams {
             if stream.head == Some(id) {
                 stream.advance();

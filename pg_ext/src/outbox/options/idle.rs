@@ -1,10 +1,10 @@
-//! The proof that nothing is pending for any subscriber of a topic, which a change of its lanes needs: an
-//! order_key's events would be in two lanes otherwise, and come out of order.
+//! A change of a topic's lanes needs the proof that no event of the topic is pending. Otherwise the events of an
+//! order_key would be in two lanes, and come out of order.
 //!
-//! Emitters lock their segment as any INSERT does and read the topic's lanes after that; a redrive writes
-//! once.retry. So with both locked against writers, what is not there now comes under the new lanes. Pending is
-//! what is in the log and was not handed out, what is out in a batch, and what waits in once.retry; dead letters
-//! are not: redriven, they go into the lane that their order_key has then.
+//! Emitters lock their segment as any INSERT does and read the topic's lanes after that; a redrive writes once.retry.
+//! So with both locked against writers, every later event comes under the new lanes. Pending are events of the log that
+//! no take has handed out, events of open batches, and rows of once.retry. Dead letters are not pending: a redrive
+//! puts them into the lane that their order_key has then.
 
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};
@@ -19,7 +19,7 @@ use crate::outbox::window::{self, Window};
 use crate::settings;
 use crate::table::{Name, ScanKey, Snapshot, Table, lock_against_writers};
 
-/// 55006 while an event of the topic is pending; else none becomes so before this transaction has ended.
+/// 55006 while an event of the topic is pending. No event becomes pending before this transaction has ended.
 pub fn ensure(topic: &Topic) -> Result<()> {
     let mut tables: Vec<Name> = SEGMENTS.iter().map(|home| home.table).collect();
     tables.push(retry::TABLE);
@@ -93,7 +93,7 @@ impl LockedLog {
         Ok(false)
     }
 
-    /// The lane has not come to the end of the log.
+    /// The log has events that the lane has not come to.
     fn is_in_log(&self, subscriber: &Subscriber, lane: i32, last: Option<Part>) -> Result<bool> {
         let topic = subscriber.topic.id;
         let mut window = Window::behind(subscriber, last.as_ref())?;

@@ -1,7 +1,7 @@
-//! The topic's row: found, made and locked.
+//! Finds, makes and locks the row of a topic.
 //!
-//! Two sessions that make one topic at once converge: the second waits for the first and goes on with its row
-//! (40001 above READ COMMITTED, never 23505).
+//! Of two sessions that make one topic at once, the second waits for the first and goes on with its row (40001 above
+//! READ COMMITTED, never 23505).
 
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};
@@ -43,7 +43,7 @@ pub fn next_number() -> Result<i32> {
     Ok(rows.first().map_or(0, |row| spi::number(row, 0)) as i32)
 }
 
-/// A topic as it is committed now, where there is one; refuses who is not a member of its owner.
+/// A topic as it is committed now, where there is one; 42501 unless the caller is a member of its owner.
 pub fn find(name: &[u8]) -> Result<Option<Topic>> {
     match Topic::named(name, &Snapshot::latest()) {
         Err(error) if error.kind == Kind::UndefinedObject => Ok(None),
@@ -51,7 +51,7 @@ pub fn find(name: &[u8]) -> Result<Option<Topic>> {
     }
 }
 
-/// Locks the row of a topic that is there. The owner it has now has the say.
+/// Locks the row of an existing topic, and checks the owner that it has then.
 pub fn existing(name: &[u8]) -> Result<Topic> {
     ensure_writable(c"topic")?;
     // Above READ COMMITTED a topic without a row to lock was made after the snapshot.
@@ -61,7 +61,7 @@ pub fn existing(name: &[u8]) -> Result<Topic> {
     Topic::named(name, &Snapshot::latest())
 }
 
-/// Locks the row of a topic, and makes it where there is none: true.
+/// Locks the row of a topic, or makes it (true).
 pub fn existing_or_new(name: &[u8]) -> Result<(Topic, bool)> {
     ensure_writable(c"topic")?;
     let mut created = false;

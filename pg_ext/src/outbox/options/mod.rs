@@ -1,8 +1,8 @@
 //! Options of topics and subscribers: `topic_set`, `topic_get`, `subscriber_set`, `subscriber_get`,
-//! `subscriber_drop`. What the hot path reads of them is `outbox/topic.rs`.
+//! `subscriber_drop`. The hot path reads them in `outbox/topic.rs`.
 //!
-//! Every change holds the topic's row, so a topic's changes happen one after another, and the owner that it has
-//! then is the one that the change is made under.
+//! Every change locks the topic's row. So the changes of a topic happen one after another, and each is checked against
+//! the owner that the topic has then.
 
 mod idle;
 mod lock;

@@ -1,9 +1,9 @@
 //! `subscriber_set`, `subscriber_get`, `subscriber_drop`.
 //!
-//! A new subscriber begins with what its creator's snapshot does not see. That snapshot is taken while
-//! once.subscriber is locked for writing: who decides that nobody needs a segment any more locks that table
-//! against writers first, and so never overlooks a subscriber that is not committed yet. Delayed events have a row
-//! for each subscriber instead: who emits one and who changes a topic's subscribers wait for each other.
+//! A new subscriber begins with the events that its creator's snapshot does not see. That snapshot is taken while
+//! once.subscriber is locked for writing. The sweep that decides which events are needed locks that table against
+//! writers first, so it never overlooks an uncommitted subscriber. A delayed event has a row for each subscriber: an
+//! emit of one, and a change of the topic's subscribers, wait for each other.
 
 use super::lock;
 use crate::call::{Call, SCOPE_MAX};
@@ -44,7 +44,7 @@ const GET: &std::ffi::CStr = c"
         'lease', $4 * interval '1 microsecond',
         'max_lease_life', $5 * interval '1 microsecond')::pg_catalog.json";
 
-// Who ends a part of a batch holds its row: its receipt is there when the row is ours.
+// An ack or nack locks the batch and writes its receipt then: with the rows locked, all receipts are there.
 const HOLD: &std::ffi::CStr = c"
     SELECT pg_catalog.count(*)
       FROM (SELECT FROM once.batch WHERE subscriber_id = $1 FOR UPDATE) held";
@@ -82,7 +82,7 @@ thread_local! {
     static DROP_ALL: Kept = const { Kept::new(DROP, &[pg_sys::INT4OID]) };
 }
 
-/// What a change sets; None: not named, or reset.
+/// The values of a change; None: not named, or reset.
 #[derive(Default)]
 struct SubscriberChange {
     max_attempts: Option<i32>,
@@ -124,14 +124,14 @@ pub fn subscriber_set(call: &Call) -> Result<Datum> {
     }
 }
 
-/// A topic's subscriber as it is committed now. The caller holds the topic's row.
+/// A topic's subscriber as it is committed now. The caller has locked the topic.
 fn find(topic: &Topic, name: &[u8]) -> Result<Option<i32>> {
     let args = [Some(Datum::from(topic.id)), Some(row::text(name))];
     let rows = spi::query_latest(&FIND_ONE, &args)?;
     Ok(spi::first(&rows).map(|d| d.value() as i32))
 }
 
-/// A new subscriber of a topic whose row the caller holds, and which has none of that name.
+/// Makes a subscriber. The caller has locked the topic, which has none of that name.
 pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
     let id = lock::next_number()?;
     topic.change_subscribers();
@@ -181,14 +181,14 @@ fn all_options(subscriber: &Subscriber) -> Result<Datum> {
 pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     let subscriber = Subscriber::named_in(call)?;
     lock::existing(&subscriber.topic.name)?;
-    // Somebody may have dropped it while this call waited for the topic.
+    // It may have been dropped while this call waited for the topic.
     let subscriber = Subscriber::named_in(call)?;
     for lane in subscriber.lanes() {
         wait_exclusive(lock_of(&subscriber, lane));
     }
     let number = [Some(Datum::from(subscriber.id))];
     spi::query_latest(&HOLD_ALL, &number)?;
-    // Behind the batches: who nacks may emit a delayed event after that.
+    // After the batches: a transaction that has nacked may emit a delayed event then.
     subscriber.topic.change_subscribers();
     spi::query_latest(&DROP_ALL, &number)?;
     Ok(call.return_null())

@@ -56,7 +56,7 @@ thread_local! {
     static NAMES_OF: Kept = const { Kept::new(NAMES, &[pg_sys::INT4OID]) };
 }
 
-/// What a change sets; None: not named, or reset.
+/// The values of a change; None: not named, or reset.
 #[derive(Default)]
 struct TopicChange<'a> {
     lanes: Option<i32>,
@@ -147,7 +147,7 @@ fn default_subscribers<'a>() -> Vec<&'a [u8]> {
     vec![b"default"]
 }
 
-/// A repeated creation names those that are there; a topic gets others by calls of their own.
+/// A repeated creation names the subscribers that the topic has; others are added by subscriber_set.
 fn ensure_same_subscribers(topic: &Topic, wanted: &[&[u8]]) -> Result<()> {
     let rows = spi::query_latest(&NAMES_OF, &[Some(Datum::from(topic.id))])?;
     let present = spi::first(&rows).map(texts).unwrap_or_default();

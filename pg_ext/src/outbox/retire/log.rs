@@ -17,7 +17,7 @@ use std::ffi::CStr;
 pub const TABLE: Name = c"segment";
 const BY_NUMBER: Name = c"segment_pkey";
 
-/// From this size on the next segment is opened.
+/// The log leaves a segment of this size.
 const FULL: u64 = 8 << 20;
 
 const OPEN: &CStr = c"
@@ -57,7 +57,7 @@ impl Log {
         while let Some(slot) = scan.advance() {
             let number = |i| slot.column(i).map(|d| d.value() as i64);
             log.opened = log.opened.max(number(2).unwrap_or(0));
-            // Elsewhere, after a restore, the transaction ids mean nothing.
+            // After a restore the transaction ids mean nothing.
             if number(4) == Some(present)
                 && let Some(drained) = log.drained.get_mut(number(1).unwrap_or(0) as usize)
             {
@@ -67,7 +67,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Segments that are neither written to nor empty nor drained already.
+    /// Segments that are not current, not empty and not drained.
     pub fn closed(&self) -> Result<Vec<usize>> {
         let mut closed = Vec::new();
         for segment in 0..SEGMENTS.len() {
@@ -90,7 +90,7 @@ impl Log {
         Ok(None)
     }
 
-    /// Something is on its way to be empty.
+    /// Another segment is empty or will be truncated.
     pub fn will_be_empty(&self) -> Result<bool> {
         let others = (0..SEGMENTS.len()).filter(|s| *s != self.current);
         for segment in others {
@@ -111,7 +111,7 @@ impl Log {
         spi::query_latest(&OPENED, &args.map(Some)).map(drop)
     }
 
-    /// Drained, and no snapshot is left that was taken before that was committed.
+    /// It is drained, and no snapshot from before the commit of that mark is left.
     pub fn is_ripe(&self, segment: usize) -> Result<bool> {
         let Some(drained) = self.drained[segment].filter(|_| segment != self.current) else {
             return Ok(false);

@@ -1,16 +1,19 @@
-//! The sweep task `outbox_retire`: the log gives back the space of what everybody is past.
+//! The sweep task `outbox_retire`: truncates the segments that no subscriber needs any more.
 //!
-//! A segment's life: it is written to (current) until it is large or idle and another one is empty; then what a
-//! lagging subscriber, an open batch or a retry still needs of it is copied to once.event_kept, and it is marked
-//! as drained; then, in a later transaction, when no snapshot is left from before that mark was committed, it is
-//! truncated. So whoever reads the log finds every event in its segment or, if it looks for the first time after
-//! the mark, among those kept: a pg_dump that stalls between its snapshot and its locks holds the truncation back.
+//! The life of a segment:
+//!   1. It is the current one until it is large or idle, and another one is empty.
+//!   2. The events that a lagging subscriber, an open batch or a retry still needs are copied to once.event_kept, and
+//!      the segment is marked as drained.
+//!   3. In a later transaction, when no snapshot is left from before the commit of that mark, it is truncated.
 //!
-//! Invariant: what is needed (need.rs) is looked up lane first, then the lane's batches, then the retries, each
-//! as it is committed then. An event goes the other way (out of the lane into a batch, out of the batch into
-//! once.retry, in one transaction each), so it is seen in one of them. What is not needed never is again: a
-//! redriven event comes out of once.dead. One session at a time does this, and only while no subscriber is being
-//! made: a new one begins with what its creator did not see, long before others see it.
+//! So every snapshot finds an event in its segment or in once.event_kept. A pg_dump that stalls between its snapshot and
+//! its locks holds the truncation back.
+//!
+//! Invariant: need.rs looks at the lane first, then at the lane's batches, then at once.retry, each as it is committed
+//! then. An event moves in the same direction (from the lane into a batch, from there into once.retry, in one
+//! transaction each), so one of the three looks finds it. An event that is not needed never is again: a redrive copies
+//! it out of once.dead. One session at a time does this, and only while no subscriber is being made: a new one needs
+//! events long before other sessions see it.
 
 mod copy;
 mod log;
@@ -26,17 +29,17 @@ use log::Log;
 
 pub const TASK: &str = "outbox_retire";
 
-/// In the extension's lock space, beside series.rs: the session that does this.
+/// In the extension's lock space, beside that of series.rs: held by the session that runs the task.
 const LOCK: u64 = 2;
 
-/// Copies, truncates and deletes; at most `max` of each kind of row. None: another session is at it.
+/// Copies, truncates and deletes; at most `max` of each kind of row. None: another session runs the task.
 pub fn retire_segments(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(LOCK) else {
         return Ok(None);
     };
-    // To the end of the transaction: until then nobody sees what was done here.
+    // To the end of the transaction: until then other sessions do not see these changes.
     lock.keep();
-    // A subscriber that is not committed yet may need what nobody else does, and cannot be seen.
+    // An uncommitted subscriber may need events, and cannot be seen.
     table::lock_against_writers(&[c"subscriber"])?;
     let mut all = copy::copy_needed(max)?;
     all.add(tidy::kept(max)?);
@@ -46,7 +49,7 @@ pub fn retire_segments(max: i64) -> Result<Option<Swept>> {
     Ok(Some(all))
 }
 
-/// Truncates the drained segments that nobody can miss any more.
+/// Truncates the drained segments that no old snapshot can read.
 fn truncate() -> Result<Swept> {
     let mut swept = Swept::default();
     let log = Log::read(&Snapshot::latest())?;
@@ -58,7 +61,7 @@ fn truncate() -> Result<Swept> {
     Ok(swept)
 }
 
-/// Moves on to an empty segment when the current one is large, or nobody has needed anything of it for a while.
+/// Opens an empty segment when the current one is large, or has been idle and is needed by nobody.
 fn rotate() -> Result<Swept> {
     let log = Log::read(&Snapshot::latest())?;
     let mut swept = Swept::default();

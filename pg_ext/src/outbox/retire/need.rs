@@ -1,7 +1,7 @@
-//! Who still needs an event: a lane that has not come to it, an open batch that holds it, a retry.
+//! An event is needed while a lane has not come to it, an open batch holds it, or once.retry has it.
 //!
-//! Everything is looked up when it is first asked for, as it is committed then, and kept for one (topic, lane)
-//! at a time: ask in that order.
+//! The state of a (topic, lane) is read when it is first asked for, as it is committed then, and kept for one of them at
+//! a time: ask in the order of topic and lane.
 
 use crate::error::Result;
 use crate::outbox::batch::{Batch, Part};
@@ -61,13 +61,13 @@ struct LaneNeeds {
     subscriber: i32,
     /// None: no cursor passes this lane.
     window: Option<Window>,
-    /// What its open batches hold.
+    /// The events of its open batches.
     held: HashSet<i64>,
-    /// From after the look at its batches; None: it has no retries.
+    /// Taken after the look at its batches; None: it has no retries.
     retries: Option<Snapshot>,
 }
 
-/// What is needed, as far as it was asked.
+/// The needs of all subscribers, as far as they were asked.
 pub struct Needs {
     subscribers: HashMap<i32, Vec<Subscriber>>,
     here: Option<(i32, i32)>,
@@ -94,7 +94,7 @@ impl Needs {
         })
     }
 
-    /// Somebody needs it.
+    /// A subscriber needs it.
     pub fn wants(&mut self, event: &Event) -> Result<bool> {
         let (topic, lane) = (event.i32(Col::TopicId), event.i32(Col::Lane));
         if self.here != Some((topic, lane)) {
@@ -169,7 +169,7 @@ impl LaneNeeds {
     }
 }
 
-/// What the batches of a lane that are not over hold; the last one knows which these may be.
+/// The events of a lane's open batches. The last part lists the batches that may be open.
 fn held_by_batches(subscriber: i32, last: &Part) -> Result<HashSet<i64>> {
     let mut held = HashSet::new();
     for token in last.out() {

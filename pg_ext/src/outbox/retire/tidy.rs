@@ -1,4 +1,4 @@
-//! Deletes what is over: copies that nobody needs any more, batches with their receipts and failed attempts.
+//! Deletes copies that no subscriber needs any more, and old batches with their receipts and failed attempts.
 
 use super::need::{self, EventPlace, Needs, place, place_arrays};
 use crate::clock;
@@ -12,10 +12,10 @@ use crate::table::Table;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
-/// Rows that are looked at for each that may be deleted.
+/// The looks at rows for each row that may be deleted.
 const LOOKS: usize = 10;
 
-// A redrive that needs one of them again locks it, too (dead.rs).
+// A redrive that needs one of them again locks it too (dead.rs).
 const LOCK_KEPT: &CStr = c"
     SELECT k.topic_id, k.lane, k.event_id, k.xid, k.series
       FROM once.event_kept k JOIN unnest($1, $2, $3) n (topic_id, lane, event_id)
@@ -26,12 +26,10 @@ const DELETE_KEPT: &CStr = c"
     DELETE FROM once.event_kept k USING unnest($1, $2, $3) n (topic_id, lane, event_id)
      WHERE k.topic_id = n.topic_id AND k.lane = n.lane AND k.event_id = n.event_id";
 
-// $1 now, $2 the bound, $3 the default of max_lease_life, $4 the real time: tokens of old batches are below that
-// (once.fake_now: above all), $5 the bound of events that were tried again. The last part of a lane says where the
-// lane is, and keeps its batch. A batch goes whole, or what is left of it would seem to be out; its head is what
-// everybody locks (batch.rs).
-// The failed attempts at an event go with the batch in which it was acked: one that had failed before is in one
-// that is marked as redelivered, and it left every other one in another way.
+// $1 now, $2 the most batches, $3 the default of max_lease_life, $4 the real time (tokens of old batches are below it;
+// with once.fake_now the largest bigint), $5 the most redelivered events. The last part of a lane stores where the lane
+// is, so its batch stays. A batch is deleted whole: a part of it would look open. Its head is locked (batch.rs).
+// The failed attempts at an event are deleted with the batch in which it was acked: that batch is redelivered.
 const BATCHES: &CStr = c"
     WITH over AS MATERIALIZED (
         SELECT b.subscriber_id, b.token,
@@ -106,13 +104,13 @@ thread_local! {
     ]) };
 }
 
-/// Deletes copies that nobody needs any more.
+/// Deletes copies that no subscriber needs any more.
 pub fn kept(max: i64) -> Result<Swept> {
     let found = unneeded(max as usize)?;
     if found.is_empty() {
         return Ok(Swept::default());
     }
-    // Looked at again once they are locked: a redrive may have been faster.
+    // Checked again under the lock: a redrive may have locked them first.
     let mut needs = Needs::begin()?;
     let mut gone = Vec::new();
     for row in spi::query_latest(&LOCKED, &place_arrays(&found).map(Some))? {
@@ -131,13 +129,13 @@ pub fn kept(max: i64) -> Result<Swept> {
     }
     Ok(Swept {
         done: gone.len() as i64,
-        // Where somebody has all of them locked, there is nothing to go on with.
+        // Where other transactions have locked all of them, the next sweep goes on.
         more: found.len() as i64 >= max && !gone.is_empty(),
         ..Swept::default()
     })
 }
 
-/// Copies that seem to be needed by nobody, at most `max`: from pages in a row, the first one chosen at random.
+/// Candidates: at most `max` copies that nobody needs, from consecutive pages, the first one chosen at random.
 fn unneeded(max: usize) -> Result<Vec<EventPlace>> {
     let table = Table::to_read(KEPT.table)?;
     let all = table.pages();
@@ -153,7 +151,7 @@ fn unneeded(max: usize) -> Result<Vec<EventPlace>> {
     Ok(found)
 }
 
-/// Deletes batches that have been over for max_lease_life, their receipts, and the failed attempts at what was
+/// Deletes batches that have been over for max_lease_life, their receipts, and the failed attempts at events that were
 /// acked in them.
 pub fn batches(max: i64) -> Result<Swept> {
     let real = match settings::fake_now()? {
