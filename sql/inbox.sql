@@ -1,21 +1,22 @@
 -- inbox: messages and saga steps that are handled once, however often they are delivered.
 --
--- A message's life in the order of its calls, all in the handler's own transaction:
+-- A message's life, call by call, all in the handler's own transaction:
 --   inbox_accept   inserts one row in once.inbox (status m): the message is this transaction's;
 --   inbox_record   stores the verdict of the handler beside it (one HOT update);
---   commit         the message and what its handler wrote become visible together;
---   inbox_accept   by a duplicate: it waits for a transaction that is still handling the message, then gets the
---                  verdict, or the message itself if that transaction was rolled back (to a savepoint, too);
+--   commit         the message and its handler's writes become visible together;
+--   inbox_accept   by a duplicate: it waits for a transaction that is still handling the message. Then it gets the
+--                  verdict, or the message itself if that transaction was rolled back (to a savepoint too);
 --   ttl after it was accepted the message counts as new, and the sweep task inbox_reap deletes the row.
--- A step of a saga has one row for its action and its compensation (inbox_barrier):
+-- A step of a saga has one row for its action and its compensation (inbox_barrier, after the "sub-transaction barrier"
+-- of DTM):
 --   status a       the action ran;
 --   status c       it ran and was compensated;
 --   status s       its compensation came first: neither ever runs.
--- Answers depend on the clock and these columns alone, never on whether a sweep has run.
+-- Answers depend on the clock and these columns alone, never on a sweep.
 --
--- Lock order (binds callers too): keys and inbox messages first, several of them sorted by scope and name. An
--- accept waits for an open transaction with the same message, so two transactions that accept the same messages
--- in different orders end in a deadlock error.
+-- Lock order (it binds callers too): keys and inbox messages first, several of them sorted by scope and name. An
+-- accept waits for an open transaction with the same message. So two transactions that accept the same messages in
+-- different orders end in a deadlock error.
 
 -- `id` is a hash of the names, as in once.key. fillfactor leaves room for the verdict on the row's own page.
 CREATE TABLE once.inbox (
@@ -44,20 +45,19 @@ CREATE FUNCTION once.inbox_accept(
     scope text, message_id text, ttl interval = NULL, OUT accepted boolean, OUT verdict json)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_inbox_accept';
 COMMENT ON FUNCTION once.inbox_accept(text, text, interval) IS
-$$Takes a message for the caller's transaction, once. scope: the consumer, 1 to 100 characters (its messages are apart from keys); message_id: 1 to 255 characters. accepted: handle it in this transaction, which takes the message along wherever it is rolled back. Not accepted: a duplicate; verdict is what the first handler recorded (NULL: nothing), and nothing is written. A transaction that is handling the same message is waited for; lock_timeout bounds the wait. ttl: how long the message is remembered, from now (default 30 days); after it the message counts as new.
-Errors: 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 accepted by another transaction after the snapshot, above READ COMMITTED, 25006 a new message in a read-only transaction.$$;
+$$Takes a message for the caller's transaction, once. scope: the consumer, 1 to 100 characters; message_id: 1 to 255. accepted: handle it in this transaction. Not accepted: a duplicate; verdict is what the first handler recorded (NULL: nothing). Waits for a transaction that is handling the message. ttl: how long the message is remembered (30 days); after it the message counts as new.
+Errors: 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 accepted after the snapshot, 25006 a new message in a read-only transaction.$$;
 
 CREATE FUNCTION once.inbox_record(scope text, message_id text, verdict json)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_inbox_record';
 COMMENT ON FUNCTION once.inbox_record(text, text, json) IS
-$$Stores what the handler answers, for duplicates of the message; only the transaction that accepted the message may. The first verdict stays. verdict: any JSON, stored byte for byte; not SQL NULL.
-Errors: ON001 the message is not accepted (or its ttl is over), or another transaction accepted it and recorded nothing; ON006 a verdict is recorded already, 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
+$$Stores the handler's verdict for duplicates of the message, in the transaction that accepted it. verdict: any JSON, stored byte for byte; not SQL NULL.
+Errors: ON001 the message is not accepted (or its ttl is over), or another transaction accepted it and recorded nothing; ON006 a verdict is recorded already; 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.inbox_barrier(
     scope text, saga text, step text, operation text, ttl interval = NULL, OUT outcome text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_inbox_barrier';
 COMMENT ON FUNCTION once.inbox_barrier(text, text, text, text, interval) IS
-$$Lets each step of a saga act once and be compensated once, in whatever order and how often its calls arrive. scope: 1 to 100 characters; saga: 1 to 255; step: 1 to 100; operation: action or compensation. Call it in the handler's transaction, before its writes; only run lets them happen.
-outcome: run; duplicate (this operation has run); skipped (a compensation whose action never ran: nothing to undo, and from now on the action is refused); refused (an action after its compensation). A transaction that is at the same step is waited for; lock_timeout bounds the wait. ttl: how long the step is remembered, from its last run or skip (default 30 days); it must outlast the saga, because after it the step counts as new.
-Errors: 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction where something would run or be skipped.
-After the "sub-transaction barrier" of DTM.$$;
+$$Lets each step of a saga run once and be compensated once, in whatever order its calls arrive. Call it in the handler's transaction, before its writes. saga: 1 to 255 characters; step: 1 to 100; operation: action or compensation.
+outcome: run; duplicate (this operation has run); skipped (a compensation before its action: nothing to undo); refused (an action after its compensation). Only run lets the writes happen. ttl (30 days): must outlast the saga.
+Errors: 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race, 25006.$$;

@@ -1,34 +1,34 @@
 -- outbox: events that leave the database, at least once on the wire and once by delivery key.
 --
--- The log. outbox_emit inserts one row into the current segment (once.event_0 to event_3), and nobody ever
--- updates it. What a subscriber has got is told by its batches, which are appended too: the last batch of a
--- lane says how far that lane has come. Nothing of a success is updated in place or deleted one by one, so an
--- old snapshot has nothing to hold back (PgQ showed this way).
+-- The log. outbox_emit inserts one row into the current segment (once.event_0 to event_3), and no row is ever
+-- updated. Batches are appended too: the last batch of a lane says how far the subscriber has come in that lane.
+-- A success updates nothing in place and deletes nothing one by one, so an old snapshot has nothing to hold back
+-- (as in PgQ).
 --   outbox_emit    one insert: event_id from a sequence, the transaction's id beside it;
 --   outbox_take    looks at the lane's last batch, reads on from there, appends a batch with a token;
 --   outbox_ack     appends a receipt: these events of the batch are done;
---   outbox_nack    (or a lease that ran out) moves events one by one to once.retry, and from there to once.dead;
---   outbox_retire (a sweep) moves on to another segment, copies what somebody still needs to once.event_kept,
+--   outbox_nack    (or an expired lease) moves events one by one to once.retry, and from there to once.dead;
+--   outbox_retire  (a sweep) opens another segment, copies the events that are still needed to once.event_kept,
 --                  and truncates the old one when no snapshot is left that could miss it.
 --
--- How far a lane has come is (seen_from, seen_to, last_id): the events that were visible to the snapshot
--- seen_to and not to seen_from are given out in the order of their ids, up to last_id so far. A transaction
--- that seen_from saw running is looked for by its id, so an event that commits late is never skipped, and an
--- open transaction delays only its own events.
+-- A lane stores how far it has come as (seen_from, seen_to, last_id). The events that were visible to the snapshot
+-- seen_to and not to seen_from are handed out in the order of their ids, up to last_id so far. Events of a transaction
+-- that seen_from saw running are looked for by its id. So an event that commits late is never skipped, and an open
+-- transaction delays only its own events.
 --
 -- Lanes: an order_key hashes to one of the lanes 1 to `lanes`, each in one live batch at a time. Events without
--- one are spread over the lanes 0 and -2 to -8, 64 in a row in the same one, so that takes do not wait for each
--- other; any number of batches may share such a lane. A take reads lane after lane until it has enough.
+-- order_key are spread over the lanes 0 and -2 to -8, 64 consecutive ids in the same one, so that takes do not wait
+-- for each other; any number of batches may share such a lane. A take reads lane after lane until it has enough.
 --
--- Lock order: a lane (in the advisory space of the extension, 0x6f6e), then the row of the batch, then (in the same
--- space) a topic's subscribers, which a delayed emit shares and who makes or drops one has alone; dedupe keys last.
--- A segment is locked as any INSERT does, before the emitter makes sure that it is the current one.
+-- Lock order: a lane (in the advisory space of the extension, 0x6f6e); the row of the batch; a topic's subscribers (in
+-- the same space: shared by a delayed emit, exclusive for a change of them); dedupe keys. An emitter locks its segment
+-- as any INSERT does, and then makes sure that it is the current one.
 
 CREATE SEQUENCE once.event_id AS bigint;
 COMMENT ON SEQUENCE once.event_id IS 'Gives event_id. It may go back after a lost commit: delivery keys do not depend on it alone.';
 SELECT pg_catalog.pg_extension_config_dump('once.event_id', '');
--- A sequence of their own: events pass the largest integer after two billion. A number is never used again, so
--- that what a dropped subscriber left behind is nobody else's.
+-- A sequence of their own: event ids pass the largest integer after two billion. A number is never used again, so that
+-- no subscriber finds rows of a dropped one.
 CREATE SEQUENCE once.outbox_id AS integer;
 COMMENT ON SEQUENCE once.outbox_id IS 'Gives the numbers of topics and subscribers.';
 SELECT pg_catalog.pg_extension_config_dump('once.outbox_id', '');
@@ -83,8 +83,8 @@ COMMENT ON COLUMN once.subscriber.max_attempts IS 'Failures until an event is de
 COMMENT ON COLUMN once.subscriber.backoff_base_us IS 'Wait after the first failure, in microseconds, doubled with each further one; NULL: 1 second.';
 COMMENT ON COLUMN once.subscriber.backoff_cap_us IS 'The longest such wait, in microseconds; NULL: 1 hour.';
 COMMENT ON COLUMN once.subscriber.lease_us IS 'Lease of a take that names none, in microseconds; NULL: 60 seconds.';
-COMMENT ON COLUMN once.subscriber.max_lease_life_us IS 'The longest that a batch can be held, and how long an ended token is remembered, in microseconds; NULL: 24 hours.';
-COMMENT ON COLUMN once.subscriber.start_seen IS 'The snapshot of its creation, as in once.batch.seen_to: it begins with what was not visible then.';
+COMMENT ON COLUMN once.subscriber.max_lease_life_us IS 'The longest lease of a batch, and how long an ended token is remembered, in microseconds; NULL: 24 hours.';
+COMMENT ON COLUMN once.subscriber.start_seen IS 'The snapshot of its creation, as in once.batch.seen_to: it begins with the events that were not visible then.';
 COMMENT ON COLUMN once.subscriber.subscriber IS 'Name of the subscriber, 1 to 100 characters, within its topic.';
 
 -- Which segment is written to: the one opened last (without rows: 0).
@@ -97,7 +97,7 @@ CREATE TABLE once.segment (
 COMMENT ON TABLE once.segment IS 'State of the segments once.event_0 to once.event_3.';
 COMMENT ON COLUMN once.segment.segment IS 'Number of the segment, 0 to 3: that of the table once.event_0 to once.event_3.';
 COMMENT ON COLUMN once.segment.opened IS 'Grows with each rotation; the largest is the current segment.';
-COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id when nothing in it was needed any more: it may be truncated once no snapshot from before that is left. NULL: still needed.';
+COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id when no event in it was needed any more: it may be truncated once no snapshot from before that is left. NULL: still needed.';
 COMMENT ON COLUMN once.segment.incarnation IS 'The incarnation in which drained_xid means something.';
 
 -- The log. Narrow and never updated; fillfactor 100.
@@ -128,16 +128,16 @@ CREATE TABLE once.event_2 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENT
     WITH (autovacuum_vacuum_insert_threshold = 1000000);
 CREATE TABLE once.event_3 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS)
     WITH (autovacuum_vacuum_insert_threshold = 1000000);
--- What must outlive its segment: delayed events (lane -1), events of once.retry, what a lagging subscriber has
--- not seen. Rows are deleted when nobody needs them.
+-- Events that must outlive their segment: delayed ones (lane -1), those in once.retry, those that a lagging subscriber
+-- has not seen. A sweep deletes the rows that no subscriber needs.
 CREATE TABLE once.event_kept (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS);
--- By position, and by transaction for those that commit late.
+-- By position, and by transaction for events that commit late.
 CREATE UNIQUE INDEX event_0_position ON once.event_0 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_1_position ON once.event_1 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_2_position ON once.event_2 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_3_position ON once.event_3 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_kept_position ON once.event_kept (topic_id, lane, event_id);
--- A publication FOR ALL TABLES has these, too, and refuses a DELETE where nothing names the row.
+-- A publication FOR ALL TABLES includes these tables and refuses a DELETE without a replica identity.
 ALTER TABLE once.event_0 REPLICA IDENTITY USING INDEX event_0_position;
 ALTER TABLE once.event_1 REPLICA IDENTITY USING INDEX event_1_position;
 ALTER TABLE once.event_2 REPLICA IDENTITY USING INDEX event_2_position;
@@ -148,13 +148,13 @@ CREATE INDEX event_1_xid ON once.event_1 (xid, topic_id, lane, event_id);
 CREATE INDEX event_2_xid ON once.event_2 (xid, topic_id, lane, event_id);
 CREATE INDEX event_3_xid ON once.event_3 (xid, topic_id, lane, event_id);
 CREATE INDEX event_kept_xid ON once.event_kept (xid, topic_id, lane, event_id);
-COMMENT ON TABLE once.event_0 IS 'A segment of the log of events; truncated when everybody is past it.';
+COMMENT ON TABLE once.event_0 IS 'A segment of the log of events; truncated when no subscriber needs it.';
 COMMENT ON TABLE once.event_1 IS 'A segment of the log of events, as once.event_0.';
 COMMENT ON TABLE once.event_2 IS 'A segment of the log of events, as once.event_0.';
 COMMENT ON TABLE once.event_3 IS 'A segment of the log of events, as once.event_0.';
-COMMENT ON TABLE once.event_kept IS 'Events that had to leave their segment, and delayed ones (lane -1).';
+COMMENT ON TABLE once.event_kept IS 'Events that are needed longer than their segment, and delayed ones (lane -1).';
 
--- What outbox_take handed out, and how far its lane had come then.
+-- The batches that outbox_take handed out, and how far their lanes had come then.
 CREATE TABLE once.batch (
     token         bigint      NOT NULL,
     taken_at      timestamptz NOT NULL,
@@ -173,26 +173,26 @@ CREATE TABLE once.batch (
     CONSTRAINT batch_pkey PRIMARY KEY (subscriber_id, token, lane)
 ) WITH (fillfactor = 90);
 CREATE INDEX batch_lane ON once.batch (subscriber_id, lane, token);
--- An event that was tried again is in one of these until its delivery has been over for long (once.delivery).
+-- The batches whose sweep deletes failed attempts (once.delivery).
 CREATE INDEX batch_redelivered ON once.batch (subscriber_id, token) WHERE redelivered;
-COMMENT ON TABLE once.batch IS 'Batches that outbox_take handed out, a row for each lane that one took from; the last of a lane says how far the lane has come.';
+COMMENT ON TABLE once.batch IS 'Batches that outbox_take handed out, with a row for each lane; the last row of a lane says how far the lane has come.';
 COMMENT ON COLUMN once.batch.token IS 'The lease: the server''s clock in microseconds since 2000, or the next larger number that is free. The same in each row of a batch.';
 COMMENT ON COLUMN once.batch.taken_at IS 'When it was taken; max_lease_life counts from that of the row with the lowest lane.';
 COMMENT ON COLUMN once.batch.lease_until IS 'The lease of a batch is that of its row with the lowest lane.';
 COMMENT ON COLUMN once.batch.subscriber_id IS 'Number of the subscriber that took it.';
 COMMENT ON COLUMN once.batch.lane IS 'The lane that these events were taken from.';
 COMMENT ON COLUMN once.batch.series IS 'The series of the window''s events.';
-COMMENT ON COLUMN once.batch.last_id IS 'Everything of the window with an event_id up to this one has been handed out, or put behind an earlier one of its order_key; 0: nothing yet.';
+COMMENT ON COLUMN once.batch.last_id IS 'Every event of the window up to this event_id has been handed out, or waits behind an earlier one of its order_key; 0: none yet.';
 COMMENT ON COLUMN once.batch.redelivered IS 'Its events have rows in once.retry.';
-COMMENT ON COLUMN once.batch.suspect IS 'One event, given out alone because a lease ran out over it.';
-COMMENT ON COLUMN once.batch.event_ids IS 'The events that it took from this lane, ascending; empty: none, it only put some behind others of their order_key.';
-COMMENT ON COLUMN once.batch.seen_from IS 'The snapshot that the window begins after, written as seen_to. Of the window (seen_from, seen_to] everything up to last_id has been handed out.';
+COMMENT ON COLUMN once.batch.suspect IS 'One event, handed out alone because its lease expired before.';
+COMMENT ON COLUMN once.batch.event_ids IS 'The events that it took from this lane, ascending; empty: it only put some behind others of their order_key.';
+COMMENT ON COLUMN once.batch.seen_from IS 'The snapshot that the window begins after, written as seen_to.';
 COMMENT ON COLUMN once.batch.seen_to IS 'The snapshot that the window ends with: {xmax, next xid, own xid or 0, event id that later transactions are above, last event id, running xids ...}. Zeros: before the first event of a series; the largest bigint: all of a series that is over.';
 COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events in the window.';
-COMMENT ON COLUMN once.batch.open IS 'Earlier batches of the lane that were not over when this one was taken.';
+COMMENT ON COLUMN once.batch.open IS 'Earlier batches of the lane that still held events when this one was taken.';
 
--- Nobody plans by these. An ANALYZE of what a busy hour leaves looked through millions of array elements, for
--- seconds, and its snapshot kept every segment from being truncated meanwhile.
+-- No query is planned by these. An ANALYZE of millions of array elements takes seconds, and its snapshot holds back
+-- the truncation of segments.
 ALTER TABLE once.batch
     ALTER COLUMN event_ids SET STATISTICS 0, ALTER COLUMN seen_from SET STATISTICS 0, ALTER COLUMN seen_to SET STATISTICS 0,
     ALTER COLUMN late SET STATISTICS 0, ALTER COLUMN open SET STATISTICS 0;
@@ -223,13 +223,13 @@ COMMENT ON COLUMN once.receipt.token IS 'Token of the batch.';
 COMMENT ON COLUMN once.receipt.at IS 'When the events left.';
 COMMENT ON COLUMN once.receipt.acked IS 'Events of the batch acked so far, this receipt included.';
 COMMENT ON COLUMN once.receipt.remaining IS 'Events of the batch still held after it; 0: the batch is over.';
-COMMENT ON COLUMN once.receipt.kind IS 'a acked, n nacked, x the lease ran out.';
+COMMENT ON COLUMN once.receipt.kind IS 'a acked, n nacked, x the lease expired.';
 COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all that the batch had (acked at once).';
 COMMENT ON COLUMN once.receipt.attempts IS 'With next_at and dead, for n: the rows of the answer, in the order of the first elements of event_ids.';
 COMMENT ON COLUMN once.receipt.next_at IS 'For n: when each event may be taken again; infinity: it is dead, or waits behind an earlier one of its order_key. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.dead IS 'For n: which of the events are dead now. NULL: not a nack.';
 
--- Events that go one by one: failed, delayed, waiting behind a failed one of their key.
+-- Events that are handled one by one: failed, delayed, waiting behind a failed one of their key.
 CREATE TABLE once.retry (
     due_at        timestamptz NOT NULL,
     event_id      bigint      NOT NULL,
@@ -247,7 +247,7 @@ CREATE TABLE once.retry (
 );
 CREATE INDEX retry_due ON once.retry (subscriber_id, lane, suspect, due_at, event_id);
 CREATE INDEX retry_key ON once.retry (subscriber_id, lane, order_key, event_id) WHERE order_key IS NOT NULL;
-COMMENT ON TABLE once.retry IS 'Events of a subscriber that go one by one: failed, delayed, or behind a failed one of their order_key.';
+COMMENT ON TABLE once.retry IS 'Events of a subscriber that are handled one by one: failed, delayed, or behind a failed one of their order_key.';
 COMMENT ON COLUMN once.retry.due_at IS 'From when it may be taken; infinity while it is in a batch, or waits behind the first of its order_key.';
 COMMENT ON COLUMN once.retry.event_id IS 'The event, which is in one of once.event_0 to once.event_3 or in once.event_kept.';
 COMMENT ON COLUMN once.retry.token IS 'The batch that it is in; NULL: in none.';
@@ -256,9 +256,9 @@ COMMENT ON COLUMN once.retry.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.retry.lane IS 'The lane that hands it out: 1 to the topic''s lanes for an order_key, else 0 or -2 to -8. A delayed or redriven event itself is stored in lane -1.';
 COMMENT ON COLUMN once.retry.failures IS 'Attempts that counted.';
 COMMENT ON COLUMN once.retry.redriven IS 'How often it was dead and redriven.';
-COMMENT ON COLUMN once.retry.suspect IS 'A lease ran out over it: it goes alone.';
+COMMENT ON COLUMN once.retry.suspect IS 'Its lease expired: it is handed out alone.';
 COMMENT ON COLUMN once.retry.order_key IS 'The event''s order_key; NULL: none.';
-COMMENT ON COLUMN once.retry.kind IS 'Why the last attempt that counted failed: the kind of outbox_nack, or expired (the lease ran out); of a redriven event that of its death. NULL: no failure yet.';
+COMMENT ON COLUMN once.retry.kind IS 'The kind of the last attempt that counted: that of outbox_nack, or expired; of a redriven event that of its death. NULL: no failure yet.';
 COMMENT ON COLUMN once.retry.error IS 'The error that came with that kind; NULL: none.';
 
 CREATE TABLE once.dead (
@@ -280,18 +280,18 @@ CREATE TABLE once.dead (
     CONSTRAINT dead_pkey PRIMARY KEY (subscriber_id, event_id)
 );
 CREATE INDEX dead_died ON once.dead (subscriber_id, died_at, event_id);
-COMMENT ON TABLE once.dead IS 'Dead letters: events that used up their attempts, or were given up (kind never).';
+COMMENT ON TABLE once.dead IS 'Dead letters: events that used up their attempts, or were nacked with kind never.';
 COMMENT ON COLUMN once.dead.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.dead.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.dead.event_id IS 'The event.';
 COMMENT ON COLUMN once.dead.xid IS 'The emitting transaction, with its epoch; counts in the incarnation of its series.';
 COMMENT ON COLUMN once.dead.emitted_at IS 'When it was emitted.';
-COMMENT ON COLUMN once.dead.died_at IS 'When it was given up.';
+COMMENT ON COLUMN once.dead.died_at IS 'When it died.';
 COMMENT ON COLUMN once.dead.lane IS 'The lane that handed it out last.';
 COMMENT ON COLUMN once.dead.series IS 'The series that it was emitted in (once.series).';
 COMMENT ON COLUMN once.dead.attempts IS 'Attempts that counted, since it was emitted or last redriven.';
 COMMENT ON COLUMN once.dead.redriven IS 'How often it had been dead and redriven before.';
-COMMENT ON COLUMN once.dead.kind IS 'Why it was given up: the kind of outbox_nack (never: at once), or expired (its last lease ran out).';
+COMMENT ON COLUMN once.dead.kind IS 'The kind of its last failure: that of outbox_nack, or expired (its last lease expired).';
 COMMENT ON COLUMN once.dead.error IS 'The error that outbox_nack was given when it died; NULL: none.';
 COMMENT ON COLUMN once.dead.order_key IS 'The event''s order_key; NULL: none.';
 COMMENT ON COLUMN once.dead.headers IS 'The event''s headers; NULL: none.';
@@ -314,7 +314,7 @@ COMMENT ON COLUMN once.delivery.token IS 'The batch in which it failed.';
 COMMENT ON COLUMN once.delivery.attempt IS 'Number of the attempt among those that counted, 1 for the first; begins anew after a redrive.';
 COMMENT ON COLUMN once.delivery.event_id IS 'The event.';
 COMMENT ON COLUMN once.delivery.at IS 'When the attempt ended.';
-COMMENT ON COLUMN once.delivery.kind IS 'The kind of outbox_nack, or expired: the lease ran out.';
+COMMENT ON COLUMN once.delivery.kind IS 'The kind of outbox_nack, or expired (the lease expired).';
 COMMENT ON COLUMN once.delivery.error IS 'The error that outbox_nack was given; NULL: none.';
 
 CREATE TABLE once.dedupe (
@@ -325,7 +325,7 @@ CREATE TABLE once.dedupe (
     CONSTRAINT dedupe_pkey PRIMARY KEY (topic_id, id)
 );
 CREATE INDEX dedupe_until ON once.dedupe (until);
-COMMENT ON TABLE once.dedupe IS 'dedupe_keys within their topic''s window; id: the first 16 bytes of SHA-256 of the key in UTF-8.';
+COMMENT ON TABLE once.dedupe IS 'dedupe_keys within their topic''s window.';
 COMMENT ON COLUMN once.dedupe.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.dedupe.event_id IS 'The event that was emitted with the key.';
 COMMENT ON COLUMN once.dedupe.until IS 'From then on the key may be emitted again.';
@@ -352,8 +352,8 @@ CREATE FUNCTION once.outbox_emit(
     OUT event_id bigint, OUT emitted boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_emit';
 COMMENT ON FUNCTION once.outbox_emit(text, json, text, text, json, interval) IS
-$$Emits an event to every subscriber of the topic; it commits or vanishes with the caller's transaction. payload: stored and delivered byte for byte. order_key: 1 to 255 characters; events of one key are delivered in order. dedupe_key: 1 to 255 characters; a second emit of it within the topic's dedupe_for does nothing (emitted false, event_id the first one's), and waits for a transaction that is emitting it. headers: a JSON object for the handler. delay: delivered no sooner; such an emit waits for an open transaction that makes or drops a subscriber of the topic, and it for that.
-Errors: 42704 no such topic, 22023 bad argument, delay with order_key, or a topic without subscribers, 42501 the topic has another owner, 40001 above READ COMMITTED where the dedupe_key was emitted after the snapshot, 25006 in a read-only transaction.$$;
+$$Emits an event to every subscriber of the topic, in the caller's transaction. payload: any JSON, delivered byte for byte. order_key: events of one key are delivered in order. dedupe_key: a second emit of it within the topic's dedupe_for emits nothing (emitted false, event_id the first one's). Both keys: 1 to 255 characters. headers: a JSON object. delay: delivered no sooner; not with order_key.
+Errors: 42704 no such topic, 22023 bad argument or a topic without subscribers, 42501 the topic has another owner, 40001 the dedupe_key was emitted after the snapshot, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_take(
     topic text, subscriber text = 'default', max integer = 10, lease interval = NULL,
@@ -361,14 +361,14 @@ CREATE FUNCTION once.outbox_take(
     OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_take';
 COMMENT ON FUNCTION once.outbox_take(text, text, integer, interval) IS
-$$Leases up to max (1 to 10000) events to the caller, all under one token; give max, not a LIMIT: that shows fewer rows and leases as many. Commit at once, deliver, then outbox_ack or outbox_nack. No rows: nothing is due now. Fewer rows than max does not mean that. attempt: 1 for the first delivery. delivery_key: the idempotency key to send along; the same on every attempt. lease: how long the caller has them (default: the subscriber's lease, 60 s). Handle events of one order_key one after another, in the order of event_id.
-Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
+$$Leases up to max (1 to 10000) due events to the caller, all under one token; give max, not a LIMIT. Commit at once, deliver, then outbox_ack or outbox_nack. No rows: nothing is due; fewer rows than max does not mean that. attempt: 1 for the first delivery. delivery_key: the idempotency key to send along, the same on every attempt. lease: default the subscriber's. Handle events of one order_key one after another, by event_id.
+Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event_ids bigint[] = NULL, OUT acked integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_ack';
 COMMENT ON FUNCTION once.outbox_ack(text, text, bigint, bigint[]) IS
 $$These events of the batch are delivered (NULL: all that it still holds). Returns how many events this call acked. Handlers side by side name their events.
-Errors: ON006 an earlier transaction has acked one of them with this token (NULL: nothing is left, and the last that left were acked); ON001 the lease is lost, or one of event_ids is not this token's; DETAIL names them; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
+Errors: ON006 an earlier transaction has acked one of them with this token (NULL: nothing is left, and the last to leave were acked); ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_nack(
     topic text, subscriber text, token bigint, event_ids bigint[] = NULL, error text = NULL, kind text = 'error',
@@ -376,48 +376,47 @@ CREATE FUNCTION once.outbox_nack(
     OUT event_id bigint, OUT attempt integer, OUT next_attempt_at timestamptz, OUT dead boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_nack';
 COMMENT ON FUNCTION once.outbox_nack(text, text, bigint, bigint[], text, text, interval) IS
-$$These events of the batch failed (NULL: the first of each order_key counts, the rest go back uncounted). Each is tried again after retry_after, or min(backoff_cap, backoff_base * 2^(n-1)) * (0.5 to 1) for its nth failure, until max_attempts is used up: then it is dead. Later events of its order_key leave the batch with it, uncounted, and wait behind it. kind: a word for the metrics (1 to 100 characters); 'released' counts no attempt, 'never' is dead at once. error: kept for outbox_deliveries. dead lets the caller emit a compensation in the same transaction.
-Errors: ON006 an earlier transaction has acked or nacked one of them with this token (DETAIL: attempt, dead); ON001 the lease is lost, or one of event_ids is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
+$$These events of the batch failed (NULL: of each order_key the first counts, the others go back uncounted). Each retries after retry_after or the backoff; after max_attempts it is dead. Later events of its order_key wait behind it. kind: for the metrics; released counts no attempt, never is dead at once. error: kept for outbox_deliveries.
+Errors: ON006 an earlier transaction has acked or nacked one with this token (DETAIL: attempt, dead); ON001 the lease is lost, or an event is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006.$$;
 
 CREATE FUNCTION once.outbox_extend(topic text, subscriber text, token bigint, lease interval = NULL, OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_extend';
 COMMENT ON FUNCTION once.outbox_extend(text, text, bigint, interval) IS
-$$Renews the lease of a batch, counted from now, never past max_lease_life from its take; tells what is granted.
-Errors: ON006 this token has ended the batch; ON001 the lease is lost; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.$$;
+$$Renews the lease of a batch, from now, never past max_lease_life from its take; returns what is left of it.
+Errors: ON006 this token has ended the batch; ON001 the lease is lost; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.topic_set(topic text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_set';
 COMMENT ON FUNCTION once.topic_set(text, json) IS
-$$Creates a topic (1 to 100 characters), or changes the options named, and returns them all; null resets one. dedupe_for: how long a dedupe_key counts (default 24 hours). lanes: 1 to 1000 (default 16), how many batches with order keys can be out at once; changed only while nothing is pending. subscribers: names, only at creation (default ["default"]); naming those that are there changes nothing. owner: a role; the topic is closed to all but its members.
-A change of lanes keeps emitters waiting until its transaction ends.
-Errors: 22023 an unknown option, a bad value, a role that does not exist, or other subscribers than a topic that is there has; 55006 lanes while events are pending; 55P03 lanes while an open transaction has emitted; 42501 not a member of the present and the new owner; 40001 a lost race above READ COMMITTED; 25006 in a read-only transaction.$$;
+$$Creates a topic (1 to 100 characters) or changes the options named, and returns all options; null resets one. dedupe_for: how long a dedupe_key counts (24 hours). lanes: 1 to 1000 (16), the batches with order keys that can be out at once; changed only while nothing is pending. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
+Errors: 22023 an unknown option or bad value; 55006 lanes while events are pending; 55P03 lanes beside an open emit; 42501 not a member of the present and the new owner; 40001 a lost race; 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.topic_get(topic text)
 RETURNS json LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_get';
 COMMENT ON FUNCTION once.topic_get(text) IS
-'The options in force, defaults included, and the names of the subscribers. Errors: 42704 no such topic, 42501 the topic has another owner.';
+$$Returns the options in force, defaults included, and the names of the subscribers. Errors: 42704 no such topic, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.subscriber_set(topic text, subscriber text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_set';
 COMMENT ON FUNCTION once.subscriber_set(text, text, json) IS
-$$Creates a subscriber (1 to 100 characters), which begins with what is emitted after it, or changes the options named, and returns them all; null resets one. A new one waits for open transactions that have emitted delayed events to the topic. max_attempts: failures until an event is dead (default 10). backoff_base (1 s) and backoff_cap (1 hour): see outbox_nack. lease (60 s): of a take that names none. max_lease_life (24 hours): the longest that a batch can be held, and how long an ended token answers repeats.
-Errors: 42704 no such topic, 22023 an unknown option or bad value, 42501 the topic has another owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
+$$Creates a subscriber (1 to 100 characters), which begins with the events emitted after it, or changes the options named, and returns all options; null resets one. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): the longest lease, and how long an ended token is remembered.
+Errors: 42704 no such topic, 22023 an unknown option or bad value, 42501 the topic has another owner, 40001 a lost race, 25006.$$;
 
 CREATE FUNCTION once.subscriber_get(topic text, subscriber text)
 RETURNS json LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_get';
 COMMENT ON FUNCTION once.subscriber_get(text, text) IS
-'The options in force, defaults included. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.';
+$$Returns the options in force, defaults included. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.subscriber_drop(topic text, subscriber text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_drop';
 COMMENT ON FUNCTION once.subscriber_drop(text, text) IS
-'Removes a subscriber and discards its backlog, its retries and its dead letters. Waits for open transactions that take, ack or nack for it, or have emitted delayed events to the topic. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.';
+$$Removes a subscriber and discards its backlog, its retries and its dead letters. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner, 40001 a lost race, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_deliveries(
     topic text, subscriber text, event_id bigint, OUT attempt integer, OUT at timestamptz, OUT kind text, OUT error text)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 3 AS 'MODULE_PATHNAME', 'pg_once_outbox_deliveries';
 COMMENT ON FUNCTION once.outbox_deliveries(text, text, bigint) IS
-'The attempts at an event that failed, oldest first. Kept while the event is not delivered, and max_lease_life after it. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.';
+$$The failed attempts at an event, oldest first. Kept until the event is delivered, and max_lease_life after it. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_dead(
     topic text, subscriber text = 'default', max integer = 100,
@@ -425,11 +424,11 @@ CREATE FUNCTION once.outbox_dead(
     OUT order_key text, OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_outbox_dead';
 COMMENT ON FUNCTION once.outbox_dead(text, text, integer) IS
-$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first. kind: the word of the last outbox_nack; expired: its last lease ran out (nobody nacked it, so no worker was told that it died).
+$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first. kind: the word of the last outbox_nack, or expired: its last lease expired, so no worker knows that it died.
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_redrive(
     topic text, subscriber text = 'default', max integer = 100, event_ids bigint[] = NULL, OUT redriven integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_redrive';
 COMMENT ON FUNCTION once.outbox_redrive(text, text, integer, bigint[]) IS
-'Makes up to max (1 to 10000) dead letters due again, the longest dead first or those named; attempts count anew, event_id, emitted_at and delivery_key stay. Those that are not dead any more are passed over. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 in a read-only transaction.';
+$$Makes up to max (1 to 10000) dead letters due again, the longest dead first or those named, and returns their number. Attempts count anew; event_id, emitted_at and delivery_key stay. Events that are not dead are skipped. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;

@@ -12,14 +12,14 @@ use crate::error::{Error, Result};
 use crate::table::{self, Outcome, Snapshot, Table, Wait};
 use crate::trylock::TryLock;
 
-/// What a call found.
+/// The row that a call found.
 pub enum Found<'r> {
     /// No row, or its ttl is over: this is the row to write.
     Nothing(&'r mut Record),
     Row(&'r mut Record, Writer),
 }
 
-/// Who has written the row that is there.
+/// The transaction that has written the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
     /// This transaction.

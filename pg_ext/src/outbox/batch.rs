@@ -37,7 +37,7 @@ pub enum Col {
 
 table::columns!(Col);
 
-/// A row of once.batch: what a batch took from one lane.
+/// A row of once.batch: the events that a batch took from one lane.
 pub type Part = table::Record<Col, 14>;
 
 /// The lanes that a subscriber may have taken from.

@@ -55,7 +55,7 @@ impl<'a> Draft<'a> {
         self.rows.is_empty()
     }
 
-    /// Nothing more goes into it.
+    /// It takes no more events.
     pub fn is_full(&self) -> bool {
         self.alone || self.rows.len() >= self.wish.max
     }

@@ -1,4 +1,4 @@
-//! Events leave a batch without being delivered: each goes to the dead letters, or to once.retry: due at once, due later,
+//! Events leave a batch without being delivered. Each goes to the dead letters, or to once.retry: due at once, due later,
 //! or waiting behind an earlier one of its order_key.
 //!
 //! Invariant: with an event the later ones of its key leave the batch too, so that a batch never holds a key behind a
@@ -128,7 +128,7 @@ fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<Held> {
     })
 }
 
-/// Moves the events. Returns those that waited and are due at once now.
+/// Moves the events. Returns the waiting ones that this made due at once.
 pub fn leave(
     sub: &Subscriber,
     token: i64,

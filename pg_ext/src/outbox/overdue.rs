@@ -1,5 +1,5 @@
-//! Batches whose lease expired are put back: by a take those of the lane that it looks at, by the sweep task
-//! outbox_requeue those of all subscribers.
+//! Batches whose lease expired are put back. A take does so for the lane that it looks at, the sweep task outbox_requeue
+//! for all subscribers.
 //!
 //! An event that was alone in its batch has failed once more. Of several events one may kill its worker: all of them
 //! come back uncounted, as suspects, one per take.

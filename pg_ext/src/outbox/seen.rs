@@ -17,7 +17,7 @@ const LAST: i64 = i64::MAX;
 /// a few rows that are read in vain; one that is too large would cost events.
 const AHEAD: i64 = 32;
 
-/// What was visible at a moment.
+/// The events that were visible at a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Nobody with this transaction id or a larger one had ended.
@@ -47,7 +47,7 @@ impl Seen {
         }
     }
 
-    /// Every event of a series that is over: a restore has committed them all.
+    /// Every event of an earlier series: all of its transactions have ended.
     pub fn everything() -> Seen {
         Seen {
             xmax: LAST,
@@ -59,7 +59,7 @@ impl Seen {
         }
     }
 
-    /// What is visible now, and the snapshot that sees it.
+    /// The events that are visible now, and the snapshot that sees them.
     pub fn now() -> Result<(Seen, Snapshot)> {
         let ids = Sequence::to_read(c"event_id")?;
         // In this order: see the invariant above.

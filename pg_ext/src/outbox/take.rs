@@ -1,4 +1,4 @@
-//! `outbox_take`: a batch of what is due, from as many lanes as it takes to fill it.
+//! `outbox_take`: a batch of due events, from as many lanes as are needed to fill it.
 //!
 //! A take tries lane after lane without waiting: a lane that is locked belongs to another take. A take that has no event
 //! yet waits a moment for locked lanes of events without order_key. It holds the lock of each lane that it took from to

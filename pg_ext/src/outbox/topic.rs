@@ -108,7 +108,7 @@ pub struct Subscriber {
     pub lease_us: i64,
     pub max_life_us: i64,
     pub start_series: i32,
-    /// It begins with what this did not see.
+    /// It begins with the events that this did not see.
     pub start: Seen,
 }
 

@@ -18,7 +18,7 @@ use std::ffi::CStr;
 
 /// Pages of a sample, spread over the segment: a topic's events stand together in an index.
 const PAGES: u64 = 64;
-/// The log leaves the current segment when its last event is that old and nobody needs any of it.
+/// The log leaves the current segment when its last event is that old and no event of it is needed.
 const IDLE_US: i64 = 60_000_000;
 
 // An event is in one of the segments; $4 says in which.
@@ -112,14 +112,14 @@ pub fn copy_needed(max: i64) -> Result<Swept> {
     Ok(swept)
 }
 
-/// The log cannot move on, and grows by what nobody needs.
+/// No segment will be empty, and the current one is large and mostly not needed.
 fn is_stuck(log: &Log) -> Result<bool> {
     let full = log.is_full(log.current)? && !Log::read(&Snapshot::latest())?.will_be_empty()?;
     Ok(full && !estimate(&SEGMENTS[log.current])?.is_most)
 }
 
-/// Copies what is needed of a segment, as far as `max` events in all allow, and marks it once nothing more is needed.
-/// Nothing while an open transaction may still add events to it.
+/// Copies the needed events of a segment, up to `max` events in all, and marks the segment once all of them are copied.
+/// Does nothing while an open transaction may still add events to it.
 fn empty(segment: usize, max: i64, swept: &mut Swept) -> Result<()> {
     let left = (max - swept.done).max(0) as usize;
     if left == 0 || !table::try_lock_against_writers(SEGMENTS[segment].table)? {
@@ -130,7 +130,7 @@ fn empty(segment: usize, max: i64, swept: &mut Swept) -> Result<()> {
     if is_all {
         log::mark_drained(segment)?;
     }
-    // The rest of it, or truncating it.
+    // The next sweep copies the rest of it, or truncates it.
     swept.more = true;
     Ok(())
 }
@@ -145,7 +145,7 @@ fn copy(segment: usize, events: &[EventPlace]) -> Result<i64> {
     Ok(rows.first().map_or(0, |row| number(row, 0)))
 }
 
-/// Nothing has come into the segment for a while, and nobody needs any of it.
+/// The last event of the segment is old, and no event of it is needed.
 pub fn is_idle_and_needed_by_nobody(segment: usize) -> Result<bool> {
     let home = &SEGMENTS[segment];
     let table = Table::to_read(home.table)?;

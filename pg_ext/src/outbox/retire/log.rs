@@ -125,7 +125,7 @@ fn is_blank(segment: usize) -> Result<bool> {
     Ok(Table::to_read(SEGMENTS[segment].table)?.is_blank())
 }
 
-/// Nothing more of it is needed: all that was is copied, at the latest by this transaction.
+/// Marks a segment whose needed events are all copied, at the latest by this transaction.
 pub fn mark_drained(segment: usize) -> Result<()> {
     // A snapshot that does not see this transaction's end calls it running, and so the next one.
     table::assign_xid();
@@ -142,7 +142,7 @@ fn mark(segment: usize, drained_xid: Option<i64>) -> Result<()> {
     spi::query_latest(&MARKED, &args).map(drop)
 }
 
-/// Empties a ripe segment, unless somebody reads it now.
+/// Truncates a ripe segment, unless another transaction reads it now.
 pub fn truncate(segment: usize) -> Result<Swept> {
     let name = SEGMENTS[segment].table;
     let done = subxact::attempt(|| {

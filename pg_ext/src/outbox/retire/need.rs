@@ -47,7 +47,7 @@ pub fn events_on(table: &Table, pages: impl Iterator<Item = u32>, most: usize) -
     events
 }
 
-/// The columns that decide who needs an event.
+/// The columns that decide whether an event is needed.
 fn numbers_of(slot: &Slot) -> Event {
     let mut event = Event::empty();
     for col in [Col::EventId, Col::Xid, Col::TopicId, Col::Lane, Col::Series] {
