@@ -1,7 +1,7 @@
 //! `inbox_accept` and `inbox_record`.
 
 use super::entry::{Col, Entry, Status, expiry, ttl};
-use super::meet::{Change, Found, Own, Writer, meet};
+use super::meet::{Decision, Found, Own, Writer, find_or_write};
 use crate::call::{Call, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::row::Shape;
@@ -18,13 +18,13 @@ thread_local! {
 pub fn inbox_accept(call: &Call) -> Result<Datum> {
     let message = Entry::message(call)?;
     let ttl = ttl(call, 2)?;
-    meet(&message, Own::Expires, |found| match found {
-        Found::Row(row, _) => Ok((Change::Nothing, answer(false, row.raw(Col::Verdict)))),
+    find_or_write(&message, Own::Expires, |found| match found {
+        Found::Row(row, _) => Ok((Decision::Nothing, answer(false, row.raw(Col::Verdict)))),
         Found::Nothing(row) => {
             row.put_i64(Col::ExpiresAt, expiry(ttl)?);
             row.put_status(Status::Message);
             row.put(Col::Verdict, None);
-            Ok((Change::Write, answer(true, None)))
+            Ok((Decision::Write, answer(true, None)))
         }
     })
 }
@@ -44,19 +44,19 @@ pub fn inbox_record(call: &Call) -> Result<Datum> {
             "Give a JSON document; 'null' is one.",
         )
     })?;
-    meet(&message, Own::Stays, |found| {
+    find_or_write(&message, Own::Stays, |found| {
         let Found::Row(row, writer) = found else {
             return Err(not_accepted(&message));
         };
         match row.raw(Col::Verdict).map(varlena) {
             Some(first) if writer == Writer::Ours && first == varlena(verdict) => {
-                Ok((Change::Nothing, ()))
+                Ok((Decision::Nothing, ()))
             }
             Some(_) => Err(has_one(&message)),
             None if writer == Writer::Another => Err(not_ours(&message)),
             None => {
                 row.put(Col::Verdict, Some(verdict));
-                Ok((Change::Write, ()))
+                Ok((Decision::Write, ()))
             }
         }
     })?;

@@ -1,7 +1,7 @@
 //! `inbox_barrier`: a step's action and its compensation share one row. The first of them to commit decides for both.
 
 use super::entry::{Col, Entry, Status, expiry, ttl};
-use super::meet::{Change, Found, Own, meet};
+use super::meet::{Decision, Found, Own, find_or_write};
 use crate::call::{Call, shown};
 use crate::error::{Error, Result};
 use crate::row;
@@ -18,14 +18,14 @@ pub fn inbox_barrier(call: &Call) -> Result<Datum> {
     let step = Entry::step(call)?;
     let operation = operation(call)?;
     let ttl = ttl(call, 4)?;
-    let outcome = meet(&step, Own::Expires, |found| {
+    let outcome = find_or_write(&step, Own::Expires, |found| {
         let (status, row) = match found {
             Found::Nothing(row) => (None, row),
             Found::Row(row, _) => (Some(row.status()), row),
         };
         let (next, outcome) = next(operation, status);
         let Some(next) = next else {
-            return Ok((Change::Nothing, outcome));
+            return Ok((Decision::Nothing, outcome));
         };
         let mut until = expiry(ttl)?;
         if status.is_some() {
@@ -34,7 +34,7 @@ pub fn inbox_barrier(call: &Call) -> Result<Datum> {
         row.put_i64(Col::ExpiresAt, until);
         row.put_status(next);
         row.put(Col::Verdict, None);
-        Ok((Change::Write, outcome))
+        Ok((Decision::Write, outcome))
     })?;
     Ok(row::text(outcome))
 }

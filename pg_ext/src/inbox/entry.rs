@@ -54,7 +54,7 @@ impl Status {
         }
     }
 
-    fn of(code: u8) -> Status {
+    fn from_code(code: u8) -> Status {
         match code {
             b'm' => Status::Message,
             b'a' => Status::Acted,
@@ -66,7 +66,7 @@ impl Status {
 
 impl Record {
     pub fn status(&self) -> Status {
-        Status::of(self.raw(Col::Status).map_or(0, |d| d.value() as u8))
+        Status::from_code(self.raw(Col::Status).map_or(0, |d| d.value() as u8))
     }
 
     pub fn put_status(&mut self, status: Status) {
@@ -87,7 +87,7 @@ impl<'a> Entry<'a> {
     pub fn message(call: &'a Call) -> Result<Entry<'a>> {
         let scope = call.text(0, "scope", SCOPE_MAX)?;
         let name = call.text(1, "message_id", KEY_MAX)?;
-        Entry::of(scope, name, None)
+        Entry::new(scope, name, None)
     }
 
     /// The step of arguments 0 to 2.
@@ -95,10 +95,10 @@ impl<'a> Entry<'a> {
         let scope = call.text(0, "scope", SCOPE_MAX)?;
         let saga = call.text(1, "saga", KEY_MAX)?;
         let step = call.text(2, "step", SCOPE_MAX)?;
-        Entry::of(scope, saga, Some(step))
+        Entry::new(scope, saga, Some(step))
     }
 
-    fn of(scope: &'a [u8], name: &'a [u8], step: Option<&'a [u8]>) -> Result<Entry<'a>> {
+    fn new(scope: &'a [u8], name: &'a [u8], step: Option<&'a [u8]>) -> Result<Entry<'a>> {
         ScopeOptions::for_caller(scope)?;
         let what: &[u8] = match step {
             None => b"\0inbox",

@@ -29,17 +29,17 @@ pub enum Writer {
 
 /// What a decision does with the row.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum Decision {
     Write,
     Nothing,
 }
 
 /// Shows the entry's row to `decide` and writes it where that says so; again after a lost race. `within` says whether a
 /// row that this transaction wrote counts past its ttl.
-pub fn meet<T>(
+pub fn find_or_write<T>(
     entry: &Entry,
     within: Own,
-    mut decide: impl FnMut(Found) -> Result<(Change, T)>,
+    mut decide: impl FnMut(Found) -> Result<(Decision, T)>,
 ) -> Result<T> {
     let mut locked = false;
     loop {
@@ -47,9 +47,9 @@ pub fn meet<T>(
         let snapshot = Snapshot::now();
         let Some((mut row, ours)) = entry.find(&table, &snapshot)? else {
             let mut fresh = entry.fresh();
-            let (change, answer) = decide(Found::Nothing(&mut fresh))?;
+            let (decision, answer) = decide(Found::Nothing(&mut fresh))?;
             drop(snapshot);
-            match change == Change::Nothing || insert(entry, &fresh)? {
+            match decision == Decision::Nothing || insert(entry, &fresh)? {
                 true => return Ok(answer),
                 false => continue,
             }
@@ -60,8 +60,8 @@ pub fn meet<T>(
             false if ours => Found::Row(&mut row, Writer::Ours),
             false => Found::Row(&mut row, Writer::Another),
         };
-        let (change, answer) = decide(found)?;
-        let Some(tid) = row.tid().filter(|_| change == Change::Write) else {
+        let (decision, answer) = decide(found)?;
+        let Some(tid) = row.tid().filter(|_| decision == Decision::Write) else {
             return Ok(answer);
         };
         let table = Table::to_write(TABLE)?;

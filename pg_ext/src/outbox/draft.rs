@@ -31,7 +31,7 @@ pub struct Draft<'a> {
     /// once.retry may have rows of the subscriber; set also when this take inserts some.
     pub retries: bool,
     /// A batch is out, or once.retry may have rows.
-    pub stirs: bool,
+    pub is_active: bool,
 }
 
 impl<'a> Draft<'a> {
@@ -43,7 +43,7 @@ impl<'a> Draft<'a> {
             rows: Vec::new(),
             alone: false,
             retries,
-            stirs: retries,
+            is_active: retries,
         }
     }
 

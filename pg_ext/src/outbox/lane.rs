@@ -20,7 +20,7 @@ use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
 /// The most events that one take puts behind others of their key, or puts back from expired batches.
-const MOST_ASIDE: usize = 10_000;
+const MOST_BEHIND: usize = 10_000;
 
 /// A lane under this take's lock.
 pub struct LockedLane<'a> {
@@ -34,12 +34,12 @@ pub struct LockedLane<'a> {
 
 /// The events that a take gets from one lane.
 #[derive(Default)]
-struct Haul {
+struct LaneTake {
     ids: Vec<i64>,
     redelivered: bool,
     suspect: bool,
     /// Events put behind others of their key.
-    aside: usize,
+    behind: usize,
 }
 
 impl<'a> LockedLane<'a> {
@@ -71,19 +71,19 @@ impl<'a> LockedLane<'a> {
             self.now = clock::now_us()?;
             draft.retries = true;
         }
-        let mut haul = Haul::default();
+        let mut found = LaneTake::default();
         let mut window = Window::behind(self.subscriber, self.last.as_ref())?;
         // Fresh events and suspects alternate; a suspect goes alone.
         let was_suspect = self.last.as_ref().is_some_and(|b| b.flag(Col::Suspect));
         let may_be_alone = draft.is_empty();
-        if !(may_be_alone && !was_suspect && self.take_suspect(draft, &mut haul)?) {
-            self.take_due(draft, &mut haul)?;
-            window = self.take_fresh(draft, &mut haul, window)?;
+        if !(may_be_alone && !was_suspect && self.take_suspect(draft, &mut found)?) {
+            self.take_due(draft, &mut found)?;
+            window = self.take_fresh(draft, &mut found, window)?;
             if may_be_alone && was_suspect && draft.is_empty() {
-                self.take_suspect(draft, &mut haul)?;
+                self.take_suspect(draft, &mut found)?;
             }
         }
-        if haul.ids.is_empty() && haul.aside == 0 {
+        if found.ids.is_empty() && found.behind == 0 {
             return Ok(expired);
         }
         if self.last.is_none() {
@@ -91,7 +91,7 @@ impl<'a> LockedLane<'a> {
             self.subscriber.ensure_there(&self.snapshot)?;
         }
         let token = draft.token(last)?;
-        self.store(token, draft.wish.lease_us, haul, &window, &open)?;
+        self.store(token, draft.wish.lease_us, found, &window, &open)?;
         Ok(true)
     }
 
@@ -112,10 +112,10 @@ impl<'a> LockedLane<'a> {
                 &self.snapshot,
             )?);
         }
-        draft.stirs |= !out.is_empty();
+        draft.is_active |= !out.is_empty();
         let late = out.iter().filter(|b| b.lease_until() <= self.now);
         let late: Vec<i64> = late.map(Batch::token).collect();
-        let over = overdue::put_back(self.subscriber, &late, MOST_ASIDE)?.over;
+        let over = overdue::put_back(self.subscriber, &late, MOST_BEHIND)?.over;
         let mut open = Vec::new();
         for batch in &out {
             if !over.contains(&batch.token()) && self.is_held_in(batch)? {
@@ -134,40 +134,45 @@ impl<'a> LockedLane<'a> {
             || Ledger::read(batch)?.held.iter().any(mine))
     }
 
-    fn take_suspect(&self, draft: &mut Draft, haul: &mut Haul) -> Result<bool> {
+    fn take_suspect(&self, draft: &mut Draft, found: &mut LaneTake) -> Result<bool> {
         if !draft.retries {
             return Ok(false);
         }
         let Some(due) = retry::suspect(self.subscriber, self.lane, self.now)? else {
             return Ok(false);
         };
-        self.take_again(draft, haul, &due)?;
-        haul.suspect = !haul.ids.is_empty();
-        draft.alone = haul.suspect;
-        Ok(haul.suspect)
+        self.take_again(draft, found, &due)?;
+        found.suspect = !found.ids.is_empty();
+        draft.alone = found.suspect;
+        Ok(found.suspect)
     }
 
-    fn take_due(&self, draft: &mut Draft, haul: &mut Haul) -> Result<()> {
+    fn take_due(&self, draft: &mut Draft, found: &mut LaneTake) -> Result<()> {
         if !draft.retries {
             return Ok(());
         }
         let max = draft.wish.max.saturating_sub(draft.len());
         for due in retry::due(self.subscriber, self.lane, self.now, max as i32)? {
-            self.take_again(draft, haul, &due)?;
+            self.take_again(draft, found, &due)?;
         }
         Ok(())
     }
 
-    fn take_again(&self, draft: &mut Draft, haul: &mut Haul, due: &DueRetry) -> Result<()> {
+    fn take_again(&self, draft: &mut Draft, found: &mut LaneTake, due: &DueRetry) -> Result<()> {
         let event = needed(&self.subscriber.topic, self.lane, due.event_id)?;
-        haul.redelivered = true;
-        haul.ids.push(due.event_id);
+        found.redelivered = true;
+        found.ids.push(due.event_id);
         draft.push(&event, due.failures.saturating_add(1));
         Ok(())
     }
 
     /// Reads on in the log until the draft is full or the log ends.
-    fn take_fresh(&self, draft: &mut Draft, haul: &mut Haul, window: Window) -> Result<Window> {
+    fn take_fresh(
+        &self,
+        draft: &mut Draft,
+        found: &mut LaneTake,
+        window: Window,
+    ) -> Result<Window> {
         let mut window = window;
         let tables = window::tables()?;
         if tables.is_empty() || draft.is_full() {
@@ -179,16 +184,16 @@ impl<'a> LockedLane<'a> {
         loop {
             let mut reader = window.read(topic, self.lane, &tables, &self.snapshot)?;
             let mut last_id = window.last_id;
-            while !draft.is_full() && haul.aside < MOST_ASIDE {
+            while !draft.is_full() && found.behind < MOST_BEHIND {
                 let next = reader.next(|event| {
                     last_id = event.i64(EventCol::EventId);
                     match event.bytes(EventCol::OrderKey) {
                         Some(key) if waiting.has(key)? => {
-                            haul.aside += 1;
+                            found.behind += 1;
                             waiting.put_behind(last_id, key)
                         }
                         _ => {
-                            haul.ids.push(last_id);
+                            found.ids.push(last_id);
                             draft.push(event, 1);
                             Ok(())
                         }
@@ -199,7 +204,7 @@ impl<'a> LockedLane<'a> {
                 }
             }
             window.last_id = last_id;
-            if draft.is_full() || haul.aside >= MOST_ASIDE {
+            if draft.is_full() || found.behind >= MOST_BEHIND {
                 return Ok(window);
             }
             match window.next(&self.seen, present) {
@@ -214,14 +219,14 @@ impl<'a> LockedLane<'a> {
         &self,
         token: i64,
         lease_us: i64,
-        mut haul: Haul,
+        mut found: LaneTake,
         window: &Window,
         open: &[i64],
     ) -> Result<()> {
-        if haul.redelivered {
-            retry::lease(self.subscriber, token, &haul.ids)?;
+        if found.redelivered {
+            retry::lease(self.subscriber, token, &found.ids)?;
         }
-        haul.ids.sort_unstable();
+        found.ids.sort_unstable();
         let now = clock::now_us()?;
         let mut part = Part::empty();
         part.put_i64(Col::Token, token);
@@ -229,9 +234,9 @@ impl<'a> LockedLane<'a> {
         part.put_i64(Col::LeaseUntil, now + lease_us);
         part.put_i32(Col::SubscriberId, self.subscriber.id);
         part.put_i32(Col::Lane, self.lane);
-        part.put(Col::Redelivered, Some(Datum::from(haul.redelivered)));
-        part.put(Col::Suspect, Some(Datum::from(haul.suspect)));
-        part.put(Col::EventIds, Some(row::i64s(&haul.ids)));
+        part.put(Col::Redelivered, Some(Datum::from(found.redelivered)));
+        part.put(Col::Suspect, Some(Datum::from(found.suspect)));
+        part.put(Col::EventIds, Some(row::i64s(&found.ids)));
         part.put(Col::Open, Some(row::i64s(open)));
         window.write(&mut part);
         part.insert(&Table::to_write(TABLE)?)

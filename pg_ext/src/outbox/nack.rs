@@ -28,14 +28,14 @@ const NEVER: &[u8] = b"never";
 pub const EXPIRED: &[u8] = b"expired";
 
 // Events that left uncounted behind the named ones have no attempt here.
-const TOLD: &CStr = c"
+const ANSWER: &CStr = c"
     SELECT u.event_id, u.attempt, NULLIF(u.next_at, 'infinity'), u.dead
       FROM once.receipt r, unnest(r.event_ids, r.attempts, r.next_at, r.dead) u (event_id, attempt, next_at, dead)
      WHERE r.subscriber_id = $1 AND r.token = $2 AND r.kind = 'n' AND u.attempt IS NOT NULL AND u.event_id = ANY ($3)
      ORDER BY array_position($3, u.event_id)";
 
 thread_local! {
-    static TOLD_OF: Kept = const { Kept::new(TOLD, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::INT8ARRAYOID]) };
+    static ANSWER_OF: Kept = const { Kept::new(ANSWER, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::INT8ARRAYOID]) };
 }
 
 /// The failure as the caller gives it.
@@ -60,8 +60,8 @@ pub fn outbox_nack(call: &Call) -> Result<Datum> {
         if !held.is_empty() || !others.iter().all(ours) {
             return Err(refusal(&subscriber, token, &ledger, &others)?);
         }
-        for told in told(&subscriber, token, &others)? {
-            rows.push(&told);
+        for row in answer_rows(&subscriber, token, &others)? {
+            rows.push(&row);
         }
     }
     if held.is_empty() {
@@ -82,21 +82,21 @@ pub fn outbox_nack(call: &Call) -> Result<Datum> {
 }
 
 /// The answer rows of nacked events, from the receipts.
-fn told(subscriber: &Subscriber, token: i64, ids: &[i64]) -> Result<Vec<spi::Row>> {
+fn answer_rows(subscriber: &Subscriber, token: i64, ids: &[i64]) -> Result<Vec<spi::Row>> {
     let args = [
         Datum::from(subscriber.id),
         Datum::from(token),
         row::i64s(ids),
     ]
     .map(Some);
-    spi::query_latest(&TOLD_OF, &args)
+    spi::query_latest(&ANSWER_OF, &args)
 }
 
 /// ON006 where this token has acked or nacked some of these events, else ON001.
 fn refusal(subscriber: &Subscriber, token: i64, ledger: &Ledger, ids: &[i64]) -> Result<Error> {
     let acked = ids.iter().filter(|id| ledger.has_left(**id, LeftBy::Acked));
     let mut done: Vec<_> = acked.map(|id| format!("Event {id}: acked.")).collect();
-    for row in told(subscriber, token, ids)? {
+    for row in answer_rows(subscriber, token, ids)? {
         let (id, attempt) = (number(&row, 0), number(&row, 1) as i32);
         let dead = number(&row, 3) as u8 != 0;
         done.push(format!(
@@ -154,8 +154,8 @@ impl Nack<'_> {
             Fate::Waits if freed.contains(&l.event.id) => self.now,
             _ => INFINITY,
         };
-        let told = || leaving.iter().take(self.named.len());
-        for l in told() {
+        let answered = || leaving.iter().take(self.named.len());
+        for l in answered() {
             let next_at = next_at(l);
             rows.push(&[
                 Some(Datum::from(l.event.id)),
@@ -165,10 +165,13 @@ impl Nack<'_> {
             ]);
         }
         let answer = [
-            row::array(told().map(|l| l.event.failures.into()), pg_sys::INT4OID),
-            row::array(told().map(|l| next_at(l).into()), pg_sys::TIMESTAMPTZOID),
+            row::array(answered().map(|l| l.event.failures.into()), pg_sys::INT4OID),
             row::array(
-                told().map(|l| (l.fate == Fate::Dead).into()),
+                answered().map(|l| next_at(l).into()),
+                pg_sys::TIMESTAMPTZOID,
+            ),
+            row::array(
+                answered().map(|l| (l.fate == Fate::Dead).into()),
                 pg_sys::BOOLOID,
             ),
         ];

@@ -30,7 +30,7 @@ const MOST_LANES: usize = 64;
 const ROUND: u32 = 16;
 
 thread_local! {
-    static COURSES: RefCell<HashMap<i32, Course>> = RefCell::new(HashMap::new());
+    static LANE_ORDERS: RefCell<HashMap<i32, LaneOrder>> = RefCell::new(HashMap::new());
 }
 
 /// `once.outbox_take`.
@@ -52,15 +52,15 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
     }
     let before = moment.before_look();
     let mut draft = Draft::new(&subscriber, wish, retries);
-    let mut course = Course::recalled(&subscriber);
+    let mut lanes = LaneOrder::recalled(&subscriber);
     let mut busy = Vec::new();
     let mut locked = 0;
-    for lane in course.order(&subscriber, retries)? {
+    for lane in lanes.order(&subscriber, retries)? {
         let Some(lock) = TryLock::acquire(lock_of(&subscriber, lane)) else {
             busy.push(lane);
             continue;
         };
-        if take_from_lane(lane, lock, &mut draft, &mut course)? {
+        if take_from_lane(lane, lock, &mut draft, &mut lanes)? {
             locked += 1;
         }
         if draft.is_full() || locked >= MOST_LANES {
@@ -70,18 +70,18 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
     let looked_everywhere = busy.is_empty();
     busy.retain(|lane| is_unordered(*lane));
     if locked == 0 {
-        wait_for(busy, &mut draft, &mut course)?;
+        wait_for(busy, &mut draft, &mut lanes)?;
     }
-    let nothing = draft.is_empty() && locked == 0 && !draft.stirs;
+    let nothing = draft.is_empty() && locked == 0 && !draft.is_active;
     before.remember(&subscriber, nothing && looked_everywhere);
-    course.remember(&subscriber);
+    lanes.remember(&subscriber);
     draft.hand_out(&rows);
     Ok(Datum::from(0))
 }
 
 /// Tries lanes that were locked until one has an event, or WAIT_MS are over: a take that stays open holds its lanes for
 /// long.
-fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, course: &mut Course) -> Result<()> {
+fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, lanes: &mut LaneOrder) -> Result<()> {
     for _ in 0..WAIT_MS {
         let mut still = Vec::new();
         for lane in busy {
@@ -89,7 +89,7 @@ fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, course: &mut Course) -> Resul
                 still.push(lane);
                 continue;
             };
-            if take_from_lane(lane, lock, draft, course)? {
+            if take_from_lane(lane, lock, draft, lanes)? {
                 return Ok(());
             }
         }
@@ -107,11 +107,11 @@ fn take_from_lane(
     lane: i32,
     lock: TryLock,
     draft: &mut Draft,
-    course: &mut Course,
+    lanes: &mut LaneOrder,
 ) -> Result<bool> {
     let before = draft.len();
     let wrote = LockedLane::as_committed(draft.subscriber, lane)?.fill(draft)?;
-    course.note(lane, draft.len() > before);
+    lanes.note(lane, draft.len() > before);
     if wrote {
         lock.keep();
     }
@@ -125,7 +125,7 @@ pub fn lock_of(subscriber: &Subscriber, lane: i32) -> u64 {
 
 /// The order in which this backend tries a subscriber's lanes: first those where it found events lately, in turn, then
 /// the others; every ROUNDth take the other way round.
-struct Course {
+struct LaneOrder {
     takes: u32,
     /// Lanes where events were found lately, the longest ago first.
     found: Vec<i32>,
@@ -133,10 +133,10 @@ struct Course {
     start: usize,
 }
 
-impl Course {
-    fn recalled(subscriber: &Subscriber) -> Course {
-        let known = COURSES.with(|c| c.borrow_mut().remove(&subscriber.id));
-        known.unwrap_or_else(|| Course {
+impl LaneOrder {
+    fn recalled(subscriber: &Subscriber) -> LaneOrder {
+        let known = LANE_ORDERS.with(|c| c.borrow_mut().remove(&subscriber.id));
+        known.unwrap_or_else(|| LaneOrder {
             takes: 0,
             found: Vec::new(),
             // SAFETY: a variable of this backend; workers begin at different lanes.
@@ -184,6 +184,6 @@ impl Course {
     }
 
     fn remember(self, subscriber: &Subscriber) {
-        COURSES.with(|c| c.borrow_mut().insert(subscriber.id, self));
+        LANE_ORDERS.with(|c| c.borrow_mut().insert(subscriber.id, self));
     }
 }
