@@ -19,7 +19,7 @@ use crate::row;
 use crate::spi::{self, Kept, column, number};
 use crate::table::{self, Name, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 
 pub const TABLE: Name = c"retry";
@@ -255,6 +255,8 @@ pub struct WaitingKeys<'a> {
     lane: i32,
     /// With the answer whether it has a row of any key.
     rows: Option<(RetryLane, bool)>,
+    /// The answers so far: one probe for each key, however many events it has.
+    known: HashMap<Vec<u8>, bool>,
 }
 
 impl<'a> WaitingKeys<'a> {
@@ -263,6 +265,7 @@ impl<'a> WaitingKeys<'a> {
             sub,
             lane,
             rows: None,
+            known: HashMap::new(),
         }
     }
 
@@ -273,10 +276,15 @@ impl<'a> WaitingKeys<'a> {
             let any = rows.has_any_key()?;
             self.rows = Some((rows, any));
         }
-        match &self.rows {
-            Some((rows, true)) => Ok(rows.first_of_key(key)?.is_some()),
-            _ => Ok(false),
+        let Some((rows, true)) = &self.rows else {
+            return Ok(false);
+        };
+        if let Some(known) = self.known.get(key) {
+            return Ok(*known);
         }
+        let has = rows.first_of_key(key)?.is_some();
+        self.known.insert(key.to_vec(), has);
+        Ok(has)
     }
 
     /// A fresh event of such a key waits behind its rows.
