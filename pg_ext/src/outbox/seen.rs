@@ -13,8 +13,8 @@ use pgrx::pg_sys::Datum;
 
 /// Above every transaction id and event id.
 const LAST: i64 = i64::MAX;
-/// While the server logs a sequence, its number may be too large by this (SEQ_LOG_VALS). A `high` that is too small costs
-/// a few rows that are read in vain; one that is too large would cost events.
+/// A sequence that is just being logged shows a number that is so much too large (SEQ_LOG_VALS in the server). A
+/// `high` that is too small costs a few rows that are read and left out, one that is too large costs events.
 const AHEAD: i64 = 32;
 
 /// The events that were visible at a moment.
@@ -62,7 +62,7 @@ impl Seen {
     /// The events that are visible now, and the snapshot that sees them.
     pub fn now() -> Result<(Seen, Snapshot)> {
         let ids = Sequence::to_read(c"event_id")?;
-        // In this order: see the invariant above.
+        // In this order, see the head of this file.
         let high = ids.last()? - AHEAD;
         let next = table::next_xid();
         let snapshot = Snapshot::latest();

@@ -139,7 +139,10 @@ pub fn kept(max: i64) -> Result<Swept> {
 fn unneeded(max: usize) -> Result<Vec<EventPlace>> {
     let table = Table::to_read(KEPT.table)?;
     let all = table.pages();
-    let first = (clock::real_us() % i64::from(all.max(1))) as u32;
+    if all == 0 {
+        return Ok(Vec::new());
+    }
+    let first = (clock::real_us() % i64::from(all)) as u32;
     let pages = (first..all).chain(0..first).take(max);
     let mut needs = Needs::begin()?;
     let mut found = Vec::new();
