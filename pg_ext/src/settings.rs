@@ -141,6 +141,17 @@ pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -
     Ok(result)
 }
 
+/// Works so that statements find rows by index and in its order, whatever the tables were like when their plans were made.
+/// jit is off because before PostgreSQL 18 a plan kind that is off only gets a high cost, high enough to be compiled.
+pub fn by_index<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    const BY_INDEX: &[(&CStr, &CStr)] = &[
+        (c"enable_seqscan", c"off"),
+        (c"enable_bitmapscan", c"off"),
+        (c"jit", c"off"),
+    ];
+    under(BY_INDEX, work)
+}
+
 /// Registers every setting; called when the library is loaded.
 pub fn register() {
     GucRegistry::define_int_guc(

@@ -1,10 +1,10 @@
 //! Dead letters, and events that another incarnation emitted.
 
 use super::Report;
+use crate::call::from_utf8;
 use crate::error::Result;
 use crate::incarnation;
-use crate::metrics::dead::DeadLetters;
-use crate::outbox::topic::all_subscribers;
+use crate::metrics::dead;
 use crate::row;
 use crate::spi::Kept;
 use pgrx::pg_sys::{self, Datum};
@@ -50,17 +50,14 @@ pub fn ask(report: &Report) -> Result<()> {
         &FROM_THE_FUTURE,
         &[Some(Datum::from(incarnation::present()?))],
     )?;
-    let subscribers = all_subscribers()?;
-    let dead = DeadLetters::count(&subscribers)?;
-    let there = dead.letters.iter().filter(|(_, l)| l.count > 0.0);
-    for (i, letters) in there.take(MOST) {
-        let subscriber = &subscribers[*i];
+    let dead = dead::count()?;
+    for letters in dead.iter().filter(|l| l.count > 0.0).take(MOST) {
         let args = [
-            Some(row::text(&subscriber.topic.name)),
-            Some(row::text(&subscriber.name)),
-            Some(Datum::from(letters.lately as i64)),
-            letters.first.map(Datum::from),
-            Some(Datum::from(letters.or_more)),
+            Some(row::text(&from_utf8(&letters.topic))),
+            Some(row::text(&from_utf8(&letters.subscriber))),
+            Some(Datum::from(letters.within_an_hour as i64)),
+            letters.first,
+            Some(Datum::from(letters.within_an_hour >= dead::MOST as f64)),
         ];
         report.ask(&LETTERS, &args)?;
     }

@@ -10,14 +10,6 @@ use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 use std::thread::LocalKey;
 
-/// Rows are found by index and in its order, whatever the tables were like when the statements were planned. jit: before
-/// PostgreSQL 18 what is off is dear instead, dear enough to be compiled.
-const BY_INDEX: &[(&CStr, &CStr)] = &[
-    (c"enable_seqscan", c"off"),
-    (c"enable_bitmapscan", c"off"),
-    (c"jit", c"off"),
-];
-
 // In all of them: $1 now, $2 the bound, $3 (of keys) the default of gone_for in microseconds. They answer how many rows
 // were done, and whether the bound was reached.
 
@@ -135,7 +127,7 @@ pub fn dedupe(max: i64) -> Result<Swept> {
 fn run(statement: &'static LocalKey<Kept>, max: i64, more: &[i64]) -> Result<Swept> {
     let args = [&[clock::now_us()?, max], more].concat();
     let args: Vec<_> = args.into_iter().map(|n| Some(Datum::from(n))).collect();
-    let rows = settings::under(BY_INDEX, || spi::query_latest(statement, &args))?;
+    let rows = settings::by_index(|| spi::query_latest(statement, &args))?;
     let number = |i| {
         rows.first()
             .and_then(|row| column(row, i))

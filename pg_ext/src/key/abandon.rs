@@ -79,12 +79,6 @@ const END: &CStr = c"
     INSERT INTO once.key_mark AS m (waits_for, look_at) VALUES ('', $1)
     ON CONFLICT (waits_for) DO UPDATE SET look_at = excluded.look_at WHERE m.look_at <> excluded.look_at";
 
-const BY_INDEX: &[(&CStr, &CStr)] = &[
-    (c"enable_seqscan", c"off"),
-    (c"enable_bitmapscan", c"off"),
-    (c"jit", c"off"),
-];
-
 thread_local! {
     static BEGUN: Kept = const { Kept::new(BEGIN, &[pg_sys::OIDOID]) };
     static MOVED: Kept = const { Kept::new(MOVE, &[pg_sys::TEXTARRAYOID]) };
@@ -141,9 +135,7 @@ fn move_all(overdue: &[OverdueKeys], more: bool) -> Result<Swept> {
         .map(|(_, id)| hex(id))
         .collect();
     let ids: Vec<&[u8]> = ids.iter().map(String::as_bytes).collect();
-    let rows = settings::under(BY_INDEX, || {
-        spi::query_latest(&MOVED, &[Some(row::texts(&ids))])
-    })?;
+    let rows = settings::by_index(|| spi::query_latest(&MOVED, &[Some(row::texts(&ids))]))?;
     Ok(Swept {
         done: spi::first(&rows).map_or(0, |d| d.value() as i64),
         more,

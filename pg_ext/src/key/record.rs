@@ -4,7 +4,7 @@ use super::identity::KeyId;
 use crate::call::varlena;
 use crate::error::Result;
 use crate::row;
-use crate::table::{self, Edge, Name, ScanKey, Snapshot, Table};
+use crate::table::{self, Name, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
 pub const TABLE: Name = c"key";
@@ -114,7 +114,7 @@ pub fn lane(scope: &[u8], name: u8, from: i64, to: i64) -> [ScanKey; 4] {
 /// The first scope of the index in this range, also one whose rows are all deleted but kept by an old snapshot.
 pub fn first_scope(table: &Table, range: ScanKey, snapshot: &Snapshot) -> Result<Option<Vec<u8>>> {
     let name = |entry: &[Option<Datum>]| entry[0].map(|d| varlena(d).to_vec());
-    let found = table.entry(BY_LOOK, &mut [range], Edge::First, snapshot, name)?;
+    let found = table.first_entry(BY_LOOK, &mut [range], snapshot, name)?;
     Ok(found.flatten())
 }
 

@@ -1,18 +1,12 @@
-//! What a subscriber has not acked yet: how old the oldest of it is, and how much there is.
+//! The backlog of each subscriber: how old its oldest event is that is not acked, and how many there are.
 //!
-//! It is in three places: in the log, from where each lane has come to; in the batches that are out; and in
-//! once.retry, one by one. Of each the beginning is looked at. Delayed events are left out until they are due and
-//! count from then, dead ones are counted apart.
-//!
-//! All of it is stored in the log as well (stored.rs), so a subscriber of a topic of which nothing is stored costs
-//! nothing. The others are looked at in the order of the oldest event that is stored for them, until so many lanes
-//! were: who comes behind has an event that is younger, acked or not.
+//! Such events are in the log behind a lane's cursor, in batches that are out, and in once.retry. All of them are stored in
+//! the log, too, so a subscriber of a topic without stored events costs one probe. Delayed events are left out of the
+//! lag until they are due and count from then; dead ones are counted apart.
 
-use super::estimate::IndexRange;
-use super::late::Late;
-use super::stored::{self, Content, StoredTopic};
-use super::worst::{self, Labels};
+use super::estimate::LaneRange;
 use super::{Sheet, entries_for};
+use crate::call::shown;
 use crate::clock::{self, INFINITY};
 use crate::error::Result;
 use crate::outbox::batch::{self, Batch, Part};
@@ -22,151 +16,96 @@ use crate::outbox::receipt::{self, Ledger};
 use crate::outbox::retry::{self, Col as RetryCol, Retry};
 use crate::outbox::seen::Seen;
 use crate::outbox::series;
-use crate::outbox::topic::Subscriber;
+use crate::outbox::topic::{Subscriber, all_subscribers};
 use crate::outbox::window::{self, Window};
-use crate::table::{ScanKey, Slot, Snapshot, Step, Table};
-use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use crate::table::{ScanKey, Snapshot, Step, Table};
+use std::collections::BTreeSet;
 
-/// Lanes and batches of all subscribers together that are looked at, and how many of these the rows that one has in
-/// once.retry stand for.
-const LOOKS: usize = 5_000;
-const FOR_RETRIES: usize = 4;
-/// Probes that cost as much as one of these looks.
-const PROBES: usize = 16;
-/// Events of a lane, and rows of once.retry, that are counted one by one.
+/// Events of a lane that are counted one by one.
 const EXACT: usize = 64;
-/// Rows of once.retry that are read to find one that is no delayed event: of each subscriber, and of all together.
-const RETRIES: usize = 1_000;
-const LEAST_RETRIES: usize = 64;
-const ALL_RETRIES: usize = 20_000;
-/// Of these, so many are asked for their age.
-const ASKED: usize = 16;
+/// Rows of once.retry of a subscriber that are read, and those of them whose events are looked up.
+const RETRIES: usize = 10_000;
+const LOOKUPS: usize = 1_000;
 
-/// What is the same for every subscriber.
+/// What one call reads for every subscriber.
 struct BacklogLook {
     seen: Seen,
     snapshot: Snapshot,
     /// The present series.
     series: i32,
     tables: Vec<(&'static Home, Table)>,
-    stored: BTreeMap<i32, StoredTopic>,
     batches: Table,
-    /// Subscribers that may have any.
-    takers: HashSet<i32>,
     retry: Table,
-    retriers: HashSet<i32>,
     now: i64,
-    /// How many more may be looked at.
-    looks: Cell<usize>,
-    late: Late,
-    complete: Cell<bool>,
 }
 
-/// What a subscriber has before it.
+/// The backlog of a subscriber.
 #[derive(Default)]
 struct Backlog {
     depth: f64,
     /// When the oldest event was emitted, or became due.
     since: Option<i64>,
+    /// A bound was reached: there may be more or older events.
+    is_cut_short: bool,
 }
 
 impl Backlog {
     fn older(&mut self, since: Option<i64>) {
         self.since = self.since.into_iter().chain(since).min();
     }
-
-    fn lag(&self, now: i64) -> i64 {
-        self.since.map_or(0, |at| now.saturating_sub(at)).max(0)
-    }
-
-    fn badness(&self, now: i64) -> worst::Badness {
-        let nothing = self.since.is_none() && self.depth == 0.0;
-        (!nothing).then(|| self.lag(now))
-    }
 }
 
 /// Lag and depth by topic and subscriber.
 pub fn outbox(sheet: &Sheet) -> Result<()> {
-    let subscribers = sheet.subscribers()?;
     let look = BacklogLook::begin()?;
-    let backlogs = look.backlogs(subscribers)?;
-    let badness: Vec<_> = backlogs.iter().map(|b| b.badness(look.now)).collect();
-    let (told, all_told) = worst::told(&badness);
-    for i in told {
-        look.tell(sheet, &subscribers[i], &backlogs[i])?;
+    let mut is_complete = true;
+    for subscriber in all_subscribers()? {
+        let backlog = look.backlog(&subscriber)?;
+        is_complete &= !backlog.is_cut_short;
+        look.tell(sheet, &subscriber, &backlog)?;
     }
-    let complete = all_told && look.complete.get();
-    worst::complete(sheet, "backlog", &badness, complete)
+    sheet.put(
+        "pg_once_outbox_complete",
+        &[],
+        f64::from(u8::from(is_complete)),
+        "1: every backlog was read; 0: a subscriber has more rows of once.retry than one call reads, and its numbers are lower bounds.",
+    )
 }
 
 impl BacklogLook {
     fn begin() -> Result<BacklogLook> {
         let (seen, snapshot) = Seen::now()?;
-        let tables = window::tables()?;
-        let (stored, complete) = stored::stored_topics(&tables, &snapshot)?;
-        let (batches, retry) = (Table::to_read(batch::TABLE)?, Table::to_read(retry::TABLE)?);
         Ok(BacklogLook {
             series: series::present(&snapshot)?,
-            takers: HashSet::from_iter(batch::takers(&batches, &snapshot)?),
-            retriers: HashSet::from_iter(retry.values(retry::BY_EVENT, &[], &snapshot)?),
             seen,
             snapshot,
-            tables,
-            stored,
-            batches,
-            retry,
+            tables: window::tables()?,
+            batches: Table::to_read(batch::TABLE)?,
+            retry: Table::to_read(retry::TABLE)?,
             now: clock::now_us()?,
-            looks: Cell::new(LOOKS),
-            late: Late::default(),
-            complete: Cell::new(complete),
         })
     }
 
-    /// Of every subscriber, in their order.
-    fn backlogs(&self, subscribers: &[Subscriber]) -> Result<Vec<Backlog>> {
-        let stored = |i: &usize| self.stored.get(&subscribers[*i].topic.id);
-        let mut order: Vec<usize> = (0..subscribers.len())
-            .filter(|i| stored(i).is_some() || self.retriers.contains(&subscribers[*i].id))
-            .collect();
-        order.sort_by_key(|i| stored(i).map_or(i64::MAX, |s| s.oldest));
-        let mut backlogs: Vec<Backlog> = subscribers.iter().map(|_| Backlog::default()).collect();
-        for i in order {
-            backlogs[i] = self.backlog(&subscribers[i], stored(&i))?;
-        }
-        Ok(backlogs)
-    }
-
-    fn backlog(&self, subscriber: &Subscriber, stored: Option<&StoredTopic>) -> Result<Backlog> {
+    fn backlog(&self, subscriber: &Subscriber) -> Result<Backlog> {
         let mut backlog = Backlog::default();
+        let topic = subscriber.topic.id;
+        let mut lanes = BTreeSet::new();
+        for (home, table) in &self.tables {
+            lanes.extend(table.values(home.position, &[topic], &self.snapshot)?);
+        }
+        if lanes.is_empty() {
+            return Ok(backlog);
+        }
         let mut out = BTreeSet::new();
-        for (lane, content) in stored.into_iter().flat_map(StoredTopic::lanes) {
-            let theirs = event::is_unordered(lane) || (1..=subscriber.topic.lanes).contains(&lane);
-            if !theirs || !self.may_look(1) {
-                continue;
-            }
-            let last = match self.takers.contains(&subscriber.id) {
-                true => Part::last_in(&self.batches, subscriber.id, lane, &self.snapshot)?,
-                false => None,
-            };
+        for lane in subscriber.lanes().filter(|lane| lanes.contains(lane)) {
+            let last = Part::last_in(&self.batches, subscriber.id, lane, &self.snapshot)?;
             if let Some(last) = &last {
                 out.extend(last.out());
             }
             let window = Window::behind(subscriber, last.as_ref())?;
-            match content {
-                Content::Few(events) => {
-                    for event in events.iter().filter(|e| e.is_before(&window)) {
-                        backlog.depth += 1.0;
-                        backlog.older(Some(event.emitted_at));
-                    }
-                }
-                Content::Many => self.log(subscriber.topic.id, lane, window, &mut backlog)?,
-            }
+            self.log(topic, lane, window, &mut backlog)?;
         }
         for token in out {
-            if !self.may_look(1) {
-                break;
-            }
             if receipt::is_over(subscriber.id, token, &self.snapshot)? {
                 continue;
             }
@@ -174,26 +113,11 @@ impl BacklogLook {
                 self.batch(subscriber, &batch, &mut backlog)?;
             }
         }
-        if self.retriers.contains(&subscriber.id) && self.may_look(FOR_RETRIES) {
-            self.retries(subscriber, &mut backlog)?;
-        }
+        self.retries(subscriber.id, &mut backlog)?;
         Ok(backlog)
     }
 
-    /// So many more looks; false: there were enough.
-    fn may_look(&self, looks: usize) -> bool {
-        let left = self.looks.get();
-        self.looks.set(left.saturating_sub(looks));
-        self.cut_short(left == 0);
-        left > 0
-    }
-
-    /// Something may be there that was not looked at.
-    fn cut_short(&self, is_so: bool) {
-        self.complete.set(self.complete.get() && !is_so);
-    }
-
-    /// What a lane has not come to yet.
+    /// Events that the lane's cursor has not passed.
     fn log(&self, topic: i32, lane: i32, window: Window, backlog: &mut Backlog) -> Result<()> {
         let mut window = window;
         let (mut read, mut last_id) = (0, 0);
@@ -214,7 +138,6 @@ impl BacklogLook {
                 }
                 read += 1;
             }
-            drop(reader);
             if read >= EXACT {
                 break;
             }
@@ -222,35 +145,29 @@ impl BacklogLook {
                 Some(next) => window = next,
                 None => break,
             }
-            (self.late).keep(&mut window, (topic, lane), &self.tables, &self.snapshot)?;
-            self.cut_short(self.late.is_used_up());
+            window.find_late(topic, lane, &self.tables, &self.snapshot)?;
         }
         backlog.depth += read as f64;
         if read >= EXACT {
             for (home, table) in &self.tables {
-                let range = IndexRange {
+                let range = LaneRange {
+                    home,
                     table,
-                    index: home.position,
-                    of: &[topic, lane],
-                    column: EventCol::EventId as usize,
-                    place: &|id| event::place_in_lane(lane, id),
+                    topic,
+                    lane,
                 };
-                backlog.depth += range.estimate(last_id, &self.snapshot)?.rows;
+                backlog.depth += range.estimate(last_id, &self.snapshot)?;
             }
         }
         Ok(())
     }
 
-    /// What a batch still holds, but for what has a row in once.retry.
+    /// Events that a batch still holds and that have no row in once.retry.
     fn batch(&self, subscriber: &Subscriber, batch: &Batch, backlog: &mut Backlog) -> Result<()> {
-        let held = Ledger::read(batch)?.held;
-        let redelivered = batch.is_redelivered();
-        if redelivered && !self.may_look(held.len() / PROBES) {
-            return Ok(());
-        }
+        let is_redelivered = batch.is_redelivered();
         let mut first: Option<i64> = None;
-        for id in held {
-            if redelivered && self.retry_of(subscriber.id, id)?.is_some() {
+        for id in Ledger::read(batch)?.held {
+            if is_redelivered && self.is_in_retry(subscriber.id, id)? {
                 continue;
             }
             backlog.depth += 1.0;
@@ -265,84 +182,46 @@ impl BacklogLook {
         Ok(())
     }
 
-    fn retry_of(&self, subscriber: i32, event_id: i64) -> Result<Option<Slot>> {
+    fn is_in_retry(&self, subscriber: i32, event_id: i64) -> Result<bool> {
         let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, event_id)];
-        self.retry.find(retry::BY_EVENT, keys, &self.snapshot)
+        let row = self.retry.find(retry::BY_EVENT, keys, &self.snapshot)?;
+        Ok(row.is_some())
     }
 
-    /// What goes one by one.
-    fn retries(&self, sub: &Subscriber, backlog: &mut Backlog) -> Result<()> {
-        let subscriber = sub.id;
-        let range = IndexRange {
-            table: &self.retry,
-            index: retry::BY_EVENT,
-            of: &[subscriber],
-            column: RetryCol::EventId as usize,
-            place: &|id| id,
-        };
-        let most = (ALL_RETRIES / self.retriers.len().max(1)).clamp(LEAST_RETRIES, RETRIES);
-        let count = range.above(i64::MIN, most, &self.snapshot)?;
-        backlog.depth += count.rows;
-        self.cut_short(count.tired);
-        if count.rows == 0.0 && !count.tired {
-            return Ok(());
-        }
+    /// Events that go one by one. Ids grow with time: behind the first event in emission order none is older.
+    fn retries(&self, subscriber: i32, backlog: &mut Backlog) -> Result<()> {
         let keys = &mut [ScanKey::i32(1, subscriber)];
         let mut scan = self.retry.scan(retry::BY_EVENT, keys, &self.snapshot)?;
-        let mut looks = entries_for(most);
-        let (mut looked, mut asked) = (0, 0);
-        while looked < most && asked < ASKED {
+        let (mut looks, mut lookups) = (entries_for(RETRIES), LOOKUPS);
+        loop {
             let row = match scan.step(&mut looks) {
                 Step::Row(slot) => Retry::look(slot),
                 Step::End => return Ok(()),
                 Step::Tired => break,
             };
-            looked += 1;
-            if self.is_delayed(&row) {
+            backlog.depth += 1.0;
+            if lookups == 0 || self.is_delayed(&row) {
                 continue;
             }
-            asked += 1;
+            lookups -= 1;
             let (since, in_order) = self.since(subscriber, &row)?;
             backlog.older(since);
             if in_order {
-                return Ok(());
+                lookups = 0;
             }
         }
-        self.hidden_retries(sub, backlog)
-    }
-
-    /// Behind those that were looked at, delayed ones or entries of those that are over among them: what is due, and
-    /// in lanes that have no delayed ones what will be first.
-    fn hidden_retries(&self, sub: &Subscriber, backlog: &mut Backlog) -> Result<()> {
-        for lane in sub.lanes() {
-            for suspect in [false, true] {
-                let mut keys = vec![
-                    ScanKey::i32(1, sub.id),
-                    ScanKey::i32(2, lane),
-                    ScanKey::bool(3, suspect),
-                ];
-                if event::is_unordered(lane) {
-                    keys.push(ScanKey::until(4, self.now));
-                }
-                let mut scan = self.retry.scan(retry::BY_DUE, &mut keys, &self.snapshot)?;
-                match scan.step(&mut entries_for(EXACT)) {
-                    Step::Row(slot) => backlog.older(self.since(sub.id, &Retry::look(slot))?.0),
-                    Step::End => {}
-                    Step::Tired => self.cut_short(true),
-                }
-            }
-        }
+        backlog.is_cut_short = true;
         Ok(())
     }
 
-    /// Nobody has tried it, and its time is still to come.
+    /// Nobody has tried the event, and it is not due yet.
     fn is_delayed(&self, row: &Retry) -> bool {
         let tried = [RetryCol::Token, RetryCol::Failures, RetryCol::Suspect];
         let due_at = row.i64(RetryCol::DueAt);
         tried.iter().all(|col| row.i64(*col) == 0) && due_at > self.now && due_at != INFINITY
     }
 
-    /// Since when a row of once.retry waits; true: since it was emitted, so none behind it waits for longer.
+    /// Since when a row of once.retry waits; true: since the event was emitted.
     fn since(&self, subscriber: i32, row: &Retry) -> Result<(Option<i64>, bool)> {
         let id = row.i64(RetryCol::EventId);
         let (topic, lane) = (row.i32(RetryCol::Topic), row.i32(RetryCol::Lane));
@@ -361,16 +240,14 @@ impl BacklogLook {
         Ok((since, false))
     }
 
-    /// When the first attempt at an event failed, since it was redriven last.
+    /// When the first attempt at an event failed since it was last redriven.
     fn first_failure(&self, subscriber: i32, event_id: i64) -> Result<Option<i64>> {
         let table = Table::to_read(delivery::TABLE)?;
         let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, event_id)];
-        let mut scan = table
-            .scan(delivery::BY_EVENT, keys, &self.snapshot)?
-            .backwards();
-        let mut looks = entries_for(RETRIES);
+        let scan = table.scan(delivery::BY_EVENT, keys, &self.snapshot)?;
+        let mut scan = scan.backwards();
         let mut at = None;
-        while let Step::Row(slot) = scan.step(&mut looks) {
+        while let Some(slot) = scan.advance() {
             let number = |col| slot.column(col as usize).map(|d| d.value() as i64);
             at = number(delivery::Col::At);
             if number(delivery::Col::Attempt) <= Some(1) {
@@ -381,18 +258,20 @@ impl BacklogLook {
     }
 
     fn tell(&self, sheet: &Sheet, subscriber: &Subscriber, backlog: &Backlog) -> Result<()> {
-        let labels = Labels::of_subscriber(subscriber);
+        let (topic, name) = (shown(&subscriber.topic.name), shown(&subscriber.name));
+        let labels = [("topic", &*topic), ("subscriber", &*name)];
+        let lag = backlog.since.map_or(0, |at| self.now.saturating_sub(at));
         sheet.put(
             "outbox_lag_seconds",
-            &labels.pairs(),
-            backlog.lag(self.now) as f64 / 1e6,
-            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed or redriven event counts from when it is due, a dead one not at all. Of more than 200 subscribers the worst have rows, see pg_once_outbox_complete.",
+            &labels,
+            lag.max(0) as f64 / 1e6,
+            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed or redriven event counts from when it is due, a dead one not at all.",
         )?;
         sheet.put(
             "outbox_depth",
-            &labels.pairs(),
+            &labels,
             backlog.depth.round(),
-            "Events that the subscriber has not acked, those in batches, retries and delays included. Exact while each lane has fewer than 64, then an estimate from samples.",
+            "Events that the subscriber has not acked, with those in batches, retries and delays. Exact while each lane has fewer than 64, then an estimate from samples.",
         )
     }
 }

@@ -1,62 +1,29 @@
-//! How many rows an index range holds, without reading them all: a short range is counted, of a long one some
-//! places are looked at and the rest is taken to be as dense.
-//!
-//! What bounds a look are index entries: those of rows that are over cost as much as others, and where they use a
-//! look up, the number is a lower bound.
+//! How many events of a lane are stored behind an event id, without reading them all: reads some rows at some places of
+//! the index range and takes the rest to be as dense.
 
-use super::entries_for;
 use crate::error::Result;
-use crate::table::{Edge, Name, ScanKey, Slot, Snapshot, Step, Table};
-use pgrx::pg_sys::Datum;
+use crate::outbox::event::{self, Col, Home};
+use crate::table::{ScanKey, Slot, Snapshot, Table};
 
-/// Places of a long range that are looked at, and the rows read at each.
+/// Places of the range, and the rows that are read at each.
 const PLACES: i64 = 8;
 const ROWS: usize = 16;
 
-/// Rows of an index whose last column, a bigint, is what they are spread over; the columns before it are int.
-pub struct IndexRange<'a> {
+/// A lane in one table of events.
+pub struct LaneRange<'a> {
+    pub home: &'a Home,
     pub table: &'a Table,
-    pub index: Name,
-    /// What the columns before it are.
-    pub of: &'a [i32],
-    /// The column of the table.
-    pub column: usize,
-    /// The numbers' places, which the rows are spread over evenly.
-    pub place: &'a dyn Fn(i64) -> i64,
+    pub topic: i32,
+    pub lane: i32,
 }
 
-/// How many rows there are.
-pub struct RowCount {
-    pub rows: f64,
-    /// Entries of rows that are over used a look up: there may be more.
-    pub tired: bool,
-}
-
-impl IndexRange<'_> {
-    /// Rows with a number above `from`: exactly, up to `exact` of them.
-    pub fn above(&self, from: i64, exact: usize, snapshot: &Snapshot) -> Result<RowCount> {
-        let head = self.read(from, i64::MAX, exact, snapshot)?;
-        let rows = head.counted as f64;
-        let rest = match head.end {
-            ReadEnd::Reached => RowCount::NONE,
-            ReadEnd::Tired if head.counted == 0 => {
-                let first = self.edge(from, Edge::First, snapshot)?;
-                first.map_or(Ok(RowCount::NONE), |first| {
-                    self.estimate(first - 1, snapshot)
-                })?
-            }
-            ReadEnd::Enough | ReadEnd::Tired => self.estimate(head.last, snapshot)?,
-        };
-        Ok(RowCount {
-            rows: rows + rest.rows,
-            tired: rest.tired || head.end == ReadEnd::Tired,
-        })
-    }
-
-    /// Rows with a number above `from`, by samples.
-    pub fn estimate(&self, from: i64, snapshot: &Snapshot) -> Result<RowCount> {
-        let Some((end, mut tired)) = self.last(from, snapshot)? else {
-            return Ok(RowCount::NONE);
+impl LaneRange<'_> {
+    /// Events with an id above `from`.
+    pub fn estimate(&self, from: i64, snapshot: &Snapshot) -> Result<f64> {
+        let keys = &mut self.keys(from, i64::MAX);
+        let last = self.table.find_last(self.home.position, keys, snapshot)?;
+        let Some(end) = last.map(|slot| event_id(&slot)) else {
+            return Ok(0.0);
         };
         let step = (end.saturating_sub(from) / PLACES).max(1);
         let mut rows = 0.0;
@@ -66,116 +33,42 @@ impl IndexRange<'_> {
                 true => end,
                 false => place + step,
             };
-            let seen = self.read(place, to, ROWS, snapshot)?;
-            let between = |a: i64, b: i64| {
-                let places = (self.place)(b).saturating_sub((self.place)(a));
-                places.max(1) as f64
-            };
-            rows += match seen.end {
-                ReadEnd::Reached | ReadEnd::Tired => seen.counted as f64,
-                // The last of n rows ends the look: it says how far the others reach.
-                ReadEnd::Enough => {
-                    (seen.counted - 1) as f64 * between(place, to) / between(place, seen.last)
-                }
-            };
-            tired |= seen.end == ReadEnd::Tired;
+            rows += self.estimate_part(place, to, snapshot)?;
             place = to;
         }
-        Ok(RowCount { rows, tired })
+        Ok(rows)
     }
 
-    /// The last number above `from`, and whether there may be later ones; None: there is none.
-    fn last(&self, from: i64, snapshot: &Snapshot) -> Result<Option<(i64, bool)>> {
-        let keys = &mut self.keys(from, i64::MAX);
-        let mut scan = self.table.scan(self.index, keys, snapshot)?.backwards();
-        let mut looks = entries_for(ROWS);
-        if let Step::Row(slot) = scan.step(&mut looks) {
-            return Ok(Some((self.number(slot), false)));
-        }
-        // Nothing but rows that are over so far; they, too, say where the range ends.
-        let end = match looks {
-            0 => self.edge(from, Edge::Last, snapshot)?,
-            _ => None,
-        };
-        Ok(end.map(|end| (end, true)))
-    }
-
-    /// The first or last number above `from` that the index has an entry of, whether or not its row is there.
-    fn edge(&self, from: i64, edge: Edge, snapshot: &Snapshot) -> Result<Option<i64>> {
-        let keys = &mut self.keys(from, i64::MAX);
-        let last_column = |entry: &[Option<Datum>]| {
-            let number = entry.iter().rev().flatten().next();
-            number.map(|d| d.value() as i64)
-        };
-        let entry = self
-            .table
-            .entry(self.index, keys, edge, snapshot, last_column)?;
-        Ok(entry.flatten())
-    }
-
-    fn read(&self, from: i64, to: i64, most: usize, snapshot: &Snapshot) -> Result<ReadRows> {
+    /// Events with an id above `from`, up to `to`. The last row that is read shows how far the others reach.
+    fn estimate_part(&self, from: i64, to: i64, snapshot: &Snapshot) -> Result<f64> {
         let keys = &mut self.keys(from, to);
-        let mut scan = self.table.scan(self.index, keys, snapshot)?;
-        let mut looks = entries_for(most);
-        let mut seen = ReadRows {
-            counted: 0,
-            last: from,
-            end: ReadEnd::Enough,
-        };
-        while seen.counted < most {
-            match scan.step(&mut looks) {
-                Step::Row(slot) => {
-                    seen.counted += 1;
-                    seen.last = self.number(slot);
-                }
-                Step::End => {
-                    seen.end = ReadEnd::Reached;
-                    break;
-                }
-                Step::Tired => {
-                    seen.end = ReadEnd::Tired;
-                    break;
-                }
+        let mut scan = self.table.scan(self.home.position, keys, snapshot)?;
+        let mut last = from;
+        for read in 0..ROWS {
+            match scan.advance() {
+                Some(slot) => last = event_id(slot),
+                None => return Ok(read as f64),
             }
         }
-        Ok(seen)
+        let between = |a: i64, b: i64| {
+            let place = |id| event::place_in_lane(self.lane, id);
+            place(b).saturating_sub(place(a)).max(1) as f64
+        };
+        Ok((ROWS - 1) as f64 * between(from, to) / between(from, last))
     }
 
-    /// `from < column <= to`.
-    fn keys(&self, from: i64, to: i64) -> Vec<ScanKey> {
-        let column = self.of.len() as i16 + 1;
-        let of = (1..column).zip(self.of);
-        of.map(|(i, value)| ScanKey::i32(i, *value))
-            .chain([ScanKey::above(column, from), ScanKey::up_to(column, to)])
-            .collect()
-    }
-
-    fn number(&self, slot: &Slot) -> i64 {
-        slot.column(self.column).map_or(0, |d| d.value() as i64)
+    /// `from < event_id <= to`.
+    fn keys(&self, from: i64, to: i64) -> [ScanKey; 4] {
+        [
+            ScanKey::i32(1, self.topic),
+            ScanKey::i32(2, self.lane),
+            ScanKey::above(3, from),
+            ScanKey::up_to(3, to),
+        ]
     }
 }
 
-impl RowCount {
-    const NONE: RowCount = RowCount {
-        rows: 0.0,
-        tired: false,
-    };
-}
-
-/// Where a look has ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ReadEnd {
-    /// There is no more.
-    Reached,
-    /// So many rows were asked for.
-    Enough,
-    /// Rows that are over have used it up.
-    Tired,
-}
-
-/// What a look has read.
-struct ReadRows {
-    counted: usize,
-    last: i64,
-    end: ReadEnd,
+fn event_id(slot: &Slot) -> i64 {
+    slot.column(Col::EventId as usize)
+        .map_or(0, |d| d.value() as i64)
 }

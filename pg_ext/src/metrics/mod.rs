@@ -1,52 +1,33 @@
 //! `metrics`: numbers to watch, for an exporter that asks every few seconds.
 //!
-//! Invariant: nothing here reads history. What is looked at is the end of an index, one probe a lane, a bounded
-//! number of index entries (those of rows that are over count, too, because an old snapshot may keep a million of
-//! them); where a count would go on, it stops at a bound or is estimated, and its help says so. Of more subscribers
-//! than have rows, those with the worst numbers have them (worst.rs). Nobody is waited for but for a moment: what is
-//! locked is left out, and a row says so. Nothing is written, owners are not asked (numbers and names only, no
-//! payload), and no label is a tenant's.
+//! Invariant: a call reads no history. It reads the end of an index, a bounded number of index entries, or one probe for
+//! each lane; a count that would go on stops at a bound or is estimated, and its help says so. It waits for a lock no
+//! longer than once.sweep_lock_timeout, leaves out the part that is locked, and a row says so. It writes nothing and asks
+//! for no owner: it shows numbers and names, no payload, and no label is a scope.
 
 mod backlog;
 pub mod dead;
 mod effects;
 mod estimate;
-mod late;
 pub mod leases;
 mod refunds;
-mod stored;
 mod tables;
-mod worst;
 
 use crate::call::{Call, from_utf8};
 use crate::counters::{self, Outcome};
 use crate::error::Result;
 use crate::json;
-use crate::outbox::topic::{Subscriber, all_subscribers};
 use crate::raise;
 use crate::row::{self, Rows};
 use crate::subxact;
 use pgrx::pg_sys::Datum;
-use std::cell::{OnceCell, RefCell};
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
-/// Rows of the answer as they come.
+/// The rows of the answer.
 pub struct Sheet {
     rows: Rows,
-    subscribers: OnceCell<Vec<Subscriber>>,
 }
 
 impl Sheet {
-    /// Of all topics, as they were when one of the parts asked first.
-    fn subscribers(&self) -> Result<&[Subscriber]> {
-        if let Some(known) = self.subscribers.get() {
-            return Ok(known);
-        }
-        let all = all_subscribers()?;
-        Ok(self.subscribers.get_or_init(|| all))
-    }
-
     fn put(&self, name: &str, labels: &[(&str, &str)], value: f64, help: &str) -> Result<()> {
         let labels: serde_json::Map<String, serde_json::Value> = labels
             .iter()
@@ -63,7 +44,7 @@ impl Sheet {
     }
 }
 
-/// Index entries that a look for so many rows may read, so that some of rows that are over hide nothing.
+/// Index entries that a look for so many rows may read: an old snapshot keeps entries of rows that are gone.
 fn entries_for(rows: usize) -> usize {
     const EACH: usize = 3;
     rows.saturating_mul(EACH)
@@ -71,7 +52,7 @@ fn entries_for(rows: usize) -> usize {
 
 type Tell = fn(&Sheet) -> Result<()>;
 
-/// Each by itself: what one of them meets keeps no other from being told.
+/// Each runs in a subtransaction of its own: a failure leaves out the rows of this part alone.
 const PARTS: &[(&str, Tell)] = &[
     ("claims", claims),
     ("keys", leases::keys),
@@ -88,7 +69,6 @@ const PARTS: &[(&str, Tell)] = &[
 pub fn metrics(call: &Call) -> Result<Datum> {
     let sheet = Sheet {
         rows: Rows::begin(call),
-        subscribers: OnceCell::new(),
     };
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     sheet.put(
@@ -100,40 +80,22 @@ pub fn metrics(call: &Call) -> Result<Datum> {
     for (of, tell) in PARTS {
         let told = subxact::attempt_briefly(|| tell(&sheet))?;
         if let Err(failure) = &told {
-            warn(of, &failure.message);
+            raise::warn(
+                format!("metrics of {of}: {}", failure.message),
+                "metrics() has the other rows.",
+            );
         }
         sheet.put(
             "pg_once_metrics_failed",
             &[("of", of)],
             f64::from(u8::from(told.is_err())),
-            "1: rows of these are missing, because somebody keeps a table locked or it is damaged; 0: they are told.",
+            "1: rows of this part are missing, because a table is locked or damaged; 0: none is missing.",
         )?;
     }
     Ok(call.return_null())
 }
 
-/// Why a part is missing, for the log: seldom, since exporters ask again and again, some of them many times a scrape.
-fn warn(of: &'static str, failure: &str) {
-    const SELDOM: Duration = Duration::from_secs(60);
-    thread_local! {
-        static WARNED: RefCell<BTreeMap<&'static str, Instant>> = const { RefCell::new(BTreeMap::new()) };
-    }
-    let is_due = WARNED.with_borrow_mut(|warned| {
-        let is_due = warned.get(of).is_none_or(|at| at.elapsed() >= SELDOM);
-        if is_due {
-            warned.insert(of, Instant::now());
-        }
-        is_due
-    });
-    if is_due {
-        raise::warn(
-            format!("metrics of {of}: {failure}"),
-            "The other rows are told. A session says this once a minute at most.",
-        );
-    }
-}
-
-/// Only where they are counted: replays write nothing, so there is nothing else to count them by.
+/// No rows without shared memory: a replay writes nothing that could be counted later.
 fn claims(sheet: &Sheet) -> Result<()> {
     let Some((totals, lately)) = counters::told() else {
         return Ok(());

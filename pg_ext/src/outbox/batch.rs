@@ -45,11 +45,6 @@ pub fn lanes_of(table: &Table, subscriber: i32, snapshot: &Snapshot) -> Result<V
     table.values(BY_LANE, &[subscriber], snapshot)
 }
 
-/// The subscribers that may have taken anything.
-pub fn takers(table: &Table, snapshot: &Snapshot) -> Result<Vec<i32>> {
-    table.values(BY_LANE, &[], snapshot)
-}
-
 impl Part {
     /// The last part of a lane.
     pub fn last(subscriber: i32, lane: i32, snapshot: &Snapshot) -> Result<Option<Part>> {

@@ -19,7 +19,6 @@ use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
 pub const TABLE: Name = c"dead";
-pub const BY_EVENT: Name = c"dead_pkey";
 pub const BY_DEATH: Name = c"dead_died";
 /// The most dead letters of one call.
 const MOST: i32 = 10_000;

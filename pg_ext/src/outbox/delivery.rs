@@ -13,12 +13,10 @@ use std::ffi::CStr;
 
 pub const TABLE: Name = c"delivery";
 pub const BY_EVENT: Name = c"delivery_pkey";
-pub const BY_TIME: Name = c"delivery_at";
 
 /// Columns of once.delivery, from 1.
 #[derive(Clone, Copy)]
 pub enum Col {
-    SubscriberId = 1,
     At = 4,
     Attempt,
     Kind,

@@ -43,7 +43,7 @@ impl Scan<'_> {
 
     /// What `read` makes of the columns of the entry that the scan stands at, whether or not its row is still there;
     /// of a scan that has entries. They are valid within the call.
-    pub fn entry<T>(&self, read: impl FnOnce(&[Option<Datum>]) -> T) -> Option<T> {
+    fn entry<T>(&self, read: impl FnOnce(&[Option<Datum>]) -> T) -> Option<T> {
         let (mut values, mut nulls) = ([Datum::from(0); COLUMNS], [false; COLUMNS]);
         // SAFETY: where the scan was begun with xs_want_itup, a btree shows its entry beside each place, else none;
         // it is valid until the scan moves on or ends, which is after `read`.
@@ -92,7 +92,7 @@ impl Table {
             let last = values.last().copied();
             keys.extend(last.map(|last| ScanKey::above_i32(column as i16 + 1, last)));
             let read = |entry: &[Option<Datum>]| entry[column].map(|d| d.value() as i32);
-            let found = self.entry(index, &mut keys, Edge::First, snapshot, read)?;
+            let found = self.first_entry(index, &mut keys, snapshot, read)?;
             match found.flatten() {
                 // Each is above the one before; a damaged index must not keep us here for ever.
                 Some(value) if last.is_none_or(|last| value > last) => values.push(value),
@@ -102,32 +102,20 @@ impl Table {
         }
     }
 
-    /// What `read` makes of the columns of the entry at one end of this range of an index, whether or not its row is
-    /// still there. They are valid within the call.
-    pub fn entry<T>(
+    /// What `read` makes of the columns of the first entry in this range of an index, whether or not its row can be
+    /// seen. They are valid within the call.
+    pub fn first_entry<T>(
         &self,
         index: Name,
         keys: &mut [ScanKey],
-        edge: Edge,
         snapshot: &Snapshot,
         read: impl FnOnce(&[Option<Datum>]) -> T,
     ) -> Result<Option<T>> {
         let scan = self.scan_of(index, keys, snapshot, Wants::Entries)?;
-        let scan = match edge {
-            Edge::First => scan,
-            Edge::Last => scan.backwards(),
-        };
         // SAFETY: the scan is alive.
         let any = unsafe { !pg_sys::index_getnext_tid(scan.scan, scan.direction).is_null() };
         Ok(any.then(|| scan.entry(read)).flatten())
     }
-}
-
-/// An end of a range.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Edge {
-    First,
-    Last,
 }
 
 /// What a scan shows.

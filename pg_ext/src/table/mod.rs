@@ -20,7 +20,7 @@ mod user;
 mod whole;
 mod write;
 
-pub use entries::{Edge, Step};
+pub use entries::Step;
 pub use names::key_table_owner;
 pub use others::wait_for;
 pub(crate) use record::columns;

@@ -35,7 +35,7 @@ async fn both(play: &Playground) -> [u64; 2] {
 }
 
 #[tokio::test]
-async fn rows_of_the_outbox_that_are_over_and_kept_by_an_old_snapshot() {
+async fn retries_that_are_over_and_kept_by_an_old_snapshot() {
     let play = Playground::open().await;
     play.clock("0").await;
     play.show("select once.topic_set('t', '{}'); select once.outbox_emit('t', '{}')")
@@ -58,46 +58,9 @@ async fn rows_of_the_outbox_that_are_over_and_kept_by_an_old_snapshot() {
     let here = r#"{"topic": "t", "subscriber": "default"}"#;
     assert_eq!(value(&play, "outbox_lag_seconds", here).await, "300");
 
-    play.show(&format!(
-        "insert into once.dead (subscriber_id, topic_id, event_id, xid, emitted_at, died_at, lane, series, attempts, redriven, kind)
-         select {subscriber}, 1, n, 1, '2030-01-01+00', '2030-01-01+00'::timestamptz + i * interval '1 ms', 0, 1, 1, 0, 'error' from {};
-         delete from once.dead",
-        numbers()
-    ))
-    .await;
-    assert_bounded(&play, before, "dead letters").await;
-    let token = play.show("select token from once.outbox_take('t')").await;
-    play.show(&format!(
-        "select once.outbox_nack('t', 'default', {token}, kind => 'never')"
-    ))
-    .await;
-    assert_eq!(value(&play, "outbox_dead_letters_lately", here).await, "1");
-    let growing =
-        "select count(*) from once.doctor() where problem like 'dead letters are growing%'";
-    assert_eq!(play.show(growing).await, "1");
-
-    play.show(&format!(
-        "insert into once.delivery (subscriber_id, event_id, token, attempt, at, kind)
-         select {subscriber}, n, n, 1, '2030-01-01 00:05+00'::timestamptz - (n - 1000000) * interval '1 ms', 'error' from {};
-         delete from once.delivery where event_id >= 1000000",
-        numbers()
-    ))
-    .await;
-    assert_bounded(&play, before, "attempts").await;
-    // What hides behind them is not told, and that is.
-    let hidden = value(&play, "pg_once_outbox_complete", r#"{"of": "failures"}"#).await;
-    assert_eq!(hidden, "0");
     old.show("commit").await;
     play.show("vacuum").await;
-    for kind in ["backlog", "dead_letters", "failures"] {
-        let labels = format!(r#"{{"of": "{kind}"}}"#);
-        assert_eq!(
-            value(&play, "pg_once_outbox_complete", &labels).await,
-            "1",
-            "{kind}"
-        );
-    }
-    assert_eq!(value(&play, "outbox_dead_letters", here).await, "1");
+    assert_eq!(value(&play, "pg_once_outbox_complete", "{}").await, "1");
 }
 
 #[tokio::test]
