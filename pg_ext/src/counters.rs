@@ -1,31 +1,24 @@
 //! How claims ended, counted in shared memory for each database.
 //!
-//! Only where the library came with shared_preload_libraries: nobody else may ask the server for shared memory,
-//! and a backend that loaded the library by itself counts nothing. A count is one relaxed addition to a cache line
-//! that few backends share; it is of the call, so a claim that is rolled back stays counted. A restart, after a
-//! crash too, begins at zero.
+//! Only where shared_preload_libraries loaded the library: no other process may ask the server for shared memory, so a
+//! backend that loaded it by itself counts nothing. A count is one relaxed addition to a cache line that few backends
+//! share. It counts the call, so a claim that is rolled back stays counted. A restart, also after a crash, begins at zero.
 //!
-//! A database has a slot from its first claim to the restart; the databases that come after the last slot share
-//! nothing and are not counted (doctor tells). What has happened lately is told from samples that `metrics()` itself
-//! leaves in the slot, so that no claim has to look at the clock.
+//! A database has a slot from its first claim to the restart; the databases after the last slot are not counted. The
+//! rates compare with samples that `metrics()` leaves in the slot, so no claim reads the clock.
 
 use crate::clock;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_sys};
 use std::cell::Cell;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 
 /// Databases that are counted.
 pub const DATABASES: usize = 64;
 /// Backends of a database are spread over so many cache lines.
 const STRIPES: usize = 8;
-/// What "lately" means.
-pub const WINDOW_US: i64 = 300_000_000;
-/// Samples are so far apart; together they cover the window.
-const STEP_US: i64 = 15_000_000;
-const SAMPLES: usize = 22;
-/// Tries to get at the samples; they are held for microseconds.
-const SPINS: usize = 10_000;
+/// Time between two samples.
+const WINDOW_US: i64 = 300_000_000;
 
 /// How a claim ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,45 +70,30 @@ impl Stripe {
     }
 }
 
-/// What had been counted at a time.
-struct Sample {
-    /// i64::MIN: none yet.
-    at: AtomicI64,
-    counts: [AtomicU64; Outcome::ALL.len()],
-}
-
-impl Sample {
-    const fn new() -> Sample {
-        Sample {
-            at: AtomicI64::new(i64::MIN),
-            counts: [const { AtomicU64::new(0) }; Outcome::ALL.len()],
-        }
-    }
-}
+type Sample = [AtomicU64; Outcome::ALL.len()];
 
 /// One database.
 struct Slot {
     stripes: [Stripe; STRIPES],
-    /// When the database got the slot.
-    since: AtomicI64,
     /// Steps that began and ended in one transaction, and when the last one did.
     uncommitted_steps: AtomicU64,
     last_uncommitted_step: AtomicI64,
-    /// Somebody is at the samples. Nothing that could raise happens meanwhile, and a killed backend takes the
-    /// whole shared memory with it.
-    busy: AtomicBool,
-    samples: [Sample; SAMPLES],
+    /// When the newer sample was taken.
+    sampled_at: AtomicI64,
+    /// The totals of then, and of at least [`WINDOW_US`] before.
+    newer: Sample,
+    older: Sample,
 }
 
 impl Slot {
     const fn new() -> Slot {
         Slot {
             stripes: [const { Stripe::new() }; STRIPES],
-            since: AtomicI64::new(i64::MIN),
             uncommitted_steps: AtomicU64::new(0),
             last_uncommitted_step: AtomicI64::new(i64::MIN),
-            busy: AtomicBool::new(false),
-            samples: [const { Sample::new() }; SAMPLES],
+            sampled_at: AtomicI64::new(i64::MIN),
+            newer: [const { AtomicU64::new(0) }; Outcome::ALL.len()],
+            older: [const { AtomicU64::new(0) }; Outcome::ALL.len()],
         }
     }
 
@@ -124,44 +102,21 @@ impl Slot {
         std::array::from_fn(of)
     }
 
-    /// Claims since about [`WINDOW_US`] before `now`: since the last sample from before that, or the beginning.
-    /// Leaves a sample where the last one is old enough.
+    /// Claims since the older sample. A reader beside a session that stores samples may mix two of them.
     fn lately(&self, now: i64, totals: &Counts) -> Counts {
-        let held = (0..SPINS).any(|_| {
-            std::hint::spin_loop();
-            !self.busy.swap(true, AcqRel)
-        });
-        if !held {
-            return *totals;
-        }
-        let times = || self.samples.iter().map(|s| s.at.load(Relaxed));
-        let horizon = now.saturating_sub(WINDOW_US);
-        let before = |at: &i64| (self.since.load(Relaxed)..=horizon).contains(at);
-        let base = match times().filter(before).max() {
-            Some(at) => self.samples.iter().find(|s| s.at.load(Relaxed) == at),
-            None => None,
-        };
-        let counts = match base {
-            Some(sample) => {
-                std::array::from_fn(|i| totals[i].saturating_sub(sample.counts[i].load(Relaxed)))
+        let at = self.sampled_at.load(Relaxed);
+        let is_due = now.saturating_sub(at) >= WINDOW_US;
+        let swap = || self.sampled_at.compare_exchange(at, now, AcqRel, Acquire);
+        if is_due && swap().is_ok() {
+            for ((older, newer), total) in self.older.iter().zip(&self.newer).zip(totals) {
+                older.store(newer.swap(*total, Relaxed), Relaxed);
             }
-            None => *totals,
-        };
-        let newest = times().max().unwrap_or(i64::MIN);
-        if newest <= now.saturating_sub(STEP_US)
-            && let Some(oldest) = self.samples.iter().min_by_key(|s| s.at.load(Relaxed))
-        {
-            for (stored, total) in oldest.counts.iter().zip(totals) {
-                stored.store(*total, Relaxed);
-            }
-            oldest.at.store(now, Relaxed);
         }
-        self.busy.store(false, Release);
-        counts
+        std::array::from_fn(|i| totals[i].saturating_sub(self.older[i].load(Relaxed)))
     }
 }
 
-/// All of it.
+/// The shared memory.
 struct Board {
     /// The database of each slot; 0: free.
     owners: [AtomicU32; DATABASES],
@@ -179,15 +134,9 @@ impl Board {
     /// The slot of a database, taken now where it had none.
     fn slot(&self, database: u32) -> Option<&Slot> {
         for (owner, slot) in self.owners.iter().zip(&self.slots) {
-            let known = match owner.compare_exchange(0, database, AcqRel, Acquire) {
-                Ok(_) => {
-                    slot.since.store(clock::real_us(), Relaxed);
-                    true
-                }
-                Err(present) => present == database,
-            };
-            if known {
-                return Some(slot);
+            match owner.compare_exchange(0, database, AcqRel, Acquire) {
+                Err(present) if present != database => {}
+                _ => return Some(slot),
             }
         }
         None
@@ -256,7 +205,7 @@ pub fn uncommitted_steps() -> Option<(u64, i64)> {
     Some((slot.uncommitted_steps.load(Relaxed), last))
 }
 
-/// All claims since the start, and those of the last minutes; None where they are not counted.
+/// All claims since the start, and those of the last five to ten minutes; None where they are not counted.
 pub fn told() -> Option<(Counts, Counts)> {
     let Mine::At(slot, _) = mine() else {
         return None;

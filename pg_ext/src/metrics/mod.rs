@@ -124,18 +124,18 @@ fn claims(sheet: &Sheet) -> Result<()> {
         "idempotency_reuse_rate",
         &[],
         share(Outcome::Replayed),
-        "Share of the claims of the last five minutes (or since the call of metrics before that) that were answered from a stored response; 0 without claims. Only with shared_preload_libraries.",
+        "Share of the claims of the last five to ten minutes (longer where metrics was called less often) that were answered from a stored response; 0 without claims. Only with shared_preload_libraries.",
     )?;
     sheet.put(
         "idempotency_409_rate",
         &[],
         share(Outcome::Mismatched),
-        "Share of the claims of the last five minutes (or since the call of metrics before that) whose key stands for a different request (mismatched); 0 without claims. Only with shared_preload_libraries.",
+        "Share of the claims of the last five to ten minutes (longer where metrics was called less often) whose key stands for a different request (mismatched); 0 without claims. Only with shared_preload_libraries.",
     )?;
     sheet.put(
         "idempotency_in_progress_rate",
         &[],
         share(Outcome::InProgress),
-        "Share of the claims of the last five minutes (or since the call of metrics before that) that met somebody at work (in_progress); 0 without claims. Only with shared_preload_libraries.",
+        "Share of the claims of the last five to ten minutes (longer where metrics was called less often) that were answered in_progress; 0 without claims. Only with shared_preload_libraries.",
     )
 }
