@@ -119,7 +119,6 @@ impl Findings {
         }
         let machine = Machine::fitted(name, stored)?;
         self.fit(&machine, stored)?;
-        self.running(&machine.definition);
         self.labels(&machine)?;
         self.guard(&machine, stored.guarded())?;
         self.index(&machine)?;
@@ -156,29 +155,6 @@ impl Findings {
             );
         }
         Ok(())
-    }
-
-    /// A cancel answers teardown where no claim state says that somebody is at the row.
-    fn running(&mut self, definition: &Definition) {
-        if definition.cancel.is_none() || definition.claim_states().next().is_some() {
-            return;
-        }
-        let moves = &definition.transitions;
-        let between = |s: &&String| {
-            moves.iter().any(|t| t.to == **s) && moves.iter().any(|t| t.from.contains(s))
-        };
-        let states: Vec<_> = definition.status_types.iter().filter(between).collect();
-        if !states.is_empty() {
-            let names: Vec<_> = states.iter().map(|s| s.as_str()).collect();
-            self.put(
-                Severity::Info,
-                format!(
-                    "it can be cancelled and has no claim state; a cancel in {} begins the teardown at once",
-                    names.join(", ")
-                ),
-                "Make a status in which somebody works on the row a step's claim_state; nothing to do for one in which it only waits.",
-            );
-        }
     }
 
     fn labels(&mut self, machine: &Machine) -> Result<()> {

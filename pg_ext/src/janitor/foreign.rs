@@ -1,5 +1,5 @@
-//! What somebody has put on the extension's own tables and could keep a row back without a word: a task that meets it
-//! fails with its name. Other triggers and foreign keys can only raise, which fails the statement.
+//! Refuses a task whose tables have an enabled BEFORE ROW trigger or a rule: it could silently keep rows from a sweep, which
+//! would try them for ever. Other triggers and foreign keys can only raise, which fails the statement.
 
 use crate::call::{shown, varlena};
 use crate::error::{Error, Kind, Result};
@@ -21,7 +21,7 @@ thread_local! {
     static NAMED: Kept = const { Kept::new(FOREIGN, &[pg_sys::OIDOID]) };
 }
 
-/// None of these tables has an enabled BEFORE ROW trigger or a rule.
+/// 55006 for an enabled BEFORE ROW trigger or a rule on one of these tables.
 pub fn ensure_none(tables: &[Name]) -> Result<()> {
     for name in tables {
         let table = Table::to_read(name)?;

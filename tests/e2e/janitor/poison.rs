@@ -44,7 +44,8 @@ async fn a_trigger_before_rows_or_a_rule_on_our_tables_fails_its_task_with_its_n
             said.contains(named) && said.contains(&format!("DROP {named}")),
             "{said}"
         );
-        let doctor = "select count(*) from once.doctor() where problem like 'table once.inbox has triggers%'";
+        let doctor =
+            "select count(*) from once.doctor() where problem = 'the sweep task inbox_reap fails'";
         assert_eq!(play.show(doctor).await, "1");
         play.show(&format!("drop {named}")).await;
         assert_eq!(swept(&play, "inbox_reap").await, "3|0");

@@ -119,7 +119,7 @@ async fn without_preloading_the_rows_are_absent_and_doctor_says_why() {
     play.token("a", "").await;
     let names = "select count(*) from once.metrics() where name ~ 'claims_total|^idempotency_'";
     assert_eq!(play.show(names).await, "0");
-    let told = "select level, hint from once.doctor() where problem = 'claims are not counted'";
+    let told = "select level, hint from once.doctor() where problem = 'claims of this database are not counted'";
     let told = play.show(told).await;
     assert!(
         told.starts_with("info|Add pg_once to shared_preload_libraries"),
@@ -199,7 +199,7 @@ async fn databases_beyond_the_last_slot_are_not_counted_and_doctor_says_so() {
     assert_eq!(value(&model, "idempotency_409_rate", "{}").await, "");
     let told =
         "select level from once.doctor() where problem = 'claims of this database are not counted'";
-    assert_eq!(model.show(told).await, "warning");
+    assert_eq!(model.show(told).await, "info");
     assert_eq!(first.show(told).await, "");
 }
 

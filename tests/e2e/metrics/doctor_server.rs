@@ -20,17 +20,15 @@ async fn reloaded(play: &Playground, name: &str, value: &str) {
 #[tokio::test]
 async fn settings_of_the_servers_own_file_that_cost_what_is_promised() {
     let builder = Cluster::builder()
-        .setting("autovacuum", "off")
         .setting("synchronous_commit", "off")
         .setting("once.janitor_databases", "shop");
     let (_cluster, play) = shop(builder).await;
     play.show("select * from once.sweep()").await;
-    assert_told(&play, "autovacuum is off", "warning", "whole server").await;
     assert_told(
         &play,
         "synchronous_commit is off",
         "warning",
-        "by the server's configuration file",
+        "configuration file",
     )
     .await;
     assert_told(
@@ -43,22 +41,6 @@ async fn settings_of_the_servers_own_file_that_cost_what_is_promised() {
     // The setting goes with the worker, whichever database it names.
     reloaded(&play, "once.janitor_databases", "").await;
     assert_eq!(told(&play, "background worker").await, "");
-    reloaded(&play, "autovacuum", "on").await;
-    reloaded(&play, "track_counts", "off").await;
-    assert_told(&play, "autovacuum is off", "warning", "whole server").await;
-    reloaded(&play, "track_counts", "on").await;
     reloaded(&play, "synchronous_commit", "on").await;
-    assert_eq!(problems(&play).await, "");
-    // Of a role, wherever it connects.
-    play.show("create role hasty; alter role hasty set synchronous_commit = off")
-        .await;
-    assert_told(
-        &play,
-        "synchronous_commit is off",
-        "warning",
-        "ALTER ROLE hasty RESET",
-    )
-    .await;
-    play.show("drop role hasty").await;
     assert_eq!(problems(&play).await, "");
 }
