@@ -75,13 +75,6 @@ fn noted(task: &str, machine: &[u8], mut swept: Swept) -> Result<Swept> {
     Ok(swept)
 }
 
-/// Notes that a task has failed as a whole, with the transaction that it was in. An error where it cannot.
-pub fn note_failed(task: Task, failure: &str) -> Result<()> {
-    settings::with_sweep_lock_timeout(|| {
-        swept::record(task.name(), b"", &Swept::failure(1, failure), false)
-    })
-}
-
 /// `once.sweep`.
 pub fn sweep(call: &Call) -> Result<Datum> {
     let max = call.limit(0, "max", MOST)?;

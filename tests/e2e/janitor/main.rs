@@ -20,7 +20,6 @@ mod owners;
 #[path = "../keys/playground.rs"]
 mod playground;
 mod poison;
-mod restarts;
 mod serving;
 mod settings;
 mod standby;

@@ -1,7 +1,6 @@
 //! Settings of a database or a role that would change what a worker does, or keep it from working.
 
 use crate::world::{JOBS, claim, launch, logged, show, until, until_swept, worker};
-use tokio_postgres::Client;
 
 #[tokio::test]
 async fn no_setting_of_a_database_or_a_role_keeps_it_from_sweeping() {
@@ -45,29 +44,4 @@ async fn no_setting_of_a_database_or_a_role_keeps_it_from_sweeping() {
         "0"
     );
     assert_eq!(logged(&cluster, "WARNING:  pg_once janitor"), 0);
-}
-
-#[tokio::test]
-async fn a_setting_that_is_taken_back_is_taken_back_for_the_worker_too() {
-    let cluster = launch("a");
-    let client = cluster.create_database_with_extension("a").await.unwrap();
-    show(&client, JOBS).await;
-    until_swept(&client).await;
-    // A clock that stands still before every lease: nothing is ever due.
-    let old = worker(&client, "a").await;
-    show(&client, "alter database a set once.fake_now = '2020-01-01'").await;
-    until_ended(&client, old).await;
-    let pretending = worker(&client, "a").await;
-    let swept_in = "select bool_or(last_end < '2021-01-01') from once.janitor_status()";
-    until(&client, swept_in, "t").await;
-    show(&client, "alter database a reset once.fake_now").await;
-    until_ended(&client, pretending).await;
-    claim(&client, 1, 100, "1 us").await;
-    until(&client, "select distinct status from job", "ready").await;
-    assert_eq!(logged(&cluster, "WARNING:  pg_once janitor"), 0);
-}
-
-async fn until_ended(client: &Client, pid: i32) {
-    let running = format!("select count(*) from pg_stat_activity where pid = {pid}");
-    until(client, &running, "0").await;
 }

@@ -1,4 +1,4 @@
-//! What a background process asks of the server: signals, sleep, connections, transactions, settings.
+//! The server's side of a background process: signals, sleep, connections, transactions.
 
 use crate::call::shown;
 use crate::error::Result;
@@ -23,7 +23,7 @@ unsafe extern "C-unwind" {
 const SIGHUP: c_int = 1;
 const SIGTERM: c_int = 15;
 
-/// A setting of the database or the role must not change what a sweep does, nor keep it from working.
+/// No setting of the database or the role may change a sweep or stop it.
 const PINNED: &[(&CStr, &CStr)] = &[
     (c"role", c"none"),
     (c"search_path", c"pg_catalog, pg_temp"),
@@ -33,7 +33,6 @@ const PINNED: &[(&CStr, &CStr)] = &[
     (c"default_transaction_read_only", c"off"),
     (c"default_transaction_deferrable", c"off"),
     (c"statement_timeout", c"0"),
-    (c"lock_timeout", c"1s"),
     (c"idle_in_transaction_session_timeout", c"0"),
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     (c"transaction_timeout", c"0"),
@@ -42,7 +41,7 @@ const PINNED: &[(&CStr, &CStr)] = &[
     (c"application_name", c"pg_once janitor"),
 ];
 
-/// First of all: from here on signals are heard.
+/// First of all: from here on the process reacts to signals.
 pub fn begin() {
     // SAFETY: handlers of the server, set before signals are let in. A shutdown ends what is running as it ends any
     // session's statement.
@@ -91,8 +90,8 @@ pub fn nap(most: Option<Duration>) -> bool {
         Some(_) => pg_sys::WL_LATCH_SET | pg_sys::WL_EXIT_ON_PM_DEATH | pg_sys::WL_TIMEOUT,
         None => pg_sys::WL_LATCH_SET | pg_sys::WL_EXIT_ON_PM_DEATH,
     };
-    // SAFETY: this process's own latch; flags that signal handlers set. What else the server asks of an idle process
-    // is answered by check_for_interrupts.
+    // SAFETY: this process's own latch; flags that signal handlers set. check_for_interrupts answers the server's other
+    // requests to an idle process.
     unsafe {
         let timeout = timeout.min(i64::from(i32::MAX));
         pg_sys::WaitLatch(
@@ -121,7 +120,7 @@ pub fn exit(code: i32) {
     unsafe { pg_sys::proc_exit(code) };
 }
 
-/// Works in a transaction of its own; an error rolls it back and is told.
+/// Works in a transaction of its own; an error rolls it back and is returned.
 pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Failure> {
     let work = AssertUnwindSafe(work);
     let done = pgrx::PgTryBuilder::new(move || {
@@ -143,18 +142,18 @@ pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T
     .catch_others(|caught| Err(Failure::of(&caught)))
     .execute();
     if done.is_err() {
-        // SAFETY: ends the transaction that failed, whatever is left of it.
+        // SAFETY: ends the transaction that failed.
         unsafe { pg_sys::AbortCurrentTransaction() };
     }
     done
 }
 
-/// Shows in pg_stat_activity what is being done.
+/// Shows the present task in pg_stat_activity.
 pub fn show_work(what: &CStr) {
     show(pg_sys::BackendState::STATE_RUNNING, what);
 }
 
-/// Shows that nothing is being done, and hands in what was counted for autovacuum.
+/// Shows that the process is idle, and hands in the counts for autovacuum.
 pub fn show_rest(why: &CStr) {
     show(pg_sys::BackendState::STATE_IDLE, why);
     // SAFETY: no transaction is open.
@@ -188,67 +187,30 @@ pub fn database_name() -> String {
 /// The databases that can be connected to, by name; inside a transaction.
 pub fn databases() -> HashMap<Vec<u8>, Oid> {
     let mut found = HashMap::new();
-    each_row(pg_sys::DatabaseRelationId, |row| {
-        // SAFETY: a row of this catalog begins with this structure, and is read while the scan holds it. A connection
-        // limit below -1 marks a database that a DROP left half-way.
-        unsafe {
-            let database: *const pg_sys::FormData_pg_database = pg_sys::GETSTRUCT(row).cast();
-            if (*database).datallowconn && (*database).datconnlimit >= -1 {
-                let name = CStr::from_ptr((*database).datname.data.as_ptr());
-                found.insert(name.to_bytes().to_vec(), (*database).oid);
-            }
-        }
-    });
-    found
-}
-
-/// A version of a row of what ALTER DATABASE and ALTER ROLE have set.
-pub type Version = (u16, u16, u16, pg_sys::TransactionId);
-
-/// What a session of this one's role begins with in this database: another list after every ALTER DATABASE ... SET;
-/// inside a transaction.
-pub fn settings_at_connect() -> Vec<Version> {
-    // SAFETY: reads this backend's database and role.
-    let (database, role) = unsafe { (pg_sys::MyDatabaseId, pg_sys::GetSessionUserId()) };
-    let is_ours = |oid, ours| oid == pg_sys::InvalidOid || oid == ours;
-    let mut found = Vec::new();
-    each_row(pg_sys::DbRoleSettingRelationId, |row| {
-        // SAFETY: a row of this catalog begins with this structure; it and its header are read while the scan holds
-        // them.
-        unsafe {
-            let set: *const pg_sys::FormData_pg_db_role_setting = pg_sys::GETSTRUCT(row).cast();
-            if is_ours((*set).setdatabase, database) && is_ours((*set).setrole, role) {
-                let place = (*row).t_self;
-                let xmin = (*(*row).t_data).t_choice.t_heap.t_xmin;
-                let block = place.ip_blkid;
-                found.push((block.bi_hi, block.bi_lo, place.ip_posid, xmin));
-            }
-        }
-    });
-    found.sort_unstable();
-    found
-}
-
-/// Shows each row of a catalog that all databases share; it is valid within the call.
-fn each_row(catalog: Oid, mut look: impl FnMut(pg_sys::HeapTuple)) {
-    // SAFETY: opens, scans and closes a catalog of the server, inside a transaction.
+    // SAFETY: opens, scans and closes a catalog of the server; its rows begin with this structure and are read while the
+    // scan holds them. A connection limit below -1 marks a database that a DROP left half-way.
     unsafe {
         let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
-        let table = pg_sys::table_open(catalog, lock);
+        let table = pg_sys::table_open(pg_sys::DatabaseRelationId, lock);
         let scan = pg_sys::table_beginscan_catalog(table, 0, std::ptr::null_mut());
         loop {
             let row = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
             if row.is_null() {
                 break;
             }
-            look(row);
+            let database: *const pg_sys::FormData_pg_database = pg_sys::GETSTRUCT(row).cast();
+            if (*database).datallowconn && (*database).datconnlimit >= -1 {
+                let name = CStr::from_ptr((*database).datname.data.as_ptr());
+                found.insert(name.to_bytes().to_vec(), (*database).oid);
+            }
         }
         pg_sys::table_endscan(scan);
         pg_sys::table_close(table, lock);
     }
+    found
 }
 
-/// A text for the server, without what it cannot hold.
+/// A text for the server, without NUL.
 pub fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "")).unwrap_or_default()
 }
