@@ -45,7 +45,7 @@ impl LogMoment {
     pub fn now() -> Result<LogMoment> {
         let ids = Sequence::to_read(c"event_id")?;
         // In this order: a transaction that gets its id later gets larger event ids.
-        let top = ids.last_exactly();
+        let top = ids.last();
         Ok(LogMoment {
             ids: ids.oid(),
             top,

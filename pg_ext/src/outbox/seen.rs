@@ -13,9 +13,6 @@ use pgrx::pg_sys::Datum;
 
 /// Above every transaction id and event id.
 const LAST: i64 = i64::MAX;
-/// A sequence that is just being logged shows a number that is so much too large (SEQ_LOG_VALS in the server). A
-/// `high` that is too small costs a few rows that are read and left out, one that is too large costs events.
-const AHEAD: i64 = 32;
 
 /// The events that were visible at a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,10 +60,10 @@ impl Seen {
     pub fn now() -> Result<(Seen, Snapshot)> {
         let ids = Sequence::to_read(c"event_id")?;
         // In this order, see the head of this file.
-        let high = ids.last()? - AHEAD;
+        let high = ids.last();
         let next = table::next_xid();
         let snapshot = Snapshot::latest();
-        let top = ids.last()?;
+        let top = ids.last();
         let (mut running, xmax) = snapshot.running();
         running.sort_unstable();
         let seen = Seen {

@@ -92,14 +92,7 @@ impl Snapshot {
 
     /// After a dirty look found a row: another transaction that has not ended inserted or deleted it.
     pub fn undecided(&self) -> bool {
-        match self {
-            Snapshot::Mvcc(_) => false,
-            Snapshot::Dirty(_) => {
-                // SAFETY: the server wrote the ids through the pointer raw() gave it.
-                let s = unsafe { &*self.raw() };
-                s.xmin != pg_sys::InvalidTransactionId || s.xmax != pg_sys::InvalidTransactionId
-            }
-        }
+        self.undecided_xid().is_some()
     }
 
     /// The transactions that were running for this snapshot and have an id below `xmax`, and `xmax`: nobody
