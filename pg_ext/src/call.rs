@@ -1,5 +1,5 @@
-//! Reading the arguments of one SQL call straight from the server's datums, without copies where they
-//! are stored plainly. Every reader names its argument in the error it returns.
+//! Reads the arguments of one SQL call from the server's datums, without a copy where a value is stored plainly. Every reader
+//! names its argument in its error.
 
 use crate::clock;
 use crate::error::{Error, Result};
@@ -12,10 +12,10 @@ pub const SCOPE_MAX: usize = 100;
 pub const KEY_MAX: usize = 255;
 /// The longest holder, in characters.
 pub const HOLDER_MAX: usize = 200;
-/// The longest free text that is kept (errors, reasons, holders), in characters.
+/// The longest free text that is stored (errors, reasons), in characters.
 pub const TEXT_MAX: usize = 10_000;
 
-/// One call in progress. Slices it hands out live as long as the call.
+/// One call in progress. Its slices live as long as the call.
 #[derive(Clone, Copy)]
 pub struct Call {
     fcinfo: pg_sys::FunctionCallInfo,
@@ -27,12 +27,12 @@ impl Call {
         Call { fcinfo }
     }
 
-    /// The call's own structure, for a function that returns a set.
+    /// The server's structure of the call, for a function that returns a set.
     pub fn fcinfo(&self) -> pg_sys::FunctionCallInfo {
         self.fcinfo
     }
 
-    /// A procedure that must not commit: it was called inside a transaction block, or by a function.
+    /// The procedure must not commit: a transaction block or a function called it.
     pub fn is_atomic(&self) -> bool {
         // SAFETY: the context of a running call is null or a node; CALL passes a CallContext.
         unsafe {
@@ -45,7 +45,7 @@ impl Call {
 
     /// Argument `i` (from 0); None for SQL NULL.
     pub fn datum(&self, i: usize) -> Option<Datum> {
-        // SAFETY: the server allocated nargs arguments behind fcinfo; past them there is nothing to read.
+        // SAFETY: the server allocated nargs arguments behind fcinfo.
         unsafe {
             let args = (*self.fcinfo).args.as_slice((*self.fcinfo).nargs as usize);
             args.get(i).filter(|a| !a.isnull).map(|a| a.value)
@@ -60,8 +60,8 @@ impl Call {
     /// Argument `i` of a function that is declared for texts and, once more, for "any": as its type prints it.
     /// None for SQL NULL.
     pub fn printed(&self, i: usize, name: &str) -> Result<Option<&[u8]>> {
-        // SAFETY: flinfo is the running call's. Who calls without an expression (the protocol's fast path)
-        // cannot pass an argument that is declared as "any", so what has no type is a text.
+        // SAFETY: flinfo is the running call's. A call without an expression (the protocol's fast path) cannot pass an
+        // "any", so an argument without a type is a text.
         let of = unsafe { pg_sys::get_fn_expr_argtype((*self.fcinfo).flinfo, i as i32) };
         let value = match self.datum(i) {
             Some(value) if of != pg_sys::TEXTOID && of != pg_sys::InvalidOid => value,
@@ -119,7 +119,7 @@ impl Call {
         Ok(Some(text))
     }
 
-    /// NULL, or a free text that is cut to what is kept of errors and reasons.
+    /// NULL, or a free text, cut to TEXT_MAX characters.
     pub fn note(&self, i: usize) -> Option<&[u8]> {
         self.bytes(i).map(|t| clipped(t, TEXT_MAX))
     }
@@ -179,9 +179,8 @@ fn not_null(name: &str, hint: &str) -> Error {
 
 /// The payload of a varlena datum, detoasted where it has to be.
 pub fn varlena<'a>(datum: Datum) -> &'a [u8] {
-    // SAFETY: the datum is a non-null varlena; the detoasted copy and the original both live in memory
-    // that the server frees after the call (or keeps pinned in a slot that outlives the use). What is
-    // stored plainly is read where it is, without a call into the server.
+    // SAFETY: the datum is a non-null varlena. The server frees the original and a detoasted copy after the call, or a
+    // slot that outlives the use pins them. A plain value is read in place, without a call into the server.
     unsafe {
         let stored: *mut pg_sys::varlena = datum.cast_mut_ptr();
         let plain = match pgrx::varlena::varatt_is_4b_u(stored)
@@ -248,8 +247,8 @@ pub fn characters(text: &[u8]) -> usize {
     unsafe { pg_sys::pg_mbstrlen_with_len(text.as_ptr().cast(), text.len() as i32) as usize }
 }
 
-/// A text of this database in UTF-8; in a SQL_ASCII database its bytes as they are. Hashes that must
-/// survive a restore into a database of another encoding are made of this form.
+/// A text of this database in UTF-8; in a SQL_ASCII database its bytes. Hashes of this form survive a restore into a
+/// database of another encoding.
 pub fn utf8(text: &[u8]) -> Cow<'_, [u8]> {
     match to_utf8() {
         Some(convert) => convert(text),
@@ -260,7 +259,7 @@ pub fn utf8(text: &[u8]) -> Cow<'_, [u8]> {
 /// A conversion of a text of this database to UTF-8.
 pub type ToUtf8 = fn(&[u8]) -> Cow<'_, [u8]>;
 
-/// The conversion that [`utf8`] makes; None where there is none to make.
+/// The conversion of [`utf8`]; None where the bytes stay as they are.
 pub fn to_utf8() -> Option<ToUtf8> {
     // SAFETY: reads a variable of this backend.
     let encoding = unsafe { pg_sys::GetDatabaseEncoding() };
@@ -275,8 +274,8 @@ fn converted(text: &[u8]) -> Cow<'_, [u8]> {
     if text.is_ascii() {
         return Cow::Borrowed(text);
     }
-    // SAFETY: reads `len` bytes of a live buffer and returns the same pointer or a new string that ends
-    // with NUL; only the latter for a text that is not ASCII and a database that is not in UTF-8.
+    // SAFETY: reads `len` bytes of a live buffer. For a text that is not ASCII in a database that is not in UTF-8 it
+    // returns a new string that ends with NUL.
     unsafe {
         let utf8 = pg_sys::pg_enc::PG_UTF8 as i32;
         let new = pg_sys::pg_server_to_any(text.as_ptr().cast(), text.len() as i32, utf8);
@@ -289,8 +288,8 @@ pub fn from_utf8(text: &str) -> Cow<'_, [u8]> {
     if text.is_ascii() || to_utf8().is_none() {
         return Cow::Borrowed(text.as_bytes());
     }
-    // SAFETY: reads `len` bytes of a live buffer and returns a new string that ends with NUL, or raises
-    // what has no counterpart in this encoding.
+    // SAFETY: reads `len` bytes of a live buffer and returns a new string that ends with NUL; raises for a character that
+    // this encoding lacks.
     unsafe {
         let utf8 = pg_sys::pg_enc::PG_UTF8 as i32;
         let copy = pg_sys::pnstrdup(text.as_ptr().cast(), text.len());

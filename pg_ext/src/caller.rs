@@ -1,5 +1,5 @@
-//! Who is calling: `current_user`, also after SET ROLE and inside the caller's SECURITY DEFINER functions;
-//! and whether a scope or machine that has an owner is open to them.
+//! The caller: `current_user`, also after SET ROLE and inside the caller's SECURITY DEFINER functions. And the owners of
+//! scopes, machines and topics: a thing with an owner is closed to all but the owner's members.
 
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};
@@ -8,7 +8,7 @@ use crate::spi::{self, Kept};
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::{CStr, CString, c_char};
 
-/// The caller has the rights of a role; superusers have everybody's, a role that is gone has no members.
+/// The caller has the rights of a role. A superuser has those of every role; a role that is gone has no members.
 pub fn has_rights_of(role: Datum) -> bool {
     // SAFETY: both read the system caches.
     unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), oid(role)) }
@@ -40,17 +40,17 @@ pub fn name() -> Vec<u8> {
     }
 }
 
-/// Who owns a scope or a machine.
+/// The owner of a scope, a machine or a topic.
 #[derive(Clone, Copy)]
 pub enum Owner {
     Role(Datum),
-    /// A role that is not there (any more, or in this cluster): closed to all but superusers.
+    /// The role does not exist in this cluster: closed to all but superusers.
     Gone,
 }
 
 impl Owner {
-    /// The owner that a row names: a role's number, its name, and the incarnation where the number counts.
-    /// Elsewhere, after a restore, the number may be anybody's and the name counts. None: no owner.
+    /// The owner in a row: a role's number, its name, and the incarnation in which the number counts. In another
+    /// incarnation, after a restore, the name counts. None: no owner.
     pub fn stored(
         role: Option<Datum>,
         name: Option<Datum>,
@@ -70,7 +70,7 @@ impl Owner {
         ))
     }
 
-    /// 42501 for who has not the owner's rights.
+    /// 42501 for a caller without the owner's rights.
     pub fn ensure_member(self, what: &str, thing: &[u8]) -> Result<()> {
         let member = match self {
             Owner::Role(role) => has_rights_of(role),
@@ -88,8 +88,8 @@ impl Owner {
     }
 }
 
-// $1 the present incarnation. Roles renamed in it, and roles known by name alone since a restore. Rows that somebody has
-// locked are left for the next time.
+// $1 the present incarnation. Follows roles that were renamed in it, and roles that count by name since a restore. Skips
+// locked rows.
 const FOLLOW: &CStr = c"
     WITH scopes AS (
         UPDATE once.scope s SET owner = d.oid, owner_name = d.rolname, owner_incarnation = $1

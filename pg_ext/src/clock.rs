@@ -23,7 +23,7 @@ pub fn real_us() -> i64 {
     unsafe { pg_sys::GetCurrentTimestamp() }
 }
 
-/// Waits for a millisecond; a query that was cancelled ends here.
+/// Waits for a millisecond; a cancelled query ends here.
 pub fn nap() {
     pgrx::check_for_interrupts!();
     // SAFETY: sleeps.
@@ -101,8 +101,8 @@ type InputFunction = unsafe fn(pg_sys::FunctionCallInfo) -> Datum;
 
 fn read(text: &CStr, input: InputFunction) -> Option<Datum> {
     pgrx::PgTryBuilder::new(|| {
-        // SAFETY: an input function of the server takes a C string, an unused oid and a typmod; it only
-        // computes, so an error of it leaves nothing behind.
+        // SAFETY: an input function of the server takes a C string, an unused oid and a typmod. It only computes, so its
+        // error leaves nothing to clean up.
         unsafe {
             let args = [
                 Datum::from(text.as_ptr()),

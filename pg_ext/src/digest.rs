@@ -1,4 +1,4 @@
-//! What is made of a hash: a key of 16 bytes, a number for a lock, hexadecimal digits.
+//! Forms of a hash: a key of 16 bytes, a number for a lock, hexadecimal digits.
 
 /// The first 16 bytes of a digest.
 pub fn first_16(digest: &[u8]) -> [u8; 16] {

@@ -1,10 +1,9 @@
-//! Every error the extension raises by itself: its kind (one SQLSTATE each), words and hint.
+//! Every error of the extension itself: its kind (one SQLSTATE each), message and hint.
 //!
-//! Functions return `Result<_, Error>`; only `raise.rs` turns one into a PostgreSQL error, after every
-//! Rust value of the call has been dropped. An error of the server itself (out of disk, cancelled) does
-//! not pass through here: pgrx carries it as it is.
+//! Functions return `Result<_, Error>`. Only `raise.rs` turns one into a PostgreSQL error, after every Rust value of the
+//! call was dropped. An error of the server (out of disk, cancelled) does not pass through here: pgrx carries it unchanged.
 
-/// What went wrong, as the caller's program tells it apart.
+/// The kind of an error, for the caller's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     LeaseLost,
@@ -29,7 +28,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The SQLSTATE, one place for all.
+    /// The SQLSTATE of each kind.
     pub fn sqlstate(self) -> &'static [u8; 5] {
         match self {
             Kind::LeaseLost => b"ON001",
@@ -55,7 +54,7 @@ impl Kind {
     }
 }
 
-/// An error with everything that the person who reads it needs.
+/// An error as the caller reads it.
 #[derive(Debug)]
 pub struct Error {
     pub kind: Kind,
@@ -64,7 +63,7 @@ pub struct Error {
     pub hint: Option<String>,
 }
 
-/// What every function of the extension returns.
+/// The result of a function of the extension.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -96,14 +95,14 @@ impl Error {
         .hint(hint)
     }
 
-    /// ON006 for a write that an earlier, committed transaction has made. `behind`: how to go on.
+    /// ON006 for a write that an earlier, committed transaction has made. `behind`: the next step after this call.
     pub fn already_done(what: impl AsRef<str>, behind: &str) -> Error {
         Error::new(Kind::AlreadyDone, what.as_ref()).hint(format!(
             "Roll back to before your own writes of this transaction, then go on behind this call: {behind}"
         ))
     }
 
-    /// 40001 for a race that a snapshot above READ COMMITTED cannot see the end of.
+    /// 40001 for a lost race: above READ COMMITTED the snapshot does not show the winner.
     pub fn retry_transaction(what: impl AsRef<str>) -> Error {
         Error::new(
             Kind::RetryTransaction,
@@ -115,7 +114,7 @@ impl Error {
         .hint("Roll back and run the whole transaction again.")
     }
 
-    /// 25006 for a call that has to write where nothing can be written.
+    /// 25006 for a call that must write in a read-only transaction or on a standby.
     pub fn read_only(what: impl AsRef<str>) -> Error {
         Error::new(
             Kind::ReadOnly,

@@ -1,8 +1,8 @@
-//! Which life of the database this is. A stored transaction id or role number means something only in the incarnation that
-//! wrote it; its number stands beside it.
+//! The incarnation of the database: a number that a restore changes. A stored transaction id or role number counts only in
+//! the incarnation that wrote it, so that number is stored beside it.
 //!
-//! The random half stands in the body of `once.incarnation()`, not in a table: a dump leaves it out, a publication does
-//! not carry it, and a physical copy, a template and pg_upgrade keep it. The other half is the system identifier.
+//! It is made of two numbers: the system identifier, and a random number in the body of `once.incarnation()`. The body is no
+//! table: a dump makes a new number, a publication does not carry it, and a physical copy, a template and pg_upgrade keep it.
 
 use crate::call::{Call, varlena};
 use crate::error::{Error, Kind, Result};

@@ -1,8 +1,8 @@
-//! Reading a `json` value where it stands: the members of an object as they are written, byte for byte. And the
-//! same value as `jsonb`, where numbers, spacing and repeated members must not count.
+//! Reads a `json` value in place: the members of an object, byte for byte. And converts it to `jsonb`, where the form of
+//! numbers, spacing and repeated members does not count.
 //!
-//! The server has checked the text when it became `json`, so nothing is checked again here, only found: every byte
-//! that means something is ASCII, and no encoding of a database has ASCII bytes inside another character.
+//! The server checked the text when it became `json`, so this file only finds the parts. All structural bytes are ASCII,
+//! and no encoding of a database has ASCII bytes inside another character.
 
 use crate::error::{Error, Kind, Result};
 use crate::row;
@@ -10,14 +10,14 @@ use pgrx::pg_sys::{self, Datum};
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 
-/// The members of an object: name (a string as it is written, with its quotation marks) and value.
+/// The members of an object: name (with its quotation marks and escapes) and value.
 pub struct Members<'a> {
     text: &'a [u8],
     at: usize,
 }
 
 impl<'a> Members<'a> {
-    /// None for what is no object.
+    /// None: the value is no object.
     pub fn of(text: &'a [u8]) -> Option<Members<'a>> {
         let mut members = Members { text, at: 0 };
         members.skip_space();
@@ -40,7 +40,7 @@ impl<'a> Members<'a> {
         found
     }
 
-    /// The value that begins here, without the space around it.
+    /// The next value, without the space around it.
     fn value(&mut self) -> &'a [u8] {
         self.skip_space();
         let from = self.at;
@@ -89,7 +89,7 @@ impl<'a> Iterator for Members<'a> {
     }
 }
 
-/// The elements of an array; None for what is none.
+/// The elements of an array; None: the value is no array.
 pub fn elements(text: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     let mut at = Members { text, at: 0 };
     at.skip_space();
@@ -124,8 +124,8 @@ pub fn jsonb_text(jsonb: Datum) -> Vec<u8> {
     }
 }
 
-/// What a string as it is written stands for; None for what is no string, or one that a text of this database
-/// cannot hold (NUL, half a surrogate pair, a character without a counterpart).
+/// The text of a written string; None: no string, or one that a text of this database cannot hold (NUL, half a surrogate
+/// pair, a character that the encoding lacks).
 pub fn string(written: &[u8]) -> Option<Cow<'_, [u8]>> {
     let inside = written.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     match inside.contains(&b'\\') {
@@ -137,8 +137,8 @@ pub fn string(written: &[u8]) -> Option<Cow<'_, [u8]>> {
 fn unescaped(written: &[u8]) -> Option<Vec<u8>> {
     let array = row::text(&[b"[", written, b"]"].concat());
     pgrx::PgTryBuilder::new(|| {
-        // SAFETY: a function of the server over a json array and an integer; it only computes, so an error of
-        // it leaves nothing behind.
+        // SAFETY: a function of the server over a json array and an integer. It only computes, so its error leaves nothing
+        // to clean up.
         unsafe {
             let args = [Some(array), Some(Datum::from(0i32))];
             pgrx::direct_function_call_as_datum(pg_sys::json_array_element_text, &args)

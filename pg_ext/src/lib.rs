@@ -1,11 +1,11 @@
 //! pg_once: retries that converge. This file is the table of contents.
 //!
-//! One noun, one stem: each has a Rust file or folder here and a SQL file in `sql/` (`guard` stands in machine.sql,
-//! `doctor` in metrics.sql). `inbox`, `janitor`, `key`, `outbox` and `role` have an in-database test file in
-//! `pgrx-tests/`; the others are tested from outside alone, in `tests/e2e/`. The other files are the mechanisms they share.
-//! A noun imports only the nouns above it in the list below and shared mechanisms; a shared mechanism imports no noun
+//! Each noun has a Rust file or folder here and a SQL file of the same stem in `sql/` (`guard` is in machine.sql, `doctor`
+//! in metrics.sql). `inbox`, `janitor`, `key`, `outbox` and `role` have an in-database test file in `pgrx-tests/`; the
+//! others are tested in `tests/e2e/` alone. The other files are shared mechanisms.
+//! A noun imports only nouns above it in the list below and shared mechanisms; a shared mechanism imports no noun
 //! (`tests/e2e/layers.rs`).
-//! What SQL sees (names, arguments, comments) is in `sql/`; `exports.rs` ties its symbols to functions.
+//! The SQL names, arguments and comments are in `sql/`; `exports.rs` ties their symbols to functions.
 #![allow(
     clippy::missing_safety_doc,
     reason = "safety is said at each unsafe block"
@@ -25,10 +25,10 @@ mod inbox;
 // The declared states and moves of one of the user's tables: what a definition may say, and `transition`.
 mod machine;
 
-// One row's work that can die half-way, under a lease.
+// Work on one row under a lease.
 mod action;
 
-// A teardown whose terminal state comes last: refunds, clean-up, the audit.
+// Teardowns that reach their terminal state last: refunds, clean-up, the audit.
 mod cancel;
 
 // Triggers that refuse undeclared writes; machine_define and machine_drop, which ask all of the above.
@@ -37,13 +37,13 @@ mod guard;
 // The sweeps.
 mod janitor;
 
-// Numbers to watch.
+// Numbers for an exporter.
 mod metrics;
 
-// What a person should know and do: doctor, machine_check and machine_assert.
+// Problems and their next steps: doctor, machine_check and machine_assert.
 mod doctor;
 
-// Who may call what.
+// Rights of roles.
 mod role;
 
 // Shared mechanisms.

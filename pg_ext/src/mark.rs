@@ -1,10 +1,10 @@
-//! A mark of a call and its arguments: tells a repeated call from a new one.
+//! A hash of a call and its arguments.
 
 use crate::digest::first_64_bits;
 use sha2::{Digest, Sha256};
 
-/// 64 bits over a call and its arguments, never 0: tells a repeated call from a new one. Each part is
-/// preceded by its length, NULL by a length that no text has.
+/// 64 bits over a call and its arguments, never 0: tells a repeated call from a new one. The length precedes each part; NULL
+/// is a length that no text has.
 pub fn call_mark(function: &str, parts: &[Option<&[u8]>]) -> i64 {
     let mut hash = Sha256::new().chain_update(function);
     for part in parts {

@@ -1,8 +1,7 @@
-//! Options as the `*_set` functions take them: a JSON object, read member by member.
+//! The options of the `*_set` functions: a JSON object, read member by member.
 //!
-//! Every member is checked before anything is written, and refused by its name: an unknown one, too. JSON null
-//! resets an option, so every reader answers None for it. What an option means, its default and where it is
-//! stored is the noun's.
+//! Every member is checked before anything is written; an error names the member, also an unknown one. JSON null resets an
+//! option, so every reader answers None for it. The noun knows the meaning of an option, its default and its column.
 
 use crate::call::{Call, characters, shown, varlena};
 use crate::caller;
@@ -13,7 +12,7 @@ use crate::row;
 use crate::spi::{self, Kept, Row};
 use pgrx::pg_sys::{self, Datum};
 
-// What is no object shows itself by a member that nobody can name.
+// A document that is no object gets one member that no option has.
 const MEMBERS: &std::ffi::CStr = c"
     SELECT o.key, pg_catalog.json_typeof(o.value), o.value::pg_catalog.jsonb #>> '{}'
       FROM pg_catalog.json_each(CASE pg_catalog.json_typeof($1) WHEN 'object' THEN $1 ELSE '{\"\": 0}' END) o";

@@ -1,5 +1,5 @@
-//! Raising an [`Error`] as a PostgreSQL error with its own SQLSTATE: pgrx has no way to raise a code
-//! outside its enum. Nothing with a destructor may be alive when `raise` jumps.
+//! Raises an [`Error`] as a PostgreSQL error with its own SQLSTATE; pgrx cannot raise a code outside its enum. No value with
+//! a destructor may be alive when `raise` jumps.
 
 use crate::error::Error;
 use pgrx::pg_sys;
@@ -21,7 +21,7 @@ fn packed(sqlstate: &[u8; 5]) -> c_int {
     })
 }
 
-/// Copies a text into server memory in the database's encoding, ended by NUL; a NUL inside ends it early.
+/// Copies a text into server memory, in the database's encoding and with a NUL at its end; a NUL inside ends it early.
 fn server_string(text: Option<String>) -> *mut c_char {
     match text {
         None => std::ptr::null_mut(),
@@ -40,7 +40,7 @@ fn server_string(text: Option<String>) -> *mut c_char {
     }
 }
 
-/// Tells the client, and the server's log, of something that is no failure.
+/// Sends a WARNING to the client and the server's log.
 pub fn warn(message: String, hint: &str) {
     let message = server_string(Some(message));
     let hint = server_string(Some(hint.to_owned()));
@@ -55,14 +55,14 @@ pub fn warn(message: String, hint: &str) {
     }
 }
 
-/// Raises the error; does not come back.
+/// Raises the error; does not return.
 pub fn raise(error: Error) -> ! {
     let code = packed(error.kind.sqlstate());
     let message = server_string(Some(error.message));
     let detail = server_string(error.detail);
     let hint = server_string(error.hint);
-    // SAFETY: all arguments are NUL-terminated server strings passed through "%s"; every Rust value of
-    // this frame is plain data by now, so the jump out of errfinish skips no destructor.
+    // SAFETY: all arguments are NUL-terminated server strings passed through "%s". This frame holds plain data only, so
+    // the jump out of errfinish skips no destructor.
     unsafe {
         errstart(pgrx::PgLogLevel::ERROR as c_int, std::ptr::null());
         errcode(code);

@@ -1,8 +1,8 @@
-//! role: `grant_role` and `revoke_role`. Which routines a kind opens stands in `sql/role.sql`; this file
-//! turns those rows into grants and remembers them.
+//! role: `grant_role` and `revoke_role`. `sql/role.sql` lists the routines of each kind; this file turns those rows into
+//! grants and remembers them.
 //!
-//! Only what is missing is granted and only what the kind opened is taken back, so rights that somebody gave
-//! by hand stay. A grant is never the extension's own (see [`OfTheUser`]).
+//! It grants only missing rights and revokes only rights that the kind opened, so rights given by hand stay. A grant is
+//! never part of the extension (see [`OfTheUser`]).
 
 use crate::call::Call;
 use crate::call::{shown, varlena};
@@ -26,13 +26,13 @@ const FORGET: &CStr = c"
      WHERE r.oid = $1 AND g.kind = $2
        AND CASE g.incarnation WHEN $3 THEN g.role = r.oid ELSE g.role_name = r.rolname END";
 
-// Roles that are gone are forgotten before a number is used again.
+// Forgets roles that are gone, before their number is used again.
 const TIDY: &CStr = c"
     DELETE FROM once.role_grant g
      WHERE g.incarnation = $1 AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = g.role)";
 
-// The statements that make the role's rights what its remembered kinds say: what they open and the role has
-// not, and what the kind in question ($3) opened and no other of them does.
+// The statements that bring the role's rights in line with its remembered kinds: grants of missing routines, and revokes of
+// the routines that only the kind $3 opened.
 const STATEMENTS: &CStr = c"
     WITH kinds AS (
         SELECT g.kind FROM once.role_grant g JOIN pg_catalog.pg_roles r
@@ -91,7 +91,7 @@ fn change(call: &Call, memory: &'static std::thread::LocalKey<Kept>) -> Result<D
     }
     table::ensure_writable(c"role_grant")?;
     let statements = {
-        // Two at once would change the same functions' rights.
+        // Two calls at once would change the rights of the same functions.
         spi::run(b"LOCK TABLE once.role_grant IN SHARE ROW EXCLUSIVE MODE")?;
         let incarnation = Some(Datum::from(incarnation::present()?));
         let kind = Some(row::text(kind));
@@ -111,17 +111,15 @@ fn change(call: &Call, memory: &'static std::thread::LocalKey<Kept>) -> Result<D
     Ok(call.return_null())
 }
 
-/// While an extension's script runs, the server notes every GRANT as part of the extension, and pg_dump leaves
-/// it out: a role would lose in a restored database what an upgrade gave it. As long as this value lives,
-/// grants are the user's.
+/// While an extension's script runs, the server records every GRANT as part of the extension, and pg_dump leaves it out: a
+/// restored database would lack the grants of an upgrade. As long as this value lives, grants are the user's.
 struct OfTheUser {
     in_script: bool,
 }
 
 impl OfTheUser {
     fn begin() -> OfTheUser {
-        // SAFETY: a variable of this backend, put back by Drop; an error of the server that ends the script
-        // sets it to false after that.
+        // SAFETY: a variable of this backend, restored by Drop; an error that ends the script sets it to false afterwards.
         unsafe {
             let in_script = pg_sys::creating_extension;
             pg_sys::creating_extension = false;

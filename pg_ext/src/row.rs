@@ -1,7 +1,7 @@
 //! Result rows: one row of OUT columns, or a set.
 //!
-//! The row type of a function never changes within one version of the library, so each backend builds
-//! it once and keeps it blessed; asking the catalog for it on every call costs more than a replay.
+//! The row type of a function never changes within one version of the library, so each backend builds it once and keeps it
+//! blessed. Asking the catalog for it at every call would cost more than a replay.
 
 use crate::call::Call;
 use pgrx::pg_sys::{self, Datum};
@@ -148,8 +148,8 @@ pub fn copied(value: Datum) -> Datum {
     unsafe { Datum::from(pg_sys::pg_detoast_datum_copy(value.cast_mut_ptr())) }
 }
 
-/// Gives back what [`copied`] took, where so many rows are copied that it matters.
+/// Frees a value of [`copied`], for callers that copy many rows.
 pub fn free(value: Datum) {
-    // SAFETY: a value that `copied` made and nobody uses any more.
+    // SAFETY: a value that `copied` made and nobody uses afterwards.
     unsafe { pg_sys::pfree(value.cast_mut_ptr()) }
 }

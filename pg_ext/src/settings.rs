@@ -12,9 +12,8 @@ pub fn with_sweep_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T>
     with_lock_timeout(SWEEP_LOCK_TIMEOUT.get(), work)
 }
 
-/// Waits for locks on whole tables as long as the caller's lock_timeout says. Where it says nothing, for a second more than
-/// deadlock_timeout, when the server ends an autovacuum that is in the way: every writer of a table queues behind such a
-/// wait.
+/// Waits for locks on whole tables up to the caller's lock_timeout. Without one, up to a second more than deadlock_timeout,
+/// when the server ends an autovacuum that holds the lock. Every writer of the table queues behind such a wait.
 pub fn with_table_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     // SAFETY: reads two settings, in milliseconds; a lock_timeout of 0 is none.
     let (own, deadlock) = unsafe { (pg_sys::LockTimeout, pg_sys::DeadlockTimeout) };
@@ -41,8 +40,8 @@ static JANITOR_NAPTIME: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 static SWEEP_LOCK_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(100);
 static FAKE_NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
-/// The shortest and the longest once.janitor_naptime, in milliseconds. Who watches takes a janitor that has not ended a
-/// pass for ten minutes for one that does not run (the alert JanitorNotRunning).
+/// The shortest and the longest once.janitor_naptime, in milliseconds. The alert JanitorNotRunning fires ten minutes after
+/// the last pass.
 const LEAST_NAPTIME: i32 = 10;
 const MOST_NAPTIME: i32 = 300_000;
 
@@ -61,15 +60,15 @@ pub fn action_lease_us() -> i64 {
     i64::from(ACTION_LEASE.get()) * 1_000
 }
 
-/// The shortest retry_after that is ever told.
+/// The shortest retry_after of an answer.
 pub const LEAST_RETRY_US: i64 = 100_000;
 
-/// When asking again for what somebody holds can pay, where the scope does not say (once.retry_after).
+/// The longest retry_after where the scope does not say (once.retry_after).
 pub fn retry_after_us() -> i64 {
     i64::from(RETRY_AFTER.get()) * 1_000
 }
 
-/// The retry_after beside a lease: what is left of it, at most `most`.
+/// The retry_after beside a lease: the rest of the lease, at most `most`.
 pub fn retry_within(lease_left_us: i64, most: i64) -> i64 {
     lease_left_us.min(most).max(LEAST_RETRY_US)
 }
@@ -79,7 +78,7 @@ pub fn janitor_grace_us() -> i64 {
     i64::from(JANITOR_GRACE.get()) * 1_000
 }
 
-/// The databases that the background worker serves, as they were written (once.janitor_databases).
+/// The setting once.janitor_databases as it is written.
 pub fn janitor_databases() -> Vec<u8> {
     let names = JANITOR_DATABASES.get();
     names.map(CString::into_bytes).unwrap_or_default()
@@ -90,7 +89,7 @@ pub fn janitor_naptime() -> Duration {
     Duration::from_millis(JANITOR_NAPTIME.get().unsigned_abs().into())
 }
 
-/// The same, but no more than half of once.janitor_grace: what the worker serves stays covered.
+/// The same, but at most half of once.janitor_grace, so that claim states stay covered.
 pub fn covering_naptime() -> Duration {
     let covered = (JANITOR_GRACE.get() / 2).max(LEAST_NAPTIME);
     janitor_naptime().min(Duration::from_millis(covered.unsigned_abs().into()))
@@ -121,7 +120,7 @@ pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -
     // SAFETY: the settings are set at a level of their own, which ends below.
     let level = unsafe { pg_sys::NewGUCNestLevel() };
     for (name, value) in settings {
-        // SAFETY: a setting of the server's, to a value that it takes; some are not their user's to change.
+        // SAFETY: a setting of the server and a valid value of it; the user may lack the right to change it.
         unsafe {
             pg_sys::set_config_option(
                 name.as_ptr(),
@@ -186,7 +185,7 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.retry_after",
-        c"The longest retry_after of a claim that meets somebody at work.",
+        c"The longest retry_after of a claim that is answered in_progress.",
         c"In milliseconds without a unit, from 100ms; default 1s. Precedence: scope option, this.",
         &RETRY_AFTER,
         100,
@@ -224,7 +223,7 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.sweep_lock_timeout",
-        c"How long sweeps and the looks of metrics, doctor, machine_check and topic_set wait for each lock.",
+        c"How long sweeps, metrics, doctor, machine_check and topic_set wait for each lock.",
         c"In milliseconds without a unit; default 100ms. A table that a sweep cannot lock is left for the next one and reported as failed; locked rows are skipped.",
         &SWEEP_LOCK_TIMEOUT,
         1,

@@ -1,5 +1,5 @@
-//! A subtransaction around work whose failure must not end the caller's transaction: one batch of a sweep,
-//! one look at a definition.
+//! A subtransaction around work whose failure must not end the caller's transaction: one batch of a sweep, one check of a
+//! definition.
 
 use crate::error::{Error, Kind, Result};
 use crate::settings;
@@ -9,11 +9,11 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReportWithLevel};
 use std::panic::AssertUnwindSafe;
 
-/// What the server or we said when the work failed.
+/// The error of work that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub message: String,
-    /// It wanted a lock that somebody has (55P03).
+    /// It waited too long for a lock (55P03).
     pub is_wait: bool,
 }
 
@@ -46,17 +46,16 @@ fn report(caught: &CaughtError) -> &ErrorReportWithLevel {
     report
 }
 
-/// Why work came to nothing.
+/// An error inside the subtransaction.
 enum Raised {
     Ours(Error),
-    /// What an error of the server means.
+    /// An error of the server, sorted by `told`.
     Caught(Result<Failure>),
 }
 
-/// Runs `work` in a subtransaction. A failure undoes what it wrote and is told; but for those that are meant
-/// for the whole transaction (a cancelled query, a shutdown, a lost race above READ COMMITTED), which go on
-/// once the subtransaction is rolled back. Nothing with a pin or an open relation may outlive `work` when it
-/// fails.
+/// Runs `work` in a subtransaction. A failure undoes its writes and is the inner result. An error for the whole transaction
+/// (a cancelled query, a shutdown, a lost race above READ COMMITTED) is the outer result. No pin and no open relation of
+/// `work` may outlive its failure.
 pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Result<T, Failure>> {
     match inside(work) {
         Ok(value) => Ok(Ok(value)),
@@ -66,14 +65,14 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
     }
 }
 
-/// The same for a part of a sweep, or a look that must not wait: with once.sweep_lock_timeout.
+/// The same with once.sweep_lock_timeout, for a part of a sweep or a report.
 pub fn attempt_briefly<T>(
     work: impl FnOnce() -> Result<T>,
 ) -> Result<std::result::Result<T, Failure>> {
     attempt(|| settings::with_sweep_lock_timeout(work))
 }
 
-/// The subtransaction, and the caller's memory context for what is told of an error.
+/// The subtransaction; the text of an error is copied into the caller's memory context.
 fn inside<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Raised> {
     // SAFETY: plain reads; both are set again below, as PL/pgSQL does around an exception block.
     let (memory, owner) = unsafe { (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner) };
@@ -88,12 +87,12 @@ fn inside<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Raised>
         (work.0)().map_err(Raised::Ours)
     })
     .catch_others(move |caught| {
-        // SAFETY: the context of before the subtransaction.
+        // SAFETY: the context from before the subtransaction.
         unsafe { pg_sys::MemoryContextSwitchTo(memory) };
         Err(Raised::Caught(told(&caught)))
     })
     .execute();
-    // SAFETY: the subtransaction begun above is the current one; an error in it left it to be rolled back.
+    // SAFETY: the subtransaction begun above is the current one; an error left its rollback to us.
     unsafe {
         match ended {
             Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),
@@ -105,7 +104,7 @@ fn inside<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Raised>
     ended
 }
 
-/// Meant for the whole transaction; an attempt within this one was stopped by it, or it is raised here.
+/// An error of ours for the whole transaction: raised by an attempt inside this one, or here.
 fn stops(kind: Kind) -> bool {
     match kind {
         Kind::Cancelled | Kind::Shutdown => true,
@@ -114,11 +113,11 @@ fn stops(kind: Kind) -> bool {
     }
 }
 
-/// What an error of the server means. A trigger may raise any code it likes: a cancellation is one that the
-/// server's own loop raised. It is raised anew by whoever called, once the subtransaction is rolled back.
+/// Sorts an error of the server. A trigger may raise any code; only the server's own loop raises a cancellation. The caller
+/// raises it again after the rollback of the subtransaction.
 fn told(caught: &CaughtError) -> Result<Failure> {
     let report = report(caught);
-    // A function of ours that a trigger called raises anew what stopped it: under the library's name, which no other has.
+    // A trigger may call a function of ours, which raises the cancellation again under the library's name.
     let by_server = report.file().ends_with("postgres.c") || report.file() == "pg_once";
     let stops = match report.sql_error_code() {
         Code::ERRCODE_QUERY_CANCELED if by_server => Some(Kind::Cancelled),

@@ -1,9 +1,9 @@
-//! What a run of a sweep task did, and the table once.janitor, which says when each task last ran, and action_release for
-//! each machine.
+//! The result of a sweep task's run, and the table once.janitor: the last run of each task, and of action_release for each
+//! machine.
 //!
-//! A run that found nothing to do is written at most every 30 seconds (a quarter of once.janitor_grace, if that is
-//! shorter), so that an idle janitor hardly writes and still covers what machine_assert asks about. Nobody waits for
-//! another session that notes a run: it says the same.
+//! A run with nothing to do is written at most every 30 seconds (a quarter of once.janitor_grace, if that is shorter), so
+//! that an idle janitor hardly writes and still covers claim states. A run does not wait for another session that records
+//! one: its row would say the same.
 
 use crate::call::from_utf8;
 use crate::caller;
@@ -24,11 +24,11 @@ pub const ACTION_RELEASE: &str = "action_release";
 
 const RUNS: Name = c"janitor";
 
-/// Nothing new is noted again after that, or after a part of once.janitor_grace.
+/// An idle run is written again after this time, or after this part of once.janitor_grace.
 const STILL_FRESH_US: i64 = 30_000_000;
 const PARTS_OF_GRACE: i64 = 4;
 
-/// What one run of a task did.
+/// The result of one run of a task.
 #[derive(Clone, Default)]
 pub struct Swept {
     pub done: i64,
@@ -38,7 +38,7 @@ pub struct Swept {
 }
 
 impl Swept {
-    /// So many rows failed, for the same reason.
+    /// Failures of so many rows, with one message.
     pub fn failure(rows: usize, reason: &str) -> Swept {
         Swept {
             failed: rows as i64,
@@ -55,7 +55,7 @@ impl Swept {
     }
 }
 
-/// What is due, and since when.
+/// The number of due rows, and since when the first is due.
 #[derive(Default)]
 pub struct DueWork {
     pub rows: i64,
@@ -63,7 +63,7 @@ pub struct DueWork {
 }
 
 impl DueWork {
-    /// So many more rows, due since then.
+    /// Adds rows that are due since then.
     pub fn add(&mut self, rows: i64, since: Option<i64>) {
         self.rows += rows;
         self.since = self.since.into_iter().chain(since).min();
@@ -87,18 +87,18 @@ table::columns!(Run);
 
 type Row = Record<Run, 8>;
 
-/// Notes the end of a run; where that cannot be, its result says so, and what was done stays done.
+/// Records the end of a run. If that fails, the result says so, and the work of the run stays done.
 pub fn noting(swept: &mut Swept, note: impl FnOnce() -> Result<()>) -> Result<()> {
     if let Err(why) = subxact::attempt_briefly(note)? {
-        let said = swept.last_error.as_deref().unwrap_or("the run has ended");
-        let said = format!("{said} (not noted: {})", why.message);
-        swept.add(Swept::failure(1, &said));
+        let message = swept.last_error.as_deref().unwrap_or("the run has ended");
+        let message = format!("{message} (not noted: {})", why.message);
+        swept.add(Swept::failure(1, &message));
     }
     Ok(())
 }
 
-/// Notes the end of a run of a task for one machine (empty: the task as a whole); one in which nothing failed is good.
-/// Nothing where another session is at it.
+/// Records the end of a run of a task for one machine (empty: the whole task); a run without failures is good. Does nothing
+/// while another session records one.
 pub fn record(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Result<()> {
     let table = Table::to_write(RUNS)?;
     let snapshot = Snapshot::latest();
@@ -120,7 +120,7 @@ pub fn record(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Resul
     Ok(())
 }
 
-/// The first run. A session that notes it at the same time keeps the others from it: they would wait for it.
+/// Records the first run. A try-lock lets one session insert; the others would wait for its transaction.
 fn insert(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Result<()> {
     let place = call_mark("janitor run", &[Some(task.as_bytes()), Some(machine)]);
     let Some(lock) = TryLock::acquire(place as u64) else {
@@ -152,7 +152,7 @@ fn add(run: &mut Row, swept: &Swept, is_good: bool, now: i64, who: &[u8]) {
     run.put_text(Run::ServedBy, Some(who));
 }
 
-/// What is stored says nearly the same already.
+/// The stored row says nearly the same.
 fn is_fresh(run: &Row, who: &[u8], now: i64) -> bool {
     let fresh = STILL_FRESH_US.min(settings::janitor_grace_us() / PARTS_OF_GRACE);
     let last = run.raw(Run::LastEnd).map(|d| d.value() as i64);
@@ -161,10 +161,10 @@ fn is_fresh(run: &Row, who: &[u8], now: i64) -> bool {
         && run.bytes(Run::ServedBy) == Some(who)
 }
 
-/// The background worker, where this process is one.
+/// The name of the background worker, if this process is one.
 static WORKER: OnceLock<&str> = OnceLock::new();
 
-/// From here on the runs of this process are noted under that name.
+/// Records the runs of this process under that name.
 pub fn serve_as(worker: &'static str) {
     WORKER.get_or_init(|| worker);
 }
@@ -186,14 +186,14 @@ fn served_by() -> Vec<u8> {
     who
 }
 
-/// When action_release last ended for a machine; i64::MIN: never.
+/// When a task last ended for a machine; i64::MIN: never.
 pub fn last_end(task: &str, machine: &[u8]) -> Result<i64> {
     let run = find(&Table::to_read(RUNS)?, task, machine, &Snapshot::latest())?;
     let end = run.filter(|r| r.raw(Run::LastEnd).is_some());
     Ok(end.map_or(i64::MIN, |r| r.i64(Run::LastEnd)))
 }
 
-/// A sweep of the machine's claim states has ended without failure within once.janitor_grace.
+/// A sweep of the machine's claim states ended without a failure within once.janitor_grace.
 pub fn covers(machine: &[u8]) -> Result<bool> {
     let run = of_machine(machine)?;
     let good = run.filter(|r| r.raw(Run::GoodEnd).is_some());
@@ -201,7 +201,7 @@ pub fn covers(machine: &[u8]) -> Result<bool> {
     Ok(good.is_some_and(|r| r.i64(Run::GoodEnd) >= since))
 }
 
-/// What the last failure of a machine's sweep said.
+/// The message of the last failure of a machine's sweep.
 pub fn last_error(machine: &[u8]) -> Result<Option<Vec<u8>>> {
     let run = of_machine(machine)?;
     Ok(run.and_then(|r| r.bytes(Run::LastError).map(<[u8]>::to_vec)))

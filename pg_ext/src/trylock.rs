@@ -1,8 +1,8 @@
-//! A try-lock per key in a lock space of our own, held for the few microseconds between the last look
-//! and the insert: whoever does not get it knows that somebody is claiming the key right now.
+//! A try-lock per key in a lock space of our own, held for a few microseconds between the last look and the insert. A session
+//! that does not get it knows that another one is claiming the key.
 //!
-//! It is given back before the function returns, so claiming 200,000 keys in one transaction does not
-//! fill shared memory. An error gives it back with the (sub)transaction.
+//! It is released before the function returns, so claiming 200,000 keys in one transaction does not fill shared memory. An
+//! error releases it with the (sub)transaction.
 
 use crate::error::{Error, Result};
 use pgrx::PgSqlErrorCode as Code;
@@ -13,24 +13,24 @@ use std::panic::AssertUnwindSafe;
 const LOCK_SPACE: u16 = 0x6f6e;
 const ADVISORY_METHOD: u8 = 2;
 
-/// A held lock; dropping it gives it back.
+/// A held lock; dropping it releases it.
 pub struct TryLock {
     tag: pg_sys::LOCKTAG,
     mode: i32,
 }
 
 impl TryLock {
-    /// None: somebody else holds it.
+    /// None: another session holds it.
     pub fn acquire(hash: u64) -> Option<TryLock> {
         TryLock::attempt(hash, pg_sys::ExclusiveLock as i32)
     }
 
-    /// Beside other shared holders; None: somebody holds it exclusively.
+    /// Beside other shared holders; None: another session holds it exclusively.
     pub fn shared(hash: u64) -> Option<TryLock> {
         TryLock::attempt(hash, pg_sys::ShareLock as i32)
     }
 
-    /// Waits for whoever holds it; for locks that are held for microseconds.
+    /// Waits for its holder; for locks that are held for microseconds.
     pub fn wait(hash: u64) -> TryLock {
         TryLock::wait_for(hash, pg_sys::ExclusiveLock as i32)
     }
@@ -67,7 +67,7 @@ pub fn wait_exclusive(hash: u64) {
     TryLock::wait(hash).keep();
 }
 
-/// A wait for a lock, of any kind; `late` where the server gives up (55P03). It is made once the server has left the wait.
+/// Waits for a lock of any kind; answers `late` where lock_timeout ends the wait (55P03).
 pub fn wait_or(wait: impl FnOnce(), late: impl FnOnce() -> Error) -> Result<()> {
     let wait = AssertUnwindSafe(wait);
     let is_locked = pgrx::PgTryBuilder::new(move || {
@@ -95,8 +95,8 @@ fn tag(hash: u64) -> pg_sys::LOCKTAG {
 impl Drop for TryLock {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // SAFETY: the lock is held by this transaction since it was acquired; an abort would have
-            // freed it, but then this value is dropped while unwinding and does nothing.
+            // SAFETY: this transaction holds the lock. An abort releases it, but then this value is dropped while
+            // unwinding, and does nothing.
             unsafe { pg_sys::LockRelease(&self.tag, self.mode, false) };
         }
     }

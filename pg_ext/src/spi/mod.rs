@@ -1,9 +1,9 @@
-//! Running SQL: statements on the user's tables as the caller ([`Plan`]), and the extension's own that are
-//! not hot (options, sweeps, grants) as its owner ([`Kept`], [`run`]).
+//! Runs SQL: statements on the user's tables as the caller ([`Plan`]), and the extension's own statements outside the hot
+//! paths (options, sweeps, grants) as its owner ([`Kept`], [`run`]).
 //!
-//! The extension's hot tables are not reached from here (see `table/`). Everything named in these
-//! statements is qualified, and the user is switched (`user.rs`) only while the server runs them: to the
-//! caller's program `current_user` never changes. Plans are kept per backend.
+//! Hot tables of the extension are reached by `table/` instead. Every name in these statements is qualified. The user is
+//! switched (`user.rs`) only while the server runs them, so the caller's program never sees another `current_user`. Each
+//! backend keeps its plans.
 
 mod user;
 
@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::thread::LocalKey;
 
-/// What errors of the extension's own statements call the row.
+/// Name of the row in errors of the extension's own statements.
 const OWN_ROW: &str = "a row of pg_once";
 
 /// One result row; None for NULL. Values are copied into the caller's memory.
@@ -70,8 +70,8 @@ pub fn query(kept: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<Ve
     as_owner(|| kept.with(|k| execute(k.plan()?, args, Under::Statement, OWN_ROW)))
 }
 
-/// Like [`query`], but sees what is committed now at every isolation level, as the server's own checks of
-/// foreign keys do. For what is done under a lock.
+/// Like [`query`], but sees the rows that are committed now, at every isolation level, as the server's checks of foreign
+/// keys do. For work under a lock.
 pub fn query_latest(kept: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<Vec<Row>> {
     let snapshot = Snapshot::latest();
     as_owner(|| kept.with(|k| execute(k.plan()?, args, Under::Latest(&snapshot), OWN_ROW)))
@@ -88,15 +88,15 @@ pub fn run_as_caller(sql: &CStr) -> Result<()> {
     connected(|| execute(prepare(sql, &[], 0)?, &[], Under::Statement, OWN_ROW).map(drop))
 }
 
-/// A statement on the user's tables, made at run time and kept until it is dropped. It runs as whoever is
-/// the current user then. Its generic plan is always used: it finds rows by key, whatever the values.
+/// A statement on the user's tables, made at run time and kept until it is dropped. It runs as the current user. It always
+/// uses its generic plan, because it finds rows by key.
 pub struct Plan {
     raw: pg_sys::SPIPlanPtr,
     row: String,
 }
 
 impl Plan {
-    /// Prepares a statement; `row` is what a lost race calls the row.
+    /// Prepares a statement; `row` names the row in the error of a lost race.
     pub fn prepare(sql: &str, types: &[pg_sys::Oid], row: impl Into<String>) -> Result<Plan> {
         let sql = c_string(&from_utf8(sql))?;
         let raw = connected(|| {
@@ -116,14 +116,13 @@ impl Plan {
         connected(|| execute(self.raw, args, Under::Statement, &self.row))
     }
 
-    /// Runs a statement that only looks, under the given snapshot.
+    /// Runs a statement that only reads, under the given snapshot.
     pub fn look(&self, args: &[Option<Datum>], snapshot: &Snapshot) -> Result<Vec<Row>> {
         connected(|| execute(self.raw, args, Under::Look(snapshot), &self.row))
     }
 
-    /// Runs a statement that only looks, under the given snapshot, and hands out its rows `step` at a time
-    /// until `each` says stop (false). `each` works in the memory of the call; the rows it is shown are gone
-    /// with their batch.
+    /// Runs a statement that only reads, under the given snapshot, and passes its rows to `each`, `step` at a time, until
+    /// `each` answers false. `each` runs in the memory context of the call; its rows live as long as their batch.
     pub fn stream(
         &self,
         args: &[Option<Datum>],
@@ -135,8 +134,8 @@ impl Plan {
         // SAFETY: reads a variable of this backend.
         let memory = unsafe { pg_sys::CurrentMemoryContext };
         connected(|| {
-            // SAFETY: connected; as many values as the plan has parameters. A read-only cursor runs under
-            // the active snapshot, which is popped once the cursor has its own registration of it.
+            // SAFETY: connected; as many values as the plan has parameters. A read-only cursor runs under the active
+            // snapshot, which is popped once the cursor has registered it.
             let portal = unsafe {
                 pg_sys::PushActiveSnapshot(snapshot.raw());
                 let name = std::ptr::null();
@@ -158,10 +157,10 @@ impl Plan {
                 };
                 let batch = result_rows(raw_value);
                 let last = batch.is_empty();
-                // SAFETY: the context of before SPI was connected; what `each` allocates must outlive SPI.
+                // SAFETY: the context from before SPI_connect; memory of `each` must outlive SPI.
                 let inner = unsafe { pg_sys::MemoryContextSwitchTo(memory) };
                 let go_on = !last && each(batch)?;
-                // SAFETY: the batch was this table's, and nobody has it any more.
+                // SAFETY: the batch was this table's, and nobody uses it.
                 unsafe {
                     pg_sys::MemoryContextSwitchTo(inner);
                     pg_sys::SPI_freetuptable(table);
@@ -215,13 +214,13 @@ fn parameters(args: &[Option<Datum>]) -> (Vec<Datum>, Vec<std::ffi::c_char>) {
     (values, args.iter().map(null).collect())
 }
 
-/// What a statement sees.
+/// The snapshot of a statement.
 enum Under<'a> {
-    /// What any statement of this transaction would.
+    /// The one of any statement of this transaction.
     Statement,
-    /// This snapshot; it only looks.
+    /// This one; the statement only reads.
     Look(&'a Snapshot),
-    /// This snapshot; it may write.
+    /// This one; the statement may write.
     Latest(&'a Snapshot),
 }
 
@@ -239,8 +238,7 @@ fn execute(
         Under::Latest(snapshot) => (Some(snapshot.raw()), false),
     };
     let result = catch_races(row, || {
-        // SAFETY: connected to SPI; as many values as the plan has parameters; a given snapshot is
-        // registered by whoever gave it.
+        // SAFETY: connected to SPI; as many values as the plan has parameters; the caller has registered a given snapshot.
         Ok(unsafe {
             match snapshot {
                 None => pg_sys::SPI_execute_plan(plan, values, nulls, false, 0),
@@ -266,7 +264,7 @@ fn execute(
     }
 }
 
-/// A lost race is raised anew with a hint and without the text of an internal statement.
+/// Raises a lost race with a hint, and without the text of an internal statement.
 pub fn catch_races<T>(row: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     pgrx::PgTryBuilder::new(std::panic::AssertUnwindSafe(work))
         .catch_when(

@@ -1,8 +1,7 @@
 //! Acting as another role for a few statements.
 //!
-//! As the extension's owner: its own tables. As the owner of a user's table, in a security-restricted
-//! operation: what a sweep or a guard does there, whoever runs it; triggers and constraints of that table
-//! then run with the rights of whoever wrote them or could have, never with the sweeper's.
+//! As the extension's owner on its own tables. As the owner of a user's table, in a security-restricted operation, for
+//! sweeps and guards: that table's triggers and constraints then run with its owner's rights, never with the sweeper's.
 
 use super::Kept;
 use crate::caller;
@@ -10,9 +9,9 @@ use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
-/// An operator of the caller's must never run as somebody else.
+/// An operator of the caller must never run as another role.
 const SEARCH_PATH: (&CStr, &CStr) = (c"search_path", c"pg_catalog, pg_temp");
-/// A row that row security hides from the owner is an error, not a row that stays stuck.
+/// With row security a hidden row would stay stuck; off raises an error instead.
 const ROW_SECURITY: (&CStr, &CStr) = (c"row_security", c"off");
 
 const TEMPORARY: &CStr = c"SELECT 1 FROM pg_catalog.pg_type t WHERE t.typnamespace = $1 LIMIT 1";
@@ -34,13 +33,12 @@ fn ensure_nothing_temporary() -> Result<()> {
     }
     Err(Error::new(
         Kind::NotInstalled,
-        "nothing is done as a table's owner in a session with temporary tables",
+        "a session with temporary tables cannot act as a table's owner",
     )
-    .hint("DISCARD TEMP, or use a session of its own for sweeps and checks."))
+    .hint("Run DISCARD TEMP, or use another session for sweeps and checks."))
 }
 
-/// The user and settings while statements run as another role; restored on drop. An abort of the
-/// (sub)transaction restores them by itself.
+/// The user and settings from before a switch; restored on drop, or by an abort of the (sub)transaction.
 pub struct SwitchedUser {
     user: pg_sys::Oid,
     context: i32,
@@ -53,8 +51,8 @@ impl SwitchedUser {
         SwitchedUser::to(owner, context, &[SEARCH_PATH])
     }
 
-    /// A security-restricted operation of a user's table's owner. 55000 in a session with temporary objects:
-    /// an unqualified name in a trigger of that table could mean one of them, and run its code as the owner.
+    /// A security-restricted operation as the owner of a user's table. 55000 in a session with temporary objects: an
+    /// unqualified name in a trigger of that table could mean one of them, and run its code as the owner.
     pub fn to_owner_of_table(owner: pg_sys::Oid) -> Result<SwitchedUser> {
         ensure_nothing_temporary()?;
         let context = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
@@ -73,7 +71,7 @@ impl SwitchedUser {
         SwitchedUser::to(owner, context, &[SEARCH_PATH])
     }
 
-    /// The caller stays who they are; only names are looked up as the extension means them.
+    /// The user stays the caller; only search_path is the extension's.
     pub fn caller_by_pinned_path() -> SwitchedUser {
         // SAFETY: reads this backend's user.
         SwitchedUser::to(unsafe { pg_sys::GetUserId() }, 0, &[SEARCH_PATH])
@@ -110,8 +108,8 @@ impl SwitchedUser {
 impl Drop for SwitchedUser {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // SAFETY: the level and the values of before the switch. Settings that a trigger or function has
-            // changed meanwhile are rolled back, too: they were another role's, not the caller's.
+            // SAFETY: the level and the values from before the switch. Settings that a trigger changed in between were
+            // another role's, and are rolled back, too.
             unsafe {
                 pg_sys::AtEOXact_GUC(false, self.settings_level);
                 pg_sys::SetUserIdAndSecContext(self.user, self.context);
