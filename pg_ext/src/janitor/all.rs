@@ -1,7 +1,7 @@
-//! `CALL once.sweep_all()`: every task until nothing more is waiting, a commit after each batch.
+//! `CALL once.sweep_all()`: every task until nothing more is waiting, with a commit after each batch.
 //!
-//! Written here and not in PL/pgSQL: only so it can say what is wrong before it has done anything where it must not
-//! commit, and no name in it is looked up by the caller's search_path.
+//! PL/pgSQL could not refuse with a hint before its first batch where it must not commit, and would look names up by the
+//! caller's search_path.
 
 use super::sweep::{MOST, run_task};
 use super::task::Task;
@@ -11,11 +11,11 @@ use crate::swept::Swept;
 use pgrx::pg_sys::{self, Datum};
 use std::time::{Duration, Instant};
 
-/// How often a long task tells how far it has come.
+/// Time between two NOTICEs of a long task.
 const TELL: Duration = Duration::from_secs(5);
-/// Rounds in which no task had a batch's worth to do, before it ends.
+/// It ends after so many rounds in which no task filled a batch.
 const SMALL_ROUNDS: u32 = 3;
-/// Whatever becomes due meanwhile.
+/// And after so many rounds at most.
 const MOST_ROUNDS: u32 = 20;
 
 /// `once.sweep_all`.
@@ -26,7 +26,7 @@ pub fn sweep_all(call: &Call) -> Result<Datum> {
             Kind::TransactionBlock,
             "once.sweep_all() cannot run inside a transaction block or a function",
         )
-        .hint("It commits between batches: CALL it by itself, outside BEGIN. Where that cannot be, SELECT * FROM once.sweep() does one batch of each task."));
+        .hint("It commits between batches: CALL it outside BEGIN. Inside a transaction, SELECT * FROM once.sweep() runs one batch of each task."));
     }
     let mut small = 0;
     for _ in 0..MOST_ROUNDS {
@@ -39,9 +39,8 @@ pub fn sweep_all(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// Every task until nothing more is waiting for it; how much the one did that did most. What one task leaves
-/// another may have made due, and what another session was at may wait again: so there are further rounds, but
-/// where something becomes due all the time they end.
+/// Every task until nothing more is waiting for it; answers the most rows that one task did. A task can make rows of another
+/// due, and another session can release rows, so there are several rounds.
 fn round(max: i32) -> Result<i64> {
     let mut most = 0;
     for task in Task::ALL {
@@ -50,7 +49,7 @@ fn round(max: i32) -> Result<i64> {
     Ok(most)
 }
 
-/// One task until nothing more is waiting; how many rows it did.
+/// One task until nothing more is waiting; answers how many rows it did.
 fn finish_task(task: Task, max: i32) -> Result<i64> {
     let mut all = Swept::default();
     let mut told = Instant::now();
@@ -82,22 +81,22 @@ fn notify(task: Task, swept: &Swept, when: &str) {
     }
 }
 
-/// One batch, in memory that goes with its transaction.
+/// One batch, in memory that is freed with its transaction.
 fn batch(task: Task, max: i32) -> Result<Swept> {
-    // SAFETY: after a commit the CALL has no snapshot until one is asked for; the memory of the transaction lives
-    // until the commit that follows, and what was current before is current again then.
+    // SAFETY: after a commit the CALL has no snapshot until it asks for one. The transaction's memory lives until the next
+    // commit; the context from before is restored below.
     let before = unsafe {
         pg_sys::EnsurePortalSnapshotExists();
         pg_sys::MemoryContextSwitchTo(pg_sys::TopTransactionContext)
     };
     let swept = run_task(task, max);
-    // SAFETY: the context of before; an error of the server restores it by itself.
+    // SAFETY: the context from before; an error of the server restores it by itself.
     unsafe { pg_sys::MemoryContextSwitchTo(before) };
     swept
 }
 
 fn commit() {
-    // SAFETY: the call is not atomic; SPI keeps the memory that is current, and begins the next transaction.
+    // SAFETY: the call is not atomic; SPI keeps the current memory context and begins the next transaction.
     unsafe {
         pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC as i32);
         pg_sys::SPI_commit();

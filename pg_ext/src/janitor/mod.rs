@@ -1,9 +1,8 @@
-//! janitor: the sweeps. Each task is one bounded pass over rows that time has made due, taken with SKIP
-//! LOCKED, so that any number of sessions may sweep at once.
+//! janitor: the sweeps. Each task is one bounded pass over due rows, taken with SKIP LOCKED, so that any number of sessions
+//! may sweep at once.
 //!
-//! Whoever sweeps (`sweep()`, `sweep_all()`, the background worker) goes through [`sweep::run_task`]: the
-//! task in a subtransaction of its own, so that one that raises stops no other, and its end noted in
-//! once.janitor (`swept.rs`, which the tasks of other nouns share).
+//! `sweep()`, `sweep_all()` and the background worker all call [`sweep::run_task`]. It runs the task in a subtransaction of its
+//! own, so that an error stops no other task, and records its end in once.janitor (`swept.rs`).
 
 mod all;
 mod foreign;

@@ -1,5 +1,5 @@
-//! key_reap, key_tombstone, inbox_reap and dedupe_reap: each is one statement on the extension's own tables, which takes
-//! the oldest rows that are due and skips those that somebody has locked.
+//! key_reap, key_tombstone, inbox_reap and dedupe_reap: each is one statement on the extension's own tables that takes the
+//! oldest due rows and skips locked ones.
 
 use crate::clock;
 use crate::error::Result;
@@ -10,14 +10,14 @@ use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 use std::thread::LocalKey;
 
-// In all of them: $1 now, $2 the bound, $3 (of keys) the default of gone_for in microseconds. They answer how many rows
-// were done, and whether the bound was reached.
+// In all of them: $1 now, $2 the bound, $3 (of keys) the default of gone_for in microseconds. Each answers how many rows it
+// did, and whether it reached the bound.
 
-// A key goes with its steps. Tombstones come first by their own stage of the index; one that is not due (gone_for was
-// raised, or it was only to be looked at) moves to its next look: when it is new again, but at the latest after a day,
-// then after twice its age. So a gone_for that is lowered meanwhile gives its space back, and a long one costs a few
-// writes in all. Keys that were never emptied (no sweep ran for long) are looked for among the oldest of the other stage.
-// v: a key that was claimed anew and has expired again since this statement's snapshot has steps that it does not show.
+// A key is deleted with its steps. oldest: tombstones, which are a stage of their own in the index. later: a tombstone that is
+// not due yet is checked again when its gone_for ends, but at the latest after a day, then after twice its age. So a
+// gone_for that is lowered gives its space back, and a long one costs a few writes. never_emptied: keys past both times
+// that no sweep has emptied. v: a key that was claimed again and expired again since this statement's snapshot is skipped,
+// because the snapshot does not show its new steps.
 const KEY_REAP: &CStr = c"
     WITH oldest AS MATERIALIZED (
         SELECT k.id, k.finished_at + k.ttl_us * interval '1 microsecond'
@@ -53,9 +53,9 @@ const KEY_REAP: &CStr = c"
            OR (SELECT pg_catalog.count(*) FROM never_emptied) >= $2
       FROM reaped";
 
-// Keys whose time has not come yet (finished after they were claimed, or not at all) move to when it will have; that
-// counts towards the bound, not towards what was done. An unfinished one is shown to completers: should a clock that
-// stepped back have hidden it from key_abandon, that ends here. v: as above.
+// later: a key that is not expired yet (finished after its claim, or unfinished) is checked again when it expires; that counts
+// towards the bound, not towards the rows done. An unfinished key becomes pending, in case a clock that stepped back has
+// hidden it from key_abandon. v: as above.
 const KEY_TOMBSTONE: &CStr = c"
     WITH locked AS MATERIALIZED (
         SELECT k.id, k.ctid, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at

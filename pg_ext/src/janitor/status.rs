@@ -1,7 +1,7 @@
-//! `janitor_status()`: what each task would do now, and what once.janitor says of its runs; changes nothing.
+//! `janitor_status()`: the due rows of each task, and its row of once.janitor; writes nothing.
 //!
-//! Each look follows the index that the sweep itself follows and ends after so many rows, so its cost does not grow
-//! with the tables. What went wrong with a machine that has another owner is not told: an error may quote a row.
+//! Each count reads the index that the sweep reads and stops at a bound, so its cost does not grow with the tables. The
+//! errors of a machine with another owner are not shown: an error may quote a row.
 
 use super::task::Task;
 use crate::call::{Call, varlena};
@@ -18,11 +18,11 @@ use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 use std::thread::LocalKey;
 
-/// Rows that are looked at, of each machine.
+/// Rows that are read, of each machine.
 const LOOKS: i64 = 10_000;
 
-// In all of them: $1 now, $2 the bound, $3 the default of gone_for in microseconds. They answer how many rows are due,
-// since when, and the machine.
+// In all of them: $1 now, $2 the bound, $3 the default of gone_for in microseconds. Each answers the number of due rows, since
+// when, and the machine.
 
 const OVERDUE_ACTIONS: &CStr = c"
     SELECT LEAST(pg_catalog.count(*), $2), min(l.lease_until), m.machine
@@ -32,7 +32,7 @@ const OVERDUE_ACTIONS: &CStr = c"
      WHERE l.state = 'h' AND l.lease_until <= $1
      GROUP BY m.machine";
 
-// Tombstones, and keys that were never emptied: as in key_reap.
+// Tombstones, and keys that no sweep has emptied, as in key_reap.
 const REAPABLE_KEYS: &CStr = c"
     SELECT LEAST(pg_catalog.count(*), $2), min(d.due_at)
       FROM (SELECT k.finished_at + k.ttl_us * interval '1 microsecond'
@@ -62,7 +62,7 @@ const EXPIRED_DEDUPES: &CStr = c"
     SELECT pg_catalog.count(*), min(d.until)
       FROM (SELECT u.until FROM once.dedupe u WHERE u.until <= $1 ORDER BY u.until LIMIT $2) d";
 
-// Of the task $1; $2 machines whose errors are not told, and $3 what is said instead.
+// Of the task $1; $2 machines whose errors are not shown, and $3 the text instead.
 const RUNS: &CStr = c"
     SELECT NULLIF(j.machine, ''), j.last_end, COALESCE(j.done, 0), COALESCE(j.failed, 0),
            CASE WHEN j.machine = ANY ($2) AND j.last_error IS NOT NULL THEN $3 ELSE j.last_error END, j.served_by
@@ -84,7 +84,7 @@ thread_local! {
     ) };
 }
 
-/// What is due of a task: one part, or (action_release) one for each machine that has any.
+/// The due rows of a task: one part, or (action_release) one for each machine that has any.
 type DueParts = Vec<(Option<Vec<u8>>, DueWork)>;
 
 /// `once.janitor_status`.
@@ -94,7 +94,7 @@ pub fn janitor_status(call: &Call) -> Result<Datum> {
     let closed = stored::closed_to_caller()?;
     for task in Task::ALL {
         let name = row::text(task.name().as_bytes());
-        // A table that somebody has locked keeps nobody from seeing the rest.
+        // A locked table hides this task's due rows alone.
         let parts = subxact::attempt_briefly(|| due_parts(task, now))?.ok();
         let not_told = row::text(stored::NOT_TOLD.as_bytes());
         for run in spi::query(&TASK_RUNS, &[Some(name), Some(closed), Some(not_told)])? {
@@ -113,7 +113,7 @@ pub fn janitor_status(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// For how long something has waited for a task that has never run, in microseconds; None: nothing does.
+/// For how long rows have waited for a task that has never run, in microseconds; None: no row waits.
 pub fn waited_us(task: Task, now: i64) -> Result<Option<i64>> {
     let due = match task {
         Task::OutboxRetire => outbox::stored(None)?,

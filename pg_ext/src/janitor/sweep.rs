@@ -20,14 +20,14 @@ use pgrx::pg_sys::Datum;
 /// The largest `max`.
 pub const MOST: i32 = 1_000_000;
 
-/// One bounded pass of a task in a subtransaction of its own: what it raises is counted, and undoes nothing else. It
-/// waits for each lock no longer than once.sweep_lock_timeout.
+/// One bounded pass of a task in a subtransaction of its own: an error is counted and undoes nothing else. It waits for each
+/// lock no longer than once.sweep_lock_timeout.
 pub fn run_task(task: Task, max: i32) -> Result<Swept> {
     run_task_for(task, max, None)
 }
 
-/// Of one machine alone, where the task is action_release: each has a row of its own in once.janitor, which that task
-/// writes. What the caller has deferred is the caller's: it is done, and fails, outside the task.
+/// The same for one machine alone, where the task is action_release: that task writes each machine's row of once.janitor. The
+/// caller's deferred constraints are checked, and fail, outside the task.
 fn run_task_for(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
     (task.tables().iter()).try_for_each(|name| table::ensure_writable(name))?;
     if task == Task::ActionRelease {
@@ -42,14 +42,14 @@ fn run_task_for(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
     }
 }
 
-/// None: another session is at it, and notes it when it ends.
+/// None: another session runs this task, and records it.
 fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>> {
     foreign::ensure_none(task.tables())?;
     match task {
         Task::ActionRelease => {
             let followed = subxact::attempt_briefly(caller::follow_renames)?;
             let mut swept = actions::sweep_leases(max, only, pending::close_orphaned)?;
-            // What somebody has locked is left for the next sweep.
+            // Locked rows are left for the next sweep.
             if let Err(failure) = followed
                 && !failure.is_wait
             {
@@ -67,7 +67,7 @@ fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>>
     }
 }
 
-/// With its end noted; one in which nothing failed is good.
+/// Records the end of the run; a run without failures is good.
 fn noted(task: &str, machine: &[u8], mut swept: Swept) -> Result<Swept> {
     let is_good = swept.failed == 0;
     let run = swept.clone();

@@ -16,7 +16,7 @@ pub enum Task {
     OutboxRequeue,
     InboxReap,
     DedupeReap,
-    /// Last: what it truncates is locked until the transaction ends.
+    /// Last: a truncated segment is locked until the transaction ends.
     OutboxRetire,
 }
 
@@ -32,7 +32,7 @@ impl Task {
         Task::OutboxRetire,
     ];
 
-    /// 22023 for a name that is none of a task.
+    /// 22023 for an unknown name.
     pub fn named(name: &[u8]) -> Result<Task> {
         let found = Task::ALL.into_iter().find(|t| t.name().as_bytes() == name);
         found.ok_or_else(|| {

@@ -1,9 +1,8 @@
-//! Looks at an index whose cost is bounded by entries and not by rows.
+//! Reads of an index whose cost is bounded by entries and not by rows.
 //!
-//! A row that is over keeps its index entry until vacuum takes it, and while somebody holds an old snapshot there
-//! may be a million of them where one row is. Who only watches must not read them all: a scan can be told how many
-//! entries it may look at ([`Scan::step`]), and what values there may be is told by the index alone, from one value
-//! to the next, however many entries each has ([`Table::values`]).
+//! A deleted row keeps its index entry until vacuum removes it; beside an old snapshot there may be a million such entries for
+//! one row. A report must not read them all. So [`Scan::step`] reads a bounded number of entries, and [`Table::values`]
+//! reads the distinct values from the index alone, with one probe for each.
 
 use super::{Name, Scan, ScanKey, Slot, Snapshot, Table};
 use crate::error::Result;
@@ -11,23 +10,23 @@ use pgrx::pg_sys::{self, Datum};
 
 const COLUMNS: usize = pg_sys::INDEX_MAX_KEYS as usize;
 
-/// What a bounded step has come to.
+/// The result of a bounded step.
 pub enum Step<'s> {
     Row(&'s Slot),
     End,
-    /// No looks were left; there may be more.
+    /// The bound was reached; there may be more.
     Tired,
 }
 
 impl Scan<'_> {
-    /// Moves to the next row that can be seen; each entry on the way there costs one of the looks.
+    /// Moves to the next visible row; each entry on the way costs one of `looks`.
     pub fn step(&mut self, looks: &mut usize) -> Step<'_> {
         let Some(slot) = self.slot.as_ref() else {
             return Step::End;
         };
         while *looks > 0 {
             *looks -= 1;
-            // SAFETY: the scan and the slot are alive; this is what index_getnext_slot does, entry by entry.
+            // SAFETY: the scan and the slot are alive; these are the two steps of index_getnext_slot.
             let (any, seen) = unsafe {
                 let any = !pg_sys::index_getnext_tid(self.scan, self.direction).is_null();
                 (any, any && pg_sys::index_fetch_heap(self.scan, slot.raw))
@@ -41,12 +40,12 @@ impl Scan<'_> {
         Step::Tired
     }
 
-    /// What `read` makes of the columns of the entry that the scan stands at, whether or not its row is still there;
-    /// of a scan that has entries. They are valid within the call.
+    /// Passes the columns of the present entry to `read`; its row may be gone. For a scan that wants entries. The columns are
+    /// valid within the call.
     fn entry<T>(&self, read: impl FnOnce(&[Option<Datum>]) -> T) -> Option<T> {
         let (mut values, mut nulls) = ([Datum::from(0); COLUMNS], [false; COLUMNS]);
-        // SAFETY: where the scan was begun with xs_want_itup, a btree shows its entry beside each place, else none;
-        // it is valid until the scan moves on or ends, which is after `read`.
+        // SAFETY: a btree scan with xs_want_itup shows its present entry, another one shows null. The entry is valid until
+        // the scan moves on or ends, which is after `read`.
         unsafe {
             if (*self.scan).xs_itup.is_null() {
                 return None;
@@ -65,8 +64,7 @@ impl Scan<'_> {
 }
 
 impl Table {
-    /// There is a row in this range of an index. True also where the first `most` entries, of rows that are over
-    /// and that an old snapshot keeps, say nothing.
+    /// Whether this range of an index has a row. True also where the first `most` entries are all of deleted rows.
     pub fn may_find(
         &self,
         index: Name,
@@ -79,8 +77,8 @@ impl Table {
         Ok(!matches!(scan.step(&mut looks), Step::End))
     }
 
-    /// The values, in their order, that rows may have in the integer column of an index behind these, of which they
-    /// have the values given. A value is there also where all of its rows are over. One probe for each.
+    /// The distinct values, in order, of an integer column of an index, in the range where the columns before it have the
+    /// values `before`. Includes values whose rows are all gone. Costs one probe for each.
     pub fn values(&self, index: Name, before: &[i32], snapshot: &Snapshot) -> Result<Vec<i32>> {
         let column = before.len();
         let mut values: Vec<i32> = Vec::new();
@@ -94,7 +92,7 @@ impl Table {
             let read = |entry: &[Option<Datum>]| entry[column].map(|d| d.value() as i32);
             let found = self.first_entry(index, &mut keys, snapshot, read)?;
             match found.flatten() {
-                // Each is above the one before; a damaged index must not keep us here for ever.
+                // Each is above the one before, or the index is damaged and the loop would not end.
                 Some(value) if last.is_none_or(|last| value > last) => values.push(value),
                 _ => return Ok(values),
             }
@@ -102,8 +100,8 @@ impl Table {
         }
     }
 
-    /// What `read` makes of the columns of the first entry in this range of an index, whether or not its row can be
-    /// seen. They are valid within the call.
+    /// Passes the columns of the first entry in this range of an index to `read`; its row may be gone. The columns are valid
+    /// within the call.
     pub fn first_entry<T>(
         &self,
         index: Name,
@@ -118,7 +116,7 @@ impl Table {
     }
 }
 
-/// What a scan shows.
+/// Whether a scan shows rows or index entries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wants {
     Rows,

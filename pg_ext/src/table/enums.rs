@@ -17,10 +17,10 @@ pub fn label(value: Datum) -> Vec<u8> {
     }
 }
 
-/// The value with this label. None: there is none. The server's error where it may not be used yet.
+/// The value with this label; None: there is none. Raises the server's error for a label that may not be used yet.
 pub fn value(of: Oid, label: &[u8]) -> Option<Datum> {
     let label = CString::new(label).ok()?;
-    // SAFETY: looks into the system cache, which no label that is too long is asked for; the string outlives the call.
+    // SAFETY: looks into the system cache, never with a label that is too long; the string outlives the call.
     unsafe {
         let cache = pg_sys::SysCacheIdentifier::ENUMTYPOIDNAME as i32;
         let text = Datum::from(label.as_ptr());
@@ -33,7 +33,7 @@ pub fn value(of: Oid, label: &[u8]) -> Option<Datum> {
     }
 }
 
-/// One of the two functions above, as the server calls it.
+/// Calls enum_out or enum_in.
 ///
 /// # Safety
 /// `value` is what `function` takes.

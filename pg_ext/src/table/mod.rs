@@ -1,12 +1,11 @@
 //! Direct access to the extension's own tables: open, find by index, insert, update, lock, delete.
 //!
-//! Why not SPI: a claim is one index probe and one insert, and the executor around two kept plans costs
-//! more than both (`make bench`). It also needs no change of user: only these functions can reach the
-//! tables, no name is looked up through search_path and no operator is resolved. Rows are plain arrays
-//! of datums here; `record.rs` gives them names.
+//! Why not SPI: a claim is one index probe and one insert, and the executor around two kept plans costs more than both
+//! (`make bench`). It also needs no change of user: no right is asked for, no name is looked up through search_path, and no
+//! operator is resolved. Rows are plain arrays of datums here; `record.rs` gives their columns names.
 //!
-//! Locks: a table is opened FOR reading with AccessShareLock, for writing with RowExclusiveLock, both
-//! kept to the end of the transaction as any statement does.
+//! Locks: a table is opened for reading with AccessShareLock, for writing with RowExclusiveLock. Both are held to the end of
+//! the transaction, as after any statement.
 
 mod entries;
 pub mod enums;
@@ -46,12 +45,12 @@ pub struct Table {
 }
 
 impl Table {
-    /// Opens a table for looking only (works on a standby).
+    /// Opens a table for reading only (works on a standby).
     pub fn to_read(name: Name) -> Result<Table> {
         Table::open(name, pg_sys::AccessShareLock as i32)
     }
 
-    /// Opens a table for writing; 25006 where nothing can be written.
+    /// Opens a table for writing; 25006 in a read-only transaction or on a standby.
     pub fn to_write(name: Name) -> Result<Table> {
         ensure_writable(name)?;
         Table::open(name, pg_sys::RowExclusiveLock as i32)
@@ -134,7 +133,7 @@ impl Table {
         Ok(self.scan(index, keys, snapshot)?.backwards().into_next())
     }
 
-    /// It has no page at all: nothing was ever stored since it was made or truncated.
+    /// It has no page: no row was stored since it was created or truncated.
     pub fn is_blank(&self) -> bool {
         self.pages() == 0
     }
@@ -275,7 +274,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// All columns: value, or None for NULL, and of a column that the table lacks.
+    /// The value of a column; None for NULL, and for a column that the table lacks.
     pub fn column(&self, attribute: usize) -> Option<Datum> {
         // SAFETY: the slot holds a row of its table; attributes count from 1, and all up to natts are valid below.
         unsafe {

@@ -1,7 +1,7 @@
-//! Names of our tables and indexes to oids, kept per backend.
+//! The oids of our tables and indexes by name, cached per backend.
 //!
-//! A backend is one thread, so a `thread_local` is enough. DROP and CREATE EXTENSION give new oids: any
-//! relcache message about one of ours (or about everything) empties the cache.
+//! A backend is one thread, so a `thread_local` is enough. DROP and CREATE EXTENSION give new oids: a relcache message about
+//! one of ours (or about every relation) empties the cache.
 
 use super::Name;
 use crate::error::{Error, Kind, Result};
@@ -14,7 +14,7 @@ thread_local! {
     static WATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Told by the server of every relation that changes; only raises a flag.
+/// The server calls this for every relation that changes; it only sets a flag.
 #[pgrx::pg_guard]
 extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
     let ours = |known: &Vec<(Name, pg_sys::Oid)>| known.iter().any(|(_, oid)| *oid == relation);
@@ -62,8 +62,8 @@ pub fn oid_of(name: Name) -> Result<pg_sys::Oid> {
     Ok(oid)
 }
 
-/// The role that owns the extension's tables. Asked of the catalog alone: a lock that somebody has on one of them
-/// must not keep statements from running that have nothing to do with it.
+/// The role that owns the extension's tables. Reads the catalog alone, so that a lock on one of these tables does not block
+/// statements on others.
 pub fn key_table_owner() -> Result<pg_sys::Oid> {
     let table = oid_of(c"key")?;
     // SAFETY: looks into the system cache; the tuple is a row of pg_class until it is released.

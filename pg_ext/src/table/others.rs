@@ -1,4 +1,4 @@
-//! Whose a row is, and waiting for the transaction of somebody else's.
+//! The transaction that wrote a row, and waits for it.
 
 use super::{Slot, Snapshot};
 use pgrx::pg_sys;
@@ -9,8 +9,7 @@ impl Slot {
     /// The present transaction has written this version of the row.
     pub fn is_ours(&self) -> bool {
         let mut null = false;
-        // SAFETY: the slot holds a stored row, so it has system columns; called behind pgrx's barrier because
-        // it is a function pointer.
+        // SAFETY: the slot holds a stored row, so it has system columns. A function pointer needs pgrx's barrier.
         unsafe {
             let (raw, null) = (self.raw, &raw mut null);
             let read = (*(*raw).tts_ops).getsysattr;
@@ -24,7 +23,7 @@ impl Slot {
 }
 
 impl Snapshot {
-    /// After a dirty look found a row: the other transaction that has inserted or deleted it and has not ended.
+    /// After a dirty look found a row: the open transaction that has inserted or deleted it.
     pub fn undecided_xid(&self) -> Option<pg_sys::TransactionId> {
         match self {
             Snapshot::Mvcc(_) => None,
@@ -39,8 +38,8 @@ impl Snapshot {
     }
 }
 
-/// Waits until a transaction or subtransaction has ended, as the server waits for a unique index;
-/// lock_timeout bounds the wait. The caller holds no pin and no lock that the other one may want.
+/// Waits until a transaction or subtransaction has ended, as the server does for a unique index; lock_timeout bounds the
+/// wait. The caller holds no pin and no lock that the other transaction may want.
 pub fn wait_for(xid: pg_sys::TransactionId) {
     // SAFETY: plain arguments; no relation and no tuple to name in the error's context.
     unsafe {

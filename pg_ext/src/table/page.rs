@@ -1,4 +1,4 @@
-//! The rows of one page, wherever they stand in an index: for a look at some places of a large table.
+//! The rows of one page: to sample a large table.
 
 use super::{Slot, Snapshot, Table};
 use pgrx::pg_sys;
@@ -7,7 +7,7 @@ use pgrx::pg_sys;
 const MOST: u16 = ((pg_sys::BLCKSZ - 24) / 28) as u16;
 
 impl Table {
-    /// Shows each row of a page that the snapshot sees, as they are stored. The page is one of [`Table::pages`].
+    /// Passes each row of a page that the snapshot sees to `use_it`. The page is one of [`Table::pages`].
     pub fn page(&self, number: u32, snapshot: &Snapshot, mut use_it: impl FnMut(&Slot)) {
         let slot = self.slot();
         for place in 1..=MOST {
@@ -18,8 +18,8 @@ impl Table {
                 },
                 ip_posid: place,
             };
-            // SAFETY: the relation is open and has that page, since its lock keeps it from being cut off; there need
-            // be no row at the place. Called behind pgrx's barrier because the access method is a function pointer.
+            // SAFETY: the relation is open, and its lock keeps the page from being truncated; the place may be empty. A
+            // function pointer needs pgrx's barrier.
             let found = unsafe {
                 let fetch = (*(*self.rel).rd_tableam).tuple_fetch_row_version;
                 let (rel, raw, tid) = (self.rel, slot.raw, &raw mut tid);

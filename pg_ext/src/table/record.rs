@@ -1,4 +1,4 @@
-//! A row of one of our tables with names for its columns.
+//! A row of one of our tables, with names for its columns.
 
 use super::{Outcome, Slot, Table};
 use crate::call::varlena;
@@ -7,7 +7,7 @@ use crate::row;
 use pgrx::pg_sys::{self, Datum};
 use std::marker::PhantomData;
 
-/// A column of one table; an enum in the order of its SQL.
+/// A column of one table: an enum in the order of the SQL.
 pub trait Column: Copy {
     /// From 1.
     fn number(self) -> usize;
@@ -25,9 +25,9 @@ macro_rules! columns {
 }
 pub(crate) use columns;
 
-/// A row as it is stored, or as it is to be stored. Values read from the slot stay valid with it.
+/// A row that is stored or will be. Values read from the slot are valid as long as it.
 pub struct Record<C, const COLUMNS: usize> {
-    /// Keeps the page pinned that the values point into.
+    /// Pins the page of the values.
     slot: Option<Slot>,
     tid: Option<pg_sys::ItemPointerData>,
     values: [Option<Datum>; COLUMNS],

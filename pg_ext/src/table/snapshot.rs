@@ -1,9 +1,8 @@
-//! Which rows a look sees.
+//! The rows that a read sees.
 //!
-//! READ COMMITTED: each look takes a fresh snapshot, so that a look after a lost race sees who won.
-//! Above it: the transaction's snapshot; `latest` is for a check under a lock, which no snapshot from
-//! before the lock can answer. `Dirty` sees uncommitted rows of other transactions too, which
-//! is how a claim learns that somebody is at it without waiting for them.
+//! READ COMMITTED: each read takes a fresh snapshot, so that a read after a lost race sees the winner. Above it: the
+//! transaction's snapshot; `latest` is for a check under a lock, which an older snapshot cannot answer. `Dirty` sees
+//! uncommitted rows of other transactions, too: so a claim sees another session's claim without waiting for it.
 
 use pgrx::pg_sys;
 use std::cell::UnsafeCell;
@@ -48,17 +47,17 @@ pub enum Snapshot {
 }
 
 impl Snapshot {
-    /// What this statement may see now, its own earlier writes included.
+    /// The rows that this statement sees, its own earlier writes included.
     pub fn now() -> Snapshot {
-        // SAFETY: makes our own writes visible to the snapshot taken next, as SPI does for each
-        // statement of a volatile function; the snapshot is unregistered on drop.
+        // SAFETY: makes our own writes visible to the next snapshot, as SPI does for each statement of a volatile function;
+        // the snapshot is unregistered on drop.
         unsafe {
             pg_sys::CommandCounterIncrement();
             Snapshot::Mvcc(pg_sys::RegisterSnapshot(pg_sys::GetTransactionSnapshot()))
         }
     }
 
-    /// What is committed now, whatever the isolation level, and our own earlier writes.
+    /// The rows that are committed now, at any isolation level, and our own earlier writes.
     pub fn latest() -> Snapshot {
         // SAFETY: as in now().
         unsafe {
@@ -67,8 +66,8 @@ impl Snapshot {
         }
     }
 
-    /// Everything alive or not yet decided. It can miss a committed row that moves (a non-HOT update)
-    /// while it looks, so who finds nothing has to look again with `latest`, which cannot.
+    /// All rows that are alive or undecided. A read can miss a committed row that moves (a non-HOT update) meanwhile, so a
+    /// caller that finds nothing reads again with `latest`.
     pub fn dirty() -> Snapshot {
         Snapshot::Dirty(Box::new(UnsafeCell::new(pg_sys::SnapshotData {
             snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
@@ -76,7 +75,7 @@ impl Snapshot {
         })))
     }
 
-    /// Functions of the table's indexes look with this snapshot until the result is dropped.
+    /// Functions of the table's indexes read under this snapshot until the result is dropped.
     pub fn activate(&self) -> Active<'_> {
         // SAFETY: a registered snapshot; popped once, or by the end of the (sub)transaction.
         unsafe { pg_sys::PushActiveSnapshot(self.raw()) };
@@ -95,8 +94,8 @@ impl Snapshot {
         self.undecided_xid().is_some()
     }
 
-    /// The transactions that were running for this snapshot and have an id below `xmax`, and `xmax`: nobody
-    /// with that id or a larger one had ended. With epochs; without this transaction's own.
+    /// The transactions that were running for this snapshot and have an id below `xmax`, and `xmax`: no transaction with that
+    /// id or a larger one had ended. With epochs; without this transaction.
     pub fn running(&self) -> (Vec<i64>, i64) {
         let next = next_xid();
         let full = |xid: pg_sys::TransactionId| {
@@ -122,7 +121,7 @@ impl Snapshot {
             return None;
         }
         let mut unended: Vec<i64> = running.into_iter().filter(|xid| *xid < next).collect();
-        // Nobody with an id from `xmax` on had ended.
+        // No transaction from `xmax` on had ended.
         unended.extend(xmax..next);
         unended.sort_unstable();
         unended.dedup();

@@ -1,19 +1,19 @@
-//! The user's tables, as far as a plain UPDATE of one row needs them. See `machine/direct.rs`.
+//! The user's tables, for a plain UPDATE of one row without the executor. See `machine/direct.rs`.
 
 use super::entries::Wants;
 use super::{Scan, ScanKey, Slot, Snapshot, Table};
 use crate::error::Result;
 use pgrx::pg_sys::{self, Oid};
 
-/// What makes a trigger fire for an UPDATE.
+/// The mark of triggers that fire for an UPDATE.
 const FOR_UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
 
-/// Whose triggers stand on a table.
+/// The triggers of a table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Triggers {
-    /// Nobody's that an UPDATE would fire, or the server's own for keys.
+    /// None that an UPDATE fires, except the server's own for keys.
     None,
-    /// Besides, one that is known.
+    /// Also a known one.
     Known,
 }
 
@@ -25,8 +25,8 @@ impl Table {
         (!rel.is_null()).then(|| Table { rel })
     }
 
-    /// The caller may read and update the whole table, and nobody else has a word in it. Who has rights on
-    /// columns only goes the executor's way.
+    /// The caller may read and update the whole table, and no extension checks rights by a hook. A caller with rights on
+    /// columns only takes the executor's way.
     pub fn is_open_to_caller(&self) -> bool {
         let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE);
         let all = pg_sys::AclMaskHow::ACLMASK_ALL;
@@ -52,14 +52,14 @@ impl Table {
         Ok(scan.into_slot().filter(|_| found))
     }
 
-    /// Raises what any UPDATE of a published table without a replica identity does.
+    /// Raises the server's error for an UPDATE of a published table without a replica identity.
     pub fn ensure_replicated(&self) {
         // SAFETY: the relation is open.
         unsafe { pg_sys::CheckCmdReplicaIdentity(self.rel, pg_sys::CmdType::CMD_UPDATE) };
     }
 
-    /// An ordinary heap table in which an UPDATE of these columns is nobody's business, and whose triggers
-    /// it has; `known` are those that may be left out. None: it is not plain.
+    /// The triggers of an ordinary heap table in which an UPDATE of these columns touches no key and no policy; `known`
+    /// triggers may be left out. None: the table is not so plain.
     pub fn plain(
         &self,
         written: &[i16],
@@ -81,8 +81,8 @@ impl Table {
         }
     }
 
-    /// A column has to be computed for each new row version, or may be NULL where it must not. NOT NULL that holds for
-    /// all rows stays true of columns that are not written.
+    /// Each new row version needs a generated column, or a check of a NOT NULL that older rows may break. A proven NOT NULL
+    /// stays true of columns that are not written.
     fn computes(&self) -> bool {
         let Some(constraints) = self.constraints() else {
             return false;
@@ -96,7 +96,7 @@ impl Table {
         own
     }
 
-    /// Each new row version is to be checked.
+    /// Each new row version needs a CHECK.
     pub fn has_checks(&self) -> bool {
         self.constraints().is_some_and(|c| c.num_check > 0)
     }
@@ -106,7 +106,7 @@ impl Table {
         unsafe { (*(*self.rel).rd_att).constr.as_ref() }
     }
 
-    /// A trigger before each row, or a rule, could keep a row of it back without a word, where it is enabled.
+    /// A BEFORE ROW trigger or a rule, if it is enabled, could silently keep a row from a write.
     pub fn may_keep_rows_back(&self) -> bool {
         let before_row = (pg_sys::TRIGGER_TYPE_BEFORE | pg_sys::TRIGGER_TYPE_ROW) as i16;
         // SAFETY: the relation is open; null where it has no rules.
@@ -154,14 +154,14 @@ impl Table {
         }
     }
 
-    /// Their triggers are not fired for a row version that this transaction made and that is no longer the
-    /// last: the update that replaces it has to.
+    /// The server does not fire their triggers for a row version of this transaction that is no longer the last: the update
+    /// that replaces it must.
     pub fn has_references(&self) -> bool {
         !self.references().is_empty()
     }
 
-    /// One of the columns is in a foreign key, or in a unique index, which a foreign key may point to. Keys
-    /// that match in full may be broken by rows from before they came, which any update finds out.
+    /// One of the columns is in a foreign key, or in a unique index, which a foreign key may point to. A key with MATCH FULL
+    /// counts always: older rows may break it, and any update checks that.
     fn is_in_key(&self, columns: &[i16]) -> bool {
         let in_index = |number: &i16| {
             // SAFETY: the relation is open; the bitmap is a copy.
@@ -187,8 +187,8 @@ impl Table {
         (1..=self.columns()).filter(dropped).collect()
     }
 
-    /// A valid unique btree on this column alone, of all rows: the index, its equality function and
-    /// collation. None too where the index sorts otherwise than the column compares.
+    /// A valid unique btree of all rows on this column alone: the index, its equality function and collation. None also where
+    /// the collation of the index is not the column's.
     pub fn unique_index_on(&self, number: i16) -> Option<(Oid, Oid, Oid)> {
         let (mut type_oid, mut typmod, mut collation) = (pg_sys::InvalidOid, 0, pg_sys::InvalidOid);
         // SAFETY: the relation is open; indexes of its list are there while it is locked.
@@ -213,7 +213,7 @@ impl Table {
     }
 }
 
-/// A NOT NULL that existing rows may break (NOT VALID, since 18).
+/// A NOT NULL that existing rows may break (NOT VALID, from 18 on).
 #[cfg(feature = "pg18")]
 unsafe fn has_unproven_not_null(desc: pg_sys::TupleDesc) -> bool {
     // SAFETY: as the caller says; a descriptor has natts compact attributes.
@@ -224,7 +224,7 @@ unsafe fn has_unproven_not_null(desc: pg_sys::TupleDesc) -> bool {
     })
 }
 
-/// A foreign key with MATCH FULL; one that is not there counts as such.
+/// A foreign key with MATCH FULL; also a missing one.
 fn matches_in_full(constraint: Oid) -> bool {
     // SAFETY: looks into the system cache; the tuple is a row of pg_constraint until it is released.
     unsafe {
@@ -272,7 +272,7 @@ unsafe fn usable(index: pg_sys::Relation, number: i16, collation: Oid) -> Option
     }
 }
 
-/// A statement that names a table asks for this, too.
+/// A statement that names a table needs this right, too.
 fn may_use_schema(schema: Oid, user: Oid) -> bool {
     let usage = pg_sys::AclMode::from(pg_sys::ACL_USAGE);
     // SAFETY: reads the system caches.

@@ -1,13 +1,12 @@
-//! A lock on whole tables that keeps everybody from writing them to the end of the transaction. For rare changes only;
-//! lock_timeout bounds the wait.
+//! Locks on whole tables until the end of the transaction, for rare changes; lock_timeout bounds the wait.
 
 use super::{Name, Table, ensure_writable, names, next_xid};
 use crate::error::{Error, Kind, Result};
 use crate::trylock::wait_or;
 use pgrx::pg_sys;
 
-/// Waits until no other transaction that has written these tables is open, and keeps others from writing.
-/// 55P03 where one of them does not end.
+/// Waits until no other transaction that has written these tables is open, and blocks other writers. 55P03 where one does not
+/// end.
 pub fn lock_against_writers(tables: &[Name]) -> Result<()> {
     tables.iter().try_for_each(|t| lock(t))
 }
@@ -23,8 +22,7 @@ pub fn try_lock_against_writers(name: Name) -> Result<bool> {
 fn lock(name: Name) -> Result<()> {
     ensure_writable(name)?;
     let table = names::oid_of(name)?;
-    // SAFETY: the oid is a table of the extension, and opened by nobody else's transaction for a rewrite once the lock is
-    // there.
+    // SAFETY: the oid is a table of the extension.
     let wait = || unsafe { pg_sys::LockRelationOid(table, pg_sys::ShareLock as i32) };
     wait_or(wait, || {
         let name = name.to_string_lossy();
@@ -32,11 +30,11 @@ fn lock(name: Name) -> Result<()> {
             Kind::LockNotAvailable,
             format!("could not lock once.{name} against writers"),
         )
-        .hint("An open transaction has written it: try again when it has ended.")
+        .hint("An open transaction has written it. Try again when it has ended.")
     })
 }
 
-/// Keeps everybody else off a table.
+/// Blocks all other sessions from a table.
 pub fn lock_exclusively(name: Name) -> Result<()> {
     ensure_writable(name)?;
     let table = names::oid_of(name)?;
@@ -45,8 +43,8 @@ pub fn lock_exclusively(name: Name) -> Result<()> {
     Ok(())
 }
 
-/// The oldest transaction id, with its epoch, that any snapshot in this database still calls running; those of
-/// replication slots and prepared transactions count.
+/// The oldest transaction id, with its epoch, that is running for any snapshot in this database; replication slots and
+/// prepared transactions count.
 pub fn horizon(table: &Table) -> i64 {
     let next = next_xid();
     // SAFETY: the relation is open.

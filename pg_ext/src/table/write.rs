@@ -14,8 +14,8 @@ pub enum Outcome {
     Busy,
 }
 
-/// Whether a lock waits for another transaction that holds the row. An update always does: who may not wait locks
-/// the row first.
+/// Whether a lock waits for another transaction that holds the row. An update always waits, so a caller that must not wait
+/// locks the row first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     Yes,
@@ -46,12 +46,12 @@ impl Table {
         Ok(())
     }
 
-    /// Replaces the row at `tid`; waits for who holds it.
+    /// Replaces the row at `tid`; waits for a transaction that holds it.
     pub fn update(&self, tid: pg_sys::ItemPointerData, row: &[Option<Datum>]) -> Result<Outcome> {
         self.replace(tid, self.filled_slot(row)?)
     }
 
-    /// The same; raises what a CHECK of the table says of the new row, before anything is written or waited for.
+    /// The same; raises the error of a CHECK before it writes or waits.
     pub fn update_checked(
         &self,
         tid: pg_sys::ItemPointerData,
@@ -73,15 +73,15 @@ impl Table {
         let mut failure = pg_sys::TM_FailureData::default();
         let mut mode = 0;
         let mut update_indexes = Default::default();
-        // SAFETY: the table's own access method, called as the executor does, behind pgrx's barrier
-        // because it is a function pointer; every argument is plain data that outlives the call.
+        // SAFETY: the table's own access method, called as the executor does; every argument is plain data that outlives
+        // the call. A function pointer needs pgrx's barrier.
         let result = unsafe {
             let update = (*(*self.rel).rd_tableam).tuple_update;
             let (rel, raw) = (self.rel, slot.raw);
             let (tid, failure) = (&raw mut tid, &raw mut failure);
             let (mode, indexes) = (&raw mut mode, &raw mut update_indexes);
             let nothing = std::ptr::null_mut();
-            // The heap cannot do without: it asserts that nobody holds the row then.
+            // The heap requires this: without it, it asserts that no transaction holds the row.
             let wait = true;
             let cid = pg_sys::GetCurrentCommandId(true);
             pg_sys::ffi::pg_guard_ffi_boundary(|| {
@@ -101,14 +101,14 @@ impl Table {
         Ok(outcome)
     }
 
-    /// An update would have to wait for another transaction that holds the row at `tid`; or this one has locked it.
+    /// Another transaction holds the row at `tid`, so an update would wait; or this one has locked it.
     pub fn is_held(&self, tid: pg_sys::ItemPointerData) -> bool {
         let mut tuple = pg_sys::HeapTupleData {
             t_self: tid,
             ..Default::default()
         };
         let mut buffer = pg_sys::InvalidBuffer as pg_sys::Buffer;
-        // SAFETY: the table is open and a heap; the row's page is pinned, and locked for the look, where it is found.
+        // SAFETY: the table is an open heap; the page of a found row is pinned, and locked while it is read.
         unsafe {
             let any = &raw mut pg_sys::SnapshotAnyData;
             if !pg_sys::heap_fetch(self.rel, any, &mut tuple, &mut buffer, false) {
@@ -153,7 +153,7 @@ impl Table {
     /// Deletes the row at `tid`, which the caller has locked.
     pub fn delete(&self, tid: pg_sys::ItemPointerData, snapshot: &Snapshot) {
         let mut tid = tid;
-        // SAFETY: the row is locked by this transaction, so nobody else can have changed it.
+        // SAFETY: this transaction has locked the row, so no other can have changed it.
         unsafe { pg_sys::simple_table_tuple_delete(self.rel, &mut tid, snapshot.raw()) };
     }
 
@@ -187,10 +187,10 @@ impl Table {
         });
     }
 
-    /// The table as what a statement writes to.
+    /// The table as the target of a statement.
     fn as_target(&self, work: impl FnOnce(*mut pg_sys::ResultRelInfo, *mut pg_sys::EState)) {
-        // SAFETY: the table is open; range table index 0 says that there is no statement whose updated columns could be
-        // asked for. An error of the server's frees both with the memory that they are in.
+        // SAFETY: the table is open; range table index 0 means that there is no statement with a list of updated columns. An
+        // error frees both with their memory context.
         unsafe {
             let estate = pg_sys::CreateExecutorState();
             let info: *mut pg_sys::ResultRelInfo =
@@ -208,7 +208,7 @@ impl Table {
 enum Indexes {
     AllNew,
     AllUpdated,
-    /// A heap-only update that a BRIN index still has to see (16 and later).
+    /// A heap-only update that a BRIN index needs to see (from 16 on).
     #[cfg_attr(feature = "pg15", allow(dead_code))]
     OnlySummarizing,
 }

@@ -1,7 +1,7 @@
-//! The launcher: one worker for each listed database that is there.
+//! The launcher: one worker for each listed database that exists.
 //!
-//! It looks at the databases at every nap, on SIGHUP and when a worker ends. A worker that ended is started again
-//! after a delay, longer each time while it does not stay; a database that is not there is told of once.
+//! It reads the databases after every nap, on SIGHUP and when a worker ends. It starts a worker that ended again after a
+//! delay, longer each time while the worker does not stay. It logs a missing database once.
 
 use super::{NAME, server};
 use crate::raise;
@@ -11,12 +11,12 @@ use pgrx::pg_sys::{self, Datum, Oid};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// Before a worker that ended is started again: first, and at most.
+/// Delay before a worker that ended is started again: the first, and the longest.
 const FIRST_DELAY: Duration = Duration::from_secs(5);
 const LONGEST_DELAY: Duration = Duration::from_secs(300);
-/// A worker that lived so long, or for a nap, had come up well.
+/// A worker that ran for this time, or for a nap, has started well.
 const STAYED: Duration = Duration::from_secs(60);
-/// How often it looks while something is to be tried again soon.
+/// Its nap while a worker waits for a start.
 const SOON: Duration = Duration::from_secs(1);
 /// A worker's name has 95 bytes at most.
 const LONGEST_NAME: usize = 90;
@@ -27,14 +27,14 @@ struct RunningWorker {
     handle: Option<DynamicBackgroundWorker>,
     started: Instant,
     delay: Duration,
-    /// Once it has ended.
+    /// After its end: when to start it again.
     again_at: Option<Instant>,
 }
 
 #[derive(Default)]
 struct Launcher {
     workers: HashMap<Vec<u8>, RunningWorker>,
-    /// What was said once.
+    /// Missing databases that were logged.
     missing: HashSet<Vec<u8>>,
     told_full: bool,
 }
@@ -51,12 +51,12 @@ pub fn main() {
         }
     }
     launcher.stop_all();
-    // Whoever has terminated it without stopping the server gets another one.
+    // The server starts another one, unless it is stopping.
     server::exit(1);
 }
 
 impl Launcher {
-    /// Starts and stops workers as the list and the databases are now; how long to sleep then.
+    /// Starts and stops workers by the list and the databases; answers how long to sleep.
     fn tend(&mut self) -> Option<Duration> {
         let wanted = super::databases();
         self.missing.retain(|name| wanted.contains(name));
@@ -181,13 +181,13 @@ fn tell_missing(name: &[u8]) {
         format!(
             "database \"{name}\" of once.janitor_databases is not there, or takes no connections"
         ),
-        "It is served as soon as it can be. If it is not meant any more, take it out of the list and reload.",
+        "It is served once it accepts connections. Otherwise take it out of the list and reload.",
     );
 }
 
 fn tell_full() {
     raise::warn(
         "no background worker is free for the databases of once.janitor_databases".to_owned(),
-        "Raise max_worker_processes by the number of these databases and one more, and restart the server.",
+        "Raise max_worker_processes by the number of these databases plus one, and restart the server.",
     );
 }

@@ -1,11 +1,11 @@
-//! worker: the background worker, which does nothing but run the sweep's tasks where nobody else does.
+//! worker: the background worker, which runs the sweep's tasks.
 //!
-//! With `shared_preload_libraries = 'pg_once'` the server starts one launcher, never on a standby and by itself after a
-//! promotion. It keeps one worker for each database of `once.janitor_databases` that is there; the worker stays
-//! connected, and where the extension is not installed it does nothing.
+//! With `shared_preload_libraries = 'pg_once'` the server starts one launcher, except on a standby, where it waits for a
+//! promotion. The launcher keeps one worker for each existing database of `once.janitor_databases`. The worker stays
+//! connected; where the extension is not installed it does nothing.
 //!
-//! Invariant: between two tasks a worker holds no transaction, no snapshot and no lock; each batch is a transaction
-//! of its own, and whatever ends a worker loses at most the batch it was at.
+//! Invariant: between two tasks a worker holds no transaction, no snapshot and no lock. Each batch is a transaction of its
+//! own, so the end of a worker loses one batch at most.
 
 mod launcher;
 mod names;
@@ -18,20 +18,19 @@ use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::pg_sys::{self, Datum};
 use std::time::Duration;
 
-/// What pg_stat_activity and once.janitor call a worker.
+/// The name of a worker in pg_stat_activity and once.janitor.
 pub const NAME: &str = "pg_once janitor";
 const LAUNCHER: &str = "pg_once launcher";
 
 /// After an error, before the server starts the launcher again.
 const RESTART: Duration = Duration::from_secs(5);
 
-/// The databases that are to be served (once.janitor_databases).
+/// The databases of once.janitor_databases.
 pub fn databases() -> Vec<Vec<u8>> {
     names::parse(&settings::janitor_databases())
 }
 
-/// Asks the server for the launcher, while it preloads libraries. Not during pg_upgrade, whose databases nobody
-/// may touch.
+/// Registers the launcher while the server preloads libraries. Not during pg_upgrade.
 pub fn register() {
     // SAFETY: both are variables that the server sets before it loads libraries.
     let wanted =

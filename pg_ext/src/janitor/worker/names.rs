@@ -1,7 +1,7 @@
 //! The list of once.janitor_databases.
 
-/// The names between the commas, without spaces around them; in double quotes a name is as it stands, a quote in it
-/// doubled. Empty ones and repetitions are left out.
+/// The names between the commas, without spaces around them. A name in double quotes is taken literally, with its quotes
+/// doubled. Empty names and repetitions are left out.
 pub fn parse(list: &[u8]) -> Vec<Vec<u8>> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut name = DatabaseName::default();
@@ -22,7 +22,7 @@ pub fn parse(list: &[u8]) -> Vec<Vec<u8>> {
 #[derive(Default)]
 struct DatabaseName {
     bytes: Vec<u8>,
-    /// Up to here nothing is cut off its end.
+    /// Length without the space at its end.
     kept: usize,
 }
 
