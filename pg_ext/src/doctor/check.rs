@@ -1,5 +1,5 @@
-//! `machine_check` and `machine_assert`: what disagrees between a definition and what the tables have become,
-//! and whether somebody sweeps the claim states.
+//! `machine_check` and `machine_assert`: differences between a definition and its tables, and claim states that no sweep
+//! covers.
 
 use super::Severity;
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
@@ -70,16 +70,15 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// A problem with what to do about it.
+/// A problem and its next step.
 pub struct Finding {
-    /// What doctor makes of it: an error where rows will stay where they are; info where it could not be looked at, or only
-    /// the author of the definition knows whether it is right.
+    /// The level in doctor: error where rows stay stuck, info where the check lacked a right.
     pub level: Severity,
     pub problem: String,
     pub hint: String,
 }
 
-/// What `machine_check` says of one machine, whoever asks.
+/// The findings of `machine_check` about one machine, for any caller.
 pub fn findings(name: &[u8], stored: &StoredMachine) -> Result<Vec<Finding>> {
     let mut found = Findings::default();
     found.of(name, &stored.definition()?, stored)?;
@@ -108,7 +107,7 @@ impl Findings {
             let (then, now) = (&table.name_then, &table.name_now);
             self.add(
                 format!("{then} is another table now: moves go on in {now}, which had that name when the machine was defined"),
-                "Define the machine again, and turn its guard on there: the definition means the table of that name.",
+                "Define the machine again, and turn on its guard: the definition means the table of that name.",
             );
         }
         if let Err(missing) = shape::fit_to_tables(definition, stored.tables()) {
@@ -135,10 +134,10 @@ impl Findings {
         if !states.is_empty() && !swept::covers(name)? {
             let error = swept::last_error(name)?;
             let hint = match error {
-                Some(_) => "Mend what the sweep says; it tries again by itself.",
+                Some(_) => "Remove the cause in the message; the sweep tries again by itself.",
                 None => {
-                    "Schedule once.sweep() (or once.sweep(task => 'action_release')) every few seconds. Where that is so, a table \
-                     that somebody keeps locked has cut its calls short, and the next one begins with this machine."
+                    "Schedule once.sweep() (or once.sweep(task => 'action_release')) every few seconds. If it is scheduled, a locked \
+                     table has cut it short; the next sweep begins with this machine."
                 }
             };
             let why = match error {
@@ -171,7 +170,7 @@ impl Findings {
         for label in labels.iter().filter(|l| !statuses.contains(l)) {
             self.add(
                 format!("the status column's type has the label \"{label}\", which is no status"),
-                "Add it to status_types and its transitions, and define the machine again.",
+                "Add it to status_types and transitions, and define the machine again.",
             );
         }
         Ok(())
@@ -197,13 +196,13 @@ impl Findings {
                 }
                 if standing.refuses_moves {
                     self.add(
-                        format!("{name} is a partition with a guard after the row, which lets none be taken to another partition"),
+                        format!("{name} is a partition with a guard after the row, which refuses every move to another partition"),
                         "Call once.machine_guard(machine, true).",
                     );
                 }
                 if let Some(later) = standing.later {
                     self.add(
-                        format!("trigger \"{later}\" of {name} fires after the guard, which does not see what it changes"),
+                        format!("trigger \"{later}\" of {name} fires after the guard, which does not see its changes"),
                         "Give it a name that sorts before the guard's.",
                     );
                 }
@@ -235,15 +234,14 @@ impl Findings {
         Ok(())
     }
 
-    /// Casts, domains and types of the table are its owner's code: they run as the owner, never as whoever
-    /// checks.
+    /// Casts, domains and types of the table are its owner's code: they run as the owner, never as the caller.
     fn fit(&mut self, machine: &Machine, stored: &StoredMachine) -> Result<()> {
         let lines = match as_owner(machine, || validate::recheck(stored))? {
             Ok(lines) => lines,
             Err(failure) => {
                 self.add(
                     format!("could not be compared with its tables: {}", failure.message),
-                    "Look again where somebody keeps a table locked; mend what the message says otherwise.",
+                    "If a table was locked, check again; otherwise remove the cause in the message.",
                 );
                 return Ok(());
             }
@@ -257,17 +255,17 @@ impl Findings {
         Ok(())
     }
 
-    /// Rows that no lease or teardown knows of. Read as the owner, for callers who may read the table.
+    /// Rows without a lease or a teardown. Read as the owner, for callers that may read the table.
     fn orphans(&mut self, machine: &Machine) -> Result<()> {
         let table = &machine.shape.table;
         if !may_read(table.oid) {
             self.put(
                 Severity::Info,
                 format!(
-                    "rows in a claim state could not be looked for: no right to read {}",
+                    "rows in a claim state could not be searched: no right to read {}",
                     table.name
                 ),
-                format!("GRANT SELECT ON {} to the role that checks.", table.name),
+                format!("GRANT SELECT ON {} to the calling role.", table.name),
             );
             return Ok(());
         }
@@ -282,12 +280,12 @@ impl Findings {
             if let Err(failure) = counted {
                 self.add(
                     format!(
-                        "rows of {} could not be looked at: {}",
+                        "rows of {} could not be read: {}",
                         table.name, failure.message
                     ),
                     "Read the table as its owner to see why.",
                 );
-                // The other kind would fail at the same.
+                // The other kind would fail in the same way.
                 return Ok(());
             } else if found > 0 {
                 let more = if found == MOST_ORPHANS {
@@ -312,7 +310,7 @@ impl Findings {
     }
 }
 
-/// Does something as the owner of a machine's table; the failure of what could not be done.
+/// Works as the owner of a machine's table; the inner result is the failure of the work.
 fn as_owner<T>(
     machine: &Machine,
     work: impl FnOnce() -> Result<T>,
@@ -357,10 +355,10 @@ pub fn machine_assert(call: &Call) -> Result<Datum> {
         true => Ok(call.return_null()),
         false => Err(Error::new(
             Kind::UncoveredClaimState,
-            format!("claim states that nobody sweeps: {}", uncovered.join("; ")),
+            format!("claim states that no sweep covers: {}", uncovered.join("; ")),
         )
         .detail(uncovered.join("\n"))
-        .hint("A row whose worker dies would stay there. Have the background worker serve this database (once.janitor_databases), or schedule CALL once.sweep_all() every few seconds; the last good run must be younger than once.janitor_grace.")),
+        .hint("A row would stay there after its worker dies. Name this database in once.janitor_databases, or schedule CALL once.sweep_all() every few seconds. The last run without a failure must be younger than once.janitor_grace.")),
     }
 }
 

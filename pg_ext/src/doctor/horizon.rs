@@ -1,4 +1,4 @@
-//! Whoever holds on to the past: rows that were updated or deleted stay, and segments of the log cannot be emptied.
+//! Old snapshots and transactions: vacuum cannot remove dead rows, and segments of the log cannot be truncated.
 
 use super::Report;
 use crate::clock;
@@ -7,7 +7,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
-// Backends of other databases hold back no rows here. Vacuum itself does not count.
+// Backends of other databases hold back no rows here. Autovacuum does not count.
 const SNAPSHOTS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('an old transaction holds back vacuum: backend %s', a.pid),
@@ -24,13 +24,13 @@ const SNAPSHOTS: &CStr = c"
 const PREPARED: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('a prepared transaction holds back vacuum: %s', p.gid),
-           pg_catalog.format('prepared at %s by role %s; what it has locked stays locked', p.prepared, p.owner),
+           pg_catalog.format('prepared at %s by role %s; its locks stay', p.prepared, p.owner),
            pg_catalog.format('COMMIT PREPARED %L, or ROLLBACK PREPARED %L.', p.gid, p.gid)
       FROM pg_catalog.pg_prepared_xacts p
      WHERE p.database = pg_catalog.current_database() AND p.prepared < $1 - interval '10 minutes'
      ORDER BY p.prepared LIMIT 20";
 
-// But the oldest transaction id that is open is one for all databases: behind it no segment of the log is emptied.
+// The oldest open transaction id counts for all databases: no segment of the log behind it can be truncated.
 const ELSEWHERE: &CStr = c"
     SELECT 'info',
            pg_catalog.format('an old transaction that writes in database %s keeps the log from being emptied: %s', t.database, t.who),
@@ -47,12 +47,12 @@ const ELSEWHERE: &CStr = c"
      WHERE t.database <> pg_catalog.current_database() AND t.since < $1 - interval '10 minutes'
      ORDER BY t.since LIMIT 20";
 
-// A slot that nobody uses does not get younger by itself.
+// An unused slot counts earlier, because it does not advance by itself.
 const SLOTS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('replication slot %s holds back %s', s.slot_name,
                              CASE WHEN s.xmin IS NOT NULL THEN 'vacuum' ELSE 'vacuum of the catalogs' END),
-           pg_catalog.format('%s, %s transactions old', CASE WHEN s.active THEN 'in use' ELSE 'used by nobody' END, x.age),
+           pg_catalog.format('%s, %s transactions old', CASE WHEN s.active THEN 'in use' ELSE 'unused' END, x.age),
            pg_catalog.format('Bring its consumer back, or SELECT pg_drop_replication_slot(%L).', s.slot_name)
       FROM pg_catalog.pg_replication_slots s
            CROSS JOIN LATERAL (SELECT GREATEST(pg_catalog.age(s.xmin), pg_catalog.age(s.catalog_xmin))) x (age)
@@ -69,7 +69,7 @@ const STANDBYS: &CStr = c"
       FROM pg_catalog.pg_stat_replication r
      WHERE pg_catalog.age(r.backend_xmin) > 1000000 LIMIT 20";
 
-// What the statements of this file and of locks.rs look into tells others' sessions to members of that role only.
+// The views of this file and of locks.rs show other roles' sessions to members of that role only.
 const BLIND: &CStr = c"
     SELECT 'info', 'old transactions and locks of other roles cannot be seen',
            pg_catalog.format('the owner of the extension, %I, may not read all of pg_stat_activity', CURRENT_USER),

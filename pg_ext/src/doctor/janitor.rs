@@ -1,4 +1,4 @@
-//! Whether anybody sweeps, and whether it works.
+//! Sweeps that do not run, and sweeps that fail.
 
 use super::{Report, Severity};
 use crate::call::{shown, varlena};
@@ -14,7 +14,7 @@ use pgrx::pg_sys::{self, Datum};
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 
-// The tasks' own rows; those of machines are told by machine_check.
+// The rows of tasks; machine_check reports the rows of machines.
 const STOPPED: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('the janitor is not running: %s',
@@ -26,7 +26,7 @@ const STOPPED: &CStr = c"
      WHERE j.machine = '' AND j.last_end < $1 - $2 * interval '1 microsecond'
     HAVING pg_catalog.count(*) > 0";
 
-// $1: machines with another owner, whose errors are not told.
+// $1: machines with another owner, whose errors are not shown; $2: the text instead.
 const FAILING: &CStr = c"
     SELECT 'warning',
            CASE j.machine WHEN '' THEN pg_catalog.format('the sweep task %s fails', j.task)
@@ -34,7 +34,7 @@ const FAILING: &CStr = c"
            pg_catalog.format('last success: %s; %s failures so far; the last said: %s',
                              COALESCE(j.good_end::text, 'never'), j.failed,
                              CASE WHEN j.machine = ANY ($1) THEN $2 ELSE j.last_error END),
-           'Mend what the message names (once.machine_check() tells whether a machine still fits its tables). The sweeps try again by themselves: a table or task in each pass, a row with backoff.'
+           'Remove the cause in the message (once.machine_check() compares a machine with its tables). The sweeps try again: a table or task in each pass, a row with backoff.'
       FROM once.janitor j
      WHERE j.failed > 0 AND (j.good_end IS NULL OR j.good_end < j.last_end)
      ORDER BY j.task, j.machine LIMIT 100";
@@ -42,11 +42,11 @@ const FAILING: &CStr = c"
 // $1: the library was preloaded; $2: the databases that are named.
 const REMEDY: &CStr = c"
     SELECT CASE WHEN $1 AND pg_catalog.current_database() = ANY ($2) THEN
-           'This database has been named in once.janitor_databases: look for pg_once in the server''s log, and for its worker: SELECT * FROM pg_stat_activity WHERE backend_type = ''pg_once janitor''. None may be free: raise max_worker_processes by the number of databases and one more.'
+           'once.janitor_databases names this database: look for pg_once in the server''s log, and for its worker: SELECT * FROM pg_stat_activity WHERE backend_type = ''pg_once janitor''. If no worker was free, raise max_worker_processes by the number of databases plus one.'
            ELSE
            'Load pg_once by shared_preload_libraries and name this database in once.janitor_databases, or schedule SELECT * FROM once.sweep() every few seconds.' END";
 
-// Empty: of one machine's rows alone.
+// Empty: a row of a machine.
 const RUN: &CStr =
     c"SELECT DISTINCT CASE j.machine WHEN '' THEN j.task ELSE '' END FROM once.janitor j";
 
@@ -55,13 +55,13 @@ const DATABASES: &CStr = c"
     WITH named AS MATERIALIZED (SELECT n.name FROM pg_catalog.unnest($2) n (name))
     SELECT 'warning',
            pg_catalog.format('once.janitor_databases names database \"%s\", which does not exist', n.name),
-           'the background worker tries again and again', 'Take the name out, or create the database.'
+           'the background worker looks for it after every nap', 'Take the name out, or create the database.'
       FROM named n
      WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_database d WHERE d.datname = n.name)
     UNION ALL
     SELECT 'info', 'the background worker does not serve this database',
            'once.janitor_databases does not name it',
-           'Add its name, and SELECT pg_reload_conf(); or have something else call once.sweep().'
+           'Add its name, and SELECT pg_reload_conf(); or schedule once.sweep().'
      WHERE $1 AND NOT EXISTS (SELECT FROM named n WHERE n.name = pg_catalog.current_database())
     UNION ALL
     SELECT 'warning', 'once.janitor_databases is set, but there is no background worker',
@@ -96,11 +96,11 @@ pub fn ask(report: &Report) -> Result<()> {
     ];
     report.ask(&FAILS, &closed)?;
     report.ask(&SERVED, &served)?;
-    // Last, because it looks at every task's tables, and one of them may be locked.
+    // Last, because it reads every task's tables, and one of them may be locked.
     never(report, now, grace, &shown(remedy.map_or(b"", varlena)))
 }
 
-/// Tasks that have never run: a problem once something has waited for one of them for so long.
+/// Tasks that have never run: a warning once a row has waited for one of them for once.janitor_grace.
 fn never(report: &Report, now: i64, grace: i64, remedy: &str) -> Result<()> {
     let run: BTreeSet<String> = (spi::query(&HAVE_RUN, &[])?.iter())
         .filter_map(|row| column(row, 0).map(|task| shown(varlena(task))))
@@ -121,14 +121,14 @@ fn never(report: &Report, now: i64, grace: i64, remedy: &str) -> Result<()> {
     let (problem, detail) = match run.is_empty() {
         true => (
             "the janitor is not running: no sweep has ever run in this database".to_owned(),
-            "rows of dead workers would stay in their claim states, and nothing gives its space back",
+            "rows of dead workers would stay in their claim states, and no space is given back",
         ),
         false => (
             format!(
                 "the janitor is not running: these tasks have never run: {}",
                 missing.join(", ")
             ),
-            "what they look after stays as it is",
+            "their rows stay as they are",
         ),
     };
     report.add(level, problem, detail, remedy);

@@ -1,10 +1,10 @@
-//! Requests that nobody finishes.
+//! Unfinished requests that nobody resumes, and parked keys.
 
 use super::{Report, Severity};
 use crate::error::Result;
 use crate::metrics::leases::KeyLeases;
 
-/// A client that is alive asks again before this.
+/// A live client retries earlier.
 const LONG_US: i64 = 600_000_000;
 
 pub fn ask(report: &Report) -> Result<()> {
@@ -13,17 +13,17 @@ pub fn ask(report: &Report) -> Result<()> {
     if keys.overdue > 0 && keys.oldest_us > LONG_US {
         report.add(
             Severity::Warning,
-            format!("{}{more} unfinished requests wait for somebody to go on", keys.overdue),
+            format!("{}{more} unfinished requests wait to be resumed", keys.overdue),
             format!("the oldest for {} s", keys.oldest_us / 1_000_000),
-            "Their clients have not come back. Run a completer: once.key_take_abandoned(scope), or the client crate's completer loop.",
+            "Their clients have not retried. Run a completer: once.key_take_abandoned(scope), or the client crate's completer loop.",
         );
     }
     if keys.parked > 0 {
         report.add(
             Severity::Info,
             format!("{}{more} keys are parked", keys.parked),
-            "nobody knows the outcome of their last attempt, or their attempts are used up; claims answer parked",
-            "Find out what happened outside, and give the verdict: once.key_resolve(scope, key, attempt, verdict).",
+            "the outcome of their last attempt is unknown, or their attempts are used up; claims answer parked",
+            "Find out the outcome of the foreign call, and give the verdict: once.key_resolve(scope, key, attempt, verdict).",
         );
     }
     Ok(())

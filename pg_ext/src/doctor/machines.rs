@@ -1,4 +1,4 @@
-//! Machines that do not fit their tables any more, claim states that nobody sweeps, rows that cannot be reverted.
+//! Findings of machine_check, and rows that a sweep could not revert.
 
 use super::check;
 use super::{Report, Severity};
@@ -8,14 +8,14 @@ use crate::machine::stored::{self, StoredMachine};
 use crate::metrics::leases::ActionLeases;
 use crate::subxact;
 
-/// Leases of a machine that are looked at.
+/// Leases of a machine that are read.
 const LOOKS: usize = 1_000;
 
 pub fn ask(report: &Report) -> Result<()> {
     stored::each_stored(&mut |stored| {
         let name = stored.name();
         let machine = shown(name);
-        // One that cannot be looked at does not hide the others.
+        // A machine that cannot be checked hides no other.
         match subxact::attempt(|| check::findings(name, stored))? {
             Ok(found) => {
                 for finding in found {
@@ -23,7 +23,7 @@ pub fn ask(report: &Report) -> Result<()> {
                     report.add(
                         finding.level,
                         problem,
-                        "once.machine_check() tells it, too",
+                        "once.machine_check() shows it, too",
                         finding.hint,
                     );
                 }
@@ -32,23 +32,23 @@ pub fn ask(report: &Report) -> Result<()> {
                 Severity::Error,
                 format!("machine \"{machine}\" cannot be checked"),
                 told(stored, Some(&failure.message)),
-                "Look at it with once.machine_check(machine) as a superuser.",
+                "SELECT * FROM once.machine_check(machine) as a superuser.",
             ),
         }
         let actions = ActionLeases::count(name, LOOKS)?;
-        if actions.put_off > 0 {
+        if actions.deferred > 0 {
             report.add(
                 Severity::Warning,
-                format!("machine \"{machine}\": {} rows could not be reverted and were put off", actions.put_off),
+                format!("machine \"{machine}\": {} rows could not be reverted and are deferred", actions.deferred),
                 format!("the sweep said of one of them: {}", told(stored, actions.note.as_deref())),
-                "Mend what keeps the row back (a trigger, a constraint, a lock); the sweep tries again by itself.",
+                "Remove the cause (a trigger, a constraint, a lock); the sweep tries again with backoff.",
             );
         }
         Ok(())
     })
 }
 
-/// What went wrong with a machine, for those who may use it: an error may quote a row.
+/// An error of a machine, for callers that may use it: it may quote a row.
 fn told(stored: &StoredMachine, error: Option<&str>) -> String {
     let told = match stored.is_open() {
         true => error.unwrap_or_default(),

@@ -1,10 +1,9 @@
-//! `doctor`: what a person who is responsible should know, and what to do about it.
+//! `doctor`: the problems of a database, and the next step for each.
 //!
-//! `check` is machine_check and machine_assert. Each other file asks about one thing, by itself: what cannot be looked
-//! at (a table that somebody has locked) is a row, and hides nothing else. Invariant: nothing is written and nobody
-//! waited for but for a moment, so it works in a READ ONLY transaction and on a standby; a new database that is well
-//! gives no row but `info`. What is told are names, numbers and times, no payload and no text of a query. Times are
-//! compared with the clock that a test can move.
+//! `check` is machine_check and machine_assert. Each other file asks one question in a subtransaction of its own; a locked table
+//! gives a row and hides no other answer. Invariant: it writes nothing and waits for a lock no longer than
+//! once.sweep_lock_timeout, so it works in a READ ONLY transaction and on a standby. A healthy database gives no row but
+//! `info`. It shows names, numbers and times, no payload and no query text, and uses the clock that a test can move.
 
 pub mod check;
 mod horizon;
@@ -25,12 +24,12 @@ use crate::subxact;
 use pgrx::pg_sys::Datum;
 use std::thread::LocalKey;
 
-/// How bad it is.
+/// The level of a row.
 #[derive(Clone, Copy)]
 pub enum Severity {
-    /// Something is wrong now.
+    /// A problem now.
     Error,
-    /// Something will be, if nobody does anything.
+    /// A problem soon.
     Warning,
     /// Good to know.
     Info,
@@ -46,7 +45,7 @@ impl Severity {
     }
 }
 
-/// What was found.
+/// The rows of the answer.
 struct Report {
     rows: Rows,
 }
@@ -65,7 +64,7 @@ impl Report {
             .push(&[text(level.name()), text(problem), text(detail), text(hint)]);
     }
 
-    /// The rows of a statement that tells level, problem, detail and hint by itself.
+    /// The rows of a statement with the columns level, problem, detail and hint.
     fn ask(&self, statement: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<()> {
         for found in spi::query(statement, args)? {
             let found: Vec<_> = (0..4).map(|i| column(&found, i)).collect();
@@ -77,7 +76,7 @@ impl Report {
 
 type Ask = fn(&Report) -> Result<()>;
 
-/// What is asked about, and by whom.
+/// The questions, with the name of each in an error row.
 const QUESTIONS: &[(&str, Ask)] = &[
     ("settings", settings::ask),
     ("tables and indexes", schema::ask),
@@ -101,7 +100,7 @@ pub fn doctor(call: &Call) -> Result<Datum> {
                 Severity::Warning,
                 format!("{what} could not be looked at"),
                 failure.message,
-                "Somebody keeps a table locked (pg_locks, pg_stat_activity), or it is damaged. Ask again; the other rows tell the rest.",
+                "A table is locked (pg_locks, pg_stat_activity) or damaged. Call doctor again; the other rows are complete.",
             );
         }
     }

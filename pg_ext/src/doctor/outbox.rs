@@ -10,7 +10,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
-/// Subscribers that are told.
+/// Subscribers that get a row.
 const MOST: usize = 100;
 
 // $1 topic, $2 subscriber, $3 how many died within the last hour ($5: or more), $4 when the first of all died.

@@ -1,4 +1,4 @@
-//! Owners that do not exist any more: what they own is closed to all but superusers.
+//! Owners that are gone: their scopes, machines and topics are closed to all but superusers.
 
 use super::Report;
 use crate::error::Result;
@@ -7,7 +7,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
-// $1 this incarnation: elsewhere a role's number means nothing, and its name counts.
+// $1 this incarnation: in another one a role's name counts.
 const GONE: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('the owner of %s \"%s\" is gone', o.what, o.name),

@@ -1,8 +1,8 @@
 //! Leases that are alive or overdue: of keys, and of the actions of each machine.
 //!
-//! What nobody finishes is told by the pending keys alone, which key_abandon keeps apart (key/abandon.rs). Keys in their
-//! first lease are only counted as alive: no index tells them from finished ones (that would cost every completion its
-//! HOT update), so a bounded number of those whose first lease is not over is looked at. How far that went is told, too.
+//! Overdue keys are among the pending ones, which key_abandon marks (key/abandon.rs). Keys in their first lease only count as
+//! alive: no index separates them from finished keys, because that would cost every completion its HOT update. So a bounded
+//! number of keys is read, and pg_once_leases_complete says whether that was all.
 
 use super::{Sheet, entries_for};
 use crate::action::lease::{BY_LOOK as LEASES_BY_LOOK, Lease, LeaseCol, LeaseState};
@@ -16,16 +16,16 @@ use crate::machine::stored;
 use crate::row;
 use crate::table::{ScanKey, Snapshot, Step, Table};
 
-/// Entries of the index that one call looks at, and scopes; of each scope at least so many.
+/// Index entries that one call reads, its scopes, and the least number of entries for each scope.
 const LOOKS: usize = 4_000;
 const SCOPES: usize = 2_000;
 const LEAST_LOOKS_AT_SCOPE: usize = 8;
-/// Of each machine at least so many.
+/// The least number of leases for each machine.
 const LEAST_LOOKS: usize = 200;
 
-const COMPLETE: &str = "1: every lease was looked at; 0: only so many were, and the counts are lower bounds: about 4000 pending keys, the oldest first, and 4000 in their first lease, the newest first, of 2000 scopes, or 4000 leases of actions.";
+const COMPLETE: &str = "1: every lease was read; 0: the counts are lower bounds. One call reads about 4000 pending keys, the oldest first, 4000 keys in their first lease, the newest first, of 2000 scopes, and 4000 leases of actions.";
 
-/// What the keys' leases are at.
+/// Numbers of unfinished keys.
 #[derive(Default)]
 pub struct KeyLeases {
     pub alive: u64,
@@ -49,14 +49,14 @@ pub fn keys(sheet: &Sheet) -> Result<()> {
             "pg_once_key_leases",
             &[("state", state)],
             count as f64,
-            "Unfinished keys: alive: somebody is at it; overdue: its lease ran out before the last sweep, or it was released and is due, and nobody goes on; waiting: released, not due yet. Bounded, see pg_once_leases_complete.",
+            "Unfinished keys: alive: under a lease; overdue: its lease expired before the last sweep, or it was released and is due, and nobody has resumed it; waiting: released, not due yet. Bounded, see pg_once_leases_complete.",
         )?;
     }
     sheet.put(
         "pg_once_keys_overdue_seconds",
         &[],
         keys.oldest_us as f64 / 1e6,
-        "For how long the oldest overdue key has waited for somebody to go on; 0: none. The sweeps make overdue keys known (key_abandon).",
+        "For how long the oldest overdue key has waited to be resumed; 0: none. A key counts after the first sweep (key_abandon) behind its lease.",
     )?;
     sheet.put(
         "pg_once_keys_parked",
@@ -74,13 +74,13 @@ pub fn keys(sheet: &Sheet) -> Result<()> {
 }
 
 impl KeyLeases {
-    /// As far as the bounds go.
+    /// Up to the bounds.
     pub fn count() -> Result<KeyLeases> {
         let mut keys = KeyLeases::default();
         let table = Table::to_read(record::TABLE)?;
         let snapshot = Snapshot::now();
         let mut scopes: Vec<Vec<u8>> = Vec::new();
-        // By entries, so that a scope whose keys are all gone, and kept by an old snapshot, costs one probe, too.
+        // By index entries, so that a scope of deleted keys, which an old snapshot keeps, costs one probe, too.
         loop {
             let last = scopes.last().map_or(&b""[..], Vec::as_slice);
             let range = ScanKey::text_above(1, row::text(last));
@@ -150,13 +150,13 @@ impl KeyLeases {
     }
 }
 
-/// What the leases of a machine's actions are at.
+/// Numbers of a machine's leases.
 #[derive(Default)]
 pub struct ActionLeases {
     pub alive: u64,
     pub overdue: u64,
-    /// Overdue ones that a sweep could not revert.
-    pub put_off: u64,
+    /// Overdue leases that a sweep could not revert.
+    pub deferred: u64,
     pub oldest_us: i64,
     /// What the sweep said of one of them.
     pub note: Option<String>,
@@ -196,7 +196,7 @@ impl ActionLeases {
         self.overdue += 1;
         self.oldest_us = self.oldest_us.max(over);
         if lease.i32(LeaseCol::Failures) > 0 {
-            self.put_off += 1;
+            self.deferred += 1;
             self.note = lease.bytes(LeaseCol::Note).map(shown);
         }
     }
@@ -214,21 +214,21 @@ pub fn actions(sheet: &Sheet) -> Result<()> {
         let states = [
             ("alive", actions.alive),
             ("overdue", actions.overdue),
-            ("put_off", actions.put_off),
+            ("deferred", actions.deferred),
         ];
         for (state, count) in states {
             sheet.put(
                 "pg_once_action_leases",
                 &[("machine", &machine), ("state", state)],
                 count as f64,
-                "Leases of actions: alive; overdue: the next sweep reverts its row; put_off: those of the overdue that a sweep could not revert. Bounded, see pg_once_leases_complete.",
+                "Leases of actions: alive; overdue: the next sweep reverts its row; deferred: overdue, and a sweep could not revert its row. Bounded, see pg_once_leases_complete.",
             )?;
         }
         sheet.put(
             "pg_once_machine_overdue_seconds",
             &[("machine", &machine)],
             actions.oldest_us as f64 / 1e6,
-            "For how long the oldest overdue lease that was looked at has waited for a sweep; 0: none.",
+            "For how long the oldest overdue lease that was read has waited for a sweep; 0: none.",
         )?;
     }
     let complete = f64::from(u8::from(!cut_short));

@@ -1,4 +1,4 @@
-//! `metrics`: numbers to watch, for an exporter that asks every few seconds.
+//! `metrics`: numbers for an exporter that calls it every few seconds.
 //!
 //! Invariant: a call reads no history. It reads the end of an index, a bounded number of index entries, or one probe for
 //! each lane; a count that would go on stops at a bound or is estimated, and its help says so. It waits for a lock no

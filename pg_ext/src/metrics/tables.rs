@@ -35,7 +35,7 @@ pub fn float(row: &spi::Row, i: usize) -> Option<f64> {
     column(row, i).map(|d: Datum| f64::from_bits(d.value() as u64))
 }
 
-/// What the sweeps did; a task that nobody has ever called has rows, too.
+/// Runs of the sweeps; a task that has never run has rows, too.
 pub fn sweeps(sheet: &Sheet) -> Result<()> {
     let now = [Some(Datum::from(clock::now_us()?))];
     let mut never: BTreeSet<&str> = Task::ALL.iter().map(|task| task.name()).collect();
@@ -60,13 +60,13 @@ fn of_task(sheet: &Sheet, of: [&str; 2], counts: [f64; 3]) -> Result<()> {
         "pg_once_sweep_done_total",
         &labels,
         done,
-        "Rows that the sweeps of this task (and, of action_release, of this machine) have dealt with.",
+        "Rows that the sweeps of this task (and, of action_release, of this machine) have handled.",
     )?;
     sheet.put(
         "pg_once_sweep_failed_total",
         &labels,
         failed,
-        "Failures of the sweeps of this task (and machine), each time it was tried: a row, which is tried again with backoff; every due row of a table that could not be handled at all; a subscriber; or 1 for the task itself.",
+        "Failures of the sweeps of this task (and machine): a row each time it was tried; every due row of a table that could not be locked; a subscriber; or 1 for the whole task.",
     )?;
     sheet.put(
         "pg_once_sweep_age_seconds",

@@ -53,7 +53,7 @@ async fn an_ordinary_owners_rows_are_released_but_one_that_fails_and_a_table_tha
     assert_eq!(show(&client, claimed).await, "3");
     show(&client, "commit").await;
 
-    // The thousand, by their owner; the one is counted, and put off.
+    // The thousand, by their owner; the one is counted and deferred.
     let left = "select count(*), min(id) from job where status <> 'ready'";
     until(&client, left, "1|500").await;
     let done = "1000|t|t|not this one|pg_once janitor";
@@ -62,8 +62,8 @@ async fn an_ordinary_owners_rows_are_released_but_one_that_fails_and_a_table_tha
     assert_eq!(show(&client, who).await, "plain_owner|1000");
     let told =
         "select string_agg(problem, ';') from once.doctor() where problem like 'machine \"job\"%'";
-    let put_off = "machine \"job\": 1 rows could not be reverted and were put off";
-    assert_eq!(show(&client, told).await, put_off);
+    let deferred = "machine \"job\": 1 rows could not be reverted and are deferred";
+    assert_eq!(show(&client, told).await, deferred);
 
     // The other table failed as a whole, is told of, and is as it was: no row of it counts as gone or as poison.
     let hides = "query would be affected by row-level security policy for table \"hidden\"";

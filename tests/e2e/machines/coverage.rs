@@ -60,7 +60,7 @@ async fn machine_check_is_kept_by_no_migration() {
         migration.show(&lock).await;
         let told = play.show(check).await;
         assert!(told.contains("lock timeout"), "{told}");
-        assert!(told.contains("keeps a table locked"), "{told}");
+        assert!(told.contains("If a table was locked"), "{told}");
         migration.show("rollback").await;
         assert_eq!(play.show(check).await, "");
     }

@@ -24,9 +24,9 @@ async fn who_may_only_observe_is_told_which_tables_he_may_not_read() {
     ))
     .await;
     let watcher = play.another_as("doctors_watcher").await;
-    let unread = "machine \"orders_3\": rows in a claim state could not be looked for";
+    let unread = "machine \"orders_3\": rows in a claim state could not be searched";
     assert_told(&watcher, unread, "info", "GRANT SELECT ON").await;
-    assert_eq!(told(&play, "could not be looked for").await, "");
+    assert_eq!(told(&play, "could not be searched").await, "");
     assert_eq!(problems(&watcher).await, "");
     play.show("grant select on orders_3 to doctors_watcher")
         .await;
@@ -82,7 +82,7 @@ async fn a_table_that_cannot_be_handled_at_all_is_said_to_be_tried_in_each_pass(
     let problem = "the sweep task action_release fails for machine \"orders\"";
     assert_told(&play, problem, "warning", "a table or task in each pass").await;
     assert!(told(&play, problem).await.contains("once.machine_check()"));
-    // Not put off: the row goes back with the next pass once the table is as it was.
+    // Not deferred: the row goes back with the next pass once the table is as it was.
     play.show("alter table orders rename state to status; select * from once.sweep()")
         .await;
     assert_eq!(play.show("select status from orders").await, "new");

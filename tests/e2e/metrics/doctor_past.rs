@@ -103,7 +103,7 @@ async fn a_slot_that_nobody_uses_and_the_feedback_of_a_standby() {
         &play,
         "replication slot lost holds back vacuum of the catalogs",
         "warning",
-        "used by nobody",
+        "unused",
     )
     .await;
     play.show("select pg_drop_replication_slot('lost')").await;

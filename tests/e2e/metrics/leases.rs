@@ -1,4 +1,4 @@
-//! Leases that are alive, overdue, waiting, parked or put off; sweeps and refunds.
+//! Leases that are alive, overdue, waiting, parked or deferred; sweeps and refunds.
 
 use super::depth::pages_of;
 use super::files::read;
@@ -101,10 +101,10 @@ async fn an_abandoned_request_is_told_however_many_newer_ones_are_finished() {
     assert_eq!(keys(&play).await, "alive 3, overdue 2, waiting 0");
     let complete = value(&play, "pg_once_leases_complete", r#"{"of": "keys"}"#).await;
     assert_eq!(complete, "1");
-    let doctor = "select problem from once.doctor() where problem like '%wait for somebody%'";
+    let doctor = "select problem from once.doctor() where problem like '%wait to be resumed%'";
     assert_eq!(
         play.show(doctor).await,
-        "2 unfinished requests wait for somebody to go on"
+        "2 unfinished requests wait to be resumed"
     );
     // It stays so while there is more traffic and nobody goes on.
     finished(&play, "s", "still", 5_000, "10 s").await;
@@ -175,7 +175,7 @@ async fn of_a_thousand_scopes_the_one_with_an_abandoned_request_is_told() {
 }
 
 #[tokio::test]
-async fn actions_are_counted_by_machine_and_a_row_that_cannot_be_reverted_is_put_off() {
+async fn actions_are_counted_by_machine_and_a_row_that_cannot_be_reverted_is_deferred() {
     let play = Playground::open().await;
     play.clock("0").await;
     orders(&play).await;
@@ -203,7 +203,7 @@ async fn actions_are_counted_by_machine_and_a_row_that_cannot_be_reverted_is_put
          select * from once.sweep()",
     )
     .await;
-    assert_eq!(of("put_off").await, "1");
+    assert_eq!(of("deferred").await, "1");
     let failed = r#"{"task": "action_release", "machine": "orders"}"#;
     assert_eq!(
         value(&play, "pg_once_sweep_failed_total", failed).await,
@@ -213,7 +213,7 @@ async fn actions_are_counted_by_machine_and_a_row_that_cannot_be_reverted_is_put
     play.clock("10 min").await;
     play.show("select * from once.sweep()").await;
     assert_eq!(
-        (of("overdue").await, of("put_off").await),
+        (of("overdue").await, of("deferred").await),
         ("0".into(), "0".into())
     );
     assert_eq!(value(&play, "pg_once_sweep_done_total", failed).await, "1");

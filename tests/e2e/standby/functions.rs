@@ -196,7 +196,7 @@ const ANSWER: &[(&str, &str, &str)] = &[
     (
         "metrics",
         "select labels ->> 'state', value from once.metrics() where name = 'pg_once_action_leases' order by 1",
-        "alive|1\noverdue|0\nput_off|0",
+        "alive|1\ndeferred|0\noverdue|0",
     ),
     (
         "metrics",
