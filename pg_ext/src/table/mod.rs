@@ -140,20 +140,10 @@ impl Table {
 
     /// Bytes of the table and its out-of-line values, without indexes.
     pub fn bytes(&self) -> u64 {
-        // SAFETY: the relation is open; so is the table of its out-of-line values, as long as it is.
-        let toast = unsafe {
-            match (*(*self.rel).rd_rel).reltoastrelid {
-                pg_sys::InvalidOid => 0,
-                oid => {
-                    let toast = pg_sys::table_open(oid, pg_sys::AccessShareLock as i32);
-                    let fork = pg_sys::ForkNumber::MAIN_FORKNUM;
-                    let pages = pg_sys::RelationGetNumberOfBlocksInFork(toast, fork);
-                    pg_sys::relation_close(toast, pg_sys::NoLock as i32);
-                    pages
-                }
-            }
-        };
-        (u64::from(self.pages()) + u64::from(toast)) * u64::from(pg_sys::BLCKSZ)
+        let args = [Some(Datum::from(self.oid()))];
+        // SAFETY: the server's own function takes the oid of a table.
+        let size = unsafe { pgrx::direct_function_call_as_datum(pg_sys::pg_table_size, &args) };
+        size.map_or(0, |d| d.value() as u64)
     }
 
     /// Pages of 8 kB of the table itself, without indexes and out-of-line values.
