@@ -1,14 +1,14 @@
--- incarnation: which life of the database this is (see pg_ext/src/incarnation.rs).
+-- incarnation: a number that a restore changes (see pg_ext/src/incarnation.rs).
 
 CREATE FUNCTION once.incarnation()
 RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS 'SELECT 0';
 COMMENT ON FUNCTION once.incarnation() IS
-$$The random number of this database's incarnation. Its body is the number: a dump makes another one at its restore, a physical copy, a template and pg_upgrade keep it. Stored transaction ids and role numbers count only beside it and the system identifier; elsewhere events begin a new series, and roles count by name.$$;
+$$The random number of this database's incarnation, kept in the body of this function. A restore of a dump makes a new one; a physical copy, a template and pg_upgrade keep it. Stored transaction ids and role numbers count only beside it and the system identifier. In another incarnation events begin a new series, and roles count by name.$$;
 
 CREATE FUNCTION once.incarnation_renew()
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_incarnation_renew';
 COMMENT ON FUNCTION once.incarnation_renew() IS
-$$Makes a new incarnation: everything not yet delivered is pending again, and roles count by name. For the extension's owner, on a physical copy that was fed by logical replication since (pg_createsubscriber, a split cluster), before clients come.
+$$Makes a new incarnation: all undelivered events are pending again, and roles count by name. For the extension's owner, on a physical copy that was then fed by logical replication (pg_createsubscriber, a split cluster), before the first client.
 Errors: 25006 in a read-only transaction.$$;
 
 SELECT once.incarnation_renew();

@@ -1,11 +1,11 @@
--- role: who may call what. All grants of the extension are in this file.
+-- role: rights of roles. All grants of the extension are in this file.
 --
--- PUBLIC gets nothing: what is not granted by grant_role is for the extension's owner. The functions
--- reach the extension's tables by themselves, so no role ever needs a right on a table.
+-- PUBLIC gets nothing. A function that grant_role has not opened is for the extension's owner. The functions reach the
+-- extension's tables by themselves, so no role needs a right on a table.
 
--- Kinds of rights, and the functions (and procedures) that each opens. grant_role applies these rows; an upgrade
--- that adds functions replaces the view and calls grant_role again for what once.role_grant remembers. A view: a
--- table with rows of the script's would collide in a logical subscriber's first copy.
+-- The functions and procedures of each kind of rights; grant_role applies these rows. An upgrade that adds functions
+-- replaces the view and calls grant_role again for the rows of once.role_grant. It is a view because rows of the script
+-- would collide in a logical subscriber's first copy.
 CREATE VIEW once.role_function (kind, function_name) AS
     WITH opened (kind, function_name) AS (VALUES
     ('use', 'key_claim'), ('use', 'key_advance'), ('use', 'key_complete'),
@@ -36,8 +36,7 @@ COMMENT ON VIEW once.role_function IS 'The functions that each kind of grant_rol
 COMMENT ON COLUMN once.role_function.kind IS 'use, operate or observe, as grant_role takes it.';
 COMMENT ON COLUMN once.role_function.function_name IS 'Name of a function or procedure of the schema once; all of that name are meant.';
 
--- A role's number counts in the incarnation that wrote it; elsewhere,
--- after a restore, the row means the role of that name.
+-- A role's number counts in the incarnation that wrote it; after a restore the row means the role of that name.
 CREATE TABLE once.role_grant (
     role      oid    NOT NULL,
     role_name name   NOT NULL,
@@ -45,11 +44,11 @@ CREATE TABLE once.role_grant (
     kind      text   NOT NULL CHECK (kind IN ('use', 'operate', 'observe')),
     CONSTRAINT role_grant_pkey PRIMARY KEY (role, incarnation, kind)
 );
-COMMENT ON TABLE once.role_grant IS 'What grant_role has granted; applied again by an upgrade.';
-COMMENT ON COLUMN once.role_grant.role IS 'Number of the role, which counts in that incarnation; elsewhere (a restore) role_name counts.';
+COMMENT ON TABLE once.role_grant IS 'The grants of grant_role; an upgrade applies them again.';
+COMMENT ON COLUMN once.role_grant.role IS 'Number of the role, which counts in that incarnation; after a restore role_name counts.';
 COMMENT ON COLUMN once.role_grant.role_name IS 'The role''s name, brought up to date by sweeps, grant_role and revoke_role.';
 COMMENT ON COLUMN once.role_grant.incarnation IS 'The database''s incarnation when it was granted.';
-COMMENT ON COLUMN once.role_grant.kind IS 'What was granted: use, operate or observe.';
+COMMENT ON COLUMN once.role_grant.kind IS 'Kind of the grant: use, operate or observe.';
 SELECT pg_catalog.pg_extension_config_dump('once.role_grant', '');
 
 CREATE FUNCTION once.grant_role(role regrole, kind text)
@@ -61,11 +60,11 @@ Errors: 22023 an unknown kind, 42704 no such role.$$;
 CREATE FUNCTION once.revoke_role(role regrole, kind text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_revoke_role';
 COMMENT ON FUNCTION once.revoke_role(regrole, text) IS
-'Takes back what grant_role granted; what another kind of the same role still opens stays open. Errors: 22023 an unknown kind, 42704 no such role.';
+'Takes back a grant of grant_role. Functions that another kind of the same role opens stay open. For the extension''s owner. Errors: 22023 an unknown kind, 42704 no such role.';
 
 REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM PUBLIC;
 
--- Somebody's ALTER DEFAULT PRIVILEGES may have opened more while the objects were made.
+-- ALTER DEFAULT PRIVILEGES may have opened more while the objects were created.
 DO $$
 DECLARE
     statement text;
