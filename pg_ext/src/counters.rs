@@ -206,7 +206,7 @@ pub fn uncommitted_steps() -> Option<(u64, i64)> {
 }
 
 /// All claims since the start, and those of the last five to ten minutes; None where they are not counted.
-pub fn told() -> Option<(Counts, Counts)> {
+pub fn claims() -> Option<(Counts, Counts)> {
     let Mine::At(slot, _) = mine() else {
         return None;
     };

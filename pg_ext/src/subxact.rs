@@ -49,7 +49,7 @@ fn report(caught: &CaughtError) -> &ErrorReportWithLevel {
 /// An error inside the subtransaction.
 enum Raised {
     Ours(Error),
-    /// An error of the server, sorted by `told`.
+    /// An error of the server, as `sorted` answers it.
     Caught(Result<Failure>),
 }
 
@@ -61,7 +61,7 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
         Ok(value) => Ok(Ok(value)),
         Err(Raised::Ours(error)) if stops(error.kind) => Err(error),
         Err(Raised::Ours(error)) => Ok(Err(error.into())),
-        Err(Raised::Caught(told)) => told.map(Err),
+        Err(Raised::Caught(failure)) => failure.map(Err),
     }
 }
 
@@ -89,7 +89,7 @@ fn inside<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Raised>
     .catch_others(move |caught| {
         // SAFETY: the context from before the subtransaction.
         unsafe { pg_sys::MemoryContextSwitchTo(memory) };
-        Err(Raised::Caught(told(&caught)))
+        Err(Raised::Caught(sorted(&caught)))
     })
     .execute();
     // SAFETY: the subtransaction begun above is the current one; an error left its rollback to us.
@@ -115,7 +115,7 @@ fn stops(kind: Kind) -> bool {
 
 /// Sorts an error of the server. A trigger may raise any code; only the server's own loop raises a cancellation. The caller
 /// raises it again after the rollback of the subtransaction.
-fn told(caught: &CaughtError) -> Result<Failure> {
+fn sorted(caught: &CaughtError) -> Result<Failure> {
     let report = report(caught);
     // A trigger may call a function of ours, which raises the cancellation again under the library's name.
     let by_server = report.file().ends_with("postgres.c") || report.file() == "pg_once";

@@ -31,7 +31,7 @@ pub fn ask(report: &Report) -> Result<()> {
             Err(failure) => report.add(
                 Severity::Error,
                 format!("machine \"{machine}\" cannot be checked"),
-                told(stored, Some(&failure.message)),
+                text_of(stored, Some(&failure.message)),
                 "SELECT * FROM once.machine_check(machine) as a superuser.",
             ),
         }
@@ -40,7 +40,7 @@ pub fn ask(report: &Report) -> Result<()> {
             report.add(
                 Severity::Warning,
                 format!("machine \"{machine}\": {} rows could not be reverted and are deferred", actions.deferred),
-                format!("the sweep said of one of them: {}", told(stored, actions.note.as_deref())),
+                format!("the sweep said of one of them: {}", text_of(stored, actions.note.as_deref())),
                 "Remove the cause (a trigger, a constraint, a lock); the sweep tries again with backoff.",
             );
         }
@@ -49,10 +49,10 @@ pub fn ask(report: &Report) -> Result<()> {
 }
 
 /// An error of a machine, for callers that may use it: it may quote a row.
-fn told(stored: &StoredMachine, error: Option<&str>) -> String {
-    let told = match stored.is_open() {
+fn text_of(stored: &StoredMachine, error: Option<&str>) -> String {
+    let text = match stored.is_open() {
         true => error.unwrap_or_default(),
         false => stored::NOT_TOLD,
     };
-    told.to_owned()
+    text.to_owned()
 }

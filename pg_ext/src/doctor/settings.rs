@@ -25,7 +25,7 @@ thread_local! {
 
 pub fn ask(report: &Report) -> Result<()> {
     report.ask(&ARE_SET, &[])?;
-    if counters::told().is_none() {
+    if counters::claims().is_none() {
         let why = match counters::is_preloaded() {
             false => "pg_once was not loaded by shared_preload_libraries".to_owned(),
             true => format!("{} other databases have all the room", counters::DATABASES),

@@ -12,7 +12,7 @@ use pgrx::pg_sys::{self, Datum};
 use std::time::{Duration, Instant};
 
 /// Time between two NOTICEs of a long task.
-const TELL: Duration = Duration::from_secs(5);
+const NOTICE_AFTER: Duration = Duration::from_secs(5);
 /// It ends after so many rounds in which no task filled a batch.
 const SMALL_ROUNDS: u32 = 3;
 /// And after so many rounds at most.
@@ -52,7 +52,7 @@ fn round(max: i32) -> Result<i64> {
 /// One task until nothing more is waiting; answers how many rows it did.
 fn finish_task(task: Task, max: i32) -> Result<i64> {
     let mut all = Swept::default();
-    let mut told = Instant::now();
+    let mut noticed = Instant::now();
     loop {
         let swept = batch(task, max)?;
         commit();
@@ -61,8 +61,8 @@ fn finish_task(task: Task, max: i32) -> Result<i64> {
         if !more {
             break;
         }
-        if told.elapsed() >= TELL {
-            told = Instant::now();
+        if noticed.elapsed() >= NOTICE_AFTER {
+            noticed = Instant::now();
             notify(task, &all, " so far");
         }
         pgrx::check_for_interrupts!();

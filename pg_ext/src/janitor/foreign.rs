@@ -33,7 +33,9 @@ pub fn ensure_none(tables: &[Name]) -> Result<()> {
             let object = shown(varlena(found));
             return Err(Error::new(
                 Kind::InUse,
-                format!("{object} is not pg_once's, and could keep rows from a sweep (DROP {object})"),
+                format!(
+                    "{object} is not pg_once's, and could keep rows from a sweep (DROP {object})"
+                ),
             ));
         }
     }

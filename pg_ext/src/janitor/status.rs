@@ -96,18 +96,18 @@ pub fn janitor_status(call: &Call) -> Result<Datum> {
         let name = row::text(task.name().as_bytes());
         // A locked table hides this task's due rows alone.
         let parts = subxact::attempt_briefly(|| due_parts(task, now))?.ok();
-        let not_told = row::text(stored::NOT_TOLD.as_bytes());
-        for run in spi::query(&TASK_RUNS, &[Some(name), Some(closed), Some(not_told)])? {
+        let instead = row::text(stored::NOT_TOLD.as_bytes());
+        for run in spi::query(&TASK_RUNS, &[Some(name), Some(closed), Some(instead)])? {
             let machine = column(&run, 0).map(varlena);
             let due = parts.as_deref().map(|parts| sum_of(parts, machine));
             let age = |since: i64| clock::interval_datum((now - since).max(0));
-            let told = [
+            let of_due = [
                 Some(name),
                 column(&run, 0),
                 due.as_ref().map(|due| Datum::from(due.rows.min(LOOKS))),
                 due.as_ref().and_then(|due| due.since).map(age),
             ];
-            rows.push(&[&told, &run[1..]].concat());
+            rows.push(&[&of_due, &run[1..]].concat());
         }
     }
     Ok(call.return_null())

@@ -62,7 +62,7 @@ pub fn outbox(sheet: &Sheet) -> Result<()> {
     for subscriber in all_subscribers()? {
         let backlog = look.backlog(&subscriber)?;
         is_complete &= !backlog.is_cut_short;
-        look.tell(sheet, &subscriber, &backlog)?;
+        look.report(sheet, &subscriber, &backlog)?;
     }
     sheet.put(
         "pg_once_outbox_complete",
@@ -257,7 +257,7 @@ impl BacklogLook {
         Ok(at)
     }
 
-    fn tell(&self, sheet: &Sheet, subscriber: &Subscriber, backlog: &Backlog) -> Result<()> {
+    fn report(&self, sheet: &Sheet, subscriber: &Subscriber, backlog: &Backlog) -> Result<()> {
         let (topic, name) = (shown(&subscriber.topic.name), shown(&subscriber.name));
         let labels = [("topic", &*topic), ("subscriber", &*name)];
         let lag = backlog.since.map_or(0, |at| self.now.saturating_sub(at));

@@ -50,10 +50,10 @@ fn entries_for(rows: usize) -> usize {
     rows.saturating_mul(EACH)
 }
 
-type Tell = fn(&Sheet) -> Result<()>;
+type Fill = fn(&Sheet) -> Result<()>;
 
 /// Each runs in a subtransaction of its own: a failure leaves out the rows of this part alone.
-const PARTS: &[(&str, Tell)] = &[
+const PARTS: &[(&str, Fill)] = &[
     ("claims", claims),
     ("keys", leases::keys),
     ("actions", leases::actions),
@@ -77,9 +77,9 @@ pub fn metrics(call: &Call) -> Result<Datum> {
         1.0,
         "Always 1; version: of the library that is loaded.",
     )?;
-    for (of, tell) in PARTS {
-        let told = subxact::attempt_briefly(|| tell(&sheet))?;
-        if let Err(failure) = &told {
+    for (of, fill) in PARTS {
+        let filled = subxact::attempt_briefly(|| fill(&sheet))?;
+        if let Err(failure) = &filled {
             raise::warn(
                 format!("metrics of {of}: {}", failure.message),
                 "metrics() has the other rows.",
@@ -88,7 +88,7 @@ pub fn metrics(call: &Call) -> Result<Datum> {
         sheet.put(
             "pg_once_metrics_failed",
             &[("of", of)],
-            f64::from(u8::from(told.is_err())),
+            f64::from(u8::from(filled.is_err())),
             "1: rows of this part are missing, because a table is locked or damaged; 0: none is missing.",
         )?;
     }
@@ -97,7 +97,7 @@ pub fn metrics(call: &Call) -> Result<Datum> {
 
 /// No rows without shared memory: a replay writes nothing that could be counted later.
 fn claims(sheet: &Sheet) -> Result<()> {
-    let Some((totals, lately)) = counters::told() else {
+    let Some((totals, lately)) = counters::claims() else {
         return Ok(());
     };
     for outcome in Outcome::ALL {

@@ -36,7 +36,7 @@ struct Launcher {
     workers: HashMap<Vec<u8>, RunningWorker>,
     /// Missing databases that were logged.
     missing: HashSet<Vec<u8>>,
-    told_full: bool,
+    is_full_logged: bool,
 }
 
 /// Keeps the workers until the server stops this process.
@@ -84,7 +84,7 @@ impl Launcher {
                     self.missing.remove(name);
                     self.keep(name, *database);
                 }
-                None if self.missing.insert(name.clone()) => tell_missing(name),
+                None if self.missing.insert(name.clone()) => warn_missing(name),
                 None => {}
             }
         }
@@ -112,11 +112,11 @@ impl Launcher {
         worker.again_at = None;
         worker.handle = start(name, database).ok();
         match worker.handle {
-            Some(_) => self.told_full = false,
+            Some(_) => self.is_full_logged = false,
             None => {
                 worker.again_at = Some(now + FIRST_DELAY);
-                if !std::mem::replace(&mut self.told_full, true) {
-                    tell_full();
+                if !std::mem::replace(&mut self.is_full_logged, true) {
+                    warn_full();
                 }
             }
         }
@@ -175,7 +175,7 @@ fn start(name: &[u8], database: Oid) -> std::result::Result<DynamicBackgroundWor
     handle.map_err(drop)
 }
 
-fn tell_missing(name: &[u8]) {
+fn warn_missing(name: &[u8]) {
     let name = String::from_utf8_lossy(name);
     raise::warn(
         format!(
@@ -185,7 +185,7 @@ fn tell_missing(name: &[u8]) {
     );
 }
 
-fn tell_full() {
+fn warn_full() {
     raise::warn(
         "no background worker is free for the databases of once.janitor_databases".to_owned(),
         "Raise max_worker_processes by the number of these databases plus one, and restart the server.",
