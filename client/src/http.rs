@@ -1,8 +1,8 @@
 //! Owns the HTTP answers of outcomes, without depending on any HTTP library.
 //!
 //! Follows the IETF draft "The Idempotency-Key HTTP Header Field": 400 without a key, 409 while it is
-//! in progress, 422 for another request under the same key. Invariant: a replay is always marked as
-//! one, and `Retry-After` is sent exactly where a retry can help without a verdict.
+//! in progress, 422 for another request under the same key. Invariants: a key of a header is its user's alone;
+//! a replay is always marked as one; `Retry-After` is sent exactly where a retry can help without a verdict.
 
 use std::time::Duration;
 
@@ -164,39 +164,76 @@ impl Answer {
     }
 }
 
-/// Reads the value of an `Idempotency-Key` header.
-///
-/// The draft has a quoted string (a Structured Header string); most clients send a bare one. Both
-/// name the same key.
+/// The user of a request, as the service has authenticated them: every key is one user's alone.
 ///
 /// ```
-/// use pg_once::http::key_of_header;
+/// use pg_once::http::User;
 ///
-/// assert_eq!(key_of_header(Some("\"8e03978e\"")), Ok("8e03978e".to_owned()));
-/// assert_eq!(key_of_header(Some("8e03978e")), Ok("8e03978e".to_owned()));
-/// assert_eq!(key_of_header(None).map_err(|answer| answer.status), Err(400));
+/// assert!(User::authenticated(Some("ada")).is_ok());
+/// assert_eq!(User::authenticated(None).map_err(|answer| answer.status), Err(401));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User(String);
+
+impl User {
+    /// The user's name as a session, a token or an authenticating proxy tells it (`X-Forwarded-User`); never
+    /// a value of the request's body, where a client may name anybody.
+    ///
+    /// # Errors
+    /// The 401 to send: nobody is named.
+    pub fn authenticated(name: Option<&str>) -> Result<Self, Answer> {
+        let name = name.unwrap_or_default().trim_matches([' ', '\t']);
+        if name.is_empty() || name.contains(char::is_control) {
+            return Err(Answer::problem(401, "the request is not authenticated"));
+        }
+        // The first `/` of a key ends the user's name, so a name has none.
+        Ok(Self(name.replace('%', "%25").replace('/', "%2F")))
+    }
+}
+
+/// Reads the value of a user's `Idempotency-Key` header: the key is `<user>/<what the client sent>`, so
+/// that nobody is handed another's answer.
+///
+/// The draft says a quoted string (a Structured Header string); most clients send it bare. Both
+/// name the same key. In the user's name, `/` is written `%2F` and `%` is written `%25`.
+///
+/// ```
+/// use pg_once::http::{User, key_of_header};
+///
+/// let ada = User::authenticated(Some("ada"))?;
+/// assert_eq!(key_of_header(&ada, Some("\"8e03978e\"")), Ok("ada/8e03978e".to_owned()));
+/// assert_eq!(key_of_header(&ada, Some("8e03978e")), Ok("ada/8e03978e".to_owned()));
+/// assert_eq!(key_of_header(&ada, None).map_err(|answer| answer.status), Err(400));
+/// # Ok::<_, pg_once::http::Answer>(())
 /// ```
 ///
 /// # Errors
-/// The 400 to send: the header is missing, empty, too long or malformed.
-pub fn key_of_header(value: Option<&str>) -> Result<String, Answer> {
+/// The 400 to send: the header is missing, empty, malformed, or with the user's name longer than 255 characters.
+pub fn key_of_header(user: &User, value: Option<&str>) -> Result<String, Answer> {
     let value = value
         .ok_or(Answer::problem(
             400,
             "the Idempotency-Key header is missing",
         ))?
         .trim();
-    let key = match value.strip_prefix('"') {
+    let sent = match value.strip_prefix('"') {
         Some(rest) => unquoted(rest),
-        None => Some(value.to_owned()).filter(|key| !key.contains('"')),
+        None => Some(value.to_owned()).filter(|sent| !sent.contains('"')),
     };
-    key.filter(|key| {
-        (1..=MAX_KEY_CHARS).contains(&key.chars().count()) && !key.contains(char::is_control)
-    })
-    .ok_or(Answer::problem(
-        400,
-        "the Idempotency-Key header is not well formed",
-    ))
+    let sent = sent
+        .filter(|sent| !sent.is_empty() && !sent.contains(char::is_control))
+        .ok_or(Answer::problem(
+            400,
+            "the Idempotency-Key header is not well formed",
+        ))?;
+    let key = format!("{}/{sent}", user.0);
+    if key.chars().count() > MAX_KEY_CHARS {
+        return Err(Answer::problem(
+            400,
+            "the Idempotency-Key header is too long",
+        ));
+    }
+    Ok(key)
 }
 
 /// The rest of a Structured Header string, after its first quote: a backslash may stand before a
@@ -216,7 +253,13 @@ fn unquoted(rest: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)] // a test may fail loudly
+
     use super::*;
+
+    fn user(name: &str) -> User {
+        User::authenticated(Some(name)).unwrap()
+    }
 
     fn seconds(millis: u64) -> Option<String> {
         let claim = Claim::InProgress {
@@ -307,9 +350,40 @@ mod tests {
             ("\"\u{e9}\"", None),
             ("a\u{7}b", None),
         ] {
-            assert_eq!(key_of_header(Some(value)).ok().as_deref(), key, "{value:?}");
+            let read = key_of_header(&user("ada"), Some(value)).ok();
+            assert_eq!(read, key.map(|key| format!("ada/{key}")), "{value:?}");
         }
-        assert!(key_of_header(Some(&"k".repeat(255))).is_ok());
-        assert!(key_of_header(Some(&"k".repeat(256))).is_err());
+    }
+
+    #[test]
+    fn user_and_header_have_255_characters_together() {
+        let status = |name: &str, header: &str| {
+            key_of_header(&user(name), Some(header)).map_err(|answer| answer.status)
+        };
+        assert!(status("ada", &"k".repeat(251)).is_ok());
+        assert_eq!(status("ada", &"k".repeat(252)), Err(400));
+        assert_eq!(status(&"u".repeat(254), "k"), Err(400));
+    }
+
+    #[test]
+    fn a_request_of_nobody_is_401() {
+        for name in [None, Some(""), Some(" \t"), Some("a\0b")] {
+            let refused = User::authenticated(name).map_err(|answer| answer.status);
+            assert_eq!(refused, Err(401), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn no_two_users_share_a_key() {
+        let keys = [
+            ("ada", "x/k"),
+            ("ada/x", "k"),
+            ("ada%2Fx", "k"),
+            ("ada%", "2Fx/k"),
+            ("ada%25", "2Fx/k"),
+        ]
+        .map(|(name, header)| key_of_header(&user(name), Some(header)).ok());
+        let distinct: std::collections::HashSet<_> = keys.iter().flatten().collect();
+        assert_eq!(distinct.len(), keys.len(), "{keys:?}");
     }
 }

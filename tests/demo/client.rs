@@ -18,6 +18,8 @@ use rand::rngs::StdRng;
 
 use crate::journal::{Attempt, Journal, Outcome};
 
+/// What the proxy that authenticates would set.
+const USER: &str = "x-forwarded-user";
 const BACKOFF_BASE: Duration = Duration::from_millis(50);
 const BACKOFF_CAP: Duration = Duration::from_secs(1);
 
@@ -26,7 +28,7 @@ const BACKOFF_CAP: Duration = Duration::from_secs(1);
 pub struct Ask {
     /// Where it goes, such as `/orders`.
     pub path: String,
-    /// The Idempotency-Key, and the name in the journal.
+    /// The name in the journal. Where the service takes an Idempotency-Key, `<user>/<key>`.
     pub key: String,
     pub client: &'static str,
     pub amount_cents: i64,
@@ -110,6 +112,7 @@ impl Clients {
     pub async fn without_key(&self, path: &str, body: &str) -> Option<u16> {
         let request = Request::post(format!("http://{}{path}", self.fronts.first()?))
             .header("content-type", "application/json")
+            .header(USER, "somebody")
             .body(Full::from(body.to_owned()))
             .ok()?;
         let answer = tokio::time::timeout(self.waits.answer, self.http.request(request)).await;
@@ -149,11 +152,12 @@ impl Clients {
 
     /// None: no whole answer came.
     async fn exchange(&self, front: SocketAddr, ask: &Ask) -> Option<Answer> {
-        let request = Request::post(format!("http://{front}{}", ask.path))
-            .header("content-type", "application/json")
-            .header("idempotency-key", &ask.key)
-            .body(Full::from(ask.body.clone()))
-            .ok()?;
+        let mut request = Request::post(format!("http://{front}{}", ask.path))
+            .header("content-type", "application/json");
+        if let Some((user, key)) = ask.key.split_once('/') {
+            request = request.header(USER, user).header("idempotency-key", key);
+        }
+        let request = request.body(Full::from(ask.body.clone())).ok()?;
         let response = self.http.request(request).await.ok()?;
         let outcome = classify(&response);
         let status = response.status().as_u16();

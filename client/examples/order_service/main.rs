@@ -1,8 +1,8 @@
 //! An HTTP order service that takes each `POST /orders` exactly once.
 //!
 //! `orders.rs` is the part to read: the phases of an order. This file owns the two ways in. One is the
-//! client's: the `Idempotency-Key` header, the request as the key's fingerprint, and the answer as the IETF
-//! draft has it (400, 409, 422, 410; a replay is marked). The other is the completer's: what a dead process
+//! client's: the user and the `Idempotency-Key` header, the request as the key's fingerprint, and the answer as
+//! the IETF draft has it (401, 400, 409, 422, 410; a replay is marked). The other is the completer's: what a dead process
 //! left behind, and no client comes back for, is brought to its end by the same function.
 
 mod bank;
@@ -23,7 +23,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use clap::{ArgAction, Parser};
 use deadpool_postgres::{Manager, Pool};
-use pg_once::http::{Answer, IDEMPOTENCY_KEY, key_of_header};
+use pg_once::http::{Answer, IDEMPOTENCY_KEY, User, key_of_header};
 use pg_once::{Abandoned, Error, Json, Outcome, Scope};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,6 +33,9 @@ use tracing_subscriber::EnvFilter;
 
 use bank::Bank;
 use orders::{By, Order, Shop};
+
+/// Who is authenticated. The proxy in front of this service sets it, whatever a client sends under that name.
+const USER: &str = "X-Forwarded-User";
 
 /// Takes orders over HTTP, charges them at a bank, and does each of them exactly once.
 #[derive(Parser)]
@@ -141,8 +144,7 @@ async fn create_order(
     headers: HeaderMap,
     body: String,
 ) -> Result<Response, StatusCode> {
-    let header = headers.get(IDEMPOTENCY_KEY);
-    let key = match key_of_header(header.map(|value| value.to_str().unwrap_or_default())) {
+    let key = match key_of(&headers) {
         Ok(key) => key,
         Err(answer) => return response(answer),
     };
@@ -163,6 +165,14 @@ async fn create_order(
         Err(_) => return Err(StatusCode::INTERNAL_SERVER_ERROR),
     };
     response(answer)
+}
+
+fn key_of(headers: &HeaderMap) -> Result<String, Answer> {
+    let user = headers.get(USER);
+    let user = user.and_then(|name| str::from_utf8(name.as_bytes()).ok());
+    let sent = headers.get(IDEMPOTENCY_KEY);
+    let sent = sent.map(|value| value.to_str().unwrap_or_default());
+    key_of_header(&User::authenticated(user)?, sent)
 }
 
 impl Service {

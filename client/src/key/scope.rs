@@ -17,7 +17,7 @@ const GET: &str = "SELECT once.scope_get(scope => $1)";
 const TAKE_ABANDONED: &str = "SELECT * FROM once.key_take_abandoned(scope => $1, max => $2, \
                               lease => $3, holder => $4)";
 
-/// A namespace of keys: one tenant's one operation. Needs no declaration.
+/// A namespace of keys: one operation. Whose a key is stands in the key. Needs no declaration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scope(Arc<str>);
 

@@ -29,3 +29,4 @@ mod support;
 mod teardown;
 mod teardown_worker;
 mod trouble;
+mod whose_key;

@@ -28,7 +28,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use clap::{Parser, ValueEnum};
 use deadpool_postgres::{Hook, Manager, Pool};
-use pg_once::http::{Answer, key_of_header};
+use pg_once::http::{Answer, User, key_of_header};
 use pg_once::{Deliver, Subscriber};
 use tokio_postgres::NoTls;
 
@@ -162,8 +162,7 @@ async fn receive(
     headers: HeaderMap,
     body: String,
 ) -> Response {
-    let key = headers.get("idempotency-key");
-    let key = match key_of_header(key.map(|value| value.to_str().unwrap_or_default())) {
+    let key = match key_of(&headers) {
         Ok(key) => key,
         Err(answer) => return Ended::Answered(answer).into_response(),
     };
@@ -180,6 +179,12 @@ async fn receive(
         Ok(Err(error)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}")).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
+}
+
+fn key_of(headers: &HeaderMap) -> Result<String, Answer> {
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let user = User::authenticated(header("x-forwarded-user"))?;
+    key_of_header(&user, header("idempotency-key"))
 }
 
 /// What a process does beside answering.

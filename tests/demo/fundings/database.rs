@@ -55,7 +55,7 @@ create view expected as
     union all
     select funding || '/push', case status when 'posted' then amount_cents else 0 end from funding;
 create view transfer as
-    select split_part(reference, '/', 1) as funding, split_part(reference, '/', 2) as leg, *
+    select regexp_replace(reference, '/[^/]*$', '') as funding, split_part(reference, '/', -1) as leg, *
     from outside_ledger where kind in ('made', 'reversed');";
 
 /// Fundings that have not ended, and something that changes while somebody is at them.

@@ -14,6 +14,7 @@ const CUSTOMERS: u32 = 60;
 const WAYS: [&str; 2] = ["frozen", "silent"];
 
 pub struct Funding {
+    /// The customer and the key of the request, as the services store it.
     pub id: String,
     pub customer: String,
     pub custody: String,
@@ -48,14 +49,14 @@ fn funding(rng: &mut StdRng, window: Duration) -> Funding {
         .get(rng.random_range(0..WAYS.len()))
         .unwrap_or(&"frozen");
     let roll = rng.random_range(0..100);
+    let key = uuid::Builder::from_random_bytes(rng.random()).into_uuid();
+    let customer = match roll {
+        0..5 => format!("{way}-{customer}"),
+        _ => customer,
+    };
     Funding {
-        id: uuid::Builder::from_random_bytes(rng.random())
-            .into_uuid()
-            .to_string(),
-        customer: match roll {
-            0..5 => format!("{way}-{customer}"),
-            _ => customer,
-        },
+        id: format!("{customer}/{key}"),
+        customer,
         custody: match roll {
             5..15 => format!("{way}-{custody}"),
             _ => custody,

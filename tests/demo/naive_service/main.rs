@@ -76,13 +76,14 @@ async fn create_order(
     headers: HeaderMap,
     Json(request): Json<OrderRequest>,
 ) -> Response {
-    let Some(key) = headers
-        .get("idempotency-key")
-        .and_then(|value| value.to_str().ok())
-    else {
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let Some(user) = header("x-forwarded-user") else {
+        return StatusCode::UNAUTHORIZED.into_response();
+    };
+    let Some(key) = header("idempotency-key") else {
         return (StatusCode::BAD_REQUEST, "Idempotency-Key is missing").into_response();
     };
-    match shop.create(key, request).await {
+    match shop.create(&format!("{user}/{key}"), request).await {
         Ok((true, order)) => (
             [("idempotent-replayed", "true")],
             (StatusCode::CREATED, Json(order)),

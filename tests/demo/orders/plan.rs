@@ -33,6 +33,7 @@ impl Manner {
 
 #[derive(Clone, Debug)]
 pub struct Order {
+    /// The customer and the key of the request, as the services store it.
     pub key: String,
     pub customer: String,
     pub item: &'static str,
@@ -89,11 +90,11 @@ fn order(rng: &mut StdRng, window: Duration, customers: u32) -> Order {
         .get(rng.random_range(0..ITEMS.len()))
         .copied()
         .unwrap_or("tea");
+    let key = uuid::Builder::from_random_bytes(rng.random()).into_uuid();
+    let customer = format!("customer-{:03}", rng.random_range(0..customers));
     Order {
-        key: uuid::Builder::from_random_bytes(rng.random())
-            .into_uuid()
-            .to_string(),
-        customer: format!("customer-{:03}", rng.random_range(0..customers)),
+        key: format!("{customer}/{key}"),
+        customer,
         item,
         amount_cents: rng.random_range(150..25_000),
         starts: window.mul_f64(rng.random()),
