@@ -22,7 +22,8 @@ async fn main() -> anyhow::Result<()> {
         .batch_execute("CREATE TABLE IF NOT EXISTS payments (id uuid, amount int)")
         .await?;
 
-    let key = uuid::Uuid::new_v4().to_string(); // the client's Idempotency-Key header
+    // The user who is authenticated, and the client's Idempotency-Key header: see http::key_of_header.
+    let key = format!("ada/{}", uuid::Uuid::new_v4());
     for amount in [100, 100, 999] {
         let outcome = Scope::new("payments.create")
             .key(&key)

@@ -55,7 +55,7 @@ pub struct Checkout {
 }
 
 impl Checkout {
-    /// What `POST /checkout` does, with the client's `Idempotency-Key`.
+    /// What `POST /checkout` does, with the key that `http::key_of_header` makes: whose it is comes first.
     pub async fn check_out(&self, key: &str, order: &Order) -> Result<Outcome, Error> {
         self.scope
             .key(key)

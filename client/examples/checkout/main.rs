@@ -28,7 +28,7 @@ use common::{Story, expect, log, until};
 use undo::{CANCELLATIONS, REFUNDS, Undoer};
 
 /// The order that the killed process was at.
-const KILLED: &str = "order 5";
+const KILLED: &str = "ada/order 5";
 
 struct Shop {
     story: Story,
@@ -114,10 +114,10 @@ impl Shop {
     /// Asked for three times: bought once.
     async fn bought(&self) -> Result<()> {
         let order = order("4242");
-        let first = self.checkout.check_out("order 1", &order).await?;
+        let first = self.checkout.check_out("ada/order 1", &order).await?;
         ensure!(matches!(first, Outcome::Ran(_)), "{first:?}");
         for _ in 0..2 {
-            let again = self.checkout.check_out("order 1", &order).await?;
+            let again = self.checkout.check_out("ada/order 1", &order).await?;
             ensure!(matches!(again, Outcome::Replayed(_)), "{again:?}");
         }
         expect("bought", self.made(), [1, 1, 0, 0])
@@ -125,7 +125,10 @@ impl Shop {
 
     /// The charge's compensation was registered before the bank was asked; it finds nothing to undo.
     async fn card_refused(&self) -> Result<()> {
-        let outcome = self.checkout.check_out("order 2", &order("stolen")).await?;
+        let outcome = self
+            .checkout
+            .check_out("ada/order 2", &order("stolen"))
+            .await?;
         ensure!(matches!(outcome, Outcome::Aborted(_)), "{outcome:?}");
         self.undo_until(1).await?;
         expect("a card that is refused", self.made(), [1, 1, 0, 0])
@@ -137,15 +140,15 @@ impl Shop {
             address: "nowhere".to_owned(),
             ..order("4242")
         };
-        let outcome = self.checkout.check_out("order 3", &nowhere).await?;
+        let outcome = self.checkout.check_out("ada/order 3", &nowhere).await?;
         ensure!(matches!(outcome, Outcome::Aborted(_)), "{outcome:?}");
         expect("charged and not shipped", self.made(), [2, 1, 0, 0])?;
         self.foreign.trouble(REFUNDS, &[Trouble::NoAnswer]);
         self.undo_until(3).await?;
         expect("and refunded", self.made(), [2, 1, 1, 0])?;
-        let order = "SELECT string_agg(step, ', ' ORDER BY n) = 'ship, charge' FROM undone WHERE key = 'order 3'";
+        let order = "SELECT string_agg(step, ', ' ORDER BY n) = 'ship, charge' FROM undone WHERE key = 'ada/order 3'";
         self.story.until(order).await?;
-        let again = self.checkout.check_out("order 3", &nowhere).await?;
+        let again = self.checkout.check_out("ada/order 3", &nowhere).await?;
         ensure!(matches!(again, Outcome::Replayed(_)), "{again:?}");
         Ok(())
     }
@@ -159,10 +162,16 @@ impl Shop {
         ];
         self.foreign.trouble(CHARGES, &trouble);
         for _ in 0..3 {
-            let outcome = self.checkout.check_out("order 4", &order("4242")).await?;
+            let outcome = self
+                .checkout
+                .check_out("ada/order 4", &order("4242"))
+                .await?;
             ensure!(matches!(outcome, Outcome::Released { .. }), "{outcome:?}");
         }
-        let outcome = self.checkout.check_out("order 4", &order("4242")).await?;
+        let outcome = self
+            .checkout
+            .check_out("ada/order 4", &order("4242"))
+            .await?;
         ensure!(matches!(outcome, Outcome::Ran(_)), "{outcome:?}");
         expect("a bank in trouble", self.made(), [3, 2, 1, 0])
     }
@@ -190,11 +199,11 @@ impl Shop {
     async fn killed_and_given_up(&self) -> Result<()> {
         self.foreign.trouble(CHARGES, &[Trouble::NoAnswer]);
         let order = order("4242");
-        let outcome = self.checkout.check_out("order 6", &order).await?;
+        let outcome = self.checkout.check_out("ada/order 6", &order).await?;
         ensure!(matches!(outcome, Outcome::Released { .. }), "{outcome:?}");
         expect("charged, and nobody knows", self.made(), [5, 3, 1, 0])?;
 
-        let key = self.checkout.scope.key("order 6");
+        let key = self.checkout.scope.key("ada/order 6");
         let options = ClaimOptions::new()
             .request(pg_once::Json::of(&order)?)
             .fresh_holder();

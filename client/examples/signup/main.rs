@@ -81,7 +81,7 @@ impl Service {
     }
 
     async fn signed_up(&self, email: &str) -> Result<()> {
-        let key = uuid::Uuid::new_v4().to_string();
+        let key = format!("session {}/form 1", uuid::Uuid::new_v4());
         let outcome = self.signups.sign_up(&key, email).await?;
         ensure!(matches!(outcome, Outcome::Ran(_)), "{outcome:?}");
         Ok(())
@@ -89,7 +89,7 @@ impl Service {
 
     /// The button is pressed twice, and once more a minute later.
     async fn double_click(&self) -> Result<()> {
-        let (key, email) = ("form 1", "ada@example.org");
+        let (key, email) = ("session 1/form 1", "ada@example.org");
         let press = || self.signups.sign_up(key, email);
         let (one, other) = tokio::try_join!(press(), press())?;
         let ran = [&one, &other].map(|o| usize::from(matches!(o, Outcome::Ran(_))));
@@ -101,7 +101,10 @@ impl Service {
     }
 
     async fn taken(&self) -> Result<()> {
-        let outcome = self.signups.sign_up("form 2", "ada@example.org").await?;
+        let outcome = self
+            .signups
+            .sign_up("session 2/form 1", "ada@example.org")
+            .await?;
         let Outcome::Aborted(answer) = outcome else {
             bail!("{outcome:?}");
         };

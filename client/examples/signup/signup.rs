@@ -17,7 +17,7 @@ pub struct Signups {
 }
 
 impl Signups {
-    /// What `POST /signups` does, with the client's `Idempotency-Key`.
+    /// What `POST /signups` does. Nobody is logged in yet: the key is the session's, which stands in front.
     pub async fn sign_up(&self, key: &str, email: &str) -> Result<Outcome, Error> {
         self.scope
             .key(key)
