@@ -29,6 +29,8 @@ from pg_once.key import Answer, Lease, Retry, Unknown, key_of_header, problem, r
 
 log = logging.getLogger("orders")
 
+# Who is authenticated. The proxy in front of this service sets it, whatever a client sends under that name.
+USER = "X-Forwarded-User"
 # How long the bank remembers a key, in seconds. After that, asking again could charge twice.
 BANK_REMEMBERS = float(os.environ.get("BANK_REMEMBERS", 24 * 3600))
 
@@ -125,7 +127,7 @@ def handler_for(shop: Shop) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode(errors="replace")
-            answer = self.answer(key_of_header(self.headers["Idempotency-Key"]), body)
+            answer = self.answer(key_of_header(self.headers[USER], self.headers["Idempotency-Key"]), body)
             log.debug("answered")
             try:
                 self.send_response(answer.status)
@@ -136,11 +138,11 @@ def handler_for(shop: Shop) -> type[BaseHTTPRequestHandler]:
             except ConnectionError:
                 pass  # the client has hung up; it comes back for the answer
 
-        def answer(self, key: str | None, body: str) -> Answer:
+        def answer(self, key: str | Answer, body: str) -> Answer:
             if self.path != "/orders":
                 return problem(404, "there is only /orders")
-            if key is None:
-                return problem(400, "the Idempotency-Key header is missing or not well formed")
+            if isinstance(key, Answer):
+                return key
             if not is_order(body):
                 return problem(400, "the body is not an order")
             try:

@@ -184,14 +184,25 @@ def problem(status: int, title: str, after: float | None = None) -> Answer:
     return Answer(status, json.dumps({"title": title}), headers)
 
 
-def key_of_header(value: str | None) -> str | None:
-    """The key in an Idempotency-Key header, quoted (as the IETF draft has it) or bare; None: answer 400."""
+def key_of_header(user: str | None, value: str | None) -> str | Answer:
+    """The key of a user's Idempotency-Key header: `<user>/<what the client sent>`, or the 401 or 400 to answer.
+
+    user: who is authenticated, never a value of the request's body. `/` in the name is written %2F and % is
+    written %25, so that nobody reaches the keys of another.
+    value: quoted (as the IETF draft has it) or bare.
+    """
+    user = (user or "").strip(" \t")
+    if not user:
+        return problem(401, "the request is not authenticated")
     value = (value or "").strip()
     if quoted := re.fullmatch(r'"((?:[ !#-\[\]-~]|\\["\\])*)"', value):
         value = re.sub(r"\\(.)", r"\1", quoted[1])
     elif '"' in value:
-        return None
-    return value if 1 <= len(value) <= 255 and value.isprintable() else None
+        value = ""
+    key = user.replace("%", "%25").replace("/", "%2F") + "/" + value
+    if not value or not value.isprintable() or len(key) > 255:
+        return problem(400, "the Idempotency-Key header is missing, not well formed or too long")
+    return key
 
 
 def _give_back(connect: Connect, lease: Lease, error: str, after: float | None = None) -> None:

@@ -91,9 +91,16 @@ def new_key() -> str:
     return str(uuid.uuid4())
 
 
-def post(program: Program, key: str | None, body: str) -> Reply:
+def stored(key: str, user: str = "ada") -> str:
+    """The key of a user's header, as it is in the database."""
+    return f"{user}/{key}"
+
+
+def post(program: Program, key: str | None, body: str, user: str | None = "ada") -> Reply:
+    """What a client sends, as it comes from the proxy that has authenticated the user."""
     conn = http.client.HTTPConnection("127.0.0.1", program.port, timeout=60)
-    headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
+    headers = {"Content-Type": "application/json", "Idempotency-Key": key, "X-Forwarded-User": user}
+    headers = {name: value for name, value in headers.items() if value is not None}
     try:
         conn.request("POST", "/orders", body, headers)
         return Reply(conn.getresponse())

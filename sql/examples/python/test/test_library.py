@@ -96,7 +96,16 @@ class Library(unittest.TestCase):
     def test_the_key_of_a_header_may_be_quoted_or_bare(self) -> None:
         for value, key in [('"a b"', "a b"), (" a-b ", "a-b"), (r'"a\"\\"', 'a"\\'), ('"open', None), ('"a" b', None),
                            (r'"a\b"', None), ('""', None), ("", None), (None, None), ('a"b', None), ("k" * 256, None)]:
-            self.assertEqual(key_of_header(value), key, value)
+            read = key_of_header("ada", value)
+            self.assertEqual(read if key else read.status, f"ada/{key}" if key else 400, value)
+
+    def test_no_two_users_share_a_key(self) -> None:
+        pairs = [("ada", "x/k"), ("ada/x", "k"), ("ada%2Fx", "k"), ("ada%", "2Fx/k")]
+        self.assertEqual(len({key_of_header(user, value) for user, value in pairs}), len(pairs))
+        self.assertEqual([key_of_header(user, "k").status for user in (None, "", " ")], [401] * 3)
+        # 1 to 255 characters, the user's name included.
+        self.assertEqual(key_of_header("ada", "k" * 251), "ada/" + "k" * 251)
+        self.assertEqual(key_of_header("ada", "k" * 252).status, 400)
 
 
 if __name__ == "__main__":

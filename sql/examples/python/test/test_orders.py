@@ -8,8 +8,8 @@ import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from harness import (POOLER_URL, Program, admin, new_key, order, post, post_until_answered, scalar, until,
-                     wait_for_lock)
+from harness import (POOLER_URL, Program, admin, new_key, order, post, post_until_answered, scalar, stored,
+                     until, wait_for_lock)
 from outside import Outside
 
 # Where the log of the library or of orders.py says what has just been done.
@@ -31,10 +31,11 @@ class Orders(unittest.TestCase):
     def service(cls, kill_at: str | None = None, **environment: str) -> Program:
         return Program("orders.py", kill_at=kill_at, BANK_URL=cls.outside.url, **environment)
 
-    def assert_done_once(self, key: str) -> None:
+    def assert_done_once(self, key: str, user: str = "ada") -> None:
         """One order, one charge, one event."""
         with admin() as conn:
-            orders = conn.execute("SELECT order_id::text, status FROM orders WHERE idempotency_key = %s", (key,)).fetchall()
+            orders = conn.execute("SELECT order_id::text, status FROM orders WHERE idempotency_key = %s",
+                                  (stored(key, user),)).fetchall()
             self.assertEqual([status for _, status in orders], ["paid"])
             take = "SELECT token, payload::text FROM once.outbox_take('orders', 'test', 1000)"
             while taken := conn.execute(take).fetchall():
@@ -59,7 +60,7 @@ class Orders(unittest.TestCase):
         first = post(self.a, key, order())
         self.assertEqual((first.status, first.headers["Retry-After"]), (503, "1"))
         self.assertEqual(post_until_answered(self.b, key, order()).status, 201)
-        order_id = scalar("SELECT order_id::text FROM orders WHERE idempotency_key = %s", key)
+        order_id = scalar("SELECT order_id::text FROM orders WHERE idempotency_key = %s", stored(key))
         asked = self.outside.about(order_id)
         self.assertEqual((len(asked), len({seen.key for seen in asked})), (2, 1))
         self.assert_done_once(key)
@@ -69,7 +70,7 @@ class Orders(unittest.TestCase):
         with self.outside.holding():
             asked = len(self.outside.requests)
             conn = http.client.HTTPConnection("127.0.0.1", self.a.port)
-            conn.request("POST", "/orders", body, {"Idempotency-Key": key})
+            conn.request("POST", "/orders", body, {"Idempotency-Key": key, "X-Forwarded-User": "ada"})
             until("the bank to be asked", lambda: len(self.outside.requests) > asked)
             conn.close()
         self.assertEqual(post_until_answered(self.b, key, body).status, 201)
@@ -163,13 +164,35 @@ class Orders(unittest.TestCase):
 
     def test_another_request_under_the_same_key_is_422_and_learns_nothing(self) -> None:
         key = new_key()
-        stored = json.loads(post(self.a, key, order()).body)
+        first = json.loads(post(self.a, key, order()).body)
         other = post(self.b, key, order(amount_cents=1))
         self.assertEqual(other.status, 422)
-        self.assertNotIn(stored["order_id"].encode(), other.body)
+        self.assertNotIn(first["order_id"].encode(), other.body)
         # Spaces and the order of members are no difference.
         respelled = json.dumps(dict(reversed(json.loads(order()).items())), indent=2)
         self.assertEqual(post(self.b, key, respelled).status, 201)
+
+    def test_bob_with_adas_key_and_body_runs_his_own_request_and_never_sees_her_answer(self) -> None:
+        key = new_key()
+        adas, bobs = post(self.a, key, order()), post(self.b, key, order(), user="bob")
+        self.assertEqual([(reply.status, reply.replayed) for reply in (adas, bobs)], [(201, False)] * 2)
+        self.assertNotEqual(json.loads(adas.body)["order_id"], json.loads(bobs.body)["order_id"])
+        for user, first in [("ada", adas), ("bob", bobs)]:
+            again = post(self.b, key, order(), user=user)
+            self.assertEqual((again.replayed, again.body), (True, first.body))
+            self.assert_done_once(key, user)
+
+    def test_a_user_whose_name_has_a_slash_cannot_reach_the_key_of_another(self) -> None:
+        key = new_key()
+        post(self.a, f"x/{key}", order())
+        for user in ("ada/x", "ada%2Fx"):
+            reply = post(self.a, key, order(), user=user)
+            self.assertEqual((reply.status, reply.replayed), (201, False))
+        self.assert_done_once(f"x/{key}")
+
+    def test_a_request_without_a_user_is_401(self) -> None:
+        for user in (None, ""):
+            self.assertEqual(post(self.a, new_key(), order(), user=user).status, 401)
 
     def test_an_answer_past_its_ttl_is_410(self) -> None:
         key = new_key()
@@ -182,15 +205,15 @@ class Orders(unittest.TestCase):
         self.assert_done_once(key)
 
     def test_a_request_without_a_key_or_an_order_is_400(self) -> None:
-        for key, body in [(None, order()), ("", order()), ('"open', order()), (new_key(), "{"), (new_key(), "{}"),
-                          (new_key(), order(item="\0"))]:
+        for key, body in [(None, order()), ("", order()), ('"open', order()), ("k" * 252, order()), (new_key(), "{"),
+                          (new_key(), "{}"), (new_key(), order(item="\0"))]:
             self.assertEqual(post(self.a, key, body).status, 400, (key, body))
 
     def test_a_charge_that_the_bank_refuses_ends_the_key(self) -> None:
         key, body = new_key(), order(amount_cents=2_000_000)
         first, second = post(self.a, key, body), post(self.b, key, body)
         self.assertEqual((first.status, second.status, second.replayed), (402, 402, True))
-        self.assertEqual(scalar("SELECT status FROM orders WHERE idempotency_key = %s", key), "refused")
+        self.assertEqual(scalar("SELECT status FROM orders WHERE idempotency_key = %s", stored(key)), "refused")
 
     def test_a_charge_that_the_bank_has_forgotten_waits_for_a_person(self) -> None:
         key = new_key()
@@ -200,10 +223,10 @@ class Orders(unittest.TestCase):
             parked = post_until_answered(forgetful, key, order())
         self.assertEqual((parked.status, post(self.a, key, order()).status), (409, 409))
         status = "SELECT status FROM once.key_get('orders.create', %s)"
-        self.assertEqual(scalar(status, key), "parked")
+        self.assertEqual(scalar(status, stored(key)), "parked")
         # A person asked the bank: it may be asked again.
-        attempt = scalar("SELECT attempt FROM once.key_get('orders.create', %s)", key)
-        scalar("SELECT once.key_resolve('orders.create', %s, %s, 'retry')", key, attempt)
+        attempt = scalar("SELECT attempt FROM once.key_get('orders.create', %s)", stored(key))
+        scalar("SELECT once.key_resolve('orders.create', %s, %s, 'retry')", stored(key), attempt)
         self.assertEqual(post(self.a, key, order()).status, 201)
         self.assert_done_once(key)
 
