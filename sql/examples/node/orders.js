@@ -15,6 +15,8 @@ import { InvalidArgument, Unavailable } from './pg_once/errors.js';
 import { keyOfHeader, problem, Retry, run, Unknown } from './pg_once/key.js';
 import { emit } from './pg_once/outbox.js';
 
+// Who is authenticated. The proxy in front of this service sets it, whatever a client sends under that name.
+const USER = 'x-forwarded-user';
 // How long the bank remembers a key, in seconds. After that, asking again could charge twice.
 const BANK_REMEMBERS = Number(process.env.BANK_REMEMBERS ?? 24 * 3600);
 const BANK_URL = process.env.BANK_URL;
@@ -125,8 +127,8 @@ function orderOf(body) {
 async function answerTo(request) {
   const body = await text(request);
   if (request.method !== 'POST' || request.url !== '/orders') return problem(404, 'there is only POST /orders');
-  const key = keyOfHeader(request.headers['idempotency-key']);
-  if (key === undefined) return problem(400, 'the Idempotency-Key header is missing or not well formed');
+  const { key, answer } = keyOfHeader(request.headers[USER], request.headers['idempotency-key']);
+  if (answer) return answer;
   const order = orderOf(body);
   if (!order) return problem(400, 'the body is not an order');
   try {

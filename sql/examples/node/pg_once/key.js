@@ -158,13 +158,25 @@ export function problem(status, title, after) {
   return { status, body: JSON.stringify({ title }), headers };
 }
 
-/** The key in an Idempotency-Key header, quoted (as the IETF draft has it) or bare; undefined: answer 400. */
-export function keyOfHeader(value = '') {
-  let key = value.trim();
-  const quoted = /^"((?:[ !#-[\]-~]|\\["\\])*)"$/.exec(key);
-  if (quoted) key = quoted[1].replace(/\\(.)/g, '$1');
-  else if (key.includes('"')) return undefined;
-  return key.length >= 1 && key.length <= 255 && !/\p{Cc}/u.test(key) ? key : undefined;
+/**
+ * The key of a user's Idempotency-Key header: `<user>/<what the client sent>`, or the 401 or 400 to answer.
+ * → {key} or {answer}
+ * user: who is authenticated, never a value of the request's body. `/` in the name is written %2F and % is written
+ * %25, so that nobody reaches the keys of another.
+ * value: quoted (as the IETF draft has it) or bare.
+ */
+export function keyOfHeader(user, value = '') {
+  const name = (user ?? '').replace(/^[ \t]+|[ \t]+$/g, '');
+  if (!name) return { answer: problem(401, 'the request is not authenticated') };
+  let sent = value.trim();
+  const quoted = /^"((?:[ !#-[\]-~]|\\["\\])*)"$/.exec(sent);
+  if (quoted) sent = quoted[1].replace(/\\(.)/g, '$1');
+  else if (sent.includes('"')) sent = '';
+  const key = `${name.replaceAll('%', '%25').replaceAll('/', '%2F')}/${sent}`;
+  if (!sent || /\p{Cc}/u.test(sent) || key.length > 255) {
+    return { answer: problem(400, 'the Idempotency-Key header is missing, not well formed or too long') };
+  }
+  return { key };
 }
 
 async function giveBack(pool, lease, error, after) {

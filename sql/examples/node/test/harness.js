@@ -68,8 +68,14 @@ export class Program {
 
 export const order = ({ customer = 'ada', item = 'tea', amount_cents = 700 } = {}) => JSON.stringify({ customer, item, amount_cents });
 
-export async function post(program, key, body, signal) {
-  const headers = { 'Content-Type': 'application/json', Connection: 'close', ...(key === undefined ? {} : { 'Idempotency-Key': key }) };
+/** The key of a user's header, as it is in the database. */
+export const storedKey = (key, user = 'ada') => `${user}/${key}`;
+
+/** What a client sends, as it comes from the proxy that has authenticated the user; null: nobody. */
+export async function post(program, key, body, { signal, user = 'ada' } = {}) {
+  const headers = { 'Content-Type': 'application/json', Connection: 'close' };
+  if (key !== undefined) headers['Idempotency-Key'] = key;
+  if (user !== null) headers['X-Forwarded-User'] = user;
   const response = await fetch(`http://127.0.0.1:${program.port}/orders`, { method: 'POST', headers, body, signal });
   return {
     status: response.status,

@@ -77,5 +77,17 @@ test('what was stored comes back byte for byte', async () => {
 test('the key of a header may be quoted or bare', () => {
   const pairs = [['"a b"', 'a b'], [' a-b ', 'a-b'], [String.raw`"a\"\\"`, 'a"\\'], ['"open', undefined], ['"a" b', undefined],
     [String.raw`"a\b"`, undefined], ['""', undefined], ['', undefined], [undefined, undefined], ['a"b', undefined], ['k'.repeat(256), undefined]];
-  for (const [value, key] of pairs) assert.equal(keyOfHeader(value), key, value);
+  for (const [value, sent] of pairs) {
+    const { key, answer } = keyOfHeader('ada', value);
+    assert.deepEqual([key, answer?.status], sent === undefined ? [undefined, 400] : [`ada/${sent}`, undefined], value);
+  }
+});
+
+test('no two users share a key', () => {
+  const pairs = [['ada', 'x/k'], ['ada/x', 'k'], ['ada%2Fx', 'k'], ['ada%', '2Fx/k']];
+  assert.equal(new Set(pairs.map(([user, value]) => keyOfHeader(user, value).key)).size, pairs.length);
+  for (const user of [undefined, '', ' ']) assert.equal(keyOfHeader(user, 'k').answer.status, 401);
+  // 1 to 255 characters, the user's name included.
+  assert.equal(keyOfHeader('ada', 'k'.repeat(251)).key, `ada/${'k'.repeat(251)}`);
+  assert.equal(keyOfHeader('ada', 'k'.repeat(252)).answer.status, 400);
 });

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { admin, newKey, order, POOLER_URL, post, postUntilAnswered, Program, scalar, select, until, waitForLock } from './harness.js';
+import { admin, newKey, order, POOLER_URL, post, postUntilAnswered, Program, scalar, select, storedKey, until, waitForLock } from './harness.js';
 import { Outside } from './outside.js';
 
 // What the library or orders.js says that it has just done.
@@ -30,8 +30,8 @@ after(async () => {
 });
 
 /** One order, one charge, one event. */
-async function assertDoneOnce(key) {
-  const orders = await select('SELECT order_id, status FROM orders WHERE idempotency_key = $1', key);
+async function assertDoneOnce(key, user) {
+  const orders = await select('SELECT order_id, status FROM orders WHERE idempotency_key = $1', storedKey(key, user));
   assert.deepEqual(orders.map(([, status]) => status), ['paid']);
   const take = `SELECT token, payload::text FROM once.outbox_take('orders', 'test', 1000)`;
   for (let taken = await select(take); taken.length > 0; taken = await select(take)) {
@@ -46,7 +46,7 @@ async function assertDoneOnce(key) {
 /** Sends an order to a service and waits until the bank has been asked. */
 async function sendUntilBankAsked(program, key, body, signal) {
   const asked = outside.requests.length;
-  const reply = post(program, key, body, signal);
+  const reply = post(program, key, body, { signal });
   reply.catch(() => {});
   await until('the bank to be asked', () => outside.requests.length > asked);
   return { reply };
@@ -67,7 +67,7 @@ test('an answer that the bank lost is asked for again with the same key', async 
   const first = await post(a, key, order());
   assert.deepEqual([first.status, first.retryAfter], [503, '1']);
   assert.equal((await postUntilAnswered(b, key, order())).status, 201);
-  const asked = outside.about(await scalar('SELECT order_id FROM orders WHERE idempotency_key = $1', key));
+  const asked = outside.about(await scalar('SELECT order_id FROM orders WHERE idempotency_key = $1', storedKey(key)));
   assert.deepEqual([asked.length, new Set(asked.map((seen) => seen.key)).size], [2, 1]);
   await assertDoneOnce(key);
 });
@@ -182,6 +182,33 @@ test('another request under the same key is 422 and learns nothing', async () =>
   assert.equal((await post(b, key, respelled)).status, 201);
 });
 
+test("bob with ada's key and body runs his own request and never sees her answer", async () => {
+  const key = newKey();
+  const adas = await post(a, key, order());
+  const bobs = await post(b, key, order(), { user: 'bob' });
+  assert.deepEqual([adas, bobs].map((reply) => [reply.status, reply.replayed]), [[201, false], [201, false]]);
+  assert.notEqual(JSON.parse(adas.body).order_id, JSON.parse(bobs.body).order_id);
+  for (const [user, first] of [['ada', adas], ['bob', bobs]]) {
+    const again = await post(b, key, order(), { user });
+    assert.deepEqual([again.replayed, again.body], [true, first.body]);
+    await assertDoneOnce(key, user);
+  }
+});
+
+test('a user whose name has a slash cannot reach the key of another', async () => {
+  const key = newKey();
+  await post(a, `x/${key}`, order());
+  for (const user of ['ada/x', 'ada%2Fx']) {
+    const reply = await post(a, key, order(), { user });
+    assert.deepEqual([reply.status, reply.replayed], [201, false]);
+  }
+  await assertDoneOnce(`x/${key}`);
+});
+
+test('a request without a user is 401', async () => {
+  for (const user of [null, '']) assert.equal((await post(a, newKey(), order(), { user })).status, 401);
+});
+
 test('an answer past its ttl is 410', async () => {
   const key = newKey();
   await scalar(`SELECT once.scope_set('orders.create', '{"ttl": "500 ms"}')`);
@@ -195,7 +222,7 @@ test('an answer past its ttl is 410', async () => {
 });
 
 test('a request without a key or an order is 400', async () => {
-  const bad = [[undefined, order()], ['', order()], ['"open', order()], [newKey(), '{'], [newKey(), '{}'], [newKey(), order({ item: '\0' })]];
+  const bad = [[undefined, order()], ['', order()], ['"open', order()], ['k'.repeat(252), order()], [newKey(), '{'], [newKey(), '{}'], [newKey(), order({ item: '\0' })]];
   for (const [key, body] of bad) assert.equal((await post(a, key, body)).status, 400, `${key} ${body}`);
 });
 
@@ -204,7 +231,7 @@ test('a charge that the bank refuses ends the key', async () => {
   const first = await post(a, key, body);
   const second = await post(b, key, body);
   assert.deepEqual([first.status, second.status, second.replayed], [402, 402, true]);
-  assert.equal(await scalar('SELECT status FROM orders WHERE idempotency_key = $1', key), 'refused');
+  assert.equal(await scalar('SELECT status FROM orders WHERE idempotency_key = $1', storedKey(key)), 'refused');
 });
 
 test('a charge that the bank has forgotten waits for a person', async (t) => {
@@ -214,10 +241,10 @@ test('a charge that the bank has forgotten waits for a person', async (t) => {
   assert.equal((await post(forgetful, key, order())).status, 503);
   const parked = await postUntilAnswered(forgetful, key, order());
   assert.deepEqual([parked.status, (await post(a, key, order())).status], [409, 409]);
-  const [[status, attempt]] = await select(`SELECT status, attempt FROM once.key_get('orders.create', $1)`, key);
+  const [[status, attempt]] = await select(`SELECT status, attempt FROM once.key_get('orders.create', $1)`, storedKey(key));
   assert.equal(status, 'parked');
   // A person asked the bank: it may be asked again.
-  await scalar(`SELECT once.key_resolve('orders.create', $1, $2, 'retry')`, key, attempt);
+  await scalar(`SELECT once.key_resolve('orders.create', $1, $2, 'retry')`, storedKey(key), attempt);
   assert.equal((await post(a, key, order())).status, 201);
   await assertDoneOnce(key);
 });
