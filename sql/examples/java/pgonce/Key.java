@@ -45,6 +45,9 @@ public record Key(Database database, String scope, String key) {
     /** A claim: exactly one of the two is there. */
     public record Claim(Lease lease, Answer answer) {}
 
+    /** What was read of a request's headers: exactly one of the two is there. */
+    public record OfHeader(String key, Answer answer) {}
+
     /**
      * Answers a request: does the work, replays its answer, or says why neither. request: the JSON text as it
      * came; another one under the same key is 422.
@@ -101,17 +104,26 @@ public record Key(Database database, String scope, String key) {
         }, scope, key, request, holder)).get(0);
     }
 
-    /** The key in an Idempotency-Key header, quoted (as the IETF draft has it) or bare; null: answer 400. */
-    public static String ofHeader(String header) {
-        String value = header == null ? "" : header.strip();
-        Matcher quoted = QUOTED.matcher(value);
+    /**
+     * The key of a user's Idempotency-Key header: {@code <user>/<what the client sent>}, or the 401 or 400 to answer.
+     * user: who is authenticated, never a value of the request's body. {@code /} in the name is written %2F and %
+     * is written %25, so that nobody reaches the keys of another. header: quoted (as the IETF draft has it) or bare.
+     */
+    public static OfHeader ofHeader(String user, String header) {
+        String name = user == null ? "" : user.replaceAll("^[ \t]+|[ \t]+$", "");
+        if (name.isEmpty()) return new OfHeader(null, Answer.problem(401, "the request is not authenticated"));
+        String sent = header == null ? "" : header.strip();
+        Matcher quoted = QUOTED.matcher(sent);
         if (quoted.matches()) {
-            value = quoted.group(1).replaceAll("\\\\(.)", "$1");
-        } else if (value.contains("\"")) {
-            return null;
+            sent = quoted.group(1).replaceAll("\\\\(.)", "$1");
+        } else if (sent.contains("\"")) {
+            sent = "";
         }
-        boolean good = !value.isEmpty() && value.length() <= 255 && value.chars().noneMatch(Character::isISOControl);
-        return good ? value : null;
+        String key = name.replace("%", "%25").replace("/", "%2F") + "/" + sent;
+        if (sent.isEmpty() || sent.chars().anyMatch(Character::isISOControl) || key.length() > 255) {
+            return new OfHeader(null, Answer.problem(400, "the Idempotency-Key header is missing, not well formed or too long"));
+        }
+        return new OfHeader(key, null);
     }
 
     private void giveBack(Lease lease, String error, Double after) {

@@ -1,5 +1,6 @@
 package shop;
 
+import com.sun.net.httpserver.Headers;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
@@ -43,6 +44,8 @@ import pgonce.Outbox;
  */
 public final class Orders {
     private static final System.Logger LOG = System.getLogger("shop");
+    // Who is authenticated. The proxy in front of this service sets it, whatever a client sends under that name.
+    private static final String USER = "X-Forwarded-User";
     // Absent members are null; what is no order is 22...
     private static final String READ_ORDER = """
             SELECT customer, item, amount_cents
@@ -172,8 +175,10 @@ public final class Orders {
 
     private Answer answer(HttpExchange exchange, String body) {
         if (!exchange.getRequestMethod().equals("POST")) return Answer.problem(405, "orders are posted");
-        String key = Key.ofHeader(exchange.getRequestHeaders().getFirst("Idempotency-Key"));
-        if (key == null) return Answer.problem(400, "the Idempotency-Key header is missing or not well formed");
+        Headers headers = exchange.getRequestHeaders();
+        Key.OfHeader read = Key.ofHeader(headers.getFirst(USER), headers.getFirst("Idempotency-Key"));
+        if (read.answer() != null) return read.answer();
+        String key = read.key();
         try {
             Order order = database.call(connection -> readOrder(connection, body));
             if (order == null) return Answer.problem(400, "the body is not an order");

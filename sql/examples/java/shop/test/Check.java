@@ -89,4 +89,9 @@ final class Check {
     static String newKey() {
         return UUID.randomUUID().toString();
     }
+
+    /** The key of ada's header, as it is in the database. */
+    static String stored(String key) {
+        return "ada/" + key;
+    }
 }

@@ -7,7 +7,9 @@ import static shop.test.Check.raises;
 import static shop.test.Check.scalar;
 
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Map;
+import java.util.Set;
 import pgonce.Answer;
 import pgonce.Database;
 import pgonce.Key;
@@ -27,6 +29,7 @@ final class LibraryTest {
         Check.test("a transaction that lost a race is run again", LibraryTest::lostRace);
         Check.test("what was stored comes back byte for byte", LibraryTest::bytes);
         Check.test("the key of a header may be quoted or bare", LibraryTest::header);
+        Check.test("no two users share a key", LibraryTest::users);
     }
 
     private static void classes() {
@@ -92,6 +95,21 @@ final class LibraryTest {
         String[][] pairs = {{"\"a b\"", "a b"}, {" a-b ", "a-b"}, {"\"a\\\"\\\\\"", "a\"\\"}, {"\"open", null},
             {"\"a\" b", null}, {"\"a\\b\"", null}, {"\"\"", null}, {"", null}, {null, null}, {"a\"b", null},
             {"k".repeat(256), null}};
-        for (String[] pair : pairs) equal(Key.ofHeader(pair[0]), pair[1]);
+        for (String[] pair : pairs) {
+            Key.OfHeader read = Key.ofHeader("ada", pair[0]);
+            equal(read.key(), pair[1] == null ? null : "ada/" + pair[1]);
+            equal(read.answer() == null ? null : read.answer().status(), pair[1] == null ? 400 : null);
+        }
+    }
+
+    private static void users() {
+        String[][] pairs = {{"ada", "x/k"}, {"ada/x", "k"}, {"ada%2Fx", "k"}, {"ada%", "2Fx/k"}};
+        Set<String> keys = new HashSet<>();
+        for (String[] pair : pairs) keys.add(Key.ofHeader(pair[0], pair[1]).key());
+        equal(keys.size(), pairs.length);
+        for (String nobody : new String[] {null, "", " "}) equal(Key.ofHeader(nobody, "k").answer().status(), 401);
+        // 1 to 255 characters, the user's name included.
+        equal(Key.ofHeader("ada", "k".repeat(251)).key(), "ada/" + "k".repeat(251));
+        equal(Key.ofHeader("ada", "k".repeat(252)).answer().status(), 400);
     }
 }

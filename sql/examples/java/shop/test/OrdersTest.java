@@ -5,6 +5,7 @@ import static shop.test.Check.isTrue;
 import static shop.test.Check.newKey;
 import static shop.test.Check.scalar;
 import static shop.test.Check.select;
+import static shop.test.Check.stored;
 import static shop.test.Check.until;
 
 import java.io.IOException;
@@ -75,6 +76,9 @@ final class OrdersTest {
         Check.test("a transaction whose backend dies is begun again", this::backendDies);
         Check.test("a transaction whose commit was not answered is not done twice", this::lostCommit);
         Check.test("another request under the same key is 422 and learns nothing", this::mismatch);
+        Check.test("bob with ada's key and body runs his own request and never sees her answer", this::bob);
+        Check.test("a user whose name has a slash cannot reach the key of another", this::slash);
+        Check.test("a request without a user is 401", this::nobody);
         Check.test("an answer past its ttl is 410", this::gone);
         Check.test("a request without a key or an order is 400", this::badRequests);
         Check.test("a charge that the bank refuses ends the key", this::refused);
@@ -97,7 +101,7 @@ final class OrdersTest {
         Reply first = post(a, key, ORDER);
         equal(List.of(first.status, first.retryAfter), List.of(503, "1"));
         equal(postUntilAnswered(b, key, ORDER).status, 201);
-        List<Outside.Seen> asked = outside.about(scalar("SELECT order_id FROM orders WHERE idempotency_key = ?", key));
+        List<Outside.Seen> asked = outside.about(scalar("SELECT order_id FROM orders WHERE idempotency_key = ?", stored(key)));
         equal(asked.stream().map(Outside.Seen::key).distinct().count() + " in " + asked.size(), "1 in 2");
         assertDoneOnce(key);
     }
@@ -107,7 +111,7 @@ final class OrdersTest {
         outside.holding(0, () -> {
             int asked = outside.requests().size();
             try (Socket socket = new Socket("127.0.0.1", a.port())) {
-                String request = "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: " + key
+                String request = "POST /orders HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-User: ada\r\nIdempotency-Key: " + key
                         + "\r\nContent-Length: " + ORDER.length() + "\r\n\r\n" + ORDER;
                 socket.getOutputStream().write(request.getBytes(StandardCharsets.US_ASCII));
                 return until("the bank to be asked", () -> outside.requests().size() > asked);
@@ -226,10 +230,36 @@ final class OrdersTest {
         post(a, key, ORDER);
         Reply other = post(b, key, order("tea", 1));
         equal(other.status, 422);
-        String orderId = scalar("SELECT order_id FROM orders WHERE idempotency_key = ?", key);
+        String orderId = scalar("SELECT order_id FROM orders WHERE idempotency_key = ?", stored(key));
         isTrue("nothing of the stored answer", !other.body.contains(orderId));
         // Spaces and the order of members are no difference.
         equal(post(b, key, "{\"amount_cents\":700,\n \"item\":\"tea\",\"customer\":\"ada\"}").status, 201);
+    }
+
+    private void bob() throws Exception {
+        String key = newKey();
+        Reply adas = post(a, "ada", key, ORDER);
+        Reply bobs = post(b, "bob", key, ORDER);
+        equal(adas, new Reply(201, null, false, adas.body));
+        equal(bobs, new Reply(201, null, false, bobs.body));
+        isTrue("each has an order", !adas.body.equals(bobs.body));
+        equal(post(b, "ada", key, ORDER), new Reply(201, null, true, adas.body));
+        equal(post(a, "bob", key, ORDER), new Reply(201, null, true, bobs.body));
+        for (String user : List.of("ada", "bob")) assertStoredOnce(user + "/" + key);
+    }
+
+    private void slash() throws Exception {
+        String key = newKey();
+        post(a, "ada", "x/" + key, ORDER);
+        for (String user : List.of("ada/x", "ada%2Fx")) {
+            Reply reply = post(a, user, key, ORDER);
+            equal(reply, new Reply(201, null, false, reply.body));
+        }
+        assertDoneOnce("x/" + key);
+    }
+
+    private void nobody() throws Exception {
+        for (String user : new String[] {null, ""}) equal(post(a, user, newKey(), ORDER).status, 401);
     }
 
     private void gone() throws Exception {
@@ -245,7 +275,7 @@ final class OrdersTest {
     }
 
     private void badRequests() throws Exception {
-        for (String key : new String[] {null, "", "\"open"}) equal(post(a, key, ORDER).status, 400);
+        for (String key : new String[] {null, "", "\"open", "k".repeat(252)}) equal(post(a, key, ORDER).status, 400);
         for (String body : List.of("{", "[]", "{}", "{\"customer\": \"ada\", \"item\": \"tea\"}", order("tea", 0),
                 order("\\u0000", 700))) {
             equal(post(a, newKey(), body).status, 400);
@@ -258,7 +288,7 @@ final class OrdersTest {
         Reply first = post(a, key, body);
         equal(first, new Reply(402, null, false, first.body));
         equal(post(b, key, body), new Reply(402, null, true, first.body));
-        equal(scalar("SELECT status FROM orders WHERE idempotency_key = ?", key), "refused");
+        equal(scalar("SELECT status FROM orders WHERE idempotency_key = ?", stored(key)), "refused");
     }
 
     private void parked() throws Exception {
@@ -269,10 +299,10 @@ final class OrdersTest {
             equal(postUntilAnswered(forgetful, key, ORDER).status, 409);
         }
         equal(post(a, key, ORDER).status, 409);
-        List<String> parked = select("SELECT status, attempt FROM once.key_get('orders.create', ?)", key).get(0);
+        List<String> parked = select("SELECT status, attempt FROM once.key_get('orders.create', ?)", stored(key)).get(0);
         equal(parked.get(0), "parked");
         // A person asked the bank: it may be asked again.
-        select("SELECT once.key_resolve('orders.create', ?, ?::int, 'retry')", key, parked.get(1));
+        select("SELECT once.key_resolve('orders.create', ?, ?::int, 'retry')", stored(key), parked.get(1));
         equal(post(a, key, ORDER).status, 201);
         assertDoneOnce(key);
     }
@@ -304,9 +334,13 @@ final class OrdersTest {
         for (String key : keys) assertDoneOnce(key);
     }
 
-    /** One order, one charge, one event. */
     private void assertDoneOnce(String key) {
-        List<List<String>> orders = select("SELECT order_id, status FROM orders WHERE idempotency_key = ?", key);
+        assertStoredOnce(stored(key));
+    }
+
+    /** One order, one charge, one event. */
+    private void assertStoredOnce(String stored) {
+        List<List<String>> orders = select("SELECT order_id, status FROM orders WHERE idempotency_key = ?", stored);
         equal(orders.stream().map(row -> row.get(1)).toList(), List.of("paid"));
         while (true) {
             List<List<String>> taken = select("SELECT token, payload FROM once.outbox_take('orders', 'test', 1000)");
@@ -338,8 +372,14 @@ final class OrdersTest {
     }
 
     static Reply post(Program program, String key, String body) throws IOException, InterruptedException {
+        return post(program, "ada", key, body);
+    }
+
+    /** What a client sends, as it comes from the proxy that has authenticated the user. */
+    private static Reply post(Program program, String user, String key, String body) throws IOException, InterruptedException {
         HttpRequest.Builder request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + program.port() + "/orders"))
                 .POST(BodyPublishers.ofString(body));
+        if (user != null) request.header("X-Forwarded-User", user);
         if (key != null) request.header("Idempotency-Key", key);
         HttpResponse<String> response = HTTP.send(request.build(), BodyHandlers.ofString());
         return new Reply(response.statusCode(), response.headers().firstValue("Retry-After").orElse(null),

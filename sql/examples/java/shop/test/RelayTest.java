@@ -77,7 +77,7 @@ final class RelayTest implements AutoCloseable {
         try (Program orders = OrdersTest.service(outside, null)) {
             equal(OrdersTest.post(orders, key, OrdersTest.order("tea", 700)).status(), 201);
         }
-        String orderId = scalar("SELECT order_id FROM orders WHERE idempotency_key = ?", key);
+        String orderId = scalar("SELECT order_id FROM orders WHERE idempotency_key = ?", Check.stored(key));
         try (Program worker = worker(60)) {
             until("the event", () -> outside.done(orderId).stream().anyMatch(seen -> seen.path().equals("/webhook")));
         }
