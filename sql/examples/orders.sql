@@ -4,7 +4,7 @@
 
 CREATE TABLE orders (
     order_id        uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
-    idempotency_key text        NOT NULL, -- not unique: a duplicate would be there to see
+    idempotency_key text        NOT NULL, -- <user>/<Idempotency-Key>; not unique: a duplicate would be there to see
     customer        text        NOT NULL,
     item            text        NOT NULL,
     amount_cents    bigint      NOT NULL CHECK (amount_cents > 0),
