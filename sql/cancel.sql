@@ -119,14 +119,16 @@ COMMENT ON FUNCTION once.cancel_confirm(text, "any", bigint) IS
 'cancel_confirm for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
 
 CREATE FUNCTION once.cancel_finish(
-    machine text, id text, patch json = NULL, OUT status text, OUT items_total bigint, OUT amount_total numeric)
+    machine text, id text, patch json = NULL,
+    OUT outcome text, OUT status text, OUT items_total bigint, OUT amount_total numeric)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_finish';
 COMMENT ON FUNCTION once.cancel_finish(text, text, json) IS
-$$The terminal move of a teardown. patch: other columns of the row to set. Takes the row FOR UPDATE, which waits for all writers of its items, and then looks at what is committed, at every isolation level. Call it in a transaction that wrote no items. Once cancelled it is a no-op.
-Errors: ON005 an item is undecided or the last pass is not confirmed, ON002 as cancel_refund, 42704 no such machine, 40P01 a deadlock with writers of items, 55P03 lock_timeout, 40001 a lost race above READ COMMITTED (after these three run the whole transaction again).$$;
+$$Makes the terminal move of a teardown. patch: a JSON object of other columns of the row to set. outcome: cancelled for the one call that made the move, done for every other call, which changes nothing. items_total, amount_total: those of the whole teardown. Call it in a transaction that wrote no items: it waits for all writers of the row's items.
+Errors: ON005 an item is undecided or the last pass is not confirmed; ON002 as cancel_refund; 42704 no such machine; 40P01, 55P03, 40001: run the whole transaction again.$$;
 
 CREATE FUNCTION once.cancel_finish(
-    machine text, id "any", patch json = NULL, OUT status text, OUT items_total bigint, OUT amount_total numeric)
+    machine text, id "any", patch json = NULL,
+    OUT outcome text, OUT status text, OUT items_total bigint, OUT amount_total numeric)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_finish';
 COMMENT ON FUNCTION once.cancel_finish(text, "any", json) IS
 'cancel_finish for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';

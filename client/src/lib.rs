@@ -82,7 +82,7 @@ mod run;
 
 pub use action::{Action, ActionClaim, ActionEnd, ActionOptions, Extended, Released};
 pub use cancel::{
-    Amount, Cancel, CancelRequest, Cancelled, CleanupItem, PendingCancel, RefundMismatch, Refunded,
+    Amount, Cancel, CancelFinish, CancelRequest, Cancelled, CleanupItem, PendingCancel, RefundMismatch, Refunded,
     Teardown,
 };
 pub use error::{BoxError, Error, Kind};

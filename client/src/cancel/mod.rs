@@ -31,7 +31,7 @@ const REFUND: &str = "SELECT items, amount::text AS amount, items_total, \
 const ITEMS: &str = "SELECT * FROM once.cancel_items(machine => $1, id => $2, \
                              after_id => $3, max => $4)";
 const CONFIRM: &str = "SELECT once.cancel_confirm(machine => $1, id => $2, pass => $3)";
-const FINISH: &str = "SELECT status, items_total, amount_total::text AS amount_total \
+const FINISH: &str = "SELECT outcome, status, items_total, amount_total::text AS amount_total \
                       FROM once.cancel_finish(machine => $1, id => $2, patch => $3)";
 
 /// The cancellation of one row; made by [`MachineRow::cancel`].
@@ -95,9 +95,20 @@ pub struct CleanupItem {
     pub item: Json,
 }
 
+/// Which call of [`Cancel::finish`] made the terminal move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CancelFinish {
+    /// This one.
+    Cancelled,
+    /// An earlier one. Its answer may have been lost on the way to this client.
+    Done,
+}
+
 /// A row in its cancelled state.
 #[derive(Clone, Debug)]
 pub struct Cancelled {
+    /// Whether this call made the terminal move.
+    pub outcome: CancelFinish,
     /// That state.
     pub status: String,
     /// The items that the teardown has marked in all.
@@ -208,8 +219,8 @@ impl Cancel {
         column(&self.row.call(exec, CONFIRM, &own).await?, 0)
     }
 
-    /// The terminal move; `patch` sets other columns of the row. A transaction that wrote items
-    /// should not call it. Once the row is cancelled it changes nothing more.
+    /// Makes the terminal move; `patch` sets other columns of the row. A transaction that wrote
+    /// items should not call it. A later call changes nothing and answers [`CancelFinish::Done`].
     ///
     /// # Errors
     /// `ON005` while an item is undecided or the last pass is not confirmed; `ON002` as
@@ -221,7 +232,13 @@ impl Cancel {
     ) -> Result<Cancelled, Error> {
         let own = [(&patch as _, Type::JSON)];
         let row = self.row.call(exec, FINISH, &own).await?;
+        let outcome = match column(&row, "outcome")? {
+            "cancelled" => CancelFinish::Cancelled,
+            "done" => CancelFinish::Done,
+            other => return Err(Error::Answer(format!("cancel outcome {other:?}"))),
+        };
         Ok(Cancelled {
+            outcome,
             status: column(&row, "status")?,
             items_total: column(&row, "items_total")?,
             amount_total: amount(&row, "amount_total")?,

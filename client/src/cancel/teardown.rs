@@ -86,7 +86,7 @@ impl<E: Autocommit> Teardown<'_, E> {
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
     /// # fn main() { with_machine(async |pool, machine, job| {
-    /// use pg_once::CleanupItem;
+    /// use pg_once::{CancelFinish, CleanupItem};
     ///
     /// async fn delete(items: Vec<CleanupItem>) -> Result<(), pg_once::BoxError> {
     ///     for item in items {
@@ -99,9 +99,11 @@ impl<E: Autocommit> Teardown<'_, E> {
     /// let cancel = machine.row(job).cancel();
     /// cancel.request(&pool).await?;
     /// let cancelled = cancel.clone().teardown(&pool).run(delete).await?;
+    /// assert_eq!(cancelled.outcome, CancelFinish::Cancelled);
     /// assert_eq!((&*cancelled.status, cancelled.items_total), ("cancelled", 3));
     /// // Its answer was lost? Run again, it changes nothing.
-    /// cancel.teardown(&pool).run(delete).await?;
+    /// let again = cancel.teardown(&pool).run(delete).await?;
+    /// assert_eq!((again.outcome, again.items_total), (CancelFinish::Done, 3));
     /// # Ok(()) }) }
     /// ```
     ///

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
-use pg_once::{BoxError, Cancelled, CleanupItem, Error, Kind, Machine};
+use pg_once::{BoxError, CancelFinish, Cancelled, CleanupItem, Error, Kind, Machine};
 
 use crate::proxy::Proxy;
 use crate::support::{Jobs, QUICK};
@@ -194,7 +194,7 @@ async fn an_answer_that_is_lost_on_the_way_changes_nothing() {
 }
 
 #[tokio::test]
-async fn ten_at_once_give_back_once() {
+async fn ten_at_once_give_back_once_and_one_makes_the_move() {
     let jobs = cancelling().await;
     let all: Vec<_> = (0..10)
         .map(|_| {
@@ -202,8 +202,12 @@ async fn ten_at_once_give_back_once() {
             tokio::spawn(async move { cancel.teardown(&pool).backoff(QUICK).run(fine).await })
         })
         .collect();
+    let mut moved = 0;
     for one in all {
-        assert_eq!(one.await.unwrap().unwrap().amount_total.as_str(), "20");
+        let cancelled = one.await.unwrap().unwrap();
+        assert_eq!(cancelled.amount_total.as_str(), "20");
+        moved += usize::from(cancelled.outcome == CancelFinish::Cancelled);
     }
+    assert_eq!(moved, 1);
     assert_torn_down(&jobs).await;
 }

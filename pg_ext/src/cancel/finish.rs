@@ -12,12 +12,13 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::machine::patch::Patch;
 use crate::machine::user_row::{self, MoveIf, RowLock};
-use crate::row::Shape;
+use crate::row::{self, Shape};
 use crate::table::is_writable;
 use pgrx::pg_sys::{self, Datum};
 
 thread_local! {
     static SHAPE: Shape = const { Shape::new(&[
+        (c"outcome", pg_sys::TEXTOID),
         (c"status", pg_sys::TEXTOID),
         (c"items_total", pg_sys::INT8OID),
         (c"amount_total", pg_sys::NUMERICOID),
@@ -41,7 +42,7 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
         Stand::Open(seen) => seen,
         Stand::Done(seen) => {
             let past = torn.past_record()?;
-            return Ok(answer(seen.status, past.as_ref()));
+            return Ok(answer(b"done", seen.status, past.as_ref()));
         }
     };
     let mut teardown = torn.record()?;
@@ -61,7 +62,7 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
     teardown.put_i64(TeardownCol::FinishedAt, clock::now_us()?);
     teardown.put(TeardownCol::Open, Some(Datum::from(false)));
     teardown.store()?;
-    Ok(answer(moved.status, Some(&teardown)))
+    Ok(answer(b"cancelled", moved.status, Some(&teardown)))
 }
 
 impl TornRow {
@@ -106,9 +107,10 @@ impl TornRow {
     }
 }
 
-fn answer(status: Option<Datum>, teardown: Option<&Teardown>) -> Datum {
+fn answer(outcome: &[u8], status: Option<Datum>, teardown: Option<&Teardown>) -> Datum {
     SHAPE.with(|shape| {
         shape.row(&[
+            Some(row::text(outcome)),
             status,
             Some(Datum::from(
                 teardown.map_or(0, |t| t.i64(TeardownCol::ItemsTotal)),

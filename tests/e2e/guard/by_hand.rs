@@ -317,7 +317,7 @@ async fn whole_life(play: &Playground) {
     assert_eq!(one(call("cancel_confirm('job', '3', 2)")).await, "t");
     assert_eq!(
         one(call("cancel_finish('job', '3', '{\"note\": \"over\"}')")).await,
-        "cancelled|10|30"
+        "cancelled|cancelled|10|30"
     );
     one(call("cancel_refund('job', '4')")).await;
     assert_eq!(
@@ -329,11 +329,11 @@ async fn whole_life(play: &Playground) {
     one(call(&format!("cancel_confirm('job', '4', {pass})"))).await;
     assert_eq!(
         one(call("cancel_finish('job', '4')")).await,
-        "cancelled|0|0"
+        "cancelled|cancelled|0|0"
     );
     assert_eq!(
         one(call("cancel_finish('job', '3')")).await,
-        "cancelled|10|30"
+        "done|cancelled|10|30"
     );
     assert_eq!(one(call("cancel_audit('job')")).await, "");
     assert_eq!(one("select points from wallet".into()).await, "30");
@@ -376,7 +376,7 @@ async fn whole_life_but_errors(play: &Playground) {
     assert_eq!(
         play.show("select * from once.cancel_finish('job', '2')")
             .await,
-        "cancelled|1|5"
+        "cancelled|cancelled|1|5"
     );
 }
 

@@ -227,7 +227,7 @@ async fn a_dump_restored_goes_on_with_its_guard_its_leases_and_its_teardowns() {
             there
                 .show("select * from once.cancel_finish('job', '6')")
                 .await,
-            "cancelled|2|5"
+            "cancelled|cancelled|2|5"
         );
         assert_eq!(
             there.show("select * from once.cancel_audit('job')").await,

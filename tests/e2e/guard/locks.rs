@@ -165,7 +165,7 @@ async fn a_writer_whose_snapshot_is_older_than_the_cancellation_is_refused() {
                 "begin isolation level {level}; select count(*) from job, item"
             ))
             .await;
-        assert_eq!(play.show(FINISH).await, "cancelled|1|5");
+        assert_eq!(play.show(FINISH).await, "cancelled|cancelled|1|5");
         for sql in [
             "insert into item (id, job_id) values (2, 1)",
             "insert into item (id, job_id, state, points) values (2, 1, 'succeeded', 9)",

@@ -81,7 +81,7 @@ async fn call_everything(play: &Playground, session: &Playground, owner: bool) {
     all("cancel_items('job', '4', '2', 10)".into()).await;
     all(format!("cancel_confirm('job', '4', {pass})")).await;
     let shown = all("cancel_finish('job', '4', '{\"note\": \"x\"}')".into()).await;
-    assert_eq!(shown, "cancelled|3|5");
+    assert_eq!(shown, "cancelled|cancelled|3|5");
     assert_eq!(all("cancel_audit('job')".into()).await, "");
     session
         .show("select once.action_claim('job', '6', 'run', 'worker', '1 us')")

@@ -156,7 +156,7 @@ async fn a_standby_answers_and_after_its_promotion_keys_and_machines_go_on() {
         ("once.cancel_confirm('batch_job', '2', 1)".to_owned(), "t"),
         (
             "* from once.cancel_finish('batch_job', '2')".to_owned(),
-            "cancelled|1|3",
+            "cancelled|cancelled|1|3",
         ),
         ("points from wallet".to_owned(), "1003"),
     ] {

@@ -16,7 +16,7 @@ async fn flagged(points: &[i64]) -> (Playground, Job) {
 }
 
 fn finish(job: &Job) -> String {
-    job.call("status, items_total, amount_total", "cancel_finish", "")
+    job.call("outcome, status, items_total, amount_total", "cancel_finish", "")
 }
 
 fn confirm(job: &Job, pass: i64) -> String {
@@ -60,7 +60,7 @@ async fn finish_names_what_is_missing_until_nothing_is() {
     assert_eq!(play.show(&confirm(&job, 1)).await, "f");
     incomplete(&play, &job, "confirmed").await;
     assert_eq!(play.show(&confirm(&job, 2)).await, "t");
-    assert_eq!(play.show(&finish(&job)).await, "cancelled|2|3");
+    assert_eq!(play.show(&finish(&job)).await, "cancelled|cancelled|2|3");
 }
 
 #[tokio::test]
@@ -78,13 +78,13 @@ async fn a_confirmation_of_an_earlier_pass_is_none() {
     assert_eq!(play.show(&refund(&job)).await, "3");
     incomplete(&play, &job, "confirmed").await;
     assert_eq!(play.show(&confirm(&job, 3)).await, "t");
-    assert_eq!(play.show(&finish(&job)).await, "cancelled|3|19");
+    assert_eq!(play.show(&finish(&job)).await, "cancelled|cancelled|3|19");
 }
 
 #[tokio::test]
 async fn a_row_that_never_had_an_item_needs_neither_refund_nor_cleanup() {
     let (play, job) = flagged(&[]).await;
-    assert_eq!(play.show(&finish(&job)).await, "cancelled|0|0");
+    assert_eq!(play.show(&finish(&job)).await, "cancelled|cancelled|0|0");
 }
 
 #[tokio::test]
@@ -98,13 +98,14 @@ async fn finish_sets_the_patch_and_the_version_and_repeats_without_a_write() {
         assert_eq!(play.code(&finish).await, "22023", "{bad}");
     }
     let patch = ", '{\"result\": \"given back\"}'";
-    let finish = job.call("status, items_total, amount_total", "cancel_finish", patch);
-    assert_eq!(play.show(&finish).await, "cancelled|1|1");
+    let finish = job.call("outcome, status, items_total, amount_total", "cancel_finish", patch);
+    assert_eq!(play.show(&finish).await, "cancelled|cancelled|1|1");
     let row = "select status, cancel_requested, version, result, xmin from batch_job";
     let shown = play.show(row).await;
     assert!(shown.starts_with("cancelled|t|1|given back|"), "{shown}");
-    assert_eq!(play.show(&finish).await, "cancelled|1|1");
-    assert_eq!(play.show(&self::finish(&job)).await, "cancelled|1|1");
+    assert_eq!(play.show(&finish).await, "done|cancelled|1|1");
+    let plain = self::finish(&job);
+    assert_eq!(play.show(&plain).await, "done|cancelled|1|1");
     assert_eq!(play.show(row).await, shown);
 }
 
@@ -152,10 +153,10 @@ async fn two_finishes_of_one_row_make_one_move() {
     play.show(&confirm(&job, 1)).await;
     let first = play.another().await;
     first.show("begin").await;
-    assert_eq!(first.show(&finish(&job)).await, "cancelled|1|1");
+    assert_eq!(first.show(&finish(&job)).await, "cancelled|cancelled|1|1");
     let second = Waiting::begin(&play, play.another().await, &finish(&job)).await;
     first.show("commit").await;
-    assert_eq!(second.end().await.1.unwrap(), "cancelled|1|1");
+    assert_eq!(second.end().await.1.unwrap(), "done|cancelled|1|1");
     let row = "select status, version from batch_job";
     assert_eq!(play.show(row).await, "cancelled|1");
     let request = job.call("outcome", "cancel_request", "");
@@ -209,11 +210,11 @@ async fn without_a_refund_member_finish_needs_only_the_flag() {
     );
     let moved = "select moved, reason from once.transition('doc', 'a', 'sent')";
     assert_eq!(play.show(moved).await, "f|cancelling");
-    for _ in 0..2 {
+    for outcome in ["cancelled", "done"] {
         assert_eq!(
             play.show("select * from once.cancel_finish('doc', 'a')")
                 .await,
-            "void|0|0"
+            format!("{outcome}|void|0|0")
         );
     }
     assert_eq!(

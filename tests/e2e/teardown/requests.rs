@@ -242,7 +242,7 @@ async fn every_call_of_a_teardown_may_be_repeated() {
     assert_eq!(play.show(&refund).await, "2|3|2|3|f|1");
     assert_eq!(play.show(&refund).await, "0|0|2|3|f|1");
     let confirm = job.call("confirmed", "cancel_confirm", ", 1");
-    let finish = job.call("status, items_total, amount_total", "cancel_finish", "");
+    let finish = job.call("outcome, status, items_total, amount_total", "cancel_finish", "");
     for _ in 0..2 {
         assert_eq!(play.show(&confirm).await, "t");
     }
@@ -250,10 +250,10 @@ async fn every_call_of_a_teardown_may_be_repeated() {
                          (select string_agg(r::text, ' ') from once.refund as r),
                          (select string_agg(j::text, ' ') from batch_job as j),
                          (select string_agg(w::text, ' ') from wallet as w)";
-    assert_eq!(play.show(&finish).await, "cancelled|2|3");
+    assert_eq!(play.show(&finish).await, "cancelled|cancelled|2|3");
     let after = play.show(stored).await;
     for _ in 0..2 {
-        assert_eq!(play.show(&finish).await, "cancelled|2|3");
+        assert_eq!(play.show(&finish).await, "done|cancelled|2|3");
         assert_eq!(request(&play, &job).await, "done|cancelled");
         assert_eq!(play.show(&refund).await, "0|0|2|3|f|1");
         assert_eq!(play.show(&confirm).await, "t");
