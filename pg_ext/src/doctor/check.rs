@@ -6,7 +6,7 @@ use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
 use crate::cancel::adopt::{Orphan, orphans};
 use crate::error::{Error, Kind, Result};
 use crate::guard::install;
-use crate::guard::standing::standing;
+use crate::guard::standing::guard_standing;
 use crate::machine::definition::Definition;
 use crate::machine::model::Machine;
 use crate::machine::shape;
@@ -180,8 +180,8 @@ impl Findings {
         if !wanted {
             return Ok(());
         }
-        for table in install::tables(machine) {
-            for standing in standing(machine.name(), table)? {
+        for table in install::guarded_tables(machine) {
+            for standing in guard_standing(machine.name(), table)? {
                 let name = &standing.table;
                 match standing.fires {
                     None => self.add(

@@ -1,8 +1,8 @@
-//! machine_define and machine_drop: who may change a machine, and what a live lease keeps them from.
+//! machine_define and machine_drop: who may change a machine, and what a held lease forbids.
 //!
-//! Whoever changes a machine holds its lock (`lock_of`) exclusively to the end of the transaction, and claims
-//! hold it shared: a claim is seen here, or it sees what was changed. Under the lock everything is looked
-//! up in the latest snapshot, at every isolation level.
+//! A change of a machine holds its lock (`lock_of`) exclusively to the end of the transaction; a claim holds it shared.
+//! So the change sees every claim, or the claim sees the change. Under the lock everything is looked up in the latest
+//! snapshot, at every isolation level.
 
 use super::install;
 use crate::action::lease::{self, Lease, LeaseCol};
@@ -17,18 +17,14 @@ use crate::machine::changes::definitions_changed;
 use crate::machine::columns;
 use crate::machine::definition::Cancel;
 use crate::machine::faults::{Faults, element, member, quoted};
-use crate::machine::id::RowId;
 use crate::machine::inspect;
-use crate::machine::model::Machine;
 use crate::machine::read;
 use crate::machine::relation::Relation;
 use crate::machine::stored::{StoredMachine, TABLE};
-use crate::machine::user_row::RowSeen;
 use crate::machine::validate::{self, Valid, not_yours};
 use crate::machine::wait_for_claims;
 use crate::row;
 use crate::spi::{self, Kept};
-use crate::subxact;
 use crate::table::{self, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 use serde_json::Value;
@@ -126,7 +122,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     store(&valid, present.as_ref())?;
     definitions_changed()?;
     if present.is_some_and(|p| p.guarded()) {
-        install::move_to(&name)?;
+        install::move_guards(&name)?;
     }
     // Guards remember the definition until something about their tables changes.
     for table in [Some(valid.relation), valid.items].into_iter().flatten() {
@@ -257,8 +253,7 @@ fn in_use(machine: &str, lease: &Lease, so: &str) -> Error {
     .hint("Wait until its action is finished or released, or let a sweep revert it once it is overdue.")
 }
 
-/// Looks at each lease of the machine that somebody holds, in the latest snapshot; one whose row is gone or has
-/// left its claim state is dead and nobody's.
+/// Looks at each held lease of the machine in the latest snapshot. That of a deleted row counts until a sweep drops it.
 fn each_held(machine: &[u8], mut look: impl FnMut(&Lease) -> Result<()>) -> Result<()> {
     let leases = Table::to_read(lease::TABLE)?;
     let key = &mut [ScanKey::text(1, row::text(machine))];
@@ -266,28 +261,11 @@ fn each_held(machine: &[u8], mut look: impl FnMut(&Lease) -> Result<()>) -> Resu
     let mut scan = leases.scan(lease::BY_LOOK, key, &snapshot)?;
     while let Some(slot) = scan.advance() {
         let held = Lease::look(slot);
-        if held.state() == lease::LeaseState::Held && !is_dead(machine, &held)? {
+        if held.state() == lease::LeaseState::Held {
             look(&held)?;
         }
     }
     Ok(())
-}
-
-/// As the table's owner sees it; where that cannot be told the lease counts as alive.
-fn is_dead(machine: &[u8], held: &Lease) -> Result<bool> {
-    let id = held.bytes(LeaseCol::RowId).unwrap_or_default();
-    let dead = subxact::attempt_briefly(|| {
-        let machine = Machine::for_tables(machine)?;
-        // The column's type was changed since: no row has such an id.
-        let Ok(id) = RowId::read(machine.shape.id.base_type, id, "id") else {
-            return Ok(true);
-        };
-        let seen = machine
-            .as_owner(|| RowSeen::latest(&machine, &id))?
-            .flatten();
-        Ok(!seen.is_some_and(|seen| held.covers(seen.status())))
-    })?;
-    Ok(dead.unwrap_or(false))
 }
 
 /// 55006 where a teardown is under way and the new definition would tear down otherwise, or not at all.
@@ -346,11 +324,10 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
     // Somebody else may have changed or dropped it meanwhile.
     let stored = StoredMachine::existing(name)?;
     ensure_may_change(&stored, name)?;
-    install::lock_guarded(&shown(name))?;
     if has_table(&stored) {
         each_held(name, |lease| Err(in_use(&shown(name), lease, "")))?;
     }
-    install::remove(&shown(name))?;
+    install::remove_guards(&shown(name))?;
     // A lease that ended after this transaction's snapshot, too.
     spi::query_latest(&FORGOTTEN, &[Some(row::text(name))])?;
     definitions_changed()?;

@@ -1,28 +1,29 @@
-//! `machine_guard`: the triggers on a machine's tables, put on and taken off.
+//! `machine_guard`: puts the triggers on a machine's tables and takes them off.
 //!
-//! They are made as the extension's owner, because a trigger's maker needs the right to call its function,
-//! which nobody else has; who asks must own the tables.
+//! They are made as the extension's owner, because nobody else may call a trigger's function; the caller must own the
+//! tables.
 //!
-//! A machine's row is judged after it was written: the server locks each row for a trigger before it, and writes that to
-//! the log, also for an UPDATE that is none of the guard's. Where a row may move to another partition it is judged before,
-//! because afterwards that is a row deleted and another one inserted. An item is judged before: its job's row is to be
-//! locked by then. Before the row the guard is the last of the table's triggers, after it the first: a row that is refused
-//! has met none of them, and no foreign key.
+//! A machine's row is judged after it was written: a trigger before an UPDATE makes the server lock each row and log
+//! that. Where a row may move to another partition it is judged before: afterwards the move is a DELETE and an INSERT.
+//! An item is judged before, because its job's row must be locked by then. The guard is the last trigger before the row
+//! and the first one after it.
 //!
-//! No trigger has a WHEN clause: the server reads and plans the clause again in each statement. That adds a fifth to the CPU
-//! time of the UPDATE of one row; an UPDATE of many rows would take a tenth less.
+//! No trigger has a WHEN clause: the server plans the clause again in each statement, which adds a fifth to the CPU time
+//! of an UPDATE of one row.
+//!
+//! The DDL locks the tables first: by their oids, each with its partitions. lock_timeout bounds each wait, and a deadlock
+//! is the server's 40P01.
 
-use super::lock::lock_all;
-use super::standing::standing;
+use super::standing::guard_standing;
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::digest::{first_16, hex};
 use crate::error::{Error, Kind, Result};
 use crate::machine::columns::owned_by_caller;
 use crate::machine::model::Machine;
-use crate::machine::relation::Relation;
+use crate::machine::relation::{self, Relation};
 use crate::machine::sql::{ident, literal};
 use crate::machine::stored::StoredMachine;
-use crate::machine::wait_for_claims;
+use crate::machine::{wait_bounded, wait_for_claims};
 use crate::row;
 use crate::spi::column;
 use crate::spi::{self, Kept};
@@ -54,115 +55,120 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     let enabled = call
         .datum(1)
         .ok_or_else(|| Error::bad_argument("enabled", "must not be null", "Give true or false."))?;
+    let is_on = enabled.value() != 0;
     table::ensure_writable(c"machine")?;
-    ensure_all_owned(&machine)?;
-    // Claims need not wait for us where there is nothing to do.
-    if enabled.value() != 0 && stands(&machine)? {
+    ensure_owned(&machine)?;
+    // A service may call it at each boot.
+    if is_on && is_whole(&machine)? {
         return Ok(call.return_null());
     }
     wait_for_claims(machine.name())?;
     let machine = Machine::of(call)?;
-    ensure_all_owned(&machine)?;
-    let is_done = match enabled.value() != 0 {
-        true => stands(&machine)?,
-        false => present(machine.name())?.is_empty(),
-    };
-    if !is_done {
-        let here = present(machine.name())?;
-        lock_for(machine.name(), here.iter(), tables(&machine).into_iter())?;
-        remove(machine.name())?;
-        if enabled.value() != 0 {
-            install(&machine)?;
-        }
-        // Whoever owns them after the wait.
-        ensure_all_owned(&machine)?;
+    match is_on {
+        true => replace_guards(machine.name(), &wanted_guards(&machine))?,
+        false => replace_guards(machine.name(), &[])?,
     }
+    // The owner may have changed during the wait.
+    ensure_owned(&machine)?;
     let name = row::text(&from_utf8(machine.name()));
     spi::query(&MARKED, &[Some(name), Some(enabled)])?;
     Ok(call.return_null())
 }
 
-/// The guards go where a changed definition says; those that serve stay.
-pub fn move_to(machine: &[u8]) -> Result<()> {
+/// After a new definition: puts the guards on the tables and at the times that it needs, unless they are there.
+pub fn move_guards(machine: &[u8]) -> Result<()> {
     let machine = Machine::for_tables(machine)?;
-    let (wanted, here) = (wanted(&machine)?, present(machine.name())?);
-    let serves = |h: &Present, w: &Wanted| h.serves(machine.name(), w);
-    let missing = || wanted.iter().filter(|w| !here.iter().any(|h| serves(h, w)));
-    for guard in missing() {
-        ensure_owned(guard.table)?;
+    let (wanted, present) = (wanted_guards(&machine), present_guards(machine.name())?);
+    if are_those_wanted(machine.name(), &present, &wanted) {
+        return Ok(());
     }
-    let unwanted = || here.iter().filter(|h| !wanted.iter().any(|w| serves(h, w)));
-    lock_for(
-        machine.name(),
-        unwanted(),
-        missing().map(|guard| guard.table),
-    )?;
-    unwanted().try_for_each(Present::remove)?;
-    missing().try_for_each(|guard| guard.install(machine.name()))?;
-    verify(machine.name(), &wanted)?;
-    missing().try_for_each(|guard| ensure_owned(guard.table))
+    replace_guards(machine.name(), &wanted)?;
+    ensure_owned(&machine)
 }
 
-/// The guards are on and as they are to be, also once the tables are locked: a transaction that takes a guard off or
-/// disables it has ended by then. Where they are not, no table stays locked.
-fn stands(machine: &Machine) -> Result<bool> {
-    let is_marked = StoredMachine::find(&from_utf8(machine.name()))?.is_some_and(|s| s.guarded());
-    if !is_marked || !is_whole(machine)? {
-        return Ok(false);
-    }
-    let tables = tables(machine).into_iter().cloned();
-    let tables = tables.map(|table| (table, pg_sys::RowExclusiveLock));
-    lock_all(machine.name(), tables.collect())?;
-    is_whole(machine)
+fn are_those_wanted(machine: &str, present: &[PresentGuard], wanted: &[WantedGuard]) -> bool {
+    let serves = |p: &PresentGuard, w: &WantedGuard| {
+        p.table == w.table.oid
+            && p.function == w.function
+            && p.time == w.time
+            && p.name == w.time.trigger_name(machine)
+    };
+    wanted.len() == present.len() && wanted.iter().all(|w| present.iter().any(|p| serves(p, w)))
 }
 
-/// The guards are on the tables as they are to be, and fire there and below. A table that inherits from one of them has
-/// no guard, whatever is done about it.
+/// The guard is marked as on, is as machine_guard makes it, and fires on every table below.
+/// A table that inherits from a guarded one cannot have a guard, so it does not count.
 fn is_whole(machine: &Machine) -> Result<bool> {
-    let (wanted, here) = (wanted(machine)?, present(machine.name())?);
     let name = machine.name();
-    let serves = |h: &Present, w: &Wanted| h.is_whole && h.time == w.time && h.serves(name, w);
-    let mut is_whole =
-        wanted.len() == here.len() && wanted.iter().all(|w| here.iter().any(|h| serves(h, w)));
-    for table in tables(machine) {
-        let below = standing(name, table)?;
-        is_whole &= below
+    let is_marked = StoredMachine::find(&from_utf8(name))?.is_some_and(|s| s.guarded());
+    let present = present_guards(name)?;
+    let mut is_whole = is_marked
+        && are_those_wanted(name, &present, &wanted_guards(machine))
+        && present.iter().all(|p| p.is_whole);
+    for table in guarded_tables(machine) {
+        is_whole &= guard_standing(name, table)?
             .iter()
             .all(|s| s.fires != Some(false) && !s.refuses_moves);
     }
     Ok(is_whole)
 }
 
-/// Locks the tables whose guards are to go, as DROP TRIGGER does, and those that are to get some, as CREATE TRIGGER does.
-fn lock_for<'a>(
-    machine: &str,
-    guards: impl Iterator<Item = &'a Present>,
-    unguarded: impl Iterator<Item = &'a Relation>,
-) -> Result<()> {
-    let guarded: Vec<_> = guards.filter_map(|g| Relation::of(g.table)).collect();
-    let unguarded: Vec<_> = unguarded.filter(|t| !guarded.contains(t)).collect();
-    let guarded = guarded
-        .iter()
-        .map(|t| (t.clone(), pg_sys::AccessExclusiveLock));
-    let unguarded = unguarded
-        .iter()
-        .map(|t| ((*t).clone(), pg_sys::ShareRowExclusiveLock));
-    lock_all(machine, guarded.chain(unguarded).collect())
+/// Takes all guards of the machine off and puts these on. Locks each table as DROP TRIGGER or CREATE TRIGGER does.
+fn replace_guards(machine: &str, wanted: &[WantedGuard]) -> Result<()> {
+    let present = lock_guarded(machine, wanted)?;
+    present.iter().try_for_each(PresentGuard::remove)?;
+    wanted.iter().try_for_each(|w| w.install(machine))
 }
 
-/// Locks the tables that carry guards of a machine, to take them off.
-pub fn lock_guarded(machine: &str) -> Result<()> {
-    lock_for(machine, present(machine)?.iter(), std::iter::empty())
-}
-
-fn ensure_all_owned(machine: &Machine) -> Result<()> {
-    tables(machine).into_iter().try_for_each(ensure_owned)
-}
-
-fn ensure_owned(table: &Relation) -> Result<()> {
-    match owned_by_caller(table.oid) {
-        true => Ok(()),
+fn lock_guarded(machine: &str, wanted: &[WantedGuard]) -> Result<Vec<PresentGuard>> {
+    let present = present_guards(machine)?;
+    let guarded = present.iter().filter_map(|p| Relation::of(p.table));
+    let mut tables: Vec<_> = guarded
+        .map(|table| (table, pg_sys::AccessExclusiveLock))
+        .collect();
+    for WantedGuard { table, .. } in wanted {
+        if tables.iter().all(|(guarded, _)| guarded != *table) {
+            tables.push(((*table).clone(), pg_sys::ShareRowExclusiveLock));
+        }
+    }
+    tables.sort_by_key(|(table, _)| table.oid.to_u32());
+    for (table, mode) in &tables {
+        lock_for_ddl(machine, table, *mode)?;
+        for partition in table.partitions().into_iter().filter_map(Relation::of) {
+            lock_for_ddl(machine, &partition, *mode)?;
+        }
+    }
+    // The DDL names the tables: by now another table may have such a name.
+    match tables.iter().all(|(table, _)| table.is_still_named()) {
+        true => Ok(present),
         false => Err(Error::new(
+            Kind::RetryTransaction,
+            format!("a table of machine \"{machine}\" was renamed or was dropped while its guard waited for it"),
+        )
+        .hint("Roll back and run the whole transaction again.")),
+    }
+}
+
+fn lock_for_ddl(machine: &str, table: &Relation, mode: u32) -> Result<()> {
+    wait_bounded(
+        || relation::lock(table.oid, mode),
+        || {
+            let name = &table.name;
+            format!("could not lock table {name} of machine \"{machine}\" within the lock_timeout")
+        },
+    )
+}
+
+/// Takes the guards of a machine off all tables that carry them.
+pub fn remove_guards(machine: &str) -> Result<()> {
+    replace_guards(machine, &[])
+}
+
+fn ensure_owned(machine: &Machine) -> Result<()> {
+    let mut tables = guarded_tables(machine).into_iter();
+    match tables.find(|table| !owned_by_caller(table.oid)) {
+        None => Ok(()),
+        Some(table) => Err(Error::new(
             Kind::NotYours,
             format!("must be owner of table {}", table.name),
         )
@@ -171,47 +177,19 @@ fn ensure_owned(table: &Relation) -> Result<()> {
 }
 
 /// The tables that carry guards.
-pub fn tables(machine: &Machine) -> Vec<&Relation> {
+pub fn guarded_tables(machine: &Machine) -> Vec<&Relation> {
     let items = machine.shape.refund.as_ref().map(|r| &r.items);
     std::iter::once(&machine.shape.table).chain(items).collect()
 }
 
-/// Puts the guards of a machine on its tables. The caller has made sure that they may.
-pub fn install(machine: &Machine) -> Result<()> {
-    let wanted = wanted(machine)?;
-    (wanted.iter()).try_for_each(|guard| guard.install(machine.name()))?;
-    verify(machine.name(), &wanted)
-}
-
-/// The guards are on the tables that they are to be on. A statement that waits for a table's lock looks its name up
-/// again: by then it may be another table's, whose owner has not asked for anything.
-fn verify(machine: &str, wanted: &[Wanted]) -> Result<()> {
-    let here = present(machine)?;
-    let serves = |h: &Present, w: &Wanted| h.serves(machine, w);
-    if wanted.iter().all(|w| here.iter().any(|h| serves(h, w)))
-        && here.iter().all(|h| wanted.iter().any(|w| serves(h, w)))
-    {
-        return Ok(());
-    }
-    Err(got_another_name(machine))
-}
-
-pub fn got_another_name(machine: &str) -> Error {
-    Error::new(
-        Kind::RetryTransaction,
-        format!("a table of machine \"{machine}\" got another name, or was dropped, while its guard waited for it"),
-    )
-    .hint("Roll back and run the whole transaction again.")
-}
-
 /// A guard that a machine's table is to have.
-struct Wanted<'a> {
+struct WantedGuard<'a> {
     table: &'a Relation,
-    time: Time,
+    time: GuardTime,
     function: &'static str,
 }
 
-impl Wanted<'_> {
+impl WantedGuard<'_> {
     fn install(&self, machine: &str) -> Result<()> {
         let sql = format!(
             "CREATE OR REPLACE TRIGGER {} {} INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW \
@@ -226,18 +204,18 @@ impl Wanted<'_> {
     }
 }
 
-fn wanted(machine: &Machine) -> Result<Vec<Wanted<'_>>> {
-    let mut guards = vec![Wanted {
+fn wanted_guards(machine: &Machine) -> Vec<WantedGuard<'_>> {
+    let mut guards = vec![WantedGuard {
         table: &machine.shape.table,
-        time: Time::of(machine)?,
+        time: GuardTime::of(machine),
         function: "machine_guard_row",
     }];
-    guards.extend(machine.shape.refund.as_ref().map(|refund| Wanted {
+    guards.extend(machine.shape.refund.as_ref().map(|refund| WantedGuard {
         table: &refund.items,
-        time: Time::Before,
+        time: GuardTime::Before,
         function: "machine_guard_item",
     }));
-    Ok(guards)
+    guards
 }
 
 /// An UPDATE may take a row to another partition.
@@ -249,23 +227,17 @@ fn may_move_rows(table: pg_sys::Oid) -> bool {
     }
 }
 
-/// Takes the guards of a machine off whatever tables carry them.
-pub fn remove(machine: &str) -> Result<()> {
-    present(machine)?.iter().try_for_each(Present::remove)?;
-    verify(machine, &[])
-}
-
 /// A guard that is there.
-struct Present {
+struct PresentGuard {
     table: pg_sys::Oid,
     name: String,
     function: String,
-    time: Time,
+    time: GuardTime,
     /// It fires for every write, as it was made.
     is_whole: bool,
 }
 
-impl Present {
+impl PresentGuard {
     fn remove(&self) -> Result<()> {
         let Some(table) = Relation::of(self.table) else {
             return Ok(());
@@ -274,27 +246,19 @@ impl Present {
         let sql = format!("DROP TRIGGER IF EXISTS {name} ON {}", table.name);
         spi::run(&from_utf8(&sql))
     }
-
-    /// It does what is wanted: before the row every guard can judge.
-    fn serves(&self, machine: &str, wanted: &Wanted) -> bool {
-        self.table == wanted.table.oid
-            && self.function == wanted.function
-            && self.name == self.time.trigger_name(machine)
-            && (self.time == wanted.time || self.time == Time::Before)
-    }
 }
 
 /// The guards of a machine that are there.
-fn present(machine: &str) -> Result<Vec<Present>> {
-    let rows = spi::query_latest(&PRESENT_GUARDS, &[Some(argument(machine))])?;
+fn present_guards(machine: &str) -> Result<Vec<PresentGuard>> {
+    let rows = spi::query_latest(&PRESENT_GUARDS, &[Some(trigger_argument(machine))])?;
     let guard = |row: &spi::Row| {
-        Some(Present {
+        Some(PresentGuard {
             table: pg_sys::Oid::from(column(row, 0)?.value() as u32),
             name: shown(varlena(column(row, 1)?)),
             function: shown(varlena(column(row, 2)?)),
             time: match column(row, 3)?.value() != 0 {
-                true => Time::Before,
-                false => Time::After,
+                true => GuardTime::Before,
+                false => GuardTime::After,
             },
             is_whole: column(row, 4)?.value() != 0,
         })
@@ -303,31 +267,33 @@ fn present(machine: &str) -> Result<Vec<Present>> {
 }
 
 /// The argument of a machine's triggers, as bytea: a trigger's arguments are stored with a NUL byte behind each.
-pub(super) fn argument(machine: &str) -> Datum {
+pub(super) fn trigger_argument(machine: &str) -> Datum {
     // A bytea is laid out as a text is.
     row::text(&[&from_utf8(machine), b"\0".as_slice()].concat())
 }
 
 /// When a guard judges a row: before it is written, or after.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Time {
+pub(super) enum GuardTime {
     Before,
     After,
 }
 
-impl Time {
+impl GuardTime {
     /// When a machine's own rows are judged.
-    fn of(machine: &Machine) -> Result<Time> {
+    fn of(machine: &Machine) -> GuardTime {
         let table = &machine.shape.table;
-        // Its lock: while it is attached as a partition it is none yet.
-        let before = table.owner().is_none() || may_move_rows(table.oid);
-        Ok(if before { Time::Before } else { Time::After })
+        // The look-up locks the table, so nobody attaches it as a partition now.
+        match table.owner().is_none() || may_move_rows(table.oid) {
+            true => GuardTime::Before,
+            false => GuardTime::After,
+        }
     }
 
     fn word(self) -> &'static str {
         match self {
-            Time::Before => "BEFORE",
-            Time::After => "AFTER",
+            GuardTime::Before => "BEFORE",
+            GuardTime::After => "AFTER",
         }
     }
 
@@ -335,8 +301,8 @@ impl Time {
     /// printed but the blank.
     fn place(self) -> char {
         match self {
-            Time::Before => '~',
-            Time::After => '!',
+            GuardTime::Before => '~',
+            GuardTime::After => '!',
         }
     }
 

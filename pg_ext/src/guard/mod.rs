@@ -1,10 +1,9 @@
-//! guard: triggers on the user's tables that refuse whatever a machine does not declare, whoever writes.
-//! `sql/machine.sql` says what they refuse and what they cannot see.
+//! guard: triggers on the user's tables that refuse every write that its machine does not declare.
+//! The COMMENT of machine_guard says what they refuse and what they cannot see.
 //!
-//! `install` puts them on and takes them off (`lock` locks the tables for that), `standing` says whether they are there,
-//! `event` reads what fired one (`memory` keeps what that took), `row` and `item` judge it. What one of our own statements
-//! does at the moment passes by its permit (`machine/permit.rs`). `define` changes a machine, its
-//! leases, teardowns and guards permitting.
+//! `install` puts them on and takes them off, `standing` says whether they are there. `event` reads the write that fired
+//! a trigger, `row` and `item` judge it, and `memory` keeps a table's columns from one row to the next. A write of our own
+//! passes by its permit (`machine/permit.rs`). `define` stores, changes and drops machines.
 
 pub mod define;
 pub mod install;
@@ -13,5 +12,4 @@ pub mod row;
 pub mod standing;
 
 mod event;
-mod lock;
 mod memory;

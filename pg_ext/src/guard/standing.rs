@@ -1,7 +1,7 @@
-//! How a machine's guard stands on its tables and on what is below them: for machine_check, and for machine_guard, which
-//! leaves a guard alone that is as it should be.
+//! Whether a machine's guard is on its tables and on the tables below them. machine_check reports it; machine_guard does
+//! nothing where it is.
 
-use super::install::{Time, argument};
+use super::install::{GuardTime, trigger_argument};
 use crate::call::{from_utf8, shown, varlena};
 use crate::error::Result;
 use crate::machine::relation::Relation;
@@ -10,8 +10,8 @@ use crate::spi::{self, Kept, column};
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 
-// What is below a guarded table: partitions have their parents' triggers, each of which may be disabled for
-// itself; children that inherit have none. And BEFORE row triggers that fire after ours, where ours is one, on any of them.
+// The guarded table and all tables below it. A partition has its parent's triggers, and each may be disabled there; a
+// table that inherits has none. Also the first BEFORE ROW trigger that fires after a guard of that kind.
 const BELOW: &CStr = c"
     WITH RECURSIVE below AS (
         SELECT $1 AS relation
@@ -36,7 +36,7 @@ thread_local! {
 }
 
 /// How a guard stands on a table, or on one below it.
-pub struct Standing {
+pub struct GuardStanding {
     pub table: String,
     /// None: it is not there.
     pub fires: Option<bool>,
@@ -47,19 +47,19 @@ pub struct Standing {
 }
 
 /// How the guard stands on a table and on everything below it.
-pub fn standing(machine: &str, table: &Relation) -> Result<Vec<Standing>> {
-    let name = |time: Time| row::text(&from_utf8(&time.trigger_name(machine)));
+pub fn guard_standing(machine: &str, table: &Relation) -> Result<Vec<GuardStanding>> {
+    let name = |time: GuardTime| row::text(&from_utf8(&time.trigger_name(machine)));
     let args = [
         Datum::from(table.oid),
-        name(Time::Before),
-        name(Time::After),
-        argument(machine),
+        name(GuardTime::Before),
+        name(GuardTime::After),
+        trigger_argument(machine),
     ];
     let rows = spi::query_latest(&ALL_BELOW, &args.map(Some))?;
     let text = |row: &spi::Row, i| column(row, i).map(|d| shown(varlena(d)));
     Ok(rows
         .iter()
-        .map(|row| Standing {
+        .map(|row| GuardStanding {
             table: text(row, 0).unwrap_or_default(),
             fires: column(row, 1).map(|d| d.value() != 0),
             later: text(row, 2),

@@ -52,40 +52,31 @@ pub fn lock_of(machine: &str) -> u64 {
     first_64_bits(&digest)
 }
 
-/// Has a machine's lock to itself to the end of this transaction, once the open claims have ended. 55P03 where it takes
-/// too long.
+/// Takes a machine's lock exclusively to the end of this transaction, once the open claims have ended.
 pub fn wait_for_claims(machine: &str) -> Result<()> {
-    wait_bounded(lock_of(machine), || {
-        Error::new(
-            Kind::LockNotAvailable,
-            format!("machine \"{machine}\" has open claims, or is being changed by another session"),
-        )
-        .hint(
-            "Call it again once the transactions that called action_claim or changed the machine have ended, or SET \
-             lock_timeout for longer (where it is 0, a second more than deadlock_timeout): claims answer that somebody \
-             is at it meanwhile.",
-        )
-    })
+    wait_bounded(
+        || wait_exclusive(lock_of(machine)),
+        || format!("machine \"{machine}\" has open claims, or another session is changing it"),
+    )
 }
 
-/// Two definitions of one table come one after the other, to the end of the first one's transaction. 55P03 where it takes
-/// too long.
+/// Lets the definitions of one table follow each other: the next one waits for the end of the first one's transaction.
 fn wait_for_definitions(table: &columns::DefinedTable) -> Result<()> {
-    // No machine's name begins with NUL: the lock is no machine's.
+    // No machine's name begins with NUL.
     let lock = lock_of(&format!("\0table {}", table.oid.to_u32()));
-    wait_bounded(lock, || {
-        Error::new(
-            Kind::LockNotAvailable,
-            format!("table {} is being defined by another session", table.name),
-        )
-        .hint(
-            "Call it again once the transaction that called machine_define for this table has ended, or SET \
-             lock_timeout for longer (where it is 0, a second more than deadlock_timeout).",
-        )
-    })
+    wait_bounded(
+        || wait_exclusive(lock),
+        || format!("table {} is being defined by another session", table.name),
+    )
 }
 
-/// Waits for a lock of ours as long as for a table's.
-fn wait_bounded(lock: u64, late: impl FnOnce() -> Error) -> Result<()> {
-    settings::with_table_lock_timeout(|| wait_or(|| wait_exclusive(lock), late))
+/// Waits for a lock at most lock_timeout, or a second more than deadlock_timeout where that is 0; then raises 55P03.
+pub fn wait_bounded(wait: impl FnOnce(), problem: impl FnOnce() -> String) -> Result<()> {
+    let late = || {
+        Error::new(Kind::LockNotAvailable, problem()).hint(
+            "Roll back and call it again once the transactions that use the machine or its tables have ended, or SET \
+             lock_timeout for longer (0 means a second more than deadlock_timeout).",
+        )
+    };
+    settings::with_table_lock_timeout(|| wait_or(wait, late))
 }

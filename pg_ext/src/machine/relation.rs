@@ -43,6 +43,11 @@ impl Relation {
         })
     }
 
+    /// No other table has its name, and it was not dropped.
+    pub fn is_still_named(&self) -> bool {
+        Relation::of(self.oid).as_ref() == Some(self)
+    }
+
     /// None: there is no column of this name (any more).
     pub fn column(&self, name: &str) -> Option<Column> {
         column_of(self.oid, name)

@@ -131,7 +131,7 @@ fn ensure_named(tables: &[NamedTable]) -> Result<()> {
         let table = &named.table;
         let is_same = |c: &Column| table.column(&c.plain).as_ref() == Some(c);
         let what = match () {
-            () if Relation::of(table.oid).as_ref() != Some(table) => "another name",
+            () if !table.is_still_named() => "another name",
             () if !named.columns.iter().all(is_same) => "other columns",
             () => return Ok(()),
         };
