@@ -2,10 +2,17 @@
 
 use crate::call::Call;
 use crate::error::{Error, Kind, Result};
+use crate::machine::model::{Machine, yes};
 use crate::machine::relation::{Column, column_of};
+use crate::machine::sql;
+use crate::machine::statement::NO;
+use crate::spi::SwitchedUser;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::varlena::{varatt_is_1b, varatt_is_1b_e, varsize_1b};
 use std::ffi::CStr;
+
+/// $1 the row.
+const WHEN: &str = "SELECT ({when}) IS TRUE FROM (SELECT ($1).*) AS t";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum What {
@@ -29,36 +36,28 @@ pub struct Tuple {
 }
 
 impl Event {
-    /// The event that called this function; an error where it was not called as a row trigger.
+    /// The event that called this function; an error where it was not called by a row trigger.
     pub fn of(call: &Call) -> Result<Event> {
-        let data = trigger_of(call.fcinfo()).ok_or_else(|| {
-            Error::new(
-                Kind::NotInstalled,
-                "a guard of pg_once is a trigger and cannot be called",
-            )
-            .hint("Put it on with once.machine_guard(machine, true).")
-        })?;
-        Event::of_row(data).ok_or_else(|| {
-            Error::new(
-                Kind::NotInstalled,
-                "a guard of pg_once is a trigger FOR EACH ROW",
-            )
-            .hint("Drop this one and put it on with once.machine_guard(machine, true).")
-        })
-    }
-
-    fn of_row(data: *mut pg_sys::TriggerData) -> Option<Event> {
         const AFTER_ROW: u32 = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_AFTER;
         const BEFORE_ROW: u32 = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_BEFORE;
-        // SAFETY: the call's own structure.
-        let event = unsafe { (*data).tg_event };
-        let when = event & (pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_TIMINGMASK);
-        let what = match event & pg_sys::TRIGGER_EVENT_OPMASK {
-            pg_sys::TRIGGER_EVENT_INSERT => What::Insert,
-            pg_sys::TRIGGER_EVENT_DELETE => What::Delete,
-            _ => What::Update,
-        };
-        matches!(when, AFTER_ROW | BEFORE_ROW).then_some(Event { data, what })
+        let event = trigger_of(call.fcinfo()).and_then(|data| {
+            // SAFETY: the call's own structure.
+            let event = unsafe { (*data).tg_event };
+            let when = event & (pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_TIMINGMASK);
+            let what = match event & pg_sys::TRIGGER_EVENT_OPMASK {
+                pg_sys::TRIGGER_EVENT_INSERT => What::Insert,
+                pg_sys::TRIGGER_EVENT_DELETE => What::Delete,
+                _ => What::Update,
+            };
+            matches!(when, AFTER_ROW | BEFORE_ROW).then_some(Event { data, what })
+        });
+        event.ok_or_else(|| {
+            Error::new(
+                Kind::NotInstalled,
+                "a guard of pg_once is a trigger FOR EACH ROW and cannot be called",
+            )
+            .hint("Put it on with once.machine_guard(machine, true).")
+        })
     }
 
     /// The trigger's argument: the machine's name in the database's encoding.
@@ -261,15 +260,20 @@ impl Field {
 }
 
 impl Tuple {
-    /// The row as one composite value.
-    pub fn composite(&self) -> Datum {
+    /// Whether a `when` of the machine is true of this row of the table. The search_path of the writer does not count.
+    pub fn satisfies(&self, machine: &Machine, table: Oid, when: &str) -> Result<bool> {
+        let _path = SwitchedUser::caller_by_pinned_path();
+        // SAFETY: looks into the system cache.
+        let row_type = unsafe { pg_sys::get_rel_type_id(table) };
+        let key = format!("when\0{}\0{when}", table.to_u32());
+        let plan = machine.plan(&key, &[row_type], [NO; 3], || {
+            sql::fill(WHEN, &[("when", when)])
+        })?;
         // SAFETY: the tuple and its slot's own descriptor; copied.
-        unsafe { pg_sys::heap_copy_tuple_as_datum(self.raw, (*self.slot).tts_tupleDescriptor) }
+        let row = unsafe {
+            pg_sys::heap_copy_tuple_as_datum(self.raw, (*self.slot).tts_tupleDescriptor)
+        };
+        let rows = plan.query(&[Some(row)])?;
+        Ok(rows.first().is_some_and(|row| yes(row, 0)))
     }
-}
-
-/// The row type of a table.
-pub fn row_type(relation: Oid) -> Oid {
-    // SAFETY: looks into the system cache.
-    unsafe { pg_sys::get_rel_type_id(relation) }
 }

@@ -4,12 +4,12 @@
 //! owner, so the writer needs no right on it): cancel_finish takes that row FOR UPDATE, so it sees every
 //! item that was begun before it, and one that is begun after it sees the cancelled state.
 
-use super::event::{Event, Field, Tuple, What, row_type};
+use super::event::{Event, Field, Tuple, What};
 use super::memory::Memory;
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
-use crate::machine::model::{Machine, yes};
+use crate::machine::model::Machine;
 use crate::machine::permit::{self, Doing};
 use crate::machine::statement::{self, NO};
 use crate::spi::SwitchedUser;
@@ -21,9 +21,6 @@ use std::rc::Rc;
 const LOCK: &str = "
     SELECT {status}::pg_catalog.text FROM {table} AS t
      WHERE {id} OPERATOR(pg_catalog.=) $1 FOR KEY SHARE OF t";
-
-/// $1 the item.
-const WHEN: &str = "SELECT ({when}) IS TRUE FROM (SELECT ($1).*) AS i";
 
 /// The items' columns in one table or partition.
 struct Guarded {
@@ -149,14 +146,7 @@ impl Guarded {
         let Some(when) = &refund.when else {
             return Ok(true);
         };
-        let _path = SwitchedUser::caller_by_pinned_path();
-        let key = format!("item when\0{}", self.relation.to_u32());
-        let types = [row_type(self.relation)];
-        let plan = self.machine.plan(&key, &types, [NO; 3], || {
-            crate::machine::sql::fill(WHEN, &[("when", when)])
-        })?;
-        let rows = plan.query(&[Some(item.composite())])?;
-        Ok(rows.first().is_some_and(|row| yes(row, 0)))
+        item.satisfies(&self.machine, self.relation, when)
     }
 
     /// Locks the machine's row as a foreign key would; its status, or None where there is no such row.

@@ -3,7 +3,7 @@
 //! An UPDATE that touches neither status, flag nor id costs their comparison: which columns these are is remembered
 //! (`memory.rs`; machine_define sends a relcache message, too).
 
-use super::event::{Event, Field, Tuple, What, row_type};
+use super::event::{Event, Field, Tuple, What};
 use super::memory::Memory;
 use crate::action::lease::Lease;
 use crate::call::{Call, shown};
@@ -11,16 +11,11 @@ use crate::cancel::holder_of;
 use crate::error::{Error, Kind, Result};
 use crate::machine::changes;
 use crate::machine::id::RowId;
-use crate::machine::model::{Machine, yes};
+use crate::machine::model::Machine;
 use crate::machine::moves::{Requester, moves_to};
 use crate::machine::permit::{self, Doing};
-use crate::machine::statement::NO;
-use crate::spi::SwitchedUser;
 use pgrx::pg_sys::{Datum, Oid};
 use std::rc::Rc;
-
-/// $1 the old row.
-const WHEN: &str = "SELECT ({when}) IS TRUE FROM (SELECT ($1).*) AS t";
 
 /// A machine's columns in one table or partition.
 struct Guarded {
@@ -209,7 +204,7 @@ impl Guarded {
             return Ok(());
         }
         for when in moves.iter().filter_map(|m| m.when) {
-            if self.holds(old, when)? {
+            if old.satisfies(&self.machine, self.relation, when)? {
                 return Ok(());
             }
         }
@@ -220,17 +215,6 @@ impl Guarded {
             &problem,
             "See the transition's when: once.machine_get(machine).",
         ))
-    }
-
-    fn holds(&self, row: &Tuple, when: &str) -> Result<bool> {
-        let _path = SwitchedUser::caller_by_pinned_path();
-        let types = [row_type(self.relation)];
-        let key = format!("when\0{}\0{when}", self.relation.to_u32());
-        let plan = self.machine.plan(&key, &types, [NO; 3], || {
-            crate::machine::sql::fill(WHEN, &[("when", when)])
-        })?;
-        let rows = plan.query(&[Some(row.composite())])?;
-        Ok(rows.first().is_some_and(|row| yes(row, 0)))
     }
 
     fn insert(&self, new: &Tuple) -> Result<()> {
