@@ -1,10 +1,9 @@
 //! A `when`: a predicate over one row's own columns, as in a CHECK constraint.
 //!
-//! It is read once, when the machine is defined, by the server's own parser, and kept as the text that the
-//! server makes of the parsed form: every name is qualified (`qualify.rs`), every implicit cast is written
-//! out, no comment is left, and literals mean the same under every setting. A statement that contains that
-//! text between parentheses means what was meant here, whoever runs it. So what is not immutable is refused, and what
-//! compares without naming an operator, unless that is the server's own.
+//! The server's own parser reads it once, when the machine is defined. It is kept as the text that the server makes of
+//! the parsed form: every name is qualified (`qualify.rs`), every implicit cast is written out, and each literal means the
+//! same under every setting. So a statement that contains the text between parentheses means the same for every caller.
+//! Refused is what is not immutable, and a comparison whose operator has no name in the text, unless that is the server's.
 
 use super::faults::quoted;
 use super::qualify;
@@ -24,8 +23,8 @@ pub struct Predicate {
     pub columns: BTreeSet<String>,
 }
 
-/// What the text is made under: names outside pg_catalog are qualified, and times, intervals, numbers and
-/// quotation marks are written so that every session reads them alike.
+/// The settings under which the text is made. Names outside pg_catalog are qualified, and every session reads times,
+/// intervals, numbers and quotation marks alike.
 const WRITTEN_UNDER: [(&CStr, &CStr); 7] = [
     (c"search_path", c"pg_catalog, pg_temp"),
     (c"DateStyle", c"ISO, YMD"),
@@ -36,10 +35,10 @@ const WRITTEN_UNDER: [(&CStr, &CStr); 7] = [
     (c"standard_conforming_strings", c"on"),
 ];
 
-/// Readings until a text must be written as itself.
+/// Readings after which the server must write a text as it read it.
 const READINGS: usize = 5;
 
-/// Reads a predicate over the columns of a table that the caller has locked, or tells what is wrong with it.
+/// Reads a predicate over the columns of a locked table. The inner error says why it is refused.
 pub fn read_predicate(relation: Oid, text: &str) -> Result<std::result::Result<Predicate, String>> {
     let Ok(source) = CString::new(from_utf8(text).into_owned()) else {
         return Ok(Err("contains a NUL character".to_owned()));
@@ -60,7 +59,7 @@ pub fn read_predicate(relation: Oid, text: &str) -> Result<std::result::Result<P
     Ok(read.map_err(|failure| failure.message))
 }
 
-/// The caller's search_path, but with pg_catalog first: a name of it means the same whoever defines the machine.
+/// The caller's search_path with pg_catalog first, so that a name of pg_catalog means the same for every caller.
 fn callers_path() -> Result<CString> {
     // SAFETY: a setting's text; the server never leaves it null.
     let path = unsafe { CStr::from_ptr(pg_sys::namespace_search_path) }.to_bytes();
@@ -75,7 +74,7 @@ fn refused<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::new(Kind::InvalidDefinition, why))
 }
 
-/// The one expression of the text, and nothing else beside it.
+/// The raw parse tree of a text that is one expression.
 fn only_expression(source: &CStr) -> Result<*mut Node> {
     // SAFETY: the grammar's tree lives in the current memory context. In this mode it is one raw statement
     // that is a SELECT; each member is read as what the grammar makes it, after its node tag is looked at.
@@ -138,7 +137,7 @@ unsafe fn is(node: *mut Node, tag: pg_sys::NodeTag) -> bool {
     !node.is_null() && unsafe { (*node).type_ } == tag
 }
 
-/// A lone `*`, which only a target list may have; the analysis of expressions takes it for a name.
+/// A lone `*`. The analysis of expressions would take it for a name.
 ///
 /// SAFETY: `node` is null or a node.
 unsafe fn is_star(node: *mut Node) -> bool {
@@ -192,7 +191,7 @@ unsafe fn first(expression: *mut Node, visit: Visit) -> Option<*mut Node> {
 
 type Visit = unsafe extern "C-unwind" fn(*mut Node, *mut c_void) -> bool;
 
-/// Keeps what compares by an operator that its text has no place for, the server's own `=` aside.
+/// Keeps a comparison whose operator has no place in its text, unless the operator is the server's own `=`.
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn unnamed(node: *mut Node, found: *mut c_void) -> bool {
     if node.is_null() {
@@ -229,7 +228,7 @@ unsafe extern "C-unwind" fn mutable(node: *mut Node, found: *mut c_void) -> bool
     true
 }
 
-/// The open table. Only closed where all went well: a failure leaves it to the subtransaction's end.
+/// The open table. After an error the subtransaction's end closes it.
 struct Opened(pg_sys::Relation);
 
 impl Opened {
@@ -313,12 +312,12 @@ impl Opened {
         }
     }
 
-    /// The expression as it is kept: a text that is written as itself when it is read again. The server's own
-    /// text may need a second reading for that; with its names qualified it must mean the same each time.
+    /// The text that is kept: the server writes it as it reads it, and its qualified form means the same. The server's
+    /// first text may need a second reading for that.
     fn written(&self, expression: *mut Node) -> Result<String> {
         let mut plain = self.deparsed(expression);
         for _ in 0..READINGS {
-            let text = literals_for_every_session(&shown(&qualify::qualified(plain)?));
+            let text = shown(&qualify::qualified(plain)?);
             let source = CString::new(from_utf8(&text).into_owned())
                 .map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
             let again = self.deparsed(analysed(self, plain)?);
@@ -343,35 +342,4 @@ impl Opened {
             CStr::from_ptr(pg_sys::deparse_expression(expression, context, false, true))
         }
     }
-}
-
-/// Literals with a backslash mean something else where standard_conforming_strings is off; as E'' they mean
-/// the same everywhere. The text is the server's own: between literals and quoted names there are no comments.
-fn literals_for_every_session(text: &str) -> String {
-    let mut result = String::with_capacity(text.len() + 16);
-    let mut rest = text;
-    while let Some(start) = rest.find(['\'', '"']) {
-        let (before, quoted) = rest.split_at(start);
-        let (quoted, after) = quoted.split_at(end_of_quoted(quoted));
-        result.push_str(before);
-        match quoted.starts_with('\'') && quoted.contains('\\') {
-            true => result.push_str(&format!(" E{}", quoted.replace('\\', "\\\\"))),
-            false => result.push_str(quoted),
-        }
-        rest = after;
-    }
-    result.push_str(rest);
-    result
-}
-
-/// Where the literal or name that begins a text ends; a doubled quotation mark is part of it.
-fn end_of_quoted(text: &str) -> usize {
-    let quote = text.as_bytes().first().copied();
-    let mut inner = text.bytes().enumerate().skip(1).peekable();
-    while let Some((i, byte)) = inner.next() {
-        if Some(byte) == quote && inner.next_if(|(_, next)| Some(*next) == quote).is_none() {
-            return i + 1;
-        }
-    }
-    text.len()
 }

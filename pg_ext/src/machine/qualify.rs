@@ -1,22 +1,24 @@
-//! Every name of an expression qualified, those of pg_catalog too.
+//! Qualifies every name of an expression, also those of pg_catalog.
 //!
-//! The server writes a name bare where its search_path finds it, and pg_catalog is always searched; but a
-//! session may put another schema, or its temporary one, before pg_catalog. So the text is parsed
-//! once more, and where the grammar saw a bare operator, function, type or collation, `pg_catalog.` is put
-//! before it. Only the grammar knows which word is which.
+//! The server writes a name bare where its search_path finds it, and pg_catalog is always searched. But a session may
+//! put another schema before pg_catalog, or a temporary one. So the text is parsed once more: each bare operator,
+//! function, type or collation that the grammar sees gets `pg_catalog.`. A literal with a backslash becomes E'...', which
+//! does not depend on standard_conforming_strings.
 //!
-//! IS DISTINCT FROM and NULLIF have no place for a name: they are kept where their operator is the server's own.
+//! IS DISTINCT FROM and NULLIF have no place for a name; `predicate.rs` allows them with the server's own `=` only.
 
+use super::sql::literal;
+use crate::call::{from_utf8, shown};
 use crate::error::{Error, Kind, Result};
 use pgrx::PgList;
 use pgrx::pg_sys::{self, Node, NodeTag};
 use std::ffi::{CStr, c_void};
 
-/// A change of the text: at a byte, so many bytes become these.
+/// Replaces `length` bytes of the text at `at`.
 struct Edit {
     at: usize,
     length: usize,
-    text: String,
+    text: Vec<u8>,
 }
 
 /// The text of one expression whose bare names are all of pg_catalog, with every name qualified.
@@ -46,21 +48,16 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    fn put_before(&mut self, at: i32) {
+    fn replace(&mut self, at: i32, length: usize, text: impl Into<Vec<u8>>) {
         self.edits.push(Edit {
             at: at.max(0) as usize,
-            length: 0,
-            text: "pg_catalog.".to_owned(),
+            length,
+            text: text.into(),
         });
     }
 
-    fn put_operator(&mut self, at: i32, operator: &CStr) {
-        let operator = operator.to_string_lossy();
-        self.edits.push(Edit {
-            at: at.max(0) as usize,
-            length: operator.len(),
-            text: format!("OPERATOR(pg_catalog.{operator})"),
-        });
+    fn put_before(&mut self, at: i32) {
+        self.replace(at, 0, "pg_catalog.");
     }
 
     /// Where the name after the word COLLATE begins.
@@ -78,7 +75,7 @@ impl Found<'_> {
     }
 }
 
-/// Notes what a node names bare, then looks at its children. Goes on to the end (false).
+/// Notes the edits that a node needs, then visits its children. Goes on to the end (false).
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn visit(node: *mut Node, context: *mut c_void) -> bool {
     if node.is_null() {
@@ -98,7 +95,19 @@ unsafe extern "C-unwind" fn visit(node: *mut Node, context: *mut c_void) -> bool
                         | pg_sys::A_Expr_Kind::AEXPR_OP_ALL
                 );
                 if let Some(operator) = bare(e.name).filter(|_| written) {
-                    found.put_operator(e.location, operator);
+                    let text = [b"OPERATOR(pg_catalog.", operator.to_bytes(), b")"].concat();
+                    found.replace(e.location, operator.count_bytes(), text);
+                }
+            }
+            NodeTag::T_A_Const => {
+                let c = &*node.cast::<pg_sys::A_Const>();
+                if c.val.node.type_ == NodeTag::T_String && !c.isnull {
+                    let value = CStr::from_ptr(c.val.sval.sval).to_bytes();
+                    let quotes = value.iter().filter(|byte| **byte == b'\'').count();
+                    if value.contains(&b'\\') {
+                        let text = from_utf8(&literal(&shown(value))).into_owned();
+                        found.replace(c.location, value.len() + quotes + 2, text);
+                    }
                 }
             }
             NodeTag::T_FuncCall => {
@@ -153,7 +162,7 @@ fn apply(found: Found) -> Result<Vec<u8>> {
             return Err(Error::new(Kind::Internal, "a name outside its expression"));
         };
         result.extend_from_slice(between);
-        result.extend_from_slice(edit.text.as_bytes());
+        result.extend_from_slice(&edit.text);
         done = edit.at + edit.length;
     }
     result.extend_from_slice(text.get(done..).unwrap_or_default());
