@@ -7,8 +7,8 @@ use crate::call::{Call, from_utf8, shown, varlena};
 use crate::error::Result;
 use crate::machine::id::RowId;
 use crate::machine::model::{Machine, yes};
-use crate::machine::relation::Relation;
 use crate::machine::statement::{NO, READ};
+use crate::machine::stored::StoredMachine;
 use crate::row::{self, Rows};
 use crate::spi::column;
 use crate::subxact::{self, Failure};
@@ -81,55 +81,32 @@ fn open<'s>(table: &Table, machine: &[u8], snapshot: &'s Snapshot) -> Result<Sca
     table.scan(BY_OPEN, keys, snapshot)
 }
 
-/// The row of some teardown of the machine that is under way; of its rows in this table, where one is given.
+/// The row of an open teardown of the machine's table, if there is one.
 pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String>> {
     let table = Table::to_read(TABLE)?;
     let snapshot = Snapshot::latest();
     let mut scan = open(&table, machine, &snapshot)?;
     while let Some(slot) = scan.advance() {
         let teardown = Teardown::look(slot);
-        if relation.is_none() || teardown.relation() == relation {
-            return Ok(Some(shown(
-                teardown.bytes(TeardownCol::RowId).unwrap_or_default(),
-            )));
+        if teardown.relation() == relation {
+            let id = teardown.bytes(TeardownCol::RowId).unwrap_or_default();
+            return Ok(Some(shown(id)));
         }
     }
     Ok(None)
 }
 
-/// In a sweep of the machine: closes teardowns whose row was deleted, or whose table was dropped, of the oldest that are
-/// open. Nobody can finish them. The failure of what could not be looked at.
+/// In a sweep of the machine: closes the teardowns whose row is gone, among the oldest that are open. Nobody can finish
+/// them. The inner error is the machine's failure.
 pub fn close_orphaned(machine: &[u8]) -> Result<std::result::Result<(), Failure>> {
-    let tables = || {
-        if first_open(machine, None)?.is_some() {
-            close_of_gone_tables(machine)?;
-        }
-        Ok(first_open(machine, None)?.is_some())
-    };
-    let is_left = subxact::attempt_briefly(tables)?;
-    if is_left != Ok(true) {
-        return Ok(is_left.map(drop));
-    }
     subxact::attempt_briefly(|| {
-        let machine = Machine::for_tables(machine)?;
-        let closed = machine.as_owner(|| close_of_gone_rows(&machine));
-        closed.map(|_| ())
-    })
-}
-
-fn close_of_gone_tables(machine: &[u8]) -> Result<()> {
-    let table = Table::to_write(TABLE)?;
-    let snapshot = Snapshot::latest();
-    let mut scan = open(&table, machine, &snapshot)?;
-    for _ in 0..SWEPT {
-        let Some(slot) = scan.advance() else { break };
-        let teardown = Teardown::look(slot);
-        let is_there = |oid| Relation::of(oid).is_some();
-        if !teardown.relation().is_some_and(is_there) {
-            close(&table, teardown)?;
+        let present = StoredMachine::existing(machine)?.table();
+        if first_open(machine, present)?.is_some() {
+            let machine = Machine::for_tables(machine)?;
+            machine.as_owner(|| close_of_gone_rows(&machine))?;
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// As the current user sees the table.
