@@ -1,5 +1,4 @@
-//! Rows of `once.cancel` and `once.refund`. Written under the machine row's lock only, so nobody is waited
-//! for and nothing is written twice.
+//! Rows of `once.cancel` and `once.refund`. They are written under the machine row's lock only, so no write waits.
 
 use super::numeric;
 use crate::call::from_utf8;
@@ -39,30 +38,21 @@ table::columns!(TeardownCol);
 pub type Teardown = table::Record<TeardownCol, 10>;
 
 impl Teardown {
-    /// How far a row's teardown is; one of another table of the same machine's name is none of ours.
+    /// The last teardown of a row of the machine's present table.
     pub fn find(machine: &Machine, id: &RowId, snapshot: &Snapshot) -> Result<Option<Teardown>> {
         let found = Teardown::any(&Table::to_read(TABLE)?, machine, id, snapshot)?;
         Ok(found.filter(|t| t.is_of(machine)))
     }
 
-    /// Begins the teardown of a row that is not being torn down yet.
+    /// Begins the teardown of a row, unless one is open.
     pub fn begin(machine: &Machine, id: &RowId) -> Result<Teardown> {
-        let table = Table::to_write(TABLE)?;
-        let snapshot = Snapshot::latest();
-        let teardown =
-            Teardown::any(&table, machine, id, &snapshot)?.unwrap_or_else(Teardown::empty);
-        match teardown.is_open() && teardown.is_of(machine) {
-            true => Ok(teardown),
-            false => Teardown::begin_anew(machine, id),
-        }
-    }
-
-    /// Begins a teardown, whatever stands there from another one.
-    pub fn begin_anew(machine: &Machine, id: &RowId) -> Result<Teardown> {
         let table = Table::to_write(TABLE)?;
         let snapshot = Snapshot::latest();
         let mut teardown =
             Teardown::any(&table, machine, id, &snapshot)?.unwrap_or_else(Teardown::empty);
+        if teardown.is_open() && teardown.is_of(machine) {
+            return Ok(teardown);
+        }
         teardown.put_text(TeardownCol::Machine, Some(&from_utf8(machine.name())));
         teardown.put_text(TeardownCol::RowId, Some(&id.text));
         teardown.put(

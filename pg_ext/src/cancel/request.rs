@@ -1,6 +1,5 @@
-//! `cancel_request`: sets the flag, once. From then on nothing starts on the row.
+//! `cancel_request`: sets the flag and begins the teardown. From then on nothing starts on the row.
 
-use super::items::{Items, WhichItems};
 use super::record::Teardown;
 use super::stand::TornRow;
 use crate::action::lease::Lease;
@@ -9,19 +8,15 @@ use crate::error::{Error, Result};
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::permit::{self, Doing};
-use crate::machine::sql::is_any;
 use crate::machine::statement::{NO, WRITE};
 use crate::machine::user_row::{self, RowLock, RowSeen};
 use crate::row::{self, Shape};
-use crate::spi::column;
 use crate::table::{self, Snapshot};
 use pgrx::pg_sys::{self, Datum};
 
 /// $1 id.
-const FLAG: &str = "
-    UPDATE {table} AS t SET {flag_column} = true
-     WHERE {id} OPERATOR(pg_catalog.=) $1 AND NOT {flag} AND NOT ({terminal})
-    RETURNING {status}::pg_catalog.text";
+const FLAG: &str =
+    "UPDATE {table} AS t SET {flag_column} = true WHERE {id} OPERATOR(pg_catalog.=) $1";
 
 thread_local! {
     static SHAPE: Shape = const { Shape::new(&[
@@ -33,76 +28,71 @@ thread_local! {
 /// `once.cancel_request`.
 pub fn cancel_request(call: &Call) -> Result<Datum> {
     let torn = TornRow::of_call(call)?;
-    let mut lock = RowLock::No;
-    loop {
-        let was_locked = lock == RowLock::Update;
-        let set = table::is_writable() && torn.flag()?;
-        if set {
-            lock = RowLock::Update;
-        }
-        let Some(seen) = RowSeen::find(&torn.machine, &torn.id, lock)? else {
-            if was_locked {
-                user_row::ensure_updatable(&torn.machine, &torn.id)?;
-            }
-            return Ok(answer(b"not_found", None));
-        };
-        if torn.is_done(&seen) {
-            return Ok(answer(b"done", Some(&seen)));
-        }
-        if torn.machine.definition.is_terminal(&shown(seen.status())) {
-            return Ok(answer(b"too_late", Some(&seen)));
-        }
-        if set && seen.flagged && torn.is_another()? {
-            Teardown::begin_anew(&torn.machine, &torn.id)?;
-        }
-        if seen.flagged && is_begun(&torn.machine, &torn.id, &Snapshot::latest())? {
-            return torn.requested(&seen);
-        }
-        if !table::is_writable() {
-            return Err(Error::read_only(torn.named()));
-        }
-        if seen.flagged && lock == RowLock::Update {
-            Teardown::begin(&torn.machine, &torn.id)?;
-            return torn.requested(&seen);
-        }
-        if set || was_locked {
-            return Err(torn.machine.kept_back(&torn.id));
-        }
-        // Flagged by hand: once more under the row's lock. Or it changed since the UPDATE looked.
-        lock = RowLock::Update;
-        RowSeen::find(&torn.machine, &torn.id, lock)?;
+    torn.machine.ensure_may_update()?;
+    let writable = table::is_writable();
+    if writable {
+        // The table before the row, as the UPDATE wants it.
+        let table = &torn.machine.shape.table;
+        table.lock_with_all_below(pg_sys::RowExclusiveLock);
     }
+    let seen = RowSeen::find(&torn.machine, &torn.id, RowLock::No)?;
+    if let Some(answer) = torn.without_a_write(seen.as_ref())? {
+        return Ok(answer);
+    }
+    if !writable {
+        return Err(Error::read_only(torn.named()));
+    }
+    let seen = RowSeen::find(&torn.machine, &torn.id, RowLock::Update)?;
+    if seen.is_none() {
+        user_row::ensure_updatable(&torn.machine, &torn.id)?;
+    }
+    if let Some(answer) = torn.without_a_write(seen.as_ref())? {
+        return Ok(answer);
+    }
+    // Only the teardown is missing where somebody else has set the flag.
+    let is_flagged = seen.is_some_and(|seen| seen.flagged);
+    let Some(seen) = torn.flagged(is_flagged)? else {
+        return Err(torn.machine.kept_back(&torn.id));
+    };
+    Teardown::begin(&torn.machine, &torn.id)?;
+    torn.requested(&seen)
 }
 
 impl TornRow {
-    /// Sets the flag of a row that may be cancelled and has none. Waits for whoever has the row locked.
-    fn flag(&self) -> Result<bool> {
-        let machine = &self.machine;
-        let plan = machine.plan("flag", &[machine.id_type()], [WRITE, NO, NO], || {
-            let parts = machine.parts();
-            let terminal = machine.definition.terminal.iter().map(String::as_str);
-            let flag = machine.shape.flag.as_ref().map_or("", |f| &f.name);
-            let terminal = is_any(&parts.status, terminal);
-            parts.fill(FLAG, &[("flag_column", flag), ("terminal", &terminal)])
-        })?;
-        let permit = permit::grant(machine.name(), [self.id.text.as_slice()], Doing::Flag);
-        let rows = plan.query(&[Some(self.id.value)])?;
-        drop(permit);
-        Ok(rows.first().and_then(|row| column(row, 0)).is_some())
-    }
-
-    /// The row was not flagged although a teardown stands open, and nothing of it carries the marker: it is
-    /// another row with the id of one that was deleted half-way.
-    fn is_another(&self) -> Result<bool> {
-        match self.machine.definition.refund {
-            Some(_) => Ok(Items::of_machine(&self.machine)?
-                .some(&self.id, WhichItems::Marked)?
-                .is_none()),
-            None => Ok(true),
+    /// The answer for a row that is gone, has ended, or is being torn down.
+    fn without_a_write(&self, seen: Option<&RowSeen>) -> Result<Option<Datum>> {
+        let Some(seen) = seen else {
+            return Ok(Some(answer(b"not_found", None)));
+        };
+        if self.is_done(seen) {
+            return Ok(Some(answer(b"done", Some(seen))));
+        }
+        if self.machine.definition.is_terminal(&shown(seen.status())) {
+            return Ok(Some(answer(b"too_late", Some(seen))));
+        }
+        match seen.flagged && is_begun(&self.machine, &self.id, &Snapshot::latest())? {
+            true => self.requested(seen).map(Some),
+            false => Ok(None),
         }
     }
 
-    /// Who has the row lets it go; else nobody can start any more.
+    /// The locked row with its flag set. None: something of the table keeps the UPDATE back.
+    fn flagged(&self, is_flagged: bool) -> Result<Option<RowSeen>> {
+        let machine = &self.machine;
+        if !is_flagged {
+            let plan = machine.plan("flag", &[machine.id_type()], [WRITE, NO, NO], || {
+                let flag = machine.shape.flag.as_ref().map_or("", |f| &f.name);
+                machine.parts().fill(FLAG, &[("flag_column", flag)])
+            })?;
+            let permit = permit::grant(machine.name(), [self.id.text.as_slice()], Doing::Flag);
+            plan.query(&[Some(self.id.value)])?;
+            drop(permit);
+        }
+        let seen = RowSeen::find(machine, &self.id, RowLock::Update)?;
+        Ok(seen.filter(|seen| seen.flagged))
+    }
+
+    /// `accepted` while a lease covers the row: its holder releases it. Else nobody can start any more.
     fn requested(&self, seen: &RowSeen) -> Result<Datum> {
         let lease = Lease::latest(&self.machine, &self.id)?;
         let outcome: &[u8] = match lease.is_some_and(|l| l.covers(seen.status())) {
@@ -119,7 +109,7 @@ pub fn is_begun(machine: &Machine, id: &RowId, snapshot: &Snapshot) -> Result<bo
     Ok(begun.is_some_and(|t| t.is_open()))
 }
 
-/// Begins the teardown of a row that was flagged by hand, unless somebody has it locked.
+/// Begins the teardown of a row that was flagged by hand. Skips a locked row.
 pub fn adopt_flagged(machine: &Machine, id: &RowId) -> Result<bool> {
     let seen = RowSeen::find(machine, id, RowLock::UpdateIfFree)?;
     let open = seen
