@@ -1,7 +1,7 @@
-//! `cancel_finish`: the terminal move, once everything is given back and deleted.
+//! `cancel_finish`: the terminal move, once all money is back and all artifacts are deleted.
 //!
-//! It takes the row FOR UPDATE, which waits for every writer of an item (FOR KEY SHARE), and then looks at
-//! what is committed, at every isolation level. Nothing is waited for after that.
+//! It locks the row FOR UPDATE and so waits for every writer of an item, who holds it FOR KEY SHARE. Then it reads the
+//! items as committed, at every isolation level, and waits for nothing more.
 
 use super::items::{Items, WhichItems};
 use super::numeric;
@@ -55,10 +55,6 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
     let Some(moved) = moved else {
         return Err(torn.machine.kept_back(&torn.id));
     };
-    if torn.machine.definition.refund.is_some() {
-        // A trigger of the table may have begun an item.
-        torn.ensure_decided()?;
-    }
     teardown.put_i64(TeardownCol::FinishedAt, clock::now_us()?);
     teardown.put(TeardownCol::Open, Some(Datum::from(false)));
     teardown.store()?;
@@ -66,10 +62,15 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
 }
 
 impl TornRow {
-    /// ON005, naming what is missing.
+    /// ON005, naming the missing step: an undecided item, or a pass that is not confirmed.
     fn ensure_complete(&self, teardown: &Teardown) -> Result<()> {
-        self.ensure_decided()?;
         let items = Items::of_machine(&self.machine)?;
+        if let Some(item) = items.some_of_all(&self.id, WhichItems::Undecided)? {
+            return Err(self.incomplete(
+                format!("Item \"{}\" is undecided, perhaps others too.", shown(varlena(item))),
+                "Call once.cancel_refund, delete what once.cancel_items lists, once.cancel_confirm, then finish.",
+            ));
+        }
         let pass = teardown.i64(TeardownCol::Pass);
         let confirmed = match pass {
             0 => items.some_of_all(&self.id, WhichItems::Marked)?.is_none(),
@@ -84,17 +85,6 @@ impl TornRow {
                 "Delete what once.cancel_items lists, then once.cancel_confirm with that pass.",
             )),
         }
-    }
-
-    fn ensure_decided(&self) -> Result<()> {
-        let items = Items::of_machine(&self.machine)?;
-        if let Some(item) = items.some_of_all(&self.id, WhichItems::Undecided)? {
-            return Err(self.incomplete(
-                format!("Item \"{}\" is undecided, perhaps others too.", shown(varlena(item))),
-                "Call once.cancel_refund, delete what once.cancel_items lists, once.cancel_confirm, then finish.",
-            ));
-        }
-        Ok(())
     }
 
     fn incomplete(&self, missing: String, hint: &str) -> Error {
