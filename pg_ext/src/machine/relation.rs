@@ -98,56 +98,18 @@ impl Relation {
         }
     }
 
-    /// It, or something below it, may have triggers that make something else of an update. The table is locked.
-    pub fn may_change_updates(&self) -> bool {
-        let may = self.opened(pg_sys::NoLock, |relation| {
-            let triggers = relation.trigdesc;
-            // SAFETY: its pg_class row and its triggers are there while it is open.
-            unsafe {
-                (*relation.rd_rel).relhassubclass
-                    || !triggers.is_null() && (*triggers).trig_update_before_row
-            }
-        });
-        may.unwrap_or(true)
-    }
-
-    /// The rewriter makes something else of an update, in some sessions at least. The table is locked.
-    pub fn has_update_rules(&self) -> bool {
-        let has = self.opened(pg_sys::NoLock, |relation| {
-            let rules = relation.rd_rules;
-            // SAFETY: its rules are there while it is open, as many as their number says.
-            unsafe {
-                let is_one = |i: i32| {
-                    let rule = &**(*rules).rules.add(i as usize);
-                    rule.event == pg_sys::CmdType::CMD_UPDATE
-                        && rule.enabled as u8 != pg_sys::RULE_DISABLED
-                };
-                !rules.is_null() && (0..(*rules).numLocks).any(is_one)
-            }
-        });
-        has.unwrap_or(false)
-    }
-
-    /// Looks at the table, locked in this mode to the end of the transaction; None: it is gone.
-    fn opened<T>(&self, mode: u32, look: impl FnOnce(&pg_sys::RelationData) -> T) -> Option<T> {
-        // SAFETY: null for a table that is gone; closed as often as it is opened, an error of the server's closes it, too.
+    /// The role that owns the table, which is locked to the end of the transaction; None: it is gone.
+    pub fn owner(&self) -> Option<pg_sys::Oid> {
+        // SAFETY: null for a table that is gone. Its pg_class row is there while it is open, and it is closed again.
         unsafe {
-            let relation = pg_sys::try_relation_open(self.oid, mode as i32);
+            let relation = pg_sys::try_relation_open(self.oid, pg_sys::AccessShareLock as i32);
             if relation.is_null() {
                 return None;
             }
-            let seen = look(&*relation);
+            let owner = (*(*relation).rd_rel).relowner;
             pg_sys::relation_close(relation, pg_sys::NoLock as i32);
-            Some(seen)
+            Some(owner)
         }
-    }
-
-    /// The role that owns the table; None: it is gone.
-    pub fn owner(&self) -> Option<pg_sys::Oid> {
-        self.opened(pg_sys::AccessShareLock, |relation| {
-            // SAFETY: its pg_class row is there while it is open.
-            unsafe { (*relation.rd_rel).relowner }
-        })
     }
 
     /// The same, once the table and what is below it are locked in this mode.

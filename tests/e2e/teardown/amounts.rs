@@ -201,27 +201,18 @@ async fn a_trigger_that_changes_an_item_as_it_is_marked_undoes_the_whole_call() 
 }
 
 #[tokio::test]
-async fn a_trigger_of_the_wallet_that_makes_something_else_of_the_credit_undoes_the_whole_call() {
-    for (body, hint) in [
-        ("return null", "wallet"),
-        (r#"new."Id" := 'another'; return new"#, "key"),
-        (
-            r#"new."Ba lance" := least(new."Ba lance", 5); return new"#,
-            "wallet",
-        ),
-    ] {
-        let play = with_item(&PLAIN, "4", true).await;
-        play.show(&format!(
-            "create function meddle() returns trigger language plpgsql as $$ begin {body}; end $$;
-             create trigger meddle before update on {WALLET} for each row execute function meddle()"
-        ))
-        .await;
-        let refusal = undone(&play, &PLAIN, "ON002").await;
-        assert!(refusal.hint.contains(hint), "{body}: {refusal:?}");
-        assert_eq!(PLAIN.marks(&play).await, "open:3");
-        play.show(&format!("drop trigger meddle on {WALLET}")).await;
-        repaired(&play, &PLAIN, "7").await;
-    }
+async fn a_trigger_of_the_wallet_that_keeps_the_credit_back_undoes_the_whole_call() {
+    let play = with_item(&PLAIN, "4", true).await;
+    play.show(&format!(
+        "create function meddle() returns trigger language plpgsql as $$ begin return null; end $$;
+         create trigger meddle before update on {WALLET} for each row execute function meddle()"
+    ))
+    .await;
+    let refusal = undone(&play, &PLAIN, "ON002").await;
+    assert!(refusal.hint.contains("wallet"), "{refusal:?}");
+    assert_eq!(PLAIN.marks(&play).await, "open:3");
+    play.show(&format!("drop trigger meddle on {WALLET}")).await;
+    repaired(&play, &PLAIN, "7").await;
 }
 
 #[tokio::test]
