@@ -49,7 +49,7 @@ const STORE: &CStr = c"
         owner_incarnation = excluded.owner_incarnation, definition = excluded.definition,
         table_names = excluded.table_names";
 
-// Not covered until a sweep has run.
+// The machine is not covered until a sweep has run.
 const WATCH: &CStr = c"
     INSERT INTO once.janitor (task, machine, done, failed) VALUES ('action_release', $1, 0, 0)
     ON CONFLICT (task, machine) DO NOTHING";
@@ -86,7 +86,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     let present = match definition.machine.as_str() {
         "" => None,
         name => {
-            // Asked before the lock, so that nobody stops claims who may not define, and again under it.
+            // Asked before the lock, because the lock stops claims, and again under it.
             let server_name = from_utf8(name);
             if let Some(present) = StoredMachine::find(&server_name)? {
                 ensure_may_change(&present, &server_name)?;
@@ -106,7 +106,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
                 ensure_leases_fit(present, &valid)?;
                 ensure_teardowns_fit(present, &valid)?;
             }
-            // Leases on rows of a table that is gone are dead.
+            // The table is gone, and its rows' leases with it.
             false => drop(spi::query_latest(
                 &DEAD,
                 &[Some(row::text(&from_utf8(&valid.definition.machine)))],
@@ -124,7 +124,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     if present.is_some_and(|p| p.guarded()) {
         install::move_guards(&name)?;
     }
-    // Guards remember the definition until something about their tables changes.
+    // Guards keep the definition until a relcache message about their tables.
     for table in [Some(valid.relation), valid.items].into_iter().flatten() {
         // SAFETY: the table is there, locked by its look-up.
         unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
@@ -132,9 +132,9 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     inspect::described(&StoredMachine::existing(&name)?)
 }
 
-/// Nothing would change: a service may define its machines each time it boots.
+/// Nothing would change. A service may define its machines at each boot.
 fn is_the_same(present: &StoredMachine, valid: &Valid) -> Result<bool> {
-    // An owner's name, as it is now, is stored anew.
+    // A definition with an owner stores the owner's present name.
     let owned = present.owner()?.is_some() || valid.owner.is_some();
     Ok(!owned
         && present.tables() == [Some(valid.relation), valid.items, valid.wallet]
@@ -147,7 +147,7 @@ fn has_table(stored: &StoredMachine) -> bool {
     stored.table().and_then(Relation::of).is_some()
 }
 
-/// The definition as a JSON object; a member that stands twice in one object is a fault.
+/// The definition as a JSON object. A member that is there twice is a fault.
 fn argument(call: &Call, faults: &Faults) -> Result<Value> {
     let bad = |problem: &str| {
         let hint = "Give a JSON object; \\df+ once.machine_define lists its members.";
@@ -185,8 +185,8 @@ fn note_repeated(path: &str, value: &[u8], faults: &Faults) {
     }
 }
 
-/// 42501 unless the caller has the rights of the machine's owner, if it has one, and owns its table. Of a
-/// table that is gone: unless the machine has an owner, or the caller is a superuser.
+/// 42501 unless the caller is a member of the machine's owner, if it has one, and owns its table. Where the table is
+/// gone, the machine's owner is enough; without one the caller must be a superuser.
 fn ensure_may_change(stored: &StoredMachine, machine: &[u8]) -> Result<()> {
     let owner = stored.owner()?;
     if let Some(owner) = owner {
@@ -203,12 +203,11 @@ fn ensure_may_change(stored: &StoredMachine, machine: &[u8]) -> Result<()> {
                 shown(machine)
             ),
         )
-        .hint("A machine without an owner and without a table is a superuser's.")),
+        .hint("Only a superuser may change a machine that has neither an owner nor a table.")),
     }
 }
 
-/// 55006 where a lease that somebody holds would lose what it remembers: its table, its claim state, or
-/// a status that it leads to. Live or overdue: a sweep ends the latter.
+/// 55006 where a held lease, live or overdue, would lose its table, its claim state, or a status that it leads to.
 fn ensure_leases_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
     let (old, new) = (present.definition()?, &valid.definition);
     let moved =
@@ -221,7 +220,7 @@ fn ensure_leases_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
         ];
         let statuses = statuses.map(|col| lease.text(col));
         let [into, revert, success] = &statuses;
-        // One that was adopted has no success.
+        // An adopted lease has no successful_state.
         let is_gone = |s: &&String| !s.is_empty() && !new.status_types.contains(s);
         let is_cancelled = |c: &Cancel| !success.is_empty() && *success == c.to;
         let problem = if moved {
@@ -250,7 +249,7 @@ fn in_use(machine: &str, lease: &Lease, so: &str) -> Error {
         Kind::InUse,
         format!("machine {machine} is in use: row {row} is leased{so}"),
     )
-    .hint("Wait until its action is finished or released, or let a sweep revert it once it is overdue.")
+    .hint("Wait until its action is finished or released. A sweep ends the lease once it is overdue.")
 }
 
 /// Looks at each held lease of the machine in the latest snapshot. That of a deleted row counts until a sweep drops it.
@@ -268,7 +267,7 @@ fn each_held(machine: &[u8], mut look: impl FnMut(&Lease) -> Result<()>) -> Resu
     Ok(())
 }
 
-/// 55006 where a teardown is under way and the new definition would tear down otherwise, or not at all.
+/// 55006 where a teardown is open and the new definition changes how rows are torn down.
 fn ensure_teardowns_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
     let old = present.definition()?;
     let same = (&old.cancel, &old.refund) == (&valid.definition.cancel, &valid.definition.refund)
@@ -321,14 +320,14 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
     ensure_may_change(&StoredMachine::existing(name)?, name)?;
     table::ensure_writable(TABLE)?;
     wait_for_claims(&shown(name))?;
-    // Somebody else may have changed or dropped it meanwhile.
+    // Another session may have changed or dropped it during the wait.
     let stored = StoredMachine::existing(name)?;
     ensure_may_change(&stored, name)?;
     if has_table(&stored) {
         each_held(name, |lease| Err(in_use(&shown(name), lease, "")))?;
     }
     install::remove_guards(&shown(name))?;
-    // A lease that ended after this transaction's snapshot, too.
+    // Also leases that ended after this transaction's snapshot.
     spi::query_latest(&FORGOTTEN, &[Some(row::text(name))])?;
     definitions_changed()?;
     Ok(call.return_null())

@@ -1,4 +1,4 @@
-//! What fired a trigger: the old and the new row, and their columns by number.
+//! The write that fired a trigger: the old and the new row, and their columns by number.
 
 use crate::call::Call;
 use crate::error::{Error, Kind, Result};
@@ -21,7 +21,7 @@ pub enum What {
     Delete,
 }
 
-/// One row that is written: before that, or after it, when the statement is at its end.
+/// A trigger's call for one row, before the write or at the end of the statement.
 #[derive(Clone, Copy)]
 pub struct Event {
     data: *mut pg_sys::TriggerData,
@@ -83,8 +83,8 @@ impl Event {
         unsafe { (*(*self.data).tg_trigger).tgoid }
     }
 
-    /// A DELETE that was made, by an UPDATE that takes the row to another partition: the heap marks the version that
-    /// is left behind. Other kinds of tables do not tell.
+    /// A DELETE that is one half of an UPDATE to another partition. The heap marks the old version so; another table
+    /// access method does not, so each DELETE counts there.
     pub fn is_move(&self) -> bool {
         // SAFETY: the call's own structure, whose relation is open while its trigger runs; an event has a row.
         unsafe {
@@ -115,7 +115,7 @@ impl Event {
         }
     }
 
-    /// What the trigger returns to let the row pass; after it was written nobody looks at that.
+    /// The trigger's result that lets the row pass. The server ignores it after the write.
     pub fn pass(&self) -> Datum {
         self.written()
             .or(self.old())
@@ -152,7 +152,7 @@ fn is_moved(next: pg_sys::ItemPointerData) -> bool {
     block == pg_sys::InvalidBlockNumber && u32::from(offset) == pg_sys::MovedPartitionsOffsetNumber
 }
 
-/// What a trigger's call is about; None for a call that is none of a trigger.
+/// The data of a trigger's call; None for any other call.
 fn trigger_of(fcinfo: pg_sys::FunctionCallInfo) -> Option<*mut pg_sys::TriggerData> {
     // SAFETY: fcinfo is what the server passed; a trigger's context is a node of this type.
     unsafe {

@@ -1,8 +1,8 @@
-//! The guard on a machine's items.
+//! Judges one write to a machine's items.
 //!
-//! Every write of an item locks the machine's row FOR KEY SHARE (as a foreign key does, and as the table's
-//! owner, so the writer needs no right on it): cancel_finish takes that row FOR UPDATE, so it sees every
-//! item that was begun before it, and one that is begun after it sees the cancelled state.
+//! Each write locks the machine's row FOR KEY SHARE, as a foreign key does. It does so as the table's owner, so the
+//! writer needs no right on that table. cancel_finish takes the row FOR UPDATE: it sees every item that was written
+//! before, and a later write sees the cancelled state.
 
 use super::event::{Event, Field, Tuple, What};
 use super::memory::Memory;
@@ -68,7 +68,7 @@ impl Guarded {
         })
     }
 
-    /// Our own refund marks this item right now, and does nothing else to it.
+    /// Our own refund is marking this item and changes nothing else of it.
     fn is_refund(&self, old: Option<&Tuple>, new: Option<&Tuple>) -> bool {
         let (Some(old), Some(new)) = (old, new) else {
             return false;
@@ -111,13 +111,13 @@ impl Guarded {
                     "cannot be undecided: row \"{}\" is cancelled",
                     shown(subject)
                 );
-                return Err(self.refuse(new, &problem, "Begin no items on a cancelled row; roll this transaction back and delete what it made."));
+                return Err(self.refuse(new, &problem, "Write no new items for a cancelled row. Roll this transaction back and delete what it made."));
             }
             if let (What::Delete, Some(old), false) = (what, marked, cancelled) {
                 return Err(self.refuse(
                     old,
                     "carries the refund marker and cannot be deleted before its row is cancelled",
-                    "Finish the teardown first: its artifact is listed by this item.",
+                    "Finish the teardown first: cancel_items lists the item's artifact.",
                 ));
             }
         }
@@ -168,7 +168,7 @@ impl Guarded {
             .map(|status| varlena(status).to_vec()))
     }
 
-    /// A subject as the machine's row is keyed by.
+    /// A subject as the canonical id of the machine's row.
     fn canonical(&self, subject: &[u8]) -> Vec<u8> {
         RowId::read(self.machine.shape.id.base_type, subject, "id")
             .map_or_else(|_| subject.to_vec(), |id| id.text)
@@ -192,7 +192,7 @@ impl Guarded {
         self.refuse(
             item,
             &format!("carries the refund marker: {what} cannot change"),
-            "What was paid back stays on record.",
+            "The marker proves that its amount was given back.",
         )
     }
 

@@ -1,5 +1,5 @@
-//! What a guard remembers of its table from one row to the next: good for one trigger on one table or
-//! partition, until a relcache message about it or one of the machine's tables comes.
+//! The columns that a guard keeps from one row to the next. They serve one trigger on one table or partition, until a
+//! relcache message about a table of the machine or about that partition.
 
 use super::event::Event;
 use crate::error::Result;
@@ -8,7 +8,7 @@ use pgrx::pg_sys::Oid;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// The last table's; keep it in a `thread_local`.
+/// The columns of the last table; kept in a `thread_local`.
 pub struct Memory<T>(RefCell<Option<Remembered<T>>>);
 
 struct Remembered<T> {
@@ -31,12 +31,12 @@ impl<T> Memory<T> {
         Memory(RefCell::new(None))
     }
 
-    /// What is remembered of this event's table, or what `look_up` says now.
+    /// The columns of this event's table, looked up where they are not kept.
     pub fn of(&self, event: &Event, look_up: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
         if let Some(last) = self.0.borrow().as_ref().filter(|r| r.fits(event)) {
             return Ok(last.guarded.clone());
         }
-        // A message that comes meanwhile makes this worthless for the next row.
+        // A message during the look-up makes the next row look up again.
         let changes = changes::watch_guarded(event.relation());
         let guarded = Rc::new(look_up()?);
         *self.0.borrow_mut() = Some(Remembered {

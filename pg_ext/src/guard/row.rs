@@ -1,7 +1,6 @@
-//! The guard on a machine's own table.
+//! Judges one write to a machine's own table.
 //!
-//! An UPDATE that touches neither status, flag nor id costs their comparison: which columns these are is remembered
-//! (`memory.rs`; machine_define sends a relcache message, too).
+//! An UPDATE that changes neither status, flag nor id costs only their comparison: `memory.rs` keeps the columns.
 
 use super::event::{Event, Field, Tuple, What};
 use super::memory::Memory;
@@ -24,7 +23,7 @@ struct Guarded {
     id: Field,
     status: Field,
     flag: Option<Field>,
-    /// These three, the last one first: it is read together with what stands before it.
+    /// These three, the last column first: reading it also reads all columns before it.
     watched: Vec<Field>,
 }
 
@@ -39,7 +38,7 @@ pub fn machine_guard_row(call: &Call) -> Result<Datum> {
     if guarded.is_unrelated(&event) {
         return Ok(event.pass());
     }
-    // The statement may have waited for the row while the machine was defined anew.
+    // The machine may have been redefined while the statement waited for the row.
     changes::accept();
     guarded = Guarded::of(&event)?;
     match (event.what, event.old(), event.written()) {
@@ -78,7 +77,7 @@ impl Guarded {
         })
     }
 
-    /// An UPDATE that touches nothing of the machine's.
+    /// An UPDATE that changes no column of the machine.
     fn is_unrelated(&self, event: &Event) -> bool {
         match (event.old(), event.written()) {
             (Some(old), Some(new)) => self.watched.iter().all(|f| f.same(&old, &new)),
@@ -96,7 +95,7 @@ impl Guarded {
             return Err(self.refuse(
                 old,
                 "must keep its id",
-                "A row that is leased, being cancelled or cancelled is known by its id.",
+                "The lease, teardown or refund of a row is stored under its id.",
             ));
         }
         if !same_flag {
@@ -120,7 +119,7 @@ impl Guarded {
             true => Err(self.refuse(
                 old,
                 "is being cancelled, and its cancel flag cannot be cleared",
-                "A cancellation is not taken back; finish the teardown.",
+                "A cancellation cannot be undone. Finish the teardown.",
             )),
             false if permit::allows(self.machine.name(), &id, &Doing::Flag) => Ok(()),
             false => Err(self.refuse(
@@ -140,49 +139,35 @@ impl Guarded {
                 return Ok(());
             }
         }
-        if definition.cancel.as_ref().is_some_and(|c| c.to == to) {
-            let problem = format!("becomes \"{to}\" by once.cancel_finish only");
-            return Err(self.refuse(
-                old,
-                &problem,
+        let (problem, hint) = if definition.cancel.as_ref().is_some_and(|c| c.to == to) {
+            (
+                format!("becomes \"{to}\" by once.cancel_finish only"),
                 "Tear it down: cancel_request, cancel_refund, cancel_items, cancel_confirm, cancel_finish.",
-            ));
-        }
-        if definition.is_terminal(from) {
-            let problem = format!("is \"{from}\", which is terminal, and cannot become \"{to}\"");
-            return Err(self.refuse(
-                old,
-                &problem,
-                "What has ended stays ended; insert a new row.",
-            ));
-        }
-        if definition.is_claim_state(from) {
+            )
+        } else if definition.is_terminal(from) {
+            (
+                format!("is \"{from}\", which is terminal, and cannot become \"{to}\""),
+                "A terminal status is final. Insert a new row.",
+            )
+        } else if definition.is_claim_state(from) {
             let problem =
                 format!("is in claim state \"{from}\", which it leaves by its lease only");
-            let error = self.refuse(
-                old,
-                &problem,
-                "action_finish or action_release with the lease's token; if its holder died, the sweep action_release reverts it.",
-            );
-            return Err(error.detail(self.holder(&id)?));
-        }
-        if definition.is_claim_state(to) {
-            let problem = format!("enters claim state \"{to}\" by once.action_claim only");
-            return Err(self.refuse(
-                old,
-                &problem,
+            let hint = "Call action_finish or action_release with the lease's token. If its holder died, the sweep action_release reverts the row.";
+            return Err(self.refuse(old, &problem, hint).detail(self.holder(&id)?));
+        } else if definition.is_claim_state(to) {
+            (
+                format!("enters claim state \"{to}\" by once.action_claim only"),
                 "Call once.action_claim(machine, id, step_key).",
-            ));
-        }
-        if flagged {
-            let problem = format!("is being cancelled and cannot become \"{to}\"");
-            return Err(self.refuse(
-                old,
-                &problem,
+            )
+        } else if flagged {
+            (
+                format!("is being cancelled and cannot become \"{to}\""),
                 "Finish the teardown with once.cancel_finish.",
-            ));
-        }
-        self.declared(old, from, to)
+            )
+        } else {
+            return self.declared(old, from, to);
+        };
+        Err(self.refuse(old, &problem, hint))
     }
 
     fn declared(&self, old: &Tuple, from: &str, to: &str) -> Result<()> {
@@ -193,7 +178,7 @@ impl Guarded {
         if moves.is_empty() {
             let problem = format!("is \"{from}\", and no move to \"{to}\" is declared");
             let hint = match definition.status_types.iter().any(|s| s == to) {
-                true => "Declare the transition in the definition, or go by the declared ones.",
+                true => "Declare the transition in the definition, or make a declared move.",
                 false => {
                     "The machine has no such status; add it to status_types and its transitions."
                 }
@@ -213,7 +198,7 @@ impl Guarded {
         Err(self.refuse(
             old,
             &problem,
-            "See the transition's when: once.machine_get(machine).",
+            "once.machine_get(machine) shows the transition's when.",
         ))
     }
 
@@ -234,11 +219,11 @@ impl Guarded {
         Err(self.refuse(
             new,
             &problem,
-            "Insert it in an ordinary status. To load data: take the guard off, load, once.action_adopt, put it on.",
+            "Insert it in an ordinary status. To load data, turn the guard off, load, call once.action_adopt, turn the guard on.",
         ))
     }
 
-    /// A row that is being cancelled stays until it is: its items say what is still to be deleted.
+    /// A row cannot be deleted during its teardown, because its items name the artifacts that are still to be deleted.
     fn delete(&self, old: &Tuple) -> Result<()> {
         let flagged = self.flag.is_some_and(|flag| flag.is_true(old));
         let status = if flagged {
@@ -256,11 +241,11 @@ impl Guarded {
         ))
     }
 
-    /// With which status it is in the other partition cannot be told any more.
+    /// The row's new status in the other partition is not known here.
     fn moved(&self, old: &Tuple) -> Result<()> {
         Err(self.refuse(
             old,
-            "cannot leave its partition: the table became one later, and its guard judges too late for that",
+            "cannot leave its partition: the table was attached later, and its guard is one after the row",
             "Put the guard on again: once.machine_guard(machine, true).",
         ))
     }
@@ -270,12 +255,12 @@ impl Guarded {
         shown(&text)
     }
 
-    /// Who has the row and for how long.
+    /// The holder of the row's lease and the time that is left.
     fn holder(&self, id: &[u8]) -> Result<String> {
         let id = RowId::read(self.machine.shape.id.base_type, id, "id")?;
         match Lease::latest(&self.machine, &id)? {
             Some(lease) => holder_of(&lease),
-            None => Ok("It has no lease: once.action_adopt gives it one.".to_owned()),
+            None => Ok("It has no lease; once.action_adopt gives it one.".to_owned()),
         }
     }
 
