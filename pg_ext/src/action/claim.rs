@@ -1,8 +1,7 @@
 //! `action_claim`: one row for one step's action.
 //!
-//! A claim never waits: it takes the row only if nobody has it locked, and the lease under the row's lock
-//! likewise. Where a live lease stands it only looks. The decision is one function of what the row, the lease
-//! and the clock say; it is made again under the locks.
+//! A claim never waits: it skips a locked row and, under the row's lock, a locked lease. While a lease is live it only
+//! reads. `decide` is a function of the row, the lease and the clock; it decides again under the locks.
 
 use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{Call, HOLDER_MAX, SCOPE_MAX, from_utf8, shown};
@@ -21,7 +20,7 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 use std::rc::Rc;
 
-/// Looks that may find something changed under them before the claim gives up as in progress.
+/// After so many looks that met a change, the claim answers in_progress.
 const MAX_LOOKS: usize = 8;
 
 thread_local! {
@@ -70,20 +69,22 @@ struct ActionClaim<'a> {
     version: Option<i64>,
 }
 
-/// What follows from what was seen.
+/// What the claim does about a row and its lease.
 enum ClaimDecision<'a> {
     Answer(Datum),
-    /// Move the row into the first and remember where it goes.
-    Claim {
-        step: &'a Step,
-        into: &'a str,
-        revert: &'a str,
-        success: &'a str,
-    },
+    Claim(DeclaredMove<'a>),
+}
+
+/// Where a claim takes the row, and where the row goes from there.
+struct DeclaredMove<'a> {
+    step: &'a Step,
+    into: &'a str,
+    revert: &'a str,
+    success: &'a str,
 }
 
 impl ActionClaim<'_> {
-    /// An unknown step is an error, a step in another status is not.
+    /// An unknown step is an error. A step that begins in another status is `refused` later.
     fn ensure_step(&self) -> Result<()> {
         let steps = &self.machine.definition.steps;
         if steps.iter().any(|s| s.step_key == self.step_key) {
@@ -102,7 +103,7 @@ impl ActionClaim<'_> {
         ))
     }
 
-    /// One look and what follows from it; None where something changed meanwhile.
+    /// One attempt; None where the machine or the lease changed during it.
     fn attempt(&self) -> Result<Option<Datum>> {
         let writable = table::is_writable();
         let lease = Lease::latest(&self.machine, &self.id)?;
@@ -121,7 +122,7 @@ impl ActionClaim<'_> {
         // Before the lock below: who redefines the machine may have the table.
         let table = &self.machine.shape.table;
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
-        // A definition that changes waits until this transaction ends, and sees its lease.
+        // machine_define waits for the end of this transaction and then sees its lease.
         let Some(shared) = TryLock::shared(self.machine.lock) else {
             return Ok(Some(in_progress(None, None)));
         };
@@ -146,33 +147,22 @@ impl ActionClaim<'_> {
         let now = clock::now_us()?;
         match self.decide(Some(&seen), lease.as_ref(), now) {
             ClaimDecision::Answer(answer) => Ok(Some(answer)),
-            ClaimDecision::Claim {
-                step,
-                into,
-                revert,
-                success,
-            } => {
-                let from = shown(seen.status());
-                let patch = Patch::none();
-                let moved = user_row::move_row(
-                    &self.machine,
-                    &self.id,
-                    &from,
-                    into,
-                    MoveIf::Unflagged,
-                    &patch,
-                )?;
+            ClaimDecision::Claim(to) => {
+                let (machine, id) = (&self.machine, &self.id);
+                let (from, patch) = (shown(seen.status()), Patch::none());
+                let moved =
+                    user_row::move_row(machine, id, &from, to.into, MoveIf::Unflagged, &patch)?;
                 let Some(moved) = moved else {
-                    return Err(self.machine.kept_back(&self.id));
+                    return Err(machine.kept_back(id));
                 };
-                // A trigger of the table may have been at the lease meanwhile.
-                let present = Lease::latest(&self.machine, &self.id)?;
+                // A trigger of the table may have changed the lease.
+                let present = Lease::latest(machine, id)?;
                 if present.as_ref().map(Lease::mark) != lease.as_ref().map(Lease::mark) {
-                    return Err(self.machine.kept_back(&self.id));
+                    return Err(machine.kept_back(id));
                 }
                 let tid = present.as_ref().and_then(Lease::tid);
                 let mut new = present.unwrap_or_else(Lease::empty);
-                self.fill(&mut new, step, into, revert, success, now);
+                self.fill(&mut new, &to, now);
                 match tid {
                     Some(tid) => drop(new.update_at(&table, tid)?),
                     None => new.insert(&table)?,
@@ -183,8 +173,7 @@ impl ActionClaim<'_> {
         }
     }
 
-    /// The row could not be locked at once: it is gone, or somebody has it, who may be only about to write
-    /// something else. What can be told without it is told.
+    /// The row is gone or locked. Answers what the row and the lease say without the lock.
     fn locked_or_gone(&self) -> Result<Datum> {
         let seen = RowSeen::find(&self.machine, &self.id, RowLock::No)?;
         let lease = Lease::latest(&self.machine, &self.id)?;
@@ -234,12 +223,12 @@ impl ActionClaim<'_> {
             return refused();
         }
         match (step.claim_of(requester), step.success_of(requester)) {
-            (Some((into, revert)), Some(success)) => ClaimDecision::Claim {
+            (Some((into, revert)), Some(success)) => ClaimDecision::Claim(DeclaredMove {
                 step,
                 into,
                 revert,
                 success,
-            },
+            }),
             (None, Some(_)) if covering.is_some() => {
                 ClaimDecision::Answer(in_progress(Some(seen), None))
             }
@@ -248,25 +237,17 @@ impl ActionClaim<'_> {
         }
     }
 
-    fn fill(
-        &self,
-        lease: &mut Lease,
-        step: &Step,
-        into: &str,
-        revert: &str,
-        success: &str,
-        now: i64,
-    ) {
+    fn fill(&self, lease: &mut Lease, to: &DeclaredMove, now: i64) {
         let here = from_utf8;
         let us = self
             .lease
-            .or(step.lease_us)
+            .or(to.step.lease_us)
             .unwrap_or_else(settings::action_lease_us);
         lease.begin(&self.machine, &self.id, now, us);
-        lease.put_text(LeaseCol::ClaimInto, Some(&here(into)));
-        lease.put_text(LeaseCol::RevertTo, Some(&here(revert)));
+        lease.put_text(LeaseCol::ClaimInto, Some(&here(to.into)));
+        lease.put_text(LeaseCol::RevertTo, Some(&here(to.revert)));
         lease.put_text(LeaseCol::StepKey, Some(&here(&self.step_key)));
-        lease.put_text(LeaseCol::SuccessfulState, Some(&here(success)));
+        lease.put_text(LeaseCol::SuccessfulState, Some(&here(to.success)));
         lease.put_text(LeaseCol::Holder, self.holder);
     }
 }
@@ -282,7 +263,7 @@ fn claimed(lease: &Lease, seen: &RowSeen, now: i64) -> Datum {
     ])
 }
 
-/// Without what is left of the lease where its holder cannot be seen, or a sweep has to come first.
+/// Without lease_left where the holder is not known yet, or where a sweep must revert the row first.
 fn in_progress(seen: Option<&RowSeen>, lease_left_us: Option<i64>) -> Datum {
     let most = settings::retry_after_us();
     let retry = settings::retry_within(lease_left_us.unwrap_or(i64::MAX), most);

@@ -1,12 +1,10 @@
-//! One batch of the sweep: overdue leases of one machine, reverted as the owner of the table in a security-restricted
-//! operation.
+//! One batch of the sweep: reverts overdue leases of one machine, as the table's owner in a security-restricted operation.
 //!
-//! A batch is one subtransaction. Rows that somebody has locked are skipped; of a batch that fails each half is
-//! tried by itself, so that one row whose trigger refuses is found in log n steps; it is deferred, each time twice as
-//! long. Nothing outside the subtransaction depends on what failed.
+//! A batch is one subtransaction. It skips locked rows. Each half of a failed batch is tried by itself, so one row whose
+//! trigger refuses is found in log n steps; it is deferred, each time for twice as long.
 //!
-//! Invariant: nothing is done to a lease but while it is the very one that was due: a trigger, or whoever comes
-//! between two looks, may have claimed the row anew.
+//! Invariant: a lease is changed only while it is the one that was due. A trigger, or another session between two looks,
+//! may have claimed the row again.
 
 use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{from_utf8, varlena};
@@ -28,13 +26,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// The first wait of a row that could not be reverted; doubled each time.
+/// The first backoff of a row that could not be reverted; doubled each time.
 const FIRST_BACKOFF_US: i64 = 10_000_000;
 const LONGEST_BACKOFF_US: i64 = 3_600_000_000;
-/// Once a row was deferred after so long, the rest of a batch that fails is left for the next call.
+/// Once a row was deferred, a failing batch goes on so long; the next call takes the rest.
 const TURN: Duration = Duration::from_secs(1);
 
-/// $1 ids. Locked in the order of their ids, but for those that somebody has locked.
+/// $1 ids. Locks the rows in the order of their ids and skips locked ones.
 const TAKE: &str = "
     SELECT {id}::pg_catalog.text, {status}::pg_catalog.text FROM {table} AS t
      WHERE {id} OPERATOR(pg_catalog.=) ANY ($1) ORDER BY {id} FOR NO KEY UPDATE OF t SKIP LOCKED";
@@ -43,7 +41,7 @@ const TAKE: &str = "
 const PRESENT: &str = "
     SELECT {id}::pg_catalog.text FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) ANY ($1)";
 
-/// $1 ids. What the rows are then, for those that were in `from`.
+/// $1 ids. Returns the rows that were in `from`, as they are afterwards.
 const REVERT: &str = "
     UPDATE {table} AS t SET {status_column} = {to}{next_version}
      WHERE {id} OPERATOR(pg_catalog.=) ANY ($1) AND {from}
@@ -70,11 +68,11 @@ pub struct Reverted {
     pub swept: Swept,
     /// Rows that were reverted, or failed and were deferred.
     pub settled: i64,
-    /// Some were not tried: the table could not be handled, or rows failed for long.
+    /// Some were not tried: the table could not be locked or read, or rows failed for too long.
     pub is_cut_short: bool,
 }
 
-/// Reverts leases of one machine that are due, in parts where it has to.
+/// Reverts due leases of one machine, in parts where some fail.
 pub fn revert_due(name: &[u8], due: &[DueLease]) -> Result<Reverted> {
     let mut all = Reverted::default();
     match subxact::attempt_briefly(|| RevertBatch::begin(name))? {
@@ -85,7 +83,7 @@ pub fn revert_due(name: &[u8], due: &[DueLease]) -> Result<Reverted> {
 }
 
 impl Reverted {
-    /// No row's fault: none is deferred, and trying on would not end.
+    /// The failure is the table's, so no row is deferred and the sweep of this machine ends.
     fn has_no_table(&mut self, due: &[DueLease], failure: &str) {
         self.swept.add(Swept::failure(due.len(), failure));
         self.is_cut_short = true;
@@ -96,22 +94,15 @@ impl Reverted {
 struct RevertBatch {
     machine: Rc<Machine>,
     owner: Oid,
-    /// The table itself could be read and locked: what failed after that is a row's.
+    /// The table could be locked and read: a later failure is a row's.
     is_reached: Cell<bool>,
 }
 
 impl RevertBatch {
-    /// With the table locked as the revert will want it.
+    /// Locks the table as the revert needs it.
     fn begin(name: &[u8]) -> Result<RevertBatch> {
-        let mode = pg_sys::RowExclusiveLock;
-        let mut machine = Machine::for_tables(name)?;
-        let mut owner = machine.shape.table.locked_owner(mode);
-        // It may have been defined over another table while this waited for the one that it had.
-        let fitted = Machine::for_tables(name)?;
-        if !Rc::ptr_eq(&fitted, &machine) {
-            owner = fitted.shape.table.locked_owner(mode);
-            machine = fitted;
-        }
+        let machine = Machine::for_tables(name)?;
+        let owner = machine.shape.table.locked_owner(pg_sys::RowExclusiveLock);
         let gone = || Error::new(Kind::InvalidDefinition, "the table is gone");
         Ok(RevertBatch {
             owner: owner.ok_or_else(gone)?,
@@ -146,14 +137,14 @@ impl RevertBatch {
         Ok(())
     }
 
-    /// Reverts what is still due; how many rows or dead leases it dealt with.
+    /// Reverts the rows that are still due and deletes dead leases; the number of both.
     fn revert(&self, due: &[DueLease]) -> Result<i64> {
         let _owner = SwitchedUser::to_owner_of_table(self.owner)?;
         let ids = self.ids(due);
         let taken = self
             .statement("sweep take", LOCK, TAKE)?
             .query(&[Some(ids)])?;
-        // A snapshot from before the table was rewritten shows no row of it, and its lease would be dead.
+        // The latest snapshot: an older one shows no row of a table that was rewritten since.
         let present = self.statement("sweep present", READ, PRESENT)?;
         let present = present.look_latest(&[Some(ids)])?;
         self.is_reached.set(true);
@@ -237,7 +228,7 @@ impl RevertBatch {
             let Some(version) = versions.get(lease.row_id.as_slice()) else {
                 return Err(Error::new(
                     Kind::IllegalTransition,
-                    "a trigger kept the row from being reverted",
+                    "a trigger of the table kept the row from being reverted",
                 ));
             };
             change_lease(table, &lease.key, |present, now| {
@@ -259,7 +250,7 @@ impl RevertBatch {
         })
     }
 
-    /// One that is none any more (the column's type was changed) names no row: its lease is dead.
+    /// An id that the column's present type cannot read names no row: its lease is dead.
     fn ids<'a>(&self, due: impl IntoIterator<Item = &'a DueLease>) -> Datum {
         let base = self.machine.shape.id.base_type;
         let values: Vec<Datum> = due
@@ -271,8 +262,7 @@ impl RevertBatch {
     }
 }
 
-/// A row that could not be reverted is tried again later, each time after twice as long; one whose trigger waited for a
-/// lock, after the same time again.
+/// Defers a row that could not be reverted: for twice as long each time, or as long as before after a lock timeout.
 fn defer(due: &DueLease, failure: &subxact::Failure) -> Result<()> {
     let note = from_utf8(&failure.message);
     change_lease(&Table::to_write(TABLE)?, &due.key, |lease, now| {
@@ -299,7 +289,7 @@ pub enum LeaseChange {
     Nothing,
 }
 
-/// Changes a lease as it is now, unless somebody has it locked. True: done.
+/// Changes a lease as it is now and skips a locked one. True: changed.
 pub fn change_lease(
     table: &Table,
     key: &[u8; 16],

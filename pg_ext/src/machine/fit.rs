@@ -186,49 +186,29 @@ impl<'a> NamedColumn<'a> {
 
 /// Every status can stand in the column: it is a label of the enum, short enough, and the domain accepts it.
 fn statuses_fit(statuses: &[String], column: &NamedColumn) -> Result<()> {
-    let name = column.name();
-    for (i, problem) in misfits(statuses, &column.column.cast_to)? {
-        let status = statuses.get(i).filter(|status| !status.is_empty());
-        if let Some(status) = status.map(|status| quoted(status)) {
-            let path = element("status_types", i);
+    for (i, status) in statuses.iter().enumerate().filter(|(_, s)| !s.is_empty()) {
+        if let Some(problem) = misfit(status, &column.column.cast_to)? {
+            let (status, name) = (quoted(status), column.name());
             let problem = format!("{status} does not fit column {name}: {problem}");
-            column.faults.add(&path, problem);
+            column.faults.add(&element("status_types", i), problem);
         }
     }
     Ok(())
 }
 
-/// Those of the texts that are another text as a value of the type, or none. All in one look; only where
-/// that fails one by one, in subtransactions that write nothing.
-fn misfits(texts: &[String], type_name: &str) -> Result<Vec<(usize, String)>> {
-    let look = |texts: &[String]| {
-        let bytes: Vec<_> = texts.iter().map(|t| from_utf8(t)).collect();
-        let array = row::texts(&bytes.iter().map(|b| b.as_ref()).collect::<Vec<_>>());
-        let sql = format!(
-            "SELECT (s.i - 1)::pg_catalog.int4, CAST(s.t AS {type_name})::pg_catalog.text
-               FROM pg_catalog.unnest($1) WITH ORDINALITY s (t, i)
-              WHERE (CAST(s.t AS {type_name})::pg_catalog.text COLLATE pg_catalog.\"C\")
-                    OPERATOR(pg_catalog.<>) s.t"
-        );
-        let plan = Plan::prepare(&sql, &[pg_sys::TEXTARRAYOID], "a status")?;
-        plan.query(&[Some(array)])
-    };
-    let changed = |row: &spi::Row| {
-        let stored = spi::column(row, 1).map_or(String::new(), |d| quoted(&shown(varlena(d))));
-        let i = spi::column(row, 0).map_or(0, |d| d.value());
-        (i, format!("there it would be {stored}"))
-    };
-    if let Ok(rows) = subxact::attempt(|| look(texts))? {
-        return Ok(rows.iter().map(changed).collect());
-    }
-    let mut found = Vec::new();
-    for (i, text) in texts.iter().enumerate() {
-        match subxact::attempt(|| look(std::slice::from_ref(text)))? {
-            Ok(rows) => found.extend(rows.iter().map(|row| (i, changed(row).1))),
-            Err(failure) => found.push((i, failure.message)),
-        }
-    }
-    Ok(found)
+/// None: the type stores the text as it is. Else what the type makes of it, or why the type refuses it.
+fn misfit(text: &str, type_name: &str) -> Result<Option<String>> {
+    let sql = format!("SELECT CAST($1 AS {type_name})::pg_catalog.text");
+    let stored = subxact::attempt(|| {
+        let plan = Plan::prepare(&sql, &[pg_sys::TEXTOID], "a status")?;
+        let rows = plan.query(&[Some(row::text(&from_utf8(text)))])?;
+        Ok(spi::first(&rows).map_or(String::new(), |d| shown(varlena(d))))
+    })?;
+    Ok(match stored {
+        Ok(stored) if stored == text => None,
+        Ok(stored) => Some(format!("there it would be {}", quoted(&stored))),
+        Err(failure) => Some(failure.message),
+    })
 }
 
 /// A predicate that is well formed, as it is kept.
