@@ -3,16 +3,15 @@
 -- An action's life in the order of its calls:
 --   action_claim     moves the row from its step's status to claim_into and hands out a token (one row in
 --                    once.action_lease, state h);
---   action_extend    a heartbeat that also tells of a cancellation; called in the transaction of each item;
+--   action_extend    a heartbeat that also reports a cancellation; called in the transaction of each item;
 --   action_finish    claim_into -> successful_state, in the transaction of the action's writes (state f);
 --   action_release   claim_into -> revert_to after a failure (state l);
 --   sweep (task action_release), when the holder died: claim_into -> revert_to, one lease later (state s).
 -- An ended lease stays for 24 hours, or until the next claim, so that its token answers repeats.
 -- The lease remembers where the row goes; the user's table needs no column for it.
 
--- No index on a column that finish and release change, so that both are HOT updates; look_at is not later
--- than the end of the lease, and the sweep moves it. `id` is the first 16 bytes of SHA-256(machine, 0x00,
--- row_id), in UTF-8.
+-- No index has a column that finish or release changes, so both are HOT updates. look_at is not later than the end of
+-- the lease; the sweep moves it. `id` is the first 16 bytes of SHA-256(machine, 0x00, row_id), in UTF-8.
 CREATE TABLE once.action_lease (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -37,8 +36,8 @@ CREATE TABLE once.action_lease (
 CREATE INDEX action_lease_look ON once.action_lease (machine, look_at);
 COMMENT ON TABLE once.action_lease IS 'The last lease of each machine row that was claimed. Reached through the action_* functions only.';
 COMMENT ON COLUMN once.action_lease.token IS 'The server''s clock in microseconds since 2000 at the claim, or the previous token plus one.';
-COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease; from then on a sweep may revert the row, or another claim take it. Of an ended lease: what it was.';
-COMMENT ON COLUMN once.action_lease.look_at IS 'action_release has to look at the lease from this time on.';
+COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease; from then on a sweep may revert the row, or another claim take it. Of an ended lease: its last value.';
+COMMENT ON COLUMN once.action_lease.look_at IS 'From this time on the sweep action_release looks at the lease.';
 COMMENT ON COLUMN once.action_lease.ended_at IS 'When it was finished, released or swept; remembered for 24 hours from here. NULL: held.';
 COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the arguments of the finish that ended it. 0: none.';
 COMMENT ON COLUMN once.action_lease.ended_version IS 'The row''s version when the lease ended.';
@@ -52,8 +51,8 @@ COMMENT ON COLUMN once.action_lease.claim_into IS 'The status that the row wears
 COMMENT ON COLUMN once.action_lease.revert_to IS 'The status that a release or a sweep puts the row back into.';
 COMMENT ON COLUMN once.action_lease.step_key IS 'NULL, with successful_state: adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_finish moves the row into; NULL, with step_key: adopted by action_adopt.';
-COMMENT ON COLUMN once.action_lease.holder IS 'Who has or had it, as action_claim was told; NULL: it was not, or adopted by action_adopt.';
-COMMENT ON COLUMN once.action_lease.note IS 'The error that action_release was given, or that the last sweep met.';
+COMMENT ON COLUMN once.action_lease.holder IS 'The holder that action_claim was given; NULL: none, or adopted by action_adopt.';
+COMMENT ON COLUMN once.action_lease.note IS 'The error of action_release or of the last sweep.';
 SELECT pg_catalog.pg_extension_config_dump('once.action_lease', '');
 
 CREATE FUNCTION once.action_claim(
@@ -63,10 +62,8 @@ CREATE FUNCTION once.action_claim(
     OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_claim';
 COMMENT ON FUNCTION once.action_claim(text, text, text, text, interval, text, bigint) IS
-$$Claims one row for one step's action. requester: whose claim state (NULL: that of "*"); lease: a positive interval (default: the step's, then once.action_lease); holder: a fresh UUID per attempt, so that a lost answer can be asked for again; version: only at this version.
-outcome: claimed (the row wears claim_into now; commit before any foreign call), in_progress (somebody has it, for lease_left; try again after retry_after), cancelling (its cancel flag is set and nobody has it: tear down), refused (not in the step's status or not at this version, or the step names no such requester), not_found, unclaimed (no claim state for this requester: end it with transition). Waits for no row and no lease, only for whoever locks the whole table.
-Errors: 42704 no such machine, 22023 bad argument or unknown step_key, ON002 something of the table keeps the row back, 42501 no right to update the table, 40001 a lost race above READ COMMITTED.
-A transient claim status that a sweep reverts is an old pattern of workflow engines; here it is a lease with a token.$$;
+$$Claims one row for one step; never waits for a row or lease. requester: whose claim state; lease: default the step's, then once.action_lease; holder: a new UUID per attempt; version: only at this version. outcome: claimed (commit before any foreign call), in_progress (retry after retry_after), cancelling (tear down), refused (other status or version, or no such requester), not_found, unclaimed (use transition).
+Errors: 42704 no such machine; 22023 bad argument; ON002 a trigger or policy keeps the row back; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.action_claim(
     machine text, id "any", step_key text, requester text = NULL, lease interval = NULL, holder text = NULL,
@@ -81,8 +78,8 @@ CREATE FUNCTION once.action_extend(
     machine text, id text, token bigint, lease interval = NULL, OUT lease_left interval, OUT cancelling boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_extend';
 COMMENT ON FUNCTION once.action_extend(text, text, bigint, interval) IS
-$$A heartbeat: the lease counts from now. cancelling: the row's cancel flag is set; roll back, release, tear down. It locks the lease to the end of the transaction: called in the transaction of an item's writes it keeps the item of a lost lease from committing.
-Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 42704 no such machine, 42501 no right to update the table.$$;
+$$A heartbeat: the lease counts from now. cancelling: the row's cancel flag is set; roll back, release, tear down. The lease stays locked to the end of the transaction, so an item that is written in it commits only with a lease that is not lost.
+Errors: ON001 the lease is lost; ON006 the action is finished; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_extend(
     machine text, id "any", token bigint, lease interval = NULL, OUT lease_left interval, OUT cancelling boolean)
@@ -94,8 +91,8 @@ CREATE FUNCTION once.action_finish(
     machine text, id text, token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
 COMMENT ON FUNCTION once.action_finish(text, text, bigint, json) IS
-$$Ends an action that succeeded, in the transaction of its writes; call it first there (the machine's row is locked before the items). patch: other columns of the row to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, then release and tear down).
-Errors: ON001 the lease is lost: delete what the action made outside; ON006 this token has finished it already (known until another token finishes, and for 24 hours at least), 22023 bad argument, 42704 no such machine, 42501 no right to update the table.$$;
+$$Ends an action that succeeded, in the transaction of its writes; call it first there. patch: a JSON object of other columns to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, release, tear down).
+Errors: ON001 the lease is lost: delete what the action made outside; ON006 this token has finished it already; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_finish(
     machine text, id "any", token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)
@@ -107,8 +104,8 @@ CREATE FUNCTION once.action_release(
     machine text, id text, token bigint, error text = NULL, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_release';
 COMMENT ON FUNCTION once.action_release(text, text, bigint, text) IS
-$$Gives a row back after a failure, or for a teardown: claim_into -> revert_to. error: kept with the lease. Repeating it gives the same answer until the next claim, or for 24 hours.
-Errors: ON001 the lease is lost, ON006 the action is finished, 22023 bad argument, 42704 no such machine, 42501 no right to update the table.$$;
+$$Gives a row back after a failure or for a teardown: claim_into -> revert_to. error: stored with the lease. A repeated call answers the same until the next claim, or for 24 hours.
+Errors: ON001 the lease is lost; ON006 the action is finished; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_release(
     machine text, id "any", token bigint, error text = NULL, OUT status text, OUT version bigint)
@@ -119,5 +116,5 @@ COMMENT ON FUNCTION once.action_release(text, "any", bigint, text) IS
 CREATE FUNCTION once.action_adopt(machine text, max integer = 1000)
 RETURNS integer LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_adopt';
 COMMENT ON FUNCTION once.action_adopt(text, integer) IS
-$$Gives up to max (1 to 1000000) rows that wear a claim state without a lease (loaded, replicated, there before the definition) an overdue one, so that the next sweep reverts them; and begins the teardown of rows whose cancel flag was set by hand, so that cancel_pending lists them. Returns how many. Skips rows that somebody has locked.
-Errors: 42704 no such machine, 42501 no right to update the table, 22023 bad argument.$$;
+$$Adopts up to max (1 to 1000000) orphaned rows and answers their number. A row in a claim state without a lease (loaded, replicated, older than the definition) gets an overdue lease, so the next sweep reverts it. A row whose cancel flag was set by hand gets a teardown, so cancel_pending lists it. Skips locked rows.
+Errors: 42704 no such machine; 42501 no right to update the table; 22023 bad argument; 55006 the machine is being defined.$$;

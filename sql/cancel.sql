@@ -1,14 +1,13 @@
 -- cancel: a teardown whose terminal state comes last.
 --
 -- A teardown in the order of its calls, each of which may be repeated, by anybody:
---   cancel_request   sets the row's flag: from now on nothing starts, and whoever is at it sees `cancelling`;
+--   cancel_request   sets the row's flag: from now on nothing starts, and the holder of a lease reads `cancelling`;
 --                    one row in once.cancel;
 --   cancel_refund    marks every undecided item and credits the wallet, in one statement; a row in once.refund;
---   cancel_items     lists what carries the marker; the caller deletes its artifacts;
---   cancel_confirm   says that everything of a pass is deleted;
---   cancel_finish    the terminal move, once nothing is undecided and the last pass is confirmed.
--- The marker on the item is what keeps money from being given back twice: it is set by the statement that
--- credits the wallet.
+--   cancel_items     lists the marked items; the caller deletes their artifacts;
+--   cancel_confirm   confirms that everything of a pass is deleted;
+--   cancel_finish    makes the terminal move, once no item is undecided and the last pass is confirmed.
+-- One statement sets an item's marker and credits the wallet, so no money is given back twice.
 --
 -- Lock order: see machine.sql. All writes of these two tables are made under the machine row's lock.
 
@@ -29,14 +28,14 @@ CREATE INDEX cancel_open ON once.cancel (machine, open, requested_at);
 COMMENT ON TABLE once.cancel IS 'One row per teardown: how far it is. Reached through the cancel_* functions only.';
 COMMENT ON COLUMN once.cancel.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.cancel.row_id IS 'Id of the machine''s row, as text.';
-COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table then: a row of another table is another row.';
-COMMENT ON COLUMN once.cancel.requested_at IS 'When the teardown began: by cancel_request, or when a flag set by hand was noticed.';
-COMMENT ON COLUMN once.cancel.finished_at IS 'When cancel_finish made the terminal move; NULL: it has not.';
+COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table at that time; a row of another table is another row.';
+COMMENT ON COLUMN once.cancel.requested_at IS 'When the teardown began: at cancel_request, or when a flag that was set by hand was found.';
+COMMENT ON COLUMN once.cancel.finished_at IS 'When cancel_finish made the terminal move; NULL: not yet.';
 COMMENT ON COLUMN once.cancel.open IS 'True: the teardown is under way. False: it is finished, or its row is gone.';
 COMMENT ON COLUMN once.cancel.pass IS 'Number of the last refund that marked something, at least 1 after the first; 0: none yet.';
 COMMENT ON COLUMN once.cancel.confirmed_pass IS 'The last pass whose artifacts are deleted.';
 COMMENT ON COLUMN once.cancel.items_total IS 'Items that refunds of this teardown have marked.';
-COMMENT ON COLUMN once.cancel.amount_total IS 'What they have credited.';
+COMMENT ON COLUMN once.cancel.amount_total IS 'The amount that they credited.';
 
 -- Append-only: the proof of what was credited.
 CREATE TABLE once.refund (
@@ -56,11 +55,11 @@ CREATE INDEX refund_row ON once.refund (machine, row_id, pass);
 COMMENT ON TABLE once.refund IS 'One row per refund that marked something.';
 COMMENT ON COLUMN once.refund.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.refund.row_id IS 'Id of the machine''s row, as text.';
-COMMENT ON COLUMN once.refund.relation IS 'The machine''s table then.';
+COMMENT ON COLUMN once.refund.relation IS 'The machine''s table at that time.';
 COMMENT ON COLUMN once.refund.pass IS 'Number of the refund within its teardown, as once.cancel.pass was then.';
 COMMENT ON COLUMN once.refund.at IS 'When the refund ran.';
-COMMENT ON COLUMN once.refund.items IS 'Items that it marked.';
-COMMENT ON COLUMN once.refund.amount IS 'What it credited to the wallet.';
+COMMENT ON COLUMN once.refund.items IS 'Number of items that it marked.';
+COMMENT ON COLUMN once.refund.amount IS 'The amount that it credited to the wallet.';
 COMMENT ON COLUMN once.refund.wallet IS 'Id of the wallet that was credited, as text; NULL: none, the amount was 0.';
 COMMENT ON COLUMN once.refund.role IS 'The current_user that called it.';
 SELECT pg_catalog.pg_extension_config_dump('once.cancel', '');
@@ -69,8 +68,8 @@ SELECT pg_catalog.pg_extension_config_dump('once.refund', '');
 CREATE FUNCTION once.cancel_request(machine text, id text, OUT outcome text, OUT status text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_request';
 COMMENT ON FUNCTION once.cancel_request(text, text) IS
-$$Sets the row's cancel flag. outcome: teardown (nobody is at it and nobody can start now: tear down), accepted (it is in a claim state: its holder sees cancelling, releases and tears down; should it die, the sweep reverts the row and cancel_pending lists it), done (already cancelled), too_late (another terminal state), not_found.
-Errors: 42704 no such machine, 22023 the machine declares no cancel, ON002 something of the table keeps the row back, 42501 no right to update the table.$$;
+$$Sets the row's cancel flag. outcome: teardown (no action runs and none can start: tear down), accepted (the row is in a claim state: its holder reads cancelling, releases and tears down; if it dies, the sweep reverts the row and cancel_pending lists it), done (already cancelled), too_late (another terminal status), not_found.
+Errors: 42704 no such machine; 22023 the machine declares no cancel; ON002 a trigger or policy keeps the row back; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.cancel_request(machine text, id "any", OUT outcome text, OUT status text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_request';
@@ -83,8 +82,8 @@ CREATE FUNCTION once.cancel_refund(
     OUT pass bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
 COMMENT ON FUNCTION once.cancel_refund(text, text, integer) IS
-$$Marks every undecided item (max_items: at most so many, by key) and credits the amounts of those that match the definition's when, in one statement with the caller's rights. items, amount: this call's; remaining: some are still undecided; pass: for cancel_confirm. Running it again adds nothing twice.
-Errors: ON002 the flag is not set, a lease is on the row, it is in another terminal state, or something of the items table (a trigger, a policy) keeps an item back or changes what it costs, or of the wallet's (a trigger, a policy) what it gets or its key, or the wallet was deleted and put there anew while it waited, or the table of either has got a rule for updates since it was defined (AFTER triggers are not looked at); 22023 an amount that is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 an overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
+$$Marks every undecided item (max_items: at most so many, by key) and credits the wallet with the amounts of those that match when, in one statement. A repeated call credits nothing twice. items, amount: of this call; remaining: some are still undecided; pass: for cancel_confirm.
+Errors: ON002 not flagged, leased, ended otherwise, or a trigger or policy keeps an item or the wallet back or changes an item; 22023 an amount that is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.cancel_refund(
     machine text, id "any", max_items integer = NULL,
@@ -98,8 +97,8 @@ CREATE FUNCTION once.cancel_items(
     machine text, id text, after_id text = NULL, max integer = 1000, OUT item_id text, OUT item json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_items';
 COMMENT ON FUNCTION once.cancel_items(text, text, text, integer) IS
-$$All items of the row that carry the marker, by key order, every time, as committed now at every isolation level: delete their artifacts. after_id: the last item_id of the previous page; max: 1 to 100000.
-Errors: 42704 no such machine, 22023 bad argument.$$;
+$$All marked items of the row, by key, as committed now at every isolation level: delete their artifacts. after_id: the last item_id of the previous page; max: 1 to 100000.
+Errors: 42704 no such machine; 22023 bad argument.$$;
 
 CREATE FUNCTION once.cancel_items(
     machine text, id "any", after_id text = NULL, max integer = 1000, OUT item_id text, OUT item json)
@@ -110,8 +109,8 @@ COMMENT ON FUNCTION once.cancel_items(text, "any", text, integer) IS
 CREATE FUNCTION once.cancel_confirm(machine text, id text, pass bigint, OUT confirmed boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_confirm';
 COMMENT ON FUNCTION once.cancel_confirm(text, text, bigint) IS
-$$Says that everything listed after cancel_refund returned pass is deleted (deleting a missing artifact is success). false: a later refund marked more, list again.
-Errors: ON002 as cancel_refund, 22023 a pass that no cancel_refund returned, 42704 no such machine.$$;
+$$Confirms that everything that cancel_items listed after this pass of cancel_refund is deleted. A missing artifact counts as deleted. false: a later refund marked more; list again.
+Errors: ON002 as cancel_refund; 22023 no cancel_refund answered this pass; 42704 no such machine.$$;
 
 CREATE FUNCTION once.cancel_confirm(machine text, id "any", pass bigint, OUT confirmed boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_confirm';
@@ -138,16 +137,16 @@ CREATE FUNCTION once.cancel_pending(
     OUT id text, OUT status text, OUT requested_at timestamptz, OUT items_total bigint, OUT amount_total numeric)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_pending';
 COMMENT ON FUNCTION once.cancel_pending(text, integer) IS
-$$What a teardown worker takes up: rows whose flag is set, that nobody has leased and that are not finished, oldest request first. max: 1 to 100000.
-Errors: 42704 no such machine, 22023 bad argument.$$;
+$$The work of a teardown worker: rows that are flagged, not leased and not finished, the oldest request first. max: 1 to 100000.
+Errors: 42704 no such machine; 22023 bad argument.$$;
 
 CREATE FUNCTION once.cancel_audit(
     machine text, id text = NULL,
     OUT id text, OUT marked_amount numeric, OUT refunded_amount numeric, OUT difference numeric)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_audit';
 COMMENT ON FUNCTION once.cancel_audit(text, text) IS
-$$Rows of the machine (NULL: all) where the sum of the marked items that match when and the recorded refunds disagree; no rows is the proof. difference: refunded_amount - marked_amount. A row of the machine that is gone is not audited. Reads the items with the caller's rights.
-Errors: 42704 no such machine, 42501 no right to read the items, or the machine's table where there is a difference.$$;
+$$Rows (NULL: all of the machine) whose marked items that match when and recorded refunds have different sums; no rows is the proof. difference: refunded_amount - marked_amount. Deleted rows are not audited. Reads the items with the caller's rights.
+Errors: 42704 no such machine; 42501 no right to read the items, or the machine's table where there is a difference.$$;
 
 CREATE FUNCTION once.cancel_audit(
     machine text, id "any",

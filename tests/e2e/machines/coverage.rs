@@ -258,17 +258,25 @@ async fn types_and_indexes_that_statements_rely_on_are_told_when_they_are_gone()
 }
 
 #[tokio::test]
-async fn a_dead_lease_keeps_no_machine_from_being_dropped() {
-    for kill in [
-        "delete from job where id = 1",
-        "update job set status = 'archived' where id = 1",
-        "drop table job",
+async fn a_dead_lease_keeps_a_machine_until_a_sweep_deletes_it_or_its_table_is_dropped() {
+    for (kill, is_swept) in [
+        ("delete from job where id = 1", true),
+        ("update job set status = 'archived' where id = 1", true),
+        ("drop table job", false),
     ] {
         let play = world().await;
         jobs(&play, 1, 1, "ready").await;
         token(&play, 1, "run", ", lease => '1 day'").await;
         assert_eq!(play.code("select once.machine_drop('job')").await, "55006");
         play.show(kill).await;
+        if is_swept {
+            let refusal = play.refused("select once.machine_drop('job')").await;
+            assert_eq!(refusal.code, "55006");
+            assert!(refusal.hint.contains("sweep"), "{refusal:?}");
+            play.clock("2 days").await;
+            play.show("select once.sweep(task => 'action_release')")
+                .await;
+        }
         play.show("select once.machine_drop('job')").await;
     }
 }
