@@ -1,5 +1,5 @@
 //! guard: triggers on the user's tables that refuse every write that its machine does not declare.
-//! The COMMENT of machine_guard says what they refuse and what they cannot see.
+//! The COMMENT of machine_guard lists what they refuse, `sql/examples/batch_job.md` what they cannot see.
 //!
 //! `install` puts them on and takes them off, `standing` says whether they are there. `event` reads the write that fired
 //! a trigger, `row` and `item` judge it, and `memory` keeps a table's columns from one row to the next. A write of our own

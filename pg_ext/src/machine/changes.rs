@@ -1,4 +1,4 @@
-//! Which machines' definitions and tables may have changed: the server's messages of relations and schemas, counted.
+//! Counts the server's invalidation messages about machines' definitions, tables and schemas.
 
 use super::stored::{StoredMachine, TABLE};
 use crate::error::Result;
@@ -8,8 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 thread_local! {
-    /// Grows with every relcache message about a table of a known machine, or one that carries its guard, and with every
-    /// message about a schema, by whose name tables are named.
+    /// Grows with each relcache message about a machine's table or a guarded one, and with each message about a schema.
     static CHANGES: Cell<u64> = const { Cell::new(0) };
     /// Grows with every relcache message about once.machine.
     static DEFINITIONS: Cell<u64> = const { Cell::new(0) };
@@ -29,7 +28,7 @@ fn listen() {
     }
 }
 
-/// From now on messages about once.machine count; returns the present count.
+/// Counts messages about once.machine from now on; returns the present count.
 pub fn watch_definitions() -> Result<u64> {
     listen();
     DEFINITIONS_TABLE.set(Table::to_read(TABLE)?.oid());
@@ -44,7 +43,7 @@ pub fn definitions_changed() -> Result<()> {
     Ok(())
 }
 
-/// From now on messages about these tables count; returns the present count.
+/// Counts messages about these tables from now on; returns the present count.
 pub fn watch(stored: &StoredMachine) -> u64 {
     listen();
     let tables = stored.tables().into_iter().flatten().map(Oid::to_u32);
@@ -52,15 +51,15 @@ pub fn watch(stored: &StoredMachine) -> u64 {
     CHANGES.get()
 }
 
-/// The same for a table that carries a machine's guard: a partition, or whatever somebody has put it on.
+/// The same for a table that carries a guard, such as a partition.
 pub fn watch_guarded(table: Oid) -> u64 {
     listen();
     WATCHED.with(|watched| watched.borrow_mut().insert(table.to_u32()));
     CHANGES.get()
 }
 
-/// Takes the messages of what has been committed, as every first lock of a table does: a definition that was
-/// committed before is seen as if its row had been read.
+/// Takes the messages of all commits so far, as the first lock of a table does. So a definition that was committed
+/// before counts without a read of its row.
 pub fn accept() {
     // SAFETY: may be called wherever a table could be locked.
     unsafe { pg_sys::AcceptInvalidationMessages() };
@@ -76,7 +75,7 @@ pub fn of_definitions() -> u64 {
     DEFINITIONS.get()
 }
 
-/// Told by the server of every relation that changes; only counts.
+/// The server calls it for each relation that changes.
 #[pgrx::pg_guard]
 extern "C-unwind" fn relation_changed(_arg: Datum, relation: Oid) {
     let ours = || WATCHED.with(|w| w.try_borrow().is_ok_and(|w| w.contains(&relation.to_u32())));
@@ -88,7 +87,7 @@ extern "C-unwind" fn relation_changed(_arg: Datum, relation: Oid) {
     }
 }
 
-/// Told by the server of every schema that is made, renamed or dropped; only counts.
+/// The server calls it for each schema that is made, renamed or dropped.
 #[pgrx::pg_guard]
 extern "C-unwind" fn schema_changed(_arg: Datum, _cache: i32, _hash: u32) {
     CHANGES.set(CHANGES.get() + 1);

@@ -1,5 +1,5 @@
-//! The user's tables and columns as the checks of a definition need them: what the catalog says, read once
-//! for each table, under a lock that keeps it from changing until the definition is stored.
+//! The user's tables and columns for the checks of a definition: read once from the catalog, under a lock that lasts
+//! until the definition is stored.
 
 use super::faults::{Faults, quoted};
 use super::model::yes;
@@ -11,7 +11,7 @@ use crate::subxact;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::CStr;
 
-/// By the caller's own search_path, as in a statement of the caller's.
+/// By the caller's search_path.
 const BY_NAME: &str = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
 
 const TABLE: &CStr = c"
@@ -23,9 +23,8 @@ const TABLE: &CStr = c"
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
      WHERE c.oid = $1";
 
-// A domain's own length or precision stands in the domain. A NOT NULL that is not valid (18) says nothing of
-// the rows that are there. A partition key, of this table or of any above or below it, has a dependency of
-// its columns on the table.
+// A domain's length or precision is in the domain. A NOT NULL that is not valid (18) does not count. A partition key,
+// of this table or of any above or below it, is found by the dependency of its columns on the table.
 const COLUMNS: &CStr = c"
     WITH RECURSIVE base (number, type, modifier) AS (
         SELECT a.attnum, a.atttypid, a.atttypmod FROM pg_catalog.pg_attribute a
@@ -79,29 +78,29 @@ pub struct DefinedTable {
     temporary: bool,
     system: bool,
     inherited: bool,
-    /// One that is not disabled.
+    /// A rule that is not disabled.
     rule: Option<String>,
     columns: Vec<DefinedColumn>,
 }
 
-/// A column, with what its domain, if it has one, is made of.
+/// A column; of a domain also its base type.
 pub struct DefinedColumn {
     pub name: String,
     pub base_type: Oid,
     pub modifier: i32,
-    /// As people name it.
+    /// For errors.
     pub type_name: String,
-    /// As a statement names it under any search_path.
+    /// The type's name under any search_path.
     pub cast_to: String,
     pub is_enum: bool,
     pub not_null: bool,
     pub deterministic: bool,
-    /// A valid unique index that is not partial is on it alone.
+    /// It has a valid, non-partial unique index on it alone.
     pub unique: bool,
-    /// Generated: nobody can set it.
+    /// No statement can set it: it is generated, or an identity.
     pub generated: bool,
     pub partition_key: bool,
-    /// Generated from other columns.
+    /// It is generated from other columns.
     pub computed: bool,
 }
 
@@ -114,7 +113,7 @@ fn of_name(name: &str) -> Result<std::result::Result<Option<Oid>, subxact::Failu
 }
 
 impl DefinedTable {
-    /// The table of that name, locked; None where there is none that can be used, with a fault if one is named.
+    /// The table of that name, locked. None: no usable table, which is a fault if a name is given.
     pub fn named(path: &str, name: &str, faults: &Faults) -> Result<Option<DefinedTable>> {
         let oid = match name {
             "" => return Ok(None),
@@ -155,7 +154,7 @@ impl DefinedTable {
         }))
     }
 
-    /// An ordinary or partitioned table that outlives the session, without rules; one fault says why not.
+    /// One fault unless it is an ordinary or partitioned table that outlives the session and has no rules.
     pub fn check(&self, path: &str, faults: &Faults) {
         let name = &self.name;
         let problem = match (self.kind, &self.rule) {
@@ -192,7 +191,7 @@ pub fn owned_by_caller(relation: Oid) -> bool {
     }
 }
 
-/// Types that a column of ours may have.
+/// Kinds of types that a key may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     Integer,
@@ -218,7 +217,7 @@ impl DefinedColumn {
         }
     }
 
-    /// What ids are made of; None: no id.
+    /// None: the column cannot be a key.
     pub fn family(&self) -> Option<Family> {
         match self.base_type {
             pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID => Some(Family::Integer),

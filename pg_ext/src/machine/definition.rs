@@ -1,9 +1,7 @@
-//! A machine's definition: one tree, which `read` makes of what a person wrote, which is checked, stored, and read back
-//! without being judged again.
+//! A machine's definition as one tree. `read` makes it of the caller's JSON; it is checked once and then stored.
 //!
-//! The stored form (`once.machine.definition`) is this structure as JSON: column names as the catalog
-//! spells them, predicates deparsed with every name qualified, leases in microseconds, no table names and no
-//! owner (they stand in columns of their own).
+//! The stored form (`once.machine.definition`) is this tree as JSON: predicates have every name qualified, and leases are
+//! in microseconds, too. The tables' names and the owner have columns of their own.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Definition {
     pub machine: String,
-    /// As somebody writes it, the owner and the tables of `refund` too; empty in the stored form.
+    /// As the caller writes it; empty in the stored form, like the owner and the tables of `refund`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub table: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,7 +56,7 @@ pub struct Step {
     pub lease: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_us: Option<i64>,
-    /// Free JSON of the reader.
+    /// Free JSON for the caller's programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<serde_json::Value>,
 }
@@ -117,7 +115,7 @@ impl Definition {
         self.claim_states().any(|(into, _)| into == status)
     }
 
-    /// Every (claim_into, revert_to), in the order of the steps; the same pair may come twice.
+    /// Every (claim_into, revert_to), in the order of the steps; a pair may be there twice.
     pub fn claim_states(&self) -> impl Iterator<Item = (&str, &str)> {
         self.steps
             .iter()
@@ -127,13 +125,13 @@ impl Definition {
 }
 
 impl Step {
-    /// What this requester claims into and reverts to.
+    /// This requester's claim_into and revert_to.
     pub fn claim_of(&self, requester: Option<&str>) -> Option<(&str, &str)> {
         let (into, revert) = named_or_anybody(&self.claim_state, requester)?;
         Some((into, revert))
     }
 
-    /// Where this requester's success leads.
+    /// This requester's successful_state.
     pub fn success_of(&self, requester: Option<&str>) -> Option<&str> {
         named_or_anybody(&self.successful_state, requester).map(String::as_str)
     }

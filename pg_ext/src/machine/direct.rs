@@ -1,10 +1,9 @@
-//! A move made without the executor, where the table is plain: found by its id's index and written as the
-//! executor would write it, at half the cost. It is an UPDATE of status and version of one row, nothing else.
+//! A move on a plain table, made without the executor at half the cost: an UPDATE of status and version of one row, which
+//! is found by the index of its id.
 //!
-//! Invariant: whatever it does is what the statement of `transition` would have done. So it only begins where
-//! nothing of a table's own can take part (see [`PlainTable::of_machine`]), and wherever it does not simply succeed (no
-//! such row, another status, somebody else was faster) it has written nothing and the statement decides.
-//! The machine's own guard lets every such move pass, so it is not asked.
+//! Invariant: it does exactly what the statement of `transition` would do. It begins only where nothing of the table can
+//! take part (see [`PlainTable::of_machine`]). Where it does not succeed (no such row, another status, a lost race) it has
+//! written nothing, and the statement decides. The machine's guard would let each such move pass, so it is not called.
 
 use super::changes;
 use super::definition::Definition;
@@ -22,7 +21,7 @@ use pgrx::pg_sys::{self, Datum, Oid};
 use std::borrow::Cow;
 use std::ffi::CStr;
 
-/// One kind of move over a plain table.
+/// The moves of a plain table to one status.
 pub struct Direct {
     ground: PlainTable,
     /// In the database's encoding.
@@ -40,7 +39,7 @@ struct PlainTable {
     version: Option<usize>,
     flag: Option<usize>,
     dropped: Vec<usize>,
-    /// The machine's guard stands on the table.
+    /// The table has the machine's guard.
     guarded: bool,
     /// It has foreign keys of its own.
     references: bool,
@@ -73,7 +72,7 @@ impl Direct {
     /// The version after the move. None: nothing was done.
     pub fn make(&self, row: &DirectMove) -> Result<Option<Option<Datum>>> {
         match above_read_committed() {
-            // What reads and writes of others make impossible is told as the statement tells it.
+            // A serialization failure is the error that the statement would raise.
             true => spi::catch_races(&row.machine.any_row(), || self.attempt(row)),
             false => self.attempt(row),
         }
@@ -85,7 +84,7 @@ impl Direct {
             return Ok(None);
         };
         let snapshot = Snapshot::now();
-        // After the snapshot: what it sees was committed together with a definition that is known then.
+        // After the snapshot, so that the definition is at least as new as the rows that it shows.
         changes::accept();
         if !row.machine.is_current() || !table.is_open_to_caller() {
             return Ok(None);
@@ -106,7 +105,7 @@ impl Direct {
         let Some((values, version)) = ground.written(&table, &slot, row.to) else {
             return Ok(None);
         };
-        // A guard is asked once the wait for a row is over; so who would have to wait goes that way.
+        // With a guard a locked row is left to the statement, whose guard judges after the wait.
         if ground.guarded && table.lock(slot.tid(), &snapshot, Wait::No)? != Outcome::Done {
             return Ok(None);
         }
@@ -131,7 +130,7 @@ impl Direct {
     }
 }
 
-/// Neither end is a claim state, nothing has ended or is cancelled by it: all that a guard would look at.
+/// The guard lets it pass: no claim state, no terminal status left, not the cancelled state.
 fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
     !definition.is_claim_state(from)
         && !definition.is_claim_state(to)
@@ -140,9 +139,9 @@ fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
 }
 
 impl PlainTable {
-    /// None: the table is not plain. Plain is an ordinary heap table, no partition or parent, without rules,
-    /// row security, generated columns and triggers (those of foreign keys aside, if neither column that is written is
-    /// in a key; and this machine's guard), with a text, varchar or enum as status.
+    /// None: the table is not plain. A plain table is an ordinary heap table, no partition or parent, with a text, varchar
+    /// or enum as status. It has no rules, row security, generated columns or triggers, except this machine's guard and
+    /// those of foreign keys that have neither written column.
     fn of_machine(machine: &Machine) -> Option<PlainTable> {
         let shape = &machine.shape;
         let (status, version) = (&shape.status, &shape.version);
@@ -180,7 +179,7 @@ impl PlainTable {
         })
     }
 
-    /// All columns of the new row, and its version. None: there is no next version, or the type has lost the status.
+    /// All columns of the new row, and its version. None: there is no next version, or no such enum label any more.
     fn written(
         &self,
         table: &Table,
@@ -202,7 +201,7 @@ impl PlainTable {
     }
 }
 
-/// The trigger is the guard of this machine's own table; the name in the database's encoding.
+/// The trigger is the guard of this machine's table. The name is in the database's encoding.
 fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
     // SAFETY: looks into the system caches, which give null or a string; a trigger has tgnargs arguments.
     unsafe {
@@ -212,7 +211,7 @@ fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
             && CStr::from_ptr(function) == c"machine_guard_row"
             && pg_sys::get_func_namespace(trigger.tgfoid) == schema
             && trigger.tgtype & pg_sys::TRIGGER_TYPE_ROW as i16 != 0
-            // One of a constraint may be deferred.
+            // A constraint trigger may be deferred.
             && trigger.tgconstraint == pg_sys::InvalidOid
             && trigger.tgnargs == 1
             && CStr::from_ptr(*trigger.tgargs).to_bytes() == machine
@@ -223,7 +222,7 @@ fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
 #[derive(Clone, Copy)]
 enum StatusLabels {
     Text,
-    /// Of this enum. Its labels can get other names at any time, and no message tells of it; so each call asks.
+    /// Of this enum. A label may be renamed without a relcache message, so each call looks it up.
     Enum(Oid),
 }
 

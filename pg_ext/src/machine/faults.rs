@@ -1,10 +1,9 @@
-//! What is wrong with a definition: one line for each fault, in the order in which the checks find them,
-//! which is the same every time. A line begins with the member's path.
+//! The faults of a definition: one line each, in the fixed order of the checks. A line begins with the member's path.
 
 use crate::error::{Error, Kind, Result};
 use std::cell::RefCell;
 
-/// The longest piece of somebody's text that a line shows, in characters.
+/// The longest text of the caller's that a line shows, in characters.
 const SHOWN: usize = 100;
 
 /// Faults found so far.
@@ -21,7 +20,7 @@ impl Faults {
             "" => problem.to_owned(),
             path => format!("{path}: {problem}"),
         };
-        // A name or a server's message must not make two lines of one fault.
+        // One fault is one line, whatever a name or a server's message contains.
         let line = line.replace(char::is_control, " ");
         self.lines.borrow_mut().push(line);
     }
@@ -32,12 +31,12 @@ impl Faults {
         self.lines.borrow().iter().any(of_path)
     }
 
-    /// Everything found.
+    /// All lines.
     pub fn into_lines(self) -> Vec<String> {
         self.lines.into_inner()
     }
 
-    /// Everything found, as the error that the caller gets. The machine's name is empty where it cannot be read.
+    /// ON003 with all lines as its DETAIL. The machine's name is empty where it could not be read.
     pub fn into_result(self, machine: &str) -> Result<()> {
         let lines = self.into_lines();
         let count = match lines.len() {

@@ -1,6 +1,6 @@
-//! The checks of a definition against its own table: columns that exist and have usable types, statuses that
-//! the column can hold, predicates. One function for each check; what needs a table or a column that is not
-//! there is left out, and the missing one is the fault.
+//! The checks of a definition against its own table: columns that exist and have usable types, statuses that the column
+//! can hold, predicates. One function per check. A missing table or column is one fault, and the checks that need it are
+//! left out.
 
 use super::columns::{DefinedColumn, DefinedTable};
 use super::definition::Definition;
@@ -13,7 +13,7 @@ use crate::spi::{self, Plan};
 use crate::subxact;
 use pgrx::pg_sys;
 
-/// Runs the checks of the machine's own table; the transitions' predicates become what is kept of them.
+/// Runs the checks of the machine's own table. Each `when` becomes its stored form.
 pub fn check_table(
     definition: &mut Definition,
     table: &DefinedTable,
@@ -99,7 +99,7 @@ impl<'a> NamedColumn<'a> {
         quoted(&self.column.name)
     }
 
-    /// A column has one part to play.
+    /// No other member names the column.
     pub fn is_another(&self, others: &[(&str, &str)]) -> bool {
         let same = others.iter().find(|(_, name)| *name == self.column.name);
         if let Some((other, _)) = same {
@@ -108,7 +108,7 @@ impl<'a> NamedColumn<'a> {
         same.is_none()
     }
 
-    /// Rows are found by it: a type with one canonical text, exact comparison, NOT NULL, unique.
+    /// A key of rows: its type has one canonical text and compares exactly; it is NOT NULL and unique.
     pub fn is_a_key(&self) {
         if self.column.family().is_none() {
             self.has_type(
@@ -128,7 +128,7 @@ impl<'a> NamedColumn<'a> {
         self.fault(format!("column {name} is of type {type_name}; {problem}"));
     }
 
-    /// A text that only looks the same is another one.
+    /// Two different texts are never equal.
     pub fn compares_exactly(&self) {
         if !self.column.deterministic {
             let name = self.name();
@@ -160,8 +160,7 @@ impl<'a> NamedColumn<'a> {
         }
     }
 
-    /// A column that we write: nobody can set a generated one, and a write to a partition key moves the row from
-    /// under whoever waits for it.
+    /// A column that the extension writes: neither generated nor in a partition key, where a write would move the row.
     pub fn is_ours_to_set(&self) {
         let name = self.name();
         if self.column.generated {
@@ -211,7 +210,7 @@ fn misfit(text: &str, type_name: &str) -> Result<Option<String>> {
     })
 }
 
-/// A predicate that is well formed, as it is kept.
+/// A well-formed predicate in its stored form.
 pub fn when(
     path: &str,
     table: &DefinedTable,

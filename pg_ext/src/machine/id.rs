@@ -1,5 +1,5 @@
-//! A row's id: an argument's text as a value of the id column's type, and back as its canonical text, which
-//! is what leases and records are keyed by.
+//! A row's id: reads an argument's text as a value of the id column's type, and writes its canonical text, the key of
+//! leases and records.
 
 use crate::call::shown;
 use crate::digest::first_16;
@@ -9,7 +9,7 @@ use pgrx::pg_sys::{self, Datum, Oid};
 use sha2::{Digest, Sha256};
 use std::ffi::{CStr, CString};
 
-/// An id that was read; the value is of the parameter type that [`parameter_type`] tells.
+/// An id; the value is of type [`parameter_type`].
 #[derive(Clone)]
 pub struct RowId {
     pub value: Datum,
@@ -17,7 +17,7 @@ pub struct RowId {
     pub text: Vec<u8>,
 }
 
-/// What statements take ids of a column of this base type as.
+/// The parameter type of statements for ids of this base type.
 pub fn parameter_type(base: Oid) -> Oid {
     match base {
         pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID | pg_sys::UUIDOID => base,
@@ -25,7 +25,7 @@ pub fn parameter_type(base: Oid) -> Oid {
     }
 }
 
-/// Types that an id may have, domains over them included.
+/// An id may be of this type, or of a domain over it.
 pub fn is_usable(base: Oid) -> bool {
     parameter_type(base) == base || base == pg_sys::VARCHAROID
 }
@@ -45,7 +45,7 @@ impl RowId {
         }
     }
 
-    /// For errors: its beginning, if it is long.
+    /// For errors; only the beginning of a long id.
     pub fn shown(&self) -> String {
         beginning(&self.text)
     }
@@ -111,7 +111,7 @@ fn not_an_id(text: &[u8], name: &str, what: &str) -> Error {
     )
 }
 
-/// As much of an id as an error shows.
+/// The part of an id that an error shows.
 fn beginning(text: &[u8]) -> String {
     match text.len() > 400 {
         false => shown(text),

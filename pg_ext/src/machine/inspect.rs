@@ -1,5 +1,4 @@
-//! machine_get: a stored definition as somebody would write it, so that it can be given to machine_define
-//! again; the tables by their present names, the leases as they were given.
+//! machine_get: a stored definition as machine_define takes it, with the tables' present names and the leases as given.
 
 use super::definition::Definition;
 use super::stored::{MachineCol, StoredMachine};
@@ -12,13 +11,13 @@ use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 use std::thread::LocalKey;
 
-// A table that is gone is its number.
+// A dropped table is its oid.
 const TABLE_NAME: &CStr = c"
     SELECT COALESCE((SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
                        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
                       WHERE c.oid = $1), $1::text)";
 
-// An owner that is gone has the name it had.
+// A dropped owner has its last name.
 const OWNER_NAME: &CStr = c"
     SELECT COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = $1), $2)::text";
 
@@ -45,7 +44,7 @@ pub fn described(stored: &StoredMachine) -> Result<Datum> {
     Ok(row::text(&from_utf8(&text)))
 }
 
-/// A stored machine as somebody would write it.
+/// A stored machine as machine_define takes it.
 fn as_written(stored: &StoredMachine) -> Result<Definition> {
     let mut definition = stored.definition()?;
     let table = |col| one_text(&NAME_OF_TABLE, &[stored.column(col)]);

@@ -1,12 +1,11 @@
-//! machine: the declared states and moves of one of the user's tables. Told at the top of `sql/machine.sql`.
+//! machine: the declared states and moves of one of the user's tables. `sql/machine.sql` begins with an overview.
 //!
-//! `definition` is what a machine declares, `stored` its row, `shape` that definition fitted to the tables as
-//! they are, `model` what a backend keeps of it, and `changes` when that has to be looked up again;
-//! `moves`, `patch`, `id`, `relation` and `sql` are what statements on the user's tables are made of;
-//! `user_row` reads and moves one row for leases and teardowns, `transition` for everybody. `read` makes a
-//! definition of JSON, `validate` finds all that is wrong with it (`rules`, `fit`, `money`; `predicate` reads a `when`),
-//! and `inspect` shows it again. machine_define itself is in `guard/define.rs`, machine_check in `doctor/check.rs`: they ask
-//! nouns that import this one.
+//! `definition` is the tree of a definition and `stored` its row. `shape` fits it to the present tables, `model` is the
+//! fitted machine that a backend keeps, and `changes` says when to fit it again. `moves`, `patch`, `id`, `relation` and
+//! `sql` are the parts of statements on the user's tables. `user_row` reads and moves one row for leases and teardowns,
+//! `transition` for callers. `read` makes a definition of JSON, and `validate` finds its faults (`rules`, `fit`, `money`;
+//! `predicate` reads a `when`). `inspect` shows it again. machine_define is in `guard/define.rs` and machine_check in
+//! `doctor/check.rs`, because they use nouns that import this one.
 
 pub mod changes;
 pub mod definition;
@@ -42,8 +41,7 @@ use crate::settings;
 use crate::trylock::{wait_exclusive, wait_or};
 use sha2::{Digest, Sha256};
 
-/// The lock that claims hold shared to the end of their transaction, and a change of the definition
-/// exclusively: what is claimed meanwhile is seen by it.
+/// The machine's lock: a claim holds it shared and a change of the definition exclusively, to the end of the transaction.
 pub fn lock_of(machine: &str) -> u64 {
     let digest = Sha256::new()
         .chain_update("machine\0")

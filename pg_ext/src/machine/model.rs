@@ -1,10 +1,8 @@
-//! A machine as a backend uses it: its definition fitted to the tables as they are now, and the statements
-//! that were prepared for it.
+//! A machine as a backend uses it: its definition fitted to the present tables, and its prepared statements.
 //!
-//! A backend is one thread, so a `thread_local` is enough. The machine's row in once.machine is read again
-//! after a relcache message about that table, which everything that changes a definition sends: another
-//! revision means another definition. A message about one of its tables, or a schema, makes names and columns be looked
-//! up again.
+//! A backend is one thread, so a `thread_local` is enough. Each change of a definition sends a relcache message about
+//! once.machine; then the machine's row is read again, and a new revision is a new definition. After a message about one
+//! of its tables, or about a schema, names and columns are looked up again.
 
 use super::changes;
 use super::definition::{Definition, Refund};
@@ -22,7 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Statements kept for one machine; more (many different patches) start anew.
+/// The most statements of one machine; one more (many different patches) drops them all.
 const MOST_PLANS: usize = 300;
 
 thread_local! {
@@ -39,20 +37,20 @@ pub struct Machine {
     checked: Cell<u64>,
     /// The count of [`changes::of_definitions`] before its row was last read.
     read: Cell<Option<u64>>,
-    /// Each call has to read it: what an owner's name stands for may change without a message.
+    /// It has an owner, whose role may change without a message, so each call reads the row.
     owned: Cell<bool>,
     plans: RefCell<HashMap<Vec<u8>, Rc<Statement>>>,
-    /// Moves that go without a statement; None: those that cannot.
+    /// Moves without a statement; None: not possible.
     directs: RefCell<HashMap<Vec<u8>, Option<Rc<Direct>>>>,
 }
 
 impl Machine {
-    /// The machine that argument 0 names; refuses who is not a member of its owner.
+    /// The machine that argument 0 names; 42501 unless the caller is a member of its owner.
     pub fn of(call: &Call) -> Result<Rc<Machine>> {
         Machine::named(call.text(0, "machine", SCOPE_MAX)?)
     }
 
-    /// A machine by name; refuses who is not a member of its owner.
+    /// A machine by name; 42501 unless the caller is a member of its owner.
     pub fn named(name: &[u8]) -> Result<Rc<Machine>> {
         changes::accept();
         if let Some(machine) = known(name).filter(|m| m.is_current() && !m.owned.get()) {
@@ -76,7 +74,7 @@ impl Machine {
             && self.checked.get() == changes::of_tables()
     }
 
-    /// A machine by name, for what acts on behalf of its tables (guards, sweeps).
+    /// A machine by name, for guards and sweeps: no owner is checked.
     pub fn for_tables(name: &[u8]) -> Result<Rc<Machine>> {
         Machine::fitted(name, &StoredMachine::existing(name)?)
     }
@@ -114,7 +112,7 @@ impl Machine {
         if self.checked.get() == changes {
             return true;
         }
-        // A statement that takes a row as a parameter does not notice that its type has changed.
+        // A statement with a row as its parameter does not notice a change of the row type.
         self.plans.borrow_mut().clear();
         self.directs.borrow_mut().clear();
         let fits =
@@ -162,8 +160,7 @@ impl Machine {
         )
     }
 
-    /// Does something as the owner of the machine's table, which is locked, in a security-restricted operation. None: the
-    /// table is gone.
+    /// Locks the machine's table and works as its owner in a security-restricted operation. None: the table is gone.
     pub fn as_owner<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         let owner = self.shape.table.locked_owner(pg_sys::AccessShareLock);
         let Some(owner) = owner else {
@@ -173,10 +170,10 @@ impl Machine {
         work().map(Some)
     }
 
-    /// 42501 for who may not update the row's status: what leases and teardowns note follows from that right.
+    /// 42501 unless the caller may update the row's status: leases and teardowns need that right.
     pub fn ensure_may_update(&self) -> Result<()> {
         let table = &self.shape.table;
-        // A table or a column that is gone meanwhile is for the statement that comes to say.
+        // The next statement reports a table or a column that was dropped.
         let mut is_gone = false;
         // SAFETY: both look into the system caches.
         let may = unsafe {
@@ -207,16 +204,16 @@ impl Machine {
         format!("a row of machine \"{}\"", self.name())
     }
 
-    /// An update of a row that is there and ours to update did nothing.
+    /// ON002: an UPDATE of a row that is there, and may be updated, did nothing.
     pub fn kept_back(&self, id: &RowId) -> Error {
         Error::new(
             Kind::IllegalTransition,
             format!("the update of {} was kept back", self.row_named(id)),
         )
-        .hint("A trigger, a rule or a policy of the table suppresses or changes it: let it leave this machine's moves alone.")
+        .hint("A trigger, a rule or a policy of the table suppresses or changes the update. Make it leave this machine's moves alone.")
     }
 
-    /// The one row that a statement by key may touch; ON003 where the key has become no key.
+    /// The one row of a statement by key; ON003 where the key is not unique any more.
     pub fn one<'a>(&self, rows: &'a [Row]) -> Result<Option<&'a Row>> {
         match rows {
             [] => Ok(None),

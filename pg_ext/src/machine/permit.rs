@@ -1,13 +1,12 @@
-//! What the guard lets pass because one of our functions is doing it right now.
+//! Permits: the writes that the guard lets pass because one of our own functions makes them.
 //!
-//! A permit names the machine, the rows and what happens to them, and lives as long as our statement runs, so
-//! that what a trigger of the user's does meanwhile to other rows, or otherwise, is still refused. It lives
-//! in this backend's memory, where no statement can forge it.
+//! A permit names the machine, the rows and the write, and ends with our statement. So the guard still refuses any other
+//! write of a user's trigger. It is in this backend's memory, where no statement can forge it.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-/// What is about to happen to rows of one machine.
+/// A write that our statement makes to rows of one machine.
 pub struct Permit {
     pub machine: String,
     /// Canonical ids in the database's encoding.
@@ -50,7 +49,7 @@ impl Drop for Granted {
     }
 }
 
-/// One of our statements that runs now does this to this row.
+/// A statement of ours that runs now may make this write.
 pub fn allows(machine: &str, id: &[u8], doing: &Doing) -> bool {
     PERMITS.with(|permits| {
         permits
@@ -60,7 +59,7 @@ pub fn allows(machine: &str, id: &[u8], doing: &Doing) -> bool {
     })
 }
 
-/// Some permit stands; without one nothing has to be compared.
+/// There is some permit.
 pub fn any() -> bool {
     PERMITS.with(|p| !p.borrow().is_empty())
 }

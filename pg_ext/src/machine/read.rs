@@ -1,7 +1,7 @@
-//! A definition as somebody wrote it, from JSON to the tree: the members' types, lengths and names are looked at here.
+//! Reads a definition from JSON into the tree and checks the types, lengths and names of its members.
 //!
-//! Invariant: what cannot be read is a fault and stands in the tree as empty, at its own place, so that every other check
-//! still runs and names the right path. A member that is JSON null counts as not given.
+//! Invariant: a member that cannot be read is a fault and is empty in the tree, so that every other check still runs and
+//! names the right path. A member that is JSON null counts as not given.
 
 use super::definition::{ANYBODY, Cancel, Definition, Refund, Step, Transition};
 use super::faults::{Faults, element, member, quoted};
@@ -162,7 +162,7 @@ struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// Members that are not `known` are faults, so that a misspelled one is not silently a default.
+    /// An unknown member is a fault, so a misspelled one never becomes a silent default.
     fn open(path: &'a str, value: &'a Value, known: &str, faults: &'a Faults) -> Option<Self> {
         let Value::Object(map) = value else {
             faults.add(path, format!("must be an object, not {}", kind_of(value)));
@@ -322,7 +322,7 @@ fn text(path: &str, value: &Value, faults: &Faults) -> String {
     String::new()
 }
 
-/// What a value is, in words.
+/// The name of a value's type.
 fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,4 +1,4 @@
-//! One of the user's tables as the catalog has it now: its name, and the columns that a definition names.
+//! One of the user's tables in the present catalog: its name, and the columns that a definition names.
 
 use super::sql::ident;
 use crate::call::{from_utf8, utf8};
@@ -60,18 +60,18 @@ impl Relation {
         found == pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32
     }
 
-    /// Waits for the table, which is kept to the end of the (sub)transaction, and takes the messages of who had it before.
+    /// Locks the table to the end of the (sub)transaction, and takes the invalidation messages of earlier holders.
     pub fn lock(&self, mode: u32) {
         lock(self.oid, mode);
     }
 
-    /// Waits, with its partitions, or whatever inherits from it.
+    /// Locks it with its partitions, or with the tables that inherit from it.
     pub fn lock_with_all_below(&self, mode: u32) {
         self.lock(mode);
         self.all_below(mode);
     }
 
-    /// All levels of its partitions; a table that others inherit from has none. Not locked.
+    /// All levels of its partitions, without a lock. A table that others inherit from has none.
     pub fn partitions(&self) -> Vec<pg_sys::Oid> {
         // SAFETY: looks into the system cache.
         let kind = unsafe { pg_sys::get_rel_relkind(self.oid) };
@@ -81,7 +81,7 @@ impl Relation {
         }
     }
 
-    /// Locks what is below the table, which is locked; that and the table itself.
+    /// Locks the tables below a locked table; returns them and the table itself.
     fn all_below(&self, mode: u32) -> Vec<pg_sys::Oid> {
         // SAFETY: looks into the system cache, where the table may be gone by now; then locks what pg_inherits lists, and
         // makes a list of it, of as many oids as its length says.
@@ -112,7 +112,7 @@ impl Relation {
         }
     }
 
-    /// The same, once the table and what is below it are locked in this mode.
+    /// The same, after locking the table and the tables below it.
     pub fn locked_owner(&self, mode: u32) -> Option<pg_sys::Oid> {
         self.lock_with_all_below(mode);
         self.owner()
@@ -130,15 +130,15 @@ impl Column {
         server_text(unsafe { pg_sys::format_type_be_qualified(self.base_type) }).unwrap_or_default()
     }
 
-    /// The text is no longer than the column is declared, whether the database counts characters or bytes.
+    /// The text has no more bytes than the column's declared length.
     pub fn has_room_for(&self, text: &str) -> bool {
-        // The length is kept with the size of its own header.
+        // The modifier counts the header, too.
         let most = self.modifier - pg_sys::VARHDRSZ as i32;
         self.modifier == -1 || text.len() as i64 <= i64::from(most)
     }
 }
 
-/// Waits for a relation, which is kept to the end of the (sub)transaction.
+/// Locks a relation to the end of the (sub)transaction.
 pub fn lock(relation: pg_sys::Oid, mode: u32) {
     // SAFETY: a lock on what was a relation a moment ago.
     unsafe { pg_sys::LockRelationOid(relation, mode as i32) };

@@ -1,5 +1,5 @@
-//! The checks that need no table: the six rules of claim states, and what statuses may follow each other.
-//! One function for each check; a mistake that two checks would find is reported by the one that names it best.
+//! The checks that need no table: the six rules of claim states, and the moves between statuses. One function per check;
+//! of two checks that find the same mistake the more precise one reports it.
 
 use super::definition::{ANYBODY, Definition, Step};
 use super::faults::{Faults, element, member, quoted};
@@ -35,10 +35,10 @@ pub fn check_rules(definition: &Definition, faults: &Faults) {
     rules.refund_needs_cancel();
 }
 
-/// A definition and what the checks look up in it. What could not be read is left out.
+/// A definition and the indexes that the checks use. Members that could not be read are left out.
 struct Rules<'a> {
     definition: &'a Definition,
-    /// Every place that names a status, but those of claims; in the order in which faults are told.
+    /// Every place that names a status, except claims, in the order of the faults.
     mentions: Vec<Mention<'a>>,
     terminal: HashSet<&'a str>,
     /// In the order of the steps and then of the requesters.
@@ -145,7 +145,7 @@ impl<'a> Rules<'a> {
         self.faults.add(&mention.path, problem);
     }
 
-    /// A fault where the status is a claim state; `so` says what follows from that.
+    /// A fault where the status is a claim state; `so` is the consequence.
     fn is_no_claim_state(&self, mention: &Mention, so: &str) {
         if let Some(claim) = self.claimed.get(mention.status) {
             let (status, by) = (quoted(mention.status), &claim.path);
@@ -238,7 +238,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Every requester with a claim state has somewhere to go: its own successful_state, or anybody's.
+    /// Every requester with a claim state has a successful_state: its own, or that of "*".
     fn requesters_have_a_success(&self) {
         for (i, step) in self.definition.steps.iter().enumerate() {
             let goes = |requester: &String| step.success_of(Some(requester)).is_some();
@@ -252,7 +252,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Rule 6: whoever meets a row in a claim state knows where it goes back to.
+    /// Rule 6: a claim state has one revert_to.
     fn same_claim_state_same_revert(&self) {
         for claim in self.claims {
             if let Some(first) = self.claimed.get(claim.into)
@@ -321,8 +321,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// cancel.to is terminal and only cancel_finish writes it: it is nobody else's target. (As a revert's it is
-    /// terminal, which is a fault already.)
+    /// cancel.to is terminal, and no other move leads there. (A terminal revert_to is a fault already.)
     fn cancel_ends_in_a_status_of_its_own(&self) {
         let Some(cancel) = self.definition.cancel.as_ref().filter(|c| !c.to.is_empty()) else {
             return;

@@ -1,5 +1,5 @@
-//! A definition fitted to its tables: every table and column that it names as the catalog has them now, or
-//! a line for each that is gone or has become unusable.
+//! A definition fitted to its tables: every table and column that it names in the present catalog, or a line for each one
+//! that is gone or unusable.
 
 use super::definition::{Definition, Refund};
 use super::faults::Faults;
@@ -10,7 +10,7 @@ use super::sql::ident;
 use pgrx::pg_sys::{self, Oid};
 use std::result::Result;
 
-/// What the catalog says of everything that a definition names.
+/// The present tables and columns of a definition.
 #[derive(Clone, PartialEq)]
 pub struct MachineShape {
     pub table: Relation,
@@ -51,7 +51,7 @@ impl MachineShape {
     }
 }
 
-/// Everything that the definition names over these tables, as the catalog has it; or a line for each that is gone.
+/// Looks up all names of the definition; or a line for each that does not fit.
 pub fn fit_to_tables(
     definition: &Definition,
     tables: [Option<Oid>; 3],
@@ -89,7 +89,7 @@ impl Fitting {
         Some(MachineShape {
             id: id?,
             status: status?,
-            // One that is declared and does not fit is a fault by now.
+            // A declared column that does not fit is a fault by now.
             version: version.flatten(),
             flag: flag.flatten(),
             refund: refund.flatten(),
@@ -133,7 +133,7 @@ impl Fitting {
         })
     }
 
-    /// Types may have changed since the definition: a balance that rounds what is added to it loses money.
+    /// The types may have changed since. A balance that rounds an amount loses money.
     fn holds(&self, balance: &Column, amount: &Column) {
         let digits = |column: &Column| Digits::of_type(column.base_type, column.modifier);
         if let (Some(to), Some(from)) = (digits(balance), digits(amount))

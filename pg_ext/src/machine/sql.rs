@@ -1,5 +1,5 @@
-//! Putting a machine's names into a statement: identifiers and literals of the definition, always quoted.
-//! Nothing from a caller's argument comes here; arguments are parameters.
+//! Builds statements of a definition's identifiers and literals, always quoted. A caller's arguments are parameters and
+//! never come here.
 
 /// A statement from a template: `{name}` stands for the text given for it.
 pub fn fill(template: &str, parts: &[(&str, &str)]) -> String {
@@ -21,7 +21,7 @@ pub fn ident(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A quoted literal, whatever standard_conforming_strings says.
+/// A quoted literal that does not depend on standard_conforming_strings.
 pub fn literal(text: &str) -> String {
     let quoted = text.replace('\'', "''");
     match quoted.contains('\\') {
@@ -36,7 +36,7 @@ pub fn texts<'a>(values: impl IntoIterator<Item = &'a str>) -> String {
     format!("ARRAY[{}]::pg_catalog.text[]", literals.join(", "))
 }
 
-/// A column's value compared as bytes of its text with a list of them.
+/// The column's text is one of these, compared as bytes.
 pub fn is_any<'a>(column: &str, values: impl IntoIterator<Item = &'a str>) -> String {
     format!(
         "({column}::pg_catalog.text COLLATE pg_catalog.\"C\") OPERATOR(pg_catalog.=) ANY ({})",

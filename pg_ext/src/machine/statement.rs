@@ -1,9 +1,8 @@
-//! A statement over a machine's tables, kept.
+//! A prepared statement over a machine's tables.
 //!
-//! It names the tables, and the server looks names up again when it has waited for a lock or prepares the statement anew.
-//! By then a table may have another name, and another table its name; or a column another type, and the statement, which
-//! was written for the old one, rounds what it adds up. So the tables are locked by their oids first: none of them
-//! changes after that. Schemas can get another name; so all is looked at once more when the statement has run.
+//! The server looks the tables' names up again after a wait for a lock, and when it plans again. By then another table may
+//! have such a name, or a column another type. So a statement first locks its tables by their oids, and they do not change
+//! after that. A schema can still be renamed, so the names are checked once more after the statement.
 
 use super::changes;
 use super::relation::{Column, Relation};
@@ -17,12 +16,12 @@ use std::cell::Cell;
 pub struct Statement {
     plan: Plan,
     tables: Vec<NamedTable>,
-    /// The count of [`changes::of_tables`] when they last were as they are named.
+    /// The count of [`changes::of_tables`] when the names were last checked.
     seen: Cell<u64>,
 }
 
-/// The locks that a statement takes on the machine's table, its items' and the wallets'. Weaker ones are not taken before
-/// it: who has a table and wants more of it would wait for us, and we for him.
+/// The locks on the machine's table, its items' and the wallets'. Take no weaker lock before: the upgrade could deadlock
+/// with a session that upgrades its own.
 pub type Locks = [u32; 3];
 
 /// The statement does not name the table.
@@ -42,7 +41,7 @@ struct NamedTable {
 }
 
 impl Statement {
-    /// `row` is how errors of a lost race name what it is about.
+    /// `row` is the row's name in errors of a lost race.
     pub fn prepare(
         sql: &str,
         types: &[Oid],
@@ -70,8 +69,8 @@ impl Statement {
         })
     }
 
-    /// Waits for the tables and all that is below them. What looks under a snapshot of its own makes that afterwards: an
-    /// ALTER TABLE that it waited for may have rewritten a table, and an older snapshot shows no row of it.
+    /// Locks the tables and all tables below them. Take a snapshot of your own afterwards: an older one shows no row of a
+    /// table that was rewritten during the wait.
     pub fn hold(&self) -> Result<()> {
         for NamedTable { table, mode, .. } in &self.tables {
             table.lock_with_all_below(*mode);
@@ -79,7 +78,7 @@ impl Statement {
         self.ensure_still_named()
     }
 
-    /// See [`Plan::query`]. Its snapshot is made when the server has locked all that it reads and writes.
+    /// See [`Plan::query`]. The server takes the snapshot after it has locked all tables.
     pub fn query(&self, args: &[Option<Datum>]) -> Result<Vec<Row>> {
         for NamedTable { table, mode, .. } in &self.tables {
             table.lock(*mode);
@@ -88,18 +87,18 @@ impl Statement {
         self.run(|| self.plan.query(args))
     }
 
-    /// What is committed now and what we wrote, whatever the isolation level.
+    /// Reads in the latest snapshot, at every isolation level.
     pub fn look_latest(&self, args: &[Option<Datum>]) -> Result<Vec<Row>> {
         self.hold()?;
         self.look(args, &Snapshot::latest())
     }
 
-    /// See [`Plan::look`]. The tables are held since before the snapshot.
+    /// See [`Plan::look`]. The tables were locked before the snapshot was taken.
     pub fn look(&self, args: &[Option<Datum>], snapshot: &Snapshot) -> Result<Vec<Row>> {
         self.run(|| self.plan.look(args, snapshot))
     }
 
-    /// See [`Plan::stream`]. The tables are held since before the snapshot.
+    /// See [`Plan::stream`]. The tables were locked before the snapshot was taken.
     pub fn stream(
         &self,
         args: &[Option<Datum>],
@@ -137,7 +136,7 @@ fn ensure_named(tables: &[NamedTable]) -> Result<()> {
         };
         Err(Error::new(
             Kind::RetryTransaction,
-            format!("table {} got {what} meanwhile, or is gone", table.name),
+            format!("table {} got {what}, or was dropped, during the call", table.name),
         )
         .hint("Roll back and run the whole transaction again."))
     })

@@ -1,4 +1,4 @@
-//! The rows of once.machine: what was defined, and whose it is.
+//! The rows of once.machine.
 
 use super::definition::Definition;
 use crate::call::{shown, utf8, varlena};
@@ -29,8 +29,8 @@ pub enum MachineCol {
     Definition,
 }
 
-// Of the machine $1 its tables that have another name than when it was defined: that name, the present one, and whether
-// another table has that name.
+// The tables of machine $1 that were renamed since it was defined: the name then, the name now, and whether another table
+// has the name of then.
 const RENAMED: &CStr = c"
     SELECT n.name, pg_catalog.format('%I.%I', s.nspname, c.relname),
            EXISTS (SELECT FROM pg_catalog.pg_class o JOIN pg_catalog.pg_namespace p ON p.oid = o.relnamespace
@@ -56,7 +56,7 @@ pub struct RenamedTable {
     pub is_swapped: bool,
 }
 
-/// The row of once.machine that a name stands for.
+/// A row of once.machine.
 pub struct StoredMachine {
     slot: Slot,
 }
@@ -74,7 +74,7 @@ impl StoredMachine {
         Ok(slot.map(|slot| StoredMachine { slot }))
     }
 
-    /// The machine's, in the database's encoding.
+    /// The machine's name in the database's encoding.
     pub fn name(&self) -> &[u8] {
         self.column(MachineCol::Machine)
             .map(varlena)
@@ -168,7 +168,7 @@ pub fn names() -> Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Shows every machine's row, by name.
+/// Visits every machine's row, by name.
 pub fn each_stored(each: &mut dyn FnMut(&StoredMachine) -> Result<()>) -> Result<()> {
     for name in names()? {
         if let Some(stored) = StoredMachine::find(&name)? {
@@ -178,7 +178,7 @@ pub fn each_stored(each: &mut dyn FnMut(&StoredMachine) -> Result<()>) -> Result
     Ok(())
 }
 
-/// What stands for an error of a machine that has another owner: it may quote a row.
+/// Shown instead of an error of another owner's machine, because it may quote a row.
 pub const NOT_TOLD: &str = "told to the owner of the machine";
 
 /// The names (text[]) of the machines that are closed to the caller.

@@ -1,6 +1,5 @@
-//! `transition` and `transition_many`: one conditional UPDATE, and where it moved nothing a look that says
-//! why. The look may see a row that has become movable meanwhile; then it is locked and the UPDATE is tried
-//! once more. A plain table's row is moved without the statement (`direct.rs`).
+//! `transition` and `transition_many`: one conditional UPDATE. Where it moved nothing, a SELECT finds the reason. If the
+//! row could be moved by then, it is locked and the UPDATE is retried once. `direct.rs` moves a plain table's row.
 
 use super::direct::{self, Direct};
 use super::id::RowId;
@@ -27,7 +26,7 @@ const MOVE: &str = "
 
 const AT_VERSION: &str = "AND {version} OPERATOR(pg_catalog.=) $2";
 
-/// $1 id, $2 version (NULL: any). May it move, its status, version and flag, is the status one to move from?
+/// $1 id, $2 version (NULL: any). Whether it may move; status, version and flag; whether the status and the version fit.
 const LOOK: &str = "
     SELECT {moves} IS TRUE AND NOT {flag}
            AND ($2::pg_catalog.int8 IS NULL OR {version} OPERATOR(pg_catalog.=) $2),
@@ -35,18 +34,18 @@ const LOOK: &str = "
            ($2::pg_catalog.int8 IS NULL OR {version} OPERATOR(pg_catalog.=) $2), {id}::pg_catalog.text
       FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) $1";
 
-/// $1 ids. Locked in the order of their ids.
+/// $1 ids. Locks the rows in the order of their ids.
 const LOCK_MANY: &str = "
     SELECT {id}::pg_catalog.text FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) ANY ($1)
      ORDER BY {id} FOR NO KEY UPDATE OF t";
 
-/// $1 ids, of rows that are locked.
+/// $1 ids of locked rows.
 const MOVE_MANY: &str = "
     UPDATE {table} AS t SET {status_column} = {to}{next_version}
      WHERE {id} OPERATOR(pg_catalog.=) ANY ($1) AND {moves} AND NOT {flag}
     RETURNING {id}::pg_catalog.text, {status}::pg_catalog.text, {version}";
 
-/// Rows of one transition_many.
+/// The most ids of one transition_many.
 const MOST_IDS: usize = 10_000;
 
 thread_local! {
@@ -86,8 +85,7 @@ pub fn version_argument(machine: &Machine, call: &Call, i: usize) -> Result<Opti
     }
 }
 
-/// Where a call wants to go, as it says it. Its bytes find its statements; what they mean is read only to
-/// make one.
+/// The arguments of a move. Their bytes are the key of its statements; they are parsed only to make one.
 struct MoveWish<'a> {
     to: &'a [u8],
     from: Option<Datum>,
@@ -108,7 +106,7 @@ impl MoveWish<'_> {
         WantedMoves::read(self.to, self.from, self.requester)
     }
 
-    /// Tells kept statements apart; each part begins with its length.
+    /// The key of a statement; each part begins with its length.
     fn key(&self, kind: &str, patch: &str) -> Vec<u8> {
         let from = self.from.map(varlena);
         let parts = [Some(kind.as_bytes()), Some(self.to), from, self.requester];
@@ -186,7 +184,7 @@ impl MoveWish<'_> {
         let update = self.update(machine, version, patch)?;
         for locked in [false, true] {
             if locked {
-                // It could move when we looked: now nobody can come in between.
+                // It could be moved a moment ago. The lock keeps others out now.
                 RowSeen::find(machine, id, RowLock::Update)?;
             }
             if writable {
@@ -258,7 +256,7 @@ fn fill_move(
     )
 }
 
-/// A trigger of the table may have made another status of it.
+/// ON002 where a trigger of the table made another status of it.
 fn ensure_moved(machine: &Machine, id: &RowId, row: &Row, status: usize, to: &[u8]) -> Result<()> {
     match column(row, status).is_some_and(|s| varlena(s) == to) {
         true => Ok(()),
@@ -302,7 +300,7 @@ pub fn transition_many(call: &Call) -> Result<Datum> {
                 ensure_moved(&machine, id, row, 1, wish.to)?;
                 moved_answer(column(row, 1), column(row, 2))
             }
-            // A row that came since was not there yet.
+            // A row that was inserted later does not count.
             None if writable && !locked.contains(id.text.as_slice()) => {
                 ensure_updatable(&machine, id)?;
                 stayed(None, None, b"not_found")
@@ -323,7 +321,7 @@ fn first_text<'a>(row: &Row) -> Option<&'a [u8]> {
     column(row, 0).map(varlena)
 }
 
-/// The ids that are there, now locked, and the rows that moved.
+/// The rows that are there and locked, and the rows that moved.
 fn move_many(machine: &Machine, wish: &MoveWish, ids: &[RowId]) -> Result<(Vec<Row>, Vec<Row>)> {
     let types = [machine.id_array_type()];
     let update = machine.plan_or(wish.key("many", ""), &types, [WRITE, NO, NO], || {
@@ -331,7 +329,7 @@ fn move_many(machine: &Machine, wish: &MoveWish, ids: &[RowId]) -> Result<(Vec<R
         let moves = wanted.moves(&machine.definition)?;
         Ok(fill_move(MOVE_MANY, machine, &wanted, &moves, ""))
     })?;
-    // Before the rows are locked, or the table would be locked twice, the second time more strongly.
+    // First the stronger table lock of the UPDATE, so that no lock is upgraded.
     update.hold()?;
     let lock = machine.plan("lock many", &types, [LOCK, NO, NO], || {
         machine.parts().fill(LOCK_MANY, &[])

@@ -1,4 +1,4 @@
-//! The machine's row itself, read and moved with the rights of whoever is the current user.
+//! Reads and moves one row of the machine's table with the current user's rights.
 
 use super::id::RowId;
 use super::model::{Machine, yes};
@@ -24,7 +24,7 @@ const MOVE: &str = "
      WHERE {id} OPERATOR(pg_catalog.=) $1 AND {from} AND {condition}
     RETURNING {status}::pg_catalog.text, {version}";
 
-/// What a look saw.
+/// A row as it was read.
 pub struct RowSeen {
     pub status: Option<Datum>,
     pub version: Option<Datum>,
@@ -32,13 +32,13 @@ pub struct RowSeen {
 }
 
 impl RowSeen {
-    /// The row as it is now, None: not there (or not visible to the current user).
+    /// The row as it is now. None: it is not there, or not visible to the current user.
     pub fn find(machine: &Machine, id: &RowId, lock: RowLock) -> Result<Option<RowSeen>> {
         let rows = look_plan(machine, lock)?.query(&[Some(id.value)])?;
         Ok(rows.first().map(seen))
     }
 
-    /// The row as it is committed now, whatever the isolation level; locks nothing.
+    /// The row as committed now, at every isolation level, without a lock.
     pub fn latest(machine: &Machine, id: &RowId) -> Result<Option<RowSeen>> {
         let rows = look_plan(machine, RowLock::No)?.look_latest(&[Some(id.value)])?;
         Ok(rows.first().map(seen))
@@ -49,22 +49,22 @@ impl RowSeen {
     }
 }
 
-/// How a look locks the row.
+/// How a read locks the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowLock {
     No,
-    /// As an update of anything but the id; waits.
+    /// FOR NO KEY UPDATE; waits.
     Update,
-    /// The same, but a row that somebody has locked counts as not there.
+    /// The same; skips a locked row.
     UpdateIfFree,
-    /// The same, but an error where somebody has locked it.
+    /// The same; 55P03 for a locked row.
     UpdateNow,
-    /// Also against FOR KEY SHARE, which writers of items hold; waits.
+    /// FOR UPDATE, which conflicts with the FOR KEY SHARE of item writers; waits.
     Whole,
 }
 
-/// A row that could not be locked: ON002 where the caller may see it, but a policy keeps it from any update.
-/// Does not wait; a row that somebody has locked may be updated later, for all that is known.
+/// For a row that could not be locked: ON002 where the caller may see it, but a policy forbids any update. Does not wait;
+/// a row that is locked by another session passes.
 pub fn ensure_updatable(machine: &Machine, id: &RowId) -> Result<()> {
     if !machine.shape.table.has_policies() || RowSeen::find(machine, id, RowLock::No)?.is_none() {
         return Ok(());
@@ -103,15 +103,15 @@ fn seen(row: &Row) -> RowSeen {
     }
 }
 
-/// Which rows a move takes.
+/// The condition of a move.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum MoveIf {
     Always,
     Unflagged,
 }
 
-/// Moves the row from one status to another; None: it was not in that status (or flagged). Waits for whoever
-/// has it locked. Statuses are the machine's or a lease's, never an argument.
+/// Moves the row from one status to another. None: it was in another status, or flagged. Waits for a locked row. The
+/// statuses come from the definition or the lease, never from an argument.
 pub fn move_row(
     machine: &Machine,
     id: &RowId,

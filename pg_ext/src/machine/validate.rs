@@ -1,8 +1,8 @@
-//! A definition, from the JSON that somebody wrote to what is stored; or everything that is wrong with it.
+//! Makes the stored definition of the caller's, or finds all its faults.
 //!
-//! No check stops another: what is missing or of the wrong type is one fault, and only the checks that need it
-//! are left out. `read` makes the tree, `rules` looks at what its members say together, `fit` and `money` at
-//! the tables; they leave in it what is kept of a predicate.
+//! No check stops another: a missing or wrong member is one fault, and only the checks that need it are left out. `read`
+//! makes the tree, `rules` compares its members, `fit` and `money` compare it with the tables and replace each predicate
+//! by its stored form.
 
 use super::columns::{DefinedTable, owned_by_caller};
 use super::definition::Definition;
@@ -15,7 +15,7 @@ use crate::caller::{self, Owner};
 use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys::{Datum, Oid};
 
-/// A definition that is right, and what stands beside it in once.machine.
+/// A definition without faults, and the columns beside it in once.machine.
 pub struct Valid {
     pub definition: Definition,
     pub relation: Oid,
@@ -24,8 +24,8 @@ pub struct Valid {
     pub owner: Option<Datum>,
 }
 
-/// Checks a definition; the faults are those of reading it. 42501 where the table is not the caller's, or the
-/// owner not a role of the caller's.
+/// Checks a definition; `faults` has those of reading it. 42501 unless the caller owns the table and is a member of the
+/// owner.
 pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
     let owner = owner(&definition, &faults)?;
     let named = |path, name: &str| DefinedTable::named(path, name, &faults);
@@ -62,7 +62,7 @@ pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
     })
 }
 
-/// What is wrong with a stored definition, now that its tables may have changed; one line each.
+/// The faults of a stored definition over the present tables, one line each.
 pub fn recheck(stored: &StoredMachine) -> Result<Vec<String>> {
     let (mut definition, faults) = (stored.definition()?, Faults::default());
     let read = |col| stored.relation(col).map_or(Ok(None), DefinedTable::read);
@@ -89,7 +89,7 @@ fn against_tables(
     }
 }
 
-/// The role that owns the machine, one that the caller is a member of.
+/// The role that owns the machine; 42501 unless the caller is a member.
 fn owner(definition: &Definition, faults: &Faults) -> Result<Option<Datum>> {
     let Some(name) = &definition.owner else {
         return Ok(None);
@@ -115,7 +115,7 @@ fn ensure_callers(table: &DefinedTable) -> Result<()> {
 /// 42501 for a table that is not the caller's.
 pub fn not_yours(table: &str) -> Error {
     Error::new(Kind::NotYours, format!("must be owner of table {table}")).hint(
-        "A machine belongs to who owns its table; ask them, or SET ROLE to the table's owner.",
+        "A machine belongs to the owner of its table. SET ROLE to that owner, or ask the owner.",
     )
 }
 
