@@ -1,7 +1,7 @@
 //! `action_finish` and `action_release`: the row leaves its claim state, and the lease ends with it.
 //!
-//! The row first (lock order), by an UPDATE that asks for the claim state, then the lease. A sweep or another
-//! claim changes the lease under the row's lock only, so what the lease says after the UPDATE is final.
+//! The row comes first (lock order), by an UPDATE on condition of the claim state, then the lease. A sweep or another claim
+//! changes the lease under the row's lock only, so the lease is final after the UPDATE.
 
 use super::fence::{FencedAction, TokenUse};
 use super::lease::{Lease, LeaseCol, LeaseState};
@@ -57,7 +57,7 @@ pub fn action_finish(call: &Call) -> Result<Datum> {
         end(&fenced, LeaseState::Finished, mark, &moved, None)?;
         return Ok(row(b"finished", moved.status, moved.version));
     }
-    // While it waited for the row, another session may have ended the lease.
+    // Another session may have ended the lease during the wait for the row.
     let (lease, _) = fenced.lease(|_| false)?;
     let seen = RowSeen::latest(&fenced.machine, &fenced.id)?;
     match seen {
@@ -100,7 +100,7 @@ pub fn action_release(call: &Call) -> Result<Datum> {
     Err(stayed(&fenced, &lease, seen))
 }
 
-/// Why a row did not move although the lease is held.
+/// The error of a row that did not move although the lease is held.
 fn stayed(fenced: &FencedAction, lease: &Lease, seen: Option<RowSeen>) -> Error {
     match seen {
         // Claimed since this transaction's snapshot.
@@ -119,7 +119,7 @@ fn leave(
     condition: MoveIf,
     patch: &Patch,
 ) -> Result<Option<RowSeen>> {
-    // The server's own refusal of the UPDATE would have no hint.
+    // The server's own error has no hint.
     if !is_writable() {
         return Err(Error::read_only(fenced.named()));
     }

@@ -1,4 +1,4 @@
-//! The fence: every write that presents an action's token passes here.
+//! The fence: checks an action's token for every write that presents one.
 
 use super::lease::{Lease, LeaseCol, LeaseState, REMEMBERED_US, TABLE};
 use crate::call::{Call, shown};
@@ -27,11 +27,11 @@ impl FencedAction {
         })
     }
 
-    /// The lease, while it is this token's; or what it was ended with, where `repeats` says that this call
-    /// only needs the same answer again.
+    /// The lease, held with this token. Or the ended one, where `repeats` finds that this call ended it and only needs the
+    /// same answer.
     pub fn lease(&self, repeats: impl Fn(&Lease) -> bool) -> Result<(Lease, TokenUse)> {
         let Some(lease) = Lease::latest(&self.machine, &self.id)? else {
-            return Err(self.lost("There is no lease on this row: never claimed, or long ended."));
+            return Err(self.lost("There is no lease on this row: it was never claimed, or the lease ended long ago."));
         };
         if lease.raw(LeaseCol::FinishedToken).is_some()
             && lease.i64(LeaseCol::FinishedToken) == self.token
@@ -42,7 +42,7 @@ impl FencedAction {
             };
         }
         if lease.i64(LeaseCol::Token) != self.token {
-            return Err(self.lost("Another holder has claimed the row since."));
+            return Err(self.lost("Another holder has claimed the row."));
         }
         let forgotten = lease.i64(LeaseCol::EndedAt).saturating_add(REMEMBERED_US);
         match lease.state() {
@@ -51,7 +51,7 @@ impl FencedAction {
                 Err(self.lost("It ended more than 24 hours ago."))
             }
             _ if repeats(&lease) => Ok((lease, TokenUse::Repeated)),
-            LeaseState::Swept => Err(self.lost("It ran out, and a sweep has reverted the row.")),
+            LeaseState::Swept => Err(self.lost("The lease expired, and a sweep has reverted the row.")),
             _ => Err(self.lost("It was released.")),
         }
     }
@@ -66,8 +66,7 @@ impl FencedAction {
         )
     }
 
-    /// Writes the lease while it is this token's. `change` gets the time; a write does not wait with a clock
-    /// that it has read already: it waits for the lock, then looks, reads the clock and decides.
+    /// Writes the lease while it is held with this token. `change` gets the time, which is read after any wait for a lock.
     pub fn write<T>(&self, mut change: impl FnMut(&mut Lease, i64) -> T) -> Result<T> {
         let mut locked = false;
         loop {
@@ -95,7 +94,7 @@ impl FencedAction {
         )
         .detail(why)
         .hint(
-            "Stop this attempt, roll its writes back and delete what it made outside the database.",
+            "Stop this attempt, roll back its writes, and delete what it made outside the database.",
         )
     }
 
@@ -112,10 +111,10 @@ impl FencedAction {
     }
 }
 
-/// What a token stands for now.
+/// The state of a token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TokenUse {
     Held,
-    /// This very call ended it before.
+    /// The same call ended the lease before.
     Repeated,
 }

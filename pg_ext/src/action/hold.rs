@@ -1,5 +1,5 @@
-//! `action_extend`: a heartbeat that fences and tells of a cancellation. A HOT update of the lease, and a look
-//! at the row that locks nothing.
+//! `action_extend`: a heartbeat that fences and reports a cancellation. A HOT update of the lease, and a read of the row
+//! without a lock.
 
 use super::fence::FencedAction;
 use super::lease::LeaseCol;
@@ -26,7 +26,7 @@ pub fn action_extend(call: &Call) -> Result<Datum> {
     let (left, claim_into) = fenced.write(|lease, now| {
         let step = lease.text(LeaseCol::StepKey);
         let declared = || steps.iter().find(|s| s.step_key == step)?.lease_us;
-        // A lease that the caller did not name never gets shorter by it.
+        // Without an argument the lease never gets shorter.
         let until = match asked {
             Some(us) => now + us,
             None => {
@@ -36,7 +36,7 @@ pub fn action_extend(call: &Call) -> Result<Datum> {
         };
         lease.put_i64(LeaseCol::LeaseUntil, until);
         if until < lease.i64(LeaseCol::LookAt) {
-            // Ends before the sweep would look: the one case in which this is not a HOT update.
+            // Not a HOT update: the lease ends before the sweep would look.
             lease.put_i64(LeaseCol::LookAt, until);
         }
         (

@@ -13,7 +13,7 @@ pub const TABLE: Name = c"action_lease";
 const BY_ID: Name = c"action_lease_pkey";
 pub const BY_LOOK: Name = c"action_lease_look";
 
-/// An ended lease answers repeats of its token so long.
+/// So long an ended lease answers repeated calls with its token.
 pub const REMEMBERED_US: i64 = clock::DAY_US;
 
 /// Column numbers, from 1.
@@ -66,7 +66,7 @@ impl LeaseState {
             b'f' => LeaseState::Finished,
             b'l' => LeaseState::Released,
             b's' => LeaseState::Swept,
-            // Written by a newer library: nobody may take it for free.
+            // A code of a newer library counts as held.
             _ => LeaseState::Held,
         }
     }
@@ -106,7 +106,7 @@ impl Lease {
         Ok(table.find(BY_ID, keys, snapshot)?.map(Lease::load))
     }
 
-    /// What is committed now of a row's lease, and our own writes.
+    /// A row's lease in the latest snapshot.
     pub fn latest(machine: &Machine, id: &RowId) -> Result<Option<Lease>> {
         Lease::find(&Table::to_read(TABLE)?, machine, id, &Snapshot::latest())
     }
@@ -118,7 +118,7 @@ impl Lease {
         )
     }
 
-    /// Whose lease it is and whether it is held: what another session cannot change under the row's lock.
+    /// The part of a lease that another session cannot change under the row's lock.
     pub fn mark(&self) -> (i64, LeaseState) {
         (self.i64(LeaseCol::Token), self.state())
     }
@@ -134,7 +134,7 @@ impl Lease {
             .map(|d| unsafe { *d.cast_mut_ptr::<[u8; 16]>() })
     }
 
-    /// What every new lease begins with; it grows the token.
+    /// Sets the columns of a new lease, with the next token.
     pub fn begin(&mut self, machine: &Machine, id: &RowId, now: i64, lease_us: i64) {
         self.put_i64(
             LeaseCol::Token,
@@ -153,7 +153,7 @@ impl Lease {
         self.put(LeaseCol::Note, None);
     }
 
-    /// Held, and the row wears what it claimed: somebody has the row, or died with it. Anything else is dead.
+    /// The lease is held and the row is in its claim state. Any other held lease is dead.
     pub fn covers(&self, status: &[u8]) -> bool {
         self.state() == LeaseState::Held && self.bytes(LeaseCol::ClaimInto) == Some(status)
     }

@@ -1,7 +1,7 @@
-//! action: one row's work that can die half-way, under a lease. Told at the top of `sql/action.sql`.
+//! action: one row's work that can die half-way, under a lease. `sql/action.sql` begins with an overview.
 //!
-//! `lease` names the columns of a lease's row; `claim` decides and claims, `hold` and `end` are the writes that
-//! present a token, `sweep` finds what is overdue and `revert` reverts it.
+//! `lease` is a row of once.action_lease. `claim` decides and claims. `hold` and `end` write with a token, which `fence`
+//! checks. `sweep` finds overdue leases, and `revert` reverts their rows.
 
 pub mod claim;
 pub mod end;

@@ -1,9 +1,9 @@
-//! The sweep task `action_release`: rows whose action's lease is overdue go back to revert_to.
+//! The sweep task `action_release`: puts rows with an overdue lease back to revert_to.
 //!
-//! For each machine: its overdue leases by the index, in batches (`revert.rs`). What it cannot lock, and rows whose
-//! trigger refuses, keep no other machine from its turn.
+//! For each machine it reads the overdue leases by their index, in batches (`revert.rs`). Locked rows, and rows whose
+//! trigger refuses, do not stop the other machines.
 //!
-//! Invariant: `more` is told only where this call has changed something, so whoever goes on while `more` comes to an end.
+//! Invariant: `more` is true only if this call changed something, so a loop on `more` ends.
 
 use super::lease::{BY_LOOK, Lease, LeaseCol, LeaseState, REMEMBERED_US, TABLE};
 use super::revert::{DueLease, LeaseChange, Reverted, change_lease, revert_due};
@@ -16,21 +16,20 @@ use crate::subxact::Failure;
 use crate::swept::{self, ACTION_RELEASE, Swept};
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 
-/// Leases that are looked at for each row that may be swept: reading is cheap, and what has ended or is locked
-/// must not hide what is due.
+/// Leases that are read for each row that may be swept: ended and locked ones must not hide due ones.
 const LOOKS_PER_ROW: usize = 1_000;
-/// Ended or extended leases that are moved on or removed for each row that may be swept.
+/// Ended or extended leases that are rewritten or deleted for each row that may be swept.
 const TIDIED_PER_ROW: usize = 10;
 
-/// What else is done in a machine's turn; an error of its own is the machine's failure.
+/// Other work of a machine's turn; its inner error is the machine's failure.
 pub type Beside = fn(&[u8]) -> Result<std::result::Result<(), Failure>>;
 
-/// Sweeps every machine, those that were swept longest ago first, at most `max` rows in all, and notes each.
+/// Sweeps all machines, the one with the oldest sweep first, at most `max` rows in all, and records each sweep.
 pub fn sweep_leases(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swept> {
     let mut all = Swept::default();
     let mut runs = Vec::new();
     let mut left = max;
-    // A definition that cannot be read is its machine's own failure.
+    // A definition that cannot be read fails its own machine only.
     let names = match only {
         Some(name) => vec![StoredMachine::existing(name)?.name().to_vec()],
         None => stored::names()?,
@@ -51,13 +50,13 @@ pub fn sweep_leases(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swe
     let is_good = all.failed == 0;
     swept::noting(&mut all, || {
         for (name, swept) in &runs {
-            // None of one that was dropped meanwhile.
+            // Not of a machine that was dropped during the sweep.
             if StoredMachine::find(name)?.is_some() {
                 swept::record(ACTION_RELEASE, name, swept, swept.failed == 0)?;
             }
         }
         match only {
-            // Its rows are counted for the machines.
+            // The machines' records count the rows.
             None => swept::record(ACTION_RELEASE, b"", &Swept::default(), is_good),
             Some(_) => Ok(()),
         }
@@ -65,13 +64,12 @@ pub fn sweep_leases(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swe
     Ok(all)
 }
 
-/// What the caller has deferred must not run as somebody else, and nothing is deferred from here on. What fails
-/// by that is the caller's error.
+/// Runs the caller's deferred triggers now, because they must not run as a table's owner. Their error is the caller's.
 pub fn prepare() -> Result<()> {
     spi::run_as_caller(c"SET CONSTRAINTS ALL IMMEDIATE")
 }
 
-/// Whose last sweep ended the longest ago comes first.
+/// The machine whose last sweep ended first comes first.
 fn by_last_end(mut names: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
     names.sort();
     let mut found = Vec::new();
@@ -92,7 +90,7 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
     let table = Table::to_read(TABLE)?;
     let snapshot = Snapshot::now();
     let keys = &mut [ScanKey::text(1, row::text(name)), ScanKey::until(2, now)];
-    // One scan to the end: what is deferred meanwhile is not seen again by it.
+    // One scan to the end, which does not meet a deferred row again.
     let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
     loop {
         let chunk = next_leases(&mut scan, now, looks, (max - turn.settled) as usize + 1);
@@ -102,7 +100,7 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
         tidied += tidy(now_tidied)?;
         turn.swept.more |= !later.is_empty() && tidied > 0;
         let mut due = &chunk.due[..];
-        // Rows that somebody has locked take no other row's place.
+        // A locked row takes no other row's place.
         while !due.is_empty() && turn.settled < max {
             let left = (max - turn.settled) as usize;
             let (now, later) = due.split_at(due.len().min(left));
@@ -123,24 +121,24 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
             return Ok(turn);
         }
         if looks == 0 {
-            // Nor are they a reason to come back at once.
+            // Locked rows alone are no reason for another call.
             turn.swept.more |= turn.settled + tidied > 0;
             return Ok(turn);
         }
     }
 }
 
-/// What the index says of one stretch of leases.
+/// A chunk of leases, read by the index.
 struct LeaseChunk {
     due: Vec<DueLease>,
-    /// Ended, or extended since: to be removed or looked at later.
+    /// Ended or extended ones, which are deleted or get another look_at.
     ended: Vec<[u8; 16]>,
     looked: usize,
     /// The scan may have more.
     full: bool,
 }
 
-/// The next leases of the scan, until so many were looked at or were due.
+/// The next leases of the scan, until so many were read or are due.
 fn next_leases(scan: &mut Scan<'_>, now: i64, most: usize, most_due: usize) -> LeaseChunk {
     let mut chunk = LeaseChunk {
         due: Vec::new(),
@@ -171,7 +169,7 @@ fn next_leases(scan: &mut Scan<'_>, now: i64, most: usize, most_due: usize) -> L
     chunk
 }
 
-/// Removes leases that ended long enough ago and moves the others to their next look; how many.
+/// Deletes leases that ended long enough ago and sets look_at of the others; returns their number.
 fn tidy(keys: &[[u8; 16]]) -> Result<i64> {
     let mut tidied = 0;
     let table = Table::to_write(TABLE)?;

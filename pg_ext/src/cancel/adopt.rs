@@ -1,5 +1,5 @@
-//! `action_adopt`: rows that wear a claim state without a lease get an overdue one, and rows whose cancel
-//! flag was set by hand a teardown; with the caller's rights.
+//! `action_adopt`: gives orphaned rows in a claim state an overdue lease, and rows that were flagged by hand a teardown;
+//! with the caller's rights.
 
 use super::request;
 use crate::action::lease::{Lease, LeaseCol, TABLE};
@@ -17,13 +17,13 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 
 const MOST: i32 = 1_000_000;
-/// Rows looked at in one go.
+/// Rows of one fetch.
 const STEP: i64 = 1_000;
 
 const CANDIDATES: &str = "
     SELECT {id}::pg_catalog.text, {status}::pg_catalog.text FROM {table} AS t WHERE {which}";
 
-/// Rows that the extension does not know of as it should.
+/// Rows without their lease or teardown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Orphan {
     /// In a claim state without a lease.
@@ -37,15 +37,14 @@ pub fn action_adopt(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
     let max = call.limit(1, "max", MOST)?;
     let table = Table::to_write(TABLE)?;
-    // Before the lock below: who redefines the machine may have the table.
     machine.shape.table.lock(pg_sys::AccessShareLock);
-    // As claims do: a definition that changes meanwhile waits for this transaction.
+    // As claims do: machine_define waits for the end of this transaction.
     let Some(shared) = TryLock::shared(machine.lock) else {
         return Err(Error::new(
             Kind::InUse,
             format!("machine \"{}\" is being defined right now", machine.name()),
         )
-        .hint("Call again."));
+        .hint("Call action_adopt again."));
     };
     shared.keep();
     let machine = Machine::of(call)?;
@@ -66,7 +65,7 @@ pub fn action_adopt(call: &Call) -> Result<Datum> {
     Ok(Datum::from(adopted))
 }
 
-/// Shows each orphan, until `each` says stop (false).
+/// Visits each orphaned row until `each` answers false.
 pub fn orphans(
     machine: &Machine,
     kind: Orphan,
@@ -102,8 +101,7 @@ pub fn orphans(
     })?;
     let base = machine.shape.id.base_type;
     plan.hold()?;
-    // Rows and what is known of them by one snapshot: a lease that ends in between would make an orphan of
-    // its row.
+    // One snapshot for rows, leases and teardowns: a lease that ends in between makes no orphan.
     let snapshot = Snapshot::now();
     let leases = Table::to_read(TABLE)?;
     plan.stream(&[], &snapshot, STEP, |rows| {
@@ -125,7 +123,7 @@ pub fn orphans(
     })
 }
 
-/// Under the row's lock, unless somebody else has it: whoever claims the row has it too.
+/// Under the row's lock, as a claim is made. Skips a locked row.
 fn adopt_claimed(machine: &Machine, table: &Table, id: &RowId) -> Result<bool> {
     let Some(seen) = RowSeen::find(machine, id, RowLock::UpdateIfFree)? else {
         return Ok(false);

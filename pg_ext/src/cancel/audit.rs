@@ -1,7 +1,7 @@
-//! `cancel_audit`: the marked items beside everything that once.refund says was credited for them.
+//! `cancel_audit`: compares the marked items with the recorded refunds.
 //!
-//! Both sides are read under one snapshot and in one order (ids as bytes), so nothing has to be kept in
-//! memory and no refund can come in between. A row that is gone has nothing to prove.
+//! Both sides are read under one snapshot, so no refund comes in between, and in one order (ids as bytes), so neither is
+//! held in memory. Deleted rows are not audited.
 
 use super::items::Items;
 use super::numeric;
@@ -17,7 +17,7 @@ use crate::table::{Scan, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 use std::cmp::Ordering;
 
-/// Subjects summed in one go.
+/// Subjects of one fetch.
 const STEP: i64 = 1_000;
 
 const MARKED: &str = "
@@ -48,7 +48,7 @@ pub fn cancel_audit(call: &Call) -> Result<Datum> {
             vec![Some(id.value)],
         ),
     };
-    // Before the items, as everybody does. That the caller may read it is asked where a difference has to be told.
+    // The table before the items, as in all calls. The right to read it is checked where a difference is reported.
     machine
         .shape
         .table
@@ -82,15 +82,15 @@ pub fn cancel_audit(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// The records' side of the comparison, moving along.
+/// The recorded refunds, read in step with the marked sums.
 struct Audit<'a> {
     machine: &'a Machine,
     rows: Rows,
     snapshot: &'a Snapshot,
     scan: Option<Scan<'a>>,
-    /// A row and all that was refunded for it.
+    /// A row and the sum of its refunds.
     next: Option<(Vec<u8>, Datum)>,
-    /// The first refund of the row after that.
+    /// The first refund of the next row.
     ahead: Option<(Vec<u8>, Datum)>,
 }
 
@@ -128,7 +128,7 @@ impl Audit<'_> {
         None
     }
 
-    /// The marked sum of the next subject, in order.
+    /// Compares the marked sum of the next subject.
     fn compare(&mut self, subject: &[u8], marked: Datum) -> Result<()> {
         while let Some((id, refunded)) = self.next.take() {
             match id.as_slice().cmp(subject) {
@@ -149,7 +149,7 @@ impl Audit<'_> {
         self.tell(subject, marked, numeric::zero())
     }
 
-    /// Records without a marked item.
+    /// Reports the remaining refunds, which have no marked item.
     fn rest(&mut self) -> Result<()> {
         while let Some((id, refunded)) = self.next.take() {
             self.settle(&id, numeric::zero(), refunded)?;
@@ -158,7 +158,7 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// What a record says beside what is marked.
+    /// Compares both sums of a row that has refunds.
     fn settle(&self, id: &[u8], marked: Datum, refunded: Datum) -> Result<()> {
         self.tell(id, marked, refunded)?;
         row::free(refunded);

@@ -1,4 +1,4 @@
-//! `cancel_items` and `cancel_confirm`: what was made outside goes, before the row is cancelled.
+//! `cancel_items` and `cancel_confirm`: the artifacts are deleted before the row is cancelled.
 
 use super::items::Items;
 use super::record::TeardownCol;
@@ -48,7 +48,7 @@ pub fn cancel_items(call: &Call) -> Result<Datum> {
     let mut args = vec![Some(torn.id.value), Some(Datum::from(i64::from(max)))];
     args.extend(after.map(|id| Some(id.value)));
     let rows = Rows::begin(call);
-    // All that is marked, whatever this transaction's snapshot shows: what is not listed is confirmed as deleted.
+    // In the latest snapshot: an item that is not listed would be confirmed as deleted.
     for row in plan.look_latest(&args)? {
         rows.push(&[column(&row, 0), column(&row, 1)]);
     }

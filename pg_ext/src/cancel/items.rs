@@ -14,8 +14,8 @@ use crate::table::Snapshot;
 use crate::table::enums::is_enum;
 use pgrx::pg_sys::{self, Datum};
 
-/// $1 the row's id: some item that fits. Planned without the LIMIT, or the server would rather read the table from its
-/// beginning; no more is read than what is asked for.
+/// $1 the row's id: one item that fits. Planned without the LIMIT, with which the server may prefer a sequential scan; the
+/// LIMIT still ends the execution.
 const SOME: &str = "
     WITH fits AS MATERIALIZED (
         SELECT i.{item_id}::pg_catalog.text AS \"once$key\" FROM {items} AS i
@@ -81,7 +81,7 @@ impl Items<'_> {
         fill(template, &[own.as_slice(), more].concat())
     }
 
-    /// A marker that is NULL says nothing, whatever else means undecided.
+    /// A NULL marker is always undecided.
     fn is(&self, which: WhichItems) -> String {
         let column = &self.shape.marker;
         let plain = format!("i.{}", column.name);
@@ -100,15 +100,15 @@ impl Items<'_> {
         }
     }
 
-    /// The same of all items, those too that a policy hides from the caller: as a foreign key's check sees them.
+    /// One of these items, also one that a policy hides from the caller, as a foreign key's check reads them.
     pub fn some_of_all(&self, id: &RowId, which: WhichItems) -> Result<Option<Datum>> {
         let owner = self.shape.items.owner();
         let _owner = owner.map(SwitchedUser::to_owner_for_check);
-        // The server keeps a plan with the table's policies in it where the same role asked before.
+        // A plan contains the policies of its role, so it has another key.
         self.find_one("of all", id, which)
     }
 
-    /// One of these items as committed now, whatever the isolation level, and in our own writes.
+    /// One of these items in the latest snapshot, at every isolation level.
     pub fn some(&self, id: &RowId, which: WhichItems) -> Result<Option<Datum>> {
         self.find_one("visible", id, which)
     }
@@ -127,7 +127,7 @@ impl Items<'_> {
         Ok(rows.first().and_then(|row| column(row, 0)))
     }
 
-    /// The snapshot shows the wallet of the row to the caller. The tables are locked since before it was made.
+    /// The snapshot shows the row's wallet to the caller. The tables were locked before the snapshot was taken.
     pub fn has_wallet(&self, id: &RowId, snapshot: &Snapshot) -> Result<bool> {
         let types = [self.machine.id_type()];
         let plan = (self.machine).plan("wallet", &types, [READ, NO, READ], || {
@@ -136,8 +136,8 @@ impl Items<'_> {
         Ok(!plan.look(&[Some(id.value)], snapshot)?.is_empty())
     }
 
-    /// The caller may see this undecided item, but a policy keeps it from any update. Does not wait; an item that
-    /// somebody has locked may be updated later, for all that is known.
+    /// The caller may see this undecided item, but a policy forbids its update. Does not wait; an item that is locked by
+    /// another session counts as updatable.
     pub fn is_kept_back(&self, id: &RowId, item: Datum) -> Result<bool> {
         if !self.shape.items.has_policies() {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Sums of money, by the server's own numeric.
+//! Sums of money in the server's numeric type.
 
 use pgrx::pg_sys::{self, Datum};
 

@@ -1,5 +1,5 @@
-//! `cancel_pending`: what a teardown worker takes up. Teardowns that are open, by the index, oldest first;
-//! the user's rows are looked at with the caller's rights.
+//! `cancel_pending`: the open teardowns that a worker can do, oldest first. The user's rows are read with the caller's
+//! rights. Also closes orphaned teardowns.
 
 use super::record::{BY_OPEN, TABLE, Teardown, TeardownCol};
 use crate::action::lease::Lease;
@@ -17,9 +17,9 @@ use pgrx::pg_sys::{Datum, Oid};
 use std::collections::HashMap;
 
 const MOST: i32 = 100_000;
-/// Teardowns looked at in one go.
+/// Teardowns of one look-up of rows.
 const STEP: usize = 1_000;
-/// Open teardowns, the oldest, that a sweep looks at.
+/// The open teardowns, oldest first, that a sweep checks.
 const SWEPT: usize = 100;
 
 /// $1 ids.
@@ -75,7 +75,7 @@ pub fn cancel_pending(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// A machine's teardowns that are open, oldest first.
+/// A machine's open teardowns, oldest first.
 fn open<'s>(table: &Table, machine: &[u8], snapshot: &'s Snapshot) -> Result<Scan<'s>> {
     let keys = &mut [ScanKey::text(1, row::text(machine)), ScanKey::bool(2, true)];
     table.scan(BY_OPEN, keys, snapshot)
@@ -96,8 +96,8 @@ pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String
     Ok(None)
 }
 
-/// In a sweep of the machine: closes the teardowns whose row is gone, among the oldest that are open. Nobody can finish
-/// them. The inner error is the machine's failure.
+/// In a sweep of the machine: closes orphaned teardowns, whose row was deleted, among the oldest open ones. The inner error
+/// is the machine's failure.
 pub fn close_orphaned(machine: &[u8]) -> Result<std::result::Result<(), Failure>> {
     subxact::attempt_briefly(|| {
         let present = StoredMachine::existing(machine)?.table();
@@ -117,7 +117,7 @@ fn close_of_gone_rows(machine: &Machine) -> Result<()> {
     let Some(open) = next(machine, &mut scan, SWEPT)? else {
         return Ok(());
     };
-    // A snapshot from before the row would have it gone.
+    // An older snapshot may not show a row that is there.
     let there = present(machine, &open, true)?;
     for gone in open.iter().filter(|o| !there.contains_key(&o.id.text)) {
         let found = Teardown::find(machine, &gone.id, &Snapshot::latest())?;
@@ -130,7 +130,7 @@ fn close_of_gone_rows(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Unless it is being written.
+/// Skips a locked one.
 fn close(table: &Table, mut teardown: Teardown) -> Result<()> {
     if let Some(tid) = teardown.tid()
         && teardown.is_open()
@@ -152,7 +152,7 @@ fn next(
     while let Some(slot) = scan.as_mut().and_then(Scan::advance) {
         let teardown = Teardown::look(slot);
         let id = teardown.bytes(TeardownCol::RowId).unwrap_or_default();
-        // An id that is none any more (the column's type was changed) names no row.
+        // An id that the column's present type cannot read names no row.
         let id = RowId::read(machine.shape.id.base_type, id, "id");
         if let (true, Ok(id)) = (teardown.is_of(machine), id) {
             open.push(OpenTeardown {
@@ -170,7 +170,7 @@ fn next(
     Ok(Some(open).filter(|open| !open.is_empty()))
 }
 
-/// The rows that are there, for the current user and this statement, or by what is committed now.
+/// The rows that are there: in this statement's snapshot, or in the latest.
 fn present(
     machine: &Machine,
     open: &[OpenTeardown],

@@ -70,7 +70,7 @@ impl Teardown {
             Some(_) => teardown.store()?,
             None => teardown.insert(&table)?,
         }
-        // Read anew, so that it knows where it is stored.
+        // Read again for its place in the table.
         Teardown::any(&table, machine, id, &Snapshot::latest())?
             .ok_or_else(|| Error::new(Kind::Internal, "a teardown that was just begun is gone"))
     }

@@ -1,11 +1,10 @@
 //! `cancel_refund`: marks every undecided item and credits the wallet, in one statement.
 //!
-//! The marker and the money are written by the same statement under the machine row's lock, so an item is
-//! either undecided and not paid back, or marked and paid back once. Lock order: row, items by key, wallet.
+//! One statement writes marker and money under the machine row's lock. So an item is undecided and not paid back, or marked
+//! and paid back once. Lock order: row, items by key, wallet.
 //!
-//! Invariant: the items that were marked are the items that were locked, and their amounts are the sum that is credited;
-//! where they are not, nothing is. Without a limit items are not joined with what was locked (a probe of an index for
-//! each), but found by the same condition again.
+//! Invariant: the marked items are the locked ones, and the sum of their amounts is credited; else nothing is. Without a
+//! limit the UPDATE finds the items by the same condition again, which is cheaper than a join with the locked ones.
 
 use super::items::{Items, WhichItems};
 use super::numeric;
@@ -21,8 +20,8 @@ use crate::spi::column;
 use crate::table::{Snapshot, above_read_committed};
 use pgrx::pg_sys::{self, Datum};
 
-/// $1 the row's id, $2 the most items. Items are locked by key before anything is written (their number is a condition
-/// of the UPDATE); an item that was decided while this waited for it is left out, one that changed counts as it is now.
+/// $1 the row's id, $2 the most items. Items are locked by key before any write, because their number is a condition of
+/// the UPDATE. An item that was decided during the wait is left out; one that changed counts as it is now.
 const REFUND: &str = "
     WITH due AS MATERIALIZED (
         SELECT i.{item_id} AS \"once$key\",
@@ -58,7 +57,7 @@ const REFUND: &str = "
            done.items, done.good_items, done.amount OPERATOR(pg_catalog.=) total.amount
       FROM total CROSS JOIN done LEFT JOIN paid ON true";
 
-/// The wallet is the row's, and there is something to credit it with: the sum of what is marked.
+/// The row's wallet, where the sum of the marked items is more than 0.
 const CREDIT: &str = "{id} OPERATOR(pg_catalog.=) $1
            AND w.{wallet_id} OPERATOR(pg_catalog.=) t.{account}
            AND total.bad_item IS NULL
@@ -67,11 +66,11 @@ const CREDIT: &str = "{id} OPERATOR(pg_catalog.=) $1
            AND done.amount OPERATOR(pg_catalog.=) total.amount
            AND total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\"";
 
-/// What an item gives back; NULL where its amount is none.
+/// The amount that an item gives back; NULL for an invalid one.
 const PAY: &str = "
     CASE WHEN {when} THEN CASE WHEN {payable} THEN i.{amount}::{number} END ELSE 0::{number} END";
 
-/// What `{limit}`, `{from_due}` and `{which}` stand for. A key of a table that others inherit from may be there twice.
+/// The values of `{limit}`, `{from_due}` and `{which}`. A key may be there twice where tables inherit from the items.
 const ALL: [(&str, &str); 3] = [
     ("limit", ""),
     ("from_due", ""),
@@ -90,12 +89,12 @@ const SOME: [(&str, &str); 3] = [
     ),
 ];
 
-/// What `{number}` and `{payable}` stand for: whole numbers are added up as such.
+/// The values of `{number}` and `{payable}`: whole numbers are summed as such.
 const WHOLE: (&str, &str) = (
     "pg_catalog.int8",
     "i.{amount}::pg_catalog.int8 OPERATOR(pg_catalog.>=) 0::pg_catalog.int8",
 );
-/// NaN is above infinity.
+/// NaN is greater than infinity.
 const NUMERIC: (&str, &str) = (
     "pg_catalog.\"numeric\"",
     "i.{amount}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.>=) 0::pg_catalog.\"numeric\"
@@ -149,7 +148,7 @@ pub fn cancel_refund(call: &Call) -> Result<Datum> {
             paid.wallet,
         )?;
     }
-    // Without a limit the statement has taken all that it saw and may update.
+    // Without a limit the statement took all items that it saw.
     let took_all = max.is_none()
         && paid.items > 0
         && !above_read_committed()
@@ -165,7 +164,7 @@ pub fn cancel_refund(call: &Call) -> Result<Datum> {
             return Err(torn.kept_back());
         }
         if above_read_committed() {
-            // Begun since this transaction's snapshot, which will never show it.
+            // It is newer than this transaction's snapshot.
             return Err(Error::retry_transaction(format!(
                 "the items of {}",
                 torn.named()
@@ -180,7 +179,7 @@ pub fn cancel_refund(call: &Call) -> Result<Datum> {
     ))
 }
 
-/// What one statement marked and credited.
+/// The result of the statement.
 struct Paid {
     items: i64,
     amount: Datum,
@@ -226,7 +225,7 @@ fn pay(torn: &TornRow, items: &Items, max: Option<i32>) -> Result<Paid> {
                 torn.named()
             ),
         )
-        .hint("Amounts of items that match the definition's when must be numbers of 0 or more; nothing was marked."));
+        .hint("The amount of an item that matches the definition's when must be a number of 0 or more. Nothing was marked."));
     }
     let is_good = number(7) == number(6);
     ensure_same(torn, number(6) - number(0), is_good, number(8) != 0)?;
@@ -239,7 +238,7 @@ fn pay(torn: &TornRow, items: &Items, max: Option<i32>) -> Result<Paid> {
             Kind::BadArgument,
             format!("the wallet of {} has no finite balance", torn.named()),
         )
-        .hint("Give it a number; nothing was marked."));
+        .hint("Set its balance to a number. Nothing was marked."));
     }
     Ok(Paid {
         items: number(0),
@@ -248,7 +247,7 @@ fn pay(torn: &TornRow, items: &Items, max: Option<i32>) -> Result<Paid> {
     })
 }
 
-/// Why no wallet was credited.
+/// The reason why no wallet was credited.
 fn uncredited(torn: &TornRow, items: &Items) -> Result<Error> {
     let has_wallet = |snapshot| items.has_wallet(&torn.id, &snapshot);
     if !has_wallet(Snapshot::latest())? {
@@ -257,11 +256,11 @@ fn uncredited(torn: &TornRow, items: &Items) -> Result<Error> {
             format!("{} names no wallet that is there", torn.named()),
         )
         .hint(format!(
-            "Look at its column {} and at {}; nothing was marked.",
+            "Check its column {} and table {}. Nothing was marked.",
             items.shape.account.name, items.shape.wallet.name
         )));
     }
-    // It has come since the transaction's snapshot.
+    // It is newer than the transaction's snapshot.
     if above_read_committed() && !has_wallet(Snapshot::now())? {
         return Ok(Error::retry_transaction(format!(
             "the wallet of {}",
@@ -270,24 +269,24 @@ fn uncredited(torn: &TornRow, items: &Items) -> Result<Error> {
     }
     Ok(torn.illegal(
         "has a wallet that could not be credited",
-        "A trigger or a policy of the wallet's table keeps the update back, or a trigger of the items has \
-         written to the wallet before; or it has changed just now, then try again. Nothing was marked.",
+        "A trigger or a policy of the wallet's table keeps the update back, or a trigger of the items wrote to the wallet. \
+         If the wallet changed just now, call again. Nothing was marked.",
     ))
 }
 
-/// What was marked is what was locked: `more` items were marked than locked, all of them carry the marker and are of
-/// this row still, their sums are the same.
+/// Compares the marked items with the locked ones: how many `more` were marked, whether all have the marker and the row,
+/// and whether the sums are the same.
 fn ensure_same(torn: &TornRow, more: i64, is_good: bool, sum_is_same: bool) -> Result<()> {
     match more {
         1.. => Err(Error::new(
             Kind::InvalidDefinition,
             format!("{} has items with the same key", torn.named()),
         )
-        .hint("Make the keys unique (a table that inherits from the items table has keys of its own), or call cancel_refund without max_items; nothing was marked.")),
+        .hint("Make the keys unique, also over tables that inherit from the items table, or call cancel_refund without max_items. Nothing was marked.")),
         0 if is_good && sum_is_same => Ok(()),
         0 if is_good => Err(torn.illegal(
             "has items whose amounts change with the marker",
-            "A trigger or a generated column of the items table changes it as they are marked; nothing was marked.",
+            "A trigger or a generated column of the items table changes the amount with the marker. Nothing was marked.",
         )),
         _ => Err(torn.kept_back()),
     }
@@ -297,7 +296,7 @@ impl TornRow {
     fn kept_back(&self) -> Error {
         self.illegal(
             "has items that could not be marked",
-            "A trigger or a policy of the items table keeps updates back; nothing was marked.",
+            "A trigger or a policy of the items table keeps updates back. Nothing was marked.",
         )
     }
 }

@@ -31,7 +31,7 @@ pub fn cancel_request(call: &Call) -> Result<Datum> {
     torn.machine.ensure_may_update()?;
     let writable = table::is_writable();
     if writable {
-        // The table before the row, as the UPDATE wants it.
+        // First the UPDATE's table lock, so that no lock is upgraded.
         let table = &torn.machine.shape.table;
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
     }
@@ -49,7 +49,7 @@ pub fn cancel_request(call: &Call) -> Result<Datum> {
     if let Some(answer) = torn.without_a_write(seen.as_ref())? {
         return Ok(answer);
     }
-    // Only the teardown is missing where somebody else has set the flag.
+    // A row that was flagged by hand only needs the teardown.
     let is_flagged = seen.is_some_and(|seen| seen.flagged);
     let Some(seen) = torn.flagged(is_flagged)? else {
         return Err(torn.machine.kept_back(&torn.id));
@@ -103,7 +103,7 @@ impl TornRow {
     }
 }
 
-/// A teardown of the row is under way.
+/// The row has an open teardown.
 pub fn is_begun(machine: &Machine, id: &RowId, snapshot: &Snapshot) -> Result<bool> {
     let begun = Teardown::find(machine, id, snapshot)?;
     Ok(begun.is_some_and(|t| t.is_open()))

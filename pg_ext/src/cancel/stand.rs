@@ -1,4 +1,4 @@
-//! How far the user's row is, for the calls of a teardown.
+//! The state of the user's row, for the calls of a teardown.
 
 use super::record::Teardown;
 use crate::action::lease::{Lease, LeaseCol};
@@ -19,9 +19,9 @@ pub struct TornRow {
     pub cancel: Cancel,
 }
 
-/// What may be done with the row.
+/// Whether the teardown can go on.
 pub enum Stand {
-    /// Flagged, nobody is at it: go on.
+    /// Flagged, and no lease covers it.
     Open(RowSeen),
     /// Cancelled already.
     Done(RowSeen),
@@ -38,8 +38,8 @@ impl TornRow {
         })
     }
 
-    /// Locks the row and tells how it stands; ON002 where no teardown may go on. Where nothing can be
-    /// written only a row that is done has an answer.
+    /// Locks the row; ON002 where the teardown must not go on. In a read-only transaction only a cancelled row has an
+    /// answer.
     pub fn stand(&self, lock: RowLock) -> Result<Stand> {
         self.machine.ensure_may_update()?;
         let writable = table::is_writable();
@@ -55,7 +55,7 @@ impl TornRow {
         let status = shown(seen.status());
         if self.machine.definition.is_terminal(&status) {
             let problem = format!("is \"{status}\", a terminal status, and cannot be torn down");
-            return Err(self.illegal(&problem, "It ended another way; nothing is left to do."));
+            return Err(self.illegal(&problem, "The row has ended otherwise. Nothing is left to do."));
         }
         if !seen.flagged {
             return Err(self.illegal("is not being cancelled", "Call once.cancel_request first."));
@@ -65,7 +65,7 @@ impl TornRow {
             Some(lease) => Err(self
                 .illegal(
                     "is leased to an action",
-                    "Its holder releases it; should it have died, the sweep action_release does, and cancel_pending lists the row.",
+                    "Its holder releases it. If the holder died, the sweep action_release does so, and cancel_pending lists the row.",
                 )
                 .detail(holder_of(&lease)?)),
         }
@@ -75,7 +75,7 @@ impl TornRow {
         *seen.status() == *from_utf8(&self.cancel.to)
     }
 
-    /// The teardown's record; one is begun for a row that was flagged without cancel_request.
+    /// The open teardown; begins one for a row that was flagged by hand.
     pub fn record(&self) -> Result<Teardown> {
         match Teardown::find(&self.machine, &self.id, &Snapshot::latest())? {
             Some(teardown) if teardown.is_open() => Ok(teardown),
@@ -83,7 +83,7 @@ impl TornRow {
         }
     }
 
-    /// The record of a row that is done; None: it was not torn down by us.
+    /// The teardown of a cancelled row; None: it was cancelled without one.
     pub fn past_record(&self) -> Result<Option<Teardown>> {
         Teardown::find(&self.machine, &self.id, &Snapshot::latest())
     }
@@ -101,12 +101,12 @@ impl TornRow {
     }
 }
 
-/// Who holds a lease and for how long, for errors.
+/// The holder of a lease and the time that is left, for errors.
 pub fn holder_of(lease: &Lease) -> Result<String> {
     let left = lease.i64(LeaseCol::LeaseUntil) - clock::now_us()?;
     let holder = match lease.bytes(LeaseCol::Holder) {
         Some(holder) => format!("Holder \"{}\"", shown(holder)),
-        None => "A holder without a name".to_owned(),
+        None => "A claim without a holder's name".to_owned(),
     };
     let step = match lease.bytes(LeaseCol::StepKey) {
         Some(step) => format!(" of step \"{}\"", shown(step)),
@@ -114,9 +114,9 @@ pub fn holder_of(lease: &Lease) -> Result<String> {
     };
     let seconds = left.unsigned_abs().div_ceil(1_000_000);
     Ok(match left > 0 {
-        true => format!("{holder}{step} has it for another {seconds} s."),
+        true => format!("{holder}{step} holds the lease for another {seconds} s."),
         false => {
-            format!("{holder}{step} had it until {seconds} s ago; no sweep has reverted it yet.")
+            format!("The lease of {holder}{step} expired {seconds} s ago, and no sweep has reverted the row yet.")
         }
     })
 }

@@ -1,5 +1,5 @@
-//! The checks of `refund` against the tables of its items and wallets: keys, the columns that tie the tables
-//! together, the marker, and types that lose nothing of an amount.
+//! The checks of `refund` against the tables of its items and wallets: keys, the columns that join the tables, the marker,
+//! and types that hold every amount exactly.
 
 use super::columns::{DefinedColumn, DefinedTable};
 use super::definition::Refund;
@@ -19,7 +19,7 @@ pub struct DefinedTables {
     pub wallet: Option<DefinedTable>,
 }
 
-/// Runs the checks, for a machine with this id; the predicate becomes what is kept of it.
+/// Runs the checks, for a machine with this id column. The `when` becomes its stored form.
 pub fn check_refund(
     refund: &mut Refund,
     id: &str,
@@ -41,7 +41,7 @@ pub fn check_refund(
     Ok(())
 }
 
-/// A row, its items and its wallet are locked one after another and changed by one statement.
+/// One statement changes the items and the wallet, and locks them after the row.
 fn tables_are_three(tables: &DefinedTables, faults: &Faults) {
     let oid = |table: &Option<DefinedTable>| table.as_ref().map(|table| table.oid);
     let [machine, items, wallet] = [&tables.machine, &tables.items, &tables.wallet].map(oid);
@@ -200,7 +200,7 @@ fn are_equal(marked: &str, undecided: &str, marker: &DefinedColumn) -> Result<bo
     Ok(ask_marker(&sql, &[marked, undecided], marker)?.unwrap_or(false))
 }
 
-/// The marker's value is this one, as its type compares values.
+/// The marker's value equals this one, as its type compares.
 fn same(value: &str) -> String {
     format!("ROW(v.m)::pg_catalog.record OPERATOR(pg_catalog.=) ROW({value})::pg_catalog.record")
 }
@@ -257,17 +257,17 @@ fn digits(column: &DefinedColumn) -> Option<Digits> {
     Digits::of_type(column.base_type, column.modifier)
 }
 
-/// What a type can count: digits before and after the point.
+/// The digits of a type before and after the point.
 #[derive(Clone, Copy)]
 pub struct Digits {
     before_point: i32,
     after_point: i32,
-    /// Of so many digits not every number, but every one with a digit less.
+    /// Holds not every number of so many digits, but every one with a digit less.
     is_integer: bool,
 }
 
 impl Digits {
-    /// None: the type does not count exactly.
+    /// None: the type is not exact.
     pub fn of_type(base_type: Oid, modifier: i32) -> Option<Digits> {
         /// A type modifier counts from here.
         const HEADER: i32 = 4;
@@ -292,8 +292,8 @@ impl Digits {
         })
     }
 
-    /// Whether every value of the other type is one of this type, and the same. A numeric takes every integer
-    /// type: most have fewer digits than a bigint could, and a larger number is an error, not another number.
+    /// Whether this type holds every value of the other type exactly. A numeric takes every integer type: a number with
+    /// too many digits is an error and is never rounded.
     pub fn hold(self, other: Digits) -> bool {
         match (self.is_integer, other.is_integer) {
             (false, true) => self.after_point >= 0,

@@ -1,4 +1,4 @@
-//! Which moves a definition declares: where a row may go to a status from, and under which condition.
+//! The declared moves: from which statuses a row may go to a status, and under which condition.
 
 use super::definition::Definition;
 use super::sql::is_any;
@@ -6,14 +6,14 @@ use crate::call::{SCOPE_MAX, characters, shown, texts_or_null};
 use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys::Datum;
 
-/// One declared way to a status.
+/// A declared move to a status.
 pub struct Move<'a> {
     pub from: Vec<&'a str>,
     pub when: Option<&'a str>,
 }
 
-/// Every declared way to `to`: transitions, and the steps whose requester has no claim state. Without a
-/// requester given (`Requester::Any`) every such step counts: that is how the guard sees a plain UPDATE.
+/// Every declared move to `to`: transitions, and steps whose requester has no claim state. With `Requester::Any` each such
+/// step counts, as for a plain UPDATE under the guard.
 pub fn moves_to<'a>(
     definition: &'a Definition,
     to: &'a str,
@@ -46,7 +46,7 @@ pub fn moves_to<'a>(
     transitions.chain(steps)
 }
 
-/// For whom steps are looked at.
+/// Whose steps count.
 #[derive(Clone, Copy)]
 pub enum Requester<'a> {
     Named(Option<&'a str>),
@@ -68,7 +68,7 @@ pub fn condition(status: &str, moves: &[Move]) -> String {
     format!("({})", each.join(" OR "))
 }
 
-/// Where a call wants to go, and from where.
+/// The moves that a call asks for.
 pub struct WantedMoves {
     pub to: String,
     /// None: from anywhere.
@@ -140,9 +140,9 @@ impl WantedMoves {
             ),
         )
         .hint(match ways.is_empty() {
-            true => "No declared move leads there; a claim state is entered by action_claim, the cancelled state by cancel_finish.".to_owned(),
+            true => "No move to it is declared. Only action_claim enters a claim state, and only cancel_finish the cancelled state.".to_owned(),
             false => format!(
-                "Declared from \"{}\"; a step's move counts for its requester only.",
+                "Moves to it are declared from \"{}\". A step's move counts for its requester only.",
                 ways.join("\", \"")
             ),
         })

@@ -1,5 +1,5 @@
-//! A patch: other columns of the row that a move sets. Its names are matched against the catalog and only
-//! the catalog's spelling reaches a statement; its values go through jsonb_populate_record.
+//! A patch: other columns that a move sets. A statement has the names as the catalog spells them; the values go through
+//! jsonb_populate_record.
 
 use super::model::Machine;
 use crate::call::{utf8, varlena};
@@ -65,13 +65,12 @@ impl Patch {
         })
     }
 
-    /// Tells kept statements apart.
+    /// Part of the key of a statement.
     pub fn key(&self) -> String {
         self.columns.join(",")
     }
 
-    /// What comes behind the status in SET, with the patch as parameter `$n`; the other columns keep their
-    /// values because the row itself is what the patch is laid over.
+    /// The rest of SET, with the patch as parameter `$n`. The row itself is the base of the populated record.
     pub fn assignments(&self, n: usize) -> String {
         match self.value {
             None => String::new(),
