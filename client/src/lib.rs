@@ -82,8 +82,8 @@ mod run;
 
 pub use action::{Action, ActionClaim, ActionEnd, ActionOptions, Extended, Released};
 pub use cancel::{
-    Amount, Cancel, CancelFinish, CancelRequest, Cancelled, CleanupItem, PendingCancel, RefundMismatch, Refunded,
-    Teardown,
+    Amount, Cancel, CancelFinish, CancelRequest, Cancelled, CleanupItem, PendingCancel,
+    RefundMismatch, Refunded, Teardown,
 };
 pub use error::{BoxError, Error, Kind};
 pub use executor::{Args, Autocommit, Executor};

@@ -31,7 +31,9 @@ impl FencedAction {
     /// same answer.
     pub fn lease(&self, repeats: impl Fn(&Lease) -> bool) -> Result<(Lease, TokenUse)> {
         let Some(lease) = Lease::latest(&self.machine, &self.id)? else {
-            return Err(self.lost("There is no lease on this row: it was never claimed, or the lease ended long ago."));
+            return Err(self.lost(
+                "There is no lease on this row: it was never claimed, or the lease ended long ago.",
+            ));
         };
         if lease.raw(LeaseCol::FinishedToken).is_some()
             && lease.i64(LeaseCol::FinishedToken) == self.token
@@ -51,7 +53,9 @@ impl FencedAction {
                 Err(self.lost("It ended more than 24 hours ago."))
             }
             _ if repeats(&lease) => Ok((lease, TokenUse::Repeated)),
-            LeaseState::Swept => Err(self.lost("The lease expired, and a sweep has reverted the row.")),
+            LeaseState::Swept => {
+                Err(self.lost("The lease expired, and a sweep has reverted the row."))
+            }
             _ => Err(self.lost("It was released.")),
         }
     }

@@ -45,13 +45,17 @@ pub fn cancel_pending(call: &Call) -> Result<Datum> {
     let rows = Rows::begin(call);
     let table = Table::to_read(TABLE)?;
     let snapshot = Snapshot::now();
-    let mut scan = Some(open(&table, &from_utf8(machine.name()), &snapshot)?);
+    let mut scan = Some(open_teardowns(
+        &table,
+        &from_utf8(machine.name()),
+        &snapshot,
+    )?);
     let mut found = 0;
     while found < max {
-        let Some(open) = next(&machine, &mut scan, STEP)? else {
+        let Some(open) = next_open(&machine, &mut scan, STEP)? else {
             break;
         };
-        let present = present(&machine, &open, false)?;
+        let present = rows_present(&machine, &open, false)?;
         for teardown in &open {
             let Some((status, flagged)) = present.get(&teardown.id.text) else {
                 continue; // the row is gone, or not visible to the caller
@@ -76,7 +80,7 @@ pub fn cancel_pending(call: &Call) -> Result<Datum> {
 }
 
 /// A machine's open teardowns, oldest first.
-fn open<'s>(table: &Table, machine: &[u8], snapshot: &'s Snapshot) -> Result<Scan<'s>> {
+fn open_teardowns<'s>(table: &Table, machine: &[u8], snapshot: &'s Snapshot) -> Result<Scan<'s>> {
     let keys = &mut [ScanKey::text(1, row::text(machine)), ScanKey::bool(2, true)];
     table.scan(BY_OPEN, keys, snapshot)
 }
@@ -85,7 +89,7 @@ fn open<'s>(table: &Table, machine: &[u8], snapshot: &'s Snapshot) -> Result<Sca
 pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String>> {
     let table = Table::to_read(TABLE)?;
     let snapshot = Snapshot::latest();
-    let mut scan = open(&table, machine, &snapshot)?;
+    let mut scan = open_teardowns(&table, machine, &snapshot)?;
     while let Some(slot) = scan.advance() {
         let teardown = Teardown::look(slot);
         if teardown.relation() == relation {
@@ -113,25 +117,29 @@ pub fn close_orphaned(machine: &[u8]) -> Result<std::result::Result<(), Failure>
 fn close_of_gone_rows(machine: &Machine) -> Result<()> {
     let table = Table::to_write(TABLE)?;
     let snapshot = Snapshot::latest();
-    let mut scan = Some(open(&table, &from_utf8(machine.name()), &snapshot)?);
-    let Some(open) = next(machine, &mut scan, SWEPT)? else {
+    let mut scan = Some(open_teardowns(
+        &table,
+        &from_utf8(machine.name()),
+        &snapshot,
+    )?);
+    let Some(open) = next_open(machine, &mut scan, SWEPT)? else {
         return Ok(());
     };
     // An older snapshot may not show a row that is there.
-    let there = present(machine, &open, true)?;
+    let there = rows_present(machine, &open, true)?;
     for gone in open.iter().filter(|o| !there.contains_key(&o.id.text)) {
         let found = Teardown::find(machine, &gone.id, &Snapshot::latest())?;
         if let Some(teardown) = found
             && teardown.i64(TeardownCol::RequestedAt) == gone.requested_at
         {
-            close(&table, teardown)?;
+            close_teardown(&table, teardown)?;
         }
     }
     Ok(())
 }
 
 /// Skips a locked one.
-fn close(table: &Table, mut teardown: Teardown) -> Result<()> {
+fn close_teardown(table: &Table, mut teardown: Teardown) -> Result<()> {
     if let Some(tid) = teardown.tid()
         && teardown.is_open()
         && table.lock(tid, &Snapshot::latest(), Wait::No)? == Outcome::Done
@@ -143,7 +151,7 @@ fn close(table: &Table, mut teardown: Teardown) -> Result<()> {
 }
 
 /// The next open teardowns of the scan; None at its end.
-fn next(
+fn next_open(
     machine: &Machine,
     scan: &mut Option<Scan<'_>>,
     most: usize,
@@ -171,7 +179,7 @@ fn next(
 }
 
 /// The rows that are there: in this statement's snapshot, or in the latest.
-fn present(
+fn rows_present(
     machine: &Machine,
     open: &[OpenTeardown],
     latest: bool,

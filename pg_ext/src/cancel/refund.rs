@@ -124,7 +124,7 @@ pub fn cancel_refund(call: &Call) -> Result<Datum> {
         let past = torn.past_record()?;
         return Ok(answer(0, numeric::zero(), past.as_ref(), false));
     }
-    let paid = pay(&torn, &items, max)?;
+    let paid = mark_and_credit(&torn, &items, max)?;
     let mut teardown = torn.record()?;
     let pass = teardown.i64(TeardownCol::Pass);
     let changed = paid.items > 0 || pass == 0;
@@ -180,13 +180,13 @@ pub fn cancel_refund(call: &Call) -> Result<Datum> {
 }
 
 /// The result of the statement.
-struct Paid {
+struct MarkedAndCredited {
     items: i64,
     amount: Datum,
     wallet: Option<Datum>,
 }
 
-fn pay(torn: &TornRow, items: &Items, max: Option<i32>) -> Result<Paid> {
+fn mark_and_credit(torn: &TornRow, items: &Items, max: Option<i32>) -> Result<MarkedAndCredited> {
     let machine = &torn.machine;
     let types = [machine.id_type(), pg_sys::INT8OID];
     // Partitions, too: the statement reads them before it updates them.
@@ -240,7 +240,7 @@ fn pay(torn: &TornRow, items: &Items, max: Option<i32>) -> Result<Paid> {
         )
         .hint("Set its balance to a number. Nothing was marked."));
     }
-    Ok(Paid {
+    Ok(MarkedAndCredited {
         items: number(0),
         amount: column(row, 1).unwrap_or_else(numeric::zero),
         wallet,

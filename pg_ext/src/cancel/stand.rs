@@ -55,7 +55,10 @@ impl TornRow {
         let status = shown(seen.status());
         if self.machine.definition.is_terminal(&status) {
             let problem = format!("is \"{status}\", a terminal status, and cannot be torn down");
-            return Err(self.illegal(&problem, "The row has ended otherwise. Nothing is left to do."));
+            return Err(self.illegal(
+                &problem,
+                "The row has ended otherwise. Nothing is left to do.",
+            ));
         }
         if !seen.flagged {
             return Err(self.illegal("is not being cancelled", "Call once.cancel_request first."));
@@ -116,7 +119,9 @@ pub fn holder_of(lease: &Lease) -> Result<String> {
     Ok(match left > 0 {
         true => format!("{holder}{step} holds the lease for another {seconds} s."),
         false => {
-            format!("The lease of {holder}{step} expired {seconds} s ago, and no sweep has reverted the row yet.")
+            format!(
+                "The lease of {holder}{step} expired {seconds} s ago, and no sweep has reverted the row yet."
+            )
         }
     })
 }

@@ -249,7 +249,9 @@ fn in_use(machine: &str, lease: &Lease, so: &str) -> Error {
         Kind::InUse,
         format!("machine {machine} is in use: row {row} is leased{so}"),
     )
-    .hint("Wait until its action is finished or released. A sweep ends the lease once it is overdue.")
+    .hint(
+        "Wait until its action is finished or released. A sweep ends the lease once it is overdue.",
+    )
 }
 
 /// Looks at each held lease of the machine in the latest snapshot. That of a deleted row counts until a sweep drops it.

@@ -15,7 +15,7 @@ use std::ffi::CStr;
 const WHEN: &str = "SELECT ({when}) IS TRUE FROM (SELECT ($1).*) AS t";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum WriteKind {
     Insert,
     Update,
     Delete,
@@ -23,33 +23,33 @@ pub enum What {
 
 /// A trigger's call for one row, before the write or at the end of the statement.
 #[derive(Clone, Copy)]
-pub struct Event {
+pub struct RowEvent {
     data: *mut pg_sys::TriggerData,
-    pub what: What,
+    pub kind: WriteKind,
 }
 
 /// A row as a trigger sees it.
 #[derive(Clone, Copy)]
-pub struct Tuple {
+pub struct RowVersion {
     raw: pg_sys::HeapTuple,
     slot: *mut pg_sys::TupleTableSlot,
 }
 
-impl Event {
+impl RowEvent {
     /// The event that called this function; an error where it was not called by a row trigger.
-    pub fn of(call: &Call) -> Result<Event> {
+    pub fn fired_by(call: &Call) -> Result<RowEvent> {
         const AFTER_ROW: u32 = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_AFTER;
         const BEFORE_ROW: u32 = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_BEFORE;
         let event = trigger_of(call.fcinfo()).and_then(|data| {
             // SAFETY: the call's own structure.
             let event = unsafe { (*data).tg_event };
             let when = event & (pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_TIMINGMASK);
-            let what = match event & pg_sys::TRIGGER_EVENT_OPMASK {
-                pg_sys::TRIGGER_EVENT_INSERT => What::Insert,
-                pg_sys::TRIGGER_EVENT_DELETE => What::Delete,
-                _ => What::Update,
+            let kind = match event & pg_sys::TRIGGER_EVENT_OPMASK {
+                pg_sys::TRIGGER_EVENT_INSERT => WriteKind::Insert,
+                pg_sys::TRIGGER_EVENT_DELETE => WriteKind::Delete,
+                _ => WriteKind::Update,
             };
-            matches!(when, AFTER_ROW | BEFORE_ROW).then_some(Event { data, what })
+            matches!(when, AFTER_ROW | BEFORE_ROW).then_some(RowEvent { data, kind })
         });
         event.ok_or_else(|| {
             Error::new(
@@ -97,21 +97,21 @@ impl Event {
         }
     }
 
-    pub fn old(&self) -> Option<Tuple> {
-        (self.what != What::Insert).then(|| self.first())
+    pub fn old(&self) -> Option<RowVersion> {
+        (self.kind != WriteKind::Insert).then(|| self.trigger_tuple())
     }
 
-    pub fn written(&self) -> Option<Tuple> {
-        match self.what {
-            What::Insert => Some(self.first()),
+    pub fn written(&self) -> Option<RowVersion> {
+        match self.kind {
+            WriteKind::Insert => Some(self.trigger_tuple()),
             // SAFETY: an update has a new row.
-            What::Update => unsafe {
-                Some(Tuple {
+            WriteKind::Update => unsafe {
+                Some(RowVersion {
                     raw: (*self.data).tg_newtuple,
                     slot: (*self.data).tg_newslot,
                 })
             },
-            What::Delete => None,
+            WriteKind::Delete => None,
         }
     }
 
@@ -122,10 +122,10 @@ impl Event {
             .map_or(Datum::from(0), |t| Datum::from(t.raw))
     }
 
-    fn first(&self) -> Tuple {
+    fn trigger_tuple(&self) -> RowVersion {
         // SAFETY: every row event has this tuple, in this slot.
         unsafe {
-            Tuple {
+            RowVersion {
                 raw: (*self.data).tg_trigtuple,
                 slot: (*self.data).tg_trigslot,
             }
@@ -133,7 +133,7 @@ impl Event {
     }
 
     /// A column of the written table (a partition may number them otherwise).
-    pub fn column(&self, column: &Column) -> Result<Field> {
+    pub fn column(&self, column: &Column) -> Result<GuardedColumn> {
         let here = column_of(self.relation(), &column.plain);
         let here = here.ok_or_else(|| {
             Error::new(
@@ -142,7 +142,7 @@ impl Event {
             )
             .hint("Define the machine again, or take its guard off.")
         })?;
-        Ok(Field::of(&here))
+        Ok(GuardedColumn::of_column(&here))
     }
 }
 
@@ -164,19 +164,19 @@ fn trigger_of(fcinfo: pg_sys::FunctionCallInfo) -> Option<*mut pg_sys::TriggerDa
 
 /// How to read and compare one column.
 #[derive(Clone, Copy)]
-pub struct Field {
+pub struct GuardedColumn {
     pub number: i16,
     type_oid: Oid,
     by_value: bool,
     length: i16,
 }
 
-impl Field {
-    fn of(column: &Column) -> Field {
+impl GuardedColumn {
+    fn of_column(column: &Column) -> GuardedColumn {
         let (mut length, mut by_value) = (0i16, false);
         // SAFETY: looks into the system cache.
         unsafe { pg_sys::get_typlenbyval(column.type_oid, &mut length, &mut by_value) };
-        Field {
+        GuardedColumn {
             number: column.number,
             type_oid: column.type_oid,
             by_value,
@@ -185,20 +185,20 @@ impl Field {
     }
 
     /// The column's value in a row.
-    pub fn of_tuple(&self, tuple: &Tuple) -> Option<Datum> {
+    pub fn value_in(&self, row: &RowVersion) -> Option<Datum> {
         // SAFETY: the slot holds a row of its table, and the number is a column of that; columns count from 1.
         unsafe {
-            if (*tuple.slot).tts_nvalid < self.number {
-                pg_sys::slot_getsomeattrs_int(tuple.slot, self.number.into());
+            if (*row.slot).tts_nvalid < self.number {
+                pg_sys::slot_getsomeattrs_int(row.slot, self.number.into());
             }
             let i = self.number as usize - 1;
-            (!*(*tuple.slot).tts_isnull.add(i)).then(|| *(*tuple.slot).tts_values.add(i))
+            (!*(*row.slot).tts_isnull.add(i)).then(|| *(*row.slot).tts_values.add(i))
         }
     }
 
     /// Two rows have the same value here, byte by byte.
-    pub fn same(&self, a: &Tuple, b: &Tuple) -> bool {
-        match (self.of_tuple(a), self.of_tuple(b)) {
+    pub fn is_same(&self, a: &RowVersion, b: &RowVersion) -> bool {
+        match (self.value_in(a), self.value_in(b)) {
             (None, None) => true,
             (Some(a), Some(b)) if self.by_value => a.value() == b.value(),
             // SAFETY: two values of the column's type.
@@ -227,8 +227,8 @@ impl Field {
     }
 
     /// The value as the server prints it; None for NULL.
-    pub fn text(&self, tuple: &Tuple) -> Option<Vec<u8>> {
-        self.of_tuple(tuple).map(|value| self.printed(value))
+    pub fn text(&self, row: &RowVersion) -> Option<Vec<u8>> {
+        self.value_in(row).map(|value| self.printed(value))
     }
 
     fn printed(&self, value: Datum) -> Vec<u8> {
@@ -254,12 +254,12 @@ impl Field {
         Ok(self.printed(value))
     }
 
-    pub fn is_true(&self, tuple: &Tuple) -> bool {
-        self.of_tuple(tuple).is_some_and(|d| d.value() != 0)
+    pub fn is_true(&self, row: &RowVersion) -> bool {
+        self.value_in(row).is_some_and(|d| d.value() != 0)
     }
 }
 
-impl Tuple {
+impl RowVersion {
     /// Whether a `when` of the machine is true of this row of the table. The search_path of the writer does not count.
     pub fn satisfies(&self, machine: &Machine, table: Oid, when: &str) -> Result<bool> {
         let _path = SwitchedUser::caller_by_pinned_path();
@@ -270,9 +270,8 @@ impl Tuple {
             sql::fill(WHEN, &[("when", when)])
         })?;
         // SAFETY: the tuple and its slot's own descriptor; copied.
-        let row = unsafe {
-            pg_sys::heap_copy_tuple_as_datum(self.raw, (*self.slot).tts_tupleDescriptor)
-        };
+        let row =
+            unsafe { pg_sys::heap_copy_tuple_as_datum(self.raw, (*self.slot).tts_tupleDescriptor) };
         let rows = plan.query(&[Some(row)])?;
         Ok(rows.first().is_some_and(|row| yes(row, 0)))
     }

@@ -4,8 +4,8 @@
 //! writer needs no right on that table. cancel_finish takes the row FOR UPDATE: it sees every item that was written
 //! before, and a later write sees the cancelled state.
 
-use super::event::{Event, Field, Tuple, What};
-use super::memory::Memory;
+use super::event::{GuardedColumn, RowEvent, RowVersion, WriteKind};
+use super::memory::TableMemory;
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
@@ -23,40 +23,40 @@ const LOCK: &str = "
      WHERE {id} OPERATOR(pg_catalog.=) $1 FOR KEY SHARE OF t";
 
 /// The items' columns in one table or partition.
-struct Guarded {
+struct GuardedItems {
     relation: Oid,
     machine: Rc<Machine>,
-    item_id: Field,
-    subject: Field,
-    marker: Field,
-    amount: Field,
+    item_id: GuardedColumn,
+    subject: GuardedColumn,
+    marker: GuardedColumn,
+    amount: GuardedColumn,
     /// The marker's values as the server prints them.
     marked: Vec<u8>,
     undecided: Option<Vec<u8>>,
 }
 
 thread_local! {
-    static LAST: Memory<Guarded> = const { Memory::new() };
+    static LAST_ITEMS: TableMemory<GuardedItems> = const { TableMemory::new() };
 }
 
 /// `once.machine_guard_item`.
 pub fn machine_guard_item(call: &Call) -> Result<Datum> {
-    let event = Event::of(call)?;
-    let guarded = LAST.with(|last| last.of(&event, || Guarded::look_up(&event)))?;
+    let event = RowEvent::fired_by(call)?;
+    let guarded = LAST_ITEMS.with(|last| last.recall(&event, || GuardedItems::look_up(&event)))?;
     let (old, new) = (event.old(), event.written());
     if !guarded.is_refund(old.as_ref(), new.as_ref()) {
-        guarded.judge(event.what, old.as_ref(), new.as_ref())?;
+        guarded.judge(event.kind, old.as_ref(), new.as_ref())?;
     }
     Ok(event.pass())
 }
 
-impl Guarded {
-    fn look_up(event: &Event) -> Result<Guarded> {
+impl GuardedItems {
+    fn look_up(event: &RowEvent) -> Result<GuardedItems> {
         let machine = Machine::for_tables(event.machine())?;
         let (refund, shape) = machine.refund()?;
         let marker = event.column(&shape.marker)?;
         let undecided = refund.undecided.as_ref();
-        Ok(Guarded {
+        Ok(GuardedItems {
             relation: event.relation(),
             item_id: event.column(&shape.item_id)?,
             subject: event.column(&shape.subject)?,
@@ -69,36 +69,41 @@ impl Guarded {
     }
 
     /// Our own refund is marking this item and changes nothing else of it.
-    fn is_refund(&self, old: Option<&Tuple>, new: Option<&Tuple>) -> bool {
+    fn is_refund(&self, old: Option<&RowVersion>, new: Option<&RowVersion>) -> bool {
         let (Some(old), Some(new)) = (old, new) else {
             return false;
         };
         permit::any()
             && self.is_undecided(old)
             && self.is_marked(new)
-            && self.subject.same(old, new)
-            && self.amount.same(old, new)
+            && self.subject.is_same(old, new)
+            && self.amount.is_same(old, new)
             && self.subject.text(old).is_some_and(|subject| {
                 permit::allows(
                     self.machine.name(),
-                    &self.canonical(&subject),
+                    &self.canonical_id(&subject),
                     &Doing::Refund,
                 )
             })
     }
 
-    fn judge(&self, what: What, old: Option<&Tuple>, new: Option<&Tuple>) -> Result<()> {
+    fn judge(
+        &self,
+        kind: WriteKind,
+        old: Option<&RowVersion>,
+        new: Option<&RowVersion>,
+    ) -> Result<()> {
         let marked = old.filter(|old| self.is_marked(old));
         if let (Some(old), Some(new)) = (marked, new) {
             self.ensure_unchanged(old, new)?;
         }
-        let subject = |t: &Tuple| self.subject.text(t).map(|s| self.canonical(&s));
+        let subject = |t: &RowVersion| self.subject.text(t).map(|s| self.canonical_id(&s));
         let (old_subject, new_subject) = (old.and_then(subject), new.and_then(subject));
         let mut subjects: Vec<_> = [&old_subject, &new_subject].into_iter().flatten().collect();
         subjects.sort();
         subjects.dedup();
         for subject in subjects {
-            let Some(status) = self.lock(subject)? else {
+            let Some(status) = self.lock_row(subject)? else {
                 continue; // the row is gone
             };
             let cancelled = self.is_cancelled(&status);
@@ -113,7 +118,7 @@ impl Guarded {
                 );
                 return Err(self.refuse(new, &problem, "Write no new items for a cancelled row. Roll this transaction back and delete what it made."));
             }
-            if let (What::Delete, Some(old), false) = (what, marked, cancelled) {
+            if let (WriteKind::Delete, Some(old), false) = (kind, marked, cancelled) {
                 return Err(self.refuse(
                     old,
                     "carries the refund marker and cannot be deleted before its row is cancelled",
@@ -124,14 +129,14 @@ impl Guarded {
         Ok(())
     }
 
-    fn ensure_unchanged(&self, old: &Tuple, new: &Tuple) -> Result<()> {
+    fn ensure_unchanged(&self, old: &RowVersion, new: &RowVersion) -> Result<()> {
         let fixed = [
             (&self.marker, "its marker"),
             (&self.amount, "its amount"),
             (&self.subject, "its row"),
         ];
         for (field, what) in fixed {
-            if !field.same(old, new) {
+            if !field.is_same(old, new) {
                 return Err(self.refuse_marked(old, what));
             }
         }
@@ -141,7 +146,7 @@ impl Guarded {
         }
     }
 
-    fn matches(&self, item: &Tuple) -> Result<bool> {
+    fn matches(&self, item: &RowVersion) -> Result<bool> {
         let (refund, _) = self.machine.refund()?;
         let Some(when) = &refund.when else {
             return Ok(true);
@@ -150,7 +155,7 @@ impl Guarded {
     }
 
     /// Locks the machine's row as a foreign key would; its status, or None where there is no such row.
-    fn lock(&self, subject: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn lock_row(&self, subject: &[u8]) -> Result<Option<Vec<u8>>> {
         let machine = &self.machine;
         let id = RowId::read(machine.shape.id.base_type, subject, "id")?;
         let Some(owner) = machine.shape.table.owner() else {
@@ -169,7 +174,7 @@ impl Guarded {
     }
 
     /// A subject as the canonical id of the machine's row.
-    fn canonical(&self, subject: &[u8]) -> Vec<u8> {
+    fn canonical_id(&self, subject: &[u8]) -> Vec<u8> {
         RowId::read(self.machine.shape.id.base_type, subject, "id")
             .map_or_else(|_| subject.to_vec(), |id| id.text)
     }
@@ -179,16 +184,16 @@ impl Guarded {
         cancel.is_some_and(|c| *from_utf8(&c.to) == *status)
     }
 
-    fn is_marked(&self, item: &Tuple) -> bool {
+    fn is_marked(&self, item: &RowVersion) -> bool {
         self.marker.text(item).is_some_and(|m| m == self.marked)
     }
 
-    fn is_undecided(&self, item: &Tuple) -> bool {
+    fn is_undecided(&self, item: &RowVersion) -> bool {
         let marker = self.marker.text(item);
         marker.is_none() || marker == self.undecided
     }
 
-    fn refuse_marked(&self, item: &Tuple, what: &str) -> Error {
+    fn refuse_marked(&self, item: &RowVersion, what: &str) -> Error {
         self.refuse(
             item,
             &format!("carries the refund marker: {what} cannot change"),
@@ -196,7 +201,7 @@ impl Guarded {
         )
     }
 
-    fn refuse(&self, item: &Tuple, problem: &str, hint: &str) -> Error {
+    fn refuse(&self, item: &RowVersion, problem: &str, hint: &str) -> Error {
         let id = self.item_id.text(item).unwrap_or_default();
         Error::new(
             Kind::IllegalTransition,

@@ -1,7 +1,7 @@
 //! The columns that a guard keeps from one row to the next. They serve one trigger on one table or partition, until a
 //! relcache message about a table of the machine or about that partition.
 
-use super::event::Event;
+use super::event::RowEvent;
 use crate::error::Result;
 use crate::machine::changes;
 use pgrx::pg_sys::Oid;
@@ -9,37 +9,37 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 /// The columns of the last table; kept in a `thread_local`.
-pub struct Memory<T>(RefCell<Option<Remembered<T>>>);
+pub struct TableMemory<T>(RefCell<Option<RememberedTable<T>>>);
 
-struct Remembered<T> {
+struct RememberedTable<T> {
     trigger: Oid,
     relation: Oid,
     changes: u64,
     guarded: Rc<T>,
 }
 
-impl<T> Remembered<T> {
-    fn fits(&self, event: &Event) -> bool {
+impl<T> RememberedTable<T> {
+    fn is_of(&self, event: &RowEvent) -> bool {
         self.trigger == event.trigger()
             && self.relation == event.relation()
             && self.changes == changes::of_tables()
     }
 }
 
-impl<T> Memory<T> {
-    pub const fn new() -> Memory<T> {
-        Memory(RefCell::new(None))
+impl<T> TableMemory<T> {
+    pub const fn new() -> TableMemory<T> {
+        TableMemory(RefCell::new(None))
     }
 
     /// The columns of this event's table, looked up where they are not kept.
-    pub fn of(&self, event: &Event, look_up: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
-        if let Some(last) = self.0.borrow().as_ref().filter(|r| r.fits(event)) {
+    pub fn recall(&self, event: &RowEvent, look_up: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
+        if let Some(last) = self.0.borrow().as_ref().filter(|r| r.is_of(event)) {
             return Ok(last.guarded.clone());
         }
         // A message during the look-up makes the next row look up again.
         let changes = changes::watch_guarded(event.relation());
         let guarded = Rc::new(look_up()?);
-        *self.0.borrow_mut() = Some(Remembered {
+        *self.0.borrow_mut() = Some(RememberedTable {
             trigger: event.trigger(),
             relation: event.relation(),
             changes,

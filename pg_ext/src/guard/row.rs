@@ -2,8 +2,8 @@
 //!
 //! An UPDATE that changes neither status, flag nor id costs only their comparison: `memory.rs` keeps the columns.
 
-use super::event::{Event, Field, Tuple, What};
-use super::memory::Memory;
+use super::event::{GuardedColumn, RowEvent, RowVersion, WriteKind};
+use super::memory::TableMemory;
 use crate::action::lease::Lease;
 use crate::call::{Call, shown};
 use crate::cancel::holder_of;
@@ -17,46 +17,46 @@ use pgrx::pg_sys::{Datum, Oid};
 use std::rc::Rc;
 
 /// A machine's columns in one table or partition.
-struct Guarded {
+struct GuardedRows {
     relation: Oid,
     machine: Rc<Machine>,
-    id: Field,
-    status: Field,
-    flag: Option<Field>,
+    id: GuardedColumn,
+    status: GuardedColumn,
+    flag: Option<GuardedColumn>,
     /// These three, the last column first: reading it also reads all columns before it.
-    watched: Vec<Field>,
+    watched: Vec<GuardedColumn>,
 }
 
 thread_local! {
-    static LAST: Memory<Guarded> = const { Memory::new() };
+    static LAST_ROWS: TableMemory<GuardedRows> = const { TableMemory::new() };
 }
 
 /// `once.machine_guard_row`.
 pub fn machine_guard_row(call: &Call) -> Result<Datum> {
-    let event = Event::of(call)?;
-    let mut guarded = Guarded::of(&event)?;
+    let event = RowEvent::fired_by(call)?;
+    let mut guarded = GuardedRows::of_event(&event)?;
     if guarded.is_unrelated(&event) {
         return Ok(event.pass());
     }
     // The machine may have been redefined while the statement waited for the row.
     changes::accept();
-    guarded = Guarded::of(&event)?;
-    match (event.what, event.old(), event.written()) {
-        (What::Update, Some(old), Some(new)) => guarded.update(&old, &new)?,
-        (What::Insert, _, Some(new)) => guarded.insert(&new)?,
-        (What::Delete, Some(old), _) if event.is_move() => guarded.moved(&old)?,
-        (What::Delete, Some(old), _) => guarded.delete(&old)?,
+    guarded = GuardedRows::of_event(&event)?;
+    match (event.kind, event.old(), event.written()) {
+        (WriteKind::Update, Some(old), Some(new)) => guarded.update(&old, &new)?,
+        (WriteKind::Insert, _, Some(new)) => guarded.insert(&new)?,
+        (WriteKind::Delete, Some(old), _) if event.is_move() => guarded.moved(&old)?,
+        (WriteKind::Delete, Some(old), _) => guarded.delete(&old)?,
         _ => {}
     }
     Ok(event.pass())
 }
 
-impl Guarded {
-    fn of(event: &Event) -> Result<Rc<Guarded>> {
-        LAST.with(|last| last.of(event, || Guarded::look_up(event)))
+impl GuardedRows {
+    fn of_event(event: &RowEvent) -> Result<Rc<GuardedRows>> {
+        LAST_ROWS.with(|last| last.recall(event, || GuardedRows::look_up(event)))
     }
 
-    fn look_up(event: &Event) -> Result<Guarded> {
+    fn look_up(event: &RowEvent) -> Result<GuardedRows> {
         let machine = Machine::for_tables(event.machine())?;
         let shape = &machine.shape;
         let id = event.column(&shape.id)?;
@@ -67,7 +67,7 @@ impl Guarded {
             .flatten()
             .collect();
         watched.sort_by_key(|field| std::cmp::Reverse(field.number));
-        Ok(Guarded {
+        Ok(GuardedRows {
             relation: event.relation(),
             id,
             status,
@@ -78,17 +78,17 @@ impl Guarded {
     }
 
     /// An UPDATE that changes no column of the machine.
-    fn is_unrelated(&self, event: &Event) -> bool {
+    fn is_unrelated(&self, event: &RowEvent) -> bool {
         match (event.old(), event.written()) {
-            (Some(old), Some(new)) => self.watched.iter().all(|f| f.same(&old, &new)),
+            (Some(old), Some(new)) => self.watched.iter().all(|f| f.is_same(&old, &new)),
             _ => false,
         }
     }
 
-    fn update(&self, old: &Tuple, new: &Tuple) -> Result<()> {
-        let same_status = self.status.same(old, new);
-        let same_flag = self.flag.is_none_or(|flag| flag.same(old, new));
-        let same_id = self.id.same(old, new);
+    fn update(&self, old: &RowVersion, new: &RowVersion) -> Result<()> {
+        let same_status = self.status.is_same(old, new);
+        let same_flag = self.flag.is_none_or(|flag| flag.is_same(old, new));
+        let same_id = self.id.is_same(old, new);
         let flagged = self.flag.is_some_and(|flag| flag.is_true(old));
         let from = self.status_of(old);
         if !same_id && (flagged || self.is_claimed_or_cancelled(&from)) {
@@ -113,7 +113,7 @@ impl Guarded {
             || definition.cancel.as_ref().is_some_and(|c| c.to == status)
     }
 
-    fn flag_change(&self, old: &Tuple, flagged: bool) -> Result<()> {
+    fn flag_change(&self, old: &RowVersion, flagged: bool) -> Result<()> {
         let id = self.id.text(old).unwrap_or_default();
         match flagged {
             true => Err(self.refuse(
@@ -130,7 +130,7 @@ impl Guarded {
         }
     }
 
-    fn status_change(&self, old: &Tuple, from: &str, to: &str, flagged: bool) -> Result<()> {
+    fn status_change(&self, old: &RowVersion, from: &str, to: &str, flagged: bool) -> Result<()> {
         let definition = &self.machine.definition;
         let id = self.id.text(old).unwrap_or_default();
         if permit::any() {
@@ -170,7 +170,7 @@ impl Guarded {
         Err(self.refuse(old, &problem, hint))
     }
 
-    fn declared(&self, old: &Tuple, from: &str, to: &str) -> Result<()> {
+    fn declared(&self, old: &RowVersion, from: &str, to: &str) -> Result<()> {
         let definition = &self.machine.definition;
         let moves: Vec<_> = moves_to(definition, to, Requester::Any)
             .filter(|m| m.from.contains(&from))
@@ -202,7 +202,7 @@ impl Guarded {
         ))
     }
 
-    fn insert(&self, new: &Tuple) -> Result<()> {
+    fn insert(&self, new: &RowVersion) -> Result<()> {
         let status = self.status_of(new);
         let flagged = self.flag.is_some_and(|flag| flag.is_true(new));
         let definition = &self.machine.definition;
@@ -224,7 +224,7 @@ impl Guarded {
     }
 
     /// A row cannot be deleted during its teardown, because its items name the artifacts that are still to be deleted.
-    fn delete(&self, old: &Tuple) -> Result<()> {
+    fn delete(&self, old: &RowVersion) -> Result<()> {
         let flagged = self.flag.is_some_and(|flag| flag.is_true(old));
         let status = if flagged {
             self.status_of(old)
@@ -242,7 +242,7 @@ impl Guarded {
     }
 
     /// The row's new status in the other partition is not known here.
-    fn moved(&self, old: &Tuple) -> Result<()> {
+    fn moved(&self, old: &RowVersion) -> Result<()> {
         Err(self.refuse(
             old,
             "cannot leave its partition: the table was attached later, and its guard is one after the row",
@@ -250,7 +250,7 @@ impl Guarded {
         ))
     }
 
-    fn status_of(&self, row: &Tuple) -> String {
+    fn status_of(&self, row: &RowVersion) -> String {
         let text = self.status.text(row).unwrap_or_default();
         shown(&text)
     }
@@ -264,7 +264,7 @@ impl Guarded {
         }
     }
 
-    fn refuse(&self, row: &Tuple, problem: &str, hint: &str) -> Error {
+    fn refuse(&self, row: &RowVersion, problem: &str, hint: &str) -> Error {
         let id = self.id.text(row).unwrap_or_default();
         Error::new(
             Kind::IllegalTransition,

@@ -136,7 +136,10 @@ fn ensure_named(tables: &[NamedTable]) -> Result<()> {
         };
         Err(Error::new(
             Kind::RetryTransaction,
-            format!("table {} got {what}, or was dropped, during the call", table.name),
+            format!(
+                "table {} got {what}, or was dropped, during the call",
+                table.name
+            ),
         )
         .hint("Roll back and run the whole transaction again."))
     })

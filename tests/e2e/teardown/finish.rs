@@ -16,7 +16,11 @@ async fn flagged(points: &[i64]) -> (Playground, Job) {
 }
 
 fn finish(job: &Job) -> String {
-    job.call("outcome, status, items_total, amount_total", "cancel_finish", "")
+    job.call(
+        "outcome, status, items_total, amount_total",
+        "cancel_finish",
+        "",
+    )
 }
 
 fn confirm(job: &Job, pass: i64) -> String {
@@ -98,7 +102,11 @@ async fn finish_sets_the_patch_and_the_version_and_repeats_without_a_write() {
         assert_eq!(play.code(&finish).await, "22023", "{bad}");
     }
     let patch = ", '{\"result\": \"given back\"}'";
-    let finish = job.call("outcome, status, items_total, amount_total", "cancel_finish", patch);
+    let finish = job.call(
+        "outcome, status, items_total, amount_total",
+        "cancel_finish",
+        patch,
+    );
     assert_eq!(play.show(&finish).await, "cancelled|cancelled|1|1");
     let row = "select status, cancel_requested, version, result, xmin from batch_job";
     let shown = play.show(row).await;

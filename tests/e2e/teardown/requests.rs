@@ -242,7 +242,11 @@ async fn every_call_of_a_teardown_may_be_repeated() {
     assert_eq!(play.show(&refund).await, "2|3|2|3|f|1");
     assert_eq!(play.show(&refund).await, "0|0|2|3|f|1");
     let confirm = job.call("confirmed", "cancel_confirm", ", 1");
-    let finish = job.call("outcome, status, items_total, amount_total", "cancel_finish", "");
+    let finish = job.call(
+        "outcome, status, items_total, amount_total",
+        "cancel_finish",
+        "",
+    );
     for _ in 0..2 {
         assert_eq!(play.show(&confirm).await, "t");
     }
