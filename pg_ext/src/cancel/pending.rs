@@ -104,8 +104,8 @@ pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String
 /// is the machine's failure.
 pub fn close_orphaned(machine: &[u8]) -> Result<std::result::Result<(), Failure>> {
     subxact::attempt_briefly(|| {
-        let present = StoredMachine::existing(machine)?.table();
-        if first_open(machine, present)?.is_some() {
+        let present = StoredMachine::find(machine)?.and_then(|stored| stored.table());
+        if present.is_some() && first_open(machine, present)?.is_some() {
             let machine = Machine::for_tables(machine)?;
             machine.as_owner(|| close_of_gone_rows(&machine))?;
         }

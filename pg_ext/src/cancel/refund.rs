@@ -47,7 +47,13 @@ const REFUND: &str = "
     paid AS (
         UPDATE {wallet} AS w
            SET {balance} = w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.+) total.amount
-          FROM total, done, {table} AS t WHERE {credit}
+          FROM total, done, {table} AS t
+         WHERE {id} OPERATOR(pg_catalog.=) $1 AND w.{wallet_id} OPERATOR(pg_catalog.=) t.{account}
+           AND total.bad_item IS NULL
+           AND done.items OPERATOR(pg_catalog.=) total.items
+           AND done.good_items OPERATOR(pg_catalog.=) total.items
+           AND done.amount OPERATOR(pg_catalog.=) total.amount
+           AND total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\"
         RETURNING w.{wallet_id}::pg_catalog.text AS wallet,
                   (w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.<) 'Infinity'::pg_catalog.\"numeric\"
                    AND w.{balance}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.>) '-Infinity'::pg_catalog.\"numeric\")
@@ -56,15 +62,6 @@ const REFUND: &str = "
            total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\",
            done.items, done.good_items, done.amount OPERATOR(pg_catalog.=) total.amount
       FROM total CROSS JOIN done LEFT JOIN paid ON true";
-
-/// The row's wallet, where the sum of the marked items is more than 0.
-const CREDIT: &str = "{id} OPERATOR(pg_catalog.=) $1
-           AND w.{wallet_id} OPERATOR(pg_catalog.=) t.{account}
-           AND total.bad_item IS NULL
-           AND done.items OPERATOR(pg_catalog.=) total.items
-           AND done.good_items OPERATOR(pg_catalog.=) total.items
-           AND done.amount OPERATOR(pg_catalog.=) total.amount
-           AND total.amount OPERATOR(pg_catalog.>) 0::pg_catalog.\"numeric\"";
 
 /// The amount that an item gives back; NULL for an invalid one.
 const PAY: &str = "
@@ -203,7 +200,7 @@ fn mark_and_credit(torn: &TornRow, items: &Items, max: Option<i32>) -> Result<Ma
             _ => WHOLE,
         };
         let mut statement = REFUND.replace("{pay}", &PAY.replace("{payable}", payable));
-        for (part, text) in parts.into_iter().chain([("credit", CREDIT)]) {
+        for (part, text) in parts {
             statement = statement.replace(&format!("{{{part}}}"), text);
         }
         items.fill(&statement, &[("number", number)])

@@ -6,7 +6,7 @@ use crate::action::lease::Lease;
 use crate::call::{Call, shown};
 use crate::error::{Error, Result};
 use crate::machine::id::RowId;
-use crate::machine::model::Machine;
+use crate::machine::model::{Machine, yes};
 use crate::machine::permit::{self, Doing};
 use crate::machine::statement::{NO, WRITE};
 use crate::machine::user_row::{self, RowLock, RowSeen};
@@ -15,8 +15,8 @@ use crate::table::{self, Snapshot};
 use pgrx::pg_sys::{self, Datum};
 
 /// $1 id.
-const FLAG: &str =
-    "UPDATE {table} AS t SET {flag_column} = true WHERE {id} OPERATOR(pg_catalog.=) $1";
+const FLAG: &str = "
+    UPDATE {table} AS t SET {flag_column} = true WHERE {id} OPERATOR(pg_catalog.=) $1 RETURNING {flag}";
 
 thread_local! {
     static SHAPE: Shape = const { Shape::new(&[
@@ -35,35 +35,34 @@ pub fn cancel_request(call: &Call) -> Result<Datum> {
         let table = &torn.machine.shape.table;
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
     }
-    let seen = RowSeen::find(&torn.machine, &torn.id, RowLock::No)?;
-    if let Some(answer) = torn.without_a_write(seen.as_ref())? {
+    let not_found = || Ok(answer(b"not_found", None));
+    let Some(seen) = RowSeen::find(&torn.machine, &torn.id, RowLock::No)? else {
+        return not_found();
+    };
+    if let Some(answer) = torn.without_a_write(&seen)? {
         return Ok(answer);
     }
     if !writable {
         return Err(Error::read_only(torn.named()));
     }
-    let seen = RowSeen::find(&torn.machine, &torn.id, RowLock::Update)?;
-    if seen.is_none() {
+    let Some(seen) = RowSeen::find(&torn.machine, &torn.id, RowLock::Update)? else {
         user_row::ensure_updatable(&torn.machine, &torn.id)?;
-    }
-    if let Some(answer) = torn.without_a_write(seen.as_ref())? {
+        return not_found();
+    };
+    if let Some(answer) = torn.without_a_write(&seen)? {
         return Ok(answer);
     }
     // A row that was flagged by hand only needs the teardown.
-    let is_flagged = seen.is_some_and(|seen| seen.flagged);
-    let Some(seen) = torn.flagged(is_flagged)? else {
-        return Err(torn.machine.kept_back(&torn.id));
-    };
+    if !seen.flagged {
+        torn.set_flag()?;
+    }
     Teardown::begin(&torn.machine, &torn.id)?;
     torn.requested(&seen)
 }
 
 impl TornRow {
-    /// The answer for a row that is gone, has ended, or is being torn down.
-    fn without_a_write(&self, seen: Option<&RowSeen>) -> Result<Option<Datum>> {
-        let Some(seen) = seen else {
-            return Ok(Some(answer(b"not_found", None)));
-        };
+    /// The answer for a row that has ended or is being torn down.
+    fn without_a_write(&self, seen: &RowSeen) -> Result<Option<Datum>> {
         if self.is_done(seen) {
             return Ok(Some(answer(b"done", Some(seen))));
         }
@@ -76,20 +75,20 @@ impl TornRow {
         }
     }
 
-    /// The locked row with its flag set. None: something of the table keeps the UPDATE back.
-    fn flagged(&self, is_flagged: bool) -> Result<Option<RowSeen>> {
+    /// Sets the flag of the locked row; ON002 where something of the table keeps the UPDATE back.
+    fn set_flag(&self) -> Result<()> {
         let machine = &self.machine;
-        if !is_flagged {
-            let plan = machine.plan("flag", &[machine.id_type()], [WRITE, NO, NO], || {
-                let flag = machine.shape.flag.as_ref().map_or("", |f| &f.name);
-                machine.parts().fill(FLAG, &[("flag_column", flag)])
-            })?;
-            let permit = permit::grant(machine.name(), [self.id.text.as_slice()], Doing::Flag);
-            plan.query(&[Some(self.id.value)])?;
-            drop(permit);
+        let plan = machine.plan("flag", &[machine.id_type()], [WRITE, NO, NO], || {
+            let flag = machine.shape.flag.as_ref().map_or("", |f| &f.name);
+            machine.parts().fill(FLAG, &[("flag_column", flag)])
+        })?;
+        let permit = permit::grant(machine.name(), [self.id.text.as_slice()], Doing::Flag);
+        let rows = plan.query(&[Some(self.id.value)])?;
+        drop(permit);
+        match rows.first().is_some_and(|row| yes(row, 0)) {
+            true => Ok(()),
+            false => Err(machine.kept_back(&self.id)),
         }
-        let seen = RowSeen::find(machine, &self.id, RowLock::Update)?;
-        Ok(seen.filter(|seen| seen.flagged))
     }
 
     /// `accepted` while a lease covers the row: its holder releases it. Else nobody can start any more.
