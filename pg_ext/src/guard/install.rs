@@ -82,6 +82,7 @@ pub fn move_guards(machine: &[u8]) -> Result<()> {
     if are_those_wanted(machine.name(), &present, &wanted) {
         return Ok(());
     }
+    ensure_owned(&machine)?;
     replace_guards(machine.name(), &wanted)?;
     ensure_owned(&machine)
 }
