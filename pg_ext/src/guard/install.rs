@@ -23,6 +23,7 @@ use crate::machine::model::Machine;
 use crate::machine::relation::{self, Relation};
 use crate::machine::sql::{ident, literal};
 use crate::machine::stored::StoredMachine;
+use crate::machine::validate::not_yours;
 use crate::machine::{wait_bounded, wait_for_claims};
 use crate::row;
 use crate::spi::column;
@@ -169,11 +170,7 @@ fn ensure_owned(machine: &Machine) -> Result<()> {
     let mut tables = guarded_tables(machine).into_iter();
     match tables.find(|table| !owned_by_caller(table.oid)) {
         None => Ok(()),
-        Some(table) => Err(Error::new(
-            Kind::NotYours,
-            format!("must be owner of table {}", table.name),
-        )
-        .hint("The owner of the table puts guards on it and takes them off.")),
+        Some(table) => Err(not_yours(&table.name)),
     }
 }
 

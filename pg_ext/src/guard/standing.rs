@@ -2,8 +2,9 @@
 //! nothing where it is.
 
 use super::install::{GuardTime, trigger_argument};
-use crate::call::{from_utf8, shown, varlena};
+use crate::call::from_utf8;
 use crate::error::Result;
+use crate::machine::model::{text_of, yes};
 use crate::machine::relation::Relation;
 use crate::row;
 use crate::spi::{self, Kept, column};
@@ -56,14 +57,13 @@ pub fn guard_standing(machine: &str, table: &Relation) -> Result<Vec<GuardStandi
         trigger_argument(machine),
     ];
     let rows = spi::query_latest(&ALL_BELOW, &args.map(Some))?;
-    let text = |row: &spi::Row, i| column(row, i).map(|d| shown(varlena(d)));
     Ok(rows
         .iter()
         .map(|row| GuardStanding {
-            table: text(row, 0).unwrap_or_default(),
+            table: text_of(row, 0).unwrap_or_default(),
             fires: column(row, 1).map(|d| d.value() != 0),
-            later: text(row, 2),
-            refuses_moves: column(row, 3).is_some_and(|d| d.value() != 0),
+            later: text_of(row, 2),
+            refuses_moves: yes(row, 3),
         })
         .collect())
 }

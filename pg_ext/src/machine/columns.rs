@@ -2,8 +2,8 @@
 //! until the definition is stored.
 
 use super::faults::{Faults, quoted};
-use super::model::yes;
-use crate::call::{from_utf8, shown, varlena};
+use super::model::{text_of, yes};
+use crate::call::from_utf8;
 use crate::error::Result;
 use crate::row;
 use crate::spi::{self, Kept, Plan, Row, column};
@@ -149,7 +149,7 @@ impl DefinedTable {
             temporary: yes(row, 2),
             system: yes(row, 3),
             inherited: yes(row, 4),
-            rule: column(row, 5).map(|d| shown(varlena(d))),
+            rule: text_of(row, 5),
             columns: columns.iter().map(DefinedColumn::read).collect(),
         }))
     }
@@ -229,9 +229,7 @@ impl DefinedColumn {
 }
 
 fn text(row: &Row, i: usize) -> String {
-    column(row, i)
-        .map(|d| shown(varlena(d)))
-        .unwrap_or_default()
+    text_of(row, i).unwrap_or_default()
 }
 
 fn oid(row: &Row, i: usize) -> Option<Oid> {

@@ -12,7 +12,7 @@ use super::relation::Column;
 use super::shape::{self, MachineShape, RefundShape};
 use super::statement::{Locks, Statement};
 use super::stored::StoredMachine;
-use crate::call::{Call, SCOPE_MAX};
+use crate::call::{Call, SCOPE_MAX, shown, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::spi::{Row, SwitchedUser, column};
 use pgrx::pg_sys::{self, Oid};
@@ -303,6 +303,11 @@ impl Parts {
         ];
         super::sql::fill(template, &[own.as_slice(), more].concat())
     }
+}
+
+/// A text column of a result row; None for NULL.
+pub fn text_of(row: &Row, i: usize) -> Option<String> {
+    column(row, i).map(|d| shown(varlena(d)))
 }
 
 /// A boolean column of a result row; NULL is false.

@@ -1,11 +1,12 @@
 //! The rows of once.machine.
 
 use super::definition::Definition;
+use super::model::{text_of, yes};
 use crate::call::{shown, utf8, varlena};
 use crate::caller::Owner;
 use crate::error::{Error, Kind, Result};
 use crate::row;
-use crate::spi::{self, Kept, column};
+use crate::spi::{self, Kept};
 use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::CStr;
@@ -105,15 +106,11 @@ impl StoredMachine {
     }
 
     pub fn renamed_tables(&self) -> Result<Vec<RenamedTable>> {
-        let text = |row: &spi::Row, i| {
-            column(row, i)
-                .map(|d| shown(varlena(d)))
-                .unwrap_or_default()
-        };
+        let text = |row: &spi::Row, i| text_of(row, i).unwrap_or_default();
         let renamed = |row: &spi::Row| RenamedTable {
             name_then: text(row, 0),
             name_now: text(row, 1),
-            is_swapped: column(row, 2).is_some_and(|d| d.value() != 0),
+            is_swapped: yes(row, 2),
         };
         let rows = spi::query(&RENAMED_TABLES, &[Some(row::text(self.name()))])?;
         Ok(rows.iter().map(renamed).collect())

@@ -115,7 +115,7 @@ fn ensure_callers(table: &DefinedTable) -> Result<()> {
 /// 42501 for a table that is not the caller's.
 pub fn not_yours(table: &str) -> Error {
     Error::new(Kind::NotYours, format!("must be owner of table {table}")).hint(
-        "A machine belongs to the owner of its table. SET ROLE to that owner, or ask the owner.",
+        "Only the owner of a table may define or guard it. SET ROLE to that owner, or ask the owner.",
     )
 }
 
