@@ -47,7 +47,7 @@ SELECT pg_catalog.pg_extension_config_dump('once.machine', '');
 CREATE FUNCTION once.machine_define(definition json)
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_define';
 COMMENT ON FUNCTION once.machine_define(json) IS
-$$Registers a machine over one of the caller's tables, or replaces its definition; answers what is stored. Members (?: optional): machine, table, id, status, version?, owner?, status_types, terminal?, transitions [{from [...], to, when?}], steps [{step_key, status, claim_state {requester: [claim_into, revert_to]}, successful_state {requester: status}, lease?, action?}], cancel {flag, to}, refund {items, item_id, subject, marker, marked, undecided?, when?, amount, wallet, wallet_id, account, balance}.
+$$Defines a machine over one of the caller's tables; answers what is stored. Members (?: optional): machine, table, id, status, version?, owner?, status_types, terminal?, transitions [{from [...], to, when?}], steps [{step_key, status, claim_state {requester: [claim_into, revert_to]}, successful_state {requester: status}, lease?, step_id?, action?}], cancel {flag, to}, refund {items, item_id, subject, marker, marked, undecided?, when?, amount, wallet, wallet_id, account, balance}.
 Errors: ON003 all faults in the DETAIL; 42501 not yours; 55006 leased or being torn down; 55P03.$$;
 
 CREATE FUNCTION once.machine_drop(machine text)

@@ -56,7 +56,9 @@ pub struct Step {
     pub lease: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_us: Option<i64>,
-    /// Free JSON for the caller's programs.
+    /// Free JSON for the caller's programs, as `action`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_id: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<serde_json::Value>,
 }

@@ -16,7 +16,8 @@ const NAME_MAX: usize = 100;
 const MEMBERS: &str = "machine, table, id, status, version, owner, \
     status_types, terminal, transitions, steps, cancel, refund";
 const TRANSITION: &str = "from, to, when";
-const STEP: &str = "step_key, status, claim_state, successful_state, lease, action";
+const STEP: &str = "step_key, status, claim_state, successful_claim_state, successful_state, \
+    lease, step_id, action";
 const CANCEL: &str = "flag, to";
 const REFUND: &str = "items, item_id, subject, marker, marked, undecided, \
     when, amount, wallet, wallet_id, account, balance";
@@ -78,9 +79,23 @@ fn transition(o: &Object) -> Transition {
 fn step(o: &Object) -> Step {
     let (step_key, status) = (o.name("step_key"), o.text("status"));
     let claims = "[claim_into, revert_to]";
-    let claim_state = o.by_requester("claim_state", claims, " (rule 1)", claim_state);
+    let claim_state = match o.get("successful_claim_state") {
+        None => o.by_requester("claim_state", claims, Value::is_array, claim_state),
+        Some(_) => {
+            if o.get("claim_state").is_some() {
+                let problem = "is another name of claim_state: give one of them";
+                o.fault("successful_claim_state", problem);
+            }
+            o.by_requester(
+                "successful_claim_state",
+                claims,
+                Value::is_array,
+                claim_state,
+            )
+        }
+    };
     let successes = o.required("successful_state");
-    let successful_state = o.by_requester("successful_state", "status", "", text);
+    let successful_state = o.by_requester("successful_state", "a status", Value::is_string, text);
     if successes.is_some_and(|v| v.as_object().is_some_and(Map::is_empty)) {
         let problem = format!("names no requester (\"{ANYBODY}\": any)");
         o.fault("successful_state", problem);
@@ -93,6 +108,7 @@ fn step(o: &Object) -> Step {
         successful_state,
         lease,
         lease_us,
+        step_id: o.get("step_id").cloned(),
         action: o.get("action").cloned(),
     }
 }
@@ -273,21 +289,25 @@ impl<'a> Object<'a> {
         Some(object.map(|o| read(&o)).unwrap_or_default())
     }
 
-    /// An object of one value for each requester.
+    /// An object of one value for each requester; a bare value is anybody's.
     fn by_requester<T>(
         &self,
         name: &str,
         what: &str,
-        rule: &str,
+        is_bare: fn(&Value) -> bool,
         read: fn(&str, &Value, &Faults) -> T,
     ) -> BTreeMap<String, T> {
         let path = self.path(name);
         let map = match self.get(name) {
             None => return BTreeMap::new(),
             Some(Value::Object(map)) => map,
+            Some(value) if is_bare(value) => {
+                return BTreeMap::from([(ANYBODY.to_owned(), read(&path, value, self.faults))]);
+            }
             Some(other) => {
                 let kind = kind_of(other);
-                let problem = format!("must be an object, requester to {what}, not {kind}{rule}");
+                let problem =
+                    format!("must be {what}, or an object of those by requester, not {kind}");
                 self.fault(name, problem);
                 return BTreeMap::new();
             }

@@ -355,10 +355,10 @@ async fn a_member_of_the_wrong_type_is_one_fault() {
         &format!("refund.undecided: {scalar}"),
     )
     .await;
-    let success = "steps[0].successful_state: must be an object, requester to status, not a text";
+    let success = "steps[0].successful_state: must be a status, or an object of those by requester, not a list";
     only(
         &play,
-        |d| d["steps"][0]["successful_state"] = json!("done"),
+        |d| d["steps"][0]["successful_state"] = json!(["done"]),
         success,
     )
     .await;
@@ -485,4 +485,53 @@ async fn a_definition_that_breaks_ten_things_reports_ten() {
     // Nothing was stored, and the order is the same every time.
     assert_eq!(play.show("select count(*) from once.machine").await, "0");
     assert_eq!(faults(&play, &d).await, found);
+}
+
+/// As the practice spells it that machines come from.
+#[tokio::test]
+async fn the_practices_own_step_is_taken_verbatim() {
+    let play = Playground::open().await;
+    play.show("create table bill (id bigint primary key, status text not null); insert into bill values (1, 'approved')")
+        .await;
+    let step = r#"{"step_id": 20, "step_key": "close", "status": "approved",
+        "successful_claim_state": {"admin": ["closing", "approved"]},
+        "successful_state": {"admin": "closed"}, "action": {"admin": "CloseBillingActionUseCase"}}"#;
+    let definition = format!(
+        r#"{{"machine": "bill", "table": "bill", "id": "id", "status": "status",
+            "status_types": ["approved", "closing", "closed"], "terminal": ["closed"], "steps": [{step}]}}"#
+    );
+    play.show(&format!(
+        "select once.machine_define($def${definition}$def$)"
+    ))
+    .await;
+    let kept = "select step ->> 'step_id', step ->> 'action', step ->> 'claim_state'
+        from json_array_elements(once.machine_get('bill') -> 'steps') step";
+    let action = r#"{"admin":"CloseBillingActionUseCase"}"#;
+    let claims = r#"{"admin":["closing","approved"]}"#;
+    assert_eq!(play.show(kept).await, format!("20|{action}|{claims}"));
+    let claim = "select outcome, status from once.action_claim('bill', '1', 'close', 'admin')";
+    assert_eq!(play.show(claim).await, "claimed|closing");
+}
+
+#[tokio::test]
+async fn a_bare_pair_and_a_bare_status_mean_any_requester() {
+    let play = open().await;
+    let mut bare = right();
+    bare["steps"][0]["claim_state"] = json!(["running", "ready"]);
+    bare["steps"][0]["successful_state"] = json!("done");
+    let stored = play.show(&define(&bare)).await;
+    let stored: Value = serde_json::from_str(&stored).unwrap();
+    let step = &stored["steps"][0];
+    assert_eq!(step["claim_state"], json!({"*": ["running", "ready"]}));
+    assert_eq!(step["successful_state"], json!({"*": "done"}));
+}
+
+#[tokio::test]
+async fn a_claim_state_is_given_by_one_of_its_names() {
+    let play = open().await;
+    let twice = "steps[0].successful_claim_state: is another name of claim_state: give one of them";
+    let change = |d: &mut Value| {
+        d["steps"][0]["successful_claim_state"] = d["steps"][0]["claim_state"].clone();
+    };
+    only(&play, change, twice).await;
 }

@@ -41,10 +41,12 @@ async fn rule_1_a_claim_state_is_a_pair_of_texts() {
         )
         .await;
     }
-    let object = "steps[0].claim_state: must be an object, requester to [claim_into, revert_to], not a list (rule 1)";
+    let bare = pair.replace(".worker", "");
+    only(&play, |d| d["steps"][0]["claim_state"] = json!([]), &bare).await;
+    let object = "steps[0].claim_state: must be [claim_into, revert_to], or an object of those by requester, not a text";
     only(
         &play,
-        |d| d["steps"][0]["claim_state"] = json!(["running", "ready"]),
+        |d| d["steps"][0]["claim_state"] = json!("running"),
         object,
     )
     .await;
