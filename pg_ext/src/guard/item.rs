@@ -94,8 +94,16 @@ impl GuardedItems {
         new: Option<&RowVersion>,
     ) -> Result<()> {
         let marked = old.filter(|old| self.is_marked(old));
-        if let (Some(old), Some(new)) = (marked, new) {
-            self.ensure_unchanged(old, new)?;
+        match (marked, new) {
+            (Some(old), Some(new)) => self.ensure_unchanged(old, new)?,
+            (None, Some(new)) if self.is_marked(new) => {
+                return Err(self.refuse(
+                    new,
+                    "gets the refund marker from once.cancel_refund only",
+                    "cancel_request and cancel_refund pay the wallet and mark the items. To load data, turn the guard off.",
+                ));
+            }
+            _ => {}
         }
         let subject = |t: &RowVersion| self.subject.text(t).map(|s| self.canonical_id(&s));
         let (old_subject, new_subject) = (old.and_then(subject), new.and_then(subject));
@@ -130,20 +138,30 @@ impl GuardedItems {
     }
 
     fn ensure_unchanged(&self, old: &RowVersion, new: &RowVersion) -> Result<()> {
-        let fixed = [
-            (&self.marker, "its marker"),
-            (&self.amount, "its amount"),
-            (&self.subject, "its row"),
-        ];
-        for (field, what) in fixed {
+        for (field, what) in [(&self.marker, "its marker"), (&self.amount, "its amount")] {
             if !field.is_same(old, new) {
                 return Err(self.refuse_marked(old, what));
             }
+        }
+        if !self.subject.is_same(old, new) {
+            return match self.is_released(old, new)? {
+                true => Ok(()),
+                false => Err(self.refuse_marked(old, "its row")),
+            };
         }
         match self.matches(old)? == self.matches(new)? {
             true => Ok(()),
             false => Err(self.refuse_marked(old, "whether it matches the refund's when")),
         }
+    }
+
+    /// A foreign key ON DELETE SET NULL after the deletion of the cancelled row.
+    fn is_released(&self, old: &RowVersion, new: &RowVersion) -> Result<bool> {
+        let (Some(subject), None) = (self.subject.text(old), self.subject.text(new)) else {
+            return Ok(false);
+        };
+        let status = self.lock_row(&self.canonical_id(&subject))?;
+        Ok(status.is_none_or(|status| self.is_cancelled(&status)))
     }
 
     fn matches(&self, item: &RowVersion) -> Result<bool> {

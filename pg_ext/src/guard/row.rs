@@ -177,10 +177,11 @@ impl GuardedRows {
             .collect();
         if moves.is_empty() {
             let problem = format!("is \"{from}\", and no move to \"{to}\" is declared");
-            let hint = match definition.status_types.iter().any(|s| s == to) {
+            let is_status = |status| definition.status_types.iter().any(|s| s == status);
+            let hint = match is_status(from) && is_status(to) {
                 true => "Declare the transition in the definition, or make a declared move.",
                 false => {
-                    "The machine has no such status; add it to status_types and its transitions."
+                    "One of them is no status of the machine. Add it to status_types and transitions; after ALTER TYPE ... RENAME VALUE define the machine again."
                 }
             };
             return Err(self.refuse(old, &problem, hint));

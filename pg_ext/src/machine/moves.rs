@@ -140,6 +140,8 @@ impl WantedMoves {
             ),
         )
         .hint(match ways.is_empty() {
+            true if !definition.status_types.contains(&self.to) =>
+                "It is no status of the machine. Add it to status_types and transitions; after ALTER TYPE ... RENAME VALUE define the machine again.".to_owned(),
             true => "No move to it is declared. Only action_claim enters a claim state, and only cancel_finish the cancelled state.".to_owned(),
             false => format!(
                 "Moves to it are declared from \"{}\". A step's move counts for its requester only.",

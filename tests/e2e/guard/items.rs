@@ -168,7 +168,7 @@ async fn a_cascaded_delete_takes_marked_items_only_of_a_cancelled_row() {
 }
 
 #[tokio::test]
-async fn a_cascade_that_sets_null_does_not_orphan_marked_items() {
+async fn a_cascade_that_sets_null_takes_marked_items_off_a_cancelled_row_only() {
     let play = guarded().await;
     with_jobs(&play).await;
     play.show(
@@ -182,16 +182,41 @@ async fn a_cascade_that_sets_null_does_not_orphan_marked_items() {
             .await,
         "2"
     );
+    illegal(&play, "update item set job_id = null where id = 61").await;
+    play.show("delete from job where id = 7").await;
+    let item = "select job_id, settled from item where id = 71";
+    assert_eq!(play.show(item).await, "~|returned");
+    let audit = "select * from once.cancel_audit('job')";
+    assert_eq!(play.show(audit).await, "");
 }
 
 #[tokio::test]
-async fn marking_an_item_by_hand_is_shown_by_the_audit() {
+async fn only_a_refund_gives_an_item_the_marker() {
+    let play = guarded().await;
+    with_jobs(&play).await;
+    for sql in [
+        "update item set settled = 'returned' where id = 61",
+        "insert into item (id, job_id, points, state, settled) values (100, 6, 5, 'succeeded', 'returned')",
+    ] {
+        let refusal = illegal(&play, sql).await;
+        assert!(refusal.hint.contains("cancel_refund"), "{refusal:?}");
+    }
+    assert_eq!(
+        play.show("select amount from once.cancel_refund('job', '6')")
+            .await,
+        "5"
+    );
+}
+
+#[tokio::test]
+async fn without_the_guard_marking_an_item_by_hand_is_shown_by_the_audit() {
     let play = guarded().await;
     with_jobs(&play).await;
     assert_eq!(
         play.show("select * from once.cancel_audit('job')").await,
         ""
     );
+    play.show("select once.machine_guard('job', false)").await;
     play.show("update item set settled = 'returned' where id = 61")
         .await;
     assert_eq!(

@@ -157,3 +157,36 @@ async fn a_child_by_inheritance_is_reported() {
         "the guard is missing on public.child; the guard is missing on public.grandchild"
     );
 }
+
+#[tokio::test]
+async fn after_a_label_is_renamed_the_refusal_says_to_define_the_machine_again() {
+    let play = Playground::open().await;
+    play.show(
+        "create type phase as enum ('open', 'paid'); create table bill (id int primary key, status phase not null);
+         insert into bill values (1, 'open')",
+    )
+    .await;
+    let define = |open: &str| {
+        format!(
+            r#"select once.machine_define('{{"machine": "bill", "table": "bill", "id": "id", "status": "status",
+                "status_types": ["{open}", "paid"], "transitions": [{{"from": ["{open}"], "to": "paid"}}]}}')"#
+        )
+    };
+    play.show(&define("open")).await;
+    play.show("select once.machine_guard('bill', true)").await;
+    play.show("alter type phase rename value 'open' to 'fresh'")
+        .await;
+    let update = "update bill set status = 'paid'";
+    let by_hand = illegal(&play, update).await;
+    assert!(
+        by_hand.hint.contains("define the machine again"),
+        "{by_hand:?}"
+    );
+    let moved = play
+        .refused("select once.transition('bill', 1, 'fresh')")
+        .await;
+    assert_eq!(moved.code, "ON002");
+    assert!(moved.hint.contains("define the machine again"), "{moved:?}");
+    play.show(&define("fresh")).await;
+    play.show(update).await;
+}
