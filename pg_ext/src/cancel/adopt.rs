@@ -53,7 +53,7 @@ pub fn action_adopt(call: &Call) -> Result<Datum> {
         if adopted >= max {
             break;
         }
-        orphans(&machine, kind, &mut |id| {
+        orphans(&machine, kind, &mut |id, _| {
             let done = match kind {
                 Orphan::Claimed => adopt_claimed(&machine, &table, &id)?,
                 Orphan::Flagged => request::adopt_flagged(&machine, &id)?,
@@ -65,11 +65,11 @@ pub fn action_adopt(call: &Call) -> Result<Datum> {
     Ok(Datum::from(adopted))
 }
 
-/// Visits each orphaned row until `each` answers false.
+/// Visits each orphaned row, and its status, until `each` answers false.
 pub fn orphans(
     machine: &Machine,
     kind: Orphan,
-    each: &mut dyn FnMut(RowId) -> Result<bool>,
+    each: &mut dyn FnMut(RowId, &[u8]) -> Result<bool>,
 ) -> Result<()> {
     let definition = &machine.definition;
     let states: Vec<_> = definition.claim_states().map(|(s, _)| s).collect();
@@ -115,7 +115,7 @@ pub fn orphans(
                     .is_some_and(|lease| lease.covers(varlena(status))),
                 Orphan::Flagged => request::is_begun(machine, &id, &snapshot)?,
             };
-            if !known && !each(id)? {
+            if !known && !each(id, varlena(status))? {
                 return Ok(false);
             }
         }

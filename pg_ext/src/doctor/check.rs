@@ -1,9 +1,8 @@
 //! `machine_check` and `machine_assert`: differences between a definition and its tables, and claim states that no sweep
 //! covers.
 
-use super::Severity;
+use super::{Severity, orphans};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
-use crate::cancel::adopt::{Orphan, orphans};
 use crate::error::{Error, Kind, Result};
 use crate::guard::install;
 use crate::guard::standing::guard_standing;
@@ -18,9 +17,6 @@ use crate::subxact;
 use crate::swept;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
-
-/// Rows in a claim state without a lease that are counted.
-const MOST_ORPHANS: i64 = 1_000;
 
 const LABELS: &CStr = c"
     SELECT e.enumlabel::pg_catalog.text FROM pg_catalog.pg_enum e WHERE e.enumtypid = $1
@@ -86,14 +82,19 @@ pub fn findings(name: &[u8], stored: &StoredMachine) -> Result<Vec<Finding>> {
 }
 
 #[derive(Default)]
-struct Findings(Vec<Finding>);
+pub(super) struct Findings(Vec<Finding>);
 
 impl Findings {
-    fn add(&mut self, problem: impl Into<String>, hint: impl Into<String>) {
+    pub(super) fn add(&mut self, problem: impl Into<String>, hint: impl Into<String>) {
         self.put(Severity::Warning, problem, hint);
     }
 
-    fn put(&mut self, level: Severity, problem: impl Into<String>, hint: impl Into<String>) {
+    pub(super) fn put(
+        &mut self,
+        level: Severity,
+        problem: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
         self.0.push(Finding {
             level,
             problem: problem.into(),
@@ -118,10 +119,11 @@ impl Findings {
         }
         let machine = Machine::fitted(name, stored)?;
         self.fit(&machine, stored)?;
+        self.running(&machine.definition);
         self.labels(&machine)?;
         self.guard(&machine, stored.guarded())?;
         self.index(&machine)?;
-        self.orphans(&machine)
+        orphans::search(&machine, self)
     }
 
     fn uncovered(
@@ -154,6 +156,29 @@ impl Findings {
             );
         }
         Ok(())
+    }
+
+    /// Without a claim state a cancel answers teardown while a worker is at the row.
+    fn running(&mut self, definition: &Definition) {
+        if definition.cancel.is_none() || definition.claim_states().next().is_some() {
+            return;
+        }
+        let moves = &definition.transitions;
+        let between = |s: &&String| {
+            moves.iter().any(|t| t.to == **s) && moves.iter().any(|t| t.from.contains(s))
+        };
+        let states: Vec<_> = definition.status_types.iter().filter(between).collect();
+        if !states.is_empty() {
+            let names: Vec<_> = states.iter().map(|s| s.as_str()).collect();
+            self.put(
+                Severity::Info,
+                format!(
+                    "it can be cancelled and has no claim state; a cancel in {} begins the teardown at once",
+                    names.join(", ")
+                ),
+                "Make a status in which a worker runs a step's claim_state. A status in which the row only waits needs none.",
+            );
+        }
     }
 
     fn labels(&mut self, machine: &Machine) -> Result<()> {
@@ -254,64 +279,10 @@ impl Findings {
         }
         Ok(())
     }
-
-    /// Rows without a lease or a teardown. Read as the owner, for callers that may read the table.
-    fn orphans(&mut self, machine: &Machine) -> Result<()> {
-        let table = &machine.shape.table;
-        if !may_read(table.oid) {
-            self.put(
-                Severity::Info,
-                format!(
-                    "rows in a claim state could not be searched: no right to read {}",
-                    table.name
-                ),
-                format!("GRANT SELECT ON {} to the calling role.", table.name),
-            );
-            return Ok(());
-        }
-        for kind in [Orphan::Claimed, Orphan::Flagged] {
-            let mut found = 0;
-            let counted = as_owner(machine, || {
-                orphans(machine, kind, &mut |_| {
-                    found += 1;
-                    Ok(found < MOST_ORPHANS)
-                })
-            })?;
-            if let Err(failure) = counted {
-                self.add(
-                    format!(
-                        "rows of {} could not be read: {}",
-                        table.name, failure.message
-                    ),
-                    "Read the table as its owner to see why.",
-                );
-                // The other kind would fail in the same way.
-                return Ok(());
-            } else if found > 0 {
-                let more = if found == MOST_ORPHANS {
-                    " or more"
-                } else {
-                    ""
-                };
-                let (problem, hint) = match kind {
-                    Orphan::Claimed => (
-                        "are in a claim state without a lease",
-                        "Call once.action_adopt(machine); the next sweep reverts them.",
-                    ),
-                    Orphan::Flagged => (
-                        "have their cancel flag set without once.cancel_request",
-                        "Call once.action_adopt(machine): cancel_pending lists them then.",
-                    ),
-                };
-                self.add(format!("{found}{more} rows {problem}"), hint);
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Works as the owner of a machine's table; the inner result is the failure of the work.
-fn as_owner<T>(
+pub(super) fn as_owner<T>(
     machine: &Machine,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<std::result::Result<T, subxact::Failure>> {
@@ -320,7 +291,7 @@ fn as_owner<T>(
 }
 
 /// The caller may read all of the table.
-fn may_read(table: pg_sys::Oid) -> bool {
+pub(super) fn may_read(table: pg_sys::Oid) -> bool {
     // SAFETY: looks into the system caches.
     let result = unsafe {
         pg_sys::pg_class_aclcheck(

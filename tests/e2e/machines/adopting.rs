@@ -12,7 +12,14 @@ async fn rows_in_a_claim_state_without_a_lease_are_told_adopted_and_reverted() {
     jobs(&play, 5, 6, "ready").await;
     token(&play, 5, "run", "").await;
     let shown = problems(&play).await;
-    assert!(shown.contains("4 rows"), "{shown}");
+    assert!(
+        shown.contains("3 rows in claim state \"running\" without a lease: 1, 2, 3"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("1 row in claim state \"retrying\" without a lease: 4"),
+        "{shown}"
+    );
     assert!(shown.contains("action_adopt"), "{shown}");
     // Without a lease a row in a claim state is nobody's, and yet nobody's to claim.
     assert_ne!(outcome(&play, 1, "run", "").await, "claimed|running");

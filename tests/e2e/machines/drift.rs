@@ -546,3 +546,32 @@ async fn a_definition_that_is_rolled_back_was_never_there() {
     play.show("rollback").await;
     assert_eq!(moves(&play, "1", "new", "").await, "t|new|2|~");
 }
+
+#[tokio::test]
+async fn a_running_status_of_a_cancellable_machine_without_claim_states_is_named() {
+    let play = Playground::open().await;
+    play.show(
+        "create table plain (id int primary key, status text not null, stop boolean not null default false)",
+    )
+    .await;
+    let define = |transitions: &str| {
+        format!(
+            r#"select once.machine_define('{{"machine": "plain", "table": "plain", "id": "id", "status": "status",
+            "status_types": ["ready", "running", "done", "cancelled"], "terminal": ["done", "cancelled"],
+            "transitions": [{transitions}], "cancel": {{"flag": "stop", "to": "cancelled"}}}}')"#
+        )
+    };
+    let check = "select problem from once.machine_check('plain')";
+    let doctor = "select level from once.doctor() where problem like '%has no claim state%'";
+    play.show(&define(
+        r#"{"from": ["ready"], "to": "running"}, {"from": ["running"], "to": "done"}"#,
+    ))
+    .await;
+    let problem = "it can be cancelled and has no claim state; a cancel in running begins the teardown at once";
+    assert_eq!(play.show(check).await, problem);
+    assert_eq!(play.show(doctor).await, "info");
+    play.show(&define(r#"{"from": ["ready", "running"], "to": "done"}"#))
+        .await;
+    assert_eq!(play.show(check).await, "");
+    assert_eq!(play.show(doctor).await, "");
+}

@@ -1,0 +1,80 @@
+//! Rows without their lease or teardown, as `machine_check` names them.
+
+use super::Severity;
+use super::check::{Findings, as_owner, may_read};
+use crate::call::shown;
+use crate::cancel::adopt::{Orphan, orphans};
+use crate::error::Result;
+use crate::machine::model::Machine;
+use std::collections::BTreeMap;
+
+/// The rows of one kind that are counted.
+const MOST_ORPHANS: i64 = 1_000;
+/// Of these, the rows that a problem names.
+const NAMED: usize = 5;
+
+/// Reads the rows as the owner, for callers that may read the table.
+pub(super) fn search(machine: &Machine, found: &mut Findings) -> Result<()> {
+    let table = &machine.shape.table;
+    if !may_read(table.oid) {
+        found.put(
+            Severity::Info,
+            format!(
+                "rows in a claim state could not be searched: no right to read {}",
+                table.name
+            ),
+            format!("GRANT SELECT ON {} to the calling role.", table.name),
+        );
+        return Ok(());
+    }
+    for kind in [Orphan::Claimed, Orphan::Flagged] {
+        let mut left = MOST_ORPHANS;
+        let mut by_status: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let searched = as_owner(machine, || {
+            orphans(machine, kind, &mut |id, status| {
+                let ids = by_status.entry(shown(status)).or_default();
+                ids.push(shown(&id.text));
+                left -= 1;
+                Ok(left > 0)
+            })
+        })?;
+        if let Err(failure) = searched {
+            found.add(
+                format!(
+                    "rows of {} could not be read: {}",
+                    table.name, failure.message
+                ),
+                "Read the table as its owner to see why.",
+            );
+            // The other kind would fail in the same way.
+            return Ok(());
+        }
+        for (status, ids) in by_status {
+            let (rows, ids) = (number_of_rows(ids.len(), left == 0), first_of(&ids));
+            match kind {
+                Orphan::Claimed => found.add(
+                    format!("{rows} in claim state \"{status}\" without a lease: {ids}"),
+                    "Call once.action_adopt(machine); the next sweep reverts them.",
+                ),
+                Orphan::Flagged => found.add(
+                    format!("{rows} in \"{status}\" with the cancel flag set without once.cancel_request: {ids}"),
+                    "Call once.action_adopt(machine): cancel_pending lists them then.",
+                ),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// "1 row", "1000 rows or more".
+fn number_of_rows(number: usize, is_cut_short: bool) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    let more = if is_cut_short { " or more" } else { "" };
+    format!("{number} row{s}{more}")
+}
+
+/// The first of them: "1, 2, 3, 4, 5, ...".
+fn first_of(ids: &[String]) -> String {
+    let more = if ids.len() > NAMED { ", ..." } else { "" };
+    ids[..ids.len().min(NAMED)].join(", ") + more
+}
