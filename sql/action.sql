@@ -113,6 +113,17 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_releas
 COMMENT ON FUNCTION once.action_release(text, "any", bigint, text) IS
 'action_release for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
 
+CREATE FUNCTION once.action_expire(machine text, id text)
+RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_expire';
+COMMENT ON FUNCTION once.action_expire(text, text) IS
+$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next sweep reverts the row. A holder that is alive may write until then, then it gets ON001. false: no lease is alive. Waits for a transaction that has the lease locked.
+Errors: 42704 no such machine, 22023 bad argument, 42501 not a member of the machine's owner, 25006 read-only transaction.$$;
+
+CREATE FUNCTION once.action_expire(machine text, id "any")
+RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_expire';
+COMMENT ON FUNCTION once.action_expire(text, "any") IS
+'action_expire for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
+
 CREATE FUNCTION once.action_adopt(machine text, max integer = 1000)
 RETURNS integer LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_adopt';
 COMMENT ON FUNCTION once.action_adopt(text, integer) IS

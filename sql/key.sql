@@ -296,6 +296,12 @@ COMMENT ON FUNCTION once.key_list(text, timestamptz, timestamptz, text, integer)
 $$Lists the steps of a scope's requests, for comparing with the other side's ledger: one row per step of the keys created in [since, until) (NULL: no bound), and one for a key without steps or one that is gone. in_status: only keys that are running, released, parked, finished or gone. derived_key: the key that the step sends; begun: attempts that began it; done, result: its recorded end. Unordered, without tokens. max: 1 to 100000.
 Errors: 22023 bad argument, or more rows than max; 42501 not a member of the scope's owner.$$;
 
+CREATE FUNCTION once.key_expire(scope text, key text)
+RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_expire';
+COMMENT ON FUNCTION once.key_expire(text, text) IS
+$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next claim resumes the key. A holder that is alive may write until that claim, then it gets ON001. false: no lease is alive. Waits for a transaction that has the key locked.
+Errors: 22023 bad argument, 42501 not a member of the scope's owner, 40001 a lost race above READ COMMITTED, 25006 read-only transaction.$$;
+
 CREATE FUNCTION once.key_forget(scope text, key text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_forget';
 COMMENT ON FUNCTION once.key_forget(text, text) IS

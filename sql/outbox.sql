@@ -396,6 +396,11 @@ RETURNS json LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_to
 COMMENT ON FUNCTION once.topic_get(text) IS
 $$Returns the options in force, defaults included, and the names of the subscribers. Errors: 42704 no such topic, 42501 the topic has another owner.$$;
 
+CREATE FUNCTION once.topic_drop(topic text)
+RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_drop';
+COMMENT ON FUNCTION once.topic_drop(text) IS
+$$Removes a topic that has no subscribers left. Errors: 55006 it has subscribers, 42704 no such topic, 42501 the topic has another owner, 40001 a lost race, 25006 read-only transaction.$$;
+
 CREATE FUNCTION once.subscriber_set(topic text, subscriber text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_set';
 COMMENT ON FUNCTION once.subscriber_set(text, text, json) IS

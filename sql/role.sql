@@ -25,10 +25,12 @@ CREATE VIEW once.role_function (kind, function_name) AS
     ('operate', 'sweep'), ('operate', 'sweep_all'),
     ('observe', 'metrics'), ('observe', 'doctor'),
     ('operate', 'machine_define'), ('operate', 'machine_drop'), ('operate', 'action_adopt'),
+    ('operate', 'action_expire'),
     ('operate', 'key_list'),
-    ('operate', 'key_get'), ('operate', 'key_resolve'), ('operate', 'key_forget'), ('operate', 'scope_set'),
+    ('operate', 'key_get'), ('operate', 'key_resolve'), ('operate', 'key_expire'), ('operate', 'key_forget'), ('operate', 'scope_set'),
     ('operate', 'outbox_dead'), ('operate', 'outbox_redrive'),
-    ('operate', 'topic_set'), ('operate', 'subscriber_set'), ('operate', 'subscriber_drop'))
+    ('operate', 'topic_set'), ('operate', 'subscriber_set'), ('operate', 'subscriber_drop'),
+    ('operate', 'topic_drop'))
     SELECT kind, function_name FROM opened
     UNION ALL
     SELECT 'operate', function_name FROM opened WHERE kind IN ('use', 'observe');

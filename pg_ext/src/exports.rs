@@ -53,6 +53,7 @@ export! {
     pg_once_key_release => key::finish::key_release;
     pg_once_key_park => key::finish::key_park;
     pg_once_key_resolve => key::resolve::key_resolve;
+    pg_once_key_expire => key::resolve::key_expire;
     pg_once_key_forget => key::resolve::key_forget;
     pg_once_key_step => key::step::key_step;
     pg_once_key_step_done => key::step::key_step_done;
@@ -74,6 +75,7 @@ export! {
     pg_once_transition => machine::transition::transition;
     pg_once_transition_many => machine::transition::transition_many;
     pg_once_action_claim => action::claim::action_claim;
+    pg_once_action_expire => action::hold::action_expire;
     pg_once_action_extend => action::hold::action_extend;
     pg_once_action_finish => action::end::action_finish;
     pg_once_action_release => action::end::action_release;
@@ -100,6 +102,7 @@ export! {
     pg_once_topic_get => outbox::options::topic_get;
     pg_once_subscriber_set => outbox::options::subscriber_set;
     pg_once_subscriber_get => outbox::options::subscriber_get;
+    pg_once_topic_drop => outbox::options::topic_drop;
     pg_once_subscriber_drop => outbox::options::subscriber_drop;
     pg_once_sweep => janitor::sweep;
     pg_once_sweep_all => janitor::sweep_all;

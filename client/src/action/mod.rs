@@ -28,6 +28,7 @@ const FINISH: &str = "SELECT * FROM once.action_finish(machine => $1, id => $2, 
                       patch => $4)";
 const RELEASE: &str = "SELECT * FROM once.action_release(machine => $1, id => $2, token => $3, \
                        error => $4)";
+const EXPIRE: &str = "SELECT once.action_expire(machine => $1, id => $2)";
 const ADOPT: &str = "SELECT once.action_adopt(machine => $1, max => $2)";
 
 /// A row that is claimed for a step's action. Finish or release it.
@@ -257,6 +258,17 @@ impl Action {
             lease_left,
             length,
         })
+    }
+}
+
+impl MachineRow {
+    /// Ends the lease as if its time were over now, for a holder that is dead; `false` if no lease is
+    /// alive. The next sweep reverts the row. A holder that is alive may write until then.
+    ///
+    /// # Errors
+    /// `42704` if there is no such machine; `42501` without the right to operate.
+    pub async fn expire<E: Executor>(&self, exec: &E) -> Result<bool, Error> {
+        column(&self.call(exec, EXPIRE, &[]).await?, 0)
     }
 }
 

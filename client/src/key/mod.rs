@@ -34,6 +34,7 @@ pub use step::{Step, StepEnd};
 pub use step_event::{StepEvent, StepEvents};
 
 const DERIVE: &str = "SELECT once.key_derive(scope => $1, key => $2, step => $3)";
+const EXPIRE: &str = "SELECT once.key_expire(scope => $1, key => $2)";
 const FORGET: &str = "SELECT once.key_forget(scope => $1, key => $2)";
 
 /// One logical request: the caller's name for it, within a scope.
@@ -91,6 +92,23 @@ impl Key {
         column(&only(exec.query(DERIVE, &args).await?)?, 0)
     }
 
+    /// Ends the lease as if its time were over now, for a holder that is dead; `false` if no lease is
+    /// alive. The next claim resumes the key. A holder that is alive may write until then.
+    ///
+    /// # Errors
+    /// `42501` without the right to operate, or if the scope has another owner.
+    pub async fn expire<E: Executor>(&self, exec: &E) -> Result<bool, Error> {
+        self.ask(exec, EXPIRE).await
+    }
+
+    async fn ask<E: Executor>(&self, exec: &E, call: &str) -> Result<bool, Error> {
+        let args = [
+            (&self.scope() as _, Type::TEXT),
+            (&self.as_str() as _, Type::TEXT),
+        ];
+        column(&only(exec.query(call, &args).await?)?, 0)
+    }
+
     /// Forgets the key, its answer and its steps; `false` if there was none. The next claim is new
     /// and does everything again: for tests and for repairs by hand.
     ///
@@ -107,11 +125,7 @@ impl Key {
     /// # Errors
     /// `55006` while its lease lives.
     pub async fn forget<E: Executor>(&self, exec: &E) -> Result<bool, Error> {
-        let args = [
-            (&self.scope() as _, Type::TEXT),
-            (&self.as_str() as _, Type::TEXT),
-        ];
-        column(&only(exec.query(FORGET, &args).await?)?, 0)
+        self.ask(exec, FORGET).await
     }
 }
 

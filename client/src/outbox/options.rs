@@ -13,6 +13,7 @@ use crate::{Error, Executor, Json};
 
 const TOPIC_SET: &str = "SELECT once.topic_set(topic => $1, options => $2)";
 const TOPIC_GET: &str = "SELECT once.topic_get(topic => $1)";
+const TOPIC_DROP: &str = "SELECT once.topic_drop(topic => $1)";
 const SUBSCRIBER_SET: &str = "SELECT once.subscriber_set(topic => $1, subscriber => $2, \
                               options => $3)";
 const SUBSCRIBER_GET: &str = "SELECT once.subscriber_get(topic => $1, subscriber => $2)";
@@ -156,6 +157,15 @@ impl Topic {
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
         let args = [(&self.as_str() as _, Type::TEXT)];
         column(&only(exec.query(TOPIC_GET, &args).await?)?, 0)
+    }
+
+    /// Removes the topic.
+    ///
+    /// # Errors
+    /// `55006` while it has subscribers: drop them first; otherwise as [`Topic::get`].
+    pub async fn drop<E: Executor>(&self, exec: &E) -> Result<(), Error> {
+        let args = [(&self.as_str() as _, Type::TEXT)];
+        exec.query(TOPIC_DROP, &args).await.map(drop)
     }
 }
 

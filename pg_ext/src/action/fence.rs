@@ -27,6 +27,15 @@ impl FencedAction {
         })
     }
 
+    /// The write of a person: with the token of the present lease.
+    pub fn of_present(machine: Rc<Machine>, id: RowId, lease: &Lease) -> FencedAction {
+        FencedAction {
+            machine,
+            id,
+            token: lease.i64(LeaseCol::Token),
+        }
+    }
+
     /// The lease, held with this token. Or the ended one, where `repeats` finds that this call ended it and only needs the
     /// same answer.
     pub fn lease(&self, repeats: impl Fn(&Lease) -> bool) -> Result<(Lease, TokenUse)> {

@@ -1,11 +1,12 @@
 //! `action_extend`: a heartbeat that fences and reports a cancellation. A HOT update of the lease, and a read of the row
-//! without a lock.
+//! without a lock. `action_expire`: ends the lease of a dead holder.
 
 use super::fence::FencedAction;
-use super::lease::LeaseCol;
+use super::lease::{Lease, LeaseCol, LeaseState};
 use crate::call::Call;
 use crate::clock;
-use crate::error::Result;
+use crate::error::{Kind, Result};
+use crate::machine::model::Machine;
 use crate::machine::user_row::RowSeen;
 use crate::row::Shape;
 use crate::settings;
@@ -54,5 +55,30 @@ pub fn action_extend(call: &Call) -> Result<Datum> {
             Ok(SHAPE.with(|shape| shape.row(&values)))
         }
         other => Err(fenced.dead(other.as_ref().map(|s| s.status()))),
+    }
+}
+
+/// `once.action_expire`. The holder keeps its token: until the next claim or sweep it may still write.
+pub fn action_expire(call: &Call) -> Result<Datum> {
+    let machine = Machine::of(call)?;
+    let id = machine.id(call, 1)?;
+    let Some(lease) = Lease::latest(&machine, &id)?.filter(|l| l.state() == LeaseState::Held)
+    else {
+        return Ok(Datum::from(false));
+    };
+    let written = FencedAction::of_present(machine, id, &lease).write(|lease, now| {
+        let is_alive = now < lease.i64(LeaseCol::LeaseUntil);
+        if is_alive {
+            lease.put_i64(LeaseCol::LeaseUntil, now);
+            lease.put_i64(LeaseCol::LookAt, now);
+        }
+        is_alive
+    });
+    match written {
+        // It ended during the wait for its lock.
+        Err(error) if matches!(error.kind, Kind::LeaseLost | Kind::AlreadyDone) => {
+            Ok(Datum::from(false))
+        }
+        written => Ok(Datum::from(written?)),
     }
 }

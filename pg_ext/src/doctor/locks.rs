@@ -1,4 +1,4 @@
-//! Backends that hold locks on rows for long: a sweep skips these rows, a worker waits for them.
+//! Backends that hold locks on rows for long or on an overdue lease: a sweep skips these rows, a worker waits for them.
 
 use super::Report;
 use crate::clock;
@@ -29,11 +29,32 @@ const HOLDERS: &CStr = c"
      GROUP BY a.pid, a.xact_start, a.state, a.usename, a.application_name
      ORDER BY a.xact_start LIMIT 20";
 
+// A backend that holds the lock on an overdue lease keeps the sweep from it, however young its transaction is.
+const OVERDUE: &CStr = c"
+    SELECT 'error',
+           pg_catalog.format('backend %s keeps an overdue lease locked: row %s of machine \"%s\"', a.pid, l.row_id,
+                             l.machine),
+           pg_catalog.format('the lease expired at %s; the transaction is open since %s, state %s, role %s, application \"%s\"',
+                             l.lease_until, a.xact_start, a.state, a.usename, a.application_name),
+           pg_catalog.format('SELECT pg_terminate_backend(%s), and the next sweep reverts the row. Set idle_in_transaction_session_timeout.', a.pid)
+      FROM once.machine m
+           CROSS JOIN LATERAL (
+               SELECT o.machine, o.row_id, o.lease_until, o.state, o.xmax AS locker
+                 FROM once.action_lease o
+                WHERE o.machine = m.machine AND o.look_at <= $1 ORDER BY o.look_at LIMIT 1000) l
+           JOIN pg_catalog.pg_locks x
+             ON x.locktype = 'transactionid' AND x.granted AND x.transactionid = l.locker
+           JOIN pg_catalog.pg_stat_activity a ON a.pid = x.pid
+     WHERE l.state = 'h' AND l.lease_until <= $1
+     ORDER BY l.lease_until LIMIT 20";
+
 thread_local! {
+    static KEEP_OVERDUE: Kept = const { Kept::new(OVERDUE, &[pg_sys::TIMESTAMPTZOID]) };
     static KEEP: Kept = const { Kept::new(HOLDERS, &[pg_sys::TIMESTAMPTZOID]) };
 }
 
 pub fn ask(report: &Report) -> Result<()> {
     let now = [Some(Datum::from(clock::now_us()?))];
+    report.ask(&KEEP_OVERDUE, &now)?;
     report.ask(&KEEP, &now)
 }

@@ -9,8 +9,10 @@ pub mod check;
 mod horizon;
 mod janitor;
 mod keys;
+mod leases;
 mod locks;
 mod machines;
+mod orphans;
 mod outbox;
 mod owners;
 mod schema;
@@ -84,6 +86,7 @@ const QUESTIONS: &[(&str, Ask)] = &[
     ("machines", machines::ask),
     ("keys", keys::ask),
     ("dead letters", outbox::ask),
+    ("leases", leases::ask),
     ("locks", locks::ask),
     ("old transactions", horizon::ask),
     ("owners", owners::ask),

@@ -1,4 +1,4 @@
-//! The extension's own objects: its version, invalid indexes, and tables full of dead rows.
+//! The extension's own objects: its version, missing or invalid indexes, and tables full of dead rows.
 
 use super::Report;
 use crate::clock;
@@ -7,6 +7,23 @@ use crate::row;
 use crate::spi::Kept;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
+
+/// The indexes that DROP INDEX can remove: those of constraints need ALTER TABLE.
+const INDEXES: &str = "\
+    action_lease_look batch_lane batch_redelivered cancel_open dead_died dedupe_until delivery_at event_0_position \
+    event_0_xid event_1_position event_1_xid event_2_position event_2_xid event_3_position event_3_xid \
+    event_kept_position event_kept_xid inbox_reap key_look key_reap refund_row retry_due retry_key";
+
+// $1 the names of these indexes.
+const MISSING: &CStr = c"
+    SELECT 'error', pg_catalog.format('index once.%s is missing', n.name),
+           'calls that need it fail with 55000 or read whole tables',
+           'Create it as the extension''s script (sql/ of its version) does.'
+      FROM pg_catalog.unnest($1) n (name)
+     WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c
+                        WHERE c.relnamespace = 'once'::pg_catalog.regnamespace AND c.relkind = 'i'
+                          AND c.relname = n.name::name)
+     ORDER BY n.name";
 
 const INVALID: &CStr = c"
     SELECT 'error', pg_catalog.format('index %s is invalid', x.indexrelid::pg_catalog.regclass),
@@ -46,6 +63,7 @@ const BLOAT: &CStr = c"
      ORDER BY s.relname";
 
 thread_local! {
+    static ARE_MISSING: Kept = const { Kept::new(MISSING, &[pg_sys::TEXTARRAYOID]) };
     static ARE_INVALID: Kept = const { Kept::new(INVALID, &[]) };
     static VERSIONS: Kept = const { Kept::new(VERSION, &[pg_sys::TEXTOID]) };
     static BLOATED: Kept = const { Kept::new(BLOAT, &[pg_sys::TIMESTAMPTZOID]) };
@@ -54,6 +72,8 @@ thread_local! {
 pub fn ask(report: &Report) -> Result<()> {
     let library = row::text(env!("CARGO_PKG_VERSION").as_bytes());
     report.ask(&VERSIONS, &[Some(library)])?;
+    let names: Vec<&[u8]> = INDEXES.split(' ').map(str::as_bytes).collect();
+    report.ask(&ARE_MISSING, &[Some(row::texts(&names))])?;
     report.ask(&ARE_INVALID, &[])?;
     report.ask(&BLOATED, &[Some(Datum::from(clock::now_us()?))])
 }

@@ -87,6 +87,12 @@ fn renew(row: &mut KeyRow, options: &ScopeOptions, lease: Option<i64>, now: i64)
         None => (now + options.lease_us).max(row.i64(Col::LeaseUntil)),
     }
     .min(last);
+    put_lease(row, until)?;
+    Ok(until - now)
+}
+
+/// Sets the end of the lease, and the time when key_abandon or a completer has to look.
+pub fn put_lease(row: &mut KeyRow, until: i64) -> Result<()> {
     row.put_i64(Col::LeaseUntil, until);
     if row.is_pending() {
         row.put_i64(Col::LookAt, until);
@@ -95,7 +101,7 @@ fn renew(row: &mut KeyRow, options: &ScopeOptions, lease: Option<i64>, now: i64)
         let _table = Table::to_write(TABLE)?;
         row.put_i64(Col::LookAt, until.max(clock::now_us()?));
     }
-    Ok(until - now)
+    Ok(())
 }
 
 /// Where the scope declares its points, a key moves forward only. From a point that is no longer declared it may move

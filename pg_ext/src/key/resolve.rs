@@ -1,10 +1,11 @@
-//! Calls for people: `key_resolve` ends a parking, `key_forget` deletes a key.
+//! Calls for people: `key_resolve` ends a parking, `key_expire` a lease, `key_forget` deletes a key.
 
 use super::claim::named;
 use super::decide::{self, KeyDecision};
 use super::event;
 use super::fence::{KeyChange, NamedKey};
 use super::finish::KeyAnswer;
+use super::hold;
 use super::record::{Advanced, Col, KeyRow, KeyStatus, PENDING};
 use crate::call::{Call, shown};
 use crate::clock;
@@ -128,6 +129,19 @@ fn ensure_repeated(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: 
     ))
 }
 
+/// `once.key_expire`. The holder keeps its token: until the next claim it may still write.
+pub fn key_expire(call: &Call) -> Result<Datum> {
+    let key = NamedKey::from_call(call)?;
+    let is_expired = key.change(|row, now| match row {
+        Some(row) if row.status() == KeyStatus::Running && now < row.i64(Col::LeaseUntil) => {
+            hold::put_lease(row, now)?;
+            Ok((KeyChange::Write, true))
+        }
+        _ => Ok((KeyChange::Nothing, false)),
+    })?;
+    Ok(Datum::from(is_expired))
+}
+
 /// `once.key_forget`.
 pub fn key_forget(call: &Call) -> Result<Datum> {
     let key = NamedKey::from_call(call)?;
@@ -138,7 +152,7 @@ pub fn key_forget(call: &Call) -> Result<Datum> {
                 Kind::InUse,
                 format!("{} is held by a live lease", named(key.scope, key.key)),
             )
-            .hint("Wait until its lease expires, or let its holder finish or release it."))
+            .hint("Let its holder finish or release it. If the holder is dead, end its lease with once.key_expire."))
         }
         Some(_) => Ok((KeyChange::Delete, true)),
     })?;

@@ -61,15 +61,18 @@ const ACT: [&str; 27] = [
 ];
 
 /// What those who run a service do: options, verdicts, definitions.
-const RUN: [&str; 14] = [
+const RUN: [&str; 17] = [
     "once.scope_set('anna', '{\"owner\": null}')",
     "once.scope_set('anna', '{\"owner\": \"cross_bert\"}')",
     "once.key_resolve('anna', 'parked', 1, 'retry')",
+    "once.key_expire('anna', 'held')",
     "once.key_forget('anna', 'done')",
     "once.topic_set('anna', '{\"owner\": null}')",
     "once.subscriber_set('anna', 'spy')",
+    "once.topic_drop('anna')",
     "once.subscriber_drop('anna', 'default')",
     "once.outbox_redrive('anna', 'default')",
+    "once.action_expire('anna.job', '2')",
     "once.action_adopt('anna.job')",
     "once.machine_drop('anna.job')",
     "once.machine_guard('anna.job', false)",

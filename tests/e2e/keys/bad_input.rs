@@ -136,6 +136,7 @@ const CALLS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("key_get", &[("scope", "'s'"), ("key", "'k'")]),
+    ("key_expire", &[("scope", "'s'"), ("key", "'parked'")]),
     ("key_forget", &[("scope", "'s'"), ("key", "'parked'")]),
     ("scope_set", &[("scope", "'s'"), ("options", "'{}'")]),
     ("scope_get", &[("scope", "'s'")]),

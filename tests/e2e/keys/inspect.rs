@@ -191,6 +191,38 @@ async fn key_get_works_where_strings_do_not_conform_to_the_standard() {
 }
 
 #[tokio::test]
+async fn key_expire_ends_the_lease_of_a_dead_holder_and_only_that() {
+    let play = Playground::open().await;
+    let expire = "select once.key_expire('s', 'k')";
+    assert_eq!(play.show(expire).await, "f");
+    let dead = play.token("k", ", lease => '6 h'").await;
+    let claim = "select outcome, attempt from once.key_claim('s', 'k')";
+    assert_eq!(play.show(claim).await, "in_progress|~");
+    assert_eq!(play.show(expire).await, "t");
+    assert_eq!(play.show(expire).await, "f");
+    // Until the next claim the holder may still write; its heartbeat renews the lease.
+    play.show(&format!("select once.key_extend('s', 'k', {dead}, '6 h')"))
+        .await;
+    assert_eq!(play.show(claim).await, "in_progress|~");
+    assert_eq!(play.show(expire).await, "t");
+    assert_eq!(play.show(claim).await, "resumed|2");
+    let late = format!("select once.key_complete('s', 'k', {dead}, 200)");
+    assert_eq!(play.code(&late).await, "ON001");
+    // A completer finds it after one sweep.
+    play.show("select once.key_claim('s', 'other', lease => '6 h'); select once.key_expire('s', 'other'); select once.sweep()")
+        .await;
+    let take = "select key from once.key_take_abandoned('s')";
+    assert_eq!(play.show(take).await, "other");
+    // Finished and released keys have no lease.
+    let token = play.token("done", "").await;
+    play.show(&format!(
+        "select once.key_complete('s', 'done', {token}, 200)"
+    ))
+    .await;
+    assert_eq!(play.show("select once.key_expire('s', 'done')").await, "f");
+}
+
+#[tokio::test]
 async fn key_forget_deletes_a_key_with_its_steps_but_not_a_live_lease() {
     let play = Playground::open().await;
     assert_eq!(play.show("select once.key_forget('s', 'k')").await, "f");

@@ -16,6 +16,7 @@ fn scoped_calls(token: &str) -> Vec<String> {
         "key_get('owned', 'missing')",
         "key_list('owned')",
         "key_resolve('owned', 'k', 1, 'retry')",
+        "key_expire('owned', 'k')",
         "key_forget('owned', 'k')",
         "scope_get('owned')",
         "scope_set('owned', '{}')",

@@ -11,15 +11,17 @@ const USE: &str = "action_claim action_extend action_finish action_release cance
                    machine_assert machine_get machine_guard outbox_ack outbox_deliveries outbox_emit \
                    outbox_extend outbox_nack outbox_take scope_get subscriber_get topic_get transition \
                    transition_many";
-const OPERATE: &str = "action_adopt action_claim action_extend action_finish action_release cancel_audit \
-                       cancel_confirm cancel_finish cancel_items cancel_pending cancel_refund cancel_request \
-                       doctor inbox_accept inbox_barrier inbox_record janitor_status key_abort key_advance \
-                       key_claim key_complete key_derive key_extend key_forget key_get key_list \
-                       key_park key_release key_resolve key_rotate key_step key_step_done key_take_abandoned \
-                       machine_assert machine_check machine_define machine_drop machine_get machine_guard \
-                       metrics outbox_ack outbox_dead outbox_deliveries outbox_emit outbox_extend outbox_nack \
-                       outbox_redrive outbox_take scope_get scope_set subscriber_drop subscriber_get \
-                       subscriber_set sweep sweep_all topic_get topic_set transition transition_many";
+const OPERATE: &str = "action_adopt action_claim action_expire action_extend action_finish \
+                       action_release cancel_audit cancel_confirm cancel_finish cancel_items \
+                       cancel_pending cancel_refund cancel_request doctor inbox_accept inbox_barrier \
+                       inbox_record janitor_status key_abort key_advance key_claim key_complete \
+                       key_derive key_expire key_extend key_forget key_get key_list key_park \
+                       key_release key_resolve key_rotate key_step key_step_done key_take_abandoned \
+                       machine_assert machine_check machine_define machine_drop machine_get \
+                       machine_guard metrics outbox_ack outbox_dead outbox_deliveries outbox_emit \
+                       outbox_extend outbox_nack outbox_redrive outbox_take scope_get scope_set \
+                       subscriber_drop subscriber_get subscriber_set sweep sweep_all topic_drop \
+                       topic_get topic_set transition transition_many";
 const OBSERVE: &str = "cancel_audit doctor janitor_status machine_check metrics";
 
 /// The functions that a role may call, and whether it may do anything else in the schema.

@@ -78,6 +78,7 @@ const CALLS: &[(&str, &[(&str, &str)])] = &[
             ("error", "'e'"),
         ],
     ),
+    ("action_expire", &[("machine", "'job'"), ("id", "'1'")]),
     ("action_adopt", &[("machine", "'job'"), ("max", "10")]),
     ("cancel_request", &[("machine", "'job'"), ("id", "'1'")]),
     (

@@ -29,6 +29,29 @@ async fn is_lost(play: &Playground, token: i64, why: &str) {
 }
 
 #[tokio::test]
+async fn action_expire_ends_the_lease_of_a_dead_holder_and_only_that() {
+    let (play, held) = running().await;
+    play.show(&format!(
+        "select once.action_extend('job', 1, {held}, '6 h')"
+    ))
+    .await;
+    play.clock("1 h").await;
+    assert_eq!(sweep(&play, 10).await, "0|0|f");
+    let expire = "select once.action_expire('job', 1)";
+    assert_eq!(play.show(expire).await, "t");
+    assert_eq!(play.show(expire).await, "f");
+    // Until the sweep the holder may still write; its heartbeat renews the lease.
+    play.show(&extend(1, held)).await;
+    assert_eq!(play.show(expire).await, "t");
+    assert_eq!(sweep(&play, 10).await, "1|0|f");
+    assert_eq!(job(&play, 1).await, "ready|2");
+    is_lost(&play, held, "expired and swept").await;
+    assert_eq!(play.show(expire).await, "f");
+    let missing = "select once.action_expire('job', 77)";
+    assert_eq!(play.show(missing).await, "f");
+}
+
+#[tokio::test]
 async fn a_finish_makes_the_successful_move_with_the_callers_writes() {
     let (play, token) = running().await;
     play.show("begin; insert into item (id, job_id) values (1, 1)")

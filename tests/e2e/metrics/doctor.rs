@@ -213,11 +213,50 @@ async fn reloaded(play: &Playground, databases: &str) {
 }
 
 #[tokio::test]
-async fn a_backend_that_keeps_rows_locked_for_long() {
+async fn leases_that_end_later_than_their_longest_life_from_now() {
     let play = Playground::open().await;
     orders(&play).await;
     play.show("select * from once.sweep()").await;
+    // A clock that went back by a week.
+    play.show("select set_config('once.fake_now', (now() + '7 days')::text, false)")
+        .await;
+    play.show("select once.key_claim('s', 'k'), once.action_claim('orders', '1', 'pay')")
+        .await;
+    play.show("reset once.fake_now").await;
+    let key = "the lease of key \"k\" in scope \"s\"";
+    assert_told(&play, key, "warning", "once.key_expire('s', 'k')").await;
+    let row = "the lease of row 1 of machine \"orders\"";
+    assert_told(&play, row, "warning", "once.action_expire('orders', '1')").await;
+    play.show("select once.key_expire('s', 'k'), once.action_expire('orders', '1')")
+        .await;
+    assert_eq!(told(&play, "the lease of").await, "");
+}
+
+#[tokio::test]
+async fn a_backend_that_keeps_an_overdue_lease_locked_or_rows_for_long() {
+    let play = Playground::open().await;
+    orders(&play).await;
+    play.show("select * from once.sweep(); select once.action_claim('orders', '1', 'pay', lease => '1 ms')").await;
     let holder = play.another().await;
+    let token = play.show("select token from once.action_lease").await;
+    holder
+        .show(&format!(
+            "begin; select once.action_extend('orders', '1', {token}, '1 ms')"
+        ))
+        .await;
+    let pid = holder.show("select pg_backend_pid()").await;
+    let problem =
+        format!("backend {pid} keeps an overdue lease locked: row 1 of machine \"orders\"");
+    race::poll_async("the lease to expire", async || {
+        Ok((!told(&play, &problem).await.is_empty()).then_some(()))
+    })
+    .await
+    .unwrap();
+    let hint = format!("pg_terminate_backend({pid})");
+    assert_told(&play, &problem, "error", &hint).await;
+    holder.show("rollback").await;
+    assert_eq!(told(&play, "locked").await, "");
+    play.show("select * from once.sweep()").await;
     // Long transactions that wrote: beside a foreign call, perhaps. One that only reads is none.
     let reader = play.another().await;
     reader
@@ -303,8 +342,18 @@ async fn dead_letters_that_grow_and_old_ones() {
 }
 
 #[tokio::test]
-async fn an_index_that_is_invalid() {
+async fn an_index_that_is_missing_or_invalid() {
     let play = Playground::open().await;
+    let plain = "select string_agg(i.relname, ' ' order by i.relname) from pg_index x join pg_class i on i.oid = x.indexrelid
+          join pg_class c on c.oid = x.indrelid and c.relnamespace = 'once'::regnamespace and c.relkind = 'r'
+         where not exists (select from pg_constraint k where k.conindid = i.oid)";
+    let names = play.show(plain).await;
+    for name in names.split(' ') {
+        play.show(&format!("begin; drop index once.{name}")).await;
+        let problem = format!("index once.{name} is missing");
+        assert_told(&play, &problem, "error", "sql/").await;
+        play.show("rollback").await;
+    }
     play.token("a", "").await;
     play.token("b", "").await;
     assert_eq!(

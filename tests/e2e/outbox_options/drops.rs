@@ -156,3 +156,31 @@ async fn a_take_that_meets_a_drop_gets_nothing_of_what_was_delivered_before() {
     assert_eq!(worker.code(take).await, "42704");
     assert_eq!(rows_of(&play, &id).await, "0 0 0 0 0 0");
 }
+
+#[tokio::test]
+async fn a_misspelt_topic_is_dropped_once_it_has_no_subscribers() {
+    let play = Playground::open().await;
+    topic(&play, "ordrs", "{}").await;
+    play.show("select once.outbox_emit('ordrs', '1', dedupe_key => 'd')")
+        .await;
+    let drop = "select once.topic_drop('ordrs')";
+    let kept = play.refused(drop).await;
+    assert_eq!(kept.code, "55006");
+    assert!(kept.hint.contains("subscriber_drop"), "{kept:?}");
+    let emitter = play.another().await;
+    play.show("select once.subscriber_drop('ordrs', 'default')")
+        .await;
+    play.show(drop).await;
+    assert_eq!(
+        emitter.code("select once.outbox_emit('ordrs', '1')").await,
+        "42704"
+    );
+    assert_eq!(play.code(drop).await, "42704");
+    play.show("select once.sweep()").await;
+    // A topic of that name is another one: nothing of the first is delivered, or counts as emitted.
+    topic(&play, "ordrs", "{}").await;
+    let emit = "select emitted from once.outbox_emit('ordrs', '2', dedupe_key => 'd')";
+    assert_eq!(play.show(emit).await, "t");
+    let take = "select payload from once.outbox_take('ordrs')";
+    assert_eq!(play.show(take).await, "2");
+}

@@ -5,7 +5,7 @@
 use crate::playground::Playground;
 use crate::{stored, topic, topic_set};
 
-const CALLS: [&str; 16] = [
+const CALLS: [&str; 17] = [
     "topic_get('owned')",
     "topic_set('owned', '{}')",
     r#"topic_set('owned', '{"dedupe_for": "1 s"}')"#,
@@ -13,6 +13,7 @@ const CALLS: [&str; 16] = [
     "subscriber_get('owned', 'default')",
     "subscriber_set('owned', 'default')",
     "subscriber_set('owned', 'new')",
+    "topic_drop('owned')",
     "subscriber_drop('owned', 'default')",
     "outbox_emit('owned', '1')",
     "outbox_take('owned')",

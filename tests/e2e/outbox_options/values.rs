@@ -247,6 +247,7 @@ async fn names_are_of_1_to_100_characters_whatever_these_are() {
         for (call, argument) in [
             (format!("topic_set({bad}, '{{}}')"), "topic"),
             (format!("topic_get({bad})"), "topic"),
+            (format!("topic_drop({bad})"), "topic"),
             (format!("subscriber_set({bad}, 'default')"), "topic"),
             (format!("subscriber_set('t', {bad})"), "subscriber"),
             (format!("subscriber_get({bad}, 'default')"), "topic"),
@@ -264,6 +265,7 @@ async fn names_are_of_1_to_100_characters_whatever_these_are() {
     }
     for (call, named) in [
         ("topic_get('none')", "none"),
+        ("topic_drop('none')", "none"),
         ("subscriber_set('none', 'default')", "none"),
         ("subscriber_get('none', 'default')", "none"),
         ("subscriber_drop('none', 'default')", "none"),

@@ -235,6 +235,7 @@ const REFUSED: &[(&str, &str)] = &[
         "once.key_rotate('s', 'held', TOKEN, 'pay', 1)",
     ),
     ("key_take_abandoned", "once.key_take_abandoned('s')"),
+    ("key_expire", "once.key_expire('s', 'held')"),
     ("key_forget", "once.key_forget('s', 'done')"),
     ("scope_set", "once.scope_set('s', '{\"lease\": \"1 s\"}')"),
     (
@@ -264,6 +265,7 @@ const REFUSED: &[(&str, &str)] = &[
         "action_release",
         "once.action_release('batch_job', '1', TOKEN)",
     ),
+    ("action_expire", "once.action_expire('batch_job', '1')"),
     ("action_adopt", "once.action_adopt('batch_job')"),
     ("cancel_request", "once.cancel_request('batch_job', '3')"),
     ("cancel_refund", "once.cancel_refund('batch_job', '2')"),
@@ -286,6 +288,7 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     ("subscriber_set", "once.subscriber_set('t', 'other')"),
     ("subscriber_set", "once.subscriber_set('t', 'default')"),
+    ("topic_drop", "once.topic_drop('t')"),
     ("subscriber_drop", "once.subscriber_drop('t', 'default')"),
     ("inbox_accept", "once.inbox_accept('i', 'new')"),
     (

@@ -1,4 +1,4 @@
-//! Options of topics and subscribers: `topic_set`, `topic_get`, `subscriber_set`, `subscriber_get`,
+//! Options of topics and subscribers: `topic_set`, `topic_get`, `topic_drop`, `subscriber_set`, `subscriber_get`,
 //! `subscriber_drop`. The hot path reads them in `outbox/topic.rs`.
 //!
 //! Every change locks the topic's row. So the changes of a topic happen one after another, and each is checked against
@@ -10,4 +10,4 @@ mod subscriber;
 mod topic;
 
 pub use subscriber::{subscriber_drop, subscriber_get, subscriber_set};
-pub use topic::{topic_get, topic_set};
+pub use topic::{topic_drop, topic_get, topic_set};

@@ -1,4 +1,4 @@
-//! `topic_set` and `topic_get`.
+//! `topic_set`, `topic_get` and `topic_drop`.
 
 use super::lock;
 use super::{idle, subscriber};
@@ -38,7 +38,11 @@ const GET: &std::ffi::CStr = c"
 const NAMES: &std::ffi::CStr = c"
     SELECT pg_catalog.array_agg(s.subscriber) FROM once.subscriber s WHERE s.topic_id = $1";
 
+const DROP: &std::ffi::CStr = c"
+    DELETE FROM once.topic WHERE topic_id = $1 AND subscribers = 0 RETURNING 1";
+
 thread_local! {
+    static DROP_ONE: Kept = const { Kept::new(DROP, &[pg_sys::INT4OID]) };
     static SET_ALL: Kept = const { Kept::new(SET, &[
         pg_sys::INT4OID,
         pg_sys::JSONBOID,
@@ -163,4 +167,18 @@ fn ensure_same_subscribers(topic: &Topic, wanted: &[&[u8]]) -> Result<()> {
             "Add one with once.subscriber_set(topic, subscriber), remove one with once.subscriber_drop.",
         )),
     }
+}
+
+/// `once.topic_drop`. What was emitted to it has no subscriber, and outbox_retire removes it.
+pub fn topic_drop(call: &Call) -> Result<Datum> {
+    let topic = Topic::named_in(call, &Snapshot::latest())?;
+    let topic = lock::existing(&topic.name)?;
+    if spi::query_latest(&DROP_ONE, &[Some(Datum::from(topic.id))])?.is_empty() {
+        return Err(Error::new(
+            Kind::InUse,
+            format!("topic \"{}\" has {} subscribers", shown(&topic.name), topic.subscribers),
+        )
+        .hint("once.subscriber_drop(topic, subscriber) removes one, and its backlog; drop all of them first."));
+    }
+    Ok(call.return_null())
 }
