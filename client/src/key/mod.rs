@@ -98,10 +98,10 @@ impl Key {
     /// # Errors
     /// `42501` without the right to operate, or if the scope has another owner.
     pub async fn expire<E: Executor>(&self, exec: &E) -> Result<bool, Error> {
-        self.ask(exec, EXPIRE).await
+        self.call_on(exec, EXPIRE).await
     }
 
-    async fn ask<E: Executor>(&self, exec: &E, call: &str) -> Result<bool, Error> {
+    async fn call_on<E: Executor>(&self, exec: &E, call: &str) -> Result<bool, Error> {
         let args = [
             (&self.scope() as _, Type::TEXT),
             (&self.as_str() as _, Type::TEXT),
@@ -125,7 +125,7 @@ impl Key {
     /// # Errors
     /// `55006` while its lease lives.
     pub async fn forget<E: Executor>(&self, exec: &E) -> Result<bool, Error> {
-        self.ask(exec, FORGET).await
+        self.call_on(exec, FORGET).await
     }
 }
 
