@@ -18,6 +18,14 @@ pub fn ask(report: &Report) -> Result<()> {
             "Their clients have not retried. Run a completer: once.key_take_abandoned(scope), or the client crate's completer loop.",
         );
     }
+    for (scope, key) in keys.too_long {
+        report.add(
+            Severity::Warning,
+            format!("the lease of key \"{key}\" in scope \"{scope}\" ends later than max_lease_life from now"),
+            "the clock has gone back, or max_lease_life is shorter than it was at the claim",
+            format!("If its holder is dead: SELECT once.key_expire({}, {}).", literal(&scope), literal(&key)),
+        );
+    }
     if keys.parked > 0 {
         report.add(
             Severity::Info,
@@ -27,4 +35,8 @@ pub fn ask(report: &Report) -> Result<()> {
         );
     }
     Ok(())
+}
+
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }

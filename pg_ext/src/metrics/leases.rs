@@ -20,6 +20,8 @@ use crate::table::{ScanKey, Snapshot, Step, Table};
 const LOOKS: usize = 4_000;
 const SCOPES: usize = 2_000;
 const LEAST_LOOKS_AT_SCOPE: usize = 8;
+/// The most keys in `too_long`.
+const NAMED: usize = 5;
 /// The least number of leases for each machine.
 const LEAST_LOOKS: usize = 200;
 
@@ -34,6 +36,8 @@ pub struct KeyLeases {
     pub parked: u64,
     pub oldest_us: i64,
     pub cut_short: bool,
+    /// Scope and key of the first whose lease ends later than max_lease_life from now.
+    pub too_long: Vec<(String, String)>,
 }
 
 /// Leases of keys.
@@ -144,7 +148,15 @@ impl KeyLeases {
                 self.overdue += 1;
                 self.oldest_us = self.oldest_us.max(now.saturating_sub(until));
             }
-            (_, KeyStatus::Running) => self.alive += 1,
+            (_, KeyStatus::Running) => {
+                self.alive += 1;
+                if until.saturating_sub(now) > options.max_lease_life_us
+                    && self.too_long.len() < NAMED
+                {
+                    let text = |col| shown(key.bytes(col).unwrap_or_default());
+                    self.too_long.push((text(Col::Scope), text(Col::Key)));
+                }
+            }
             _ => self.waiting += 1,
         }
     }

@@ -177,7 +177,8 @@ async fn after_a_label_is_renamed_the_refusal_says_to_define_the_machine_again()
     play.show("alter type phase rename value 'open' to 'fresh'")
         .await;
     let update = "update bill set status = 'paid'";
-    let by_hand = illegal(&play, update).await;
+    let by_hand = play.refused(update).await;
+    assert_eq!(by_hand.code, "ON002");
     assert!(
         by_hand.hint.contains("define the machine again"),
         "{by_hand:?}"

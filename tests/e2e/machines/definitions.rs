@@ -203,7 +203,7 @@ async fn an_unknown_member_is_one_fault_at_every_level() {
         &unknown("transitions[1]: ", known),
     )
     .await;
-    let known = "step_key, status, claim_state, successful_state, lease, action";
+    let known = "step_key, status, claim_state, successful_claim_state, successful_state, lease, step_id, action";
     only(
         &play,
         |d| add(&mut d["steps"][0]),

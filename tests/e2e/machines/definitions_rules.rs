@@ -42,7 +42,11 @@ async fn rule_1_a_claim_state_is_a_pair_of_texts() {
         .await;
     }
     let bare = pair.replace(".worker", "");
-    only(&play, |d| d["steps"][0]["claim_state"] = json!([]), &bare).await;
+    let change = |d: &mut Value| {
+        d["steps"][0]["claim_state"] = json!([]);
+        d["steps"][0]["successful_state"] = json!("done");
+    };
+    only(&play, change, &bare).await;
     let object = "steps[0].claim_state: must be [claim_into, revert_to], or an object of those by requester, not a text";
     only(
         &play,
