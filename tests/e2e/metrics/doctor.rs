@@ -445,7 +445,8 @@ async fn a_pretended_clock_and_commits_that_are_not_waited_for() {
         "alter database {database} set once.fake_now = '2030-01-01'"
     ))
     .await;
-    let later = play.another().await;
+    let why = "settings of a database are read when a session begins";
+    let later = play.another_directly("postgres", why).await;
     assert_told(&later, "a pretended clock", "error", "comes from: database").await;
     play.show(&format!(
         "alter database {database} reset once.fake_now; set synchronous_commit = off"
