@@ -98,7 +98,7 @@ impl Error {
     /// ON006 for a write that an earlier, committed transaction has made. `behind`: the next step after this call.
     pub fn already_done(what: impl AsRef<str>, behind: &str) -> Error {
         Error::new(Kind::AlreadyDone, what.as_ref()).hint(format!(
-            "Roll back to before your own writes of this transaction, then go on behind this call: {behind}"
+            "Roll back to before your own writes of this transaction, then go on after this call: {behind}"
         ))
     }
 

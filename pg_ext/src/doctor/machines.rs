@@ -41,7 +41,7 @@ pub fn ask(report: &Report) -> Result<()> {
                 Severity::Warning,
                 format!("machine \"{machine}\": {} rows could not be reverted and are deferred", actions.deferred),
                 format!("the sweep said of one of them: {}", text_of(stored, actions.note.as_deref())),
-                "Remove the cause (a trigger, a constraint, a lock); the sweep tries again with backoff.",
+                "Remove the cause (a trigger, a constraint, a lock, a right that the table's owner lacks); the sweep tries again with backoff.",
             );
         }
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! Invariant of a [`Seen`] made by [`Seen::now`]: a transaction with an id of `next` or larger got it after `high` was
 //! read, so its events have ids above `high`; every event visible then has an id of at most `top`. A transaction
-//! between `xmax` and `next` was running then, as those in `running` were. Its events are looked for by its id once it
+//! between `xmax` and `next` was running then, as those in `running` were. A take finds its events by its id once it
 //! has ended ("late").
 
 use crate::call;
