@@ -10,7 +10,7 @@
 --                  task key_abandon finds such keys for completers (key_take_abandoned);
 --   ttl after the finish the key is gone (410): the sweep task key_tombstone empties the row (status g),
 --   gone_for later it is new again: the sweep task key_reap deletes the row and its steps.
--- What a claim answers depends on the clock and these columns alone, never on whether a sweep has run.
+-- What a claim answers depends on the clock, the scope's options and these columns, never on whether a sweep has run.
 --
 -- Lock order (binds callers too): the key's row first, its steps after it; several keys in one
 -- transaction: sorted by scope and key. A claim never waits for a lock: it answers in_progress.

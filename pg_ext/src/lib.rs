@@ -1,17 +1,20 @@
 //! pg_once: retries that converge. This file is the table of contents.
 //!
-//! Each noun has a Rust file or folder here and a SQL file of the same stem in `sql/` (`guard` is in machine.sql, `doctor`
-//! in metrics.sql). `inbox`, `janitor`, `key`, `outbox` and `role` have an in-database test file in `pgrx-tests/`; the
-//! others are tested in `tests/e2e/` alone. The other files are shared mechanisms.
-//! A noun imports only nouns above it in the list below and shared mechanisms; a shared mechanism imports no noun
-//! (`tests/e2e/layers.rs`).
-//! The SQL names, arguments and comments are in `sql/`; `exports.rs` ties their symbols to functions.
+//! The SQL names, arguments and comments are in `sql/`, in files with the stems of the nouns (`guard` and machine_check are
+//! in machine.sql, `doctor` in metrics.sql). `exports.rs` ties their symbols to functions, and so imports every noun. Code
+//! also begins in `janitor/worker` (the background worker) and in `guard` (triggers on the users' tables).
+//!
+//! A noun imports only nouns listed before it, and shared mechanisms; a shared mechanism imports no noun
+//! (`tests/e2e/layers.rs`). There are two stacks: outbox, key, inbox; and machine, action, cancel, guard. What watches
+//! and sweeps is on top of both.
+//! `inbox`, `janitor`, `key`, `outbox` and `role` have an in-database test file in `pgrx-tests/`; the others are tested
+//! in `tests/e2e/` alone.
 #![allow(
     clippy::missing_safety_doc,
     reason = "safety is said at each unsafe block"
 )]
 
-// Nouns, each below those that it imports.
+// Nouns, the lowest layer first.
 
 // Events that leave the database: emitted, taken, acknowledged, retried.
 mod outbox;
@@ -31,7 +34,7 @@ mod action;
 // Teardowns that reach their terminal state last: refunds, clean-up, the audit.
 mod cancel;
 
-// Triggers that refuse undeclared writes; machine_define and machine_drop, which ask all of the above.
+// Triggers that refuse undeclared writes; machine_define and machine_drop, which change guards, leases and teardowns, too.
 mod guard;
 
 // The sweeps.
@@ -46,25 +49,31 @@ mod doctor;
 // Rights of roles.
 mod role;
 
-// Shared mechanisms.
-mod call;
-mod caller;
-mod clock;
-mod counters;
-mod digest;
-mod error;
+// The C symbols of the SQL functions.
 mod exports;
-mod incarnation;
+
+// Shared mechanisms. Errors and arguments:
+mod call;
+mod error;
 mod json;
-mod mark;
 mod options;
 mod raise;
-mod row;
 mod settings;
+// Rows in and out: answers of functions, the extension's own tables, SQL.
+mod row;
 mod spi;
+mod table;
+// Who calls, when, and in which life of the database.
+mod caller;
+mod clock;
+mod incarnation;
+// Digests: of names, and of a call's arguments (to tell a repeated call).
+mod digest;
+mod mark;
+// Locks of our own, subtransactions, the record of a task's runs, claims counted in shared memory.
+mod counters;
 mod subxact;
 mod swept;
-mod table;
 mod trylock;
 
 pgrx::pg_module_magic!(name, version);
@@ -92,7 +101,8 @@ pgrx::extension_sql_file!(
 );
 pgrx::extension_sql_file!("../sql/role.sql", name = "role", finalize);
 
-/// Called once by the server when the library is loaded: registers the `once.*` settings.
+/// Called once by the server when the library is loaded: registers the `once.*` settings, the background worker and the
+/// counters.
 #[allow(non_snake_case, reason = "the server looks this name up")]
 #[pgrx::pg_guard]
 pub extern "C-unwind" fn _PG_init() {

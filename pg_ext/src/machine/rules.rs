@@ -146,7 +146,7 @@ impl<'a> Rules<'a> {
     }
 
     /// A fault where the status is a claim state; `so` is the consequence.
-    fn is_no_claim_state(&self, mention: &Mention, so: &str) {
+    fn refuse_claim_state(&self, mention: &Mention, so: &str) {
         if let Some(claim) = self.claimed.get(mention.status) {
             let (status, by) = (quoted(mention.status), &claim.path);
             self.fault(mention, format!("{status} is a claim state ({by}){so}"));
@@ -192,7 +192,7 @@ impl<'a> Rules<'a> {
     fn claim_states_are_in_no_transition(&self) {
         for mention in &self.mentions {
             if matches!(mention.place, Place::From | Place::To) {
-                self.is_no_claim_state(mention, ": no transition has it");
+                self.refuse_claim_state(mention, ": no transition has it");
             }
         }
     }
@@ -201,7 +201,7 @@ impl<'a> Rules<'a> {
     fn claim_states_are_not_terminal(&self) {
         for mention in &self.mentions {
             if matches!(mention.place, Place::Terminal) {
-                self.is_no_claim_state(mention, " and cannot be terminal");
+                self.refuse_claim_state(mention, " and cannot be terminal");
             }
         }
     }
@@ -233,7 +233,7 @@ impl<'a> Rules<'a> {
                     .values()
                     .any(|(into, _)| into == mention.status)
             {
-                self.is_no_claim_state(mention, ": no step begins in it");
+                self.refuse_claim_state(mention, ": no step begins in it");
             }
         }
     }
@@ -280,7 +280,7 @@ impl<'a> Rules<'a> {
             let is_rule_5 = (step.claim_state.iter())
                 .any(|(other, (into, _))| into == mention.status && counts_for(other));
             if !is_rule_5 {
-                self.is_no_claim_state(mention, ": no success leads into it");
+                self.refuse_claim_state(mention, ": no success leads into it");
             }
         }
     }

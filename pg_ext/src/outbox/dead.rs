@@ -7,7 +7,7 @@
 
 use super::emit::lane_of_key;
 use super::event::{self, DELAYED, UNORDERED};
-use super::leave::{Held, Reason};
+use super::leave::{HeldEvent, Reason};
 use super::topic::{Subscriber, Topic};
 use crate::call::{Call, varlena};
 use crate::clock;
@@ -92,7 +92,7 @@ table::columns!(Col);
 type Dead = Record<Col, 15>;
 
 /// Copies an event to the dead letters.
-pub fn bury(sub: &Subscriber, held: &Held, reason: &Reason, now: i64) -> Result<()> {
+pub fn bury(sub: &Subscriber, held: &HeldEvent, reason: &Reason, now: i64) -> Result<()> {
     let event = event::needed(&sub.topic, held.lane, held.id)?;
     let mut dead = Dead::empty();
     dead.put_i32(Col::SubscriberId, sub.id);

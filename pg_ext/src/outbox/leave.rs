@@ -46,7 +46,7 @@ thread_local! {
 }
 
 /// An event that a batch holds.
-pub struct Held {
+pub struct HeldEvent {
     pub id: i64,
     pub failures: i32,
     pub redriven: i32,
@@ -66,7 +66,7 @@ pub enum Fate {
 
 /// An event that leaves.
 pub struct Leaving {
-    pub event: Held,
+    pub event: HeldEvent,
     /// The attempt counts; `event.failures` includes it.
     pub counted: bool,
     pub fate: Fate,
@@ -79,8 +79,8 @@ pub struct Reason<'a> {
 }
 
 /// An event with a row in once.retry.
-fn known(row: &spi::Row, lane: i32) -> Held {
-    Held {
+fn known(row: &spi::Row, lane: i32) -> HeldEvent {
+    HeldEvent {
         id: number(row, 0),
         failures: number(row, 1) as i32,
         redriven: number(row, 2) as i32,
@@ -91,7 +91,7 @@ fn known(row: &spi::Row, lane: i32) -> Held {
 }
 
 /// These events of a batch, in their order.
-pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<Held>> {
+pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<HeldEvent>> {
     let args = [Some(Datum::from(sub.id)), Some(row::i64s(ids))];
     let rows = spi::query_latest(&ROWS_OF, &args)?;
     let lanes = batch.lanes();
@@ -100,7 +100,7 @@ pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<Held>> {
         let id = number(row, 0);
         (id, known(row, lane_of(id)))
     };
-    let mut known: HashMap<i64, Held> = rows.iter().map(known).collect();
+    let mut known: HashMap<i64, HeldEvent> = rows.iter().map(known).collect();
     ids.iter()
         .map(|id| {
             known
@@ -111,14 +111,14 @@ pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<Held>> {
 }
 
 /// An event in its first delivery.
-fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<Held> {
+fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<HeldEvent> {
     let order_key = match event::is_unordered(lane) {
         true => None,
         false => event::needed(&sub.topic, lane, id)?
             .bytes(event::Col::OrderKey)
             .map(<[u8]>::to_vec),
     };
-    Ok(Held {
+    Ok(HeldEvent {
         id,
         failures: 0,
         redriven: 0,
@@ -203,27 +203,4 @@ fn move_to_retry(sub: &Subscriber, leaving: &[Leaving], reason: &Reason) -> Resu
         reason.error.map(row::text),
     ];
     spi::query_latest(&MOVED, &args).map(drop)
-}
-
-/// One more failure of an event. The retry is due at `retry_at`, or after the backoff.
-pub fn failed(sub: &Subscriber, event: Held, retry_at: Option<i64>, now: i64) -> Leaving {
-    let failures = event.failures.saturating_add(1);
-    let fate = match failures >= sub.max_attempts {
-        true => Fate::Dead,
-        false => Fate::Due(retry_at.unwrap_or_else(|| backoff(sub, failures, now))),
-    };
-    Leaving {
-        event: Held { failures, ..event },
-        counted: true,
-        fate,
-    }
-}
-
-/// When the retry after the nth failure is due: `min(cap, base * 2^(n-1))`, times 0.5 to 1, from now.
-fn backoff(sub: &Subscriber, failures: i32, now: i64) -> i64 {
-    let doublings = failures.saturating_sub(1).clamp(0, 63);
-    let longest = (i128::from(sub.base_us) << doublings).min(sub.cap_us.into());
-    // SAFETY: the random state of this backend, seeded when it started.
-    let random = unsafe { pg_sys::pg_prng_double(&raw mut pg_sys::pg_global_prng_state) };
-    now.saturating_add((longest as f64 * (0.5 + 0.5 * random)) as i64)
 }

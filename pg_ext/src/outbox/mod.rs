@@ -2,9 +2,10 @@
 //!
 //! emit writes the log (event.rs). take reads it lane by lane (lane.rs), from the place that the lane's last batch
 //! (batch.rs) stores (window.rs, seen.rs). Receipts (receipt.rs) say how events left a batch. Failed events are
-//! delivered again one by one (leave.rs, retry.rs) until they are dead (dead.rs).
+//! delivered again (leave.rs, retry.rs) after a backoff (backoff.rs) until they are dead (dead.rs).
 
 pub mod ack;
+mod backoff;
 pub mod batch;
 pub mod dead;
 pub mod delivery;

@@ -4,8 +4,9 @@
 //! The receipt stores the rows of the answer: the same call again in this transaction returns them, and a later
 //! transaction gets them in the DETAIL of ON006.
 
+use super::backoff;
 use super::batch::{self, Batch};
-use super::leave::{self, Fate, Held, Leaving, Reason};
+use super::leave::{self, Fate, HeldEvent, Leaving, Reason};
 use super::receipt::{Ledger, LeftBy, ReceiptKind};
 use super::topic::Subscriber;
 use crate::call::Call;
@@ -200,7 +201,7 @@ impl Nack<'_> {
         Ok((named.into_iter().map(|(_, l)| l).collect(), behind))
     }
 
-    fn fate_of(&self, event: Held, follows: bool) -> Leaving {
+    fn fate_of(&self, event: HeldEvent, follows: bool) -> Leaving {
         let kind = self.failure.reason.kind;
         let retry_at = self
             .failure
@@ -218,11 +219,11 @@ impl Nack<'_> {
             return uncounted(event, Fate::Due(retry_at.unwrap_or(self.now)));
         }
         // Its worker has survived it.
-        let event = Held {
+        let event = HeldEvent {
             suspect: false,
             ..event
         };
-        let failed = leave::failed(self.subscriber, event, retry_at, self.now);
+        let failed = backoff::failed(self.subscriber, event, retry_at, self.now);
         match kind == NEVER {
             true => Leaving {
                 fate: Fate::Dead,

@@ -4,8 +4,9 @@
 //! An event that was alone in its batch has failed once more. Of several events one may kill its worker: all of them
 //! come back uncounted, as suspects, one per take.
 
+use super::backoff;
 use super::batch::{self, Batch, Part};
-use super::leave::{self, Fate, Held, Leaving, Reason};
+use super::leave::{self, Fate, HeldEvent, Leaving, Reason};
 use super::nack::EXPIRED;
 use super::receipt::{self, Ledger, ReceiptKind};
 use super::topic::Subscriber;
@@ -77,17 +78,17 @@ fn put_back_one(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
 }
 
 /// The event of a batch of one.
-fn failed(sub: &Subscriber, events: Vec<Held>, now: i64) -> Vec<Leaving> {
-    let suspect = |event| Held {
+fn failed(sub: &Subscriber, events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
+    let suspect = |event| HeldEvent {
         suspect: true,
         ..event
     };
-    let failed = |event| leave::failed(sub, suspect(event), None, now);
+    let failed = |event| backoff::failed(sub, suspect(event), None, now);
     events.into_iter().map(failed).collect()
 }
 
 /// The events of a larger batch: of each key the first is due, the others wait behind it.
-fn suspects(events: Vec<Held>, now: i64) -> Vec<Leaving> {
+fn suspects(events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
     let mut keys = HashSet::new();
     let mut fate = |key: &Option<Vec<u8>>| match key {
         Some(key) if !keys.insert(key.clone()) => Fate::Waits,
@@ -98,7 +99,7 @@ fn suspects(events: Vec<Held>, now: i64) -> Vec<Leaving> {
         .map(|event| Leaving {
             fate: fate(&event.order_key),
             counted: false,
-            event: Held {
+            event: HeldEvent {
                 suspect: true,
                 ..event
             },

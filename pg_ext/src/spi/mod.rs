@@ -1,7 +1,7 @@
 //! Runs SQL: statements on the user's tables as the caller ([`Plan`]), and the extension's own statements outside the hot
 //! paths (options, sweeps, grants) as its owner ([`Kept`], [`run`]).
 //!
-//! Hot tables of the extension are reached by `table/` instead. Every name in these statements is qualified. The user is
+//! Hot tables of the extension are reached by `table/` instead. The search_path of these statements is pinned. The user is
 //! switched (`user.rs`) only while the server runs them, so the caller's program never sees another `current_user`. Each
 //! backend keeps its plans.
 

@@ -1,0 +1,28 @@
+//! When a failed event is delivered again: after the backoff, or at the time that a nack names, until it is dead.
+
+use super::leave::{Fate, HeldEvent, Leaving};
+use super::topic::Subscriber;
+use pgrx::pg_sys;
+
+/// One more failure of an event. The retry is due at `retry_at`, or after the backoff.
+pub fn failed(sub: &Subscriber, event: HeldEvent, retry_at: Option<i64>, now: i64) -> Leaving {
+    let failures = event.failures.saturating_add(1);
+    let fate = match failures >= sub.max_attempts {
+        true => Fate::Dead,
+        false => Fate::Due(retry_at.unwrap_or_else(|| next_retry_at(sub, failures, now))),
+    };
+    Leaving {
+        event: HeldEvent { failures, ..event },
+        counted: true,
+        fate,
+    }
+}
+
+/// When the retry after the nth failure is due: `min(cap, base * 2^(n-1))`, times 0.5 to 1, from now.
+fn next_retry_at(sub: &Subscriber, failures: i32, now: i64) -> i64 {
+    let doublings = failures.saturating_sub(1).clamp(0, 63);
+    let longest = (i128::from(sub.base_us) << doublings).min(sub.cap_us.into());
+    // SAFETY: the random state of this backend, seeded when it started.
+    let random = unsafe { pg_sys::pg_prng_double(&raw mut pg_sys::pg_global_prng_state) };
+    now.saturating_add((longest as f64 * (0.5 + 0.5 * random)) as i64)
+}
