@@ -20,7 +20,7 @@ const MOST: i32 = 100_000;
 /// Teardowns of one look-up of rows.
 const STEP: usize = 1_000;
 /// The open teardowns, oldest first, that a sweep checks.
-const SWEPT: usize = 100;
+const SWEPT: usize = 1_000;
 
 /// $1 ids.
 const ROWS: &str = "

@@ -78,12 +78,6 @@ impl StepRow {
         Ok(found.map(StepRow::load))
     }
 
-    /// The present transaction began it for this token. A crash before the commit would leave no trace of the call.
-    fn is_begun_here(id: KeyId, step: &[u8], token: i64) -> Result<bool> {
-        let row = StepRow::find(id, step)?;
-        Ok(row.is_some_and(|row| row.is_ours() && row.was_begun_by(token) && !row.is_done()))
-    }
-
     fn is_done(&self) -> bool {
         self.raw(Col::DoneAt).is_some()
     }
@@ -153,17 +147,25 @@ impl<'a> StepWrite<'a> {
     }
 
     /// Calls `decide` with the step; where it answers true, locks the key's row, decides again and stores the step.
-    /// `registers`: the call has events, so the key's row must say that it emits.
     fn change<T>(
         &self,
         registers: bool,
         mut decide: impl FnMut(&mut StepRow, i64) -> Result<(bool, T)>,
     ) -> Result<T> {
         let (mut step, now) = self.read_step(|_| KeyChange::Nothing)?;
-        let (store, answer) = decide(&mut step, now)?;
-        if !store {
-            return Ok(answer);
+        match decide(&mut step, now)? {
+            (false, answer) => Ok(answer),
+            (true, _) => self.change_locked(registers, decide),
         }
+    }
+
+    /// Locks the key's row, calls `decide` with the step, and stores the step where it answers true.
+    /// `registers`: the call has events, so the key's row must say that it emits.
+    fn change_locked<T>(
+        &self,
+        registers: bool,
+        mut decide: impl FnMut(&mut StepRow, i64) -> Result<(bool, T)>,
+    ) -> Result<T> {
         let (mut step, now) = self.read_step(|row| {
             if registers && !row.emits() {
                 row.put_emits(true);
@@ -247,10 +249,13 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
     let write = StepWrite::from_call(call)?;
     let token = write.fenced.token;
     let given = call.datum(4);
-    let uncommitted = StepRow::is_begun_here(write.id(), write.step, token)?;
+    // The present transaction began the step: a crash before its commit would leave no trace of the call.
+    let mut uncommitted = false;
     let registers = on_complete.is_some() || on_abort.is_some();
-    let values = write.change(registers, |step, now| {
+    // Locked also where the step is done already: above READ COMMITTED a holder that was superseded gets 40001.
+    let values = write.change_locked(registers, |step, now| {
         if !step.is_done() {
+            uncommitted = step.is_ours() && step.was_begun_by(token);
             step.put_i64(Col::DoneAt, now);
             step.put_i64(Col::DoneToken, token);
             step.put(Col::Result, given);

@@ -27,7 +27,7 @@ pub use record::{Column, Record};
 pub use sequence::Sequence;
 pub use snapshot::{Snapshot, above_read_committed, assign_xid, next_xid, own_xid, own_xid_if_any};
 pub use user::Triggers;
-pub use whole::{horizon, lock_against_writers, lock_exclusively, try_lock_against_writers};
+pub use whole::{has_no_writers, horizon, lock_against_writers, lock_exclusively};
 pub use write::{Outcome, Wait, ensure_writable, is_writable};
 
 use crate::error::Result;

@@ -11,12 +11,17 @@ pub fn lock_against_writers(tables: &[Name]) -> Result<()> {
     tables.iter().try_for_each(|t| lock(t))
 }
 
-/// The same without a wait; false where such a transaction is open.
-pub fn try_lock_against_writers(name: Name) -> Result<bool> {
-    ensure_writable(name)?;
-    let table = names::oid_of(name)?;
-    // SAFETY: as below; does not wait.
-    Ok(unsafe { pg_sys::ConditionalLockRelationOid(table, pg_sys::ShareLock as i32) })
+/// No other open transaction has written the table. Does not wait, and blocks nobody afterwards.
+pub fn has_no_writers(name: Name) -> Result<bool> {
+    let (table, share) = (names::oid_of(name)?, pg_sys::ShareLock as i32);
+    // SAFETY: as below; what is locked here is unlocked at once.
+    unsafe {
+        let is_free = pg_sys::ConditionalLockRelationOid(table, share);
+        if is_free {
+            pg_sys::UnlockRelationOid(table, share);
+        }
+        Ok(is_free)
+    }
 }
 
 fn lock(name: Name) -> Result<()> {

@@ -145,6 +145,26 @@ async fn a_takeover_of_a_key_that_changed_since_the_snapshot_is_a_race() {
     }
 }
 
+/// The step that another attempt has done meanwhile is read as it is committed.
+#[tokio::test]
+async fn a_superseded_holder_that_records_a_done_step_is_a_race() {
+    let play = Playground::open().await;
+    let other = play.another().await;
+    for level in ABOVE {
+        let dead = other.token(level, EXPIRED).await;
+        begin(&play, level).await;
+        let present = other.token(level, "").await;
+        for write in [
+            "key_step('s', K, TOKEN, 'pay')",
+            "key_step_done('s', K, TOKEN, 'pay', '1')",
+        ] {
+            other.show(&call(write, level, present)).await;
+        }
+        let late = call("key_step_done('s', K, TOKEN, 'pay', '1')", level, dead);
+        assert_retryable(&refused(&play, &late).await, level);
+    }
+}
+
 #[tokio::test]
 async fn a_holders_write_after_a_change_since_the_snapshot_is_a_race() {
     let play = Playground::open().await;

@@ -1,7 +1,7 @@
 //! What somebody still needs of a segment is copied before that goes, and goes itself when nobody needs it.
 
 use crate::playground::Playground;
-use crate::{kept, open, retire, retire_in_vain, retire_until};
+use crate::{current, kept, open, retire, retire_in_vain, retire_until};
 
 /// 1100 events, which fill a segment; one of two subscribers is 300 behind.
 async fn lagging() -> Playground {
@@ -29,6 +29,42 @@ async fn a_lagging_subscriber_gets_everything_in_order_from_the_copies() {
     );
     assert_eq!(retire(&play).await, "300|0|f");
     assert_eq!(kept(&play).await, "0");
+}
+
+/// A new session remembers no segment and tries the first one.
+#[tokio::test]
+async fn an_emit_does_not_wait_for_an_open_sweep_that_empties_a_segment() {
+    let play = lagging().await;
+    retire(&play).await;
+    assert_eq!(current(&play).await, "1");
+    let sweeper = play.another().await;
+    sweeper.show("begin").await;
+    assert_eq!(retire(&sweeper).await, "300|0|t");
+    let emitter = play.another().await;
+    emitter
+        .show("begin; set local lock_timeout = '1ms'; select fill('t', 1, 1101); commit")
+        .await;
+    sweeper.show("commit").await;
+    retire_until(&play, "1").await;
+    assert_eq!(
+        play.show("select drain('t', 'slow', 7) = upto(1101, 801)")
+            .await,
+        "t"
+    );
+}
+
+/// Other sessions do not see the new segment yet.
+#[tokio::test]
+async fn a_transaction_that_opens_a_segment_does_not_empty_the_one_before() {
+    let play = lagging().await;
+    let sweeper = play.another().await;
+    sweeper.show("begin").await;
+    retire(&sweeper).await;
+    assert_eq!(current(&sweeper).await, "1");
+    assert_eq!(retire(&sweeper).await, "0|0|f");
+    play.show("select fill('t', 1, 1101)").await;
+    sweeper.show("commit").await;
+    assert_eq!(retire(&play).await, "301|0|t");
 }
 
 #[tokio::test]

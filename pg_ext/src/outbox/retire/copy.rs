@@ -96,6 +96,9 @@ fn find_needed(home: &Home, most: usize) -> Result<(Vec<EventPlace>, bool)> {
 pub fn copy_needed(max: i64) -> Result<Swept> {
     let log = Log::read(&Snapshot::latest())?;
     let mut swept = Swept::default();
+    if log.is_opened_here {
+        return Ok(swept);
+    }
     let mut least: Option<(u64, usize)> = None;
     for segment in log.closed()? {
         let estimate = estimate(&SEGMENTS[segment])?;
@@ -119,10 +122,10 @@ fn is_stuck(log: &Log) -> Result<bool> {
 }
 
 /// Copies the needed events of a segment, up to `max` events in all, and marks the segment once all of them are copied.
-/// Does nothing while an open transaction may still add events to it.
+/// Does nothing while an open transaction may still add events to it: one that comes later finds another current one.
 fn empty(segment: usize, max: i64, swept: &mut Swept) -> Result<()> {
     let left = (max - swept.done).max(0) as usize;
-    if left == 0 || !table::try_lock_against_writers(SEGMENTS[segment].table)? {
+    if left == 0 || !table::has_no_writers(SEGMENTS[segment].table)? {
         return Ok(());
     }
     let (needed, is_all) = find_needed(&SEGMENTS[segment], left)?;

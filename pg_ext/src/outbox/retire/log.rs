@@ -40,6 +40,8 @@ pub struct Log {
     pub current: usize,
     /// Of the segment that was opened last.
     opened: i64,
+    /// By the present transaction: other sessions still write to the one before.
+    pub is_opened_here: bool,
     /// Drained segments: snapshots that call this transaction running are from before the mark.
     drained: [Option<i64>; 4],
 }
@@ -49,6 +51,7 @@ impl Log {
         let mut log = Log {
             current: event::current_segment(snapshot)?,
             opened: 0,
+            is_opened_here: false,
             drained: [None; 4],
         };
         let table = Table::to_read(TABLE)?;
@@ -56,7 +59,10 @@ impl Log {
         let mut scan = table.scan(BY_NUMBER, &mut [], snapshot)?;
         while let Some(slot) = scan.advance() {
             let number = |i| slot.column(i).map(|d| d.value() as i64);
-            log.opened = log.opened.max(number(2).unwrap_or(0));
+            let opened = number(2).unwrap_or(0);
+            if opened > log.opened {
+                (log.opened, log.is_opened_here) = (opened, slot.is_ours());
+            }
             // After a restore the transaction ids mean nothing.
             if number(4) == Some(present)
                 && let Some(drained) = log.drained.get_mut(number(1).unwrap_or(0) as usize)
