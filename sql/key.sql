@@ -257,7 +257,7 @@ CREATE FUNCTION once.key_derive(scope text, key text, step text)
 RETURNS text LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_derive';
 COMMENT ON FUNCTION once.key_derive(text, text, text) IS
 $$The idempotency key that this step sends to the other side: 69 ASCII characters, a pure function of scope, key, step and the step's version. Needs no lease and no existing key.
-Errors: 22023 bad argument.$$;
+Errors: 22023 bad argument, 42501 not a member of the scope's owner.$$;
 
 CREATE FUNCTION once.key_rotate(scope text, key text, token bigint, step text, from_version integer, OUT version integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_rotate';

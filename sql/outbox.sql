@@ -174,7 +174,6 @@ CREATE TABLE once.batch (
 ) WITH (fillfactor = 90);
 CREATE INDEX batch_lane ON once.batch (subscriber_id, lane, token);
 -- The batches whose sweep deletes failed attempts (once.delivery).
-CREATE INDEX batch_redelivered ON once.batch (subscriber_id, token) WHERE redelivered;
 COMMENT ON TABLE once.batch IS 'Batches that outbox_take handed out, with a row for each lane; the last row of a lane says how far the lane has come.';
 COMMENT ON COLUMN once.batch.token IS 'The lease: the server''s clock in microseconds since 2000, or the next larger number that is free. The same in each row of a batch.';
 COMMENT ON COLUMN once.batch.taken_at IS 'When it was taken; max_lease_life counts from that of the row with the lowest lane.';

@@ -78,6 +78,12 @@ impl ScopeOptions {
         Self(self.0.with("on_expiry", name.into()))
     }
 
+    /// The longest time after which a claim beside a lease is told to retry.
+    #[must_use]
+    pub fn retry_after(self, retry_after: Duration) -> Self {
+        Self(self.0.interval("retry_after", retry_after))
+    }
+
     /// How many attempts there are before the key parks.
     #[must_use]
     pub fn max_attempts(self, attempts: i32) -> Self {

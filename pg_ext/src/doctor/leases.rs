@@ -10,7 +10,7 @@ use std::ffi::CStr;
 
 // $1 now, $2 a day.
 const ACTIONS: &CStr = c"
-    SELECT 'warning', pg_catalog.format('the lease of row %s of machine \"%s\" ends at %s', l.row_id, l.machine, l.lease_until),
+    SELECT 'info', pg_catalog.format('the lease of row %s of machine \"%s\" ends at %s', l.row_id, l.machine, l.lease_until),
            'that is later than a day from now',
            pg_catalog.format('If its holder is dead, or the clock was wrong: SELECT once.action_expire(%L, %L).', l.machine, l.row_id)
       FROM once.machine m

@@ -10,7 +10,7 @@ use std::ffi::CStr;
 
 /// The indexes that DROP INDEX can remove: those of constraints need ALTER TABLE.
 const INDEXES: &str = "\
-    action_lease_look batch_lane batch_redelivered cancel_open dead_died dedupe_until delivery_at event_0_position \
+    action_lease_look batch_lane cancel_open dead_died dedupe_until delivery_at event_0_position \
     event_0_xid event_1_position event_1_xid event_2_position event_2_xid event_3_position event_3_xid \
     event_kept_position event_kept_xid inbox_reap key_look key_reap refund_row retry_due retry_key";
 

@@ -7,7 +7,7 @@
 use super::install;
 use crate::action::lease::{self, Lease, LeaseCol};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, utf8};
-use crate::caller;
+use crate::caller::{self, Owner};
 use crate::cancel::pending;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
@@ -83,23 +83,22 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     let json = argument(call, &faults)?;
     table::ensure_writable(TABLE)?;
     let definition = read::definition(&json, &faults);
-    let present = match definition.machine.as_str() {
-        "" => None,
-        name => {
-            // Asked before the lock, because the lock stops claims, and again under it.
-            let server_name = from_utf8(name);
-            if let Some(present) = StoredMachine::find(&server_name)? {
-                ensure_may_change(&present, &server_name)?;
-            }
-            wait_for_claims(name)?;
-            let present = StoredMachine::find(&server_name)?;
-            if let Some(present) = &present {
-                ensure_may_change(present, &server_name)?;
-            }
-            present
-        }
-    };
+    let (name, owner) = (definition.machine.clone(), definition.owner.clone());
+    let name = from_utf8(&name);
+    // 42501 comes before faults.
+    present_machine(&name)?;
     let valid = validate::validate(definition, faults)?;
+    let mut present = present_machine(&name)?;
+    if !is_the_same(present.as_ref(), &valid, owner.as_ref())? {
+        wait_for_claims(&valid.definition.machine)?;
+        // Another session may have changed it during the wait.
+        present = present_machine(&name)?;
+    }
+    if let Some(present) = &present
+        && is_the_same(Some(present), &valid, owner.as_ref())?
+    {
+        return inspect::described(present);
+    }
     if let Some(present) = &present {
         match has_table(present) {
             true => {
@@ -112,12 +111,6 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
                 &[Some(row::text(&from_utf8(&valid.definition.machine)))],
             )?),
         }
-    }
-    let name = from_utf8(&valid.definition.machine);
-    if let Some(present) = &present
-        && is_the_same(present, &valid)?
-    {
-        return inspect::described(present);
     }
     store(&valid, present.as_ref())?;
     definitions_changed()?;
@@ -132,11 +125,32 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     inspect::described(&StoredMachine::existing(&name)?)
 }
 
+/// The machine as it is committed, if there is one; 42501 unless the caller may change it.
+fn present_machine(name: &[u8]) -> Result<Option<StoredMachine>> {
+    let present = StoredMachine::find(name)?;
+    if let Some(present) = &present {
+        ensure_may_change(present, name)?;
+    }
+    Ok(present)
+}
+
 /// Nothing would change. A service may define its machines at each boot.
-fn is_the_same(present: &StoredMachine, valid: &Valid) -> Result<bool> {
-    // A definition with an owner stores the owner's present name.
-    let owned = present.owner()?.is_some() || valid.owner.is_some();
-    Ok(!owned
+fn is_the_same(
+    present: Option<&StoredMachine>,
+    valid: &Valid,
+    owner_name: Option<&String>,
+) -> Result<bool> {
+    let Some(present) = present else {
+        return Ok(false);
+    };
+    let same_owner = match (present.owner()?, valid.owner) {
+        (None, None) => true,
+        (Some(Owner::Role(stored)), Some(given)) => {
+            stored.value() == given.value() && present.owner_name().as_ref() == owner_name
+        }
+        _ => false,
+    };
+    Ok(same_owner
         && present.tables() == [Some(valid.relation), valid.items, valid.wallet]
         && present.renamed_tables()?.is_empty()
         && present.definition()? == valid.definition)

@@ -99,8 +99,8 @@ impl GuardedItems {
             (None, Some(new)) if self.is_marked(new) => {
                 return Err(self.refuse(
                     new,
-                    "gets the refund marker from once.cancel_refund only",
-                    "cancel_request and cancel_refund pay the wallet and mark the items. To load data, turn the guard off.",
+                    "gets the refund marker from once.cancel_refund alone, without another change of its amount or row",
+                    "cancel_request and cancel_refund pay the wallet and mark the items; no trigger may change an amount then. To load data, turn the guard off.",
                 ));
             }
             _ => {}

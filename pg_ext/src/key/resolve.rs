@@ -12,6 +12,9 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys::Datum;
 
+/// For a person, who holds no lease.
+const SHOWN: &str = "once.key_get shows the status and the attempt of the key.";
+
 /// The verdict on a parked key.
 enum KeyVerdict {
     Retry,
@@ -61,7 +64,8 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
     let verdict = KeyVerdict::from_call(call)?;
     let emits = key.change(|row, now| {
         let Some(row) = row else {
-            return Err(key.lost("There is no such key: never claimed, forgotten or reaped."));
+            let why = "There is no such key: never claimed, forgotten or reaped.";
+            return Err(key.lost(why).hint(SHOWN));
         };
         if row.raw(Col::ResolvedAttempt).is_some() && row.i32(Col::ResolvedAttempt) == attempt {
             return ensure_repeated(&key, row, &verdict, attempt)
@@ -77,7 +81,8 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
             .hint("Only a parked key needs a verdict; key_get shows its status."));
         }
         if row.i32(Col::Attempt) != attempt {
-            return Err(key.lost(format!("The parked attempt is {}.", row.i32(Col::Attempt))));
+            let why = format!("The parked attempt is {}.", row.i32(Col::Attempt));
+            return Err(key.lost(why).hint(SHOWN));
         }
         apply(row, &verdict, attempt, now);
         Ok((KeyChange::Write, row.emits()))
@@ -109,7 +114,9 @@ fn apply(row: &mut KeyRow, verdict: &KeyVerdict, attempt: i32, now: i64) {
 fn ensure_repeated(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: i32) -> Result<()> {
     let stored = row.raw(Col::ResolvedVerdict).map_or(0, |d| d.value() as u8);
     if stored != verdict.code() {
-        return Err(key.lost("Another verdict was given for this attempt."));
+        return Err(key
+            .lost("Another verdict was given for this attempt.")
+            .hint(SHOWN));
     }
     let as_left = match verdict {
         KeyVerdict::Retry => {

@@ -132,6 +132,8 @@ impl WantedMoves {
         let ways: Vec<_> = moves_to(definition, &self.to, Requester::Any)
             .flat_map(|m| m.from)
             .collect();
+        let by_step = (definition.steps.iter())
+            .find(|step| step.successful_state.values().any(|to| *to == self.to));
         Error::new(
             Kind::IllegalTransition,
             format!(
@@ -139,11 +141,15 @@ impl WantedMoves {
                 definition.machine, self.to
             ),
         )
-        .hint(match ways.is_empty() {
-            true if !definition.status_types.contains(&self.to) =>
+        .hint(match (ways.is_empty(), by_step) {
+            (true, Some(step)) => format!(
+                "Step \"{}\" leads to it: call once.action_claim, then once.action_finish.",
+                step.step_key
+            ),
+            (true, None) if !definition.status_types.contains(&self.to) =>
                 "It is no status of the machine. Add it to status_types and transitions; after ALTER TYPE ... RENAME VALUE define the machine again.".to_owned(),
-            true => "No move to it is declared. Only action_claim enters a claim state, and only cancel_finish the cancelled state.".to_owned(),
-            false => format!(
+            (true, None) => "No move to it is declared. Only action_claim enters a claim state, and only cancel_finish the cancelled state.".to_owned(),
+            (false, _) => format!(
                 "Moves to it are declared from \"{}\". A step's move counts for its requester only.",
                 ways.join("\", \"")
             ),

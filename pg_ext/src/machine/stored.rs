@@ -121,6 +121,14 @@ impl StoredMachine {
             .is_some_and(|d| d.value() != 0)
     }
 
+    /// The owner's name as it was stored.
+    pub fn owner_name(&self) -> Option<String> {
+        let name = self.column(MachineCol::OwnerName)?;
+        // SAFETY: a `name` datum ends with NUL.
+        let name = unsafe { CStr::from_ptr(name.cast_mut_ptr()) };
+        Some(shown(name.to_bytes()))
+    }
+
     pub fn owner(&self) -> Result<Option<Owner>> {
         Owner::stored(
             self.column(MachineCol::Owner),

@@ -118,6 +118,31 @@ async fn the_same_definition_again_writes_nothing() {
     assert_eq!(play.show(row).await, before);
 }
 
+/// A rolling deployment: services define their machines at boot while others have open claims.
+#[tokio::test]
+async fn the_same_definition_again_waits_for_no_claim_also_where_the_machine_has_an_owner() {
+    let play = open().await;
+    play.show("create role def_same; insert into job values (1, 'c', 'ready', 0, false)")
+        .await;
+    let mut owned = right();
+    owned["owner"] = "def_same".into();
+    play.show(&define(&owned)).await;
+    let row = "select ctid, xmin, revision from once.machine";
+    let before = play.show(row).await;
+    let worker = play.another().await;
+    worker
+        .show("begin; select once.action_claim('m', 1, 'run', 'worker')")
+        .await;
+    play.show("set lock_timeout = '1ms'").await;
+    play.show(&define(&owned)).await;
+    assert_eq!(play.show(row).await, before);
+    owned["steps"][0]["lease"] = "1 minute".into();
+    assert_eq!(play.code(&define(&owned)).await, "55P03");
+    worker.show("rollback").await;
+    play.show(&define(&owned)).await;
+    assert_ne!(play.show(row).await, before);
+}
+
 #[tokio::test]
 async fn a_held_lease_keeps_its_statuses_its_claim_state_and_its_table() {
     let play = open().await;

@@ -226,7 +226,7 @@ async fn leases_that_end_later_than_their_longest_life_from_now() {
     let key = "the lease of key \"k\" in scope \"s\"";
     assert_told(&play, key, "warning", "once.key_expire('s', 'k')").await;
     let row = "the lease of row 1 of machine \"orders\"";
-    assert_told(&play, row, "warning", "once.action_expire('orders', '1')").await;
+    assert_told(&play, row, "info", "once.action_expire('orders', '1')").await;
     play.show("select once.key_expire('s', 'k'), once.action_expire('orders', '1')")
         .await;
     assert_eq!(told(&play, "the lease of").await, "");

@@ -135,8 +135,10 @@ async fn a_marked_amount_changed_behind_the_guard_is_shown() {
 async fn an_item_marked_by_hand_is_shown_with_or_without_a_refund() {
     let play = shop::open().await;
     let job = shop::job_of(&play, "w", &[1, 2]).await;
+    shop::guard(&play, false).await;
     play.show("update batch_item set settled = 'returned' where points = 2")
         .await;
+    shop::guard(&play, true).await;
     assert_eq!(play.show(AUDIT).await, format!("{}|2|0|-2", job.id));
     play.show(&job.call("outcome", "cancel_request", "")).await;
     assert_eq!(
