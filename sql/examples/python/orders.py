@@ -3,7 +3,7 @@
     PG_ONCE_URL=postgresql://shop@127.0.0.1/shop BANK_URL=http://127.0.0.1:9000 python orders.py [port]
 
 The phases of an order, by the recovery point that each starts from:
-  started   insert the order, advance to `created`: one transaction
+  started   advance to `created`, insert the order: one transaction
   created   charge it at the bank (a step, with the step's derived key), advance to `charged`
   charged   mark it paid, emit the event, store the answer: one transaction
 """
@@ -17,13 +17,14 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import psycopg
 from psycopg_pool import ConnectionPool
 
 from pg_once import outbox
-from pg_once.database import Connect, call, transaction
+from pg_once.database import Connect, call
 from pg_once.errors import InvalidArgument, OnceError, Unavailable
 from pg_once.key import Answer, Lease, Retry, Unknown, key_of_header, problem, run
 
@@ -52,23 +53,19 @@ class Shop:
         """Goes on from the recovery point, whoever got there."""
         point, state = lease.recovery_point, json.loads(lease.state or "{}")
         if point == "started":
-            state = transaction(self.connect, lambda conn: self.create(conn, lease, order))
-            point = "created"
+            state = {"order_id": str(uuid.uuid4())}
+            lease.phase(self.connect, point := "created", json.dumps(state),
+                        lambda conn: self.create(conn, lease, order, state["order_id"]))
         if point == "created":
             try:
                 state = self.charge(lease, order, state)
             except Refused as refusal:
-                return transaction(self.connect, lambda conn: self.refuse(conn, lease, state, str(refusal)))
-        return transaction(self.connect, lambda conn: self.finish(conn, lease, order, state))
+                return lease.last_phase(self.connect, lambda conn: self.refuse(conn, lease, state, str(refusal)))
+        return lease.last_phase(self.connect, lambda conn: self.finish(conn, lease, order, state))
 
-    def create(self, conn: psycopg.Connection, lease: Lease, order: dict) -> dict:
-        insert = """INSERT INTO orders (idempotency_key, customer, item, amount_cents)
-                    VALUES (%s, %s, %s, %s) RETURNING order_id"""
-        values = (lease.key, order["customer"], order["item"], order["amount_cents"])
-        (order_id,) = conn.execute(insert, values).fetchone()
-        state = {"order_id": str(order_id)}
-        lease.advance(conn, "created", json.dumps(state))
-        return state
+    def create(self, conn: psycopg.Connection, lease: Lease, order: dict, order_id: str) -> None:
+        insert = "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents) VALUES (%s, %s, %s, %s, %s)"
+        conn.execute(insert, (order_id, lease.key, order["customer"], order["item"], order["amount_cents"]))
 
     def charge(self, lease: Lease, order: dict, state: dict) -> dict:
         step = call(self.connect, lambda conn: lease.step(conn, "charge"))  # committed before the call
@@ -78,7 +75,6 @@ class Shop:
             raise Unknown("an earlier attempt may have charged, and the bank has forgotten its key by now")
         else:
             result = self.ask_bank(step.derived_key, state["order_id"], order["amount_cents"])
-            log.debug("bank answered")
             result = call(self.connect, lambda conn: lease.step_done(conn, "charge", result))
         state = {**state, "charge_id": json.loads(result)["charge_id"]}
         call(self.connect, lambda conn: lease.advance(conn, "charged", json.dumps(state)))
@@ -128,7 +124,6 @@ def handler_for(shop: Shop) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode(errors="replace")
             answer = self.answer(key_of_header(self.headers[USER], self.headers["Idempotency-Key"]), body)
-            log.debug("answered")
             try:
                 self.send_response(answer.status)
                 for name, value in {"Content-Type": "application/json", **answer.headers}.items():

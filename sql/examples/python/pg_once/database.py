@@ -54,17 +54,18 @@ def call(connect: Connect, work: Callable[[psycopg.Connection], T], tries: int =
     raise AssertionError("unreachable")
 
 
-def transaction(connect: Connect, work: Callable[[psycopg.Connection], T], tries: int = 5) -> T:
+def transaction(connect: Connect, work: Callable[[psycopg.Connection], T], tries: int = 5,
+                again: tuple[type[OnceError], ...] = (Conflict,)) -> T:
     """Runs work in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure.
 
-    A lost connection is passed on: the COMMIT may have been carried out, and then work would meet
-    AlreadyDone at its call with a token. key.run finds out by a new claim.
+    A lost connection is passed on: the COMMIT may have been carried out. Lease.phase and Lease.last_phase repeat
+    their transaction then, too, since their token tells a repeat; otherwise key.run finds out by a new claim.
     """
     for failures in range(1, tries + 1):
         try:
             with translated(), connect() as conn, conn.transaction():
                 return work(conn)
-        except Conflict as error:
+        except again as error:
             if failures == tries:
                 raise
             log.debug("the transaction is run again: %s", error)

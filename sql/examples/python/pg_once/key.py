@@ -13,10 +13,11 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import psycopg
 
-from .database import Connect, call, heartbeat, rows, wait_before
+from .database import Connect, T, call, heartbeat, rows, transaction, wait_before
 from .errors import AlreadyDone, Conflict, LeaseLost, Unavailable
 
 log = logging.getLogger("pg_once")
@@ -71,7 +72,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to work on a key. Each method is one call, inside the caller's transaction if there is one."""
+    """The right to work on a key. Each method that takes a connection is one call, inside its transaction if there is one."""
 
     scope: str
     key: str
@@ -80,6 +81,22 @@ class Lease:
     recovery_point: str
     state: str | None  # json text
     seconds: float
+
+    def phase(self, connect: Connect, point: str, state: str, writes: Callable[[psycopg.Connection], Any]) -> None:
+        """One transaction: the recovery point moves, and writes makes the phase's own. Repeated until it is answered.
+
+        AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` goes on behind it.
+        Only the same point with the same state is a repeat. So make ids that the state holds before the phase.
+        """
+        def work(conn: psycopg.Connection) -> None:
+            self.advance(conn, point, state)
+            writes(conn)
+
+        transaction(connect, work, again=(Conflict, Unavailable))
+
+    def last_phase(self, connect: Connect, writes: Callable[[psycopg.Connection], T]) -> T:
+        """The same for the last writes: they end with complete or abort, whose AlreadyDone undoes the others."""
+        return transaction(connect, writes, again=(Conflict, Unavailable))
 
     def step(self, conn: psycopg.Connection, name: str, on_abort: str | None = None) -> Step:
         """Records that a foreign call begins. Commit it before the call."""

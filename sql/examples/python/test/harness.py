@@ -45,10 +45,8 @@ def until(what: str, look: Callable[[], Any], seconds: float = 30) -> Any:
 class Program:
     """One of our programs in a process of its own, killed at the end of the with block."""
 
-    def __init__(self, name: str, *arguments: str, kill_at: str | None = None, **environment: str) -> None:
+    def __init__(self, name: str, *arguments: str, **environment: str) -> None:
         command = [str(HERE.parent / name), *arguments]
-        if kill_at:
-            command = [str(HERE / "kill_at.py"), kill_at, *command]
         environment = {**os.environ, **environment}
         self.process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=environment)
         self.first_line = self.process.stdout.readline()

@@ -10,6 +10,7 @@ from harness import URL, admin, new_key, scalar
 from pg_once import errors
 from pg_once.database import call, transaction
 from pg_once.key import Answer, claim, key_of_header
+from proxy import Proxy
 
 
 def connect() -> psycopg.Connection:
@@ -66,6 +67,39 @@ class Library(unittest.TestCase):
         transaction(connect, work)
         self.assertEqual(runs, [0, 1])
         self.assertEqual(scalar("SELECT amount_cents FROM orders WHERE idempotency_key = %s", key), 2)
+
+    def test_a_phase_whose_commit_was_not_answered_is_run_again_and_commits_once(self) -> None:
+        """Another uuid each time, so that no constraint of the table finds the second row out."""
+        insert = """INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents)
+                    VALUES (%s, %s, 'ada', 'tea', 1)"""
+        for end, runs in [("phase", 1), ("advance", 2), ("complete", 2), ("abort", 2)]:
+            with self.subTest(end), Proxy(URL) as proxy:
+                through = lambda: psycopg.connect(proxy.url, autocommit=True, prepare_threshold=None)
+                key, ids = new_key(), []
+                lease = claim(connect, "test", key, "{}")
+
+                def writes(conn: psycopg.Connection) -> None:
+                    ids.append(uuid.uuid4())
+                    conn.execute(insert, (ids[-1], key))
+
+                def writes_and_end(conn: psycopg.Connection) -> None:
+                    writes(conn)
+                    if end == "advance":
+                        lease.advance(conn, "created", "{}")
+                    else:
+                        getattr(lease, end)(conn, 201, "{}")
+
+                proxy.cut("COMMIT")
+                with self.assertRaises(errors.AlreadyDone):
+                    if end == "phase":
+                        lease.phase(through, "created", "{}", writes)
+                    else:
+                        lease.last_phase(through, writes_and_end)
+                self.assertTrue(proxy.struck.is_set())
+                self.assertEqual(len(ids), runs)
+                with admin() as conn:
+                    stored = conn.execute("SELECT order_id FROM orders WHERE idempotency_key = %s", (key,)).fetchall()
+                self.assertEqual(stored, [(ids[0],)])
 
     def test_what_was_stored_comes_back_byte_for_byte(self) -> None:
         stored = '{"b": 1.0,  "a": 12345678901234567890.10, "b":"\\u00e9"}'

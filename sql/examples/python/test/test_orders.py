@@ -1,6 +1,7 @@
 """One order and one charge, whatever dies or gets lost."""
 
 import http.client
+import itertools
 import json
 import signal
 import threading
@@ -8,13 +9,13 @@ import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from harness import (POOLER_URL, Program, admin, new_key, order, post, post_until_answered, scalar, stored,
+from harness import (POOLER_URL, URL, Program, admin, new_key, order, post, post_until_answered, scalar, stored,
                      until, wait_for_lock)
 from outside import Outside
+from proxy import Proxy
 
-# Where the log of the library or of orders.py says what has just been done.
-POINTS = ["claimed", "advanced created", "step charge begun", "bank answered", "step charge done",
-          "advanced charged", "completed", "answered"]
+# From the claim to the COMMIT with the answer. Each test of all of them finds out by itself where they end.
+STATEMENTS = 13
 
 
 class Orders(unittest.TestCase):
@@ -28,8 +29,8 @@ class Orders(unittest.TestCase):
         cls.b = cls.enterClassContext(cls.service())
 
     @classmethod
-    def service(cls, kill_at: str | None = None, **environment: str) -> Program:
-        return Program("orders.py", kill_at=kill_at, BANK_URL=cls.outside.url, **environment)
+    def service(cls, **environment: str) -> Program:
+        return Program("orders.py", BANK_URL=cls.outside.url, **environment)
 
     def assert_done_once(self, key: str, user: str = "ada") -> None:
         """One order, one charge, one event."""
@@ -97,18 +98,51 @@ class Orders(unittest.TestCase):
         self.assertEqual(sum(not reply.replayed for reply in replies), 1)
         self.assert_done_once(key)
 
-    def test_a_process_killed_after_any_step_is_resumed_by_another(self) -> None:
-        for point in POINTS:
-            with self.subTest(point):
+    def test_a_process_killed_at_any_statement_is_resumed_by_another(self) -> None:
+        for arrives in (False, True):
+            with self.subTest(arrives=arrives):
+                keys = []
+                while self.killed_at(len(keys) + 1, arrives, key := new_key()):
+                    keys.append(key)
+                self.assertEqual(len(keys), STATEMENTS)
+                replies = [post_until_answered(self.a, key, order()) for key in keys]
+                self.assertEqual({reply.status for reply in replies}, {201})
+                # Only where the last COMMIT was carried out there was an answer to replay.
+                self.assertEqual([reply.replayed for reply in replies], [False] * (STATEMENTS - 1) + [arrives])
+                for key, reply in zip(keys, replies):
+                    self.assertEqual(post(self.b, key, order()).body, reply.body)
+                    self.assert_done_once(key)
+
+    def killed_at(self, nth: int, arrives: bool, key: str) -> bool:
+        """Sends an order to a process that is killed at its nth statement. Whether there was one."""
+        with Proxy(URL) as proxy, ThreadPoolExecutor() as threads, self.service(PG_ONCE_URL=proxy.url) as doomed:
+            proxy.cut(nth=nth, arrives=arrives, hold=True)
+            reply = threads.submit(post, doomed, key, order())
+            until("the statement", lambda: proxy.struck.is_set() or reply.done())
+            doomed.process.kill()
+            return proxy.struck.is_set()
+
+    def test_any_statement_or_its_answer_may_be_lost(self) -> None:
+        with Proxy(URL) as proxy, self.service(PG_ONCE_URL=proxy.url) as service:
+            for arrives in (False, True):
+                for nth in itertools.count(1):
+                    key = new_key()
+                    proxy.cut(nth=nth, arrives=arrives)
+                    self.assertEqual(post(service, key, order()).status, 201, proxy.statements[-3:])
+                    self.assert_done_once(key)
+                    if not proxy.struck.is_set():  # there are no more
+                        break
+                self.assertEqual(nth, STATEMENTS + 1)
+
+    def test_a_phase_whose_commit_was_not_answered_is_run_again_and_commits_once(self) -> None:
+        for nth, call in [(1, "created"), (2, "key_complete(")]:
+            with self.subTest(call), Proxy(URL) as proxy, self.service(PG_ONCE_URL=proxy.url) as service:
                 key = new_key()
-                with self.service(kill_at=point) as doomed:
-                    with self.assertRaises((OSError, http.client.HTTPException)):
-                        post(doomed, key, order())
-                    self.assertEqual(doomed.ended(), -signal.SIGKILL)
-                reply = post_until_answered(self.a, key, order())
-                # Only after the commit was there an answer to replay.
-                self.assertEqual((reply.status, reply.replayed), (201, point == "answered"))
-                self.assertEqual(post(self.b, key, order()).body, reply.body)
+                proxy.cut("COMMIT", nth)
+                self.assertEqual(post(service, key, order()).status, 201)
+                # It was sent twice with one token, and undone the second time. The release of a finished key is ON006, too.
+                self.assertEqual((proxy.count(call), proxy.refusals), (2, ["ON006"] * nth))
+                self.assertEqual(proxy.count("key_claim("), 2)
                 self.assert_done_once(key)
 
     def test_a_bank_slower_than_the_lease_is_waited_for(self) -> None:
@@ -135,32 +169,6 @@ class Orders(unittest.TestCase):
                 scalar("SELECT pg_terminate_backend(%s)", wait_for_lock())
             self.assertEqual(first.result().status, 201)
         self.assert_done_once(key)
-
-    def test_a_transaction_whose_commit_was_not_answered_is_not_done_twice(self) -> None:
-        if scalar("SHOW synchronous_standby_names") != "nobody":
-            self.skipTest("needs synchronous_standby_names = 'nobody', synchronous_commit = 'local'")
-        # These commits wait for a standby that is not there. Whoever is stopped then has committed.
-        with admin() as conn:
-            conn.execute("""
-                CREATE OR REPLACE FUNCTION wait_after_commit() RETURNS trigger LANGUAGE plpgsql AS
-                  $$ BEGIN PERFORM set_config('synchronous_commit', 'on', true); RETURN NULL; END $$;
-                CREATE OR REPLACE TRIGGER waits AFTER INSERT OR UPDATE ON orders FOR EACH ROW
-                  WHEN (NEW.item = 'lost commit') EXECUTE FUNCTION wait_after_commit()""")
-        key, body = new_key(), order(item="lost commit")
-        with ThreadPoolExecutor() as threads:
-            reply = threads.submit(post, self.a, key, body)
-            stopped: set[int] = set()
-            for phase in ("created", "charged"):
-                waiting = until(f"the commit of {phase}", lambda: self.waiting_after_commit() - stopped).pop()
-                stopped.add(waiting)
-                scalar("SELECT pg_terminate_backend(%s)", waiting)
-            self.assertEqual(reply.result().status, 201)
-        self.assert_done_once(key)
-
-    def waiting_after_commit(self) -> set[int]:
-        look = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
-        with admin() as conn:
-            return {pid for pid, in conn.execute(look)}
 
     def test_another_request_under_the_same_key_is_422_and_learns_nothing(self) -> None:
         key = new_key()

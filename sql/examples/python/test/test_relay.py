@@ -1,13 +1,15 @@
 """Each event once at a receiver that dedupes, whatever dies; and dead letters where a person sees them."""
 
 import email.utils
+import itertools
 import json
 import signal
 import time
 import unittest
 
-from harness import POOLER_URL, Program, admin, new_key, order, post, scalar, until
+from harness import POOLER_URL, URL, Program, admin, new_key, order, post, scalar, until
 from outside import Outside
+from proxy import Proxy
 
 
 class Relay(unittest.TestCase):
@@ -33,9 +35,10 @@ class Relay(unittest.TestCase):
         for n in numbers:
             until(f"event {n}", lambda: self.outside.done(f"<{n}>"))
 
-    def pending(self) -> int:
-        """How many events a take would still find, in a transaction that is rolled back."""
+    def left(self) -> int:
+        """How many events a take would still find when all leases are over, in a transaction that is rolled back."""
         with admin() as conn, conn.transaction(force_rollback=True):
+            conn.execute("SELECT set_config('once.fake_now', (clock_timestamp() + '1 h')::text, true)")
             return len(conn.execute("SELECT * FROM once.outbox_take(%s, 'webhooks', 100)", (self.topic,)).fetchall())
 
     def dead(self) -> list[tuple]:
@@ -79,6 +82,43 @@ class Relay(unittest.TestCase):
         with self.worker():
             self.outside.wait_for(2, "<1>")
         self.assertEqual((len(self.outside.effects), self.failed(event)), (1, ["transport"]))
+
+    def test_an_ack_whose_answer_was_lost_is_sent_again_and_the_event_is_handled_once(self) -> None:
+        self.emit(1, 2)
+        with Proxy(URL) as proxy:
+            proxy.cut("outbox_ack")
+            with self.worker(PG_ONCE_URL=proxy.url) as worker:
+                self.wait_until_done(1, 2)
+                worker.process.terminate()
+                self.assertEqual(worker.ended(), 0)
+        self.assertEqual((proxy.count("outbox_ack"), proxy.refusals), (3, ["ON006"]))
+        self.assertEqual((len(self.outside.requests), self.left()), (2, 0))
+
+    def test_a_nack_whose_answer_was_lost_is_sent_again_and_counts_one_attempt(self) -> None:
+        event, _ = self.emit(1, 2)
+        self.outside.say = [("<1>", 503, {})]
+        with Proxy(URL) as proxy:
+            proxy.cut("outbox_nack")
+            with self.worker(PG_ONCE_URL=proxy.url) as worker:
+                self.wait_until_done(1, 2)
+                worker.process.terminate()
+                self.assertEqual(worker.ended(), 0)
+        self.assertEqual((proxy.count("outbox_nack"), proxy.refusals), (2, ["ON006"]))
+        self.assertEqual((self.failed(event), self.left()), (["http 503"], 0))
+
+    def test_a_worker_killed_at_any_statement_loses_nothing(self) -> None:
+        for statement, arrives in itertools.product(("outbox_take", "outbox_nack", "outbox_ack"), (False, True)):
+            with self.subTest(statement, arrives=arrives), Proxy(URL) as proxy:
+                self.setUp()
+                self.emit(1, 2)
+                self.outside.say = [("<1>", 503, {})]
+                proxy.cut(statement, arrives=arrives, hold=True)
+                with self.worker(lease=1, PG_ONCE_URL=proxy.url):
+                    self.assertTrue(proxy.struck.wait(30))
+                with self.worker(lease=1):
+                    self.wait_until_done(1, 2)
+                    until("both acks", lambda: self.left() == 0)
+                self.assertEqual((len(self.outside.effects), self.dead()), (2, []))
 
     def test_failures_back_off_until_the_event_is_dead_and_a_redrive_delivers_it(self) -> None:
         (event,) = self.emit(1)
@@ -126,7 +166,7 @@ class Relay(unittest.TestCase):
             for worker in (one, other):
                 worker.process.terminate()
                 self.assertEqual(worker.ended(), 0)
-        self.assertEqual((len(self.outside.requests), self.pending()), (1, 0))
+        self.assertEqual((len(self.outside.requests), self.left()), (1, 0))
 
     def test_sigterm_finishes_the_event_at_hand_and_gives_the_others_back(self) -> None:
         with self.worker() as worker:
