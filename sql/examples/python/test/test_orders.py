@@ -135,13 +135,13 @@ class Orders(unittest.TestCase):
                 self.assertEqual(nth, STATEMENTS + 1)
 
     def test_a_phase_whose_commit_was_not_answered_is_run_again_and_commits_once(self) -> None:
-        for nth, call in [(1, "created"), (2, "key_complete(")]:
+        for nth, call, times in [(1, "key_advance(", 3), (2, "key_complete(", 2)]:
             with self.subTest(call), Proxy(URL) as proxy, self.service(PG_ONCE_URL=proxy.url) as service:
                 key = new_key()
                 proxy.cut("COMMIT", nth)
                 self.assertEqual(post(service, key, order()).status, 201)
-                # It was sent twice with one token, and undone the second time. The release of a finished key is ON006, too.
-                self.assertEqual((proxy.count(call), proxy.refusals), (2, ["ON006"] * nth))
+                # It was sent twice with one token, and refused the second time (as is the release of a finished key).
+                self.assertEqual((proxy.count(call), proxy.refusals), (times, ["ON006"] * nth))
                 self.assertEqual(proxy.count("key_claim("), 2)
                 self.assert_done_once(key)
 
