@@ -3,14 +3,15 @@
 //     PG_ONCE_URL=postgresql://shop@127.0.0.1/shop BANK_URL=http://127.0.0.1:9000 node orders.js [port]
 //
 // The phases of an order, by the recovery point that each starts from:
-//   started   insert the order, advance to `created`: one transaction
+//   started   advance to `created`, insert the order: one transaction
 //   created   charge it at the bank (a step, with the step's derived key), advance to `charged`
 //   charged   mark it paid, emit the event, store the answer: one transaction
 
+import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:http';
 import { text } from 'node:stream/consumers';
 import pg from 'pg';
-import { call, said, transaction } from './pg_once/database.js';
+import { call } from './pg_once/database.js';
 import { InvalidArgument, Unavailable } from './pg_once/errors.js';
 import { keyOfHeader, problem, Retry, run, Unknown } from './pg_once/key.js';
 import { emit } from './pg_once/outbox.js';
@@ -32,27 +33,24 @@ async function make(lease, lost, order) {
   let point = lease.recoveryPoint;
   let state = JSON.parse(lease.state ?? '{}');
   if (point === 'started') {
-    state = await transaction(pool, (client) => create(client, lease, order));
     point = 'created';
+    state = { order_id: randomUUID() };
+    await lease.phase(pool, point, JSON.stringify(state), (client) => create(client, lease, order, state.order_id));
   }
   if (point === 'created') {
     try {
       state = await charge(lease, lost, order, state);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      return transaction(pool, (client) => refuse(client, lease, state, error.message));
+      return lease.lastPhase(pool, (client) => refuse(client, lease, state, error.message));
     }
   }
-  return transaction(pool, (client) => finish(client, lease, order, state));
+  return lease.lastPhase(pool, (client) => finish(client, lease, order, state));
 }
 
-async function create(client, lease, order) {
-  const insert = `INSERT INTO orders (idempotency_key, customer, item, amount_cents)
-                  VALUES ($1, $2, $3, $4) RETURNING order_id`;
-  const { rows } = await client.query(insert, [lease.key, order.customer, order.item, order.amount_cents]);
-  const state = { order_id: rows[0].order_id };
-  await lease.advance(client, 'created', JSON.stringify(state));
-  return state;
+async function create(client, lease, order, orderId) {
+  const insert = 'INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents) VALUES ($1, $2, $3, $4, $5)';
+  await client.query(insert, [orderId, lease.key, order.customer, order.item, order.amount_cents]);
 }
 
 async function charge(lease, lost, order, state) {
@@ -63,7 +61,6 @@ async function charge(lease, lost, order, state) {
       throw new Unknown('an earlier attempt may have charged, and the bank has forgotten its key by now');
     }
     const answer = await askBank(step.derivedKey, state.order_id, order.amount_cents, lost);
-    said.publish({ did: 'bank answered' });
     result = await call(pool, (client) => lease.stepDone(client, 'charge', answer));
   }
   const charged = { ...state, charge_id: JSON.parse(result).charge_id };
@@ -144,7 +141,6 @@ async function answerTo(request) {
 const server = createServer(async (request, response) => {
   // A client that hangs up is no reason to stop: it comes back for the answer.
   const answer = await answerTo(request).catch((error) => problem(400, String(error)));
-  said.publish({ did: 'answered' });
   if (!server.listening) response.setHeader('Connection', 'close');
   response.writeHead(answer.status, { 'Content-Type': 'application/json', ...answer.headers });
   response.end(answer.body);

@@ -3,13 +3,9 @@
 // pg sends unnamed statements, unless a query is given a name: without names PgBouncer in transaction mode
 // may be in between.
 
-import { channel } from 'node:diagnostics_channel';
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { AlreadyDone, Conflict, LeaseLost, OnceError, translated, Unavailable } from './errors.js';
-
-/** Says what has just been done, to whoever subscribes: node:diagnostics_channel, 'pg_once'. */
-export const said = channel('pg_once');
 
 const JSON_OID = 114;
 
@@ -71,10 +67,10 @@ export async function call(pool, work, tries = 8) {
 
 /**
  * Runs work in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure.
- * A lost connection is passed on: the COMMIT may have been carried out, and then work would meet AlreadyDone
- * at its call with a token. `run` in key.js finds out by a new claim.
+ * A lost connection is passed on: the COMMIT may have been carried out. `phase` and `lastPhase` of a lease repeat
+ * their transaction then, too, since their token tells a repeat; otherwise `run` in key.js finds out by a new claim.
  */
-export async function transaction(pool, work, tries = 5) {
+export async function transaction(pool, work, tries = 5, again = [Conflict]) {
   const once = async (client) => {
     await client.query('BEGIN');
     try {
@@ -90,7 +86,7 @@ export async function transaction(pool, work, tries = 5) {
     try {
       return await withClient(pool, once);
     } catch (error) {
-      if (failures >= tries || !(error instanceof Conflict)) throw error;
+      if (failures >= tries || !again.some((known) => error instanceof known)) throw error;
       await sleep(waitBefore(failures));
     }
   }
@@ -108,7 +104,7 @@ export async function heartbeat(pool, seconds, extend, work) {
         await withClient(pool, extend);
       } catch (error) {
         if (error instanceof AlreadyDone) return;
-        said.publish({ did: 'heartbeat failed', error });
+        console.warn(`a heartbeat failed: ${error.message}`);
         if (error instanceof LeaseLost) return lost.abort(error);
       }
     }

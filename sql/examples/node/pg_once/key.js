@@ -6,7 +6,7 @@
 
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { call, heartbeat, rows, said, waitBefore } from './database.js';
+import { call, heartbeat, rows, transaction, waitBefore } from './database.js';
 import { AlreadyDone, Conflict, LeaseLost, Unavailable } from './errors.js';
 
 const ROUNDS = 3; // how often the work may run in one `run` when the database fails under it
@@ -38,7 +38,7 @@ export class Retry extends Error {
 /** Nobody knows whether the work was done, and asking again could do it twice: the key is parked. */
 export class Unknown extends Error {}
 
-/** The right to work on a key. Each method is one call, inside the client's transaction if there is one. */
+/** The right to work on a key. Each method that takes a client is one call, in its transaction if any. */
 export class Lease {
   constructor(scope, key, row) {
     this.scope = scope;
@@ -51,32 +51,44 @@ export class Lease {
   }
 
   /**
+   * One transaction: the recovery point moves, and writes makes the phase's own. Repeated until it is answered.
+   * AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` goes on behind it.
+   * Only the same point with the same state is a repeat. So make ids that the state holds before the phase.
+   */
+  async phase(pool, point, state, writes) {
+    const work = async (client) => {
+      await this.advance(client, point, state);
+      await writes(client);
+    };
+    await transaction(pool, work, 5, [Conflict, Unavailable]);
+  }
+
+  /** The same for the last writes: they end with complete or abort, whose AlreadyDone undoes the others. */
+  lastPhase(pool, writes) { return transaction(pool, writes, 5, [Conflict, Unavailable]); }
+
+  /**
    * Records that a foreign call begins; commit it before the call. → done and result (JSON text); attempted:
    * beginnings by earlier attempts whose end nobody recorded; derivedKey; age: seconds since the first.
    */
   async step(client, name, onAbort = null) {
     const [step] = await this.#ask(client, STEP, name, onAbort);
-    said.publish({ did: `step ${name} begun` });
     return step;
   }
 
   /** Records that it ended. The first one wins; what is recorded comes back. */
   async stepDone(client, name, result) {
     const [done] = await this.#ask(client, STEP_DONE, name, result);
-    said.publish({ did: `step ${name} done` });
     return done.result;
   }
 
   /** Moves the recovery point, in the transaction of the phase's own writes. */
   async advance(client, point, state = null) {
     await this.#ask(client, ADVANCE, point, state);
-    said.publish({ did: `advanced ${point}` });
   }
 
   /** Stores the answer, in the transaction of the last writes. */
   async complete(client, status, body) {
     await this.#ask(client, COMPLETE, status, body);
-    said.publish({ did: 'completed' });
     return { status, body, headers: {} };
   }
 
@@ -134,7 +146,6 @@ export async function claim(pool, scope, key, request) {
   switch (row.outcome) {
     case 'claimed':
     case 'resumed':
-      said.publish({ did: 'claimed' });
       return { lease: new Lease(scope, key, row) };
     case 'replayed':
       return { answer: { status: row.response_code, body: row.response_body ?? '', headers: { 'Idempotent-Replayed': 'true' } } };

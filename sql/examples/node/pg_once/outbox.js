@@ -4,7 +4,7 @@
 // ended well, and whatever dies, what is not acked comes again, with the same delivery key.
 
 import { setTimeout as sleep } from 'node:timers/promises';
-import { call, heartbeat, rows, said, waitBefore } from './database.js';
+import { call, heartbeat, rows, waitBefore } from './database.js';
 import { AlreadyDone, Conflict, LeaseLost, Unavailable } from './errors.js';
 
 const EMIT = 'SELECT event_id, emitted FROM once.outbox_emit($1, $2::json, order_key => $3)';
@@ -101,7 +101,6 @@ export class Worker {
           continue;
         }
         await this.#retried(ACK, token, [event.eventId]);
-        said.publish({ did: 'acked' });
       }
     });
   }

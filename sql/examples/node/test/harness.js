@@ -38,12 +38,11 @@ export async function until(what, look, ms = 30_000) {
 
 /** One of our programs in a process of its own; killed when the test ends, if there is one. */
 export class Program {
-  static async start(test, name, args, environment, killAt) {
+  static async start(test, name, args, environment) {
     const program = new Program();
-    const preload = killAt ? ['--import', new URL('kill_at.js', import.meta.url).href] : [];
-    program.process = spawn(process.execPath, [...preload, here(`../${name}`), ...args], {
+    program.process = spawn(process.execPath, [here(`../${name}`), ...args], {
       stdio: ['ignore', 'pipe', 'inherit'],
-      env: { ...process.env, ...environment, PG_ONCE_KILL_AT: killAt },
+      env: { ...process.env, ...environment },
     });
     test?.after(() => program.process.kill('SIGKILL'));
     program.exit = once(program.process, 'exit');

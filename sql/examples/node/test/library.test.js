@@ -1,12 +1,14 @@
 // The copyable part by itself: errors by SQLSTATE, transactions, bytes.
 
 import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
 import { after, test } from 'node:test';
 import pg from 'pg';
 import { call, transaction } from '../pg_once/database.js';
 import * as errors from '../pg_once/errors.js';
 import { claim, keyOfHeader } from '../pg_once/key.js';
-import { admin, newKey, scalar, URL_ } from './harness.js';
+import { admin, newKey, scalar, select, URL_ } from './harness.js';
+import { Proxy } from './proxy.js';
 
 const pool = new pg.Pool({ connectionString: URL_, max: 2 });
 after(async () => {
@@ -60,6 +62,29 @@ test('a transaction that lost a race is run again', async () => {
   assert.equal(runs, 2);
   assert.equal(await scalar('SELECT amount_cents FROM orders WHERE idempotency_key = $1', key), '2');
 });
+
+// Another uuid each time, so that no constraint of the table finds the second row out.
+for (const [end, runs] of [['phase', 1], ['advance', 2], ['complete', 2], ['abort', 2]]) {
+  test(`a phase whose COMMIT was not answered is run again and commits once: ${end}`, async (t) => {
+    const proxy = await Proxy.start(t, URL_);
+    const through = new pg.Pool({ connectionString: proxy.url, max: 2 });
+    t.after(() => through.end());
+    const key = newKey();
+    const { lease } = await claim(pool, 'test', key, '{}');
+    const ids = [];
+    const insert = `INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents) VALUES ($1, $2, 'ada', 'tea', 1)`;
+    const writes = (client) => client.query(insert, [ids[ids.push(randomUUID()) - 1], key]);
+    const writesAndEnd = async (client) => {
+      await writes(client);
+      return end === 'advance' ? lease.advance(client, 'created', '{}') : lease[end](client, 201, '{}');
+    };
+    proxy.cut({ text: 'COMMIT' });
+    const done = end === 'phase' ? lease.phase(through, 'created', '{}', writes) : lease.lastPhase(through, writesAndEnd);
+    await assert.rejects(done, errors.AlreadyDone);
+    assert.deepEqual([proxy.struck, ids.length], [true, runs]);
+    assert.deepEqual(await select('SELECT order_id FROM orders WHERE idempotency_key = $1', key), [[ids[0]]]);
+  });
+}
 
 test('what was stored comes back byte for byte', async () => {
   const stored = '{"b": 1.0,  "a": 12345678901234567890.10, "b":"\\u00e9"}';

@@ -3,18 +3,18 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { admin, newKey, order, POOLER_URL, post, postUntilAnswered, Program, scalar, select, storedKey, until, waitForLock } from './harness.js';
+import { admin, newKey, order, POOLER_URL, post, postUntilAnswered, Program, scalar, select, storedKey, until, URL_, waitForLock } from './harness.js';
 import { Outside } from './outside.js';
+import { Proxy } from './proxy.js';
 
-// What the library or orders.js says that it has just done.
-const POINTS = ['claimed', 'advanced created', 'step charge begun', 'bank answered', 'step charge done',
-  'advanced charged', 'completed', 'answered'];
+// From the claim to the COMMIT with the answer. Each test of all of them finds out by itself where they end.
+const STATEMENTS = 13;
 
 let outside;
 let a;
 let b;
 const events = [];
-const service = (test, killAt, environment) => Program.start(test, 'orders.js', [], { BANK_URL: outside.url, ...environment }, killAt);
+const service = (test, environment) => Program.start(test, 'orders.js', [], { BANK_URL: outside.url, ...environment });
 
 before(async () => {
   await scalar(`SELECT once.scope_set('orders.create', '{"lease": "1 s"}')`);
@@ -107,16 +107,56 @@ test('a crowd with one key gets one answer', async () => {
   await assertDoneOnce(key);
 });
 
-for (const point of POINTS) {
-  test(`a process killed after "${point}" is resumed by another`, async (t) => {
+/** Sends an order to a process that is killed at its nth statement. Whether there was one. */
+async function killedAt(t, nth, arrives, key) {
+  const proxy = await Proxy.start(t, URL_);
+  const doomed = await service(t, { PG_ONCE_URL: proxy.url });
+  proxy.cut({ nth, arrives, hold: true });
+  let ended = false;
+  const reply = post(doomed, key, order()).catch(() => {}).finally(() => { ended = true; });
+  await until('the statement', () => proxy.struck || ended);
+  doomed.process.kill('SIGKILL');
+  await reply;
+  return proxy.struck;
+}
+
+for (const arrives of [false, true]) {
+  test(`a process killed at any statement that ${arrives ? 'arrives' : 'does not arrive'} is resumed by another`, async (t) => {
+    const keys = [];
+    for (let key = newKey(); await killedAt(t, keys.length + 1, arrives, key); key = newKey()) keys.push(key);
+    assert.equal(keys.length, STATEMENTS);
+    for (const [place, key] of keys.entries()) {
+      const reply = await postUntilAnswered(a, key, order());
+      // Only where the last COMMIT was carried out there was an answer to replay.
+      assert.deepEqual([reply.status, reply.replayed], [201, arrives && place + 1 === STATEMENTS]);
+      assert.equal((await post(b, key, order())).body, reply.body);
+      await assertDoneOnce(key);
+    }
+  });
+
+  test(`${arrives ? 'the answer to any' : 'any'} statement may be lost`, async (t) => {
+    const proxy = await Proxy.start(t, URL_);
+    const program = await service(t, { PG_ONCE_URL: proxy.url });
+    for (let nth = 1; nth <= STATEMENTS + 1; nth += 1) {
+      const key = newKey();
+      proxy.cut({ nth, arrives });
+      assert.equal((await post(program, key, order())).status, 201);
+      assert.equal(proxy.struck, nth <= STATEMENTS);
+      await assertDoneOnce(key);
+    }
+  });
+}
+
+for (const [nth, call, times] of [[1, 'key_advance(', 3], [2, 'key_complete(', 2]]) {
+  test(`a phase whose COMMIT was not answered is run again and commits once: ${call}...)`, async (t) => {
+    const proxy = await Proxy.start(t, URL_);
+    const program = await service(t, { PG_ONCE_URL: proxy.url });
     const key = newKey();
-    const doomed = await service(t, point);
-    await assert.rejects(post(doomed, key, order()));
-    assert.equal(await doomed.ended(), 'SIGKILL');
-    const reply = await postUntilAnswered(a, key, order());
-    // Only after the commit was there an answer to replay.
-    assert.deepEqual([reply.status, reply.replayed], [201, point === 'answered']);
-    assert.equal((await post(b, key, order())).body, reply.body);
+    proxy.cut({ text: 'COMMIT', nth });
+    assert.equal((await post(program, key, order())).status, 201);
+    // It was sent twice with one token, and refused the second time (as is the release of a finished key).
+    assert.deepEqual([proxy.count(call), proxy.refusals], [times, Array(nth).fill('ON006')]);
+    assert.equal(proxy.count('key_claim('), 2);
     await assertDoneOnce(key);
   });
 }
@@ -146,29 +186,6 @@ test('a transaction whose backend dies is begun again', async () => {
   client.release();
   assert.equal((await reply).status, 201);
   await assertDoneOnce(key);
-});
-
-test('a transaction whose commit was not answered is not done twice', async (t) => {
-  if (await scalar('SHOW synchronous_standby_names') !== 'nobody') {
-    return t.skip("needs synchronous_standby_names = 'nobody', synchronous_commit = 'local'");
-  }
-  // These commits wait for a standby that is not there. Whoever is stopped then has committed.
-  await admin.query(`
-    CREATE OR REPLACE FUNCTION wait_after_commit() RETURNS trigger LANGUAGE plpgsql AS
-      $$ BEGIN PERFORM set_config('synchronous_commit', 'on', true); RETURN NULL; END $$;
-    CREATE OR REPLACE TRIGGER waits AFTER INSERT OR UPDATE ON orders FOR EACH ROW
-      WHEN (NEW.item = 'lost commit') EXECUTE FUNCTION wait_after_commit()`);
-  const [key, body] = [newKey(), order({ item: 'lost commit' })];
-  const reply = post(a, key, body);
-  const look = `SELECT pid FROM pg_stat_activity
-                 WHERE wait_event = 'SyncRep' AND datname = current_database() AND pid <> ALL ($1)`;
-  const stopped = [];
-  for (const phase of ['created', 'charged']) {
-    stopped.push(await until(`the commit of ${phase}`, async () => (await select(look, stopped))[0]?.[0]));
-    await scalar('SELECT pg_terminate_backend($1)', stopped.at(-1));
-  }
-  assert.equal((await reply).status, 201);
-  return assertDoneOnce(key);
 });
 
 test('another request under the same key is 422 and learns nothing', async () => {
@@ -236,7 +253,7 @@ test('a charge that the bank refuses ends the key', async () => {
 
 test('a charge that the bank has forgotten waits for a person', async (t) => {
   const key = newKey();
-  const forgetful = await service(t, undefined, { BANK_REMEMBERS: '0' });
+  const forgetful = await service(t, { BANK_REMEMBERS: '0' });
   outside.lose = 1;
   assert.equal((await post(forgetful, key, order())).status, 503);
   const parked = await postUntilAnswered(forgetful, key, order());
@@ -263,7 +280,7 @@ test('SIGTERM finishes the request at hand', async (t) => {
 
 test('all of it works through PgBouncer', { skip: !POOLER_URL && 'PG_ONCE_POOLER_URL is not set' }, async (t) => {
   const keys = Array.from({ length: 20 }, newKey);
-  const pooled = await service(t, undefined, { PG_ONCE_URL: POOLER_URL });
+  const pooled = await service(t, { PG_ONCE_URL: POOLER_URL });
   for (const replayed of [false, true]) {
     const replies = await Promise.all(keys.map((key) => post(pooled, key, order({ customer: key }))));
     assert.ok(replies.every((reply) => reply.status === 201 && reply.replayed === replayed), JSON.stringify(replies));

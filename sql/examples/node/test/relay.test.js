@@ -3,8 +3,9 @@
 import assert from 'node:assert/strict';
 import { after, afterEach, beforeEach, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { admin, newKey, order, POOLER_URL, post, Program, scalar, select, until } from './harness.js';
+import { admin, newKey, order, POOLER_URL, post, Program, scalar, select, until, URL_ } from './harness.js';
 import { Outside } from './outside.js';
+import { Proxy } from './proxy.js';
 
 let outside;
 let topic;
@@ -79,6 +80,61 @@ test('a lost answer is delivered again with the same key', async (t) => {
   await requests(2, '<1>');
   assert.deepEqual([outside.effects.size, await failed(event)], [1, ['transport']]);
 });
+
+/** How many events a take would still find when all leases are over, in a transaction that is rolled back. */
+async function left() {
+  const client = await admin.connect();
+  await client.query('BEGIN');
+  await client.query("SELECT set_config('once.fake_now', (clock_timestamp() + '1 h')::text, true)");
+  const { rowCount } = await client.query("SELECT * FROM once.outbox_take($1, 'webhooks', 100)", [topic]);
+  await client.query('ROLLBACK');
+  client.release();
+  return rowCount;
+}
+
+test('an ack whose answer was lost is sent again, and the event is handled once', async (t) => {
+  await emit([1, 2]);
+  const proxy = await Proxy.start(t, URL_);
+  proxy.cut({ text: 'outbox_ack' });
+  const program = await worker(t, { PG_ONCE_URL: proxy.url });
+  await done([1, 2]);
+  program.process.kill('SIGTERM');
+  assert.equal(await program.ended(), 0);
+  assert.deepEqual([proxy.count('outbox_ack'), proxy.refusals], [3, ['ON006']]);
+  assert.deepEqual([outside.requests.length, await left()], [2, 0]);
+});
+
+test('a nack whose answer was lost is sent again, and counts one attempt', async (t) => {
+  const [event] = await emit([1, 2]);
+  outside.say = [['<1>', 503, {}]];
+  const proxy = await Proxy.start(t, URL_);
+  proxy.cut({ text: 'outbox_nack' });
+  const program = await worker(t, { PG_ONCE_URL: proxy.url });
+  await done([1, 2]);
+  program.process.kill('SIGTERM');
+  assert.equal(await program.ended(), 0);
+  assert.deepEqual([proxy.count('outbox_nack'), proxy.refusals], [2, ['ON006']]);
+  assert.deepEqual([await failed(event), await left()], [['http 503'], 0]);
+});
+
+for (const statement of ['outbox_take', 'outbox_nack', 'outbox_ack']) {
+  for (const arrives of [false, true]) {
+    test(`a worker killed at ${statement}, which ${arrives ? 'arrives' : 'does not arrive'}, loses nothing`, async (t) => {
+      await emit([1, 2]);
+      outside.say = [['<1>', 503, {}]];
+      const proxy = await Proxy.start(t, URL_);
+      proxy.cut({ text: statement, arrives, hold: true });
+      const doomed = await worker(t, { lease: 1, PG_ONCE_URL: proxy.url });
+      await until('the statement', () => proxy.struck);
+      doomed.process.kill('SIGKILL');
+      assert.equal(await doomed.ended(), 'SIGKILL');
+      await worker(t, { lease: 1 });
+      await done([1, 2]);
+      await until('both acks', async () => await left() === 0);
+      assert.deepEqual([outside.effects.size, await dead()], [2, []]);
+    });
+  }
+}
 
 test('failures back off until the event is dead, and a redrive delivers it', async (t) => {
   const [event] = await emit([1]);

@@ -72,7 +72,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to work on a key. Each method that takes a connection is one call, inside its transaction if there is one."""
+    """The right to work on a key. Each method that takes a connection is one call, in its transaction if any."""
 
     scope: str
     key: str
