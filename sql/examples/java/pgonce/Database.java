@@ -82,20 +82,29 @@ public record Database(DataSource source) {
     }
 
     public <T> T call(int tries, Work<T> work) {
-        return again(tries, e -> e instanceof OnceException.Conflict || e instanceof OnceException.Unavailable, work);
+        return again(tries, Database::isTransient, work);
     }
 
     /**
      * Runs work in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure. A lost
-     * connection is passed on: the COMMIT may have been carried out, and then work would meet AlreadyDone at its
-     * call with a token. Key.run finds out by a new claim.
+     * connection is passed on: the COMMIT may have been carried out. Lease.phase and Lease.lastPhase repeat their
+     * transaction then, too, since their token tells a repeat; otherwise Key.run finds out by a new claim.
      */
     public <T> T transaction(Work<T> work) {
         return transaction(5, work);
     }
 
     public <T> T transaction(int tries, Work<T> work) {
-        return again(tries, e -> e instanceof OnceException.Conflict, connection -> {
+        return again(tries, e -> e instanceof OnceException.Conflict, inTransaction(work));
+    }
+
+    /** The same for a transaction whose token tells a repeat: also after a lost connection. */
+    <T> T repeatedTransaction(Work<T> work) {
+        return again(5, Database::isTransient, inTransaction(work));
+    }
+
+    private static <T> Work<T> inTransaction(Work<T> work) {
+        return connection -> {
             connection.setAutoCommit(false);
             try {
                 T result = work.run(connection);
@@ -109,7 +118,7 @@ public record Database(DataSource source) {
                 }
                 throw error;
             }
-        });
+        };
     }
 
     /** Extends a lease of so many seconds at every third of it, in a thread, until it is closed. */
@@ -146,6 +155,10 @@ public record Database(DataSource source) {
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
         }
+    }
+
+    private static boolean isTransient(OnceException error) {
+        return error instanceof OnceException.Conflict || error instanceof OnceException.Unavailable;
     }
 
     private <T> T again(int tries, Predicate<OnceException> worthIt, Work<T> work) {

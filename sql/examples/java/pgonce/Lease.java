@@ -8,7 +8,7 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * The right to work on a key. Each method is one call, inside the connection's transaction if there is one.
+ * The right to work on a key. Each method that takes a connection is one call, in its transaction if any.
  * state and results are JSON text.
  */
 public record Lease(String scope, String key, long token, int attempt, String recoveryPoint, String state, double seconds) {
@@ -28,6 +28,23 @@ public record Lease(String scope, String key, long token, int attempt, String re
      * the first beginning.
      */
     public record Step(boolean done, String result, int attempted, String derivedKey, double age) {}
+
+    /**
+     * One transaction: the recovery point moves, and writes makes the phase's own. Repeated until it is answered.
+     * AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; Key.run goes on behind it.
+     * Only the same point with the same state is a repeat. So make ids that the state holds before the phase.
+     */
+    public void phase(Database database, String point, String state, Database.Work<?> writes) {
+        database.repeatedTransaction(connection -> {
+            advance(connection, point, state);
+            return writes.run(connection);
+        });
+    }
+
+    /** The same for the last writes: they end with complete or abort, whose AlreadyDone undoes the others. */
+    public <T> T lastPhase(Database database, Database.Work<T> writes) {
+        return database.repeatedTransaction(writes);
+    }
 
     /** Records that a foreign call begins. Commit it before the call. onAbort: the event that undoes it, or null. */
     public Step step(Connection connection, String name, String onAbort) {

@@ -16,6 +16,7 @@ import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.time.Duration;
 import java.util.Set;
+import java.util.UUID;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
@@ -35,7 +36,7 @@ import pgonce.Outbox;
  * PG_ONCE_URL=postgresql://shop@127.0.0.1/shop BANK_URL=http://127.0.0.1:9000 java ... shop.Orders [port]
  *
  * The phases of an order, by the recovery point that each starts from:
- *   started   insert the order, advance to `created`: one transaction
+ *   started   advance to `created`, insert the order: one transaction
  *   created   charge it at the bank (a step, with the step's derived key), advance to `charged`
  *   charged   mark it paid, emit the event, store the answer: one transaction
  * </pre>
@@ -52,8 +53,8 @@ public final class Orders {
               FROM json_to_record(?::json) AS o(customer text, item text, amount_cents bigint)""";
     private static final String READ_STATE = "SELECT s->>'order_id', s->>'charge_id' FROM (SELECT ?::json) AS x(s)";
     private static final String INSERT = """
-            INSERT INTO orders (idempotency_key, customer, item, amount_cents) VALUES (?, ?, ?, ?)
-            RETURNING order_id::text""";
+            INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents) VALUES (?::uuid, ?, ?, ?, ?)
+            RETURNING 1""";
     private static final String PAID = "UPDATE orders SET status = 'paid', charge_id = ? WHERE order_id = ?::uuid RETURNING 1";
     private static final String REFUSED = "UPDATE orders SET status = 'refused' WHERE order_id = ?::uuid RETURNING 1";
     private static final Pattern CHARGE_ID = Pattern.compile("\"charge_id\"\\s*:\\s*\"([\\w-]+)\"");
@@ -84,27 +85,27 @@ public final class Orders {
         String point = lease.recoveryPoint();
         State state = lease.state() == null ? null : database.call(connection -> readState(connection, lease.state()));
         if (point.equals("started")) {
-            state = database.transaction(connection -> create(connection, lease, order));
+            String orderId = UUID.randomUUID().toString();
+            state = new State(orderId, null);
             point = "created";
+            lease.phase(database, point, state.json(), connection -> create(connection, lease, order, orderId));
         }
         State before = state;
         if (point.equals("created")) {
             try {
                 state = charge(lease, order, before);
             } catch (Refused refusal) {
-                return database.transaction(connection -> refuse(connection, lease, before, refusal.getMessage()));
+                return lease.lastPhase(database, connection -> refuse(connection, lease, before, refusal.getMessage()));
             }
         }
         State charged = state;
-        return database.transaction(connection -> finish(connection, lease, order, charged));
+        return lease.lastPhase(database, connection -> finish(connection, lease, order, charged));
     }
 
-    private static State create(Connection connection, Lease lease, Order order) {
-        String orderId = Database.rows(connection, INSERT, row -> row.getString(1),
-                lease.key(), order.customer, order.item, order.amountCents).get(0);
-        State state = new State(orderId, null);
-        lease.advance(connection, "created", state.json());
-        return state;
+    private static Void create(Connection connection, Lease lease, Order order, String orderId) {
+        Database.rows(connection, INSERT, row -> null,
+                orderId, lease.key(), order.customer, order.item, order.amountCents);
+        return null;
     }
 
     private State charge(Lease lease, Order order, State state) {
@@ -115,7 +116,6 @@ public final class Orders {
                 throw new Key.Unknown("an earlier attempt may have charged, and the bank has forgotten its key by now");
             }
             String answer = askBank(step.derivedKey(), state.orderId, order.amountCents);
-            LOG.log(Level.DEBUG, "bank answered");
             result = database.call(connection -> lease.stepDone(connection, "charge", answer));
         }
         State charged = new State(state.orderId, chargeIdIn(result));
@@ -197,7 +197,6 @@ public final class Orders {
         try (exchange) {
             String body = new String(exchange.getRequestBody().readAllBytes(), StandardCharsets.UTF_8);
             Answer answer = answer(exchange, body);
-            LOG.log(Level.DEBUG, "answered");
             byte[] bytes = answer.body().getBytes(StandardCharsets.UTF_8);
             exchange.getResponseHeaders().set("Content-Type", "application/json");
             answer.headers().forEach(exchange.getResponseHeaders()::set);

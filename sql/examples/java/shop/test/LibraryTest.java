@@ -5,9 +5,12 @@ import static shop.test.Check.equal;
 import static shop.test.Check.newKey;
 import static shop.test.Check.raises;
 import static shop.test.Check.scalar;
+import static shop.test.Check.select;
 
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import pgonce.Answer;
@@ -27,6 +30,9 @@ final class LibraryTest {
         Check.test("the server raises them", LibraryTest::server);
         Check.test("a database that is away is Unavailable", LibraryTest::away);
         Check.test("a transaction that lost a race is run again", LibraryTest::lostRace);
+        for (String end : List.of("phase", "advance", "complete", "abort")) {
+            Check.test("a phase whose COMMIT was not answered is run again and commits once: " + end, () -> lostCommit(end));
+        }
         Check.test("what was stored comes back byte for byte", LibraryTest::bytes);
         Check.test("the key of a header may be quoted or bare", LibraryTest::header);
         Check.test("no two users share a key", LibraryTest::users);
@@ -77,6 +83,38 @@ final class LibraryTest {
         });
         equal(runs[0], 2);
         equal(scalar("SELECT amount_cents FROM orders WHERE idempotency_key = ?", key), "2");
+    }
+
+    /** Another uuid each time, so that no constraint of the table finds the second row out. */
+    private static void lostCommit(String end) throws Exception {
+        String key = newKey();
+        Lease lease = new Key(DATABASE, "test", key).claim("{}").lease();
+        List<String> ids = new ArrayList<>();
+        String insert = "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents)"
+                + " VALUES (?::uuid, ?, 'ada', 'tea', 1) RETURNING 1";
+        Database.Work<?> writes = connection -> {
+            ids.add(newKey());
+            return rows(connection, insert, row -> null, ids.get(ids.size() - 1), key);
+        };
+        Database.Work<?> writesAndEnd = connection -> {
+            writes.run(connection);
+            return switch (end) {
+                case "advance" -> lease.advance(connection, "created", "{}");
+                case "complete" -> lease.complete(connection, 201, "{}");
+                default -> lease.abort(connection, 402, "{}");
+            };
+        };
+        try (Proxy proxy = new Proxy(Check.URL)) {
+            Database through = Database.at(proxy.url());
+            proxy.cut("COMMIT", 1, true, false);
+            raises(OnceException.AlreadyDone.class, () -> {
+                if (end.equals("phase")) lease.phase(through, "created", "{}", writes);
+                else lease.lastPhase(through, writesAndEnd);
+            });
+            equal(proxy.struck(), true);
+        }
+        equal(ids.size(), end.equals("phase") ? 1 : 2);
+        equal(select("SELECT order_id FROM orders WHERE idempotency_key = ?", key), List.of(List.of(ids.get(0))));
     }
 
     private static void bytes() {

@@ -18,6 +18,7 @@ import java.net.http.HttpResponse;
 import java.net.http.HttpResponse.BodyHandlers;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -31,9 +32,8 @@ import shop.Orders;
 
 /** One order and one charge, whatever dies or gets lost. */
 final class OrdersTest {
-    /** Where the log of the library or of Orders says what has just been done. */
-    private static final List<String> POINTS = List.of("claimed", "advanced created", "step charge begun",
-            "bank answered", "step charge done", "advanced charged", "completed", "answered");
+    /** From reading the order to the COMMIT with the answer; the driver sends a BEGIN with what comes after it. */
+    private static final int STATEMENTS = 12;
     private static final String ORDER = order("tea", 700);
     private static final HttpClient HTTP = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
     private final ExecutorService threads = Executors.newCachedThreadPool();
@@ -53,7 +53,7 @@ final class OrdersTest {
     static void run() throws Exception {
         scalar("SELECT once.scope_set('orders.create', '{\"lease\": \"1 s\"}')");
         select("SELECT once.subscriber_set('orders', 'test')");
-        try (Outside outside = new Outside(0); Program a = service(outside, null); Program b = service(outside, null)) {
+        try (Outside outside = new Outside(0); Program a = service(outside); Program b = service(outside)) {
             OrdersTest test = new OrdersTest(outside, a, b);
             try {
                 test.all();
@@ -69,12 +69,16 @@ final class OrdersTest {
         Check.test("a client that hangs up gets the answer when it comes back", this::hangUp);
         Check.test("of two processes with one key at once one works", this::twoAtOnce);
         Check.test("a crowd with one key gets one answer", this::crowd);
-        for (String point : POINTS) {
-            Check.test("a process killed after \"" + point + "\" is resumed by another", () -> killed(point));
+        for (boolean arrives : new boolean[] {false, true}) {
+            String which = arrives ? "arrives" : "does not arrive";
+            Check.test("a process killed at any statement that " + which + " is resumed by another", () -> killed(arrives));
+            Check.test((arrives ? "the answer to any" : "any") + " statement may be lost", () -> lost(arrives));
+        }
+        for (String call : List.of("key_advance", "key_complete")) {
+            Check.test("a phase whose COMMIT was not answered is run again and commits once: " + call, () -> lostCommit(call));
         }
         Check.test("a bank slower than the lease is waited for", this::slowBank);
         Check.test("a transaction whose backend dies is begun again", this::backendDies);
-        Check.test("a transaction whose commit was not answered is not done twice", this::lostCommit);
         Check.test("another request under the same key is 422 and learns nothing", this::mismatch);
         Check.test("bob with ada's key and body runs his own request and never sees her answer", this::bob);
         Check.test("a user whose name has a slash cannot reach the key of another", this::slash);
@@ -153,17 +157,56 @@ final class OrdersTest {
         assertDoneOnce(key);
     }
 
-    private void killed(String point) throws Exception {
-        String key = newKey();
-        try (Program doomed = service(outside, point)) {
-            Check.raises(IOException.class, () -> post(doomed, key, ORDER));
-            equal(doomed.ended(), Program.KILLED);
+    private void killed(boolean arrives) throws Exception {
+        List<String> keys = new ArrayList<>();
+        for (String key = newKey(); killedAt(keys.size() + 1, arrives, key); key = newKey()) keys.add(key);
+        equal(keys.size(), STATEMENTS);
+        for (String key : keys) {
+            Reply reply = postUntilAnswered(a, key, ORDER);
+            // Only where the last COMMIT was carried out there was an answer to replay.
+            boolean replayed = arrives && key.equals(keys.get(STATEMENTS - 1));
+            equal(reply, new Reply(201, null, replayed, reply.body));
+            equal(post(b, key, ORDER).body, reply.body);
+            assertDoneOnce(key);
         }
-        Reply reply = postUntilAnswered(a, key, ORDER);
-        // Only after the commit was there an answer to replay.
-        equal(reply, new Reply(201, null, point.equals("answered"), reply.body));
-        equal(post(b, key, ORDER).body, reply.body);
-        assertDoneOnce(key);
+    }
+
+    /** Sends an order to a process that is killed at its nth statement. Whether there was one. */
+    private boolean killedAt(int nth, boolean arrives, String key) throws Exception {
+        try (Proxy proxy = new Proxy(Check.URL); Program doomed = service(outside, "PG_ONCE_URL", proxy.url())) {
+            proxy.cut("", nth, arrives, true);
+            Future<Reply> reply = threads.submit(() -> post(doomed, key, ORDER));
+            until("the statement", () -> proxy.struck() || reply.isDone());
+            doomed.kill();
+            equal(doomed.ended(), Program.KILLED);
+            return proxy.struck();
+        }
+    }
+
+    private void lost(boolean arrives) throws Exception {
+        try (Proxy proxy = new Proxy(Check.URL); Program program = service(outside, "PG_ONCE_URL", proxy.url())) {
+            for (int nth = 1; nth <= STATEMENTS + 1; nth++) {
+                String key = newKey();
+                proxy.cut("", nth, arrives, false);
+                equal(post(program, key, ORDER).status, 201);
+                equal(proxy.struck(), nth <= STATEMENTS);
+                assertDoneOnce(key);
+            }
+        }
+    }
+
+    private void lostCommit(String call) throws Exception {
+        int nth = call.equals("key_advance") ? 1 : 2;
+        try (Proxy proxy = new Proxy(Check.URL); Program program = service(outside, "PG_ONCE_URL", proxy.url())) {
+            String key = newKey();
+            proxy.cut("COMMIT", nth, true, false);
+            equal(post(program, key, ORDER).status, 201);
+            // It was sent twice with one token, and refused the second time (as is the release of a finished key).
+            equal(proxy.refusals(), Collections.nCopies(nth, "ON006"));
+            equal(proxy.count(call + "("), nth == 1 ? 3L : 2L); // the third one is the next phase's
+            equal(proxy.count("key_claim("), 2L);
+            assertDoneOnce(key);
+        }
     }
 
     private void slowBank() throws Exception {
@@ -197,30 +240,6 @@ final class OrdersTest {
             }
             return sent;
         });
-        equal(reply.get().status, 201);
-        assertDoneOnce(key);
-    }
-
-    private void lostCommit() throws Exception {
-        if (!scalar("SHOW synchronous_standby_names").equals("nobody")) {
-            System.out.println("skipped: needs synchronous_standby_names = 'nobody', synchronous_commit = 'local'");
-            return;
-        }
-        // These commits wait for a standby that is not there. Whoever is stopped then has committed.
-        Check.ADMIN.call(connection -> connection.createStatement().execute("""
-                CREATE OR REPLACE FUNCTION wait_after_commit() RETURNS trigger LANGUAGE plpgsql AS
-                  $$ BEGIN PERFORM set_config('synchronous_commit', 'on', true); RETURN NULL; END $$;
-                CREATE OR REPLACE TRIGGER waits AFTER INSERT OR UPDATE ON orders FOR EACH ROW
-                  WHEN (NEW.item = 'lost commit') EXECUTE FUNCTION wait_after_commit()"""));
-        String key = newKey();
-        Future<Reply> reply = threads.submit(() -> post(a, key, order("lost commit", 700)));
-        Set<List<String>> stopped = new HashSet<>();
-        for (String phase : List.of("created", "charged")) {
-            List<String> pid = until("the commit of " + phase, () -> select("""
-                    SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()""")
-                    .stream().filter(stopped::add).findFirst().orElse(null));
-            scalar("SELECT pg_terminate_backend(?::int)", pid.get(0));
-        }
         equal(reply.get().status, 201);
         assertDoneOnce(key);
     }
@@ -293,7 +312,7 @@ final class OrdersTest {
 
     private void parked() throws Exception {
         String key = newKey();
-        try (Program forgetful = service(outside, null, "BANK_REMEMBERS", "0")) {
+        try (Program forgetful = service(outside, "BANK_REMEMBERS", "0")) {
             outside.lose(1);
             equal(post(forgetful, key, ORDER).status, 503);
             equal(postUntilAnswered(forgetful, key, ORDER).status, 409);
@@ -309,7 +328,7 @@ final class OrdersTest {
 
     private void sigterm() throws Exception {
         String key = newKey();
-        try (Program leaving = service(outside, null)) {
+        try (Program leaving = service(outside)) {
             Future<Reply> first = outside.holding(0, () -> {
                 Future<Reply> reply = postUntilBankAsked(leaving, key);
                 leaving.terminate();
@@ -324,7 +343,7 @@ final class OrdersTest {
     private void pooler() throws Exception {
         Set<String> keys = new HashSet<>();
         while (keys.size() < 20) keys.add(newKey());
-        try (Program pooled = service(outside, null, "PG_ONCE_URL", Check.POOLER_URL)) {
+        try (Program pooled = service(outside, "PG_ONCE_URL", Check.POOLER_URL)) {
             for (boolean replayed : new boolean[] {false, true}) {
                 List<Future<Reply>> replies = new ArrayList<>();
                 for (String key : keys) replies.add(threads.submit(() -> post(pooled, key, ORDER)));
@@ -361,10 +380,10 @@ final class OrdersTest {
         return reply;
     }
 
-    static Program service(Outside outside, String killAt, String... environment) throws IOException {
+    static Program service(Outside outside, String... environment) throws IOException {
         Map<String, String> variables = new HashMap<>(Map.of("BANK_URL", outside.url()));
         if (environment.length > 0) variables.put(environment[0], environment[1]);
-        return new Program(killAt, variables, Orders.class);
+        return new Program(variables, Orders.class);
     }
 
     static String order(String item, long amountCents) {

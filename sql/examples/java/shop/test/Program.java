@@ -15,10 +15,9 @@ final class Program implements AutoCloseable {
     private final BufferedReader output;
     private final String firstLine;
 
-    Program(String killAt, Map<String, String> environment, Class<?> program, String... arguments) throws IOException {
+    Program(Map<String, String> environment, Class<?> program, String... arguments) throws IOException {
         List<String> command = new ArrayList<>(List.of(System.getProperty("java.home") + "/bin/java",
                 "-XX:TieredStopAtLevel=1", "-cp", System.getProperty("java.class.path")));
-        if (killAt != null) command.addAll(List.of(KillAt.class.getName(), killAt));
         command.add(program.getName());
         command.addAll(List.of(arguments));
         ProcessBuilder builder = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.INHERIT);

@@ -16,6 +16,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.IntStream;
+import pgonce.Database;
 import shop.Relay;
 import shop.test.Outside.Saying;
 import shop.test.Outside.Seen;
@@ -40,6 +41,14 @@ final class RelayTest implements AutoCloseable {
         test("an order that is paid is told to the webhook", RelayTest::order);
         test("a worker killed in the middle of a batch loses nothing", RelayTest::killed);
         test("a lost answer is delivered again with the same key", RelayTest::lostAnswer);
+        test("an ack whose answer was lost is sent again, and the event is handled once", RelayTest::lostAck);
+        test("a nack whose answer was lost is sent again, and counts one attempt", RelayTest::lostNack);
+        for (String statement : List.of("outbox_take", "outbox_nack", "outbox_ack")) {
+            for (boolean arrives : new boolean[] {false, true}) {
+                String which = statement + ", which " + (arrives ? "arrives" : "does not arrive");
+                test("a worker killed at " + which + ", loses nothing", test -> test.killedAt(statement, arrives));
+            }
+        }
         test("failures back off until the event is dead, and a redrive delivers it", RelayTest::dead);
         test("never is dead at once", RelayTest::never);
         test("Retry-After is honoured", RelayTest::retryAfter);
@@ -74,7 +83,7 @@ final class RelayTest implements AutoCloseable {
     private void order() throws Exception {
         topic = "orders";
         String key = newKey();
-        try (Program orders = OrdersTest.service(outside, null)) {
+        try (Program orders = OrdersTest.service(outside)) {
             equal(OrdersTest.post(orders, key, OrdersTest.order("tea", 700)).status(), 201);
         }
         String orderId = scalar("SELECT order_id FROM orders WHERE idempotency_key = ?", Check.stored(key));
@@ -109,6 +118,67 @@ final class RelayTest implements AutoCloseable {
         }
         equal(outside.effects(), 1);
         equal(failed(event), List.of(List.of("transport")));
+    }
+
+    private void lostAck() throws Exception {
+        emit(null, 1, 2);
+        losing("outbox_ack", 3);
+        equal(outside.requests().size(), 2);
+        equal(left(), "0");
+    }
+
+    private void lostNack() throws Exception {
+        emit(null, 2);
+        String event = emit(null, 1);
+        outside.say(new Saying("<1>", 503, Map.of()));
+        losing("outbox_nack", 2);
+        equal(failed(event), List.of(List.of("http 503")));
+        equal(left(), "0");
+    }
+
+    /** Lets a worker deliver events 1 and 2 and loses the answer to the first such call, of so many in the end. */
+    private void losing(String call, long calls) throws Exception {
+        try (Proxy proxy = new Proxy(Check.URL)) {
+            proxy.cut(call, 1, true, false);
+            try (Program worker = worker(60, proxy.url())) {
+                untilDone(1, 2);
+                worker.terminate();
+                equal(worker.ended(), Program.TERMINATED);
+            }
+            equal(proxy.count(call), calls);
+            equal(proxy.refusals(), List.of("ON006"));
+        }
+    }
+
+    private void killedAt(String statement, boolean arrives) throws Exception {
+        emit(null, 1, 2);
+        outside.say(new Saying("<1>", 503, Map.of()));
+        try (Proxy proxy = new Proxy(Check.URL)) {
+            proxy.cut(statement, 1, arrives, true);
+            try (Program doomed = worker(1, proxy.url())) {
+                until("the statement", proxy::struck);
+                doomed.kill();
+                equal(doomed.ended(), Program.KILLED);
+            }
+        }
+        try (Program worker = worker(1)) {
+            untilDone(1, 2);
+            until("both acks", () -> left().equals("0"));
+        }
+        equal(outside.effects(), 2);
+        equal(select("SELECT event_id FROM once.outbox_dead(?, 'webhooks')", topic), List.of());
+    }
+
+    /** How many events a take would still find when all leases are over, in a transaction that is rolled back. */
+    private String left() {
+        return Check.ADMIN.call(connection -> {
+            connection.setAutoCommit(false);
+            connection.createStatement().execute("SELECT set_config('once.fake_now', (clock_timestamp() + '1 h')::text, true)");
+            String take = "SELECT count(*) FROM once.outbox_take(?, 'webhooks', 100)";
+            String count = Database.rows(connection, take, row -> row.getString(1), topic).get(0);
+            connection.rollback();
+            return count;
+        });
     }
 
     private void dead() throws Exception {
@@ -222,7 +292,7 @@ final class RelayTest implements AutoCloseable {
     private Program worker(double lease, String url) throws IOException {
         Map<String, String> environment = new HashMap<>(Map.of("WEBHOOK_URL", outside.url() + "/webhook",
                 "RELAY_LEASE_SECONDS", String.valueOf(lease), "PG_ONCE_URL", url));
-        return new Program(null, environment, Relay.class, topic, "webhooks");
+        return new Program(environment, Relay.class, topic, "webhooks");
     }
 
     private void untilDone(int... numbers) throws Exception {
