@@ -154,8 +154,9 @@ for (const [nth, call, times] of [[1, 'key_advance(', 3], [2, 'key_complete(', 2
     const key = newKey();
     proxy.cut({ text: 'COMMIT', nth });
     assert.equal((await post(program, key, order())).status, 201);
-    // It was sent twice with one token, and refused the second time (as is the release of a finished key).
-    assert.deepEqual([proxy.count(call), proxy.refusals], [times, Array(nth).fill('ON006')]);
+    // It was sent twice with one token, and refused the second time; then another claim went on.
+    // (A finished key refuses its release, too, and a heartbeat that comes late.)
+    assert.deepEqual([proxy.count(call), new Set(proxy.refusals)], [times, new Set(['ON006'])]);
     assert.equal(proxy.count('key_claim('), 2);
     await assertDoneOnce(key);
   });

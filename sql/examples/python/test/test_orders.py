@@ -140,8 +140,9 @@ class Orders(unittest.TestCase):
                 key = new_key()
                 proxy.cut("COMMIT", nth)
                 self.assertEqual(post(service, key, order()).status, 201)
-                # It was sent twice with one token, and refused the second time (as is the release of a finished key).
-                self.assertEqual((proxy.count(call), proxy.refusals), (times, ["ON006"] * nth))
+                # It was sent twice with one token, and refused the second time; then another claim went on.
+                # (A finished key refuses its release, too, and a heartbeat that comes late.)
+                self.assertEqual((proxy.count(call), set(proxy.refusals)), (times, {"ON006"}))
                 self.assertEqual(proxy.count("key_claim("), 2)
                 self.assert_done_once(key)
 

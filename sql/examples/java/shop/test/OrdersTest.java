@@ -18,7 +18,6 @@ import java.net.http.HttpResponse;
 import java.net.http.HttpResponse.BodyHandlers;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -201,8 +200,9 @@ final class OrdersTest {
             String key = newKey();
             proxy.cut("COMMIT", nth, true, false);
             equal(post(program, key, ORDER).status, 201);
-            // It was sent twice with one token, and refused the second time (as is the release of a finished key).
-            equal(proxy.refusals(), Collections.nCopies(nth, "ON006"));
+            // It was sent twice with one token, and refused the second time; then another claim went on.
+            // (A finished key refuses its release, too, and a heartbeat that comes late.)
+            equal(Set.copyOf(proxy.refusals()), Set.of("ON006"));
             equal(proxy.count(call + "("), nth == 1 ? 3L : 2L); // the third one is the next phase's
             equal(proxy.count("key_claim("), 2L);
             assertDoneOnce(key);
