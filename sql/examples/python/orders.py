@@ -54,7 +54,8 @@ class Shop:
         point, state = lease.recovery_point, json.loads(lease.state or "{}")
         if point == "started":
             state = {"order_id": str(uuid.uuid4())}
-            lease.phase(self.connect, point := "created", json.dumps(state),
+            point = "created"
+            lease.phase(self.connect, point, json.dumps(state),
                         lambda conn: self.create(conn, lease, order, state["order_id"]))
         if point == "created":
             try:
