@@ -1,4 +1,5 @@
 //! Who is killed, and how the server comes back.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -27,6 +28,12 @@ impl Chance {
             |seed| seed.parse().unwrap(),
         );
         Chance { seed, state: seed }
+    }
+
+    /// The same for one of several who draw beside each other.
+    pub fn of(&self, who: u64) -> Chance {
+        let state = self.seed.wrapping_add(who.wrapping_mul(1_000_003));
+        Chance { seed: self.seed, state }
     }
 
     /// A number below `end` (splitmix64).

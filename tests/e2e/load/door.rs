@@ -163,8 +163,8 @@ fn fault(error: &tokio_postgres::Error, sql: &str) -> Fault {
     };
     match refusal.code().code() {
         // A server that ends, starts, or is still a standby; the janitor's slot is its own affair. With 08P01 a pooler
-        // tells that the server is gone.
-        "57P01" | "57P02" | "57P03" | "25006" => Fault::Gone,
+        // tells that the server is gone. A cancelled statement, too, may have been the last of its transaction.
+        "57P01" | "57P02" | "57P03" | "25006" | "57014" => Fault::Gone,
         "08P01" if through_pooler() => Fault::Gone,
         "ON001" => Fault::Lost,
         "ON006" => Fault::Done,
