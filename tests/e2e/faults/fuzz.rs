@@ -63,8 +63,10 @@ impl Fuzz {
         let client = connect(&url).await.unwrap();
         client.batch_execute(include_str!("../../../sql/examples/batch_job.sql")).await.unwrap();
         client.batch_execute(include_str!("world.sql")).await.unwrap();
-        let options = "select once.topic_set('one'), once.topic_set('two', '{\"subscribers\": [\"default\", \"other\"]}'),
-                              once.topic_set('side')";
+        let options = "select once.topic_set(t, '{\"subscribers\": [\"default\", \"other\"]}') from unnest(array['one', 'two']) as t;
+             select once.subscriber_set(t, s, '{\"max_attempts\": 3, \"backoff_base\": \"10 ms\", \"backoff_cap\": \"100 ms\"}')
+               from unnest(array['one', 'two']) as t, unnest(array['default', 'other']) as s;
+             select once.topic_set('side')";
         client.batch_execute(options).await.unwrap();
         client.batch_execute(&format!("select once.machine_define($m${MACHINE}$m$)")).await.unwrap();
         client.batch_execute("select once.machine_guard('batch_job', true)").await.unwrap();
@@ -268,8 +270,7 @@ impl Transaction<'_> {
             "status" => one(&["'queued'", "'running'", "'done'", "'cancelled'"]),
             "definition" => format!("$m${}$m$", MACHINE.split_whitespace().collect::<Vec<_>>().join(" ")),
             "topic" => one(&["'one'", "'two'"]),
-            // Topic one has the first of them only.
-            "sub" => one(&["'default'", "'default'", "'other'"]),
+            "sub" => one(&["'default'", "'other'"]),
             "kind" => one(&["'error'", "'never'", "'released'"]),
             "scratch" => one(&["'scratch1'", "'scratch2'"]),
             "task" => one(&["'key_abandon'", "'key_reap'", "'key_tombstone'", "'outbox_requeue'", "'outbox_retire'", "'inbox_reap'", "'dedupe_reap'"]),

@@ -1,10 +1,13 @@
 -- The fuzz's own database: batch_job.sql and its guarded machine, and what the calls of calls.sql use.
 create schema fz;
-create table fz.ordered (key text not null);
+-- A call that is repeated in its own transaction is no repeat: what it wrote there stands with that transaction's id.
+create table fz.ordered (key text not null, xid xid8 not null default pg_current_xact_id());
 create table fz.emitted (topic text, event_id bigint, primary key (topic, event_id));
 create table fz.took (topic text not null, sub text not null, token bigint not null, event_id bigint not null);
 create index took_latest on fz.took (topic, sub, token);
-create table fz.acked (topic text, sub text, event_id bigint, primary key (topic, sub, event_id));
+create table fz.acked (
+    topic text, sub text, event_id bigint, xid xid8 not null default pg_current_xact_id(),
+    primary key (topic, sub, event_id));
 create table fz.scratch (id bigint primary key, status text not null default 'ready');
 insert into fz.scratch select g from generate_series(1, 20) as g;
 create role fz_one;
@@ -18,6 +21,11 @@ select coalesce((select l.token from once.action_lease as l where l.machine = 'b
 create function fz.batch(topic text, sub text, nth int) returns bigint language sql volatile as $$
 select coalesce((select distinct t.token from fz.took as t where (t.topic, t.sub) = ($1, $2)
                   order by t.token desc offset $3 limit 1), 1) $$;
+
+-- The order of a request, in the transaction that completes its key.
+create function fz.write_order(key text) returns void language sql as $$
+insert into fz.ordered select $1
+ where not exists (select from fz.ordered as o where o.key = $1 and o.xid = pg_current_xact_id()) $$;
 
 -- One of the newest jobs.
 create function fz.job(nth bigint) returns bigint language sql volatile as $$
@@ -43,7 +51,7 @@ end $$;
 
 -- A take, and what it gave.
 create function fz.take(topic text, sub text, max int) returns bigint language sql as $$
-with t as (select * from once.outbox_take($1, $2, $3, '2 s')),
+with t as (select * from once.outbox_take($1, $2, $3, '1 s')),
      i as (insert into fz.took select $1, $2, token, event_id from t returning 1)
 select count(*) from i $$;
 
@@ -56,5 +64,7 @@ begin
     if n <> cardinality(ids) then
         raise exception 'some had left the batch' using errcode = 'FZ001';
     end if;
-    insert into fz.acked select topic, sub, unnest(ids);
+    insert into fz.acked select $1, $2, id from unnest(ids) as id
+     where not exists (select from fz.acked as a
+                        where (a.topic, a.sub, a.event_id, a.xid) = ($1, $2, id, pg_current_xact_id()));
 end $$;
