@@ -8,6 +8,7 @@ select * from once.key_claim({scope}, {key}, {json}, lease => {lease}, ttl => {l
 select * from once.key_claim({scope}, {key}, fingerprint => sha256({key}::bytea))
 select once.key_advance({scope}, {key}, fz.token({scope}, {key}, {off}), {point}, {json}, {lease})
 select once.key_complete({scope}, {key}, fz.token({scope}, {key}, {off}), 200, {json}, {json})
+select once.key_complete({scope}, {key}, fz.token({scope}, {key}, {off}), 200, to_json(fz.big()))
 select once.key_abort({scope}, {key}, fz.token({scope}, {key}, {off}), 409, {json})
 select once.key_release({scope}, {key}, fz.token({scope}, {key}, {off}), 'not now', {lease})
 select once.key_park({scope}, {key}, fz.token({scope}, {key}, {off}), 'who knows')
@@ -94,8 +95,9 @@ select * from once.cancel_audit('batch_job', {job}::text)
 -- outbox: each event is acked once by each subscriber
 insert into fz.emitted select {topic}, event_id from once.outbox_emit({topic}, {json}, {holder}) where emitted
 insert into fz.emitted select {topic}, event_id from once.outbox_emit({topic}, {json}, dedupe_key => {key}, headers => {json}) where emitted
-insert into fz.emitted select {topic}, event_id from once.outbox_emit({topic}, {json}, delay => {lease}) where emitted
+insert into fz.emitted select {topic}, event_id from once.outbox_emit({topic}, {json}, delay => {brief}) where emitted
 insert into fz.emitted select {topic}, (once.outbox_emit({topic}, {json}, 'k' || g)).event_id from generate_series(1, 5) as g
+insert into fz.emitted select {topic}, (once.outbox_emit({topic}, to_json(fz.big()))).event_id
 select fz.take({topic}, {sub}, {small})
 select fz.take({topic}, {sub}, {small})
 select fz.take({topic}, {sub}, 50)
@@ -104,7 +106,7 @@ select fz.ack({topic}, {sub}, fz.batch({topic}, {sub}, {nth}), false)
 select fz.ack({topic}, {sub}, fz.batch({topic}, {sub}, 0), true)
 select * from once.outbox_nack({topic}, {sub}, fz.batch({topic}, {sub}, {nth}), null, 'said so', {kind})
 select * from once.outbox_nack({topic}, {sub}, fz.batch({topic}, {sub}, 0), array(select event_id from fz.took where token = fz.batch({topic}, {sub}, 0) limit 1), 'said so', {kind})
-select once.outbox_extend({topic}, {sub}, fz.batch({topic}, {sub}, {nth}), {lease})
+select once.outbox_extend({topic}, {sub}, fz.batch({topic}, {sub}, {nth}), {brief})
 select * from once.outbox_deliveries({topic}, {sub}, (select max(event_id) from fz.took))
 select * from once.outbox_dead({topic}, {sub})
 select once.outbox_redrive({topic}, {sub}, {small})

@@ -258,6 +258,8 @@ impl Transaction<'_> {
             "order" => format!("'o{}'", recent.saturating_sub(self.chance.below(8))),
             "json" => one(&["null", "'{\"a\": 1}'", "'[1.0, \"x\"]'", "'{\"b\": {\"c\": null}}'"]),
             "lease" => one(&["'50 ms'", "'1 s'", "'5 s'", "'1 min'", "null"]),
+            // What everybody waits for at the end.
+            "brief" => one(&["'50 ms'", "'1 s'", "'3 s'"]),
             "holder" => one(&["null", "'h1'", "'h2'"]),
             "point" => one(&["'paid'", "'sent'", "'other'"]),
             "verdict" => one(&["'retry'", "'retry'", "'complete'", "'abort'"]),

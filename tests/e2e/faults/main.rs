@@ -13,6 +13,7 @@
 
 #[path = "../pages/checks.rs"]
 mod checks;
+mod disk;
 mod disturb;
 mod end;
 mod fuzz;
@@ -20,6 +21,8 @@ mod fuzz;
 mod janitor;
 #[path = "../load/mod.rs"]
 mod load;
+mod network;
+mod proxy;
 #[path = "../kills/victim.rs"]
 mod victim;
 
@@ -101,7 +104,7 @@ async fn every_function_keeps_its_promises_under_cancels_kills_and_changes_besid
     let (time, transactions) = length();
     println!("fuzz: {} s or {transactions} transactions, seed {seed}", time.as_secs());
     // It needs half a minute to come to its end: `kills` and `nothing_lost` run it in their short forms.
-    let mut running = (time > Duration::from_secs(30)).then(|| load.start());
+    let running = (time > Duration::from_secs(30)).then(|| load.start());
     let mut tasks = start(&fuzz, &chance);
     tasks.extend(disturb::start(&fuzz, &chance));
     let begin = Instant::now();

@@ -27,6 +27,10 @@ create function fz.write_order(key text) returns void language sql as $$
 insert into fz.ordered select $1
  where not exists (select from fz.ordered as o where o.key = $1 and o.xid = pg_current_xact_id()) $$;
 
+-- Too large for a page, and compression does not help.
+create function fz.big() returns text language sql volatile as $$
+select string_agg(md5(random()::text), '') from generate_series(1, 500) $$;
+
 -- One of the newest jobs.
 create function fz.job(nth bigint) returns bigint language sql volatile as $$
 select greatest(1, max(id) - $1) from batch_job $$;

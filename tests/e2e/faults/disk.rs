@@ -1,0 +1,125 @@
+//! A database on a small disk that runs full under the fuzz. Its tables and indexes are on it and the server's log is
+//! not: a PostgreSQL that cannot write its log stops, whatever extensions it has.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::unistd::{geteuid, mkdtemp};
+use pg_once_tests::{OsUser, is_long};
+use tokio::time::sleep;
+use tokio_postgres::Client;
+
+use crate::fuzz::Fuzz;
+use crate::janitor::{show, until};
+use crate::victim::Chance;
+use crate::{DATABASE, assert_alive, checks, end, start};
+
+const FULL: &str = "53100";
+
+/// A tmpfs that is gone with us, however we went: a shell waits for the end of its input.
+struct SmallDisk {
+    directory: PathBuf,
+    shell: Child,
+}
+
+impl SmallDisk {
+    /// None: this machine does not let us mount one.
+    fn mount(megabytes: u32) -> Option<SmallDisk> {
+        if !geteuid().is_root() {
+            return None;
+        }
+        let directory = mkdtemp("/tmp/pgo.disk.XXXXXX").unwrap();
+        let shell = Command::new("/bin/sh")
+            .args(["-c", "cat >/dev/null; umount -l \"$1\" 2>/dev/null; rmdir \"$1\"", "disk"])
+            .arg(&directory)
+            .stdin(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let disk = SmallDisk { directory, shell };
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "small"]).arg(&disk.directory);
+        if !mount.status().is_ok_and(|status| status.success()) {
+            return None;
+        }
+        OsUser::for_servers().unwrap().own(&disk.directory).unwrap();
+        Some(disk)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+}
+
+/// Inserts until nothing goes in any more.
+async fn fill(client: &Client) {
+    let mut rows = 4096;
+    while rows > 0 {
+        let sql = format!("insert into filler select repeat('x', 1000) from generate_series(1, {rows})");
+        match client.batch_execute(&sql).await {
+            Ok(()) => {}
+            Err(error) if error.code().is_some_and(|code| code.code() == FULL) => rows /= 2,
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_disk_that_runs_full_costs_only_what_is_refused_meanwhile() {
+    let Some(disk) = SmallDisk::mount(64) else {
+        eprintln!("NOT TESTED: a full disk needs root, who may mount a tmpfs");
+        return;
+    };
+    let cluster = crate::builder().launch().unwrap();
+    let admin = cluster.connect("postgres").await.unwrap();
+    let location = disk.directory.display();
+    admin.batch_execute(&format!("create tablespace small location '{location}'")).await.unwrap();
+    admin.batch_execute(&format!("create database {DATABASE} tablespace small")).await.unwrap();
+    let client = cluster.connect(DATABASE).await.unwrap();
+    client.batch_execute("create extension pg_once").await.unwrap();
+    let has_checkers = checks::has_checkers(&client).await;
+    let fuzz = Arc::new(Fuzz::prepare(cluster.url(DATABASE)).await);
+    let mut chance = Chance::new();
+    let seed = chance.seed;
+    let rounds = if is_long() { 20 } else { 1 };
+    println!("a full disk: {rounds} times, seed {seed}");
+    let tasks = start(&fuzz, &chance);
+    for round in 1..=rounds {
+        fuzz.allow(&[]);
+        sleep(Duration::from_secs(1)).await;
+        println!("room, {round}: {}", fuzz.progress());
+        fuzz.allow(&[FULL]);
+        show(&client, "create unlogged table filler (x text)").await;
+        // Again and again: a vacuum finds some room.
+        for _ in 0..6 {
+            fill(&client).await;
+            sleep(Duration::from_millis(500)).await;
+            assert_alive(&tasks, seed);
+        }
+        println!("full, {round}: {}", fuzz.progress());
+        assert_ne!(fuzz.seen(FULL), 0, "nobody met the full disk");
+        show(&client, "drop table filler").await;
+        // What was refused is on its way to its caller.
+        sleep(Duration::from_millis(300)).await;
+    }
+    fuzz.allow(&[]);
+    sleep(Duration::from_secs(1)).await;
+    assert_alive(&tasks, seed);
+    fuzz.close();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    crate::disturb::end_all_prepared(&client, &mut chance).await;
+    end::drain(&client).await;
+    // The sweeps have gone on, too: none of them still reports what it met.
+    until(&client, "select count(*) from once.janitor_status() where last_error like '%space%'", "0").await;
+    end::assert_whole(&client).await;
+    checks::check(&client, has_checkers).await;
+    end::assert_logs_are_clean(cluster.directory());
+}
