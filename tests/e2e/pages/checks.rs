@@ -2,7 +2,7 @@
 
 use tokio_postgres::Client;
 
-use crate::janitor::show;
+use crate::janitor::{show, until};
 
 /// The tables of the extension and of its user, and those of their out-of-line values.
 const TABLES: &str = "create view stored as
@@ -47,7 +47,8 @@ pub async fn check(client: &Client, has_checkers: bool) {
         return;
     }
     for findings in FINDINGS {
-        assert_eq!(show(client, findings).await, "", "{findings}");
+        // What is wrong stays wrong. pg_check_visible sees too much where another database has an open transaction.
+        until(client, findings, "").await;
     }
     assert_eq!(show(client, INDEXES).await, "t");
 }
