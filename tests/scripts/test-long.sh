@@ -7,8 +7,10 @@
 #   - metrics() among ten million keys and ten million past events;
 #   - claims beside the reaping of a million expired keys of ten million, at least 0.8 of their speed;
 #   - the cost of counting claims, less than the noise between two databases that are not counted, in 20 rounds;
+#   - faults: 25 minutes or 300,000 transactions of every function under cancels, kills and changes of the tables; a
+#     disk that runs full twenty times (as root); a network that is cut in six ways at each message of a day's calls;
 #   - the end-to-end tests on a server that is built with assertions (test-assert.sh).
-# Arguments: the parts wanted (teardown kills nothing_lost metrics reaping counters assert); without any, all of them.
+# Arguments: the parts wanted (teardown kills nothing_lost metrics faults reaping counters assert); without any, all.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -16,7 +18,7 @@
 . tests/scripts/extension.sh
 . tests/scripts/parts.sh
 
-if [ $# -gt 0 ]; then want "$@"; else want teardown kills nothing_lost metrics reaping counters assert; fi
+if [ $# -gt 0 ]; then want "$@"; else want teardown kills nothing_lost metrics faults reaping counters assert; fi
 
 # One test program in its long form; it prints its progress.
 long_test() {
@@ -45,7 +47,7 @@ say "Release builds"
 install_extension "$CHOSEN_PG_CONFIG" release
 if [ "$OLD_PG_CONFIG" != "$CHOSEN_PG_CONFIG" ]; then install_extension "$OLD_PG_CONFIG" release; fi
 
-for name in teardown kills nothing_lost metrics; do
+for name in teardown kills nothing_lost metrics faults; do
     if wanted "$name"; then part "$name, the long form" long_test "$name"; fi
 done
 if wanted reaping; then

@@ -33,7 +33,11 @@ impl SmallDisk {
         }
         let directory = mkdtemp("/tmp/pgo.disk.XXXXXX").unwrap();
         let shell = Command::new("/bin/sh")
-            .args(["-c", "cat >/dev/null; umount -l \"$1\" 2>/dev/null; rmdir \"$1\"", "disk"])
+            .args([
+                "-c",
+                "cat >/dev/null; umount -l \"$1\" 2>/dev/null; rmdir \"$1\"",
+                "disk",
+            ])
             .arg(&directory)
             .stdin(Stdio::piped())
             .process_group(0)
@@ -41,7 +45,9 @@ impl SmallDisk {
             .unwrap();
         let disk = SmallDisk { directory, shell };
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "small"]).arg(&disk.directory);
+        mount
+            .args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "small"])
+            .arg(&disk.directory);
         if !mount.status().is_ok_and(|status| status.success()) {
             return None;
         }
@@ -61,7 +67,8 @@ impl Drop for SmallDisk {
 async fn fill(client: &Client) {
     let mut rows = 4096;
     while rows > 0 {
-        let sql = format!("insert into filler select repeat('x', 1000) from generate_series(1, {rows})");
+        let sql =
+            format!("insert into filler select repeat('x', 1000) from generate_series(1, {rows})");
         match client.batch_execute(&sql).await {
             Ok(()) => {}
             Err(error) if error.code().is_some_and(|code| code.code() == FULL) => rows /= 2,
@@ -79,10 +86,19 @@ async fn a_disk_that_runs_full_costs_only_what_is_refused_meanwhile() {
     let cluster = crate::builder().launch().unwrap();
     let admin = cluster.connect("postgres").await.unwrap();
     let location = disk.directory.display();
-    admin.batch_execute(&format!("create tablespace small location '{location}'")).await.unwrap();
-    admin.batch_execute(&format!("create database {DATABASE} tablespace small")).await.unwrap();
+    admin
+        .batch_execute(&format!("create tablespace small location '{location}'"))
+        .await
+        .unwrap();
+    admin
+        .batch_execute(&format!("create database {DATABASE} tablespace small"))
+        .await
+        .unwrap();
     let client = cluster.connect(DATABASE).await.unwrap();
-    client.batch_execute("create extension pg_once").await.unwrap();
+    client
+        .batch_execute("create extension pg_once")
+        .await
+        .unwrap();
     let has_checkers = checks::has_checkers(&client).await;
     let fuzz = Arc::new(Fuzz::prepare(cluster.url(DATABASE)).await);
     let mut chance = Chance::new();
@@ -118,7 +134,12 @@ async fn a_disk_that_runs_full_costs_only_what_is_refused_meanwhile() {
     crate::disturb::end_all_prepared(&client, &mut chance).await;
     end::drain(&client).await;
     // The sweeps have gone on, too: none of them still reports what it met.
-    until(&client, "select count(*) from once.janitor_status() where last_error like '%space%'", "0").await;
+    until(
+        &client,
+        "select count(*) from once.janitor_status() where last_error like '%space%'",
+        "0",
+    )
+    .await;
     end::assert_whole(&client).await;
     checks::check(&client, has_checkers).await;
     end::assert_logs_are_clean(cluster.directory());

@@ -27,7 +27,8 @@ const LEFTOVERS: &str = "select format('drop index %s', c.oid::regclass) from pg
 
 /// A change that gives way, or is cancelled; a concurrent build that was leaves its index, which then is there already.
 const EXPECTED: [&str; 12] = [
-    "55P03", "40P01", "57014", "57P01", "57P02", "57P03", "42P07", "42704", "55000", "40001", "XX002", "53100",
+    "55P03", "40P01", "57014", "57P01", "57P02", "57P03", "42P07", "42704", "55000", "40001",
+    "XX002", "53100",
 ];
 
 /// Starts all of them; they end with the fuzz.
@@ -58,16 +59,25 @@ async fn cancel(fuzz: Arc<Fuzz>, mut chance: Chance) {
                 0 => "pg_terminate_backend",
                 _ => "pg_cancel_backend",
             };
-            let sql = format!("select {what}(pid) from (select pid {SUCH} order by state = 'active' desc, pid offset {} limit 1) as p", chance.below(6));
+            let sql = format!(
+                "select {what}(pid) from (select pid {SUCH} order by state = 'active' desc, pid offset {} limit 1) as p",
+                chance.below(6)
+            );
             // Whoever has ended by itself since is nobody's victim.
             let _ = client.batch_execute(&sql).await;
-            sleep(Duration::from_millis(10 + u64::try_from(chance.below(90)).unwrap())).await;
+            sleep(Duration::from_millis(
+                10 + u64::try_from(chance.below(90)).unwrap(),
+            ))
+            .await;
         }
     }
 }
 
 async fn change(fuzz: Arc<Fuzz>, mut chance: Chance) {
-    let changes: Vec<_> = CHANGES.lines().filter(|line| !line.is_empty() && !line.starts_with("--")).collect();
+    let changes: Vec<_> = CHANGES
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with("--"))
+        .collect();
     while !fuzz.is_closed() {
         let Some(client) = enter(&fuzz).await else {
             continue;
@@ -82,9 +92,16 @@ async fn change(fuzz: Arc<Fuzz>, mut chance: Chance) {
                 && let Some(refusal) = error.as_db_error()
             {
                 let code = refusal.code().code();
-                assert!(EXPECTED.contains(&code), "{code} {}\n{sql}", refusal.message());
+                assert!(
+                    EXPECTED.contains(&code),
+                    "{code} {}\n{sql}",
+                    refusal.message()
+                );
             }
-            sleep(Duration::from_millis(u64::try_from(chance.below(200)).unwrap())).await;
+            sleep(Duration::from_millis(
+                u64::try_from(chance.below(200)).unwrap(),
+            ))
+            .await;
         }
     }
 }
@@ -107,7 +124,9 @@ async fn end_one(client: &Client, chance: &mut Chance) -> Result<bool, tokio_pos
         return Ok(false);
     };
     let how = ["commit", "commit", "rollback"][chance.below(3)];
-    client.batch_execute(&format!("{how} prepared '{}'", row.get::<_, String>(0))).await?;
+    client
+        .batch_execute(&format!("{how} prepared '{}'", row.get::<_, String>(0)))
+        .await?;
     Ok(true)
 }
 

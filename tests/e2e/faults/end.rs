@@ -30,13 +30,29 @@ pub async fn drain(client: &Client) {
     let begin = Instant::now();
     let mut left = show(client, UNACKED).await;
     while left != "0" {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{left} events are stuck");
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "{left} events are stuck"
+        );
         show(client, TAKE_AND_ACK).await;
-        for (topic, sub) in [("one", "default"), ("one", "other"), ("two", "default"), ("two", "other")] {
-            let ack = ACK.replace("$t", &format!("'{topic}'")).replace("$s", &format!("'{sub}'"));
+        for (topic, sub) in [
+            ("one", "default"),
+            ("one", "other"),
+            ("two", "default"),
+            ("two", "other"),
+        ] {
+            let ack = ACK
+                .replace("$t", &format!("'{topic}'"))
+                .replace("$s", &format!("'{sub}'"));
             if let Err(error) = client.simple_query(&ack).await {
-                let code = error.code().map(|code| code.code().to_owned()).unwrap_or_default();
-                assert!(["ON001", "ON006", "FZ001"].contains(&code.as_str()), "{error:?}");
+                let code = error
+                    .code()
+                    .map(|code| code.code().to_owned())
+                    .unwrap_or_default();
+                assert!(
+                    ["ON001", "ON006", "FZ001"].contains(&code.as_str()),
+                    "{error:?}"
+                );
             }
         }
         left = show(client, UNACKED).await;
@@ -75,5 +91,9 @@ pub fn assert_logs_are_clean(directory: &Path) {
 fn is_bad(line: &str) -> bool {
     let internal = line.contains("!XX") && !line.contains("!XX002");
     let signal = line.contains("was terminated by signal") && !line.contains("signal 9");
-    internal || signal || line.contains("PANIC:") || line.contains("TRAP:") || line.contains("leak:")
+    internal
+        || signal
+        || line.contains("PANIC:")
+        || line.contains("TRAP:")
+        || line.contains("leak:")
 }

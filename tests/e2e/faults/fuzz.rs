@@ -23,8 +23,8 @@ const FUNCTIONS: &str = "select distinct proname from pg_proc
 
 /// SQLSTATEs that the docs name (DESIGN 4.7), and those with which a server sends a client away or cancels its call.
 const NAMED: [&str; 19] = [
-    "ON001", "ON002", "ON003", "ON004", "ON005", "ON006", "ON007", "22023", "42704", "42501", "40001", "55006",
-    "55P03", "25006", "40P01", "57014", "57P01", "57P02", "57P03",
+    "ON001", "ON002", "ON003", "ON004", "ON005", "ON006", "ON007", "22023", "42704", "42501",
+    "40001", "55006", "55P03", "25006", "40P01", "57014", "57P01", "57P02", "57P03",
 ];
 /// The fuzz's own refusal.
 const OURS: &str = "FZ001";
@@ -33,7 +33,7 @@ const OURS: &str = "FZ001";
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Answer {
     Done,
-    Refused(String),
+    Refused,
     Gone,
 }
 
@@ -61,19 +61,34 @@ impl Fuzz {
     /// Fails where a function of the extension is in no call; leaves out calls of functions that are not there.
     pub async fn prepare(url: String) -> Fuzz {
         let client = connect(&url).await.unwrap();
-        client.batch_execute(include_str!("../../../sql/examples/batch_job.sql")).await.unwrap();
-        client.batch_execute(include_str!("world.sql")).await.unwrap();
+        client
+            .batch_execute(include_str!("../../../sql/examples/batch_job.sql"))
+            .await
+            .unwrap();
+        client
+            .batch_execute(include_str!("world.sql"))
+            .await
+            .unwrap();
         let options = "select once.topic_set(t, '{\"subscribers\": [\"default\", \"other\"]}') from unnest(array['one', 'two']) as t;
              select once.subscriber_set(t, s, '{\"max_attempts\": 3, \"backoff_base\": \"10 ms\", \"backoff_cap\": \"100 ms\"}')
                from unnest(array['one', 'two']) as t, unnest(array['default', 'other']) as s;
              select once.topic_set('side')";
         client.batch_execute(options).await.unwrap();
-        client.batch_execute(&format!("select once.machine_define($m${MACHINE}$m$)")).await.unwrap();
-        client.batch_execute("select once.machine_guard('batch_job', true)").await.unwrap();
+        client
+            .batch_execute(&format!("select once.machine_define($m${MACHINE}$m$)"))
+            .await
+            .unwrap();
+        client
+            .batch_execute("select once.machine_guard('batch_job', true)")
+            .await
+            .unwrap();
         let rows = client.query(FUNCTIONS, &[]).await.unwrap();
         let there: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
-        let lines = CALLS.lines().filter(|line| !line.is_empty() && !line.starts_with("--"));
-        let (calls, absent): (Vec<_>, Vec<_>) = lines.partition(|line| named(line).all(|name| there.contains(name)));
+        let lines = CALLS
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with("--"));
+        let (calls, absent): (Vec<_>, Vec<_>) =
+            lines.partition(|line| named(line).all(|name| there.contains(name)));
         let called: BTreeSet<&str> = calls.iter().flat_map(|line| named(line)).collect();
         // What the helpers of world.sql call.
         let helped = ["action_finish", "outbox_take", "outbox_ack"];
@@ -82,7 +97,12 @@ impl Fuzz {
             .filter(|name| !called.contains(name.as_str()) && !helped.contains(&name.as_str()))
             .collect();
         assert!(without.is_empty(), "calls.sql has no call of {without:?}");
-        println!("{} functions, {} calls; not there yet: {}", there.len(), calls.len(), absent.len());
+        println!(
+            "{} functions, {} calls; not there yet: {}",
+            there.len(),
+            calls.len(),
+            absent.len()
+        );
         Fuzz {
             url,
             calls,
@@ -108,7 +128,11 @@ impl Fuzz {
 
     pub fn progress(&self) -> String {
         let codes = self.codes.lock().unwrap();
-        format!("{} transactions, {} calls done; {codes:?}", self.transactions(), self.calls_done.load(Ordering::Relaxed))
+        format!(
+            "{} transactions, {} calls done; {codes:?}",
+            self.transactions(),
+            self.calls_done.load(Ordering::Relaxed)
+        )
     }
 
     /// Forgets the codes that were seen so far, and allows some more, or fewer.
@@ -140,7 +164,12 @@ impl Fuzz {
         let mut client = self.enter().await;
         while !self.is_closed() {
             let number = self.transactions.fetch_add(1, Ordering::Relaxed);
-            let mut transaction = Transaction { fuzz: self, client: &client, number, chance: &mut chance };
+            let mut transaction = Transaction {
+                fuzz: self,
+                client: &client,
+                number,
+                chance: &mut chance,
+            };
             let answer = transaction.run(who).await;
             if answer == Answer::Gone || client.is_closed() {
                 client = self.enter().await;
@@ -161,12 +190,23 @@ impl Fuzz {
             return Answer::Gone;
         };
         let code = refusal.code().code();
-        *self.codes.lock().unwrap().entry(code.to_owned()).or_default() += 1;
-        let allowed = NAMED.contains(&code) || code == OURS || self.also.lock().unwrap().contains(&code);
-        assert!(allowed, "{code} {} ({:?})\n{sql}", refusal.message(), refusal.where_());
+        *self
+            .codes
+            .lock()
+            .unwrap()
+            .entry(code.to_owned())
+            .or_default() += 1;
+        let allowed =
+            NAMED.contains(&code) || code == OURS || self.also.lock().unwrap().contains(&code);
+        assert!(
+            allowed,
+            "{code} {} ({:?})\n{sql}",
+            refusal.message(),
+            refusal.where_()
+        );
         match code {
             "57P01" | "57P02" | "57P03" => Answer::Gone,
-            _ => Answer::Refused(code.to_owned()),
+            _ => Answer::Refused,
         }
     }
 }
@@ -208,9 +248,14 @@ impl Transaction<'_> {
         match self.chance.below(20) {
             0..3 => self.send("rollback").await,
             3..5 => {
-                let prepared = self.send(&format!("prepare transaction 'fuzz {who} {}'", self.number)).await;
+                let prepared = self
+                    .send(&format!("prepare transaction 'fuzz {who} {}'", self.number))
+                    .await;
                 match (prepared, self.chance.below(3)) {
-                    (Answer::Done, 0) => self.send(&format!("commit prepared 'fuzz {who} {}'", self.number)).await,
+                    (Answer::Done, 0) => {
+                        self.send(&format!("commit prepared 'fuzz {who} {}'", self.number))
+                            .await
+                    }
                     (answer, _) => answer,
                 }
             }
@@ -227,9 +272,15 @@ impl Transaction<'_> {
         if self.chance.below(3) != 0 {
             return self.send(&call).await;
         }
-        match self.send(&format!("savepoint s; {call}")).await {
-            Answer::Refused(_) => self.send("rollback to s").await,
-            Answer::Done if self.chance.below(3) == 0 => self.send("rollback to s; release s").await,
+        let savepoint = self.send("savepoint s").await;
+        if savepoint != Answer::Done {
+            return savepoint;
+        }
+        match self.send(&call).await {
+            Answer::Refused => self.send("rollback to s").await,
+            Answer::Done if self.chance.below(3) == 0 => {
+                self.send("rollback to s; release s").await
+            }
             Answer::Done => self.send("release s").await,
             Answer::Gone => Answer::Gone,
         }
@@ -256,7 +307,12 @@ impl Transaction<'_> {
             "scope" => one(&["'a'", "'b'", "'é'"]),
             "key" => format!("'k{}'", self.chance.below(12)),
             "order" => format!("'o{}'", recent.saturating_sub(self.chance.below(8))),
-            "json" => one(&["null", "'{\"a\": 1}'", "'[1.0, \"x\"]'", "'{\"b\": {\"c\": null}}'"]),
+            "json" => one(&[
+                "null",
+                "'{\"a\": 1}'",
+                "'[1.0, \"x\"]'",
+                "'{\"b\": {\"c\": null}}'",
+            ]),
             "lease" => one(&["'50 ms'", "'1 s'", "'5 s'", "'1 min'", "null"]),
             // What everybody waits for at the end.
             "brief" => one(&["'50 ms'", "'1 s'", "'3 s'"]),
@@ -270,12 +326,23 @@ impl Transaction<'_> {
             "job" => format!("fz.job({})", self.chance.below(8)),
             "pass" => one(&["1", "2"]),
             "status" => one(&["'queued'", "'running'", "'done'", "'cancelled'"]),
-            "definition" => format!("$m${}$m$", MACHINE.split_whitespace().collect::<Vec<_>>().join(" ")),
+            "definition" => format!(
+                "$m${}$m$",
+                MACHINE.split_whitespace().collect::<Vec<_>>().join(" ")
+            ),
             "topic" => one(&["'one'", "'two'"]),
             "sub" => one(&["'default'", "'other'"]),
             "kind" => one(&["'error'", "'never'", "'released'"]),
             "scratch" => one(&["'scratch1'", "'scratch2'"]),
-            "task" => one(&["'key_abandon'", "'key_reap'", "'key_tombstone'", "'outbox_requeue'", "'outbox_retire'", "'inbox_reap'", "'dedupe_reap'"]),
+            "task" => one(&[
+                "'key_abandon'",
+                "'key_reap'",
+                "'key_tombstone'",
+                "'outbox_requeue'",
+                "'outbox_retire'",
+                "'inbox_reap'",
+                "'dedupe_reap'",
+            ]),
             "role" => one(&["'fz_one'", "'fz_two'"]),
             "right" => one(&["'use'", "'operate'", "'observe'"]),
             other => panic!("calls.sql: {{{other}}}"),
@@ -292,7 +359,10 @@ fn word_in_braces(line: &str) -> Option<String> {
 
 /// None: not now.
 pub async fn connect(url: &str) -> Option<Client> {
-    let (client, connection) = timeout(PATIENCE, tokio_postgres::connect(url, NoTls)).await.unwrap().ok()?;
+    let (client, connection) = timeout(PATIENCE, tokio_postgres::connect(url, NoTls))
+        .await
+        .unwrap()
+        .ok()?;
     tokio::spawn(async move {
         // The client's own calls report what goes wrong.
         let _ = connection.await;

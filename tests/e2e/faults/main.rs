@@ -87,13 +87,19 @@ async fn kill(victim: Victim, cluster: &mut Cluster, chance: &mut Chance, round:
 
 fn assert_alive(tasks: &[JoinHandle<()>], seed: u64) {
     let ended = tasks.iter().any(JoinHandle::is_finished);
-    assert!(!ended, "seed {seed}: a session has met what it should not; see above");
+    assert!(
+        !ended,
+        "seed {seed}: a session has met what it should not; see above"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_function_keeps_its_promises_under_cancels_kills_and_changes_beside_it() {
     let mut cluster = builder().launch().unwrap();
-    let client = cluster.create_database_with_extension(DATABASE).await.unwrap();
+    let client = cluster
+        .create_database_with_extension(DATABASE)
+        .await
+        .unwrap();
     let has_checkers = checks::has_checkers(&client).await;
     let shop = cluster.create_database_with_extension(SHOP).await.unwrap();
     checks::has_checkers(&shop).await;
@@ -102,9 +108,15 @@ async fn every_function_keeps_its_promises_under_cancels_kills_and_changes_besid
     let mut chance = Chance::new();
     let seed = chance.seed;
     let (time, transactions) = length();
-    println!("fuzz: {} s or {transactions} transactions, seed {seed}", time.as_secs());
-    // It needs half a minute to come to its end: `kills` and `nothing_lost` run it in their short forms.
+    println!(
+        "fuzz: {} s or {transactions} transactions, seed {seed}",
+        time.as_secs()
+    );
+    // The load needs half a minute to come to its end.
     let has_load = time > Duration::from_secs(30);
+    if !has_load {
+        println!("left out: the mixed load in a second database, which `kills` has in its short form");
+    }
     let running = has_load.then(|| load.start());
     let mut tasks = start(&fuzz, &chance);
     tasks.extend(disturb::start(&fuzz, &chance));
@@ -118,17 +130,29 @@ async fn every_function_keeps_its_promises_under_cancels_kills_and_changes_besid
         assert_alive(&tasks, seed);
         if begin.elapsed() > next_kill {
             round += 1;
-            kill(Victim::of_round(round, &mut chance), &mut cluster, &mut chance, round).await;
+            kill(
+                Victim::of_round(round, &mut chance),
+                &mut cluster,
+                &mut chance,
+                round,
+            )
+            .await;
             next_kill = begin.elapsed() + Duration::from_secs(if round < 4 { 5 } else { 30 });
         }
         if begin.elapsed() > next_word {
-            println!("{} s, {round} kills, load {}, fuzz {}", begin.elapsed().as_secs(), load.door.answered(), fuzz.progress());
+            println!(
+                "{} s, {round} kills, load {}, fuzz {}",
+                begin.elapsed().as_secs(),
+                load.door.answered(),
+                fuzz.progress()
+            );
             next_word += Duration::from_secs(30);
         }
     }
     fuzz.close();
     for task in tasks {
-        task.await.unwrap_or_else(|_| panic!("seed {seed}: see above"));
+        task.await
+            .unwrap_or_else(|_| panic!("seed {seed}: see above"));
     }
     println!("the end, seed {seed}: {}", fuzz.progress());
     kill(Victim::Everything, &mut cluster, &mut chance, round + 1).await;

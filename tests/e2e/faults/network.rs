@@ -93,14 +93,20 @@ impl Caller {
         let mut rows = Vec::new();
         for line in lines {
             let (name, sql) = match line.split_once(": ") {
-                Some((name, sql)) if name.bytes().all(|b| b.is_ascii_lowercase()) => (Some(name), sql),
+                Some((name, sql)) if name.bytes().all(|b| b.is_ascii_lowercase()) => {
+                    (Some(name), sql)
+                }
                 _ => (None, *line),
             };
             let sql = self.fill(sql);
             rows = self.send(&sql).await?;
             if let Some(name) = name {
-                let value = rows.first().map(|row| row[0].clone()).filter(|value| !value.is_empty());
-                self.known.insert(name.to_owned(), value.ok_or(Fault::Again)?);
+                let value = rows
+                    .first()
+                    .map(|row| row[0].clone())
+                    .filter(|value| !value.is_empty());
+                self.known
+                    .insert(name.to_owned(), value.ok_or(Fault::Again)?);
             }
         }
         Ok(rows)
@@ -110,7 +116,11 @@ impl Caller {
     async fn transaction(&mut self, lines: &[&str]) -> Vec<Vec<String>> {
         let begin = Instant::now();
         loop {
-            assert!(begin.elapsed() < PATIENCE, "{lines:?} {}", self.proxy.said());
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "{lines:?} {}",
+                self.proxy.said()
+            );
             match self.once(lines).await {
                 Ok(rows) => return rows,
                 Err(Fault::Gone) => self.client = None,
@@ -138,7 +148,8 @@ impl Caller {
     /// Takes, handles each message once by the inbox, and acks, until all three events are handled.
     async fn consume(&mut self) {
         let begin = Instant::now();
-        let pending = "select count(*) from once.retry join once.topic using (topic_id) where topic = 't{n}'";
+        let pending =
+            "select count(*) from once.retry join once.topic using (topic_id) where topic = 't{n}'";
         loop {
             assert!(begin.elapsed() < PATIENCE, "{}", self.proxy.said());
             let take = "select token, delivery_key, payload #>> '{}' from once.outbox_take('t{n}')";
@@ -165,7 +176,11 @@ impl Caller {
 
 fn row(message: &SimpleQueryMessage) -> Option<Vec<String>> {
     match message {
-        SimpleQueryMessage::Row(row) => Some((0..row.len()).map(|i| row.get(i).unwrap_or_default().to_owned()).collect()),
+        SimpleQueryMessage::Row(row) => Some(
+            (0..row.len())
+                .map(|i| row.get(i).unwrap_or_default().to_owned())
+                .collect(),
+        ),
         _ => None,
     }
 }
@@ -173,9 +188,17 @@ fn row(message: &SimpleQueryMessage) -> Option<Vec<String>> {
 /// One day with one cut; what it left, and how many messages it had.
 async fn day(port: u16, run: String, cut: Option<(usize, Cut)>) -> (String, usize) {
     let proxy = Proxy::start(port, cut).await;
-    let mut caller = Caller { proxy, database: "net", client: None, run: run.clone(), known: BTreeMap::new() };
+    let mut caller = Caller {
+        proxy,
+        database: "net",
+        client: None,
+        run: run.clone(),
+        known: BTreeMap::new(),
+    };
     caller.day().await;
-    let direct = connect(&format!("postgresql://postgres@127.0.0.1:{port}/net")).await.unwrap();
+    let direct = connect(&format!("postgresql://postgres@127.0.0.1:{port}/net"))
+        .await
+        .unwrap();
     let left = show(&direct, &LEFT.replace("{n}", &run)).await;
     (left.replace(&run, "RUN"), caller.proxy.messages())
 }

@@ -24,7 +24,12 @@ pub enum Cut {
 }
 
 pub const CUTS: [Cut; 6] = [
-    Cut::Request, Cut::HalfRequest, Cut::Answer, Cut::HalfAnswer, Cut::HoleBefore, Cut::HoleBehind,
+    Cut::Request,
+    Cut::HalfRequest,
+    Cut::Answer,
+    Cut::HalfAnswer,
+    Cut::HoleBefore,
+    Cut::HoleBehind,
 ];
 
 /// How long the server still sees a client that is in a black hole.
@@ -49,7 +54,12 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (messages, at) = (AtomicUsize::new(0), Mutex::default());
-        let network = Arc::new(Network { server, cut, messages, at });
+        let network = Arc::new(Network {
+            server,
+            cut,
+            messages,
+            at,
+        });
         let shared = Arc::downgrade(&network);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -64,7 +74,10 @@ impl Proxy {
     }
 
     pub fn url(&self, database: &str) -> String {
-        format!("postgresql://postgres@127.0.0.1:{}/{database}?sslmode=disable", self.port)
+        format!(
+            "postgresql://postgres@127.0.0.1:{}/{database}?sslmode=disable",
+            self.port
+        )
     }
 
     pub fn messages(&self) -> usize {
@@ -72,7 +85,11 @@ impl Proxy {
     }
 
     pub fn said(&self) -> String {
-        format!("cut {:?} at {}", self.network.cut, self.network.at.lock().unwrap())
+        format!(
+            "cut {:?} at {}",
+            self.network.cut,
+            self.network.at.lock().unwrap()
+        )
     }
 }
 
@@ -112,7 +129,10 @@ impl Network {
         };
         client.write_all(&greeting).await?;
         while let Some(request) = message(&mut client).await {
-            let number = self.messages.fetch_add(usize::from(request[0] == b'Q'), Ordering::SeqCst) + 1;
+            let number = self
+                .messages
+                .fetch_add(usize::from(request[0] == b'Q'), Ordering::SeqCst)
+                + 1;
             match self.cut {
                 Some((at, cut)) if at == number && request[0] == b'Q' => {
                     *self.at.lock().unwrap() = String::from_utf8_lossy(&request[5..]).into_owned();
@@ -129,7 +149,12 @@ impl Network {
     }
 }
 
-async fn lose(cut: Cut, request: &[u8], client: &mut TcpStream, server: &mut TcpStream) -> io::Result<()> {
+async fn lose(
+    cut: Cut,
+    request: &[u8],
+    client: &mut TcpStream,
+    server: &mut TcpStream,
+) -> io::Result<()> {
     match cut {
         Cut::Request => {}
         Cut::HalfRequest => server.write_all(&request[..request.len() / 2]).await?,

@@ -33,7 +33,10 @@ impl Chance {
     /// The same for one of several who draw beside each other.
     pub fn of(&self, who: u64) -> Chance {
         let state = self.seed.wrapping_add(who.wrapping_mul(1_000_003));
-        Chance { seed: self.seed, state }
+        Chance {
+            seed: self.seed,
+            state,
+        }
     }
 
     /// A number below `end` (splitmix64).
