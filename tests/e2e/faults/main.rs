@@ -115,7 +115,9 @@ async fn every_function_keeps_its_promises_under_cancels_kills_and_changes_besid
     // The load needs half a minute to come to its end.
     let has_load = time > Duration::from_secs(30);
     if !has_load {
-        println!("left out: the mixed load in a second database, which `kills` has in its short form");
+        println!(
+            "left out: the mixed load in a second database, which `kills` has in its short form"
+        );
     }
     let running = has_load.then(|| load.start());
     let mut tasks = start(&fuzz, &chance);
@@ -157,7 +159,7 @@ async fn every_function_keeps_its_promises_under_cancels_kills_and_changes_besid
     println!("the end, seed {seed}: {}", fuzz.progress());
     kill(Victim::Everything, &mut cluster, &mut chance, round + 1).await;
     if let Some(mut running) = running {
-        running.settle().await;
+        running.settle_within(Duration::from_secs(600)).await;
         running.end().await.assert_whole().await;
     }
     let client = cluster.connect(DATABASE).await.unwrap();
