@@ -88,6 +88,7 @@ select * from once.cancel_items('batch_job', {job}::text)
 select once.cancel_confirm('batch_job', {job}::text, {pass})
 select * from once.cancel_finish('batch_job', {job}::text)
 select once.cancel_confirm('batch_job', r.id, r.pass) from (select p.id, (once.cancel_refund('batch_job', p.id)).pass from once.cancel_pending('batch_job', 1) as p) as r
+select once.cancel_confirm('batch_job', r.id, r.pass), once.cancel_finish('batch_job', r.id) from (select p.id, (once.cancel_refund('batch_job', p.id)).pass from once.cancel_pending('batch_job', 1) as p) as r
 select f.* from once.cancel_pending('batch_job', 2) as p, once.cancel_finish('batch_job', p.id, '{"result": "none"}') as f
 select * from once.cancel_audit('batch_job')
 select * from once.cancel_audit('batch_job', {job}::text)

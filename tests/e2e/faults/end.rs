@@ -59,6 +59,18 @@ pub async fn drain(client: &Client) {
     }
 }
 
+/// What the invariants are about: a fuzz that gets nothing done would violate none.
+const ENOUGH: &str = "select (select count(*) from fz.ordered), (select count(*) from fz.acked),
+    (select count(*) from once.refund), (select count(*) from batch_job where status = 'done'),
+    (select count(*) from batch_job where status = 'cancelled')";
+
+/// In the long form there is some of each.
+pub async fn assert_enough(client: &Client) {
+    let done = show(client, ENOUGH).await;
+    println!("orders, acked, refunds, jobs done and cancelled: {done}");
+    assert!(done.split('|').all(|n| n != "0"), "{done}");
+}
+
 /// Fails with the rows that violate an invariant.
 pub async fn assert_whole(client: &Client) {
     let mut violated = Vec::new();

@@ -170,7 +170,11 @@ impl Fuzz {
                 number,
                 chance: &mut chance,
             };
-            let answer = transaction.run(who).await;
+            let mut answer = transaction.run(who).await;
+            // A rollback may be cancelled, too.
+            while answer == Answer::Refused {
+                answer = transaction.send("rollback").await;
+            }
             if answer == Answer::Gone || client.is_closed() {
                 client = self.enter().await;
             }
@@ -240,10 +244,7 @@ impl Transaction<'_> {
             answer = self.step().await;
         }
         if answer != Answer::Done {
-            return match answer {
-                Answer::Gone => Answer::Gone,
-                _ => self.send("rollback").await,
-            };
+            return answer;
         }
         match self.chance.below(20) {
             0..3 => self.send("rollback").await,

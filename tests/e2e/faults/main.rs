@@ -168,6 +168,7 @@ async fn every_function_keeps_its_promises_under_cancels_kills_and_changes_besid
     end::assert_whole(&client).await;
     checks::check(&client, has_checkers).await;
     if has_load {
+        end::assert_enough(&client).await;
         checks::check(&cluster.connect(SHOP).await.unwrap(), has_checkers).await;
     }
     end::assert_logs_are_clean(cluster.directory());
