@@ -76,7 +76,7 @@ select * from once.machine_check()
 select once.machine_assert()
 update batch_job set status = {status} where id = {job}
 update fz.scratch set status = 'over' where id = {small}
-delete from fz.scratch where id = {small}; insert into fz.scratch values ({small})
+delete from fz.scratch where id = {small}; insert into fz.scratch values ({small}) on conflict do nothing
 
 -- cancel
 select * from once.cancel_request('batch_job', {job}::text)

@@ -1,6 +1,8 @@
 //! A database on a small disk that runs full under the fuzz. Its tables and indexes are on it and the server's log is
 //! not: a PostgreSQL that cannot write its log stops, whatever extensions it has.
 
+use std::fs::File;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -10,10 +12,9 @@ use std::time::{Duration, Instant};
 use nix::unistd::{geteuid, mkdtemp};
 use pg_once_tests::{OsUser, is_long};
 use tokio::time::sleep;
-use tokio_postgres::Client;
 
 use crate::fuzz::Fuzz;
-use crate::janitor::{show, until};
+use crate::janitor::until;
 use crate::victim::Chance;
 use crate::{DATABASE, assert_alive, checks, end, start};
 
@@ -66,16 +67,13 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Inserts until nothing goes in any more.
-async fn fill(client: &Client) {
-    let mut rows = 4096;
-    while rows > 0 {
-        let sql =
-            format!("insert into filler select repeat('x', 1000) from generate_series(1, {rows})");
-        match client.batch_execute(&sql).await {
-            Ok(()) => {}
-            Err(error) if error.code().is_some_and(|code| code.code() == FULL) => rows /= 2,
-            Err(error) => panic!("{error:?}"),
+/// Writes to a file beside the tables until nothing goes in any more.
+fn fill(filler: &mut File) {
+    let mut bytes = 1 << 20;
+    while bytes > 0 {
+        match filler.write(&vec![b'x'; bytes]) {
+            Ok(written) if written > 0 => {}
+            _ => bytes /= 2,
         }
     }
 }
@@ -114,17 +112,19 @@ async fn a_disk_that_runs_full_costs_only_what_is_refused_meanwhile() {
         sleep(Duration::from_secs(1)).await;
         println!("room, {round}: {}", fuzz.progress());
         fuzz.allow(&[FULL]);
-        show(&client, "create unlogged table filler (x text)").await;
+        let path = disk.directory.join("filler");
+        let mut filler = File::create(&path).unwrap();
         // Again and again: a vacuum finds some room.
         let begin = Instant::now();
         while fuzz.seen(FULL) < 5 {
-            fill(&client).await;
+            fill(&mut filler);
             sleep(Duration::from_millis(200)).await;
             assert_alive(&tasks, seed);
             assert!(begin.elapsed() < PATIENCE, "nobody meets the full disk");
         }
         println!("full, {round}: {}", fuzz.progress());
-        show(&client, "drop table filler").await;
+        std::fs::remove_file(&path).unwrap();
+        drop(filler);
         // What was refused is on its way to its caller.
         sleep(Duration::from_millis(300)).await;
     }
