@@ -37,6 +37,7 @@ static JANITOR_GRACE: GucSetting<i32> = GucSetting::<i32>::new(600_000);
 static JANITOR_DATABASES: GucSetting<Option<CString>> =
     GucSetting::<Option<CString>>::new(Some(c""));
 static JANITOR_NAPTIME: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+static JANITOR_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 static SWEEP_LOCK_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(100);
 static FAKE_NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
@@ -44,6 +45,9 @@ static FAKE_NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::ne
 /// the last pass.
 const LEAST_NAPTIME: i32 = 10;
 const MOST_NAPTIME: i32 = 300_000;
+
+/// The largest once.janitor_workers.
+pub const MOST_WORKERS: i32 = 64;
 
 /// How long a claim's lease lives where neither the call nor the scope says (once.key_lease).
 pub fn key_lease_us() -> i64 {
@@ -84,15 +88,22 @@ pub fn janitor_databases() -> Vec<u8> {
     names.map(CString::into_bytes).unwrap_or_default()
 }
 
-/// From the begin of one pass of the background worker to the next (once.janitor_naptime).
-pub fn janitor_naptime() -> Duration {
-    Duration::from_millis(JANITOR_NAPTIME.get().unsigned_abs().into())
+/// The most databases that are swept at the same time (once.janitor_workers).
+pub fn janitor_workers() -> usize {
+    JANITOR_WORKERS.get().max(1) as usize
 }
 
-/// The same, but at most half of once.janitor_grace, so that claim states stay covered.
+/// From the begin of one pass over a database to the next (once.janitor_naptime). At most the longest pause.
 pub fn covering_naptime() -> Duration {
-    let covered = (JANITOR_GRACE.get() / 2).max(LEAST_NAPTIME);
-    janitor_naptime().min(Duration::from_millis(covered.unsigned_abs().into()))
+    let nap = Duration::from_millis(JANITOR_NAPTIME.get().unsigned_abs().into());
+    nap.min(longest_pause())
+}
+
+/// From the begin of one pass over an idle database to the next: half of once.janitor_grace, so that claim states stay
+/// covered, and at most [`MOST_NAPTIME`].
+pub fn longest_pause() -> Duration {
+    let covered = (JANITOR_GRACE.get() / 2).clamp(LEAST_NAPTIME, MOST_NAPTIME);
+    Duration::from_millis(covered.unsigned_abs().into())
 }
 
 /// The pretended clock in microseconds since 2000, where once.fake_now is set.
@@ -205,7 +216,7 @@ pub fn register() {
     );
     GucRegistry::define_string_guc(
         c"once.janitor_databases",
-        c"Databases in which the background worker sweeps.",
+        c"Databases in which the background workers sweep.",
         c"Names with commas between them, in double quotes where one has a comma or a space at its edge; default none. Read again on reload; needs shared_preload_libraries = 'pg_once'.",
         &JANITOR_DATABASES,
         GucContext::Sighup,
@@ -213,13 +224,23 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.janitor_naptime",
-        c"Time from the begin of one pass of the background worker over a database to the begin of the next.",
-        c"In milliseconds without a unit, up to 5min; default 10s. Half of once.janitor_grace where that is shorter. Read again on reload.",
+        c"Time from the begin of one pass of a background worker over a database to the begin of the next.",
+        c"In milliseconds without a unit, up to 5min; default 10s. Half of once.janitor_grace where that is shorter. An idle database, in which nothing is due, is swept every five minutes. Read again on reload.",
         &JANITOR_NAPTIME,
         LEAST_NAPTIME,
         MOST_NAPTIME,
         GucContext::Sighup,
         GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"once.janitor_workers",
+        c"The most databases that the background workers sweep at the same time.",
+        c"From 1 to 64; default 2. Each takes one of max_worker_processes while it sweeps. Read again on reload.",
+        &JANITOR_WORKERS,
+        1,
+        MOST_WORKERS,
+        GucContext::Sighup,
+        GucFlags::default(),
     );
     GucRegistry::define_int_guc(
         c"once.sweep_lock_timeout",

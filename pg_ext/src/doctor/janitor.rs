@@ -42,7 +42,7 @@ const FAILING: &CStr = c"
 // $1: the library was preloaded; $2: the databases that are named.
 const REMEDY: &CStr = c"
     SELECT CASE WHEN $1 AND pg_catalog.current_database() = ANY ($2) THEN
-           'once.janitor_databases names this database: look for pg_once in the server''s log, and for its worker: SELECT * FROM pg_stat_activity WHERE backend_type = ''pg_once janitor''. If no worker was free, raise max_worker_processes by the number of databases plus one.'
+           'once.janitor_databases names this database: look for pg_once in the server''s log, and for its launcher: SELECT * FROM pg_stat_activity WHERE backend_type = ''pg_once launcher''. If no worker was free, raise max_worker_processes by once.janitor_workers plus one.'
            ELSE
            'Load pg_once by shared_preload_libraries and name this database in once.janitor_databases, or schedule SELECT * FROM once.sweep() every few seconds.' END";
 
@@ -55,7 +55,7 @@ const DATABASES: &CStr = c"
     WITH named AS MATERIALIZED (SELECT n.name FROM pg_catalog.unnest($2) n (name))
     SELECT 'warning',
            pg_catalog.format('once.janitor_databases names database \"%s\", which does not exist', n.name),
-           'the background worker looks for it after every nap', 'Take the name out, or create the database.'
+           'the background workers look for it after every nap', 'Take the name out, or create the database.'
       FROM named n
      WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_database d WHERE d.datname = n.name)
     UNION ALL
@@ -69,11 +69,21 @@ const DATABASES: &CStr = c"
            'Add pg_once to shared_preload_libraries and restart the server.'
      WHERE NOT $1 AND EXISTS (SELECT FROM named)";
 
+// $1: when a database last waited too long for a worker; $2: since when that matters.
+const LATE: &CStr = c"
+    SELECT 'warning', 'the background workers are too few for the databases of once.janitor_databases',
+           pg_catalog.format('at %s a database had waited for longer than once.janitor_naptime (%s); once.janitor_workers is %s',
+                             $1, pg_catalog.current_setting('once.janitor_naptime'),
+                             pg_catalog.current_setting('once.janitor_workers')),
+           'Raise once.janitor_workers and reload. If the server''s log says that no background worker is free, raise max_worker_processes, too, and restart.'
+     WHERE $1 >= $2";
+
 thread_local! {
     static HAS_STOPPED: Kept = const { Kept::new(STOPPED, &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::TEXTOID]) };
     static FAILS: Kept = const { Kept::new(FAILING, &[pg_sys::TEXTARRAYOID, pg_sys::TEXTOID]) };
     static WHAT_TO_DO: Kept = const { Kept::new(REMEDY, &[pg_sys::BOOLOID, pg_sys::TEXTARRAYOID]) };
     static HAVE_RUN: Kept = const { Kept::new(RUN, &[]) };
+    static IS_LATE: Kept = const { Kept::new(LATE, &[pg_sys::TIMESTAMPTZOID, pg_sys::TIMESTAMPTZOID]) };
     static SERVED: Kept = const { Kept::new(DATABASES, &[pg_sys::BOOLOID, pg_sys::TEXTARRAYOID]) };
 }
 
@@ -96,6 +106,9 @@ pub fn ask(report: &Report) -> Result<()> {
     ];
     report.ask(&FAILS, &closed)?;
     report.ask(&SERVED, &served)?;
+    let since = clock::real_us().saturating_sub(grace);
+    let late = [janitor::late_at(), since].map(|at| Some(Datum::from(at)));
+    report.ask(&IS_LATE, &late)?;
     // Last, because it reads every task's tables, and one of them may be locked.
     never(report, now, grace, &shown(remedy.map_or(b"", varlena)))
 }

@@ -10,6 +10,7 @@
 
 mod all;
 mod foreign;
+mod next;
 mod reap;
 mod status;
 mod sweep;
@@ -20,4 +21,4 @@ pub use all::sweep_all;
 pub use status::{janitor_status, waited_us};
 pub use sweep::sweep;
 pub use task::Task;
-pub use worker::{databases, register as register_worker};
+pub use worker::{databases, late_at, register as register_worker};

@@ -230,6 +230,19 @@ impl OverdueKeys {
     }
 }
 
+/// The earliest look_at above the mark: no run finds an expired key before, unless somebody writes.
+pub fn next_look() -> Result<Option<i64>> {
+    let locked = Table::to_read(c"key_locked")?;
+    if locked
+        .find(c"key_locked_pkey", &mut [], &Snapshot::now())?
+        .is_some()
+    {
+        return clock::now_us().map(Some);
+    }
+    let next = OverdueKeys::find(mark()?, i64::MAX, (1, 1), usize::MAX)?;
+    Ok(next.read.into_iter().map(|(at, _)| at).min())
+}
+
 /// The mark, for a call that only reads.
 fn mark() -> Result<i64> {
     let table = Table::to_read(c"key_mark")?;

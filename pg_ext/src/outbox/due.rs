@@ -1,4 +1,4 @@
-//! Due work of the outbox's sweep tasks, for `janitor_status`; changes nothing.
+//! Due work of the outbox's sweep tasks, for `janitor_status` and the background worker; changes nothing.
 
 use super::batch::Batch;
 use super::event::{self, Col, Event, SEGMENTS};
@@ -24,6 +24,21 @@ pub fn requeue(now: i64, most: i64) -> Result<DueWork> {
         }
     }
     Ok(due)
+}
+
+/// When the first lease of a batch that holds events ends.
+pub fn next_lease_end() -> Result<Option<i64>> {
+    let mut first = None;
+    for subscriber in topic::all_subscribers()? {
+        for token in overdue::overdue_tokens(&subscriber, i64::MAX)? {
+            let batch = Batch::find(subscriber.id, token)?;
+            first = first
+                .into_iter()
+                .chain(batch.map(|b| b.lease_until()))
+                .min();
+        }
+    }
+    Ok(first)
 }
 
 /// Segments to be emptied, since the first event in them.

@@ -1,45 +1,43 @@
-//! The launcher: one worker for each listed database that exists.
+//! The launcher: starts a worker for each database that is due, at most once.janitor_workers at a time, the longest
+//! waiting database first.
 //!
-//! It reads the databases after every nap, on SIGHUP and when a worker ends. It starts a worker that ended again after a
-//! delay, longer each time while the worker does not stay. It logs a missing database once.
+//! It looks at the databases after every nap, on SIGHUP and when a worker ends. It logs a missing database once.
 
-use super::{NAME, server};
+use super::board::{self, PassSlot, SLOTS};
+use super::process::WorkerProcess;
+use super::schedule::{Present, Schedule};
+use super::server;
+use crate::clock;
 use crate::raise;
 use crate::settings;
-use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, DynamicBackgroundWorker};
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::Oid;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// Delay before a worker that ended is started again: the first, and the longest.
-const FIRST_DELAY: Duration = Duration::from_secs(5);
-const LONGEST_DELAY: Duration = Duration::from_secs(300);
-/// A worker that ran for this time, or for a nap, has started well.
-const STAYED: Duration = Duration::from_secs(60);
-/// Its nap while a worker waits for a start.
+/// Its nap while the server has no free background worker, and after an error.
 const SOON: Duration = Duration::from_secs(1);
-/// A worker's name has 95 bytes at most.
-const LONGEST_NAME: usize = 90;
-
-/// The worker of a database.
+/// A database waits too long after once.janitor_naptime, or after this.
+const LATE: Duration = Duration::from_secs(1);
+/// A worker that has not ended.
 struct RunningWorker {
+    name: Vec<u8>,
     database: Oid,
-    handle: Option<DynamicBackgroundWorker>,
-    started: Instant,
-    delay: Duration,
-    /// After its end: when to start it again.
-    again_at: Option<Instant>,
+    /// Its slot on the board.
+    slot: usize,
+    process: WorkerProcess,
 }
 
 #[derive(Default)]
 struct Launcher {
-    workers: HashMap<Vec<u8>, RunningWorker>,
+    /// The listed databases that exist.
+    databases: HashMap<Vec<u8>, Schedule>,
+    running: Vec<RunningWorker>,
     /// Missing databases that were logged.
     missing: HashSet<Vec<u8>>,
     is_full_logged: bool,
 }
 
-/// Keeps the workers until the server stops this process.
+/// Runs until the server stops this process.
 pub fn main() {
     server::begin();
     server::connect_to_none();
@@ -50,129 +48,150 @@ pub fn main() {
             break;
         }
     }
-    launcher.stop_all();
+    launcher
+        .running
+        .iter()
+        .for_each(|worker| worker.process.stop());
     // The server starts another one, unless it is stopping.
     server::exit(1);
 }
 
 impl Launcher {
-    /// Starts and stops workers by the list and the databases; answers how long to sleep.
+    /// Starts and stops workers; answers how long to sleep.
     fn tend(&mut self) -> Option<Duration> {
         let wanted = super::databases();
-        self.missing.retain(|name| wanted.contains(name));
         let present = match wanted.is_empty() {
             true => HashMap::new(),
-            false => match server::transaction(|| Ok(server::databases())) {
+            false => match server::transaction(|| Ok(server::databases(&wanted))) {
                 Ok(present) => present,
                 Err(error) => {
                     let problem = format!("pg_once launcher: {}", error.message);
                     raise::warn(problem, "It tries again.");
-                    return Some(FIRST_DELAY);
+                    return Some(SOON);
                 }
             },
         };
-        self.workers.retain(|name, worker| {
-            let stays = wanted.contains(name) && present.get(name) == Some(&worker.database);
-            if !stays {
-                worker.stop();
+        let now = Instant::now();
+        self.follow(&wanted, &present);
+        self.take_answers(now);
+        let clock = clock::real_us();
+        for (name, schedule) in &mut self.databases {
+            let is_served = self.running.iter().any(|worker| worker.name == *name);
+            if let Some(present) = present.get(name).filter(|_| !is_served) {
+                schedule.look(present.changed, now, clock);
             }
-            stays
-        });
-        for name in &wanted {
-            match present.get(name) {
-                Some(database) => {
+        }
+        let is_full = !self.start_due(&wanted, &present, now);
+        let nap = settings::covering_naptime();
+        let is_late = |s: &Schedule| s.waits(now) > nap.max(LATE);
+        if self.databases.values().any(is_late) {
+            board::note_late(clock);
+        }
+        let looks = self.databases.values().map(|s| s.look_at(now));
+        match (wanted.is_empty(), is_full) {
+            (true, _) => None,
+            (_, true) => Some(SOON.min(nap)),
+            _ => Some(
+                looks
+                    .min()
+                    .map_or(nap, |at| at.duration_since(now).min(nap)),
+            ),
+        }
+    }
+
+    /// Follows the list and the databases as they come and go.
+    fn follow(&mut self, wanted: &[Vec<u8>], present: &HashMap<Vec<u8>, Present>) {
+        self.missing.retain(|name| wanted.contains(name));
+        let oid_of = |name: &Vec<u8>| present.get(name).map(|found| found.oid);
+        self.databases
+            .retain(|name, schedule| oid_of(name) == Some(schedule.oid));
+        for worker in &self.running {
+            if oid_of(&worker.name) != Some(worker.database) {
+                worker.process.stop();
+            }
+        }
+        for name in wanted {
+            match oid_of(name) {
+                Some(oid) => {
                     self.missing.remove(name);
-                    self.keep(name, *database);
+                    let schedules = &mut self.databases;
+                    schedules
+                        .entry(name.clone())
+                        .or_insert_with(|| Schedule::new(oid));
                 }
                 None if self.missing.insert(name.clone()) => warn_missing(name),
                 None => {}
             }
         }
-        let waiting = self.workers.values().any(|w| w.handle.is_none());
-        match (wanted.is_empty(), waiting) {
-            (true, _) => None,
-            (_, true) => Some(SOON.min(settings::janitor_naptime())),
-            _ => Some(settings::janitor_naptime()),
-        }
     }
 
-    fn keep(&mut self, name: &[u8], database: Oid) {
-        let now = Instant::now();
-        let worker = self.workers.entry(name.to_vec()).or_insert(RunningWorker {
-            database,
-            handle: None,
-            started: now,
-            delay: FIRST_DELAY,
-            again_at: None,
-        });
-        if worker.is_alive(now) || worker.again_at.is_some_and(|at| at > now) {
-            return;
-        }
-        worker.started = now;
-        worker.again_at = None;
-        worker.handle = start(name, database).ok();
-        match worker.handle {
-            Some(_) => self.is_full_logged = false,
-            None => {
-                worker.again_at = Some(now + FIRST_DELAY);
-                if !std::mem::replace(&mut self.is_full_logged, true) {
-                    warn_full();
-                }
+    /// Notes how the passes of the workers that have ended went.
+    fn take_answers(&mut self, now: Instant) {
+        for worker in self
+            .running
+            .extract_if(.., |worker| worker.process.has_ended())
+        {
+            let schedule = self.databases.get_mut(&worker.name);
+            if let Some(schedule) = schedule.filter(|found| found.oid == worker.database)
+                && let Some(slot) = board::slot(worker.slot)
+            {
+                schedule.end(slot.answer(), slot.troubles(), now);
             }
         }
     }
 
-    fn stop_all(&mut self) {
-        self.workers.values_mut().for_each(RunningWorker::stop);
-        self.workers.clear();
+    /// Starts workers while there are some left. False: the server has no room for another background worker.
+    fn start_due(
+        &mut self,
+        wanted: &[Vec<u8>],
+        present: &HashMap<Vec<u8>, Present>,
+        now: Instant,
+    ) -> bool {
+        let mut queue = Vec::new();
+        for name in wanted {
+            let schedule = self.databases.get(name);
+            if let Some(place) = schedule.and_then(Schedule::place_in_queue) {
+                queue.push((place, name));
+            }
+        }
+        queue.sort_by_key(|(place, _)| *place);
+        let most = settings::janitor_workers().min(SLOTS);
+        for (_, name) in queue {
+            if self.running.len() >= most {
+                break;
+            }
+            let (Some(schedule), Some(found)) = (self.databases.get_mut(name), present.get(name))
+            else {
+                continue;
+            };
+            let Some((number, slot)) = free_slot(&self.running) else {
+                break;
+            };
+            let troubles = schedule.troubles_of_next_pass(now);
+            slot.prepare(troubles);
+            let Some(process) = WorkerProcess::start(name, found.oid, number) else {
+                if !std::mem::replace(&mut self.is_full_logged, true) {
+                    warn_full();
+                }
+                return false;
+            };
+            schedule.begin(found.changed, troubles, now);
+            self.running.push(RunningWorker {
+                name: name.clone(),
+                database: found.oid,
+                slot: number,
+                process,
+            });
+        }
+        true
     }
 }
 
-impl RunningWorker {
-    /// False: it has ended, or was never started.
-    fn is_alive(&mut self, now: Instant) -> bool {
-        let Some(handle) = &self.handle else {
-            return false;
-        };
-        match handle.pid() {
-            Ok(_) | Err(BackgroundWorkerStatus::NotYetStarted) => return true,
-            Err(_) => self.handle = None,
-        }
-        if now.duration_since(self.started) >= STAYED.min(settings::janitor_naptime()) {
-            self.delay = FIRST_DELAY;
-        }
-        self.again_at = Some(now + self.delay);
-        self.delay = (self.delay * 2).min(LONGEST_DELAY);
-        false
-    }
-
-    fn stop(&mut self) {
-        if let Some(handle) = self.handle.take() {
-            handle.terminate();
-        }
-    }
-}
-
-/// Err: the server has no room for another background worker.
-fn start(name: &[u8], database: Oid) -> std::result::Result<DynamicBackgroundWorker, ()> {
-    let mut title = format!("{NAME}: {}", String::from_utf8_lossy(name));
-    while title.len() > LONGEST_NAME {
-        title.pop();
-    }
-    // SAFETY: the handle has to live as long as this process.
-    let before = unsafe { pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext) };
-    let handle = BackgroundWorkerBuilder::new(&title)
-        .set_type(NAME)
-        .set_library("pg_once")
-        .set_function("pg_once_worker")
-        .set_argument(Some(Datum::from(database)))
-        // SAFETY: a variable of this process.
-        .set_notify_pid(unsafe { pg_sys::MyProcPid })
-        .enable_spi_access()
-        .load_dynamic();
-    // SAFETY: the context of before.
-    unsafe { pg_sys::MemoryContextSwitchTo(before) };
-    handle.map_err(drop)
+/// A slot that no worker has.
+fn free_slot(running: &[RunningWorker]) -> Option<(usize, &'static PassSlot)> {
+    let is_free = |number: &usize| running.iter().all(|worker| worker.slot != *number);
+    let number = (0..SLOTS).find(is_free)?;
+    board::slot(number).map(|slot| (number, slot))
 }
 
 fn warn_missing(name: &[u8]) {
@@ -188,6 +207,6 @@ fn warn_missing(name: &[u8]) {
 fn warn_full() {
     raise::warn(
         "no background worker is free for the databases of once.janitor_databases".to_owned(),
-        "Raise max_worker_processes by the number of these databases plus one, and restart the server.",
+        "Raise max_worker_processes by once.janitor_workers plus one, and restart the server.",
     );
 }

@@ -1,16 +1,22 @@
-//! worker: the background worker, which runs the sweep's tasks.
+//! worker: the background workers, which run the sweep's tasks.
 //!
 //! With `shared_preload_libraries = 'pg_once'` the server starts one launcher, except on a standby, where it waits for a
-//! promotion. The launcher keeps one worker for each existing database of `once.janitor_databases`. The worker stays
-//! connected; where the extension is not installed it does nothing.
+//! promotion. The launcher starts a worker for each database of `once.janitor_databases` that is due (schedule.rs). The
+//! worker runs one pass and ends, so that nothing stays connected to a database; where the extension is not installed it
+//! does nothing. A worker tells the launcher in shared memory how its pass ended (board.rs).
 //!
 //! Invariant: between two tasks a worker holds no transaction, no snapshot and no lock. Each batch is a transaction of its
 //! own, so the end of a worker loses one batch at most.
 
+mod board;
 mod launcher;
 mod names;
+mod process;
+mod schedule;
 mod serve;
 mod server;
+
+pub use board::late_at;
 
 use crate::settings;
 use crate::swept;
@@ -36,6 +42,7 @@ pub fn register() {
     let wanted =
         unsafe { pg_sys::process_shared_preload_libraries_in_progress && !pg_sys::IsBinaryUpgrade };
     if wanted {
+        board::register();
         BackgroundWorkerBuilder::new(LAUNCHER)
             .set_library("pg_once")
             .set_function("pg_once_launcher")
@@ -52,10 +59,11 @@ pub extern "C-unwind" fn pg_once_launcher(_none: Datum) {
     launcher::main();
 }
 
-/// The process of the worker of one database begins here.
+/// The process of a worker begins here.
 #[pgrx::pg_guard]
 #[unsafe(no_mangle)]
-pub extern "C-unwind" fn pg_once_worker(database: Datum) {
+pub extern "C-unwind" fn pg_once_worker(argument: Datum) {
     swept::serve_as(NAME);
-    serve::main(pg_sys::Oid::from(database.value() as u32));
+    let (database, slot) = process::of_argument(argument);
+    serve::main(database, slot);
 }

@@ -1,5 +1,6 @@
 //! The server's side of a background process: signals, sleep, connections, transactions.
 
+use super::schedule::{Present, RowsChanged};
 use crate::call::shown;
 use crate::error::Result;
 use crate::subxact::Failure;
@@ -150,19 +151,8 @@ pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T
 
 /// Shows the present task in pg_stat_activity.
 pub fn show_work(what: &CStr) {
-    show(pg_sys::BackendState::STATE_RUNNING, what);
-}
-
-/// Shows that the process is idle, and hands in the counts for autovacuum.
-pub fn show_rest(why: &CStr) {
-    show(pg_sys::BackendState::STATE_IDLE, why);
-    // SAFETY: no transaction is open.
-    unsafe { pg_sys::pgstat_report_stat(true) };
-}
-
-fn show(state: pg_sys::BackendState::Type, what: &CStr) {
     // SAFETY: copies the text.
-    unsafe { pg_sys::pgstat_report_activity(state, what.as_ptr()) };
+    unsafe { pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, what.as_ptr()) };
 }
 
 /// The extension is installed in this database; inside a transaction.
@@ -184,8 +174,8 @@ pub fn database_name() -> String {
     shown(name.to_bytes())
 }
 
-/// The databases that can be connected to, by name; inside a transaction.
-pub fn databases() -> HashMap<Vec<u8>, Oid> {
+/// Those of the databases that can be connected to, by name; inside a transaction.
+pub fn databases(wanted: &[Vec<u8>]) -> HashMap<Vec<u8>, Present> {
     let mut found = HashMap::new();
     // SAFETY: opens, scans and closes a catalog of the server; its rows begin with this structure and are read while the
     // scan holds them. A connection limit below -1 marks a database that a DROP left half-way.
@@ -199,15 +189,44 @@ pub fn databases() -> HashMap<Vec<u8>, Oid> {
                 break;
             }
             let database: *const pg_sys::FormData_pg_database = pg_sys::GETSTRUCT(row).cast();
-            if (*database).datallowconn && (*database).datconnlimit >= -1 {
-                let name = CStr::from_ptr((*database).datname.data.as_ptr());
-                found.insert(name.to_bytes().to_vec(), (*database).oid);
+            let name = CStr::from_ptr((*database).datname.data.as_ptr()).to_bytes();
+            let is_open = (*database).datallowconn && (*database).datconnlimit >= -1;
+            if is_open && wanted.iter().any(|w| w == name) {
+                let oid = (*database).oid;
+                let changed = rows_changed(oid);
+                found.insert(name.to_vec(), Present { oid, changed });
             }
         }
         pg_sys::table_endscan(scan);
         pg_sys::table_close(table, lock);
     }
     found
+}
+
+/// The server's counts of a database; inside a transaction, which reads them once. None: it does not count.
+fn rows_changed(database: Oid) -> Option<RowsChanged> {
+    // SAFETY: a setting; null or a structure that lives until the end of the transaction.
+    unsafe {
+        if !pg_sys::pgstat_track_counts {
+            return None;
+        }
+        let counts = pg_sys::pgstat_fetch_stat_dbentry(database).as_ref()?;
+        let counted_since = counts.stat_reset_timestamp;
+        #[cfg(feature = "pg15")]
+        return Some(RowsChanged {
+            inserted: counts.n_tuples_inserted,
+            updated: counts.n_tuples_updated,
+            deleted: counts.n_tuples_deleted,
+            counted_since,
+        });
+        #[cfg(not(feature = "pg15"))]
+        return Some(RowsChanged {
+            inserted: counts.tuples_inserted,
+            updated: counts.tuples_updated,
+            deleted: counts.tuples_deleted,
+            counted_since,
+        });
+    }
 }
 
 /// A text for the server, without NUL.

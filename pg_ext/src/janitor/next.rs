@@ -1,0 +1,67 @@
+//! When the next pass over this database can have something to do, if nobody writes before.
+//!
+//! Each task is asked for the earliest time at which one of its rows may be due, by the index that its sweep reads. A row
+//! that is due and still there, because somebody has locked it, is due at once. So the answer is never later than the
+//! truth. outbox_retire is not asked: it only gives space back, and the pass that follows the longest pause does so.
+
+use super::task::Task;
+use crate::clock;
+use crate::error::Result;
+use crate::key::abandon;
+use crate::outbox::due as outbox;
+use crate::settings;
+use crate::spi::{self, Kept};
+use std::ffi::CStr;
+use std::thread::LocalKey;
+
+const LEASES: &CStr = c"
+    SELECT min(l.look_at)
+      FROM once.machine m CROSS JOIN LATERAL (
+           SELECT a.look_at FROM once.action_lease a WHERE a.machine = m.machine ORDER BY a.look_at LIMIT 1) l";
+
+const KEYS: &CStr = c"SELECT min(k.reap_at) FROM once.key k WHERE k.reap_stage = '0'";
+
+const TOMBSTONES: &CStr = c"SELECT min(k.reap_at) FROM once.key k WHERE k.reap_stage = '1'";
+
+const MESSAGES: &CStr = c"SELECT min(i.expires_at) FROM once.inbox i";
+
+const DEDUPES: &CStr = c"SELECT min(d.until) FROM once.dedupe d";
+
+thread_local! {
+    static LEASE: Kept = const { Kept::new(LEASES, &[]) };
+    static KEY: Kept = const { Kept::new(KEYS, &[]) };
+    static TOMBSTONE: Kept = const { Kept::new(TOMBSTONES, &[]) };
+    static MESSAGE: Kept = const { Kept::new(MESSAGES, &[]) };
+    static DEDUPE: Kept = const { Kept::new(DEDUPES, &[]) };
+}
+
+/// By the real clock; None: not before somebody writes.
+pub fn next_due() -> Result<Option<i64>> {
+    if settings::fake_now()?.is_some() {
+        // Its clock may be set at any time.
+        return Ok(Some(clock::real_us()));
+    }
+    let mut first = None;
+    for task in Task::ALL {
+        first = first.into_iter().chain(next_of(task)?).min();
+    }
+    Ok(first)
+}
+
+fn next_of(task: Task) -> Result<Option<i64>> {
+    match task {
+        Task::ActionRelease => found(&LEASE),
+        Task::KeyAbandon => abandon::next_look(),
+        Task::KeyReap => found(&TOMBSTONE),
+        Task::KeyTombstone => found(&KEY),
+        Task::OutboxRequeue => outbox::next_lease_end(),
+        Task::InboxReap => found(&MESSAGE),
+        Task::DedupeReap => found(&DEDUPE),
+        Task::OutboxRetire => Ok(None),
+    }
+}
+
+fn found(statement: &'static LocalKey<Kept>) -> Result<Option<i64>> {
+    let rows = settings::by_index(|| spi::query(statement, &[]))?;
+    Ok(spi::first(&rows).map(|d| d.value() as i64))
+}

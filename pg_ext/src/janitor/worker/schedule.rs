@@ -1,0 +1,161 @@
+//! When a database is due for its next pass.
+//!
+//! A database is due once.janitor_naptime after the begin of its last pass, if somebody has written in it since or if
+//! the clock has made something due. Otherwise it is idle, and due only after [`settings::longest_pause`].
+//! The sign that somebody has written is the server's count of changed rows in that database, compared with the count from
+//! before the last pass. So a pass that writes is followed by another one, which usually writes nothing.
+//!
+//! Sessions report their counts after their transaction's end, at the latest ten seconds after. A session that reports
+//! later (a procedure that commits in a loop) or never (track_counts off) delays a pass up to the longest pause.
+
+use super::board::{Answer, Troubles};
+use crate::settings;
+use pgrx::pg_sys::Oid;
+use std::time::{Duration, Instant};
+
+/// Delay of a database whose worker did not end its pass: the first, and the longest.
+const FIRST_DELAY: Duration = Duration::from_secs(5);
+const LONGEST_DELAY: Duration = Duration::from_secs(300);
+
+/// The server's counts of changed rows in a database, and when they began at zero.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct RowsChanged {
+    pub inserted: i64,
+    pub updated: i64,
+    pub deleted: i64,
+    pub counted_since: i64,
+}
+
+/// What is known of a database at this moment.
+#[derive(Clone, Copy)]
+pub struct Present {
+    pub oid: Oid,
+    /// None: the server does not count.
+    pub changed: Option<RowsChanged>,
+}
+
+/// How the last pass ended.
+enum LastPass {
+    Never,
+    More,
+    NothingBefore(i64),
+    /// It did not end, so many times in a row.
+    Failed(u32),
+}
+
+/// A listed database that exists.
+pub struct Schedule {
+    pub oid: Oid,
+    last: LastPass,
+    /// Begin of the last pass.
+    begun: Option<Instant>,
+    /// Begin of the last pass in which every task had its turn.
+    complete: Option<Instant>,
+    /// The counts from before the last pass.
+    changed: Option<RowsChanged>,
+    /// Since when it waits for a worker.
+    due_since: Option<Instant>,
+    troubles: Troubles,
+}
+
+impl Schedule {
+    pub fn new(oid: Oid) -> Schedule {
+        Schedule {
+            oid,
+            last: LastPass::Never,
+            begun: None,
+            complete: None,
+            changed: None,
+            due_since: None,
+            troubles: Troubles::default(),
+        }
+    }
+
+    /// Notes that it is due, where it is.
+    pub fn look(&mut self, changed: Option<RowsChanged>, now: Instant, clock: i64) {
+        if self.due_since.is_none() && self.due_at(changed, clock).is_none_or(|at| at <= now) {
+            self.due_since = Some(now);
+        }
+    }
+
+    /// When it is due as things are; None: at once.
+    fn due_at(&self, changed: Option<RowsChanged>, clock: i64) -> Option<Instant> {
+        let begun = self.begun?;
+        let pause = match self.last {
+            LastPass::Never | LastPass::More => return None,
+            LastPass::Failed(times) => delay_after(times),
+            LastPass::NothingBefore(at) => {
+                let is_idle = changed.is_some() && changed == self.changed && clock < at;
+                match is_idle {
+                    true => settings::longest_pause(),
+                    false => settings::covering_naptime(),
+                }
+            }
+        };
+        Some(begun + pause)
+    }
+
+    /// When the launcher looks at it again.
+    pub fn look_at(&self, now: Instant) -> Instant {
+        let nap = settings::covering_naptime();
+        let pause = match self.last {
+            LastPass::Failed(times) => delay_after(times),
+            _ => nap,
+        };
+        let first = self.begun.map(|begun| begun + pause);
+        first.filter(|at| *at > now).unwrap_or(now + nap)
+    }
+
+    /// Orders the databases that wait for a worker, the longest waiting first; None: it does not wait.
+    pub fn place_in_queue(&self) -> Option<(Instant, Option<Instant>)> {
+        self.due_since.map(|since| (since, self.begun))
+    }
+
+    /// For how long it has waited for a worker.
+    pub fn waits(&self, now: Instant) -> Duration {
+        let since = self.due_since.unwrap_or(now);
+        now.saturating_duration_since(since)
+    }
+
+    /// Tasks that failed rest for once.janitor_naptime, also where one pass follows the other.
+    pub fn troubles_of_next_pass(&self, now: Instant) -> Troubles {
+        let nap = settings::covering_naptime();
+        let is_again = self.complete.is_some_and(|at| now < at + nap);
+        Troubles {
+            resting: if is_again { self.troubles.failing } else { 0 },
+            ..self.troubles
+        }
+    }
+
+    /// A pass begins now.
+    pub fn begin(&mut self, changed: Option<RowsChanged>, troubles: Troubles, now: Instant) {
+        if troubles.resting == 0 {
+            self.complete = Some(now);
+        }
+        self.begun = Some(now);
+        self.changed = changed;
+        self.due_since = None;
+    }
+
+    /// Its worker has ended.
+    pub fn end(&mut self, answer: Option<Answer>, troubles: Troubles, now: Instant) {
+        self.last = match (answer, &self.last) {
+            (Some(Answer::More), _) => LastPass::More,
+            (Some(Answer::NothingBefore(at)), _) => LastPass::NothingBefore(at),
+            (None, LastPass::Failed(times)) => LastPass::Failed(times.saturating_add(1)),
+            (None, _) => LastPass::Failed(1),
+        };
+        if answer.is_some() {
+            self.troubles = troubles;
+        }
+        if let LastPass::Failed(_) = self.last {
+            self.begun = Some(now);
+        }
+    }
+}
+
+/// The delay after so many failures in a row.
+fn delay_after(failures: u32) -> Duration {
+    let doubled = failures.saturating_sub(1).min(8);
+    (FIRST_DELAY * (1 << doubled)).min(LONGEST_DELAY)
+}
