@@ -9,6 +9,7 @@
 )]
 
 mod all;
+mod capacity;
 mod cron;
 mod databases;
 mod due;

@@ -1,6 +1,8 @@
 //! Settings of a database or a role that would change what a worker does, or keep it from working.
 
-use crate::world::{JOBS, claim, launch, logged, show, until, until_swept, worker};
+use crate::world::{
+    JOBS, PATIENT, WORKER, claim, hold_a_worker, launch, logged, show, until, until_swept,
+};
 
 #[tokio::test]
 async fn no_setting_of_a_database_or_a_role_keeps_it_from_sweeping() {
@@ -25,23 +27,31 @@ async fn no_setting_of_a_database_or_a_role_keeps_it_from_sweeping() {
          alter role postgres in database a set application_name = 'mine'",
     )
     .await;
-    let old = worker(&client, "a").await;
-    show(&client, &format!("select pg_terminate_backend({old})")).await;
-    until(
-        &client,
-        &format!("select count(*) from pg_stat_activity where pid = {old}"),
-        "0",
-    )
-    .await;
-    let new = worker(&client, "a").await;
     until_swept(&client).await;
     claim(&client, 1, 100, "1 us").await;
     until(&client, "select distinct status from job", "ready").await;
-    let name = format!("select application_name from pg_stat_activity where pid = {new}");
-    assert_eq!(show(&client, &name).await, "pg_once janitor");
     assert_eq!(
         show(&client, "select sum(failed) from once.janitor_status()").await,
         "0"
     );
     assert_eq!(logged(&cluster, "WARNING:  pg_once janitor"), 0);
+}
+
+#[tokio::test]
+async fn a_setting_of_the_database_applies_to_its_next_pass() {
+    let cluster = launch("a");
+    let client = cluster.create_database_with_extension("a").await.unwrap();
+    until_swept(&client).await;
+    let (name, value) = PATIENT;
+    show(
+        &client,
+        &format!("alter database a set {name} = '{value}'; alter database a set application_name = 'mine'"),
+    )
+    .await;
+    // It waits longer than the ordinary 100 ms.
+    let (_holder, pid) = hold_a_worker(&cluster, "a").await;
+    let about = format!(
+        "select application_name, clock_timestamp() - state_change > '1 s' from pg_stat_activity where pid = {pid}"
+    );
+    until(&client, &about, &format!("{WORKER}|t")).await;
 }

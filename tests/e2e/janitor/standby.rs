@@ -1,6 +1,6 @@
 //! A standby has no worker and shows what is due; one that is promoted gets its worker by itself.
 
-use crate::world::{JOBS, claim, launch, show, until, until_swept, worker};
+use crate::world::{JOBS, claim, launch, show, until, until_swept};
 use pg_once_tests::race::sqlstate;
 
 #[tokio::test]
@@ -40,7 +40,6 @@ async fn no_worker_runs_on_a_standby_and_one_starts_after_its_promotion() {
     assert_eq!(show(&there, ours).await, "0");
     drop(cluster);
     standby.promote().await.unwrap();
-    worker(&there, "a").await;
     claim(&there, 1, 100, "1 us").await;
     until(&there, "select distinct status from job", "ready").await;
     until_swept(&there).await;

@@ -3,7 +3,7 @@
 //! Sessions here go directly in any case: they look at the worker, which has no pooler either, and at its server's end.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use pg_once_tests::race::poll_async;
+use pg_once_tests::race::{poll_async, wait_until_waiting};
 use pg_once_tests::{Builder, Cluster};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
@@ -20,7 +20,7 @@ select once.machine_define('{
 /// Who the worker says it is.
 pub const WORKER: &str = "pg_once janitor";
 
-/// A cluster whose worker looks every 200 ms; `databases` as in the setting.
+/// A cluster whose launcher looks every 200 ms; `databases` as in the setting.
 pub fn preloaded(databases: &str) -> Builder {
     Cluster::builder()
         .setting("shared_preload_libraries", "pg_once")
@@ -61,7 +61,7 @@ pub async fn until(client: &Client, sql: &str, wanted: &str) {
     assert!(came.is_ok(), "{sql}: {seen}, not {wanted}");
 }
 
-/// The process that serves a database, once it is there.
+/// The worker of a database, while it is at work: in a lock wait, where it does not end by itself.
 pub async fn worker(admin: &Client, database: &str) -> i32 {
     let sql = format!(
         "select pid from pg_stat_activity where backend_type = '{WORKER}' and datname = '{database}'"
@@ -75,21 +75,48 @@ pub async fn worker(admin: &Client, database: &str) -> i32 {
     .unwrap()
 }
 
-/// The names of the databases that have a worker, once they are these.
-pub async fn until_served(admin: &Client, databases: &str) {
-    let sql = format!(
-        "select string_agg(datname, ' ' order by datname) from pg_stat_activity where backend_type = '{WORKER}'"
-    );
-    until(admin, &sql, databases).await;
+/// A session that keeps the worker of its database in the middle of a pass, until its rollback. The worker must wait for
+/// locks: [`PATIENT`].
+pub async fn hold_a_worker(cluster: &Cluster, database: &str) -> (Client, i32) {
+    let holder = cluster.connect(database).await.unwrap();
+    let lock = "begin; lock table once.inbox in access exclusive mode";
+    show(&holder, lock).await;
+    // The holder itself would see the sessions as they were first, to the end of its transaction.
+    let admin = cluster.connect(database).await.unwrap();
+    show(&admin, WRITE).await;
+    let pid = worker(&admin, database).await;
+    wait_until_waiting(&admin, pid).await.unwrap();
+    (holder, pid)
 }
+
+/// The setting with which [`hold_a_worker`] holds it.
+pub const PATIENT: (&str, &str) = ("once.sweep_lock_timeout", "60s");
+
+/// After it the database is due.
+pub const WRITE: &str =
+    "create temp table if not exists written (); insert into written default values";
 
 /// The next pass has begun and ended after this call: the worker found nothing the matter.
 pub async fn until_swept(client: &Client) {
     show(client, "update once.janitor set last_end = null").await;
+    show(client, WRITE).await;
     let sql = "select count(*) from once.janitor_status() where last_end is not null and served_by = 'pg_once janitor'";
     poll_async("a pass of the worker", async || {
         let tasks: i32 = show(client, sql).await.parse()?;
         Ok((tasks >= 8).then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+/// While another database has passes, this one has none.
+pub async fn until_left_alone(client: &Client, other: &Client) {
+    poll_async("passes of the other database alone", async || {
+        show(client, "update once.janitor set last_end = null").await;
+        until_swept(other).await;
+        until_swept(other).await;
+        let seen = show(client, "select count(last_end) from once.janitor").await;
+        Ok((seen == "0").then_some(()))
     })
     .await
     .unwrap();

@@ -57,7 +57,7 @@ pub fn main() {
 }
 
 impl Launcher {
-    /// Starts and stops workers; answers how long to sleep.
+    /// Starts workers; answers how long to sleep.
     fn tend(&mut self) -> Option<Duration> {
         let wanted = super::databases();
         let present = match wanted.is_empty() {
@@ -99,17 +99,12 @@ impl Launcher {
         }
     }
 
-    /// Follows the list and the databases as they come and go.
+    /// Follows the list and the databases as they come and go. A pass that has begun goes on to its end.
     fn follow(&mut self, wanted: &[Vec<u8>], present: &HashMap<Vec<u8>, Present>) {
         self.missing.retain(|name| wanted.contains(name));
         let oid_of = |name: &Vec<u8>| present.get(name).map(|found| found.oid);
         self.databases
             .retain(|name, schedule| oid_of(name) == Some(schedule.oid));
-        for worker in &self.running {
-            if oid_of(&worker.name) != Some(worker.database) {
-                worker.process.stop();
-            }
-        }
         for name in wanted {
             match oid_of(name) {
                 Some(oid) => {

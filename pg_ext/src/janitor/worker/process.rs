@@ -37,7 +37,10 @@ impl WorkerProcess {
             pg_sys::MemoryContextSwitchTo(before);
             started
         };
-        started.then_some(WorkerProcess { handle })
+        match started {
+            true => Some(WorkerProcess { handle }),
+            false => None,
+        }
     }
 
     pub fn has_ended(&self) -> bool {

@@ -93,7 +93,8 @@ impl Pass {
         }
         let now = clock::real_us();
         let due = match self.troubles.failing {
-            0 => server::transaction(next_due).unwrap_or(Some(now)),
+            0 => server::transaction(|| settings::with_sweep_lock_timeout(next_due))
+                .unwrap_or(Some(now)),
             _ => Some(now),
         };
         let at_latest = begin.saturating_add(settings::longest_pause().as_micros() as i64);
