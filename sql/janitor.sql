@@ -20,12 +20,12 @@ CREATE TABLE once.janitor (
 COMMENT ON TABLE once.janitor IS 'The last run of each sweep task, and of action_release for each machine.';
 COMMENT ON COLUMN once.janitor.task IS 'action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, inbox_reap, dedupe_reap or outbox_retire.';
 COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. What action_release did for one machine is counted in that machine''s row only.';
-COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run; where there was nothing to do, older by up to 30 seconds (or a quarter of once.janitor_grace) and the pause between two runs.';
+COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run; where there was nothing to do, older by up to 30 seconds (or a quarter of once.janitor_grace) and the pause between two runs, which is up to five minutes in an idle database.';
 COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run in which nothing failed.';
 COMMENT ON COLUMN once.janitor.done IS 'Rows of all runs, except a run that ended while another session''s open transaction had the row locked.';
 COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: a row each time it was tried, every due row of a table that could not be locked, a subscriber, or 1 for the whole task.';
 COMMENT ON COLUMN once.janitor.last_error IS 'Message of the last failure.';
-COMMENT ON COLUMN once.janitor.served_by IS 'Session of the last run: "pg_once janitor" (the background worker), else the role and its application_name.';
+COMMENT ON COLUMN once.janitor.served_by IS 'Session of the last run: "pg_once janitor" (a background worker), else the role and its application_name.';
 SELECT pg_catalog.pg_extension_config_dump('once.janitor', '');
 
 CREATE FUNCTION once.sweep(
@@ -47,4 +47,4 @@ CREATE FUNCTION once.janitor_status(
     OUT failed bigint, OUT last_error text, OUT served_by text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_janitor_status';
 COMMENT ON FUNCTION once.janitor_status() IS
-$$A row for each task, and of action_release for each machine. due: rows that a sweep would handle now, 10000 at most (machine NULL: of all machines); NULL: the table is locked. oldest: time since the first became due (outbox_retire: since the first event of the segment). last_end: up to 30 seconds older where nothing was due. done, failed: of all runs (machine NULL: without those of machines). last_error: message of the last failure. served_by: "pg_once janitor" (the background worker), or role and application_name. Writes nothing; works READ ONLY and on a standby.$$;
+$$A row for each task, and of action_release for each machine. due: rows that a sweep would handle now, 10000 at most (machine NULL: of all machines); NULL: the table is locked. oldest: time since the first became due (outbox_retire: since the first event of the segment). last_end: up to 30 seconds older where nothing was due. done, failed: of all runs (machine NULL: without those of machines). last_error: message of the last failure. served_by: "pg_once janitor" (a background worker), or role and application_name. Writes nothing; works READ ONLY and on a standby.$$;
