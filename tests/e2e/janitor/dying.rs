@@ -149,11 +149,9 @@ async fn a_fast_and_a_smart_shutdown_end_it_at_once_in_the_middle_of_a_long_swee
         until_swept(&client).await;
         show(&client, SLOW).await;
         claim(&client, 1, 100, "1 us").await;
-        let pid = worker(&client, "a").await;
-        let busy = format!(
-            "select state, query from pg_stat_activity where pid = {pid} and wait_event = 'PgSleep'"
-        );
-        until(&client, &busy, "active|once.sweep(1000, 'action_release')").await;
+        let busy = "select state, query from pg_stat_activity
+             where backend_type = 'pg_once janitor' and wait_event = 'PgSleep'";
+        until(&client, busy, "active|once.sweep(1000, 'action_release')").await;
         drop(client);
         let mut cluster = stopped_at_once(cluster, mode).await;
         // No worker until the trigger is gone: dropping it would wait for the batch.
