@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use crate::world::{
     JOBS, PATIENT, claim, hold_a_worker, launch, logged, preloaded, show, until, until_swept,
-    worker,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
