@@ -22,8 +22,11 @@ if [ $# -gt 0 ]; then want "$@"; else want teardown kills nothing_lost metrics f
 
 # One test program in its long form; it prints its progress.
 long_test() {
+    local more=()
+    # Its tests run here alone.
+    if [ "$1" = faults ]; then more=(--ignored); fi
     PG_ONCE_LONG=1 PG_ONCE_PG_CONFIG=$CHOSEN_PG_CONFIG PG_ONCE_OLD_PG_CONFIG=$OLD_PG_CONFIG \
-        cargo test --package pg-once-tests --test "$1" -- --nocapture --test-threads=1
+        cargo test --package pg-once-tests --test "$1" -- --nocapture --test-threads=1 "${more[@]}"
 }
 
 # `bench_of NAME arguments ...`: one bar of the benchmark; fails if it is missed; results under NAME.

@@ -79,6 +79,7 @@ fn fill(filler: &mut File) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "make test-long ARGS=faults"]
 async fn a_disk_that_runs_full_costs_only_what_is_refused_meanwhile() {
     let Some(disk) = SmallDisk::mount(64) else {
         eprintln!("NOT TESTED: a full disk needs root, who may mount a tmpfs");
@@ -137,10 +138,10 @@ async fn a_disk_that_runs_full_costs_only_what_is_refused_meanwhile() {
     }
     crate::disturb::end_all_prepared(&client, &mut chance).await;
     end::drain(&client).await;
-    // The sweeps have gone on, too: none of them still reports what it met.
+    // The sweeps have gone on, too: none of them still fails.
     until(
         &client,
-        "select count(*) from once.janitor_status() where last_error like '%space%'",
+        "select count(*) from once.doctor() where problem like 'the sweep task%'",
         "0",
     )
     .await;

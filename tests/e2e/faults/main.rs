@@ -1,7 +1,7 @@
 //! What breaks beside the program: every function under cancels, terminations, savepoints, prepared transactions,
 //! changes of the tables and kills; a disk that runs full; a network that is cut in the middle of each call.
 //!
-//! Seconds each; `make test-long ARGS=faults` runs the long forms (PG_ONCE_LONG=1). README.md has the recipes for what
+//! `make test-long ARGS=faults` runs them (PG_ONCE_LONG=1); `cargo test --test faults -- --ignored` takes seconds. README.md has the recipes for what
 //! is tried by hand. PG_ONCE_SEED and PG_ONCE_FUZZ_SECONDS choose another fuzz.
 #![allow(
     clippy::unwrap_used,
@@ -94,6 +94,7 @@ fn assert_alive(tasks: &[JoinHandle<()>], seed: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "make test-long ARGS=faults"]
 async fn every_function_keeps_its_promises_under_cancels_kills_and_changes_beside_it() {
     let mut cluster = builder().launch().unwrap();
     let client = cluster
