@@ -33,7 +33,7 @@ test-e2e: ## the end-to-end tests alone: races, crashes, poolers, dump and resto
 test-client: ## the client's unit tests, doctests and examples alone
 	@bash $(SCRIPTS)/test.sh unit client
 
-test-matrix: ## the other server versions, PgBouncer, the release build, other languages, packages; ten minutes
+test-matrix: ## the other server versions, PgBouncer, the release build, other languages, packages; twelve minutes
 	@bash $(SCRIPTS)/test-matrix.sh $(ARGS)
 
 test-languages: ## the example programs in Python, Node and Java alone, killed and raced
