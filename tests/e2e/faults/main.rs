@@ -1,8 +1,8 @@
 //! What breaks beside the program: every function under cancels, terminations, savepoints, prepared transactions,
 //! changes of the tables and kills; a disk that runs full; a network that is cut in the middle of each call.
 //!
-//! `make test-long ARGS=faults` runs them (PG_ONCE_LONG=1); `cargo test --test faults -- --ignored` takes seconds. README.md has the recipes for what
-//! is tried by hand. PG_ONCE_SEED and PG_ONCE_FUZZ_SECONDS choose another fuzz.
+//! `make test-long ARGS=faults` runs them (PG_ONCE_LONG=1); `cargo test --test faults -- --ignored` takes seconds.
+//! README.md has the recipes for what is tried by hand. PG_ONCE_SEED and PG_ONCE_FUZZ_SECONDS choose another fuzz.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
