@@ -89,14 +89,14 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     present_machine(&name)?;
     let valid = validate::validate(definition, faults)?;
     let mut present = present_machine(&name)?;
-    if !is_the_same(present.as_ref(), &valid, owner.as_ref())? {
+    let mut same = is_the_same(present.as_ref(), &valid, owner.as_ref())?;
+    if !same {
         wait_for_claims(&valid.definition.machine)?;
         // Another session may have changed it during the wait.
         present = present_machine(&name)?;
+        same = is_the_same(present.as_ref(), &valid, owner.as_ref())?;
     }
-    if let Some(present) = &present
-        && is_the_same(Some(present), &valid, owner.as_ref())?
-    {
+    if let Some(present) = present.as_ref().filter(|_| same) {
         return inspect::described(present);
     }
     if let Some(present) = &present {
