@@ -61,7 +61,7 @@ e2e_programs() {
 # pg_upgrade begins with. Two programs at a time, since most of them wait for leases, locks and servers that start; a
 # program's output comes at its end, whole where it failed. In a shell of its own, at whose end the clusters are removed.
 run_e2e() {
-    local config=$1 old=$2 clusters programs name file status failed=()
+    local config=$1 old=$2 clusters programs name file status failures=()
     shift 2
     programs=$(e2e_programs "$@") || return 1
     [ -n "$programs" ] || die "no test program is called so: $*"
@@ -91,10 +91,10 @@ run_e2e() {
     while read -r name file; do
         status=$(cat "$STATE/e2e-logs/$name.status" 2>/dev/null || true)
         rm -f "$STATE/e2e-logs/$name.status"
-        if [ "$status" != ok ]; then failed+=("$name"); fi
+        if [ "$status" != ok ]; then failures+=("$name"); fi
     done <<<"$programs"
-    if [ "${#failed[@]}" != 0 ]; then
-        warn "failed: ${failed[*]}; their output is above and in ${STATE#"$ROOT"/}/e2e-logs"
+    if [ "${#failures[@]}" != 0 ]; then
+        warn "failed: ${failures[*]}; their output is above and in ${STATE#"$ROOT"/}/e2e-logs"
         return 1
     fi
 }

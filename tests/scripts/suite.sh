@@ -1,6 +1,12 @@
 # shellcheck shell=bash
 # What `make test` and `make test-matrix` share: getting what they need, and the tests of one server version. Sourced
-# after parts.sh, servers.sh, extension.sh, cluster.sh and e2e.sh.
+# after lib.sh.
+. tests/scripts/toolchain.sh
+. tests/scripts/servers.sh
+. tests/scripts/extension.sh
+. tests/scripts/cluster.sh
+. tests/scripts/e2e.sh
+. tests/scripts/parts.sh
 
 # Every invocation of cargo names both packages: for one alone it would resolve other features, and build twice.
 BOTH=(--package pg-once --package pg-once-tests)

@@ -9,14 +9,8 @@
 # PG_VERSIONS="15 16 18" names the versions; the first is that of release build and packages, the last the newest.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-. tests/scripts/toolchain.sh
-. tests/scripts/servers.sh
-. tests/scripts/extension.sh
-. tests/scripts/cluster.sh
-. tests/scripts/e2e.sh
-. tests/scripts/languages.sh
-. tests/scripts/parts.sh
 . tests/scripts/suite.sh
+. tests/scripts/languages.sh
 
 if [ $# -gt 0 ]; then want "$@"; else want compile core pooler languages package; fi
 # What depends most on the server's version and on the build: table access, locks, isolation, crashes.

@@ -4,12 +4,6 @@
 # client); without any, all of them. PG_VERSIONS names other versions than the first of 15, 16 and 18 that can be had.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-. tests/scripts/toolchain.sh
-. tests/scripts/servers.sh
-. tests/scripts/extension.sh
-. tests/scripts/cluster.sh
-. tests/scripts/e2e.sh
-. tests/scripts/parts.sh
 . tests/scripts/suite.sh
 
 if [ $# -gt 0 ]; then want "$@"; else want lint unit db e2e client; fi
