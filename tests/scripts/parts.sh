@@ -11,9 +11,20 @@ BEGIN=$SECONDS
 want() { PARTS=" $* "; }
 wanted() { case "$PARTS" in *" $1 "*) ;; *) return 1 ;; esac }
 
+# `ended "name" begin status`: the line of a part that is over.
+ended() {
+    local result=ok
+    if [ "$3" != 0 ]; then
+        result=FAILED
+        FAILED=1
+    fi
+    SUMMARY+=("$(printf '%-8s %5d s  %s' "$result" "$((SECONDS - $2))" "$1")")
+    note "$result: $1, $((SECONDS - $2)) s"
+}
+
 # `part "name" command ...`: a failure is noted, and the next part runs all the same.
 part() {
-    local name=$1 begin=$SECONDS status result=ok
+    local name=$1 begin=$SECONDS status
     shift
     say "$name"
     # A shell of its own: a failure inside ends the part and not the run. In a condition (`if (...)`) bash would
@@ -25,12 +36,31 @@ part() {
     )
     status=$?
     set -e
-    if [ "$status" != 0 ]; then
-        result=FAILED
-        FAILED=1
-    fi
-    SUMMARY+=("$(printf '%-8s %5d s  %s' "$result" "$((SECONDS - begin))" "$name")")
-    note "$result: $name, $((SECONDS - begin)) s"
+    ended "$name" "$begin" "$status"
+}
+
+# `beside "name" command ...`: a part that mostly waits runs while the next parts do; `join` waits for it and prints its
+# output. One at a time.
+beside() {
+    BESIDE=$1 BESIDE_BEGIN=$SECONDS BESIDE_OUTPUT=$(mktemp "$STATE/run/XXXXXX")
+    shift
+    say "$BESIDE (beside the next parts; its output follows)"
+    (
+        set -e
+        "$@"
+    ) >"$BESIDE_OUTPUT" 2>&1 </dev/null &
+    BESIDE_JOB=$!
+}
+
+join() {
+    local status=0
+    if [ -z "${BESIDE:-}" ]; then return; fi
+    wait "$BESIDE_JOB" || status=$?
+    say "$BESIDE"
+    cat "$BESIDE_OUTPUT"
+    rm -f "$BESIDE_OUTPUT"
+    ended "$BESIDE" "$BESIDE_BEGIN" "$status"
+    BESIDE=
 }
 
 left_out() { SUMMARY+=("$(printf '%-8s %5s    %s' "LEFT OUT" "" "$1")"); }

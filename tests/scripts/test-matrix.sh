@@ -52,7 +52,7 @@ languages() {
         fi
     done
     if [ "${#ready[@]}" = 0 ]; then return; fi
-    part "examples in ${ready[*]}, PostgreSQL $NEWEST" language_tests "$NEWEST" "${ready[@]}"
+    beside "examples in ${ready[*]}, PostgreSQL $NEWEST" language_tests "$NEWEST" "${ready[@]}"
 }
 
 # The server version for which Debian's package is tested: Debian's own here, of those tested.
@@ -106,6 +106,7 @@ if wanted core || wanted pooler; then built "$OLDEST" release; fi
 if wanted core; then
     part "the core of the end-to-end tests with the release build, PostgreSQL $OLDEST" e2e_tests "$OLDEST" "${CORE[@]}"
 fi
+join
 if wanted pooler && pooler_is_here; then
     POOLED=1 part "end-to-end tests through PgBouncer, PostgreSQL $NEWEST" e2e_tests "$NEWEST"
     POOLED=1 part "the client's tests through PgBouncer, doctests and examples, PostgreSQL $NEWEST" client_tests "$NEWEST"
