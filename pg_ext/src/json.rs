@@ -130,10 +130,34 @@ pub fn string(written: &[u8]) -> Option<Cow<'_, [u8]>> {
     let inside = written.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     match inside.contains(&b'\\') {
         false => Some(Cow::Borrowed(inside)),
-        true => unescaped(written).map(Cow::Owned),
+        true => short_escapes(inside)
+            .or_else(|| unescaped(written))
+            .map(Cow::Owned),
     }
 }
 
+/// The text of a string that has no escape but those of two characters.
+fn short_escapes(inside: &[u8]) -> Option<Vec<u8>> {
+    let mut text = Vec::with_capacity(inside.len());
+    let mut rest = inside.iter();
+    while let Some(&byte) = rest.next() {
+        text.push(match byte {
+            b'\\' => match rest.next()? {
+                b'b' => 0x08,
+                b'f' => 0x0c,
+                b'n' => b'\n',
+                b'r' => b'\r',
+                b't' => b'\t',
+                b'u' => return None,
+                &itself => itself,
+            },
+            _ => byte,
+        });
+    }
+    Some(text)
+}
+
+/// By the server, which knows this database's encoding.
 fn unescaped(written: &[u8]) -> Option<Vec<u8>> {
     let array = row::text(&[b"[", written, b"]"].concat());
     pgrx::PgTryBuilder::new(|| {

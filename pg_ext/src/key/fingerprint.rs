@@ -1,6 +1,6 @@
 //! The fingerprint of a request: a scheme byte and a SHA-256.
 
-use super::jsonb;
+use super::{canonical, jsonb};
 use crate::call::{to_utf8, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::json;
@@ -35,14 +35,18 @@ impl Request<'_> {
 
 /// The fingerprint of a request under scheme 1.
 pub fn of_json(text: &[u8]) -> Result<[u8; 33]> {
-    let jsonb = varlena(json::to_jsonb(text)?);
+    let to_utf8 = to_utf8();
     let mut hash = Sha256::new();
-    jsonb::canonical(jsonb, to_utf8(), &mut |bytes| hash.update(bytes)).ok_or_else(|| {
-        Error::new(
-            Kind::Internal,
-            "argument \"request\" has an unknown jsonb layout",
-        )
-    })?;
+    if canonical::canonical(text, to_utf8, &mut |bytes| hash.update(bytes)).is_none() {
+        hash = Sha256::new();
+        let jsonb = varlena(json::to_jsonb(text)?);
+        jsonb::canonical(jsonb, to_utf8, &mut |bytes| hash.update(bytes)).ok_or_else(|| {
+            Error::new(
+                Kind::Internal,
+                "argument \"request\" has an unknown jsonb layout",
+            )
+        })?;
+    }
     Ok(with_scheme(CANONICAL_JSONB, hash.finalize().as_slice()))
 }
 

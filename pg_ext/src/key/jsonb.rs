@@ -185,7 +185,7 @@ fn payload(varlena: &[u8]) -> Option<&[u8]> {
     varlena.get(4..length as usize)
 }
 
-fn tagged(tag: u8, count: usize, out: &mut impl FnMut(&[u8])) {
+pub fn tagged(tag: u8, count: usize, out: &mut impl FnMut(&[u8])) {
     out(&[tag]);
     out(&(count as u64).to_be_bytes());
 }

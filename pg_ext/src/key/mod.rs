@@ -16,6 +16,7 @@ pub mod scope;
 pub mod step;
 pub mod take;
 
+mod canonical;
 pub mod decide;
 mod event;
 mod fence;
