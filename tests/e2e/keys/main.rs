@@ -12,7 +12,6 @@
 mod abandoned;
 mod bad_input;
 mod fingerprints;
-mod hostile;
 mod inspect;
 mod intake;
 mod ledger;

@@ -164,65 +164,6 @@ async fn constants_mean_the_same_in_every_session() {
 }
 
 #[tokio::test]
-async fn a_planted_operator_or_type_is_not_what_was_meant() {
-    let why = "temporary objects are a session's";
-    let play = open().await.another_directly("postgres", why).await;
-    play.show(COLUMNS).await;
-    let honest = [
-        "n > 0",
-        "v = 'x'",
-        "note = 'x'",
-        "lower(note) = 'x'",
-        "note::varchar = 'x'",
-        "note is not distinct from 'x'",
-    ];
-    let mut before = Vec::new();
-    for when in honest {
-        before.push(kept(&play, when).await);
-    }
-    play.show(
-        "create function public.yes(int, int) returns boolean language sql immutable as 'select true';
-         create function public.yes(text, text) returns boolean language sql immutable as 'select true';
-         create function public.lower(text) returns text language sql immutable as 'select null';
-         create operator public.> (leftarg = int, rightarg = int, function = public.yes);
-         create operator public.= (leftarg = text, rightarg = text, function = public.yes);
-         create domain public.text as int; create domain pg_temp.text as int; create domain pg_temp.varchar as int",
-    )
-    .await;
-    for path in [
-        "\"$user\", public",
-        "public, pg_catalog",
-        "pg_temp, public, pg_catalog",
-        "''",
-    ] {
-        play.show(&format!("set search_path = {path}")).await;
-        for (when, text) in honest.iter().zip(&before) {
-            let mut d = right();
-            for name in ["items", "wallet"] {
-                let qualified = format!("public.{}", d["refund"][name].as_str().unwrap());
-                d["refund"][name] = json!(qualified);
-            }
-            d["table"] = json!("public.job");
-            d["transitions"][0]["when"] = json!(when);
-            let stored: Value = serde_json::from_str(&play.show(&define(&d)).await).unwrap();
-            assert_eq!(
-                stored["transitions"][0]["when"].as_str(),
-                Some(text.as_str()),
-                "{path}"
-            );
-        }
-        // What was kept is read as the same.
-        let again = play
-            .show(
-                "select once.machine_define(once.machine_get('m'))::pg_catalog.text
-                       operator(pg_catalog.=) once.machine_get('m')::pg_catalog.text",
-            )
-            .await;
-        assert_eq!(again, "t");
-    }
-}
-
-#[tokio::test]
 async fn what_is_no_single_expression_is_refused() {
     let play = open().await;
     play.show("create table witness (x int)").await;

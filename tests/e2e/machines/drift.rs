@@ -2,7 +2,7 @@
 
 use crate::playground::Playground;
 use crate::waiting::Waiting;
-use crate::world::{JOB, claim, define, extend, finish, job, jobs, moves, release, token, world};
+use crate::world::{JOB, claim, define, finish, job, jobs, moves, release, token, world};
 
 /// What machine_check says of the machine, apart from sweeps that have not run.
 async fn problems(play: &Playground) -> String {
@@ -103,76 +103,6 @@ async fn a_table_in_a_renamed_schema_goes_on_and_the_one_that_takes_its_name_is_
     play.show("drop schema past, live cascade").await;
 }
 
-/// The table gets another name, and another table its name, while a call waits for its lock.
-#[tokio::test]
-async fn a_call_that_waits_for_a_table_does_not_go_on_to_the_one_that_takes_its_name() {
-    for (first, swap) in [
-        (
-            "lock table live.job in access exclusive mode",
-            "alter schema live rename to past; alter schema next rename to live",
-        ),
-        (
-            "alter table live.job rename to past",
-            "alter table next.job set schema live",
-        ),
-    ] {
-        let play = world().await;
-        play.show(
-            "create schema live; alter table job set schema live; alter table item set schema live;
-             alter table wallet set schema live; alter table live.job add check (id > 0);
-             insert into live.job (id, status) select g, 'ready' from generate_series(1, 9) g;
-             insert into live.item (id, job_id) values (1, 1);
-             create schema next; create table next.job (like live.job including all excluding indexes);
-             alter table next.job add constraint next_key primary key (id);
-             insert into next.job select * from live.job",
-        )
-        .await;
-        let overdue = claim(2, "run", ", lease => '1 us'");
-        play.show(&format!("select from {overdue}")).await;
-        let calls = [
-            crate::world::transition("3", "failed", ""),
-            "select moved from once.transition_many('job', '{3,4}', 'failed')".to_owned(),
-            format!("select outcome from {}", claim(6, "run", "")),
-            "select from once.cancel_request('job', '5')".to_owned(),
-            "select once.action_adopt('job')".to_owned(),
-        ];
-        let mut sessions = Vec::new();
-        for call in &calls {
-            let known = play.another().await;
-            known.show(&format!("begin; {call}; rollback")).await;
-            sessions.push(known);
-        }
-        let swapping = play.another().await;
-        swapping.show(&format!("begin; {first}")).await;
-        let mut waiting = Vec::new();
-        for (known, call) in sessions.into_iter().zip(&calls) {
-            waiting.push(Waiting::begin(&play, known, call).await);
-        }
-        let sweep = "select done, failed from once.sweep(10, 'action_release')";
-        let sweeper = Waiting::send(play.another().await, sweep);
-        swapping.show(&format!("{swap}; commit")).await;
-        for (waiting, call) in waiting.into_iter().zip(&calls) {
-            let (session, answer) = waiting.end().await;
-            let code = crate::waiting::code(&answer);
-            match call.contains("once.action_") {
-                // It looks again by itself, at the table that was meant.
-                true => assert!(["", "40001"].contains(&code), "{call}, {swap}: {code}"),
-                false => assert_eq!(code, "40001", "{call}, {swap}"),
-            }
-            // Called again, it goes by the new name.
-            session.show(call).await;
-        }
-        sweeper.end().await.1.unwrap();
-        let untouched = "select distinct status, version, cancel_requested from live.job";
-        assert_eq!(play.show(untouched).await, "ready|0|f", "{swap}");
-        play.show(sweep).await;
-        let leases = "select row_id, state from once.action_lease order by 1";
-        assert_eq!(play.show(leases).await, "2|s\n6|h", "{swap}");
-        play.show("drop schema if exists live, next, past cascade")
-            .await;
-    }
-}
-
 /// A defect once, found before it was released: a call that had the table for reading waited for more of it, and the
 /// migration for the call.
 #[tokio::test]
@@ -220,42 +150,6 @@ async fn a_call_that_waits_for_a_migration_is_not_in_its_way() {
     }
 }
 
-/// A defect once: the server crashed.
-#[tokio::test]
-async fn a_table_that_is_dropped_while_a_call_waits_for_it_is_an_error() {
-    let move_one = crate::world::transition("1", "failed", "");
-    for (change, call) in [
-        ("", move_one.as_str()),
-        ("alter table job add check (id > 0)", &move_one),
-        (
-            "",
-            "select moved from once.transition_many('job', '{1}', 'failed')",
-        ),
-        ("", "select status from once.cancel_finish('job', '1')"),
-        (
-            "",
-            "select outcome from once.action_claim('job', '1', 'run')",
-        ),
-    ] {
-        let play = world().await;
-        play.show(change).await;
-        jobs(&play, 1, 1, "ready").await;
-        let known = play.another().await;
-        let _ = known.attempt(&format!("begin; {call}")).await;
-        known.show("rollback").await;
-        let migration = play.another().await;
-        migration
-            .show("begin; lock table job in access exclusive mode")
-            .await;
-        let waiting = Waiting::begin(&play, known, call).await;
-        migration.show("drop table job cascade; commit").await;
-        let answer = waiting.end().await.1;
-        let code = crate::waiting::code(&answer);
-        assert!(["40001", "ON003"].contains(&code), "{call}: {code}");
-        play.show("select 1").await;
-    }
-}
-
 /// A service may ask for it at each boot.
 #[tokio::test]
 async fn a_guard_that_is_there_is_put_on_without_a_wait_and_one_that_was_weakened_anew() {
@@ -292,26 +186,6 @@ async fn a_guard_that_is_there_is_put_on_without_a_wait_and_one_that_was_weakene
         assert_eq!(play.code(illegal).await, "ON002", "{weaker}");
         assert_eq!(play.show(check).await, checked, "{weaker}");
     }
-}
-
-/// A rewritten table shows no row to a snapshot from before.
-#[tokio::test]
-async fn a_call_that_waits_for_a_table_to_be_rewritten_finds_its_row() {
-    let play = world().await;
-    jobs(&play, 1, 2, "ready").await;
-    let held = token(&play, 1, "run", "").await;
-    let known = play.another().await;
-    let extend = extend(1, held);
-    known.show(&extend).await;
-    let migration = play.another().await;
-    migration
-        .show("begin; lock table job in access exclusive mode")
-        .await;
-    let waiting = Waiting::begin(&play, known, &extend).await;
-    migration
-        .show("alter table job alter n type bigint; commit")
-        .await;
-    waiting.end().await.1.unwrap();
 }
 
 #[tokio::test]

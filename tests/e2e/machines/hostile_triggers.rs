@@ -3,8 +3,7 @@
 
 use crate::playground::Playground;
 use crate::world::{
-    JOB, TABLES, claim, define, drain, finish, job, jobs, release, role, sweep, token, transition,
-    world,
+    claim, define, drain, finish, job, jobs, release, role, token, transition, world,
 };
 
 /// Overdue jobs 1 to 5 of a machine, and 1 to 3 of another one that is nobody's business.
@@ -57,39 +56,6 @@ async fn a_poison_row_stops_no_sweep_whatever_code_it_raises() {
             "1",
             "{code}"
         );
-    }
-}
-
-#[tokio::test]
-async fn settings_that_a_trigger_makes_do_not_outlive_the_sweep() {
-    let play = Playground::open().await;
-    role(&play, "against_owner", "operate").await;
-    play.show(TABLES).await;
-    play.show("alter table job owner to against_owner; alter table item owner to against_owner; alter table wallet owner to against_owner")
-        .await;
-    let owner = play.another_as("against_owner").await;
-    define(&owner, JOB).await;
-    jobs(&play, 1, 3, "ready").await;
-    play.show("select once.action_claim('job', id::text, 'run', lease => '1 us') from job")
-        .await;
-    trigger(
-        &play,
-        "if new.status = 'ready' then
-            perform set_config('search_path', 'public, pg_catalog', false), set_config('timezone', 'Asia/Tokyo', false),
-                    set_config('statement_timeout', '77', false), set_config('lock_timeout', '77', true);
-            set intervalstyle = 'iso_8601'; set row_security = on;
-         end if;",
-    )
-    .await;
-    let settings = "select string_agg(name || '=' || setting, ';' order by name) from pg_settings
-        where name in ('search_path', 'TimeZone', 'statement_timeout', 'lock_timeout', 'IntervalStyle', 'row_security')";
-    for begin in ["", "begin"] {
-        play.show(begin).await;
-        let before = play.show(settings).await;
-        sweep(&play, 1).await;
-        assert_eq!(play.show(settings).await, before);
-        play.show("commit").await;
-        assert_eq!(play.show(settings).await, before);
     }
 }
 
@@ -174,18 +140,6 @@ async fn a_trigger_that_keeps_an_update_back_is_told_and_not_taken_for_a_lost_le
     play.show("drop trigger against on job").await;
     assert_eq!(play.show(&finish(1, held, "")).await, "finished|done|2");
     assert_eq!(job(&play, 2).await, "ready|0");
-}
-
-#[tokio::test]
-async fn a_trigger_that_sends_a_swept_row_elsewhere_is_a_failure_of_that_row() {
-    let play = two_machines().await;
-    trigger(
-        &play,
-        "if new.id = 2 and new.status = 'ready' then new.status := 'archived'; end if;",
-    )
-    .await;
-    assert_eq!(drain(&play, 100).await, (7, 1));
-    assert!(job(&play, 2).await.starts_with("running|"));
 }
 
 #[tokio::test]

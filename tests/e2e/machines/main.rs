@@ -23,7 +23,6 @@ mod definitions_rules;
 mod definitions_when;
 mod direct_moves;
 mod drift;
-mod hostile;
 mod hostile_triggers;
 mod id_types;
 mod ids;
