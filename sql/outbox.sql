@@ -71,7 +71,9 @@ CREATE TABLE once.subscriber (
     backoff_cap_us    bigint,
     lease_us          bigint,
     max_lease_life_us bigint,
+    dead_for_us       bigint,
     start_seen        bigint[] NOT NULL,
+    paused            boolean NOT NULL,
     subscriber        text COLLATE "C" NOT NULL,
     CONSTRAINT subscriber_name UNIQUE (topic_id, subscriber)
 );
@@ -84,6 +86,8 @@ COMMENT ON COLUMN once.subscriber.backoff_base_us IS 'Wait after the first failu
 COMMENT ON COLUMN once.subscriber.backoff_cap_us IS 'The longest such wait, in microseconds; NULL: 1 hour.';
 COMMENT ON COLUMN once.subscriber.lease_us IS 'Lease of a take that names none, in microseconds; NULL: 60 seconds.';
 COMMENT ON COLUMN once.subscriber.max_lease_life_us IS 'The longest lease of a batch, and how long an ended token is remembered, in microseconds; NULL: 24 hours.';
+COMMENT ON COLUMN once.subscriber.dead_for_us IS 'How long a dead letter can be read and redriven, in microseconds; NULL: until it is redriven or discarded.';
+COMMENT ON COLUMN once.subscriber.paused IS 'While true, a take answers no rows.';
 COMMENT ON COLUMN once.subscriber.start_seen IS 'The snapshot of its creation, as in once.batch.seen_to: it begins with the events that were not visible then.';
 COMMENT ON COLUMN once.subscriber.subscriber IS 'Name of the subscriber, 1 to 100 characters, within its topic.';
 
@@ -403,8 +407,8 @@ $$Removes a topic that has no subscribers left. Errors: 55006 it has subscribers
 CREATE FUNCTION once.subscriber_set(topic text, subscriber text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_set';
 COMMENT ON FUNCTION once.subscriber_set(text, text, json) IS
-$$Creates a subscriber (1 to 100 characters), which begins with the events emitted after it, or changes the options named, and returns all options; null resets one. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): the longest lease, and how long an ended token is remembered.
-Errors: 42704 no such topic, 22023 an unknown option or bad value, 42501 the topic has another owner, 40001 a lost race, 25006.$$;
+$$Creates a subscriber (1 to 100 characters), which begins with the events emitted after it, or changes the options named, and returns all options; null resets one. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): the longest lease, and how long an ended token counts. paused (false): takes answer no rows. dead_for (no end): how long dead letters are kept.
+Errors: 42704, 22023 an option or value, 42501 another owner, 40001 a lost race, 25006.$$;
 
 CREATE FUNCTION once.subscriber_get(topic text, subscriber text)
 RETURNS json LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_get';
@@ -428,7 +432,7 @@ CREATE FUNCTION once.outbox_dead(
     OUT order_key text, OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_outbox_dead';
 COMMENT ON FUNCTION once.outbox_dead(text, text, integer) IS
-$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first. kind: the word of the last outbox_nack, or expired: its last lease expired, so no worker knows that it died.
+$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first; those whose dead_for is over are not shown. kind: the word of the last outbox_nack, or expired: its last lease expired, so no worker knows that it died.
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_redrive(
@@ -436,3 +440,25 @@ CREATE FUNCTION once.outbox_redrive(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_redrive';
 COMMENT ON FUNCTION once.outbox_redrive(text, text, integer, bigint[]) IS
 $$Makes up to max (1 to 10000) dead letters due again, the longest dead first or those named, and returns their number. Attempts count anew; event_id, emitted_at and delivery_key stay. Events that are not dead are skipped. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
+
+CREATE FUNCTION once.outbox_discard(topic text, subscriber text, event_ids bigint[], OUT discarded integer)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_discard';
+COMMENT ON FUNCTION once.outbox_discard(text, text, bigint[]) IS
+$$Deletes the named dead letters of a subscriber for good, with the record of their failed attempts, and returns their number. Other subscribers keep theirs. Events that are not dead are skipped, so a repeated call answers 0.
+Errors: 42704 no such topic or subscriber, 22023 event_ids is NULL, 42501 the topic has another owner, 25006 read-only transaction.$$;
+
+CREATE FUNCTION once.outbox_peek(
+    topic text, subscriber text = 'default', max integer = 100,
+    OUT event_id bigint, OUT state text, OUT due_at timestamptz, OUT attempt integer, OUT order_key text,
+    OUT payload json, OUT headers json, OUT emitted_at timestamptz)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_outbox_peek';
+COMMENT ON FUNCTION once.outbox_peek(text, text, integer) IS
+$$Shows up to max (1 to 10000) pending events of a subscriber, by event_id, without taking them. state: ready; delayed (not due before due_at: a delay or a backoff); waiting (behind another event of its order_key, or its lane is out; due_at NULL); leased (due_at: when the lease ends). attempt: the present one, else the next. Dead letters: outbox_dead. Writes nothing.
+Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.$$;
+
+CREATE FUNCTION once.topic_list(
+    OUT topic text, OUT subscriber text, OUT options json, OUT paused boolean, OUT lag interval, OUT depth bigint,
+    OUT dead bigint)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_topic_list';
+COMMENT ON FUNCTION once.topic_list() IS
+$$A row for each topic and subscriber; of a topic without subscribers one row with NULLs. options: the topic's and the subscriber's, defaults included. lag: age of the oldest event that is due and not acked; NULL: none. depth: events that are not acked; exact while each lane has fewer than 64, else an estimate. dead: dead letters; 2000 means 2000 or more. Writes nothing and asks for no owner.$$;

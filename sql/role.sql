@@ -23,12 +23,12 @@ CREATE VIEW once.role_function (kind, function_name) AS
     ('observe', 'machine_check'), ('observe', 'cancel_audit'),
     ('observe', 'janitor_status'),
     ('operate', 'sweep'), ('operate', 'sweep_all'),
-    ('observe', 'metrics'), ('observe', 'doctor'),
+    ('observe', 'metrics'), ('observe', 'doctor'), ('observe', 'topic_list'),
     ('operate', 'machine_define'), ('operate', 'machine_drop'), ('operate', 'action_adopt'),
     ('operate', 'action_expire'),
     ('operate', 'key_list'),
     ('operate', 'key_get'), ('operate', 'key_resolve'), ('operate', 'key_expire'), ('operate', 'key_forget'), ('operate', 'scope_set'),
-    ('operate', 'outbox_dead'), ('operate', 'outbox_redrive'),
+    ('operate', 'outbox_peek'), ('operate', 'outbox_dead'), ('operate', 'outbox_redrive'), ('operate', 'outbox_discard'),
     ('operate', 'topic_set'), ('operate', 'subscriber_set'), ('operate', 'subscriber_drop'),
     ('operate', 'topic_drop'))
     SELECT kind, function_name FROM opened

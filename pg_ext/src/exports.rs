@@ -96,6 +96,9 @@ export! {
     pg_once_outbox_nack => outbox::nack::outbox_nack;
     pg_once_outbox_dead => outbox::dead::outbox_dead;
     pg_once_outbox_redrive => outbox::dead::outbox_redrive;
+    pg_once_outbox_discard => outbox::dead::outbox_discard;
+    pg_once_outbox_peek => outbox::peek::outbox_peek;
+    pg_once_topic_list => metrics::topics::topic_list;
     pg_once_outbox_deliveries => outbox::delivery::outbox_deliveries;
     pg_once_outbox_extend => outbox::extend::outbox_extend;
     pg_once_topic_set => outbox::options::topic_set;

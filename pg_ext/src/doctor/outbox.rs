@@ -23,6 +23,13 @@ const DEAD: &CStr = c"
                              $3, CASE WHEN $5 THEN ' or more' END, COALESCE($4::text, '?')),
            pg_catalog.format('Read why with once.outbox_dead(%L, %L); once.outbox_redrive sends them again once the cause is mended.', $1, $2)";
 
+const PAUSED: &CStr = c"
+    SELECT 'info', pg_catalog.format('paused: topic \"%s\", subscriber \"%s\"', t.topic, s.subscriber),
+           'Its takes answer no rows, and its backlog grows.',
+           pg_catalog.format('Go on with: SELECT once.subscriber_set(%L, %L, ''{\"paused\": false}'');', t.topic, s.subscriber)
+      FROM once.subscriber s JOIN once.topic t ON t.topic_id = s.topic_id
+     WHERE s.paused ORDER BY t.topic, s.subscriber LIMIT 100";
+
 // $1 the present incarnation. Of each segment its youngest transactions.
 const FUTURE: &CStr = c"
     SELECT 'error', 'events come from the future',
@@ -39,6 +46,7 @@ const FUTURE: &CStr = c"
      ORDER BY e.xid DESC LIMIT 1";
 
 thread_local! {
+    static SUBSCRIBERS_PAUSED: Kept = const { Kept::new(PAUSED, &[]) };
     static FROM_THE_FUTURE: Kept = const { Kept::new(FUTURE, &[pg_sys::INT8OID]) };
     static LETTERS: Kept = const { Kept::new(DEAD, &[
         pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::BOOLOID,
@@ -50,6 +58,7 @@ pub fn ask(report: &Report) -> Result<()> {
         &FROM_THE_FUTURE,
         &[Some(Datum::from(incarnation::present()?))],
     )?;
+    report.ask(&SUBSCRIBERS_PAUSED, &[])?;
     let dead = dead::count()?;
     for letters in dead.iter().filter(|l| l.count > 0.0).take(MOST) {
         let args = [

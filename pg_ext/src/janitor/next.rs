@@ -27,7 +27,13 @@ const MESSAGES: &CStr = c"SELECT min(i.expires_at) FROM once.inbox i";
 
 const DEDUPES: &CStr = c"SELECT min(d.until) FROM once.dedupe d";
 
+const LETTERS: &CStr = c"
+    SELECT min(d.died_at + s.dead_for_us * interval '1 microsecond')
+      FROM once.subscriber s CROSS JOIN LATERAL (
+           SELECT l.died_at FROM once.dead l WHERE l.subscriber_id = s.subscriber_id ORDER BY l.died_at LIMIT 1) d";
+
 thread_local! {
+    static LETTER: Kept = const { Kept::new(LETTERS, &[]) };
     static LEASE: Kept = const { Kept::new(LEASES, &[]) };
     static KEY: Kept = const { Kept::new(KEYS, &[]) };
     static TOMBSTONE: Kept = const { Kept::new(TOMBSTONES, &[]) };
@@ -57,6 +63,7 @@ fn next_of(task: Task) -> Result<Option<i64>> {
         Task::OutboxRequeue => outbox::next_lease_end(),
         Task::InboxReap => found(&MESSAGE),
         Task::DedupeReap => found(&DEDUPE),
+        Task::DeadReap => found(&LETTER),
         Task::OutboxRetire => Ok(None),
     }
 }

@@ -1,4 +1,4 @@
-//! key_reap, key_tombstone, inbox_reap and dedupe_reap: each is one statement on the extension's own tables that takes the
+//! key_reap, key_tombstone, inbox_reap, dedupe_reap and dead_reap: each is one statement on the extension's own tables that takes the
 //! oldest due rows and skips locked ones.
 
 use crate::clock;
@@ -99,6 +99,20 @@ const DEDUPE_REAP: &CStr = c"
     reaped AS (DELETE FROM once.dedupe WHERE ctid = ANY (ARRAY(SELECT ctid FROM due)) RETURNING 1)
     SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped";
 
+const DEAD_REAP: &CStr = c"
+    WITH due AS MATERIALIZED (
+        SELECT d.subscriber_id, d.event_id
+          FROM once.subscriber s CROSS JOIN LATERAL (
+               SELECT l.subscriber_id, l.event_id FROM once.dead l
+                WHERE l.subscriber_id = s.subscriber_id AND l.died_at <= $1 - s.dead_for_us * interval '1 microsecond'
+                ORDER BY l.died_at LIMIT $2 FOR UPDATE SKIP LOCKED) d
+         LIMIT $2),
+    attempts AS (DELETE FROM once.delivery a USING due d
+                  WHERE a.subscriber_id = d.subscriber_id AND a.event_id = d.event_id),
+    reaped AS (DELETE FROM once.dead l USING due d
+                WHERE l.subscriber_id = d.subscriber_id AND l.event_id = d.event_id RETURNING 1)
+    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped";
+
 const TYPES: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::INT8OID];
 
 thread_local! {
@@ -106,6 +120,7 @@ thread_local! {
     static TOMBSTONES: Kept = const { Kept::new(KEY_TOMBSTONE, TYPES) };
     static INBOX: Kept = const { Kept::new(INBOX_REAP, TYPES.split_at(2).0) };
     static DEDUPE: Kept = const { Kept::new(DEDUPE_REAP, TYPES.split_at(2).0) };
+    static DEAD: Kept = const { Kept::new(DEAD_REAP, TYPES.split_at(2).0) };
 }
 
 pub fn keys(max: i64) -> Result<Swept> {
@@ -122,6 +137,10 @@ pub fn inbox(max: i64) -> Result<Swept> {
 
 pub fn dedupe(max: i64) -> Result<Swept> {
     run(&DEDUPE, max, &[])
+}
+
+pub fn dead_letters(max: i64) -> Result<Swept> {
+    run(&DEAD, max, &[])
 }
 
 fn run(statement: &'static LocalKey<Kept>, max: i64, more: &[i64]) -> Result<Swept> {

@@ -62,6 +62,13 @@ const EXPIRED_DEDUPES: &CStr = c"
     SELECT pg_catalog.count(*), min(d.until)
       FROM (SELECT u.until FROM once.dedupe u WHERE u.until <= $1 ORDER BY u.until LIMIT $2) d";
 
+const EXPIRED_LETTERS: &CStr = c"
+    SELECT LEAST(pg_catalog.count(*), $2), min(d.died_at + s.dead_for_us * interval '1 microsecond')
+      FROM once.subscriber s CROSS JOIN LATERAL (
+           SELECT l.died_at FROM once.dead l
+            WHERE l.subscriber_id = s.subscriber_id AND l.died_at <= $1 - s.dead_for_us * interval '1 microsecond'
+            ORDER BY l.died_at LIMIT $2) d";
+
 // Of the task $1; $2 machines whose errors are not shown, and $3 the text instead.
 const RUNS: &CStr = c"
     SELECT NULLIF(j.machine, ''), j.last_end, COALESCE(j.done, 0), COALESCE(j.failed, 0),
@@ -78,6 +85,7 @@ thread_local! {
     static KEY_TOMBSTONE: Kept = const { Kept::new(EXPIRED_KEYS, TYPES) };
     static INBOX_REAP: Kept = const { Kept::new(EXPIRED_MESSAGES, TYPES) };
     static DEDUPE_REAP: Kept = const { Kept::new(EXPIRED_DEDUPES, TYPES) };
+    static DEAD_REAP: Kept = const { Kept::new(EXPIRED_LETTERS, TYPES) };
     static TASK_RUNS: Kept = const { Kept::new(
         RUNS,
         &[pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, pg_sys::TEXTOID],
@@ -141,6 +149,7 @@ fn due_parts(task: Task, now: i64) -> Result<DueParts> {
         Task::KeyTombstone => counted(&KEY_TOMBSTONE, now)?,
         Task::InboxReap => counted(&INBOX_REAP, now)?,
         Task::DedupeReap => counted(&DEDUPE_REAP, now)?,
+        Task::DeadReap => counted(&DEAD_REAP, now)?,
         Task::OutboxRequeue => vec![(None, outbox::requeue(now, LOOKS)?)],
         Task::OutboxRetire => vec![(None, outbox::retire()?)],
     })

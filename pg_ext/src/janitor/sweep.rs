@@ -63,6 +63,7 @@ fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>>
         Task::OutboxRequeue => requeue::requeue_overdue(max).map(Some),
         Task::InboxReap => reap::inbox(max).map(Some),
         Task::DedupeReap => reap::dedupe(max).map(Some),
+        Task::DeadReap => reap::dead_letters(max).map(Some),
         Task::OutboxRetire => retire::retire_segments(max),
     }
 }

@@ -16,12 +16,13 @@ pub enum Task {
     OutboxRequeue,
     InboxReap,
     DedupeReap,
+    DeadReap,
     /// Last: a truncated segment is locked until the transaction ends.
     OutboxRetire,
 }
 
 impl Task {
-    pub const ALL: [Task; 8] = [
+    pub const ALL: [Task; 9] = [
         Task::ActionRelease,
         Task::KeyAbandon,
         Task::KeyReap,
@@ -29,6 +30,7 @@ impl Task {
         Task::OutboxRequeue,
         Task::InboxReap,
         Task::DedupeReap,
+        Task::DeadReap,
         Task::OutboxRetire,
     ];
 
@@ -53,6 +55,7 @@ impl Task {
             Task::OutboxRequeue => requeue::TASK,
             Task::InboxReap => "inbox_reap",
             Task::DedupeReap => "dedupe_reap",
+            Task::DeadReap => "dead_reap",
             Task::OutboxRetire => retire::TASK,
         }
     }
@@ -66,6 +69,7 @@ impl Task {
             Task::OutboxRequeue => &[c"batch", c"receipt", c"retry", c"dead", c"delivery"],
             Task::InboxReap => &[c"inbox"],
             Task::DedupeReap => &[c"dedupe"],
+            Task::DeadReap => &[c"dead", c"delivery"],
             Task::OutboxRetire => &[c"segment", c"event_kept", c"batch", c"receipt", c"delivery"],
         }
     }

@@ -28,7 +28,7 @@ const RETRIES: usize = 10_000;
 const LOOKUPS: usize = 1_000;
 
 /// What one call reads for every subscriber.
-struct BacklogLook {
+pub struct BacklogLook {
     seen: Seen,
     snapshot: Snapshot,
     /// The present series.
@@ -41,8 +41,8 @@ struct BacklogLook {
 
 /// The backlog of a subscriber.
 #[derive(Default)]
-struct Backlog {
-    depth: f64,
+pub struct Backlog {
+    pub depth: f64,
     /// When the oldest event was emitted, or became due.
     since: Option<i64>,
     /// A bound was reached: there may be more or older events.
@@ -73,7 +73,7 @@ pub fn outbox(sheet: &Sheet) -> Result<()> {
 }
 
 impl BacklogLook {
-    fn begin() -> Result<BacklogLook> {
+    pub fn begin() -> Result<BacklogLook> {
         let (seen, snapshot) = Seen::now()?;
         Ok(BacklogLook {
             series: series::present(&snapshot)?,
@@ -86,7 +86,7 @@ impl BacklogLook {
         })
     }
 
-    fn backlog(&self, subscriber: &Subscriber) -> Result<Backlog> {
+    pub fn backlog(&self, subscriber: &Subscriber) -> Result<Backlog> {
         let mut backlog = Backlog::default();
         let topic = subscriber.topic.id;
         let mut lanes = BTreeSet::new();
@@ -257,14 +257,18 @@ impl BacklogLook {
         Ok(at)
     }
 
+    /// The age of the oldest event, in microseconds; None: there is none.
+    pub fn lag_us(&self, backlog: &Backlog) -> Option<i64> {
+        backlog.since.map(|at| self.now.saturating_sub(at).max(0))
+    }
+
     fn report(&self, sheet: &Sheet, subscriber: &Subscriber, backlog: &Backlog) -> Result<()> {
         let (topic, name) = (shown(&subscriber.topic.name), shown(&subscriber.name));
         let labels = [("topic", &*topic), ("subscriber", &*name)];
-        let lag = backlog.since.map_or(0, |at| self.now.saturating_sub(at));
         sheet.put(
             "outbox_lag_seconds",
             &labels,
-            lag.max(0) as f64 / 1e6,
+            self.lag_us(backlog).unwrap_or(0) as f64 / 1e6,
             "Age of the oldest event that the subscriber has not acked; 0: none. A delayed or redriven event counts from when it is due, a dead one not at all.",
         )?;
         sheet.put(
@@ -272,6 +276,12 @@ impl BacklogLook {
             &labels,
             backlog.depth.round(),
             "Events that the subscriber has not acked, with those in batches, retries and delays. Exact while each lane has fewer than 64, then an estimate from samples.",
+        )?;
+        sheet.put(
+            "outbox_paused",
+            &labels,
+            f64::from(u8::from(subscriber.paused)),
+            "1: the subscriber is paused (subscriber_set), and takes answer no rows; 0: it is not.",
         )
     }
 }

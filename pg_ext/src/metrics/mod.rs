@@ -12,6 +12,7 @@ mod estimate;
 pub mod leases;
 mod refunds;
 mod tables;
+pub mod topics;
 
 use crate::call::{Call, from_utf8};
 use crate::counters::{self, Outcome};

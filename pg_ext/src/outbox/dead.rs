@@ -1,4 +1,4 @@
-//! once.dead: `outbox_dead` and `outbox_redrive`.
+//! once.dead: `outbox_dead`, `outbox_redrive` and `outbox_discard`.
 //!
 //! A dead letter is a copy of its event, because the segment is truncated without it. A redrive inserts the event into
 //! once.event_kept, in the lane DELAYED, and into once.retry for this subscriber alone. Among the pending events of
@@ -11,7 +11,7 @@ use super::leave::{HeldEvent, Reason};
 use super::topic::{Subscriber, Topic};
 use crate::call::{Call, varlena};
 use crate::clock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept, column, number};
 use crate::table::{self, Name, Record, ScanKey, Snapshot, Table};
@@ -27,11 +27,11 @@ const MOST: i32 = 10_000;
 const HOLD: &CStr = c"SELECT t.topic_id FROM once.topic t WHERE t.topic_id = $1 FOR SHARE";
 
 const OLDEST: &CStr = c"
-    SELECT d.event_id, d.order_key FROM once.dead d WHERE d.subscriber_id = $1
+    SELECT d.event_id, d.order_key FROM once.dead d WHERE d.subscriber_id = $1 AND d.died_at > $3
      ORDER BY d.died_at, d.event_id LIMIT $2 FOR UPDATE SKIP LOCKED";
 
 const NAMED: &CStr = c"
-    SELECT d.event_id, d.order_key FROM once.dead d WHERE d.subscriber_id = $1 AND d.event_id = ANY ($3)
+    SELECT d.event_id, d.order_key FROM once.dead d WHERE d.subscriber_id = $1 AND d.died_at > $3 AND d.event_id = ANY ($4)
      ORDER BY d.died_at, d.event_id LIMIT $2 FOR UPDATE SKIP LOCKED";
 
 // Another subscriber's redrive may have inserted the event. The update changes nothing and locks that row, so that the
@@ -56,11 +56,18 @@ const REDRIVE: &CStr = c"
         RETURNING 1)
     SELECT pg_catalog.count(*)::integer FROM due";
 
+const DISCARD: &CStr = c"
+    WITH discarded AS (DELETE FROM once.dead WHERE subscriber_id = $1 AND event_id = ANY ($2) RETURNING event_id),
+         attempts AS (DELETE FROM once.delivery
+                       WHERE subscriber_id = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM discarded)))
+    SELECT pg_catalog.count(*)::integer FROM discarded";
+
 thread_local! {
+    static DISCARDED: Kept = const { Kept::new(DISCARD, &[pg_sys::INT4OID, pg_sys::INT8ARRAYOID]) };
     static HELD: Kept = const { Kept::new(HOLD, &[pg_sys::INT4OID]) };
-    static OLDEST_OF: Kept = const { Kept::new(OLDEST, &[pg_sys::INT4OID, pg_sys::INT4OID]) };
+    static OLDEST_OF: Kept = const { Kept::new(OLDEST, &[pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::TIMESTAMPTZOID]) };
     static THOSE_NAMED: Kept = const {
-        Kept::new(NAMED, &[pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::INT8ARRAYOID])
+        Kept::new(NAMED, &[pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::TIMESTAMPTZOID, pg_sys::INT8ARRAYOID])
     };
     static REDRIVEN: Kept = const { Kept::new(REDRIVE, &[
         pg_sys::INT4OID, pg_sys::TIMESTAMPTZOID, pg_sys::INT8ARRAYOID, pg_sys::INT4ARRAYOID, pg_sys::INT4OID,
@@ -123,7 +130,11 @@ pub fn outbox_dead(call: &Call) -> Result<Datum> {
     let max = call.limit(2, "max", MOST)?;
     let rows = Rows::begin(call);
     let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::now());
-    let mut scan = table.scan(BY_DEATH, &mut [ScanKey::i32(1, subscriber.id)], &snapshot)?;
+    let keys = &mut [
+        ScanKey::i32(1, subscriber.id),
+        ScanKey::after(2, kept_since(&subscriber)?),
+    ];
+    let mut scan = table.scan(BY_DEATH, keys, &snapshot)?;
     for _ in 0..max {
         let Some(slot) = scan.advance() else {
             break;
@@ -156,7 +167,11 @@ pub fn outbox_redrive(call: &Call) -> Result<Datum> {
     spi::query_latest(&HELD, &[Some(Datum::from(subscriber.topic.id))])?;
     // Both as they are under the lock.
     let subscriber = Subscriber::named_in(call)?;
-    let mut args = vec![Some(Datum::from(subscriber.id)), Some(Datum::from(max))];
+    let mut args = vec![
+        Some(Datum::from(subscriber.id)),
+        Some(Datum::from(max)),
+        Some(Datum::from(kept_since(&subscriber)?)),
+    ];
     let found = match named {
         None => spi::query_latest(&OLDEST_OF, &args)?,
         Some(named) => {
@@ -165,6 +180,30 @@ pub fn outbox_redrive(call: &Call) -> Result<Datum> {
         }
     };
     redrive(&subscriber, &found).map(Datum::from)
+}
+
+/// What died up to then is over, whether a sweep has removed it or not.
+fn kept_since(subscriber: &Subscriber) -> Result<i64> {
+    let now = clock::now_us()?;
+    Ok(subscriber
+        .dead_for_us
+        .map_or(i64::MIN, |dead_for| now - dead_for))
+}
+
+/// `once.outbox_discard`.
+pub fn outbox_discard(call: &Call) -> Result<Datum> {
+    table::ensure_writable(TABLE)?;
+    let subscriber = Subscriber::named_in(call)?;
+    let ids = call.opt_i64s(2, "event_ids")?.ok_or_else(|| {
+        Error::bad_argument(
+            "event_ids",
+            "must not be null",
+            "Name the events that once.outbox_dead lists: ARRAY[41, 42].",
+        )
+    })?;
+    let args = [Some(Datum::from(subscriber.id)), Some(row::i64s(&ids))];
+    let rows = spi::query_latest(&DISCARDED, &args)?;
+    Ok(Datum::from(rows.first().map_or(0, |r| number(r, 0) as i32)))
 }
 
 /// Dead letters that this transaction has locked, with their order_keys.

@@ -19,6 +19,7 @@ mod leave;
 pub mod nack;
 pub mod options;
 mod overdue;
+pub mod peek;
 mod quiet;
 pub mod receipt;
 pub mod requeue;

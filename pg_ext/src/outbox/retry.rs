@@ -218,6 +218,11 @@ pub fn due(sub: &Subscriber, lane: i32, now: i64, max: i32) -> Result<Vec<DueRet
     Ok(due)
 }
 
+/// The first row of a key.
+pub fn first_of_key(sub: &Subscriber, lane: i32, key: &[u8]) -> Result<Option<i64>> {
+    RetryLane::open(sub, lane)?.first_of_key(key)
+}
+
 /// It may have rows: the look stops at a bound, because an old snapshot keeps the index entries of deleted rows.
 pub fn may_have_any(sub: &Subscriber) -> Result<bool> {
     const LOOKS: usize = 50;

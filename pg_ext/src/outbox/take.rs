@@ -45,6 +45,9 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
             .min(subscriber.max_life_us),
     };
     let rows = Rows::begin(call);
+    if subscriber.paused {
+        return Ok(Datum::from(0));
+    }
     let moment = LogMoment::now()?;
     let retries = retry::may_have_any(&subscriber)?;
     if !retries && moment.is_quiet(&subscriber) {

@@ -107,6 +107,9 @@ pub struct Subscriber {
     pub cap_us: i64,
     pub lease_us: i64,
     pub max_life_us: i64,
+    /// None: dead letters stay.
+    pub dead_for_us: Option<i64>,
+    pub paused: bool,
     pub start_series: i32,
     /// It begins with the events that this did not see.
     pub start: Seen,
@@ -142,10 +145,12 @@ impl Subscriber {
             cap_us: int(6).unwrap_or(BACKOFF_CAP_US),
             lease_us: int(7).unwrap_or(LEASE_US),
             max_life_us: int(8).unwrap_or(MAX_LEASE_LIFE_US),
+            dead_for_us: int(9),
+            paused: int(11) == Some(1),
             start: slot
-                .column(9)
+                .column(10)
                 .map_or_else(|| Ok(Seen::nothing()), Seen::stored)?,
-            name: slot.column(10).map(varlena).unwrap_or_default().to_vec(),
+            name: slot.column(12).map(varlena).unwrap_or_default().to_vec(),
         })
     }
 
@@ -188,7 +193,7 @@ pub fn all_subscribers() -> Result<Vec<Subscriber>> {
 }
 
 /// Topics by number.
-fn all_topics(snapshot: &Snapshot) -> Result<HashMap<i32, Topic>> {
+pub fn all_topics(snapshot: &Snapshot) -> Result<HashMap<i32, Topic>> {
     let table = Table::to_read(TOPICS)?;
     let mut scan = table.scan(BY_TOPIC, &mut [], snapshot)?;
     let mut all = HashMap::new();

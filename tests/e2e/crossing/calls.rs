@@ -7,7 +7,7 @@ use crate::playground::Playground;
 use crate::services::{Services, attempt};
 
 /// Reading and replaying.
-const READ: [&str; 18] = [
+const READ: [&str; 19] = [
     "once.key_claim('anna', 'done', '{\"r\": 1}')",
     "once.key_claim('anna', 'done', fingerprint => sha256('guess'))",
     "once.key_get('anna', 'done')",
@@ -18,6 +18,7 @@ const READ: [&str; 18] = [
     "once.inbox_accept('anna', 'message')",
     "once.outbox_take('anna')",
     "once.outbox_dead('anna', 'default')",
+    "once.outbox_peek('anna')",
     "once.outbox_deliveries('anna', 'default', $DEAD)",
     "once.topic_get('anna')",
     "once.subscriber_get('anna', 'default')",
@@ -61,7 +62,7 @@ const ACT: [&str; 27] = [
 ];
 
 /// What those who run a service do: options, verdicts, definitions.
-const RUN: [&str; 17] = [
+const RUN: [&str; 18] = [
     "once.scope_set('anna', '{\"owner\": null}')",
     "once.scope_set('anna', '{\"owner\": \"cross_bert\"}')",
     "once.key_resolve('anna', 'parked', 1, 'retry')",
@@ -72,6 +73,7 @@ const RUN: [&str; 17] = [
     "once.topic_drop('anna')",
     "once.subscriber_drop('anna', 'default')",
     "once.outbox_redrive('anna', 'default')",
+    "once.outbox_discard('anna', 'default', array[$DEAD])",
     "once.action_expire('anna.job', '2')",
     "once.action_adopt('anna.job')",
     "once.machine_drop('anna.job')",

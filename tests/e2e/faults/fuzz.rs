@@ -343,6 +343,7 @@ impl Transaction<'_> {
                 "'outbox_retire'",
                 "'inbox_reap'",
                 "'dedupe_reap'",
+                "'dead_reap'",
             ]),
             "role" => one(&["'fz_one'", "'fz_two'"]),
             "right" => one(&["'use'", "'operate'", "'observe'"]),

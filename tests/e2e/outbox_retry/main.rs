@@ -14,6 +14,7 @@ mod bounds;
 mod dead;
 mod expiry;
 mod nacks;
+mod operate;
 mod order;
 #[path = "../keys/playground.rs"]
 mod playground;

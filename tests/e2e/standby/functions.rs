@@ -154,6 +154,16 @@ const ANSWER: &[(&str, &str, &str)] = &[
         "1|never",
     ),
     (
+        "outbox_peek",
+        "select state from once.outbox_peek('t') limit 1",
+        "leased",
+    ),
+    (
+        "topic_list",
+        "select topic, subscriber, dead from once.topic_list() where topic = 't'",
+        "t|default|1",
+    ),
+    (
         "outbox_deliveries",
         "select d.kind from once.outbox_dead('t', 'default') as e, once.outbox_deliveries('t', 'default', e.event_id) as d",
         "never",
@@ -283,6 +293,10 @@ const REFUSED: &[(&str, &str)] = &[
     ("outbox_extend", "once.outbox_extend('t', 'default', TOKEN)"),
     ("outbox_redrive", "once.outbox_redrive('t', 'default')"),
     (
+        "outbox_discard",
+        "once.outbox_discard('t', 'default', array[1])",
+    ),
+    (
         "topic_set",
         "once.topic_set('t', '{\"dedupe_for\": \"1 day\"}')",
     ),
@@ -304,6 +318,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("sweep", "once.sweep(task => 'outbox_retire')"),
     ("sweep", "once.sweep(task => 'inbox_reap')"),
     ("sweep", "once.sweep(task => 'dedupe_reap')"),
+    ("sweep", "once.sweep(task => 'dead_reap')"),
     ("incarnation_renew", "once.incarnation_renew()"),
     ("grant_role", "once.grant_role('pg_monitor', 'use')"),
     ("revoke_role", "once.revoke_role('pg_monitor', 'use')"),

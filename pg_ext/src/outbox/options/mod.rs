@@ -9,5 +9,7 @@ mod lock;
 mod subscriber;
 mod topic;
 
-pub use subscriber::{subscriber_drop, subscriber_get, subscriber_set};
-pub use topic::{topic_drop, topic_get, topic_set};
+pub use subscriber::{
+    all_options as subscriber_options, subscriber_drop, subscriber_get, subscriber_set,
+};
+pub use topic::{all_options as topic_options, topic_drop, topic_get, topic_set};

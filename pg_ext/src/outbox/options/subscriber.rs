@@ -33,7 +33,9 @@ const SET: &std::ffi::CStr = c"
         backoff_base_us   = CASE WHEN $2 ? 'backoff_base' THEN $4 ELSE backoff_base_us END,
         backoff_cap_us    = CASE WHEN $2 ? 'backoff_cap' THEN $5 ELSE backoff_cap_us END,
         lease_us          = CASE WHEN $2 ? 'lease' THEN $6 ELSE lease_us END,
-        max_lease_life_us = CASE WHEN $2 ? 'max_lease_life' THEN $7 ELSE max_lease_life_us END
+        max_lease_life_us = CASE WHEN $2 ? 'max_lease_life' THEN $7 ELSE max_lease_life_us END,
+        dead_for_us       = CASE WHEN $2 ? 'dead_for' THEN $8 ELSE dead_for_us END,
+        paused            = CASE WHEN $2 ? 'paused' THEN COALESCE(($2 ->> 'paused')::boolean, false) ELSE paused END
      WHERE subscriber_id = $1 RETURNING 1";
 
 const GET: &std::ffi::CStr = c"
@@ -42,7 +44,9 @@ const GET: &std::ffi::CStr = c"
         'backoff_base', $2 * interval '1 microsecond',
         'backoff_cap', $3 * interval '1 microsecond',
         'lease', $4 * interval '1 microsecond',
-        'max_lease_life', $5 * interval '1 microsecond')::pg_catalog.json";
+        'max_lease_life', $5 * interval '1 microsecond',
+        'dead_for', $6 * interval '1 microsecond',
+        'paused', $7)::pg_catalog.json";
 
 // An ack or nack locks the batch and writes its receipt then: with the rows locked, all receipts are there.
 const HOLD: &std::ffi::CStr = c"
@@ -70,6 +74,7 @@ thread_local! {
         pg_sys::INT8OID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
+        pg_sys::INT8OID,
     ]) };
     static GET_ALL: Kept = const { Kept::new(GET, &[
         pg_sys::INT4OID,
@@ -77,6 +82,8 @@ thread_local! {
         pg_sys::INT8OID,
         pg_sys::INT8OID,
         pg_sys::INT8OID,
+        pg_sys::INT8OID,
+        pg_sys::BOOLOID,
     ]) };
     static HOLD_ALL: Kept = const { Kept::new(HOLD, &[pg_sys::INT4OID]) };
     static DROP_ALL: Kept = const { Kept::new(DROP, &[pg_sys::INT4OID]) };
@@ -90,6 +97,7 @@ struct SubscriberChange {
     cap_us: Option<i64>,
     lease_us: Option<i64>,
     max_life_us: Option<i64>,
+    dead_for_us: Option<i64>,
 }
 
 /// `once.subscriber_set`.
@@ -116,6 +124,7 @@ pub fn subscriber_set(call: &Call) -> Result<Datum> {
             change.cap_us.map(Datum::from),
             change.lease_us.map(Datum::from),
             change.max_life_us.map(Datum::from),
+            change.dead_for_us.map(Datum::from),
         ],
     )?;
     match set.is_empty() {
@@ -151,7 +160,9 @@ pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
         None,
         None,
         None,
+        None,
         Some(start.datum()),
+        Some(Datum::from(false)),
         Some(row::text(name)),
     ])?;
     Ok(id)
@@ -162,7 +173,7 @@ pub fn subscriber_get(call: &Call) -> Result<Datum> {
     all_options(&Subscriber::named_in(call)?)
 }
 
-fn all_options(subscriber: &Subscriber) -> Result<Datum> {
+pub fn all_options(subscriber: &Subscriber) -> Result<Datum> {
     let rows = spi::query(
         &GET_ALL,
         &[
@@ -171,6 +182,8 @@ fn all_options(subscriber: &Subscriber) -> Result<Datum> {
             Some(Datum::from(subscriber.cap_us)),
             Some(Datum::from(subscriber.lease_us)),
             Some(Datum::from(subscriber.max_life_us)),
+            subscriber.dead_for_us.map(Datum::from),
+            Some(Datum::from(subscriber.paused)),
         ],
     )?;
     spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a subscriber without options"))
@@ -200,10 +213,13 @@ fn read_option(option: &Member, change: &mut SubscriberChange) -> Result<()> {
         b"backoff_cap" => change.cap_us = option.duration(1)?,
         b"lease" => change.lease_us = option.duration(1)?,
         b"max_lease_life" => change.max_life_us = option.duration(1)?,
+        b"dead_for" => change.dead_for_us = option.duration(1)?,
+        // The statement reads it from the document.
+        b"paused" => option.boolean()?,
         _ => return Err(option.unknown()),
     }
     Ok(())
 }
 
 const OPTIONS_HINT: &str =
-    "Options: max_attempts, backoff_base, backoff_cap, lease, max_lease_life.";
+    "Options: max_attempts, backoff_base, backoff_cap, lease, max_lease_life, dead_for, paused.";

@@ -114,7 +114,7 @@ pub fn topic_get(call: &Call) -> Result<Datum> {
     all_options(&Topic::named_in(call, &Snapshot::latest())?)
 }
 
-fn all_options(topic: &Topic) -> Result<Datum> {
+pub fn all_options(topic: &Topic) -> Result<Datum> {
     let rows = spi::query_latest(
         &GET_ALL,
         &[

@@ -1,0 +1,219 @@
+//! `outbox_peek`: the pending events of a subscriber, without taking them.
+//!
+//! They are where a take finds them: in the log behind a lane's cursor, in batches that are out, and in once.retry. From
+//! each place the first ones by event_id are read, at most as many as are asked for.
+
+use super::batch::{self, Batch, Part};
+use super::event::{self, Col, Event, is_unordered};
+use super::receipt::{self, Ledger};
+use super::retry::{self, Col as RetryCol, Retry};
+use super::seen::Seen;
+use super::series;
+use super::topic::Subscriber;
+use super::window::{self, Window};
+use crate::call::Call;
+use crate::clock::{self, INFINITY};
+use crate::error::Result;
+use crate::row::{self, Rows};
+use crate::table::{ScanKey, Snapshot, Table};
+use pgrx::pg_sys::Datum;
+use std::collections::{BTreeMap, HashMap};
+
+/// The most events of one call.
+const MOST: i32 = 10_000;
+
+/// What is told of an event besides its contents.
+struct Standing {
+    lane: i32,
+    state: &'static [u8],
+    /// INFINITY: not known.
+    due_at: i64,
+    attempt: i32,
+}
+
+struct Peek<'a> {
+    subscriber: &'a Subscriber,
+    max: usize,
+    now: i64,
+    /// By event_id.
+    found: BTreeMap<i64, Standing>,
+    /// Order keys with rows in once.retry: events behind them in the log wait.
+    first_of_key: HashMap<(i32, Vec<u8>), Option<i64>>,
+}
+
+/// `once.outbox_peek`.
+pub fn outbox_peek(call: &Call) -> Result<Datum> {
+    let subscriber = Subscriber::named_in(call)?;
+    let mut peek = Peek {
+        subscriber: &subscriber,
+        max: call.limit(2, "max", MOST)? as usize,
+        now: clock::now_us()?,
+        found: BTreeMap::new(),
+        first_of_key: HashMap::new(),
+    };
+    let rows = Rows::begin(call);
+    peek.look_in_retry()?;
+    peek.look_in_lanes()?;
+    let standing = std::mem::take(&mut peek.found).into_iter().take(peek.max);
+    for (id, standing) in standing {
+        // Somebody may have acked it meanwhile.
+        if let Some(event) = event::find(subscriber.topic.id, standing.lane, id)? {
+            rows.push(&values(&event, &standing));
+        }
+    }
+    Ok(call.return_null())
+}
+
+fn values(event: &Event, standing: &Standing) -> [Option<Datum>; 8] {
+    let due_at = Some(standing.due_at).filter(|at| *at != INFINITY);
+    [
+        event.raw(Col::EventId),
+        Some(row::text(standing.state)),
+        due_at.map(Datum::from),
+        Some(Datum::from(standing.attempt)),
+        event.raw(Col::OrderKey),
+        event.raw(Col::Payload),
+        event.raw(Col::Headers),
+        event.raw(Col::EmittedAt),
+    ]
+}
+
+impl Peek<'_> {
+    fn look_in_retry(&mut self) -> Result<()> {
+        let snapshot = Snapshot::latest();
+        let table = Table::to_read(retry::TABLE)?;
+        let keys = &mut [ScanKey::i32(1, self.subscriber.id)];
+        let mut scan = table.scan(retry::BY_EVENT, keys, &snapshot)?;
+        for _ in 0..self.max {
+            let Some(slot) = scan.advance() else {
+                break;
+            };
+            let row = Retry::look(slot);
+            let standing = self.of_retry(&row)?;
+            self.found.insert(row.i64(RetryCol::EventId), standing);
+        }
+        Ok(())
+    }
+
+    fn of_retry(&mut self, row: &Retry) -> Result<Standing> {
+        let (lane, due_at) = (row.i32(RetryCol::Lane), row.i64(RetryCol::DueAt));
+        let attempt = row.i32(RetryCol::Failures) + 1;
+        let stands = |state, due_at| Standing {
+            lane,
+            state,
+            due_at,
+            attempt,
+        };
+        if let Some(token) = row.raw(RetryCol::Token) {
+            let batch = Batch::find(self.subscriber.id, token.value() as i64)?;
+            return Ok(self.leased(lane, attempt, batch.map_or(self.now, |b| b.lease_until())));
+        }
+        let is_first = match row.bytes(RetryCol::OrderKey) {
+            None => true,
+            Some(key) => self.first(lane, key)? == Some(row.i64(RetryCol::EventId)),
+        };
+        Ok(match (is_first, due_at) {
+            (false, _) | (_, INFINITY) => stands(b"waiting", INFINITY),
+            (true, at) if at > self.now => stands(b"delayed", at),
+            (true, at) => stands(b"ready", at),
+        })
+    }
+
+    /// An event of a batch: leased, or ready again once the lease is over.
+    fn leased(&self, lane: i32, attempt: i32, until: i64) -> Standing {
+        Standing {
+            lane,
+            state: if until > self.now {
+                b"leased"
+            } else {
+                b"ready"
+            },
+            due_at: until,
+            attempt,
+        }
+    }
+
+    fn first(&mut self, lane: i32, key: &[u8]) -> Result<Option<i64>> {
+        if let Some(first) = self.first_of_key.get(&(lane, key.to_vec())) {
+            return Ok(*first);
+        }
+        let first = retry::first_of_key(self.subscriber, lane, key)?;
+        self.first_of_key.insert((lane, key.to_vec()), first);
+        Ok(first)
+    }
+
+    fn look_in_lanes(&mut self) -> Result<()> {
+        let (seen, snapshot) = Seen::now()?;
+        let present = series::present(&snapshot)?;
+        let tables = window::tables()?;
+        let batches = Table::to_read(batch::TABLE)?;
+        for lane in self.subscriber.lanes() {
+            let last = Part::last_in(&batches, self.subscriber.id, lane, &snapshot)?;
+            let out = last.as_ref().map(Part::out).unwrap_or_default();
+            let is_out = self.look_in_batches(out, &snapshot)?;
+            let mut window = Window::behind(self.subscriber, last.as_ref())?;
+            let mut left = self.max;
+            loop {
+                let mut reader = window.read(self.subscriber.topic.id, lane, &tables, &snapshot)?;
+                while left > 0
+                    && reader
+                        .next(|event| self.of_log(event, lane, is_out))?
+                        .is_some()
+                {
+                    left -= 1;
+                }
+                match window.next(&seen, present).filter(|_| left > 0) {
+                    Some(next) => window = next,
+                    None => break,
+                }
+                window.find_late(self.subscriber.topic.id, lane, &tables, &snapshot)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the events that these batches hold; true: one of their leases is alive.
+    fn look_in_batches(&mut self, tokens: Vec<i64>, snapshot: &Snapshot) -> Result<bool> {
+        let mut is_out = false;
+        for token in tokens {
+            if receipt::is_over(self.subscriber.id, token, snapshot)? {
+                continue;
+            }
+            let Some(batch) = Batch::find_under(self.subscriber.id, token, snapshot)? else {
+                continue;
+            };
+            let (until, lanes) = (batch.lease_until(), batch.lanes());
+            is_out |= until > self.now;
+            for id in Ledger::read(&batch)?.held.into_iter().take(self.max) {
+                let lane = lanes.get(&id).copied().unwrap_or(0);
+                let standing = self.leased(lane, 1, until);
+                self.found.entry(id).or_insert(standing);
+            }
+        }
+        Ok(is_out)
+    }
+
+    /// An event that no take has handed out.
+    fn of_log(&mut self, event: &Event, lane: i32, is_out: bool) -> Result<()> {
+        let waits = !is_unordered(lane)
+            && (is_out
+                || match event.bytes(Col::OrderKey) {
+                    Some(key) => self.first(lane, key)?.is_some(),
+                    None => false,
+                });
+        let (state, due_at): (&[u8], i64) = match waits {
+            true => (b"waiting", INFINITY),
+            false => (b"ready", event.i64(Col::EmittedAt)),
+        };
+        let standing = Standing {
+            lane,
+            state,
+            due_at,
+            attempt: 1,
+        };
+        self.found
+            .entry(event.i64(Col::EventId))
+            .or_insert(standing);
+        Ok(())
+    }
+}
