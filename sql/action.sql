@@ -21,6 +21,7 @@ CREATE TABLE once.action_lease (
     ended_version    bigint,
     finished_token   bigint,
     failures         integer     NOT NULL,
+    attempts         integer     NOT NULL,
     state            "char"      NOT NULL CHECK (state IN ('h', 'f', 'l', 's')),
     id               uuid        NOT NULL,
     machine          text        COLLATE "C" NOT NULL,
@@ -29,6 +30,7 @@ CREATE TABLE once.action_lease (
     revert_to        text        COLLATE "C" NOT NULL,
     step_key         text        COLLATE "C",
     successful_state text        COLLATE "C",
+    requester        text        COLLATE "C",
     holder           text        COLLATE "C",
     note             text,
     CONSTRAINT action_lease_pkey PRIMARY KEY (id)
@@ -43,6 +45,7 @@ COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over 
 COMMENT ON COLUMN once.action_lease.ended_version IS 'The row''s version when the lease ended.';
 COMMENT ON COLUMN once.action_lease.finished_token IS 'The token that finished an action of this row last; NULL: none did.';
 COMMENT ON COLUMN once.action_lease.failures IS 'Sweeps in a row that could not revert the row; each doubles the wait for the next.';
+COMMENT ON COLUMN once.action_lease.attempts IS 'Claims of this step since the row last finished one; of an adopted row 0.';
 COMMENT ON COLUMN once.action_lease.state IS 'h held, f finished, l released, s swept.';
 COMMENT ON COLUMN once.action_lease.id IS 'First 16 bytes of SHA-256(machine, 0x00, row_id), the texts in UTF-8.';
 COMMENT ON COLUMN once.action_lease.machine IS 'Name of the machine.';
@@ -51,6 +54,7 @@ COMMENT ON COLUMN once.action_lease.claim_into IS 'The status that the row wears
 COMMENT ON COLUMN once.action_lease.revert_to IS 'The status that a release or a sweep puts the row back into.';
 COMMENT ON COLUMN once.action_lease.step_key IS 'NULL, with successful_state: adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_finish moves the row into; NULL, with step_key: adopted by action_adopt.';
+COMMENT ON COLUMN once.action_lease.requester IS 'The requester that action_claim was given; NULL: none, or adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.holder IS 'The holder that action_claim was given; NULL: none, or adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.note IS 'The error of action_release or of the last sweep.';
 SELECT pg_catalog.pg_extension_config_dump('once.action_lease', '');
@@ -129,3 +133,30 @@ RETURNS integer LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_on
 COMMENT ON FUNCTION once.action_adopt(text, integer) IS
 $$Adopts up to max (1 to 1000000) orphaned rows and answers their number. A row in a claim state without a lease (loaded, replicated, older than the definition) gets an overdue lease, so the next sweep reverts it. A row whose cancel flag was set by hand gets a teardown, so cancel_pending lists it. Skips locked rows.
 Errors: 42704 no such machine; 42501 no right to update the table; 22023 bad argument; 55006 the machine is being defined.$$;
+
+CREATE FUNCTION once.action_get(
+    machine text, id text,
+    OUT status text, OUT step_key text, OUT requester text, OUT holder text, OUT claimed_at timestamptz,
+    OUT lease_left interval, OUT attempts integer, OUT last_error text, OUT cancelling boolean, OUT next text)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_action_get';
+COMMENT ON FUNCTION once.action_get(text, text) IS
+$$Shows where a row stands: its status, who has it and for how long (lease_left is negative after the lease expired), what failed last, and in next one sentence on what happens next and by whom. attempts: claims of this step since the row last finished one. Columns of the lease are NULL for a row without one; no row for a missing id. Looks past owners and rights on the table; never shows a token. Writes nothing.
+Errors: 42704 no such machine, 22023 bad argument.$$;
+
+CREATE FUNCTION once.action_get(
+    machine text, id "any",
+    OUT status text, OUT step_key text, OUT requester text, OUT holder text, OUT claimed_at timestamptz,
+    OUT lease_left interval, OUT attempts integer, OUT last_error text, OUT cancelling boolean, OUT next text)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_action_get';
+COMMENT ON FUNCTION once.action_get(text, "any") IS
+'action_get for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
+
+CREATE FUNCTION once.action_list(
+    machine text = NULL, max integer = 1000,
+    OUT machine text, OUT id text, OUT status text, OUT step_key text, OUT requester text, OUT holder text,
+    OUT claimed_at timestamptz, OUT lease_left interval, OUT attempts integer, OUT last_error text,
+    OUT cancelling boolean, OUT next text)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_action_list';
+COMMENT ON FUNCTION once.action_list(text, integer) IS
+$$Lists up to max (1 to 10000) leases that are held, alive or overdue, of one machine or of all (NULL), in each machine those that end first; columns as in action_get. Looks past owners and rights on the tables. Writes nothing.
+Errors: 42704 no such machine, 22023 bad argument.$$;

@@ -280,10 +280,10 @@ CREATE FUNCTION once.key_get(
     OUT status text, OUT attempt integer, OUT holder text, OUT recovery_point text, OUT state json, OUT steps json,
     OUT response_code integer, OUT response_body json, OUT response_headers json, OUT request json,
     OUT last_error text, OUT created_at timestamptz, OUT lease_left interval,
-    OUT finished_at timestamptz, OUT gone_at timestamptz)
+    OUT finished_at timestamptz, OUT gone_at timestamptz, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_key_get';
 COMMENT ON FUNCTION once.key_get(text, text) IS
-$$Shows one key, without its token; no row if there is none. status: running, released, parked, finished or gone; steps: an array of {step, done, result, version, begun, first_at, done_at, derived_key}; lease_left: negative after the lease expired.
+$$Shows one key, without its token; no row if there is none. status: running, released, parked, finished or gone; steps: an array of {step, done, result, version, begun, first_at, done_at, derived_key}; lease_left: negative after the lease expired; next: one sentence on what happens next, and by whom.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner.$$;
 
 CREATE FUNCTION once.key_list(
@@ -319,3 +319,10 @@ RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_
 COMMENT ON FUNCTION once.scope_get(text) IS
 $$The options of a scope as one JSON object, defaults included.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner.$$;
+
+CREATE FUNCTION once.scope_list(
+    max integer = 1000, after text = NULL, OUT scope text, OUT options json, OUT has_keys boolean)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_scope_list';
+COMMENT ON FUNCTION once.scope_list(integer, text) IS
+$$Lists up to max (1 to 10000) scopes by name: those with options of their own (scope_set) and those with keys. after: only names behind this one, to go on. options: those in force, defaults included. Asks for no owner. Writes nothing.
+Errors: 22023 bad argument.$$;

@@ -112,3 +112,15 @@ CREATE FUNCTION once.transition_many(
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition_many';
 COMMENT ON FUNCTION once.transition_many(text, text[], text, text[], text) IS
 $$transition for up to 10000 ids: each id once, locked in id order. Answers one row per id, as transition does, and raises the same errors.$$;
+
+CREATE FUNCTION once.machine_list(
+    OUT machine text, OUT "table" text, OUT guarded boolean, OUT module text, OUT owner text, OUT states text[])
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_list';
+COMMENT ON FUNCTION once.machine_list() IS
+'A row for each machine: its table''s present name (a dropped one: its number), whether its guard is on, module and owner of the definition, its statuses. Asks for no owner. Writes nothing.';
+
+CREATE FUNCTION once.machine_diagram(machine text)
+RETURNS text LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_diagram';
+COMMENT ON FUNCTION once.machine_diagram(text) IS
+$$The machine as a mermaid stateDiagram-v2: statuses, moves with their when, steps with their requesters. Claim states are dashed; terminal statuses have a double line. Asks for no owner.
+Errors: 42704 no such machine.$$;

@@ -63,12 +63,15 @@ export! {
     pg_once_key_get => key::inspect::key_get;
     pg_once_key_list => key::list::key_list;
     pg_once_scope_set => key::scope::scope_set;
+    pg_once_scope_list => key::scopes::scope_list;
     pg_once_scope_get => key::scope::scope_get;
     pg_once_machine_define => guard::define::machine_define;
     pg_once_machine_drop => guard::define::machine_drop;
     pg_once_machine_get => machine::inspect::machine_get;
     pg_once_machine_check => doctor::check::machine_check;
     pg_once_machine_assert => doctor::check::machine_assert;
+    pg_once_machine_list => machine::inspect::machine_list;
+    pg_once_machine_diagram => machine::diagram::machine_diagram;
     pg_once_machine_guard => guard::install::machine_guard;
     pg_once_machine_guard_row => guard::row::machine_guard_row;
     pg_once_machine_guard_item => guard::item::machine_guard_item;
@@ -76,6 +79,8 @@ export! {
     pg_once_transition_many => machine::transition::transition_many;
     pg_once_action_claim => action::claim::action_claim;
     pg_once_action_expire => action::hold::action_expire;
+    pg_once_action_get => action::inspect::action_get;
+    pg_once_action_list => action::inspect::action_list;
     pg_once_action_extend => action::hold::action_extend;
     pg_once_action_finish => action::end::action_finish;
     pg_once_action_release => action::end::action_release;

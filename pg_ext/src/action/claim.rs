@@ -243,11 +243,22 @@ impl ActionClaim<'_> {
             .lease
             .or(to.step.lease_us)
             .unwrap_or_else(settings::action_lease_us);
+        let again = lease.tid().is_some()
+            && lease.state() != LeaseState::Finished
+            && lease.text(LeaseCol::StepKey) == self.step_key;
+        let attempts = if again {
+            lease.i32(LeaseCol::Attempts)
+        } else {
+            0
+        };
+        lease.put_i32(LeaseCol::Attempts, attempts.saturating_add(1));
         lease.begin(&self.machine, &self.id, now, us);
         lease.put_text(LeaseCol::ClaimInto, Some(&here(to.into)));
         lease.put_text(LeaseCol::RevertTo, Some(&here(to.revert)));
         lease.put_text(LeaseCol::StepKey, Some(&here(&self.step_key)));
         lease.put_text(LeaseCol::SuccessfulState, Some(&here(to.success)));
+        let requester = self.requester.as_deref().map(here);
+        lease.put_text(LeaseCol::Requester, requester.as_deref());
         lease.put_text(LeaseCol::Holder, self.holder);
     }
 }

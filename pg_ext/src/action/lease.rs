@@ -27,6 +27,7 @@ pub enum LeaseCol {
     EndedVersion,
     FinishedToken,
     Failures,
+    Attempts,
     LeaseState,
     Id,
     Machine,
@@ -35,11 +36,12 @@ pub enum LeaseCol {
     RevertTo,
     StepKey,
     SuccessfulState,
+    Requester,
     Holder,
     Note,
 }
 
-const COLUMNS: usize = 18;
+const COLUMNS: usize = 20;
 
 table::columns!(LeaseCol);
 

@@ -7,6 +7,7 @@ pub mod claim;
 pub mod end;
 mod fence;
 pub mod hold;
+pub mod inspect;
 pub mod lease;
 mod revert;
 pub mod sweep;

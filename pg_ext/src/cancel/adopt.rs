@@ -151,7 +151,9 @@ fn adopt_claimed(machine: &Machine, table: &Table, id: &RowId) -> Result<bool> {
     lease.put_text(LeaseCol::RevertTo, Some(&from_utf8(revert)));
     lease.put(LeaseCol::StepKey, None);
     lease.put(LeaseCol::SuccessfulState, None);
+    lease.put(LeaseCol::Requester, None);
     lease.put(LeaseCol::Holder, None);
+    lease.put_i32(LeaseCol::Attempts, 0);
     match tid {
         Some(tid) => drop(lease.update_at(table, tid)?),
         None => lease.insert(table)?,

@@ -49,19 +49,9 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
     };
     match only {
         Some(name) => {
-            let stored = StoredMachine::existing(name)?;
-            if let Some(owner) = stored.owner()? {
-                owner.ensure_member("machine", name)?;
-            }
-            look(&stored)?;
+            look(&StoredMachine::existing(name)?)?;
         }
-        None => stored::each_stored(&mut |stored| {
-            if stored.is_open() {
-                look(stored)
-            } else {
-                Ok(())
-            }
-        })?,
+        None => stored::each_stored(&mut |stored| look(stored))?,
     }
     Ok(call.return_null())
 }
@@ -103,7 +93,7 @@ impl Findings {
     }
 
     fn of(&mut self, name: &[u8], definition: &Definition, stored: &StoredMachine) -> Result<()> {
-        self.uncovered(name, definition, stored)?;
+        self.uncovered(name, definition)?;
         for table in stored.renamed_tables()?.iter().filter(|t| t.is_swapped) {
             let (then, now) = (&table.name_then, &table.name_now);
             self.add(
@@ -126,13 +116,9 @@ impl Findings {
         orphans::search(&machine, self)
     }
 
-    fn uncovered(
-        &mut self,
-        name: &[u8],
-        definition: &Definition,
-        machine: &StoredMachine,
-    ) -> Result<()> {
+    fn uncovered(&mut self, name: &[u8], definition: &Definition) -> Result<()> {
         let states = claim_states(definition);
+        let module = module_of(definition);
         if !states.is_empty() && !swept::covers(name)? {
             let error = swept::last_error(name)?;
             let hint = match error {
@@ -143,15 +129,15 @@ impl Findings {
                 }
             };
             let why = match error {
-                Some(_) if !machine.is_open() => {
-                    format!("; the last failure: {}", stored::NOT_TOLD)
-                }
                 Some(error) => format!("; the last failure: {}", shown(&error)),
                 None => String::new(),
             };
             self.put(
                 Severity::Error,
-                format!("claim states are not covered: {}{why}", states.join(", ")),
+                format!(
+                    "claim states are not covered{module}: {}{why}",
+                    states.join(", ")
+                ),
                 hint,
             );
         }
@@ -290,17 +276,10 @@ pub(super) fn as_owner<T>(
     subxact::attempt_briefly(|| machine.as_owner(work)?.ok_or_else(gone))
 }
 
-/// The caller may read all of the table.
-pub(super) fn may_read(table: pg_sys::Oid) -> bool {
-    // SAFETY: looks into the system caches.
-    let result = unsafe {
-        pg_sys::pg_class_aclcheck(
-            table,
-            pg_sys::GetUserId(),
-            pg_sys::ACL_SELECT as pg_sys::AclMode,
-        )
-    };
-    result == pg_sys::AclResult::ACLCHECK_OK
+/// Who answers for a machine, where its definition says so.
+fn module_of(definition: &Definition) -> String {
+    let module = definition.module.as_ref();
+    module.map_or(String::new(), |module| format!(" (module {module})"))
 }
 
 /// `once.machine_assert`.
@@ -315,8 +294,9 @@ pub fn machine_assert(call: &Call) -> Result<Datum> {
         let name = from_utf8(&definition.machine);
         if !states.is_empty() && !swept::covers(&name)? {
             uncovered.push(format!(
-                "machine \"{}\": {}",
+                "machine \"{}\"{}: {}",
                 definition.machine,
+                module_of(&definition),
                 states.join(", ")
             ));
         }

@@ -6,7 +6,6 @@ use crate::clock;
 use crate::counters;
 use crate::error::Result;
 use crate::janitor::{self, Task, waited_us};
-use crate::machine::stored;
 use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept, column};
@@ -26,14 +25,13 @@ const STOPPED: &CStr = c"
      WHERE j.machine = '' AND j.last_end < $1 - $2 * interval '1 microsecond'
     HAVING pg_catalog.count(*) > 0";
 
-// $1: machines with another owner, whose errors are not shown; $2: the text instead.
 const FAILING: &CStr = c"
     SELECT 'warning',
            CASE j.machine WHEN '' THEN pg_catalog.format('the sweep task %s fails', j.task)
                 ELSE pg_catalog.format('the sweep task %s fails for machine \"%s\"', j.task, j.machine) END,
            pg_catalog.format('last success: %s; %s failures so far; the last said: %s',
                              COALESCE(j.good_end::text, 'never'), j.failed,
-                             CASE WHEN j.machine = ANY ($1) THEN $2 ELSE j.last_error END),
+                             j.last_error),
            'Remove the cause in the message (once.machine_check() compares a machine with its tables). The sweeps try again: a table or task in each pass, a row with backoff.'
       FROM once.janitor j
      WHERE j.failed > 0 AND (j.good_end IS NULL OR j.good_end < j.last_end)
@@ -80,7 +78,7 @@ const LATE: &CStr = c"
 
 thread_local! {
     static HAS_STOPPED: Kept = const { Kept::new(STOPPED, &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::TEXTOID]) };
-    static FAILS: Kept = const { Kept::new(FAILING, &[pg_sys::TEXTARRAYOID, pg_sys::TEXTOID]) };
+    static FAILS: Kept = const { Kept::new(FAILING, &[]) };
     static WHAT_TO_DO: Kept = const { Kept::new(REMEDY, &[pg_sys::BOOLOID, pg_sys::TEXTARRAYOID]) };
     static HAVE_RUN: Kept = const { Kept::new(RUN, &[]) };
     static IS_LATE: Kept = const { Kept::new(LATE, &[pg_sys::TIMESTAMPTZOID, pg_sys::TIMESTAMPTZOID]) };
@@ -100,11 +98,7 @@ pub fn ask(report: &Report) -> Result<()> {
     let remedy = remedy.first().and_then(|found| column(found, 0));
     let args = [Some(Datum::from(now)), Some(Datum::from(grace)), remedy];
     report.ask(&HAS_STOPPED, &args)?;
-    let closed = [
-        Some(stored::closed_to_caller()?),
-        Some(row::text(stored::NOT_TOLD.as_bytes())),
-    ];
-    report.ask(&FAILS, &closed)?;
+    report.ask(&FAILS, &[])?;
     report.ask(&SERVED, &served)?;
     let since = clock::real_us().saturating_sub(grace);
     let late = [janitor::late_at(), since].map(|at| Some(Datum::from(at)));

@@ -1,7 +1,9 @@
 //! Unfinished requests that nobody resumes, and parked keys.
 
 use super::{Report, Severity};
+use crate::call::shown;
 use crate::error::Result;
+use crate::key::scopes::ScopeNames;
 use crate::metrics::leases::KeyLeases;
 
 /// A live client retries earlier.
@@ -35,6 +37,61 @@ pub fn ask(report: &Report) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Scopes whose names are compared, of each kind.
+const NAMES: usize = 1_000;
+/// Of these, the ones that a row names.
+const NAMED: usize = 5;
+
+/// Scopes need no declaration; but where some are declared, another name may be a mistake.
+pub fn undeclared(report: &Report) -> Result<()> {
+    let declared = ScopeNames::declared()?.first(NAMES)?;
+    let mut others = ScopeNames::used()?.first(NAMES)?;
+    others.retain(|name| !declared.contains(name));
+    if declared.is_empty() || declared.len() == NAMES || others.is_empty() {
+        return Ok(());
+    }
+    let (declared, others) = (
+        declared.iter().map(|name| shown(name)).collect::<Vec<_>>(),
+        others.iter().map(|name| shown(name)).collect::<Vec<_>>(),
+    );
+    for name in &others {
+        if let Some(meant) = declared.iter().find(|known| is_close(known, name)) {
+            report.add(
+                Severity::Warning,
+                format!("scope \"{name}\" has keys and no options; \"{meant}\" has options"),
+                "One of the names may be misspelt: then its keys are apart, and a duplicate is not recognised.",
+                format!("If both are meant: SELECT once.scope_set({}, '{{}}').", literal(name)),
+            );
+        }
+    }
+    report.add(
+        Severity::Info,
+        format!("{} scopes have keys and no options", others.len()),
+        others[..others.len().min(NAMED)].join(", "),
+        "They have the defaults. If they are meant: SELECT once.scope_set(scope, '{}'). once.scope_list() lists all.",
+    );
+    Ok(())
+}
+
+/// At most two letters were changed, added or left out (Levenshtein), of names that are longer.
+fn is_close(one: &str, other: &str) -> bool {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    if one.len().min(other.len()) < 5 || one.len().abs_diff(other.len()) > 2 {
+        return false;
+    }
+    let mut costs: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.iter().enumerate() {
+        let mut before = costs[0];
+        costs[0] = i + 1;
+        for (j, b) in other.iter().enumerate() {
+            let changed = before + usize::from(a != b);
+            before = costs[j + 1];
+            costs[j + 1] = changed.min(before + 1).min(costs[j] + 1);
+        }
+    }
+    costs[other.len()] <= 2
 }
 
 fn literal(text: &str) -> String {

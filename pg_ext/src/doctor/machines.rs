@@ -4,7 +4,7 @@ use super::check;
 use super::{Report, Severity};
 use crate::call::shown;
 use crate::error::Result;
-use crate::machine::stored::{self, StoredMachine};
+use crate::machine::stored;
 use crate::metrics::leases::ActionLeases;
 use crate::subxact;
 
@@ -31,7 +31,7 @@ pub fn ask(report: &Report) -> Result<()> {
             Err(failure) => report.add(
                 Severity::Error,
                 format!("machine \"{machine}\" cannot be checked"),
-                text_of(stored, Some(&failure.message)),
+                &failure.message,
                 "SELECT * FROM once.machine_check(machine) as a superuser.",
             ),
         }
@@ -40,19 +40,10 @@ pub fn ask(report: &Report) -> Result<()> {
             report.add(
                 Severity::Warning,
                 format!("machine \"{machine}\": {} rows could not be reverted and are deferred", actions.deferred),
-                format!("the sweep said of one of them: {}", text_of(stored, actions.note.as_deref())),
+                format!("the sweep said of one of them: {}", actions.note.as_deref().unwrap_or_default()),
                 "Remove the cause (a trigger, a constraint, a lock, a right that the table's owner lacks); the sweep tries again with backoff.",
             );
         }
         Ok(())
     })
-}
-
-/// An error of a machine, for callers that may use it: it may quote a row.
-fn text_of(stored: &StoredMachine, error: Option<&str>) -> String {
-    let text = match stored.is_open() {
-        true => error.unwrap_or_default(),
-        false => stored::NOT_TOLD,
-    };
-    text.to_owned()
 }

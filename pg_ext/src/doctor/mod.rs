@@ -85,6 +85,7 @@ const QUESTIONS: &[(&str, Ask)] = &[
     ("the janitor", janitor::ask),
     ("machines", machines::ask),
     ("keys", keys::ask),
+    ("scopes", keys::undeclared),
     ("dead letters", outbox::ask),
     ("leases", leases::ask),
     ("locks", locks::ask),

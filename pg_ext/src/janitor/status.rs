@@ -1,14 +1,13 @@
 //! `janitor_status()`: the due rows of each task, and its row of once.janitor; writes nothing.
 //!
-//! Each count reads the index that the sweep reads and stops at a bound, so its cost does not grow with the tables. The
-//! errors of a machine with another owner are not shown: an error may quote a row.
+//! Each count reads the index that the sweep reads and stops at a bound, so its cost does not grow with the tables. It
+//! asks for no owner.
 
 use super::task::Task;
 use crate::call::{Call, varlena};
 use crate::clock;
 use crate::error::Result;
 use crate::key::abandon::OverdueKeys;
-use crate::machine::stored;
 use crate::outbox::due as outbox;
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept, column};
@@ -69,10 +68,10 @@ const EXPIRED_LETTERS: &CStr = c"
             WHERE l.subscriber_id = s.subscriber_id AND l.died_at <= $1 - s.dead_for_us * interval '1 microsecond'
             ORDER BY l.died_at LIMIT $2) d";
 
-// Of the task $1; $2 machines whose errors are not shown, and $3 the text instead.
+// Of the task $1.
 const RUNS: &CStr = c"
     SELECT NULLIF(j.machine, ''), j.last_end, COALESCE(j.done, 0), COALESCE(j.failed, 0),
-           CASE WHEN j.machine = ANY ($2) AND j.last_error IS NOT NULL THEN $3 ELSE j.last_error END, j.served_by
+           j.last_error, j.served_by
       FROM (SELECT '' UNION SELECT machine FROM once.janitor WHERE task = $1) m (machine)
            LEFT JOIN once.janitor j ON j.task = $1 AND j.machine = m.machine
      ORDER BY m.machine";
@@ -86,10 +85,7 @@ thread_local! {
     static INBOX_REAP: Kept = const { Kept::new(EXPIRED_MESSAGES, TYPES) };
     static DEDUPE_REAP: Kept = const { Kept::new(EXPIRED_DEDUPES, TYPES) };
     static DEAD_REAP: Kept = const { Kept::new(EXPIRED_LETTERS, TYPES) };
-    static TASK_RUNS: Kept = const { Kept::new(
-        RUNS,
-        &[pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, pg_sys::TEXTOID],
-    ) };
+    static TASK_RUNS: Kept = const { Kept::new(RUNS, &[pg_sys::TEXTOID]) };
 }
 
 /// The due rows of a task: one part, or (action_release) one for each machine that has any.
@@ -99,13 +95,11 @@ type DueParts = Vec<(Option<Vec<u8>>, DueWork)>;
 pub fn janitor_status(call: &Call) -> Result<Datum> {
     let rows = Rows::begin(call);
     let now = clock::now_us()?;
-    let closed = stored::closed_to_caller()?;
     for task in Task::ALL {
         let name = row::text(task.name().as_bytes());
         // A locked table hides this task's due rows alone.
         let parts = subxact::attempt_briefly(|| due_parts(task, now))?.ok();
-        let instead = row::text(stored::NOT_TOLD.as_bytes());
-        for run in spi::query(&TASK_RUNS, &[Some(name), Some(closed), Some(instead)])? {
+        for run in spi::query(&TASK_RUNS, &[Some(name)])? {
             let machine = column(&run, 0).map(varlena);
             let due = parts.as_deref().map(|parts| sum_of(parts, machine));
             let age = |since: i64| clock::interval_datum((now - since).max(0));

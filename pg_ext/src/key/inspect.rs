@@ -5,7 +5,7 @@ use super::fence::NamedKey;
 use super::identity::derived_key;
 use super::record::{Col, KeyRow, KeyStatus, TABLE, id_datum};
 use super::scope::ScopeOptions;
-use crate::call::{Call, varlena};
+use crate::call::{Call, from_utf8, varlena};
 use crate::clock;
 use crate::error::Result;
 use crate::row::{self, Rows};
@@ -47,7 +47,7 @@ pub fn key_get(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-fn values(key: &NamedKey, row: &KeyRow, now: i64) -> Result<[Option<Datum>; 15]> {
+fn values(key: &NamedKey, row: &KeyRow, now: i64) -> Result<[Option<Datum>; 16]> {
     let finished = row.status().finished();
     let gone = row.is_gone(now);
     let live = |col| row.raw(col).filter(|_| !gone);
@@ -68,7 +68,28 @@ fn values(key: &NamedKey, row: &KeyRow, now: i64) -> Result<[Option<Datum>; 15]>
             .then(|| clock::interval_datum(row.i64(Col::LeaseUntil) - now)),
         row.raw(Col::FinishedAt),
         finished.then(|| Datum::from(row.expires_at())),
+        Some(row::text(&from_utf8(&next(&key.options, row, now)))),
     ])
+}
+
+/// One sentence on what happens next, and by whom.
+fn next(options: &ScopeOptions, row: &KeyRow, now: i64) -> String {
+    let seconds = (row.i64(Col::LeaseUntil) - now) / 1_000_000;
+    let attempt = row.i32(Col::Attempt);
+    match (status(options, row, now), seconds) {
+        (b"running", 0..) => format!(
+            "Its holder completes, releases or parks it within {seconds} s, or extends the lease; else the next claim resumes it."
+        ),
+        (b"released", 1..) => format!("Claims resume it in {seconds} s; until then they answer in_progress."),
+        (b"running" | b"released", _) => {
+            "The next claim resumes it; without one, a completer takes it (once.key_take_abandoned) after the next sweep.".to_owned()
+        }
+        (b"parked", _) => format!(
+            "It waits for a verdict: once.key_resolve(scope, key, {attempt}, 'retry'), 'complete' or 'abort'."
+        ),
+        (b"finished", _) => "Claims replay its answer until gone_at.".to_owned(),
+        _ => "Claims answer gone until the scope's gone_for ends; then the key is new.".to_owned(),
+    }
 }
 
 /// The status of a key, from its row, the clock and the scope's options.

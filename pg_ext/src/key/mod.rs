@@ -13,6 +13,7 @@ pub mod inspect;
 pub mod list;
 pub mod resolve;
 pub mod scope;
+pub mod scopes;
 pub mod step;
 pub mod take;
 

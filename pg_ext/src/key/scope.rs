@@ -17,8 +17,8 @@ use crate::spi::{self, Kept};
 use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 
-const TABLE: Name = c"scope";
-const BY_SCOPE: Name = c"scope_pkey";
+pub const TABLE: Name = c"scope";
+pub const BY_SCOPE: Name = c"scope_pkey";
 const MAX_ATTEMPTS: i32 = 25;
 
 /// The options in force for one scope.
@@ -255,7 +255,7 @@ pub fn scope_get(call: &Call) -> Result<Datum> {
     all_options(scope)
 }
 
-fn all_options(scope: &[u8]) -> Result<Datum> {
+pub fn all_options(scope: &[u8]) -> Result<Datum> {
     let rows = spi::query(
         &GET_ALL,
         &[

@@ -14,6 +14,9 @@ pub struct Definition {
     pub table: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// Who answers for it: told with what is wrong with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
     /// Column names.
     pub id: String,
     pub status: String,

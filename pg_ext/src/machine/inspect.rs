@@ -1,11 +1,11 @@
-//! machine_get: a stored definition as machine_define takes it, with the tables' present names and the leases as given.
+//! machine_get and machine_list: a stored definition as machine_define takes it, with the tables' present names and the leases as given.
 
 use super::definition::Definition;
-use super::stored::{MachineCol, StoredMachine};
+use super::stored::{self, MachineCol, StoredMachine};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
 use crate::caller::Owner;
 use crate::error::{Error, Kind, Result};
-use crate::row;
+use crate::row::{self, Rows};
 use crate::spi::{self, Kept};
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
@@ -68,6 +68,31 @@ fn as_written(stored: &StoredMachine) -> Result<Definition> {
         step.lease_us = None;
     }
     Ok(definition)
+}
+
+/// `once.machine_list`.
+pub fn machine_list(call: &Call) -> Result<Datum> {
+    let rows = Rows::begin(call);
+    stored::each_stored(&mut |stored| {
+        let definition = as_written(stored)?;
+        let text = |text: &str| row::text(&from_utf8(text));
+        let states: Vec<_> = definition
+            .status_types
+            .iter()
+            .map(|s| from_utf8(s))
+            .collect();
+        let states: Vec<&[u8]> = states.iter().map(|s| &**s).collect();
+        rows.push(&[
+            Some(row::text(stored.name())),
+            Some(text(&definition.table)),
+            Some(Datum::from(stored.guarded())),
+            definition.module.as_deref().map(text),
+            definition.owner.as_deref().map(text),
+            Some(row::texts(&states)),
+        ]);
+        Ok(())
+    })?;
+    Ok(call.return_null())
 }
 
 fn one_text(kept: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<String> {

@@ -9,6 +9,7 @@
 
 pub mod changes;
 pub mod definition;
+pub mod diagram;
 mod direct;
 pub mod id;
 pub mod inspect;

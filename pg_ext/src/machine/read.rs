@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashSet};
 /// The longest machine, status, step and requester, in characters.
 const NAME_MAX: usize = 100;
 
-const MEMBERS: &str = "machine, table, id, status, version, owner, \
+const MEMBERS: &str = "machine, table, id, status, version, owner, module, \
     status_types, terminal, transitions, steps, cancel, refund";
 const TRANSITION: &str = "from, to, when";
 const STEP: &str = "step_key, status, claim_state, successful_claim_state, successful_state, \
@@ -34,6 +34,7 @@ pub fn definition(json: &Value, faults: &Faults) -> Definition {
         status: o.text("status"),
         version: o.opt_text("version"),
         owner: o.opt_text("owner"),
+        module: o.opt_text("module"),
         status_types: status_types(&o),
         terminal: o.texts("terminal"),
         transitions: o.objects("transitions", TRANSITION, transition),

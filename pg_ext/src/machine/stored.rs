@@ -183,22 +183,6 @@ pub fn each_stored(each: &mut dyn FnMut(&StoredMachine) -> Result<()>) -> Result
     Ok(())
 }
 
-/// Shown instead of an error of another owner's machine, because it may quote a row.
-pub const NOT_TOLD: &str = "told to the owner of the machine";
-
-/// The names (text[]) of the machines that are closed to the caller.
-pub fn closed_to_caller() -> Result<Datum> {
-    let mut closed = Vec::new();
-    each_stored(&mut |stored| {
-        if !stored.is_open() {
-            closed.push(stored.name().to_vec());
-        }
-        Ok(())
-    })?;
-    let names: Vec<&[u8]> = closed.iter().map(Vec::as_slice).collect();
-    Ok(row::texts(&names))
-}
-
 pub fn unknown(machine: &[u8]) -> Error {
     Error::new(
         Kind::UndefinedObject,

@@ -7,7 +7,7 @@ use crate::playground::Playground;
 use crate::services::{Services, attempt};
 
 /// Reading and replaying.
-const READ: [&str; 19] = [
+const READ: [&str; 17] = [
     "once.key_claim('anna', 'done', '{\"r\": 1}')",
     "once.key_claim('anna', 'done', fingerprint => sha256('guess'))",
     "once.key_get('anna', 'done')",
@@ -23,8 +23,6 @@ const READ: [&str; 19] = [
     "once.topic_get('anna')",
     "once.subscriber_get('anna', 'default')",
     "once.machine_get('anna.job')",
-    "once.machine_check('anna.job')",
-    "once.cancel_audit('anna.job')",
     "once.cancel_items('anna.job', '3')",
     "once.cancel_pending('anna.job')",
 ];

@@ -282,3 +282,64 @@ async fn started_and_finished_are_no_recovery_points() {
     ))
     .await;
 }
+
+#[tokio::test]
+async fn scopes_are_listed_and_one_that_may_be_misspelt_is_told() {
+    let play = Playground::open().await;
+    let doctor = "select level, problem from once.doctor() where problem like '%scope%' order by 1";
+    for scope in ["payments.craete", "refunds"] {
+        play.show(&format!("select once.key_claim('{scope}', 'k')"))
+            .await;
+    }
+    assert_eq!(play.show(doctor).await, "", "no scope needs a declaration");
+    play.show("select once.scope_set('payments.create', '{\"lease\": \"5 s\"}'), once.scope_set('a', '{}')")
+        .await;
+    assert_eq!(
+        play.show(doctor).await,
+        "info|2 scopes have keys and no options\n\
+         warning|scope \"payments.craete\" has keys and no options; \"payments.create\" has options"
+    );
+    let list = |more: &str| {
+        format!("select scope, options ->> 'lease', has_keys from once.scope_list({more})")
+    };
+    assert_eq!(
+        play.show(&list("")).await,
+        "a|00:01:00|f\npayments.craete|00:01:00|t\npayments.create|00:00:05|f\nrefunds|00:01:00|t"
+    );
+    assert_eq!(
+        play.show(&list("1, after => 'payments.craete'")).await,
+        "payments.create|00:00:05|f"
+    );
+    assert_eq!(play.code(&list("0")).await, "22023");
+}
+
+#[tokio::test]
+async fn key_get_says_what_happens_next_and_by_whom() {
+    let play = Playground::open().await;
+    let next = async |words: &str| {
+        let told = play.show("select next from once.key_get('s', 'k')").await;
+        assert!(told.contains(words), "{told}, not {words}");
+    };
+    play.clock("0").await;
+    let token = play.token("k", "").await;
+    next("Its holder completes, releases or parks it within 60 s").await;
+    play.clock("2 min").await;
+    next("The next claim resumes it").await;
+    play.show(&format!(
+        "select once.key_release('s', 'k', {token}, retry_after => '1 min')"
+    ))
+    .await;
+    next("Claims resume it in 60 s").await;
+    play.clock("4 min").await;
+    let token = play.token("k", "").await;
+    play.show(&format!(
+        "select once.key_park('s', 'k', {token}, 'who knows')"
+    ))
+    .await;
+    next("once.key_resolve(scope, key, 2, 'retry')").await;
+    play.show("select once.key_resolve('s', 'k', 2, 'complete', 200)")
+        .await;
+    next("Claims replay its answer until gone_at").await;
+    play.clock("30 h").await;
+    next("Claims answer gone").await;
+}

@@ -35,6 +35,7 @@ mod plain_tables;
 mod playground;
 mod policies;
 mod rights;
+mod standing;
 mod sweep_ends;
 mod sweep_meanwhile;
 mod sweep_rights;

@@ -6,7 +6,7 @@ use crate::{assert_counted, stored, subscriber_set, topic, topic_set};
 
 const TOPIC: &str =
     r#"{"lanes": 16, "owner": null, "dedupe_for": "24:00:00", "subscribers": ["default"]}"#;
-const SUBSCRIBER: &str = r#"{"lease": "00:01:00", "backoff_cap": "01:00:00", "backoff_base": "00:00:01", "max_attempts": 10, "max_lease_life": "24:00:00"}"#;
+const SUBSCRIBER: &str = r#"{"lease": "00:01:00", "paused": false, "dead_for": null, "backoff_cap": "01:00:00", "backoff_base": "00:00:01", "max_attempts": 10, "max_lease_life": "24:00:00"}"#;
 
 async fn shown(play: &Playground) -> String {
     play.show("select once.topic_get('t')").await
@@ -61,9 +61,9 @@ async fn setting_changes_only_what_is_named_and_null_resets_one() {
         TOPIC.replace(r#"["default"]"#, r#"["a", "b"]"#)
     );
 
-    let all = r#"{"max_attempts": 2, "backoff_base": "10 ms", "backoff_cap": "1 min", "lease": "5 s", "max_lease_life": "1 h"}"#;
+    let all = r#"{"max_attempts": 2, "backoff_base": "10 ms", "backoff_cap": "1 min", "lease": "5 s", "max_lease_life": "1 h", "dead_for": "2 days", "paused": true}"#;
     play.show(&subscriber_set("a", all)).await;
-    let expected = r#"{"lease": "00:00:05", "backoff_cap": "00:01:00", "backoff_base": "00:00:00.01", "max_attempts": 2, "max_lease_life": "01:00:00"}"#;
+    let expected = r#"{"lease": "00:00:05", "paused": true, "dead_for": "48:00:00", "backoff_cap": "00:01:00", "backoff_base": "00:00:00.01", "max_attempts": 2, "max_lease_life": "01:00:00"}"#;
     assert_eq!(subscriber_shown(&play, "a").await, expected);
     play.show(&subscriber_set("a", "{}")).await;
     assert_eq!(subscriber_shown(&play, "a").await, expected);
@@ -73,7 +73,7 @@ async fn setting_changes_only_what_is_named_and_null_resets_one() {
         .await;
     assert_eq!(answer, changed, "all options in force");
     assert_eq!(subscriber_shown(&play, "a").await, changed);
-    let nulls = r#"{"max_attempts": null, "backoff_base": null, "backoff_cap": null, "lease": null, "max_lease_life": null}"#;
+    let nulls = r#"{"max_attempts": null, "backoff_base": null, "backoff_cap": null, "lease": null, "max_lease_life": null, "dead_for": null, "paused": null}"#;
     play.show(&subscriber_set("a", nulls)).await;
     assert_eq!(subscriber_shown(&play, "a").await, SUBSCRIBER);
     assert_eq!(
@@ -159,7 +159,13 @@ async fn every_bad_option_is_refused_by_name_and_changes_nothing() {
     let mut subscribers: Vec<(String, &str)> = Vec::new();
     for bad in durations {
         topics.push((format!(r#"{{"dedupe_for": {bad}}}"#), "dedupe_for"));
-        for option in ["backoff_base", "backoff_cap", "lease", "max_lease_life"] {
+        for option in [
+            "backoff_base",
+            "backoff_cap",
+            "lease",
+            "max_lease_life",
+            "dead_for",
+        ] {
             subscribers.push((format!(r#"{{"{option}": {bad}}}"#), option));
         }
     }

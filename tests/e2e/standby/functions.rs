@@ -154,6 +154,31 @@ const ANSWER: &[(&str, &str, &str)] = &[
         "1|never",
     ),
     (
+        "action_get",
+        "select status, attempts, step_key from once.action_get('batch_job', '1')",
+        "running|1|run",
+    ),
+    (
+        "action_list",
+        "select machine, id from once.action_list('batch_job') limit 1",
+        "batch_job|1",
+    ),
+    (
+        "machine_list",
+        "select machine, guarded from once.machine_list() where machine = 'batch_job'",
+        "batch_job|f",
+    ),
+    (
+        "machine_diagram",
+        "select once.machine_diagram('batch_job') like 'stateDiagram-v2%'",
+        "t",
+    ),
+    (
+        "scope_list",
+        "select count(*) > 0 from once.scope_list()",
+        "t",
+    ),
+    (
         "outbox_peek",
         "select state from once.outbox_peek('t') limit 1",
         "leased",

@@ -1,0 +1,179 @@
+//! `action_get` and `action_list`: who has a row, since when, what failed, and what happens next.
+//!
+//! For operators: they look past the owners of machines and the rights on tables, and show no other column of a row.
+
+use super::lease::{BY_LOOK, Lease, LeaseCol, LeaseState, TABLE};
+use crate::call::{Call, SCOPE_MAX, from_utf8, shown};
+use crate::clock;
+use crate::error::Result;
+use crate::machine::id::RowId;
+use crate::machine::model::Machine;
+use crate::machine::stored::{self, StoredMachine};
+use crate::machine::user_row::{RowLock, RowSeen};
+use crate::row::{self, Rows};
+use crate::subxact;
+use crate::swept;
+use crate::table::{ScanKey, Snapshot, Table};
+use pgrx::pg_sys::Datum;
+
+/// The most rows of one list.
+const MOST: i32 = 10_000;
+/// Leases that are read of a machine for each row of the list: ended ones stay for a day.
+const LOOKS: usize = 100;
+
+/// status, step_key, requester, holder, claimed_at, lease_left, attempts, last_error, cancelling, next.
+type Standing = [Option<Datum>; 10];
+
+/// `once.action_get`.
+pub fn action_get(call: &Call) -> Result<Datum> {
+    let machine = Machine::for_tables(call.text(0, "machine", SCOPE_MAX)?)?;
+    let id = machine.id(call, 1)?;
+    let rows = Rows::begin(call);
+    if let Some(seen) = look(&machine, &id)? {
+        let lease = Lease::latest(&machine, &id)?;
+        rows.push(&standing(&machine, Some(&seen), lease.as_ref())?);
+    }
+    Ok(call.return_null())
+}
+
+/// `once.action_list`.
+pub fn action_list(call: &Call) -> Result<Datum> {
+    let only = call.opt_text(0, "machine", SCOPE_MAX)?;
+    let mut left = call.limit(1, "max", MOST)? as usize;
+    let names = match only {
+        Some(name) => vec![StoredMachine::existing(name)?.name().to_vec()],
+        None => stored::names()?,
+    };
+    let rows = Rows::begin(call);
+    for name in names {
+        for lease in held(&name, left)? {
+            let id = lease.raw(LeaseCol::RowId);
+            // A table that is gone or locked hides its own rows' statuses alone.
+            let known = subxact::attempt_briefly(|| of_list(&name, &lease))?;
+            let standing = known.unwrap_or_else(|failure| {
+                let mut none: Standing = [None; 10];
+                none[9] = Some(row::text(&from_utf8(&format!(
+                    "Not known: {}; see once.machine_check().",
+                    failure.message
+                ))));
+                none
+            });
+            rows.push(&[&[Some(row::text(&name)), id], &standing[..]].concat());
+            left -= 1;
+        }
+    }
+    Ok(call.return_null())
+}
+
+/// The leases of a machine that are held, the one that ends first in front.
+fn held(machine: &[u8], max: usize) -> Result<Vec<Lease>> {
+    let snapshot = Snapshot::latest();
+    let table = Table::to_read(TABLE)?;
+    let keys = &mut [ScanKey::text(1, row::text(machine))];
+    let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
+    let mut found = Vec::new();
+    for _ in 0..max.saturating_mul(LOOKS) {
+        let Some(slot) = scan.advance().filter(|_| found.len() < max) else {
+            break;
+        };
+        let lease = Lease::look(slot);
+        if lease.state() == LeaseState::Held
+            && let Some(key) = lease.key()
+        {
+            found.extend(Lease::find_by_key(&table, &key, &snapshot)?);
+        }
+    }
+    Ok(found)
+}
+
+fn of_list(machine: &[u8], lease: &Lease) -> Result<Standing> {
+    let machine = Machine::for_tables(machine)?;
+    let id = lease.bytes(LeaseCol::RowId).unwrap_or_default();
+    let id = RowId::read(machine.shape.id.base_type, id, "id")?;
+    let seen = look(&machine, &id)?;
+    standing(&machine, seen.as_ref(), Some(lease))
+}
+
+fn look(machine: &Machine, id: &RowId) -> Result<Option<RowSeen>> {
+    let seen = machine.as_owner(|| RowSeen::find(machine, id, RowLock::No))?;
+    Ok(seen.flatten())
+}
+
+fn standing(machine: &Machine, seen: Option<&RowSeen>, lease: Option<&Lease>) -> Result<Standing> {
+    let now = clock::now_us()?;
+    let status = seen.map(RowSeen::status).unwrap_or_default();
+    let covering = lease.filter(|l| l.covers(status));
+    let held = |col| covering.and_then(|l| l.raw(col));
+    // What the last holder left behind.
+    let told = lease.filter(|l| l.state() != LeaseState::Finished);
+    let of_lease = |col| told.and_then(|l| l.raw(col));
+    let left = |l: &Lease| clock::interval_datum(l.i64(LeaseCol::LeaseUntil) - now);
+    Ok([
+        seen.and_then(|s| s.status),
+        of_lease(LeaseCol::StepKey),
+        of_lease(LeaseCol::Requester),
+        held(LeaseCol::Holder),
+        held(LeaseCol::Token),
+        covering.map(left),
+        of_lease(LeaseCol::Attempts),
+        of_lease(LeaseCol::Note),
+        seen.map(|s| Datum::from(s.flagged)),
+        Some(row::text(&from_utf8(&next(machine, seen, lease, now)?))),
+    ])
+}
+
+/// One sentence on what happens next, and by whom.
+fn next(
+    machine: &Machine,
+    seen: Option<&RowSeen>,
+    lease: Option<&Lease>,
+    now: i64,
+) -> Result<String> {
+    let Some(seen) = seen else {
+        return Ok("The row is gone: the next sweep deletes its lease.".to_owned());
+    };
+    let (definition, status) = (&machine.definition, shown(seen.status()));
+    Ok(match lease.filter(|l| l.covers(seen.status())) {
+        Some(lease) => of_holder(machine, seen, lease, now)?,
+        None if definition.is_claim_state(&status) => format!(
+            "Nobody has a lease on it: once.action_adopt('{}') gives it to the next sweep.",
+            machine.name()
+        ),
+        None if definition.is_terminal(&status) => "Nothing: the status is terminal.".to_owned(),
+        None if seen.flagged => {
+            "A teardown worker takes it up (once.cancel_pending), and ends it with once.cancel_finish."
+                .to_owned()
+        }
+        None => "Nobody is at it: the next claim or transition moves it on.".to_owned(),
+    })
+}
+
+fn of_holder(machine: &Machine, seen: &RowSeen, lease: &Lease, now: i64) -> Result<String> {
+    let revert = lease.text(LeaseCol::RevertTo);
+    let until = lease.i64(LeaseCol::LeaseUntil);
+    if until > now {
+        let left = (until - now) / 1_000_000;
+        let done = match seen.flagged {
+            true => "is told of the cancellation, releases it and tears it down",
+            false => "finishes or releases it",
+        };
+        return Ok(format!(
+            "Its holder {done} within {left} s, or extends the lease; else a sweep puts it back to \"{revert}\"."
+        ));
+    }
+    let failures = lease.i32(LeaseCol::Failures);
+    if failures > 0 {
+        let wait = (lease.i64(LeaseCol::LookAt) - now).max(0) / 1_000_000;
+        return Ok(format!(
+            "Sweeps that failed to put it back to \"{revert}\": {failures}; the next one tries in {wait} s. last_error says why."
+        ));
+    }
+    Ok(match swept::covers(&from_utf8(machine.name()))? {
+        true => format!(
+            "The next sweep (action_release) puts it back to \"{revert}\"; if it does not, a backend has the row locked (once.doctor)."
+        ),
+        false => format!(
+            "It waits for a sweep (action_release) to put it back to \"{revert}\", and none has ended well lately: see once.janitor_status()."
+        ),
+    })
+}
