@@ -24,7 +24,7 @@ CREATE VIEW once.role_function (kind, function_name) AS
     ('observe', 'machine_diagram'), ('observe', 'action_get'), ('observe', 'action_list'),
     ('observe', 'janitor_status'),
     ('operate', 'sweep'), ('operate', 'sweep_all'),
-    ('observe', 'metrics'), ('observe', 'doctor'), ('observe', 'topic_list'),
+    ('observe', 'metrics'), ('observe', 'doctor'), ('observe', 'verify'), ('observe', 'topic_list'),
     ('operate', 'machine_define'), ('operate', 'machine_drop'), ('operate', 'action_adopt'),
     ('operate', 'action_expire'),
     ('operate', 'key_list'),

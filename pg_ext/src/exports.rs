@@ -117,6 +117,7 @@ export! {
     pg_once_janitor_status => janitor::janitor_status;
     pg_once_metrics => metrics::metrics;
     pg_once_doctor => doctor::doctor;
+    pg_once_verify => doctor::verify::verify;
     pg_once_incarnation_renew => incarnation::incarnation_renew;
     pg_once_grant_role => role::grant_role;
     pg_once_revoke_role => role::revoke_role;

@@ -17,6 +17,7 @@ mod outbox;
 mod owners;
 mod schema;
 mod settings;
+pub mod verify;
 
 use crate::call::{Call, from_utf8};
 use crate::error::Result;

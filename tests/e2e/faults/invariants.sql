@@ -47,3 +47,6 @@ select a.* from fz.acked as a join once.topic using (topic) join once.subscriber
 
 -- nothing disagrees between the machine and its table
 select machine, problem from once.machine_check('batch_job') where problem not like 'claim states are not covered%';
+
+-- what must hold between the extension's own tables
+select invariant, detail from once.verify(1000000);

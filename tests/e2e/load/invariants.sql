@@ -190,3 +190,6 @@ select 'message', name from once.inbox where scope = 'brief';
 
 -- settled: nothing disagrees between the machine and its tables
 select machine, problem from once.machine_check() where problem not like 'claim states are not covered%';
+
+-- what must hold between the extension's own tables
+select invariant, detail from once.verify(1000000);

@@ -24,6 +24,7 @@ mod monitoring;
 mod over;
 #[path = "../keys/playground.rs"]
 mod playground;
+mod verify;
 
 use std::sync::OnceLock;
 

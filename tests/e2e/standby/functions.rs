@@ -178,6 +178,7 @@ const ANSWER: &[(&str, &str, &str)] = &[
         "select count(*) > 0 from once.scope_list()",
         "t",
     ),
+    ("verify", "select count(*) from once.verify()", "0"),
     (
         "outbox_peek",
         "select state from once.outbox_peek('t') limit 1",
