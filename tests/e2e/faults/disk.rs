@@ -128,6 +128,8 @@ async fn a_disk_that_runs_full_costs_only_what_is_refused_meanwhile() {
         drop(filler);
         // What was refused is on its way to its caller.
         sleep(Duration::from_millis(300)).await;
+        // Nobody else ends them, and there is a most.
+        crate::disturb::end_all_prepared(&client, &mut chance).await;
     }
     fuzz.allow(&[]);
     sleep(Duration::from_secs(1)).await;
