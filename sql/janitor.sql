@@ -18,7 +18,7 @@ CREATE TABLE once.janitor (
     CONSTRAINT janitor_pkey PRIMARY KEY (task, machine)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.janitor IS 'The last run of each sweep task, and of action_release for each machine.';
-COMMENT ON COLUMN once.janitor.task IS 'action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, inbox_reap, dedupe_reap, dead_reap or outbox_retire.';
+COMMENT ON COLUMN once.janitor.task IS 'action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, inbox_reap, dedupe_reap, dead_reap, history_reap or outbox_retire.';
 COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. What action_release did for one machine is counted in that machine''s row only.';
 COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run; where there was nothing to do, older by up to 30 seconds (or a quarter of once.janitor_grace) and the pause between two runs, which is up to five minutes in an idle database.';
 COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run in which nothing failed.';

@@ -44,6 +44,37 @@ COMMENT ON COLUMN once.machine.definition IS 'The normalised definition without 
 COMMENT ON COLUMN once.machine.table_names IS 'The names of relation, items and wallet when the machine was defined; machine_check reports another table that has such a name now.';
 SELECT pg_catalog.pg_extension_config_dump('once.machine', '');
 
+-- The history of machines that have one. n orders the moves of a row: the server's clock in microseconds since 2000, or the
+-- session's last number plus one. The rows of a machine without the option go with the next sweep (history_reap).
+CREATE TABLE once.machine_move (
+    n           bigint      NOT NULL,
+    at          timestamptz NOT NULL,
+    id          uuid        NOT NULL,
+    machine     text        COLLATE "C" NOT NULL,
+    row_id      text        COLLATE "C" NOT NULL,
+    from_status text        COLLATE "C" NOT NULL,
+    to_status   text        COLLATE "C" NOT NULL,
+    how         text        COLLATE "C" NOT NULL,
+    requester   text        COLLATE "C",
+    holder      text        COLLATE "C",
+    role        text        COLLATE "C" NOT NULL,
+    CONSTRAINT machine_move_pkey PRIMARY KEY (id, n)
+);
+CREATE INDEX machine_move_at ON once.machine_move (machine, at);
+COMMENT ON TABLE once.machine_move IS 'Moves of machines whose definition has the member history. Read by machine_history.';
+COMMENT ON COLUMN once.machine_move.n IS 'Order of the moves of a row.';
+COMMENT ON COLUMN once.machine_move.at IS 'When the move was made, before its transaction committed.';
+COMMENT ON COLUMN once.machine_move.id IS 'First 16 bytes of SHA-256(machine, 0x00, row_id), the texts in UTF-8.';
+COMMENT ON COLUMN once.machine_move.machine IS 'Name of the machine.';
+COMMENT ON COLUMN once.machine_move.row_id IS 'Id of the machine''s row, as text.';
+COMMENT ON COLUMN once.machine_move.from_status IS 'The status before the move.';
+COMMENT ON COLUMN once.machine_move.to_status IS 'The status after it.';
+COMMENT ON COLUMN once.machine_move.how IS 'transition, claim, finish, release, sweep, cancel or by_hand.';
+COMMENT ON COLUMN once.machine_move.requester IS 'The requester that the call named; NULL: none.';
+COMMENT ON COLUMN once.machine_move.holder IS 'The holder of the lease; NULL: none.';
+COMMENT ON COLUMN once.machine_move.role IS 'The calling role (current_user).';
+SELECT pg_catalog.pg_extension_config_dump('once.machine_move', '');
+
 CREATE FUNCTION once.machine_define(definition json)
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_define';
 COMMENT ON FUNCTION once.machine_define(json) IS
@@ -124,3 +155,20 @@ RETURNS text LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_ma
 COMMENT ON FUNCTION once.machine_diagram(text) IS
 $$The machine as a mermaid stateDiagram-v2: statuses, moves with their when, steps with their requesters. Claim states are dashed; terminal statuses have a double line. Asks for no owner.
 Errors: 42704 no such machine.$$;
+
+CREATE FUNCTION once.machine_history(
+    machine text, id text, max integer = 1000,
+    OUT at timestamptz, OUT from_status text, OUT to_status text, OUT how text, OUT requester text, OUT holder text,
+    OUT role text)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_history';
+COMMENT ON FUNCTION once.machine_history(text, text, integer) IS
+$$The recorded moves of a row, the newest first, up to max (1 to 100000); of a machine whose definition has the member history. how: transition, claim, finish, release, sweep, cancel, or by_hand (any other UPDATE, while the guard is on). Asks for no owner.
+Errors: 42704 no such machine, 22023 bad argument.$$;
+
+CREATE FUNCTION once.machine_history(
+    machine text, id "any", max integer = 1000,
+    OUT at timestamptz, OUT from_status text, OUT to_status text, OUT how text, OUT requester text, OUT holder text,
+    OUT role text)
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_history';
+COMMENT ON FUNCTION once.machine_history(text, "any", integer) IS
+'machine_history for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';

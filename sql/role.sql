@@ -21,7 +21,7 @@ CREATE VIEW once.role_function (kind, function_name) AS
     ('use', 'outbox_nack'), ('use', 'outbox_deliveries'), ('use', 'topic_get'), ('use', 'subscriber_get'),
     ('use', 'inbox_accept'), ('use', 'inbox_record'), ('use', 'inbox_barrier'),
     ('observe', 'machine_check'), ('observe', 'cancel_audit'), ('observe', 'machine_list'), ('observe', 'scope_list'),
-    ('observe', 'machine_diagram'), ('observe', 'action_get'), ('observe', 'action_list'),
+    ('observe', 'machine_diagram'), ('observe', 'machine_history'), ('observe', 'action_get'), ('observe', 'action_list'),
     ('observe', 'janitor_status'),
     ('operate', 'sweep'), ('operate', 'sweep_all'),
     ('observe', 'metrics'), ('observe', 'doctor'), ('observe', 'verify'), ('observe', 'topic_list'),

@@ -71,6 +71,7 @@ export! {
     pg_once_machine_check => doctor::check::machine_check;
     pg_once_machine_assert => doctor::check::machine_assert;
     pg_once_machine_list => machine::inspect::machine_list;
+    pg_once_machine_history => machine::history::machine_history;
     pg_once_machine_diagram => machine::diagram::machine_diagram;
     pg_once_machine_guard => guard::install::machine_guard;
     pg_once_machine_guard_row => guard::row::machine_guard_row;

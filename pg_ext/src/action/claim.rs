@@ -7,6 +7,7 @@ use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{Call, HOLDER_MAX, SCOPE_MAX, from_utf8, shown};
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::machine::after::MoveMade;
 use crate::machine::definition::Step;
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
@@ -168,6 +169,16 @@ impl ActionClaim<'_> {
                     None => new.insert(&table)?,
                 }
                 shared.keep();
+                machine.record(
+                    id,
+                    &MoveMade {
+                        from: &from,
+                        to: to.into,
+                        how: "claim",
+                        requester: self.requester.as_deref(),
+                        holder: self.holder,
+                    },
+                )?;
                 Ok(Some(claimed(&new, &moved, now)))
             }
         }

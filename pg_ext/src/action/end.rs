@@ -5,9 +5,10 @@
 
 use super::fence::{FencedAction, TokenUse};
 use super::lease::{Lease, LeaseCol, LeaseState};
-use crate::call::Call;
+use crate::call::{Call, shown};
 use crate::error::{Error, Result};
 use crate::key::fingerprint;
+use crate::machine::after::MoveMade;
 use crate::machine::patch::Patch;
 use crate::machine::user_row::{self, MoveIf, RowSeen};
 use crate::mark::call_mark;
@@ -55,6 +56,7 @@ pub fn action_finish(call: &Call) -> Result<Datum> {
     );
     if let Some(moved) = leave(&fenced, &from, &to, MoveIf::Unflagged, &patch)? {
         end(&fenced, LeaseState::Finished, mark, &moved, None)?;
+        finished(&fenced, &lease, &from, &to)?;
         return Ok(row(b"finished", moved.status, moved.version));
     }
     // Another session may have ended the lease during the wait for the row.
@@ -90,6 +92,7 @@ pub fn action_release(call: &Call) -> Result<Datum> {
     );
     if let Some(moved) = leave(&fenced, &from, &to, MoveIf::Always, &Patch::none())? {
         end(&fenced, LeaseState::Released, 0, &moved, error)?;
+        record(&fenced, &lease, "release", &from, &to)?;
         return Ok(row(moved.status, moved.version));
     }
     let (lease, present) = fenced.lease(again)?;
@@ -110,6 +113,43 @@ fn stayed(fenced: &FencedAction, lease: &Lease, seen: Option<RowSeen>) -> Error 
         Some(seen) if lease.covers(seen.status()) => fenced.machine.kept_back(&fenced.id),
         other => fenced.dead(other.as_ref().map(RowSeen::status)),
     }
+}
+
+/// Records the end of an action.
+fn record(
+    fenced: &FencedAction,
+    lease: &Lease,
+    how: &'static str,
+    from: &str,
+    to: &str,
+) -> Result<()> {
+    let requester = lease.bytes(LeaseCol::Requester).map(shown);
+    let made = MoveMade {
+        from,
+        to,
+        how,
+        requester: requester.as_deref(),
+        holder: lease.bytes(LeaseCol::Holder),
+    };
+    fenced.machine.record(&fenced.id, &made)
+}
+
+/// The after-effect of a step tells the status that it began in, not the claim state.
+fn finished(fenced: &FencedAction, lease: &Lease, from: &str, to: &str) -> Result<()> {
+    record(fenced, lease, "finish", from, to)?;
+    let (machine, revert) = (&fenced.machine, lease.text(LeaseCol::RevertTo));
+    let step = lease.text(LeaseCol::StepKey);
+    let Some((topic, from)) = machine.definition.emit_of_step(&step, &revert) else {
+        return Ok(());
+    };
+    let requester = lease.bytes(LeaseCol::Requester).map(shown);
+    let made = MoveMade {
+        from,
+        to,
+        requester: requester.as_deref(),
+        ..MoveMade::default()
+    };
+    machine.emit(topic, &fenced.id, &made)
 }
 
 fn leave(

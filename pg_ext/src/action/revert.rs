@@ -7,9 +7,10 @@
 //! may have claimed the row again.
 
 use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
-use crate::call::{from_utf8, varlena};
+use crate::call::{from_utf8, shown, varlena};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
+use crate::machine::after::MoveMade;
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::permit::{self, Doing};
@@ -231,14 +232,28 @@ impl RevertBatch {
                     "a trigger of the table kept the row from being reverted",
                 ));
             };
+            let mut holder = (None, None);
             change_lease(table, &lease.key, |present, now| {
                 if !lease.is(present) {
                     return LeaseChange::Nothing;
                 }
+                holder = (
+                    present.bytes(LeaseCol::Requester).map(shown),
+                    present.bytes(LeaseCol::Holder).map(<[u8]>::to_vec),
+                );
                 present.end(LeaseState::Swept, now, 0, *version);
                 present.put(LeaseCol::Note, None);
                 LeaseChange::Write
             })?;
+            let id = RowId::read(machine.shape.id.base_type, &lease.row_id, "id")?;
+            let made = MoveMade {
+                from,
+                to,
+                how: "sweep",
+                requester: holder.0.as_deref(),
+                holder: holder.1.as_deref(),
+            };
+            machine.record(&id, &made)?;
         }
         Ok(due.len() as i64)
     }

@@ -10,6 +10,7 @@ use super::stand::{Stand, TornRow};
 use crate::call::{Call, shown, varlena};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
+use crate::machine::after::MoveMade;
 use crate::machine::patch::Patch;
 use crate::machine::user_row::{self, MoveIf, RowLock};
 use crate::row::{self, Shape};
@@ -55,6 +56,13 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
     let Some(moved) = moved else {
         return Err(torn.machine.kept_back(&torn.id));
     };
+    let made = MoveMade {
+        from: &from,
+        to,
+        how: "cancel",
+        ..MoveMade::default()
+    };
+    torn.machine.record(&torn.id, &made)?;
     teardown.put_i64(TeardownCol::FinishedAt, clock::now_us()?);
     teardown.put(TeardownCol::Open, Some(Datum::from(false)));
     teardown.store()?;

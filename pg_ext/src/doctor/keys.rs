@@ -47,9 +47,12 @@ const NAMED: usize = 5;
 /// Scopes need no declaration; but where some are declared, another name may be a mistake.
 pub fn undeclared(report: &Report) -> Result<()> {
     let declared = ScopeNames::declared()?.first(NAMES)?;
+    if declared.is_empty() || declared.len() == NAMES {
+        return Ok(());
+    }
     let mut others = ScopeNames::used()?.first(NAMES)?;
     others.retain(|name| !declared.contains(name));
-    if declared.is_empty() || declared.len() == NAMES || others.is_empty() {
+    if others.is_empty() {
         return Ok(());
     }
     let (declared, others) = (

@@ -8,6 +8,7 @@ use crate::action::lease::Lease;
 use crate::call::{Call, shown};
 use crate::cancel::holder_of;
 use crate::error::{Error, Kind, Result};
+use crate::machine::after::MoveMade;
 use crate::machine::changes;
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
@@ -165,7 +166,15 @@ impl GuardedRows {
                 "Finish the teardown with once.cancel_finish.",
             )
         } else {
-            return self.declared(old, from, to);
+            self.declared(old, from, to)?;
+            let made = MoveMade {
+                from,
+                to,
+                how: "by_hand",
+                ..MoveMade::default()
+            };
+            let id = RowId::read(self.machine.shape.id.base_type, &id, "id")?;
+            return self.machine.record(&id, &made);
         };
         Err(self.refuse(old, &problem, hint))
     }

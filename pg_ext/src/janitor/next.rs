@@ -8,6 +8,7 @@ use super::task::Task;
 use crate::clock;
 use crate::error::Result;
 use crate::key::abandon;
+use crate::machine::history;
 use crate::outbox::due as outbox;
 use crate::settings;
 use crate::spi::{self, Kept};
@@ -64,6 +65,7 @@ fn next_of(task: Task) -> Result<Option<i64>> {
         Task::InboxReap => found(&MESSAGE),
         Task::DedupeReap => found(&DEDUPE),
         Task::DeadReap => found(&LETTER),
+        Task::HistoryReap => history::next_due(),
         Task::OutboxRetire => Ok(None),
     }
 }

@@ -8,6 +8,7 @@ use crate::call::{Call, varlena};
 use crate::clock;
 use crate::error::Result;
 use crate::key::abandon::OverdueKeys;
+use crate::machine::history;
 use crate::outbox::due as outbox;
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept, column};
@@ -144,6 +145,7 @@ fn due_parts(task: Task, now: i64) -> Result<DueParts> {
         Task::InboxReap => counted(&INBOX_REAP, now)?,
         Task::DedupeReap => counted(&DEDUPE_REAP, now)?,
         Task::DeadReap => counted(&DEAD_REAP, now)?,
+        Task::HistoryReap => vec![(None, history::due(LOOKS)?)],
         Task::OutboxRequeue => vec![(None, outbox::requeue(now, LOOKS)?)],
         Task::OutboxRetire => vec![(None, outbox::retire()?)],
     })

@@ -8,6 +8,7 @@ use crate::caller;
 use crate::cancel::pending;
 use crate::error::{Error, Result};
 use crate::key::abandon::key_abandon;
+use crate::machine::history;
 use crate::machine::stored::StoredMachine;
 use crate::outbox::{requeue, retire};
 use crate::row::{self, Rows};
@@ -64,6 +65,7 @@ fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>>
         Task::InboxReap => reap::inbox(max).map(Some),
         Task::DedupeReap => reap::dedupe(max).map(Some),
         Task::DeadReap => reap::dead_letters(max).map(Some),
+        Task::HistoryReap => history::reap(max).map(Some),
         Task::OutboxRetire => retire::retire_segments(max),
     }
 }

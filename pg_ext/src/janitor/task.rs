@@ -17,12 +17,13 @@ pub enum Task {
     InboxReap,
     DedupeReap,
     DeadReap,
+    HistoryReap,
     /// Last: a truncated segment is locked until the transaction ends.
     OutboxRetire,
 }
 
 impl Task {
-    pub const ALL: [Task; 9] = [
+    pub const ALL: [Task; 10] = [
         Task::ActionRelease,
         Task::KeyAbandon,
         Task::KeyReap,
@@ -31,6 +32,7 @@ impl Task {
         Task::InboxReap,
         Task::DedupeReap,
         Task::DeadReap,
+        Task::HistoryReap,
         Task::OutboxRetire,
     ];
 
@@ -56,6 +58,7 @@ impl Task {
             Task::InboxReap => "inbox_reap",
             Task::DedupeReap => "dedupe_reap",
             Task::DeadReap => "dead_reap",
+            Task::HistoryReap => "history_reap",
             Task::OutboxRetire => retire::TASK,
         }
     }
@@ -70,6 +73,7 @@ impl Task {
             Task::InboxReap => &[c"inbox"],
             Task::DedupeReap => &[c"dedupe"],
             Task::DeadReap => &[c"dead", c"delivery"],
+            Task::HistoryReap => &[c"machine_move"],
             Task::OutboxRetire => &[c"segment", c"event_kept", c"batch", c"receipt", c"delivery"],
         }
     }

@@ -17,6 +17,11 @@ pub struct Definition {
     /// Who answers for it: told with what is wrong with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
+    /// How long moves are recorded, as the definition gives it: an interval as text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history_us: Option<i64>,
     /// Column names.
     pub id: String,
     pub status: String,
@@ -42,6 +47,9 @@ pub struct Transition {
     /// A predicate over the row's columns, every name qualified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
+    /// The topic that gets an event of the move.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emit: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -59,6 +67,9 @@ pub struct Step {
     pub lease: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_us: Option<i64>,
+    /// The topic that gets an event when the step is finished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emit: Option<String>,
     /// Free JSON for the caller's programs, as `action`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_id: Option<serde_json::Value>,

@@ -11,7 +11,7 @@ use super::id::RowId;
 use super::model::Machine;
 use super::moves::Move;
 use super::relation::Column;
-use crate::call::{from_utf8, varlena};
+use crate::call::{from_utf8, shown, varlena};
 use crate::error::Result;
 use crate::row;
 use crate::spi;
@@ -53,6 +53,13 @@ pub struct DirectMove<'a> {
     pub at_version: Option<Datum>,
 }
 
+/// A move that was made.
+pub struct DirectlyMoved {
+    /// Empty where nobody asks for it.
+    pub from: String,
+    pub version: Option<Datum>,
+}
+
 impl Direct {
     /// None: these moves have conditions, or the guard would look at them, or the table is not plain.
     pub fn for_moves(machine: &Machine, to: &str, moves: &[Move]) -> Result<Option<Direct>> {
@@ -69,8 +76,8 @@ impl Direct {
         Ok(PlainTable::of_machine(machine).map(|ground| Direct { from, ground }))
     }
 
-    /// The version after the move. None: nothing was done.
-    pub fn make(&self, row: &DirectMove) -> Result<Option<Option<Datum>>> {
+    /// The status before the move and the version after it. None: nothing was done.
+    pub fn make(&self, row: &DirectMove) -> Result<Option<DirectlyMoved>> {
         match above_read_committed() {
             // A serialization failure is the error that the statement would raise.
             true => spi::catch_races(&row.machine.any_row(), || self.attempt(row)),
@@ -78,7 +85,7 @@ impl Direct {
         }
     }
 
-    fn attempt(&self, row: &DirectMove) -> Result<Option<Option<Datum>>> {
+    fn attempt(&self, row: &DirectMove) -> Result<Option<DirectlyMoved>> {
         let ground = &self.ground;
         let Some(table) = Table::of_user(ground.table) else {
             return Ok(None);
@@ -112,7 +119,16 @@ impl Direct {
         let active = snapshot.activate();
         let outcome = table.update_checked(slot.tid(), &values)?;
         drop(active);
-        Ok((outcome == Outcome::Done).then_some(version))
+        if outcome != Outcome::Done {
+            return Ok(None);
+        }
+        let status = slot
+            .column(ground.status)
+            .filter(|_| row.machine.is_followed());
+        Ok(Some(DirectlyMoved {
+            from: status.map_or(String::new(), |s| shown(&ground.labels.read(s))),
+            version,
+        }))
     }
 
     fn may_move(&self, slot: &Slot, at_version: Option<Datum>) -> bool {

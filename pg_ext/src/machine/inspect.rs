@@ -64,6 +64,7 @@ fn as_written(stored: &StoredMachine) -> Result<Definition> {
         )?;
         definition.owner = Some(name);
     }
+    definition.history_us = None;
     for step in &mut definition.steps {
         step.lease_us = None;
     }

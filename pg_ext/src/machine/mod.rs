@@ -7,10 +7,12 @@
 //! `predicate` reads a `when`). `inspect` shows it again. machine_define is in `guard/define.rs` and machine_check in
 //! `doctor/check.rs`, because they use nouns that import this one.
 
+pub mod after;
 pub mod changes;
 pub mod definition;
 pub mod diagram;
 mod direct;
+pub mod history;
 pub mod id;
 pub mod inspect;
 pub mod model;

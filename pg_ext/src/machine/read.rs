@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, HashSet};
 /// The longest machine, status, step and requester, in characters.
 const NAME_MAX: usize = 100;
 
-const MEMBERS: &str = "machine, table, id, status, version, owner, module, \
+const MEMBERS: &str = "machine, table, id, status, version, owner, module, history, \
     status_types, terminal, transitions, steps, cancel, refund";
-const TRANSITION: &str = "from, to, when";
+const TRANSITION: &str = "from, to, when, emit";
 const STEP: &str = "step_key, status, claim_state, successful_claim_state, successful_state, \
-    lease, step_id, action";
+    lease, emit, step_id, action";
 const CANCEL: &str = "flag, to";
 const REFUND: &str = "items, item_id, subject, marker, marked, undecided, \
     when, amount, wallet, wallet_id, account, balance";
@@ -27,7 +27,10 @@ pub fn definition(json: &Value, faults: &Faults) -> Definition {
     let Some(o) = Object::open("", json, MEMBERS, faults) else {
         return Definition::default();
     };
+    let (history, history_us) = interval(&o, "history").unzip();
     Definition {
+        history,
+        history_us,
         machine: o.name("machine"),
         table: o.text("table"),
         id: o.text("id"),
@@ -74,6 +77,7 @@ fn transition(o: &Object) -> Transition {
         from,
         to: o.text("to"),
         when: o.opt_text("when"),
+        emit: o.opt_text("emit"),
     }
 }
 
@@ -101,7 +105,7 @@ fn step(o: &Object) -> Step {
         let problem = format!("names no requester (\"{ANYBODY}\": any)");
         o.fault("successful_state", problem);
     }
-    let (lease, lease_us) = lease(o).unzip();
+    let (lease, lease_us) = interval(o, "lease").unzip();
     Step {
         step_key,
         status,
@@ -109,6 +113,7 @@ fn step(o: &Object) -> Step {
         successful_state,
         lease,
         lease_us,
+        emit: o.opt_text("emit"),
         step_id: o.get("step_id").cloned(),
         action: o.get("action").cloned(),
     }
@@ -131,8 +136,8 @@ fn claim_state(path: &str, value: &Value, faults: &Faults) -> (String, String) {
 }
 
 /// A positive interval, as text and in microseconds.
-fn lease(o: &Object) -> Option<(String, i64)> {
-    let text = o.opt_text("lease")?;
+fn interval(o: &Object, name: &str) -> Option<(String, i64)> {
+    let text = o.opt_text(name)?;
     let us = match clock::parse_interval(&from_utf8(&text)) {
         None => Err("must be an interval as text, such as \"30 seconds\""),
         Some(interval) => clock::positive_us(interval),
@@ -140,7 +145,7 @@ fn lease(o: &Object) -> Option<(String, i64)> {
     match us {
         Ok(us) => Some((text, us)),
         Err(problem) => {
-            o.fault("lease", problem);
+            o.fault(name, problem);
             None
         }
     }

@@ -1,11 +1,13 @@
 //! `transition` and `transition_many`: one conditional UPDATE. Where it moved nothing, a SELECT finds the reason. If the
 //! row could be moved by then, it is locked and the UPDATE is retried once. `direct.rs` moves a plain table's row.
 
+use super::after::MoveMade;
 use super::direct::{self, Direct};
 use super::id::RowId;
 use super::model::{Machine, yes};
 use super::moves::{Move, WantedMoves, condition};
 use super::patch::Patch;
+use super::permit::{self, Doing, Granted};
 use super::statement::{LOCK, NO, READ, Statement, WRITE};
 use super::user_row::{RowLock, RowSeen, ensure_updatable};
 use crate::call::{Call, SCOPE_MAX, shown, texts_or_null, varlena};
@@ -36,7 +38,8 @@ const LOOK: &str = "
 
 /// $1 ids. Locks the rows in the order of their ids.
 const LOCK_MANY: &str = "
-    SELECT {id}::pg_catalog.text FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) ANY ($1)
+    SELECT {id}::pg_catalog.text, {status}::pg_catalog.text
+      FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) ANY ($1)
      ORDER BY {id} FOR NO KEY UPDATE OF t";
 
 /// $1 ids of locked rows.
@@ -172,25 +175,32 @@ impl MoveWish<'_> {
         if writable
             && patch.value.is_none()
             && let Some(direct) = self.direct(machine)?
-            && let Some(next) = direct.make(&direct::DirectMove {
+            && let Some(moved) = direct.make(&direct::DirectMove {
                 machine,
                 id,
                 to: self.to,
                 at_version: version,
             })?
         {
-            return Ok(moved_answer(Some(row::text(self.to)), next));
+            self.follow(machine, id, &moved.from)?;
+            return Ok(moved_answer(Some(row::text(self.to)), moved.version));
         }
         let update = self.update(machine, version, patch)?;
+        let is_followed = machine.is_followed();
         for locked in [false, true] {
-            if locked {
-                // It could be moved a moment ago. The lock keeps others out now.
-                RowSeen::find(machine, id, RowLock::Update)?;
+            let mut from = String::new();
+            if locked || (is_followed && writable) {
+                // It could be moved a moment ago, or its old status is needed. The lock keeps others out now.
+                let seen = RowSeen::find(machine, id, RowLock::Update)?;
+                from = seen.map_or(from, |seen| shown(seen.status()));
             }
             if writable {
+                let permit = is_followed.then(|| self.permit(machine, [id.text.as_slice()], &from));
                 let moved = update.query(&[Some(id.value), version, patch.value])?;
+                drop(permit);
                 if let Some(row) = machine.one(&moved)? {
                     ensure_moved(machine, id, row, 0, self.to)?;
+                    self.follow(machine, id, &from)?;
                     return Ok(moved_answer(column(row, 0), column(row, 1)));
                 }
             }
@@ -202,6 +212,36 @@ impl MoveWish<'_> {
             }
         }
         Err(machine.kept_back(id))
+    }
+
+    /// The guard does not record what is recorded here.
+    fn permit<'i>(
+        &self,
+        machine: &Machine,
+        ids: impl IntoIterator<Item = &'i [u8]>,
+        from: &str,
+    ) -> Granted {
+        permit::grant(
+            machine.name(),
+            ids,
+            Doing::Move(from.to_owned(), shown(self.to)),
+        )
+    }
+
+    fn follow(&self, machine: &Machine, id: &RowId, from: &str) -> Result<()> {
+        if !machine.is_followed() {
+            return Ok(());
+        }
+        machine.transitioned(
+            id,
+            &MoveMade {
+                from,
+                to: &shown(self.to),
+                how: "transition",
+                requester: self.requester.map(shown).as_deref(),
+                holder: None,
+            },
+        )
     }
 
     /// Why the row did not move; None: it could now.
@@ -289,7 +329,10 @@ pub fn transition_many(call: &Call) -> Result<Datum> {
         true => move_many(&machine, &wish, &ids)?,
         false => (Vec::new(), Vec::new()),
     };
-    let locked: HashSet<&[u8]> = locked.iter().filter_map(first_text).collect();
+    let locked: HashMap<&[u8], Option<Datum>> = locked
+        .iter()
+        .filter_map(|row| Some((first_text(row)?, column(row, 1))))
+        .collect();
     let moved: HashMap<&[u8], &Row> = moved
         .iter()
         .filter_map(|row| Some((first_text(row)?, row)))
@@ -298,10 +341,12 @@ pub fn transition_many(call: &Call) -> Result<Datum> {
         let answer = match moved.get(id.text.as_slice()) {
             Some(row) => {
                 ensure_moved(&machine, id, row, 1, wish.to)?;
+                let from = locked.get(id.text.as_slice()).copied().flatten();
+                wish.follow(&machine, id, &shown(from.map(varlena).unwrap_or_default()))?;
                 moved_answer(column(row, 1), column(row, 2))
             }
             // A row that was inserted later does not count.
-            None if writable && !locked.contains(id.text.as_slice()) => {
+            None if writable && !locked.contains_key(id.text.as_slice()) => {
                 ensure_updatable(&machine, id)?;
                 stayed(None, None, b"not_found")
             }
@@ -335,7 +380,21 @@ fn move_many(machine: &Machine, wish: &MoveWish, ids: &[RowId]) -> Result<(Vec<R
         machine.parts().fill(LOCK_MANY, &[])
     })?;
     let ids = row::array(ids.iter().map(|id| id.value), machine.id_type());
-    Ok((lock.query(&[Some(ids)])?, update.query(&[Some(ids)])?))
+    let locked = lock.query(&[Some(ids)])?;
+    let mut permits = Vec::new();
+    if machine.is_followed() {
+        let mut by_status: HashMap<&[u8], Vec<&[u8]>> = HashMap::new();
+        for row in &locked {
+            let status = column(row, 1).map(varlena).unwrap_or_default();
+            by_status.entry(status).or_default().extend(first_text(row));
+        }
+        for (from, ids) in by_status {
+            permits.push(wish.permit(machine, ids, &shown(from)));
+        }
+    }
+    let moved = update.query(&[Some(ids)])?;
+    drop(permits);
+    Ok((locked, moved))
 }
 
 /// Each id once, in the order given.

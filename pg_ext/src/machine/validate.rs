@@ -6,13 +6,15 @@
 
 use super::columns::{DefinedTable, owned_by_caller};
 use super::definition::Definition;
-use super::faults::{Faults, quoted};
+use super::faults::{Faults, element, member, quoted};
 use super::money::DefinedTables;
 use super::stored::{MachineCol, StoredMachine, each_stored};
 use super::{fit, money, rules, wait_for_definitions};
 use crate::call::from_utf8;
 use crate::caller::{self, Owner};
 use crate::error::{Error, Kind, Result};
+use crate::outbox::topic::Topic;
+use crate::table::Snapshot;
 use pgrx::pg_sys::{Datum, Oid};
 
 /// A definition without faults, and the columns beside it in once.machine.
@@ -34,6 +36,7 @@ pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
         ensure_callers(table)?;
     }
     rules::check_rules(&definition, &faults);
+    topics(&definition, &faults)?;
     let (items, wallet) = match &definition.refund {
         Some(r) => (
             named("refund.items", &r.items)?,
@@ -102,6 +105,29 @@ fn owner(definition: &Definition, faults: &Faults) -> Result<Option<Datum>> {
         None => faults.add("owner", format!("there is no role {}", quoted(name))),
     }
     Ok(role)
+}
+
+/// The topics of `emit` are there. 42501 where one has an owner whose rights the caller lacks: moves do not ask again.
+fn topics(definition: &Definition, faults: &Faults) -> Result<()> {
+    let of_transitions = (definition.transitions.iter().enumerate())
+        .map(|(i, t)| (member(&element("transitions", i), "emit"), &t.emit));
+    let of_steps = (definition.steps.iter().enumerate())
+        .map(|(i, s)| (member(&element("steps", i), "emit"), &s.emit));
+    for (path, topic) in of_transitions.chain(of_steps) {
+        let Some(topic) = topic else { continue };
+        match Topic::named(&from_utf8(topic), &Snapshot::latest()) {
+            Ok(_) => {}
+            Err(e) if e.kind == Kind::UndefinedObject => faults.add(
+                &path,
+                format!(
+                    "there is no topic {}; once.topic_set makes one",
+                    quoted(topic)
+                ),
+            ),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// 42501 where the caller does not own the table.

@@ -81,6 +81,16 @@ const RUN: [&str; 18] = [
     "once.transition_many('anna.job', array['2', '4'], 'done')",
 ];
 
+/// Those who observe look past owners, and are shown no payload and no other column.
+const OBSERVE: [&str; 6] = [
+    "once.action_get('anna.job', '1')",
+    "once.action_list('anna.job')",
+    "once.cancel_audit('anna.job')",
+    "once.machine_check('anna.job')",
+    "once.machine_diagram('anna.job')",
+    "once.machine_history('anna.job', '1')",
+];
+
 /// What no kind opens.
 const NOBODYS: [&str; 4] = [
     "once.grant_role('cross_bert', 'operate')",
@@ -98,7 +108,7 @@ select distinct p.proname from pg_proc as p, unnest(p.proargnames, p.proargmodes
 #[tokio::test]
 async fn every_function_that_names_a_scope_a_topic_or_a_machine_is_tried() {
     let play = Playground::open().await;
-    let tried: BTreeSet<&str> = [&READ[..], &ACT, &RUN]
+    let tried: BTreeSet<&str> = [&READ[..], &ACT, &RUN, &OBSERVE]
         .concat()
         .into_iter()
         .filter_map(|call| call.strip_prefix("once.")?.split('(').next())

@@ -344,6 +344,7 @@ impl Transaction<'_> {
                 "'inbox_reap'",
                 "'dedupe_reap'",
                 "'dead_reap'",
+                "'history_reap'",
             ]),
             "role" => one(&["'fz_one'", "'fz_two'"]),
             "right" => one(&["'use'", "'operate'", "'observe'"]),

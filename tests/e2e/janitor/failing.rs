@@ -24,7 +24,7 @@ async fn one_task_fails_and_the_others_are_done() {
         play.show("select task, done, failed, more from once.sweep()")
             .await,
         "action_release|0|0|f\nkey_abandon|0|0|f\nkey_reap|10|0|f\nkey_tombstone|0|0|f\noutbox_requeue|0|0|f\n\
-         inbox_reap|0|1|f\ndedupe_reap|0|0|f\ndead_reap|0|0|f\noutbox_retire|0|0|f"
+         inbox_reap|0|1|f\ndedupe_reap|0|0|f\ndead_reap|0|0|f\nhistory_reap|0|0|f\noutbox_retire|0|0|f"
     );
     play.show("commit").await;
     assert_eq!(play.show("select count(*) from once.key").await, "0");

@@ -20,7 +20,7 @@ async fn no_worker_runs_on_a_standby_and_one_starts_after_its_promotion() {
             "select count(*), sum(due) from once.janitor_status() where machine is null"
         )
         .await,
-        "8|0"
+        "10|0"
     );
     assert_eq!(
         show(

@@ -9,13 +9,13 @@ async fn a_row_for_every_task_and_every_machine_whether_it_ran_or_not() {
     let play = Playground::open().await;
     let never =
         "select count(*), count(last_end), count(served_by), sum(done) from once.janitor_status()";
-    assert_eq!(play.show(never).await, "9|0|0|0");
+    assert_eq!(play.show(never).await, "10|0|0|0");
     play.show(JOBS).await;
     play.show("set application_name = 'cron 7'; select * from once.sweep()")
         .await;
     assert_eq!(
         play.show("select task, machine, last_end is not null, done, failed, last_error, served_by from once.janitor_status()").await,
-        ["action_release", "key_abandon", "key_reap", "key_tombstone", "outbox_requeue", "inbox_reap", "dedupe_reap", "dead_reap", "outbox_retire"]
+        ["action_release", "key_abandon", "key_reap", "key_tombstone", "outbox_requeue", "inbox_reap", "dedupe_reap", "dead_reap", "history_reap", "outbox_retire"]
                 .map(|task| format!("{task}|~|t|0|0|~|postgres (cron 7)"))
                 .join("\n")
             .replacen("\n", "\naction_release|job|t|0|0|~|postgres (cron 7)\n", 1)

@@ -51,7 +51,7 @@ async fn a_task_that_fails_keeps_no_other_from_its_turn_and_is_told_of() {
     let well = format!(
         "select count(*) from once.janitor where machine = '' and task <> 'inbox_reap' and good_end > '{begin}'"
     );
-    until(&client, &well, "8").await;
+    until(&client, &well, "9").await;
 
     // Passes follow each other without a rest while keys are waiting; it has its rest all the same.
     let (before, since) = (failures(&client).await, Instant::now());

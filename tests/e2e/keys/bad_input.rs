@@ -135,6 +135,8 @@ const CALLS: &[(&str, &[(&str, &str)])] = &[
             ("holder", "'h'"),
         ],
     ),
+    ("scope_list", &[("max", "10"), ("after", "'s'")]),
+    ("verify", &[("max", "10")]),
     ("key_get", &[("scope", "'s'"), ("key", "'k'")]),
     ("key_expire", &[("scope", "'s'"), ("key", "'parked'")]),
     ("key_forget", &[("scope", "'s'"), ("key", "'parked'")]),

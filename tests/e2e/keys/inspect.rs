@@ -187,7 +187,10 @@ async fn key_get_works_where_strings_do_not_conform_to_the_standard() {
             .await,
         "3"
     );
-    assert_eq!(session.show("select count(*) from once.sweep()").await, "9");
+    assert_eq!(
+        session.show("select count(*) from once.sweep()").await,
+        "10"
+    );
 }
 
 #[tokio::test]

@@ -60,7 +60,7 @@ async fn a_day_of_work(op: &Playground) {
     assert_eq!(op.claim("k", ", '1'").await, "replayed");
     let set = r#"select once.scope_set('s', '{"ttl": "2 h"}') ->> 'ttl'"#;
     assert_eq!(op.show(set).await, "02:00:00");
-    assert_eq!(op.show("select count(*) from once.sweep()").await, "9");
+    assert_eq!(op.show("select count(*) from once.sweep()").await, "10");
     assert_eq!(op.show("select once.key_forget('s', 'k')").await, "t");
 }
 

@@ -18,12 +18,12 @@ const OPERATE: &str = "action_adopt action_claim action_expire action_extend act
                        key_derive key_expire key_extend key_forget key_get key_list key_park \
                        key_release key_resolve key_rotate key_step key_step_done key_take_abandoned \
                        machine_assert machine_check machine_define machine_diagram machine_drop machine_get \
-                       machine_guard machine_list metrics outbox_ack outbox_dead outbox_deliveries outbox_discard outbox_emit \
+                       machine_guard machine_history machine_list metrics outbox_ack outbox_dead outbox_deliveries outbox_discard outbox_emit \
                        outbox_extend outbox_nack outbox_peek outbox_redrive outbox_take scope_get scope_list scope_set \
                        subscriber_drop subscriber_get subscriber_set sweep sweep_all topic_drop \
                        topic_get topic_list topic_set transition transition_many verify";
 const OBSERVE: &str = "action_get action_list cancel_audit doctor janitor_status machine_check \
-                       machine_diagram machine_list metrics scope_list topic_list verify";
+                       machine_diagram machine_history machine_list metrics scope_list topic_list verify";
 
 /// The functions that a role may call, and whether it may do anything else in the schema.
 async fn rights(play: &Playground, role: &str) -> (String, String) {

@@ -79,6 +79,14 @@ const CALLS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("action_expire", &[("machine", "'job'"), ("id", "'1'")]),
+    ("action_get", &[("machine", "'job'"), ("id", "'1'")]),
+    ("action_list", &[("machine", "'job'"), ("max", "10")]),
+    ("machine_diagram", &[("machine", "'job'")]),
+    (
+        "machine_history",
+        &[("machine", "'job'"), ("id", "'1'"), ("max", "10")],
+    ),
+    ("machine_list", &[]),
     ("action_adopt", &[("machine", "'job'"), ("max", "10")]),
     ("cancel_request", &[("machine", "'job'"), ("id", "'1'")]),
     (

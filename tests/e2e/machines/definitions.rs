@@ -194,7 +194,7 @@ async fn an_unknown_member_is_one_fault_at_every_level() {
     let unknown =
         |path: &str, known: &str| format!("{path}unknown member \"vesion\"; known: {known}");
     let add = |object: &mut Value| object["vesion"] = json!(1);
-    let known = "machine, table, id, status, version, owner, status_types, terminal, transitions, steps, cancel, refund";
+    let known = "machine, table, id, status, version, owner, module, history, status_types, terminal, transitions, steps, cancel, refund";
     only(&play, add, &unknown("", known)).await;
     let known = "from, to, when";
     only(
@@ -203,7 +203,7 @@ async fn an_unknown_member_is_one_fault_at_every_level() {
         &unknown("transitions[1]: ", known),
     )
     .await;
-    let known = "step_key, status, claim_state, successful_claim_state, successful_state, lease, step_id, action";
+    let known = "step_key, status, claim_state, successful_claim_state, successful_state, lease, emit, step_id, action";
     only(
         &play,
         |d| add(&mut d["steps"][0]),
@@ -470,7 +470,7 @@ async fn a_definition_that_breaks_ten_things_reports_ten() {
     assert_eq!(
         found,
         [
-            "unknown member \"oops\"; known: machine, table, id, status, version, owner, status_types, terminal, transitions, steps, cancel, refund",
+            "unknown member \"oops\"; known: machine, table, id, status, version, owner, module, history, status_types, terminal, transitions, steps, cancel, refund",
             "status_types[6]: \"new\" is there twice",
             "steps[0].lease: must be an interval as text, such as \"30 seconds\"",
             "transitions[1].to: \"nowhere\" is not in status_types",

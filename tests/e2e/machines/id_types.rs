@@ -126,7 +126,7 @@ async fn no_call_with_an_id_is_ambiguous() {
                from pg_proc where pronamespace = 'once'::regnamespace and proargtypes[1] = '\"any\"'::regtype",
         )
         .await;
-    assert_eq!(forms.lines().count(), 12, "{forms}");
+    assert_eq!(forms.lines().count(), 14, "{forms}");
     for form in forms.lines() {
         let [name, most, defaults, types] = form.split('|').collect::<Vec<_>>()[..] else {
             panic!("{form}");

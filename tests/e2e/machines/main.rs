@@ -10,6 +10,7 @@
 )]
 
 mod adopting;
+mod after;
 mod bad_input;
 mod billing;
 mod claim_races;

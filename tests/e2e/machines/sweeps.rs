@@ -74,7 +74,7 @@ async fn a_sweep_tells_of_action_release_beside_the_other_tasks() {
         .await;
     assert_eq!(
         shown,
-        "action_release key_abandon key_reap key_tombstone outbox_requeue inbox_reap dedupe_reap dead_reap outbox_retire"
+        "action_release key_abandon key_reap key_tombstone outbox_requeue inbox_reap dedupe_reap dead_reap history_reap outbox_retire"
     );
     assert_eq!(count(&play, "ready").await, "5");
 }

@@ -73,11 +73,11 @@ async fn a_janitor_that_never_ran_that_stopped_and_that_fails() {
     // A task that somebody calls by hand hides none that nobody calls, and is none of them.
     play.show("select * from once.sweep(task => 'inbox_reap')")
         .await;
-    let never = "these tasks have never run: action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, dedupe_reap, dead_reap, outbox_retire";
+    let never = "these tasks have never run: action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, dedupe_reap, dead_reap, history_reap, outbox_retire";
     assert_told(&play, never, "warning", "once.sweep()").await;
     play.show("select once.sweep(task => 'key_abandon'), once.sweep(task => 'key_reap'), once.sweep(task => 'key_tombstone')")
         .await;
-    let never = "these tasks have never run: action_release, outbox_requeue, dedupe_reap, dead_reap, outbox_retire";
+    let never = "these tasks have never run: action_release, outbox_requeue, dedupe_reap, dead_reap, history_reap, outbox_retire";
     assert_told(&play, never, "info", "once.sweep()").await;
     // A log that nobody retires.
     play.show("select once.topic_set('t', '{}'); select once.outbox_emit('t', '{}')")

@@ -8,42 +8,6 @@ use crate::playground::Playground;
 const MACHINES: usize = 12;
 
 #[tokio::test]
-async fn who_may_only_observe_is_told_which_tables_he_may_not_read() {
-    let play = Playground::open().await;
-    orders(&play).await;
-    play.show(&format!(
-        "do $$ begin
-            for i in 2 .. {MACHINES} loop
-                execute format('create table orders_%s (like orders including all)', i);
-                perform once.machine_define((once.machine_get('orders')::jsonb
-                    || jsonb_build_object('machine', 'orders_' || i, 'table', 'orders_' || i))::json);
-            end loop; end $$;
-         select * from once.sweep();
-         drop role if exists doctors_watcher; create role doctors_watcher login;
-         select once.grant_role('doctors_watcher', 'observe')"
-    ))
-    .await;
-    let watcher = play.another_as("doctors_watcher").await;
-    let unread = "machine \"orders_3\": rows in a claim state could not be searched";
-    assert_told(&watcher, unread, "info", "GRANT SELECT ON").await;
-    assert_eq!(told(&play, "could not be searched").await, "");
-    assert_eq!(problems(&watcher).await, "");
-    play.show("grant select on orders_3 to doctors_watcher")
-        .await;
-    assert_eq!(told(&watcher, unread).await, "");
-
-    // The numbers are the same for both, each once.
-    let series = "select count(*), count(distinct (name, labels)), md5(string_agg(name || labels, ',' order by name, labels::text))
-                    from once.metrics()";
-    let all = play.show(series).await;
-    assert_eq!(watcher.show(series).await, all);
-    let mut counts = all.split('|');
-    assert_eq!(counts.next(), counts.next(), "{all}");
-    let info = "select count(*) from once.metrics() where name = 'pg_once_info'";
-    assert_eq!(watcher.show(info).await, "1");
-}
-
-#[tokio::test]
 async fn what_a_row_of_another_owners_machine_has_said_is_not_told() {
     let play = Playground::open().await;
     orders(&play).await;

@@ -236,7 +236,7 @@ async fn a_task_that_was_never_swept_is_told() {
         ))
         .await
     };
-    let all = "action_release dead_reap dedupe_reap inbox_reap key_abandon key_reap key_tombstone outbox_requeue outbox_retire";
+    let all = "action_release dead_reap dedupe_reap history_reap inbox_reap key_abandon key_reap key_tombstone outbox_requeue outbox_retire";
     assert_eq!(tasks("=").await, all);
     play.show("select once.sweep(task => 'inbox_reap')").await;
     assert_eq!(tasks("<").await, "inbox_reap");
@@ -246,7 +246,7 @@ async fn a_task_that_was_never_swept_is_told() {
     // No exporter knows what to do with a NULL among its columns.
     let counters =
         "select count(*), count(value) from once.metrics() where name like 'pg_once_sweep%_total'";
-    assert_eq!(play.show(counters).await, "18|18");
+    assert_eq!(play.show(counters).await, "20|20");
 }
 
 #[tokio::test]

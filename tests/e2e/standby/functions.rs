@@ -166,7 +166,12 @@ const ANSWER: &[(&str, &str, &str)] = &[
     (
         "machine_list",
         "select machine, guarded from once.machine_list() where machine = 'batch_job'",
-        "batch_job|f",
+        "batch_job|t",
+    ),
+    (
+        "machine_history",
+        "select count(*) from once.machine_history('batch_job', '1')",
+        "0",
     ),
     (
         "machine_diagram",
@@ -345,6 +350,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("sweep", "once.sweep(task => 'inbox_reap')"),
     ("sweep", "once.sweep(task => 'dedupe_reap')"),
     ("sweep", "once.sweep(task => 'dead_reap')"),
+    ("sweep", "once.sweep(task => 'history_reap')"),
     ("incarnation_renew", "once.incarnation_renew()"),
     ("grant_role", "once.grant_role('pg_monitor', 'use')"),
     ("revoke_role", "once.revoke_role('pg_monitor', 'use')"),

@@ -1,0 +1,186 @@
+//! What a move leaves behind in its own transaction: a row of history, and an event where the definition says `emit`.
+
+use super::definition::Definition;
+use super::id::RowId;
+use super::model::Machine;
+use crate::call::{KEY_MAX, characters, from_utf8};
+use crate::caller;
+use crate::clock;
+use crate::error::Result;
+use crate::outbox::emit::{Emission, emit_registered};
+use crate::raise::warn;
+use crate::row;
+use crate::table::{self, Name, Table};
+use pgrx::pg_sys::Datum;
+use sha2::{Digest, Sha256};
+use std::cell::Cell;
+
+pub const TABLE: Name = c"machine_move";
+pub const BY_ROW: Name = c"machine_move_pkey";
+
+/// Columns of once.machine_move, from 1.
+#[derive(Clone, Copy)]
+pub enum MoveCol {
+    N = 1,
+    At,
+    Id,
+    Machine,
+    RowId,
+    FromStatus,
+    ToStatus,
+    How,
+    Requester,
+    Holder,
+    Role,
+}
+
+table::columns!(MoveCol);
+
+/// A row of once.machine_move.
+pub type MoveRecord = table::Record<MoveCol, 11>;
+
+thread_local! {
+    /// The number of the last record of this backend. The moves of one row wait for each other, so its numbers grow.
+    static LAST: Cell<i64> = const { Cell::new(0) };
+}
+
+/// A move that was made.
+#[derive(Default)]
+pub struct MoveMade<'a> {
+    pub from: &'a str,
+    pub to: &'a str,
+    /// transition, claim, finish, release, sweep, cancel or by_hand.
+    pub how: &'static str,
+    pub requester: Option<&'a str>,
+    pub holder: Option<&'a [u8]>,
+}
+
+impl Machine {
+    /// Moves leave something behind, so they are made with their old status known.
+    pub fn is_followed(&self) -> bool {
+        self.definition.history_us.is_some() || self.definition.emits()
+    }
+
+    /// Records a move where the machine has a history.
+    pub fn record(&self, id: &RowId, made: &MoveMade) -> Result<()> {
+        if self.definition.history_us.is_none() {
+            return Ok(());
+        }
+        let n = LAST.with(|last| {
+            last.set(clock::next_token(last.get()));
+            last.get()
+        });
+        let text = |text: &str| from_utf8(text).into_owned();
+        let mut record = MoveRecord::empty();
+        record.put_i64(MoveCol::N, n);
+        record.put_i64(MoveCol::At, clock::now_us()?);
+        record.put(MoveCol::Id, Some(row::uuid(&id.key(self.name()))));
+        record.put_text(MoveCol::Machine, Some(&text(self.name())));
+        record.put_text(MoveCol::RowId, Some(&id.text));
+        record.put_text(MoveCol::FromStatus, Some(&text(made.from)));
+        record.put_text(MoveCol::ToStatus, Some(&text(made.to)));
+        record.put_text(MoveCol::How, Some(made.how.as_bytes()));
+        record.put_text(MoveCol::Requester, made.requester.map(text).as_deref());
+        record.put_text(MoveCol::Holder, made.holder);
+        record.put_text(MoveCol::Role, Some(&caller::name()));
+        record.insert(&Table::to_write(TABLE)?)
+    }
+
+    /// Records a transition, and emits its event.
+    pub fn transitioned(&self, id: &RowId, made: &MoveMade) -> Result<()> {
+        self.record(id, made)?;
+        match self.definition.emit_of_transition(made) {
+            Some(topic) => self.emit(topic, id, made),
+            None => Ok(()),
+        }
+    }
+
+    /// Emits the event of a move. The right to the topic was checked when the machine was defined.
+    pub fn emit(&self, topic: &str, id: &RowId, made: &MoveMade) -> Result<()> {
+        let shown_id = crate::call::shown(&id.text);
+        let payload = serde_json::json!({
+            "machine": self.name(), "id": shown_id, "from": made.from, "to": made.to, "requester": made.requester,
+        });
+        let key = order_key(&format!("{}/{shown_id}", self.name()));
+        let emitted = emit_registered(
+            &from_utf8(topic),
+            &Emission {
+                payload: row::text(&from_utf8(&payload.to_string())),
+                headers: None,
+                order_key: Some(&from_utf8(&key)),
+                dedupe_key: None,
+                delay_us: None,
+            },
+        )?;
+        if emitted.is_none() {
+            warn(
+                format!(
+                    "the event of a move of machine \"{}\" is not emitted: topic \"{topic}\" is not there or has no subscribers",
+                    self.name()
+                ),
+                "Add a subscriber with once.subscriber_set, or take \"emit\" out of the definition.",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The key itself, or its SHA-256 in hex where it is too long.
+fn order_key(key: &str) -> String {
+    match characters(key.as_bytes()) <= KEY_MAX {
+        true => key.to_owned(),
+        false => Sha256::digest(key)
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect(),
+    }
+}
+
+impl Definition {
+    pub fn emits(&self) -> bool {
+        let of_transitions = self.transitions.iter().any(|t| t.emit.is_some());
+        of_transitions || self.steps.iter().any(|s| s.emit.is_some())
+    }
+
+    /// Of the declared move: a transition, or a step whose requester has no claim state.
+    fn emit_of_transition(&self, made: &MoveMade) -> Option<&str> {
+        let is_it =
+            |from: &[String], to: &str| to == made.to && from.iter().any(|f| f == made.from);
+        let of_transition = self
+            .transitions
+            .iter()
+            .filter(|t| is_it(&t.from, &t.to))
+            .find_map(|t| t.emit.as_deref());
+        let of_step = self.steps.iter().find_map(|step| {
+            let is_it = step.status == made.from
+                && step.claim_of(made.requester).is_none()
+                && step.success_of(made.requester) == Some(made.to);
+            step.emit.as_deref().filter(|_| is_it)
+        });
+        of_transition.or(of_step)
+    }
+
+    /// Of the end of an action: the topic, and the status that the step began in.
+    pub fn emit_of_step(&self, step_key: &str, revert_to: &str) -> Option<(&str, &str)> {
+        let step = self
+            .steps
+            .iter()
+            .find(|s| s.step_key == step_key && s.status == revert_to);
+        let step = step.or_else(|| self.steps.iter().find(|s| s.step_key == step_key))?;
+        Some((step.emit.as_deref()?, &step.status))
+    }
+}
+
+/// `once.machine_history`'s columns of a record.
+pub fn told(record: &MoveRecord) -> [Option<Datum>; 7] {
+    [
+        MoveCol::At,
+        MoveCol::FromStatus,
+        MoveCol::ToStatus,
+        MoveCol::How,
+        MoveCol::Requester,
+        MoveCol::Holder,
+        MoveCol::Role,
+    ]
+    .map(|col| record.raw(col))
+}

@@ -1,0 +1,139 @@
+//! `machine_history`, and the sweep task `history_reap`.
+
+use super::after::{BY_ROW, MoveRecord, TABLE, told};
+use super::model::Machine;
+use super::stored;
+use crate::call::{Call, SCOPE_MAX};
+use crate::clock;
+use crate::error::Result;
+use crate::row::{self, Rows};
+use crate::settings;
+use crate::spi::{self, Kept, column, number};
+use crate::swept::{DueWork, Swept};
+use crate::table::{ScanKey, Snapshot, Table};
+use pgrx::pg_sys::{self, Datum};
+use std::ffi::CStr;
+
+/// The most rows of one call.
+const MOST: i32 = 100_000;
+
+// $1 the bound, $2 machines with a history, $3 the time from which on their moves are kept. A machine that is not there
+// keeps none. Machines are found one after another by the index.
+const DUE: &CStr = c"
+    WITH RECURSIVE machines (machine) AS (
+        (SELECT m.machine FROM once.machine_move m ORDER BY m.machine LIMIT 1)
+        UNION ALL
+        SELECT (SELECT m.machine FROM once.machine_move m WHERE m.machine > p.machine ORDER BY m.machine LIMIT 1)
+          FROM machines p WHERE p.machine IS NOT NULL)
+    SELECT pg_catalog.count(*), min(d.due_at)
+      FROM machines n
+           LEFT JOIN ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3)) k (machine, since) ON k.machine = n.machine
+           CROSS JOIN LATERAL (
+               SELECT m.at AS due_at FROM once.machine_move m
+                WHERE m.machine = n.machine AND m.at < COALESCE(k.since, 'infinity') ORDER BY m.at LIMIT $1) d";
+
+const REAP: &CStr = c"
+    WITH RECURSIVE machines (machine) AS (
+        (SELECT m.machine FROM once.machine_move m ORDER BY m.machine LIMIT 1)
+        UNION ALL
+        SELECT (SELECT m.machine FROM once.machine_move m WHERE m.machine > p.machine ORDER BY m.machine LIMIT 1)
+          FROM machines p WHERE p.machine IS NOT NULL),
+    due AS MATERIALIZED (
+        SELECT d.id, d.n
+          FROM machines n
+               LEFT JOIN ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3)) k (machine, since) ON k.machine = n.machine
+               CROSS JOIN LATERAL (
+                   SELECT m.id, m.n FROM once.machine_move m
+                    WHERE m.machine = n.machine AND m.at < COALESCE(k.since, 'infinity')
+                    ORDER BY m.at LIMIT $1 FOR UPDATE SKIP LOCKED) d
+         LIMIT $1),
+    reaped AS (DELETE FROM once.machine_move m USING due d WHERE m.id = d.id AND m.n = d.n RETURNING 1)
+    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $1 FROM reaped";
+
+const TYPES: &[pg_sys::Oid] = &[
+    pg_sys::INT8OID,
+    pg_sys::TEXTARRAYOID,
+    pg_sys::TIMESTAMPTZARRAYOID,
+];
+
+thread_local! {
+    static MOVES_DUE: Kept = const { Kept::new(DUE, TYPES) };
+    static MOVES_REAPED: Kept = const { Kept::new(REAP, TYPES) };
+}
+
+/// `once.machine_history`.
+pub fn machine_history(call: &Call) -> Result<Datum> {
+    let machine = Machine::for_tables(call.text(0, "machine", SCOPE_MAX)?)?;
+    let id = machine.id(call, 1)?;
+    let max = call.limit(2, "max", MOST)?;
+    let rows = Rows::begin(call);
+    let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::now());
+    let keys = &mut [ScanKey::uuid(1, row::uuid(&id.key(machine.name())))];
+    let mut scan = table.scan(BY_ROW, keys, &snapshot)?.backwards();
+    for _ in 0..max {
+        let Some(slot) = scan.advance() else {
+            break;
+        };
+        rows.push(&told(&MoveRecord::look(slot)));
+    }
+    Ok(call.return_null())
+}
+
+/// Deletes at most `max` moves whose machine keeps them no longer.
+pub fn reap(max: i64) -> Result<Swept> {
+    let args = arguments(max)?;
+    let rows = settings::by_index(|| spi::query_latest(&MOVES_REAPED, &args))?;
+    let first = rows.first();
+    Ok(Swept {
+        done: first.map_or(0, |r| number(r, 0)),
+        more: first.is_some_and(|r| number(r, 1) != 0),
+        ..Swept::default()
+    })
+}
+
+/// The moves that a reap would delete.
+pub fn due(most: i64) -> Result<DueWork> {
+    let args = arguments(most)?;
+    let rows = settings::by_index(|| spi::query(&MOVES_DUE, &args))?;
+    let first = rows.first();
+    Ok(DueWork {
+        rows: first.map_or(0, |r| number(r, 0)),
+        since: first.and_then(|r| column(r, 1)).map(|at| at.value() as i64),
+    })
+}
+
+/// When the next move of any machine is due; None: there is none.
+pub fn next_due() -> Result<Option<i64>> {
+    let table = Table::to_read(TABLE)?;
+    let snapshot = Snapshot::latest();
+    let mut next: Option<i64> = None;
+    stored::each_stored(&mut |stored| {
+        let Some(kept) = stored.definition()?.history_us else {
+            return Ok(());
+        };
+        let keys = &mut [ScanKey::text(1, row::text(stored.name()))];
+        let first = table.find(c"machine_move_at", keys, &snapshot)?;
+        let at = first.map(|slot| MoveRecord::look(&slot).i64(super::after::MoveCol::At) + kept);
+        next = next.into_iter().chain(at).min();
+        Ok(())
+    })?;
+    Ok(next)
+}
+
+fn arguments(max: i64) -> Result<[Option<Datum>; 3]> {
+    let now = clock::now_us()?;
+    let (mut names, mut since) = (Vec::new(), Vec::new());
+    stored::each_stored(&mut |stored| {
+        if let Some(kept) = stored.definition()?.history_us {
+            names.push(stored.name().to_vec());
+            since.push(Datum::from(now - kept));
+        }
+        Ok(())
+    })?;
+    let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    Ok([
+        Some(Datum::from(max)),
+        Some(row::texts(&names)),
+        Some(row::array(since.into_iter(), pg_sys::TIMESTAMPTZOID)),
+    ])
+}
