@@ -1,5 +1,5 @@
-//! The README keeps its word: its psql session runs as it is printed, from the first block to the last, and its Rust
-//! program is the one that is compiled and run.
+//! The book keeps its word: the SQL of each page runs as it is printed, from the first block to the last, the Rust program is
+//! the one that is compiled and run, and every link leads somewhere.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,59 +8,129 @@
     reason = "tests fail by panicking"
 )]
 
+use std::path::{Path, PathBuf};
+
 use pg_once_tests::Cluster;
 
-const README: &str = include_str!("../../README.md");
 const QUICKSTART: &str = include_str!("../../client/examples/quickstart.rs");
 
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// README and all pages below docs/.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = vec![root().join("README.md")];
+    for kind in std::fs::read_dir(root().join("docs")).unwrap() {
+        let kind = kind.unwrap().path();
+        match kind.is_dir() {
+            true => pages.extend(std::fs::read_dir(kind).unwrap().map(|f| f.unwrap().path())),
+            false => pages.push(kind),
+        }
+    }
+    pages
+}
+
 /// The blocks of a language, in their order.
-fn blocks(language: &str) -> Vec<&'static str> {
-    let opening = format!("```{language}\n");
-    README
-        .split(&opening)
+fn blocks(page: &Path, language: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(page).unwrap();
+    text.split(&format!("```{language}\n"))
         .skip(1)
         .map(|from| from.split_once("```").expect("the end of the block").0)
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Pastes a page's SQL into psql, in a database of its own. One session: what a block makes, a later one uses.
+async fn pasted(cluster: &Cluster, database: &str, page: &Path) -> String {
+    cluster
+        .create_database_with_extension(database)
+        .await
+        .unwrap();
+    let script = cluster.directory().join(format!("{database}.sql"));
+    std::fs::write(&script, blocks(page, "sql").concat()).unwrap();
+    let arguments = ["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"];
+    let (url, script) = (
+        cluster.front_url(database).unwrap(),
+        script.to_str().unwrap(),
+    );
+    cluster
+        .run("psql", &[&arguments[..], &[&url, "-f", script]].concat())
+        .unwrap_or_else(|error| panic!("{}: {error:?}", page.display()))
+        .stdout
+}
+
+fn outcomes(told: &str) -> Vec<&str> {
+    told.lines()
+        .filter_map(|line| line.split('|').next())
+        .filter(|word| ["claimed", "in_progress", "replayed", "mismatched"].contains(word))
         .collect()
 }
 
 #[tokio::test]
-async fn the_psql_session_can_be_pasted() {
+async fn the_sql_of_every_page_can_be_pasted() {
     let cluster = Cluster::launch().unwrap();
-    cluster
-        .create_database_with_extension("pasted")
-        .await
-        .unwrap();
-    let script = cluster.directory().join("readme.sql");
-    // One session: what a block makes, a later one uses.
-    std::fs::write(&script, blocks("sql").concat()).unwrap();
-    let arguments = ["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"];
-    let (url, script) = (
-        cluster.front_url("pasted").unwrap(),
-        script.to_str().unwrap(),
-    );
-    let output = cluster
-        .run("psql", &[&arguments[..], &[&url, "-f", script]].concat())
-        .unwrap();
-    let outcomes: Vec<&str> = output
-        .stdout
-        .lines()
-        .filter_map(|line| line.split('|').next())
-        .filter(|word| ["claimed", "in_progress", "replayed", "mismatched"].contains(word))
-        .collect();
-    assert_eq!(
-        outcomes,
-        ["claimed", "in_progress", "replayed", "mismatched"]
-    );
-    assert!(
-        output.stdout.contains("replayed|201|{\"order\": 1}"),
-        "{}",
-        output.stdout
-    );
-    // The last statement acknowledges the only event, which was there to be taken.
-    assert_eq!(output.stdout.lines().last(), Some("1"), "{}", output.stdout);
+    let mut pasted_pages = 0;
+    for (i, page) in pages().iter().enumerate() {
+        if blocks(page, "sql").is_empty() {
+            continue;
+        }
+        let told = pasted(&cluster, &format!("page{i}"), page).await;
+        pasted_pages += 1;
+        let name = page.file_name().unwrap().to_str().unwrap();
+        if ["README.md", "psql.md"].contains(&name) {
+            assert_eq!(
+                outcomes(&told),
+                ["claimed", "in_progress", "replayed", "mismatched"],
+                "{name}: {told}"
+            );
+            assert!(told.contains("replayed|201|{\"order\": 1}"), "{told}");
+        }
+        if name == "outbox.md" {
+            // The last statement acknowledges the only event, which was there to be taken.
+            assert_eq!(told.lines().last(), Some("1"), "{told}");
+        }
+        if name == "stuck.md" {
+            assert!(
+                told.contains("closing|clerk-7|Its holder finishes"),
+                "{told}"
+            );
+            assert!(told.contains("open|closing|claim|clerk-7"), "{told}");
+        }
+    }
+    assert!(pasted_pages >= 5, "{pasted_pages}");
 }
 
 #[test]
 fn the_rust_program_is_the_example_that_runs() {
-    assert!(QUICKSTART.contains(blocks("rust")[0].trim_end()));
+    let page = root().join("docs/how-to/rust.md");
+    assert!(QUICKSTART.contains(blocks(&page, "rust")[0].trim_end()));
+}
+
+#[test]
+fn every_link_of_the_book_leads_to_a_file_and_every_page_is_in_the_summary() {
+    let mut broken = Vec::new();
+    let summary = std::fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1) {
+            let link = link.split_once(')').unwrap().0;
+            let file = link.split('#').next().unwrap();
+            let is_outside = link.starts_with("http") || file.is_empty();
+            if !is_outside && !page.parent().unwrap().join(file).exists() {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+        let name = page.file_name().unwrap().to_str().unwrap();
+        if !summary.contains(&format!("{name})")) && name != "SUMMARY.md" {
+            broken.push(format!("{name} is not in SUMMARY.md"));
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn readme_keeps_to_two_screens() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.lines().count() <= 140);
 }

@@ -95,7 +95,7 @@ copy_documents() {
     local to=$1
     mkdir -p "$to"
     cp README.md CHANGELOG.md "$to/"
-    cp -r sql/examples sql/monitoring "$to/"
+    cp -r docs sql/examples sql/monitoring "$to/"
     find "$to" \( -name __pycache__ -o -name node_modules \) -prune -exec rm -rf {} +
     find "$to" -type d -exec chmod 0755 {} + -o -type f -exec chmod 0644 {} +
 }

@@ -35,7 +35,7 @@ Install, as root (pg_config must be that server's; a file that is in use is repl
     cp --remove-destination extension/* "\$(pg_config --sharedir)/extension/"
 
 Then, in each database that wants it: CREATE EXTENSION pg_once;
-or, where an older version is: ALTER EXTENSION pg_once UPDATE; (README.md, "Upgrading")
+or, where an older version is: ALTER EXTENSION pg_once UPDATE; (docs/how-to/install.md)
 
 Uninstall: DROP EXTENSION pg_once in each database that has it, take pg_once out of
 shared_preload_libraries and restart the server if it is there, and then, as root:

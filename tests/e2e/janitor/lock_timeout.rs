@@ -47,7 +47,7 @@ async fn who_keeps_the_scopes_fails_what_asks_for_them_alone() {
 
 #[tokio::test]
 async fn who_keeps_the_machines_fails_their_sweep_alone() {
-    fail_alone("machine", "action_release").await;
+    fail_alone("machine", "action_release history_reap").await;
 }
 
 #[tokio::test]
