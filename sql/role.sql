@@ -20,7 +20,7 @@ CREATE VIEW once.role_function (kind, function_name) AS
     ('use', 'outbox_emit'), ('use', 'outbox_take'), ('use', 'outbox_ack'), ('use', 'outbox_extend'),
     ('use', 'outbox_nack'), ('use', 'outbox_deliveries'), ('use', 'topic_get'), ('use', 'subscriber_get'),
     ('use', 'inbox_accept'), ('use', 'inbox_record'), ('use', 'inbox_barrier'),
-    ('observe', 'machine_check'), ('observe', 'cancel_audit'), ('observe', 'machine_list'), ('observe', 'scope_list'),
+    ('observe', 'machine_check'), ('observe', 'cancel_audit'), ('observe', 'machine_list'), ('observe', 'scope_list'), ('observe', 'shard_get'),
     ('observe', 'machine_diagram'), ('observe', 'machine_history'), ('observe', 'action_get'), ('observe', 'action_list'),
     ('observe', 'janitor_status'),
     ('operate', 'sweep'), ('operate', 'sweep_all'),
@@ -28,7 +28,7 @@ CREATE VIEW once.role_function (kind, function_name) AS
     ('operate', 'machine_define'), ('operate', 'machine_drop'), ('operate', 'action_adopt'),
     ('operate', 'action_expire'),
     ('operate', 'key_list'),
-    ('operate', 'key_get'), ('operate', 'key_resolve'), ('operate', 'key_expire'), ('operate', 'key_forget'), ('operate', 'scope_set'),
+    ('operate', 'key_get'), ('operate', 'key_resolve'), ('operate', 'key_expire'), ('operate', 'key_forget'), ('operate', 'scope_set'), ('operate', 'shard_set'),
     ('operate', 'outbox_peek'), ('operate', 'outbox_dead'), ('operate', 'outbox_redrive'), ('operate', 'outbox_discard'),
     ('operate', 'topic_set'), ('operate', 'subscriber_set'), ('operate', 'subscriber_drop'),
     ('operate', 'topic_drop'))
@@ -91,3 +91,6 @@ BEGIN
         EXECUTE statement;
     END LOOP;
 END $$;
+
+-- Pure, and called by CHECK constraints of the users' tables.
+GRANT EXECUTE ON FUNCTION once.shard_of(text, integer) TO PUBLIC;

@@ -51,6 +51,9 @@ pub enum Kind {
     /// writes beside it and go on after it: claim again, or read the stored state. For a call of its own
     /// whose answer was lost this is success.
     AlreadyDone,
+    /// `ON007`: the key, message or saga belongs to another shard (`once.shard_set`), and nothing was done. Look at the map of
+    /// databases again, and send the call there a bounded number of times.
+    WrongShard,
     /// `ON002`: a move that is not declared, a step of the teardown out of its place, or a write that
     /// the machine's guard refuses. Fix the program, or the definition.
     IllegalTransition,
@@ -186,6 +189,7 @@ fn kind_of_sqlstate(code: &str) -> Kind {
         "ON004" => Kind::UncoveredClaimState,
         "ON005" => Kind::TeardownIncomplete,
         "ON006" => Kind::AlreadyDone,
+        "ON007" => Kind::WrongShard,
         // Serialization failure, deadlock, lock not available: rolled back, for certain.
         "40001" | "40P01" | "55P03" => Kind::Conflict,
         // Shutdown, crash, starting up, idle-session and idle-in-transaction timeouts, out of connections;
@@ -248,6 +252,7 @@ mod tests {
             ("ON004", Kind::UncoveredClaimState),
             ("ON005", Kind::TeardownIncomplete),
             ("ON006", Kind::AlreadyDone),
+            ("ON007", Kind::WrongShard),
             ("42704", Kind::Undeclared),
             ("40001", Kind::Conflict),
             ("40P01", Kind::Conflict),

@@ -5,7 +5,7 @@ use crate::call::Call;
 use crate::error::Result;
 use crate::{
     action, cancel, doctor, guard, inbox, incarnation, janitor, key, machine, metrics, outbox,
-    raise, role,
+    raise, role, shard,
 };
 use pgrx::pg_sys::{self, Datum};
 
@@ -77,7 +77,7 @@ export! {
     pg_once_machine_guard_row => guard::row::machine_guard_row;
     pg_once_machine_guard_item => guard::item::machine_guard_item;
     pg_once_transition => machine::transition::transition;
-    pg_once_transition_many => machine::transition::transition_many;
+    pg_once_transition_many => machine::transition_many::transition_many;
     pg_once_action_claim => action::claim::action_claim;
     pg_once_action_expire => action::hold::action_expire;
     pg_once_action_get => action::inspect::action_get;
@@ -96,6 +96,9 @@ export! {
     pg_once_inbox_accept => inbox::accept::inbox_accept;
     pg_once_inbox_record => inbox::accept::inbox_record;
     pg_once_inbox_barrier => inbox::barrier::inbox_barrier;
+    pg_once_shard_of => shard::shard_of;
+    pg_once_shard_set => shard::shard_set;
+    pg_once_shard_get => shard::shard_get;
     pg_once_outbox_emit => outbox::emit::outbox_emit;
     pg_once_outbox_take => outbox::take::outbox_take;
     pg_once_outbox_ack => outbox::ack::outbox_ack;

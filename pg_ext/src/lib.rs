@@ -16,6 +16,9 @@
 
 // Nouns, the lowest layer first.
 
+// Which slice of all keys this database holds.
+mod shard;
+
 // Events that leave the database: emitted, taken, acknowledged, retried.
 mod outbox;
 
@@ -85,10 +88,11 @@ pgrx::extension_sql_file!(
     requires = ["key"]
 );
 pgrx::extension_sql_file!(
-    "../sql/machine.sql",
-    name = "machine",
+    "../sql/shard.sql",
+    name = "shard",
     requires = ["incarnation"]
 );
+pgrx::extension_sql_file!("../sql/machine.sql", name = "machine", requires = ["shard"]);
 pgrx::extension_sql_file!("../sql/action.sql", name = "action", requires = ["machine"]);
 pgrx::extension_sql_file!("../sql/cancel.sql", name = "cancel", requires = ["action"]);
 pgrx::extension_sql_file!("../sql/outbox.sql", name = "outbox", requires = ["cancel"]);

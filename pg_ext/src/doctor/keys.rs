@@ -3,8 +3,11 @@
 use super::{Report, Severity};
 use crate::call::shown;
 use crate::error::Result;
+use crate::key::record::{BY_LOOK, Col, KeyRow, TABLE as KEYS};
 use crate::key::scopes::ScopeNames;
 use crate::metrics::leases::KeyLeases;
+use crate::shard;
+use crate::table::{Snapshot, Table};
 
 /// A live client retries earlier.
 const LONG_US: i64 = 600_000_000;
@@ -95,6 +98,30 @@ fn is_close(one: &str, other: &str) -> bool {
         }
     }
     costs[other.len()] <= 2
+}
+
+/// Keys of a sample that belong to another shard.
+pub fn foreign(report: &Report) -> Result<()> {
+    let (mut looked, mut foreign) = (0, 0);
+    let (table, snapshot) = (Table::to_read(KEYS)?, Snapshot::latest());
+    let mut scan = table.scan(BY_LOOK, &mut [], &snapshot)?;
+    while looked < NAMES
+        && let Some(slot) = scan.advance()
+    {
+        let row = KeyRow::look(slot);
+        let text = |col| row.bytes(col).unwrap_or_default();
+        looked += 1;
+        foreign += usize::from(!shard::is_home(text(Col::Scope), text(Col::Key))?);
+    }
+    if foreign > 0 {
+        report.add(
+            Severity::Warning,
+            format!("{foreign} of {looked} keys belong to another shard"),
+            "claims of them are ON007 here; what has a token may go on",
+            "Look at the routing of your clients, and at once.shard_get().",
+        );
+    }
+    Ok(())
 }
 
 fn literal(text: &str) -> String {

@@ -87,6 +87,7 @@ const QUESTIONS: &[(&str, Ask)] = &[
     ("machines", machines::ask),
     ("keys", keys::ask),
     ("scopes", keys::undeclared),
+    ("shards", keys::foreign),
     ("dead letters", outbox::ask),
     ("leases", leases::ask),
     ("locks", locks::ask),

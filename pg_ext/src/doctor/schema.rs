@@ -12,7 +12,7 @@ use std::ffi::CStr;
 const INDEXES: &str = "\
     action_lease_look batch_lane cancel_open dead_died dedupe_until delivery_at event_0_position \
     event_0_xid event_1_position event_1_xid event_2_position event_2_xid event_3_position event_3_xid \
-    event_kept_position event_kept_xid inbox_reap key_look key_reap refund_row retry_due retry_key";
+    event_kept_position event_kept_xid inbox_reap key_look key_reap machine_move_at refund_row retry_due retry_key";
 
 // $1 the names of these indexes.
 const MISSING: &CStr = c"

@@ -17,6 +17,7 @@ thread_local! {
 /// `once.inbox_accept`.
 pub fn inbox_accept(call: &Call) -> Result<Datum> {
     let message = Entry::message(call)?;
+    message.ensure_home()?;
     let ttl = ttl(call, 2)?;
     find_or_write(&message, Own::Expires, |found| match found {
         Found::Row(row, _) => Ok((Decision::Nothing, answer(false, row.raw(Col::Verdict)))),
@@ -46,6 +47,7 @@ pub fn inbox_record(call: &Call) -> Result<Datum> {
     })?;
     find_or_write(&message, Own::Stays, |found| {
         let Found::Row(row, writer) = found else {
+            message.ensure_home()?;
             return Err(not_accepted(&message));
         };
         match row.raw(Col::Verdict).map(varlena) {

@@ -16,6 +16,7 @@ enum Operation {
 /// `once.inbox_barrier`.
 pub fn inbox_barrier(call: &Call) -> Result<Datum> {
     let step = Entry::step(call)?;
+    step.ensure_home()?;
     let operation = operation(call)?;
     let ttl = ttl(call, 4)?;
     let outcome = find_or_write(&step, Own::Expires, |found| {

@@ -9,6 +9,7 @@ use crate::digest::{first_16, first_64_bits};
 use crate::error::Result;
 use crate::key::scope::ScopeOptions;
 use crate::row;
+use crate::shard;
 use crate::table::{self, Name, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 use sha2::{Digest, Sha256};
@@ -115,6 +116,11 @@ impl<'a> Entry<'a> {
             step,
             id: first_16(&hash.finalize()),
         })
+    }
+
+    /// ON007 where it belongs to another shard.
+    pub fn ensure_home(&self) -> Result<()> {
+        shard::ensure_home(self.scope, self.name)
     }
 
     /// The row as a snapshot sees it, and whether this transaction has written it.

@@ -16,6 +16,7 @@ use crate::counters::{self, Outcome as Ended};
 use crate::error::{Error, Result};
 use crate::row::{self, Shape};
 use crate::settings;
+use crate::shard;
 use crate::table::{self, Outcome, Snapshot, Table, Wait};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
@@ -54,6 +55,7 @@ pub fn key_claim(call: &Call) -> Result<Datum> {
         holder: call.opt_text(5, "holder", HOLDER_MAX)?,
         options: ScopeOptions::for_caller(scope)?,
     };
+    shard::ensure_home(scope, claim.key)?;
     claim.run()
 }
 

@@ -12,6 +12,7 @@ use super::step;
 use crate::call::{Call, KEY_MAX, SCOPE_MAX};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
+use crate::shard;
 use crate::table::{self, Outcome, Snapshot, Table, Wait};
 
 /// What to do with the row after the decision.
@@ -65,6 +66,9 @@ impl<'a> NamedKey<'a> {
                 row.put_advanced(row.advanced());
             }
             row = row.filter(|r| !self.options.is_over(r, now));
+            if row.is_none() {
+                shard::ensure_home(self.scope, self.key)?;
+            }
             let (change, answer) = decide(row.as_mut(), now)?;
             let (Some(row), Some(tid)) = (&row, row.as_ref().and_then(KeyRow::tid)) else {
                 return Ok(answer);

@@ -9,6 +9,7 @@ use crate::call::{Call, from_utf8, varlena};
 use crate::clock;
 use crate::error::Result;
 use crate::row::{self, Rows};
+use crate::shard;
 use crate::spi::{self, Kept};
 use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
@@ -38,6 +39,7 @@ thread_local! {
 /// `once.key_get`.
 pub fn key_get(call: &Call) -> Result<Datum> {
     let key = NamedKey::from_call(call)?;
+    shard::ensure_home(key.scope, key.key)?;
     let rows = Rows::begin(call);
     let now = clock::now_us()?;
     let found = KeyRow::find(&Table::to_read(TABLE)?, key.id(), &Snapshot::now())?;

@@ -1,4 +1,4 @@
-//! `transition` and `transition_many`: one conditional UPDATE. Where it moved nothing, a SELECT finds the reason. If the
+//! `transition`: one conditional UPDATE. Where it moved nothing, a SELECT finds the reason. If the
 //! row could be moved by then, it is locked and the UPDATE is retried once. `direct.rs` moves a plain table's row.
 
 use super::after::MoveMade;
@@ -8,16 +8,15 @@ use super::model::{Machine, yes};
 use super::moves::{Move, WantedMoves, condition};
 use super::patch::Patch;
 use super::permit::{self, Doing, Granted};
-use super::statement::{LOCK, NO, READ, Statement, WRITE};
-use super::user_row::{RowLock, RowSeen, ensure_updatable};
-use crate::call::{Call, SCOPE_MAX, shown, texts_or_null, varlena};
+use super::statement::{NO, READ, Statement, WRITE};
+use super::user_row::{RowLock, RowSeen};
+use crate::call::{Call, SCOPE_MAX, shown, varlena};
 use crate::error::{Error, Result};
-use crate::row::{self, Rows, Shape};
+use crate::row::{self, Shape};
 use crate::spi::Row;
 use crate::spi::column;
 use crate::table;
 use pgrx::pg_sys::{self, Datum};
-use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 /// $1 id, $2 version, $3 patch.
@@ -36,21 +35,6 @@ const LOOK: &str = "
            ($2::pg_catalog.int8 IS NULL OR {version} OPERATOR(pg_catalog.=) $2), {id}::pg_catalog.text
       FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) $1";
 
-/// $1 ids. Locks the rows in the order of their ids.
-const LOCK_MANY: &str = "
-    SELECT {id}::pg_catalog.text, {status}::pg_catalog.text
-      FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) ANY ($1)
-     ORDER BY {id} FOR NO KEY UPDATE OF t";
-
-/// $1 ids of locked rows.
-const MOVE_MANY: &str = "
-    UPDATE {table} AS t SET {status_column} = {to}{next_version}
-     WHERE {id} OPERATOR(pg_catalog.=) ANY ($1) AND {moves} AND NOT {flag}
-    RETURNING {id}::pg_catalog.text, {status}::pg_catalog.text, {version}";
-
-/// The most ids of one transition_many.
-const MOST_IDS: usize = 10_000;
-
 thread_local! {
     static SHAPE: Shape = const { Shape::new(&[
         (c"moved", pg_sys::BOOLOID),
@@ -60,7 +44,7 @@ thread_local! {
     ]) };
 }
 
-type Answer = [Option<Datum>; 4];
+pub type Answer = [Option<Datum>; 4];
 
 /// `once.transition`.
 pub fn transition(call: &Call) -> Result<Datum> {
@@ -89,15 +73,15 @@ pub fn version_argument(machine: &Machine, call: &Call, i: usize) -> Result<Opti
 }
 
 /// The arguments of a move. Their bytes are the key of its statements; they are parsed only to make one.
-struct MoveWish<'a> {
-    to: &'a [u8],
+pub struct MoveWish<'a> {
+    pub to: &'a [u8],
     from: Option<Datum>,
     requester: Option<&'a [u8]>,
 }
 
 impl MoveWish<'_> {
     /// Arguments 2, 3 and `requester` of a call.
-    fn of_call(call: &Call, requester: usize) -> Result<MoveWish<'_>> {
+    pub fn of_call(call: &Call, requester: usize) -> Result<MoveWish<'_>> {
         Ok(MoveWish {
             to: call.text(2, "to_status", SCOPE_MAX)?,
             from: call.datum(3),
@@ -105,12 +89,12 @@ impl MoveWish<'_> {
         })
     }
 
-    fn wanted(&self) -> Result<WantedMoves> {
+    pub fn wanted(&self) -> Result<WantedMoves> {
         WantedMoves::read(self.to, self.from, self.requester)
     }
 
     /// The key of a statement; each part begins with its length.
-    fn key(&self, kind: &str, patch: &str) -> Vec<u8> {
+    pub fn key(&self, kind: &str, patch: &str) -> Vec<u8> {
         let from = self.from.map(varlena);
         let parts = [Some(kind.as_bytes()), Some(self.to), from, self.requester];
         let mut key = Vec::with_capacity(160);
@@ -215,7 +199,7 @@ impl MoveWish<'_> {
     }
 
     /// The guard does not record what is recorded here.
-    fn permit<'i>(
+    pub fn permit<'i>(
         &self,
         machine: &Machine,
         ids: impl IntoIterator<Item = &'i [u8]>,
@@ -228,7 +212,7 @@ impl MoveWish<'_> {
         )
     }
 
-    fn follow(&self, machine: &Machine, id: &RowId, from: &str) -> Result<()> {
+    pub fn follow(&self, machine: &Machine, id: &RowId, from: &str) -> Result<()> {
         if !machine.is_followed() {
             return Ok(());
         }
@@ -245,7 +229,7 @@ impl MoveWish<'_> {
     }
 
     /// Why the row did not move; None: it could now.
-    fn why_not(
+    pub fn why_not(
         &self,
         machine: &Machine,
         id: &RowId,
@@ -276,7 +260,7 @@ impl MoveWish<'_> {
     }
 }
 
-fn fill_move(
+pub fn fill_move(
     template: &str,
     machine: &Machine,
     wanted: &WantedMoves,
@@ -297,127 +281,28 @@ fn fill_move(
 }
 
 /// ON002 where a trigger of the table made another status of it.
-fn ensure_moved(machine: &Machine, id: &RowId, row: &Row, status: usize, to: &[u8]) -> Result<()> {
+pub fn ensure_moved(
+    machine: &Machine,
+    id: &RowId,
+    row: &Row,
+    status: usize,
+    to: &[u8],
+) -> Result<()> {
     match column(row, status).is_some_and(|s| varlena(s) == to) {
         true => Ok(()),
         false => Err(machine.kept_back(id)),
     }
 }
 
-fn moved_answer(status: Option<Datum>, version: Option<Datum>) -> Answer {
+pub fn moved_answer(status: Option<Datum>, version: Option<Datum>) -> Answer {
     [Some(Datum::from(true)), status, version, None]
 }
 
-fn stayed(status: Option<Datum>, version: Option<Datum>, reason: &[u8]) -> Answer {
+pub fn stayed(status: Option<Datum>, version: Option<Datum>, reason: &[u8]) -> Answer {
     [
         Some(Datum::from(false)),
         status,
         version,
         Some(row::text(reason)),
     ]
-}
-
-/// `once.transition_many`.
-pub fn transition_many(call: &Call) -> Result<Datum> {
-    let machine = Machine::of(call)?;
-    let ids = read_ids(&machine, call)?;
-    let wish = MoveWish::of_call(call, 4)?;
-    wish.wanted()?.moves(&machine.definition)?;
-    let rows = Rows::begin(call);
-    let writable = table::is_writable() && !ids.is_empty();
-    let (locked, moved) = match writable {
-        true => move_many(&machine, &wish, &ids)?,
-        false => (Vec::new(), Vec::new()),
-    };
-    let locked: HashMap<&[u8], Option<Datum>> = locked
-        .iter()
-        .filter_map(|row| Some((first_text(row)?, column(row, 1))))
-        .collect();
-    let moved: HashMap<&[u8], &Row> = moved
-        .iter()
-        .filter_map(|row| Some((first_text(row)?, row)))
-        .collect();
-    for id in &ids {
-        let answer = match moved.get(id.text.as_slice()) {
-            Some(row) => {
-                ensure_moved(&machine, id, row, 1, wish.to)?;
-                let from = locked.get(id.text.as_slice()).copied().flatten();
-                wish.follow(&machine, id, &shown(from.map(varlena).unwrap_or_default()))?;
-                moved_answer(column(row, 1), column(row, 2))
-            }
-            // A row that was inserted later does not count.
-            None if writable && !locked.contains_key(id.text.as_slice()) => {
-                ensure_updatable(&machine, id)?;
-                stayed(None, None, b"not_found")
-            }
-            None => match wish.why_not(&machine, id, None)? {
-                Some(answer) => answer,
-                None if writable => return Err(machine.kept_back(id)),
-                None => return Err(Error::read_only(machine.row_named(id))),
-            },
-        };
-        let [is_moved, status, version, reason] = answer;
-        rows.push(&[Some(row::text(&id.text)), is_moved, status, version, reason]);
-    }
-    Ok(call.return_null())
-}
-
-fn first_text<'a>(row: &Row) -> Option<&'a [u8]> {
-    column(row, 0).map(varlena)
-}
-
-/// The rows that are there and locked, and the rows that moved.
-fn move_many(machine: &Machine, wish: &MoveWish, ids: &[RowId]) -> Result<(Vec<Row>, Vec<Row>)> {
-    let types = [machine.id_array_type()];
-    let update = machine.plan_or(wish.key("many", ""), &types, [WRITE, NO, NO], || {
-        let wanted = wish.wanted()?;
-        let moves = wanted.moves(&machine.definition)?;
-        Ok(fill_move(MOVE_MANY, machine, &wanted, &moves, ""))
-    })?;
-    // First the stronger table lock of the UPDATE, so that no lock is upgraded.
-    update.hold()?;
-    let lock = machine.plan("lock many", &types, [LOCK, NO, NO], || {
-        machine.parts().fill(LOCK_MANY, &[])
-    })?;
-    let ids = row::array(ids.iter().map(|id| id.value), machine.id_type());
-    let locked = lock.query(&[Some(ids)])?;
-    let mut permits = Vec::new();
-    if machine.is_followed() {
-        let mut by_status: HashMap<&[u8], Vec<&[u8]>> = HashMap::new();
-        for row in &locked {
-            let status = column(row, 1).map(varlena).unwrap_or_default();
-            by_status.entry(status).or_default().extend(first_text(row));
-        }
-        for (from, ids) in by_status {
-            permits.push(wish.permit(machine, ids, &shown(from)));
-        }
-    }
-    let moved = update.query(&[Some(ids)])?;
-    drop(permits);
-    Ok((locked, moved))
-}
-
-/// Each id once, in the order given.
-fn read_ids(machine: &Machine, call: &Call) -> Result<Vec<RowId>> {
-    let problem = |what: &str| {
-        Error::bad_argument(
-            "ids",
-            what,
-            format!("Give an array of 0 to {MOST_IDS} ids."),
-        )
-    };
-    let elements = texts_or_null(call.datum(1).ok_or_else(|| problem("must not be null"))?);
-    if elements.len() > MOST_IDS {
-        return Err(problem(&format!("has more than {MOST_IDS} elements")));
-    }
-    let mut seen = HashSet::new();
-    let mut ids = Vec::with_capacity(elements.len());
-    for element in elements {
-        let text = element.ok_or_else(|| problem("has a NULL element"))?;
-        let id = RowId::read(machine.shape.id.base_type, text, "ids")?;
-        if seen.insert(id.text.clone()) {
-            ids.push(id);
-        }
-    }
-    Ok(ids)
 }

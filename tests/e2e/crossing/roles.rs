@@ -125,7 +125,7 @@ select string_agg(what, ', ') from (
 #[tokio::test]
 async fn public_has_nothing_on_anything() {
     let play = Playground::open().await;
-    assert_eq!(play.show(OPEN).await, "~");
+    assert_eq!(play.show(OPEN).await, "once.shard_of(text,integer)");
     play.show("grant select (token) on once.key to public; grant execute on procedure once.sweep_all to public")
         .await;
     let open = play.show(OPEN).await;

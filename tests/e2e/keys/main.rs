@@ -26,6 +26,7 @@ mod random_json;
 mod repeats;
 mod roles;
 mod scopes;
+mod shards;
 mod steps;
 mod twice;
 mod verdicts;

@@ -19,13 +19,13 @@ const OPERATE: &str = "action_adopt action_claim action_expire action_extend act
                        key_release key_resolve key_rotate key_step key_step_done key_take_abandoned \
                        machine_assert machine_check machine_define machine_diagram machine_drop machine_get \
                        machine_guard machine_history machine_list metrics outbox_ack outbox_dead outbox_deliveries outbox_discard outbox_emit \
-                       outbox_extend outbox_nack outbox_peek outbox_redrive outbox_take scope_get scope_list scope_set \
+                       outbox_extend outbox_nack outbox_peek outbox_redrive outbox_take scope_get scope_list scope_set shard_get shard_set \
                        subscriber_drop subscriber_get subscriber_set sweep sweep_all topic_drop \
                        topic_get topic_list topic_set transition transition_many verify";
 const OBSERVE: &str = "action_get action_list cancel_audit doctor janitor_status machine_check \
-                       machine_diagram machine_history machine_list metrics scope_list topic_list verify";
+                       machine_diagram machine_history machine_list metrics scope_list shard_get topic_list verify";
 
-/// The functions that a role may call, and whether it may do anything else in the schema.
+/// The functions that a role may call (apart from shard_of, which is open to everybody), and whether it may do anything else in the schema.
 async fn rights(play: &Playground, role: &str) -> (String, String) {
     let functions = play
         .show(&format!(
@@ -33,7 +33,7 @@ async fn rights(play: &Playground, role: &str) -> (String, String) {
                                         order by name::text collate \"C\"), '')
                from (select proname, bool_and(may), bool_or(may)
                        from (select proname, has_function_privilege('{role}', oid, 'execute') from pg_proc
-                              where pronamespace = 'once'::regnamespace) form (proname, may)
+                              where pronamespace = 'once'::regnamespace and proname <> 'shard_of') form (proname, may)
                       group by proname) f (name, every, any_form) where any_form"
         ))
         .await;

@@ -140,7 +140,7 @@ fn bad_values(function: &str, argument: &str) -> Vec<(String, &'static str)> {
     };
     let long = "repeat('x', 10000)";
     match argument {
-        "machine" if matches!(function, "machine_check" | "sweep") => {
+        "machine" if matches!(function, "machine_check" | "sweep" | "action_list") => {
             vec![
                 ("'nothing'".to_owned(), "42704"),
                 ("'JOB'".to_owned(), "42704"),

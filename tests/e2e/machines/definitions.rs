@@ -196,7 +196,7 @@ async fn an_unknown_member_is_one_fault_at_every_level() {
     let add = |object: &mut Value| object["vesion"] = json!(1);
     let known = "machine, table, id, status, version, owner, module, history, status_types, terminal, transitions, steps, cancel, refund";
     only(&play, add, &unknown("", known)).await;
-    let known = "from, to, when";
+    let known = "from, to, when, emit";
     only(
         &play,
         |d| add(&mut d["transitions"][1]),

@@ -183,6 +183,8 @@ const ANSWER: &[(&str, &str, &str)] = &[
         "select count(*) > 0 from once.scope_list()",
         "t",
     ),
+    ("shard_of", "select once.shard_of('acme', 16)", "1"),
+    ("shard_get", "select once.shard_get()", "~"),
     ("verify", "select count(*) from once.verify()", "0"),
     (
         "outbox_peek",
@@ -333,6 +335,7 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     ("subscriber_set", "once.subscriber_set('t', 'other')"),
     ("subscriber_set", "once.subscriber_set('t', 'default')"),
+    ("shard_set", "once.shard_set(0, 16)"),
     ("topic_drop", "once.topic_drop('t')"),
     ("subscriber_drop", "once.subscriber_drop('t', 'default')"),
     ("inbox_accept", "once.inbox_accept('i', 'new')"),
