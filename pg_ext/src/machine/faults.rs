@@ -48,11 +48,16 @@ impl Faults {
             "" => "the definition of a machine".to_owned(),
             name => format!("the definition of machine {}", quoted(name)),
         };
-        Err(
-            Error::new(Kind::InvalidDefinition, format!("{whose} has {count}"))
-                .detail(lines.join("\n"))
-                .hint("Each line of the detail names a member and what is wrong with it. Nothing was changed."),
-        )
+        let lines = lines.join("\n");
+        let rules = match lines.contains("(rule ") {
+            true => " The rules of claim states, 1 to 6, are in docs/reference/machine.md.",
+            false => "",
+        };
+        Err(Error::new(Kind::InvalidDefinition, format!("{whose} has {count}"))
+            .detail(lines)
+            .hint(format!(
+                "Each line of the detail names a member and what is wrong with it. Nothing was changed.{rules}"
+            )))
     }
 }
 

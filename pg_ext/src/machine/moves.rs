@@ -5,6 +5,7 @@ use super::sql::is_any;
 use crate::call::{SCOPE_MAX, characters, shown, texts_or_null};
 use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys::Datum;
+use std::collections::BTreeSet;
 
 /// A declared move to a status.
 pub struct Move<'a> {
@@ -146,14 +147,31 @@ impl WantedMoves {
                 "Step \"{}\" leads to it: call once.action_claim, then once.action_finish.",
                 step.step_key
             ),
-            (true, None) if !definition.status_types.contains(&self.to) =>
-                "It is no status of the machine. Add it to status_types and transitions; after ALTER TYPE ... RENAME VALUE define the machine again.".to_owned(),
-            (true, None) => "No move to it is declared. Only action_claim enters a claim state, and only cancel_finish the cancelled state.".to_owned(),
+            (true, None) if !definition.status_types.contains(&self.to) => format!(
+                "It is no status of the machine; moves are declared to {}. Add it to status_types and transitions; after ALTER TYPE ... RENAME VALUE define the machine again.",
+                targets(definition)
+            ),
+            (true, None) => format!(
+                "Moves are declared to {}. Only action_claim enters a claim state, and only cancel_finish the cancelled state.",
+                targets(definition)
+            ),
             (false, _) => format!(
                 "Moves to it are declared from \"{}\". A step's move counts for its requester only.",
                 ways.join("\", \"")
             ),
         })
+    }
+}
+
+/// The statuses that some transition leads to.
+fn targets(definition: &Definition) -> String {
+    let targets: BTreeSet<&str> = definition.transitions.iter().map(|t| &*t.to).collect();
+    match targets.is_empty() {
+        true => "none".to_owned(),
+        false => format!(
+            "\"{}\"",
+            targets.into_iter().collect::<Vec<_>>().join("\", \"")
+        ),
     }
 }
 

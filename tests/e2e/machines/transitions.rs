@@ -132,6 +132,11 @@ async fn a_move_that_nothing_declares_is_illegal_whatever_the_row_says() {
             assert_eq!(refusal.code, "ON002", "{to} {more}: {refusal:?}");
             assert!(refusal.message.contains("job"), "{refusal:?}");
             assert!(!refusal.hint.is_empty(), "{refusal:?}");
+            let declared = "moves are declared to \"archived\", \"failed\", \"new\", \"ready\"";
+            assert!(
+                to != "nonsense" || refusal.hint.contains(declared),
+                "{refusal:?}"
+            );
         }
     }
     assert_eq!(job(&play, 1).await, "ready|0");
