@@ -40,7 +40,9 @@ pub fn topic_list(call: &Call) -> Result<Datum> {
         .collect();
     let look = BacklogLook::begin()?;
     for (name, (topic, subscribers)) in by_name {
-        let options = topic_options(topic)?;
+        let Some(options) = topic_options(topic)? else {
+            continue;
+        };
         if subscribers.is_empty() {
             let none = [None; 4];
             rows.push(&[&[Some(row::text(name)), None, Some(options)], &none[..]].concat());

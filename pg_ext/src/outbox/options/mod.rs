@@ -12,4 +12,4 @@ mod topic;
 pub use subscriber::{
     all_options as subscriber_options, subscriber_drop, subscriber_get, subscriber_set,
 };
-pub use topic::{all_options as topic_options, topic_drop, topic_get, topic_set};
+pub use topic::{options_if_there as topic_options, topic_drop, topic_get, topic_set};

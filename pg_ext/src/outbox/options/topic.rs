@@ -114,7 +114,12 @@ pub fn topic_get(call: &Call) -> Result<Datum> {
     all_options(&Topic::named_in(call, &Snapshot::latest())?)
 }
 
-pub fn all_options(topic: &Topic) -> Result<Datum> {
+fn all_options(topic: &Topic) -> Result<Datum> {
+    options_if_there(topic)?.ok_or_else(|| Error::new(Kind::Internal, "a topic without options"))
+}
+
+/// None: the topic was dropped since it was read.
+pub fn options_if_there(topic: &Topic) -> Result<Option<Datum>> {
     let rows = spi::query_latest(
         &GET_ALL,
         &[
@@ -124,7 +129,7 @@ pub fn all_options(topic: &Topic) -> Result<Datum> {
             Some(Datum::from(incarnation::present()?)),
         ],
     )?;
-    spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a topic without options"))
+    Ok(spi::first(&rows))
 }
 
 fn read_option<'a>(option: &Member<'a>, change: &mut TopicChange<'a>) -> Result<()> {
