@@ -103,7 +103,7 @@ pub async fn until_swept(client: &Client) {
     let sql = "select count(*) from once.janitor_status() where last_end is not null and served_by = 'pg_once janitor'";
     poll_async("a pass of the worker", async || {
         let tasks: i32 = show(client, sql).await.parse()?;
-        Ok((tasks >= 8).then_some(()))
+        Ok((tasks >= 10).then_some(()))
     })
     .await
     .unwrap();

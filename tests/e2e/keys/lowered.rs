@@ -15,7 +15,7 @@ const OPENED: &str = "
              where c.relnamespace = 'once'::regnamespace
             union all
             select p.oid::regprocedure::text, coalesce(p.proacl, acldefault('f', p.proowner)), p.proowner
-              from pg_proc as p where p.pronamespace = 'once'::regnamespace
+              from pg_proc as p where p.pronamespace = 'once'::regnamespace and p.proname <> 'shard_of'
             union all
             select 'the schema', n.nspacl, n.nspowner from pg_namespace as n where n.nspname = 'once')
            as o (name, acl, owner), aclexplode(o.acl) as a
