@@ -162,6 +162,10 @@ pub fn ensure_home(scope: &[u8], key: &[u8]) -> Result<()> {
     .hint("Look at the map of databases again, and send the call to that shard's database. Nothing was done here."))
 }
 
+pub fn is_set() -> Result<bool> {
+    Ok(memory::recalled(stored)?.is_some())
+}
+
 /// Whether a key that is stored here belongs here; true where no shard is set.
 pub fn is_home(scope: &[u8], key: &[u8]) -> Result<bool> {
     let shard = memory::recalled(stored)?;
