@@ -61,6 +61,9 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Open to everybody, as in a new database.
+GRANT EXECUTE ON FUNCTION once.shard_of(text, integer) TO PUBLIC;
+
 -- Who was granted a kind may call its new functions, too. A role that has not the schema any more was shut out
 -- by hand (DROP OWNED BY does that); a row of another incarnation means the role of that name.
 SELECT once.grant_role(r.oid, g.kind)
