@@ -4,11 +4,8 @@ use super::doctor::{assert_told, told};
 use super::{orders, problems};
 use crate::playground::Playground;
 
-/// Machines over tables of their own, which the observer may not read.
-const MACHINES: usize = 12;
-
 #[tokio::test]
-async fn what_a_row_of_another_owners_machine_has_said_is_not_told() {
+async fn who_may_only_observe_is_told_what_a_sweep_said_of_anybodys_machine() {
     let play = Playground::open().await;
     orders(&play).await;
     play.show(
