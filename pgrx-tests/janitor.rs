@@ -117,7 +117,7 @@ mod tests {
                     WHERE task <> 'outbox_retire'";
         // The key is emptied where it cannot be deleted.
         let seen: Option<String> = Spi::get_one(all).unwrap();
-        assert_eq!(seen.as_deref(), Some("0:0 0:0 0:1 1:0 0:0 0:0 0:0"));
+        assert_eq!(seen.as_deref(), Some("0:0 0:0 0:1 1:0 0:0 0:0 0:0 0:0 0:0"));
         let told = "SELECT last_error FROM once.janitor_status() WHERE task = 'key_reap'";
         assert_eq!(Spi::get_one(told), Ok(Some("not this one".to_owned())));
     }

@@ -52,7 +52,7 @@ mod tests {
             shown.as_deref(),
             Some(
                 "{\"lanes\": 16, \"owner\": null, \"dedupe_for\": \"24:00:00\"}\
-                 {\"lease\": \"00:01:00\", \"backoff_cap\": \"01:00:00\", \"backoff_base\": \"00:00:01\", \
+                 {\"lease\": \"00:01:00\", \"paused\": false, \"dead_for\": null, \"backoff_cap\": \"01:00:00\", \"backoff_base\": \"00:00:01\", \
                  \"max_attempts\": 10, \"max_lease_life\": \"24:00:00\"}"
             )
         );

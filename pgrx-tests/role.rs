@@ -16,13 +16,13 @@ mod tests {
     }
 
     #[pg_test]
-    fn public_may_call_nothing_and_read_nothing() {
+    fn public_may_call_nothing_but_shard_of_and_read_nothing() {
         let open = names(
             "SELECT pg_catalog.string_agg(p.proname, ', ') FROM pg_catalog.pg_proc p \
               WHERE p.pronamespace = 'once'::regnamespace \
                 AND pg_catalog.has_function_privilege('public', p.oid, 'EXECUTE')",
         );
-        assert_eq!(open, None);
+        assert_eq!(open.as_deref(), Some("shard_of"));
         let open = names(
             "SELECT pg_catalog.string_agg(c.relname, ', ') FROM pg_catalog.pg_class c \
               WHERE c.relnamespace = 'once'::regnamespace AND c.relkind IN ('r', 'v', 'S') \
@@ -42,7 +42,7 @@ mod tests {
         // A trigger's function is called by its trigger, whose maker needs the right.
         assert_eq!(
             unlisted.as_deref(),
-            Some("grant_role, incarnation, incarnation_renew, revoke_role")
+            Some("grant_role, incarnation, incarnation_renew, revoke_role, shard_of")
         );
         let missing = names(
             "SELECT pg_catalog.string_agg(f.function_name, ', ') FROM once.role_function f \
