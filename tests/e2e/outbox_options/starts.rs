@@ -178,10 +178,18 @@ async fn no_segment_is_given_up_under_a_subscriber_that_is_not_committed_yet() {
     assert_eq!(drain(&play, "new").await, "early");
     // Nobody needs it now: the space does come back.
     let used = "select count(*) from once.event_0";
-    pg_once_tests::race::poll_async("the segment to be empty", async || {
+    let emptied = pg_once_tests::race::poll_async("the segment to be empty", async || {
         play.show(sweep).await;
         Ok((play.show(used).await == "0").then_some(()))
     })
-    .await
-    .unwrap();
+    .await;
+    if emptied.is_err() {
+        let state = "select pg_current_snapshot(), (select json_agg(s) from once.segment s), (select json_agg(e) from once.event_0 e),
+                            (select count(*) from once.event_kept), (select json_agg(b) from once.batch b), (select json_agg(r) from once.receipt r),
+                            (select json_agg(u) from once.subscriber u), (select json_agg(j) from once.janitor j where task = 'outbox_retire'),
+                            (select json_agg(json_build_object('db', datname, 'xid', backend_xid, 'xmin', backend_xmin, 'state', state, 'query', left(query, 60)))
+                               from pg_stat_activity where backend_xid is not null or backend_xmin is not null),
+                            (select json_agg(l) from pg_locks l where relation = 'once.event_0'::regclass)";
+        panic!("not emptied: {}", play.show(state).await);
+    }
 }

@@ -6,7 +6,7 @@ use crate::waiting::{Waiting, code};
 /// The functions that a role may call.
 async fn functions(play: &Playground, role: &str) -> i64 {
     let count = format!(
-        "select count(distinct proname) from pg_proc where pronamespace = 'once'::regnamespace
+        "select count(distinct proname) from pg_proc where pronamespace = 'once'::regnamespace and proname <> 'shard_of'
             and has_function_privilege('{role}', oid, 'execute')"
     );
     play.show(&count).await.parse().unwrap()
