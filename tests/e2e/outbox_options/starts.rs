@@ -152,10 +152,17 @@ async fn of_a_topic_made_with_subscribers_all_get_the_first_event() {
 /// A defect once: nobody saw that the new subscriber needs the segment.
 #[tokio::test]
 async fn no_segment_is_given_up_under_a_subscriber_that_is_not_committed_yet() {
-    let play = Playground::open().await;
+    // A cluster of its own: a transaction in any database of a server holds the truncation back.
+    let cluster = pg_once_tests::Cluster::launch().unwrap();
+    cluster
+        .create_database_with_extension("space")
+        .await
+        .unwrap();
+    let play = Playground::on(&cluster, "space").await;
     play.clock("0").await;
     topic(&play, "t", "{}").await;
-    let (early, creator) = (play.another().await, play.another().await);
+    let early = Playground::on(&cluster, "space").await;
+    let creator = Playground::on(&cluster, "space").await;
     early.show("begin").await;
     emit(&early, "early", "").await;
     creator.show("begin").await;
