@@ -4,7 +4,7 @@ use super::{Report, Severity};
 use crate::call::shown;
 use crate::error::Result;
 use crate::key::record::{BY_LOOK, Col, KeyRow, TABLE as KEYS};
-use crate::key::scopes::ScopeNames;
+use crate::key::scopes::{ScopeNames, first_names};
 use crate::metrics::leases::KeyLeases;
 use crate::shard;
 use crate::table::{Snapshot, Step, Table};
@@ -49,11 +49,12 @@ const NAMED: usize = 5;
 
 /// Scopes need no declaration; but where some are declared, another name may be a mistake.
 pub fn undeclared(report: &Report) -> Result<()> {
-    let declared = ScopeNames::declared()?.first(NAMES)?;
+    let names = ScopeNames::begin()?;
+    let declared = first_names(NAMES, |name| names.declared_after(name))?;
     if declared.is_empty() || declared.len() == NAMES {
         return Ok(());
     }
-    let mut others = ScopeNames::used()?.first(NAMES)?;
+    let mut others = first_names(NAMES, |name| names.used_after(name))?;
     others.retain(|name| !declared.contains(name));
     if others.is_empty() {
         return Ok(());

@@ -1,84 +1,92 @@
 //! `scope_list`, and the names of scopes: those that are declared and those that have keys.
 
-use super::record::{BY_LOOK, Col, TABLE as KEYS};
+use super::record::{self, BY_LOOK};
 use super::scope::{self, all_options};
 use crate::call::{Call, SCOPE_MAX, varlena};
 use crate::error::Result;
 use crate::row::{self, Rows};
-use crate::table::{Name, ScanKey, Snapshot, Table};
+use crate::table::{ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
 const MOST: i32 = 10_000;
+/// Index entries that are read of a scope: an old snapshot keeps those of deleted keys.
+const LOOKS: usize = 1_000;
 
-/// Names in the order of bytes, each found by one probe, however many rows it has.
+/// The names of scopes in the order of bytes, each found by one probe, however many keys it has.
 pub struct ScopeNames {
-    table: Table,
-    index: Name,
-    /// Number of the column in the table.
-    column: usize,
+    keys: Table,
+    options: Table,
     snapshot: Snapshot,
 }
 
 impl ScopeNames {
-    /// Scopes with options of their own.
-    pub fn declared() -> Result<ScopeNames> {
-        ScopeNames::of(scope::TABLE, scope::BY_SCOPE, 1)
-    }
-
-    /// Scopes with keys.
-    pub fn used() -> Result<ScopeNames> {
-        ScopeNames::of(KEYS, BY_LOOK, Col::Scope as usize)
-    }
-
-    fn of(table: Name, index: Name, column: usize) -> Result<ScopeNames> {
+    pub fn begin() -> Result<ScopeNames> {
         Ok(ScopeNames {
-            table: Table::to_read(table)?,
-            index,
-            column,
+            keys: Table::to_read(record::TABLE)?,
+            options: Table::to_read(scope::TABLE)?,
             snapshot: Snapshot::latest(),
         })
     }
 
-    /// The first name behind this one.
-    pub fn after(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        let keys = &mut [ScanKey::text_above(1, row::text(name))];
-        let found = self.table.find(self.index, keys, &self.snapshot)?;
-        let name = found.and_then(|slot| slot.column(self.column).map(|d| varlena(d).to_vec()));
-        Ok(name)
+    /// The first scope behind this name that has options of its own.
+    pub fn declared_after(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let range = &mut [ScanKey::text_above(1, row::text(name))];
+        let found = self.options.find(scope::BY_SCOPE, range, &self.snapshot)?;
+        Ok(found.and_then(|slot| slot.column(1).map(|d| varlena(d).to_vec())))
     }
 
-    /// The first ones, at most `max`.
-    pub fn first(&self, max: usize) -> Result<Vec<Vec<u8>>> {
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        while names.len() < max
-            && let Some(next) = self.after(names.last().map_or(b"", |name| name))?
-        {
-            names.push(next);
+    /// The first scope behind this name that has keys.
+    pub fn used_after(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut name = name.to_vec();
+        loop {
+            let range = ScanKey::text_above(1, row::text(&name));
+            let Some(next) = record::first_scope(&self.keys, range, &self.snapshot)? else {
+                return Ok(None);
+            };
+            let of_scope = &mut [ScanKey::text(1, row::text(&next))];
+            if self
+                .keys
+                .may_find(BY_LOOK, of_scope, &self.snapshot, LOOKS)?
+            {
+                return Ok(Some(next));
+            }
+            name = next;
         }
-        Ok(names)
     }
+}
+
+/// At most `max` names, each found behind the one before.
+pub fn first_names(
+    max: usize,
+    after: impl Fn(&[u8]) -> Result<Option<Vec<u8>>>,
+) -> Result<Vec<Vec<u8>>> {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    while names.len() < max
+        && let Some(next) = after(names.last().map_or(b"", |name| name))?
+    {
+        names.push(next);
+    }
+    Ok(names)
 }
 
 /// `once.scope_list`.
 pub fn scope_list(call: &Call) -> Result<Datum> {
     let max = call.limit(0, "max", MOST)?;
-    let mut at = call
-        .opt_text(1, "after", SCOPE_MAX)?
-        .unwrap_or_default()
-        .to_vec();
+    let after = call.opt_text(1, "after", SCOPE_MAX)?;
+    let mut at = after.unwrap_or_default().to_vec();
     let rows = Rows::begin(call);
-    let (declared, used) = (ScopeNames::declared()?, ScopeNames::used()?);
+    let names = ScopeNames::begin()?;
     for _ in 0..max {
-        let with_keys = used.after(&at)?;
-        let Some(next) = with_keys.iter().cloned().chain(declared.after(&at)?).min() else {
+        let (used, declared) = (names.used_after(&at)?, names.declared_after(&at)?);
+        let Some(next) = used.iter().chain(&declared).min() else {
             break;
         };
         rows.push(&[
-            Some(row::text(&next)),
-            Some(all_options(&next)?),
-            Some(Datum::from(with_keys.as_ref() == Some(&next))),
+            Some(row::text(next)),
+            Some(all_options(next)?),
+            Some(Datum::from(used.as_ref() == Some(next))),
         ]);
-        at = next;
+        at = next.clone();
     }
     Ok(call.return_null())
 }

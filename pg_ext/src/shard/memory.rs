@@ -5,10 +5,11 @@ use crate::error::Result;
 use crate::table::Table;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 thread_local! {
     /// The outer None: not known.
-    static KNOWN: RefCell<Option<Option<Shard>>> = const { RefCell::new(None) };
+    static KNOWN: RefCell<Option<Option<Rc<Shard>>>> = const { RefCell::new(None) };
     static SHARD_TABLE: Cell<Oid> = const { Cell::new(pg_sys::InvalidOid) };
     /// Grows with each message.
     static SHARD_CHANGES: Cell<u64> = const { Cell::new(0) };
@@ -17,7 +18,7 @@ thread_local! {
 }
 
 /// The shard of this database; `read` reads it where it is not known.
-pub fn recalled(read: impl FnOnce() -> Result<Option<Shard>>) -> Result<Option<Shard>> {
+pub fn recalled(read: impl FnOnce() -> Result<Option<Shard>>) -> Result<Option<Rc<Shard>>> {
     if !IS_LISTENING.replace(true) {
         // SAFETY: registered once per backend; the callback lives as long as the library.
         unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(shard_changed), Datum::from(0)) };
@@ -29,7 +30,7 @@ pub fn recalled(read: impl FnOnce() -> Result<Option<Shard>>) -> Result<Option<S
     }
     SHARD_TABLE.set(Table::to_read(TABLE)?.oid());
     READ_AT.set(SHARD_CHANGES.get());
-    let shard = read()?;
+    let shard = read()?.map(Rc::new);
     KNOWN.with(|known| *known.borrow_mut() = Some(shard.clone()));
     Ok(shard)
 }

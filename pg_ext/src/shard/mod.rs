@@ -35,7 +35,7 @@ thread_local! {
 }
 
 /// The shard that this database is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub struct Shard {
     shard: i32,
     shards: i32,
