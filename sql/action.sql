@@ -29,6 +29,7 @@ CREATE TABLE once.action_lease (
     claim_into       text        COLLATE "C" NOT NULL,
     revert_to        text        COLLATE "C" NOT NULL,
     step_key         text        COLLATE "C",
+    step_status      text        COLLATE "C",
     successful_state text        COLLATE "C",
     requester        text        COLLATE "C",
     holder           text        COLLATE "C",
@@ -53,6 +54,7 @@ COMMENT ON COLUMN once.action_lease.row_id IS 'Id of the machine''s row, as text
 COMMENT ON COLUMN once.action_lease.claim_into IS 'The status that the row wears while the lease is held.';
 COMMENT ON COLUMN once.action_lease.revert_to IS 'The status that a release or a sweep puts the row back into.';
 COMMENT ON COLUMN once.action_lease.step_key IS 'NULL, with successful_state: adopted by action_adopt.';
+COMMENT ON COLUMN once.action_lease.step_status IS 'The status that the step began in; NULL: revert_to.';
 COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_finish moves the row into; NULL, with step_key: adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.requester IS 'The requester that action_claim was given; NULL: none, or adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.holder IS 'The holder that action_claim was given; NULL: none, or adopted by action_adopt.';

@@ -177,6 +177,7 @@ impl ActionClaim<'_> {
                         how: "claim",
                         requester: self.requester.as_deref(),
                         holder: self.holder,
+                        role: None,
                     },
                 )?;
                 Ok(Some(claimed(&new, &moved, now)))
@@ -267,6 +268,9 @@ impl ActionClaim<'_> {
         lease.put_text(LeaseCol::ClaimInto, Some(&here(to.into)));
         lease.put_text(LeaseCol::RevertTo, Some(&here(to.revert)));
         lease.put_text(LeaseCol::StepKey, Some(&here(&self.step_key)));
+        let status = Some(&to.step.status).filter(|status| *status != to.revert);
+        let status = status.map(|status| here(status));
+        lease.put_text(LeaseCol::StepStatus, status.as_deref());
         lease.put_text(LeaseCol::SuccessfulState, Some(&here(to.success)));
         let requester = self.requester.as_deref().map(here);
         lease.put_text(LeaseCol::Requester, requester.as_deref());

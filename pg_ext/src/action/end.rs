@@ -56,7 +56,7 @@ pub fn action_finish(call: &Call) -> Result<Datum> {
     );
     if let Some(moved) = leave(&fenced, &from, &to, MoveIf::Unflagged, &patch)? {
         end(&fenced, LeaseState::Finished, mark, &moved, None)?;
-        finished(&fenced, &lease, &from, &to)?;
+        after(&fenced, &lease, "finish", &from, &to)?;
         return Ok(row(b"finished", moved.status, moved.version));
     }
     // Another session may have ended the lease during the wait for the row.
@@ -92,7 +92,7 @@ pub fn action_release(call: &Call) -> Result<Datum> {
     );
     if let Some(moved) = leave(&fenced, &from, &to, MoveIf::Always, &Patch::none())? {
         end(&fenced, LeaseState::Released, 0, &moved, error)?;
-        record(&fenced, &lease, "release", &from, &to)?;
+        after(&fenced, &lease, "release", &from, &to)?;
         return Ok(row(moved.status, moved.version));
     }
     let (lease, present) = fenced.lease(again)?;
@@ -115,14 +115,18 @@ fn stayed(fenced: &FencedAction, lease: &Lease, seen: Option<RowSeen>) -> Error 
     }
 }
 
-/// Records the end of an action.
-fn record(
+/// Records the end of an action; a step that is finished emits, with the status that it began in.
+fn after(
     fenced: &FencedAction,
     lease: &Lease,
     how: &'static str,
     from: &str,
     to: &str,
 ) -> Result<()> {
+    let machine = &fenced.machine;
+    if !machine.is_followed {
+        return Ok(());
+    }
     let requester = lease.bytes(LeaseCol::Requester).map(shown);
     let made = MoveMade {
         from,
@@ -130,26 +134,18 @@ fn record(
         how,
         requester: requester.as_deref(),
         holder: lease.bytes(LeaseCol::Holder),
+        role: None,
     };
-    fenced.machine.record(&fenced.id, &made)
-}
-
-/// The after-effect of a step tells the status that it began in, not the claim state.
-fn finished(fenced: &FencedAction, lease: &Lease, from: &str, to: &str) -> Result<()> {
-    record(fenced, lease, "finish", from, to)?;
-    let (machine, revert) = (&fenced.machine, lease.text(LeaseCol::RevertTo));
+    machine.record(&fenced.id, &made)?;
+    let began = lease.bytes(LeaseCol::StepStatus).map(shown);
+    let from = &began.unwrap_or_else(|| lease.text(LeaseCol::RevertTo));
     let step = lease.text(LeaseCol::StepKey);
-    let Some((topic, from)) = machine.definition.emit_of_step(&step, &revert) else {
-        return Ok(());
-    };
-    let requester = lease.bytes(LeaseCol::Requester).map(shown);
-    let made = MoveMade {
-        from,
-        to,
-        requester: requester.as_deref(),
-        ..MoveMade::default()
-    };
-    machine.emit(topic, &fenced.id, &made)
+    match machine.definition.emit_of_step(&step, from) {
+        Some(topic) if how == "finish" => {
+            machine.emit(topic, &fenced.id, &MoveMade { from, ..made })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn leave(

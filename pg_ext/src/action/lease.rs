@@ -35,13 +35,15 @@ pub enum LeaseCol {
     ClaimInto,
     RevertTo,
     StepKey,
+    /// The status that the step began in; NULL where it is revert_to.
+    StepStatus,
     SuccessfulState,
     Requester,
     Holder,
     Note,
 }
 
-const COLUMNS: usize = 20;
+const COLUMNS: usize = 21;
 
 table::columns!(LeaseCol);
 

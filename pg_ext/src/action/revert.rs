@@ -8,6 +8,7 @@
 
 use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{from_utf8, shown, varlena};
+use crate::caller;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::machine::after::MoveMade;
@@ -95,6 +96,8 @@ impl Reverted {
 struct RevertBatch {
     machine: Rc<Machine>,
     owner: Oid,
+    /// Who sweeps: the history's role.
+    role: Vec<u8>,
     /// The table could be locked and read: a later failure is a row's.
     is_reached: Cell<bool>,
 }
@@ -108,6 +111,7 @@ impl RevertBatch {
         Ok(RevertBatch {
             owner: owner.ok_or_else(gone)?,
             machine,
+            role: caller::name(),
             is_reached: Cell::new(false),
         })
     }
@@ -252,6 +256,7 @@ impl RevertBatch {
                 how: "sweep",
                 requester: holder.0.as_deref(),
                 holder: holder.1.as_deref(),
+                role: Some(&self.role),
             };
             machine.record(&id, &made)?;
         }

@@ -150,6 +150,7 @@ fn adopt_claimed(machine: &Machine, table: &Table, id: &RowId) -> Result<bool> {
     lease.put_text(LeaseCol::ClaimInto, Some(&from_utf8(into)));
     lease.put_text(LeaseCol::RevertTo, Some(&from_utf8(revert)));
     lease.put(LeaseCol::StepKey, None);
+    lease.put(LeaseCol::StepStatus, None);
     lease.put(LeaseCol::SuccessfulState, None);
     lease.put(LeaseCol::Requester, None);
     lease.put(LeaseCol::Holder, None);

@@ -101,13 +101,7 @@ impl<'a> StepEvent<'a> {
     fn emit(&self) -> Result<()> {
         let emitted = emit::emit_registered(
             &self.topic,
-            &Emission {
-                payload: row::text(self.payload),
-                headers: None,
-                order_key: self.order_key.as_deref(),
-                dedupe_key: None,
-                delay_us: None,
-            },
+            &Emission::plain(row::text(self.payload), self.order_key.as_deref()),
         )?;
         if emitted.is_none() {
             warn(

@@ -1,11 +1,13 @@
 //! What a move leaves behind in its own transaction: a row of history, and an event where the definition says `emit`.
 
-use super::definition::Definition;
+use super::definition::{ANYBODY, Definition, Step};
+use super::faults::element;
 use super::id::RowId;
 use super::model::Machine;
 use crate::call::{KEY_MAX, characters, from_utf8};
 use crate::caller;
 use crate::clock;
+use crate::digest::hex;
 use crate::error::Result;
 use crate::outbox::emit::{Emission, emit_registered};
 use crate::raise::warn;
@@ -45,7 +47,7 @@ thread_local! {
 }
 
 /// A move that was made.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub struct MoveMade<'a> {
     pub from: &'a str,
     pub to: &'a str,
@@ -53,14 +55,11 @@ pub struct MoveMade<'a> {
     pub how: &'static str,
     pub requester: Option<&'a str>,
     pub holder: Option<&'a [u8]>,
+    /// Whose move it is; None: the current role's.
+    pub role: Option<&'a [u8]>,
 }
 
 impl Machine {
-    /// Moves leave something behind, so they are made with their old status known.
-    pub fn is_followed(&self) -> bool {
-        self.definition.history_us.is_some() || self.definition.emits()
-    }
-
     /// Records a move where the machine has a history.
     pub fn record(&self, id: &RowId, made: &MoveMade) -> Result<()> {
         if self.definition.history_us.is_none() {
@@ -82,7 +81,10 @@ impl Machine {
         record.put_text(MoveCol::How, Some(made.how.as_bytes()));
         record.put_text(MoveCol::Requester, made.requester.map(text).as_deref());
         record.put_text(MoveCol::Holder, made.holder);
-        record.put_text(MoveCol::Role, Some(&caller::name()));
+        match made.role {
+            Some(role) => record.put_text(MoveCol::Role, Some(role)),
+            None => record.put_text(MoveCol::Role, Some(&caller::name())),
+        }
         record.insert(&Table::to_write(TABLE)?)
     }
 
@@ -104,13 +106,10 @@ impl Machine {
         let key = order_key(&format!("{}/{shown_id}", self.name()));
         let emitted = emit_registered(
             &from_utf8(topic),
-            &Emission {
-                payload: row::text(&from_utf8(&payload.to_string())),
-                headers: None,
-                order_key: Some(&from_utf8(&key)),
-                dedupe_key: None,
-                delay_us: None,
-            },
+            &Emission::plain(
+                row::text(&from_utf8(&payload.to_string())),
+                Some(&from_utf8(&key)),
+            ),
         )?;
         if emitted.is_none() {
             warn(
@@ -129,17 +128,15 @@ impl Machine {
 fn order_key(key: &str) -> String {
     match characters(key.as_bytes()) <= KEY_MAX {
         true => key.to_owned(),
-        false => Sha256::digest(key)
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect(),
+        false => hex(&Sha256::digest(key)),
     }
 }
 
 impl Definition {
-    pub fn emits(&self) -> bool {
+    /// Moves leave something behind, so they are made with their old status known.
+    pub fn is_followed(&self) -> bool {
         let of_transitions = self.transitions.iter().any(|t| t.emit.is_some());
-        of_transitions || self.steps.iter().any(|s| s.emit.is_some())
+        of_transitions || self.steps.iter().any(|s| s.emit.is_some()) || self.history_us.is_some()
     }
 
     /// Of the declared move: a transition, or a step whose requester has no claim state.
@@ -160,14 +157,51 @@ impl Definition {
         of_transition.or(of_step)
     }
 
-    /// Of the end of an action: the topic, and the status that the step began in.
-    pub fn emit_of_step(&self, step_key: &str, revert_to: &str) -> Option<(&str, &str)> {
-        let step = self
-            .steps
-            .iter()
-            .find(|s| s.step_key == step_key && s.status == revert_to);
-        let step = step.or_else(|| self.steps.iter().find(|s| s.step_key == step_key))?;
-        Some((step.emit.as_deref()?, &step.status))
+    /// Of the end of an action that began in this status.
+    pub fn emit_of_step(&self, step_key: &str, status: &str) -> Option<&str> {
+        let is_it = |step: &&Step| step.step_key == step_key && step.status == status;
+        self.steps.iter().find(is_it)?.emit.as_deref()
+    }
+}
+
+/// A move that `transition` makes, and what it emits.
+pub struct Emitting<'a> {
+    pub path: String,
+    pub from: &'a str,
+    pub to: &'a str,
+    /// None: whoever asks.
+    requester: Option<&'a str>,
+    pub emit: Option<&'a str>,
+}
+
+impl<'a> Emitting<'a> {
+    pub fn shares_requester(&self, other: &Emitting) -> bool {
+        self.requester.is_none() || other.requester.is_none() || self.requester == other.requester
+    }
+    /// Every declared one.
+    pub fn all(definition: &'a Definition) -> Vec<Emitting<'a>> {
+        let mut all = Vec::new();
+        for (i, transition) in definition.transitions.iter().enumerate() {
+            all.extend(transition.from.iter().map(|from| Emitting {
+                path: element("transitions", i),
+                from,
+                to: &transition.to,
+                requester: None,
+                emit: transition.emit.as_deref(),
+            }));
+        }
+        for (i, step) in definition.steps.iter().enumerate() {
+            let mut plain = step.successful_state.iter().collect::<Vec<_>>();
+            plain.retain(|(requester, _)| step.claim_of(Some(requester)).is_none());
+            all.extend(plain.into_iter().map(|(requester, to)| Emitting {
+                path: element("steps", i),
+                from: &step.status,
+                to,
+                requester: Some(requester.as_str()).filter(|name| *name != ANYBODY),
+                emit: step.emit.as_deref(),
+            }));
+        }
+        all
     }
 }
 

@@ -124,7 +124,7 @@ impl Direct {
         }
         let status = slot
             .column(ground.status)
-            .filter(|_| row.machine.is_followed());
+            .filter(|_| row.machine.is_followed);
         Ok(Some(DirectlyMoved {
             from: status.map_or(String::new(), |s| shown(&ground.labels.read(s))),
             version,

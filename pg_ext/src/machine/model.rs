@@ -31,6 +31,8 @@ thread_local! {
 pub struct Machine {
     pub definition: Definition,
     pub revision: i64,
+    /// See [`Definition::is_followed`].
+    pub is_followed: bool,
     pub shape: MachineShape,
     /// See [`super::lock_of`].
     pub lock: u64,
@@ -95,6 +97,7 @@ impl Machine {
                 unfit(&definition.machine, &missing.join("\n"), hint)
             })?,
             lock: super::lock_of(&definition.machine),
+            is_followed: definition.is_followed(),
             definition,
             revision: stored.revision(),
             checked: Cell::new(changes),

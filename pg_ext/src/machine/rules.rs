@@ -1,6 +1,7 @@
 //! The checks that need no table: the six rules of claim states, and the moves between statuses. One function per check;
 //! of two checks that find the same mistake the more precise one reports it.
 
+use super::after::Emitting;
 use super::definition::{ANYBODY, Definition, Step};
 use super::faults::{Faults, element, member, quoted};
 use std::collections::{HashMap, HashSet};
@@ -31,6 +32,7 @@ pub fn check_rules(definition: &Definition, faults: &Faults) {
     rules.claim_states_are_no_success();
     rules.reverts_lead_to_a_status_that_waits();
     rules.steps_are_unique();
+    rules.one_move_emits_one_topic();
     rules.cancel_ends_in_a_status_of_its_own();
     rules.refund_needs_cancel();
 }
@@ -318,6 +320,26 @@ impl<'a> Rules<'a> {
                 continue;
             }
             seen.insert((key, status), path);
+        }
+    }
+
+    /// A move that `transition` makes is known by its statuses and its requester; so its declarations emit the same.
+    fn one_move_emits_one_topic(&self) {
+        let mut seen: HashMap<_, Vec<Emitting>> = HashMap::new();
+        for emitting in Emitting::all(self.definition) {
+            let others = seen.entry((emitting.from, emitting.to)).or_default();
+            let differs = |other: &&Emitting| {
+                other.emit != emitting.emit && other.shares_requester(&emitting)
+            };
+            if let Some(other) = others.iter().find(differs) {
+                let (from, to) = (quoted(emitting.from), quoted(emitting.to));
+                let problem = format!(
+                    "the move from {from} to {to} is also in {}, which emits something else",
+                    other.path
+                );
+                self.faults.add(&emitting.path, problem);
+            }
+            others.push(emitting);
         }
     }
 

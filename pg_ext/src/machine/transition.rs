@@ -170,7 +170,7 @@ impl MoveWish<'_> {
             return Ok(moved_answer(Some(row::text(self.to)), moved.version));
         }
         let update = self.update(machine, version, patch)?;
-        let is_followed = machine.is_followed();
+        let is_followed = machine.is_followed;
         for locked in [false, true] {
             let mut from = String::new();
             if locked || (is_followed && writable) {
@@ -213,7 +213,7 @@ impl MoveWish<'_> {
     }
 
     pub fn follow(&self, machine: &Machine, id: &RowId, from: &str) -> Result<()> {
-        if !machine.is_followed() {
+        if !machine.is_followed {
             return Ok(());
         }
         machine.transitioned(
@@ -223,7 +223,7 @@ impl MoveWish<'_> {
                 to: &shown(self.to),
                 how: "transition",
                 requester: self.requester.map(shown).as_deref(),
-                holder: None,
+                ..MoveMade::default()
             },
         )
     }

@@ -94,7 +94,7 @@ fn move_many(machine: &Machine, wish: &MoveWish, ids: &[RowId]) -> Result<(Vec<R
     let ids = row::array(ids.iter().map(|id| id.value), machine.id_type());
     let locked = lock.query(&[Some(ids)])?;
     let mut permits: Vec<Granted> = Vec::new();
-    if machine.is_followed() {
+    if machine.is_followed {
         let mut by_status: HashMap<&[u8], Vec<&[u8]>> = HashMap::new();
         for row in &locked {
             let status = column(row, 1).map(varlena).unwrap_or_default();

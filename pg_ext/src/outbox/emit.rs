@@ -50,6 +50,18 @@ pub struct Emission<'a> {
     pub delay_us: Option<i64>,
 }
 
+impl<'a> Emission<'a> {
+    pub fn plain(payload: Datum, order_key: Option<&'a [u8]>) -> Emission<'a> {
+        Emission {
+            payload,
+            headers: None,
+            order_key,
+            dedupe_key: None,
+            delay_us: None,
+        }
+    }
+}
+
 /// `once.outbox_emit`.
 pub fn outbox_emit(call: &Call) -> Result<Datum> {
     let emission = Emission {

@@ -33,8 +33,12 @@ async fn every_move_is_recorded_once_by_whatever_hand() {
         play.show(&format!("select once.action_release('job', '1', {taken})"))
             .await;
         token(&play, 1, "run", ", lease => '1 us'").await;
-        play.show("select count(*) from once.sweep(task => 'action_release')")
-            .await;
+        let sweeper = format!("after_sweeper_{guarded}");
+        role(&play, &sweeper, "operate").await;
+        let sweep = "select done from once.sweep(task => 'action_release')";
+        assert_eq!(play.another_as(&sweeper).await.show(sweep).await, "1");
+        let role = "select role from once.machine_history('job', '1') where how = 'sweep'";
+        assert_eq!(play.show(role).await, sweeper, "not the table's owner");
         let taken = token(&play, 1, "run", ", 'worker'").await;
         play.show(&format!("select once.action_finish('job', '1', {taken})"))
             .await;
@@ -229,4 +233,73 @@ async fn a_topic_of_others_is_not_emitted_to() {
         .await;
     let key = "select length(order_key) from once.outbox_take('open')";
     assert_eq!(play.show(key).await, "64");
+}
+
+#[tokio::test]
+async fn an_event_is_that_of_the_move_that_was_made() {
+    let play = Playground::open().await;
+    play.show(
+        "create table two (id int primary key, s text not null, n int not null default 0);
+         select once.topic_set('first'), once.topic_set('second')",
+    )
+    .await;
+    let definition = |transitions: &str, plain: &str| {
+        format!(
+            r#"{{"machine": "two", "table": "two", "id": "id", "status": "s",
+                "status_types": ["a", "b", "c", "working", "done"], "transitions": [{transitions}],
+                "steps": [
+                  {{"step_key": "work", "status": "a", "claim_state": {{"*": ["working", "a"]}},
+                    "successful_state": {{"*": "done"}}, "emit": "first"}},
+                  {{"step_key": "work", "status": "b", "claim_state": {{"*": ["working", "a"]}},
+                    "successful_state": {{"*": "done"}}, "emit": "second"}},
+                  {{"step_key": "pass", "status": "a", "successful_state": {{{plain}}}, "emit": "first"}}]}}"#
+        )
+    };
+    // Two declarations of one move that emit differently: which is meant cannot be known afterwards.
+    for (transitions, plain) in [
+        (
+            r#"{"from": ["a", "c"], "to": "b", "when": "n > 0", "emit": "first"}, {"from": ["a"], "to": "b"}"#,
+            r#""*": "done""#,
+        ),
+        (r#"{"from": ["a"], "to": "b"}"#, r#""ada": "b""#),
+    ] {
+        let refused = play
+            .refused(&format!(
+                "select once.machine_define($def${}$def$)",
+                definition(transitions, plain)
+            ))
+            .await;
+        assert_eq!(refused.code, "ON003");
+        assert!(
+            refused.detail.contains(
+                "the move from \"a\" to \"b\" is also in transitions[0], which emits something else"
+            ),
+            "{}",
+            refused.detail
+        );
+    }
+    define(
+        &play,
+        &definition(
+            r#"{"from": ["a"], "to": "b", "when": "n > 0", "emit": "second"},
+               {"from": ["a"], "to": "b", "when": "n < 0", "emit": "second"}"#,
+            r#""ada": "c""#,
+        ),
+    )
+    .await;
+    // One step that begins in either of two statuses, with one revert_to.
+    for (id, status) in [(1, "a"), (2, "b")] {
+        play.show(&format!("insert into two values ({id}, '{status}')"))
+            .await;
+        let claim = format!("select token from once.action_claim('two', '{id}', 'work')");
+        let taken = play.show(&claim).await;
+        play.show(&format!(
+            "select once.action_finish('two', '{id}', {taken})"
+        ))
+        .await;
+    }
+    let told =
+        "select payload ->> 'id', payload ->> 'from', payload ->> 'to' from once.outbox_take";
+    assert_eq!(play.show(&format!("{told}('first')")).await, "1|a|done");
+    assert_eq!(play.show(&format!("{told}('second')")).await, "2|b|done");
 }
