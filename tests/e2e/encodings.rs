@@ -7,9 +7,7 @@
     reason = "a failed expectation is how a test fails"
 )]
 
-#[path = "keys/playground.rs"]
-mod playground;
-
+use pg_once_tests::playground;
 use playground::{Playground, cluster};
 
 /// A database of this encoding, its tables named `name`, in a session of a superuser.

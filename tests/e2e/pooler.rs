@@ -9,10 +9,7 @@
     reason = "a failed expectation is how a test fails"
 )]
 
-#[path = "keys/playground.rs"]
-mod playground;
-
-use pg_once_tests::{Cluster, PgBouncer, PoolMode};
+use pg_once_tests::{Cluster, PgBouncer, PoolMode, playground};
 use playground::Playground;
 use tokio_postgres::types::Type;
 

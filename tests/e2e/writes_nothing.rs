@@ -9,10 +9,7 @@
     reason = "a failed expectation is how a test fails"
 )]
 
-#[path = "keys/playground.rs"]
-mod playground;
-
-use pg_once_tests::{Builder, Cluster, Lsn};
+use pg_once_tests::{Builder, Cluster, Lsn, playground};
 use playground::Playground;
 
 async fn quiet(builder: Builder) -> (Cluster, Playground) {

@@ -21,15 +21,18 @@ mod builder;
 mod carried;
 mod cluster;
 mod front;
+pub mod history;
 mod leash;
 mod moving;
 mod os_user;
 mod place;
+pub mod playground;
 mod pooler;
 mod programs;
 pub mod race;
 mod standby;
 mod template;
+pub mod waiting;
 
 pub use builder::Builder;
 pub use carried::{Carried, Sent};

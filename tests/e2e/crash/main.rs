@@ -8,8 +8,6 @@
 )]
 
 mod dump;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod strangers;
 
 use std::collections::BTreeSet;
@@ -17,7 +15,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use pg_once_tests::{Cluster, StopMode, race};
+use pg_once_tests::{Cluster, StopMode, playground, race};
 use playground::Playground;
 
 async fn on(cluster: &Cluster, database: &str) -> Playground {

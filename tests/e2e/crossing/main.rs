@@ -15,8 +15,8 @@
 mod borrowed;
 mod calls;
 mod hijack;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod roles;
 mod services;
 mod tables;
+
+use pg_once_tests::playground;

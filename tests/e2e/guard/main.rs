@@ -16,17 +16,14 @@ mod conditions;
 mod items;
 mod life;
 mod locks;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod stale;
 mod statements;
 mod triggers;
-#[path = "../waiting.rs"]
-mod waiting;
 mod waits;
 #[path = "../machines/world.rs"]
 mod world;
 
+use pg_once_tests::{playground, waiting};
 use playground::{Playground, Refusal};
 use world::{jobs, token};
 

@@ -12,12 +12,9 @@ mod barrier;
 mod crash;
 mod isolation;
 mod messages;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod reap;
-#[path = "../waiting.rs"]
-mod waiting;
 
+use pg_once_tests::{playground, waiting};
 use playground::Playground;
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];

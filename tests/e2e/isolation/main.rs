@@ -9,14 +9,11 @@
 )]
 
 mod deferred;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod serializable;
 mod sessions;
 mod snapshots;
-#[path = "../waiting.rs"]
-mod waiting;
 
+use pg_once_tests::{playground, waiting};
 use playground::{Playground, Refusal};
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];

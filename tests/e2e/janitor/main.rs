@@ -18,14 +18,12 @@ mod extension;
 mod failing;
 mod lock_timeout;
 mod owners;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod poison;
 mod serving;
 mod settings;
 mod standby;
 mod status;
 mod troubles;
-#[path = "../waiting.rs"]
-mod waiting;
 mod world;
+
+use pg_once_tests::{playground, waiting};

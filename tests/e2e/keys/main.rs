@@ -21,7 +21,6 @@ mod lowered;
 mod outcomes;
 mod owners;
 mod payloads;
-mod playground;
 mod random_json;
 mod repeats;
 mod roles;
@@ -30,5 +29,5 @@ mod shards;
 mod steps;
 mod twice;
 mod verdicts;
-#[path = "../waiting.rs"]
-mod waiting;
+
+use pg_once_tests::{playground, waiting};

@@ -32,8 +32,6 @@ mod nested;
 mod partitions;
 mod patches;
 mod plain_tables;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod policies;
 mod rights;
 mod standing;
@@ -45,6 +43,6 @@ mod transition_many;
 mod transition_races;
 mod transitions;
 mod types;
-#[path = "../waiting.rs"]
-mod waiting;
 mod world;
+
+use pg_once_tests::{playground, waiting};

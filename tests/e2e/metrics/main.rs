@@ -16,19 +16,15 @@ mod doctor_machines;
 mod doctor_past;
 mod doctor_server;
 mod files;
-#[path = "../history.rs"]
-mod history;
 mod leases;
 mod many;
 mod monitoring;
 mod over;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod verify;
 
 use std::sync::OnceLock;
 
-use pg_once_tests::{Builder, Cluster};
+use pg_once_tests::{Builder, Cluster, history, playground};
 use playground::Playground;
 
 /// A cluster whose server has loaded the library from the beginning.

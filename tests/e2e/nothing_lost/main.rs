@@ -17,13 +17,11 @@ mod large;
 #[path = "../load/mod.rs"]
 mod load;
 mod logical;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod promotion;
 mod published;
 mod upgrade;
 
-use pg_once_tests::Cluster;
+use pg_once_tests::{Cluster, playground};
 use playground::Playground;
 
 const DATABASE: &str = "shop";

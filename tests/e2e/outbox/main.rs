@@ -16,8 +16,6 @@ mod killed;
 mod lanes;
 mod late;
 mod levels;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod quiet;
 mod refusals;
 mod repeats;
@@ -26,10 +24,9 @@ mod repeats;
 mod stage;
 mod subscribers;
 mod transactions;
-#[path = "../waiting.rs"]
-mod waiting;
 mod workers;
 
+use pg_once_tests::{playground, waiting};
 use playground::Playground;
 
 /// Isolation levels at which a snapshot is kept.

@@ -11,11 +11,9 @@
 mod killed;
 mod lost_commits;
 mod moved;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod receiver;
 
-use pg_once_tests::Cluster;
+use pg_once_tests::{Cluster, playground};
 
 use playground::Playground;
 

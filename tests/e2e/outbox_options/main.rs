@@ -11,14 +11,11 @@
 mod drops;
 mod lanes;
 mod owners;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod races;
 mod starts;
 mod values;
-#[path = "../waiting.rs"]
-mod waiting;
 
+use pg_once_tests::{playground, waiting};
 use playground::Playground;
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];

@@ -12,15 +12,11 @@ mod dedupe;
 mod dump;
 mod held_up;
 mod horizon;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod space;
 mod storm;
 mod tidy;
-#[path = "../waiting.rs"]
-mod waiting;
 
-use pg_once_tests::race;
+use pg_once_tests::{playground, race, waiting};
 use playground::Playground;
 
 /// In every test's database. `fill` emits events of about 8 kB that do not compress, numbered from `first`;

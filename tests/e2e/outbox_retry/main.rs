@@ -16,11 +16,9 @@ mod expiry;
 mod nacks;
 mod operate;
 mod order;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod races;
 mod refusals;
 mod stage;
 mod storm;
-#[path = "../waiting.rs"]
-mod waiting;
+
+use pg_once_tests::{playground, waiting};

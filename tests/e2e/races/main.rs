@@ -15,8 +15,6 @@ mod claims;
 mod fences;
 mod grants;
 mod others;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod told_leases;
-#[path = "../waiting.rs"]
-mod waiting;
+
+use pg_once_tests::{playground, waiting};

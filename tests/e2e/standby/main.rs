@@ -8,10 +8,8 @@
 )]
 
 mod functions;
-#[path = "../keys/playground.rs"]
-mod playground;
 
-use pg_once_tests::Cluster;
+use pg_once_tests::{Cluster, playground};
 use playground::Playground;
 
 async fn on(cluster: &Cluster) -> Playground {

@@ -12,14 +12,11 @@ mod bytes;
 mod crash;
 mod ends;
 mod order;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod repeats;
 mod rights;
 mod shapes;
-#[path = "../waiting.rs"]
-mod waiting;
 
+use pg_once_tests::{playground, waiting};
 use playground::Playground;
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];

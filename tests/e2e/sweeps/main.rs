@@ -12,15 +12,10 @@
 mod abandon;
 mod answers;
 mod bounds;
-#[path = "../history.rs"]
-mod history;
 mod meanwhile;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod unfinished;
-#[path = "../waiting.rs"]
-mod waiting;
 
+use pg_once_tests::{history, playground, waiting};
 use playground::Playground;
 
 /// Finishes so many keys named `prefix1`, `prefix2`, ... with one step each.

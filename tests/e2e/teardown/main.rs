@@ -18,8 +18,6 @@ mod explorer;
 mod finish;
 mod killed;
 mod pages;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod policies;
 mod prefixes;
 mod requests;
@@ -27,5 +25,5 @@ mod shapes;
 mod shop;
 mod stage;
 mod storms;
-#[path = "../waiting.rs"]
-mod waiting;
+
+use pg_once_tests::{playground, waiting};

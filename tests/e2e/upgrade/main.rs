@@ -17,8 +17,8 @@ mod data;
 #[path = "../janitor/world.rs"]
 mod janitor;
 mod next;
-#[path = "../keys/playground.rs"]
-mod playground;
 mod rights;
 mod sessions;
 mod symbols;
+
+use pg_once_tests::playground;

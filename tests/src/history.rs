@@ -2,7 +2,6 @@
 //!
 //! The real clock goes on, because a pretended one moves no mark of key_abandon; the rows are dated back, before the
 //! first sweep.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 use crate::playground::Playground;
 

@@ -1,14 +1,18 @@
 //! Statements of many sessions at once, and statements that have to wait.
 //!
 //! A wait is seen in the server before the test goes on, so that no test depends on who is faster.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failed expectation is how a test fails"
+)]
 
 use std::sync::Arc;
 
-use pg_once_tests::race;
 use tokio::task::JoinHandle;
 
 use crate::playground::{Playground, Refusal};
+use crate::race;
 
 type Answer = Result<String, Refusal>;
 

@@ -7,16 +7,21 @@
 //! With PG_ONCE_POOLER=1 every session goes through PgBouncer in transaction mode and brings its settings along in
 //! each transaction (`Carried`), in the binary's cluster (`open`) and in a test's own (`on`). What needs a session of
 //! its own says so and why: `directly`, or `of`.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failed expectation is how a test fails"
+)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use pg_once_tests::{Carried, Cluster, through_pooler};
 use tokio::runtime;
 use tokio_postgres::{Client, Error, SimpleQueryMessage};
+
+use crate::{Carried, Cluster, through_pooler};
 
 /// Where pretended time begins in these tests.
 const EPOCH: &str = "2030-01-01 00:00:00+00";
@@ -45,6 +50,7 @@ async fn connect(role: &str, name: &str, directly: bool) -> Client {
 
 /// A database that a test has for itself, a copy of the model's files. It is dropped when the test has passed.
 pub struct Database {
+    /// As the server knows it.
     pub name: String,
     /// Made here, not by a test that wanted it otherwise.
     plain: bool,
@@ -81,7 +87,9 @@ fn drop_later(name: String) {
 
 /// A session of a superuser in a database of its own, and what a test says in it.
 pub struct Playground {
+    /// For what takes parameters or types.
     pub client: Client,
+    /// Shared with the other sessions in it.
     pub database: Arc<Database>,
     /// What it has set; none where the session is its own.
     carried: Option<Carried>,
@@ -90,9 +98,13 @@ pub struct Playground {
 /// What a refused statement told.
 #[derive(Debug)]
 pub struct Refusal {
+    /// The SQLSTATE.
     pub code: String,
+    /// The first line.
     pub message: String,
+    /// The next step; empty where there is none.
     pub hint: String,
+    /// Empty where there is none.
     pub detail: String,
 }
 
