@@ -13,6 +13,7 @@
     reason = "a failed expectation is how a test fails"
 )]
 
+use std::panic::Location;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
@@ -263,6 +264,11 @@ impl Playground {
         self.refused(sql).await.code
     }
 
+    /// A statement whose answer is known: `play.ask("select 1").is("1").await`.
+    pub fn ask<'a>(&'a self, sql: &'a str) -> Question<'a> {
+        Question { play: self, sql }
+    }
+
     /// Claims a key that is free or abandoned and returns its token; `more` are further arguments.
     pub async fn token(&self, key: &str, more: &str) -> i64 {
         let claim = format!("select outcome, token from once.key_claim('s', '{key}'{more})");
@@ -298,6 +304,44 @@ impl Playground {
                 select 'g' || g::text from once.role_grant g) rows(r)",
         )
         .await
+    }
+}
+
+/// See [`Playground::ask`]; a failed test names the line that asked.
+pub struct Question<'a> {
+    play: &'a Playground,
+    sql: &'a str,
+}
+
+impl<'a> Question<'a> {
+    /// Asserts the rows of the last statement, as `show` shows them.
+    #[track_caller]
+    pub fn is(self, expected: &'a str) -> impl Future<Output = ()> + 'a {
+        let place = Location::caller();
+        async move {
+            let rows = self.play.show(self.sql).await;
+            assert_eq!(rows, expected, "{place}: {}", self.sql);
+        }
+    }
+
+    /// Asserts how the rows begin.
+    #[track_caller]
+    pub fn begins(self, expected: &'a str) -> impl Future<Output = ()> + 'a {
+        let place = Location::caller();
+        async move {
+            let rows = self.play.show(self.sql).await;
+            assert!(rows.starts_with(expected), "{place}: {}: {rows}", self.sql);
+        }
+    }
+
+    /// Asserts that it is refused with this SQLSTATE.
+    #[track_caller]
+    pub fn fails(self, expected: &'a str) -> impl Future<Output = ()> + 'a {
+        let place = Location::caller();
+        async move {
+            let refusal = self.play.refused(self.sql).await;
+            assert_eq!(refusal.code, expected, "{place}: {}: {refusal:?}", self.sql);
+        }
     }
 }
 

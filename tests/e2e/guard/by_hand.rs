@@ -207,11 +207,9 @@ async fn declared_moves_by_plain_update_pass() {
     jobs(&play, 4, 4, "done").await;
     play.show("update job set status = 'archived' where id = 4")
         .await;
-    assert_eq!(
-        play.show("select string_agg(status, ',' order by id) from job")
-            .await,
-        "ready,ready,ready,archived"
-    );
+    play.ask("select string_agg(status, ',' order by id) from job")
+        .is("ready,ready,ready,archived")
+        .await;
 }
 
 #[tokio::test]
@@ -234,16 +232,14 @@ async fn updates_that_change_no_status_pass_whatever_the_row_wears() {
     play.show("update job set status = 'cancelled' where id = 7; update job set cancel_requested = true where id = 6")
         .await;
     play.show("update wallet set points = points + 1").await;
-    assert_eq!(
-        play.show("select min(n), count(note) from job").await,
-        "1|8"
-    );
-    let shown = play
-        .show(&format!(
-            "select outcome from once.action_finish('job', '3', {token})"
-        ))
+    play.ask("select min(n), count(note) from job")
+        .is("1|8")
         .await;
-    assert_eq!(shown, "finished");
+    play.ask(&format!(
+        "select outcome from once.action_finish('job', '3', {token})"
+    ))
+    .is("finished")
+    .await;
 }
 
 #[tokio::test]
@@ -373,11 +369,9 @@ async fn whole_life_but_errors(play: &Playground) {
         .await;
     play.show("select once.cancel_refund('job', '2'); select once.cancel_confirm('job', '2', 1)")
         .await;
-    assert_eq!(
-        play.show("select * from once.cancel_finish('job', '2')")
-            .await,
-        "cancelled|cancelled|1|5"
-    );
+    play.ask("select * from once.cancel_finish('job', '2')")
+        .is("cancelled|cancelled|1|5")
+        .await;
 }
 
 #[tokio::test]
@@ -411,11 +405,9 @@ async fn a_call_of_the_api_opens_the_guard_for_nothing_but_its_own_write() {
     .await;
     // A call that failed leaves nothing open either.
     play.show("begin; savepoint s").await;
-    assert_eq!(
-        play.code("select once.transition('job', '1', 'ready', patch => '{\"n\": null}')")
-            .await,
-        "23502"
-    );
+    play.ask("select once.transition('job', '1', 'ready', patch => '{\"n\": null}')")
+        .fails("23502")
+        .await;
     play.show("rollback to s").await;
     illegal(&play, "update job set status = 'done' where id = 1").await;
     play.show("rollback").await;

@@ -28,10 +28,9 @@ async fn a_four_eyes_rule_is_not_fooled_by_the_search_path_of_who_writes() {
     .await;
     play.show("update bill set approved_by = 'ann' where id = 1; update bill set approved_by = 'bob' where id = 2")
         .await;
-    let fooled = play
-        .show("select approved_by is distinct from created_by from bill where id = 1")
+    play.ask("select approved_by is distinct from created_by from bill where id = 1")
+        .is("t")
         .await;
-    assert_eq!(fooled, "t");
     for call in [
         "update bill set status = 'open' where id = 1",
         "select once.transition('bill', '1', 'open')",

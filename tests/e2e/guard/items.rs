@@ -153,16 +153,14 @@ async fn a_cascaded_delete_takes_marked_items_only_of_a_cancelled_row() {
     illegal(&play, "delete from job where id in (6, 7)").await;
     assert_eq!(rows(&play).await, before);
     play.show("delete from job where id = 7").await;
-    assert_eq!(
-        play.show("select count(*) from item where id = 71").await,
-        "0"
-    );
+    play.ask("select count(*) from item where id = 71")
+        .is("0")
+        .await;
     play.show("insert into item (id, job_id) values (41, 4); delete from job where id = 4")
         .await;
-    assert_eq!(
-        play.show("select count(*) from item where id = 41").await,
-        "0"
-    );
+    play.ask("select count(*) from item where id = 41")
+        .is("0")
+        .await;
     // A cascade that takes items with their row to another key changes their subject.
     illegal(&play, "update job set id = 66 where id = 6").await;
 }
@@ -177,11 +175,9 @@ async fn a_cascade_that_sets_null_takes_marked_items_off_a_cancelled_row_only() 
     )
     .await;
     illegal(&play, "delete from job where id = 6").await;
-    assert_eq!(
-        play.show("select count(*) from item where job_id = 6")
-            .await,
-        "2"
-    );
+    play.ask("select count(*) from item where job_id = 6")
+        .is("2")
+        .await;
     illegal(&play, "update item set job_id = null where id = 61").await;
     play.show("delete from job where id = 7").await;
     let item = "select job_id, settled from item where id = 71";
@@ -201,28 +197,24 @@ async fn only_a_refund_gives_an_item_the_marker() {
         let refusal = illegal(&play, sql).await;
         assert!(refusal.hint.contains("cancel_refund"), "{refusal:?}");
     }
-    assert_eq!(
-        play.show("select amount from once.cancel_refund('job', '6')")
-            .await,
-        "5"
-    );
+    play.ask("select amount from once.cancel_refund('job', '6')")
+        .is("5")
+        .await;
 }
 
 #[tokio::test]
 async fn without_the_guard_marking_an_item_by_hand_is_shown_by_the_audit() {
     let play = guarded().await;
     with_jobs(&play).await;
-    assert_eq!(
-        play.show("select * from once.cancel_audit('job')").await,
-        ""
-    );
+    play.ask("select * from once.cancel_audit('job')")
+        .is("")
+        .await;
     play.show("select once.machine_guard('job', false)").await;
     play.show("update item set settled = 'returned' where id = 61")
         .await;
-    assert_eq!(
-        play.show("select * from once.cancel_audit('job')").await,
-        "6|5|0|-5"
-    );
+    play.ask("select * from once.cancel_audit('job')")
+        .is("6|5|0|-5")
+        .await;
 }
 
 #[tokio::test]
@@ -234,18 +226,16 @@ async fn with_the_guard_off_repeated_calls_never_pay_twice_and_a_reset_marker_is
         play.show("select once.cancel_refund('job', '6')").await;
     }
     assert_eq!(play.show("select points from wallet").await, "8");
-    assert_eq!(
-        play.show("select * from once.cancel_audit('job')").await,
-        ""
-    );
+    play.ask("select * from once.cancel_audit('job')")
+        .is("")
+        .await;
     play.show("update item set settled = null where id = 61")
         .await;
     play.show("select once.cancel_refund('job', '6')").await;
     assert_eq!(play.show("select points from wallet").await, "13");
-    assert_eq!(
-        play.show("select * from once.cancel_audit('job')").await,
-        "6|5|10|5"
-    );
+    play.ask("select * from once.cancel_audit('job')")
+        .is("6|5|10|5")
+        .await;
 }
 
 #[tokio::test]

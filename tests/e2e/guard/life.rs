@@ -101,10 +101,9 @@ async fn a_definition_over_other_tables_or_columns_takes_its_guard_along() {
     illegal(&play, "update task set status = 'done'").await;
     illegal(&play, "insert into task (id, status) values (2, 'running')").await;
     play.show("select once.sweep()").await;
-    assert_eq!(
-        play.show("select * from once.machine_check('job')").await,
-        ""
-    );
+    play.ask("select * from once.machine_check('job')")
+        .is("")
+        .await;
     // Another column of the same table is watched from now on.
     play.show("alter table task add state2 text not null default 'new'")
         .await;
@@ -157,12 +156,10 @@ async fn only_the_tables_owner_turns_the_guard_on_or_off() {
     }
     play.show("alter table job owner to guard_operator").await;
     // The items are somebody else's still.
-    assert_eq!(
-        operator
-            .code("select once.machine_guard('job', true)")
-            .await,
-        "42501"
-    );
+    operator
+        .ask("select once.machine_guard('job', true)")
+        .fails("42501")
+        .await;
     assert_eq!(play.show(TRIGGERS).await, "0");
     play.show(
         "alter table item owner to guard_operator; alter table wallet owner to guard_operator",
@@ -223,12 +220,10 @@ async fn a_dump_restored_goes_on_with_its_guard_its_leases_and_its_teardowns() {
         there
             .show("select once.cancel_confirm('job', '6', 1)")
             .await;
-        assert_eq!(
-            there
-                .show("select * from once.cancel_finish('job', '6')")
-                .await,
-            "cancelled|cancelled|2|5"
-        );
+        there
+            .ask("select * from once.cancel_finish('job', '6')")
+            .is("cancelled|cancelled|2|5")
+            .await;
         assert_eq!(
             there.show("select * from once.cancel_audit('job')").await,
             ""
@@ -255,8 +250,7 @@ async fn data_loaded_alone_goes_in_with_triggers_disabled_and_is_adopted() {
     play.show("alter table job enable trigger user").await;
     assert_eq!(play.show("select once.action_adopt('job')").await, "1");
     assert_eq!(sweep(&play, 10).await, "1|0|f");
-    assert_eq!(
-        play.show("select status from job where id = 10").await,
-        "ready"
-    );
+    play.ask("select status from job where id = 10")
+        .is("ready")
+        .await;
 }

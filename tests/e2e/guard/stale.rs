@@ -119,10 +119,9 @@ async fn what_a_session_did_to_a_claimed_row_lets_nobody_insert_it_later() {
         .show(&format!("select once.action_finish('job', '1', {token})"))
         .await;
     illegal(&play, insert).await;
-    assert_eq!(
-        play.show("select * from job order by id").await,
-        "1|done\n101|ready"
-    );
+    play.ask("select * from job order by id")
+        .is("1|done\n101|ready")
+        .await;
 }
 
 #[tokio::test]
@@ -152,10 +151,9 @@ async fn a_child_by_inheritance_is_reported() {
         .await;
     let missing = "select string_agg(problem, '; ' order by problem) from once.machine_check('job') \
                    where problem ~ '^the guard is missing'";
-    assert_eq!(
-        play.show(missing).await,
-        "the guard is missing on public.child; the guard is missing on public.grandchild"
-    );
+    play.ask(missing)
+        .is("the guard is missing on public.child; the guard is missing on public.grandchild")
+        .await;
 }
 
 #[tokio::test]

@@ -74,10 +74,9 @@ async fn the_guard_comes_before_foreign_keys_and_the_tables_own_triggers_after_t
     ] {
         illegal(&play, sql).await;
     }
-    assert_eq!(
-        play.code("update job set note = 'x' where id = 1").await,
-        "22012"
-    );
+    play.ask("update job set note = 'x' where id = 1")
+        .fails("22012")
+        .await;
 }
 
 /// A guard before the row cannot be followed by another trigger.
@@ -153,15 +152,12 @@ async fn a_trigger_that_turns_the_apis_own_write_into_another_is_refused() {
         .refused("select * from once.transition('job', '2', 'failed')")
         .await;
     assert_eq!(refusal.code, "ON002", "{refusal:?}");
-    assert_eq!(
-        play.show("select count(*) from job where status = 'ready'")
-            .await,
-        "2"
-    );
-    assert_eq!(
-        play.show("select count(*) from once.action_lease").await,
-        "0"
-    );
+    play.ask("select count(*) from job where status = 'ready'")
+        .is("2")
+        .await;
+    play.ask("select count(*) from once.action_lease")
+        .is("0")
+        .await;
 }
 
 #[tokio::test]
@@ -202,11 +198,9 @@ async fn truncate_is_not_seen_and_leaves_leases_that_are_dead() {
     let play = guarded().await;
     let held = with_jobs(&play).await;
     play.show("truncate job, item").await;
-    assert_eq!(
-        play.code(&format!("select once.action_finish('job', '3', {held})"))
-            .await,
-        "ON001"
-    );
+    play.ask(&format!("select once.action_finish('job', '3', {held})"))
+        .fails("ON001")
+        .await;
     jobs(&play, 3, 3, "ready").await;
     token(&play, 3, "run", "").await;
 }

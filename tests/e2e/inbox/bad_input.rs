@@ -145,9 +145,7 @@ async fn the_longest_names_in_any_alphabet_and_the_oddest_verdicts_are_kept() {
          select once.inbox_record('s', 'null', 'null'); commit",
     )
     .await;
-    assert_eq!(
-        play.show("select verdict is null, verdict from once.inbox_accept('s', 'null')")
-            .await,
-        "f|null"
-    );
+    play.ask("select verdict is null, verdict from once.inbox_accept('s', 'null')")
+        .is("f|null")
+        .await;
 }

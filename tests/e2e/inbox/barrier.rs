@@ -48,11 +48,9 @@ async fn steps_sagas_scopes_and_messages_are_apart() {
             "{call}"
         );
     }
-    assert_eq!(
-        play.show("select accepted from once.inbox_accept('s', 'g')")
-            .await,
-        "t"
-    );
+    play.ask("select accepted from once.inbox_accept('s', 'g')")
+        .is("t")
+        .await;
 }
 
 #[tokio::test]

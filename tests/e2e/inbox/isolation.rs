@@ -34,10 +34,9 @@ async fn a_message_is_handled_at_every_level() {
         play.show("commit").await;
         begin(&play, level).await;
         assert_eq!(play.show(&accept(level)).await, "f|1");
-        assert_eq!(
-            play.show(&barrier(level, "compensation")).await,
-            "duplicate"
-        );
+        play.ask(&barrier(level, "compensation"))
+            .is("duplicate")
+            .await;
         play.show("commit").await;
     }
 }

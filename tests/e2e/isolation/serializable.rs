@@ -93,11 +93,9 @@ async fn serializable_requests_with_retries_all_end_and_each_runs_once() {
     for task in tasks {
         task.await.unwrap();
     }
-    assert_eq!(
-        play.show("select count(*), count(distinct id) from orders")
-            .await,
-        "25|25"
-    );
+    play.ask("select count(*), count(distinct id) from orders")
+        .is("25|25")
+        .await;
 }
 
 /// One attempt in one transaction; its outcome, or `race`.

@@ -16,16 +16,13 @@ async fn four_sessions_at_once_sweep_everything_and_each_row_once() {
         answer.unwrap();
     }
     assert_eq!(play.show("select count(*) from once.key").await, "0");
-    assert_eq!(
-        play.show("select distinct status, version from job").await,
-        "ready|2"
-    );
+    play.ask("select distinct status, version from job")
+        .is("ready|2")
+        .await;
     // What sessions note of a task at the same moment is noted by one of them.
-    assert_eq!(
-        play.show("select max(failed) from once.janitor_status()")
-            .await,
-        "0"
-    );
+    play.ask("select max(failed) from once.janitor_status()")
+        .is("0")
+        .await;
 }
 
 #[tokio::test]
@@ -94,10 +91,9 @@ async fn it_is_refused_with_a_way_out_where_it_must_not_commit() {
         assert_eq!(play.code(call).await, "2D000", "{call}");
     }
     for max in ["0", "-1", "1000001", "null"] {
-        assert_eq!(
-            play.code(&format!("call once.sweep_all({max})")).await,
-            "22023"
-        );
+        play.ask(&format!("call once.sweep_all({max})"))
+            .fails("22023")
+            .await;
     }
     assert_eq!(play.show("select count(*) from once.key").await, "10");
     play.show("do $$ begin call once.sweep_all(); end $$").await;
@@ -136,11 +132,9 @@ async fn callers_above_read_committed_sweep_too() {
         play.show("commit").await;
         play.show("call once.sweep_all(100)").await;
         assert_eq!(play.show("select count(*) from once.key").await, "0");
-        assert_eq!(
-            play.show("select count(*) from job where status = 'ready'")
-                .await,
-            "100"
-        );
+        play.ask("select count(*) from job where status = 'ready'")
+            .is("100")
+            .await;
     }
 }
 
@@ -175,12 +169,10 @@ async fn who_may_operate_may_call_it_and_nobody_else() {
             "{other}"
         );
     }
-    assert_eq!(
-        observer
-            .show("select due from once.janitor_status() where task = 'key_reap'")
-            .await,
-        "10"
-    );
+    observer
+        .ask("select due from once.janitor_status() where task = 'key_reap'")
+        .is("10")
+        .await;
     operator.show("call once.sweep_all()").await;
     // With the name of the session, where it has one.
     let served = observer

@@ -46,10 +46,9 @@ async fn each_task_shows_what_it_would_do_and_since_when() {
     assert_eq!(play.stored().await, before);
     play.show("set default_transaction_isolation = 'read committed'; select * from once.sweep()")
         .await;
-    assert_eq!(
-        play.show("select string_agg(due::text, ' ') from once.janitor_status() where task <> 'outbox_retire' and machine is null").await,
-        "0 0 0 0 0 0 0 0 0"
-    );
+    play.ask("select string_agg(due::text, ' ') from once.janitor_status() where task <> 'outbox_retire' and machine is null")
+        .is("0 0 0 0 0 0 0 0 0")
+        .await;
 }
 
 /// Each machine has a row of its own; a table that somebody has locked hides its own tasks alone.
@@ -63,10 +62,9 @@ async fn what_is_due_is_told_for_each_machine_and_beside_a_locked_table() {
     holder.show("begin; lock table once.inbox").await;
     let told = "select string_agg(format('%s %s', coalesce(machine, task), due), ', ') from once.janitor_status()
                  where task in ('action_release', 'inbox_reap')";
-    assert_eq!(
-        play.show(told).await,
-        "action_release 1, job 1, inbox_reap "
-    );
+    play.ask(told)
+        .is("action_release 1, job 1, inbox_reap ")
+        .await;
 }
 
 #[tokio::test]

@@ -130,14 +130,10 @@ async fn rows_whose_trigger_waits_for_a_lock_keep_no_other_waiting_for_ever() {
     holder.show("rollback").await;
     play.show("update once.action_lease set look_at = clock_timestamp()")
         .await;
-    assert_eq!(
-        play.show("select failed from once.sweep(task => 'action_release')")
-            .await,
-        "0"
-    );
-    assert_eq!(
-        play.show("select count(*) from job where status = 'running'")
-            .await,
-        "0"
-    );
+    play.ask("select failed from once.sweep(task => 'action_release')")
+        .is("0")
+        .await;
+    play.ask("select count(*) from job where status = 'running'")
+        .is("0")
+        .await;
 }

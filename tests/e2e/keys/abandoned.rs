@@ -72,19 +72,15 @@ async fn a_take_claims_what_is_abandoned_and_leaves_out_everything_else() {
         ))
         .await;
     sweep(&play).await;
-    let taken_now = play
-        .show(
-            "select outcome, token is not null, attempt, recovery_point, state, response_code,
+    play.ask(
+        "select outcome, token is not null, attempt, recovery_point, state, response_code,
                     response_body, response_headers, lease_left > '59 s' and lease_left <= '60 s',
                     retry_after, key, request from once.key_take_abandoned('s') order by key",
-        )
-        .await;
-    assert_eq!(
-        taken_now,
-        "resumed|t|2|started|~|~|~|~|t|~|abandoned|{\"n\": 1.50}\n\
+    )
+    .is("resumed|t|2|started|~|~|~|~|t|~|abandoned|{\"n\": 1.50}\n\
          resumed|t|2|paid|{\"a\": 1}|~|~|~|t|~|advanced|~\n\
-         resumed|t|2|started|~|~|~|~|t|~|released|~"
-    );
+         resumed|t|2|started|~|~|~|~|t|~|released|~")
+    .await;
     assert_eq!(taken(&play).await, "", "they have leases now");
     other.show("rollback").await;
     assert_eq!(taken(&play).await, "resumed|locked");
@@ -103,11 +99,9 @@ async fn a_take_is_bounded_and_the_next_one_goes_on() {
         counts.push(play.show(two).await);
     }
     assert_eq!(counts, ["2", "2", "1", "0"]);
-    assert_eq!(
-        play.show("select count(*) from once.key_take_abandoned('nowhere')")
-            .await,
-        "0"
-    );
+    play.ask("select count(*) from once.key_take_abandoned('nowhere')")
+        .is("0")
+        .await;
 }
 
 #[tokio::test]
@@ -147,11 +141,9 @@ async fn two_completers_at_once_never_get_the_same_key_and_never_wait() {
     }
     sweep(&play).await;
     play.show("begin").await;
-    assert_eq!(
-        play.show("select key from once.key_take_abandoned('s', 2)")
-            .await,
-        "a\nb"
-    );
+    play.ask("select key from once.key_take_abandoned('s', 2)")
+        .is("a\nb")
+        .await;
     assert_eq!(taken(&other).await, "resumed|c");
     play.show("rollback").await;
     assert_eq!(
@@ -280,13 +272,9 @@ async fn a_request_is_kept_only_where_the_scope_says_so() {
     play.show("select once.key_claim('s', 'hashed', '{\"c\":  3}', fingerprint => sha256('x'), lease => '1 microsecond')")
         .await;
     sweep(&play).await;
-    let taken = play
-        .show("select key, request from once.key_take_abandoned('s') order by key")
+    play.ask("select key, request from once.key_take_abandoned('s') order by key")
+        .is("before|~\nhashed|{\"c\":  3}\nkept|{\"b\":1,\"a\":[1.0, null]}")
         .await;
-    assert_eq!(
-        taken,
-        "before|~\nhashed|{\"c\":  3}\nkept|{\"b\":1,\"a\":[1.0, null]}"
-    );
 }
 
 #[tokio::test]

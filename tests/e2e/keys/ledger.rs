@@ -49,15 +49,13 @@ async fn every_step_of_a_scope_is_listed_and_a_key_without_one_too() {
     a_day(&play).await;
     play.show("select once.key_claim('another scope', 'k')")
         .await;
-    let listed = play.show(ALL).await;
-    assert_eq!(
-        listed,
-        "done|finished|1|charge|1|t|{\"id\": 7}|1|201|~\n\
+    play.ask(ALL)
+        .is("done|finished|1|charge|1|t|{\"id\": 7}|1|201|~\n\
          done|finished|1|notify|1|f|~|1|201|~\n\
          parked|parked|1|charge|1|f|~|1|~|silent\n\
          released|released|1|~|~|~|~|~|~|503\n\
-         running|running|1|~|~|~|~|~|~|~"
-    );
+         running|running|1|~|~|~|~|~|~|~")
+        .await;
     let derived = "select bool_and(derived_key = once.key_derive('s', key, step)) from once.key_list('s') where step is not null";
     assert_eq!(play.show(derived).await, "t");
     let columns =
@@ -82,8 +80,7 @@ async fn a_window_holds_the_keys_that_were_created_in_it_whatever_became_of_them
     play.show("select once.sweep(task => 'key_abandon'); select key from once.key_take_abandoned('s', 100)")
         .await;
     assert_eq!(play.show(&keys(&window)).await, "parked running");
-    let parked = play.show(&keys("in_status => 'parked'")).await;
-    assert_eq!(parked, "parked");
+    play.ask(&keys("in_status => 'parked'")).is("parked").await;
     let resumed = "select status, attempt from once.key_list('s') where key = 'running'";
     assert_eq!(play.show(resumed).await, "running|2");
 }
@@ -92,11 +89,9 @@ async fn a_window_holds_the_keys_that_were_created_in_it_whatever_became_of_them
 async fn a_list_that_would_not_be_whole_is_refused() {
     let play = Playground::open().await;
     a_day(&play).await;
-    assert_eq!(
-        play.code("select * from once.key_list('s', max => 4)")
-            .await,
-        "22023"
-    );
+    play.ask("select * from once.key_list('s', max => 4)")
+        .fails("22023")
+        .await;
     let whole = play.show("select count(*) from once.key_list('s', max => 5)");
     assert_eq!(whole.await, "5");
     for bad in ["in_status => 'lost'", "max => 0", "max => 100001"] {

@@ -59,18 +59,15 @@ async fn a_key_that_is_new_again_has_lost_its_state_steps_and_attempts() {
     ))
     .await;
     play.clock("2 days").await;
-    assert_eq!(
-        play.show(&claim_of("'s', 'k'")).await,
-        "claimed|t|1|started|~|~|~|~|00:01:00|~"
-    );
-    assert_eq!(
-        play.show(
-            "select status, attempt, holder, recovery_point, state, steps, response_code,
-                          request, last_error, finished_at, gone_at from once.key_get('s', 'k')"
-        )
-        .await,
-        "running|1|~|started|~|[]|~|~|~|~|~"
-    );
+    play.ask(&claim_of("'s', 'k'"))
+        .is("claimed|t|1|started|~|~|~|~|00:01:00|~")
+        .await;
+    play.ask(
+        "select status, attempt, holder, recovery_point, state, steps, response_code,
+                          request, last_error, finished_at, gone_at from once.key_get('s', 'k')",
+    )
+    .is("running|1|~|started|~|[]|~|~|~|~|~")
+    .await;
 }
 
 #[tokio::test]
@@ -99,15 +96,13 @@ async fn a_lease_that_ran_out_parks_where_the_scope_says_so() {
     assert_eq!(play.claim("k", "").await, "in_progress");
     play.clock("60 s").await;
     let stored = play.stored().await;
-    assert_eq!(
-        play.show(&claim_of("'s', 'k'")).await,
-        "parked|f|1|~|~|~|~|~|~|~"
-    );
+    play.ask(&claim_of("'s', 'k'"))
+        .is("parked|f|1|~|~|~|~|~|~|~")
+        .await;
     assert_eq!(play.stored().await, stored, "computed, never written");
-    assert_eq!(
-        play.show("select status from once.key_get('s', 'k')").await,
-        "parked"
-    );
+    play.ask("select status from once.key_get('s', 'k')")
+        .is("parked")
+        .await;
     // Until a verdict the last holder may still write, which ends the parking.
     play.show(&format!("select once.key_extend('s', 'k', {token})"))
         .await;
@@ -146,10 +141,9 @@ async fn after_max_attempts_a_key_is_parked_and_the_verdict_retry_counts_anew() 
     play.clock("1 h").await;
     let second = play.token("k", "").await;
     play.clock("2 h").await;
-    assert_eq!(
-        play.show(&claim_of("'s', 'k'")).await,
-        "parked|f|2|~|~|~|~|~|~|~"
-    );
+    play.ask(&claim_of("'s', 'k'"))
+        .is("parked|f|2|~|~|~|~|~|~|~")
+        .await;
     play.show(&format!(
         "select once.key_release('s', 'k', {second}, null, '1 h')"
     ))
@@ -168,10 +162,9 @@ async fn after_max_attempts_a_key_is_parked_and_the_verdict_retry_counts_anew() 
         assert_eq!(claimed, format!("resumed|{attempt}"));
         play.clock(&format!("{attempt} h")).await;
     }
-    assert_eq!(
-        play.show(&claim_of("'s', 'k'")).await,
-        "parked|f|4|~|~|~|~|~|~|~"
-    );
+    play.ask(&claim_of("'s', 'k'"))
+        .is("parked|f|4|~|~|~|~|~|~|~")
+        .await;
 }
 
 #[tokio::test]
@@ -180,19 +173,17 @@ async fn without_a_setting_the_25th_attempt_is_the_last_and_null_means_no_limit(
     for _ in 0..25 {
         play.token("k", ", lease => '1 microsecond'").await;
     }
-    assert_eq!(
-        play.show(&claim_of("'s', 'k'")).await,
-        "parked|f|25|~|~|~|~|~|~|~"
-    );
+    play.ask(&claim_of("'s', 'k'"))
+        .is("parked|f|25|~|~|~|~|~|~|~")
+        .await;
     play.show(r#"select once.scope_set('s', '{"max_attempts": null}')"#)
         .await;
     for _ in 0..30 {
         play.token("k", ", lease => '1 microsecond'").await;
     }
-    let last = play
-        .show("select outcome, attempt from once.key_claim('s', 'k')")
+    play.ask("select outcome, attempt from once.key_claim('s', 'k')")
+        .is("resumed|56")
         .await;
-    assert_eq!(last, "resumed|56");
 }
 
 #[tokio::test]
@@ -206,15 +197,13 @@ async fn a_parked_key_stays_parked_until_its_verdict() {
     .await;
     play.clock("10 years").await;
     let stored = play.stored().await;
-    assert_eq!(
-        play.show(&claim_of("'s', 'k', holder => 'h'")).await,
-        "parked|f|1|~|~|~|~|~|~|~"
-    );
+    play.ask(&claim_of("'s', 'k', holder => 'h'"))
+        .is("parked|f|1|~|~|~|~|~|~|~")
+        .await;
     assert_eq!(play.stored().await, stored);
     play.show("select once.key_resolve('s', 'k', 1, 'complete', 200, '\"paid\"')")
         .await;
-    assert_eq!(
-        play.show(&claim_of("'s', 'k'")).await,
-        "replayed|f|~|~|~|200|\"paid\"|~|~|~"
-    );
+    play.ask(&claim_of("'s', 'k'"))
+        .is("replayed|f|~|~|~|200|\"paid\"|~|~|~")
+        .await;
 }

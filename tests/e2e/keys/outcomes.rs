@@ -20,25 +20,21 @@ const GONE: &str = "gone|f|~|~|~|~|~|~|~|~";
 async fn a_first_claim_is_claimed_with_a_token_the_first_attempt_and_its_lease() {
     let play = Playground::open().await;
     play.clock("0").await;
-    assert_eq!(
-        play.show(&claim_of("'s', 'k'")).await,
-        "claimed|t|1|started|~|~|~|~|00:01:00|~"
-    );
-    assert_eq!(
-        play.show(&claim_of("'s', 'k2', lease => '5 min'")).await,
-        "claimed|t|1|started|~|~|~|~|00:05:00|~"
-    );
+    play.ask(&claim_of("'s', 'k'"))
+        .is("claimed|t|1|started|~|~|~|~|00:01:00|~")
+        .await;
+    play.ask(&claim_of("'s', 'k2', lease => '5 min'"))
+        .is("claimed|t|1|started|~|~|~|~|00:05:00|~")
+        .await;
     play.show("set once.key_lease = '7s'").await;
-    assert_eq!(
-        play.show(&claim_of("'s', 'k3'")).await,
-        "claimed|t|1|started|~|~|~|~|00:00:07|~"
-    );
+    play.ask(&claim_of("'s', 'k3'"))
+        .is("claimed|t|1|started|~|~|~|~|00:00:07|~")
+        .await;
     play.show(r#"select once.scope_set('s', '{"lease": "9 s"}')"#)
         .await;
-    assert_eq!(
-        play.show(&claim_of("'s', 'k4'")).await,
-        "claimed|t|1|started|~|~|~|~|00:00:09|~"
-    );
+    play.ask(&claim_of("'s', 'k4'"))
+        .is("claimed|t|1|started|~|~|~|~|00:00:09|~")
+        .await;
 }
 
 #[tokio::test]
@@ -116,10 +112,9 @@ async fn a_lease_that_ran_out_is_resumed_from_the_recovery_point_with_its_state(
     ))
     .await;
     play.clock("60 s").await;
-    assert_eq!(
-        play.show(&claim_of("'s', 'k'")).await,
-        r#"resumed|t|2|paid|{"a":  1}|~|~|~|00:01:00|~"#
-    );
+    play.ask(&claim_of("'s', 'k'"))
+        .is(r#"resumed|t|2|paid|{"a":  1}|~|~|~|00:01:00|~"#)
+        .await;
     play.clock("120 s").await;
     assert!(
         play.token("k", "").await > token,
@@ -136,10 +131,9 @@ async fn a_released_key_is_resumed_at_once_or_not_before_it_is_due() {
         "select once.key_release('s', 'k', {token}, 'bank away')"
     ))
     .await;
-    assert_eq!(
-        play.show(&claim_of("'s', 'k'")).await,
-        "resumed|t|2|started|~|~|~|~|00:01:00|~"
-    );
+    play.ask(&claim_of("'s', 'k'"))
+        .is("resumed|t|2|started|~|~|~|~|00:01:00|~")
+        .await;
     let token = play.token("k2", "").await;
     play.show(&format!(
         "select once.key_release('s', 'k2', {token}, null, '10 s')"
@@ -168,20 +162,18 @@ async fn a_finished_key_replays_its_answer_whether_completed_or_aborted() {
             r#"select once.{function}('s', '{key}', {token}, 201, '{{"id":  7}}', '{{"X":1}}')"#
         ))
         .await;
-        assert_eq!(
-            play.show(&claim_of(&format!("'s', '{key}'"))).await,
-            r#"replayed|f|~|~|~|201|{"id":  7}|{"X":1}|~|~"#
-        );
+        play.ask(&claim_of(&format!("'s', '{key}'")))
+            .is(r#"replayed|f|~|~|~|201|{"id":  7}|{"X":1}|~|~"#)
+            .await;
     }
     let token = play.token("bare", "").await;
     play.show(&format!(
         "select once.key_complete('s', 'bare', {token}, 204)"
     ))
     .await;
-    assert_eq!(
-        play.show(&claim_of("'s', 'bare'")).await,
-        "replayed|f|~|~|~|204|~|~|~|~"
-    );
+    play.ask(&claim_of("'s', 'bare'"))
+        .is("replayed|f|~|~|~|204|~|~|~|~")
+        .await;
 }
 
 #[tokio::test]
@@ -334,26 +326,20 @@ async fn answers_that_need_no_claim_take_no_transaction_id() {
     }
     play.show("begin read only").await;
     assert_eq!(play.claim("done", "").await, "replayed");
-    assert_eq!(
-        play.show("select status from once.key_get('s', 'done')")
-            .await,
-        "finished"
-    );
-    assert_eq!(
-        play.show("select once.scope_get('s') ->> 'lease'").await,
-        "00:01:00"
-    );
+    play.ask("select status from once.key_get('s', 'done')")
+        .is("finished")
+        .await;
+    play.ask("select once.scope_get('s') ->> 'lease'")
+        .is("00:01:00")
+        .await;
     play.show("select once.key_derive('s', 'done', 'pay')")
         .await;
-    assert_eq!(
-        play.show("select pg_current_xact_id_if_assigned() is null")
-            .await,
-        "t"
-    );
-    assert_eq!(
-        play.code("select once.key_claim('s', 'free')").await,
-        "25006"
-    );
+    play.ask("select pg_current_xact_id_if_assigned() is null")
+        .is("t")
+        .await;
+    play.ask("select once.key_claim('s', 'free')")
+        .fails("25006")
+        .await;
     play.show("rollback").await;
 }
 

@@ -110,16 +110,13 @@ async fn the_caller_is_the_current_user_after_set_role() {
     let member = play.another_as("setrole_member").await;
     allowed_everywhere(&member, &token).await;
     play.show("set role setrole_outsider").await;
-    assert_eq!(
-        play.code("select once.key_claim('owned', 'new')").await,
-        "42501"
-    );
+    play.ask("select once.key_claim('owned', 'new')")
+        .fails("42501")
+        .await;
     play.show("reset role").await;
-    assert_eq!(
-        play.show("select outcome from once.key_claim('owned', 'new')")
-            .await,
-        "claimed"
-    );
+    play.ask("select outcome from once.key_claim('owned', 'new')")
+        .is("claimed")
+        .await;
 }
 
 #[tokio::test]
@@ -170,11 +167,9 @@ async fn setting_and_changing_an_owner_need_membership_in_both() {
     assert_eq!(both.show(&set("chg_b")).await, "chg_b");
     assert_eq!(only_a.code(&set("chg_a")).await, "42501");
     assert_eq!(only_b.show(&set("null")).await, "~");
-    assert_eq!(
-        none.show("select once.scope_set('s', '{\"lease\": \"1 s\"}') ->> 'owner'")
-            .await,
-        "~"
-    );
+    none.ask("select once.scope_set('s', '{\"lease\": \"1 s\"}') ->> 'owner'")
+        .is("~")
+        .await;
 }
 
 #[tokio::test]
@@ -200,18 +195,14 @@ async fn an_owner_that_is_gone_closes_the_scope_to_all_but_superusers_who_may_se
     );
     play.show("select once.scope_set('owned', '{\"owner\": \"gone_owner\"}')")
         .await;
-    assert_eq!(
-        member
-            .show("select outcome from once.key_claim('owned', 'new')")
-            .await,
-        "claimed"
-    );
+    member
+        .ask("select outcome from once.key_claim('owned', 'new')")
+        .is("claimed")
+        .await;
     play.show("alter role gone_owner rename to gone_renamed")
         .await;
-    assert_eq!(
-        member
-            .show("select once.scope_get('owned') ->> 'owner'")
-            .await,
-        "gone_renamed"
-    );
+    member
+        .ask("select once.scope_get('owned') ->> 'owner'")
+        .is("gone_renamed")
+        .await;
 }

@@ -185,15 +185,12 @@ async fn every_write_of_a_superseded_holder_is_lease_lost_and_undoes_the_transac
          end $$"
     ))
     .await;
-    assert_eq!(
-        play.show("select string_agg(write, ' ') from local").await,
-        "kept"
-    );
-    assert_eq!(
-        play.show(&format!("select once.key_extend('s', 'k', {present})"))
-            .await,
-        "00:01:00"
-    );
+    play.ask("select string_agg(write, ' ') from local")
+        .is("kept")
+        .await;
+    play.ask(&format!("select once.key_extend('s', 'k', {present})"))
+        .is("00:01:00")
+        .await;
 }
 
 #[tokio::test]
@@ -218,11 +215,9 @@ async fn a_holder_whose_lease_ran_out_into_a_parking_by_option_can_do_each_write
         let token = begin_key(&play, name).await;
         play.clock("3 h").await;
         assert_eq!(play.claim(name, ", '1'").await, "parked");
-        assert_eq!(
-            play.show("select once.sweep(task => 'key_abandon'); select count(*) from once.key_take_abandoned('s')")
-                .await,
-            "0"
-        );
+        play.ask("select once.sweep(task => 'key_abandon'); select count(*) from once.key_take_abandoned('s')")
+            .is("0")
+            .await;
         let before = play.stored().await;
         play.show(&with_key(write, name, token)).await;
         assert_ne!(play.stored().await, before, "{name}");

@@ -136,13 +136,11 @@ async fn every_bad_option_is_refused_by_name_and_changes_nothing() {
         assert!(!refused.hint.is_empty(), "{options}: {refused:?}");
     }
     let long = "x".repeat(101);
-    assert_eq!(
-        play.code(&format!(
-            r#"select once.scope_set('s', '{{"recovery_points": ["{long}"]}}')"#
-        ))
-        .await,
-        "22023"
-    );
+    play.ask(&format!(
+        r#"select once.scope_set('s', '{{"recovery_points": ["{long}"]}}')"#
+    ))
+    .fails("22023")
+    .await;
     assert_eq!(play.code("select once.scope_set('s', null)").await, "22023");
     assert_eq!(play.stored().await, stored);
 }
@@ -179,11 +177,9 @@ async fn declared_recovery_points_are_reached_in_their_order_only() {
     set(&play, r#"{"recovery_points": null}"#).await;
     play.show(&advance("anything")).await;
     play.show(&advance("back again")).await;
-    assert_eq!(
-        play.show("select recovery_point, state from once.key_get('s', 'k')")
-            .await,
-        "back again|{}"
-    );
+    play.ask("select recovery_point, state from once.key_get('s', 'k')")
+        .is("back again|{}")
+        .await;
 }
 
 #[tokio::test]
@@ -230,24 +226,18 @@ async fn an_advance_without_a_lease_never_makes_it_shorter() {
     let play = Playground::open().await;
     play.clock("0").await;
     let token = play.token("k", ", lease => '1 hour'").await;
-    assert_eq!(
-        play.show(&format!("select once.key_advance('s', 'k', {token}, 'a')"))
-            .await,
-        "01:00:00"
-    );
+    play.ask(&format!("select once.key_advance('s', 'k', {token}, 'a')"))
+        .is("01:00:00")
+        .await;
     play.clock("59 min 50 s").await;
-    assert_eq!(
-        play.show(&format!("select once.key_advance('s', 'k', {token}, 'b')"))
-            .await,
-        "00:01:00"
-    );
-    assert_eq!(
-        play.show(&format!(
-            "select once.key_advance('s', 'k', {token}, 'c', '1', '5 s')"
-        ))
-        .await,
-        "00:00:05"
-    );
+    play.ask(&format!("select once.key_advance('s', 'k', {token}, 'b')"))
+        .is("00:01:00")
+        .await;
+    play.ask(&format!(
+        "select once.key_advance('s', 'k', {token}, 'c', '1', '5 s')"
+    ))
+    .is("00:00:05")
+    .await;
     play.show(&format!("select once.key_advance('s', 'k', {token}, 'd')"))
         .await;
     assert_eq!(
@@ -294,22 +284,17 @@ async fn scopes_are_listed_and_one_that_may_be_misspelt_is_told() {
     assert_eq!(play.show(doctor).await, "", "no scope needs a declaration");
     play.show("select once.scope_set('payments.create', '{\"lease\": \"5 s\"}'), once.scope_set('a', '{}')")
         .await;
-    assert_eq!(
-        play.show(doctor).await,
-        "info|2 scopes have keys and no options\n\
-         warning|scope \"payments.craete\" has keys and no options; \"payments.create\" has options"
-    );
+    play.ask(doctor).is("info|2 scopes have keys and no options\n\
+         warning|scope \"payments.craete\" has keys and no options; \"payments.create\" has options").await;
     let list = |more: &str| {
         format!("select scope, options ->> 'lease', has_keys from once.scope_list({more})")
     };
-    assert_eq!(
-        play.show(&list("")).await,
-        "a|00:01:00|f\npayments.craete|00:01:00|t\npayments.create|00:00:05|f\nrefunds|00:01:00|t"
-    );
-    assert_eq!(
-        play.show(&list("1, after => 'payments.craete'")).await,
-        "payments.create|00:00:05|f"
-    );
+    play.ask(&list(""))
+        .is("a|00:01:00|f\npayments.craete|00:01:00|t\npayments.create|00:00:05|f\nrefunds|00:01:00|t")
+        .await;
+    play.ask(&list("1, after => 'payments.craete'"))
+        .is("payments.create|00:00:05|f")
+        .await;
     assert_eq!(play.code(&list("0")).await, "22023");
 }
 

@@ -32,11 +32,9 @@ async fn a_verdict_is_refused_unless_the_key_is_parked_now() {
     assert_eq!(play.code(&resolve(2, "'retry'")).await, "ON001");
     assert_eq!(play.code(&resolve(0, "'complete', 200")).await, "ON001");
     play.show(&resolve(1, "'retry'")).await;
-    assert_eq!(
-        play.show("select outcome, attempt from once.key_claim('s', 'k')")
-            .await,
-        "resumed|2"
-    );
+    play.ask("select outcome, attempt from once.key_claim('s', 'k')")
+        .is("resumed|2")
+        .await;
     play.show(r#"select once.scope_set('s', '{"on_expiry": "park"}')"#)
         .await;
     play.clock("2 h").await;
@@ -86,18 +84,14 @@ async fn a_verdict_repeated_is_already_done_and_another_one_is_lease_lost() {
             matches!(refused.code.as_str(), "ON001" | "55006"),
             "{refused:?}"
         );
-        assert_eq!(
-            play.code(&format!("select once.key_park('s', 'k', {token}, 'x')"))
-                .await,
-            "ON001"
-        );
-        assert_eq!(
-            play.code(&format!(
-                "select once.key_complete('s', 'k', {token}, 200, '1')"
-            ))
-            .await,
-            "ON001"
-        );
+        play.ask(&format!("select once.key_park('s', 'k', {token}, 'x')"))
+            .fails("ON001")
+            .await;
+        play.ask(&format!(
+            "select once.key_complete('s', 'k', {token}, 200, '1')"
+        ))
+        .fails("ON001")
+        .await;
         assert_eq!(play.stored().await, stored);
         assert_eq!(play.claim("k", ", '1'").await, then);
         assert_eq!(play.code(&resolve).await, "ON006", "{verdict}");
@@ -128,11 +122,9 @@ async fn a_verdict_repeated_after_the_key_was_parked_again_does_not_end_the_new_
     let again = "select once.key_resolve('s', 'k', 1, 'retry')";
     assert_eq!(play.code(again).await, "ON006");
     assert_eq!(play.claim("k", ", '1'").await, "parked");
-    assert_eq!(
-        play.code("select once.key_resolve('s', 'k', 1, 'complete', 200)")
-            .await,
-        "ON001"
-    );
+    play.ask("select once.key_resolve('s', 'k', 1, 'complete', 200)")
+        .fails("ON001")
+        .await;
     play.show("select once.key_resolve('s', 'k', 2, 'retry')")
         .await;
     assert_eq!(play.claim("k", ", '1'").await, "resumed");

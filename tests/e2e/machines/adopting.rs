@@ -27,11 +27,9 @@ async fn rows_in_a_claim_state_without_a_lease_are_told_adopted_and_reverted() {
     assert_eq!(play.show("select once.action_adopt('job')").await, "0");
     assert_eq!(problems(&play).await, "");
     assert_eq!(sweep(&play, 10).await, "4|0|f");
-    assert_eq!(
-        play.show("select string_agg(status, ',' order by id) from job")
-            .await,
-        "ready,ready,ready,failed,running,ready"
-    );
+    play.ask("select string_agg(status, ',' order by id) from job")
+        .is("ready,ready,ready,failed,running,ready")
+        .await;
 }
 
 /// A check in an older snapshot looked for the leases in a newer one, and told of orphans on a busy machine.
@@ -123,18 +121,14 @@ async fn rows_whose_flag_was_set_before_the_machine_knew_them_are_told_adopted_a
     assert_ne!(problems(&play).await, "");
     play.show("select once.action_adopt('job')").await;
     assert_eq!(problems(&play).await, "");
-    assert_eq!(
-        play.show("select id, status from once.cancel_pending('job')")
-            .await,
-        "2|ready"
-    );
+    play.ask("select id, status from once.cancel_pending('job')")
+        .is("2|ready")
+        .await;
     play.show("select once.cancel_refund('job', '2'); select once.cancel_confirm('job', '2', 1)")
         .await;
-    assert_eq!(
-        play.show("select status from once.cancel_finish('job', '2')")
-            .await,
-        "cancelled"
-    );
+    play.ask("select status from once.cancel_finish('job', '2')")
+        .is("cancelled")
+        .await;
 }
 
 #[tokio::test]

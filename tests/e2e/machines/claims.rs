@@ -8,13 +8,12 @@ async fn a_claim_moves_the_row_and_hands_out_a_token_and_a_lease() {
     let play = world().await;
     jobs(&play, 1, 1, "ready").await;
     play.clock("0").await;
-    let shown = play
-        .show(&format!(
-            "select outcome, token > 0, status, version, lease_left, retry_after from {}",
-            claim(1, "run", "")
-        ))
-        .await;
-    assert_eq!(shown, "claimed|t|running|1|00:00:30|~");
+    play.ask(&format!(
+        "select outcome, token > 0, status, version, lease_left, retry_after from {}",
+        claim(1, "run", "")
+    ))
+    .is("claimed|t|running|1|00:00:30|~")
+    .await;
     assert_eq!(job(&play, 1).await, "running|1");
 }
 
@@ -29,21 +28,18 @@ async fn a_live_lease_is_busy_and_says_when_to_come_back() {
         claim(1, "run", "")
     );
     play.clock("10 s").await;
-    assert_eq!(
-        play.show(&busy).await,
-        "in_progress|~|running|00:00:20|00:00:01"
-    );
+    play.ask(&busy)
+        .is("in_progress|~|running|00:00:20|00:00:01")
+        .await;
     play.show("set once.retry_after = '5s'").await;
-    assert_eq!(
-        play.show(&busy).await,
-        "in_progress|~|running|00:00:20|00:00:05"
-    );
+    play.ask(&busy)
+        .is("in_progress|~|running|00:00:20|00:00:05")
+        .await;
     // Never sooner than a tenth of a second.
     play.clock("29.99 s").await;
-    assert_eq!(
-        play.show(&busy).await,
-        "in_progress|~|running|00:00:00.01|00:00:00.1"
-    );
+    play.ask(&busy)
+        .is("in_progress|~|running|00:00:00.01|00:00:00.1")
+        .await;
 }
 
 #[tokio::test]
@@ -93,13 +89,12 @@ async fn a_requester_that_the_step_does_not_name_is_refused_and_anybody_covers_a
 async fn a_requester_without_a_claim_state_is_unclaimed_and_ends_with_a_transition() {
     let play = world().await;
     jobs(&play, 1, 1, "failed").await;
-    let shown = play
-        .show(&format!(
-            "select outcome, token, status, lease_left from {}",
-            claim(1, "retry", ", 'boss'")
-        ))
-        .await;
-    assert_eq!(shown, "unclaimed|~|failed|~");
+    play.ask(&format!(
+        "select outcome, token, status, lease_left from {}",
+        claim(1, "retry", ", 'boss'")
+    ))
+    .is("unclaimed|~|failed|~")
+    .await;
     assert_eq!(job(&play, 1).await, "failed|0");
     assert_eq!(
         moves(&play, "1", "archived", ", requester => 'boss'").await,
@@ -122,11 +117,9 @@ async fn the_same_holder_gets_its_token_again_and_writes_nothing() {
         ))
         .await;
     assert_eq!(again, format!("claimed|{first}|running|1|00:00:20|~"));
-    assert_eq!(
-        play.show("select pg_current_xact_id_if_assigned() is null")
-            .await,
-        "t"
-    );
+    play.ask("select pg_current_xact_id_if_assigned() is null")
+        .is("t")
+        .await;
     play.show("commit").await;
     for other in ["", ", holder => 'other'", ", holder => null"] {
         assert_eq!(outcome(&play, 1, "run", other).await, "in_progress|running");
@@ -233,11 +226,10 @@ async fn tokens_grow_with_each_holder_and_follow_the_servers_clock() {
             play.show(&release(1, token, "")).await;
         }
     }
-    let real = play
-        .show(&format!(
-            "select abs(extract(epoch from clock_timestamp() - timestamptz '2000-01-01 00:00+00')
+    play.ask(&format!(
+        "select abs(extract(epoch from clock_timestamp() - timestamptz '2000-01-01 00:00+00')
                         - {last} / 1e6) < 60"
-        ))
-        .await;
-    assert_eq!(real, "t");
+    ))
+    .is("t")
+    .await;
 }

@@ -56,10 +56,9 @@ async fn a_finish_makes_the_successful_move_with_the_callers_writes() {
     let (play, token) = running().await;
     play.show("begin; insert into item (id, job_id) values (1, 1)")
         .await;
-    assert_eq!(
-        play.show(&finish(1, token, r#", '{"note": "ok"}'"#)).await,
-        "finished|done|2"
-    );
+    play.ask(&finish(1, token, r#", '{"note": "ok"}'"#))
+        .is("finished|done|2")
+        .await;
     play.show("rollback").await;
     assert_eq!(job(&play, 1).await, "running|1");
     assert_eq!(play.show(&finish(1, token, "")).await, "finished|done|2");
@@ -216,10 +215,9 @@ async fn an_ended_token_is_remembered_for_a_day_swept_or_not() {
             play.clock("24 h 1 min").await;
             if swept {
                 sweep(&play, 10).await;
-                assert_eq!(
-                    play.show("select count(*) from once.action_lease").await,
-                    "0"
-                );
+                play.ask("select count(*) from once.action_lease")
+                    .is("0")
+                    .await;
             }
             match finished && !swept {
                 // As long as the lease is stored: nobody is told to delete what he made.
@@ -245,11 +243,9 @@ async fn a_taken_over_or_swept_lease_is_lost_and_one_that_only_ran_out_is_not() 
     assert!(job(&play, 1).await.starts_with("ready|"));
     let third = token(&play, 1, "run", "").await;
     play.clock("5 min").await;
-    assert!(
-        play.show(&finish(1, third, ""))
-            .await
-            .starts_with("finished|done|")
-    );
+    play.ask(&finish(1, third, ""))
+        .begins("finished|done|")
+        .await;
 }
 
 #[tokio::test]
@@ -271,13 +267,11 @@ async fn an_overdue_lease_is_taken_over_only_where_the_claim_would_succeed_after
         outcome(&play, 1, "retry", ", 'worker'").await,
         "claimed|retrying"
     );
-    assert_eq!(
-        play.code(&format!(
-            "select * from once.action_finish('job', '1', {token})"
-        ))
-        .await,
-        "ON001"
-    );
+    play.ask(&format!(
+        "select * from once.action_finish('job', '1', {token})"
+    ))
+    .fails("ON001")
+    .await;
 }
 
 #[tokio::test]
@@ -312,11 +306,9 @@ async fn a_lease_whose_row_is_gone_is_dead() {
     play.show("delete from job where id = 1").await;
     play.clock("1 h").await;
     assert_eq!(crate::world::drain(&play, 10).await.1, 0);
-    assert_eq!(
-        play.show("select count(*) from once.action_lease where state = 'h'")
-            .await,
-        "0"
-    );
+    play.ask("select count(*) from once.action_lease where state = 'h'")
+        .is("0")
+        .await;
 }
 
 #[tokio::test]
@@ -336,11 +328,9 @@ async fn a_lease_whose_row_left_its_claim_state_by_hand_is_dead() {
     play.clock("1 h").await;
     assert_eq!(crate::world::drain(&play, 10).await.1, 0);
     assert!(job(&play, 1).await.starts_with("archived|"));
-    assert_eq!(
-        play.show("select count(*) from once.action_lease where state = 'h'")
-            .await,
-        "0"
-    );
+    play.ask("select count(*) from once.action_lease where state = 'h'")
+        .is("0")
+        .await;
 }
 
 #[tokio::test]

@@ -29,11 +29,9 @@ async fn a_trigger_may_move_other_rows_through_the_api() {
     )
     .await;
     assert_eq!(moves(&play, "1", "ready", "").await, "t|ready|1|~");
-    assert_eq!(
-        play.show("select count(*) from job where status = 'ready' and version = 1")
-            .await,
-        "20"
-    );
+    play.ask("select count(*) from job where status = 'ready' and version = 1")
+        .is("20")
+        .await;
 }
 
 #[tokio::test]
@@ -51,11 +49,9 @@ async fn a_row_that_the_transaction_wrote_itself_is_not_busy() {
     play.show(&release(1, first, "")).await;
     let second = token(&play, 1, "run", "").await;
     assert!(second > first);
-    assert!(
-        play.show(&finish(1, second, ""))
-            .await
-            .starts_with("finished|done|")
-    );
+    play.ask(&finish(1, second, ""))
+        .begins("finished|done|")
+        .await;
     play.show("commit").await;
     assert!(job(&play, 1).await.starts_with("done|"));
 }
@@ -124,11 +120,9 @@ async fn adoption_and_sweeps_beside_workers_rob_nobody() {
     for answer in answers {
         answer.unwrap();
     }
-    assert_eq!(
-        play.show("select count(*) from job where status = 'ready'")
-            .await,
-        "20"
-    );
+    play.ask("select count(*) from job where status = 'ready'")
+        .is("20")
+        .await;
 }
 
 #[tokio::test]
@@ -167,11 +161,9 @@ async fn a_new_definition_beside_calls_never_breaks_one() {
     for answer in answers {
         answer.unwrap();
     }
-    assert_eq!(
-        play.show("select count(*) from job where status in ('running', 'retrying')")
-            .await,
-        "0"
-    );
+    play.ask("select count(*) from job where status in ('running', 'retrying')")
+        .is("0")
+        .await;
 }
 
 #[tokio::test]
@@ -205,8 +197,7 @@ async fn a_call_that_is_cancelled_while_it_waits_leaves_the_session_as_it_was() 
         assert_eq!(play.code(sql).await, "ON002", "{sql}");
     }
     assert_eq!(play.show(&finish(2, held, "")).await, "finished|done|2");
-    let shown = play
-        .show(&format!("select outcome from {}", claim(1, "run", "")))
+    play.ask(&format!("select outcome from {}", claim(1, "run", "")))
+        .is("claimed")
         .await;
-    assert_eq!(shown, "claimed");
 }

@@ -59,11 +59,9 @@ async fn rows_of_every_partition_live_alike() {
             );
             assert_eq!(play.show(&finish).await, "done");
         }
-        assert_eq!(
-            play.show("select count(*) from job where status = 'done' and note = 'p'")
-                .await,
-            "8"
-        );
+        play.ask("select count(*) from job where status = 'done' and note = 'p'")
+            .is("8")
+            .await;
     }
 }
 
@@ -77,20 +75,15 @@ async fn a_sweep_reverts_rows_in_all_partitions() {
             .await;
         play.show("select count(*) from job, lateral once.action_claim('job', id::text, 'run', lease => '1 us')")
             .await;
-        assert_eq!(
-            play.show("select count(*) from job where status = 'running'")
-                .await,
-            "31"
-        );
-        let shown = play
-            .show("select done, failed, more from once.sweep(100, 'action_release')")
+        play.ask("select count(*) from job where status = 'running'")
+            .is("31")
             .await;
-        assert_eq!(shown, "31|0|f");
-        assert_eq!(
-            play.show("select count(*) from job where status = 'ready'")
-                .await,
-            "31"
-        );
+        play.ask("select done, failed, more from once.sweep(100, 'action_release')")
+            .is("31|0|f")
+            .await;
+        play.ask("select count(*) from job where status = 'ready'")
+            .is("31")
+            .await;
     }
 }
 
@@ -100,20 +93,15 @@ async fn a_partition_that_comes_later_is_covered_and_guarded() {
     play.show("select once.machine_guard('job', true)").await;
     play.show("create table job_late partition of job for values from (400) to (500); insert into job (id) values (401)")
         .await;
-    assert_eq!(
-        play.code("update job set status = 'running' where id = 401")
-            .await,
-        "ON002"
-    );
-    assert_eq!(
-        play.code("update job_late set status = 'cancelled' where id = 401")
-            .await,
-        "ON002"
-    );
-    let shown = play
-        .show("select outcome from once.action_claim('job', '401', 'run')")
+    play.ask("update job set status = 'running' where id = 401")
+        .fails("ON002")
         .await;
-    assert_eq!(shown, "claimed");
+    play.ask("update job_late set status = 'cancelled' where id = 401")
+        .fails("ON002")
+        .await;
+    play.ask("select outcome from once.action_claim('job', '401', 'run')")
+        .is("claimed")
+        .await;
 }
 
 #[tokio::test]
@@ -121,13 +109,12 @@ async fn many_ids_of_many_partitions_move_in_one_call() {
     let play = world().await;
     play.show("insert into job (id) select g * 13 from generate_series(0, 30) as g")
         .await;
-    let shown = play
-        .show(
-            "select count(*) filter (where moved), count(*) from once.transition_many('job',
+    play.ask(
+        "select count(*) filter (where moved), count(*) from once.transition_many('job',
                 (select array_agg(id::text order by id desc) from job), 'done')",
-        )
-        .await;
-    assert_eq!(shown, "31|31");
+    )
+    .is("31|31")
+    .await;
 }
 
 #[tokio::test]
@@ -140,10 +127,9 @@ async fn with_the_guard_on_a_row_in_a_claim_state_or_cancelled_does_not_move_to_
         .await;
     play.show("select once.cancel_request('job', '2'); select once.cancel_finish('job', '2')")
         .await;
-    assert_eq!(
-        play.show("select status from job order by id").await,
-        "running\ncancelled\nready"
-    );
+    play.ask("select status from job order by id")
+        .is("running\ncancelled\nready")
+        .await;
     for id in [1, 2] {
         let sql = format!("update job set id = id + 100 where id = {id}");
         let refusal = play.refused(&sql).await;
@@ -155,16 +141,13 @@ async fn with_the_guard_on_a_row_in_a_claim_state_or_cancelled_does_not_move_to_
         assert_eq!(play.code(&sql).await, "ON002", "{id}");
     }
     // A row that may be inserted as it is may move, but not into a claim state on its way.
-    assert_eq!(
-        play.code("update job set id = id + 100, status = 'running' where id = 3")
-            .await,
-        "ON002"
-    );
-    play.show("update job set id = id + 100 where id = 3").await;
-    let shown = play
-        .show("select outcome from once.action_claim('job', '103', 'run')")
+    play.ask("update job set id = id + 100, status = 'running' where id = 3")
+        .fails("ON002")
         .await;
-    assert_eq!(shown, "claimed");
+    play.show("update job set id = id + 100 where id = 3").await;
+    play.ask("select outcome from once.action_claim('job', '103', 'run')")
+        .is("claimed")
+        .await;
 }
 
 #[tokio::test]
@@ -178,13 +161,10 @@ async fn a_detached_partition_takes_its_rows_out_of_the_machine() {
         .show("select outcome from once.action_claim('job', '101', 'run')")
         .await;
     assert_eq!(shown, "not_found");
-    let shown = play
-        .show("select failed from once.sweep(100, 'action_release')")
+    play.ask("select failed from once.sweep(100, 'action_release')")
+        .is("0")
         .await;
-    assert_eq!(shown, "0");
-    assert_eq!(
-        play.show("select status from job union all select status from job_mid order by 1")
-            .await,
-        "ready\nrunning"
-    );
+    play.ask("select status from job union all select status from job_mid order by 1")
+        .is("ready\nrunning")
+        .await;
 }

@@ -17,14 +17,12 @@ async fn a_patch_sets_columns_of_every_type_exactly() {
         moves(&play, "1", "ready", &patch(json)).await,
         "t|ready|1|~"
     );
-    let row = play
-        .show("select note, n, doc, at = '2030-01-01 00:00+00', amount, short, list from job")
+    play.ask("select note, n, doc, at = '2030-01-01 00:00+00', amount, short, list from job")
+        .is(
+            "it's \"so\" \\ 🦀\n|7|{\"a\": [9007199254740993], \"b\": 1.00}|t|\
+         123456789012345678901234567890.000000000000000000001|abcde|{1,NULL,3}",
+        )
         .await;
-    assert_eq!(
-        row,
-        "it's \"so\" \\ 🦀\n|7|{\"a\": [9007199254740993], \"b\": 1.00}|t|\
-         123456789012345678901234567890.000000000000000000001|abcde|{1,NULL,3}"
-    );
 }
 
 #[tokio::test]
@@ -42,10 +40,9 @@ async fn json_null_sets_null_and_a_column_that_is_not_named_stays() {
     .await;
     assert_eq!(play.show("select note, doc, short from job").await, "~|~|y");
     moves(&play, "1", "new", &patch("{}")).await;
-    assert_eq!(
-        play.show("select short, n, status from job").await,
-        "y|0|new"
-    );
+    play.ask("select short, n, status from job")
+        .is("y|0|new")
+        .await;
     // SQL NULL is no patch.
     moves(&play, "1", "ready", ", patch => null").await;
     assert_eq!(play.show("select short, status from job").await, "y|ready");
@@ -143,10 +140,9 @@ async fn domains_elsewhere_in_the_table_do_not_disturb_a_patch() {
     assert_eq!(play.code(&odd).await, "23514");
     let null = transition("1", "ready", &patch(r#"{"must": null}"#));
     assert_eq!(play.code(&null).await, "23502");
-    assert_eq!(
-        play.show("select must, even, note, status from job").await,
-        "m|4|x|new"
-    );
+    play.ask("select must, even, note, status from job")
+        .is("m|4|x|new")
+        .await;
 }
 
 #[tokio::test]
@@ -166,13 +162,10 @@ async fn names_that_need_quotes_are_patched_as_they_are() {
         moves(&play, "1", "ready", &patch(json)).await,
         "t|ready|1|~"
     );
-    let row = play
-        .show(
-            r#"select "Mixed Case", "quo""te", "it's; drop table job; --", "select", "ünï 🦀", "back\slash", "$1",
-                      t, p, i, j, r, x, locked, job from job"#,
-        )
-        .await;
-    assert_eq!(row, "1|2|3|4|5|6|7|8|9|10|11|12|13|14|15");
+    play.ask(r#"select "Mixed Case", "quo""te", "it's; drop table job; --", "select", "ünï 🦀", "back\slash", "$1",
+                      t, p, i, j, r, x, locked, job from job"#)
+                          .is("1|2|3|4|5|6|7|8|9|10|11|12|13|14|15")
+                          .await;
 }
 
 #[tokio::test]
@@ -215,16 +208,14 @@ async fn a_finish_takes_a_patch_under_the_same_rules() {
     for json in [r#"{"status": "done"}"#, r#"{"nothing": 1}"#, "[]"] {
         assert_eq!(play.code(&finish(1, token, &patch(json))).await, "22023");
     }
-    let shown = play
-        .show(&finish(
-            1,
-            token,
-            &patch(r#"{"note": "result", "doc": [1.50]}"#),
-        ))
+    play.ask(&finish(
+        1,
+        token,
+        &patch(r#"{"note": "result", "doc": [1.50]}"#),
+    ))
+    .is("finished|done|2")
+    .await;
+    play.ask("select note, doc, status from job")
+        .is("result|[1.50]|done")
         .await;
-    assert_eq!(shown, "finished|done|2");
-    assert_eq!(
-        play.show("select note, doc, status from job").await,
-        "result|[1.50]|done"
-    );
 }

@@ -94,18 +94,12 @@ async fn row_level_security_is_the_callers() {
         crate::world::outcome(&ann, 2, "run", "").await,
         "not_found|~"
     );
-    assert_eq!(
-        ann.show("select outcome from once.cancel_request('job', '2')")
-            .await,
-        "not_found"
-    );
-    assert_eq!(
-        ann.show(
-            "select id, reason from once.transition_many('job', '{1,2}', 'failed') order by 1"
-        )
-        .await,
-        "1|~\n2|not_found"
-    );
+    ann.ask("select outcome from once.cancel_request('job', '2')")
+        .is("not_found")
+        .await;
+    ann.ask("select id, reason from once.transition_many('job', '{1,2}', 'failed') order by 1")
+        .is("1|~\n2|not_found")
+        .await;
     let stolen = transition("1", "new", r#", patch => '{"customer": "rights_bob"}'"#);
     assert_eq!(ann.code(&stolen).await, "42501");
     let token = token(&bob, 2, "run", "").await;
@@ -184,8 +178,7 @@ async fn triggers_and_predicates_run_as_the_caller() {
     let session = play.another_as("rights_runner").await;
     assert_eq!(moves(&session, "1", "ready", "").await, "t|ready|1|~");
     token(&session, 1, "run", "").await;
-    assert_eq!(
-        play.show("select * from seen").await,
-        "rights_runner|ready\nrights_runner|running"
-    );
+    play.ask("select * from seen")
+        .is("rights_runner|ready\nrights_runner|running")
+        .await;
 }

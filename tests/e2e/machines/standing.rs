@@ -84,10 +84,9 @@ async fn a_cancelled_row_an_orphan_and_a_terminal_one_say_so() {
             .await
             .contains("once.action_adopt('job')")
     );
-    assert_eq!(
-        play.show(&next(3)).await,
-        "Nothing: the status is terminal."
-    );
+    play.ask(&next(3))
+        .is("Nothing: the status is terminal.")
+        .await;
     let token = token(&play, 1, "run", ", 'worker'").await;
     play.show("select * from once.cancel_request('job', '1')")
         .await;
@@ -117,12 +116,10 @@ async fn the_list_has_what_is_held_of_all_machines_and_no_token() {
         observer.show(list).await,
         "job|2|running|1\njob|1|running|1"
     );
-    assert_eq!(
-        observer
-            .show("select id from once.action_list('job', 1)")
-            .await,
-        "2"
-    );
+    observer
+        .ask("select id from once.action_list('job', 1)")
+        .is("2")
+        .await;
     let everything = observer.show("select * from once.action_list()").await;
     assert!(!everything.contains(&token), "{everything}");
     let code = observer

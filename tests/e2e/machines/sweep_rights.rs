@@ -48,17 +48,14 @@ async fn whoever_sweeps_the_triggers_run_as_the_tables_owner() {
     .await;
     let scheduler = play.another_as("sweep_scheduler").await;
     assert_eq!(scheduler.code("select * from job").await, "42501");
-    assert_eq!(
-        scheduler
-            .show("select done, failed, more from once.sweep(2, 'action_release')")
-            .await,
-        "2|0|t"
-    );
-    assert_eq!(drain(&play, 2).await, (2, 0));
-    let shown = play
-        .show("select who, count(*), string_agg(distinct session, ',' order by session) from log group by 1")
+    scheduler
+        .ask("select done, failed, more from once.sweep(2, 'action_release')")
+        .is("2|0|t")
         .await;
-    assert_eq!(shown, "sweep_owner|4|postgres,sweep_scheduler");
+    assert_eq!(drain(&play, 2).await, (2, 0));
+    play.ask("select who, count(*), string_agg(distinct session, ',' order by session) from log group by 1")
+        .is("sweep_owner|4|postgres,sweep_scheduler")
+        .await;
     // Neither's own path, and not the scheduler's either.
     let paths = play.show("select distinct what from log").await;
     assert!(!paths.contains("public"), "{paths}");
@@ -90,22 +87,18 @@ async fn a_malicious_trigger_gets_no_more_than_its_owner_has() {
         play.show("update once.action_lease set look_at = '2000-01-01'")
             .await;
         assert_eq!(sweep(&play, 10).await, "0|1|f", "{body}");
-        assert_eq!(
-            play.show("select current_user, session_user, current_setting('role')")
-                .await,
-            "postgres|postgres|none"
-        );
+        play.ask("select current_user, session_user, current_setting('role')")
+            .is("postgres|postgres|none")
+            .await;
     }
     assert_eq!(
         play.show("select count(*) from log").await,
         "0",
         "something was read or written with other rights"
     );
-    assert_eq!(
-        play.show("select rolsuper from pg_roles where rolname = 'sweep_thief'")
-            .await,
-        "f"
-    );
+    play.ask("select rolsuper from pg_roles where rolname = 'sweep_thief'")
+        .is("f")
+        .await;
     play.show("drop trigger spy on job; update once.action_lease set look_at = '2000-01-01'")
         .await;
     assert_eq!(sweep(&play, 10).await, "1|0|f");
@@ -159,11 +152,9 @@ async fn a_table_with_forced_row_level_security_is_reported_failed_and_nothing_i
             .await,
         before
     );
-    assert_eq!(
-        play.show("select count(*) from once.action_lease where state = 'h'")
-            .await,
-        "5"
-    );
+    play.ask("select count(*) from once.action_lease where state = 'h'")
+        .is("5")
+        .await;
     let told = play
         .show("select last_error, failed > 0 from once.janitor where machine = 'job' and task = 'action_release'")
         .await;

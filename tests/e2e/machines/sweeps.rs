@@ -39,11 +39,9 @@ async fn an_overdue_row_goes_back_once_its_lease_is_over_and_not_before() {
     assert_eq!(sweep(&play, 10).await, "0|0|f");
     assert_eq!(job(&play, 1).await, "running|1");
     play.clock("31 s").await;
-    assert_eq!(
-        play.show("select * from once.sweep(10, 'action_release')")
-            .await,
-        "action_release|1|0|f"
-    );
+    play.ask("select * from once.sweep(10, 'action_release')")
+        .is("action_release|1|0|f")
+        .await;
     assert_eq!(job(&play, 1).await, "ready|2");
     assert_eq!(sweep(&play, 10).await, "0|0|f");
 }
@@ -69,13 +67,9 @@ async fn a_sweep_tells_of_action_release_beside_the_other_tasks() {
         .show("select done, failed, more from once.sweep(3) where task = 'action_release'")
         .await;
     assert_eq!(shown, "3|0|t");
-    let shown = play
-        .show("select string_agg(task, ' ') from once.sweep(3)")
+    play.ask("select string_agg(task, ' ') from once.sweep(3)")
+        .is("action_release key_abandon key_reap key_tombstone outbox_requeue inbox_reap dedupe_reap dead_reap history_reap outbox_retire")
         .await;
-    assert_eq!(
-        shown,
-        "action_release key_abandon key_reap key_tombstone outbox_requeue inbox_reap dedupe_reap dead_reap history_reap outbox_retire"
-    );
     assert_eq!(count(&play, "ready").await, "5");
 }
 
@@ -93,11 +87,9 @@ async fn a_sweep_of_one_machine_leaves_the_others_alone() {
     .await;
     play.show("insert into other values (1, 'a'); select once.action_claim('other', '1', 's', lease => '1 us')")
         .await;
-    assert_eq!(
-        play.show("select done, failed, more from once.sweep(10, 'action_release', 'other')")
-            .await,
-        "1|0|f"
-    );
+    play.ask("select done, failed, more from once.sweep(10, 'action_release', 'other')")
+        .is("1|0|f")
+        .await;
     assert_eq!(count(&play, "running").await, "3");
     assert_eq!(sweep(&play, 10).await, "3|0|f");
 }
@@ -118,10 +110,9 @@ async fn one_row_that_cannot_be_reverted_does_not_stop_a_thousand_others() {
         .show("select failures, note like '%never row 500%' from once.action_lease where row_id = '500'")
         .await;
     assert_eq!(noted, "1|t");
-    let told = play
-        .show("select failed, last_error like '%never row 500%' from once.janitor where task = 'action_release' and machine = 'job'")
+    play.ask("select failed, last_error like '%never row 500%' from once.janitor where task = 'action_release' and machine = 'job'")
+        .is("1|t")
         .await;
-    assert_eq!(told, "1|t");
 }
 
 #[tokio::test]
@@ -160,10 +151,9 @@ async fn a_row_that_cannot_be_reverted_is_put_off_twice_as_long_each_time_and_th
     assert!(job(&play, 1).await.starts_with("ready|"));
     // The next holder begins with a clean slate.
     token(&play, 1, "run", "").await;
-    assert_eq!(
-        play.show("select failures from once.action_lease").await,
-        "0"
-    );
+    play.ask("select failures from once.action_lease")
+        .is("0")
+        .await;
 }
 
 #[tokio::test]
@@ -197,11 +187,9 @@ async fn locked_rows_and_locked_leases_wait_for_the_next_sweep() {
     first.show("commit").await;
     second.show("commit").await;
     // Skipped is not failed: nothing was put off.
-    assert_eq!(
-        play.show("select sum(failures) from once.action_lease")
-            .await,
-        "0"
-    );
+    play.ask("select sum(failures) from once.action_lease")
+        .is("0")
+        .await;
     assert_eq!(drain(&play, 10).await, (3, 0));
     assert_eq!(count(&play, "ready").await, "6");
 }

@@ -288,21 +288,17 @@ async fn two_machines_over_two_status_columns_of_one_table_do_not_disturb_each_o
         pay.strip_prefix("claimed|").unwrap(),
         ship.strip_prefix("claimed|").unwrap(),
     );
-    assert_eq!(
-        play.show(&format!(
-            "select status from once.action_finish('pay', '1', {pay})"
-        ))
-        .await,
-        "done"
-    );
+    play.ask(&format!(
+        "select status from once.action_finish('pay', '1', {pay})"
+    ))
+    .is("done")
+    .await;
     assert_eq!(play.show("select pay, ship from t").await, "done|busy");
-    assert_eq!(
-        play.show(&format!(
-            "select status from once.action_release('ship', '1', {ship})"
-        ))
-        .await,
-        "open"
-    );
+    play.ask(&format!(
+        "select status from once.action_release('ship', '1', {ship})"
+    ))
+    .is("open")
+    .await;
     assert_eq!(play.show("select pay, ship from t").await, "done|open");
     let refusal = play.refused("update t set ship = 'busy'").await;
     assert_eq!(refusal.code, "ON002", "{refusal:?}");

@@ -102,10 +102,9 @@ async fn an_abandoned_request_is_told_however_many_newer_ones_are_finished() {
     let complete = value(&play, "pg_once_leases_complete", r#"{"of": "keys"}"#).await;
     assert_eq!(complete, "1");
     let doctor = "select problem from once.doctor() where problem like '%wait to be resumed%'";
-    assert_eq!(
-        play.show(doctor).await,
-        "2 unfinished requests wait to be resumed"
-    );
+    play.ask(doctor)
+        .is("2 unfinished requests wait to be resumed")
+        .await;
     // It stays so while there is more traffic and nobody goes on.
     finished(&play, "s", "still", 5_000, "10 s").await;
     for _ in 0..3 {
@@ -292,20 +291,16 @@ async fn who_observes_sees_all_numbers_and_nothing_else() {
     let watcher = play.another_as("watcher").await;
     let labels = r#"{"topic": "closed", "subscriber": "default"}"#;
     assert_eq!(value(&watcher, "outbox_depth", labels).await, "1");
-    assert_eq!(
-        watcher
-            .show("begin read only; select count(*) > 20 from once.metrics()")
-            .await,
-        "t"
-    );
+    watcher
+        .ask("begin read only; select count(*) > 20 from once.metrics()")
+        .is("t")
+        .await;
     watcher.show("rollback").await;
     watcher.show("select count(*) from once.doctor()").await;
-    assert_eq!(
-        watcher
-            .code("select * from once.outbox_take('closed')")
-            .await,
-        "42501"
-    );
+    watcher
+        .ask("select * from once.outbox_take('closed')")
+        .fails("42501")
+        .await;
     assert_eq!(watcher.code("select * from once.event_0").await, "42501");
     let nobody = "set role secret_owner; select * from once.metrics()";
     assert_eq!(play.code(nobody).await, "42501");

@@ -33,23 +33,19 @@ async fn a_take_that_stays_open_holds_nobody_up() {
     play.show("select once.outbox_emit('t', '1')").await;
     let stalled = play.another().await;
     stalled.show("begin").await;
-    assert_eq!(
-        stalled
-            .show("select payload from once.outbox_take('t')")
-            .await,
-        "1"
-    );
+    stalled
+        .ask("select payload from once.outbox_take('t')")
+        .is("1")
+        .await;
     // Far longer than the moment that a take waits, far shorter than for ever.
     play.show("set statement_timeout = '20 s'").await;
-    assert_eq!(
-        play.show("select payload from once.outbox_take('t')").await,
-        ""
-    );
+    play.ask("select payload from once.outbox_take('t')")
+        .is("")
+        .await;
     stalled.show("rollback").await;
-    assert_eq!(
-        play.show("select payload from once.outbox_take('t')").await,
-        "1"
-    );
+    play.ask("select payload from once.outbox_take('t')")
+        .is("1")
+        .await;
 }
 
 #[tokio::test]
@@ -81,15 +77,12 @@ async fn a_slow_event_keeps_no_other_lane_of_its_batch() {
         "3",
         "the lane of the slow one is held, the other is not"
     );
-    assert_eq!(
-        play.show(&format!("select once.outbox_ack('t', 'default', {token})"))
-            .await,
-        "1"
-    );
-    assert_eq!(
-        play.show("select payload from once.outbox_take('t')").await,
-        "4"
-    );
+    play.ask(&format!("select once.outbox_ack('t', 'default', {token})"))
+        .is("1")
+        .await;
+    play.ask("select payload from once.outbox_take('t')")
+        .is("4")
+        .await;
 }
 
 #[tokio::test]

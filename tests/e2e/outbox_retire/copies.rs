@@ -22,11 +22,9 @@ async fn a_lagging_subscriber_gets_everything_in_order_from_the_copies() {
     assert_eq!(kept(&play).await, "300");
     play.show("select fill('t', 5, 1101); select drain('t') is not null")
         .await;
-    assert_eq!(
-        play.show("select drain('t', 'slow', 7) = upto(1105, 801)")
-            .await,
-        "t"
-    );
+    play.ask("select drain('t', 'slow', 7) = upto(1105, 801)")
+        .is("t")
+        .await;
     assert_eq!(retire(&play).await, "300|0|f");
     assert_eq!(kept(&play).await, "0");
 }
@@ -46,11 +44,9 @@ async fn an_emit_does_not_wait_for_an_open_sweep_that_empties_a_segment() {
         .await;
     sweeper.show("commit").await;
     retire_until(&play, "1").await;
-    assert_eq!(
-        play.show("select drain('t', 'slow', 7) = upto(1101, 801)")
-            .await,
-        "t"
-    );
+    play.ask("select drain('t', 'slow', 7) = upto(1101, 801)")
+        .is("t")
+        .await;
 }
 
 /// Other sessions do not see the new segment yet.
@@ -81,11 +77,9 @@ async fn an_event_that_is_copied_and_not_truncated_yet_comes_once() {
     retire_in_vain(&play).await;
     assert_eq!(kept(&play).await, "200");
     assert_eq!(play.show("select count(*) from once.event_0").await, "1200");
-    assert_eq!(
-        play.show("select drain('t', 'slow', 33) = upto(1200, 1001)")
-            .await,
-        "t"
-    );
+    play.ask("select drain('t', 'slow', 33) = upto(1200, 1001)")
+        .is("t")
+        .await;
     reader.show("commit").await;
 }
 
@@ -145,11 +139,9 @@ async fn delayed_and_redriven_events_stay_until_they_are_delivered() {
         "1",
         "the delayed one; the dead one has its own"
     );
-    assert_eq!(
-        play.show("select once.outbox_redrive('t', 'default')")
-            .await,
-        "1"
-    );
+    play.ask("select once.outbox_redrive('t', 'default')")
+        .is("1")
+        .await;
     retire_in_vain(&play).await;
     assert_eq!(kept(&play).await, "2");
     assert_eq!(play.show("select drain('t')").await, "{2}");
@@ -178,12 +170,10 @@ async fn a_redrive_that_meets_the_deletion_of_its_event_loses_nothing() {
     // Redriven, and not committed: the copy that is there is locked and stays.
     let other = play.another().await;
     other.show("begin").await;
-    assert_eq!(
-        other
-            .show("select once.outbox_redrive('t', 'default')")
-            .await,
-        "1"
-    );
+    other
+        .ask("select once.outbox_redrive('t', 'default')")
+        .is("1")
+        .await;
     assert_eq!(retire(&play).await, "0|0|f");
     other.show("commit").await;
     assert_eq!(retire(&play).await, "0|0|f");
@@ -229,11 +219,9 @@ async fn order_keys_keep_their_order_through_the_copies() {
         .await;
     play.show("insert into got (n) select unnest(delivered('t', 'slow', 17))")
         .await;
-    assert_eq!(
-        play.show("select count(*), count(distinct n), min(n), max(n) from got")
-            .await,
-        "3050|3050|6001|9050"
-    );
+    play.ask("select count(*), count(distinct n), min(n), max(n) from got")
+        .is("3050|3050|6001|9050")
+        .await;
     let wrong = "select count(*) from (select n, lag(n) over (partition by n % 5 order by at) as before from got) g
                   where before > n";
     assert_eq!(play.show(wrong).await, "0");

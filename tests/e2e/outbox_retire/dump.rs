@@ -88,11 +88,9 @@ async fn a_dump_that_stalls_before_its_locks_while_segments_are_retired_has_ever
         let database = format!("copy_{}", done);
         assert_eq!(restored(&cluster, &database).await, "t {}", "{done}");
     }
-    assert_eq!(
-        play.show("select drain('t', 'slow') = upto(1200, 901)")
-            .await,
-        "t"
-    );
+    play.ask("select drain('t', 'slow') = upto(1200, 901)")
+        .is("t")
+        .await;
 }
 
 #[tokio::test]
@@ -137,10 +135,8 @@ async fn a_dump_from_between_mark_and_truncation_goes_on_in_another_cluster() {
         assert!(told.contains("|0|"), "{told}");
     }
     copy.show("select fill('t', 2, 1201)").await;
-    assert_eq!(
-        copy.show("select drain('t', 'slow') = upto(1202, 901)")
-            .await,
-        "t"
-    );
+    copy.ask("select drain('t', 'slow') = upto(1202, 901)")
+        .is("t")
+        .await;
     assert_eq!(copy.show("select drain('t')").await, "{1201,1202}");
 }

@@ -39,10 +39,9 @@ async fn segments_go_round_and_the_log_stays_small() {
         most = most.max(size(&play).await);
     }
     assert!(most < 64 * MB, "{most}");
-    let told = play
-        .show("select done, failed, more from once.sweep() where task = 'outbox_retire'")
+    play.ask("select done, failed, more from once.sweep() where task = 'outbox_retire'")
+        .is("0|0|f")
         .await;
-    assert_eq!(told, "0|0|f");
 }
 
 #[tokio::test]
@@ -235,10 +234,9 @@ async fn a_dead_subscriber_that_needs_many_events_of_a_segment_does_not_keep_the
     play.show("select cardinality(drain('other', most => 10000))")
         .await;
     race::poll_async("the segment to be emptied", async || {
-        let told = play
-            .show("select failed from once.sweep(100000, 'outbox_retire')")
+        play.ask("select failed from once.sweep(100000, 'outbox_retire')")
+            .is("0")
             .await;
-        assert_eq!(told, "0");
         Ok(used(&play).await.is_empty().then_some(()))
     })
     .await

@@ -37,13 +37,11 @@ async fn a_dead_letter_has_all_of_its_event_byte_for_byte() {
     let dead = "select event_id, order_key, payload, headers, emitted_at
                   from once.outbox_dead('t', 'default')";
     assert_eq!(stage.play.show(dead).await, format!("{id}|{event}"));
-    assert_eq!(
-        stage
-            .play
-            .show("select attempts, died_at, kind, error from once.outbox_dead('t', 'default')")
-            .await,
-        "1|2030-01-01 00:00:00+00|never|~"
-    );
+    stage
+        .play
+        .ask("select attempts, died_at, kind, error from once.outbox_dead('t', 'default')")
+        .is("1|2030-01-01 00:00:00+00|never|~")
+        .await;
     // The segment goes on without it.
     stage
         .play

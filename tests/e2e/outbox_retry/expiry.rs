@@ -163,11 +163,9 @@ async fn the_sweep_is_bounded_and_leaves_what_is_alive_or_locked() {
         .await;
     assert_eq!(shown, "outbox_requeue|0");
     assert_eq!(stage.ack(tokens[3], "").await, "2");
-    assert_eq!(
-        stage
-            .play
-            .show("select count(*) from once.retry where suspect")
-            .await,
-        "6"
-    );
+    stage
+        .play
+        .ask("select count(*) from once.retry where suspect")
+        .is("6")
+        .await;
 }

@@ -36,11 +36,9 @@ async fn eight_completers_at_once_take_each_key_once() {
         }
     }
     assert_eq!(seen.len(), 400);
-    assert_eq!(
-        play.show("select min(attempt), max(attempt) from once.key")
-            .await,
-        "2|2"
-    );
+    play.ask("select min(attempt), max(attempt) from once.key")
+        .is("2|2")
+        .await;
 }
 
 #[tokio::test]
@@ -74,18 +72,14 @@ async fn a_key_whose_completer_rolled_back_is_taken_by_the_next() {
         .show("select count(*) from once.key_take_abandoned('s', 200)")
         .await;
     for _ in 0..3 {
-        assert_eq!(
-            play.show("select count(*) from once.key_take_abandoned('s')")
-                .await,
-            "0"
-        );
+        play.ask("select count(*) from once.key_take_abandoned('s')")
+            .is("0")
+            .await;
     }
     completer.show("rollback").await;
-    assert_eq!(
-        play.show("select count(*) from once.key_take_abandoned('s', 1000)")
-            .await,
-        "200"
-    );
+    play.ask("select count(*) from once.key_take_abandoned('s', 1000)")
+        .is("200")
+        .await;
 }
 
 #[tokio::test]

@@ -35,11 +35,9 @@ async fn sixteen_connections_claim_one_key_and_one_gets_it() {
         let answers = at_once(&sessions, |_| claim(&format!("k{round}"))).await;
         winner(&answers, "claimed", "in_progress");
     }
-    assert_eq!(
-        play.show("select count(*), sum(attempt) from once.key")
-            .await,
-        "100|100"
-    );
+    play.ask("select count(*), sum(attempt) from once.key")
+        .is("100|100")
+        .await;
 }
 
 #[tokio::test]
@@ -100,11 +98,9 @@ async fn an_expired_lease_is_taken_over_by_one_of_sixteen() {
         let answers = at_once(&sessions, |_| claim(&key)).await;
         winner(&answers, "resumed", "in_progress");
     }
-    assert_eq!(
-        play.show("select count(*) from once.key where attempt = 2")
-            .await,
-        "50"
-    );
+    play.ask("select count(*) from once.key where attempt = 2")
+        .is("50")
+        .await;
 }
 
 #[tokio::test]
@@ -146,13 +142,9 @@ async fn an_expired_answer_is_claimed_anew_by_one_of_sixteen() {
         let answers = at_once(&sessions, |_| claim(&key)).await;
         winner(&answers, "claimed", "in_progress");
     }
-    assert_eq!(
-        play.show(
-            "select count(*), sum(attempt), (select count(*) from once.key_step) from once.key"
-        )
-        .await,
-        "50|50|0"
-    );
+    play.ask("select count(*), sum(attempt), (select count(*) from once.key_step) from once.key")
+        .is("50|50|0")
+        .await;
 }
 
 #[tokio::test]
@@ -166,10 +158,9 @@ async fn fifty_thousand_claims_in_one_transaction_do_not_fill_the_lock_table() {
         )
         .await;
     assert_eq!(claimed, "claimed|50000");
-    let held = play
-        .show("select count(*) < 100 from pg_locks where pid = pg_backend_pid()")
+    play.ask("select count(*) < 100 from pg_locks where pid = pg_backend_pid()")
+        .is("t")
         .await;
-    assert_eq!(held, "t");
     let other = play.another().await;
     assert_eq!(other.claim("k77", "").await, "in_progress");
     play.show("rollback").await;

@@ -24,11 +24,9 @@ async fn a_claim_does_not_wait_for_an_open_forget_and_begins_anew_after_it() {
     assert_eq!(person.show(FORGET).await, "t");
     assert_eq!(play.claim("k", "").await, "in_progress");
     person.show("commit").await;
-    assert_eq!(
-        play.show("select outcome, attempt from once.key_claim('s', 'k')")
-            .await,
-        "claimed|1"
-    );
+    play.ask("select outcome, attempt from once.key_claim('s', 'k')")
+        .is("claimed|1")
+        .await;
 }
 
 #[tokio::test]
@@ -75,11 +73,9 @@ async fn a_row_that_a_person_has_locked_stops_no_answer_and_no_claim() {
     assert_eq!(play.claim("held", "").await, "in_progress");
     assert_eq!(play.claim("lost", "").await, "in_progress");
     assert_eq!(play.claim("new", "").await, "claimed");
-    assert_eq!(
-        play.show("select key from once.key_take_abandoned('s')")
-            .await,
-        ""
-    );
+    play.ask("select key from once.key_take_abandoned('s')")
+        .is("")
+        .await;
     let complete = format!("select once.key_complete('s', 'held', {token}, 200)");
     let waiting = Waiting::begin(&play, holder, &complete).await;
     person.show("commit").await;
@@ -98,29 +94,23 @@ async fn a_claim_meets_an_open_reap_and_an_open_claim_is_skipped_by_the_reap() {
         .await;
     finished(&play, "k", ", ttl => '1 microsecond'").await;
     sweeper.show("begin").await;
-    assert_eq!(
-        sweeper
-            .show("select done from once.sweep(task => 'key_reap')")
-            .await,
-        "1"
-    );
+    sweeper
+        .ask("select done from once.sweep(task => 'key_reap')")
+        .is("1")
+        .await;
     assert_eq!(play.claim("k", "").await, "in_progress");
     sweeper.show("rollback; begin").await;
     play.show("begin").await;
     assert_eq!(play.claim("k", "").await, "claimed");
-    assert_eq!(
-        sweeper
-            .show("select task, done, failed from once.sweep() where task ~ '^key'")
-            .await,
-        "key_abandon|0|0\nkey_reap|0|0\nkey_tombstone|0|0"
-    );
+    sweeper
+        .ask("select task, done, failed from once.sweep() where task ~ '^key'")
+        .is("key_abandon|0|0\nkey_reap|0|0\nkey_tombstone|0|0")
+        .await;
     play.show("commit").await;
-    assert_eq!(
-        sweeper
-            .show("select task, done, failed from once.sweep() where task ~ '^key'")
-            .await,
-        "key_abandon|0|0\nkey_reap|0|0\nkey_tombstone|0|0"
-    );
+    sweeper
+        .ask("select task, done, failed from once.sweep() where task ~ '^key'")
+        .is("key_abandon|0|0\nkey_reap|0|0\nkey_tombstone|0|0")
+        .await;
     sweeper.show("commit").await;
     assert_eq!(play.claim("k", "").await, "in_progress");
 }
@@ -155,11 +145,9 @@ async fn claims_completions_and_sweeps_of_expiring_keys_never_fail() {
     }
     play.show("select once.sweep()").await;
     play.show("select once.sweep()").await;
-    assert_eq!(
-        play.show("select (select count(*) from once.key), (select count(*) from once.key_step)")
-            .await,
-        "0|0"
-    );
+    play.ask("select (select count(*) from once.key), (select count(*) from once.key_step)")
+        .is("0|0")
+        .await;
 }
 
 #[tokio::test]
@@ -182,16 +170,12 @@ async fn options_set_at_once_are_all_set() {
         })
         .await;
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
-        let set = play
-            .show(&format!(
-                "select o->>'lease', o->>'ttl', o->>'gone_for', o->>'on_expiry', o->>'max_attempts',
+        play.ask(&format!(
+            "select o->>'lease', o->>'ttl', o->>'gone_for', o->>'on_expiry', o->>'max_attempts',
                         o->>'max_lease_life', o->>'keep_request', o->>'recovery_points'
                    from once.scope_get('s{round}') as o"
-            ))
-            .await;
-        assert_eq!(
-            set,
-            r#"00:00:05|01:00:00|00:00:00|park|3|00:01:00|true|["paid"]"#
-        );
+        ))
+        .is(r#"00:00:05|01:00:00|00:00:00|park|3|00:01:00|true|["paid"]"#)
+        .await;
     }
 }

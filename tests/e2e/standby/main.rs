@@ -78,39 +78,30 @@ async fn a_standby_answers_and_after_its_promotion_keys_and_machines_go_on() {
     let there = on(&standby).await;
     for level in ["read committed", "repeatable read"] {
         there.show(&format!("begin isolation level {level}")).await;
-        assert_eq!(
-            there
-                .show("select outcome, response_code, response_body from once.key_claim('s', 'done', '{\"a\": 1.0}')")
-                .await,
-            "replayed|201|{\"id\":  7}"
-        );
+        there.ask("select outcome, response_code, response_body from once.key_claim('s', 'done', '{\"a\": 1.0}')")
+            .is("replayed|201|{\"id\":  7}")
+            .await;
         assert_eq!(there.claim("done", ", '2'").await, "mismatched");
         assert_eq!(there.claim("held", "").await, "in_progress");
         assert_eq!(there.claim("parked", "").await, "parked");
-        assert_eq!(
-            there
-                .show("select status, steps -> 0 ->> 'step' from once.key_get('s', 'done')")
-                .await,
-            "finished|pay"
-        );
+        there
+            .ask("select status, steps -> 0 ->> 'step' from once.key_get('s', 'done')")
+            .is("finished|pay")
+            .await;
         assert_eq!(
             there
                 .show("select once.key_derive('s', 'rotated', 'pay')")
                 .await,
             derived
         );
-        assert_eq!(
-            there
-                .show("select once.scope_get('s') ->> 'keep_request'")
-                .await,
-            "true"
-        );
-        assert_eq!(
-            there
-                .show("select outcome from once.action_claim('batch_job', '1', 'run', 'worker')")
-                .await,
-            "in_progress"
-        );
+        there
+            .ask("select once.scope_get('s') ->> 'keep_request'")
+            .is("true")
+            .await;
+        there
+            .ask("select outcome from once.action_claim('batch_job', '1', 'run', 'worker')")
+            .is("in_progress")
+            .await;
         there.show("commit").await;
     }
     for call in [
@@ -131,12 +122,9 @@ async fn a_standby_answers_and_after_its_promotion_keys_and_machines_go_on() {
         .await;
     assert_eq!(there.claim("held", "").await, "replayed");
     assert_eq!(there.claim("new", "").await, "claimed");
-    assert_eq!(
-        there
-            .show("select once.sweep(task => 'key_abandon'); select key from once.key_take_abandoned('s')")
-            .await,
-        "lost"
-    );
+    there.ask("select once.sweep(task => 'key_abandon'); select key from once.key_take_abandoned('s')")
+        .is("lost")
+        .await;
     assert_eq!(there.show("select once.key_forget('s', 'done')").await, "t");
     for (call, answer) in [
         (

@@ -68,10 +68,9 @@ async fn a_verdict_for_a_retry_emits_nothing_and_the_next_attempt_ends_it_all() 
         .await;
     assert_eq!(emitted(&play).await, "~");
     let token = play.token("k", "").await;
-    assert_eq!(
-        play.show(&step(token, "ship", "undo ship better")).await,
-        "f|1"
-    );
+    play.ask(&step(token, "ship", "undo ship better"))
+        .is("f|1")
+        .await;
     play.show(&abort(token)).await;
     assert_eq!(
         emitted(&play).await,
@@ -142,11 +141,9 @@ async fn a_key_that_is_new_again_has_nothing_of_the_old_one() {
     assert_eq!(emitted(&play).await, "old");
     play.clock("1 year").await;
     let token = play.token("k", "").await;
-    assert_eq!(
-        play.show("select emits, (select count(*) from once.key_step) from once.key")
-            .await,
-        "f|0"
-    );
+    play.ask("select emits, (select count(*) from once.key_step) from once.key")
+        .is("f|0")
+        .await;
     play.show(&step(token, "ship", "undo ship")).await;
     play.show(&abort(token)).await;
     assert_eq!(emitted(&play).await, "old undo ship");
@@ -158,10 +155,9 @@ async fn a_key_that_is_new_again_has_nothing_of_the_old_one() {
     ))
     .await;
     play.clock("2 years").await;
-    assert_eq!(
-        play.show("select once.key_forget('s', 'forgotten')").await,
-        "t"
-    );
+    play.ask("select once.key_forget('s', 'forgotten')")
+        .is("t")
+        .await;
     let token = play.token("forgotten", "").await;
     play.show(&format!(
         "select once.key_abort('s', 'forgotten', {token}, 500)"

@@ -119,11 +119,9 @@ async fn nothing_that_becomes_of_a_topic_keeps_a_key_from_ending() {
         let lane = "select lane from once.event_0";
         assert_eq!(play.show(lane).await, "1", "a lane that there is");
         assert_eq!(play.claim("k", "").await, "replayed");
-        assert_eq!(
-            play.show("select payload #>> '{}' from once.outbox_take('u')")
-                .await,
-            "kept"
-        );
+        play.ask("select payload #>> '{}' from once.outbox_take('u')")
+            .is("kept")
+            .await;
     }
 }
 
@@ -137,9 +135,7 @@ async fn a_subscriber_that_comes_before_the_end_gets_the_events() {
     )
     .await;
     play.show(&abort(token)).await;
-    assert_eq!(
-        play.show("select payload #>> '{}' from once.outbox_take('t', 'new')")
-            .await,
-        "undo"
-    );
+    play.ask("select payload #>> '{}' from once.outbox_take('t', 'new')")
+        .is("undo")
+        .await;
 }

@@ -213,12 +213,10 @@ async fn claims_during_an_open_sweep_answer_as_before_it() {
             session.clock(clock).await;
         }
         sweeper.show("begin").await;
-        assert_eq!(
-            sweeper
-                .show(&format!("select done from once.sweep(task => '{sweep}')"))
-                .await,
-            "3"
-        );
+        sweeper
+            .ask(&format!("select done from once.sweep(task => '{sweep}')"))
+            .is("3")
+            .await;
         assert_eq!(play.claim("k1", ", '1'").await, before);
         assert_eq!(
             play.claim("k1", ", '2'").await,

@@ -82,8 +82,7 @@ async fn rights_that_somebody_gave_or_took_by_hand_stay_so() {
         .await;
     let known =
         "select string_agg(role_name || ' ' || kind, ', ' order by role_name) from once.role_grant";
-    assert_eq!(
-        play.show(known).await,
-        "upgrade_given observe, upgrade_shut_out use"
-    );
+    play.ask(known)
+        .is("upgrade_given observe, upgrade_shut_out use")
+        .await;
 }
