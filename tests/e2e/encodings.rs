@@ -1,11 +1,5 @@
 //! Names that are not ASCII, in databases that are not in UTF-8: every noun takes them, and tells them as they were.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use pg_once_tests::playground;
 use playground::{Playground, cluster};

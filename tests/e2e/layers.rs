@@ -1,11 +1,5 @@
 //! The extension's nouns import each other downwards only, in the order in which `pg_ext/src/lib.rs` lists them.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "tests fail by panicking"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
 use std::fs::{read_dir, read_to_string};

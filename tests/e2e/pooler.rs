@@ -1,13 +1,7 @@
 //! Through PgBouncer in transaction mode: each transaction may run in another server session.
 //!
 //! The clients send unnamed statements, as a client behind such a pooler has to.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use pg_once_tests::{Cluster, PgBouncer, PoolMode, playground};
 use playground::Playground;

@@ -1,12 +1,6 @@
 //! The recipe of sql/examples/reconcile.md finds every difference from the other side's ledger, each is
 //! ended once, and then none is left; done by a role with the rights that its page gives and no more.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use pg_once_tests::Cluster;
 use tokio_postgres::{Client, SimpleQueryMessage};

@@ -1,13 +1,7 @@
 //! What an answer costs: everything but a fresh claim leaves no trace, and a completion is a HOT update.
 //!
 //! The clusters here are quiet ones of their own: the write-ahead log's position tells of everybody.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use pg_once_tests::{Builder, Cluster, Lsn, playground};
 use playground::Playground;

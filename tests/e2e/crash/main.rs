@@ -1,11 +1,5 @@
 //! Crashes, backups and dumps: what was committed goes on where it was, and no token ever comes twice.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod dump;
 mod strangers;

@@ -4,13 +4,7 @@
 //! Each noun's own tests (keys/owners, keys/roles, outbox_options/owners, machines/rights) say that
 //! its functions ask who owns a scope, topic or machine. Here a service with every right that grant_role has goes
 //! after another one that is at work.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod borrowed;
 mod calls;

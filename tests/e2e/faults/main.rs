@@ -3,13 +3,7 @@
 //!
 //! `make test-long ARGS=faults` runs them (PG_ONCE_LONG=1); `cargo test --test faults -- --ignored` takes seconds.
 //! README.md has the recipes for what is tried by hand. PG_ONCE_SEED and PG_ONCE_FUZZ_SECONDS choose another fuzz.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../pages/checks.rs"]
 mod checks;

@@ -2,13 +2,7 @@
 //!
 //! One binary and one cluster for all tests, a database of its own for each. Every statement here is run
 //! by a superuser who owns the tables: the guard is no question of rights.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod by_hand;
 mod columns;

@@ -1,11 +1,5 @@
 //! Inbox over real connections: messages and steps of sagas that are handled once, whoever meets whom.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bad_input;
 mod barrier;

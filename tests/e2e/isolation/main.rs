@@ -1,12 +1,6 @@
 //! Every isolation level: an answer is as of the transaction's snapshot, and where that is not possible
 //! any more the error is 40001 with the next step in its HINT, never another.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod deferred;
 mod serializable;

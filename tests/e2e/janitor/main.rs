@@ -1,12 +1,6 @@
 //! The janitor: sweeps that nobody's failure stops, a procedure that commits between batches, what is shown of
 //! both, and the background worker over real clusters that are killed, promoted, filled and shut down.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod all;
 mod capacity;

@@ -2,13 +2,7 @@
 //! no acknowledged result is lost, nothing happens twice, no lease is stuck, every invariant holds.
 //!
 //! 10 kills; 100 with PG_ONCE_LONG=1.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../janitor/world.rs"]
 mod janitor;

@@ -1,13 +1,7 @@
 //! End-to-end tests of machines and actions over real connections, one module for each theme.
 //!
 //! One binary and one cluster for all of them, a database of its own for each test.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod adopting;
 mod after;

@@ -1,12 +1,6 @@
 //! metrics() and doctor(): the numbers are right, cost the same at any depth, and every problem is found while it
 //! is there, and only then; what is wired to them (sql/monitoring/) works with the real programs.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod backlog;
 mod counters;

@@ -1,12 +1,6 @@
 //! Nothing that was committed is lost by a dump, a restore, an upgrade of the server, a failover or DROP EXTENSION;
 //! and where the database is afterwards, everybody goes on where he was.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod content;
 mod dropped;

@@ -3,13 +3,7 @@
 //!
 //! What fails in between (nack, retries, dead letters) is outbox_retry's, options are outbox_options', space is
 //! outbox_retire's.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod idle;
 mod killed;

@@ -1,12 +1,6 @@
 //! The outbox through crashes and restores: what was committed is delivered, nothing is handed out under a token
 //! or a delivery key that somebody has seen for something else.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod killed;
 mod lost_commits;

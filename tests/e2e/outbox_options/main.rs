@@ -1,12 +1,6 @@
 //! Options of topics and subscribers over real connections: `topic_set`, `topic_get`, `subscriber_set`,
 //! `subscriber_get`, `subscriber_drop`, alone and at once with everybody else.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod drops;
 mod lanes;

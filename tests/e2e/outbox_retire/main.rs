@@ -1,11 +1,5 @@
 //! outbox_retire and dedupe_reap: the log gives its space back, and nothing that anybody needs is lost.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod copies;
 mod dedupe;

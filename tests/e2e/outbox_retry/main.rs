@@ -2,13 +2,7 @@
 //! key through all of it.
 //!
 //! Events go by names here (their payloads), and time is pretended with `once.fake_now`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bounds;
 mod dead;

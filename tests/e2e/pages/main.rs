@@ -1,12 +1,6 @@
 //! What a mixed load of everything leaves on disk is sound, and a standby that compares each page which it replays
 //! with the primary's own finds no difference. With `make test-assert` both servers also check themselves.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod checks;
 #[path = "../janitor/world.rs"]

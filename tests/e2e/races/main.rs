@@ -2,13 +2,7 @@
 //!
 //! Where the contract lets a call wait, the wait is seen in the server before the other side goes on;
 //! nothing here depends on a sleep.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod abandoned;
 mod claims;

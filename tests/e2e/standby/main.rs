@@ -1,11 +1,5 @@
 //! A hot standby answers what is known, refuses what has to be written, and goes on after a failover.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod functions;
 

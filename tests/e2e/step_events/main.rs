@@ -1,12 +1,6 @@
 //! Events that a key's steps register, and that its end emits: which, in which order, once, whatever happens
 //! in between.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bytes;
 mod crash;

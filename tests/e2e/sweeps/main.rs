@@ -1,13 +1,7 @@
 //! key_tombstone and key_reap: bounded, in the order of time, never an unfinished key, from anywhere.
 //!
 //! Time is pretended with `once.fake_now`; what a claim answers never depends on whether they have run.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod abandon;
 mod answers;

@@ -2,13 +2,7 @@
 //! `cancelled` is written last, and dying anywhere and starting over comes to the same end.
 //!
 //! The tables and the machine are those of `sql/examples/batch_job.*`, as a user would copy them.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod actor;
 mod amounts;

@@ -2,13 +2,7 @@
 //! prepared before goes on.
 //!
 //! From the version that is here to a made-up next one (tests/upgrade/README.md), both with the library that is here.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a failed expectation is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod catalog;
 #[path = "../nothing_lost/content.rs"]
