@@ -9,6 +9,7 @@
 mod borrowed;
 mod calls;
 mod hijack;
+mod mistakes;
 mod roles;
 mod services;
 mod tables;
