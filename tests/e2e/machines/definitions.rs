@@ -81,9 +81,35 @@ pub async fn only_after(
     change: impl FnOnce(&mut Value),
     fault: &str,
 ) {
-    play.show(&format!("begin; {setup}")).await;
-    only(play, change, fault).await;
-    play.show("rollback").await;
+    told(play, fault).after(setup).of(change).await;
+}
+
+/// The same in a chain, for what is longer: `told(&play, fault).after(setup).of(change).await`.
+pub fn told<'a>(play: &'a Playground, fault: &'a str) -> Told<'a> {
+    let setup = "";
+    Told { play, fault, setup }
+}
+
+/// See [`told`].
+pub struct Told<'a> {
+    play: &'a Playground,
+    fault: &'a str,
+    setup: &'a str,
+}
+
+impl<'a> Told<'a> {
+    pub fn after(self, setup: &'a str) -> Told<'a> {
+        Told { setup, ..self }
+    }
+
+    pub async fn of(self, change: impl FnOnce(&mut Value)) {
+        if self.setup.is_empty() {
+            return only(self.play, change, self.fault).await;
+        }
+        self.play.show(&format!("begin; {}", self.setup)).await;
+        only(self.play, change, self.fault).await;
+        self.play.show("rollback").await;
+    }
 }
 
 /// The definition with one change is right over tables that were changed before.
@@ -152,12 +178,9 @@ async fn a_missing_member_is_one_fault() {
     let play = open().await;
     for name in ["machine", "table", "id", "status", "status_types"] {
         only(&play, |d| without(d, name), &format!("{name}: is missing")).await;
-        only(
-            &play,
-            |d| d[name] = Value::Null,
-            &format!("{name}: is missing"),
-        )
-        .await;
+        told(&play, &format!("{name}: is missing"))
+            .of(|d| d[name] = Value::Null)
+            .await;
     }
     for name in ["from", "to"] {
         let fault = format!("transitions[0].{name}: is missing");
@@ -197,32 +220,20 @@ async fn an_unknown_member_is_one_fault_at_every_level() {
     let known = "machine, table, id, status, version, owner, module, history, status_types, terminal, transitions, steps, cancel, refund";
     only(&play, add, &unknown("", known)).await;
     let known = "from, to, when, emit";
-    only(
-        &play,
-        |d| add(&mut d["transitions"][1]),
-        &unknown("transitions[1]: ", known),
-    )
-    .await;
+    told(&play, &unknown("transitions[1]: ", known))
+        .of(|d| add(&mut d["transitions"][1]))
+        .await;
     let known = "step_key, status, claim_state, successful_claim_state, successful_state, lease, emit, step_id, action";
-    only(
-        &play,
-        |d| add(&mut d["steps"][0]),
-        &unknown("steps[0]: ", known),
-    )
-    .await;
-    only(
-        &play,
-        |d| add(&mut d["cancel"]),
-        &unknown("cancel: ", "flag, to"),
-    )
-    .await;
+    told(&play, &unknown("steps[0]: ", known))
+        .of(|d| add(&mut d["steps"][0]))
+        .await;
+    told(&play, &unknown("cancel: ", "flag, to"))
+        .of(|d| add(&mut d["cancel"]))
+        .await;
     let known = "items, item_id, subject, marker, marked, undecided, when, amount, wallet, wallet_id, account, balance";
-    only(
-        &play,
-        |d| add(&mut d["refund"]),
-        &unknown("refund: ", known),
-    )
-    .await;
+    told(&play, &unknown("refund: ", known))
+        .of(|d| add(&mut d["refund"]))
+        .await;
     // What is free stays free.
     let mut free = right();
     free["steps"][0]["action"] = json!({"vesion": [1, {"b": null}]});
@@ -270,18 +281,12 @@ async fn a_member_that_an_object_has_twice_is_one_fault_at_every_level() {
 async fn a_member_of_the_wrong_type_is_one_fault() {
     let play = open().await;
     for name in ["machine", "table", "id", "status", "version", "owner"] {
-        only(
-            &play,
-            |d| d[name] = json!(7),
-            &format!("{name}: must be a text, not a number"),
-        )
-        .await;
-        only(
-            &play,
-            |d| d[name] = json!(""),
-            &format!("{name}: must not be empty"),
-        )
-        .await;
+        told(&play, &format!("{name}: must be a text, not a number"))
+            .of(|d| d[name] = json!(7))
+            .await;
+        told(&play, &format!("{name}: must not be empty"))
+            .of(|d| d[name] = json!(""))
+            .await;
     }
     for name in ["status_types", "terminal", "transitions", "steps"] {
         let mut bare = right();
@@ -293,30 +298,18 @@ async fn a_member_of_the_wrong_type_is_one_fault() {
         assert_eq!(faults(&play, &bare).await, [fault]);
     }
     let object = "must be an object, not a boolean";
-    only(
-        &play,
-        |d| d["transitions"][1] = json!(true),
-        &format!("transitions[1]: {object}"),
-    )
-    .await;
-    only(
-        &play,
-        |d| d["steps"][0] = json!(true),
-        &format!("steps[0]: {object}"),
-    )
-    .await;
-    only(
-        &play,
-        |d| d["cancel"] = json!(true),
-        &format!("cancel: {object}"),
-    )
-    .await;
-    only(
-        &play,
-        |d| d["refund"] = json!(true),
-        &format!("refund: {object}"),
-    )
-    .await;
+    told(&play, &format!("transitions[1]: {object}"))
+        .of(|d| d["transitions"][1] = json!(true))
+        .await;
+    told(&play, &format!("steps[0]: {object}"))
+        .of(|d| d["steps"][0] = json!(true))
+        .await;
+    told(&play, &format!("cancel: {object}"))
+        .of(|d| d["cancel"] = json!(true))
+        .await;
+    told(&play, &format!("refund: {object}"))
+        .of(|d| d["refund"] = json!(true))
+        .await;
     let text = "must be a text, not a list";
     let cases: [(&str, &str); 8] = [
         ("/status_types/5", "status_types[5]"),
@@ -343,32 +336,20 @@ async fn a_member_of_the_wrong_type_is_one_fault() {
         only(&play, change, &format!("{path}: {text}")).await;
     }
     let scalar = "must be a text, a number or a boolean, not an object";
-    only(
-        &play,
-        |d| d["refund"]["marked"] = json!({}),
-        &format!("refund.marked: {scalar}"),
-    )
-    .await;
-    only(
-        &play,
-        |d| d["refund"]["undecided"] = json!({}),
-        &format!("refund.undecided: {scalar}"),
-    )
-    .await;
+    told(&play, &format!("refund.marked: {scalar}"))
+        .of(|d| d["refund"]["marked"] = json!({}))
+        .await;
+    told(&play, &format!("refund.undecided: {scalar}"))
+        .of(|d| d["refund"]["undecided"] = json!({}))
+        .await;
     let success = "steps[0].successful_state: must be a status, or an object of those by requester, not a list";
-    only(
-        &play,
-        |d| d["steps"][0]["successful_state"] = json!(["done"]),
-        success,
-    )
-    .await;
+    told(&play, success)
+        .of(|d| d["steps"][0]["successful_state"] = json!(["done"]))
+        .await;
     let nobody = "steps[0].successful_state: names no requester (\"*\": any)";
-    only(
-        &play,
-        |d| d["steps"][0]["successful_state"] = json!({}),
-        nobody,
-    )
-    .await;
+    told(&play, nobody)
+        .of(|d| d["steps"][0]["successful_state"] = json!({}))
+        .await;
 }
 
 #[tokio::test]
@@ -378,32 +359,23 @@ async fn names_and_statuses_have_a_length() {
     fits_after(&play, "", |d| d["machine"] = json!(longest)).await;
     fits_after(&play, "", |d| d["status_types"][4] = json!("failed")).await;
     let long = "is longer than 100 characters";
-    only(
-        &play,
-        |d| d["machine"] = json!(longer),
-        &format!("machine: {long}"),
-    )
-    .await;
+    told(&play, &format!("machine: {long}"))
+        .of(|d| d["machine"] = json!(longer))
+        .await;
     let push = |d: &mut Value, status: &str| {
         d["status_types"]
             .as_array_mut()
             .unwrap()
             .push(json!(status))
     };
-    only(
-        &play,
-        |d| push(d, &longer),
-        &format!("status_types[6]: {long}"),
-    )
-    .await;
+    told(&play, &format!("status_types[6]: {long}"))
+        .of(|d| push(d, &longer))
+        .await;
     only(&play, |d| push(d, ""), "status_types[6]: must not be empty").await;
     fits_after(&play, "", |d| push(d, &longest)).await;
-    only(
-        &play,
-        |d| d["steps"][0]["step_key"] = json!(longer),
-        &format!("steps[0].step_key: {long}"),
-    )
-    .await;
+    told(&play, &format!("steps[0].step_key: {long}"))
+        .of(|d| d["steps"][0]["step_key"] = json!(longer))
+        .await;
     let requester =
         |d: &mut Value, name: &str| d["steps"][0]["successful_state"][name] = json!("done");
     let fault = format!(
@@ -430,12 +402,9 @@ async fn a_lease_is_a_positive_interval() {
         let fault = format!("steps[0].lease: {problem}");
         only(&play, |d| d["steps"][0]["lease"] = json!(lease), &fault).await;
     }
-    only(
-        &play,
-        |d| d["steps"][0]["lease"] = json!(30),
-        "steps[0].lease: must be a text, not a number",
-    )
-    .await;
+    told(&play, "steps[0].lease: must be a text, not a number")
+        .of(|d| d["steps"][0]["lease"] = json!(30))
+        .await;
 }
 
 #[tokio::test]

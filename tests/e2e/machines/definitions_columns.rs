@@ -1,7 +1,9 @@
 //! The machine's own table and its columns: what fits, and for each check a table or a definition that breaks
 //! only it.
 
-use crate::definitions::{define, faults, fits_after, only, only_after, open, right, without};
+use crate::definitions::{
+    define, faults, fits_after, only, only_after, open, right, told, without,
+};
 use crate::playground::cluster;
 use serde_json::{Value, json};
 
@@ -18,51 +20,33 @@ async fn a_column_that_is_not_there_is_one_fault() {
         ("/refund/account", "refund.account"),
     ] {
         let fault = format!("{path}: public.job has no column \"nope\"");
-        only(
-            &play,
-            |d| *d.pointer_mut(pointer).unwrap() = json!("nope"),
-            &fault,
-        )
-        .await;
+        told(&play, &fault)
+            .of(|d| *d.pointer_mut(pointer).unwrap() = json!("nope"))
+            .await;
     }
     // Names are exact; a dropped column is gone, and a system column is no column.
-    only(
-        &play,
-        |d| d["status"] = json!("Status"),
-        "status: public.job has no column \"Status\"",
-    )
-    .await;
-    only(
-        &play,
-        |d| d["version"] = json!("xmin"),
-        "version: public.job has no column \"xmin\"",
-    )
-    .await;
+    told(&play, "status: public.job has no column \"Status\"")
+        .of(|d| d["status"] = json!("Status"))
+        .await;
+    told(&play, "version: public.job has no column \"xmin\"")
+        .of(|d| d["version"] = json!("xmin"))
+        .await;
     let setup = "alter table job drop column version";
-    only_after(
-        &play,
-        setup,
-        nothing,
-        "version: public.job has no column \"version\"",
-    )
-    .await;
+    told(&play, "version: public.job has no column \"version\"")
+        .after(setup)
+        .of(nothing)
+        .await;
 }
 
 #[tokio::test]
 async fn a_missing_table_is_one_fault_and_the_other_checks_still_run() {
     let play = open().await;
-    only(
-        &play,
-        |d| d["table"] = json!("nope"),
-        "table: there is no table \"nope\"",
-    )
-    .await;
-    only(
-        &play,
-        |d| d["table"] = json!("no.pe"),
-        "table: there is no table \"no.pe\"",
-    )
-    .await;
+    told(&play, "table: there is no table \"nope\"")
+        .of(|d| d["table"] = json!("nope"))
+        .await;
+    told(&play, "table: there is no table \"no.pe\"")
+        .of(|d| d["table"] = json!("no.pe"))
+        .await;
     // Before 16 the server says that these are no names at all.
     for no_name in ["a b", "\"a", "a.b.c.d"] {
         let mut d = right();
@@ -73,18 +57,12 @@ async fn a_missing_table_is_one_fault_and_the_other_checks_still_run() {
             "{found:?}"
         );
     }
-    only(
-        &play,
-        |d| d["refund"]["items"] = json!("nope"),
-        "refund.items: there is no table \"nope\"",
-    )
-    .await;
-    only(
-        &play,
-        |d| d["refund"]["wallet"] = json!("nope"),
-        "refund.wallet: there is no table \"nope\"",
-    )
-    .await;
+    told(&play, "refund.items: there is no table \"nope\"")
+        .of(|d| d["refund"]["items"] = json!("nope"))
+        .await;
+    told(&play, "refund.wallet: there is no table \"nope\"")
+        .of(|d| d["refund"]["wallet"] = json!("nope"))
+        .await;
 }
 
 #[tokio::test]
@@ -469,13 +447,10 @@ async fn version_and_flag_have_their_types() {
         only_after(&play, &setup, nothing, &fault).await;
     }
     let setup = "alter table job alter version drop not null";
-    only_after(
-        &play,
-        setup,
-        nothing,
-        "version: column \"version\" must be NOT NULL",
-    )
-    .await;
+    told(&play, "version: column \"version\" must be NOT NULL")
+        .after(setup)
+        .of(nothing)
+        .await;
     for generated in [
         "generated always as (id) stored",
         "generated always as identity",
@@ -495,13 +470,10 @@ async fn version_and_flag_have_their_types() {
     )
     .await;
     let setup = "alter table job alter cancelling drop not null";
-    only_after(
-        &play,
-        setup,
-        nothing,
-        "cancel.flag: column \"cancelling\" must be NOT NULL",
-    )
-    .await;
+    told(&play, "cancel.flag: column \"cancelling\" must be NOT NULL")
+        .after(setup)
+        .of(nothing)
+        .await;
     let setup = "create domain counted as bigint; alter table job alter version type counted;
                  create domain flagged as boolean; alter table job alter cancelling type flagged";
     fits_after(&play, setup, nothing).await;
@@ -510,24 +482,15 @@ async fn version_and_flag_have_their_types() {
 #[tokio::test]
 async fn a_column_has_one_part_to_play() {
     let play = open().await;
-    only(
-        &play,
-        |d| d["status"] = json!("id"),
-        "status: column \"id\" is id already",
-    )
-    .await;
-    only(
-        &play,
-        |d| d["version"] = json!("id"),
-        "version: column \"id\" is id already",
-    )
-    .await;
-    only(
-        &play,
-        |d| d["version"] = json!("status"),
-        "version: column \"status\" is status already",
-    )
-    .await;
+    told(&play, "status: column \"id\" is id already")
+        .of(|d| d["status"] = json!("id"))
+        .await;
+    told(&play, "version: column \"id\" is id already")
+        .of(|d| d["version"] = json!("id"))
+        .await;
+    told(&play, "version: column \"status\" is status already")
+        .of(|d| d["version"] = json!("status"))
+        .await;
     let fault = "cancel.flag: column \"version\" is version already";
     only(&play, |d| d["cancel"]["flag"] = json!("version"), fault).await;
 }

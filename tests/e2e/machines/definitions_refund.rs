@@ -1,6 +1,6 @@
 //! The tables of a refund: for each check a definition or a table that breaks only it.
 
-use crate::definitions::{fits_after, only, only_after, open};
+use crate::definitions::{fits_after, only, only_after, open, told};
 use serde_json::{Value, json};
 
 fn nothing(_: &mut Value) {}
@@ -45,26 +45,20 @@ async fn items_and_wallets_are_tables_of_their_own() {
     play.show("rollback").await;
     let setup =
         "alter table job add settled text, add points bigint, add state text, add job_id bigint";
-    only_after(
-        &play,
-        setup,
-        refund("items", "job"),
-        "refund.items: is the machine's own table",
-    )
-    .await;
+    told(&play, "refund.items: is the machine's own table")
+        .after(setup)
+        .of(refund("items", "job"))
+        .await;
     let change = |d: &mut Value| {
         d["refund"]["wallet"] = json!("job");
         d["refund"]["wallet_id"] = json!("id");
         d["refund"]["account"] = json!("n");
         d["refund"]["balance"] = json!("points");
     };
-    only_after(
-        &play,
-        setup,
-        change,
-        "refund.wallet: is the machine's own table",
-    )
-    .await;
+    told(&play, "refund.wallet: is the machine's own table")
+        .after(setup)
+        .of(change)
+        .await;
     let change = |d: &mut Value| {
         d["refund"]["wallet"] = json!("item");
         d["refund"]["wallet_id"] = json!("id");
@@ -86,13 +80,10 @@ async fn items_and_wallets_have_keys_like_a_machine_s_id() {
     let play = open().await;
     let unique = "needs a valid unique index on it alone, not partial and not deferrable";
     let setup = "alter table item drop constraint item_pkey";
-    only_after(
-        &play,
-        setup,
-        nothing,
-        &format!("refund.item_id: column \"id\" {unique}"),
-    )
-    .await;
+    told(&play, &format!("refund.item_id: column \"id\" {unique}"))
+        .after(setup)
+        .of(nothing)
+        .await;
     let setup = "alter table wallet drop constraint wallet_pkey; alter table wallet alter customer set not null;
                  create unique index on wallet (customer) where points > 0";
     only_after(
@@ -103,13 +94,10 @@ async fn items_and_wallets_have_keys_like_a_machine_s_id() {
     )
     .await;
     let setup = "alter table item drop constraint item_pkey; alter table item alter id drop not null; create unique index on item (id)";
-    only_after(
-        &play,
-        setup,
-        nothing,
-        "refund.item_id: column \"id\" must be NOT NULL",
-    )
-    .await;
+    told(&play, "refund.item_id: column \"id\" must be NOT NULL")
+        .after(setup)
+        .of(nothing)
+        .await;
     let setup = "alter table item alter id type numeric";
     let fault = "refund.item_id: column \"id\" is of type numeric; a key is an integer, uuid, text or varchar, or a domain over one of these";
     only_after(&play, setup, nothing, fault).await;
@@ -125,13 +113,10 @@ async fn columns_that_hold_a_key_have_a_type_of_its_kind() {
     let fault = "refund.account: column \"customer\" is of type uuid, which cannot hold the refund.wallet_id of type text";
     only_after(&play, setup, nothing, fault).await;
     let setup = "alter table job drop column customer, add customer timestamptz";
-    only_after(
-        &play,
-        setup,
-        nothing,
-        &fault.replace("uuid", "timestamp with time zone"),
-    )
-    .await;
+    told(&play, &fault.replace("uuid", "timestamp with time zone"))
+        .after(setup)
+        .of(nothing)
+        .await;
     for setup in [
         "alter table item alter job_id type integer",
         "alter table item alter job_id type smallint",
@@ -222,41 +207,29 @@ async fn the_marker_can_hold_its_two_values_and_tells_them_apart() {
     let fault = "refund.marked: \"1\" does not fit column \"settled\": could not identify an equality operator for type json";
     only_after(&play, &retype("json"), both(json!(1), Value::Null), fault).await;
     let fault = "refund.undecided: \"maybe\" does not fit column \"settled\": invalid input syntax for type boolean: \"maybe\"";
-    only_after(
-        &play,
-        &retype("boolean"),
-        both(json!(true), json!("maybe")),
-        fault,
-    )
-    .await;
+    told(&play, fault)
+        .after(&retype("boolean"))
+        .of(both(json!(true), json!("maybe")))
+        .await;
     let fault = "refund.undecided: is the same value as marked, \"returned\"";
     only(&play, refund("undecided", "returned"), fault).await;
     // As the type compares values.
     let fault = "refund.undecided: is the same value as marked, \"1.0\"";
-    only_after(
-        &play,
-        &retype("numeric"),
-        both(json!("1.0"), json!(1)),
-        fault,
-    )
-    .await;
+    told(&play, fault)
+        .after(&retype("numeric"))
+        .of(both(json!("1.0"), json!(1)))
+        .await;
     let fault = "refund.undecided: is the same value as marked, \"true\"";
-    only_after(
-        &play,
-        &retype("boolean"),
-        both(json!(true), json!("on")),
-        fault,
-    )
-    .await;
+    told(&play, fault)
+        .after(&retype("boolean"))
+        .of(both(json!(true), json!("on")))
+        .await;
     let null = "refund.undecided: NULL means undecided, but column \"settled\" is NOT NULL";
     only_after(&play, &retype("text not null"), nothing, null).await;
-    only_after(
-        &play,
-        &retype("text not null"),
-        refund("undecided", Value::Null),
-        null,
-    )
-    .await;
+    told(&play, null)
+        .after(&retype("text not null"))
+        .of(refund("undecided", Value::Null))
+        .await;
     let setup = retype("text generated always as ('returned') stored");
     only_after(
         &play,
@@ -402,12 +375,9 @@ async fn the_predicate_does_not_name_the_marker() {
     ] {
         only(&play, refund("when", when), fault).await;
     }
-    only(
-        &play,
-        refund("when", "n > 0"),
-        "refund.when: column \"n\" does not exist",
-    )
-    .await;
+    told(&play, "refund.when: column \"n\" does not exist")
+        .of(refund("when", "n > 0"))
+        .await;
     only(
         &play,
         refund("when", "points"),

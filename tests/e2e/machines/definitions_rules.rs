@@ -1,7 +1,7 @@
 //! The six rules of claim states, and the checks of what statuses may follow each other: for each a definition
 //! that breaks only it.
 
-use crate::definitions::{faults, fits_after, only, open, right, without};
+use crate::definitions::{faults, fits_after, only, open, right, told, without};
 use serde_json::{Value, json};
 
 /// The claim state of the only step's worker.
@@ -34,12 +34,9 @@ async fn rule_1_a_claim_state_is_a_pair_of_texts() {
         json!([]),
         Value::Null,
     ] {
-        only(
-            &play,
-            |d| d["steps"][0]["claim_state"]["worker"] = value,
-            pair,
-        )
-        .await;
+        told(&play, pair)
+            .of(|d| d["steps"][0]["claim_state"]["worker"] = value)
+            .await;
     }
     let bare = pair.replace(".worker", "");
     let change = |d: &mut Value| {
@@ -48,12 +45,9 @@ async fn rule_1_a_claim_state_is_a_pair_of_texts() {
     };
     only(&play, change, &bare).await;
     let object = "steps[0].claim_state: must be [claim_into, revert_to], or an object of those by requester, not a text";
-    only(
-        &play,
-        |d| d["steps"][0]["claim_state"] = json!("running"),
-        object,
-    )
-    .await;
+    told(&play, object)
+        .of(|d| d["steps"][0]["claim_state"] = json!("running"))
+        .await;
 }
 
 #[tokio::test]
@@ -86,30 +80,21 @@ async fn rule_5_a_claim_state_is_not_its_own_success() {
     let play = open().await;
     let fault =
         "steps[0].claim_state.worker: claim_into \"running\" is its successful_state (rule 5)";
-    only(
-        &play,
-        |d| d["steps"][0]["successful_state"]["worker"] = json!("running"),
-        fault,
-    )
-    .await;
-    only(
-        &play,
-        |d| d["steps"][0]["successful_state"] = json!({"*": "running"}),
-        fault,
-    )
-    .await;
+    told(&play, fault)
+        .of(|d| d["steps"][0]["successful_state"]["worker"] = json!("running"))
+        .await;
+    told(&play, fault)
+        .of(|d| d["steps"][0]["successful_state"] = json!({"*": "running"}))
+        .await;
 }
 
 #[tokio::test]
 async fn rule_6_the_same_claim_state_has_the_same_revert_everywhere() {
     let play = open().await;
     let fault = "steps[1].claim_state.packer: \"running\" reverts to \"failed\" here and to \"ready\" in steps[0].claim_state.worker (rule 6)";
-    only(
-        &play,
-        |d| push(d, "steps", packing("running", "failed", "done")),
-        fault,
-    )
-    .await;
+    told(&play, fault)
+        .of(|d| push(d, "steps", packing("running", "failed", "done")))
+        .await;
     let change = |d: &mut Value| {
         d["steps"][0]["claim_state"]["*"] = json!(["running", "new"]);
         d["steps"][0]["successful_state"]["*"] = json!("done");
@@ -136,31 +121,19 @@ async fn every_status_named_anywhere_is_declared() {
         ("/cancel/to", "cancel.to"),
     ] {
         let fault = format!("{path}: \"nowhere\" is not in status_types");
-        only(
-            &play,
-            |d| *d.pointer_mut(pointer).unwrap() = json!("nowhere"),
-            &fault,
-        )
-        .await;
+        told(&play, &fault)
+            .of(|d| *d.pointer_mut(pointer).unwrap() = json!("nowhere"))
+            .await;
     }
-    only(
-        &play,
-        |d| push(d, "terminal", json!("gone")),
-        "terminal[2]: \"gone\" is not in status_types",
-    )
-    .await;
-    only(
-        &play,
-        |d| push(d, "terminal", json!("")),
-        "terminal[2]: must not be empty",
-    )
-    .await;
-    only(
-        &play,
-        |d| push(d, "status_types", json!("new")),
-        "status_types[6]: \"new\" is there twice",
-    )
-    .await;
+    told(&play, "terminal[2]: \"gone\" is not in status_types")
+        .of(|d| push(d, "terminal", json!("gone")))
+        .await;
+    told(&play, "terminal[2]: must not be empty")
+        .of(|d| push(d, "terminal", json!("")))
+        .await;
+    told(&play, "status_types[6]: \"new\" is there twice")
+        .of(|d| push(d, "status_types", json!("new")))
+        .await;
 }
 
 #[tokio::test]
@@ -169,12 +142,9 @@ async fn statuses_and_origins_are_not_empty_lists() {
     let fault = "transitions[1].from: must not be empty";
     only(&play, |d| d["transitions"][1]["from"] = json!([]), fault).await;
     // Nothing that names a status is a fault beside it.
-    only(
-        &play,
-        |d| d["status_types"] = json!([]),
-        "status_types: must not be empty",
-    )
-    .await;
+    told(&play, "status_types: must not be empty")
+        .of(|d| d["status_types"] = json!([]))
+        .await;
 }
 
 #[tokio::test]
@@ -182,12 +152,9 @@ async fn nothing_leads_out_of_a_terminal_status() {
     let play = open().await;
     let out = "\"done\" is terminal: nothing leads out of it";
     let fault = format!("transitions[0].from[1]: {out}");
-    only(
-        &play,
-        |d| d["transitions"][0]["from"] = json!(["new", "done"]),
-        &fault,
-    )
-    .await;
+    told(&play, &fault)
+        .of(|d| d["transitions"][0]["from"] = json!(["new", "done"]))
+        .await;
     let fault = format!("steps[1].status: {out}");
     let step = json!({"step_key": "again", "status": "done", "successful_state": {"*": "failed"}});
     only(&play, |d| push(d, "steps", step), &fault).await;
@@ -198,19 +165,13 @@ async fn a_claim_state_is_no_transition_s_and_not_terminal() {
     let play = open().await;
     let is = "\"running\" is a claim state (steps[0].claim_state.worker)";
     let fault = format!("transitions[0].from[1]: {is}: no transition has it");
-    only(
-        &play,
-        |d| d["transitions"][0]["from"] = json!(["new", "running"]),
-        &fault,
-    )
-    .await;
+    told(&play, &fault)
+        .of(|d| d["transitions"][0]["from"] = json!(["new", "running"]))
+        .await;
     let fault = format!("transitions[1].to: {is}: no transition has it");
-    only(
-        &play,
-        |d| d["transitions"][1]["to"] = json!("running"),
-        &fault,
-    )
-    .await;
+    told(&play, &fault)
+        .of(|d| d["transitions"][1]["to"] = json!("running"))
+        .await;
     let fault = format!("terminal[2]: {is} and cannot be terminal");
     only(&play, |d| push(d, "terminal", json!("running")), &fault).await;
 }
@@ -281,20 +242,14 @@ async fn a_requester_with_a_claim_state_has_somewhere_to_go() {
 #[tokio::test]
 async fn the_cancelled_status_is_terminal_and_nobody_else_s_target() {
     let play = open().await;
-    only(
-        &play,
-        |d| d["cancel"]["to"] = json!("failed"),
-        "cancel.to: \"failed\" is not terminal",
-    )
-    .await;
+    told(&play, "cancel.to: \"failed\" is not terminal")
+        .of(|d| d["cancel"]["to"] = json!("failed"))
+        .await;
     let only_finish = "\"cancelled\" is cancel.to: only cancel_finish leads there";
     let fault = format!("transitions[1].to: {only_finish}");
-    only(
-        &play,
-        |d| d["transitions"][1]["to"] = json!("cancelled"),
-        &fault,
-    )
-    .await;
+    told(&play, &fault)
+        .of(|d| d["transitions"][1]["to"] = json!("cancelled"))
+        .await;
     let fault = format!("steps[0].successful_state.worker: {only_finish}");
     let change = |d: &mut Value| d["steps"][0]["successful_state"]["worker"] = json!("cancelled");
     only(&play, change, &fault).await;
