@@ -1,9 +1,8 @@
-//! Open sessions and odd corners in which a guard could judge by what is no longer so: altered columns, new
-//! definitions, partitions, children, names that look alike, generated columns.
+//! Open sessions and odd corners in which a guard could judge by what is no longer so: altered columns,
+//! partitions, children, names that look alike, generated columns.
 
 use crate::playground::Playground;
-use crate::waiting::Waiting;
-use crate::world::{JOB, define, jobs};
+use crate::world::{define, jobs};
 use crate::{guarded, illegal, with_jobs};
 
 #[tokio::test]
@@ -35,44 +34,6 @@ async fn a_when_whose_column_is_altered_is_judged_by_the_new_column_in_open_sess
             session.show("update item set note = 'y'").await;
             illegal(session, "update item set state = 'failed' where id = 71").await;
         }
-    }
-}
-
-#[tokio::test]
-async fn a_write_that_waits_while_the_machine_is_defined_anew_is_judged_by_the_new_definition() {
-    let play = guarded().await;
-    jobs(&play, 1, 1, "ready").await;
-    let (holder, writer) = (play.another().await, play.another().await);
-    writer.show("update job set note = 'x'").await;
-    holder
-        .show("begin; select from job where id = 1 for no key update")
-        .await;
-    let waiting = Waiting::begin(
-        &play,
-        writer,
-        "update job set status = 'failed' where id = 1",
-    )
-    .await;
-    // failed is a claim state from now on.
-    let changed = JOB
-        .replace(r#"{"from": ["ready"], "to": "failed"},"#, "")
-        .replace(r#""from": ["ready", "failed"]"#, r#""from": ["ready"]"#)
-        .replace(r#"["running", "ready"]"#, r#"["failed", "ready"]"#)
-        .replace(r#""status": "failed""#, r#""status": "running""#)
-        .replace(r#"["retrying", "failed"]"#, r#"["retrying", "running"]"#);
-    play.show("set lock_timeout = '5s'").await;
-    let defined = play
-        .attempt(&format!("select once.machine_define($def${changed}$def$)"))
-        .await;
-    holder.show("commit").await;
-    let (_, answer) = waiting.end().await;
-    match defined {
-        Ok(_) => {
-            assert_eq!(answer.unwrap_err().code, "ON002");
-            assert_eq!(play.show("select status from job").await, "ready");
-        }
-        // The definition waited for the write, and gave up.
-        Err(refusal) => assert_eq!(refusal.code, "55P03", "{refusal:?}"),
     }
 }
 

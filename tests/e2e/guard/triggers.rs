@@ -204,39 +204,3 @@ async fn truncate_is_not_seen_and_leaves_leases_that_are_dead() {
     jobs(&play, 3, 3, "ready").await;
     token(&play, 3, "run", "").await;
 }
-
-#[tokio::test]
-async fn the_guards_functions_cannot_be_called_or_used_by_hand() {
-    let play = guarded().await;
-    for call in ["once.machine_guard_row()", "once.machine_guard_item()"] {
-        assert!(play.attempt(&format!("select {call}")).await.is_err());
-    }
-    play.show("create table other (id int, status text)").await;
-    for (function, when) in [
-        ("machine_guard_row('job')", "before update"),
-        ("machine_guard_row()", "before insert"),
-        ("machine_guard_row('nothing')", "after update"),
-        ("machine_guard_item('job')", "before update"),
-    ] {
-        play.show(&format!(
-            "create trigger odd {when} on other for each row execute function once.{function}"
-        ))
-        .await;
-        for sql in [
-            "insert into other values (1, 'a')",
-            "update other set status = 'b'",
-        ] {
-            if let Err(refusal) = play.attempt(sql).await {
-                assert!(!refusal.code.starts_with("XX"), "{function}: {refusal:?}");
-            }
-        }
-        play.show("drop trigger odd on other").await;
-    }
-    play.show(
-        "create trigger odd before update on job for each statement execute function once.machine_guard_row('job')",
-    )
-    .await;
-    if let Err(refusal) = play.attempt("update job set n = 1").await {
-        assert!(!refusal.code.starts_with("XX"), "{refusal:?}");
-    }
-}

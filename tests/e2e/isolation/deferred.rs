@@ -72,24 +72,6 @@ async fn a_key_that_a_take_defers_while_the_options_change_comes_back_within_an_
 }
 
 #[tokio::test]
-async fn a_change_of_options_that_rolls_back_leaves_the_key_deferred() {
-    let play = Playground::open().await;
-    let completer = play.another().await;
-    for level in LEVELS {
-        parked_by_options(&play, OPTIONS[0].0).await;
-        defer(&completer).await;
-        begin(&play, level).await;
-        play.show(&format!("select once.scope_set('s', '{}')", OPTIONS[0].1))
-            .await;
-        play.show("rollback").await;
-        defer(&completer).await;
-        play.show(&format!("select once.scope_set('s', '{}')", OPTIONS[0].1))
-            .await;
-        assert_eq!(taken(&completer).await, "k", "{level}");
-    }
-}
-
-#[tokio::test]
 async fn what_a_person_parked_stays_parked_when_the_options_change() {
     let play = Playground::open().await;
     for level in LEVELS {

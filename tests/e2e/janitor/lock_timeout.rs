@@ -31,28 +31,16 @@ async fn fail_alone(table: &str, tasks: &str) {
 }
 
 #[tokio::test]
-async fn who_keeps_the_topics_fails_what_asks_for_them_alone() {
-    fail_alone("topic", "outbox_requeue").await;
-}
-
-#[tokio::test]
-async fn who_keeps_the_subscribers_fails_the_outbox_alone() {
-    fail_alone("subscriber", "dead_reap outbox_requeue outbox_retire").await;
-}
-
-#[tokio::test]
-async fn who_keeps_the_scopes_fails_what_asks_for_them_alone() {
-    fail_alone("scope", "key_reap key_tombstone").await;
-}
-
-#[tokio::test]
-async fn who_keeps_the_machines_fails_their_sweep_alone() {
-    fail_alone("machine", "action_release history_reap").await;
-}
-
-#[tokio::test]
-async fn who_keeps_the_leases_fails_their_sweep_alone() {
-    fail_alone("action_lease", "action_release").await;
+async fn who_keeps_a_table_fails_what_asks_for_it_alone() {
+    for (table, tasks) in [
+        ("topic", "outbox_requeue"),
+        ("subscriber", "dead_reap outbox_requeue outbox_retire"),
+        ("scope", "key_reap key_tombstone"),
+        ("machine", "action_release history_reap"),
+        ("action_lease", "action_release"),
+    ] {
+        fail_alone(table, tasks).await;
+    }
 }
 
 /// What is done is done, and the result says that nobody else can know of it.

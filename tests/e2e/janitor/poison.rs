@@ -53,24 +53,6 @@ async fn a_trigger_before_rows_or_a_rule_on_our_tables_fails_its_task_with_its_n
 }
 
 #[tokio::test]
-async fn an_audit_trigger_after_rows_and_one_that_is_disabled_stop_nothing() {
-    let play = Playground::open().await;
-    play.show(DUE).await;
-    play.show(
-        "create table audit (name text);
-         create function audit() returns trigger language plpgsql security definer as
-            $$ begin insert into public.audit values (old.name); return null; end $$;
-         create trigger audit after delete on once.inbox for each row execute function audit();
-         create trigger keep before delete on once.dedupe for each row execute function keep();
-         alter table once.dedupe disable trigger keep",
-    )
-    .await;
-    assert_eq!(swept(&play, "inbox_reap").await, "3|0");
-    assert_eq!(play.show("select count(*) from audit").await, "3");
-    assert_eq!(play.show("select count(*) from once.dedupe").await, "0");
-}
-
-#[tokio::test]
 async fn what_refuses_after_rows_fails_its_task_alone_and_the_next_sweep_tries_again() {
     for (refuse, told, mend) in [
         (
