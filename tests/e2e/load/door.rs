@@ -120,9 +120,14 @@ impl Session<'_> {
 
     /// The rows of all statements in `sql`; an answer that no client should ever get ends the test.
     pub async fn rows(&self, sql: &str) -> Result<Vec<Row>, Fault> {
-        let answer = timeout(PATIENCE, self.client.simple_query(sql)).await;
+        self.rows_within(PATIENCE, sql).await
+    }
+
+    /// The same for a statement whose work is not bounded.
+    pub async fn rows_within(&self, patience: Duration, sql: &str) -> Result<Vec<Row>, Fault> {
+        let answer = timeout(patience, self.client.simple_query(sql)).await;
         let Ok(answer) = answer else {
-            panic!("no answer within {PATIENCE:?}: {sql}");
+            panic!("no answer within {patience:?}: {sql}");
         };
         match answer {
             Ok(messages) => {
