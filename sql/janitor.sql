@@ -2,7 +2,7 @@
 --
 -- Every task takes at most max rows with SKIP LOCKED, in the caller's transaction, and may run from many sessions at once.
 -- A sweep reverts rows whose worker died and makes overdue keys known to completers; the other tasks give back space. Times come from the
--- extension's one clock (pg_ext/src/clock.rs). sql/examples/janitor.md has a table of the tasks.
+-- extension's one clock (pg_ext/src/clock.rs). docs/how-to/schedule.md has a table of the tasks.
 
 -- The last run of each task, and of action_release for each machine; machine_assert asks whether it covers a claim state. A
 -- run with nothing to do is written at most every 30 seconds, so that an idle janitor hardly writes.

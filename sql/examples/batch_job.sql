@@ -1,4 +1,4 @@
--- The tables of a costly batch job that can be cancelled while it runs. batch_job.md tells the story,
+-- The tables of a costly batch job that can be cancelled while it runs. docs/how-to/batch-job.md tells the story,
 -- batch_job.json declares the machine over them.
 
 CREATE TABLE wallet (

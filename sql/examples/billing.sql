@@ -1,4 +1,4 @@
--- The tables of billings that clerks close and take payments for. billing.md tells the story,
+-- The tables of billings that clerks close and take payments for. docs/how-to/billing.md tells the story,
 -- billing.json declares the machine over them.
 
 CREATE TYPE billing_status AS ENUM ('open', 'closing', 'closed', 'applying_payment', 'paid', 'void');

@@ -1,4 +1,4 @@
--- Finding what disagrees: what we think we did, beside the other side's own ledger. reconcile.md tells how
+-- Finding what disagrees: what we think we did, beside the other side's own ledger. docs/how-to/reconcile.md tells how
 -- to use it; this file makes its table and functions, in the schema of your choice (search_path). What is
 -- between the lines "yours" is about the table `orders` of the order service: put your own there.
 --

@@ -47,6 +47,15 @@ async fn pasted(cluster: &Cluster, database: &str, page: &Path) -> String {
         .create_database_with_extension(database)
         .await
         .unwrap();
+    // A page may read the examples, as in a psql that was started at the top of the clone.
+    let examples = cluster.directory().join("sql/examples");
+    std::fs::create_dir_all(&examples).unwrap();
+    for file in std::fs::read_dir(root().join("sql/examples")).unwrap() {
+        let file = file.unwrap().path();
+        if file.is_file() {
+            std::fs::copy(&file, examples.join(file.file_name().unwrap())).unwrap();
+        }
+    }
     let script = cluster.directory().join(format!("{database}.sql"));
     std::fs::write(&script, blocks(page, "sql").concat()).unwrap();
     let arguments = ["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"];
@@ -86,7 +95,7 @@ async fn the_sql_of_every_page_can_be_pasted() {
             );
             assert!(told.contains("replayed|201|{\"order\": 1}"), "{told}");
         }
-        if name == "outbox.md" {
+        if page.ends_with("reference/outbox.md") {
             // The last statement acknowledges the only event, which was there to be taken.
             assert_eq!(told.lines().last(), Some("1"), "{told}");
         }

@@ -1,4 +1,4 @@
-//! The recipe of sql/examples/reconcile.md finds every difference from the other side's ledger, each is
+//! The recipe of docs/how-to/reconcile.md finds every difference from the other side's ledger, each is
 //! ended once, and then none is left; done by a role with the rights that its page gives and no more.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -6,17 +6,23 @@ use pg_once_tests::Cluster;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 const RECIPE: &str = include_str!("../../sql/examples/reconcile.sql");
-const PAGE: &str = include_str!("../../sql/examples/reconcile.md");
+const PAGE: &str = include_str!("../../docs/how-to/reconcile.md");
 const ORDERS: &str = "create table orders (order_id text primary key, idempotency_key text, customer text, \
     item text, amount_cents bigint, charge_id text, made_by text)";
 const DIFFERENCES: &str = "select finding, key, wanted_cents, moved_cents, lines
     from reconcile('orders.create', now() - interval '1 hour', now() + interval '1 hour') order by finding, key";
 
-/// The page's first statements: the scope's options, and the rights of `app`.
-fn once() -> &'static str {
-    let begin = PAGE.find("```sql\n").unwrap() + "```sql\n".len();
-    let end = PAGE[begin..].find("```").unwrap();
-    &PAGE[begin..begin + end]
+/// What the page says is done once: the scope's options, and the rights of `app`.
+fn once() -> String {
+    let block = |begins: &str| {
+        let (_, from) = PAGE.split_once(begins).expect(begins);
+        from.split("```").next().unwrap()
+    };
+    format!(
+        "SELECT once.scope_set({}{}",
+        block("```sql\nSELECT once.scope_set("),
+        block("```sql rights\n")
+    )
 }
 
 /// Rows as `a|b`, a line each; NULL is `~`.
@@ -87,7 +93,7 @@ async fn settled_day(cluster: &Cluster) -> (Client, Client) {
     owner.batch_execute(ORDERS).await.unwrap();
     owner.batch_execute(RECIPE).await.unwrap();
     owner.batch_execute("create role app login").await.unwrap();
-    owner.batch_execute(once()).await.unwrap();
+    owner.batch_execute(&once()).await.unwrap();
     // Both sides agree about these.
     finish(&owner, "agreed", 100, true).await;
     entry(&owner, "ch-agreed", "agreed", 100).await;

@@ -1,4 +1,4 @@
-//! A costly batch job that can be cancelled while it runs: the story of `sql/examples/batch_job.md`.
+//! A costly batch job that can be cancelled while it runs: the story of `docs/how-to/batch-job.md`.
 //!
 //! `cargo run -p pg-once --example batch_job -- --database-url postgres://localhost/mydb`, in a
 //! database where `CREATE EXTENSION pg_once` was done. It makes the story's tables in a schema of

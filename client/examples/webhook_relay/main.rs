@@ -1,5 +1,5 @@
 //! A relay that posts events as HTTP webhooks, once for each receiver that dedupes by
-//! `Idempotency-Key`: the story of `sql/examples/webhook-receivers.md`.
+//! `Idempotency-Key`: the story of `docs/how-to/webhooks.md`.
 //!
 //! `cargo run -p pg-once --example webhook_relay -- --database-url postgres://localhost/mydb`, in a
 //! database where `CREATE EXTENSION pg_once` was done. It runs the story in its parts (delivered in

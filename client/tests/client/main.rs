@@ -21,7 +21,6 @@ mod lost_answers;
 mod machine;
 mod outbox;
 mod outbox_worker;
-mod pages;
 mod proxy;
 mod run;
 mod step_events;

@@ -5,7 +5,7 @@
 //! the cancel flag, and of the id of a claimed or cancelled row; an INSERT in a claim state, cancelled or flagged; a DELETE
 //! during the teardown; a move out of a partition that was attached later. `item` refuses the marker from anybody but a
 //! refund, any change of a marked item's amount, and undecided items of a cancelled row.
-//! Other INSERTs and DELETEs pass. `sql/examples/batch_job.md` says what the guard cannot see.
+//! Other INSERTs and DELETEs pass. `docs/how-to/batch-job.md` says what the guard cannot see.
 //!
 //! `install` puts them on and takes them off, `standing` says whether they are there. `event` reads the write that fired
 //! a trigger, `row` and `item` judge it, and `memory` keeps a table's columns from one row to the next. A write of our own

@@ -1,4 +1,4 @@
-//! Settling what nobody knows from the bank's own ledger, by the recipe of `sql/examples/reconcile.md`.
+//! Settling what nobody knows from the bank's own ledger, by the recipe of `docs/how-to/reconcile.md`.
 //!
 //! Invariant: the ledger is read before anything is decided, and again after what was sent. A refund is an
 //! event of the outbox; one whose delivery has died is sent again only when the next ledger does not have it.

@@ -1,11 +1,11 @@
-//! The recipe for pg_cron (sql/examples/janitor.md), with the real one where the server has it.
+//! The recipe for pg_cron (docs/how-to/schedule.md), with the real one where the server has it.
 
 use crate::world::{JOBS, claim, show, until};
 use pg_once_tests::Cluster;
 
 /// The statements of the recipe that are meant for pg_cron.
 fn recipe() -> String {
-    let text = include_str!("../../../sql/examples/janitor.md");
+    let text = include_str!("../../../docs/how-to/schedule.md");
     let begin = text.find("```sql pg_cron\n").unwrap() + "```sql pg_cron\n".len();
     let end = text[begin..].find("```").unwrap();
     text[begin..begin + end].to_owned()
