@@ -1,0 +1,113 @@
+"""The Python of the book runs as it is printed: the tutorial's program, and the workflow."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from types import ModuleType
+
+import psycopg
+
+from harness import HERE, admin, scalar
+from pg_once.key import Retry
+
+DOCS = HERE.parents[3] / "docs"
+ADMIN_URL = os.environ["PG_ONCE_ADMIN_URL"]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (DOCS / page).read_text()
+    return [part.split("```")[0] for part in text.split(f"```{language}\n")[1:]]
+
+
+class Tutorial(unittest.TestCase):
+    ORDER = '{"item": "tea", "cents": 700}'
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        with admin() as conn:
+            conn.execute(blocks("tutorial/python.md", "sql")[0])
+        cls.directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.directory.cleanup)
+        bank, shop = blocks("tutorial/python.md", "python")
+        Path(cls.directory.name, "bank.py").write_text(bank)
+        Path(cls.directory.name, "shop.py").write_text(shop)
+
+    def shop(self, *arguments: str) -> subprocess.CompletedProcess:
+        environment = {**os.environ, "PG_ONCE_URL": ADMIN_URL, "PYTHONPATH": str(HERE.parent)}
+        command = [sys.executable, "shop.py", *arguments]
+        return subprocess.run(command, cwd=self.directory.name, env=environment, stdout=subprocess.PIPE, text=True)
+
+    def test_it_is_killed_anywhere_and_charges_once(self) -> None:
+        for place in ("before-charge", "after-charge", "before-sale"):
+            with self.subTest(place):
+                key = f"ada/{place}"
+                self.assertEqual(self.shop(key, self.ORDER, place).returncode, -signal.SIGKILL)
+                # Instead of the wait for the lease.
+                scalar("SELECT once.key_expire('sales.create', %s)", key)
+                first, again = (self.shop(key, self.ORDER).stdout for _ in range(2))
+                self.assertIn("status=201", first)
+                self.assertIn("Idempotent-Replayed", again)
+                self.assertIn("status=422", self.shop(key, '{"item": "gold", "cents": 700}').stdout)
+                charge = scalar("SELECT once.key_derive('sales.create', %s, 'charge')", key)
+                self.assertEqual(Path(self.directory.name, "bank.txt").read_text().count(charge), 1)
+                self.assertEqual(scalar("SELECT count(*) FROM sales WHERE sale = %s", key), 1)
+
+
+class Workflow(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        with admin() as conn:
+            conn.execute(blocks("how-to/workflow.md", "sql")[0])
+        cls.page = ModuleType("workflow")
+        exec(blocks("how-to/workflow.md", "python")[0], cls.page.__dict__)
+
+    def setUp(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.failure: Exception | None = None
+
+    def fund(self, contract: str) -> tuple[int, str]:
+        def connect() -> psycopg.Connection:
+            return psycopg.connect(ADMIN_URL, autocommit=True, prepare_threshold=None)
+
+        answer = self.page.Fundings(connect, self.post).fund(contract, 5000)
+        return answer.status, answer.body
+
+    def post(self, path: str, derived_key: str, _: str) -> str:
+        self.calls.append((path, derived_key))
+        if path == "/fundings" and self.failure:
+            raise self.failure
+        return json.dumps({path[1:-1]: f"{path} {derived_key}"})
+
+    def entries(self, contract: str) -> list[str]:
+        return scalar("SELECT array_agg(DISTINCT status) FROM entry WHERE contract = %s", contract)
+
+    def test_a_funding_is_posted_once(self) -> None:
+        first = self.fund("c-1")
+        self.assertEqual((first[0], self.fund("c-1")), (201, first))
+        self.assertEqual(([path for path, _ in self.calls], self.entries("c-1")), (["/accounts", "/fundings"], ["posted"]))
+
+    def test_an_attempt_after_a_failure_goes_on_with_the_same_key(self) -> None:
+        self.failure = Retry("the bank says 503", 0.01)
+        self.assertEqual(self.fund("c-2")[0], 503)
+        self.failure = None
+        while (status := self.fund("c-2")[0]) == 409:
+            pass
+        self.assertEqual(status, 201)
+        self.assertEqual([path for path, _ in self.calls], ["/accounts", "/fundings", "/fundings"])
+        self.assertEqual(self.calls[1], self.calls[2])
+
+    def test_a_refusal_emits_what_undoes_it_the_newest_first(self) -> None:
+        self.failure = self.page.Refused("no cover")
+        refused = self.fund("c-3")
+        self.assertEqual((refused[0], self.fund("c-3")), (409, refused))
+        undone = "SELECT array_agg(payload ->> 'undo' ORDER BY event_id) FROM once.outbox_take('undo')"
+        self.assertEqual(scalar(undone), ["fund", "account", "entries"])
+
+
+if __name__ == "__main__":
+    unittest.main()
