@@ -28,6 +28,7 @@ fn pages() -> Vec<PathBuf> {
             false => pages.push(kind),
         }
     }
+    pages.retain(|page| page.extension().is_some_and(|e| e == "md"));
     pages
 }
 

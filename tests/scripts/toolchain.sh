@@ -6,6 +6,7 @@
 
 RUST_NEEDED=$(sed -n 's/^rust-version = "1\.\([0-9]*\)"/\1/p' pg_ext/Cargo.toml)
 PGRX_NEEDED=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
+MDBOOK_NEEDED=0.5.4
 
 # The minor version of a rustc, 0 if it cannot be run: `rustc_minor rustc +name`.
 rustc_minor() {
@@ -165,6 +166,13 @@ need_cargo_pgrx() {
     # A debug build without debug information takes half the time.
     CARGO_PROFILE_DEV_DEBUG=false cargo install cargo-pgrx --version "$PGRX_NEEDED" --locked --no-default-features --debug --quiet --root "$TOOLS" ||
         die "cargo-pgrx could not be built" "Try: cargo install cargo-pgrx --version $PGRX_NEEDED --locked"
+}
+
+need_mdbook() {
+    if [ "$("$TOOLS/bin/mdbook" --version 2>/dev/null)" = "mdbook v$MDBOOK_NEEDED" ]; then return; fi
+    note "building mdBook $MDBOOK_NEEDED into target/tools (two minutes, once)"
+    CARGO_PROFILE_DEV_DEBUG=false cargo install mdbook --version "$MDBOOK_NEEDED" --locked --no-default-features --features search --debug --quiet --root "$TOOLS" ||
+        die "mdBook could not be built" "Try: cargo install mdbook --version $MDBOOK_NEEDED --locked"
 }
 
 # cargo pgrx for one server: `pgrx_env 15 /path/to/pg_config`. Each version has a home of its own, because pgrx builds
