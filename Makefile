@@ -9,7 +9,7 @@ SCRIPTS := tests/scripts
 export PG_CONFIG PG_VERSIONS QUICK
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-db test-e2e test-client test-matrix test-languages test-package test-assert test-long bench install lint package deb psql psql-stop
+.PHONY: help setup demo test test-db test-e2e test-client test-matrix test-languages test-pictures test-package test-assert test-long bench install lint docs package deb psql psql-stop
 
 help: ## lists the targets
 	@echo "pg_once: retries that converge. make ..."
@@ -33,11 +33,14 @@ test-e2e: ## the end-to-end tests alone: races, crashes, poolers, dump and resto
 test-client: ## the client's unit tests, doctests and examples alone
 	@bash $(SCRIPTS)/test.sh unit client
 
-test-matrix: ## the other server versions, PgBouncer, the release build, other languages, packages; twelve minutes
+test-matrix: ## the other server versions, PgBouncer, the release build, other languages, pictures, packages; twelve minutes
 	@bash $(SCRIPTS)/test-matrix.sh $(ARGS)
 
 test-languages: ## the example programs in Python, Node and Java alone, killed and raced
 	@bash $(SCRIPTS)/test-matrix.sh languages
+
+test-pictures: ## mermaid blocks of the book and machine_diagram's answers, drawn in a browser, alone
+	@bash $(SCRIPTS)/test-matrix.sh pictures
 
 test-package: ## the tarball and, as root on Debian, the Debian package: installed, used, upgraded, removed
 	@bash $(SCRIPTS)/test-matrix.sh package
@@ -56,6 +59,9 @@ install: ## builds (release) and installs into a server: make install PG_CONFIG=
 
 lint: ## formatting, clippy, shellcheck and rustdoc; any finding fails
 	@bash $(SCRIPTS)/lint.sh
+
+docs: ## the generated parts of docs/reference, and the book in target/book
+	@bash $(SCRIPTS)/docs.sh
 
 package: ## a tarball for one server version in target/package/ (PG_CONFIG=...)
 	@bash $(SCRIPTS)/package.sh tarball

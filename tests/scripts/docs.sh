@@ -25,10 +25,13 @@ copy=$ROOT/target/book-src
 rm -rf "$copy" "$ROOT/target/book"
 mkdir -p "$copy/src"
 cp docs/book.toml docs/mermaid.js "$copy/"
-cp -r --parents README.md CHANGELOG.md CONTRIBUTING.md LICENSE docs sql client/examples tests/demo/dashboard.png \
-    tests/e2e/faults "$copy/src/"
+cp -r --parents README.md CHANGELOG.md CONTRIBUTING.md LICENSE docs sql client/examples tests/demo/*.png tests/e2e/faults \
+    "$copy/src/"
 cd "$copy/src"
 find . \( -name node_modules -o -name __pycache__ \) -prune -exec rm -rf {} +
+while IFS=: read -r page link; do
+    [ -e "$(dirname "$page")/$link" ] || die "$page links $link, which the book has not; copy it in tests/scripts/docs.sh"
+done < <(grep -roP --include='*.md' '\]\(\K[^)#:]+(?=[)#])' .)
 sed -e 's,](\.\./,](,' -e t -e 's,](,](docs/,' docs/SUMMARY.md >SUMMARY.md
 # Pages that the others link, and no reader begins with.
 others=$(find . -name '*.md' ! -path ./SUMMARY.md | sed 's,^\./,,' | sort)

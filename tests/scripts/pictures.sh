@@ -17,11 +17,10 @@ need_mermaid() {
     fi
 }
 
-# shellcheck disable=SC2034 # for the script that sources this
-PICTURE_PACKAGES="chromium nodejs npm"
+PICTURE_PACKAGES=(chromium nodejs npm)
 
 can_draw() {
-    have chromium && have npm || apt_install chromium nodejs npm || true
+    if ! have chromium || ! have npm; then apt_install "${PICTURE_PACKAGES[@]}" || true; fi
     have chromium && need_mermaid
 }
 

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # make test-matrix: what `make test` leaves to other installations; a line for each part with its time, and a table at
-# the end. Arguments: the parts wanted (compile core pooler languages package); without any, all of them.
+# the end. Arguments: the parts wanted (compile core pooler languages pictures package); without any, all of them.
 #   compile    the extension's lints, compiled for the version that no test runs on
 #   core       the core of the end-to-end tests: with the release build on 15, and on the versions between
 #   pooler     in-database, end-to-end and client tests on the newest version, through PgBouncer in transaction mode
 #   languages  the example programs in Python, Node and Java, killed and raced, on the newest version
+#   pictures   mermaid blocks of the book and machine_diagram's answers, drawn in a browser, on the newest version
 #   package    the tarball and, as root on Debian, the Debian package: installed, used, upgraded, removed
 # PG_VERSIONS="15 16 18" names the versions; the first is that of release build and packages, the last the newest.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/suite.sh
 . tests/scripts/languages.sh
+. tests/scripts/pictures.sh
 
-if [ $# -gt 0 ]; then want "$@"; else want compile core pooler languages package; fi
+if [ $# -gt 0 ]; then want "$@"; else want compile core pooler languages pictures package; fi
 # What depends most on the server's version and on the build: table access, locks, isolation, crashes.
 CORE=(--test keys --test races --test machines --test outbox --test sweeps --test crash)
 
@@ -55,6 +57,16 @@ languages() {
     beside "examples in ${ready[*]}, PostgreSQL $NEWEST" language_tests "$NEWEST" "${ready[@]}"
 }
 
+pictures() {
+    if can_draw; then
+        part "pictures drawn in a browser, PostgreSQL $NEWEST" picture_tests "$NEWEST"
+    elif is_ci; then
+        part "pictures drawn in a browser" die "chromium or npm is missing, or mermaid could not be downloaded; see above"
+    else
+        left_out "pictures drawn in a browser: sudo apt-get install ${PICTURE_PACKAGES[*]}"
+    fi
+}
+
 # The server version for which Debian's package is tested: Debian's own here, of those tested.
 deb_version_here() {
     local version
@@ -92,8 +104,9 @@ note "testing on PostgreSQL: ${VERSIONS[*]}"
 if wanted core || wanted pooler || wanted package; then release_ahead; fi
 if wanted compile; then compiled; fi
 if wanted pooler; then part "in-database tests, PostgreSQL $NEWEST" db_tests "$NEWEST"; fi
-if wanted pooler || wanted languages; then built "$NEWEST" dev; fi
+if wanted pooler || wanted languages || wanted pictures; then built "$NEWEST" dev; fi
 if wanted languages; then languages; fi
+if wanted pictures; then pictures; fi
 if wanted core; then
     for version in "${VERSIONS[@]:1}"; do
         if [ "$version" = "$NEWEST" ]; then continue; fi
