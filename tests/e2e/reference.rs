@@ -36,7 +36,7 @@ const FUNCTIONS: &str = r"
                                    u.name || ' '
                                    || replace(pg_catalog.format_type(u.type, NULL), 'timestamp with time zone', 'timestamptz')
                                    || coalesce(' = ' || regexp_replace(pg_catalog.pg_get_function_arg_default(p.oid, u.n::int),
-                                                                       '::[a-z ]+$', ''), '')
+                                                                       '::[a-z ]+(\[\])?$', ''), '')
                               FROM unnest(coalesce(p.proallargtypes, p.proargtypes::oid[]), p.proargmodes, p.proargnames)
                                    WITH ORDINALITY u (type, mode, name, n)) x (n, is_input, said)) a (inputs, outputs)
      WHERE p.pronamespace = 'once'::pg_catalog.regnamespace AND p.prorettype <> 'trigger'::pg_catalog.regtype
@@ -55,6 +55,13 @@ const METRICS: &str = r"
                        FROM once.metrics() m, pg_catalog.jsonb_object_keys(m.labels) label WHERE m.name = o.name), ''),
            string_agg(DISTINCT help, ' / ')
       FROM once.metrics() o GROUP BY name ORDER BY name";
+
+/// The options of a new scope, topic and subscriber.
+const OPTIONS: &str = r"
+    SELECT '## Of a ' || kind, key, coalesce(value, 'null')
+      FROM (VALUES ('scope', once.scope_get('new')), ('topic', once.topic_get('t')),
+                   ('subscriber', once.subscriber_get('t', 'default'))) o (kind, options),
+           pg_catalog.json_each_text(options)";
 
 /// What metrics() needs to have a row of every name.
 const EVERYTHING: &str = r#"
@@ -268,6 +275,25 @@ async fn the_reference_says_what_the_server_answers() {
         }
     }
     assert!(stale.is_empty(), "run make docs: {}", stale.join(", "));
+}
+
+#[tokio::test]
+async fn every_option_has_a_line_with_its_default() {
+    let cluster = Cluster::launch().unwrap();
+    let client = cluster.create_database_with_extension("options").await;
+    let client = client.unwrap();
+    client
+        .batch_execute("SELECT once.topic_set('t')")
+        .await
+        .unwrap();
+    let page = std::fs::read_to_string(root().join("docs/reference/options.md")).unwrap();
+    for row in client.query(OPTIONS, &[]).await.unwrap() {
+        let [section, option, default] = [0, 1, 2].map(|i| row.get::<_, String>(i));
+        let (_, lines) = page.split_once(&section).expect(&section);
+        let lines = lines.split("\n## ").next().unwrap();
+        let line = format!("\n| `{option}` | `{default}` |");
+        assert!(lines.contains(&line), "{section}: {line}");
+    }
 }
 
 #[test]
