@@ -14,10 +14,8 @@ mod stale;
 mod statements;
 mod triggers;
 mod waits;
-#[path = "../machines/world.rs"]
-mod world;
 
-use pg_once_tests::{playground, waiting};
+use pg_once_tests::{machine as world, playground, waiting};
 use playground::{Playground, Refusal};
 use world::{jobs, token};
 

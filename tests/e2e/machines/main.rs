@@ -37,6 +37,5 @@ mod transition_many;
 mod transition_races;
 mod transitions;
 mod types;
-mod world;
 
-use pg_once_tests::{playground, waiting};
+use pg_once_tests::{machine as world, playground, waiting};

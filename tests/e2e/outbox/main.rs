@@ -13,14 +13,11 @@ mod levels;
 mod quiet;
 mod refusals;
 mod repeats;
-#[allow(dead_code, reason = "this binary uses its part")]
-#[path = "../outbox_retry/stage.rs"]
-mod stage;
 mod subscribers;
 mod transactions;
 mod workers;
 
-use pg_once_tests::{playground, waiting};
+use pg_once_tests::{playground, stage, waiting};
 use playground::Playground;
 
 /// Isolation levels at which a snapshot is kept.

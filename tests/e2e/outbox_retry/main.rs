@@ -12,7 +12,6 @@ mod operate;
 mod order;
 mod races;
 mod refusals;
-mod stage;
 mod storm;
 
-use pg_once_tests::{playground, waiting};
+use pg_once_tests::{playground, stage, waiting};

@@ -1,4 +1,9 @@
 //! One topic `t`, and events that go by the names in their payloads.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed expectation is how a test fails"
+)]
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,6 +15,7 @@ type Names = (HashMap<String, i64>, HashMap<i64, String>);
 
 /// A session in a database with topic `t`; sessions of one database know the same names.
 pub struct Stage {
+    /// The session.
     pub play: Playground,
     names: Arc<Mutex<Names>>,
     now: Mutex<String>,
@@ -18,6 +24,7 @@ pub struct Stage {
 /// What a take handed out.
 #[derive(Debug)]
 pub struct Taken {
+    /// The one token of all its rows.
     pub token: i64,
     /// `name:attempt`, in the order given.
     pub shown: String,
@@ -92,6 +99,7 @@ impl Stage {
         }
     }
 
+    /// The id of the event of this name.
     pub fn id(&self, name: &str) -> i64 {
         self.names.lock().unwrap().0[name]
     }
@@ -115,6 +123,7 @@ impl Stage {
         self.try_take_as("default", max).await
     }
 
+    /// The same for a subscriber.
     pub async fn try_take_as(&self, subscriber: &str, max: u32) -> Option<Taken> {
         let sql = format!(
             "select token, event_id, attempt from once.outbox_take('t', '{subscriber}', {max})"
@@ -146,6 +155,7 @@ impl Stage {
         taken.token
     }
 
+    /// Nothing is due.
     pub async fn expect_nothing(&self) {
         let taken = self.try_take(10).await;
         assert!(taken.is_none(), "{taken:?}");
@@ -208,6 +218,7 @@ impl Stage {
         self.named(&rows)
     }
 
+    /// Redrives dead letters, those named or the longest dead, and says how many.
     pub async fn redrive(&self, max: u32, names: &str) -> String {
         let ids = self.ids(names);
         self.play

@@ -2,10 +2,15 @@
 //! everything (plain moves, one with a `when`, claim states, a requester without one, cancel, refund).
 //!
 //! Jobs are made by hand, so a test says in which status each begins.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failed expectation is how a test fails"
+)]
 
 use crate::playground::Playground;
 
+/// The tables of jobs, items and wallets.
 pub const TABLES: &str = "
 create table wallet (customer text primary key, points bigint not null default 0);
 create table job (
@@ -18,6 +23,7 @@ create table item (
 create index item_job on item (job_id, id);
 insert into wallet values ('c', 0);";
 
+/// The machine over them.
 pub const JOB: &str = r#"{
   "machine": "job", "table": "job", "id": "id", "status": "status", "version": "version",
   "status_types": ["new", "ready", "running", "done", "failed", "retrying", "archived", "cancelled"],
@@ -51,6 +57,7 @@ pub async fn world() -> Playground {
     play
 }
 
+/// Registers a definition.
 pub async fn define(play: &Playground, definition: &str) {
     play.show(&format!(
         "select once.machine_define($def${definition}$def$)"
@@ -73,6 +80,7 @@ pub fn transition(id: &str, to: &str, more: &str) -> String {
     )
 }
 
+/// Makes a transition and tells what `transition` asks for.
 pub async fn moves(play: &Playground, id: &str, to: &str, more: &str) -> String {
     play.show(&transition(id, to, more)).await
 }
@@ -102,14 +110,17 @@ pub async fn token(play: &Playground, id: i64, step: &str, more: &str) -> i64 {
     token.parse().unwrap()
 }
 
+/// Extends a lease.
 pub fn extend(id: i64, token: i64) -> String {
     format!("select lease_left, cancelling from once.action_extend('job', '{id}', {token})")
 }
 
+/// Finishes an action; `more` are further arguments.
 pub fn finish(id: i64, token: i64, more: &str) -> String {
     format!("select outcome, status, version from once.action_finish('job', '{id}', {token}{more})")
 }
 
+/// Releases a row; `more` are further arguments.
 pub fn release(id: i64, token: i64, more: &str) -> String {
     format!("select status, version from once.action_release('job', '{id}', {token}{more})")
 }
