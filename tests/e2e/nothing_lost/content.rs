@@ -38,482 +38,216 @@ const SETUP: [&str; 10] = [
             (values ('1', 'succeeded', 3), ('2', 'succeeded', 4), ('3', 'pending', 5)) as i(n, s, p) order by 1, 2",
 ];
 
-/// What is done: the name of the token that it gives (empty: none), the statement.
-const DAY: &[(&str, &str)] = &[
-    // Keys.
-    (
-        "key",
-        "select token from once.key_claim('s', 'held', '{\"n\": 1.00}', '1 hour', holder => 'h')",
-    ),
-    (
-        "",
-        "select once.key_step('s', 'held', {key}, 'pay', '{\"topic\": \"undo\", \"payload\": \"unpay\"}')",
-    ),
-    (
-        "",
-        "select once.key_step_done('s', 'held', {key}, 'pay', '{\"id\":   1}', on_complete => '{\"topic\": \"t\", \"payload\": \"paid\"}')",
-    ),
-    (
-        "",
-        "select once.key_advance('s', 'held', {key}, 'paid', '{\"b\":  1,\"a\":2}')",
-    ),
-    ("", "select once.key_rotate('s', 'held', {key}, 'ship', 1)"),
-    ("derived", "select once.key_derive('s', 'held', 'ship')"),
-    (
-        "",
-        "select once.key_step('s', 'held', {key}, 'mail', '{\"topic\": \"undo\", \"payload\": \"unmail\"}')",
-    ),
-    (
-        "step",
-        "select token from once.key_claim('s', 'undone', '{}', '1 hour', holder => 'h')",
-    ),
-    (
-        "",
-        "select once.key_step('s', 'undone', {step}, 'pay', '{\"topic\": \"undo\", \"payload\": \"unpay undone\"}')",
-    ),
-    (
-        "expired",
-        "select token from once.key_claim('s', 'expired', '{\"n\": 1}', '1 microsecond')",
-    ),
-    ("", "select once.key_step('s', 'expired', {expired}, 'pay')"),
-    (
-        "parked",
-        "select token from once.key_claim('s', 'parked', '{}')",
-    ),
-    (
-        "",
-        "select once.key_park('s', 'parked', {parked}, 'timed out')",
-    ),
-    (
-        "released",
-        "select token from once.key_claim('s', 'released', '{}')",
-    ),
-    (
-        "",
-        "select once.key_release('s', 'released', {released}, 'no')",
-    ),
-    (
-        "done",
-        "select token from once.key_claim('s', 'done', '{\"a\": 1}')",
-    ),
-    (
-        "",
-        "select once.key_complete('s', 'done', {done}, 201, E'{\"a\":  1.0e3,\\n \"a\": 2}', '{\"X\":  \"y\"}')",
-    ),
-    (
-        "gone",
-        "select token from once.key_claim('s', 'gone', '{}', ttl => '1 microsecond')",
-    ),
-    ("", "select once.key_complete('s', 'gone', {gone}, 200)"),
-    ("", "select once.sweep(task => 'key_tombstone')"),
-    ("", "select once.key_claim('team', 'k', '{}')"),
-    // Jobs: 1 queued, 2 running, 3 running and flagged, 4 flagged, 5 half refunded, 6 refunded, 7 confirmed,
-    // 8 cancelled, 9 done, 10 running with a lease that ran out.
-    (
-        "run",
-        "select token from once.action_claim('batch_job', '2', 'run', 'worker', '1 hour', 'w')",
-    ),
-    (
-        "flagged",
-        "select token from once.action_claim('batch_job', '3', 'run', 'worker', '1 hour', 'w')",
-    ),
-    (
-        "",
-        "select once.cancel_request('batch_job', g::text) from generate_series(3, 8) as g",
-    ),
-    ("", "select once.cancel_refund('batch_job', '5', 2)"),
-    (
-        "",
-        "select once.cancel_refund('batch_job', g::text) from generate_series(6, 8) as g",
-    ),
-    (
-        "",
-        "select once.cancel_confirm('batch_job', g::text, 1) from generate_series(7, 8) as g",
-    ),
-    ("", "select once.cancel_finish('batch_job', '8')"),
-    (
-        "finished",
-        "select token from once.action_claim('batch_job', '9', 'run', 'worker', '1 hour', 'w')",
-    ),
-    (
-        "",
-        "begin; select once.action_finish('batch_job', '9', {finished}); update batch_item set settled = 'kept' where job_id = 9; commit",
-    ),
-    (
-        "overdue",
-        "select token from once.action_claim('batch_job', '10', 'run', 'worker', '1 microsecond', 'w')",
-    ),
-    // Events, for a subscriber at work and one that has got nothing yet.
-    ("", "select once.outbox_emit('t', '\"acked\"')"),
-    ("acked", "select token from once.outbox_take('t')"),
-    ("", "select once.outbox_ack('t', 'default', {acked})"),
-    ("", "select once.outbox_emit('t', '\"dead\"')"),
-    ("dead", "select token from once.outbox_take('t')"),
-    (
-        "",
-        "select once.outbox_nack('t', 'default', {dead}, kind => 'never', error => 'no')",
-    ),
-    ("", "select once.outbox_emit('t', '\"failed\"')"),
-    ("failed", "select token from once.outbox_take('t')"),
-    (
-        "",
-        "select once.outbox_nack('t', 'default', {failed}, error => 'not now')",
-    ),
-    (
-        "",
-        "select once.outbox_emit('t', '\"whole\"'), once.outbox_emit('t', '\"whole 2\"')",
-    ),
-    (
-        "whole",
-        "select max(token) from once.outbox_take('t', lease => '1 hour')",
-    ),
-    (
-        "",
-        "select once.outbox_emit('t', '\"half\"'), once.outbox_emit('t', '\"half 2\"')",
-    ),
-    (
-        "half",
-        "select max(token) from once.outbox_take('t', lease => '1 hour')",
-    ),
-    (
-        "",
-        "select once.outbox_ack('t', 'default', {half}, array[(select event_id from once.event_0 where payload #>> '{}' = 'half')])",
-    ),
-    ("", "select once.outbox_emit('t', '\"k1\"', 'key')"),
-    (
-        "keyed",
-        "select token from once.outbox_take('t', lease => '1 hour')",
-    ),
-    (
-        "",
-        "select once.outbox_emit('t', '\"k2\"', 'key'), once.outbox_emit('t', '\"o1\"', 'other'), once.outbox_emit('t', '\"o2\"', 'other')",
-    ),
-    (
-        "",
-        "select once.outbox_emit('t', '\"delayed\"', delay => '2 h')",
-    ),
-    (
-        "deduped",
-        "select event_id from once.outbox_emit('t', '\"deduped\"', dedupe_key => 'd')",
-    ),
-    (
-        "",
-        "select once.outbox_emit('t', '\"pending\"', headers => '{\"h\":  1}')",
-    ),
-    ("", "select once.outbox_emit('team', '\"ours\"')"),
-    // Messages and sagas.
-    (
-        "",
-        "select once.inbox_accept('i', 'm'); select once.inbox_record('i', 'm', '{\"v\":  1}')",
-    ),
-    (
-        "",
-        "select once.inbox_barrier('i', 'saga', 'paid', 'action')",
-    ),
-    (
-        "",
-        "select once.inbox_barrier('i', 'saga', 'shipped', 'compensation')",
-    ),
-];
+/// What is done, a statement a line; `name <-` keeps the token that it gives.
+const DAY: &str = r#"
+-- Keys.
+key <- select token from once.key_claim('s', 'held', '{"n": 1.00}', '1 hour', holder => 'h')
+select once.key_step('s', 'held', {key}, 'pay', '{"topic": "undo", "payload": "unpay"}')
+select once.key_step_done('s', 'held', {key}, 'pay', '{"id":   1}', on_complete => '{"topic": "t", "payload": "paid"}')
+select once.key_advance('s', 'held', {key}, 'paid', '{"b":  1,"a":2}')
+select once.key_rotate('s', 'held', {key}, 'ship', 1)
+derived <- select once.key_derive('s', 'held', 'ship')
+select once.key_step('s', 'held', {key}, 'mail', '{"topic": "undo", "payload": "unmail"}')
+step <- select token from once.key_claim('s', 'undone', '{}', '1 hour', holder => 'h')
+select once.key_step('s', 'undone', {step}, 'pay', '{"topic": "undo", "payload": "unpay undone"}')
+expired <- select token from once.key_claim('s', 'expired', '{"n": 1}', '1 microsecond')
+select once.key_step('s', 'expired', {expired}, 'pay')
+parked <- select token from once.key_claim('s', 'parked', '{}')
+select once.key_park('s', 'parked', {parked}, 'timed out')
+released <- select token from once.key_claim('s', 'released', '{}')
+select once.key_release('s', 'released', {released}, 'no')
+done <- select token from once.key_claim('s', 'done', '{"a": 1}')
+select once.key_complete('s', 'done', {done}, 201, E'{"a":  1.0e3,\n "a": 2}', '{"X":  "y"}')
+gone <- select token from once.key_claim('s', 'gone', '{}', ttl => '1 microsecond')
+select once.key_complete('s', 'gone', {gone}, 200)
+select once.sweep(task => 'key_tombstone')
+select once.key_claim('team', 'k', '{}')
+-- Jobs: 1 queued, 2 running, 3 running and flagged, 4 flagged, 5 half refunded, 6 refunded, 7 confirmed,
+-- 8 cancelled, 9 done, 10 running with a lease that ran out.
+run <- select token from once.action_claim('batch_job', '2', 'run', 'worker', '1 hour', 'w')
+flagged <- select token from once.action_claim('batch_job', '3', 'run', 'worker', '1 hour', 'w')
+select once.cancel_request('batch_job', g::text) from generate_series(3, 8) as g
+select once.cancel_refund('batch_job', '5', 2)
+select once.cancel_refund('batch_job', g::text) from generate_series(6, 8) as g
+select once.cancel_confirm('batch_job', g::text, 1) from generate_series(7, 8) as g
+select once.cancel_finish('batch_job', '8')
+finished <- select token from once.action_claim('batch_job', '9', 'run', 'worker', '1 hour', 'w')
+begin; select once.action_finish('batch_job', '9', {finished}); update batch_item set settled = 'kept' where job_id = 9; commit
+overdue <- select token from once.action_claim('batch_job', '10', 'run', 'worker', '1 microsecond', 'w')
+-- Events, for a subscriber at work and one that has got nothing yet.
+select once.outbox_emit('t', '"acked"')
+acked <- select token from once.outbox_take('t')
+select once.outbox_ack('t', 'default', {acked})
+select once.outbox_emit('t', '"dead"')
+dead <- select token from once.outbox_take('t')
+select once.outbox_nack('t', 'default', {dead}, kind => 'never', error => 'no')
+select once.outbox_emit('t', '"failed"')
+failed <- select token from once.outbox_take('t')
+select once.outbox_nack('t', 'default', {failed}, error => 'not now')
+select once.outbox_emit('t', '"whole"'), once.outbox_emit('t', '"whole 2"')
+whole <- select max(token) from once.outbox_take('t', lease => '1 hour')
+select once.outbox_emit('t', '"half"'), once.outbox_emit('t', '"half 2"')
+half <- select max(token) from once.outbox_take('t', lease => '1 hour')
+select once.outbox_ack('t', 'default', {half}, array[(select event_id from once.event_0 where payload #>> '{}' = 'half')])
+select once.outbox_emit('t', '"k1"', 'key')
+keyed <- select token from once.outbox_take('t', lease => '1 hour')
+select once.outbox_emit('t', '"k2"', 'key'), once.outbox_emit('t', '"o1"', 'other'), once.outbox_emit('t', '"o2"', 'other')
+select once.outbox_emit('t', '"delayed"', delay => '2 h')
+deduped <- select event_id from once.outbox_emit('t', '"deduped"', dedupe_key => 'd')
+select once.outbox_emit('t', '"pending"', headers => '{"h":  1}')
+select once.outbox_emit('team', '"ours"')
+-- Messages and sagas.
+select once.inbox_accept('i', 'm'); select once.inbox_record('i', 'm', '{"v":  1}')
+select once.inbox_barrier('i', 'saga', 'paid', 'action')
+select once.inbox_barrier('i', 'saga', 'shipped', 'compensation')
+"#;
 
-/// What the moved database answers, in this order; `on` names the role that asks (empty: a superuser).
-const NEXT_DAY: &[(&str, &str, &str)] = &[
-    // Emits before the first take: the new cluster's series begins here.
-    (
-        "",
-        "select emitted from once.outbox_emit('t', '\"new\"')",
-        "t",
-    ),
-    (
-        "",
-        "select emitted, event_id = {deduped} from once.outbox_emit('t', '\"again\"', dedupe_key => 'd')",
-        "f|t",
-    ),
-    (
-        "",
-        "select emitted from once.outbox_emit('t', '\"o3\"', 'other')",
-        "t",
-    ),
-    // Keys.
-    (
-        "",
-        "select outcome, response_code, response_body, response_headers from once.key_claim('s', 'done', '{\"a\": 1.0}')",
-        "replayed|201|{\"a\":  1.0e3,\n \"a\": 2}|{\"X\":  \"y\"}",
-    ),
-    (
-        "",
-        "select outcome from once.key_claim('s', 'done', '7')",
-        "mismatched",
-    ),
-    (
-        "",
-        "select outcome from once.key_claim('s', 'gone', '{}')",
-        "gone",
-    ),
-    (
-        "",
-        "select outcome from once.key_claim('s', 'parked', '{}')",
-        "parked",
-    ),
-    (
-        "",
-        "select outcome from once.key_claim('s', 'held', '{\"n\": 1}')",
-        "in_progress",
-    ),
-    (
-        "",
-        "select outcome, token, recovery_point, state from once.key_claim('s', 'held', '{\"n\": 1}', holder => 'h')",
-        "resumed|{key}|paid|{\"b\":  1,\"a\":2}",
-    ),
-    (
-        "",
-        "select once.key_derive('s', 'held', 'ship')",
-        "{derived}",
-    ),
-    (
-        "",
-        "select done, result from once.key_step('s', 'held', {key}, 'pay')",
-        "t|{\"id\":   1}",
-    ),
-    (
-        "",
-        "select once.key_rotate('s', 'held', {key}, 'ship', 1), once.key_rotate('s', 'held', {key}, 'mail', 1)",
-        "2|2",
-    ),
-    (
-        "",
-        "select lease_left > '59 min' from once.key_extend('s', 'held', {key}, '1 hour')",
-        "t",
-    ),
-    ("", "select once.key_complete('s', 'held', {key}, 200)", "~"),
-    ("", "select once.key_abort('s', 'undone', {step}, 500)", "~"),
-    (
-        "",
-        "select done > 0 from once.sweep(task => 'key_abandon')",
-        "t",
-    ),
-    (
-        "",
-        "select key, request from once.key_take_abandoned('s', holder => 'c') where key = 'expired'",
-        "expired|{\"n\": 1}",
-    ),
-    (
-        "",
-        "select k.token > {expired}, s.attempted from once.key as k, once.key_step('s', 'expired', k.token, 'pay') as s where k.key = 'expired'",
-        "t|1",
-    ),
-    (
-        "",
-        "select once.key_resolve('s', 'parked', 1, 'retry')",
-        "~",
-    ),
-    (
-        "",
-        "select outcome, attempt from once.key_claim('s', 'parked', '{}')",
-        "resumed|2",
-    ),
-    (
-        "",
-        "select o ->> 'max_attempts', o ->> 'gone_for' from once.scope_get('s') as o",
-        "9|72:00:00",
-    ),
-    ("", "select once.key_forget('s', 'gone')", "t"),
-    (
-        "",
-        "select outcome, attempt from once.key_claim('s', 'gone', '7')",
-        "claimed|1",
-    ),
-    // Owners and grants.
-    (
-        "worker",
-        "select outcome from once.key_claim('team', 'k', '{}')",
-        "in_progress",
-    ),
-    (
-        "stranger",
-        "select outcome from once.key_claim('team', 'k', '{}')",
-        "42501",
-    ),
-    (
-        "stranger",
-        "select * from once.outbox_take('team')",
-        "42501",
-    ),
-    (
-        "worker",
-        "select payload, attempt from once.outbox_take('team')",
-        "\"ours\"|1",
-    ),
-    ("worker", "select count(*) from once.key", "42501"),
-    (
-        "worker",
-        "select task from once.sweep(task => 'key_reap')",
-        "42501",
-    ),
-    (
-        "boss",
-        "select task from once.sweep(task => 'key_reap')",
-        "key_reap",
-    ),
-    // Jobs. Each row in a claim state has its lease.
-    ("", "select once.action_adopt('batch_job')", "0"),
-    (
-        "",
-        "update batch_job set status = 'running' where id = 1",
-        "ON002",
-    ),
-    (
-        "",
-        "update batch_item set settled = null where job_id = 6",
-        "ON002",
-    ),
-    (
-        "",
-        "select string_agg(id, ' ' order by id) from once.cancel_pending('batch_job')",
-        "4 5 6 7",
-    ),
-    (
-        "",
-        "select outcome, token from once.action_claim('batch_job', '2', 'run', 'worker', holder => 'w')",
-        "claimed|{run}",
-    ),
-    (
-        "",
-        "select cancelling from once.action_extend('batch_job', '2', {run})",
-        "f",
-    ),
-    (
-        "",
-        "select outcome, status from once.action_finish('batch_job', '2', {run})",
-        "finished|done",
-    ),
-    (
-        "",
-        "select outcome from once.action_finish('batch_job', '3', {flagged})",
-        "cancelling",
-    ),
-    (
-        "",
-        "select status from once.action_release('batch_job', '3', {flagged})",
-        "queued",
-    ),
-    (
-        "",
-        "select done, failed from once.sweep(10, 'action_release')",
-        "1|0",
-    ),
-    ("", "select status from batch_job where id = 10", "queued"),
-    (
-        "",
-        "select once.action_finish('batch_job', '10', {overdue})",
-        "ON001",
-    ),
-    (
-        "",
-        "select outcome, status from once.action_finish('batch_job', '9', {finished})",
-        "ON006",
-    ),
-    (
-        "",
-        "select status from once.cancel_finish('batch_job', '6')",
-        "ON005",
-    ),
-    (
-        "",
-        "select status from once.cancel_finish('batch_job', '7')",
-        "cancelled",
-    ),
-    (
-        "",
-        "select sum(items), sum(amount), bool_or(remaining) from (values ('3'), ('4'), ('5'), ('6'), ('7'), ('8')) as j(id), once.cancel_refund('batch_job', j.id)",
-        "7|14|f",
-    ),
-    (
-        "",
-        "select count(*) from (values ('3'), ('4'), ('5'), ('6')) as j(id), once.cancel_refund('batch_job', j.id) as r, once.cancel_confirm('batch_job', j.id, r.pass) as c where c",
-        "4",
-    ),
-    (
-        "",
-        "select count(*) from (values ('3'), ('4'), ('5'), ('6')) as j(id), once.cancel_finish('batch_job', j.id)",
-        "4",
-    ),
-    (
-        "",
-        "select string_agg(points::text, ' ' order by length(customer), customer) from wallet",
-        "993 993 1000 1000 1000 1000 1000 1000 993 993",
-    ),
-    (
-        "",
-        "select count(*) from once.cancel_audit('batch_job')",
-        "0",
-    ),
-    // Events: whoever holds a batch goes on with it, and what was not acked comes, once.
-    (
-        "",
-        "select string_agg(payload #>> '{}', ' ' order by order_key, event_id) from once.outbox_take('t', max => 100) where once.outbox_ack('t', 'default', token, array[event_id]) > 0 and order_key is not null",
-        "o1 o2 o3",
-    ),
-    ("", "select once.outbox_ack('t', 'default', {keyed})", "1"),
-    (
-        "",
-        "select once.outbox_extend('t', 'default', {whole}) > '0', once.outbox_ack('t', 'default', {whole}), once.outbox_ack('t', 'default', {whole})",
-        "t|2|2",
-    ),
-    (
-        "",
-        "select once.outbox_ack('t', 'default', {half}), once.outbox_ack('t', 'default', {half})",
-        "1|1",
-    ),
-    (
-        "",
-        "select once.outbox_ack('t', 'default', {acked})",
-        "ON006",
-    ),
-    (
-        "",
-        "select payload #>> '{}', attempts, kind, error from once.outbox_dead('t', 'default')",
-        "dead|1|never|no",
-    ),
-    ("", "select once.outbox_redrive('t', 'default')", "1"),
-    (
-        "",
-        "select kind, error from once.event_0 as e, once.outbox_deliveries('t', 'default', e.event_id) where payload #>> '{}' = 'failed'",
-        "error|not now",
-    ),
-    // Messages and sagas.
-    (
-        "",
-        "select accepted, verdict from once.inbox_accept('i', 'm')",
-        "f|{\"v\":  1}",
-    ),
-    (
-        "",
-        "select once.inbox_barrier('i', 'saga', 'paid', 'action')",
-        "duplicate",
-    ),
-    (
-        "",
-        "select once.inbox_barrier('i', 'saga', 'paid', 'compensation')",
-        "run",
-    ),
-    (
-        "",
-        "select once.inbox_barrier('i', 'saga', 'shipped', 'action')",
-        "refused",
-    ),
-    (
-        "",
-        "select count(*) from once.machine_check() where problem not like 'claim states are not covered%'",
-        "0",
-    ),
-];
+/// What the moved database answers, in this order: a statement, and its answer behind four spaces. `role:` names who
+/// asks; else it is a superuser.
+const NEXT_DAY: &str = r#"
+-- Emits before the first take: the new cluster's series begins here.
+select emitted from once.outbox_emit('t', '"new"')
+    t
+select emitted, event_id = {deduped} from once.outbox_emit('t', '"again"', dedupe_key => 'd')
+    f|t
+select emitted from once.outbox_emit('t', '"o3"', 'other')
+    t
+-- Keys.
+select outcome, response_code, response_body, response_headers from once.key_claim('s', 'done', '{"a": 1.0}')
+    replayed|201|{"a":  1.0e3,
+     "a": 2}|{"X":  "y"}
+select outcome from once.key_claim('s', 'done', '7')
+    mismatched
+select outcome from once.key_claim('s', 'gone', '{}')
+    gone
+select outcome from once.key_claim('s', 'parked', '{}')
+    parked
+select outcome from once.key_claim('s', 'held', '{"n": 1}')
+    in_progress
+select outcome, token, recovery_point, state from once.key_claim('s', 'held', '{"n": 1}', holder => 'h')
+    resumed|{key}|paid|{"b":  1,"a":2}
+select once.key_derive('s', 'held', 'ship')
+    {derived}
+select done, result from once.key_step('s', 'held', {key}, 'pay')
+    t|{"id":   1}
+select once.key_rotate('s', 'held', {key}, 'ship', 1), once.key_rotate('s', 'held', {key}, 'mail', 1)
+    2|2
+select lease_left > '59 min' from once.key_extend('s', 'held', {key}, '1 hour')
+    t
+select once.key_complete('s', 'held', {key}, 200)
+    ~
+select once.key_abort('s', 'undone', {step}, 500)
+    ~
+select done > 0 from once.sweep(task => 'key_abandon')
+    t
+select key, request from once.key_take_abandoned('s', holder => 'c') where key = 'expired'
+    expired|{"n": 1}
+select k.token > {expired}, s.attempted from once.key as k, once.key_step('s', 'expired', k.token, 'pay') as s where k.key = 'expired'
+    t|1
+select once.key_resolve('s', 'parked', 1, 'retry')
+    ~
+select outcome, attempt from once.key_claim('s', 'parked', '{}')
+    resumed|2
+select o ->> 'max_attempts', o ->> 'gone_for' from once.scope_get('s') as o
+    9|72:00:00
+select once.key_forget('s', 'gone')
+    t
+select outcome, attempt from once.key_claim('s', 'gone', '7')
+    claimed|1
+-- Owners and grants.
+worker: select outcome from once.key_claim('team', 'k', '{}')
+    in_progress
+stranger: select outcome from once.key_claim('team', 'k', '{}')
+    42501
+stranger: select * from once.outbox_take('team')
+    42501
+worker: select payload, attempt from once.outbox_take('team')
+    "ours"|1
+worker: select count(*) from once.key
+    42501
+worker: select task from once.sweep(task => 'key_reap')
+    42501
+boss: select task from once.sweep(task => 'key_reap')
+    key_reap
+-- Jobs. Each row in a claim state has its lease.
+select once.action_adopt('batch_job')
+    0
+update batch_job set status = 'running' where id = 1
+    ON002
+update batch_item set settled = null where job_id = 6
+    ON002
+select string_agg(id, ' ' order by id) from once.cancel_pending('batch_job')
+    4 5 6 7
+select outcome, token from once.action_claim('batch_job', '2', 'run', 'worker', holder => 'w')
+    claimed|{run}
+select cancelling from once.action_extend('batch_job', '2', {run})
+    f
+select outcome, status from once.action_finish('batch_job', '2', {run})
+    finished|done
+select outcome from once.action_finish('batch_job', '3', {flagged})
+    cancelling
+select status from once.action_release('batch_job', '3', {flagged})
+    queued
+select done, failed from once.sweep(10, 'action_release')
+    1|0
+select status from batch_job where id = 10
+    queued
+select once.action_finish('batch_job', '10', {overdue})
+    ON001
+select outcome, status from once.action_finish('batch_job', '9', {finished})
+    ON006
+select status from once.cancel_finish('batch_job', '6')
+    ON005
+select status from once.cancel_finish('batch_job', '7')
+    cancelled
+select sum(items), sum(amount), bool_or(remaining) from (values ('3'), ('4'), ('5'), ('6'), ('7'), ('8')) as j(id), once.cancel_refund('batch_job', j.id)
+    7|14|f
+select count(*) from (values ('3'), ('4'), ('5'), ('6')) as j(id), once.cancel_refund('batch_job', j.id) as r, once.cancel_confirm('batch_job', j.id, r.pass) as c where c
+    4
+select count(*) from (values ('3'), ('4'), ('5'), ('6')) as j(id), once.cancel_finish('batch_job', j.id)
+    4
+select string_agg(points::text, ' ' order by length(customer), customer) from wallet
+    993 993 1000 1000 1000 1000 1000 1000 993 993
+select count(*) from once.cancel_audit('batch_job')
+    0
+-- Events: whoever holds a batch goes on with it, and what was not acked comes, once.
+select string_agg(payload #>> '{}', ' ' order by order_key, event_id) from once.outbox_take('t', max => 100) where once.outbox_ack('t', 'default', token, array[event_id]) > 0 and order_key is not null
+    o1 o2 o3
+select once.outbox_ack('t', 'default', {keyed})
+    1
+select once.outbox_extend('t', 'default', {whole}) > '0', once.outbox_ack('t', 'default', {whole}), once.outbox_ack('t', 'default', {whole})
+    t|2|2
+select once.outbox_ack('t', 'default', {half}), once.outbox_ack('t', 'default', {half})
+    1|1
+select once.outbox_ack('t', 'default', {acked})
+    ON006
+select payload #>> '{}', attempts, kind, error from once.outbox_dead('t', 'default')
+    dead|1|never|no
+select once.outbox_redrive('t', 'default')
+    1
+select kind, error from once.event_0 as e, once.outbox_deliveries('t', 'default', e.event_id) where payload #>> '{}' = 'failed'
+    error|not now
+-- Messages and sagas.
+select accepted, verdict from once.inbox_accept('i', 'm')
+    f|{"v":  1}
+select once.inbox_barrier('i', 'saga', 'paid', 'action')
+    duplicate
+select once.inbox_barrier('i', 'saga', 'paid', 'compensation')
+    run
+select once.inbox_barrier('i', 'saga', 'shipped', 'action')
+    refused
+select count(*) from once.machine_check() where problem not like 'claim states are not covered%'
+    0
+"#;
 
 /// Everything that must come to each subscriber after the lines above, whatever the order.
 const DEFAULT_GETS: &str = "dead deduped delayed failed k2 new paid pending";
 const IDLE_GETS: &str =
     "acked dead deduped delayed failed half half 2 k1 k2 new o1 o2 o3 paid pending whole whole 2";
 const UNDO_GETS: &str = "unpay undone";
+
+/// What stands before an answer.
+const INDENT: &str = "    ";
 
 /// Everything that is stored, but for caches: equal before and after a move.
 const STORED: &str = "
@@ -530,6 +264,20 @@ fn filled(sql: &str, tokens: &Tokens) -> String {
     filled
 }
 
+/// The lines but for comments.
+fn statements(text: &'static str) -> impl Iterator<Item = &'static str> {
+    let lines = text.lines();
+    lines.filter(|line| !line.is_empty() && !line.starts_with("--"))
+}
+
+/// Who asks (empty: a superuser), and what.
+fn asked(line: &str) -> (&str, &str) {
+    let named = line.split_once(": ");
+    named
+        .filter(|(role, _)| !role.contains(' '))
+        .unwrap_or(("", line))
+}
+
 /// Makes everything; the roles are there already.
 pub async fn a_working_day(play: &Playground) -> Tokens {
     play.show(&format!("select once.machine_define($m${MACHINE}$m$)"))
@@ -538,13 +286,12 @@ pub async fn a_working_day(play: &Playground) -> Tokens {
         play.show(sql).await;
     }
     let mut tokens = Tokens::new();
-    for (name, sql) in DAY {
+    for line in statements(DAY) {
+        let (name, sql) = line.split_once(" <- ").unwrap_or(("", line));
         let shown = play.show(&filled(sql, &tokens)).await;
         if !name.is_empty() {
-            assert!(
-                !shown.is_empty() && !shown.contains('\n'),
-                "{name}: {shown}"
-            );
+            let is_token = !shown.is_empty() && !shown.contains('\n');
+            assert!(is_token, "{name}: {shown}");
             tokens.insert(name, shown);
         }
     }
@@ -563,9 +310,15 @@ pub async fn stored(play: &Playground) -> String {
 /// Goes through the next day; `sessions` gives a session of a role (empty: a superuser).
 pub async fn goes_on(tokens: &Tokens, sessions: impl AsyncFn(&str) -> Playground) {
     let play = sessions("").await;
-    for (role, sql, expected) in NEXT_DAY {
-        let (sql, expected) = (filled(sql, tokens), filled(expected, tokens));
-        let answer = match *role {
+    let mut lines = statements(NEXT_DAY).peekable();
+    while let Some(line) = lines.next() {
+        let (role, sql) = asked(line);
+        let mut expected = Vec::new();
+        while let Some(answer) = lines.next_if(|next| next.starts_with(INDENT)) {
+            expected.push(&answer[INDENT.len()..]);
+        }
+        let (sql, expected) = (filled(sql, tokens), filled(&expected.join("\n"), tokens));
+        let answer = match role {
             "" => play.attempt(&sql).await,
             role => sessions(role).await.attempt(&sql).await,
         };
