@@ -31,6 +31,7 @@ pub mod playground;
 mod pooler;
 mod programs;
 pub mod race;
+pub mod script;
 pub mod stage;
 mod standby;
 mod template;

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::playground::Playground;
+use pg_once_tests::script;
 
 pub const JOBS: &str = include_str!("../../../sql/examples/batch_job.sql");
 const MACHINE: &str = include_str!("../../../sql/examples/batch_job.json");
@@ -246,9 +247,6 @@ const IDLE_GETS: &str =
     "acked dead deduped delayed failed half half 2 k1 k2 new o1 o2 o3 paid pending whole whole 2";
 const UNDO_GETS: &str = "unpay undone";
 
-/// What stands before an answer.
-const INDENT: &str = "    ";
-
 /// Everything that is stored, but for caches: equal before and after a move.
 const STORED: &str = "
 select string_agg(format('select %L || t::text from %s as t', relname || ' ', oid::regclass), ' union all ')
@@ -264,20 +262,6 @@ fn filled(sql: &str, tokens: &Tokens) -> String {
     filled
 }
 
-/// The lines but for comments.
-fn statements(text: &'static str) -> impl Iterator<Item = &'static str> {
-    let lines = text.lines();
-    lines.filter(|line| !line.is_empty() && !line.starts_with("--"))
-}
-
-/// Who asks (empty: a superuser), and what.
-fn asked(line: &str) -> (&str, &str) {
-    let named = line.split_once(": ");
-    named
-        .filter(|(role, _)| !role.contains(' '))
-        .unwrap_or(("", line))
-}
-
 /// Makes everything; the roles are there already.
 pub async fn a_working_day(play: &Playground) -> Tokens {
     play.show(&format!("select once.machine_define($m${MACHINE}$m$)"))
@@ -286,7 +270,7 @@ pub async fn a_working_day(play: &Playground) -> Tokens {
         play.show(sql).await;
     }
     let mut tokens = Tokens::new();
-    for line in statements(DAY) {
+    for line in script::lines(DAY) {
         let (name, sql) = line.split_once(" <- ").unwrap_or(("", line));
         let shown = play.show(&filled(sql, &tokens)).await;
         if !name.is_empty() {
@@ -310,14 +294,9 @@ pub async fn stored(play: &Playground) -> String {
 /// Goes through the next day; `sessions` gives a session of a role (empty: a superuser).
 pub async fn goes_on(tokens: &Tokens, sessions: impl AsyncFn(&str) -> Playground) {
     let play = sessions("").await;
-    let mut lines = statements(NEXT_DAY).peekable();
-    while let Some(line) = lines.next() {
-        let (role, sql) = asked(line);
-        let mut expected = Vec::new();
-        while let Some(answer) = lines.next_if(|next| next.starts_with(INDENT)) {
-            expected.push(&answer[INDENT.len()..]);
-        }
-        let (sql, expected) = (filled(sql, tokens), filled(&expected.join("\n"), tokens));
+    for step in script::steps(NEXT_DAY) {
+        let (sql, expected) = (filled(step.sql, tokens), filled(&step.answer, tokens));
+        let role = step.name;
         let answer = match role {
             "" => play.attempt(&sql).await,
             role => sessions(role).await.attempt(&sql).await,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::playground::Playground;
 use crate::{on, primary};
+use pg_once_tests::script;
 
 pub const JOBS: &str = include_str!("../../../sql/examples/batch_job.sql");
 pub const MACHINE: &str = include_str!("../../../sql/examples/batch_job.json");
@@ -37,327 +38,183 @@ const PREPARE: &[&str] = &[
     "select once.inbox_barrier('i', 'saga', 'skipped', 'compensation')",
 ];
 
-/// Function, call, answer or SQLSTATE; `TOKEN` is the token of the thing in question.
-const ANSWER: &[(&str, &str, &str)] = &[
-    ("incarnation", "select once.incarnation() > 0", "t"),
-    (
-        "key_claim",
-        "select outcome, response_body from once.key_claim('s', 'done')",
-        "replayed|1",
-    ),
-    (
-        "key_claim",
-        "select outcome from once.key_claim('s', 'done', '7')",
-        "mismatched",
-    ),
-    (
-        "key_claim",
-        "select outcome from once.key_claim('s', 'gone')",
-        "gone",
-    ),
-    (
-        "key_claim",
-        "select outcome from once.key_claim('s', 'held')",
-        "in_progress",
-    ),
-    (
-        "key_claim",
-        "select outcome, token = TOKEN from once.key_claim('s', 'held', holder => 'h')",
-        "claimed|t",
-    ),
-    (
-        "key_claim",
-        "select outcome from once.key_claim('s', 'parked')",
-        "parked",
-    ),
-    (
-        "key_claim",
-        "select outcome from once.key_claim('s', 'done', fingerprint => sha256('x'))",
-        "mismatched",
-    ),
-    (
-        "key_derive",
-        "select length(once.key_derive('s', 'done', 'pay'))",
-        "69",
-    ),
-    (
-        "key_get",
-        "select status from once.key_get('s', 'parked')",
-        "parked",
-    ),
-    ("key_list", "select count(*) from once.key_list('s')", "5"),
-    (
-        "key_step",
-        "select attempted from once.key_step('s', 'held', TOKEN, 'pay')",
-        "0",
-    ),
-    (
-        "scope_get",
-        "select once.scope_get('s') ->> 'keep_request'",
-        "false",
-    ),
-    (
-        "machine_get",
-        "select once.machine_get('batch_job') ->> 'machine'",
-        "batch_job",
-    ),
-    (
-        "machine_check",
-        "select count(*) from once.machine_check()",
-        "0",
-    ),
-    ("machine_assert", "select once.machine_assert()", "~"),
-    (
-        "cancel_items",
-        "select item ->> 'artifact' from once.cancel_items('batch_job', '2')",
-        "a\nb",
-    ),
-    (
-        "cancel_items",
-        "select item ->> 'artifact' from once.cancel_items('batch_job', '2', '1', 10)",
-        "b",
-    ),
-    (
-        "cancel_pending",
-        "select id from once.cancel_pending('batch_job')",
-        "2",
-    ),
-    (
-        "cancel_request",
-        "select outcome from once.cancel_request('batch_job', '2')",
-        "teardown",
-    ),
-    (
-        "cancel_audit",
-        "select count(*) from once.cancel_audit('batch_job')",
-        "0",
-    ),
-    (
-        "transition",
-        "select moved, reason from once.transition('batch_job', '99', 'failed')",
-        "f|not_found",
-    ),
-    (
-        "action_claim",
-        "select outcome from once.action_claim('batch_job', '1', 'run', 'worker')",
-        "in_progress",
-    ),
-    ("topic_get", "select once.topic_get('t') ->> 'lanes'", "16"),
-    (
-        "subscriber_get",
-        "select once.subscriber_get('t', 'default') ->> 'max_attempts'",
-        "10",
-    ),
-    (
-        "outbox_dead",
-        "select payload, kind from once.outbox_dead('t', 'default')",
-        "1|never",
-    ),
-    (
-        "action_get",
-        "select status, attempts, step_key from once.action_get('batch_job', '1')",
-        "running|1|run",
-    ),
-    (
-        "action_list",
-        "select machine, id from once.action_list('batch_job') limit 1",
-        "batch_job|1",
-    ),
-    (
-        "machine_list",
-        "select machine, guarded from once.machine_list() where machine = 'batch_job'",
-        "batch_job|t",
-    ),
-    (
-        "machine_history",
-        "select count(*) from once.machine_history('batch_job', '1')",
-        "0",
-    ),
-    (
-        "machine_diagram",
-        "select once.machine_diagram('batch_job') like 'stateDiagram-v2%'",
-        "t",
-    ),
-    (
-        "scope_list",
-        "select count(*) > 0 from once.scope_list()",
-        "t",
-    ),
-    ("shard_of", "select once.shard_of('acme', 16)", "1"),
-    ("shard_get", "select once.shard_get()", "~"),
-    ("verify", "select count(*) from once.verify()", "0"),
-    (
-        "outbox_peek",
-        "select state from once.outbox_peek('t') limit 1",
-        "leased",
-    ),
-    (
-        "topic_list",
-        "select topic, subscriber, dead from once.topic_list() where topic = 't'",
-        "t|default|1",
-    ),
-    (
-        "outbox_deliveries",
-        "select d.kind from once.outbox_dead('t', 'default') as e, once.outbox_deliveries('t', 'default', e.event_id) as d",
-        "never",
-    ),
-    (
-        "inbox_accept",
-        "select accepted, verdict from once.inbox_accept('i', 'm')",
-        "f|\"v\"",
-    ),
-    (
-        "inbox_record",
-        "select once.inbox_record('i', 'm', '\"v\"')",
-        "ON006",
-    ),
-    (
-        "inbox_barrier",
-        "select once.inbox_barrier('i', 'saga', 'step', 'action')",
-        "duplicate",
-    ),
-    (
-        "inbox_barrier",
-        "select once.inbox_barrier('i', 'saga', 'skipped', 'action')",
-        "refused",
-    ),
-    (
-        "inbox_barrier",
-        "select once.inbox_barrier('i', 'saga', 'skipped', 'compensation')",
-        "skipped",
-    ),
-    (
-        "janitor_status",
-        "select due, done, failed from once.janitor_status() where task = 'inbox_reap'",
-        "0|1|0",
-    ),
-    (
-        "metrics",
-        "select labels ->> 'topic', value from once.metrics() where name = 'outbox_dead_letters'",
-        "t|1",
-    ),
-    (
-        "metrics",
-        "select labels ->> 'state', value from once.metrics() where name = 'pg_once_action_leases' order by 1",
-        "alive|1\ndeferred|0\noverdue|0",
-    ),
-    (
-        "metrics",
-        "select labels ->> 'state', value from once.metrics() where name = 'pg_once_key_leases' order by 1",
-        "alive|1\noverdue|1\nwaiting|0",
-    ),
-    (
-        "doctor",
-        "select level, problem, hint <> '' from once.doctor() where problem ~ 'parked|dead letters' order by 2",
-        "info|1 keys are parked|t\nwarning|dead letters are growing: topic \"t\", subscriber \"default\"|t",
-    ),
-];
+/// A function, its call, and behind four spaces the answer or SQLSTATE; `TOKEN` is the token of the thing in question.
+const ANSWER: &str = r#"
+incarnation: select once.incarnation() > 0
+    t
+key_claim: select outcome, response_body from once.key_claim('s', 'done')
+    replayed|1
+key_claim: select outcome from once.key_claim('s', 'done', '7')
+    mismatched
+key_claim: select outcome from once.key_claim('s', 'gone')
+    gone
+key_claim: select outcome from once.key_claim('s', 'held')
+    in_progress
+key_claim: select outcome, token = TOKEN from once.key_claim('s', 'held', holder => 'h')
+    claimed|t
+key_claim: select outcome from once.key_claim('s', 'parked')
+    parked
+key_claim: select outcome from once.key_claim('s', 'done', fingerprint => sha256('x'))
+    mismatched
+key_derive: select length(once.key_derive('s', 'done', 'pay'))
+    69
+key_get: select status from once.key_get('s', 'parked')
+    parked
+key_list: select count(*) from once.key_list('s')
+    5
+key_step: select attempted from once.key_step('s', 'held', TOKEN, 'pay')
+    0
+scope_get: select once.scope_get('s') ->> 'keep_request'
+    false
+machine_get: select once.machine_get('batch_job') ->> 'machine'
+    batch_job
+machine_check: select count(*) from once.machine_check()
+    0
+machine_assert: select once.machine_assert()
+    ~
+cancel_items: select item ->> 'artifact' from once.cancel_items('batch_job', '2')
+    a
+    b
+cancel_items: select item ->> 'artifact' from once.cancel_items('batch_job', '2', '1', 10)
+    b
+cancel_pending: select id from once.cancel_pending('batch_job')
+    2
+cancel_request: select outcome from once.cancel_request('batch_job', '2')
+    teardown
+cancel_audit: select count(*) from once.cancel_audit('batch_job')
+    0
+transition: select moved, reason from once.transition('batch_job', '99', 'failed')
+    f|not_found
+action_claim: select outcome from once.action_claim('batch_job', '1', 'run', 'worker')
+    in_progress
+topic_get: select once.topic_get('t') ->> 'lanes'
+    16
+subscriber_get: select once.subscriber_get('t', 'default') ->> 'max_attempts'
+    10
+outbox_dead: select payload, kind from once.outbox_dead('t', 'default')
+    1|never
+action_get: select status, attempts, step_key from once.action_get('batch_job', '1')
+    running|1|run
+action_list: select machine, id from once.action_list('batch_job') limit 1
+    batch_job|1
+machine_list: select machine, guarded from once.machine_list() where machine = 'batch_job'
+    batch_job|t
+machine_history: select count(*) from once.machine_history('batch_job', '1')
+    0
+machine_diagram: select once.machine_diagram('batch_job') like 'stateDiagram-v2%'
+    t
+scope_list: select count(*) > 0 from once.scope_list()
+    t
+shard_of: select once.shard_of('acme', 16)
+    1
+shard_get: select once.shard_get()
+    ~
+verify: select count(*) from once.verify()
+    0
+outbox_peek: select state from once.outbox_peek('t') limit 1
+    leased
+topic_list: select topic, subscriber, dead from once.topic_list() where topic = 't'
+    t|default|1
+outbox_deliveries: select d.kind from once.outbox_dead('t', 'default') as e, once.outbox_deliveries('t', 'default', e.event_id) as d
+    never
+inbox_accept: select accepted, verdict from once.inbox_accept('i', 'm')
+    f|"v"
+inbox_record: select once.inbox_record('i', 'm', '"v"')
+    ON006
+inbox_barrier: select once.inbox_barrier('i', 'saga', 'step', 'action')
+    duplicate
+inbox_barrier: select once.inbox_barrier('i', 'saga', 'skipped', 'action')
+    refused
+inbox_barrier: select once.inbox_barrier('i', 'saga', 'skipped', 'compensation')
+    skipped
+janitor_status: select due, done, failed from once.janitor_status() where task = 'inbox_reap'
+    0|1|0
+metrics: select labels ->> 'topic', value from once.metrics() where name = 'outbox_dead_letters'
+    t|1
+metrics: select labels ->> 'state', value from once.metrics() where name = 'pg_once_action_leases' order by 1
+    alive|1
+    deferred|0
+    overdue|0
+metrics: select labels ->> 'state', value from once.metrics() where name = 'pg_once_key_leases' order by 1
+    alive|1
+    overdue|1
+    waiting|0
+doctor: select level, problem, hint <> '' from once.doctor() where problem ~ 'parked|dead letters' order by 2
+    info|1 keys are parked|t
+    warning|dead letters are growing: topic "t", subscriber "default"|t
+"#;
 
-/// Function, call: 25006, whatever the call would find.
-const REFUSED: &[(&str, &str)] = &[
-    ("key_claim", "once.key_claim('s', 'new')"),
-    ("key_claim", "once.key_claim('s', 'lost')"),
-    (
-        "key_claim",
-        "once.key_claim('s', 'new', fingerprint => sha256('x'))",
-    ),
-    ("key_advance", "once.key_advance('s', 'held', TOKEN, 'p')"),
-    ("key_complete", "once.key_complete('s', 'held', TOKEN, 200)"),
-    ("key_abort", "once.key_abort('s', 'held', TOKEN, 500)"),
-    ("key_release", "once.key_release('s', 'held', TOKEN)"),
-    ("key_park", "once.key_park('s', 'held', TOKEN, 'why')"),
-    ("key_resolve", "once.key_resolve('s', 'parked', 1, 'retry')"),
-    ("key_extend", "once.key_extend('s', 'held', TOKEN)"),
-    ("key_step", "once.key_step('s', 'held', TOKEN, 'other')"),
-    (
-        "key_step_done",
-        "once.key_step_done('s', 'held', TOKEN, 'pay')",
-    ),
-    (
-        "key_rotate",
-        "once.key_rotate('s', 'held', TOKEN, 'pay', 1)",
-    ),
-    ("key_take_abandoned", "once.key_take_abandoned('s')"),
-    ("key_expire", "once.key_expire('s', 'held')"),
-    ("key_forget", "once.key_forget('s', 'done')"),
-    ("scope_set", "once.scope_set('s', '{\"lease\": \"1 s\"}')"),
-    (
-        "machine_define",
-        "once.machine_define('{\"machine\": \"m\", \"table\": \"batch_job\", \"id\": \"id\", \"status\": \"result\", \"status_types\": [\"a\"], \"terminal\": [\"a\"], \"transitions\": []}')",
-    ),
-    ("machine_drop", "once.machine_drop('batch_job')"),
-    ("machine_guard", "once.machine_guard('batch_job', false)"),
-    ("transition", "once.transition('batch_job', '3', 'failed')"),
-    (
-        "transition_many",
-        "once.transition_many('batch_job', array['3'], 'failed')",
-    ),
-    (
-        "action_claim",
-        "once.action_claim('batch_job', '3', 'run', 'worker')",
-    ),
-    (
-        "action_extend",
-        "once.action_extend('batch_job', '1', TOKEN)",
-    ),
-    (
-        "action_finish",
-        "once.action_finish('batch_job', '1', TOKEN)",
-    ),
-    (
-        "action_release",
-        "once.action_release('batch_job', '1', TOKEN)",
-    ),
-    ("action_expire", "once.action_expire('batch_job', '1')"),
-    ("action_adopt", "once.action_adopt('batch_job')"),
-    ("cancel_request", "once.cancel_request('batch_job', '3')"),
-    ("cancel_refund", "once.cancel_refund('batch_job', '2')"),
-    ("cancel_confirm", "once.cancel_confirm('batch_job', '2', 1)"),
-    ("cancel_finish", "once.cancel_finish('batch_job', '2')"),
-    ("outbox_emit", "once.outbox_emit('t', '4')"),
-    (
-        "outbox_emit",
-        "once.outbox_emit('t', '4', dedupe_key => 'new')",
-    ),
-    ("outbox_emit", "once.outbox_emit('t', '4', delay => '1 s')"),
-    ("outbox_take", "once.outbox_take('t')"),
-    ("outbox_ack", "once.outbox_ack('t', 'default', TOKEN)"),
-    ("outbox_nack", "once.outbox_nack('t', 'default', TOKEN)"),
-    ("outbox_extend", "once.outbox_extend('t', 'default', TOKEN)"),
-    ("outbox_redrive", "once.outbox_redrive('t', 'default')"),
-    (
-        "outbox_discard",
-        "once.outbox_discard('t', 'default', array[1])",
-    ),
-    (
-        "topic_set",
-        "once.topic_set('t', '{\"dedupe_for\": \"1 day\"}')",
-    ),
-    ("subscriber_set", "once.subscriber_set('t', 'other')"),
-    ("subscriber_set", "once.subscriber_set('t', 'default')"),
-    ("shard_set", "once.shard_set(0, 16)"),
-    ("topic_drop", "once.topic_drop('t')"),
-    ("subscriber_drop", "once.subscriber_drop('t', 'default')"),
-    ("inbox_accept", "once.inbox_accept('i', 'new')"),
-    (
-        "inbox_barrier",
-        "once.inbox_barrier('i', 'saga', 'step', 'compensation')",
-    ),
-    ("sweep", "once.sweep()"),
-    ("sweep", "once.sweep(task => 'key_abandon')"),
-    ("sweep", "once.sweep(task => 'key_reap')"),
-    ("sweep", "once.sweep(task => 'key_tombstone')"),
-    ("sweep", "once.sweep(task => 'action_release')"),
-    ("sweep", "once.sweep(task => 'outbox_requeue')"),
-    ("sweep", "once.sweep(task => 'outbox_retire')"),
-    ("sweep", "once.sweep(task => 'inbox_reap')"),
-    ("sweep", "once.sweep(task => 'dedupe_reap')"),
-    ("sweep", "once.sweep(task => 'dead_reap')"),
-    ("sweep", "once.sweep(task => 'history_reap')"),
-    ("incarnation_renew", "once.incarnation_renew()"),
-    ("grant_role", "once.grant_role('pg_monitor', 'use')"),
-    ("revoke_role", "once.revoke_role('pg_monitor', 'use')"),
-];
+/// Calls that end with 25006, whatever they would find.
+const REFUSED: &str = r#"
+once.key_claim('s', 'new')
+once.key_claim('s', 'lost')
+once.key_claim('s', 'new', fingerprint => sha256('x'))
+once.key_advance('s', 'held', TOKEN, 'p')
+once.key_complete('s', 'held', TOKEN, 200)
+once.key_abort('s', 'held', TOKEN, 500)
+once.key_release('s', 'held', TOKEN)
+once.key_park('s', 'held', TOKEN, 'why')
+once.key_resolve('s', 'parked', 1, 'retry')
+once.key_extend('s', 'held', TOKEN)
+once.key_step('s', 'held', TOKEN, 'other')
+once.key_step_done('s', 'held', TOKEN, 'pay')
+once.key_rotate('s', 'held', TOKEN, 'pay', 1)
+once.key_take_abandoned('s')
+once.key_expire('s', 'held')
+once.key_forget('s', 'done')
+once.scope_set('s', '{"lease": "1 s"}')
+once.machine_define('{"machine": "m", "table": "batch_job", "id": "id", "status": "result", "status_types": ["a"], "terminal": ["a"], "transitions": []}')
+once.machine_drop('batch_job')
+once.machine_guard('batch_job', false)
+once.transition('batch_job', '3', 'failed')
+once.transition_many('batch_job', array['3'], 'failed')
+once.action_claim('batch_job', '3', 'run', 'worker')
+once.action_extend('batch_job', '1', TOKEN)
+once.action_finish('batch_job', '1', TOKEN)
+once.action_release('batch_job', '1', TOKEN)
+once.action_expire('batch_job', '1')
+once.action_adopt('batch_job')
+once.cancel_request('batch_job', '3')
+once.cancel_refund('batch_job', '2')
+once.cancel_confirm('batch_job', '2', 1)
+once.cancel_finish('batch_job', '2')
+once.outbox_emit('t', '4')
+once.outbox_emit('t', '4', dedupe_key => 'new')
+once.outbox_emit('t', '4', delay => '1 s')
+once.outbox_take('t')
+once.outbox_ack('t', 'default', TOKEN)
+once.outbox_nack('t', 'default', TOKEN)
+once.outbox_extend('t', 'default', TOKEN)
+once.outbox_redrive('t', 'default')
+once.outbox_discard('t', 'default', array[1])
+once.topic_set('t', '{"dedupe_for": "1 day"}')
+once.subscriber_set('t', 'other')
+once.subscriber_set('t', 'default')
+once.shard_set(0, 16)
+once.topic_drop('t')
+once.subscriber_drop('t', 'default')
+once.inbox_accept('i', 'new')
+once.inbox_barrier('i', 'saga', 'step', 'compensation')
+once.sweep()
+once.sweep(task => 'key_abandon')
+once.sweep(task => 'key_reap')
+once.sweep(task => 'key_tombstone')
+once.sweep(task => 'action_release')
+once.sweep(task => 'outbox_requeue')
+once.sweep(task => 'outbox_retire')
+once.sweep(task => 'inbox_reap')
+once.sweep(task => 'dedupe_reap')
+once.sweep(task => 'dead_reap')
+once.sweep(task => 'history_reap')
+once.incarnation_renew()
+once.grant_role('pg_monitor', 'use')
+once.revoke_role('pg_monitor', 'use')
+"#;
+
+/// Each function of `REFUSED`, and its call.
+fn refused() -> impl Iterator<Item = (&'static str, &'static str)> {
+    script::lines(REFUSED).map(|call| (call["once.".len()..].split('(').next().unwrap(), call))
+}
 
 /// Called by triggers and by the extension's own SQL only, or a procedure of its own (`CALL`).
 const NOT_CALLED: [&str; 3] = ["machine_guard_row", "machine_guard_item", "sweep_all"];
@@ -403,16 +260,15 @@ async fn stored(play: &Playground) -> String {
 /// What answers otherwise than the tables say, where nothing can be written.
 async fn wrong_answers(session: &Playground, tokens: &BTreeMap<&'static str, String>) -> String {
     let mut wrong = Vec::new();
-    for (function, call, answer) in ANSWER {
-        let call = with_token(function, call, tokens);
+    for asked in script::steps(ANSWER) {
+        let (call, answer) = (with_token(asked.name, asked.sql, tokens), asked.answer);
         match session.attempt(&call).await {
-            Ok(shown) if shown == *answer => {}
-            Err(refusal) if refusal.code == *answer => {}
+            Ok(shown) if shown == answer => {}
+            Err(refusal) if refusal.code == answer => {}
             other => wrong.push(format!("{call}: {other:?}, not {answer}")),
         }
     }
-    let refused = REFUSED
-        .iter()
+    let refused = refused()
         .map(|(function, call)| format!("select * from {}", with_token(function, call, tokens)));
     for call in refused.chain(["call once.sweep_all()".to_owned()]) {
         match session.attempt(&call).await {
@@ -434,8 +290,8 @@ async fn every_function_answers_where_nothing_can_be_written_or_says_that_it_can
     }
     let functions = play.show(FUNCTIONS).await;
     let named = |function: &str| {
-        ANSWER.iter().any(|(name, ..)| *name == function)
-            || REFUSED.iter().any(|(name, _)| *name == function)
+        script::steps(ANSWER).any(|asked| asked.name == function)
+            || refused().any(|(name, _)| name == function)
             || NOT_CALLED.contains(&function)
     };
     let unnamed: Vec<&str> = functions.lines().filter(|f| !named(f)).collect();

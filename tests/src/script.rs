@@ -1,0 +1,41 @@
+//! Statements and their answers as one text, which is read and written more easily than a table of literals.
+//!
+//! A line is a statement, `name: statement` or, behind four spaces, a line of the answer to the one before; `--` begins a
+//! comment.
+
+const INDENT: &str = "    ";
+
+/// A statement, who it is for or about (may be empty), and what it must answer.
+#[derive(Debug)]
+pub struct Step {
+    /// A word.
+    pub name: &'static str,
+    /// One line.
+    pub sql: &'static str,
+    /// Its lines.
+    pub answer: String,
+}
+
+/// The lines but for comments and empty ones.
+pub fn lines(text: &'static str) -> impl Iterator<Item = &'static str> {
+    let lines = text.lines();
+    lines.filter(|line| !line.is_empty() && !line.starts_with("--"))
+}
+
+/// The statements with their answers.
+pub fn steps(text: &'static str) -> impl Iterator<Item = Step> {
+    let mut lines = lines(text).peekable();
+    std::iter::from_fn(move || {
+        let line = lines.next()?;
+        let named = line
+            .split_once(": ")
+            .filter(|(name, _)| !name.contains(' '));
+        let (name, sql) = named.unwrap_or(("", line));
+        let mut answer = Vec::new();
+        while let Some(told) = lines.next_if(|next| next.starts_with(INDENT)) {
+            answer.push(&told[INDENT.len()..]);
+        }
+        let answer = answer.join("\n");
+        Some(Step { name, sql, answer })
+    })
+}
