@@ -17,6 +17,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod bad_input;
 mod builder;
 mod carried;
 mod cluster;

@@ -3,31 +3,13 @@
 
 use crate::playground::{Playground, cluster};
 use crate::stored;
+use pg_once_tests::bad_input::{all_refused, functions};
 
-const CALLS: &[(&str, &[(&str, &str)])] = &[
-    (
-        "inbox_accept",
-        &[("scope", "'s'"), ("message_id", "'m'"), ("ttl", "'1 s'")],
-    ),
-    (
-        "inbox_record",
-        &[
-            ("scope", "'s'"),
-            ("message_id", "'known'"),
-            ("verdict", "'1'"),
-        ],
-    ),
-    (
-        "inbox_barrier",
-        &[
-            ("scope", "'s'"),
-            ("saga", "'g'"),
-            ("step", "'pay'"),
-            ("operation", "'action'"),
-            ("ttl", "'1 s'"),
-        ],
-    ),
-];
+const CALLS: &str = "
+inbox_accept | scope 's' | message_id 'm' | ttl '1 s'
+inbox_record | scope 's' | message_id 'known' | verdict '1'
+inbox_barrier | scope 's' | saga 'g' | step 'pay' | operation 'action' | ttl '1 s'
+";
 
 fn bad_values(argument: &str) -> Vec<String> {
     let texts = |max: usize| {
@@ -67,48 +49,16 @@ fn bad_values(argument: &str) -> Vec<String> {
     }
 }
 
-fn call(function: &str, arguments: &[(&str, &str)], bad: Option<(&str, &str)>) -> String {
-    let list: Vec<String> = arguments
-        .iter()
-        .map(|(name, good)| {
-            let value = bad.filter(|(n, _)| n == name).map_or(*good, |(_, v)| v);
-            format!("{name} => {value}")
-        })
-        .collect();
-    format!("select * from once.{function}({})", list.join(", "))
-}
-
 #[tokio::test]
 async fn every_bad_value_of_every_argument_is_refused_by_name_with_a_hint_and_writes_nothing() {
     let play = Playground::open().await;
-    let before = stored(&play).await;
-    let (mut tried, mut wrong) = (0, Vec::new());
-    for (function, arguments) in CALLS {
-        for (argument, _) in *arguments {
-            for value in bad_values(argument) {
-                let sql = call(function, arguments, Some((argument, &value)));
-                tried += 1;
-                match play.attempt(&sql).await {
-                    Err(r)
-                        if r.code == "22023"
-                            && r.message.contains(argument)
-                            && !r.hint.is_empty() => {}
-                    other => wrong.push(format!("{sql:.200}\n    {other:?}")),
-                }
-            }
-        }
-        assert_eq!(stored(&play).await, before, "{function}");
-        play.show("begin; select once.inbox_accept('s', 'known')")
-            .await;
-        play.show(&call(function, arguments, None)).await;
-        play.show("rollback").await;
-    }
-    assert!(
-        wrong.is_empty(),
-        "{} of {tried}:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    let bad_values = |_: &str, argument: &str| {
+        let values = bad_values(argument).into_iter();
+        values.map(|value| (value, "22023")).collect()
+    };
+    let known = ("begin; select once.inbox_accept('s', 'known')", 0);
+    let stored = async || stored(&play).await;
+    let tried = all_refused(&play, &functions(CALLS), known, bad_values, stored).await;
     assert!(tried > 40, "{tried}");
 }
 

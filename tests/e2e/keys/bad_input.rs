@@ -2,164 +2,34 @@
 //! that names the argument, and a HINT; nothing is written.
 
 use crate::playground::Playground;
+use pg_once_tests::bad_input::{self, all_refused, functions};
 
 /// The arguments of each function with good values; `T` is the token of key k.
-const CALLS: &[(&str, &[(&str, &str)])] = &[
-    (
-        "key_claim",
-        &[
-            ("scope", "'s'"),
-            ("key", "'new'"),
-            ("request", "'1'"),
-            ("lease", "'1 s'"),
-            ("ttl", "'1 s'"),
-            ("holder", "'h'"),
-            ("fingerprint", "sha256('x')"),
-        ],
-    ),
-    (
-        "key_advance",
-        &[
-            ("scope", "'s'"),
-            ("key", "'k'"),
-            ("token", "T"),
-            ("recovery_point", "'p'"),
-            ("state", "'1'"),
-            ("lease", "'1 s'"),
-        ],
-    ),
-    (
-        "key_complete",
-        &[
-            ("scope", "'s'"),
-            ("key", "'k'"),
-            ("token", "T"),
-            ("response_code", "200"),
-            ("response_body", "'1'"),
-            ("response_headers", "'1'"),
-        ],
-    ),
-    (
-        "key_abort",
-        &[
-            ("scope", "'s'"),
-            ("key", "'k'"),
-            ("token", "T"),
-            ("response_code", "500"),
-            ("response_body", "'1'"),
-            ("response_headers", "'1'"),
-        ],
-    ),
-    (
-        "key_release",
-        &[
-            ("scope", "'s'"),
-            ("key", "'k'"),
-            ("token", "T"),
-            ("error", "'e'"),
-            ("retry_after", "'1 s'"),
-        ],
-    ),
-    (
-        "key_park",
-        &[
-            ("scope", "'s'"),
-            ("key", "'k'"),
-            ("token", "T"),
-            ("reason", "'r'"),
-        ],
-    ),
-    (
-        "key_resolve",
-        &[
-            ("scope", "'s'"),
-            ("key", "'parked'"),
-            ("attempt", "1"),
-            ("verdict", "'complete'"),
-            ("response_code", "200"),
-            ("response_body", "'1'"),
-            ("response_headers", "'1'"),
-        ],
-    ),
-    (
-        "key_extend",
-        &[
-            ("scope", "'s'"),
-            ("key", "'k'"),
-            ("token", "T"),
-            ("lease", "'1 s'"),
-        ],
-    ),
-    (
-        "key_step",
-        &[
-            ("scope", "'s'"),
-            ("key", "'k'"),
-            ("token", "T"),
-            ("step", "'pay'"),
-            ("on_abort", "null"),
-        ],
-    ),
-    (
-        "key_step_done",
-        &[
-            ("scope", "'s'"),
-            ("key", "'k'"),
-            ("token", "T"),
-            ("step", "'pay'"),
-            ("result", "'1'"),
-            ("on_complete", "null"),
-            ("on_abort", "null"),
-        ],
-    ),
-    (
-        "key_derive",
-        &[("scope", "'s'"), ("key", "'k'"), ("step", "'pay'")],
-    ),
-    (
-        "key_rotate",
-        &[
-            ("scope", "'s'"),
-            ("key", "'k'"),
-            ("token", "T"),
-            ("step", "'pay'"),
-            ("from_version", "1"),
-        ],
-    ),
-    (
-        "key_take_abandoned",
-        &[
-            ("scope", "'s'"),
-            ("max", "10"),
-            ("lease", "'1 s'"),
-            ("holder", "'h'"),
-        ],
-    ),
-    ("scope_list", &[("max", "10"), ("after", "'s'")]),
-    ("verify", &[("max", "10")]),
-    (
-        "shard_set",
-        &[
-            ("shard", "0"),
-            ("shards", "16"),
-            ("by", "'key'"),
-            ("separator", "'/'"),
-        ],
-    ),
-    ("key_get", &[("scope", "'s'"), ("key", "'k'")]),
-    ("key_expire", &[("scope", "'s'"), ("key", "'parked'")]),
-    ("key_forget", &[("scope", "'s'"), ("key", "'parked'")]),
-    ("scope_set", &[("scope", "'s'"), ("options", "'{}'")]),
-    ("scope_get", &[("scope", "'s'")]),
-    (
-        "grant_role",
-        &[("role", "'bad_input_role'"), ("kind", "'use'")],
-    ),
-    (
-        "revoke_role",
-        &[("role", "'bad_input_role'"), ("kind", "'use'")],
-    ),
-];
+const CALLS: &str = "
+key_claim | scope 's' | key 'new' | request '1' | lease '1 s' | ttl '1 s' | holder 'h' | fingerprint sha256('x')
+key_advance | scope 's' | key 'k' | token T | recovery_point 'p' | state '1' | lease '1 s'
+key_complete | scope 's' | key 'k' | token T | response_code 200 | response_body '1' | response_headers '1'
+key_abort | scope 's' | key 'k' | token T | response_code 500 | response_body '1' | response_headers '1'
+key_release | scope 's' | key 'k' | token T | error 'e' | retry_after '1 s'
+key_park | scope 's' | key 'k' | token T | reason 'r'
+key_resolve | scope 's' | key 'parked' | attempt 1 | verdict 'complete' | response_code 200 | response_body '1' | response_headers '1'
+key_extend | scope 's' | key 'k' | token T | lease '1 s'
+key_step | scope 's' | key 'k' | token T | step 'pay' | on_abort null
+key_step_done | scope 's' | key 'k' | token T | step 'pay' | result '1' | on_complete null | on_abort null
+key_derive | scope 's' | key 'k' | step 'pay'
+key_rotate | scope 's' | key 'k' | token T | step 'pay' | from_version 1
+key_take_abandoned | scope 's' | max 10 | lease '1 s' | holder 'h'
+scope_list | max 10 | after 's'
+verify | max 10
+shard_set | shard 0 | shards 16 | by 'key' | separator '/'
+key_get | scope 's' | key 'k'
+key_expire | scope 's' | key 'parked'
+key_forget | scope 's' | key 'parked'
+scope_set | scope 's' | options '{}'
+scope_get | scope 's'
+grant_role | role 'bad_input_role' | kind 'use'
+revoke_role | role 'bad_input_role' | kind 'use'
+";
 
 /// The bad values of an argument and the code that each gives.
 fn bad_values(function: &str, argument: &str, version: u32) -> Vec<(String, &'static str)> {
@@ -234,29 +104,6 @@ fn bad_values(function: &str, argument: &str, version: u32) -> Vec<(String, &'st
     }
 }
 
-fn call(
-    function: &str,
-    arguments: &[(&str, &str)],
-    token: i64,
-    bad: Option<(&str, &str)>,
-) -> String {
-    let list: Vec<String> = arguments
-        .iter()
-        .map(|(name, good)| {
-            let value = bad.filter(|(n, _)| n == name).map_or(*good, |(_, v)| v);
-            format!(
-                "{name} => {}",
-                if value == "T" {
-                    token.to_string()
-                } else {
-                    value.to_owned()
-                }
-            )
-        })
-        .collect();
-    format!("select * from once.{function}({})", list.join(", "))
-}
-
 #[tokio::test]
 async fn every_bad_value_of_every_argument_is_refused_by_name_with_a_hint_and_writes_nothing() {
     let play = Playground::open().await;
@@ -267,37 +114,12 @@ async fn every_bad_value_of_every_argument_is_refused_by_name_with_a_hint_and_wr
     ))
     .await;
     let token = play.token("k", "").await;
-    let stored = play.stored().await;
-    let (mut tried, mut wrong) = (0, Vec::new());
-    for (function, arguments) in CALLS {
-        for (argument, _) in *arguments {
-            let bad_values = bad_values(function, argument, crate::playground::cluster().version());
-            for (value, code) in bad_values {
-                let sql = call(function, arguments, token, Some((argument, &value)));
-                play.show("begin").await;
-                let refused = play.attempt(&sql).await;
-                play.show("rollback").await;
-                tried += 1;
-                match refused {
-                    Err(r)
-                        if r.code == code && r.message.contains(argument) && !r.hint.is_empty() => {
-                    }
-                    other => wrong.push(format!("{sql:.200}\n    {other:?}")),
-                }
-            }
-        }
-        // With good values alone each of them works: no bad value hid behind another.
-        play.show("begin").await;
-        play.show(&call(function, arguments, token, None)).await;
-        play.show("rollback").await;
-        assert_eq!(play.stored().await, stored, "{function}");
-    }
-    assert!(
-        wrong.is_empty(),
-        "{} of {tried}:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    let bad_values = |function: &str, argument: &str| {
+        bad_values(function, argument, crate::playground::cluster().version())
+    };
+    let stored = async || play.stored().await;
+    let begin = ("begin", token);
+    let tried = all_refused(&play, &functions(CALLS), begin, bad_values, stored).await;
     assert!(tried > 300, "{tried}");
 }
 
@@ -320,13 +142,5 @@ async fn every_function_of_the_schema_has_its_line_in_the_table_above_and_its_ar
                and proname !~ '^(outbox|topic|subscriber)'",
         )
         .await;
-    let mut tabled: Vec<String> = CALLS
-        .iter()
-        .map(|(function, arguments)| {
-            let names: Vec<_> = arguments.iter().map(|(name, _)| *name).collect();
-            format!("{function}({})", names.join(","))
-        })
-        .collect();
-    tabled.sort();
-    assert_eq!(declared, tabled.join("\n"));
+    assert_eq!(declared, bad_input::declared(&functions(CALLS)));
 }

@@ -3,130 +3,39 @@
 
 use crate::playground::Playground;
 use crate::world::{jobs, token, world};
+use pg_once_tests::bad_input::{self, all_refused, functions};
 
 /// The arguments of each function with good values; `T` is the token of job 2.
-const CALLS: &[(&str, &[(&str, &str)])] = &[
-    (
-        "machine_define",
-        &[("definition", "once.machine_get('job')")],
-    ),
-    ("machine_get", &[("machine", "'job'")]),
-    ("machine_check", &[("machine", "'job'")]),
-    ("machine_assert", &[]),
-    (
-        "machine_guard",
-        &[("machine", "'job'"), ("enabled", "true")],
-    ),
-    (
-        "transition",
-        &[
-            ("machine", "'job'"),
-            ("id", "'1'"),
-            ("to_status", "'ready'"),
-            ("from_status", "'{new}'"),
-            ("patch", "'{\"note\": \"x\"}'"),
-            ("requester", "'worker'"),
-            ("version", "0"),
-        ],
-    ),
-    (
-        "transition_many",
-        &[
-            ("machine", "'job'"),
-            ("ids", "'{1}'"),
-            ("to_status", "'ready'"),
-            ("from_status", "'{new}'"),
-            ("requester", "'worker'"),
-        ],
-    ),
-    (
-        "action_claim",
-        &[
-            ("machine", "'job'"),
-            ("id", "'4'"),
-            ("step_key", "'run'"),
-            ("requester", "'worker'"),
-            ("lease", "'1 s'"),
-            ("holder", "'h'"),
-            ("version", "0"),
-        ],
-    ),
-    (
-        "action_extend",
-        &[
-            ("machine", "'job'"),
-            ("id", "'2'"),
-            ("token", "T"),
-            ("lease", "'1 s'"),
-        ],
-    ),
-    (
-        "action_finish",
-        &[
-            ("machine", "'job'"),
-            ("id", "'2'"),
-            ("token", "T"),
-            ("patch", "'{\"note\": \"x\"}'"),
-        ],
-    ),
-    (
-        "action_release",
-        &[
-            ("machine", "'job'"),
-            ("id", "'2'"),
-            ("token", "T"),
-            ("error", "'e'"),
-        ],
-    ),
-    ("action_expire", &[("machine", "'job'"), ("id", "'1'")]),
-    ("action_get", &[("machine", "'job'"), ("id", "'1'")]),
-    ("action_list", &[("machine", "'job'"), ("max", "10")]),
-    ("machine_diagram", &[("machine", "'job'")]),
-    (
-        "machine_history",
-        &[("machine", "'job'"), ("id", "'1'"), ("max", "10")],
-    ),
-    ("machine_list", &[]),
-    ("action_adopt", &[("machine", "'job'"), ("max", "10")]),
-    ("cancel_request", &[("machine", "'job'"), ("id", "'1'")]),
-    (
-        "cancel_refund",
-        &[("machine", "'job'"), ("id", "'3'"), ("max_items", "1")],
-    ),
-    (
-        "cancel_items",
-        &[
-            ("machine", "'job'"),
-            ("id", "'3'"),
-            ("after_id", "'1'"),
-            ("max", "10"),
-        ],
-    ),
-    (
-        "cancel_confirm",
-        &[("machine", "'job'"), ("id", "'3'"), ("pass", "1")],
-    ),
-    (
-        "cancel_finish",
-        &[
-            ("machine", "'job'"),
-            ("id", "'5'"),
-            ("patch", "'{\"note\": \"x\"}'"),
-        ],
-    ),
-    ("cancel_pending", &[("machine", "'job'"), ("max", "10")]),
-    ("cancel_audit", &[("machine", "'job'"), ("id", "'3'")]),
-    (
-        "sweep",
-        &[
-            ("max", "10"),
-            ("task", "'action_release'"),
-            ("machine", "'job'"),
-        ],
-    ),
-    // Last: nothing of the machine is left for the others within its transaction.
-    ("machine_drop", &[("machine", "'idle'")]),
-];
+const CALLS: &str = r#"
+machine_define | definition once.machine_get('job')
+machine_get | machine 'job'
+machine_check | machine 'job'
+machine_assert
+machine_guard | machine 'job' | enabled true
+transition | machine 'job' | id '1' | to_status 'ready' | from_status '{new}' | patch '{"note": "x"}' | requester 'worker' | version 0
+transition_many | machine 'job' | ids '{1}' | to_status 'ready' | from_status '{new}' | requester 'worker'
+action_claim | machine 'job' | id '4' | step_key 'run' | requester 'worker' | lease '1 s' | holder 'h' | version 0
+action_extend | machine 'job' | id '2' | token T | lease '1 s'
+action_finish | machine 'job' | id '2' | token T | patch '{"note": "x"}'
+action_release | machine 'job' | id '2' | token T | error 'e'
+action_expire | machine 'job' | id '1'
+action_get | machine 'job' | id '1'
+action_list | machine 'job' | max 10
+machine_diagram | machine 'job'
+machine_history | machine 'job' | id '1' | max 10
+machine_list
+action_adopt | machine 'job' | max 10
+cancel_request | machine 'job' | id '1'
+cancel_refund | machine 'job' | id '3' | max_items 1
+cancel_items | machine 'job' | id '3' | after_id '1' | max 10
+cancel_confirm | machine 'job' | id '3' | pass 1
+cancel_finish | machine 'job' | id '5' | patch '{"note": "x"}'
+cancel_pending | machine 'job' | max 10
+cancel_audit | machine 'job' | id '3'
+sweep | max 10 | task 'action_release' | machine 'job'
+-- Last: nothing of the machine is left for the others within its transaction.
+machine_drop | machine 'idle'
+"#;
 
 const NULL: &str = "null";
 
@@ -192,27 +101,6 @@ fn bad_values(function: &str, argument: &str) -> Vec<(String, &'static str)> {
     }
 }
 
-fn call(
-    function: &str,
-    arguments: &[(&str, &str)],
-    token: i64,
-    bad: Option<(&str, &str)>,
-) -> String {
-    let list: Vec<String> = arguments
-        .iter()
-        .map(|(name, good)| {
-            let value = bad.filter(|(n, _)| n == name).map_or(*good, |(_, v)| v);
-            let value = if value == "T" {
-                &token.to_string()
-            } else {
-                value
-            };
-            format!("{name} => {value}")
-        })
-        .collect();
-    format!("select * from once.{function}({})", list.join(", "))
-}
-
 /// Everything that a call could have written.
 const STORED: &str = "
     select (select string_agg(x::text, ';' order by id) from job as x),
@@ -244,42 +132,9 @@ async fn prepare(play: &Playground) -> i64 {
 async fn every_bad_value_of_every_argument_is_refused_by_name_with_a_hint_and_writes_nothing() {
     let play = world().await;
     let token = prepare(&play).await;
-    let stored = play.show(STORED).await;
-    let (mut tried, mut wrong) = (0, Vec::new());
-    for (function, arguments) in CALLS {
-        for (argument, _) in *arguments {
-            for (value, code) in bad_values(function, argument) {
-                let sql = call(function, arguments, token, Some((argument, &value)));
-                play.show("begin").await;
-                let refused = play.attempt(&sql).await;
-                play.show("rollback").await;
-                tried += 1;
-                let named = |message: &str| {
-                    message.contains(argument)
-                        || message.contains(argument.trim_end_matches("_key"))
-                };
-                match refused {
-                    Err(r)
-                        if r.code == code
-                            && named(&r.message)
-                            && !r.hint.is_empty()
-                            && r.message.len() < 1000 => {}
-                    other => wrong.push(format!("{sql:.200}\n    {other:.600?}")),
-                }
-            }
-        }
-        // With good values alone each of them works: no bad value hid behind another.
-        play.show("begin").await;
-        play.show(&call(function, arguments, token, None)).await;
-        play.show("rollback").await;
-        assert_eq!(play.show(STORED).await, stored, "{function}");
-    }
-    assert!(
-        wrong.is_empty(),
-        "{} of {tried}:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    let stored = async || play.show(STORED).await;
+    let begin = ("begin", token);
+    let tried = all_refused(&play, &functions(CALLS), begin, bad_values, stored).await;
     assert!(tried > 150, "{tried}");
 }
 
@@ -296,15 +151,7 @@ async fn every_function_on_machines_has_its_line_in_the_table_above_and_its_argu
                         and prorettype <> 'trigger'::regtype) as t(line)",
         )
         .await;
-    let mut tabled: Vec<String> = CALLS
-        .iter()
-        .map(|(function, arguments)| {
-            let names: Vec<_> = arguments.iter().map(|(name, _)| *name).collect();
-            format!("{function}({})", names.join(","))
-        })
-        .collect();
-    tabled.sort();
-    assert_eq!(declared, tabled.join("\n"));
+    assert_eq!(declared, bad_input::declared(&functions(CALLS)));
 }
 
 #[tokio::test]
