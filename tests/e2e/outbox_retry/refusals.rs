@@ -1,103 +1,45 @@
 //! What is refused, with which code, and that it changes nothing.
 
 use crate::stage::Stage;
+use pg_once_tests::script;
+
+/// SQLSTATE, the word that the message has, statement.
+const BAD_ARGUMENTS: &str = "
+22023 kind select * from once.outbox_nack('t', 'default', TOKEN, kind => 'expired')
+22023 kind select * from once.outbox_nack('t', 'default', TOKEN, kind => '')
+22023 kind select * from once.outbox_nack('t', 'default', TOKEN, kind => null)
+22023 kind select * from once.outbox_nack('t', 'default', TOKEN, kind => repeat('x', 101))
+22023 retry_after select * from once.outbox_nack('t', 'default', TOKEN, retry_after => '0')
+22023 retry_after select * from once.outbox_nack('t', 'default', TOKEN, retry_after => '-1 s')
+22023 retry_after select * from once.outbox_nack('t', 'default', TOKEN, retry_after => '1020 years')
+22023 event_ids select * from once.outbox_nack('t', 'default', TOKEN, array[1, null]::bigint[])
+22023 token select * from once.outbox_nack('t', 'default', null)
+42704 topic select * from once.outbox_nack('u', 'default', 1)
+42704 subscriber select * from once.outbox_nack('t', 'other', 1)
+22023 subscriber select * from once.outbox_nack('t', '', 1)
+42704 topic select * from once.outbox_dead('u', 'default')
+42704 subscriber select * from once.outbox_dead('t', 'other')
+22023 max select * from once.outbox_dead('t', 'default', 0)
+22023 max select * from once.outbox_dead('t', 'default', 10001)
+42704 topic select once.outbox_redrive('u', 'default')
+42704 subscriber select once.outbox_redrive('t', 'other')
+22023 max select once.outbox_redrive('t', 'default', 0)
+22023 event_ids select once.outbox_redrive('t', 'default', 1, array[null]::bigint[])
+42704 subscriber select * from once.outbox_deliveries('t', 'other', 1)
+22023 event_id select * from once.outbox_deliveries('t', 'default', null)
+22023 max select once.sweep(0, 'outbox_requeue')
+";
 
 #[tokio::test]
 async fn bad_arguments_are_told_by_name() {
     let stage = Stage::open("{}").await;
     stage.emit("a").await;
     let token = stage.take(1).await.token;
-    let nack =
-        |more: &str| format!("select * from once.outbox_nack('t', 'default', {token}{more})");
-    for (sql, code, word) in [
-        (nack(", kind => 'expired'"), "22023", "kind"),
-        (nack(", kind => ''"), "22023", "kind"),
-        (nack(", kind => null"), "22023", "kind"),
-        (nack(", kind => repeat('x', 101)"), "22023", "kind"),
-        (nack(", retry_after => '0'"), "22023", "retry_after"),
-        (nack(", retry_after => '-1 s'"), "22023", "retry_after"),
-        (
-            nack(", retry_after => '1020 years'"),
-            "22023",
-            "retry_after",
-        ),
-        (nack(", array[1, null]::bigint[]"), "22023", "event_ids"),
-        (
-            "select * from once.outbox_nack('t', 'default', null)".into(),
-            "22023",
-            "token",
-        ),
-        (
-            "select * from once.outbox_nack('u', 'default', 1)".into(),
-            "42704",
-            "topic",
-        ),
-        (
-            "select * from once.outbox_nack('t', 'other', 1)".into(),
-            "42704",
-            "subscriber",
-        ),
-        (
-            "select * from once.outbox_nack('t', '', 1)".into(),
-            "22023",
-            "subscriber",
-        ),
-        (
-            "select * from once.outbox_dead('u', 'default')".into(),
-            "42704",
-            "topic",
-        ),
-        (
-            "select * from once.outbox_dead('t', 'other')".into(),
-            "42704",
-            "subscriber",
-        ),
-        (
-            "select * from once.outbox_dead('t', 'default', 0)".into(),
-            "22023",
-            "max",
-        ),
-        (
-            "select * from once.outbox_dead('t', 'default', 10001)".into(),
-            "22023",
-            "max",
-        ),
-        (
-            "select once.outbox_redrive('u', 'default')".into(),
-            "42704",
-            "topic",
-        ),
-        (
-            "select once.outbox_redrive('t', 'other')".into(),
-            "42704",
-            "subscriber",
-        ),
-        (
-            "select once.outbox_redrive('t', 'default', 0)".into(),
-            "22023",
-            "max",
-        ),
-        (
-            "select once.outbox_redrive('t', 'default', 1, array[null]::bigint[])".into(),
-            "22023",
-            "event_ids",
-        ),
-        (
-            "select * from once.outbox_deliveries('t', 'other', 1)".into(),
-            "42704",
-            "subscriber",
-        ),
-        (
-            "select * from once.outbox_deliveries('t', 'default', null)".into(),
-            "22023",
-            "event_id",
-        ),
-        (
-            "select once.sweep(0, 'outbox_requeue')".into(),
-            "22023",
-            "max",
-        ),
-    ] {
+    for line in script::lines(BAD_ARGUMENTS) {
+        let mut words = line.splitn(3, ' ');
+        let mut next = || words.next().unwrap();
+        let (code, word) = (next(), next());
+        let sql = next().replace("TOKEN", &token.to_string());
         let refusal = stage.play.refused(&sql).await;
         assert_eq!(refusal.code, code, "{sql}: {refusal:?}");
         assert!(refusal.message.contains(word), "{sql}: {refusal:?}");
