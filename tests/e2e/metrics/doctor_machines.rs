@@ -1,4 +1,4 @@
-//! What doctor says of machines and tasks: to who may only observe, and of another owner's.
+//! What doctor says of machines and tasks: to who may only observe, of another owner's, and of damaged ones.
 
 use super::doctor::{assert_told, told};
 use super::{orders, problems};
@@ -67,4 +67,26 @@ async fn a_task_that_fails_as_a_whole() {
     .await;
     play.show("select * from once.sweep()").await;
     assert_eq!(problems(&play).await, "");
+}
+
+#[tokio::test]
+async fn a_machine_whose_definition_is_damaged_hides_no_other() {
+    let play = Playground::open().await;
+    orders(&play).await;
+    play.show(
+        "create table orders_2 (like orders including all);
+         select once.machine_define((once.machine_get('orders')::jsonb || '{\"machine\": \"broken\", \"table\": \"orders_2\"}')::json);
+         select * from once.sweep();
+         update once.machine set definition = '{\"x\": 1}', revision = revision + 1 where machine = 'broken'",
+    )
+    .await;
+    assert_told(
+        &play,
+        "machine \"broken\" cannot be checked",
+        "error",
+        "once.machine_check(machine)",
+    )
+    .await;
+    play.show("alter table orders rename status to state").await;
+    assert!(!told(&play, "machine \"orders\": ").await.is_empty());
 }

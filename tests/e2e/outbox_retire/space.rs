@@ -259,3 +259,23 @@ async fn retire_all(play: &Playground) {
         assert!(sweeps < 50, "{} copies stay", crate::kept(play).await);
     }
 }
+
+/// A defect once: autovacuum's ANALYZE of the batches of a busy hour looked through millions of event ids, for
+/// seconds, and its snapshot kept every segment from being truncated meanwhile.
+#[tokio::test]
+async fn an_analyze_of_the_batches_does_not_look_through_their_arrays() {
+    let play = open().await;
+    play.show("select fill('t', 50, 1, 1); select drain('t', most => 5) is not null")
+        .await;
+    play.show("analyze once.batch, once.receipt").await;
+    let analyzed = |category| {
+        format!(
+            "select count(*) from pg_stats s join pg_attribute a
+                 on a.attrelid = format('%I.%I', s.schemaname, s.tablename)::regclass and a.attname = s.attname
+               join pg_type t on t.oid = a.atttypid
+              where s.schemaname = 'once' and s.tablename in ('batch', 'receipt') and t.typcategory {category}"
+        )
+    };
+    assert_ne!(play.show(&analyzed("= 'N'")).await, "0");
+    assert_eq!(play.show(&analyzed("= 'A'")).await, "0");
+}
