@@ -97,7 +97,7 @@ CREATE FUNCTION once.cancel_items(
     machine text, id text, after_id text = NULL, max integer = 1000, OUT item_id text, OUT item json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_items';
 COMMENT ON FUNCTION once.cancel_items(text, text, text, integer) IS
-$$All marked items of the row, by key, as committed now at every isolation level: delete their artifacts. after_id: the last item_id of the previous page; max: 1 to 100000.
+$$Lists the marked items of the row by key; the caller deletes their artifacts. Reads what is committed now, at every isolation level. after_id: the last item_id of the previous page; max: 1 to 100000.
 Errors: 42704 no such machine; 22023 bad argument.$$;
 
 CREATE FUNCTION once.cancel_items(
@@ -145,8 +145,8 @@ CREATE FUNCTION once.cancel_audit(
     OUT id text, OUT marked_amount numeric, OUT refunded_amount numeric, OUT difference numeric)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_audit';
 COMMENT ON FUNCTION once.cancel_audit(text, text) IS
-$$Rows (NULL: all of the machine) whose marked items that match when and recorded refunds have different sums; no rows is the proof. difference: refunded_amount - marked_amount. Deleted rows are not audited. Reads the items with the caller's rights.
-Errors: 42704 no such machine; 42501 no right to read the items, or the machine's table where there is a difference.$$;
+$$Rows (NULL: all of the machine) whose marked items that match when and recorded refunds have different sums; no rows is the proof. difference: refunded_amount - marked_amount. Deleted rows are not audited. An id that is used again, after a TRUNCATE, has the refunds of both rows. Reads as the tables' owner.
+Errors: 42704 no such machine; 22023 it declares no refund; 55000 in a session with temporary objects.$$;
 
 CREATE FUNCTION once.cancel_audit(
     machine text, id "any",

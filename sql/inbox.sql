@@ -33,7 +33,7 @@ CREATE INDEX inbox_reap ON once.inbox (expires_at);
 
 COMMENT ON TABLE once.inbox IS 'One row per message accepted and per step of a saga. Reached through the inbox_* functions only.';
 COMMENT ON COLUMN once.inbox.expires_at IS 'From then on the message or step counts as new.';
-COMMENT ON COLUMN once.inbox.status IS 'm message; a step whose action ran, c and was compensated, s compensated before its action came.';
+COMMENT ON COLUMN once.inbox.status IS 'm: message. Of a step: a: its action ran; c: it ran and was compensated; s: it was compensated before its action came.';
 COMMENT ON COLUMN once.inbox.id IS 'First 16 bytes of SHA-256 over "inbox" or "barrier" and the names, in UTF-8, each after a NUL byte.';
 COMMENT ON COLUMN once.inbox.scope IS 'The consumer: the namespace of its messages and sagas, 1 to 100 characters.';
 COMMENT ON COLUMN once.inbox.name IS 'message_id, or saga.';

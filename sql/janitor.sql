@@ -31,7 +31,7 @@ SELECT pg_catalog.pg_extension_config_dump('once.janitor', '');
 CREATE FUNCTION once.sweep(
     max integer = 1000, task text = NULL, machine text = NULL,
     OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
-RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 8 AS 'MODULE_PATHNAME', 'pg_once_sweep';
+RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_sweep';
 COMMENT ON FUNCTION once.sweep(integer, text, text) IS
 $$One bounded pass: up to max (1 to 1000000) rows of each task, or of the named one. Answers a row for each task: done, failed, and whether more is waiting. An error of a task is rolled back and counted as failed; janitor_status() shows it. Waits for each lock up to once.sweep_lock_timeout and skips locked rows. machine goes with action_release alone, which sets the caller's deferred constraints to immediate. Commit at once: a truncated segment stays locked until then.
 Errors: 22023 bad argument, unknown task; 42704 no such machine; 25006 read-only; 40001 a lost race above READ COMMITTED.$$;

@@ -75,7 +75,7 @@ COMMENT ON COLUMN once.key.attempt IS 'Number of the present or last attempt, fr
 COMMENT ON COLUMN once.key.attempt_base IS 'The attempt at the last verdict retry; max_attempts counts from here.';
 COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked, c completed, a aborted, g tombstone.';
 COMMENT ON COLUMN once.key.reap_stage IS '0: keeps its answer or has none yet; 1: tombstone.';
-COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease; 1: unfinished, and claimed again, released, parked, or moved here by key_abandon. Completers and metrics read lane 1 alone.';
+COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease; 1: unfinished, and claimed again, released, parked, or moved here by key_abandon. Completers read lane 1 alone.';
 COMMENT ON COLUMN once.key.emits IS 'A step has registered events; only then the write that finishes the key reads its steps.';
 COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no, 1 in the transaction that wrote this row, 2 in an earlier one.';
 COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8.';
@@ -184,9 +184,9 @@ CREATE FUNCTION once.key_claim(
     OUT lease_left interval, OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_claim';
 COMMENT ON FUNCTION once.key_claim(text, text, json, interval, interval, text, bytea) IS
-$$Claims one logical request. scope: 1 to 100 characters; key: 1 to 255; request: compared as jsonb; fingerprint: 32 bytes that replace it; holder: a fresh UUID per attempt.
-outcome: claimed (run it), resumed (go on from recovery_point), replayed (hand back response_*), in_progress (try again after retry_after; lease_left: the longest that the present lease can last), mismatched (another request), gone (past its ttl), parked (needs key_resolve).
-Errors: 22023 bad argument, 42501 not a member of the scope's owner, 40001 a lost race above READ COMMITTED, 25006 a claim in a read-only transaction.$$;
+$$Claims one logical request. scope: 1 to 100 characters; key: 1 to 255; request: compared as jsonb; fingerprint: 32 bytes that replace it; holder: a fresh UUID per attempt, as text.
+outcome: claimed (run it), resumed (go on from recovery_point), replayed (hand back response_*), in_progress (try again after retry_after; lease_left: at most), mismatched (another request), gone (past its ttl), parked (needs key_resolve).
+Errors: 22023 bad argument, 42501 not a member of the scope's owner, 40001 a lost race above READ COMMITTED, 25006 a claim in a read-only transaction, ON007 a key of another shard.$$;
 
 CREATE FUNCTION once.key_advance(
     scope text, key text, token bigint, recovery_point text, state json = NULL, lease interval = NULL,
@@ -194,33 +194,33 @@ CREATE FUNCTION once.key_advance(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_advance';
 COMMENT ON FUNCTION once.key_advance(text, text, bigint, text, json, interval) IS
 $$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, never to a shorter one.
-Errors: ON001 the lease is lost, ON006 an earlier transaction of this token has advanced to this point with this state (NULL: any) or finished the key, 22023 a point that the scope does not declare, a backward one, started or finished.$$;
+Errors: ON001 the lease is lost, ON006 an earlier transaction of this token has advanced to this point with this state (NULL: any) or finished the key, 22023 a point that the scope does not declare, a backward one, started or finished, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_complete(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_complete';
 COMMENT ON FUNCTION once.key_complete(text, text, bigint, integer, json, json) IS
 $$Stores the final answer and emits the steps' on_complete events, in the order in which the steps ended. Later claims replay the answer byte for byte until its ttl ends. An event whose topic has lost all its subscribers is discarded with a WARNING.
-Errors: ON001 the lease is lost, ON006 this token has finished the key already.$$;
+Errors: ON001 the lease is lost, ON006 this token has finished the key already, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_abort(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_abort';
 COMMENT ON FUNCTION once.key_abort(text, text, bigint, integer, json, json) IS
 $$Stores the final answer of a failure and emits the steps' on_abort events, newest first, also those of steps whose end was never recorded. Later claims replay the answer. An event whose topic has lost all its subscribers is discarded with a WARNING.
-Errors: ON001 the lease is lost, ON006 this token has finished the key already.$$;
+Errors: ON001 the lease is lost, ON006 this token has finished the key already, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_release(scope text, key text, token bigint, error text = NULL, retry_after interval = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_release';
 COMMENT ON FUNCTION once.key_release(text, text, bigint, text, interval) IS
 $$Gives the key back after a failure that is worth a retry, and ends the token. The next claim resumes from the recovery point, not before retry_after.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument.$$;
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_park(scope text, key text, token bigint, reason text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_park';
 COMMENT ON FUNCTION once.key_park(text, text, bigint, text) IS
 $$Parks the key when the outcome of a foreign call is unknown (a timeout), and ends the token. Claims answer parked until key_resolve.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument.$$;
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_resolve(
     scope text, key text, attempt integer, verdict text, response_code integer = NULL, response_body json = NULL, response_headers json = NULL)
@@ -233,7 +233,7 @@ CREATE FUNCTION once.key_extend(scope text, key text, token bigint, lease interv
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_extend';
 COMMENT ON FUNCTION once.key_extend(text, text, bigint, interval) IS
 $$A heartbeat: renews the lease from now, but never past its claim's time plus max_lease_life. lease_left: the time that was granted.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument.$$;
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_step(
     scope text, key text, token bigint, step text, on_abort json = NULL,
@@ -242,7 +242,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step';
 COMMENT ON FUNCTION once.key_step(text, text, bigint, text, json) IS
 $$Records that a foreign call begins; commit before the call. done, result: it has ended, do not call again. attempted: earlier attempts that began it without a recorded end, the first at first_at; above 0 the other side may have acted. derived_key: the idempotency key to send.
 on_abort: {"topic": ..., "payload": ..., "order_key": ...}, the event that key_abort emits to undo the call; NULL keeps the present one.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 the topic has another owner.$$;
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 the scope or the topic has another owner.$$;
 
 CREATE FUNCTION once.key_step_done(
     scope text, key text, token bigint, step text, result json = NULL, on_complete json = NULL, on_abort json = NULL,
@@ -251,7 +251,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step_done
 COMMENT ON FUNCTION once.key_step_done(text, text, bigint, text, json, json, json) IS
 $$Records that a foreign call ended, and its result. recorded: false where another attempt recorded it, with its result. A WARNING where this transaction began the step: commit after key_step.
 on_complete, on_abort: {"topic": ..., "payload": ..., "order_key": ...}, events that key_complete and key_abort emit; on_abort NULL keeps the one of key_step.
-Errors: ON001 the lease is lost, ON006 this token has recorded this end or finished the key, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 a topic has another owner.$$;
+Errors: ON001 the lease is lost, ON006 this token has recorded this end or finished the key, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 the scope or a topic has another owner.$$;
 
 CREATE FUNCTION once.key_derive(scope text, key text, step text)
 RETURNS text LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_derive';
@@ -263,7 +263,7 @@ CREATE FUNCTION once.key_rotate(scope text, key text, token bigint, step text, f
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_rotate';
 COMMENT ON FUNCTION once.key_rotate(text, text, bigint, text, integer) IS
 $$Gives one step a new derived key, after the other side has cached a validation error under the old one. from_version: the version to leave, from 1. The same call again does nothing.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 the step is done, or from_version is neither the present version nor the one before.$$;
+Errors: ON001 the lease is lost, ON006 the key is finished, 22023 the step is done, or from_version is neither the present version nor the one before, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_take_abandoned(
     scope text, max integer = 10, lease interval = NULL, holder text = NULL,
@@ -284,7 +284,7 @@ CREATE FUNCTION once.key_get(
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_key_get';
 COMMENT ON FUNCTION once.key_get(text, text) IS
 $$Shows one key, without its token; no row if there is none. status: running, released, parked, finished or gone; steps: an array of {step, done, result, version, begun, first_at, done_at, derived_key}; lease_left: negative after the lease expired; next: one sentence on what happens next, and by whom.
-Errors: 22023 bad argument, 42501 not a member of the scope's owner.$$;
+Errors: 22023 bad argument, 42501 not a member of the scope's owner, ON007 a key of another shard.$$;
 
 CREATE FUNCTION once.key_list(
     scope text, since timestamptz = NULL, until timestamptz = NULL, in_status text = NULL, max integer = 10000,

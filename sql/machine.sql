@@ -78,7 +78,7 @@ SELECT pg_catalog.pg_extension_config_dump('once.machine_move', '');
 CREATE FUNCTION once.machine_define(definition json)
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_define';
 COMMENT ON FUNCTION once.machine_define(json) IS
-$$Defines a machine over one of the caller's tables; answers what is stored. Members (?: optional): machine, table, id, status, version?, owner?, status_types, terminal?, transitions [{from [...], to, when?}], steps [{step_key, status, claim_state {requester: [claim_into, revert_to]}, successful_state {requester: status}, lease?, step_id?, action?}], cancel {flag, to}, refund {items, item_id, subject, marker, marked, undecided?, when?, amount, wallet, wallet_id, account, balance}.
+$$Defines a machine over one of the caller's tables; answers what is stored. Members (?: optional): machine, table, id, status, version?, owner?, module?, history?, status_types, terminal?, transitions? [{from [...], to, when?, emit?}], steps? [{step_key, status, claim_state? {requester: [claim_into, revert_to]}, successful_state {requester: status}, lease?, emit?}], cancel? {flag, to}, refund? {items, item_id, subject, marker, marked, undecided?, when?, amount, wallet, wallet_id, account, balance}.
 Errors: ON003 all faults in the DETAIL; 42501 not yours; 55006 leased or being torn down; 55P03.$$;
 
 CREATE FUNCTION once.machine_drop(machine text)
@@ -96,7 +96,7 @@ Errors: 42704 no such machine; 42501 not yours.$$;
 CREATE FUNCTION once.machine_check(machine text = NULL, OUT machine text, OUT problem text, OUT hint text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_check';
 COMMENT ON FUNCTION once.machine_check(text) IS
-$$Reports every difference between a definition and its tables (NULL: of all machines that are open to the caller): tables, columns, types, indexes, enum labels and rules that do not fit; rows in a claim state without a lease; flags that were set by hand; claim states that no sweep covers; a cancellable machine without claim states; a guard that is missing, disabled, followed by another BEFORE trigger, or of the wrong kind for a partition. No rows: nothing found. Reads a table as its owner, for callers who may read it.
+$$Reports every difference between a definition and its tables (NULL: of all machines): tables, columns, types, indexes, enum labels and rules that do not fit; rows in a claim state without a lease; flags that were set by hand; claim states that no sweep covers; a cancellable machine without claim states; an emit to a topic without subscribers; a guard that is missing, disabled, followed by another BEFORE trigger, or of the wrong kind for a partition. No rows: nothing found. Reads a table as its owner.
 Errors: 42704 no such machine.$$;
 
 CREATE FUNCTION once.machine_assert()
@@ -153,7 +153,7 @@ COMMENT ON FUNCTION once.machine_list() IS
 CREATE FUNCTION once.machine_diagram(machine text)
 RETURNS text LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_diagram';
 COMMENT ON FUNCTION once.machine_diagram(text) IS
-$$The machine as a mermaid stateDiagram-v2: statuses, moves with their when, steps with their requesters. Claim states are dashed; terminal statuses have a double line. Asks for no owner.
+$$The machine as a mermaid stateDiagram-v2: statuses, moves with their when, steps with their requesters. Claim states are dashed; terminal statuses have a thick border. Asks for no owner.
 Errors: 42704 no such machine.$$;
 
 CREATE FUNCTION once.machine_history(
@@ -162,7 +162,7 @@ CREATE FUNCTION once.machine_history(
     OUT role text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_history';
 COMMENT ON FUNCTION once.machine_history(text, text, integer) IS
-$$The recorded moves of a row, the newest first, up to max (1 to 100000); of a machine whose definition has the member history. how: transition, claim, finish, release, sweep, cancel, or by_hand (any other UPDATE, while the guard is on). Asks for no owner.
+$$Lists up to max (1 to 100000) recorded moves of a row, the newest first. Moves are recorded where the definition has history. how: transition, claim, finish, release, sweep, cancel, or by_hand (any other UPDATE, while the guard is on). Asks for no owner.
 Errors: 42704 no such machine, 22023 bad argument.$$;
 
 CREATE FUNCTION once.machine_history(

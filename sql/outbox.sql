@@ -355,7 +355,7 @@ CREATE FUNCTION once.outbox_emit(
     OUT event_id bigint, OUT emitted boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_emit';
 COMMENT ON FUNCTION once.outbox_emit(text, json, text, text, json, interval) IS
-$$Emits an event to every subscriber of the topic, in the caller's transaction. payload: any JSON, delivered byte for byte. order_key: events of one key are delivered in order. dedupe_key: a second emit of it within the topic's dedupe_for emits nothing (emitted false, event_id the first one's). Both keys: 1 to 255 characters. headers: a JSON object. delay: delivered no sooner; not with order_key.
+$$Emits an event to every subscriber of the topic, in the caller's transaction. payload: any JSON, delivered byte for byte. order_key: events of one key are delivered in order. dedupe_key: a second emit of it within the topic's dedupe_for emits nothing (emitted false, event_id the first one's). Both keys: 1 to 255 characters. headers: a JSON object. delay: the least time before delivery; not with order_key.
 Errors: 42704 no such topic, 22023 bad argument or a topic without subscribers, 42501 the topic has another owner, 40001 the dedupe_key was emitted after the snapshot, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_take(
@@ -407,7 +407,7 @@ $$Removes a topic that has no subscribers left. Errors: 55006 it has subscribers
 CREATE FUNCTION once.subscriber_set(topic text, subscriber text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_set';
 COMMENT ON FUNCTION once.subscriber_set(text, text, json) IS
-$$Creates a subscriber (1 to 100 characters), which begins with the events emitted after it, or changes the options named, and returns all options; null resets one. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): the longest lease, and how long an ended token counts. paused (false): takes answer no rows. dead_for (no end): how long dead letters are kept.
+$$Creates a subscriber (1 to 100 characters), which begins with later events, or changes the options named; returns all options. null resets one. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): the longest lease, and how long ended tokens count. paused (false): takes answer no rows. dead_for (no end): how long dead letters are kept.
 Errors: 42704, 22023 an option or value, 42501 another owner, 40001 a lost race, 25006.$$;
 
 CREATE FUNCTION once.subscriber_get(topic text, subscriber text)
@@ -453,7 +453,7 @@ CREATE FUNCTION once.outbox_peek(
     OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_outbox_peek';
 COMMENT ON FUNCTION once.outbox_peek(text, text, integer) IS
-$$Shows up to max (1 to 10000) pending events of a subscriber, by event_id, without taking them. state: ready; delayed (not due before due_at: a delay or a backoff); waiting (behind another event of its order_key, or its lane is out; due_at NULL); leased (due_at: when the lease ends). attempt: the present one, else the next. Dead letters: outbox_dead. Writes nothing.
+$$Shows up to max (1 to 10000) pending events of a subscriber, by event_id, without taking them. state: ready; delayed (not due before due_at: a delay or a backoff); waiting (for an earlier event of its order_key, or for the batch that has its lane; due_at NULL); leased (due_at: when the lease ends). attempt: the one in progress, or the next. Dead letters: outbox_dead. Writes nothing.
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.topic_list(

@@ -1,7 +1,7 @@
 //! Owns the HTTP answers of outcomes, without depending on any HTTP library.
 //!
 //! Follows the IETF draft "The Idempotency-Key HTTP Header Field": 400 without a key, 409 while it is
-//! in progress, 422 for another request under the same key. Invariants: a key of a header is its user's alone;
+//! in progress, 422 for another request under the same key. Invariants: a key from a header belongs to one user;
 //! a replay is always marked as one; `Retry-After` is sent exactly where a retry can help without a verdict.
 
 use std::time::Duration;

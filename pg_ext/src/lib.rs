@@ -5,8 +5,8 @@
 //! also begins in `janitor/worker` (the background worker) and in `guard` (triggers on the users' tables).
 //!
 //! A noun imports only nouns listed before it, and shared mechanisms; a shared mechanism imports no noun
-//! (`tests/e2e/layers.rs`). There are two stacks: outbox, key, inbox; and machine, action, cancel, guard. What watches
-//! and sweeps is on top of both.
+//! (`tests/e2e/layers.rs`). There are two stacks on shard and outbox: key, inbox; and machine, action, cancel, guard.
+//! An action uses key's fingerprints. What watches and sweeps is on top.
 //! `inbox`, `janitor`, `key`, `outbox` and `role` have an in-database test file in `pgrx-tests/`; the others are tested
 //! in `tests/e2e/` alone.
 #![allow(

@@ -225,7 +225,7 @@ pub fn register() {
     GucRegistry::define_int_guc(
         c"once.janitor_naptime",
         c"Time from the begin of one pass of a background worker over a database to the begin of the next.",
-        c"In milliseconds without a unit, up to 5min; default 10s. Half of once.janitor_grace where that is shorter. An idle database, in which nothing is due, is swept every five minutes. Read again on reload.",
+        c"In milliseconds without a unit, up to 5min; default 10s. Half of once.janitor_grace where that is shorter. A database in which nothing is due is swept every half of once.janitor_grace, at most every five minutes. Read again on reload.",
         &JANITOR_NAPTIME,
         LEAST_NAPTIME,
         MOST_NAPTIME,
@@ -244,7 +244,7 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.sweep_lock_timeout",
-        c"How long sweeps, metrics, doctor, machine_check and topic_set wait for each lock.",
+        c"How long sweeps, metrics, doctor, machine_check, topic_set and lists of leases wait for each lock.",
         c"In milliseconds without a unit; default 100ms. A table that a sweep cannot lock is left for the next one and reported as failed; locked rows are skipped.",
         &SWEEP_LOCK_TIMEOUT,
         1,

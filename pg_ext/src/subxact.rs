@@ -1,5 +1,5 @@
 //! A subtransaction around work whose failure must not end the caller's transaction: one batch of a sweep, one check of a
-//! definition.
+//! definition, one part of doctor or metrics.
 
 use crate::error::{Error, Kind, Result};
 use crate::settings;

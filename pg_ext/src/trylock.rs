@@ -1,8 +1,9 @@
-//! A try-lock per key in a lock space of our own, held for a few microseconds between the last look and the insert. A session
-//! that does not get it knows that another one is claiming the key.
+//! Locks on numbers in a lock space of our own.
 //!
-//! It is released before the function returns, so claiming 200,000 keys in one transaction does not fill shared memory. An
-//! error releases it with the (sub)transaction.
+//! A key's is tried between the last look and the insert, and a session that does not get it knows that another one is
+//! claiming the key. It is released before the function returns, so claiming 200,000 keys in one transaction does not
+//! fill shared memory. Others are kept to the end of the transaction ([`TryLock::keep`]). An error releases all of them
+//! with the (sub)transaction.
 
 use crate::error::{Error, Result};
 use pgrx::PgSqlErrorCode as Code;

@@ -23,7 +23,7 @@ pub(super) struct Attempt<'a, E> {
     pub(super) backoff: &'a Backoff,
     pub(super) lease: &'a Lease,
     /// When a failed key is due again, unless the work says so; `None`: at once.
-    pub(super) put_off: Option<Duration>,
+    pub(super) deferred: Option<Duration>,
 }
 
 /// How an attempt ended.
@@ -69,7 +69,7 @@ impl<E: Autocommit> Attempt<'_, E> {
             Ok(ended) => self.settle(ended).await,
             Err(panic) => {
                 let error = format!("the work panicked: {panic}");
-                if let Err(error) = self.release(&error, self.put_off).await {
+                if let Err(error) = self.release(&error, self.deferred).await {
                     tracing::warn!(key = ?self.lease.key(), %error, "could not be released");
                 }
                 panic.resume()
@@ -102,7 +102,7 @@ impl<E: Autocommit> Attempt<'_, E> {
                 self.end_as(End::Aborted(answer), written)
             }
             Err(Failure::Retry { error, retry_after }) => {
-                let retry_after = retry_after.or(self.put_off);
+                let retry_after = retry_after.or(self.deferred);
                 let written = self.release(&error, retry_after).await;
                 self.end_as(End::Released { error, retry_after }, written)
             }
@@ -123,7 +123,7 @@ impl<E: Autocommit> Attempt<'_, E> {
             return self.refused(error);
         }
         // Where the work's own transaction had finished the key, the release gets ON006.
-        let written = self.release(&error.to_string(), self.put_off).await;
+        let written = self.release(&error.to_string(), self.deferred).await;
         let ended = match error.is_retryable() || error.kind() == Kind::AlreadyDone {
             true => End::Again(error),
             false => End::Failed(error),

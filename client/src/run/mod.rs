@@ -235,7 +235,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
                 exec: self.exec,
                 backoff: &self.backoff,
                 lease: &lease,
-                put_off: None,
+                deferred: None,
             };
             let work = async { work(lease.clone()).await };
             let error = match attempt.run(since, work, pending()).await? {

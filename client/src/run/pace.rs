@@ -28,8 +28,8 @@ const SHORTEST_POLL: Duration = Duration::from_millis(10);
 /// How long running handlers may go on after the worker is told to stop.
 const GRACE: Duration = Duration::from_secs(25);
 
-/// The bounds of the backoff of something that fails again and again.
-pub(super) const PUT_OFF: Backoff = Backoff {
+/// The backoff of work that keeps failing.
+pub(super) const DEFERRED: Backoff = Backoff {
     base: Duration::from_secs(1),
     cap: Duration::from_secs(300),
     tries: u32::MAX,
@@ -187,8 +187,8 @@ impl<W: Debug> Intake<'_, W> {
 
     /// A worker that is refused from the beginning returns the error: its setup is wrong. One that was answered
     /// before goes on through any trouble of the server, such as a failover or a new password. It ends only if
-    /// its topic or scope is gone or has another owner. A pooler may not know a database yet, so a missing one
-    /// is tried a few times.
+    /// its topic or scope is gone or has another owner. A pooler may not know a database yet, so a missing
+    /// database (3D000) is tried a few times.
     fn outlives(&self, error: &Error, failures: u32) -> bool {
         if error.code() == Some("3D000") && !self.answered {
             return failures + 1 < self.pace.backoff.tries;

@@ -12,7 +12,7 @@ use rand::seq::SliceRandom;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::pace::{PUT_OFF, Pace};
+use super::pace::{DEFERRED, Pace};
 use super::panics::caught;
 use super::stage::{Stage, reached, until_told};
 use super::waker::Waker;
@@ -165,17 +165,17 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         F: Future<Output = Result<(), X>>,
         X: Into<BoxError>,
     {
-        let mut put_off = PutOff::default();
+        let mut deferred = PutOff::default();
         let mut intake = self.pace.intake(&self.machine, &stage);
         loop {
             // Deferred rows are on top of the server's list, and must not hide the others.
-            let max = (self.batch + put_off.0.len()).min(LONGEST_LIST);
+            let max = (self.batch + deferred.0.len()).min(LONGEST_LIST);
             let max = i32::try_from(max).unwrap_or(i32::MAX);
             let ask = || self.machine.cancel_pending(self.exec, max);
             let Some((_, pending)) = intake.ask(ask).await? else {
                 return Ok(());
             };
-            let rows = put_off.due_among(pending, self.batch);
+            let rows = deferred.due_among(pending, self.batch);
             if rows.is_empty() {
                 intake.idle().await;
                 continue;
@@ -193,11 +193,11 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
                 match ended {
                     Ok(Ok(())) => {
                         torn_down.cancelled += 1;
-                        put_off.0.remove(&row);
+                        deferred.0.remove(&row);
                         continue;
                     }
-                    Ok(Err(error)) => put_off.add(row, &error),
-                    Err(panic) => put_off.add(row, &format_args!("it panicked: {panic}")),
+                    Ok(Err(error)) => deferred.add(row, &error),
+                    Err(panic) => deferred.add(row, &format_args!("it panicked: {panic}")),
                 }
                 torn_down.failed += 1;
             }
@@ -226,7 +226,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
 impl PutOff {
     fn add(&mut self, row: MachineRow, error: &dyn Display) {
         let failures = self.0.get(&row).map_or(0, |(failures, _)| *failures) + 1;
-        let wait = PUT_OFF.ceiling(failures);
+        let wait = DEFERRED.ceiling(failures);
         tracing::warn!(?row, %error, failures, ?wait, "a teardown failed");
         self.0.insert(row, (failures, Instant::now() + wait));
     }

@@ -1,4 +1,4 @@
-//! Statements on the items of one row, with the caller's rights.
+//! Statements on the items of one row: with the caller's rights, and as the owner for the audit and the guard.
 
 use crate::error::Result;
 use crate::machine::definition::Refund;

@@ -11,11 +11,14 @@ use crate::machine::model::Machine;
 use crate::machine::shape;
 use crate::machine::stored::{self, StoredMachine};
 use crate::machine::validate;
+use crate::outbox::topic::Topic;
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept, column};
 use crate::subxact;
 use crate::swept;
+use crate::table::Snapshot;
 use pgrx::pg_sys::{self, Datum};
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 
 const LABELS: &CStr = c"
@@ -58,7 +61,7 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
 
 /// A problem and its next step.
 pub struct Finding {
-    /// The level in doctor: error where rows stay stuck, info where the check lacked a right.
+    /// The level in doctor: error where rows stay stuck, info where a cancellable machine may be meant otherwise.
     pub level: Severity,
     pub problem: String,
     pub hint: String,
@@ -102,14 +105,22 @@ impl Findings {
             );
         }
         if let Err(missing) = shape::fit_to_tables(definition, stored.tables()) {
-            let hint =
-                "Rename it back, define the machine again with the present names, or drop it.";
+            let hint = "Rename it back, define the machine again (a table that was made anew is another one), or drop the machine.";
             missing.into_iter().for_each(|line| self.add(line, hint));
             return Ok(());
         }
         let machine = Machine::fitted(name, stored)?;
+        if let Err(error) = spi::ensure_nothing_temporary() {
+            let hint = "Run DISCARD TEMP, or ask from another session.";
+            self.add(
+                format!("not compared with its tables: {}", error.message),
+                hint,
+            );
+            return Ok(());
+        }
         self.fit(&machine, stored)?;
         self.running(&machine.definition);
+        self.emits(&machine.definition)?;
         self.labels(&machine)?;
         self.guard(&machine, stored.guarded())?;
         self.index(&machine)?;
@@ -165,6 +176,26 @@ impl Findings {
                 "Make a status in which a worker runs a step's claim_state. A status in which the row only waits needs none.",
             );
         }
+    }
+
+    /// A move is made without its event, and with a WARNING alone, where nobody would get it.
+    fn emits(&mut self, definition: &Definition) -> Result<()> {
+        let of_transitions = definition.transitions.iter().map(|t| &t.emit);
+        let topics = of_transitions.chain(definition.steps.iter().map(|s| &s.emit));
+        for topic in topics.flatten().collect::<BTreeSet<_>>() {
+            let known = Topic::registered(&from_utf8(topic), &Snapshot::latest())?;
+            let what = match known {
+                None => "is not there",
+                Some(topic) if topic.subscribers == 0 => "has no subscribers",
+                Some(_) => continue,
+            };
+            self.put(
+                Severity::Error,
+                format!("moves emit to topic \"{topic}\", which {what}: their events are lost"),
+                "Add a subscriber with once.subscriber_set (a topic with once.topic_set), or take \"emit\" out of the definition.",
+            );
+        }
+        Ok(())
     }
 
     fn labels(&mut self, machine: &Machine) -> Result<()> {

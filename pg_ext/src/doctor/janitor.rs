@@ -32,7 +32,7 @@ const FAILING: &CStr = c"
            pg_catalog.format('last success: %s; %s failures so far; the last said: %s',
                              COALESCE(j.good_end::text, 'never'), j.failed,
                              j.last_error),
-           'Remove the cause in the message (once.machine_check() compares a machine with its tables). The sweeps try again: a table or task in each pass, a row with backoff.'
+           'Remove the cause in the message (once.machine_check() compares a machine with its tables). The sweeps try again: a table or task in each pass, a row with backoff. They work as the table''s owner with search_path pg_catalog: give a trigger''s function a SET search_path, and the owner the rights that it needs.'
       FROM once.janitor j
      WHERE j.failed > 0 AND (j.good_end IS NULL OR j.good_end < j.last_end)
      ORDER BY j.task, j.machine LIMIT 100";

@@ -164,7 +164,7 @@ fn has_table(stored: &StoredMachine) -> bool {
 /// The definition as a JSON object. A member that is there twice is a fault.
 fn argument(call: &Call, faults: &Faults) -> Result<Value> {
     let bad = |problem: &str| {
-        let hint = "Give a JSON object; \\df+ once.machine_define lists its members.";
+        let hint = "Give a JSON object; docs/reference/machine.md lists its members.";
         Error::bad_argument("definition", problem, hint)
     };
     let given = call.bytes(0).ok_or_else(|| bad("must not be null"))?;

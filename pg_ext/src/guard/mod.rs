@@ -4,7 +4,8 @@
 //! status, enters or leaves a claim state or the cancelled state without our call, or comes during a teardown; a change of
 //! the cancel flag, and of the id of a claimed or cancelled row; an INSERT in a claim state, cancelled or flagged; a DELETE
 //! during the teardown; a move out of a partition that was attached later. `item` refuses the marker from anybody but a
-//! refund, any change of a marked item's amount, and undecided items of a cancelled row.
+//! refund, any change of a marked item's amount, row or `when`, its deletion before the row is cancelled, and undecided
+//! items of a cancelled row.
 //! Other INSERTs and DELETEs pass. `docs/how-to/batch-job.md` says what the guard cannot see.
 //!
 //! `install` puts them on and takes them off, `standing` says whether they are there. `event` reads the write that fired

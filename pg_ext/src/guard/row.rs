@@ -190,7 +190,7 @@ impl GuardedRows {
             let hint = match is_status(from) && is_status(to) {
                 true => "Declare the transition in the definition, or make a declared move.",
                 false => {
-                    "One of them is no status of the machine. Add it to status_types and transitions; after ALTER TYPE ... RENAME VALUE define the machine again."
+                    "One of them is no status of the machine. Add it to status_types and transitions; after ALTER TYPE ... RENAME VALUE define the machine again. To correct a row, turn the guard off for the correction: once.machine_guard(machine, false)."
                 }
             };
             return Err(self.refuse(old, &problem, hint));

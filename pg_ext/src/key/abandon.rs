@@ -1,10 +1,10 @@
 //! The sweep task `key_abandon`: moves unfinished keys whose first lease expired into the index lane [`PENDING`].
-//! Completers and metrics read that lane alone, so they never read finished keys.
+//! Completers read that lane alone, so they never read finished keys; metrics reads a bounded part of the other one.
 //!
 //! once.key_mark, row '': every key with look_at up to the mark is finished or moved, with two exceptions:
 //! - A claim that commits late. Its transaction has held ROW EXCLUSIVE on once.key since before it read the clock. Each
-//!   run notes the holders of that lock with the mark of that time. Once one has ended, runs read again from its note.
-//!   The mark moves on meanwhile, so an open transaction delays only its own keys.
+//!   run stores the present mark for each transaction that holds that lock. When such a transaction has ended, the next
+//!   run reads again from the stored mark. The mark moves on meanwhile, so an open transaction delays only its own keys.
 //! - A locked key. Its id is in once.key_locked, and every run tries it again.
 //!
 //! A run reads a bounded number of entries, the oldest of all scopes, and as many again for late claims. Without rows
@@ -72,7 +72,7 @@ const MOVE: &CStr = c"
     forgotten AS (DELETE FROM once.key_locked l WHERE l.id NOT IN (SELECT k.id FROM locked k))
     SELECT pg_catalog.count(*) FROM moved";
 
-// $1: the mark; $2: how far the keys of the ended transactions $3 are read; NULL: all of them.
+// $1: the mark; $2: the look_at up to which the keys of the ended transactions $3 were read again; NULL: up to the mark.
 const END: &CStr = c"
     WITH done AS (DELETE FROM once.key_mark m WHERE m.waits_for = ANY ($3) AND $2 IS NULL),
     later AS (UPDATE once.key_mark m SET look_at = $2 WHERE m.waits_for = ANY ($3) AND m.look_at < $2)
@@ -155,8 +155,8 @@ pub struct OverdueKeys {
 }
 
 impl OverdueKeys {
-    /// After `from`, at most `upto`: at most `most` unfinished ones of at most `reads`, or more where they have the
-    /// same look_at. Looks at no more than `looks` index entries, those of dead rows included.
+    /// Reads entries with from < look_at <= upto. Stops at `most` unfinished keys or at `reads` entries, but never between
+    /// two entries with the same look_at. Looks at no more than `looks` index entries, those of dead rows included.
     fn find(
         from: i64,
         upto: i64,
@@ -230,7 +230,7 @@ impl OverdueKeys {
     }
 }
 
-/// The earliest look_at above the mark: no run finds an expired key before, unless somebody writes.
+/// The earliest look_at above the mark: no run before that time finds an expired key, unless a session writes one.
 pub fn next_look() -> Result<Option<i64>> {
     let locked = Table::to_read(c"key_locked")?;
     if locked

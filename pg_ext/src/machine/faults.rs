@@ -3,7 +3,7 @@
 use crate::error::{Error, Kind, Result};
 use std::cell::RefCell;
 
-/// The longest text of the caller's that a line shows, in characters.
+/// A line shows at most this many characters of the caller's text.
 const SHOWN: usize = 100;
 
 /// Faults found so far.

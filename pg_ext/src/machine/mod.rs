@@ -3,9 +3,9 @@
 //! `definition` is the tree of a definition and `stored` its row. `shape` fits it to the present tables, `model` is the
 //! fitted machine that a backend keeps, and `changes` says when to fit it again. `moves`, `patch`, `id`, `relation` and
 //! `sql` are the parts of statements on the user's tables. `user_row` reads and moves one row for leases and teardowns,
-//! `transition` and
-//! `transition_many` for callers; `after` is what a move leaves behind (its `history`, its event). `read` makes a definition of JSON, and `validate` finds its faults (`rules`, `fit`, `money`;
-//! `predicate` reads a `when`). `inspect` and `diagram` show it again. machine_define is in `guard/define.rs` and machine_check in
+//! `transition` and `transition_many` for callers; `after` is what a move leaves behind (its `history`, its event).
+//! `read` makes a definition of JSON, and `validate` finds its faults (`rules`, `fit`, `money`; `predicate` reads a
+//! `when`). `inspect` and `diagram` show it again. machine_define is in `guard/define.rs` and machine_check in
 //! `doctor/check.rs`, because they use nouns that import this one.
 
 pub mod after;

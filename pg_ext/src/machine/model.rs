@@ -76,7 +76,7 @@ impl Machine {
             && self.checked.get() == changes::of_tables()
     }
 
-    /// A machine by name, for guards and sweeps: no owner is checked.
+    /// A machine by name, for guards, sweeps and observers: no owner is checked.
     pub fn for_tables(name: &[u8]) -> Result<Rc<Machine>> {
         Machine::fitted(name, &StoredMachine::existing(name)?)
     }
@@ -151,7 +151,7 @@ impl Machine {
     pub fn refund(&self) -> Result<(&Refund, &RefundShape)> {
         match (&self.definition.refund, &self.shape.refund) {
             (Some(refund), Some(shape)) => Ok((refund, shape)),
-            _ => Err(self.undeclared("refund")),
+            _ => Err(self.undeclared("refund").hint("Without it a teardown has no items: call once.cancel_finish at once. For items add the member \"refund\" to the definition.")),
         }
     }
 
@@ -193,7 +193,7 @@ impl Machine {
                 Kind::NotYours,
                 format!("permission denied for table {}", table.name),
             )
-            .hint("GRANT UPDATE on it, or on its status column, to the caller.")
+            .hint("GRANT SELECT and UPDATE on it to the caller.")
         })
     }
 

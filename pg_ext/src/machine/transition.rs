@@ -1,5 +1,6 @@
 //! `transition`: one conditional UPDATE. Where it moved nothing, a SELECT finds the reason. If the
-//! row could be moved by then, it is locked and the UPDATE is retried once. `direct.rs` moves a plain table's row.
+//! row could be moved by then, it is locked and the UPDATE is retried once. Where a move leaves something behind, the row is
+//! locked first, for its old status. `direct.rs` moves a plain table's row.
 
 use super::after::MoveMade;
 use super::direct::{self, Direct};

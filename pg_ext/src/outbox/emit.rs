@@ -112,7 +112,7 @@ pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
     log(&topic, emission, &segment, &snapshot)
 }
 
-/// Emits a step's event without checking rights again. None: the topic has no subscribers any more.
+/// Emits an event that was registered, a step's or a move's, without checking rights again. None: the topic has no subscribers any more.
 pub fn emit_registered(topic: &[u8], emission: &Emission) -> Result<Option<i64>> {
     let (segment, snapshot) = open_segment()?;
     match Topic::registered(topic, &snapshot)? {

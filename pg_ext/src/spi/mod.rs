@@ -7,7 +7,7 @@
 
 mod user;
 
-pub use user::SwitchedUser;
+pub use user::{SwitchedUser, ensure_nothing_temporary};
 
 use crate::call::from_utf8;
 use crate::error::{Error, Kind, Result};

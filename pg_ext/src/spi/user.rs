@@ -21,7 +21,7 @@ thread_local! {
 }
 
 /// Every table has a row type, too.
-fn ensure_nothing_temporary() -> Result<()> {
+pub fn ensure_nothing_temporary() -> Result<()> {
     let (mut schema, mut toast) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
     // SAFETY: reads variables of this backend.
     unsafe { pg_sys::GetTempNamespaceState(&mut schema, &mut toast) };

@@ -1,4 +1,4 @@
-//! Direct access to the extension's own tables: open, find by index, insert, update, lock, delete.
+//! Direct access to tables, the extension's own and in `user.rs` plain ones of users: open, find by index, insert, update, lock, delete.
 //!
 //! Why not SPI: a claim is one index probe and one insert, and the executor around two kept plans costs more than both
 //! (`make bench`). It also needs no change of user: no right is asked for, no name is looked up through search_path, and no

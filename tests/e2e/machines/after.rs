@@ -199,6 +199,15 @@ async fn a_transition_and_a_finish_emit_their_event_in_the_moves_own_transaction
         .await;
     let moved = "select moved from once.transition('job', '2', 'ready')";
     assert_eq!(play.show(moved).await, "t");
+    let lost = "select problem from once.machine_check('job') where problem like '%emit%'";
+    for (change, what) in [
+        ("", "has no subscribers"),
+        ("select once.topic_drop('moved')", "is not there"),
+    ] {
+        play.show(change).await;
+        let told = format!("moves emit to topic \"moved\", which {what}: their events are lost");
+        assert_eq!(play.show(lost).await, told);
+    }
 }
 
 #[tokio::test]

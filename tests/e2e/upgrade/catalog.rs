@@ -197,3 +197,20 @@ async fn an_update_that_waits_too_long_leaves_the_old_schema_and_can_be_done_aga
     let back = format!("alter extension pg_once update to '{PRESENT}'");
     assert_eq!(dba.code(&back).await, "22023", "there is no way back");
 }
+
+#[tokio::test]
+async fn the_extension_does_not_go_with_the_schema_public() {
+    let play = Playground::open().await;
+    let token = play.token("kept", "").await;
+    play.show("drop schema public cascade").await;
+    play.show(&format!(
+        "select once.key_complete('s', 'kept', {token}, 200)"
+    ))
+    .await;
+    // And it needs no schema of that name.
+    play.show("drop extension pg_once; create extension pg_once")
+        .await;
+    play.ask("select outcome from once.key_claim('s', 'kept')")
+        .is("claimed")
+        .await;
+}

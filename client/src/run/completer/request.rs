@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::super::attempt::{Attempt, End};
 use super::super::outcome::{Done, Failure};
-use super::super::pace::{PUT_OFF, jittered};
+use super::super::pace::{DEFERRED, jittered};
 use super::super::panics::{apart, tell};
 use super::super::stage::{Stage, reached};
 use super::{Complete, Completed, Completion, Shared};
@@ -28,7 +28,7 @@ pub(super) async fn bring_to_its_end<H: Complete>(
         exec: &shared.pool,
         backoff: &shared.backoff,
         lease: &lease,
-        put_off: Some(jittered(PUT_OFF.ceiling(failures(&lease)))),
+        deferred: Some(jittered(DEFERRED.ceiling(failures(&lease)))),
     };
     let mut stage = shared.stage.clone();
     let ended = if *stage.borrow() >= Stage::Finish {
@@ -67,7 +67,7 @@ impl Completion {
             Ok(End::Released { error, retry_after }) => Self::Released { error, retry_after },
             Ok(End::Again(error) | End::Failed(error)) => Self::Released {
                 error: error.to_string(),
-                retry_after: attempt.put_off,
+                retry_after: attempt.deferred,
             },
             Ok(End::Parked) => Self::Parked {
                 attempt: attempt.lease.attempt(),
