@@ -23,7 +23,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use clap::{ArgAction, Parser};
 use deadpool_postgres::{Manager, Pool};
-use pg_once::http::{Answer, IDEMPOTENCY_KEY, User, key_of_header};
+use pg_once::http::{Answer, IDEMPOTENCY_KEY, PREFER, User, key_of_header, wait_of_header};
 use pg_once::{Abandoned, Error, Json, Outcome, Scope};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -64,6 +64,10 @@ struct Args {
     /// The lease of a key, in milliseconds: how soon another process goes on after this one died.
     #[arg(long, env = "ORDERS_LEASE_MS", default_value_t = 5000)]
     lease_ms: u64,
+    /// How long, in milliseconds, a duplicate may wait for the first one's answer when it says so
+    /// (Prefer: wait=5). Else it is answered 409 at once.
+    #[arg(long, env = "ORDERS_LONGEST_WAIT_MS", default_value_t = 10_000)]
+    longest_wait_ms: u64,
     /// The scope of the keys.
     #[arg(long, env = "ORDERS_SCOPE", default_value = "orders.create")]
     scope: String,
@@ -82,6 +86,7 @@ struct Service {
     shop: Shop,
     scope: Scope,
     lease: Duration,
+    longest_wait: Duration,
 }
 
 #[tokio::main]
@@ -113,6 +118,7 @@ async fn main() -> anyhow::Result<()> {
         shop,
         scope: Scope::new(&args.scope),
         lease,
+        longest_wait: Duration::from_millis(args.longest_wait_ms),
     };
     let (stop, stopped) = watch::channel(false);
     let completer = service
@@ -151,9 +157,11 @@ async fn create_order(
     // The body as it came is the request that the key stands for; the order is what is read of it.
     let request = Json::from_text(body);
     let order: Order = request.parse().map_err(|_| StatusCode::BAD_REQUEST)?;
+    let wait = headers.get(PREFER).and_then(|value| value.to_str().ok());
+    let wait = wait_of_header(wait, service.longest_wait);
     // A task of its own: a client that hangs up must not stop an order half-way. What it would
     // leave behind is right, but the retry would have to wait for the lease to run out.
-    let run = tokio::spawn(async move { service.run(&key, request, order).await });
+    let run = tokio::spawn(async move { service.run(&key, request, order, wait).await });
     let answer = match run.await {
         Ok(Ok(outcome)) => Answer::of(&outcome),
         // JSON that jsonb cannot hold: a string with \u0000. Refused before anything was done.
@@ -209,12 +217,19 @@ impl Service {
         }))
     }
 
-    async fn run(self, key: &str, request: Json, order: Order) -> Result<Outcome, Error> {
+    async fn run(
+        self,
+        key: &str,
+        request: Json,
+        order: Order,
+        wait: Duration,
+    ) -> Result<Outcome, Error> {
         self.scope
             .key(key)
             .run(&self.shop.pool)
             .request(request)
             .lease(self.lease)
+            .wait(wait)
             .run(|lease| self.shop.clone().make(lease, order.clone(), By::Request))
             .await
     }

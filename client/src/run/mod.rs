@@ -12,6 +12,7 @@ mod outbox;
 mod outcome;
 mod pace;
 mod panics;
+mod polls;
 mod stage;
 mod tasks;
 mod teardown_worker;
@@ -28,6 +29,7 @@ pub use completer::{Complete, Completed, Completer, Completion};
 pub use job::{Job, JobFailure, JobOutcome, JobRunner};
 pub use outbox::{Deliver, Delivered, OutboxWorker, Undelivered};
 pub use outcome::{Done, Failure, Outcome};
+use polls::Polls;
 pub use teardown_worker::{TeardownWorker, TornDown};
 pub use waker::Waker;
 
@@ -51,6 +53,7 @@ pub struct Runner<'e, E> {
     key: Key,
     options: ClaimOptions,
     backoff: Backoff,
+    wait: Duration,
 }
 
 /// A [`Runner`] that runs the work without a key when the database is away.
@@ -70,6 +73,7 @@ impl Key {
             key: self,
             options: ClaimOptions::new(),
             backoff: Backoff::default(),
+            wait: Duration::ZERO,
         }
     }
 }
@@ -104,6 +108,18 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// How calls to the database are retried.
     pub fn backoff(self, backoff: Backoff) -> Self {
         Self { backoff, ..self }
+    }
+
+    /// How long to wait while another attempt has the request, instead of the answer
+    /// [`Outcome::InProgress`] at once: a duplicate then gets the first one's answer
+    /// ([`Outcome::Replayed`]). If the first one fails in that time, the request runs here.
+    ///
+    /// It asks again after 10 ms, then less and less often, in the end twice a second. A poll writes
+    /// nothing and holds no connection in between. A client may ask for it:
+    /// [`http::wait_of_header`](crate::http::wait_of_header).
+    pub fn wait(mut self, up_to: Duration) -> Self {
+        self.wait = up_to;
+        self
     }
 
     /// Chooses to run the work **without a key** when the database cannot be reached to claim it.
@@ -219,13 +235,17 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         F: Future<Output = Result<Done, Failure>>,
     {
         let (mut since, mut claim) = first;
-        let mut round = 0;
+        let (mut polls, mut round) = (Polls::up_to(self.wait), 0);
         loop {
             let lease = match claim {
                 Claim::Claimed(lease) | Claim::Resumed(lease) => lease,
                 Claim::Replayed(answer) => return Ok(Outcome::Replayed(answer)),
                 Claim::InProgress { retry_after } => {
-                    return Ok(Outcome::InProgress { retry_after });
+                    if !polls.next().await {
+                        return Ok(Outcome::InProgress { retry_after });
+                    }
+                    (since, claim) = self.claim().await?;
+                    continue;
                 }
                 Claim::Mismatched => return Ok(Outcome::Mismatched),
                 Claim::Gone => return Ok(Outcome::Gone),

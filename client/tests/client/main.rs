@@ -29,3 +29,4 @@ mod teardown;
 mod teardown_worker;
 mod trouble;
 mod whose_key;
+mod wait;

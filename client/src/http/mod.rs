@@ -4,7 +4,11 @@
 //! in progress, 422 for another request under the same key. Invariants: a key from a header belongs to one user;
 //! a replay is always marked as one; `Retry-After` is sent exactly where a retry can help without a verdict.
 
+mod prefer;
+
 use std::time::Duration;
+
+pub use prefer::{PREFER, wait_of_header};
 
 use crate::{Claim, Error, Failure, Json, Kind, Outcome, Response};
 

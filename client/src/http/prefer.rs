@@ -1,0 +1,56 @@
+//! Owns the time that a client is ready to wait, as it says in the `Prefer` header (RFC 7240).
+
+use std::time::Duration;
+
+/// The request header in which a client may say how long it waits: `Prefer: wait=5`.
+pub const PREFER: &str = "Prefer";
+
+/// Reads how long a client is ready to wait for the answer, for [`Runner::wait`](crate::Runner::wait):
+/// the seconds of `wait` in its `Prefer` header, up to `longest`; zero without one. The first `wait`
+/// counts, and one that is no number is left out.
+///
+/// ```
+/// use pg_once::http::wait_of_header;
+/// use std::time::Duration;
+///
+/// let longest = Duration::from_secs(10);
+/// assert_eq!(wait_of_header(Some("wait=5"), longest).as_secs(), 5);
+/// assert_eq!(wait_of_header(Some("respond-async, wait=60"), longest), longest);
+/// assert_eq!(wait_of_header(None, longest), Duration::ZERO);
+/// ```
+#[must_use]
+pub fn wait_of_header(value: Option<&str>, longest: Duration) -> Duration {
+    let preferences = value.unwrap_or_default().split(',');
+    // Parameters may stand behind a semicolon.
+    let mut named =
+        preferences.filter_map(|preference| preference.split(';').next()?.split_once('='));
+    let wait = named.find(|(name, _)| name.trim().eq_ignore_ascii_case("wait"));
+    match wait.and_then(|(_, seconds)| seconds.trim().trim_matches('"').parse().ok()) {
+        Some(seconds) => Duration::from_secs(seconds).min(longest),
+        None => Duration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_bounded_and_what_is_no_wait_is_none() {
+        let longest = Duration::from_secs(10);
+        for (value, seconds) in [
+            ("wait=3", 3),
+            ("return=minimal; wait=1, WAIT = \"4\"; x=y", 4),
+            ("wait=2, wait=9", 2),
+            ("wait=99999999999", 10),
+            ("wait=-1", 0),
+            ("wait=soon", 0),
+            ("wait", 0),
+            ("await=3", 0),
+            ("", 0),
+        ] {
+            let wait = wait_of_header(Some(value), longest);
+            assert_eq!(wait, Duration::from_secs(seconds), "{value}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Owns the polls of a duplicate that waits for the first one's answer.
+//!
+//! Invariant: the last poll comes when the time is over, not before; the waits are random, so that
+//! duplicates that came together do not ask together.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::pace::jittered;
+
+/// The first wait; it doubles.
+const FIRST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_millis(500);
+
+/// How long a duplicate waits, and how long until its next poll.
+pub(super) struct Polls {
+    begun: Instant,
+    up_to: Duration,
+    wait: Duration,
+}
+
+impl Polls {
+    pub(super) fn up_to(up_to: Duration) -> Self {
+        Self {
+            begun: Instant::now(),
+            up_to,
+            wait: FIRST,
+        }
+    }
+
+    /// Waits until the next poll is due; `false` if the time is over.
+    pub(super) async fn next(&mut self) -> bool {
+        let left = self.up_to.saturating_sub(self.begun.elapsed());
+        if left.is_zero() {
+            return false;
+        }
+        sleep(jittered(self.wait).min(left)).await;
+        self.wait = self.wait.saturating_mul(2).min(LONGEST);
+        true
+    }
+}
