@@ -27,6 +27,11 @@ pub type Args<'a> = [(&'a (dyn ToSql + Sync), Type)];
 ///
 /// Pass a transaction to make a call part of it; pass a pool or a connection to commit each call by
 /// itself. Implement it for your own wrapper to use that one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` runs no statements for pg_once",
+    label = "not an executor",
+    note = "pass a reference to a `deadpool_postgres::Pool`, a `tokio_postgres::Client`, or a transaction of either: `&pool`"
+)]
 pub trait Executor: Sync {
     /// Runs one statement in one round trip.
     ///
@@ -43,6 +48,11 @@ pub trait Executor: Sync {
 ///
 /// The helpers that make several calls with other work in between ([`Key::run`](crate::Key::run))
 /// ask for it: inside one open transaction no other session sees their claim.
+#[diagnostic::on_unimplemented(
+    message = "the calls on `{Self}` do not commit by themselves",
+    label = "neither a pool nor a connection",
+    note = "pass `&pool` or `&client`; inside your own transaction use the single calls: `key.claim`, `lease.complete`"
+)]
 pub trait Autocommit: Executor {}
 
 impl<E: Executor> Executor for &E {
