@@ -123,6 +123,18 @@ impl Drop for Asked {
     }
 }
 
+/// One call about a subject: the names of the subject first, then the call's own arguments.
+pub(crate) async fn call<E: Executor>(
+    exec: &E,
+    sql: &str,
+    names: &[&str],
+    own: &Args<'_>,
+) -> Result<Vec<Row>, Error> {
+    let named = names.iter().map(|name| (name as _, Type::TEXT));
+    let args: Vec<_> = named.chain(own.iter().cloned()).collect();
+    exec.query(sql, &args).await
+}
+
 /// The only row of an answer that always has one.
 pub(crate) fn only(rows: Vec<Row>) -> Result<Row, Error> {
     match <[Row; 1]>::try_from(rows) {
@@ -133,6 +145,18 @@ pub(crate) fn only(rows: Vec<Row>) -> Result<Row, Error> {
         ))),
     }
 }
+
+/// Reads a row whose columns are the fields of a struct.
+macro_rules! of_row {
+    ($name:ident: $($field:ident),*) => {
+        impl $name {
+            pub(super) fn of_row(row: &tokio_postgres::Row) -> Result<Self, crate::Error> {
+                Ok(Self { $($field: crate::executor::column(row, stringify!($field))?),* })
+            }
+        }
+    };
+}
+pub(crate) use of_row;
 
 /// Reads one column; a missing one or another type is an error, never a panic.
 pub(crate) fn column<'a, T: FromSql<'a>>(

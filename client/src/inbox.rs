@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
 
-use crate::executor::{column, only};
+use crate::executor::{call, column, only};
 use crate::interval::Interval;
 use crate::{Error, Executor, Json};
 
@@ -131,12 +131,8 @@ impl Inbox {
     /// took too long; `40001` for a lost race above READ COMMITTED.
     pub async fn accept<E: Executor>(&self, exec: &E, message_id: &str) -> Result<Accepted, Error> {
         let ttl = self.ttl.map(Interval);
-        let args = [
-            (&self.as_str() as _, Type::TEXT),
-            (&message_id as _, Type::TEXT),
-            (&ttl as _, Type::INTERVAL),
-        ];
-        let row = only(exec.query(ACCEPT, &args).await?)?;
+        let (names, own) = ([self.as_str(), message_id], [(&ttl as _, Type::INTERVAL)]);
+        let row = only(call(exec, ACCEPT, &names, &own).await?)?;
         Ok(match column(&row, "accepted")? {
             true => Accepted::New,
             false => Accepted::Duplicate {
@@ -157,12 +153,8 @@ impl Inbox {
         message_id: &str,
         verdict: &Json,
     ) -> Result<(), Error> {
-        let args = [
-            (&self.as_str() as _, Type::TEXT),
-            (&message_id as _, Type::TEXT),
-            (verdict as _, Type::JSON),
-        ];
-        exec.query(RECORD, &args).await.map(drop)
+        let (names, own) = ([self.as_str(), message_id], [(verdict as _, Type::JSON)]);
+        call(exec, RECORD, &names, &own).await.map(drop)
     }
 
     /// Runs a handler once for a message, in the caller's transaction; a duplicate gets the first
@@ -256,14 +248,9 @@ impl Inbox {
             Operation::Compensation => "compensation",
         };
         let ttl = self.ttl.map(Interval);
-        let args = [
-            (&self.as_str() as _, Type::TEXT),
-            (&saga as _, Type::TEXT),
-            (&step as _, Type::TEXT),
-            (&operation as _, Type::TEXT),
-            (&ttl as _, Type::INTERVAL),
-        ];
-        let row = only(exec.query(BARRIER, &args).await?)?;
+        let names = [self.as_str(), saga, step, operation];
+        let own = [(&ttl as _, Type::INTERVAL)];
+        let row = only(call(exec, BARRIER, &names, &own).await?)?;
         Ok(match column(&row, 0)? {
             "run" => Barrier::Run,
             "duplicate" => Barrier::Duplicate,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::executor::{Args, column, only};
+use crate::executor::{Args, call, column, only};
 use crate::interval::Interval;
 use crate::{Error, Executor, Json, Machine, MachineRow};
 
@@ -280,7 +280,7 @@ impl Machine {
     /// `42704` if there is no such machine; `42501` without the right to operate or to update the
     /// table.
     pub async fn adopt<E: Executor>(&self, exec: &E, max: i32) -> Result<i32, Error> {
-        let args = [(&self.as_str() as _, Type::TEXT), (&max as _, Type::INT4)];
-        column(&only(exec.query(ADOPT, &args).await?)?, 0)
+        let own = [(&max as _, Type::INT4)];
+        column(&only(call(exec, ADOPT, &[self.as_str()], &own).await?)?, 0)
     }
 }

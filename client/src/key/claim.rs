@@ -186,16 +186,18 @@ impl Key {
     ) -> Result<Claim, Error> {
         let fingerprint = fingerprint.map(<[u8; 32]>::as_slice);
         let (lease, ttl) = (options.lease.map(Interval), options.ttl.map(Interval));
-        let args = [
-            (&self.scope() as _, Type::TEXT),
-            (&self.as_str() as _, Type::TEXT),
+        let own = [
             (&options.request as _, Type::JSON),
             (&lease as _, Type::INTERVAL),
             (&ttl as _, Type::INTERVAL),
             (&options.holder as _, Type::TEXT),
             (&fingerprint as _, Type::BYTEA),
         ];
-        Claim::of_row(self, &only(exec.query(CLAIM, &args).await?)?, options.lease)
+        Claim::of_row(
+            self,
+            &only(self.rows(exec, CLAIM, &own).await?)?,
+            options.lease,
+        )
     }
 }
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
 use super::{Key, Response, column};
 use crate::executor::{Args, only};
@@ -283,13 +283,8 @@ impl Lease {
         sql: &str,
         own: &Args<'_>,
     ) -> Result<Row, Error> {
-        let (scope, key) = (self.key.scope(), self.key.as_str());
-        let fixed: [(&(dyn ToSql + Sync), Type); 3] = [
-            (&scope, Type::TEXT),
-            (&key, Type::TEXT),
-            (&self.token, Type::INT8),
-        ];
-        only(exec.query(sql, &[&fixed, own].concat()).await?)
+        let token: &Args<'_> = &[(&self.token, Type::INT8)];
+        only(self.key.rows(exec, sql, &[token, own].concat()).await?)
     }
 
     pub(super) fn of_row(key: &Key, row: &Row, length: Option<Duration>) -> Result<Self, Error> {

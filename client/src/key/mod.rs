@@ -20,9 +20,10 @@ mod step_event;
 use std::fmt;
 use std::sync::Arc;
 
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::executor::{column, only};
+use crate::executor::{Args, call, column, only};
 use crate::{Error, Executor};
 
 pub use claim::{Claim, ClaimOptions};
@@ -84,12 +85,8 @@ impl Key {
     /// # Errors
     /// `22023` for a bad name.
     pub async fn derive<E: Executor>(&self, exec: &E, step: &str) -> Result<String, Error> {
-        let args = [
-            (&self.scope() as _, Type::TEXT),
-            (&self.as_str() as _, Type::TEXT),
-            (&step as _, Type::TEXT),
-        ];
-        column(&only(exec.query(DERIVE, &args).await?)?, 0)
+        let own = [(&step as _, Type::TEXT)];
+        column(&only(self.rows(exec, DERIVE, &own).await?)?, 0)
     }
 
     /// Ends the lease as if its time were over now, for a holder that is dead; `false` if no lease is
@@ -98,15 +95,17 @@ impl Key {
     /// # Errors
     /// `42501` without the right to operate, or if the scope has another owner.
     pub async fn expire<E: Executor>(&self, exec: &E) -> Result<bool, Error> {
-        self.call_on(exec, EXPIRE).await
+        column(&only(self.rows(exec, EXPIRE, &[]).await?)?, 0)
     }
 
-    async fn call_on<E: Executor>(&self, exec: &E, call: &str) -> Result<bool, Error> {
-        let args = [
-            (&self.scope() as _, Type::TEXT),
-            (&self.as_str() as _, Type::TEXT),
-        ];
-        column(&only(exec.query(call, &args).await?)?, 0)
+    /// One call about this key: scope and key first, then the call's own arguments.
+    async fn rows<E: Executor>(
+        &self,
+        exec: &E,
+        sql: &str,
+        own: &Args<'_>,
+    ) -> Result<Vec<Row>, Error> {
+        call(exec, sql, &[self.scope(), self.as_str()], own).await
     }
 
     /// Forgets the key, its answer and its steps; `false` if there was none. The next claim is new
@@ -125,7 +124,7 @@ impl Key {
     /// # Errors
     /// `55006` while its lease lives.
     pub async fn forget<E: Executor>(&self, exec: &E) -> Result<bool, Error> {
-        self.call_on(exec, FORGET).await
+        column(&only(self.rows(exec, FORGET, &[]).await?)?, 0)
     }
 }
 

@@ -91,15 +91,8 @@ impl Key {
     /// # Errors
     /// `42501` without the right to operate.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Option<KeyRecord>, Error> {
-        let args = [
-            (&self.scope() as _, Type::TEXT),
-            (&self.as_str() as _, Type::TEXT),
-        ];
-        exec.query(GET, &args)
-            .await?
-            .first()
-            .map(KeyRecord::of_row)
-            .transpose()
+        let rows = self.rows(exec, GET, &[]).await?;
+        rows.first().map(KeyRecord::of_row).transpose()
     }
 
     /// Decides about a key that is parked at this attempt. The same verdict again changes nothing.
@@ -136,16 +129,14 @@ impl Key {
         let code = answer.map(|answer| answer.code);
         let body = answer.and_then(|answer| answer.body.as_ref());
         let headers = answer.and_then(|answer| answer.headers.as_ref());
-        let args = [
-            (&self.scope() as _, Type::TEXT),
-            (&self.as_str() as _, Type::TEXT),
+        let own = [
             (&attempt as _, Type::INT4),
             (&name as _, Type::TEXT),
             (&code as _, Type::INT4),
             (&body as _, Type::JSON),
             (&headers as _, Type::JSON),
         ];
-        exec.query(RESOLVE, &args).await.map(drop)
+        self.rows(exec, RESOLVE, &own).await.map(drop)
     }
 }
 

@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::{Claim, Key, Lease, column};
-use crate::executor::only;
+use crate::executor::{call, only};
 use crate::interval::Interval;
 use crate::options::Options;
 use crate::{Error, Executor, Json};
@@ -172,11 +172,8 @@ impl Scope {
     /// `22023` for an unknown option or value; `42501` if it has another owner.
     pub async fn set<E: Executor>(&self, exec: &E, options: &ScopeOptions) -> Result<(), Error> {
         let options = options.0.to_json()?;
-        let args = [
-            (&self.as_str() as _, Type::TEXT),
-            (&options as _, Type::JSON),
-        ];
-        exec.query(SET, &args).await.map(drop)
+        let own = [(&options as _, Type::JSON)];
+        call(exec, SET, &[self.as_str()], &own).await.map(drop)
     }
 
     /// The options in force, defaults included.
@@ -193,8 +190,7 @@ impl Scope {
     /// # Errors
     /// `22023` for a bad name.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
-        let args = [(&self.as_str() as _, Type::TEXT)];
-        column(&only(exec.query(GET, &args).await?)?, 0)
+        column(&only(call(exec, GET, &[self.as_str()], &[]).await?)?, 0)
     }
 
     /// Takes up to `max` abandoned keys: the intake of completers. A sweep must find an expired

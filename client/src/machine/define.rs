@@ -1,10 +1,9 @@
 //! Owns the definition of a machine, and the check whether it still fits its tables.
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::Machine;
-use crate::executor::{column, only};
+use crate::executor::{call, column, of_row, only};
 use crate::{Error, Executor, Json};
 
 const DEFINE: &str = "SELECT once.machine_define(definition => $1)";
@@ -61,8 +60,7 @@ impl Machine {
     /// # Errors
     /// `42704` if there is no such machine; `42501` if it has another owner.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
-        let args = [(&self.as_str() as _, Type::TEXT)];
-        column(&only(exec.query(GET, &args).await?)?, 0)
+        column(&only(call(exec, GET, &[self.as_str()], &[]).await?)?, 0)
     }
 
     /// Drops the machine and its guard. The records of refunds stay.
@@ -70,8 +68,7 @@ impl Machine {
     /// # Errors
     /// `42704` if there is no such machine; `55006` while one of its rows is leased.
     pub async fn drop<E: Executor>(&self, exec: &E) -> Result<(), Error> {
-        let args = [(&self.as_str() as _, Type::TEXT)];
-        exec.query(DROP, &args).await.map(drop)
+        call(exec, DROP, &[self.as_str()], &[]).await.map(drop)
     }
 
     /// The disagreements between the definition and the present tables; empty if there are none.
@@ -127,11 +124,8 @@ impl Machine {
     /// # Errors
     /// `42704` if there is no such machine; `42501` if a table is not the caller's.
     pub async fn guard<E: Executor>(&self, exec: &E, enabled: bool) -> Result<(), Error> {
-        let args = [
-            (&self.as_str() as _, Type::TEXT),
-            (&enabled as _, Type::BOOL),
-        ];
-        exec.query(GUARD, &args).await.map(drop)
+        let own = [(&enabled as _, Type::BOOL)];
+        call(exec, GUARD, &[self.as_str()], &own).await.map(drop)
     }
 }
 
@@ -141,12 +135,4 @@ async fn findings<E: Executor>(exec: &E, machine: Option<&str>) -> Result<Vec<Fi
     rows.iter().map(Finding::of_row).collect()
 }
 
-impl Finding {
-    fn of_row(row: &Row) -> Result<Self, Error> {
-        Ok(Self {
-            machine: column(row, "machine")?,
-            problem: column(row, "problem")?,
-            hint: column(row, "hint")?,
-        })
-    }
-}
+of_row!(Finding: machine, problem, hint);

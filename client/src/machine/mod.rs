@@ -15,9 +15,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
 
-use crate::executor::{Args, only};
+use crate::executor::{Args, call, only};
 use crate::{Error, Executor};
 
 pub use define::Finding;
@@ -96,9 +95,7 @@ impl MachineRow {
         sql: &str,
         own: &Args<'_>,
     ) -> Result<Vec<Row>, Error> {
-        let (machine, id) = (self.machine.as_str(), self.id());
-        let fixed: [(&(dyn ToSql + Sync), Type); 2] = [(&machine, Type::TEXT), (&id, Type::TEXT)];
-        exec.query(sql, &[&fixed, own].concat()).await
+        call(exec, sql, &[self.machine.as_str(), self.id()], own).await
     }
 }
 

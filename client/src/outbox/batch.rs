@@ -6,10 +6,10 @@
 use std::time::{Duration, SystemTime};
 
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
 use super::Subscriber;
-use crate::executor::{Args, column, only};
+use crate::executor::{Args, column, of_row, only};
 use crate::interval::Interval;
 use crate::{Error, Executor, Json};
 
@@ -172,13 +172,8 @@ impl Subscriber {
         lease: Option<Duration>,
     ) -> Result<Option<Batch>, Error> {
         let length = lease.map(Interval);
-        let args = [
-            (&self.topic().as_str() as _, Type::TEXT),
-            (&self.as_str() as _, Type::TEXT),
-            (&max as _, Type::INT4),
-            (&length as _, Type::INTERVAL),
-        ];
-        let rows = exec.query(TAKE, &args).await?;
+        let own = [(&max as _, Type::INT4), (&length as _, Type::INTERVAL)];
+        let rows = self.rows(exec, TAKE, &own).await?;
         let Some(first) = rows.first() else {
             return Ok(None);
         };
@@ -286,37 +281,12 @@ impl Batch {
         sql: &str,
         own: &Args<'_>,
     ) -> Result<Vec<Row>, Error> {
-        let (topic, name) = (self.subscriber.topic().as_str(), self.subscriber.as_str());
-        let fixed: [(&(dyn ToSql + Sync), Type); 3] = [
-            (&topic, Type::TEXT),
-            (&name, Type::TEXT),
-            (&self.token, Type::INT8),
-        ];
-        exec.query(sql, &[&fixed, own].concat()).await
+        let token: &Args<'_> = &[(&self.token, Type::INT8)];
+        self.subscriber
+            .rows(exec, sql, &[token, own].concat())
+            .await
     }
 }
 
-impl Event {
-    fn of_row(row: &Row) -> Result<Self, Error> {
-        Ok(Self {
-            event_id: column(row, "event_id")?,
-            attempt: column(row, "attempt")?,
-            delivery_key: column(row, "delivery_key")?,
-            order_key: column(row, "order_key")?,
-            payload: column(row, "payload")?,
-            headers: column(row, "headers")?,
-            emitted_at: column(row, "emitted_at")?,
-        })
-    }
-}
-
-impl Nacked {
-    fn of_row(row: &Row) -> Result<Self, Error> {
-        Ok(Self {
-            event_id: column(row, "event_id")?,
-            attempt: column(row, "attempt")?,
-            next_attempt_at: column(row, "next_attempt_at")?,
-            dead: column(row, "dead")?,
-        })
-    }
-}
+of_row!(Event: event_id, attempt, delivery_key, order_key, payload, headers, emitted_at);
+of_row!(Nacked: event_id, attempt, next_attempt_at, dead);

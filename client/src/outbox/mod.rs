@@ -19,6 +19,10 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use batch::{Batch, Event, NackOptions, Nacked};
+use tokio_postgres::Row;
+
+use crate::executor::{Args, call};
+use crate::{Error, Executor};
 pub use dead::{DeadLetter, FailedDelivery};
 pub use emit::{EmitOptions, Emitted};
 pub use options::{SubscriberOptions, TopicOptions};
@@ -82,6 +86,17 @@ impl Subscriber {
     }
 }
 
+
+    /// One call about this subscriber: topic and name first, then the call's own arguments.
+    async fn rows<E: Executor>(
+        &self,
+        exec: &E,
+        sql: &str,
+        own: &Args<'_>,
+    ) -> Result<Vec<Row>, Error> {
+        let names = [self.topic.as_str(), self.as_str()];
+        call(exec, sql, &names, own).await
+    }
 impl fmt::Debug for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::{Subscriber, Topic};
@@ -181,12 +180,8 @@ impl Subscriber {
         options: &SubscriberOptions,
     ) -> Result<(), Error> {
         let options = options.0.to_json()?;
-        let args = [
-            (&self.topic().as_str() as _, Type::TEXT),
-            (&self.as_str() as _, Type::TEXT),
-            (&options as _, Type::JSON),
-        ];
-        exec.query(SUBSCRIBER_SET, &args).await.map(drop)
+        let own = [(&options as _, Type::JSON)];
+        self.rows(exec, SUBSCRIBER_SET, &own).await.map(drop)
     }
 
     /// The options in force, defaults included.
@@ -194,7 +189,7 @@ impl Subscriber {
     /// # Errors
     /// `42704` if there is no such topic or subscriber; `42501` if it has another owner.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
-        column(&only(self.call(exec, SUBSCRIBER_GET).await?)?, 0)
+        column(&only(self.rows(exec, SUBSCRIBER_GET, &[]).await?)?, 0)
     }
 
     /// Removes the subscriber and discards its backlog, its retries and its dead letters.
@@ -202,7 +197,7 @@ impl Subscriber {
     /// # Errors
     /// As [`Subscriber::get`].
     pub async fn drop<E: Executor>(&self, exec: &E) -> Result<(), Error> {
-        self.call(exec, SUBSCRIBER_DROP).await.map(drop)
+        self.rows(exec, SUBSCRIBER_DROP, &[]).await.map(drop)
     }
 
     /// The length of a lease that a take asks for.
@@ -212,20 +207,8 @@ impl Subscriber {
         asked: Option<Duration>,
     ) -> Result<Duration, Error> {
         let asked = asked.map(Interval);
-        let args = [
-            (&self.topic().as_str() as _, Type::TEXT),
-            (&self.as_str() as _, Type::TEXT),
-            (&asked as _, Type::INTERVAL),
-        ];
-        let micros: i64 = column(&only(exec.query(GRANTED_LEASE, &args).await?)?, 0)?;
+        let own = [(&asked as _, Type::INTERVAL)];
+        let micros: i64 = column(&only(self.rows(exec, GRANTED_LEASE, &own).await?)?, 0)?;
         Ok(Duration::from_micros(micros.unsigned_abs()))
-    }
-
-    async fn call<E: Executor>(&self, exec: &E, sql: &str) -> Result<Vec<Row>, Error> {
-        let args = [
-            (&self.topic().as_str() as _, Type::TEXT),
-            (&self.as_str() as _, Type::TEXT),
-        ];
-        exec.query(sql, &args).await
     }
 }
