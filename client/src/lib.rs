@@ -80,7 +80,7 @@ mod outbox;
 mod retry;
 mod run;
 
-pub use action::{Action, ActionClaim, ActionEnd, ActionOptions, Extended, Released};
+pub use action::{Action, ActionClaim, ActionEnd, ActionOptions, ActionRecord, Extended, Released};
 pub use cancel::{
     Amount, Cancel, CancelFinish, CancelRequest, Cancelled, CleanupItem, PendingCancel,
     RefundMismatch, Refunded, Teardown,
@@ -93,10 +93,12 @@ pub use key::{
     Abandoned, Claim, ClaimOptions, Key, KeyRecord, KeyStatus, Lease, OnExpiry, Response, Scope,
     ScopeOptions, Step, StepEnd, StepEvent, StepEvents, Verdict,
 };
-pub use machine::{Finding, Machine, MachineRow, MovedRow, Reason, Transition, Transitioned};
+pub use machine::{
+    Finding, Machine, MachineRow, MovedRow, Reason, RecordedMove, Transition, Transitioned,
+};
 pub use outbox::{
     Batch, DeadLetter, EmitOptions, Emitted, Event, FailedDelivery, NackOptions, Nacked,
-    Subscriber, SubscriberOptions, Topic, TopicOptions,
+    PendingEvent, Subscriber, SubscriberOptions, Topic, TopicOptions,
 };
 pub use retry::Backoff;
 pub use run::{

@@ -10,6 +10,7 @@
 //! which undoes its transaction. A finish that an earlier transaction has made is `ON006`.
 
 mod claim;
+mod record;
 
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::interval::Interval;
 use crate::{Error, Executor, Json, Machine, MachineRow};
 
 pub use claim::{ActionClaim, ActionOptions};
+pub use record::ActionRecord;
 
 const EXTEND: &str = "SELECT * FROM once.action_extend(machine => $1, id => $2, token => $3, \
                       lease => $4)";

@@ -59,6 +59,8 @@ pub struct KeyRecord {
     pub finished_at: Option<SystemTime>,
     /// When its answer expires, or expired.
     pub gone_at: Option<SystemTime>,
+    /// What happens next, and by whom: one sentence.
+    pub next: String,
 }
 
 /// The verdict on a parked key.
@@ -83,8 +85,10 @@ impl Key {
     /// let key = Scope::new("payments.create").key(&idempotency_key);
     /// assert!(key.get(&pool).await?.is_none());
     /// key.claim(&pool, &ClaimOptions::new()).await?;
-    /// let record = key.get(&pool).await?;
-    /// assert_eq!(record.map(|record| record.status), Some(KeyStatus::Running));
+    /// if let Some(record) = key.get(&pool).await? {
+    ///     assert_eq!(record.status, KeyStatus::Running);
+    ///     println!("{}", record.next); // Its holder completes, releases or parks it within ...
+    /// }
     /// # Ok(()) }) }
     /// ```
     ///
@@ -158,6 +162,7 @@ impl KeyRecord {
             lease_left: lease_left.map(|Interval(left)| left),
             finished_at: column(row, "finished_at")?,
             gone_at: column(row, "gone_at")?,
+            next: column(row, "next")?,
         })
     }
 }

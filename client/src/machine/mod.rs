@@ -9,6 +9,7 @@
 //! the caller's executor; the client keeps no state of its own.
 
 mod define;
+mod history;
 mod transition;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use crate::executor::{Args, call, only};
 use crate::{Error, Executor};
 
 pub use define::Finding;
+pub use history::RecordedMove;
 pub use transition::{MovedRow, Reason, Transition, Transitioned};
 
 /// A machine, by its name. Naming it here declares nothing.

@@ -2,11 +2,10 @@
 
 use std::time::SystemTime;
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::Subscriber;
-use crate::executor::{column, only};
+use crate::executor::{column, of_row, only};
 use crate::{Error, Executor, Json};
 
 const DELIVERIES: &str = "SELECT * FROM once.outbox_deliveries(topic => $1, subscriber => $2, \
@@ -14,6 +13,7 @@ const DELIVERIES: &str = "SELECT * FROM once.outbox_deliveries(topic => $1, subs
 const DEAD: &str = "SELECT * FROM once.outbox_dead(topic => $1, subscriber => $2, max => $3)";
 const REDRIVE: &str = "SELECT once.outbox_redrive(topic => $1, subscriber => $2, max => $3, \
                        event_ids => $4)";
+const DISCARD: &str = "SELECT once.outbox_discard(topic => $1, subscriber => $2, event_ids => $3)";
 
 /// An attempt at an event that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,12 +62,8 @@ impl Subscriber {
         exec: &E,
         event_id: i64,
     ) -> Result<Vec<FailedDelivery>, Error> {
-        let args = [
-            (&self.topic().as_str() as _, Type::TEXT),
-            (&self.as_str() as _, Type::TEXT),
-            (&event_id as _, Type::INT8),
-        ];
-        let rows = exec.query(DELIVERIES, &args).await?;
+        let own = [(&event_id as _, Type::INT8)];
+        let rows = self.rows(exec, DELIVERIES, &own).await?;
         rows.iter().map(FailedDelivery::of_row).collect()
     }
 
@@ -93,12 +89,8 @@ impl Subscriber {
     /// # Errors
     /// As [`Subscriber::deliveries`]; `22023` for a bad argument.
     pub async fn dead<E: Executor>(&self, exec: &E, max: i32) -> Result<Vec<DeadLetter>, Error> {
-        let args = [
-            (&self.topic().as_str() as _, Type::TEXT),
-            (&self.as_str() as _, Type::TEXT),
-            (&max as _, Type::INT4),
-        ];
-        let rows = exec.query(DEAD, &args).await?;
+        let own = [(&max as _, Type::INT4)];
+        let rows = self.rows(exec, DEAD, &own).await?;
         rows.iter().map(DeadLetter::of_row).collect()
     }
 
@@ -113,39 +105,21 @@ impl Subscriber {
         max: i32,
         event_ids: Option<&[i64]>,
     ) -> Result<i32, Error> {
-        let args = [
-            (&self.topic().as_str() as _, Type::TEXT),
-            (&self.as_str() as _, Type::TEXT),
-            (&max as _, Type::INT4),
-            (&event_ids as _, Type::INT8_ARRAY),
-        ];
-        column(&only(exec.query(REDRIVE, &args).await?)?, 0)
+        let own = [(&max as _, Type::INT4), (&event_ids as _, Type::INT8_ARRAY)];
+        column(&only(self.rows(exec, REDRIVE, &own).await?)?, 0)
+    }
+
+    /// Deletes these dead letters for good, with the record of their attempts; returns how many. Skips
+    /// those that are not dead.
+    ///
+    /// # Errors
+    /// As [`Subscriber::dead`].
+    pub async fn discard<E: Executor>(&self, exec: &E, event_ids: &[i64]) -> Result<i32, Error> {
+        let own = [(&event_ids as _, Type::INT8_ARRAY)];
+        column(&only(self.rows(exec, DISCARD, &own).await?)?, 0)
     }
 }
 
-impl FailedDelivery {
-    fn of_row(row: &Row) -> Result<Self, Error> {
-        Ok(Self {
-            attempt: column(row, "attempt")?,
-            at: column(row, "at")?,
-            kind: column(row, "kind")?,
-            error: column(row, "error")?,
-        })
-    }
-}
-
-impl DeadLetter {
-    fn of_row(row: &Row) -> Result<Self, Error> {
-        Ok(Self {
-            event_id: column(row, "event_id")?,
-            attempts: column(row, "attempts")?,
-            died_at: column(row, "died_at")?,
-            kind: column(row, "kind")?,
-            error: column(row, "error")?,
-            order_key: column(row, "order_key")?,
-            payload: column(row, "payload")?,
-            headers: column(row, "headers")?,
-            emitted_at: column(row, "emitted_at")?,
-        })
-    }
-}
+of_row!(FailedDelivery: attempt, at, kind, error);
+of_row!(DeadLetter:
+    event_id, attempts, died_at, kind, error, order_key, payload, headers, emitted_at);

@@ -14,18 +14,20 @@ mod batch;
 mod dead;
 mod emit;
 mod options;
+mod pending;
 
 use std::fmt;
 use std::sync::Arc;
 
-pub use batch::{Batch, Event, NackOptions, Nacked};
 use tokio_postgres::Row;
 
 use crate::executor::{Args, call};
 use crate::{Error, Executor};
+pub use batch::{Batch, Event, NackOptions, Nacked};
 pub use dead::{DeadLetter, FailedDelivery};
 pub use emit::{EmitOptions, Emitted};
 pub use options::{SubscriberOptions, TopicOptions};
+pub use pending::PendingEvent;
 
 /// A topic: what events are about. Declared by [`Topic::set`]; cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -84,8 +86,6 @@ impl Subscriber {
     pub fn as_str(&self) -> &str {
         &self.name
     }
-}
-
 
     /// One call about this subscriber: topic and name first, then the call's own arguments.
     async fn rows<E: Executor>(
@@ -97,6 +97,8 @@ impl Subscriber {
         let names = [self.topic.as_str(), self.as_str()];
         call(exec, sql, &names, own).await
     }
+}
+
 impl fmt::Debug for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)

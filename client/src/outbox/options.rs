@@ -107,6 +107,18 @@ impl SubscriberOptions {
         Self(self.0.interval("max_lease_life", life))
     }
 
+    /// While true, takes get nothing; what is leased may be acked or nacked.
+    #[must_use]
+    pub fn paused(self, paused: bool) -> Self {
+        Self(self.0.with("paused", paused.into()))
+    }
+
+    /// How long dead letters are kept; for ever by default.
+    #[must_use]
+    pub fn dead_for(self, time: Duration) -> Self {
+        Self(self.0.interval("dead_for", time))
+    }
+
     /// Resets an option to its default.
     #[must_use]
     pub fn reset(self, option: &str) -> Self {

@@ -338,3 +338,50 @@ async fn options_are_set_read_and_reset() {
     let unknown = Topic::new("no such topic").get(&pool).await.unwrap_err();
     assert_eq!(unknown.kind(), Kind::Undeclared);
 }
+
+#[tokio::test]
+async fn a_paused_subscriber_takes_nothing_and_what_is_pending_can_be_seen() {
+    let (topic, pool) = (fresh_topic().await, pool());
+    let subscriber = topic.default_subscriber();
+    let paused = SubscriberOptions::new().paused(true);
+    subscriber.set(&pool, &paused).await.unwrap();
+    let event_id = emit(&topic, "{\"n\":  1}", EmitOptions::new()).await;
+    assert_eq!(subscriber.take(&pool, 10, None).await.unwrap(), None);
+    let pending = subscriber.peek(&pool, 10).await.unwrap();
+    assert_eq!((pending.len(), pending[0].event_id), (1, event_id));
+    assert_eq!(pending[0].payload.as_str(), "{\"n\":  1}");
+    assert_eq!(
+        (pending[0].state.as_str(), pending[0].attempt),
+        ("ready", 1)
+    );
+
+    let goes_on = SubscriberOptions::new().paused(false);
+    subscriber.set(&pool, &goes_on).await.unwrap();
+    let batch = take(&subscriber).await;
+    let pending = subscriber.peek(&pool, 10).await.unwrap();
+    assert_eq!(pending[0].state, "leased");
+    assert!(pending[0].due_at.is_some(), "when the lease ends");
+    batch.ack(&pool, None).await.unwrap();
+    assert_eq!(subscriber.peek(&pool, 10).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn dead_letters_are_discarded_by_name_or_kept_for_a_time() {
+    let (topic, pool) = (fresh_topic().await, pool());
+    let subscriber = topic.default_subscriber();
+    let day = SubscriberOptions::new().dead_for(Duration::from_secs(24 * 60 * 60));
+    subscriber.set(&pool, &day).await.unwrap();
+    for payload in ["1", "2"] {
+        emit(&topic, payload, EmitOptions::new()).await;
+    }
+    let batch = take(&subscriber).await;
+    let never = NackOptions::never();
+    batch.nack(&pool, None, &never).await.unwrap();
+    let first = batch.events[0].event_id;
+    assert_eq!(subscriber.discard(&pool, &[first]).await.unwrap(), 1);
+    assert_eq!(subscriber.discard(&pool, &[first]).await.unwrap(), 0);
+    let dead = subscriber.dead(&pool, 10).await.unwrap();
+    assert_eq!((dead.len(), dead[0].payload.as_str()), (1, "2"));
+    let later = subscriber.dead(&a_year_later().await, 10).await;
+    assert_eq!(later.unwrap(), []);
+}
