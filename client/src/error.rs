@@ -36,6 +36,9 @@ pub enum Error {
     /// the top.
     #[error("cleaning up failed: {0}")]
     Cleanup(#[source] BoxError),
+    /// A value that this crate cannot work with; no call was made.
+    #[error("{0}")]
+    Argument(String),
     /// This version of the client does not know the server's answer.
     #[error("unknown answer of the server: {0}")]
     Answer(String),
@@ -51,8 +54,8 @@ pub enum Kind {
     /// writes beside it and go on after it: claim again, or read the stored state. For a call of its own
     /// whose answer was lost this is success.
     AlreadyDone,
-    /// `ON007`: the key, message or saga belongs to another shard (`once.shard_set`), and nothing was done. Look at the map of
-    /// databases again, and send the call there a bounded number of times.
+    /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing
+    /// was done. Look at the map of databases again, and send the call there a bounded number of times.
     WrongShard,
     /// `ON002`: a move that is not declared, a step of the teardown out of its place, or a write that
     /// the machine's guard refuses. Fix the program, or the definition.
@@ -137,6 +140,7 @@ impl Error {
                 None => Kind::Other,
             },
             (Self::TimedOut | Self::Pool(PoolError::Timeout(_)), None) => Kind::Unavailable,
+            (Self::Argument(_), None) => Kind::InvalidArgument,
             _ => Kind::Other,
         }
     }

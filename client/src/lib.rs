@@ -13,6 +13,8 @@
 //! [`Subscriber::worker`] to deliver them. An [`Inbox`] is the receiving end: it handles a message once,
 //! however often it comes.
 //!
+//! [`Shards`] spreads tenants over many databases.
+//!
 //! Underneath, every call of the extension is a method that takes the caller's [`Executor`]: a pool,
 //! a connection, or the caller's open transaction.
 //!
@@ -79,6 +81,7 @@ mod options;
 mod outbox;
 mod retry;
 mod run;
+mod shards;
 
 pub use action::{Action, ActionClaim, ActionEnd, ActionOptions, ActionRecord, Extended, Released};
 pub use cancel::{
@@ -106,3 +109,4 @@ pub use run::{
     JobOutcome, JobRunner, OpenRunner, OutboxWorker, Outcome, Runner, TeardownWorker, TornDown,
     Undelivered, Waker,
 };
+pub use shards::Shards;

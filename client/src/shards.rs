@@ -1,0 +1,117 @@
+//! Owns the way to the shard of a routing value, where the rows of many tenants are spread over databases.
+//!
+//! Invariant: the shard of a routing value is the one that `once.shard_of` names.
+
+use deadpool_postgres::Pool;
+use sha2::{Digest, Sha256};
+use tokio_postgres::types::Type;
+
+use crate::{Error, Executor, Key};
+
+const SET: &str = "SELECT once.shard_set(shard => $1, shards => $2)";
+/// More shards than the server takes.
+const TOO_MANY: usize = 65_537;
+
+/// A pool for each shard: each database holds a fixed slice of the routing values, such as the tenants.
+///
+/// The number of shards is chosen once and never changes. A call that reaches the wrong database fails
+/// with [`Kind::WrongShard`](crate::Kind::WrongShard) and does nothing.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+/// # fn main() { with_database(async |pool, idempotency_key| {
+/// # let pool_of = |_database: &str| pool.clone();
+/// use pg_once::{ClaimOptions, Scope, Shards};
+///
+/// let pools = (0..16).map(|number| pool_of(&format!("shop_{number:02}")));
+/// let shards = Shards::new(pools)?;
+/// assert_eq!(shards.number_of("acme"), 1);
+///
+/// let key = Scope::new("orders.create").key(&format!("acme/{idempotency_key}"));
+/// key.claim(shards.of("acme"), &ClaimOptions::new()).await?;
+/// for (number, pool) in shards.each() {
+///     println!("shard {number}: {:?}", pool.status());
+/// }
+/// # Ok(()) }) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Shards<E = Pool> {
+    pools: Vec<E>,
+}
+
+impl<E: Executor> Shards<E> {
+    /// The pools of all shards, by their numbers from 0.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] without a pool, or with more than the 65,536 that the server takes.
+    pub fn new(pools: impl IntoIterator<Item = E>) -> Result<Self, Error> {
+        let pools: Vec<E> = pools.into_iter().take(TOO_MANY).collect();
+        if pools.is_empty() || pools.len() == TOO_MANY {
+            return Err(Error::Argument("there are 1 to 65536 shards".to_owned()));
+        }
+        Ok(Self { pools })
+    }
+
+    /// The shard of a routing value: what stands before the first `/` of the keys, messages and sagas
+    /// (or, as `once.shard_set` says, in another place).
+    #[must_use]
+    pub fn of(&self, routing: &str) -> &E {
+        &self.pools[self.number_of(routing)]
+    }
+
+    /// The shard of a key whose routing value stands before its first `/`, such as the user's name in a
+    /// key of [`key_of_header`](crate::http::key_of_header).
+    #[must_use]
+    pub fn of_key(&self, key: &Key) -> &E {
+        let routing = key.as_str().split('/').next();
+        self.of(routing.unwrap_or_default())
+    }
+
+    /// The number of the shard of a routing value.
+    #[must_use]
+    pub fn number_of(&self, routing: &str) -> usize {
+        number(routing, self.pools.len())
+    }
+
+    /// Each shard's number and pool, for what has to be done on all of them.
+    pub fn each(&self) -> impl Iterator<Item = (usize, &E)> {
+        self.pools.iter().enumerate()
+    }
+
+    /// Tells each database which shard it is (`once.shard_set`), where it does not know it yet. Call it
+    /// when the databases are set up; a later call changes nothing and shows that each pool leads to its
+    /// own shard.
+    ///
+    /// # Errors
+    /// `55006` if one is another shard already; `42501` without the right to operate.
+    pub async fn set(&self) -> Result<(), Error> {
+        let shards = self.pools.len() as i32;
+        for (shard, pool) in (0i32..).zip(&self.pools) {
+            let args = [(&shard as _, Type::INT4), (&shards as _, Type::INT4)];
+            pool.query(SET, &args).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The first 6 bytes of SHA-256, big-endian, modulo the number of shards.
+fn number(routing: &str, shards: usize) -> usize {
+    let digest = Sha256::digest(routing);
+    let first = digest.iter().take(6);
+    let first = first.fold(0, |n: u64, byte| n << 8 | u64::from(*byte));
+    (first % shards as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_routing_value_has_the_shard_that_the_server_gives_it() {
+        // Those of docs/reference/shard.md.
+        for (routing, shard) in [("acme", 1), ("globex", 4), ("", 12), ("käse", 2)] {
+            assert_eq!(number(routing, 16), shard, "{routing}");
+        }
+        assert_eq!(number("acme", 1), 0);
+    }
+}
