@@ -115,7 +115,8 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// ([`Outcome::Replayed`]). If the first one fails in that time, the request runs here.
     ///
     /// It asks again after 10 ms, then less and less often, in the end twice a second. A poll writes
-    /// nothing and holds no connection in between. A client may ask for it:
+    /// nothing and holds no connection in between. A database that is away meanwhile is an error, also
+    /// where the runner may [fail open](Runner::fail_open). A client may ask for the wait by a header:
     /// [`http::wait_of_header`](crate::http::wait_of_header).
     pub fn wait(mut self, up_to: Duration) -> Self {
         self.wait = up_to;

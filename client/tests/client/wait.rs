@@ -5,13 +5,31 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use pg_once::http::{Answer, IDEMPOTENT_REPLAYED, RETRY_AFTER};
-use pg_once::{Key, Outcome, Response};
+use pg_once::{Args, Autocommit, Error, Executor, Key, Kind, Outcome, Response};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio_postgres::Row;
 
-use crate::support::{claimed, fresh_key, pool, until};
+use crate::support::{QUICK, claimed, fresh_key, pool, until};
 
 const LONG: Duration = Duration::from_secs(60);
+
+/// A database that is away from the second call on.
+struct AwaySoon {
+    pool: deadpool_postgres::Pool,
+    calls: AtomicU32,
+}
+
+impl Executor for AwaySoon {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+        match self.calls.fetch_add(1, Ordering::SeqCst) {
+            0 => self.pool.query(sql, args).await,
+            _ => Err(Error::TimedOut),
+        }
+    }
+}
+
+impl Autocommit for AwaySoon {}
 
 /// Work that ends when it is told to.
 struct Work {
@@ -112,4 +130,16 @@ async fn a_duplicate_that_waits_runs_the_request_if_the_first_one_fails() {
     tokio::time::sleep(Duration::from_millis(50)).await; // it polls meanwhile
     lease.release(&pool, Some("not here"), None).await.unwrap();
     assert!(matches!(waiting.await.unwrap().unwrap(), Outcome::Ran(_)));
+}
+
+#[tokio::test]
+async fn a_duplicate_does_not_fail_open_on_a_request_that_it_knows_to_be_in_progress() {
+    let (pool, key) = (pool(), fresh_key());
+    let _lease = claimed(&key, &pool).await;
+    let calls = AtomicU32::new(0);
+    let away = AwaySoon { pool, calls };
+    let runner = key.run(&away).wait(LONG).backoff(QUICK);
+    let run = runner.fail_open(|_| panic!("it would run twice"));
+    let error = run.run(|_| async { panic!("not to run") }).await;
+    assert_eq!(error.unwrap_err().kind(), Kind::Unavailable);
 }
