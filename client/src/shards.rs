@@ -36,6 +36,7 @@ const TOO_MANY: usize = 65_537;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Shards<E = Pool> {
+    /// Never empty.
     pools: Vec<E>,
 }
 

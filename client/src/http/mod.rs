@@ -93,7 +93,8 @@ impl Answer {
     pub fn of_error(error: &Error) -> Self {
         match error.kind() {
             Kind::Conflict | Kind::LeaseLost => Self::in_progress(SOON),
-            Kind::Unavailable | Kind::ReadOnly => {
+            // A call that went to the wrong shard did nothing: the map of databases was old.
+            Kind::Unavailable | Kind::ReadOnly | Kind::WrongShard => {
                 Self::problem(503, "the database is away").after(SOON)
             }
             Kind::Overloaded => Self::problem(503, "the database is overloaded").after(SOON),

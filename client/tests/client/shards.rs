@@ -1,5 +1,6 @@
 //! Two databases of one server, each a shard: what belongs to a routing value is in its own database only.
 
+use pg_once::http::Answer;
 use pg_once::{Claim, ClaimOptions, Error, Kind, Response, Scope, Shards};
 
 use crate::support::{code, config, connect_to, directly, pool_to};
@@ -58,6 +59,7 @@ async fn a_key_runs_in_the_shard_of_its_tenant_and_is_refused_in_any_other() {
             let error = claim.unwrap_err();
             let said = (error.code(), error.kind(), error.is_retryable());
             assert_eq!(said, (Some("ON007"), Kind::WrongShard, false));
+            assert_eq!(Answer::of_error(&error).status, 503);
         }
     }
     assert!(seen.iter().all(|keys| *keys > 0), "{seen:?}");
