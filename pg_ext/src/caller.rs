@@ -5,7 +5,7 @@ use crate::call::shown;
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
 use crate::spi::{self, Kept};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, Datum, INT8OID};
 use std::ffi::{CStr, CString, c_char};
 
 /// The caller has the rights of a role. A superuser has those of every role; a role that is gone has no members.
@@ -128,9 +128,7 @@ const FOLLOW: &CStr = c"
     SELECT DISTINCT r.oid, r.rolname, $1, r.kind FROM restored r
     ON CONFLICT (role, incarnation, kind) DO NOTHING";
 
-thread_local! {
-    static FOLLOWED: Kept = const { Kept::new(FOLLOW, &[pg_sys::INT8OID]) };
-}
+static FOLLOWED: Kept = Kept::new(FOLLOW, &[INT8OID]);
 
 /// Brings the stored names of roles up to date after ALTER ROLE … RENAME, and their numbers after a restore.
 pub fn follow_renames() -> Result<()> {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::json;
 use crate::row;
 use crate::spi::{self, Kept, Row};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, JSONOID, TEXTOID};
 
 // A document that is no object gets one member that no option has.
 const MEMBERS: &std::ffi::CStr = c"
@@ -21,10 +21,8 @@ const ELEMENTS: &std::ffi::CStr = c"
     SELECT pg_catalog.jsonb_typeof(e.value), e.value #>> '{}'
       FROM pg_catalog.jsonb_array_elements($1::jsonb) e";
 
-thread_local! {
-    static EACH_MEMBER: Kept = const { Kept::new(MEMBERS, &[pg_sys::JSONOID]) };
-    static EACH_ELEMENT: Kept = const { Kept::new(ELEMENTS, &[pg_sys::TEXTOID]) };
-}
+static EACH_MEMBER: Kept = Kept::new(MEMBERS, &[JSONOID]);
+static EACH_ELEMENT: Kept = Kept::new(ELEMENTS, &[TEXTOID]);
 
 /// The options of one call: the object, and its members.
 pub struct Given<'a> {

@@ -12,7 +12,7 @@ use crate::incarnation;
 use crate::row;
 use crate::spi::{self, Kept};
 use crate::table;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, Datum, INT8OID, OIDOID, TEXTOID};
 use std::ffi::CStr;
 
 const REMEMBER: &CStr = c"
@@ -57,15 +57,10 @@ const STATEMENTS: &CStr = c"
                                   ELSE 'REVOKE USAGE ON SCHEMA once FROM %I' END, r.rolname)
       FROM pg_catalog.pg_roles r WHERE r.oid = $1";
 
-thread_local! {
-    static REMEMBERED: Kept =
-        const { Kept::new(REMEMBER, &[pg_sys::OIDOID, pg_sys::TEXTOID, pg_sys::INT8OID]) };
-    static FORGOTTEN: Kept =
-        const { Kept::new(FORGET, &[pg_sys::OIDOID, pg_sys::TEXTOID, pg_sys::INT8OID]) };
-    static TIDIED: Kept = const { Kept::new(TIDY, &[pg_sys::INT8OID]) };
-    static GRANTS: Kept =
-        const { Kept::new(STATEMENTS, &[pg_sys::OIDOID, pg_sys::INT8OID, pg_sys::TEXTOID]) };
-}
+static REMEMBERED: Kept = Kept::new(REMEMBER, &[OIDOID, TEXTOID, INT8OID]);
+static FORGOTTEN: Kept = Kept::new(FORGET, &[OIDOID, TEXTOID, INT8OID]);
+static TIDIED: Kept = Kept::new(TIDY, &[INT8OID]);
+static GRANTS: Kept = Kept::new(STATEMENTS, &[OIDOID, INT8OID, TEXTOID]);
 
 /// `once.grant_role`.
 pub fn grant_role(call: &Call) -> Result<Datum> {
@@ -77,7 +72,7 @@ pub fn revoke_role(call: &Call) -> Result<Datum> {
     change(call, &FORGOTTEN)
 }
 
-fn change(call: &Call, memory: &'static std::thread::LocalKey<Kept>) -> Result<Datum> {
+fn change(call: &Call, memory: &'static Kept) -> Result<Datum> {
     let role = call
         .datum(0)
         .ok_or_else(|| Error::bad_argument("role", "must not be null", "Name an existing role."))?;

@@ -11,11 +11,14 @@ use std::ffi::CStr;
 /// Name and type of an OUT column, as the function's SQL declares it.
 pub type Column = (&'static CStr, pg_sys::Oid);
 
-/// The row type of one function; keep it in a `thread_local`.
+/// The row type of one function, kept by the backend in a `static`.
 pub struct Shape {
     columns: &'static [Column],
     blessed: Cell<pg_sys::TupleDesc>,
 }
+
+// SAFETY: a backend is one thread.
+unsafe impl Sync for Shape {}
 
 impl Shape {
     pub const fn new(columns: &'static [Column]) -> Shape {

@@ -24,16 +24,14 @@ use std::rc::Rc;
 /// After so many looks that met a change, the claim answers in_progress.
 const MAX_LOOKS: usize = 8;
 
-thread_local! {
-    static SHAPE: Shape = const { Shape::new(&[
-        (c"outcome", pg_sys::TEXTOID),
-        (c"token", pg_sys::INT8OID),
-        (c"status", pg_sys::TEXTOID),
-        (c"version", pg_sys::INT8OID),
-        (c"lease_left", pg_sys::INTERVALOID),
-        (c"retry_after", pg_sys::INTERVALOID),
-    ]) };
-}
+static SHAPE: Shape = Shape::new(&[
+    (c"outcome", pg_sys::TEXTOID),
+    (c"token", pg_sys::INT8OID),
+    (c"status", pg_sys::TEXTOID),
+    (c"version", pg_sys::INT8OID),
+    (c"lease_left", pg_sys::INTERVALOID),
+    (c"retry_after", pg_sys::INTERVALOID),
+]);
 
 /// `once.action_claim`.
 pub fn action_claim(call: &Call) -> Result<Datum> {
@@ -315,5 +313,5 @@ fn answer(outcome: &[u8], seen: Option<&RowSeen>) -> Datum {
 }
 
 fn shape_row(values: [Option<Datum>; 6]) -> Datum {
-    SHAPE.with(|shape| shape.row(&values))
+    SHAPE.row(&values)
 }

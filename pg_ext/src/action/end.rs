@@ -16,17 +16,12 @@ use crate::row::{self, Shape};
 use crate::table::{above_read_committed, is_writable};
 use pgrx::pg_sys::{self, Datum};
 
-thread_local! {
-    static FINISHED: Shape = const { Shape::new(&[
-        (c"outcome", pg_sys::TEXTOID),
-        (c"status", pg_sys::TEXTOID),
-        (c"version", pg_sys::INT8OID),
-    ]) };
-    static RELEASED: Shape = const { Shape::new(&[
-        (c"status", pg_sys::TEXTOID),
-        (c"version", pg_sys::INT8OID),
-    ]) };
-}
+static FINISHED: Shape = Shape::new(&[
+    (c"outcome", pg_sys::TEXTOID),
+    (c"status", pg_sys::TEXTOID),
+    (c"version", pg_sys::INT8OID),
+]);
+static RELEASED: Shape = Shape::new(&[(c"status", pg_sys::TEXTOID), (c"version", pg_sys::INT8OID)]);
 
 /// `once.action_finish`.
 pub fn action_finish(call: &Call) -> Result<Datum> {
@@ -35,7 +30,7 @@ pub fn action_finish(call: &Call) -> Result<Datum> {
     let request = call.bytes(3).map(fingerprint::of_json).transpose()?;
     let mark = call_mark("finish", &[request.as_ref().map(|f| f.as_slice())]);
     let row = |outcome: &[u8], status, version| {
-        FINISHED.with(|shape| shape.row(&[Some(row::text(outcome)), status, version]))
+        FINISHED.row(&[Some(row::text(outcome)), status, version])
     };
     let repeated = |lease: &Lease| {
         let status = lease.raw(LeaseCol::SuccessfulState);
@@ -74,7 +69,7 @@ pub fn action_finish(call: &Call) -> Result<Datum> {
 pub fn action_release(call: &Call) -> Result<Datum> {
     let fenced = FencedAction::of_call(call)?;
     let error = call.note(3);
-    let row = |status, version| RELEASED.with(|shape| shape.row(&[status, version]));
+    let row = |status, version| RELEASED.row(&[status, version]);
     let repeated = |lease: &Lease| {
         row(
             lease.raw(LeaseCol::RevertTo),

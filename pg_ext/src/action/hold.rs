@@ -12,12 +12,10 @@ use crate::row::Shape;
 use crate::settings;
 use pgrx::pg_sys::{self, Datum};
 
-thread_local! {
-    static SHAPE: Shape = const { Shape::new(&[
-        (c"lease_left", pg_sys::INTERVALOID),
-        (c"cancelling", pg_sys::BOOLOID),
-    ]) };
-}
+static SHAPE: Shape = Shape::new(&[
+    (c"lease_left", pg_sys::INTERVALOID),
+    (c"cancelling", pg_sys::BOOLOID),
+]);
 
 /// `once.action_extend`.
 pub fn action_extend(call: &Call) -> Result<Datum> {
@@ -52,7 +50,7 @@ pub fn action_extend(call: &Call) -> Result<Datum> {
                 Some(clock::interval_datum(left)),
                 Some(Datum::from(seen.flagged)),
             ];
-            Ok(SHAPE.with(|shape| shape.row(&values)))
+            Ok(SHAPE.row(&values))
         }
         other => Err(fenced.dead(other.as_ref().map(|s| s.status()))),
     }

@@ -17,14 +17,12 @@ use crate::row::{self, Shape};
 use crate::table::is_writable;
 use pgrx::pg_sys::{self, Datum};
 
-thread_local! {
-    static SHAPE: Shape = const { Shape::new(&[
-        (c"outcome", pg_sys::TEXTOID),
-        (c"status", pg_sys::TEXTOID),
-        (c"items_total", pg_sys::INT8OID),
-        (c"amount_total", pg_sys::NUMERICOID),
-    ]) };
-}
+static SHAPE: Shape = Shape::new(&[
+    (c"outcome", pg_sys::TEXTOID),
+    (c"status", pg_sys::TEXTOID),
+    (c"items_total", pg_sys::INT8OID),
+    (c"amount_total", pg_sys::NUMERICOID),
+]);
 
 /// `once.cancel_finish`.
 pub fn cancel_finish(call: &Call) -> Result<Datum> {
@@ -106,14 +104,12 @@ impl TornRow {
 }
 
 fn answer(outcome: &[u8], status: Option<Datum>, teardown: Option<&Teardown>) -> Datum {
-    SHAPE.with(|shape| {
-        shape.row(&[
-            Some(row::text(outcome)),
-            status,
-            Some(Datum::from(
-                teardown.map_or(0, |t| t.i64(TeardownCol::ItemsTotal)),
-            )),
-            Some(teardown.map_or_else(numeric::zero, Teardown::amount_total)),
-        ])
-    })
+    SHAPE.row(&[
+        Some(row::text(outcome)),
+        status,
+        Some(Datum::from(
+            teardown.map_or(0, |t| t.i64(TeardownCol::ItemsTotal)),
+        )),
+        Some(teardown.map_or_else(numeric::zero, Teardown::amount_total)),
+    ])
 }

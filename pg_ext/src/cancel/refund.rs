@@ -98,16 +98,14 @@ const NUMERIC: (&str, &str) = (
      AND i.{amount}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.<) 'Infinity'::pg_catalog.\"numeric\"",
 );
 
-thread_local! {
-    static SHAPE: Shape = const { Shape::new(&[
-        (c"items", pg_sys::INT8OID),
-        (c"amount", pg_sys::NUMERICOID),
-        (c"items_total", pg_sys::INT8OID),
-        (c"amount_total", pg_sys::NUMERICOID),
-        (c"remaining", pg_sys::BOOLOID),
-        (c"pass", pg_sys::INT8OID),
-    ]) };
-}
+static SHAPE: Shape = Shape::new(&[
+    (c"items", pg_sys::INT8OID),
+    (c"amount", pg_sys::NUMERICOID),
+    (c"items_total", pg_sys::INT8OID),
+    (c"amount_total", pg_sys::NUMERICOID),
+    (c"remaining", pg_sys::BOOLOID),
+    (c"pass", pg_sys::INT8OID),
+]);
 
 /// `once.cancel_refund`.
 pub fn cancel_refund(call: &Call) -> Result<Datum> {
@@ -300,14 +298,12 @@ impl TornRow {
 
 fn answer(items: i64, amount: Datum, teardown: Option<&Teardown>, remaining: bool) -> Datum {
     let total = |col| teardown.map_or(0, |t| t.i64(col));
-    SHAPE.with(|shape| {
-        shape.row(&[
-            Some(Datum::from(items)),
-            Some(amount),
-            Some(Datum::from(total(TeardownCol::ItemsTotal))),
-            Some(teardown.map_or_else(numeric::zero, Teardown::amount_total)),
-            Some(Datum::from(remaining)),
-            Some(Datum::from(total(TeardownCol::Pass))),
-        ])
-    })
+    SHAPE.row(&[
+        Some(Datum::from(items)),
+        Some(amount),
+        Some(Datum::from(total(TeardownCol::ItemsTotal))),
+        Some(teardown.map_or_else(numeric::zero, Teardown::amount_total)),
+        Some(Datum::from(remaining)),
+        Some(Datum::from(total(TeardownCol::Pass))),
+    ])
 }

@@ -17,7 +17,7 @@ use crate::spi::{self, Kept, column};
 use crate::subxact;
 use crate::swept;
 use crate::table::Snapshot;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, INT2OID, OIDOID};
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 
@@ -30,10 +30,8 @@ const INDEXED: &CStr = c"
       JOIN pg_catalog.pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[0]
      WHERE x.indrelid = $1 AND a.attnum = $2 AND x.indisvalid AND x.indpred IS NULL LIMIT 1";
 
-thread_local! {
-    static ENUM_LABELS: Kept = const { Kept::new(LABELS, &[pg_sys::OIDOID]) };
-    static HAS_INDEX: Kept = const { Kept::new(INDEXED, &[pg_sys::OIDOID, pg_sys::INT2OID]) };
-}
+static ENUM_LABELS: Kept = Kept::new(LABELS, &[OIDOID]);
+static HAS_INDEX: Kept = Kept::new(INDEXED, &[OIDOID, INT2OID]);
 
 /// `once.machine_check`.
 pub fn machine_check(call: &Call) -> Result<Datum> {

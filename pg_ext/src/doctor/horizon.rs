@@ -4,7 +4,7 @@ use super::Report;
 use crate::clock;
 use crate::error::Result;
 use crate::spi::Kept;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 // Backends of other databases hold back no rows here. Autovacuum does not count.
@@ -76,14 +76,12 @@ const BLIND: &CStr = c"
            pg_catalog.format('GRANT pg_read_all_stats TO %I;', CURRENT_USER)
      WHERE NOT pg_catalog.pg_has_role(CURRENT_USER, 'pg_read_all_stats', 'USAGE')";
 
-thread_local! {
-    static IS_BLIND: Kept = const { Kept::new(BLIND, &[]) };
-    static OLD: Kept = const { Kept::new(SNAPSHOTS, &[pg_sys::TIMESTAMPTZOID]) };
-    static LEFT: Kept = const { Kept::new(PREPARED, &[pg_sys::TIMESTAMPTZOID]) };
-    static IN_OTHER_DATABASES: Kept = const { Kept::new(ELSEWHERE, &[pg_sys::TIMESTAMPTZOID]) };
-    static OF_SLOTS: Kept = const { Kept::new(SLOTS, &[]) };
-    static OF_STANDBYS: Kept = const { Kept::new(STANDBYS, &[]) };
-}
+static IS_BLIND: Kept = Kept::new(BLIND, &[]);
+static OLD: Kept = Kept::new(SNAPSHOTS, &[TIMESTAMPTZOID]);
+static LEFT: Kept = Kept::new(PREPARED, &[TIMESTAMPTZOID]);
+static IN_OTHER_DATABASES: Kept = Kept::new(ELSEWHERE, &[TIMESTAMPTZOID]);
+static OF_SLOTS: Kept = Kept::new(SLOTS, &[]);
+static OF_STANDBYS: Kept = Kept::new(STANDBYS, &[]);
 
 pub fn ask(report: &Report) -> Result<()> {
     let now = [Some(Datum::from(clock::now_us()?))];

@@ -9,7 +9,7 @@ use crate::janitor::{self, Task, waited_us};
 use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept, column};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{BOOLOID, Datum, INT8OID, TEXTARRAYOID, TEXTOID, TIMESTAMPTZOID};
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 
@@ -76,14 +76,12 @@ const LATE: &CStr = c"
            'Raise once.janitor_workers and reload. If the server''s log says that no background worker is free, raise max_worker_processes, too, and restart.'
      WHERE $1 >= $2";
 
-thread_local! {
-    static HAS_STOPPED: Kept = const { Kept::new(STOPPED, &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::TEXTOID]) };
-    static FAILS: Kept = const { Kept::new(FAILING, &[]) };
-    static WHAT_TO_DO: Kept = const { Kept::new(REMEDY, &[pg_sys::BOOLOID, pg_sys::TEXTARRAYOID]) };
-    static HAVE_RUN: Kept = const { Kept::new(RUN, &[]) };
-    static IS_LATE: Kept = const { Kept::new(LATE, &[pg_sys::TIMESTAMPTZOID, pg_sys::TIMESTAMPTZOID]) };
-    static SERVED: Kept = const { Kept::new(DATABASES, &[pg_sys::BOOLOID, pg_sys::TEXTARRAYOID]) };
-}
+static HAS_STOPPED: Kept = Kept::new(STOPPED, &[TIMESTAMPTZOID, INT8OID, TEXTOID]);
+static FAILS: Kept = Kept::new(FAILING, &[]);
+static WHAT_TO_DO: Kept = Kept::new(REMEDY, &[BOOLOID, TEXTARRAYOID]);
+static HAVE_RUN: Kept = Kept::new(RUN, &[]);
+static IS_LATE: Kept = Kept::new(LATE, &[TIMESTAMPTZOID, TIMESTAMPTZOID]);
+static SERVED: Kept = Kept::new(DATABASES, &[BOOLOID, TEXTARRAYOID]);
 
 pub fn ask(report: &Report) -> Result<()> {
     let now = clock::now_us()?;

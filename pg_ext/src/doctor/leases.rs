@@ -5,7 +5,7 @@ use super::Report;
 use crate::clock::{self, DAY_US};
 use crate::error::Result;
 use crate::spi::Kept;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 // $1 now, $2 a day.
@@ -20,9 +20,7 @@ const ACTIONS: &CStr = c"
                                 LIMIT 20) l
      LIMIT 20";
 
-thread_local! {
-    static LONG_LEASES: Kept = const { Kept::new(ACTIONS, &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID]) };
-}
+static LONG_LEASES: Kept = Kept::new(ACTIONS, &[TIMESTAMPTZOID, INT8OID]);
 
 pub fn ask(report: &Report) -> Result<()> {
     let args = [

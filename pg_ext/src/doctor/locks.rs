@@ -4,7 +4,7 @@ use super::Report;
 use crate::clock;
 use crate::error::Result;
 use crate::spi::Kept;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 // Every phase is one short transaction. One that is open for a minute often waits for a foreign call.
@@ -48,10 +48,8 @@ const OVERDUE: &CStr = c"
      WHERE l.state = 'h' AND l.lease_until <= $1
      ORDER BY l.lease_until LIMIT 20";
 
-thread_local! {
-    static KEEP_OVERDUE: Kept = const { Kept::new(OVERDUE, &[pg_sys::TIMESTAMPTZOID]) };
-    static KEEP: Kept = const { Kept::new(HOLDERS, &[pg_sys::TIMESTAMPTZOID]) };
-}
+static KEEP_OVERDUE: Kept = Kept::new(OVERDUE, &[TIMESTAMPTZOID]);
+static KEEP: Kept = Kept::new(HOLDERS, &[TIMESTAMPTZOID]);
 
 pub fn ask(report: &Report) -> Result<()> {
     let now = [Some(Datum::from(clock::now_us()?))];

@@ -25,7 +25,6 @@ use crate::row::{self, Rows};
 use crate::spi::{self, Kept, column};
 use crate::subxact;
 use pgrx::pg_sys::Datum;
-use std::thread::LocalKey;
 
 /// The level of a row.
 #[derive(Clone, Copy)]
@@ -68,7 +67,7 @@ impl Report {
     }
 
     /// The rows of a statement with the columns level, problem, detail and hint.
-    fn ask(&self, statement: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<()> {
+    fn ask(&self, statement: &'static Kept, args: &[Option<Datum>]) -> Result<()> {
         for found in spi::query(statement, args)? {
             let found: Vec<_> = (0..4).map(|i| column(&found, i)).collect();
             self.rows.push(&found);

@@ -7,7 +7,7 @@ use crate::incarnation;
 use crate::metrics::dead;
 use crate::row;
 use crate::spi::Kept;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{BOOLOID, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 /// Subscribers that get a row.
@@ -45,13 +45,9 @@ const FUTURE: &CStr = c"
      WHERE e.xid >= pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint
      ORDER BY e.xid DESC LIMIT 1";
 
-thread_local! {
-    static SUBSCRIBERS_PAUSED: Kept = const { Kept::new(PAUSED, &[]) };
-    static FROM_THE_FUTURE: Kept = const { Kept::new(FUTURE, &[pg_sys::INT8OID]) };
-    static LETTERS: Kept = const { Kept::new(DEAD, &[
-        pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::BOOLOID,
-    ]) };
-}
+static SUBSCRIBERS_PAUSED: Kept = Kept::new(PAUSED, &[]);
+static FROM_THE_FUTURE: Kept = Kept::new(FUTURE, &[INT8OID]);
+static LETTERS: Kept = Kept::new(DEAD, &[TEXTOID, TEXTOID, INT8OID, TIMESTAMPTZOID, BOOLOID]);
 
 pub fn ask(report: &Report) -> Result<()> {
     report.ask(

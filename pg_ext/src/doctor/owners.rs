@@ -4,7 +4,7 @@ use super::Report;
 use crate::error::Result;
 use crate::incarnation;
 use crate::spi::Kept;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, INT8OID};
 use std::ffi::CStr;
 
 // $1 this incarnation: in another one a role's name counts.
@@ -26,9 +26,7 @@ const GONE: &CStr = c"
                                    ELSE r.rolname = o.owner_name END)
      ORDER BY o.what, o.name LIMIT 100";
 
-thread_local! {
-    static ARE_GONE: Kept = const { Kept::new(GONE, &[pg_sys::INT8OID]) };
-}
+static ARE_GONE: Kept = Kept::new(GONE, &[INT8OID]);
 
 pub fn ask(report: &Report) -> Result<()> {
     report.ask(&ARE_GONE, &[Some(Datum::from(incarnation::present()?))])

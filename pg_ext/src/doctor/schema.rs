@@ -5,7 +5,7 @@ use crate::clock;
 use crate::error::Result;
 use crate::row;
 use crate::spi::Kept;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, TEXTARRAYOID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 /// The indexes that DROP INDEX can remove: those of constraints need ALTER TABLE.
@@ -62,12 +62,10 @@ const BLOAT: &CStr = c"
        AND COALESCE(GREATEST(s.last_vacuum, s.last_autovacuum), '-infinity') < $1 - interval '10 minutes'
      ORDER BY s.relname";
 
-thread_local! {
-    static ARE_MISSING: Kept = const { Kept::new(MISSING, &[pg_sys::TEXTARRAYOID]) };
-    static ARE_INVALID: Kept = const { Kept::new(INVALID, &[]) };
-    static VERSIONS: Kept = const { Kept::new(VERSION, &[pg_sys::TEXTOID]) };
-    static BLOATED: Kept = const { Kept::new(BLOAT, &[pg_sys::TIMESTAMPTZOID]) };
-}
+static ARE_MISSING: Kept = Kept::new(MISSING, &[TEXTARRAYOID]);
+static ARE_INVALID: Kept = Kept::new(INVALID, &[]);
+static VERSIONS: Kept = Kept::new(VERSION, &[TEXTOID]);
+static BLOATED: Kept = Kept::new(BLOAT, &[TIMESTAMPTZOID]);
 
 pub fn ask(report: &Report) -> Result<()> {
     let library = row::text(env!("CARGO_PKG_VERSION").as_bytes());

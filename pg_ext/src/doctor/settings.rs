@@ -19,9 +19,7 @@ const SET: &CStr = c"
      WHERE s.setting = 'off' OR s.name = 'once.fake_now' AND s.setting <> ''
      ORDER BY s.name";
 
-thread_local! {
-    static ARE_SET: Kept = const { Kept::new(SET, &[]) };
-}
+static ARE_SET: Kept = Kept::new(SET, &[]);
 
 pub fn ask(report: &Report) -> Result<()> {
     report.ask(&ARE_SET, &[])?;

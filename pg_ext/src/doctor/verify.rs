@@ -6,9 +6,8 @@ use crate::error::Result;
 use crate::row::{self, Rows};
 use crate::settings;
 use crate::spi::{self, Kept, column};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, INT8OID};
 use std::ffi::CStr;
-use std::thread::LocalKey;
 
 const MOST: i32 = 1_000_000;
 
@@ -76,16 +75,14 @@ const STORED: &CStr = c"
                         WHERE e.topic_id = n.topic_id AND e.lane IN (n.lane, -1) AND e.event_id = n.event_id)
      LIMIT 10";
 
-thread_local! {
-    static KEY_ANSWERS: Kept = const { Kept::new(ANSWERS, &[pg_sys::INT8OID]) };
-    static KEY_STEPS: Kept = const { Kept::new(STEPS, &[pg_sys::INT8OID]) };
-    static ACTION_LEASES: Kept = const { Kept::new(LEASES, &[pg_sys::INT8OID]) };
-    static SUBSCRIBERS_COUNTED: Kept = const { Kept::new(SUBSCRIBERS, &[pg_sys::INT8OID]) };
-    static FIRST_OF_KEY: Kept = const { Kept::new(FIRST, &[pg_sys::INT8OID]) };
-    static EVENTS_STORED: Kept = const { Kept::new(STORED, &[pg_sys::INT8OID]) };
-}
+static KEY_ANSWERS: Kept = Kept::new(ANSWERS, &[INT8OID]);
+static KEY_STEPS: Kept = Kept::new(STEPS, &[INT8OID]);
+static ACTION_LEASES: Kept = Kept::new(LEASES, &[INT8OID]);
+static SUBSCRIBERS_COUNTED: Kept = Kept::new(SUBSCRIBERS, &[INT8OID]);
+static FIRST_OF_KEY: Kept = Kept::new(FIRST, &[INT8OID]);
+static EVENTS_STORED: Kept = Kept::new(STORED, &[INT8OID]);
 
-const INVARIANTS: [(&str, &LocalKey<Kept>); 6] = [
+static INVARIANTS: [(&str, &Kept); 6] = [
     (
         "a finished key has its answer, and no other key has one",
         &KEY_ANSWERS,

@@ -26,7 +26,7 @@ use crate::machine::wait_for_claims;
 use crate::row;
 use crate::spi::{self, Kept};
 use crate::table::{self, ScanKey, Snapshot, Table};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, Datum, INT8OID, OIDOID, TEXTOID};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -61,21 +61,15 @@ const FORGET: &CStr = c"
 
 const FORGET_LEASES: &CStr = c"DELETE FROM once.action_lease WHERE machine = $1";
 
-thread_local! {
-    static DEAD: Kept = const { Kept::new(FORGET_LEASES, &[pg_sys::TEXTOID]) };
-    static STORED: Kept = const { Kept::new(STORE, &[
-        pg_sys::TEXTOID,
-        pg_sys::INT8OID,
-        pg_sys::OIDOID,
-        pg_sys::OIDOID,
-        pg_sys::OIDOID,
-        pg_sys::OIDOID,
-        pg_sys::INT8OID,
-        pg_sys::TEXTOID,
-    ]) };
-    static WATCHED: Kept = const { Kept::new(WATCH, &[pg_sys::TEXTOID]) };
-    static FORGOTTEN: Kept = const { Kept::new(FORGET, &[pg_sys::TEXTOID]) };
-}
+static DEAD: Kept = Kept::new(FORGET_LEASES, &[TEXTOID]);
+static STORED: Kept = Kept::new(
+    STORE,
+    &[
+        TEXTOID, INT8OID, OIDOID, OIDOID, OIDOID, OIDOID, INT8OID, TEXTOID,
+    ],
+);
+static WATCHED: Kept = Kept::new(WATCH, &[TEXTOID]);
+static FORGOTTEN: Kept = Kept::new(FORGET, &[TEXTOID]);
 
 /// `once.machine_define`.
 pub fn machine_define(call: &Call) -> Result<Datum> {

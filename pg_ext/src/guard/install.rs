@@ -29,7 +29,7 @@ use crate::row;
 use crate::spi::column;
 use crate::spi::{self, Kept};
 use crate::table;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, BOOLOID, BYTEAOID, Datum, TEXTOID};
 use sha2::{Digest, Sha256};
 use std::ffi::CStr;
 
@@ -45,10 +45,8 @@ const PRESENT: &CStr = c"
 
 const MARK: &CStr = c"UPDATE once.machine SET guarded = $2 WHERE machine = $1";
 
-thread_local! {
-    static PRESENT_GUARDS: Kept = const { Kept::new(PRESENT, &[pg_sys::BYTEAOID]) };
-    static MARKED: Kept = const { Kept::new(MARK, &[pg_sys::TEXTOID, pg_sys::BOOLOID]) };
-}
+static PRESENT_GUARDS: Kept = Kept::new(PRESENT, &[BYTEAOID]);
+static MARKED: Kept = Kept::new(MARK, &[TEXTOID, BOOLOID]);
 
 /// `once.machine_guard`.
 pub fn machine_guard(call: &Call) -> Result<Datum> {

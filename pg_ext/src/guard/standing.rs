@@ -8,7 +8,7 @@ use crate::machine::model::{text_of, yes};
 use crate::machine::relation::Relation;
 use crate::row;
 use crate::spi::{self, Kept, column};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{BYTEAOID, Datum, OIDOID, TEXTOID};
 use std::ffi::CStr;
 
 // The guarded table and all tables below it. A partition has its parent's triggers, and each may be disabled there; a
@@ -29,12 +29,7 @@ const BELOW: &CStr = c"
         ON g.tgrelid = c.oid AND g.tgname IN ($2::pg_catalog.name, $3::pg_catalog.name) AND g.tgargs = $4
      ORDER BY 1";
 
-thread_local! {
-    static ALL_BELOW: Kept = const { Kept::new(
-        BELOW,
-        &[pg_sys::OIDOID, pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::BYTEAOID],
-    ) };
-}
+static ALL_BELOW: Kept = Kept::new(BELOW, &[OIDOID, TEXTOID, TEXTOID, BYTEAOID]);
 
 /// How a guard stands on a table, or on one below it.
 pub struct GuardStanding {

@@ -7,12 +7,10 @@ use crate::error::{Error, Kind, Result};
 use crate::row::Shape;
 use pgrx::pg_sys::{self, Datum};
 
-thread_local! {
-    static SHAPE: Shape = const { Shape::new(&[
-        (c"accepted", pg_sys::BOOLOID),
-        (c"verdict", pg_sys::JSONOID),
-    ]) };
-}
+static SHAPE: Shape = Shape::new(&[
+    (c"accepted", pg_sys::BOOLOID),
+    (c"verdict", pg_sys::JSONOID),
+]);
 
 /// `once.inbox_accept`.
 pub fn inbox_accept(call: &Call) -> Result<Datum> {
@@ -32,7 +30,7 @@ pub fn inbox_accept(call: &Call) -> Result<Datum> {
 
 fn answer(accepted: bool, verdict: Option<Datum>) -> Datum {
     let values = [Some(Datum::from(accepted)), verdict];
-    SHAPE.with(|shape| shape.row(&values))
+    SHAPE.row(&values)
 }
 
 /// `once.inbox_record`.

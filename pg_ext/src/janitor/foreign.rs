@@ -5,7 +5,7 @@ use crate::call::{shown, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::spi::{self, Kept, column};
 use crate::table::{Name, Table};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, OIDOID};
 use std::ffi::CStr;
 
 const FOREIGN: &CStr = c"
@@ -17,9 +17,7 @@ const FOREIGN: &CStr = c"
       FROM pg_catalog.pg_rewrite r WHERE r.ev_class = $1 AND r.ev_enabled IN ('O', 'A')
      LIMIT 1";
 
-thread_local! {
-    static NAMED: Kept = const { Kept::new(FOREIGN, &[pg_sys::OIDOID]) };
-}
+static NAMED: Kept = Kept::new(FOREIGN, &[OIDOID]);
 
 /// 55006 for an enabled BEFORE ROW trigger or a rule on one of these tables.
 pub fn ensure_none(tables: &[Name]) -> Result<()> {

@@ -13,7 +13,6 @@ use crate::outbox::due as outbox;
 use crate::settings;
 use crate::spi::{self, Kept};
 use std::ffi::CStr;
-use std::thread::LocalKey;
 
 const LEASES: &CStr = c"
     SELECT min(l.look_at)
@@ -33,14 +32,12 @@ const LETTERS: &CStr = c"
       FROM once.subscriber s CROSS JOIN LATERAL (
            SELECT l.died_at FROM once.dead l WHERE l.subscriber_id = s.subscriber_id ORDER BY l.died_at LIMIT 1) d";
 
-thread_local! {
-    static LETTER: Kept = const { Kept::new(LETTERS, &[]) };
-    static LEASE: Kept = const { Kept::new(LEASES, &[]) };
-    static KEY: Kept = const { Kept::new(KEYS, &[]) };
-    static TOMBSTONE: Kept = const { Kept::new(TOMBSTONES, &[]) };
-    static MESSAGE: Kept = const { Kept::new(MESSAGES, &[]) };
-    static DEDUPE: Kept = const { Kept::new(DEDUPES, &[]) };
-}
+static LETTER: Kept = Kept::new(LETTERS, &[]);
+static LEASE: Kept = Kept::new(LEASES, &[]);
+static KEY: Kept = Kept::new(KEYS, &[]);
+static TOMBSTONE: Kept = Kept::new(TOMBSTONES, &[]);
+static MESSAGE: Kept = Kept::new(MESSAGES, &[]);
+static DEDUPE: Kept = Kept::new(DEDUPES, &[]);
 
 /// By the real clock; None: not before somebody writes.
 pub fn next_due() -> Result<Option<i64>> {
@@ -70,7 +67,7 @@ fn next_of(task: Task) -> Result<Option<i64>> {
     }
 }
 
-fn found(statement: &'static LocalKey<Kept>) -> Result<Option<i64>> {
+fn found(statement: &'static Kept) -> Result<Option<i64>> {
     let rows = settings::by_index(|| spi::query(statement, &[]))?;
     Ok(spi::first(&rows).map(|d| d.value() as i64))
 }

@@ -6,9 +6,8 @@ use crate::error::Result;
 use crate::settings;
 use crate::spi::{self, Kept, column};
 use crate::swept::Swept;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
-use std::thread::LocalKey;
 
 // In all of them: $1 now, $2 the bound, $3 (of keys) the default of gone_for in microseconds. Each answers how many rows it
 // did, and whether it reached the bound.
@@ -113,15 +112,13 @@ const DEAD_REAP: &CStr = c"
                 WHERE l.subscriber_id = d.subscriber_id AND l.event_id = d.event_id RETURNING 1)
     SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped";
 
-const TYPES: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::INT8OID];
+const TYPES: &[pg_sys::Oid] = &[TIMESTAMPTZOID, INT8OID, INT8OID];
 
-thread_local! {
-    static KEYS: Kept = const { Kept::new(KEY_REAP, TYPES) };
-    static TOMBSTONES: Kept = const { Kept::new(KEY_TOMBSTONE, TYPES) };
-    static INBOX: Kept = const { Kept::new(INBOX_REAP, TYPES.split_at(2).0) };
-    static DEDUPE: Kept = const { Kept::new(DEDUPE_REAP, TYPES.split_at(2).0) };
-    static DEAD: Kept = const { Kept::new(DEAD_REAP, TYPES.split_at(2).0) };
-}
+static KEYS: Kept = Kept::new(KEY_REAP, TYPES);
+static TOMBSTONES: Kept = Kept::new(KEY_TOMBSTONE, TYPES);
+static INBOX: Kept = Kept::new(INBOX_REAP, TYPES.split_at(2).0);
+static DEDUPE: Kept = Kept::new(DEDUPE_REAP, TYPES.split_at(2).0);
+static DEAD: Kept = Kept::new(DEAD_REAP, TYPES.split_at(2).0);
 
 pub fn keys(max: i64) -> Result<Swept> {
     run(&KEYS, max, &[clock::DAY_US])
@@ -143,7 +140,7 @@ pub fn dead_letters(max: i64) -> Result<Swept> {
     run(&DEAD, max, &[])
 }
 
-fn run(statement: &'static LocalKey<Kept>, max: i64, more: &[i64]) -> Result<Swept> {
+fn run(statement: &'static Kept, max: i64, more: &[i64]) -> Result<Swept> {
     let args = [&[clock::now_us()?, max], more].concat();
     let args: Vec<_> = args.into_iter().map(|n| Some(Datum::from(n))).collect();
     let rows = settings::by_index(|| spi::query_latest(statement, &args))?;

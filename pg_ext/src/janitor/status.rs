@@ -14,9 +14,8 @@ use crate::row::{self, Rows};
 use crate::spi::{self, Kept, column};
 use crate::subxact;
 use crate::swept::DueWork;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
-use std::thread::LocalKey;
 
 /// Rows that are read, of each machine.
 const LOOKS: i64 = 10_000;
@@ -77,17 +76,15 @@ const RUNS: &CStr = c"
            LEFT JOIN once.janitor j ON j.task = $1 AND j.machine = m.machine
      ORDER BY m.machine";
 
-const TYPES: &[pg_sys::Oid] = &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::INT8OID];
+const TYPES: &[pg_sys::Oid] = &[TIMESTAMPTZOID, INT8OID, INT8OID];
 
-thread_local! {
-    static ACTION_RELEASE: Kept = const { Kept::new(OVERDUE_ACTIONS, TYPES) };
-    static KEY_REAP: Kept = const { Kept::new(REAPABLE_KEYS, TYPES) };
-    static KEY_TOMBSTONE: Kept = const { Kept::new(EXPIRED_KEYS, TYPES) };
-    static INBOX_REAP: Kept = const { Kept::new(EXPIRED_MESSAGES, TYPES) };
-    static DEDUPE_REAP: Kept = const { Kept::new(EXPIRED_DEDUPES, TYPES) };
-    static DEAD_REAP: Kept = const { Kept::new(EXPIRED_LETTERS, TYPES) };
-    static TASK_RUNS: Kept = const { Kept::new(RUNS, &[pg_sys::TEXTOID]) };
-}
+static ACTION_RELEASE: Kept = Kept::new(OVERDUE_ACTIONS, TYPES);
+static KEY_REAP: Kept = Kept::new(REAPABLE_KEYS, TYPES);
+static KEY_TOMBSTONE: Kept = Kept::new(EXPIRED_KEYS, TYPES);
+static INBOX_REAP: Kept = Kept::new(EXPIRED_MESSAGES, TYPES);
+static DEDUPE_REAP: Kept = Kept::new(EXPIRED_DEDUPES, TYPES);
+static DEAD_REAP: Kept = Kept::new(EXPIRED_LETTERS, TYPES);
+static TASK_RUNS: Kept = Kept::new(RUNS, &[TEXTOID]);
 
 /// The due rows of a task: one part, or (action_release) one for each machine that has any.
 type DueParts = Vec<(Option<Vec<u8>>, DueWork)>;
@@ -157,7 +154,7 @@ fn abandoned(now: i64) -> Result<DueWork> {
     Ok(DueWork { rows, since })
 }
 
-fn counted(statement: &'static LocalKey<Kept>, now: i64) -> Result<DueParts> {
+fn counted(statement: &'static Kept, now: i64) -> Result<DueParts> {
     let args = [now, LOOKS, clock::DAY_US].map(|value| Some(Datum::from(value)));
     let part = |row: &spi::Row| {
         let number = |i| column(row, i).map(|found| found.value() as i64);

@@ -24,7 +24,7 @@ use crate::spi::{self, Kept, column};
 use crate::swept::Swept;
 use crate::table::{ScanKey, Snapshot, Step, Table};
 use crate::trylock::TryLock;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, Datum, OIDOID, TEXTARRAYOID, TIMESTAMPTZOID};
 use std::collections::BinaryHeap;
 use std::ffi::CStr;
 
@@ -79,13 +79,9 @@ const END: &CStr = c"
     INSERT INTO once.key_mark AS m (waits_for, look_at) VALUES ('', $1)
     ON CONFLICT (waits_for) DO UPDATE SET look_at = excluded.look_at WHERE m.look_at <> excluded.look_at";
 
-thread_local! {
-    static BEGUN: Kept = const { Kept::new(BEGIN, &[pg_sys::OIDOID]) };
-    static MOVED: Kept = const { Kept::new(MOVE, &[pg_sys::TEXTARRAYOID]) };
-    static ENDED: Kept = const {
-        Kept::new(END, &[pg_sys::TIMESTAMPTZOID, pg_sys::TIMESTAMPTZOID, pg_sys::TEXTARRAYOID])
-    };
-}
+static BEGUN: Kept = Kept::new(BEGIN, &[OIDOID]);
+static MOVED: Kept = Kept::new(MOVE, &[TEXTARRAYOID]);
+static ENDED: Kept = Kept::new(END, &[TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTARRAYOID]);
 
 /// Moves at most `max` keys, and as many that were claimed late. None: another session is running this task.
 pub fn key_abandon(max: i64) -> Result<Option<Swept>> {

@@ -25,20 +25,18 @@ use pgrx::pg_sys::{self, Datum};
 const MAX_TRIES: usize = 8;
 pub const STARTED: &[u8] = b"started";
 
-thread_local! {
-    static SHAPE: Shape = const { Shape::new(&[
-        (c"outcome", pg_sys::TEXTOID),
-        (c"token", pg_sys::INT8OID),
-        (c"attempt", pg_sys::INT4OID),
-        (c"recovery_point", pg_sys::TEXTOID),
-        (c"state", pg_sys::JSONOID),
-        (c"response_code", pg_sys::INT4OID),
-        (c"response_body", pg_sys::JSONOID),
-        (c"response_headers", pg_sys::JSONOID),
-        (c"lease_left", pg_sys::INTERVALOID),
-        (c"retry_after", pg_sys::INTERVALOID),
-    ]) };
-}
+static SHAPE: Shape = Shape::new(&[
+    (c"outcome", pg_sys::TEXTOID),
+    (c"token", pg_sys::INT8OID),
+    (c"attempt", pg_sys::INT4OID),
+    (c"recovery_point", pg_sys::TEXTOID),
+    (c"state", pg_sys::JSONOID),
+    (c"response_code", pg_sys::INT4OID),
+    (c"response_body", pg_sys::JSONOID),
+    (c"response_headers", pg_sys::JSONOID),
+    (c"lease_left", pg_sys::INTERVALOID),
+    (c"retry_after", pg_sys::INTERVALOID),
+]);
 
 /// `once.key_claim`.
 pub fn key_claim(call: &Call) -> Result<Datum> {
@@ -325,5 +323,5 @@ fn values(ended: Ended, filled: &[Filled]) -> [Option<Datum>; 10] {
 /// Counts the outcome and builds the result row.
 fn counted(ended: Ended, filled: &[Filled]) -> Datum {
     counters::count(ended);
-    SHAPE.with(|shape| shape.row(&values(ended, filled)))
+    SHAPE.row(&values(ended, filled))
 }

@@ -12,7 +12,7 @@ use crate::row::{self, Rows};
 use crate::shard;
 use crate::spi::{self, Kept};
 use crate::table::{Snapshot, Table};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, TEXTARRAYOID, UUIDOID};
 
 const STEPS: &std::ffi::CStr = c"
     SELECT s.step, s.version FROM once.key_step s WHERE s.key_id = $1";
@@ -29,12 +29,8 @@ const AS_JSON: &std::ffi::CStr = c"
            ON d.step = s.step
      WHERE s.key_id = $1";
 
-thread_local! {
-    static STEPS_OF: Kept = const { Kept::new(STEPS, &[pg_sys::UUIDOID]) };
-    static STEPS_AS_JSON: Kept = const {
-        Kept::new(AS_JSON, &[pg_sys::UUIDOID, pg_sys::TEXTARRAYOID, pg_sys::TEXTARRAYOID])
-    };
-}
+static STEPS_OF: Kept = Kept::new(STEPS, &[UUIDOID]);
+static STEPS_AS_JSON: Kept = Kept::new(AS_JSON, &[UUIDOID, TEXTARRAYOID, TEXTARRAYOID]);
 
 /// `once.key_get`.
 pub fn key_get(call: &Call) -> Result<Datum> {

@@ -15,7 +15,7 @@ use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept};
 use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, INT8OID, JSONBOID, OIDOID, TEXTOID, TIMESTAMPTZOID};
 
 pub const TABLE: Name = c"scope";
 pub const BY_SCOPE: Name = c"scope_pkey";
@@ -176,30 +176,20 @@ const OFFER: &std::ffi::CStr = c"
            AND k.lease_until <= $2 AND k.status IN ('r', 'l')
            FOR NO KEY UPDATE SKIP LOCKED))";
 
-thread_local! {
-    static OFFERED: Kept = const { Kept::new(OFFER, &[pg_sys::TEXTOID, pg_sys::TIMESTAMPTZOID]) };
-    static LOCKED: Kept = const { Kept::new(LOCK, &[pg_sys::TEXTOID]) };
-    static SET_ALL: Kept = const { Kept::new(SET, &[
-        pg_sys::TEXTOID,
-        pg_sys::JSONBOID,
-        pg_sys::OIDOID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-    ]) };
-    static GET_ALL: Kept = const { Kept::new(GET, &[
-        pg_sys::TEXTOID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-    ]) };
-}
+static OFFERED: Kept = Kept::new(OFFER, &[TEXTOID, TIMESTAMPTZOID]);
+static LOCKED: Kept = Kept::new(LOCK, &[TEXTOID]);
+static SET_ALL: Kept = Kept::new(
+    SET,
+    &[
+        TEXTOID, JSONBOID, OIDOID, INT8OID, INT8OID, INT8OID, INT8OID, INT8OID, INT8OID,
+    ],
+);
+static GET_ALL: Kept = Kept::new(
+    GET,
+    &[
+        TEXTOID, INT8OID, INT8OID, INT8OID, INT8OID, INT8OID, INT8OID,
+    ],
+);
 
 /// The values of a change that SQL does not read from the JSON itself.
 #[derive(Default)]

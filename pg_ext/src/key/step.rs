@@ -21,19 +21,14 @@ pub const BY_STEP: Name = c"key_step_pkey";
 /// The longest step, in characters.
 const STEP_MAX: usize = 100;
 
-thread_local! {
-    static STEP: Shape = const { Shape::new(&[
-        (c"done", pg_sys::BOOLOID),
-        (c"result", pg_sys::JSONOID),
-        (c"attempted", pg_sys::INT4OID),
-        (c"first_at", pg_sys::TIMESTAMPTZOID),
-        (c"derived_key", pg_sys::TEXTOID),
-    ]) };
-    static DONE: Shape = const { Shape::new(&[
-        (c"recorded", pg_sys::BOOLOID),
-        (c"result", pg_sys::JSONOID),
-    ]) };
-}
+static STEP: Shape = Shape::new(&[
+    (c"done", pg_sys::BOOLOID),
+    (c"result", pg_sys::JSONOID),
+    (c"attempted", pg_sys::INT4OID),
+    (c"first_at", pg_sys::TIMESTAMPTZOID),
+    (c"derived_key", pg_sys::TEXTOID),
+]);
+static DONE: Shape = Shape::new(&[(c"recorded", pg_sys::BOOLOID), (c"result", pg_sys::JSONOID)]);
 
 /// Columns of `once.key_step`, from 1.
 #[derive(Clone, Copy)]
@@ -215,7 +210,7 @@ pub fn key_step(call: &Call) -> Result<Datum> {
         let registered = register(step, Col::OnAbort, open)?;
         Ok((fresh || registered, begin_values(&write, step, token)))
     })?;
-    Ok(STEP.with(|shape| shape.row(&values)))
+    Ok(STEP.row(&values))
 }
 
 /// Stores an event in the step; true if it differs from the one that the step has.
@@ -292,7 +287,7 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
             "Commit after key_step, before the foreign call.",
         );
     }
-    Ok(DONE.with(|shape| shape.row(&values)))
+    Ok(DONE.row(&values))
 }
 
 /// `once.key_rotate`.

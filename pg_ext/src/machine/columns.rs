@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::row;
 use crate::spi::{self, Kept, Plan, Row, column};
 use crate::subxact;
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::{self, Datum, OIDOID, Oid};
 use std::ffi::CStr;
 
 /// By the caller's search_path.
@@ -64,10 +64,8 @@ const COLUMNS: &CStr = c"
      WHERE a.attrelid = $1
      ORDER BY a.attnum";
 
-thread_local! {
-    static ONE_TABLE: Kept = const { Kept::new(TABLE, &[pg_sys::OIDOID]) };
-    static ITS_COLUMNS: Kept = const { Kept::new(COLUMNS, &[pg_sys::OIDOID]) };
-}
+static ONE_TABLE: Kept = Kept::new(TABLE, &[OIDOID]);
+static ITS_COLUMNS: Kept = Kept::new(COLUMNS, &[OIDOID]);
 
 /// A table that a definition names.
 pub struct DefinedTable {

@@ -11,7 +11,7 @@ use crate::settings;
 use crate::spi::{self, Kept, column, number};
 use crate::swept::{DueWork, Swept};
 use crate::table::{ScanKey, Snapshot, Table};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, Datum, INT8OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID};
 use std::ffi::CStr;
 
 /// The most rows of one call.
@@ -50,16 +50,10 @@ const REAP: &CStr = c"
     reaped AS (DELETE FROM once.machine_move m USING due d WHERE m.id = d.id AND m.n = d.n RETURNING 1)
     SELECT pg_catalog.count(*), pg_catalog.count(*) >= $1 FROM reaped";
 
-const TYPES: &[pg_sys::Oid] = &[
-    pg_sys::INT8OID,
-    pg_sys::TEXTARRAYOID,
-    pg_sys::TIMESTAMPTZARRAYOID,
-];
+const TYPES: &[pg_sys::Oid] = &[INT8OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID];
 
-thread_local! {
-    static MOVES_DUE: Kept = const { Kept::new(DUE, TYPES) };
-    static MOVES_REAPED: Kept = const { Kept::new(REAP, TYPES) };
-}
+static MOVES_DUE: Kept = Kept::new(DUE, TYPES);
+static MOVES_REAPED: Kept = Kept::new(REAP, TYPES);
 
 /// `once.machine_history`.
 pub fn machine_history(call: &Call) -> Result<Datum> {

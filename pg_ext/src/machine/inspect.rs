@@ -7,9 +7,8 @@ use crate::caller::Owner;
 use crate::error::{Error, Kind, Result};
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, NAMEOID, OIDOID};
 use std::ffi::CStr;
-use std::thread::LocalKey;
 
 // A dropped table is its oid.
 const TABLE_NAME: &CStr = c"
@@ -21,11 +20,8 @@ const TABLE_NAME: &CStr = c"
 const OWNER_NAME: &CStr = c"
     SELECT COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = $1), $2)::text";
 
-thread_local! {
-    static NAME_OF_TABLE: Kept = const { Kept::new(TABLE_NAME, &[pg_sys::OIDOID]) };
-    static NAME_OF_OWNER: Kept =
-        const { Kept::new(OWNER_NAME, &[pg_sys::OIDOID, pg_sys::NAMEOID]) };
-}
+static NAME_OF_TABLE: Kept = Kept::new(TABLE_NAME, &[OIDOID]);
+static NAME_OF_OWNER: Kept = Kept::new(OWNER_NAME, &[OIDOID, NAMEOID]);
 
 /// `once.machine_get`.
 pub fn machine_get(call: &Call) -> Result<Datum> {
@@ -96,7 +92,7 @@ pub fn machine_list(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-fn one_text(kept: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<String> {
+fn one_text(kept: &'static Kept, args: &[Option<Datum>]) -> Result<String> {
     let rows = spi::query(kept, args)?;
     Ok(spi::first(&rows).map_or(String::new(), |d| shown(varlena(d))))
 }

@@ -8,7 +8,7 @@ use crate::error::{Error, Kind, Result};
 use crate::row;
 use crate::spi::{self, Kept};
 use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::{Datum, Oid, TEXTOID};
 use std::ffi::CStr;
 
 pub const TABLE: Name = c"machine";
@@ -45,9 +45,7 @@ const RENAMED: &CStr = c"
            JOIN pg_catalog.pg_namespace s ON s.oid = c.relnamespace
      WHERE m.machine = $1 AND n.name <> pg_catalog.format('%I.%I', s.nspname, c.relname)";
 
-thread_local! {
-    static RENAMED_TABLES: Kept = const { Kept::new(RENAMED, &[pg_sys::TEXTOID]) };
-}
+static RENAMED_TABLES: Kept = Kept::new(RENAMED, &[TEXTOID]);
 
 /// A table of a machine that was renamed since the machine was defined.
 pub struct RenamedTable {

@@ -36,14 +36,12 @@ const LOOK: &str = "
            ($2::pg_catalog.int8 IS NULL OR {version} OPERATOR(pg_catalog.=) $2), {id}::pg_catalog.text
       FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) $1";
 
-thread_local! {
-    static SHAPE: Shape = const { Shape::new(&[
-        (c"moved", pg_sys::BOOLOID),
-        (c"status", pg_sys::TEXTOID),
-        (c"version", pg_sys::INT8OID),
-        (c"reason", pg_sys::TEXTOID),
-    ]) };
-}
+static SHAPE: Shape = Shape::new(&[
+    (c"moved", pg_sys::BOOLOID),
+    (c"status", pg_sys::TEXTOID),
+    (c"version", pg_sys::INT8OID),
+    (c"reason", pg_sys::TEXTOID),
+]);
 
 pub type Answer = [Option<Datum>; 4];
 
@@ -55,7 +53,7 @@ pub fn transition(call: &Call) -> Result<Datum> {
     let wish = MoveWish::of_call(call, 5)?;
     let version = version_argument(&machine, call, 6)?;
     let answer = wish.run(&machine, &id, version, &patch)?;
-    Ok(SHAPE.with(|shape| shape.row(&answer)))
+    Ok(SHAPE.row(&answer))
 }
 
 /// A version is compared only where the machine has one.

@@ -7,7 +7,7 @@ use crate::clock;
 use crate::error::Result;
 use crate::settings;
 use crate::spi::{self, Kept, column};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 /// Dead letters of a subscriber that are counted one by one.
@@ -27,10 +27,7 @@ const DEAD: &CStr = c"
                     LIMIT $2) x) l (letters)
      ORDER BY t.topic, s.subscriber";
 
-thread_local! {
-    static OF_SUBSCRIBERS: Kept =
-        const { Kept::new(DEAD, &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID]) };
-}
+static OF_SUBSCRIBERS: Kept = Kept::new(DEAD, &[TIMESTAMPTZOID, INT8OID]);
 
 /// The dead letters of a subscriber; a count of [`MOST`] may be more.
 pub struct DeadLetters {

@@ -6,7 +6,7 @@ use crate::clock;
 use crate::error::Result;
 use crate::settings;
 use crate::spi::{self, Kept};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 /// The newest failures of all subscribers, and the newest receipts of each, that are read.
@@ -53,11 +53,7 @@ const RATES: &CStr = c"
              ON a.subscriber_id = s.subscriber_id
      ORDER BY t.topic, s.subscriber, k.kind";
 
-thread_local! {
-    static OF_SUBSCRIBERS: Kept = const {
-        Kept::new(RATES, &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::INT8OID])
-    };
-}
+static OF_SUBSCRIBERS: Kept = Kept::new(RATES, &[TIMESTAMPTZOID, INT8OID, INT8OID]);
 
 /// `side_effect_failure_rate` by topic, subscriber and kind.
 pub fn failures(sheet: &Sheet) -> Result<()> {

@@ -6,7 +6,7 @@ use crate::clock;
 use crate::error::Result;
 use crate::settings;
 use crate::spi::{self, Kept};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 /// Refunds, and open teardowns, of a machine that are counted one by one.
@@ -34,10 +34,7 @@ const MACHINES: &CStr = c"
                         ORDER BY x.requested_at LIMIT $2) d) o (teardowns, first)
      ORDER BY m.machine";
 
-thread_local! {
-    static OF_MACHINES: Kept =
-        const { Kept::new(MACHINES, &[pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID]) };
-}
+static OF_MACHINES: Kept = Kept::new(MACHINES, &[TIMESTAMPTZOID, INT8OID]);
 
 const NUMBERS: [(&str, &str); 4] = [
     (

@@ -6,7 +6,7 @@ use crate::clock;
 use crate::error::Result;
 use crate::janitor::Task;
 use crate::spi::{self, Kept, column};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 
@@ -20,10 +20,8 @@ const SIZES: &CStr = c"
       FROM pg_catalog.pg_class c
      WHERE c.relnamespace = 'once'::pg_catalog.regnamespace AND c.relkind = 'r' ORDER BY c.relname";
 
-thread_local! {
-    static OF_SWEEPS: Kept = const { Kept::new(SWEEPS, &[pg_sys::TIMESTAMPTZOID]) };
-    static OF_TABLES: Kept = const { Kept::new(SIZES, &[]) };
-}
+static OF_SWEEPS: Kept = Kept::new(SWEEPS, &[TIMESTAMPTZOID]);
+static OF_TABLES: Kept = Kept::new(SIZES, &[]);
 
 pub fn text(row: &spi::Row, i: usize) -> String {
     column(row, i)

@@ -10,16 +10,14 @@ use crate::outbox::topic::{Subscriber, Topic, all_subscribers, all_topics};
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept};
 use crate::table::Snapshot;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, JSONOID};
 use std::collections::{BTreeMap, HashMap};
 
 // $1 options of the topic, $2 of the subscriber. They have no name in common.
 const MERGED: &std::ffi::CStr = c"
     SELECT ($1::pg_catalog.jsonb || $2::pg_catalog.jsonb)::pg_catalog.json";
 
-thread_local! {
-    static MERGE: Kept = const { Kept::new(MERGED, &[pg_sys::JSONOID, pg_sys::JSONOID]) };
-}
+static MERGE: Kept = Kept::new(MERGED, &[JSONOID, JSONOID]);
 
 /// `once.topic_list`.
 pub fn topic_list(call: &Call) -> Result<Datum> {

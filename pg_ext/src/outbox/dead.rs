@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept, column, number};
 use crate::table::{self, Name, Record, ScanKey, Snapshot, Table};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 pub const TABLE: Name = c"dead";
@@ -62,17 +62,14 @@ const DISCARD: &CStr = c"
                        WHERE subscriber_id = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM discarded)))
     SELECT pg_catalog.count(*)::integer FROM discarded";
 
-thread_local! {
-    static DISCARDED: Kept = const { Kept::new(DISCARD, &[pg_sys::INT4OID, pg_sys::INT8ARRAYOID]) };
-    static HELD: Kept = const { Kept::new(HOLD, &[pg_sys::INT4OID]) };
-    static OLDEST_OF: Kept = const { Kept::new(OLDEST, &[pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::TIMESTAMPTZOID]) };
-    static THOSE_NAMED: Kept = const {
-        Kept::new(NAMED, &[pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::TIMESTAMPTZOID, pg_sys::INT8ARRAYOID])
-    };
-    static REDRIVEN: Kept = const { Kept::new(REDRIVE, &[
-        pg_sys::INT4OID, pg_sys::TIMESTAMPTZOID, pg_sys::INT8ARRAYOID, pg_sys::INT4ARRAYOID, pg_sys::INT4OID,
-    ]) };
-}
+static DISCARDED: Kept = Kept::new(DISCARD, &[INT4OID, INT8ARRAYOID]);
+static HELD: Kept = Kept::new(HOLD, &[INT4OID]);
+static OLDEST_OF: Kept = Kept::new(OLDEST, &[INT4OID, INT4OID, TIMESTAMPTZOID]);
+static THOSE_NAMED: Kept = Kept::new(NAMED, &[INT4OID, INT4OID, TIMESTAMPTZOID, INT8ARRAYOID]);
+static REDRIVEN: Kept = Kept::new(
+    REDRIVE,
+    &[INT4OID, TIMESTAMPTZOID, INT8ARRAYOID, INT4ARRAYOID, INT4OID],
+);
 
 /// Columns of once.dead, from 1.
 #[derive(Clone, Copy)]

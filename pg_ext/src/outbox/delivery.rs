@@ -8,7 +8,9 @@ use crate::error::Result;
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept};
 use crate::table::{Name, ScanKey, Snapshot, Table};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{
+    self, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID, INT8OID, TEXTOID, TIMESTAMPTZOID,
+};
 use std::ffi::CStr;
 
 pub const TABLE: Name = c"delivery";
@@ -27,12 +29,18 @@ const NOTE: &CStr = c"
     INSERT INTO once.delivery (subscriber_id, event_id, token, at, attempt, kind, error)
     SELECT $1, u.event_id, $7, $4, u.attempt, $5, $6 FROM unnest($2, $3) u (event_id, attempt)";
 
-thread_local! {
-    static NOTED: Kept = const { Kept::new(NOTE, &[
-        pg_sys::INT4OID, pg_sys::INT8ARRAYOID, pg_sys::INT4ARRAYOID, pg_sys::TIMESTAMPTZOID,
-        pg_sys::TEXTOID, pg_sys::TEXTOID, pg_sys::INT8OID,
-    ]) };
-}
+static NOTED: Kept = Kept::new(
+    NOTE,
+    &[
+        INT4OID,
+        INT8ARRAYOID,
+        INT4ARRAYOID,
+        TIMESTAMPTZOID,
+        TEXTOID,
+        TEXTOID,
+        INT8OID,
+    ],
+);
 
 /// Notes the attempts that count, of events that leave the batch of that token.
 pub fn note(

@@ -15,29 +15,30 @@ use crate::error::{Error, Result};
 use crate::row::{self, Shape};
 use crate::spi::{self, Kept};
 use crate::table::{self, Sequence, Snapshot, Table};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, Datum, INT4OID, INT8OID, TIMESTAMPTZOID, UUIDOID};
 use sha2::{Digest, Sha256};
 use std::cell::Cell;
 
+static SHAPE: Shape = Shape::new(&[
+    (c"event_id", pg_sys::INT8OID),
+    (c"emitted", pg_sys::BOOLOID),
+]);
+/// Waits for an open transaction with the dedupe_key; takes the key where its window is over.
+static TAKE_KEY: Kept = Kept::new(
+    c"INSERT INTO once.dedupe AS d (topic_id, event_id, until, id) VALUES ($1, $2, $3, $4)
+      ON CONFLICT (topic_id, id) DO UPDATE SET event_id = excluded.event_id, until = excluded.until
+       WHERE d.until <= $5
+      RETURNING d.event_id",
+    &[INT4OID, INT8OID, TIMESTAMPTZOID, UUIDOID, TIMESTAMPTZOID],
+);
+static FIRST: Kept = Kept::new(
+    c"SELECT event_id FROM once.dedupe WHERE topic_id = $1 AND id = $2",
+    &[INT4OID, UUIDOID],
+);
+
 thread_local! {
-    static SHAPE: Shape = const { Shape::new(&[
-        (c"event_id", pg_sys::INT8OID),
-        (c"emitted", pg_sys::BOOLOID),
-    ]) };
     /// The segment that was current last time.
     static CURRENT: Cell<usize> = const { Cell::new(0) };
-    /// Waits for an open transaction with the dedupe_key; takes the key where its window is over.
-    static TAKE_KEY: Kept = const { Kept::new(
-        c"INSERT INTO once.dedupe AS d (topic_id, event_id, until, id) VALUES ($1, $2, $3, $4)
-          ON CONFLICT (topic_id, id) DO UPDATE SET event_id = excluded.event_id, until = excluded.until
-           WHERE d.until <= $5
-          RETURNING d.event_id",
-        &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::UUIDOID, pg_sys::TIMESTAMPTZOID],
-    ) };
-    static FIRST: Kept = const { Kept::new(
-        c"SELECT event_id FROM once.dedupe WHERE topic_id = $1 AND id = $2",
-        &[pg_sys::INT4OID, pg_sys::UUIDOID],
-    ) };
 }
 
 /// The arguments of an emit but the topic.
@@ -95,7 +96,7 @@ pub fn outbox_emit(call: &Call) -> Result<Datum> {
     }
     let name = call.text(0, "topic", SCOPE_MAX)?;
     let (event_id, emitted) = emit(name, &emission)?;
-    Ok(SHAPE.with(|s| s.row(&[Some(Datum::from(event_id)), Some(Datum::from(emitted))])))
+    Ok(SHAPE.row(&[Some(Datum::from(event_id)), Some(Datum::from(emitted))]))
 }
 
 /// Emits to a topic that is open to the caller: the event's id, and false where the dedupe_key was there.

@@ -15,7 +15,10 @@ use crate::clock::INFINITY;
 use crate::error::Result;
 use crate::row;
 use crate::spi::{self, Kept, column, number};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{
+    self, BOOLARRAYOID, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID, TEXTARRAYOID, TEXTOID,
+    TIMESTAMPTZARRAYOID,
+};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 
@@ -35,15 +38,23 @@ const MOVE: &CStr = c"
            kind = COALESCE(excluded.kind, r.kind),
            error = CASE WHEN excluded.kind IS NULL THEN r.error ELSE excluded.error END";
 
-thread_local! {
-    static ROWS_OF: Kept = const { Kept::new(ROWS, &[pg_sys::INT4OID, pg_sys::INT8ARRAYOID]) };
-    static MOVED: Kept = const { Kept::new(MOVE, &[
-        pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::INT4ARRAYOID,
-        pg_sys::TIMESTAMPTZARRAYOID, pg_sys::INT8ARRAYOID, pg_sys::INT4ARRAYOID, pg_sys::BOOLARRAYOID,
-        pg_sys::BOOLARRAYOID, pg_sys::TEXTARRAYOID,
-        pg_sys::TEXTOID, pg_sys::TEXTOID,
-    ]) };
-}
+static ROWS_OF: Kept = Kept::new(ROWS, &[INT4OID, INT8ARRAYOID]);
+static MOVED: Kept = Kept::new(
+    MOVE,
+    &[
+        INT4OID,
+        INT4OID,
+        INT4ARRAYOID,
+        TIMESTAMPTZARRAYOID,
+        INT8ARRAYOID,
+        INT4ARRAYOID,
+        BOOLARRAYOID,
+        BOOLARRAYOID,
+        TEXTARRAYOID,
+        TEXTOID,
+        TEXTOID,
+    ],
+);
 
 /// An event that a batch holds.
 pub struct HeldEvent {

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept, number};
 use crate::table;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, Datum, INT4OID, INT8ARRAYOID, INT8OID};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 
@@ -35,9 +35,7 @@ const ANSWER: &CStr = c"
      WHERE r.subscriber_id = $1 AND r.token = $2 AND r.kind = 'n' AND u.attempt IS NOT NULL AND u.event_id = ANY ($3)
      ORDER BY array_position($3, u.event_id)";
 
-thread_local! {
-    static ANSWER_OF: Kept = const { Kept::new(ANSWER, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::INT8ARRAYOID]) };
-}
+static ANSWER_OF: Kept = Kept::new(ANSWER, &[INT4OID, INT8OID, INT8ARRAYOID]);
 
 /// The failure as the caller gives it.
 struct NackedWith<'a> {

@@ -18,7 +18,10 @@ use crate::error::Result;
 use crate::row;
 use crate::spi::{self, Kept, column, number};
 use crate::table::{self, Name, ScanKey, Snapshot, Table};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{
+    self, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID, INT8OID, TEXTARRAYOID, TEXTOID,
+    TIMESTAMPTZOID,
+};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 
@@ -63,25 +66,15 @@ const FREE: &CStr = c"
        AND first.token IS NULL AND first.due_at = 'infinity'
     RETURNING r.event_id";
 
-thread_local! {
-    static LEASED: Kept = const {
-        Kept::new(LEASE, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::INT8ARRAYOID])
-    };
-    static WAITING: Kept = const { Kept::new(WAIT, &[
-        pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::TEXTOID,
-        pg_sys::TIMESTAMPTZOID,
-    ]) };
-    static DELAYED: Kept = const {
-        Kept::new(DELAY, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID])
-    };
-    static IS_DONE: Kept = const {
-        Kept::new(DONE, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::INT8ARRAYOID])
-    };
-    static REMOVED: Kept = const { Kept::new(REMOVE, &[pg_sys::INT4OID, pg_sys::INT8ARRAYOID]) };
-    static FREED: Kept = const { Kept::new(FREE, &[
-        pg_sys::INT4OID, pg_sys::INT4ARRAYOID, pg_sys::TEXTARRAYOID, pg_sys::TIMESTAMPTZOID,
-    ]) };
-}
+static LEASED: Kept = Kept::new(LEASE, &[INT4OID, INT8OID, INT8ARRAYOID]);
+static WAITING: Kept = Kept::new(
+    WAIT,
+    &[INT4OID, INT4OID, INT4OID, INT8OID, TEXTOID, TIMESTAMPTZOID],
+);
+static DELAYED: Kept = Kept::new(DELAY, &[INT4OID, INT8OID, TIMESTAMPTZOID]);
+static IS_DONE: Kept = Kept::new(DONE, &[INT4OID, INT8OID, INT8ARRAYOID]);
+static REMOVED: Kept = Kept::new(REMOVE, &[INT4OID, INT8ARRAYOID]);
+static FREED: Kept = Kept::new(FREE, &[INT4OID, INT4ARRAYOID, TEXTARRAYOID, TIMESTAMPTZOID]);
 
 /// Columns of once.retry, from 1.
 #[derive(Clone, Copy)]

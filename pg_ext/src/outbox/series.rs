@@ -6,33 +6,31 @@ use crate::incarnation;
 use crate::spi::{self, Kept};
 use crate::table::{Slot, Snapshot, Table};
 use crate::trylock::wait_exclusive;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, INT8OID};
 
 /// In the extension's lock space: beginning a series. Lanes have a subscriber's number in the upper half.
 const LOCK: u64 = 1;
 
-thread_local! {
-    static BEGIN: Kept = const { Kept::new(
-        c"INSERT INTO once.series (series, incarnation)
-          SELECT coalesce(max(series), 0) + 1, $1 FROM once.series",
-        &[pg_sys::INT8OID],
-    ) };
-    /// Event ids go on above the restored ones, also where the sequence was not restored.
-    static GO_ON: Kept = const { Kept::new(
-        c"SELECT setval('once.event_id', greatest(last.id, (SELECT last_value FROM once.event_id)))
-            FROM (SELECT max(id) AS id
-                    FROM (SELECT max(event_id) AS id FROM once.event_0
-                          UNION ALL SELECT max(event_id) FROM once.event_1
-                          UNION ALL SELECT max(event_id) FROM once.event_2
-                          UNION ALL SELECT max(event_id) FROM once.event_3
-                          UNION ALL SELECT max(event_id) FROM once.event_kept
-                          UNION ALL SELECT max(event_id) FROM once.retry
-                          UNION ALL SELECT max(event_id) FROM once.dead
-                          UNION ALL SELECT max(last_id) FROM once.batch) ids) last
-           WHERE last.id IS NOT NULL",
-        &[],
-    ) };
-}
+static BEGIN: Kept = Kept::new(
+    c"INSERT INTO once.series (series, incarnation)
+      SELECT coalesce(max(series), 0) + 1, $1 FROM once.series",
+    &[INT8OID],
+);
+/// Event ids go on above the restored ones, also where the sequence was not restored.
+static GO_ON: Kept = Kept::new(
+    c"SELECT setval('once.event_id', greatest(last.id, (SELECT last_value FROM once.event_id)))
+        FROM (SELECT max(id) AS id
+                FROM (SELECT max(event_id) AS id FROM once.event_0
+                      UNION ALL SELECT max(event_id) FROM once.event_1
+                      UNION ALL SELECT max(event_id) FROM once.event_2
+                      UNION ALL SELECT max(event_id) FROM once.event_3
+                      UNION ALL SELECT max(event_id) FROM once.event_kept
+                      UNION ALL SELECT max(event_id) FROM once.retry
+                      UNION ALL SELECT max(event_id) FROM once.dead
+                      UNION ALL SELECT max(last_id) FROM once.batch) ids) last
+       WHERE last.id IS NOT NULL",
+    &[],
+);
 
 /// The last series, if it is this incarnation's. An earlier one of this incarnation does not count: the lanes are in the
 /// later one.

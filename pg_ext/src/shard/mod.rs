@@ -11,7 +11,7 @@ use crate::error::{Error, Kind, Result};
 use crate::row;
 use crate::spi::{self, Kept};
 use crate::table::{self, Name, Snapshot, Table};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, INT4OID, TEXTOID};
 use sha2::{Digest, Sha256};
 use std::ffi::CStr;
 
@@ -27,12 +27,8 @@ const GET: &CStr = c"
     SELECT pg_catalog.json_build_object('shard', s.shard, 'shards', s.shards, 'by', s.routing, 'separator', s.separator)
       FROM once.shard s";
 
-thread_local! {
-    static SET_ONE: Kept = const {
-        Kept::new(SET, &[pg_sys::INT4OID, pg_sys::INT4OID, pg_sys::TEXTOID, pg_sys::TEXTOID])
-    };
-    static GET_ONE: Kept = const { Kept::new(GET, &[]) };
-}
+static SET_ONE: Kept = Kept::new(SET, &[INT4OID, INT4OID, TEXTOID, TEXTOID]);
+static GET_ONE: Kept = Kept::new(GET, &[]);
 
 /// The shard that this database is.
 #[derive(PartialEq, Eq)]

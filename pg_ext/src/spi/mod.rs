@@ -15,7 +15,6 @@ use crate::table::{self, Snapshot};
 use pgrx::pg_sys::{self, Datum};
 use std::cell::Cell;
 use std::ffi::{CStr, CString};
-use std::thread::LocalKey;
 
 /// Name of the row in errors of the extension's own statements.
 const OWN_ROW: &str = "a row of pg_once";
@@ -38,12 +37,15 @@ pub fn first(rows: &[Row]) -> Option<Datum> {
     rows.first().and_then(|row| row.first().copied().flatten())
 }
 
-/// A statement that a backend plans once; keep it in a `thread_local`.
+/// A statement that a backend plans once and keeps in a `static`.
 pub struct Kept {
     sql: &'static CStr,
     types: &'static [pg_sys::Oid],
     plan: Cell<pg_sys::SPIPlanPtr>,
 }
+
+// SAFETY: a backend is one thread.
+unsafe impl Sync for Kept {}
 
 impl Kept {
     pub const fn new(sql: &'static CStr, types: &'static [pg_sys::Oid]) -> Kept {
@@ -66,15 +68,15 @@ impl Kept {
 }
 
 /// Runs a kept statement as the extension's owner.
-pub fn query(kept: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<Vec<Row>> {
-    as_owner(|| kept.with(|k| execute(k.plan()?, args, Under::Statement, OWN_ROW)))
+pub fn query(kept: &'static Kept, args: &[Option<Datum>]) -> Result<Vec<Row>> {
+    as_owner(|| execute(kept.plan()?, args, Under::Statement, OWN_ROW))
 }
 
 /// Like [`query`], but sees the rows that are committed now, at every isolation level, as the server's checks of foreign
 /// keys do. For work under a lock.
-pub fn query_latest(kept: &'static LocalKey<Kept>, args: &[Option<Datum>]) -> Result<Vec<Row>> {
+pub fn query_latest(kept: &'static Kept, args: &[Option<Datum>]) -> Result<Vec<Row>> {
     let snapshot = Snapshot::latest();
-    as_owner(|| kept.with(|k| execute(k.plan()?, args, Under::Latest(&snapshot), OWN_ROW)))
+    as_owner(|| execute(kept.plan()?, args, Under::Latest(&snapshot), OWN_ROW))
 }
 
 /// Runs a statement made at run time (utility statements have no parameters) as the extension's owner.

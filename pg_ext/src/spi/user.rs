@@ -6,7 +6,7 @@
 use super::Kept;
 use crate::caller;
 use crate::error::{Error, Kind, Result};
-use pgrx::pg_sys;
+use pgrx::pg_sys::{self, OIDOID};
 use std::ffi::CStr;
 
 /// An operator of the caller must never run as another role.
@@ -16,9 +16,7 @@ const ROW_SECURITY: (&CStr, &CStr) = (c"row_security", c"off");
 
 const TEMPORARY: &CStr = c"SELECT 1 FROM pg_catalog.pg_type t WHERE t.typnamespace = $1 LIMIT 1";
 
-thread_local! {
-    static TEMPORARY_TYPE: Kept = const { Kept::new(TEMPORARY, &[pg_sys::OIDOID]) };
-}
+static TEMPORARY_TYPE: Kept = Kept::new(TEMPORARY, &[OIDOID]);
 
 /// Every table has a row type, too.
 pub fn ensure_nothing_temporary() -> Result<()> {

@@ -10,7 +10,7 @@ use crate::row;
 use crate::spi::{self, Kept};
 use crate::table::{self, Snapshot, ensure_writable};
 use crate::trylock::TryLock;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, INT4OID, TEXTOID};
 
 /// In the extension's lock space, beside those of series.rs (1) and retire (2).
 const NUMBERS: u64 = 3;
@@ -29,11 +29,9 @@ const NEXT: &std::ffi::CStr = c"
                                              (SELECT max(topic_id) FROM once.topic) + 1,
                                              (SELECT max(subscriber_id) FROM once.subscriber) + 1))";
 
-thread_local! {
-    static NEXT_NUMBER: Kept = const { Kept::new(NEXT, &[]) };
-    static LOCK_ROW: Kept = const { Kept::new(LOCK, &[pg_sys::TEXTOID]) };
-    static CREATE_ROW: Kept = const { Kept::new(CREATE, &[pg_sys::TEXTOID, pg_sys::INT4OID]) };
-}
+static NEXT_NUMBER: Kept = Kept::new(NEXT, &[]);
+static LOCK_ROW: Kept = Kept::new(LOCK, &[TEXTOID]);
+static CREATE_ROW: Kept = Kept::new(CREATE, &[TEXTOID, INT4OID]);
 
 /// A number that no topic and no subscriber has.
 pub fn next_number() -> Result<i32> {

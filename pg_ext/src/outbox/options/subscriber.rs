@@ -17,7 +17,7 @@ use crate::row;
 use crate::spi::{self, Kept};
 use crate::table::{Name, Snapshot, Table};
 use crate::trylock::wait_exclusive;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{BOOLOID, Datum, INT4OID, INT8OID, JSONBOID, TEXTOID};
 
 const TABLE: Name = c"subscriber";
 
@@ -63,31 +63,22 @@ const DROP: &std::ffi::CStr = c"
     UPDATE once.topic t SET subscribers = t.subscribers - 1
       FROM subscriber WHERE t.topic_id = subscriber.topic_id";
 
-thread_local! {
-    static FIND_ONE: Kept = const { Kept::new(FIND, &[pg_sys::INT4OID, pg_sys::TEXTOID]) };
-    static COUNT_ONE: Kept = const { Kept::new(COUNT, &[pg_sys::INT4OID]) };
-    static SET_ALL: Kept = const { Kept::new(SET, &[
-        pg_sys::INT4OID,
-        pg_sys::JSONBOID,
-        pg_sys::INT4OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-    ]) };
-    static GET_ALL: Kept = const { Kept::new(GET, &[
-        pg_sys::INT4OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-        pg_sys::BOOLOID,
-    ]) };
-    static HOLD_ALL: Kept = const { Kept::new(HOLD, &[pg_sys::INT4OID]) };
-    static DROP_ALL: Kept = const { Kept::new(DROP, &[pg_sys::INT4OID]) };
-}
+static FIND_ONE: Kept = Kept::new(FIND, &[INT4OID, TEXTOID]);
+static COUNT_ONE: Kept = Kept::new(COUNT, &[INT4OID]);
+static SET_ALL: Kept = Kept::new(
+    SET,
+    &[
+        INT4OID, JSONBOID, INT4OID, INT8OID, INT8OID, INT8OID, INT8OID, INT8OID,
+    ],
+);
+static GET_ALL: Kept = Kept::new(
+    GET,
+    &[
+        INT4OID, INT8OID, INT8OID, INT8OID, INT8OID, INT8OID, BOOLOID,
+    ],
+);
+static HOLD_ALL: Kept = Kept::new(HOLD, &[INT4OID]);
+static DROP_ALL: Kept = Kept::new(DROP, &[INT4OID]);
 
 /// The values of a change; None: not named, or reset.
 #[derive(Default)]

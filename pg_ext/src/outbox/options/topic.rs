@@ -10,7 +10,7 @@ use crate::options::{Given, Member};
 use crate::outbox::topic::{DEDUPE_US, LANES, Topic};
 use crate::spi::{self, Kept};
 use crate::table::Snapshot;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, INT4OID, INT8OID, JSONBOID, OIDOID};
 
 /// The most lanes that a topic can have.
 const LANES_MAX: i32 = 1_000;
@@ -41,24 +41,10 @@ const NAMES: &std::ffi::CStr = c"
 const DROP: &std::ffi::CStr = c"
     DELETE FROM once.topic WHERE topic_id = $1 AND subscribers = 0 RETURNING 1";
 
-thread_local! {
-    static DROP_ONE: Kept = const { Kept::new(DROP, &[pg_sys::INT4OID]) };
-    static SET_ALL: Kept = const { Kept::new(SET, &[
-        pg_sys::INT4OID,
-        pg_sys::JSONBOID,
-        pg_sys::INT4OID,
-        pg_sys::INT8OID,
-        pg_sys::OIDOID,
-        pg_sys::INT8OID,
-    ]) };
-    static GET_ALL: Kept = const { Kept::new(GET, &[
-        pg_sys::INT4OID,
-        pg_sys::INT4OID,
-        pg_sys::INT8OID,
-        pg_sys::INT8OID,
-    ]) };
-    static NAMES_OF: Kept = const { Kept::new(NAMES, &[pg_sys::INT4OID]) };
-}
+static DROP_ONE: Kept = Kept::new(DROP, &[INT4OID]);
+static SET_ALL: Kept = Kept::new(SET, &[INT4OID, JSONBOID, INT4OID, INT8OID, OIDOID, INT8OID]);
+static GET_ALL: Kept = Kept::new(GET, &[INT4OID, INT4OID, INT8OID, INT8OID]);
+static NAMES_OF: Kept = Kept::new(NAMES, &[INT4OID]);
 
 /// The values of a change; None: not named, or reset.
 #[derive(Default)]

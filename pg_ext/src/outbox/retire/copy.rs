@@ -13,7 +13,7 @@ use crate::outbox::event::{Col, Event, Home, SEGMENTS};
 use crate::spi::{self, Kept, number};
 use crate::swept::Swept;
 use crate::table::{self, Snapshot, Table};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID};
 use std::ffi::CStr;
 
 /// Pages of a sample, spread over the segment: a topic's events stand together in an index.
@@ -42,11 +42,7 @@ const COPY: &CStr = c"
             ON CONFLICT (topic_id, lane, event_id) DO NOTHING RETURNING 1)
     SELECT pg_catalog.count(*) FROM copied";
 
-thread_local! {
-    static COPIED: Kept = const { Kept::new(COPY, &[
-        pg_sys::INT4ARRAYOID, pg_sys::INT4ARRAYOID, pg_sys::INT8ARRAYOID, pg_sys::INT4OID,
-    ]) };
-}
+static COPIED: Kept = Kept::new(COPY, &[INT4ARRAYOID, INT4ARRAYOID, INT8ARRAYOID, INT4OID]);
 
 /// How much of a segment is needed, judged by a sample of its pages.
 struct Estimate {

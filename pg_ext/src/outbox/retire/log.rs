@@ -11,7 +11,7 @@ use crate::spi::{self, Kept};
 use crate::subxact;
 use crate::swept::Swept;
 use crate::table::{self, Name, Snapshot, Table};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{Datum, INT4OID, INT8OID};
 use std::ffi::CStr;
 
 pub const TABLE: Name = c"segment";
@@ -28,12 +28,8 @@ const MARK: &CStr = c"
     INSERT INTO once.segment (segment, opened, drained_xid, incarnation) VALUES ($1, 0, $2, $3)
     ON CONFLICT (segment) DO UPDATE SET drained_xid = excluded.drained_xid, incarnation = excluded.incarnation";
 
-thread_local! {
-    static OPENED: Kept = const { Kept::new(OPEN, &[pg_sys::INT4OID, pg_sys::INT8OID]) };
-    static MARKED: Kept = const {
-        Kept::new(MARK, &[pg_sys::INT4OID, pg_sys::INT8OID, pg_sys::INT8OID])
-    };
-}
+static OPENED: Kept = Kept::new(OPEN, &[INT4OID, INT8OID]);
+static MARKED: Kept = Kept::new(MARK, &[INT4OID, INT8OID, INT8OID]);
 
 /// The segments as they are committed now.
 pub struct Log {

@@ -9,7 +9,7 @@ use crate::settings;
 use crate::spi::{self, Kept, number};
 use crate::swept::Swept;
 use crate::table::Table;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 /// The looks at rows for each row that may be deleted.
@@ -96,13 +96,12 @@ const PLACES: &[pg_sys::Oid] = &[
     pg_sys::INT8ARRAYOID,
 ];
 
-thread_local! {
-    static LOCKED: Kept = const { Kept::new(LOCK_KEPT, PLACES) };
-    static DELETED: Kept = const { Kept::new(DELETE_KEPT, PLACES) };
-    static BATCHES_OVER: Kept = const { Kept::new(BATCHES, &[
-        pg_sys::TIMESTAMPTZOID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID, pg_sys::INT8OID,
-    ]) };
-}
+static LOCKED: Kept = Kept::new(LOCK_KEPT, PLACES);
+static DELETED: Kept = Kept::new(DELETE_KEPT, PLACES);
+static BATCHES_OVER: Kept = Kept::new(
+    BATCHES,
+    &[TIMESTAMPTZOID, INT8OID, INT8OID, INT8OID, INT8OID],
+);
 
 /// Deletes copies that no subscriber needs any more.
 pub fn kept(max: i64) -> Result<Swept> {
