@@ -13,7 +13,6 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
 use crate::json::{self, Members};
-use crate::machine::changes::definitions_changed;
 use crate::machine::columns;
 use crate::machine::definition::Cancel;
 use crate::machine::faults::{Faults, element, member, quoted};
@@ -107,7 +106,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
         }
     }
     store(&valid, present.as_ref())?;
-    definitions_changed()?;
+    table::tell_all(TABLE)?;
     if present.is_some_and(|p| p.guarded()) {
         install::move_guards(&name)?;
     }
@@ -339,6 +338,6 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
     install::remove_guards(&shown(name))?;
     // Also leases that ended after this transaction's snapshot.
     spi::query_latest(&FORGOTTEN, &[Some(row::text(name))])?;
-    definitions_changed()?;
+    table::tell_all(TABLE)?;
     Ok(call.return_null())
 }

@@ -76,7 +76,7 @@ pub fn shard_set(call: &Call) -> Result<Datum> {
         Some(row::text(&wanted.separator)),
     ];
     spi::query(&SET_ONE, &args)?;
-    memory::tell_all()?;
+    table::tell_all(TABLE)?;
     match stored()? {
         Some(present) if present == wanted => shard_get(call),
         Some(present) => Err(Error::new(

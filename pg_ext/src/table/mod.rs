@@ -16,6 +16,7 @@ mod record;
 mod sequence;
 mod snapshot;
 mod user;
+mod watch;
 mod whole;
 mod write;
 
@@ -27,6 +28,7 @@ pub use record::{Column, Record};
 pub use sequence::Sequence;
 pub use snapshot::{Snapshot, above_read_committed, assign_xid, next_xid, own_xid, own_xid_if_any};
 pub use user::Triggers;
+pub use watch::{Watch, tell_all};
 pub use whole::{has_no_writers, horizon, lock_against_writers, lock_exclusively};
 pub use write::{Outcome, Wait, ensure_writable, is_writable};
 

@@ -1,40 +1,23 @@
 //! The oids of our tables and indexes by name, cached per backend.
 //!
-//! A backend is one thread, so a `thread_local` is enough. DROP and CREATE EXTENSION give new oids: a relcache message about
-//! one of ours (or about every relation) empties the cache.
+//! DROP and CREATE EXTENSION give new oids: a relcache message about one of ours (or about every relation) empties the
+//! cache.
 
-use super::Name;
+use super::{Name, Watch};
 use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 
+static OURS: Watch = Watch::new();
+
 thread_local! {
     static KNOWN: RefCell<Vec<(Name, pg_sys::Oid)>> = const { RefCell::new(Vec::new()) };
-    static STALE: Cell<bool> = const { Cell::new(false) };
-    static WATCHING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// The server calls this for every relation that changes; it only sets a flag.
-#[pgrx::pg_guard]
-extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
-    let ours = |known: &Vec<(Name, pg_sys::Oid)>| known.iter().any(|(_, oid)| *oid == relation);
-    if relation == pg_sys::InvalidOid || KNOWN.with(|k| k.try_borrow().is_ok_and(|k| ours(&k))) {
-        STALE.set(true);
-    }
-}
-
-fn watch() {
-    if !WATCHING.replace(true) {
-        // SAFETY: registered once per backend; the callback lives as long as the library.
-        unsafe {
-            pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::from(0));
-        }
-    }
+    static KNOWN_AT: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The oid of a table or index of the extension.
 pub fn oid_of(name: Name) -> Result<pg_sys::Oid> {
-    if STALE.replace(false) {
+    if KNOWN_AT.replace(OURS.count()) != OURS.count() {
         KNOWN.with(|k| k.borrow_mut().clear());
     }
     let known = KNOWN.with(|k| {
@@ -46,7 +29,6 @@ pub fn oid_of(name: Name) -> Result<pg_sys::Oid> {
     if let Some(oid) = known {
         return Ok(oid);
     }
-    watch();
     // SAFETY: both look up a C string in the system caches.
     let oid = unsafe {
         let schema = pg_sys::get_namespace_oid(c"once".as_ptr(), true);
@@ -58,6 +40,7 @@ pub fn oid_of(name: Name) -> Result<pg_sys::Oid> {
     if oid == pg_sys::InvalidOid {
         return Err(missing(name));
     }
+    OURS.add([oid]);
     KNOWN.with(|k| k.borrow_mut().push((name, oid)));
     Ok(oid)
 }
