@@ -244,8 +244,6 @@ CREATE TABLE once.retry (
     redriven      integer     NOT NULL,
     suspect       boolean     NOT NULL,
     order_key     text        COLLATE "C",
-    kind          text,
-    error         text,
     CONSTRAINT retry_pkey PRIMARY KEY (subscriber_id, event_id)
 );
 CREATE INDEX retry_due ON once.retry (subscriber_id, lane, suspect, due_at, event_id);
@@ -261,8 +259,6 @@ COMMENT ON COLUMN once.retry.failures IS 'Attempts that counted.';
 COMMENT ON COLUMN once.retry.redriven IS 'How often it was dead and redriven.';
 COMMENT ON COLUMN once.retry.suspect IS 'Its lease expired: it is handed out alone.';
 COMMENT ON COLUMN once.retry.order_key IS 'The event''s order_key; NULL: none.';
-COMMENT ON COLUMN once.retry.kind IS 'The kind of the last attempt that counted: that of outbox_nack, or expired; of a redriven event that of its death. NULL: no failure yet.';
-COMMENT ON COLUMN once.retry.error IS 'The error that came with that kind; NULL: none.';
 
 CREATE TABLE once.dead (
     subscriber_id integer     NOT NULL,
@@ -271,7 +267,6 @@ CREATE TABLE once.dead (
     xid           bigint      NOT NULL,
     emitted_at    timestamptz NOT NULL,
     died_at       timestamptz NOT NULL,
-    lane          integer     NOT NULL,
     series        integer     NOT NULL,
     attempts      integer     NOT NULL,
     redriven      integer     NOT NULL,
@@ -290,7 +285,6 @@ COMMENT ON COLUMN once.dead.event_id IS 'The event.';
 COMMENT ON COLUMN once.dead.xid IS 'The emitting transaction, with its epoch; counts in the incarnation of its series.';
 COMMENT ON COLUMN once.dead.emitted_at IS 'When it was emitted.';
 COMMENT ON COLUMN once.dead.died_at IS 'When it died.';
-COMMENT ON COLUMN once.dead.lane IS 'The lane that handed it out last.';
 COMMENT ON COLUMN once.dead.series IS 'The series that it was emitted in (once.series).';
 COMMENT ON COLUMN once.dead.attempts IS 'Attempts that counted, since it was emitted or last redriven.';
 COMMENT ON COLUMN once.dead.redriven IS 'How often it had been dead and redriven before.';

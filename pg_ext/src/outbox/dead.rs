@@ -40,7 +40,7 @@ const REDRIVE: &CStr = c"
     WITH risen AS (
         DELETE FROM once.dead d USING unnest($3, $4) u (event_id, lane)
          WHERE d.subscriber_id = $1 AND d.event_id = u.event_id
-        RETURNING d.*, u.lane AS present_lane),
+        RETURNING d.*, u.lane),
     kept AS (
         INSERT INTO once.event_kept AS k (event_id, xid, emitted_at, topic_id, lane, series, order_key, headers,
                                           payload)
@@ -49,9 +49,8 @@ const REDRIVE: &CStr = c"
         ON CONFLICT (topic_id, lane, event_id) DO UPDATE SET lane = k.lane),
     due AS (
         INSERT INTO once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect,
-                                order_key, kind, error)
-        SELECT $2, r.event_id, r.subscriber_id, r.topic_id, r.present_lane, 0, r.redriven + 1, false,
-               r.order_key, r.kind, r.error
+                                order_key)
+        SELECT $2, r.event_id, r.subscriber_id, r.topic_id, r.lane, 0, r.redriven + 1, false, r.order_key
           FROM risen r
         RETURNING 1)
     SELECT pg_catalog.count(*)::integer FROM due";
@@ -80,7 +79,6 @@ pub enum Col {
     Xid,
     EmittedAt,
     DiedAt,
-    Lane,
     Series,
     Attempts,
     Redriven,
@@ -93,7 +91,7 @@ pub enum Col {
 
 table::columns!(Col);
 
-type Dead = Record<Col, 15>;
+type Dead = Record<Col, 14>;
 
 /// Copies an event to the dead letters.
 pub fn bury(sub: &Subscriber, held: &HeldEvent, reason: &Reason, now: i64) -> Result<()> {
@@ -102,7 +100,6 @@ pub fn bury(sub: &Subscriber, held: &HeldEvent, reason: &Reason, now: i64) -> Re
     dead.put_i32(Col::SubscriberId, sub.id);
     dead.put_i32(Col::TopicId, sub.topic.id);
     dead.put_i64(Col::DiedAt, now);
-    dead.put_i32(Col::Lane, held.lane);
     dead.put_i32(Col::Attempts, held.failures);
     dead.put_i32(Col::Redriven, held.redriven);
     dead.put_text(Col::Kind, Some(reason.kind));

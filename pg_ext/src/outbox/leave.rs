@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::row;
 use crate::spi::{self, Kept, column, number};
 use pgrx::pg_sys::{
-    self, BOOLARRAYOID, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID, TEXTARRAYOID, TEXTOID,
+    self, BOOLARRAYOID, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID, TEXTARRAYOID,
     TIMESTAMPTZARRAYOID,
 };
 use std::collections::{HashMap, HashSet};
@@ -26,17 +26,13 @@ const ROWS: &CStr = c"
     SELECT r.event_id, r.failures, r.redriven, r.suspect, r.order_key
       FROM once.retry r WHERE r.subscriber_id = $1 AND r.event_id = ANY ($2)";
 
-// An event that leaves uncounted keeps the kind and error of its last failure.
 const MOVE: &CStr = c"
-    INSERT INTO once.retry AS r (due_at, event_id, token, subscriber_id, topic_id, lane, failures, redriven,
-                                 suspect, order_key, kind, error)
-    SELECT u.due_at, u.event_id, NULL, $1, $2, u.lane, u.failures, 0, u.suspect, NULLIF(u.order_key, ''),
-           CASE WHEN u.counted THEN $10 END, CASE WHEN u.counted THEN $11 END
-      FROM unnest($3, $4, $5, $6, $7, $8, $9) u (lane, due_at, event_id, failures, suspect, counted, order_key)
+    INSERT INTO once.retry (due_at, event_id, token, subscriber_id, topic_id, lane, failures, redriven,
+                            suspect, order_key)
+    SELECT u.due_at, u.event_id, NULL, $1, $2, u.lane, u.failures, 0, u.suspect, NULLIF(u.order_key, '')
+      FROM unnest($3, $4, $5, $6, $7, $8) u (lane, due_at, event_id, failures, suspect, order_key)
     ON CONFLICT (subscriber_id, event_id) DO UPDATE
-       SET due_at = excluded.due_at, token = NULL, failures = excluded.failures, suspect = excluded.suspect,
-           kind = COALESCE(excluded.kind, r.kind),
-           error = CASE WHEN excluded.kind IS NULL THEN r.error ELSE excluded.error END";
+       SET due_at = excluded.due_at, token = NULL, failures = excluded.failures, suspect = excluded.suspect";
 
 static ROWS_OF: Kept = Kept::new(ROWS, &[INT4OID, INT8ARRAYOID]);
 static MOVED: Kept = Kept::new(
@@ -49,10 +45,7 @@ static MOVED: Kept = Kept::new(
         INT8ARRAYOID,
         INT4ARRAYOID,
         BOOLARRAYOID,
-        BOOLARRAYOID,
         TEXTARRAYOID,
-        TEXTOID,
-        TEXTOID,
     ],
 );
 
@@ -149,7 +142,7 @@ pub fn leave(
 ) -> Result<HashSet<i64>> {
     delivery::note(sub, token, leaving, reason, now)?;
     bury_dead(sub, leaving, reason, now)?;
-    move_to_retry(sub, leaving, reason)?;
+    move_to_retry(sub, leaving)?;
     let keys: HashSet<(i32, &[u8])> = leaving
         .iter()
         .filter_map(|l| Some((l.event.lane, l.event.order_key.as_deref()?)))
@@ -174,7 +167,7 @@ fn bury_dead(sub: &Subscriber, leaving: &[Leaving], reason: &Reason, now: i64) -
     }
 }
 
-fn move_to_retry(sub: &Subscriber, leaving: &[Leaving], reason: &Reason) -> Result<()> {
+fn move_to_retry(sub: &Subscriber, leaving: &[Leaving]) -> Result<()> {
     let alive = || leaving.iter().filter(|l| l.fate != Fate::Dead);
     if alive().next().is_none() {
         return Ok(());
@@ -205,13 +198,7 @@ fn move_to_retry(sub: &Subscriber, leaving: &[Leaving], reason: &Reason) -> Resu
             alive().map(|l| l.event.suspect.into()),
             pg_sys::BOOLOID,
         )),
-        Some(row::array(
-            alive().map(|l| l.counted.into()),
-            pg_sys::BOOLOID,
-        )),
         Some(row::texts(&keys)),
-        Some(row::text(reason.kind)),
-        reason.error.map(row::text),
     ];
     spi::query_latest(&MOVED, &args).map(drop)
 }

@@ -92,7 +92,7 @@ pub enum Col {
 table::columns!(Col);
 
 /// A row of once.retry.
-pub type Retry = table::Record<Col, 12>;
+pub type Retry = table::Record<Col, 10>;
 
 /// An event that a take may hand out.
 pub struct DueRetry {

@@ -102,7 +102,7 @@ const PLANTED: [(&str, &str); 40] = [
     ),
     (
         "nothing died but what is frail, because nothing else gives up here",
-        "insert into once.dead values (1, 1, -1, 1, now(), now(), 0, 1, 1, 0, 'never')",
+        "insert into once.dead values (1, 1, -1, 1, now(), now(), 1, 1, 0, 'never')",
     ),
     (
         "whatever a client was told is dead is a dead letter or was redriven, as often as it died",
@@ -118,7 +118,7 @@ const PLANTED: [(&str, &str); 40] = [
     ),
     (
         "a dead letter is not tried again before it is redriven",
-        "insert into once.dead values (1, 1, -1, 1, now(), now(), 0, 1, 1, 0, 'never');
+        "insert into once.dead values (1, 1, -1, 1, now(), now(), 1, 1, 0, 'never');
          insert into once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect)
          values (now(), -1, 1, 1, 0, 1, 0, false)",
     ),
@@ -156,7 +156,7 @@ const PLANTED: [(&str, &str); 40] = [
     ("what was emitted is consumed", "delete from consumed"),
     (
         "no dead letter is left",
-        "insert into once.dead select topic_id, topic_id, -1, 1, now(), now(), 0, 1, 1, 0, 'never' from once.topic where topic = 'frail'",
+        "insert into once.dead select topic_id, topic_id, -1, 1, now(), now(), 1, 1, 0, 'never' from once.topic where topic = 'frail'",
     ),
     (
         "what a hand has put into its claim state was adopted or torn down",
