@@ -9,7 +9,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::json;
 use crate::row;
-use crate::spi::{self, Kept, Row};
+use crate::spi::{self, Kept, Row, column};
 use pgrx::pg_sys::{Datum, JSONOID, TEXTOID};
 
 // A document that is no object gets one member that no option has.
@@ -182,9 +182,5 @@ impl<'a> Member<'a> {
 }
 
 fn text<'a>(row: &Row, i: usize) -> &'a [u8] {
-    row.get(i)
-        .copied()
-        .flatten()
-        .map(varlena)
-        .unwrap_or_default()
+    column(row, i).map(varlena).unwrap_or_default()
 }

@@ -6,11 +6,12 @@ use crate::action::lease::Lease;
 use crate::call::{Call, shown};
 use crate::error::{Error, Result};
 use crate::machine::id::RowId;
-use crate::machine::model::{Machine, yes};
+use crate::machine::model::Machine;
 use crate::machine::permit::{self, Doing};
 use crate::machine::statement::{NO, WRITE};
 use crate::machine::user_row::{self, RowLock, RowSeen};
 use crate::row::{self, Shape};
+use crate::spi::yes;
 use crate::table::{self, Snapshot};
 use pgrx::pg_sys::{self, Datum};
 

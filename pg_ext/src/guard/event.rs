@@ -2,11 +2,11 @@
 
 use crate::call::Call;
 use crate::error::{Error, Kind, Result};
-use crate::machine::model::{Machine, yes};
+use crate::machine::model::Machine;
 use crate::machine::relation::{Column, column_of};
 use crate::machine::sql;
 use crate::machine::statement::NO;
-use crate::spi::SwitchedUser;
+use crate::spi::{SwitchedUser, yes};
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::varlena::{varatt_is_1b, varatt_is_1b_e, varsize_1b};
 use std::ffi::CStr;

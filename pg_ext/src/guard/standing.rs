@@ -4,10 +4,9 @@
 use super::install::{GuardTime, trigger_argument};
 use crate::call::from_utf8;
 use crate::error::Result;
-use crate::machine::model::{text_of, yes};
 use crate::machine::relation::Relation;
 use crate::row;
-use crate::spi::{self, Kept, column};
+use crate::spi::{self, Kept, column, text, text_of, yes};
 use pgrx::pg_sys::{BYTEAOID, Datum, OIDOID, TEXTOID};
 use std::ffi::CStr;
 
@@ -55,7 +54,7 @@ pub fn guard_standing(machine: &str, table: &Relation) -> Result<Vec<GuardStandi
     Ok(rows
         .iter()
         .map(|row| GuardStanding {
-            table: text_of(row, 0).unwrap_or_default(),
+            table: text(row, 0),
             fires: column(row, 1).map(|d| d.value() != 0),
             later: text_of(row, 2),
             refuses_moves: yes(row, 3),

@@ -4,7 +4,7 @@
 use crate::clock;
 use crate::error::Result;
 use crate::settings;
-use crate::spi::{self, Kept, column};
+use crate::spi::{self, Kept, number};
 use crate::swept::Swept;
 use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
@@ -144,11 +144,7 @@ fn run(statement: &'static Kept, max: i64, more: &[i64]) -> Result<Swept> {
     let args = [&[clock::now_us()?, max], more].concat();
     let args: Vec<_> = args.into_iter().map(|n| Some(Datum::from(n))).collect();
     let rows = settings::by_index(|| spi::query_latest(statement, &args))?;
-    let number = |i| {
-        rows.first()
-            .and_then(|row| column(row, i))
-            .map_or(0, |d| d.value() as i64)
-    };
+    let number = |i| rows.first().map_or(0, |row| number(row, i));
     Ok(Swept {
         done: number(0),
         more: number(1) != 0,

@@ -2,11 +2,10 @@
 //! until the definition is stored.
 
 use super::faults::{Faults, quoted};
-use super::model::{text_of, yes};
 use crate::call::from_utf8;
 use crate::error::Result;
 use crate::row;
-use crate::spi::{self, Kept, Plan, Row, column};
+use crate::spi::{self, Kept, Plan, Row, column, oid, text, text_of, yes};
 use crate::subxact;
 use pgrx::pg_sys::{self, Datum, OIDOID, Oid};
 use std::ffi::CStr;
@@ -224,12 +223,4 @@ impl DefinedColumn {
             _ => None,
         }
     }
-}
-
-fn text(row: &Row, i: usize) -> String {
-    text_of(row, i).unwrap_or_default()
-}
-
-fn oid(row: &Row, i: usize) -> Option<Oid> {
-    column(row, i).map(|d| Oid::from(d.value() as u32))
 }

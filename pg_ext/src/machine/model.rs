@@ -12,9 +12,9 @@ use super::relation::Column;
 use super::shape::{self, MachineShape, RefundShape};
 use super::statement::{Locks, Statement};
 use super::stored::StoredMachine;
-use crate::call::{Call, SCOPE_MAX, shown, varlena};
+use crate::call::{Call, SCOPE_MAX};
 use crate::error::{Error, Kind, Result};
-use crate::spi::{Row, SwitchedUser, column};
+use crate::spi::{Row, SwitchedUser};
 use pgrx::pg_sys::{self, Oid};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -306,16 +306,6 @@ impl Parts {
         ];
         super::sql::fill(template, &[own.as_slice(), more].concat())
     }
-}
-
-/// A text column of a result row; None for NULL.
-pub fn text_of(row: &Row, i: usize) -> Option<String> {
-    column(row, i).map(|d| shown(varlena(d)))
-}
-
-/// A boolean column of a result row; NULL is false.
-pub fn yes(row: &Row, i: usize) -> bool {
-    column(row, i).is_some_and(|d| d.value() != 0)
 }
 
 fn unfit(machine: &str, detail: &str, hint: &str) -> Error {

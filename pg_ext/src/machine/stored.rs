@@ -1,12 +1,11 @@
 //! The rows of once.machine.
 
 use super::definition::Definition;
-use super::model::{text_of, yes};
 use crate::call::{shown, utf8, varlena};
 use crate::caller::Owner;
 use crate::error::{Error, Kind, Result};
 use crate::row;
-use crate::spi::{self, Kept};
+use crate::spi::{self, Kept, text, yes};
 use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
 use pgrx::pg_sys::{Datum, Oid, TEXTOID};
 use std::ffi::CStr;
@@ -104,7 +103,6 @@ impl StoredMachine {
     }
 
     pub fn renamed_tables(&self) -> Result<Vec<RenamedTable>> {
-        let text = |row: &spi::Row, i| text_of(row, i).unwrap_or_default();
         let renamed = |row: &spi::Row| RenamedTable {
             name_then: text(row, 0),
             name_now: text(row, 1),

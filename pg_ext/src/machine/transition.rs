@@ -5,7 +5,7 @@
 use super::after::MoveMade;
 use super::direct::{self, Direct};
 use super::id::RowId;
-use super::model::{Machine, yes};
+use super::model::Machine;
 use super::moves::{Move, WantedMoves, condition};
 use super::patch::Patch;
 use super::permit::{self, Doing, Granted};
@@ -14,8 +14,7 @@ use super::user_row::{RowLock, RowSeen};
 use crate::call::{Call, SCOPE_MAX, shown, varlena};
 use crate::error::{Error, Result};
 use crate::row::{self, Shape};
-use crate::spi::Row;
-use crate::spi::column;
+use crate::spi::{Row, column, yes};
 use crate::table;
 use pgrx::pg_sys::{self, Datum};
 use std::rc::Rc;

@@ -1,15 +1,14 @@
 //! Reads and moves one row of the machine's table with the current user's rights.
 
 use super::id::RowId;
-use super::model::{Machine, yes};
+use super::model::Machine;
 use super::patch::Patch;
 use super::permit::{self, Doing};
 use super::sql::{is_any, literal};
 use super::statement::{LOCK, NO, READ, Statement, WRITE};
 use crate::call::{utf8, varlena};
 use crate::error::Result;
-use crate::spi::Row;
-use crate::spi::column;
+use crate::spi::{Row, column, yes};
 use crate::subxact;
 use pgrx::pg_sys::{self, Datum};
 use std::rc::Rc;

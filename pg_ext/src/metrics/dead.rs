@@ -2,11 +2,10 @@
 //! doctor reports them, too.
 
 use super::Sheet;
-use super::tables::{float, text};
 use crate::clock;
 use crate::error::Result;
 use crate::settings;
-use crate::spi::{self, Kept, column};
+use crate::spi::{self, Kept, column, float, text};
 use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
@@ -46,8 +45,8 @@ pub fn count() -> Result<Vec<DeadLetters>> {
     let letters = |row: &spi::Row| DeadLetters {
         topic: text(row, 0),
         subscriber: text(row, 1),
-        count: float(row, 2).unwrap_or(0.0),
-        within_an_hour: float(row, 3).unwrap_or(0.0),
+        count: float(row, 2),
+        within_an_hour: float(row, 3),
         first: column(row, 4),
     };
     Ok(rows.iter().map(letters).collect())

@@ -1,11 +1,10 @@
 //! The share of the attempts at side effects that failed lately.
 
 use super::Sheet;
-use super::tables::{float, text};
 use crate::clock;
 use crate::error::Result;
 use crate::settings;
-use crate::spi::{self, Kept};
+use crate::spi::{self, Kept, float, text};
 use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
@@ -63,7 +62,7 @@ pub fn failures(sheet: &Sheet) -> Result<()> {
         sheet.put(
             "side_effect_failure_rate",
             &[("topic", &*topic), ("subscriber", &*subscriber), ("kind", &*kind)],
-            float(&row, 3).unwrap_or(0.0),
+            float(&row, 3),
             "Share of the attempts at the subscriber's events that failed with this kind in the last five minutes; 0 without attempts. The time is shorter after more than 4000 failures of all subscribers or 300 receipts of this one.",
         )?;
     }

@@ -1,11 +1,10 @@
 //! Refunds and teardowns of each machine.
 
 use super::Sheet;
-use super::tables::{float, text};
 use crate::clock;
 use crate::error::Result;
 use crate::settings;
-use crate::spi::{self, Kept};
+use crate::spi::{self, Kept, float, text};
 use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
@@ -61,7 +60,7 @@ pub fn refunds(sheet: &Sheet) -> Result<()> {
     for row in settings::by_index(|| spi::query(&OF_MACHINES, &args))? {
         let machine = text(&row, 0);
         for (i, (name, help)) in (1..).zip(NUMBERS) {
-            let value = float(&row, i).unwrap_or(0.0).max(0.0);
+            let value = float(&row, i).max(0.0);
             sheet.put(name, &[("machine", &*machine)], value, help)?;
         }
     }

@@ -1,11 +1,10 @@
 //! What stands in small tables and catalogs: the sweeps' record, and the size of the extension's tables.
 
 use super::Sheet;
-use crate::call::{shown, varlena};
 use crate::clock;
 use crate::error::Result;
 use crate::janitor::Task;
-use crate::spi::{self, Kept, column};
+use crate::spi::{self, Kept, float, text};
 use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -23,16 +22,6 @@ const SIZES: &CStr = c"
 static OF_SWEEPS: Kept = Kept::new(SWEEPS, &[TIMESTAMPTZOID]);
 static OF_TABLES: Kept = Kept::new(SIZES, &[]);
 
-pub fn text(row: &spi::Row, i: usize) -> String {
-    column(row, i)
-        .map(|d| shown(varlena(d)))
-        .unwrap_or_default()
-}
-
-pub fn float(row: &spi::Row, i: usize) -> Option<f64> {
-    column(row, i).map(|d: Datum| f64::from_bits(d.value() as u64))
-}
-
 /// Runs of the sweeps; a task that has never run has rows, too.
 pub fn sweeps(sheet: &Sheet) -> Result<()> {
     let now = [Some(Datum::from(clock::now_us()?))];
@@ -42,7 +31,7 @@ pub fn sweeps(sheet: &Sheet) -> Result<()> {
         if machine.is_empty() {
             never.remove(task.as_str());
         }
-        let number = |i| float(&row, i).unwrap_or(0.0);
+        let number = |i| float(&row, i);
         of_task(sheet, [&task, &machine], [number(2), number(3), number(4)])?;
     }
     for task in never {
@@ -80,7 +69,7 @@ pub fn sizes(sheet: &Sheet) -> Result<()> {
         sheet.put(
             "pg_once_table_bytes",
             &[("table", &text(&row, 0))],
-            float(&row, 1).unwrap_or(0.0),
+            float(&row, 1),
             "Bytes of a table of the extension with its indexes and out-of-line values; event_0 to event_3: the segments of the log.",
         )?;
     }

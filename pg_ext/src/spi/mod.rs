@@ -9,7 +9,7 @@ mod user;
 
 pub use user::{SwitchedUser, ensure_nothing_temporary};
 
-use crate::call::from_utf8;
+use crate::call::{from_utf8, shown, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::table::{self, Snapshot};
 use pgrx::pg_sys::{self, Datum};
@@ -30,6 +30,30 @@ pub fn column(row: &Row, i: usize) -> Option<Datum> {
 /// A whole number in a column of a result row; 0 for NULL.
 pub fn number(row: &Row, i: usize) -> i64 {
     column(row, i).map_or(0, |d| d.value() as i64)
+}
+
+/// A text; None for NULL.
+pub fn text_of(row: &Row, i: usize) -> Option<String> {
+    column(row, i).map(|d| shown(varlena(d)))
+}
+
+/// A text; empty for NULL.
+pub fn text(row: &Row, i: usize) -> String {
+    text_of(row, i).unwrap_or_default()
+}
+
+/// A boolean; false for NULL.
+pub fn yes(row: &Row, i: usize) -> bool {
+    column(row, i).is_some_and(|d| d.value() != 0)
+}
+
+pub fn oid(row: &Row, i: usize) -> Option<pg_sys::Oid> {
+    column(row, i).map(|d| pg_sys::Oid::from(d.value() as u32))
+}
+
+/// A double precision; 0 for NULL.
+pub fn float(row: &Row, i: usize) -> f64 {
+    column(row, i).map_or(0.0, |d| f64::from_bits(d.value() as u64))
 }
 
 /// The first column of the first row.

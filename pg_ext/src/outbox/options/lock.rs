@@ -66,21 +66,17 @@ pub fn existing_or_new(name: &[u8]) -> Result<(Topic, bool)> {
     if !locked(name)? {
         let id = next_number()?;
         let rows = spi::query(&CREATE_ROW, &[Some(row::text(name)), Some(Datum::from(id))])?;
-        created = number(&rows) == Some(id);
+        created = spi::first(&rows).is_some_and(|d| d.value() as i32 == id);
     }
     Ok((Topic::named(name, &Snapshot::latest())?, created))
 }
 
 fn locked(name: &[u8]) -> Result<bool> {
     let rows = spi::query(&LOCK_ROW, &[Some(row::text(name))])?;
-    Ok(number(&rows).is_some())
+    Ok(!rows.is_empty())
 }
 
 /// 40001 for a topic that changed after this transaction's snapshot.
 pub fn raced(name: &[u8]) -> Error {
     Error::retry_transaction(format!("topic \"{}\"", shown(name)))
-}
-
-fn number(rows: &[spi::Row]) -> Option<i32> {
-    spi::first(rows).map(|d| d.value() as i32)
 }
