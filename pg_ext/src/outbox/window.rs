@@ -96,36 +96,14 @@ impl Window {
         tables: &[(&Home, Table)],
         snapshot: &Snapshot,
     ) -> Result<()> {
-        let mut candidates: Vec<i64> = self.unfinished().collect();
-        let (first, end) = self.fresh();
-        candidates.extend(emitters(tables, first, end, usize::MAX, snapshot)?);
-        self.keep_late(&candidates, topic, lane, tables, snapshot)
-    }
-
-    /// Transactions below the fresh ones that had not ended before, with or without events.
-    pub fn unfinished(&self) -> impl Iterator<Item = i64> + '_ {
-        self.from.unfinished()
-    }
-
-    /// Transaction ids of which none had ended before: from, to (excluded).
-    pub fn fresh(&self) -> (i64, i64) {
-        self.from.fresh()
-    }
-
-    /// Notes those of the candidates that have events of this lane in the window.
-    pub fn keep_late(
-        &mut self,
-        candidates: &[i64],
-        topic: i32,
-        lane: i32,
-        tables: &[(&Home, Table)],
-        snapshot: &Snapshot,
-    ) -> Result<()> {
+        let (first, end) = self.from.fresh();
+        let mut candidates: Vec<i64> = self.from.unfinished().collect();
+        candidates.extend(emitters(tables, first, end, snapshot)?);
         for xid in candidates {
             for (home, table) in tables {
-                let stream = self.late_stream(*xid, topic, lane, home, table, snapshot)?;
+                let stream = self.late_stream(xid, topic, lane, home, table, snapshot)?;
                 if stream.head.is_some() {
-                    self.late.push(*xid);
+                    self.late.push(xid);
                     break;
                 }
             }
@@ -203,25 +181,19 @@ impl Window {
     }
 }
 
-/// Transactions from `first` on and below `end` that emitted any event, at most `most` of each table. One probe for each,
-/// however many events it has.
-pub fn emitters(
+/// Transactions from `first` on and below `end` that emitted any event. One probe for each, however many events it has.
+fn emitters(
     tables: &[(&Home, Table)],
     first: i64,
     end: i64,
-    most: usize,
     snapshot: &Snapshot,
 ) -> Result<Vec<i64>> {
     let mut found = Vec::new();
-    if first >= end {
-        return Ok(found);
-    }
     for (home, table) in tables {
         let mut above = first - 1;
-        for _ in 0..most {
-            let Some(xid) = next_xid(table, home, above, end, snapshot)? else {
-                break;
-            };
+        while above + 1 < end
+            && let Some(xid) = next_xid(table, home, above, end, snapshot)?
+        {
             found.push(xid);
             above = xid;
         }
