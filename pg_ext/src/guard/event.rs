@@ -8,7 +8,6 @@ use crate::machine::sql;
 use crate::machine::statement::NO;
 use crate::spi::{SwitchedUser, yes};
 use pgrx::pg_sys::{self, Datum, Oid};
-use pgrx::varlena::{varatt_is_1b, varatt_is_1b_e, varsize_1b};
 use std::ffi::CStr;
 
 /// $1 the row.
@@ -203,26 +202,9 @@ impl GuardedColumn {
             (Some(a), Some(b)) if self.by_value => a.value() == b.value(),
             // SAFETY: two values of the column's type.
             (Some(a), Some(b)) => unsafe {
-                match (self.bytes(a), self.bytes(b)) {
-                    (Some(a), Some(b)) => a == b,
-                    _ => pg_sys::datum_image_eq(a, b, false, self.length.into()),
-                }
+                pg_sys::datum_image_eq(a, b, false, self.length.into())
             },
             _ => false,
-        }
-    }
-
-    /// The bytes of a value that is not passed by value; None for one that is long, compressed or elsewhere.
-    unsafe fn bytes<'a>(&self, value: Datum) -> Option<&'a [u8]> {
-        let header: *const pg_sys::varlena = value.cast_mut_ptr();
-        // SAFETY: as the caller says; a value of no fixed length has a header of at least one byte, which is the whole of it
-        // where the length fits in.
-        unsafe {
-            let length = match self.length {
-                -1 if varatt_is_1b(header) && !varatt_is_1b_e(header) => varsize_1b(header),
-                fixed => usize::try_from(fixed).ok()?,
-            };
-            Some(std::slice::from_raw_parts(header.cast(), length))
         }
     }
 
