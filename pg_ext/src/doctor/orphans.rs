@@ -38,7 +38,12 @@ pub(super) fn search(machine: &Machine, found: &mut Findings) -> Result<()> {
             return Ok(());
         }
         for (status, ids) in by_status {
-            let (rows, ids) = (number_of_rows(ids.len(), left == 0), first_of(&ids));
+            let (number, named) = (ids.len(), ids.len().min(NAMED));
+            let s = if number == 1 { "" } else { "s" };
+            let more = if left == 0 { " or more" } else { "" };
+            let rows = format!("{number} row{s}{more}");
+            let more = if number > NAMED { ", ..." } else { "" };
+            let ids = ids[..named].join(", ") + more;
             match kind {
                 Orphan::Claimed => found.add(
                     format!("{rows} in claim state \"{status}\" without a lease: {ids}"),
@@ -52,17 +57,4 @@ pub(super) fn search(machine: &Machine, found: &mut Findings) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// "1 row", "1000 rows or more".
-fn number_of_rows(number: usize, is_cut_short: bool) -> String {
-    let s = if number == 1 { "" } else { "s" };
-    let more = if is_cut_short { " or more" } else { "" };
-    format!("{number} row{s}{more}")
-}
-
-/// The first of them: "1, 2, 3, 4, 5, ...".
-fn first_of(ids: &[String]) -> String {
-    let more = if ids.len() > NAMED { ", ..." } else { "" };
-    ids[..ids.len().min(NAMED)].join(", ") + more
 }

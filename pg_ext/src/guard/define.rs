@@ -13,14 +13,13 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
 use crate::json::{self, Members};
-use crate::machine::columns;
 use crate::machine::definition::Cancel;
 use crate::machine::faults::{Faults, element, member, quoted};
 use crate::machine::inspect;
 use crate::machine::read;
 use crate::machine::relation::Relation;
 use crate::machine::stored::{StoredMachine, TABLE};
-use crate::machine::validate::{self, Valid, not_yours};
+use crate::machine::validate::{self, Valid, ensure_owned};
 use crate::machine::wait_for_claims;
 use crate::row;
 use crate::spi::{self, Kept};
@@ -200,8 +199,7 @@ fn ensure_may_change(stored: &StoredMachine, machine: &[u8]) -> Result<()> {
         owner.ensure_member("machine", machine)?;
     }
     match stored.table().and_then(Relation::of) {
-        Some(table) if columns::owned_by_caller(table.oid) => Ok(()),
-        Some(table) => Err(not_yours(&table.name)),
+        Some(table) => ensure_owned(table.oid, &table.name),
         None if owner.is_some() || caller::is_superuser() => Ok(()),
         None => Err(Error::new(
             Kind::NotYours,
@@ -335,7 +333,7 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
     if has_table(&stored) {
         each_held(name, |lease| Err(in_use(&shown(name), lease, "")))?;
     }
-    install::remove_guards(&shown(name))?;
+    install::replace_guards(&shown(name), &[])?;
     // Also leases that ended after this transaction's snapshot.
     spi::query_latest(&FORGOTTEN, &[Some(row::text(name))])?;
     table::tell_all(TABLE)?;

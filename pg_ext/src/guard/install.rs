@@ -18,13 +18,11 @@ use super::standing::guard_standing;
 use crate::call::{Call, from_utf8, shown, varlena};
 use crate::digest::{first_16, hex};
 use crate::error::{Error, Kind, Result};
-use crate::machine::columns::owned_by_caller;
 use crate::machine::model::Machine;
-use crate::machine::relation::{self, Relation};
+use crate::machine::relation::Relation;
 use crate::machine::sql::{ident, literal};
 use crate::machine::stored::StoredMachine;
-use crate::machine::validate::not_yours;
-use crate::machine::{wait_bounded, wait_for_claims};
+use crate::machine::{validate, wait_bounded, wait_for_claims};
 use crate::row;
 use crate::spi::column;
 use crate::spi::{self, Kept};
@@ -63,10 +61,12 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     }
     wait_for_claims(machine.name())?;
     let machine = Machine::of(call)?;
-    match is_on {
-        true => replace_guards(machine.name(), &wanted_guards(&machine))?,
-        false => replace_guards(machine.name(), &[])?,
-    }
+    let wanted = if is_on {
+        wanted_guards(&machine)
+    } else {
+        Vec::new()
+    };
+    replace_guards(machine.name(), &wanted)?;
     // The owner may have changed during the wait.
     ensure_owned(&machine)?;
     let name = row::text(&from_utf8(machine.name()));
@@ -114,7 +114,7 @@ fn is_whole(machine: &Machine) -> Result<bool> {
 }
 
 /// Takes all guards of the machine off and puts these on. Locks each table as DROP TRIGGER or CREATE TRIGGER does.
-fn replace_guards(machine: &str, wanted: &[WantedGuard]) -> Result<()> {
+pub fn replace_guards(machine: &str, wanted: &[WantedGuard]) -> Result<()> {
     let present = lock_guarded(machine, wanted)?;
     present.iter().try_for_each(PresentGuard::remove)?;
     wanted.iter().try_for_each(|w| w.install(machine))
@@ -151,7 +151,7 @@ fn lock_guarded(machine: &str, wanted: &[WantedGuard]) -> Result<Vec<PresentGuar
 
 fn lock_for_ddl(machine: &str, table: &Relation, mode: u32) -> Result<()> {
     wait_bounded(
-        || relation::lock(table.oid, mode),
+        || table.lock(mode),
         || {
             let name = &table.name;
             format!("could not lock table {name} of machine \"{machine}\" within the lock_timeout")
@@ -159,17 +159,9 @@ fn lock_for_ddl(machine: &str, table: &Relation, mode: u32) -> Result<()> {
     )
 }
 
-/// Takes the guards of a machine off all tables that carry them.
-pub fn remove_guards(machine: &str) -> Result<()> {
-    replace_guards(machine, &[])
-}
-
 fn ensure_owned(machine: &Machine) -> Result<()> {
     let mut tables = guarded_tables(machine).into_iter();
-    match tables.find(|table| !owned_by_caller(table.oid)) {
-        None => Ok(()),
-        Some(table) => Err(not_yours(&table.name)),
-    }
+    tables.try_for_each(|table| validate::ensure_owned(table.oid, &table.name))
 }
 
 /// The tables that carry guards.
@@ -179,7 +171,7 @@ pub fn guarded_tables(machine: &Machine) -> Vec<&Relation> {
 }
 
 /// A guard that a machine's table is to have.
-struct WantedGuard<'a> {
+pub struct WantedGuard<'a> {
     table: &'a Relation,
     time: GuardTime,
     function: &'static str,

@@ -89,7 +89,7 @@ fn batch(task: Task, max: i32) -> Result<Swept> {
         pg_sys::EnsurePortalSnapshotExists();
         pg_sys::MemoryContextSwitchTo(pg_sys::TopTransactionContext)
     };
-    let swept = run_task(task, max);
+    let swept = run_task(task, max, None);
     // SAFETY: the context from before; an error of the server restores it by itself.
     unsafe { pg_sys::MemoryContextSwitchTo(before) };
     swept

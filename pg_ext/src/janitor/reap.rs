@@ -114,33 +114,14 @@ const DEAD_REAP: &CStr = c"
 
 const TYPES: &[pg_sys::Oid] = &[TIMESTAMPTZOID, INT8OID, INT8OID];
 
-static KEYS: Kept = Kept::new(KEY_REAP, TYPES);
-static TOMBSTONES: Kept = Kept::new(KEY_TOMBSTONE, TYPES);
-static INBOX: Kept = Kept::new(INBOX_REAP, TYPES.split_at(2).0);
-static DEDUPE: Kept = Kept::new(DEDUPE_REAP, TYPES.split_at(2).0);
-static DEAD: Kept = Kept::new(DEAD_REAP, TYPES.split_at(2).0);
+pub static KEYS: Kept = Kept::new(KEY_REAP, TYPES);
+pub static TOMBSTONES: Kept = Kept::new(KEY_TOMBSTONE, TYPES);
+pub static INBOX: Kept = Kept::new(INBOX_REAP, TYPES.split_at(2).0);
+pub static DEDUPE: Kept = Kept::new(DEDUPE_REAP, TYPES.split_at(2).0);
+pub static DEAD: Kept = Kept::new(DEAD_REAP, TYPES.split_at(2).0);
 
-pub fn keys(max: i64) -> Result<Swept> {
-    run(&KEYS, max, &[clock::DAY_US])
-}
-
-pub fn tombstones(max: i64) -> Result<Swept> {
-    run(&TOMBSTONES, max, &[clock::DAY_US])
-}
-
-pub fn inbox(max: i64) -> Result<Swept> {
-    run(&INBOX, max, &[])
-}
-
-pub fn dedupe(max: i64) -> Result<Swept> {
-    run(&DEDUPE, max, &[])
-}
-
-pub fn dead_letters(max: i64) -> Result<Swept> {
-    run(&DEAD, max, &[])
-}
-
-fn run(statement: &'static Kept, max: i64, more: &[i64]) -> Result<Swept> {
+/// Runs one of them; `more` is $3 where it has that.
+pub fn run(statement: &'static Kept, max: i64, more: &[i64]) -> Result<Swept> {
     let args = [&[clock::now_us()?, max], more].concat();
     let args: Vec<_> = args.into_iter().map(|n| Some(Datum::from(n))).collect();
     let rows = settings::by_index(|| spi::query_latest(statement, &args))?;

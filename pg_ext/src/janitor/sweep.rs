@@ -6,6 +6,7 @@ use crate::action::sweep as actions;
 use crate::call::{Call, SCOPE_MAX};
 use crate::caller;
 use crate::cancel::pending;
+use crate::clock::DAY_US;
 use crate::error::{Error, Result};
 use crate::key::abandon::key_abandon;
 use crate::machine::history;
@@ -22,14 +23,9 @@ use pgrx::pg_sys::Datum;
 pub const MOST: i32 = 1_000_000;
 
 /// One bounded pass of a task in a subtransaction of its own: an error is counted and undoes nothing else. It waits for each
-/// lock no longer than once.sweep_lock_timeout.
-pub fn run_task(task: Task, max: i32) -> Result<Swept> {
-    run_task_for(task, max, None)
-}
-
-/// The same for one machine alone, where the task is action_release: that task writes each machine's row of once.janitor. The
-/// caller's deferred constraints are checked, and fail, outside the task.
-fn run_task_for(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
+/// lock no longer than once.sweep_lock_timeout. `only`: one machine alone, where the task is action_release, which writes
+/// each machine's row of once.janitor. The caller's deferred constraints are checked, and fail, outside the task.
+pub fn run_task(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
     (task.tables().iter()).try_for_each(|name| table::ensure_writable(name))?;
     if task == Task::ActionRelease {
         actions::prepare()?;
@@ -59,12 +55,12 @@ fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>>
             Ok(Some(swept))
         }
         Task::KeyAbandon => key_abandon(max),
-        Task::KeyReap => reap::keys(max).map(Some),
-        Task::KeyTombstone => reap::tombstones(max).map(Some),
+        Task::KeyReap => reap::run(&reap::KEYS, max, &[DAY_US]).map(Some),
+        Task::KeyTombstone => reap::run(&reap::TOMBSTONES, max, &[DAY_US]).map(Some),
         Task::OutboxRequeue => requeue::requeue_overdue(max).map(Some),
-        Task::InboxReap => reap::inbox(max).map(Some),
-        Task::DedupeReap => reap::dedupe(max).map(Some),
-        Task::DeadReap => reap::dead_letters(max).map(Some),
+        Task::InboxReap => reap::run(&reap::INBOX, max, &[]).map(Some),
+        Task::DedupeReap => reap::run(&reap::DEDUPE, max, &[]).map(Some),
+        Task::DeadReap => reap::run(&reap::DEAD, max, &[]).map(Some),
         Task::HistoryReap => history::reap(max).map(Some),
         Task::OutboxRetire => retire::retire_segments(max),
     }
@@ -98,7 +94,7 @@ pub fn sweep(call: &Call) -> Result<Datum> {
     let rows = Rows::begin(call);
     for each in Task::ALL {
         if task.is_none_or(|only| only == each) {
-            let swept = run_task_for(each, max, machine)?;
+            let swept = run_task(each, max, machine)?;
             rows.push(&[
                 Some(row::text(each.name().as_bytes())),
                 Some(Datum::from(swept.done)),

@@ -62,7 +62,8 @@ impl Relation {
 
     /// Locks the table to the end of the (sub)transaction, and takes the invalidation messages of earlier holders.
     pub fn lock(&self, mode: u32) {
-        lock(self.oid, mode);
+        // SAFETY: a lock on what was a relation a moment ago.
+        unsafe { pg_sys::LockRelationOid(self.oid, mode as i32) };
     }
 
     /// Locks it with its partitions, or with the tables that inherit from it.
@@ -136,12 +137,6 @@ impl Column {
         let most = self.modifier - pg_sys::VARHDRSZ as i32;
         self.modifier == -1 || text.len() as i64 <= i64::from(most)
     }
-}
-
-/// Locks a relation to the end of the (sub)transaction.
-pub fn lock(relation: pg_sys::Oid, mode: u32) {
-    // SAFETY: a lock on what was a relation a moment ago.
-    unsafe { pg_sys::LockRelationOid(relation, mode as i32) };
 }
 
 /// A column of a table, or of one of its partitions, by name.

@@ -33,7 +33,7 @@ pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
     let named = |path, name: &str| DefinedTable::named(path, name, &faults);
     let machine = named("table", &definition.table)?;
     if let Some(table) = &machine {
-        ensure_callers(table)?;
+        ensure_owned(table.oid, &table.name)?;
     }
     rules::check_rules(&definition, &faults);
     topics(&definition, &faults)?;
@@ -131,18 +131,13 @@ fn topics(definition: &Definition, faults: &Faults) -> Result<()> {
 }
 
 /// 42501 where the caller does not own the table.
-fn ensure_callers(table: &DefinedTable) -> Result<()> {
-    match owned_by_caller(table.oid) {
-        true => Ok(()),
-        false => Err(not_yours(&table.name)),
+pub fn ensure_owned(table: Oid, name: &str) -> Result<()> {
+    if owned_by_caller(table) {
+        return Ok(());
     }
-}
-
-/// 42501 for a table that is not the caller's.
-pub fn not_yours(table: &str) -> Error {
-    Error::new(Kind::NotYours, format!("must be owner of table {table}")).hint(
+    Err(Error::new(Kind::NotYours, format!("must be owner of table {name}")).hint(
         "Only the owner of a table may define or guard it. SET ROLE to that owner, or ask the owner.",
-    )
+    ))
 }
 
 /// No other machine has this table and status column.

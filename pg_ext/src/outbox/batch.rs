@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 pub const TABLE: Name = c"batch";
 const BY_TOKEN: Name = c"batch_pkey";
-const BY_LANE: Name = c"batch_lane";
+pub const BY_LANE: Name = c"batch_lane";
 
 /// Columns of once.batch, from 1.
 #[derive(Clone, Copy)]
@@ -39,11 +39,6 @@ table::columns!(Col);
 
 /// A row of once.batch: the events that a batch took from one lane.
 pub type Part = table::Record<Col, 14>;
-
-/// The lanes that a subscriber may have taken from.
-pub fn lanes_of(table: &Table, subscriber: i32, snapshot: &Snapshot) -> Result<Vec<i32>> {
-    table.values(BY_LANE, &[subscriber], snapshot)
-}
 
 impl Part {
     /// The last part of a lane.

@@ -113,7 +113,7 @@ pub fn overdue_tokens(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
     let snapshot = &Snapshot::latest();
     let table = Table::to_read(batch::TABLE)?;
     let mut tokens = BTreeSet::new();
-    for lane in batch::lanes_of(&table, sub.id, snapshot)? {
+    for lane in table.values(batch::BY_LANE, &[sub.id], snapshot)? {
         if let Some(last) = Part::last_in(&table, sub.id, lane, snapshot)? {
             tokens.extend(last.out());
         }

@@ -29,7 +29,6 @@ thread_local! {
 struct QuietLog {
     lanes: i32,
     moment: LogMoment,
-    unended: Vec<i64>,
 }
 
 /// Where the log was when a take began.
@@ -39,6 +38,8 @@ pub struct LogMoment {
     top: i64,
     next: i64,
     at: i64,
+    /// The open transactions, once asked; None: too many.
+    unended: Option<Vec<i64>>,
 }
 
 impl LogMoment {
@@ -51,6 +52,7 @@ impl LogMoment {
             top,
             next: table::next_xid(),
             at: clock::real_us(),
+            unended: None,
         })
     }
 
@@ -65,44 +67,30 @@ impl LogMoment {
             known.lanes == subscriber.topic.lanes
                 && (then.ids, then.top) == (self.ids, self.top)
                 && (then.at..then.at.saturating_add(LONGEST_US)).contains(&self.at)
-                && Snapshot::latest().unended_before(then.next, MOST).as_ref()
-                    == Some(&known.unended)
+                && Snapshot::latest().unended_before(then.next, MOST) == then.unended
         })
     }
 
-    /// The state of the log for a memory; to be asked before the take looks at the lanes.
-    pub fn before_look(self) -> BeforeTake {
-        let unended = Snapshot::latest().unended_before(self.next, MOST);
-        BeforeTake {
-            moment: self,
-            unended,
-        }
+    /// Asks for the open transactions; to be called before the take looks at the lanes.
+    pub fn before_look(&mut self) {
+        self.unended = Snapshot::latest().unended_before(self.next, MOST);
     }
-}
 
-/// The state before a take looked through the lanes.
-pub struct BeforeTake {
-    moment: LogMoment,
-    unended: Option<Vec<i64>>,
-}
-
-impl BeforeTake {
     /// The take has looked through all lanes; `nothing`: it found nothing at all.
     pub fn remember(self, subscriber: &Subscriber, nothing: bool) {
         // A rollback would bring back events that this transaction has acked.
         let nothing = nothing && table::own_xid_if_any().is_none();
         QUIET.with(|quiet| {
             let mut quiet = quiet.borrow_mut();
-            match self.unended {
-                Some(unended) if nothing => quiet.insert(
+            match nothing && self.unended.is_some() {
+                true => quiet.insert(
                     subscriber.id,
                     QuietLog {
                         lanes: subscriber.topic.lanes,
-                        moment: self.moment,
-                        unended,
+                        moment: self,
                     },
                 ),
-                _ => quiet.remove(&subscriber.id),
+                false => quiet.remove(&subscriber.id),
             };
         });
     }

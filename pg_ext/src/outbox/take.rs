@@ -48,12 +48,12 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
     if subscriber.paused {
         return Ok(Datum::from(0));
     }
-    let moment = LogMoment::now()?;
+    let mut moment = LogMoment::now()?;
     let retries = retry::may_have_any(&subscriber)?;
     if !retries && moment.is_quiet(&subscriber) {
         return Ok(Datum::from(0));
     }
-    let before = moment.before_look();
+    moment.before_look();
     let mut draft = Draft::new(&subscriber, wish, retries);
     let mut lanes = LaneOrder::recalled(&subscriber);
     let mut busy = Vec::new();
@@ -76,7 +76,7 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
         wait_for(busy, &mut draft, &mut lanes)?;
     }
     let nothing = draft.is_empty() && locked == 0 && !draft.is_active;
-    before.remember(&subscriber, nothing && looked_everywhere);
+    moment.remember(&subscriber, nothing && looked_everywhere);
     lanes.remember(&subscriber);
     draft.hand_out(&rows);
     Ok(Datum::from(0))

@@ -124,7 +124,7 @@ fn serve(task: Task) -> Result<Swept, Failure> {
     let begin = Instant::now();
     let mut all = Swept::default();
     loop {
-        let swept = server::transaction(|| sweep::run_task(task, BATCH))?;
+        let swept = server::transaction(|| sweep::run_task(task, BATCH, None))?;
         let more = swept.more && !server::is_told_to_stop();
         all.add(swept);
         all.more = more;
