@@ -1,4 +1,6 @@
-//! Forms of a hash: a key of 16 bytes, a number for a lock, hexadecimal digits.
+//! Hashes: of a call and its arguments; a key of 16 bytes, a number for a lock, hexadecimal digits.
+
+use sha2::{Digest, Sha256};
 
 /// The first 16 bytes of a digest.
 pub fn first_16(digest: &[u8]) -> [u8; 16] {
@@ -20,4 +22,21 @@ pub fn hex(bytes: &[u8]) -> String {
     let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
     let digits = bytes.iter().flat_map(|b| [digit(b >> 4), digit(b & 15)]);
     digits.collect()
+}
+
+/// 64 bits over a call and its arguments, never 0: tells a repeated call from a new one. The length precedes each part; NULL
+/// is a length that no text has.
+pub fn call_mark(function: &str, parts: &[Option<&[u8]>]) -> i64 {
+    let mut hash = Sha256::new().chain_update(function);
+    for part in parts {
+        match part {
+            None => hash.update(u64::MAX.to_be_bytes()),
+            Some(bytes) => {
+                hash.update((bytes.len() as u64).to_be_bytes());
+                hash.update(bytes);
+            }
+        }
+    }
+    let mark = first_64_bits(&hash.finalize()) as i64;
+    if mark == 0 { 1 } else { mark }
 }

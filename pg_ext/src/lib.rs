@@ -72,7 +72,6 @@ mod clock;
 mod incarnation;
 // Digests: of names, and of a call's arguments (to tell a repeated call).
 mod digest;
-mod mark;
 // Locks of our own, subtransactions, the record of a task's runs, claims counted in shared memory.
 mod counters;
 mod subxact;

@@ -8,8 +8,8 @@
 use crate::call::from_utf8;
 use crate::caller;
 use crate::clock;
+use crate::digest::call_mark;
 use crate::error::Result;
-use crate::mark::call_mark;
 use crate::row;
 use crate::settings;
 use crate::subxact;

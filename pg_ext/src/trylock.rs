@@ -14,6 +14,11 @@ use std::panic::AssertUnwindSafe;
 const LOCK_SPACE: u16 = 0x6f6e;
 const ADVISORY_METHOD: u8 = 2;
 
+/// Fixed numbers in that space. Lanes have a subscriber's number in the upper half.
+pub const OUTBOX_SERIES: u64 = 1;
+pub const OUTBOX_RETIRE: u64 = 2;
+pub const OUTBOX_NUMBERS: u64 = 3;
+
 /// A held lock; dropping it releases it.
 pub struct TryLock {
     tag: pg_sys::LOCKTAG,

@@ -6,12 +6,12 @@
 use super::fence::{FencedAction, TokenUse};
 use super::lease::{Lease, LeaseCol, LeaseState};
 use crate::call::{Call, shown};
+use crate::digest::call_mark;
 use crate::error::{Error, Result};
 use crate::key::fingerprint;
 use crate::machine::after::MoveMade;
 use crate::machine::patch::Patch;
 use crate::machine::user_row::{self, MoveIf, RowSeen};
-use crate::mark::call_mark;
 use crate::row::{self, Shape};
 use crate::table::{above_read_committed, is_writable};
 use pgrx::pg_sys::{self, Datum};

@@ -134,7 +134,7 @@ impl KeyClaim<'_> {
         };
         let dirty = Snapshot::dirty();
         let found = KeyRow::find(&table, id, &dirty)?.is_some();
-        if found && dirty.undecided() {
+        if found && dirty.undecided_xid().is_some() {
             return Ok(Some(self.claimed_elsewhere()));
         }
         // Rows are inserted under this lock only, so a row that is here now was committed before.

@@ -103,7 +103,7 @@ impl Direct {
             ground.collation,
             row.id.value,
         )];
-        let Some(slot) = table.find_by(ground.index, keys, &snapshot)? else {
+        let Some(slot) = table.find_by(ground.index, keys, &snapshot) else {
             return Ok(None);
         };
         if !self.may_move(&slot, row.at_version) || (ground.references && slot.is_ours()) {

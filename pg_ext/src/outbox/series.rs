@@ -5,11 +5,8 @@ use crate::error::{Error, Kind, Result};
 use crate::incarnation;
 use crate::spi::{self, Kept};
 use crate::table::{Slot, Snapshot, Table};
-use crate::trylock::wait_exclusive;
+use crate::trylock::{self, wait_exclusive};
 use pgrx::pg_sys::{Datum, INT8OID};
-
-/// In the extension's lock space: beginning a series. Lanes have a subscriber's number in the upper half.
-const LOCK: u64 = 1;
 
 static BEGIN: Kept = Kept::new(
     c"INSERT INTO once.series (series, incarnation)
@@ -61,7 +58,7 @@ pub fn current(snapshot: &Snapshot) -> Result<i32> {
     if let Some(series) = find(snapshot)? {
         return Ok(series);
     }
-    wait_exclusive(LOCK);
+    wait_exclusive(trylock::OUTBOX_SERIES);
     if find(&Snapshot::latest())?.is_none() {
         spi::query_latest(&GO_ON, &[])?;
         spi::query_latest(&BEGIN, &[Some(Datum::from(incarnation::present()?))])?;

@@ -7,6 +7,7 @@
 mod memory;
 
 use crate::call::{Call, shown, utf8};
+use crate::digest::first_64_bits;
 use crate::error::{Error, Kind, Result};
 use crate::row;
 use crate::spi::{self, Kept};
@@ -56,11 +57,7 @@ pub fn shard_of(call: &Call) -> Result<Datum> {
 
 /// The first 6 bytes of SHA-256, big-endian, modulo the number of shards.
 fn number(routing: &[u8], shards: i32) -> i32 {
-    let digest = Sha256::digest(utf8(routing));
-    let first = digest
-        .iter()
-        .take(6)
-        .fold(0u64, |n, b| n << 8 | u64::from(*b));
+    let first = first_64_bits(&Sha256::digest(utf8(routing))) >> 16;
     (first % u64::from(shards.unsigned_abs().max(1))) as i32
 }
 

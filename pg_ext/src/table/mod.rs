@@ -239,12 +239,7 @@ impl Scan<'_> {
     /// Ends the scan with its next row.
     fn into_next(mut self) -> Option<Slot> {
         let found = self.advance().is_some();
-        self.into_slot().filter(|_| found)
-    }
-
-    /// Ends the scan and keeps its last row.
-    pub fn into_slot(mut self) -> Option<Slot> {
-        self.slot.take()
+        self.slot.take().filter(|_| found)
     }
 }
 

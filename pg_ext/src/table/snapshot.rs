@@ -89,11 +89,6 @@ impl Snapshot {
         }
     }
 
-    /// After a dirty look found a row: another transaction that has not ended inserted or deleted it.
-    pub fn undecided(&self) -> bool {
-        self.undecided_xid().is_some()
-    }
-
     /// The transactions that were running for this snapshot and have an id below `xmax`, and `xmax`: no transaction with that
     /// id or a larger one had ended. With epochs; without this transaction.
     pub fn running(&self) -> (Vec<i64>, i64) {

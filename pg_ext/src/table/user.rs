@@ -1,8 +1,7 @@
 //! The user's tables, for a plain UPDATE of one row without the executor. See `machine/direct.rs`.
 
 use super::entries::Wants;
-use super::{Scan, ScanKey, Slot, Snapshot, Table};
-use crate::error::Result;
+use super::{ScanKey, Slot, Snapshot, Table};
 use pgrx::pg_sys::{self, Oid};
 
 /// The mark of triggers that fire for an UPDATE.
@@ -41,15 +40,8 @@ impl Table {
     }
 
     /// The row that a unique index finds under this snapshot.
-    pub fn find_by(
-        &self,
-        index: Oid,
-        keys: &mut [ScanKey],
-        snapshot: &Snapshot,
-    ) -> Result<Option<Slot>> {
-        let mut scan: Scan<'_> = self.scan_by(index, keys, snapshot, Wants::Rows);
-        let found = scan.advance().is_some();
-        Ok(scan.into_slot().filter(|_| found))
+    pub fn find_by(&self, index: Oid, keys: &mut [ScanKey], snapshot: &Snapshot) -> Option<Slot> {
+        self.scan_by(index, keys, snapshot, Wants::Rows).into_next()
     }
 
     /// Raises the server's error for an UPDATE of a published table without a replica identity.

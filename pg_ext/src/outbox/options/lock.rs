@@ -9,11 +9,8 @@ use crate::outbox::topic::Topic;
 use crate::row;
 use crate::spi::{self, Kept};
 use crate::table::{self, Snapshot, ensure_writable};
-use crate::trylock::TryLock;
+use crate::trylock::{self, TryLock};
 use pgrx::pg_sys::{Datum, INT4OID, TEXTOID};
-
-/// In the extension's lock space, beside those of series.rs (1) and retire (2).
-const NUMBERS: u64 = 3;
 
 const LOCK: &std::ffi::CStr = c"
     SELECT t.topic_id FROM once.topic t WHERE t.topic = $1 FOR NO KEY UPDATE";
@@ -36,7 +33,7 @@ static CREATE_ROW: Kept = Kept::new(CREATE, &[TEXTOID, INT4OID]);
 /// A number that no topic and no subscriber has.
 pub fn next_number() -> Result<i32> {
     // One at a time: setval must not undo the nextval of another session.
-    let _lock = TryLock::wait(NUMBERS);
+    let _lock = TryLock::wait(trylock::OUTBOX_NUMBERS);
     let rows = spi::query_latest(&NEXT_NUMBER, &[])?;
     Ok(rows.first().map_or(0, |row| spi::number(row, 0)) as i32)
 }

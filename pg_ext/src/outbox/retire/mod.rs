@@ -24,17 +24,14 @@ use super::event::SEGMENTS;
 use crate::error::Result;
 use crate::swept::Swept;
 use crate::table::{self, Snapshot};
-use crate::trylock::TryLock;
+use crate::trylock::{self, TryLock};
 use log::Log;
 
 pub const TASK: &str = "outbox_retire";
 
-/// In the extension's lock space, beside that of series.rs: held by the session that runs the task.
-const LOCK: u64 = 2;
-
 /// Copies, truncates and deletes; at most `max` of each kind of row. None: another session runs the task.
 pub fn retire_segments(max: i64) -> Result<Option<Swept>> {
-    let Some(lock) = TryLock::acquire(LOCK) else {
+    let Some(lock) = TryLock::acquire(trylock::OUTBOX_RETIRE) else {
         return Ok(None);
     };
     // To the end of the transaction: until then other sessions do not see these changes.
