@@ -175,23 +175,16 @@ fn tidy(keys: &[[u8; 16]]) -> Result<i64> {
     let table = Table::to_write(TABLE)?;
     for key in keys {
         tidied += i64::from(change_lease(&table, key, |lease, now| {
-            match lease.state() {
-                LeaseState::Held => {
-                    let until = lease.i64(LeaseCol::LeaseUntil);
-                    lease.put_i64(LeaseCol::LookAt, until.max(lease.i64(LeaseCol::LookAt)));
-                    LeaseChange::Write
-                }
-                _ => {
-                    let forget = lease.i64(LeaseCol::EndedAt).saturating_add(REMEMBERED_US);
-                    match forget <= now {
-                        true => LeaseChange::Delete,
-                        false => {
-                            lease.put_i64(LeaseCol::LookAt, forget);
-                            LeaseChange::Write
-                        }
-                    }
-                }
+            let is_held = lease.state() == LeaseState::Held;
+            let look_at = match is_held {
+                true => (lease.i64(LeaseCol::LeaseUntil)).max(lease.i64(LeaseCol::LookAt)),
+                false => lease.i64(LeaseCol::EndedAt).saturating_add(REMEMBERED_US),
+            };
+            if !is_held && look_at <= now {
+                return LeaseChange::Delete;
             }
+            lease.put_i64(LeaseCol::LookAt, look_at);
+            LeaseChange::Write
         })?);
     }
     Ok(tidied)
