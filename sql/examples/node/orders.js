@@ -61,7 +61,7 @@ async function charge(lease, lost, order, state) {
       throw new Unknown('an earlier attempt may have charged, and the bank has forgotten its key by now');
     }
     const answer = await askBank(step.derivedKey, state.order_id, order.amount_cents, lost);
-    result = await call(pool, (client) => lease.stepDone(client, 'charge', answer));
+    ({ result } = await call(pool, (client) => lease.stepDone(client, 'charge', answer)));
   }
   const charged = { ...state, charge_id: JSON.parse(result).charge_id };
   await call(pool, (client) => lease.advance(client, 'charged', JSON.stringify(charged)));
@@ -106,7 +106,7 @@ async function refuse(client, lease, state, reason) {
 async function finish(client, lease, order, state) {
   const paid = "UPDATE orders SET status = 'paid', charge_id = $1 WHERE order_id = $2";
   await client.query(paid, [state.charge_id, state.order_id]);
-  await emit(client, 'orders', JSON.stringify({ type: 'order.paid', ...state }), order.customer);
+  await emit(client, 'orders', JSON.stringify({ type: 'order.paid', ...state }), { orderKey: order.customer });
   return lease.complete(client, 201, JSON.stringify(state));
 }
 

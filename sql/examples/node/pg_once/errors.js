@@ -27,6 +27,8 @@ export class UncoveredClaimState extends OnceError {}
 export class TeardownIncomplete extends OnceError {}
 /** ON006: an earlier transaction has done it: roll back and go on behind it (run claims again). */
 export class AlreadyDone extends OnceError {}
+/** ON007: this database is another shard. Nothing was done: look at the map, and send it there. */
+export class WrongShard extends OnceError {}
 /** 22...: the program passed something wrong. */
 export class InvalidArgument extends OnceError {}
 /** A race was lost, and the transaction is rolled back for sure: run it again. */
@@ -41,6 +43,7 @@ const bySqlstate = {
   ON004: UncoveredClaimState,
   ON005: TeardownIncomplete,
   ON006: AlreadyDone,
+  ON007: WrongShard,
   // Serialization failure, deadlock, lock not available.
   40001: Conflict, '40P01': Conflict, '55P03': Conflict,
   // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections.

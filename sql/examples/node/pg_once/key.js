@@ -12,20 +12,23 @@ import { AlreadyDone, Conflict, LeaseLost, Unavailable } from './errors.js';
 const ROUNDS = 3; // how often the work may run in one `run` when the database fails under it
 
 const CLAIM = `
-  SELECT outcome, token, attempt, recovery_point, state, response_code, response_body,
-         extract(epoch FROM lease_left)::float8 AS lease_left, extract(epoch FROM retry_after)::float8 AS retry_after
-    FROM once.key_claim($1, $2, $3::json, holder => $4)`;
+  SELECT outcome, token, attempt, recovery_point AS "recoveryPoint", state, response_code AS code, response_body AS body,
+         response_headers AS headers, extract(epoch FROM lease_left)::float8 AS "leaseLeft",
+         extract(epoch FROM retry_after)::float8 AS "retryAfter"
+    FROM once.key_claim($1, $2, $3::json, lease => make_interval(secs => $4), ttl => make_interval(secs => $5), holder => $6)`;
 const STEP = `
   SELECT done, result, attempted, derived_key AS "derivedKey",
          extract(epoch FROM clock_timestamp() - first_at)::float8 AS age
     FROM once.key_step($1, $2, $3, $4, on_abort => $5::json)`;
-const STEP_DONE = 'SELECT recorded, result FROM once.key_step_done($1, $2, $3, $4, $5::json)';
+const STEP_DONE = `
+  SELECT recorded, result
+    FROM once.key_step_done($1, $2, $3, $4, $5::json, on_complete => $6::json, on_abort => $7::json)`;
 const ADVANCE = 'SELECT once.key_advance($1, $2, $3, $4, $5::json)';
-const COMPLETE = 'SELECT once.key_complete($1, $2, $3, $4, $5::json)';
-const ABORT = 'SELECT once.key_abort($1, $2, $3, $4, $5::json)';
+const COMPLETE = 'SELECT once.key_complete($1, $2, $3, $4, $5::json, $6::json)';
+const ABORT = 'SELECT once.key_abort($1, $2, $3, $4, $5::json, $6::json)';
 const RELEASE = 'SELECT once.key_release($1, $2, $3, $4, make_interval(secs => $5))';
 const PARK = 'SELECT once.key_park($1, $2, $3, $4)';
-const EXTEND = 'SELECT once.key_extend($1, $2, $3)';
+const EXTEND = 'SELECT once.key_extend($1, $2, $3, make_interval(secs => $4))';
 
 /** The work failed, and another attempt may go through: the key is released. */
 export class Retry extends Error {
@@ -45,9 +48,9 @@ export class Lease {
     this.key = key;
     this.token = row.token;
     this.attempt = row.attempt;
-    this.recoveryPoint = row.recovery_point;
+    this.recoveryPoint = row.recoveryPoint;
     this.state = row.state; // JSON text
-    this.seconds = row.lease_left;
+    this.seconds = row.leaseLeft;
   }
 
   /**
@@ -75,10 +78,10 @@ export class Lease {
     return step;
   }
 
-  /** Records that it ended. The first one wins; what is recorded comes back. */
-  async stepDone(client, name, result) {
-    const [done] = await this.#ask(client, STEP_DONE, name, result);
-    return done.result;
+  /** Records that it ended. → result: the first one's; recorded: whether that is this one. The events are JSON text. */
+  async stepDone(client, name, result = null, { onComplete = null, onAbort = null } = {}) {
+    const [done] = await this.#ask(client, STEP_DONE, name, result, onComplete, onAbort);
+    return done;
   }
 
   /** Moves the recovery point, in the transaction of the phase's own writes. */
@@ -86,21 +89,22 @@ export class Lease {
     await this.#ask(client, ADVANCE, point, state);
   }
 
-  /** Stores the answer, in the transaction of the last writes. */
-  async complete(client, status, body) {
-    await this.#ask(client, COMPLETE, status, body);
-    return { status, body, headers: {} };
+  /** Stores the answer, in the transaction of the last writes. headers: JSON text, an object of texts. */
+  async complete(client, status, body = null, headers = null) {
+    await this.#ask(client, COMPLETE, status, body, headers);
+    return answerOf(status, body, headers);
   }
 
   /** Stores the answer of a failure that no retry mends; emits the steps' on_abort events. */
-  async abort(client, status, body) {
-    await this.#ask(client, ABORT, status, body);
-    return { status, body, headers: {} };
+  async abort(client, status, body = null, headers = null) {
+    await this.#ask(client, ABORT, status, body, headers);
+    return answerOf(status, body, headers);
   }
 
   release(client, error, after = null) { return this.#ask(client, RELEASE, storable(error), after); }
   park(client, reason) { return this.#ask(client, PARK, storable(reason)); }
-  extend(client) { return this.#ask(client, EXTEND); }
+  /** The lease counts from now; seconds: instead of the scope's length. */
+  extend(client, seconds = null) { return this.#ask(client, EXTEND, seconds); }
 
   #ask(client, text, ...values) { return rows(client, text, [this.scope, this.key, this.token, ...values]); }
 }
@@ -139,18 +143,29 @@ export async function run(pool, scope, key, request, work) {
   return problem(503, 'the request could not be finished', 1);
 }
 
-/** One claim: a lease or an answer. A lost answer costs nothing: the same holder gets its own lease back. */
+/**
+ * One claim as the server answers it: outcome, a lease where it is claimed or resumed, and code, body and headers
+ * (JSON text) of a replay. A claim that is repeated names its holder: a random UUID for each attempt.
+ */
+export async function claimOnce(client, scope, key, request = null, { holder = null, lease = null, ttl = null } = {}) {
+  const [row] = await rows(client, CLAIM, [scope, key, request, lease, ttl, holder]);
+  return { ...row, lease: row.token === null ? undefined : new Lease(scope, key, row) };
+}
+
+/** A claim for HTTP: a lease or an answer. A lost answer costs nothing: the same holder gets its own lease back. */
 export async function claim(pool, scope, key, request) {
-  const values = [scope, key, request, randomUUID()];
-  const [row] = await call(pool, (client) => rows(client, CLAIM, values));
-  switch (row.outcome) {
+  const holder = randomUUID();
+  const claimed = await call(pool, (client) => claimOnce(client, scope, key, request, { holder }));
+  switch (claimed.outcome) {
     case 'claimed':
     case 'resumed':
-      return { lease: new Lease(scope, key, row) };
-    case 'replayed':
-      return { answer: { status: row.response_code, body: row.response_body ?? '', headers: { 'Idempotent-Replayed': 'true' } } };
+      return { lease: claimed.lease };
+    case 'replayed': {
+      const { status, body, headers } = answerOf(claimed.code, claimed.body, claimed.headers);
+      return { answer: { status, body, headers: { ...headers, 'Idempotent-Replayed': 'true' } } };
+    }
     case 'in_progress':
-      return { answer: problem(409, 'a request with this key is in progress', row.retry_after) };
+      return { answer: problem(409, 'a request with this key is in progress', claimed.retryAfter) };
     case 'mismatched':
       return { answer: problem(422, 'this key was used for a different request') };
     case 'gone':
@@ -158,9 +173,11 @@ export async function claim(pool, scope, key, request) {
     case 'parked':
       return { answer: problem(409, 'the outcome of a request with this key is not known yet') };
     default:
-      throw new Error(`an outcome that this program does not know: ${row.outcome}`);
+      throw new Error(`an outcome that this program does not know: ${claimed.outcome}`);
   }
 }
+
+const answerOf = (status, body, headers) => ({ status, body: body ?? '', headers: JSON.parse(headers ?? '{}') });
 
 /** Retry-After (seconds) is there exactly when coming back can help without anybody's verdict. */
 export function problem(status, title, after) {

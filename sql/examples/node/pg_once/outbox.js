@@ -7,15 +7,22 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { call, heartbeat, rows, waitBefore } from './database.js';
 import { AlreadyDone, Conflict, LeaseLost, Unavailable } from './errors.js';
 
-const EMIT = 'SELECT event_id, emitted FROM once.outbox_emit($1, $2::json, order_key => $3)';
+const EMIT = `
+  SELECT event_id AS "eventId", emitted
+    FROM once.outbox_emit($1, $2::json, order_key => $3, dedupe_key => $4, headers => $5::json,
+                          delay => make_interval(secs => $6))`;
 const TAKE = `
   SELECT token, event_id AS "eventId", attempt, delivery_key AS "deliveryKey", order_key AS "orderKey", payload, headers
     FROM once.outbox_take($1, $2, $3, make_interval(secs => $4))`;
 const ACK = 'SELECT acked FROM once.outbox_ack($1, $2, $3, $4::bigint[])';
 const NACK = `
-  SELECT event_id, attempt, dead
+  SELECT event_id AS "eventId", attempt, dead
     FROM once.outbox_nack($1, $2, $3, $4::bigint[], error => $5, kind => $6, retry_after => make_interval(secs => $7))`;
-const EXTEND = 'SELECT lease_left FROM once.outbox_extend($1, $2, $3, make_interval(secs => $4))';
+const EXTEND = 'SELECT once.outbox_extend($1, $2, $3, make_interval(secs => $4))';
+const DEAD = `
+  SELECT event_id AS "eventId", attempts, kind, error, order_key AS "orderKey", payload, headers
+    FROM once.outbox_dead($1, $2, $3)`;
+const REDRIVE = 'SELECT redriven FROM once.outbox_redrive($1, $2, $3, $4::bigint[]) AS redriven';
 
 /** It is tried again, after the subscriber's backoff or after so many seconds. kind: a word to count failures by. */
 export class NotDelivered extends Error {
@@ -31,10 +38,46 @@ export class Never extends NotDelivered {
   constructor(message) { super(message, { kind: 'never' }); }
 }
 
-/** In the transaction of the writes that the event tells of. payload: JSON text. */
-export async function emit(client, topic, payload, orderKey = null) {
-  const [row] = await rows(client, EMIT, [topic, payload, orderKey]);
-  return row.event_id;
+/**
+ * In the transaction of the writes that the event tells of. payload and headers: JSON text; delay: seconds.
+ * → eventId, and emitted: false where the topic has had this dedupeKey (eventId is the first one's).
+ */
+export async function emit(client, topic, payload, { orderKey = null, dedupeKey = null, headers = null, delay = null } = {}) {
+  const [row] = await rows(client, EMIT, [topic, payload, orderKey, dedupeKey, headers, delay]);
+  return row;
+}
+
+/** One call each. A batch is the events of one take; its token is in each of them. dead and redrive: for operators. */
+export class Subscriber {
+  constructor(topic, name = 'default') {
+    this.topic = topic;
+    this.name = name;
+  }
+
+  /** Not repeated: a take whose answer was lost waits for its lease, and a second one takes other events. */
+  take(client, max = 10, lease = null) { return this.#ask(client, TAKE, max, lease); }
+
+  /** eventIds: null for all that the batch still holds. → how many were acked. */
+  async ack(client, token, eventIds = null) {
+    const [row] = await this.#ask(client, ACK, token, eventIds);
+    return row.acked;
+  }
+
+  /** kind: `released` counts no attempt, `never` is dead at once. → what became of each event. */
+  nack(client, token, eventIds = null, { error = null, kind = 'error', after = null } = {}) {
+    return this.#ask(client, NACK, token, eventIds, error, kind, after);
+  }
+
+  extend(client, token, lease = null) { return this.#ask(client, EXTEND, token, lease); }
+  dead(client, max = 100) { return this.#ask(client, DEAD, max); }
+
+  /** eventIds: null for the oldest dead ones. → how many are tried again. */
+  async redrive(client, max = 100, eventIds = null) {
+    const [row] = await this.#ask(client, REDRIVE, max, eventIds);
+    return row.redriven;
+  }
+
+  #ask(client, text, ...values) { return rows(client, text, [this.topic, this.name, ...values]); }
 }
 
 /** Takes batches and delivers their events one after another; run several processes for more. */
@@ -44,7 +87,7 @@ export class Worker {
    * lease: seconds, how soon another worker goes on after this one died. poll: ms that an idle worker waits, at most.
    */
   constructor(pool, topic, subscriber, deliver, { lease = 60, batch = 10, poll = 1000 } = {}) {
-    Object.assign(this, { pool, topic, subscriber, deliver, lease, batch, poll });
+    Object.assign(this, { pool, subscriber: new Subscriber(topic, subscriber), deliver, lease, batch, poll });
   }
 
   /** Works until stop (an AbortSignal) aborts; finishes the event at hand and gives the rest of the batch back. */
@@ -54,8 +97,7 @@ export class Worker {
     let idle = 50;
     while (!stop.aborted) {
       try {
-        // Once: a take whose answer was lost waits for its lease, and a second one takes other events.
-        const events = await this.#ask(1, TAKE, this.batch, this.lease);
+        const events = await call(this.pool, (client) => this.subscriber.take(client, this.batch, this.lease), 1);
         failures = 0;
         if (events.length > 0) {
           idle = 50;
@@ -81,7 +123,7 @@ export class Worker {
 
   async #deliverBatch(events, stop) {
     const { token } = events[0];
-    const extend = (client) => this.#rows(client, EXTEND, token, this.lease);
+    const extend = (client) => this.subscriber.extend(client, token, this.lease);
     await heartbeat(this.pool, this.lease, extend, async (lost) => {
       const stuck = new Set(); // order keys of which one failed: the later ones left the batch with it
       for (const [place, event] of events.entries()) {
@@ -100,7 +142,7 @@ export class Worker {
           if (event.orderKey !== null) stuck.add(event.orderKey);
           continue;
         }
-        await this.#retried(ACK, token, [event.eventId]);
+        await this.#retried((client) => this.subscriber.ack(client, token, [event.eventId]));
       }
     });
   }
@@ -108,22 +150,19 @@ export class Worker {
   async #nack(token, events, { message, kind, after }) {
     const ids = events.map((event) => event.eventId);
     const error = message.replaceAll('\0', '').slice(0, 1000);
-    for (const row of await this.#retried(NACK, token, ids, error, kind, after)) {
-      console.warn(`event ${row.event_id}, attempt ${row.attempt}: ${error}${row.dead ? ', dead' : ''}`);
+    const nack = (client) => this.subscriber.nack(client, token, ids, { error, kind, after });
+    for (const row of await this.#retried(nack)) {
+      console.warn(`event ${row.eventId}, attempt ${row.attempt}: ${error}${row.dead ? ', dead' : ''}`);
     }
   }
 
   /** An ack or a nack changes nothing twice, so it is repeated until it is answered: at last that it is done. */
-  async #retried(text, ...values) {
+  async #retried(work) {
     try {
-      return await this.#ask(8, text, ...values);
+      return await call(this.pool, work);
     } catch (error) {
       if (error instanceof AlreadyDone) return [];
       throw error;
     }
   }
-
-  #ask(tries, text, ...values) { return call(this.pool, (client) => this.#rows(client, text, ...values), tries); }
-
-  #rows(client, text, ...values) { return rows(client, text, [this.topic, this.subscriber, ...values]); }
 }

@@ -20,6 +20,7 @@ test('each SQLSTATE is a class of its own', async () => {
   const expected = {
     ON001: errors.LeaseLost, ON002: errors.IllegalTransition, ON003: errors.InvalidDefinition,
     ON004: errors.UncoveredClaimState, ON005: errors.TeardownIncomplete, ON006: errors.AlreadyDone,
+    ON007: errors.WrongShard,
     40001: errors.Conflict, '40P01': errors.Conflict, '55P03': errors.Conflict, '57P01': errors.Unavailable,
     '08006': errors.Unavailable, 22023: errors.InvalidArgument, 23505: errors.OnceError,
   };
