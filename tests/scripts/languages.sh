@@ -110,6 +110,7 @@ languages_clean() {
 one_language() {
     local host=127.0.0.1:$CLUSTER_PORT
     export PG_ONCE_URL=postgresql://shop@$host/$1 PG_ONCE_ADMIN_URL=postgresql://postgres@$host/$1
+    export PG_ONCE_CASES=$PWD/sql/examples/conformance.json
     if [ -n "${POOLER_PORT:-}" ]; then export PG_ONCE_POOLER_URL=postgresql://shop@127.0.0.1:$POOLER_PORT/$1; fi
     PGHOST=127.0.0.1 PGPORT=$CLUSTER_PORT PGUSER=postgres "$2/psql" -X -q -o /dev/null -v ON_ERROR_STOP=1 -d postgres \
         -c "create database $1" -c "\\c $1" -c 'create extension pg_once' -f sql/examples/orders.sql
