@@ -1,6 +1,8 @@
 package pgonce;
 
 import java.lang.System.Logger.Level;
+import java.sql.Connection;
+import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.UUID;
 import java.util.regex.Matcher;
@@ -16,10 +18,11 @@ import java.util.regex.Pattern;
 public record Key(Database database, String scope, String key) {
     private static final int ROUNDS = 3; // how often the work may run in one run when the database fails under it
     private static final String CLAIM = """
-            SELECT outcome, token, attempt, recovery_point, state, response_code, response_body,
+            SELECT outcome, token, attempt, recovery_point, state, response_code, response_body, response_headers,
+                   ARRAY(SELECT unnest(ARRAY[h.key, h.value]) FROM json_each_text(response_headers) h) AS header_list,
                    extract(epoch FROM lease_left)::float8 AS lease_left,
                    extract(epoch FROM retry_after)::float8 AS retry_after
-              FROM once.key_claim(?, ?, ?::json, holder => ?)""";
+              FROM once.key_claim(?, ?, ?::json, lease => make_interval(secs => ?), ttl => make_interval(secs => ?), holder => ?)""";
     private static final Pattern QUOTED = Pattern.compile("\"((?:[ !#-\\[\\]-~]|\\\\[\"\\\\])*)\"");
 
     @FunctionalInterface
@@ -42,7 +45,13 @@ public record Key(Database database, String scope, String key) {
         public Unknown(String reason) { super(reason); }
     }
 
-    /** A claim: exactly one of the two is there. */
+    /**
+     * What the server answers to a claim. lease: where it is claimed or resumed; answer: of a replay, with headers as
+     * the JSON text that is stored; retryAfter: seconds.
+     */
+    public record Claimed(String outcome, int attempt, Lease lease, Answer answer, String headers, double retryAfter) {}
+
+    /** A claim for HTTP: exactly one of the two is there. */
     public record Claim(Lease lease, Answer answer) {}
 
     /** What was read of a request's headers: exactly one of the two is there. */
@@ -81,27 +90,42 @@ public record Key(Database database, String scope, String key) {
         return Answer.problem(503, "the request could not be finished", 1);
     }
 
-    /** One claim. A lost answer costs nothing: the same holder gets its own lease back. */
+    /** One claim for HTTP. A lost answer costs nothing: the same holder gets its own lease back. */
     public Claim claim(String request) {
         String holder = UUID.randomUUID().toString();
-        return database.call(connection -> Database.rows(connection, CLAIM, row -> {
+        Claimed claimed = database.call(connection -> claimOnce(connection, request, holder, null, null));
+        Answer answer = switch (claimed.outcome) {
+            case "claimed", "resumed" -> null;
+            case "replayed" -> {
+                Map<String, String> headers = new LinkedHashMap<>(claimed.answer.headers());
+                headers.put("Idempotent-Replayed", "true");
+                yield new Answer(claimed.answer.status(), claimed.answer.body() == null ? "" : claimed.answer.body(), headers);
+            }
+            case "in_progress" -> Answer.problem(409, "a request with this key is in progress", claimed.retryAfter);
+            case "mismatched" -> Answer.problem(422, "this key was used for a different request");
+            case "gone" -> Answer.problem(410, "a request with this key was finished long ago");
+            case "parked" -> Answer.problem(409, "the outcome of a request with this key is not known yet");
+            default -> throw new IllegalStateException("an outcome that this program does not know: " + claimed.outcome);
+        };
+        return new Claim(claimed.lease, answer);
+    }
+
+    /**
+     * One claim, as the server answers it. A claim that is repeated names its holder: a random UUID for each attempt.
+     * lease, ttl: seconds, or null for the scope's.
+     */
+    public Claimed claimOnce(Connection connection, String request, String holder, Double lease, Double ttl) {
+        return Database.rows(connection, CLAIM, row -> {
             String outcome = row.getString("outcome");
-            Answer answer = switch (outcome) {
-                case "claimed", "resumed" -> null;
-                case "replayed" -> new Answer(row.getInt("response_code"),
-                        row.getString("response_body") == null ? "" : row.getString("response_body"),
-                        Map.of("Idempotent-Replayed", "true"));
-                case "in_progress" -> Answer.problem(409, "a request with this key is in progress", row.getDouble("retry_after"));
-                case "mismatched" -> Answer.problem(422, "this key was used for a different request");
-                case "gone" -> Answer.problem(410, "a request with this key was finished long ago");
-                case "parked" -> Answer.problem(409, "the outcome of a request with this key is not known yet");
-                default -> throw new IllegalStateException("an outcome that this program does not know: " + outcome);
-            };
-            if (answer != null) return new Claim(null, answer);
-            Database.LOG.log(Level.DEBUG, "claimed");
-            return new Claim(new Lease(scope, key, row.getLong("token"), row.getInt("attempt"),
-                    row.getString("recovery_point"), row.getString("state"), row.getDouble("lease_left")), null);
-        }, scope, key, request, holder)).get(0);
+            boolean ours = row.getString("token") != null;
+            if (ours) Database.LOG.log(Level.DEBUG, outcome);
+            return new Claimed(outcome, row.getInt("attempt"),
+                    ours ? new Lease(scope, key, row.getLong("token"), row.getInt("attempt"),
+                            row.getString("recovery_point"), row.getString("state"), row.getDouble("lease_left")) : null,
+                    outcome.equals("replayed") ? new Answer(row.getInt("response_code"), row.getString("response_body"),
+                            Lease.headersOf(row)) : null,
+                    row.getString("response_headers"), row.getDouble("retry_after"));
+        }, scope, key, request, lease, ttl, holder).get(0);
     }
 
     /**

@@ -4,6 +4,9 @@ import static pgonce.Database.rows;
 
 import java.lang.System.Logger.Level;
 import java.sql.Connection;
+import java.sql.ResultSet;
+import java.sql.SQLException;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -15,19 +18,28 @@ public record Lease(String scope, String key, long token, int attempt, String re
     private static final String STEP = """
             SELECT done, result, attempted, derived_key, extract(epoch FROM clock_timestamp() - first_at)::float8 AS age
               FROM once.key_step(?, ?, ?, ?, on_abort => ?::json)""";
-    private static final String STEP_DONE = "SELECT result FROM once.key_step_done(?, ?, ?, ?, ?::json)";
+    private static final String STEP_DONE = """
+            SELECT recorded, result
+              FROM once.key_step_done(?, ?, ?, ?, ?::json, on_complete => ?::json, on_abort => ?::json)""";
     private static final String ADVANCE = "SELECT once.key_advance(?, ?, ?, ?, ?::json)";
-    private static final String COMPLETE = "SELECT once.key_complete(?, ?, ?, ?, ?::json)";
-    private static final String ABORT = "SELECT once.key_abort(?, ?, ?, ?, ?::json)";
+    private static final String COMPLETE = """
+            SELECT ARRAY(SELECT unnest(ARRAY[h.key, h.value]) FROM json_each_text(?::json) h) AS header_list
+              FROM once.key_complete(?, ?, ?, ?, ?::json, ?::json)""";
+    private static final String ABORT = """
+            SELECT ARRAY(SELECT unnest(ARRAY[h.key, h.value]) FROM json_each_text(?::json) h) AS header_list
+              FROM once.key_abort(?, ?, ?, ?, ?::json, ?::json)""";
     private static final String RELEASE = "SELECT once.key_release(?, ?, ?, ?, make_interval(secs => ?))";
     private static final String PARK = "SELECT once.key_park(?, ?, ?, ?)";
-    private static final String EXTEND = "SELECT once.key_extend(?, ?, ?)";
+    private static final String EXTEND = "SELECT once.key_extend(?, ?, ?, make_interval(secs => ?))";
 
     /**
      * A foreign call. attempted: beginnings by earlier attempts whose end nobody recorded; age: seconds since
      * the first beginning.
      */
     public record Step(boolean done, String result, int attempted, String derivedKey, double age) {}
+
+    /** The end of a foreign call. result: the first one's; recorded: whether that is this one. */
+    public record StepEnd(boolean recorded, String result) {}
 
     /**
      * One transaction: the recovery point moves, and writes makes the phase's own. Repeated until it is answered.
@@ -55,9 +67,15 @@ public record Lease(String scope, String key, long token, int attempt, String re
         return step.get(0);
     }
 
-    /** Records that it ended. The first one wins; what is recorded comes back. */
-    public String stepDone(Connection connection, String name, String result) {
-        List<String> done = rows(connection, STEP_DONE, row -> row.getString("result"), scope, key, token, name, result);
+    /** Records that it ended. */
+    public StepEnd stepDone(Connection connection, String name, String result) {
+        return stepDone(connection, name, result, null, null);
+    }
+
+    /** The same with events that are emitted at the key's end: {"topic": ..., "payload": ..., "order_key": ...}. */
+    public StepEnd stepDone(Connection connection, String name, String result, String onComplete, String onAbort) {
+        List<StepEnd> done = rows(connection, STEP_DONE, row -> new StepEnd(row.getBoolean("recorded"), row.getString("result")),
+                scope, key, token, name, result, onComplete, onAbort);
         Database.LOG.log(Level.DEBUG, "step " + name + " done");
         return done.get(0);
     }
@@ -71,15 +89,35 @@ public record Lease(String scope, String key, long token, int attempt, String re
 
     /** Stores the answer, in the transaction of the last writes. */
     public Answer complete(Connection connection, int status, String body) {
-        ask(connection, COMPLETE, scope, key, token, status, body);
-        Database.LOG.log(Level.DEBUG, "completed");
-        return new Answer(status, body, Map.of());
+        return complete(connection, status, body, null);
+    }
+
+    /** The same with headers: JSON text, an object of texts. */
+    public Answer complete(Connection connection, int status, String body, String headers) {
+        return finish(connection, COMPLETE, status, body, headers);
     }
 
     /** Stores the answer of a failure that no retry mends; emits the steps' on_abort events. */
     public Answer abort(Connection connection, int status, String body) {
-        ask(connection, ABORT, scope, key, token, status, body);
-        return new Answer(status, body, Map.of());
+        return abort(connection, status, body, null);
+    }
+
+    public Answer abort(Connection connection, int status, String body, String headers) {
+        return finish(connection, ABORT, status, body, headers);
+    }
+
+    private Answer finish(Connection connection, String sql, int status, String body, String headers) {
+        Map<String, String> sent = rows(connection, sql, Lease::headersOf, headers, scope, key, token, status, body, headers).get(0);
+        Database.LOG.log(Level.DEBUG, "completed");
+        return new Answer(status, body, sent);
+    }
+
+    /** The column header_list: names and values in turn. */
+    static Map<String, String> headersOf(ResultSet row) throws SQLException {
+        String[] list = (String[]) row.getArray("header_list").getArray();
+        Map<String, String> headers = new LinkedHashMap<>();
+        for (int i = 0; i < list.length; i += 2) headers.put(list[i], list[i + 1]);
+        return headers;
     }
 
     /** Gives the key back for a retry. after: seconds, or null for at once. */
@@ -92,7 +130,12 @@ public record Lease(String scope, String key, long token, int attempt, String re
     }
 
     public Void extend(Connection connection) {
-        return ask(connection, EXTEND, scope, key, token);
+        return extend(connection, null);
+    }
+
+    /** The lease counts from now; seconds: instead of the scope's length. */
+    public Void extend(Connection connection, Double seconds) {
+        return ask(connection, EXTEND, scope, key, token, seconds);
     }
 
     private static Void ask(Connection connection, String sql, Object... values) {

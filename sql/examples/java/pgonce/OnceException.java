@@ -48,6 +48,11 @@ public class OnceException extends RuntimeException {
         AlreadyDone(SQLException cause) { super(cause); }
     }
 
+    /** ON007: this database is another shard. Nothing was done: look at the map, and send it there. */
+    public static class WrongShard extends OnceException {
+        WrongShard(SQLException cause) { super(cause); }
+    }
+
     /** 22...: the program passed something wrong. */
     public static class InvalidArgument extends OnceException {
         InvalidArgument(SQLException cause) { super(cause); }
@@ -72,6 +77,7 @@ public class OnceException extends RuntimeException {
             case "ON004" -> new UncoveredClaimState(cause);
             case "ON005" -> new TeardownIncomplete(cause);
             case "ON006" -> new AlreadyDone(cause);
+            case "ON007" -> new WrongShard(cause);
             // Serialization failure, deadlock, lock not available.
             case "40001", "40P01", "55P03" -> new Conflict(cause);
             // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections.

@@ -1,37 +1,24 @@
 package pgonce;
 
 import java.lang.System.Logger.Level;
-import java.sql.Connection;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import pgonce.Subscriber.Event;
 
 /**
- * Events that leave the database: emit beside the writes, deliver in a worker. lease: seconds, how soon
- * another worker goes on after this one died.
+ * Events that leave the database: emitted beside the writes ({@link Topic}), delivered by this worker. lease: seconds,
+ * how soon another worker goes on after this one died.
  *
  * <p>At least once on the wire, once by the delivery key. Invariant: an event is acked only after the delivery
  * has ended well, and whatever dies, what is not acked comes again, with the same delivery key.
  */
-public record Outbox(Database database, String topic, String subscriber, double lease) {
+public record Outbox(Database database, Subscriber subscriber, double lease) {
     private static final int BATCH = 10;
     private static final long LONGEST_POLL = 1000;
-    private static final String EMIT = "SELECT event_id FROM once.outbox_emit(?, ?::json, order_key => ?)";
-    private static final String TAKE = """
-            SELECT token, event_id, attempt, delivery_key, order_key, payload, headers
-              FROM once.outbox_take(?, ?, ?, make_interval(secs => ?))""";
-    private static final String ACK = "SELECT acked FROM once.outbox_ack(?, ?, ?, ?::bigint[])";
-    private static final String NACK = """
-            SELECT event_id, attempt, dead
-              FROM once.outbox_nack(?, ?, ?, ?::bigint[], error => ?, kind => ?, retry_after => make_interval(secs => ?))""";
-    private static final String EXTEND = "SELECT lease_left FROM once.outbox_extend(?, ?, ?, make_interval(secs => ?))";
-
-    /** payload and headers are JSON text, byte for byte what was emitted. */
-    public record Event(long token, long id, int attempt, String deliveryKey, String orderKey, String payload, String headers) {}
-
     @FunctionalInterface
     public interface Delivery {
         void deliver(Event event) throws NotDelivered, InterruptedException;
@@ -50,11 +37,6 @@ public record Outbox(Database database, String topic, String subscriber, double 
             this.kind = kind;
             after = afterSeconds;
         }
-    }
-
-    /** In the transaction of the writes that the event tells of. payload: JSON text; orderKey may be null. */
-    public static long emit(Connection connection, String topic, String payload, String orderKey) {
-        return Database.rows(connection, EMIT, row -> row.getLong(1), topic, payload, orderKey).get(0);
     }
 
     /**
@@ -87,15 +69,15 @@ public record Outbox(Database database, String topic, String subscriber, double 
     }
 
     private void deliver(List<Event> events, Delivery delivery, CountDownLatch stop) throws InterruptedException {
-        long token = events.get(0).token;
+        long token = events.get(0).token();
         Set<String> stuck = new HashSet<>(); // order keys of which one failed: the later ones left the batch with it
-        try (Database.Heartbeat beating = database.heartbeat(lease, connection -> extend(connection, token))) {
+        try (Database.Heartbeat beating = database.heartbeat(lease, connection -> subscriber.extend(connection, token, lease))) {
             for (int place = 0; place < events.size(); place++) {
                 Event event = events.get(place);
-                if (stuck.contains(event.orderKey)) continue;
+                if (stuck.contains(event.orderKey())) continue;
                 if (stop.getCount() == 0) {
                     List<Event> rest = events.subList(place, events.size());
-                    List<Event> ours = rest.stream().filter(other -> !stuck.contains(other.orderKey)).toList();
+                    List<Event> ours = rest.stream().filter(other -> !stuck.contains(other.orderKey())).toList();
                     nack(token, ours, new NotDelivered("the worker was stopped", "released", null, null));
                     return;
                 }
@@ -104,7 +86,7 @@ public record Outbox(Database database, String topic, String subscriber, double 
                     ack(token, event);
                 } else {
                     nack(token, List.of(event), failure);
-                    if (event.orderKey != null) stuck.add(event.orderKey);
+                    if (event.orderKey() != null) stuck.add(event.orderKey());
                 }
             }
         }
@@ -121,13 +103,8 @@ public record Outbox(Database database, String topic, String subscriber, double 
         }
     }
 
-    /** Once: a take whose answer was lost waits for its lease, and a second one takes other events. */
     private List<Event> take() {
-        return database.call(1, connection -> Database.rows(connection, TAKE,
-                row -> new Event(row.getLong("token"), row.getLong("event_id"), row.getInt("attempt"),
-                        row.getString("delivery_key"), row.getString("order_key"), row.getString("payload"),
-                        row.getString("headers")),
-                topic, subscriber, BATCH, lease));
+        return database.call(1, connection -> subscriber.take(connection, BATCH, lease));
     }
 
     /** An ack or a nack changes nothing twice, so it is repeated until it is answered: at last that it is done. */
@@ -140,22 +117,19 @@ public record Outbox(Database database, String topic, String subscriber, double 
     }
 
     private void ack(long token, Event event) {
-        retried(connection -> Database.rows(connection, ACK, row -> null,
-                topic, subscriber, token, new Long[] {event.id}));
+        retried(connection -> subscriber.ack(connection, token, event.id()));
         Database.LOG.log(Level.DEBUG, "acked");
     }
 
     private void nack(long token, List<Event> events, NotDelivered failure) {
         Long[] ids = events.stream().map(Event::id).toArray(Long[]::new);
         String error = Lease.storable(failure.getMessage());
-        retried(connection -> Database.rows(connection, NACK, row -> {
-            String said = "event " + row.getLong(1) + ", attempt " + row.getInt(2) + ": " + error;
-            Database.LOG.log(row.getBoolean(3) ? Level.WARNING : Level.INFO, row.getBoolean(3) ? said + ", dead" : said);
+        retried(connection -> {
+            for (Subscriber.Nacked nacked : subscriber.nack(connection, token, error, failure.kind, failure.after, ids)) {
+                String said = "event " + nacked.id() + ", attempt " + nacked.attempt() + ": " + error;
+                Database.LOG.log(nacked.dead() ? Level.WARNING : Level.INFO, nacked.dead() ? said + ", dead" : said);
+            }
             return null;
-        }, topic, subscriber, token, ids, error, failure.kind, failure.after));
-    }
-
-    private List<Void> extend(Connection connection, long token) {
-        return Database.rows(connection, EXTEND, row -> null, topic, subscriber, token, lease);
+        });
     }
 }

@@ -27,7 +27,7 @@ import pgonce.Database;
 import pgonce.Key;
 import pgonce.Lease;
 import pgonce.OnceException;
-import pgonce.Outbox;
+import pgonce.Topic;
 
 /**
  * An HTTP service that takes each POST /orders once, whatever dies.
@@ -116,7 +116,7 @@ public final class Orders {
                 throw new Key.Unknown("an earlier attempt may have charged, and the bank has forgotten its key by now");
             }
             String answer = askBank(step.derivedKey(), state.orderId, order.amountCents);
-            result = database.call(connection -> lease.stepDone(connection, "charge", answer));
+            result = database.call(connection -> lease.stepDone(connection, "charge", answer).result());
         }
         State charged = new State(state.orderId, chargeIdIn(result));
         database.call(connection -> lease.advance(connection, "charged", charged.json()));
@@ -159,7 +159,7 @@ public final class Orders {
     private static Answer finish(Connection connection, Lease lease, Order order, State state) {
         Database.rows(connection, PAID, row -> null, state.chargeId, state.orderId);
         String event = "{\"type\": \"order.paid\", \"order_id\": \"" + state.orderId + "\"}";
-        Outbox.emit(connection, "orders", event, order.customer);
+        new Topic("orders").emit(connection, event, order.customer);
         return lease.complete(connection, 201, state.json());
     }
 

@@ -14,8 +14,9 @@ import java.time.format.DateTimeFormatter;
 import java.util.concurrent.CountDownLatch;
 import pgonce.Database;
 import pgonce.Outbox;
-import pgonce.Outbox.Event;
 import pgonce.Outbox.NotDelivered;
+import pgonce.Subscriber;
+import pgonce.Subscriber.Event;
 
 /**
  * A worker that posts a topic's events to a webhook, each with its delivery key as the Idempotency-Key.
@@ -65,7 +66,7 @@ public final class Relay {
 
     public static void main(String[] args) throws InterruptedException {
         double lease = Double.parseDouble(System.getenv().getOrDefault("RELAY_LEASE_SECONDS", "60"));
-        Outbox outbox = new Outbox(Database.at(System.getenv("PG_ONCE_URL")), args[0], args[1], lease);
+        Outbox outbox = new Outbox(Database.at(System.getenv("PG_ONCE_URL")), new Subscriber(args[0], args[1]), lease);
         CountDownLatch stop = new CountDownLatch(1);
         Thread worker = Thread.currentThread();
         // The JVM ends when the hook does, whatever the worker is at (its exit code is 143 all the same).

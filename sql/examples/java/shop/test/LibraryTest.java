@@ -42,7 +42,8 @@ final class LibraryTest {
         Map<String, Class<? extends OnceException>> expected = new HashMap<>(Map.of(
                 "ON001", OnceException.LeaseLost.class, "ON002", OnceException.IllegalTransition.class,
                 "ON003", OnceException.InvalidDefinition.class, "ON004", OnceException.UncoveredClaimState.class,
-                "ON005", OnceException.TeardownIncomplete.class, "ON006", OnceException.AlreadyDone.class));
+                "ON005", OnceException.TeardownIncomplete.class, "ON006", OnceException.AlreadyDone.class,
+                "ON007", OnceException.WrongShard.class));
         expected.putAll(Map.of("40001", OnceException.Conflict.class, "40P01", OnceException.Conflict.class,
                 "55P03", OnceException.Conflict.class, "57P01", OnceException.Unavailable.class,
                 "08006", OnceException.Unavailable.class, "22023", OnceException.InvalidArgument.class,
