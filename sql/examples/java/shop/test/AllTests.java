@@ -6,6 +6,7 @@ public final class AllTests {
 
     public static void main(String[] args) throws Exception {
         LibraryTest.run();
+        ConformanceTest.run();
         OrdersTest.run();
         RelayTest.run();
         System.exit(Check.summary() ? 0 : 1);
