@@ -12,6 +12,7 @@
 mod action;
 mod cancel;
 mod completer;
+mod conformance;
 mod errors;
 mod executors;
 mod fail;
