@@ -95,9 +95,10 @@ test('what was stored comes back byte for byte', async () => {
   await call(pool, (client) => lease.release(client, 'an error'));
   ({ lease } = await claim(pool, 'test', key, '{}'));
   assert.deepEqual([lease.recoveryPoint, lease.state, lease.attempt], ['paid', stored, 2]);
-  await call(pool, (client) => lease.complete(client, 200, stored));
+  const first = await call(pool, (client) => lease.complete(client, 201, stored, '{"Location":  "/orders/1"}'));
+  assert.deepEqual(first, { status: 201, body: stored, headers: { Location: '/orders/1' } });
   const { answer } = await claim(pool, 'test', key, '{}');
-  assert.deepEqual(answer, { status: 200, body: stored, headers: { 'Idempotent-Replayed': 'true' } });
+  assert.deepEqual(answer, { ...first, headers: { Location: '/orders/1', 'Idempotent-Replayed': 'true' } });
 });
 
 test('the key of a header may be quoted or bare', () => {

@@ -121,13 +121,15 @@ final class LibraryTest {
     private static void bytes() {
         String stored = "{\"b\": 1.0,  \"a\": 12345678901234567890.10, \"b\":\"\\u00e9\"}";
         Key key = new Key(DATABASE, "test", newKey());
-        Lease first = key.claim("{}").lease();
-        DATABASE.call(connection -> first.advance(connection, "paid", stored));
-        DATABASE.call(connection -> first.release(connection, "an error", null));
+        Lease lease = key.claim("{}").lease();
+        DATABASE.call(connection -> lease.advance(connection, "paid", stored));
+        DATABASE.call(connection -> lease.release(connection, "an error", null));
         Lease second = key.claim("{}").lease();
         equal(second.recoveryPoint() + second.state() + second.attempt(), "paid" + stored + 2);
-        DATABASE.call(connection -> second.complete(connection, 200, stored));
-        equal(key.claim("{}").answer(), new Answer(200, stored, Map.of("Idempotent-Replayed", "true")));
+        Answer first = DATABASE.call(connection -> second.complete(connection, 201, stored, "{\"Location\":  \"/orders/1\"}"));
+        equal(first, new Answer(201, stored, Map.of("Location", "/orders/1")));
+        equal(key.claim("{}").answer(),
+                new Answer(201, stored, Map.of("Location", "/orders/1", "Idempotent-Replayed", "true")));
     }
 
     private static void header() {
