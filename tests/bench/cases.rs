@@ -99,7 +99,7 @@ pub async fn with_stock(database: &Database, keys: u64) -> Result<Vec<Case>> {
     ];
     let in_progress = [
         contender(ONCE, script!("in_progress_once"), None),
-        contender(SELECT, select, None),
+        contender(SELECT, script!("in_progress_raw"), None),
         contender(PLPGSQL, script!("in_progress_plpgsql"), None),
     ];
     let claims = [

@@ -1,7 +1,7 @@
 -- What each side needs beside the tables of the batch job.
 
--- The leases of actions: columns, checks and indexes of once.action_lease.
-CREATE TABLE raw.action_lease (LIKE once.action_lease INCLUDING ALL);
+-- The leases of actions: columns and indexes of once.action_lease, without its CHECK.
+CREATE TABLE raw.action_lease (LIKE once.action_lease INCLUDING ALL EXCLUDING CONSTRAINTS);
 ALTER TABLE raw.action_lease SET (fillfactor = 90);
 
 -- One row per status to go to: what is declared, and over which table. One probe tells all of it.
