@@ -53,15 +53,25 @@ made_of() {
     cat "$@" | cksum >"$directory/made-of"
 }
 
+# An environment with what the tests need, and in it a bare one with the driver alone.
 ready_python() {
-    local directory requirements=sql/examples/python/requirements.txt
+    local directory from=sql/examples/python
     directory=$(language_directory python)
-    if is_made_of "$directory" "$requirements" && "$directory/bin/python" -c 'import psycopg' 2>/dev/null; then return; fi
+    if is_made_of "$directory" "$from/requirements.txt" "$from/requirements-test.txt" &&
+        "$directory/bare/bin/python" -c 'import psycopg' 2>/dev/null; then return; fi
     note "installing the dependencies of the Python examples into target/tools/languages"
     rm -rf "$directory"
-    python3 -m venv "$directory" &&
-        "$directory/bin/pip" --disable-pip-version-check install --quiet --only-binary=:all: -r "$requirements" &&
-        made_of "$directory" "$requirements"
+    python3 -m venv "$directory" && python3 -m venv "$directory/bare" &&
+        python_install "$directory" -r "$from/requirements.txt" -r "$from/requirements-test.txt" &&
+        python_install "$directory/bare" -r "$from/requirements.txt" &&
+        made_of "$directory" "$from/requirements.txt" "$from/requirements-test.txt"
+}
+
+# `python_install environment argument ...`
+python_install() {
+    local directory=$1
+    shift
+    "$directory/bin/pip" --disable-pip-version-check install --quiet --only-binary=:all: "$@"
 }
 
 # In a copy of the folder, so that the clone stays as it is.
@@ -78,8 +88,25 @@ ready_node() {
 
 ready_java() { true; }
 
+# The wheel is what the tests import: the folder of the package is on nobody's path.
+python_wheel() {
+    local directory=$1
+    rm -rf "$directory/wheels" &&
+        "$directory/bin/pip" --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --no-index \
+            --wheel-dir "$directory/wheels" ./sql/examples/python &&
+        python_install "$directory" --force-reinstall --no-deps --no-index "$directory"/wheels/*.whl &&
+        python_install "$directory/bare" --force-reinstall --no-deps --no-index "$directory"/wheels/*.whl
+}
+
 test_python() {
-    PYTHONDONTWRITEBYTECODE=1 "$(language_directory python)/bin/python" -m unittest discover --start-directory sql/examples/python/test
+    local directory from=sql/examples/python
+    export PYTHONDONTWRITEBYTECODE=1
+    directory=$(realpath "$(language_directory python)")
+    python_wheel "$directory" &&
+        (cd "$from" && "$directory/bin/ruff" check --quiet --no-cache . && "$directory/bin/ruff" format --quiet --no-cache --check . &&
+            "$directory/bin/mypy" --cache-dir=/dev/null) &&
+        "$directory/bare/bin/python" -m unittest discover --start-directory "$from/test" --pattern test_library.py &&
+        "$directory/bin/python" -m unittest discover --start-directory "$from/test"
 }
 
 test_node() {

@@ -23,10 +23,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import psycopg
 from psycopg_pool import ConnectionPool
 
-from pg_once import outbox
-from pg_once.database import Connect, call
-from pg_once.errors import InvalidArgument, OnceError, Unavailable
-from pg_once.key import Answer, Lease, Retry, Unknown, key_of_header, problem, run
+from pg_once import Answer, Lease, Refused, Retry, emit, key_of_header, run
+from pg_once.errors import InvalidArgument, Unavailable
+from pg_once.http import problem
 
 log = logging.getLogger("orders")
 
@@ -36,49 +35,43 @@ USER = "X-Forwarded-User"
 BANK_REMEMBERS = float(os.environ.get("BANK_REMEMBERS", 24 * 3600))
 
 
-class Refused(Exception):
-    """The bank says no: it did not charge and will not."""
-
-
 class Shop:
-    def __init__(self, connect: Connect, bank_url: str) -> None:
-        self.connect = connect
+    def __init__(self, db: ConnectionPool, bank_url: str) -> None:
+        self.db = db
         self.bank_url = bank_url
 
     def order(self, key: str, request: str) -> Answer:
         order = json.loads(request)
-        return run(self.connect, "orders.create", key, request, lambda lease: self.make(lease, order))
+        return run(self.db, "orders.create", key, request, lambda lease: self.make(lease, order))
 
     def make(self, lease: Lease, order: dict) -> Answer:
         """Goes on from the recovery point, whoever got there."""
-        point, state = lease.recovery_point, json.loads(lease.state or "{}")
+        point, state = lease.recovery_point, lease.value
         if point == "started":
             state = {"order_id": str(uuid.uuid4())}
             point = "created"
-            lease.phase(self.connect, point, json.dumps(state),
-                        lambda conn: self.create(conn, lease, order, state["order_id"]))
+            lease.phase(self.db, point, state, lambda conn: self.create(conn, lease, order, state["order_id"]))
         if point == "created":
             try:
                 state = self.charge(lease, order, state)
             except Refused as refusal:
-                return lease.last_phase(self.connect, lambda conn: self.refuse(conn, lease, state, str(refusal)))
-        return lease.last_phase(self.connect, lambda conn: self.finish(conn, lease, order, state))
+                title = str(refusal)
+                return lease.last_phase(self.db, lambda conn: self.refuse(conn, lease, state, title))
+        return lease.last_phase(self.db, lambda conn: self.finish(conn, lease, order, state))
 
     def create(self, conn: psycopg.Connection, lease: Lease, order: dict, order_id: str) -> None:
-        insert = "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents) VALUES (%s, %s, %s, %s, %s)"
+        insert = (
+            "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents) VALUES (%s, %s, %s, %s, %s)"
+        )
         conn.execute(insert, (order_id, lease.key, order["customer"], order["item"], order["amount_cents"]))
 
     def charge(self, lease: Lease, order: dict, state: dict) -> dict:
-        step = call(self.connect, lambda conn: lease.step(conn, "charge"))  # committed before the call
-        if step.done:
-            result = step.result
-        elif step.attempted and step.age > BANK_REMEMBERS:
-            raise Unknown("an earlier attempt may have charged, and the bank has forgotten its key by now")
-        else:
-            result = self.ask_bank(step.derived_key, state["order_id"], order["amount_cents"])
-            result = call(self.connect, lambda conn: lease.step_done(conn, "charge", result))
-        state = {**state, "charge_id": json.loads(result)["charge_id"]}
-        call(self.connect, lambda conn: lease.advance(conn, "charged", json.dumps(state)))
+        def send(derived_key: str) -> str:
+            return self.ask_bank(derived_key, state["order_id"], order["amount_cents"])
+
+        charged = lease.foreign(self.db, "charge", send, remembers=BANK_REMEMBERS)
+        state = {**state, "charge_id": charged["charge_id"]}
+        lease.advance(self.db, "charged", state)
         return state
 
     def ask_bank(self, derived_key: str, order_id: str, amount_cents: int) -> str:
@@ -100,22 +93,26 @@ class Shop:
         except (ValueError, TypeError, KeyError) as error:
             raise Retry(f"the bank's answer is not understood: {error!r}") from error
 
-    def refuse(self, conn: psycopg.Connection, lease: Lease, state: dict, reason: str) -> Answer:
+    def refuse(self, conn: psycopg.Connection, lease: Lease, state: dict, title: str) -> Answer:
         conn.execute("UPDATE orders SET status = 'refused' WHERE order_id = %s", (state["order_id"],))
-        return lease.abort(conn, 402, json.dumps({"title": reason}))
+        return lease.abort(conn, 402, {"title": title})
 
     def finish(self, conn: psycopg.Connection, lease: Lease, order: dict, state: dict) -> Answer:
         paid = "UPDATE orders SET status = 'paid', charge_id = %s WHERE order_id = %s"
         conn.execute(paid, (state["charge_id"], state["order_id"]))
-        outbox.emit(conn, "orders", json.dumps({"type": "order.paid", **state}), order_key=order["customer"])
-        return lease.complete(conn, 201, json.dumps(state))
+        emit(conn, "orders", {"type": "order.paid", **state}, order_key=order["customer"])
+        return lease.complete(conn, 201, state)
 
 
 def is_order(body: str) -> bool:
     try:
         order = json.loads(body)
-        return (isinstance(order["customer"], str) and isinstance(order["item"], str)
-                and type(order["amount_cents"]) is int and order["amount_cents"] > 0)
+        return (
+            isinstance(order["customer"], str)
+            and isinstance(order["item"], str)
+            and type(order["amount_cents"]) is int
+            and order["amount_cents"] > 0
+        )
     except (ValueError, TypeError, KeyError):
         return False
 
@@ -163,7 +160,7 @@ def main() -> None:
     # prepare_threshold=None: no prepared statements, so PgBouncer in transaction mode may be in between.
     options = {"autocommit": True, "prepare_threshold": None}
     with ConnectionPool(os.environ["PG_ONCE_URL"], kwargs=options, min_size=1, max_size=16, timeout=10) as pool:
-        shop = Shop(pool.connection, os.environ["BANK_URL"])
+        shop = Shop(pool, os.environ["BANK_URL"])
         port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
         server = ThreadingHTTPServer(("127.0.0.1", port), handler_for(shop))
         server.daemon_threads = False  # server_close waits for the requests at hand

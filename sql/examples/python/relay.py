@@ -6,19 +6,18 @@
 SIGTERM: the event at hand is finished, the rest of the batch is given back without an attempt counted.
 """
 
-import email.utils
 import http.client
 import os
 import signal
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 
 from psycopg_pool import ConnectionPool
 
-from pg_once.outbox import Event, Never, NotDelivered, Worker
+from pg_once import Event, Never, NotDelivered, Subscriber, work
+from pg_once.http import retry_after
 
 
 def post(url: str, event: Event) -> None:
@@ -29,19 +28,10 @@ def post(url: str, event: Event) -> None:
     except urllib.error.HTTPError as error:
         if error.code == 410:
             raise Never("the receiver says 410: never again") from error
-        seconds = retry_after(error.headers.get("Retry-After", ""))
+        seconds = retry_after(error.headers.get("Retry-After"))
         raise NotDelivered(f"the receiver says {error.code}", f"http {error.code}", seconds) from error
     except (OSError, http.client.HTTPException) as error:
         raise NotDelivered(f"the receiver did not answer: {error}", "transport") from error
-
-
-def retry_after(value: str) -> float | None:
-    """Seconds from now; the header holds seconds or an HTTP date. None: the subscriber's backoff."""
-    try:
-        seconds = float(value) if value.isdecimal() else email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-    except ValueError:
-        return None
-    return seconds if seconds > 0 else None
 
 
 def stopped_by_signal() -> threading.Event:
@@ -67,7 +57,7 @@ def main() -> None:
     options = {"autocommit": True, "prepare_threshold": None}
     with ConnectionPool(os.environ["PG_ONCE_URL"], kwargs=options, min_size=1, max_size=4, timeout=10) as pool:
         print("working", flush=True)
-        Worker(pool.connection, topic, subscriber, lambda event: post(url, event), lease).run(stop)
+        work(pool, Subscriber(topic, subscriber), lambda event: post(url, event), stop, lease=lease)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import psycopg
 HERE = Path(__file__).parent
 URL = os.environ["PG_ONCE_URL"]
 POOLER_URL = os.environ.get("PG_ONCE_POOLER_URL")
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parent))  # the programs; the package is installed
 
 
 def admin() -> psycopg.Connection:
@@ -108,6 +108,7 @@ def post(program: Program, key: str | None, body: str, user: str | None = "ada")
 
 def post_until_answered(program: Program, key: str, body: str) -> Reply:
     """A client that comes back while that can help."""
+
     def answer() -> Reply | None:
         reply = post(program, key, body)
         return None if "Retry-After" in reply.headers else reply
@@ -117,7 +118,8 @@ def post_until_answered(program: Program, key: str, body: str) -> Reply:
 
 def wait_for_lock(role: str = "shop") -> int:
     """The process id of a backend of the services that waits for a lock."""
-    look = "SELECT pid FROM pg_stat_activity WHERE usename = %s AND wait_event_type = 'Lock' AND datname = current_database()"
+    look = """SELECT pid FROM pg_stat_activity
+               WHERE usename = %s AND wait_event_type = 'Lock' AND datname = current_database()"""
 
     def waiting() -> int | None:
         with admin() as conn:

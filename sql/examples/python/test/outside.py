@@ -92,7 +92,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        status, headers, answer = self.server.serve(Seen(self.path, self.headers["Idempotency-Key"], body, time.monotonic()))
+        status, headers, answer = self.server.serve(
+            Seen(self.path, self.headers["Idempotency-Key"], body, time.monotonic())
+        )
         if answer is None:
             return
         try:

@@ -3,6 +3,7 @@
 import re
 import socket
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -110,7 +111,5 @@ class Proxy:
 
 def _hang_up(*sockets: socket.socket) -> None:
     for one in sockets:
-        try:
+        with suppress(OSError):  # already
             one.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # already

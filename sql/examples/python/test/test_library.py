@@ -1,54 +1,62 @@
-"""The copyable part by itself: errors by SQLSTATE, transactions, bytes."""
+"""The package by itself: errors by SQLSTATE, transactions, bytes."""
 
 import unittest
 import uuid
 from decimal import Decimal
 
 import psycopg
-
 from harness import URL, admin, new_key, scalar
-from pg_once import errors
-from pg_once.database import call, transaction
-from pg_once.key import Answer, claim, key_of_header
 from proxy import Proxy
 
+from pg_once import Connections, claim, errors, key_of_header, transaction
+from pg_once.http import Answer
+from pg_once.key import Replayed
 
-def connect() -> psycopg.Connection:
-    return psycopg.connect(URL, autocommit=True, prepare_threshold=None)
+db = Connections(URL)
 
 
 class Library(unittest.TestCase):
     def test_each_sqlstate_is_a_class_of_its_own(self) -> None:
         for state, expected in {
-            "ON001": errors.LeaseLost, "ON002": errors.IllegalTransition, "ON003": errors.InvalidDefinition,
-            "ON004": errors.UncoveredClaimState, "ON005": errors.TeardownIncomplete, "ON006": errors.AlreadyDone,
-            "40001": errors.Conflict, "40P01": errors.Conflict, "55P03": errors.Conflict,
-            "57P01": errors.Unavailable, "08006": errors.Unavailable, "22023": errors.InvalidArgument,
+            "ON001": errors.LeaseLost,
+            "ON002": errors.IllegalTransition,
+            "ON003": errors.InvalidDefinition,
+            "ON004": errors.UncoveredClaimState,
+            "ON005": errors.TeardownIncomplete,
+            "ON006": errors.AlreadyDone,
+            "ON007": errors.WrongShard,
+            "40001": errors.Conflict,
+            "40P01": errors.Conflict,
+            "55P03": errors.Conflict,
+            "57P01": errors.Unavailable,
+            "08006": errors.Unavailable,
+            "22023": errors.InvalidArgument,
             "23505": errors.OnceError,
         }.items():
             with self.subTest(state), self.assertRaises(errors.OnceError) as raised:
                 raise_it = f"DO $$BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}', HINT = 'do this'; END$$"
-                transaction(connect, lambda conn: conn.execute(raise_it), tries=1)
+                transaction(db, lambda conn: conn.execute(raise_it))
             self.assertIs(type(raised.exception), expected)
             self.assertEqual((raised.exception.sqlstate, raised.exception.hint), (state, "do this"))
 
     def test_the_server_raises_them(self) -> None:
-        lease = claim(connect, "test", new_key(), "{}")
-        call(connect, lambda conn: lease.complete(conn, 200, "{}"))
+        lease = claim(db, "test", new_key(), "{}")
+        lease.complete(db, 200, "{}")
         for body in ("{}", "[]"):
             with self.assertRaises(errors.AlreadyDone):
-                call(connect, lambda conn, body=body: lease.complete(conn, 200, body))
-        lease = claim(connect, "test", new_key(), "{}")
-        call(connect, lambda conn: lease.release(conn, "an error"))
+                lease.complete(db, 200, body)
+        lease = claim(db, "test", new_key(), "{}")
+        lease.release(db, "an error")
         with self.assertRaises(errors.LeaseLost):
-            transaction(connect, lambda conn: lease.advance(conn, "paid"))
+            transaction(db, lambda conn: lease.advance(conn, "paid"))
         with self.assertRaises(errors.InvalidArgument):
-            claim(connect, "test", new_key(), "no json")
+            claim(db, "test", new_key(), "no json")
 
     def test_a_database_that_is_away_is_unavailable(self) -> None:
-        nobody = lambda: psycopg.connect("postgresql://shop@127.0.0.1:1/shop", autocommit=True)
-        with self.assertRaises(errors.Unavailable):
-            call(nobody, lambda conn: conn.execute("SELECT 1"), tries=2)
+        nobody = Connections("postgresql://shop@127.0.0.1:1/shop")
+        with self.assertRaises(errors.Unavailable) as raised:
+            transaction(nobody, lambda conn: conn.execute("SELECT 1"))
+        self.assertTrue(raised.exception.retryable)
 
     def test_a_transaction_that_lost_a_race_is_run_again(self) -> None:
         key, runs = new_key(), []
@@ -64,7 +72,7 @@ class Library(unittest.TestCase):
             runs.append(len(runs))
             conn.execute("UPDATE orders SET amount_cents = amount_cents + 1 WHERE idempotency_key = %s", (key,))
 
-        transaction(connect, work)
+        transaction(db, work)
         self.assertEqual(runs, [0, 1])
         self.assertEqual(scalar("SELECT amount_cents FROM orders WHERE idempotency_key = %s", key), 2)
 
@@ -74,9 +82,9 @@ class Library(unittest.TestCase):
                     VALUES (%s, %s, 'ada', 'tea', 1)"""
         for end, runs in [("phase", 1), ("advance", 2), ("complete", 2), ("abort", 2)]:
             with self.subTest(end), Proxy(URL) as proxy:
-                through = lambda: psycopg.connect(proxy.url, autocommit=True, prepare_threshold=None)
+                through = Connections(proxy.url)
                 key, ids = new_key(), []
-                lease = claim(connect, "test", key, "{}")
+                lease = claim(db, "test", key, "{}")
 
                 def writes(conn: psycopg.Connection) -> None:
                     ids.append(uuid.uuid4())
@@ -104,20 +112,29 @@ class Library(unittest.TestCase):
     def test_what_was_stored_comes_back_byte_for_byte(self) -> None:
         stored = '{"b": 1.0,  "a": 12345678901234567890.10, "b":"\\u00e9"}'
         key = new_key()
-        lease = claim(connect, "test", key, "{}")
-        call(connect, lambda conn: lease.advance(conn, "paid", stored))
-        call(connect, lambda conn: lease.release(conn, "an error"))
-        lease = claim(connect, "test", key, "{}")
+        lease = claim(db, "test", key, "{}")
+        lease.advance(db, "paid", stored)
+        lease.release(db, "an error")
+        lease = claim(db, "test", key, "{}")
         self.assertEqual((lease.recovery_point, lease.state, lease.attempt), ("paid", stored, 2))
-        call(connect, lambda conn: lease.complete(conn, 200, stored))
-        self.assertEqual(claim(connect, "test", key, "{}"), Answer(200, stored, {"Idempotent-Replayed": "true"}))
+        lease.complete(db, 200, stored)
+        self.assertEqual(claim(db, "test", key, "{}"), Replayed(Answer(200, stored)))
 
     def test_an_id_of_a_row_goes_in_as_what_it_is(self) -> None:
         number = uuid.uuid4()
-        for column, stored, ids in [("bigint", 4711, [4711, Decimal(4711), "4711"]), ("uuid", number, [number, str(number)])]:
+        for column, stored, ids in [
+            ("bigint", 4711, [4711, Decimal(4711), "4711"]),
+            ("uuid", number, [number, str(number)]),
+        ]:
             table = f"row_{column}"
-            definition = {"machine": table, "table": table, "id": "id", "status": "status", "status_types": ["open", "paid"],
-                          "transitions": [{"from": ["open"], "to": "paid"}, {"from": ["paid"], "to": "open"}]}
+            definition = {
+                "machine": table,
+                "table": table,
+                "id": "id",
+                "status": "status",
+                "status_types": ["open", "paid"],
+                "transitions": [{"from": ["open"], "to": "paid"}, {"from": ["paid"], "to": "open"}],
+            }
             with admin() as conn, conn.transaction(force_rollback=True):
                 conn.execute(f"CREATE TABLE {table} (id {column} PRIMARY KEY, status text NOT NULL DEFAULT 'open')")
                 conn.execute(f"INSERT INTO {table} VALUES (%s)", (stored,))
@@ -128,8 +145,19 @@ class Library(unittest.TestCase):
                     self.assertEqual(moved, (True,), repr(row))
 
     def test_the_key_of_a_header_may_be_quoted_or_bare(self) -> None:
-        for value, key in [('"a b"', "a b"), (" a-b ", "a-b"), (r'"a\"\\"', 'a"\\'), ('"open', None), ('"a" b', None),
-                           (r'"a\b"', None), ('""', None), ("", None), (None, None), ('a"b', None), ("k" * 256, None)]:
+        for value, key in [
+            ('"a b"', "a b"),
+            (" a-b ", "a-b"),
+            (r'"a\"\\"', 'a"\\'),
+            ('"open', None),
+            ('"a" b', None),
+            (r'"a\b"', None),
+            ('""', None),
+            ("", None),
+            (None, None),
+            ('a"b', None),
+            ("k" * 256, None),
+        ]:
             read = key_of_header("ada", value)
             self.assertEqual(read if key else read.status, f"ada/{key}" if key else 400, value)
 

@@ -3,14 +3,24 @@
 import http.client
 import itertools
 import json
-import signal
-import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from harness import (POOLER_URL, URL, Program, admin, new_key, order, post, post_until_answered, scalar, stored,
-                     until, wait_for_lock)
+from harness import (
+    POOLER_URL,
+    URL,
+    Program,
+    admin,
+    new_key,
+    order,
+    post,
+    post_until_answered,
+    scalar,
+    stored,
+    until,
+    wait_for_lock,
+)
 from outside import Outside
 from proxy import Proxy
 
@@ -35,14 +45,15 @@ class Orders(unittest.TestCase):
     def assert_done_once(self, key: str, user: str = "ada") -> None:
         """One order, one charge, one event."""
         with admin() as conn:
-            orders = conn.execute("SELECT order_id::text, status FROM orders WHERE idempotency_key = %s",
-                                  (stored(key, user),)).fetchall()
+            orders = conn.execute(
+                "SELECT order_id::text, status FROM orders WHERE idempotency_key = %s", (stored(key, user),)
+            ).fetchall()
             self.assertEqual([status for _, status in orders], ["paid"])
             take = "SELECT token, payload::text FROM once.outbox_take('orders', 'test', 1000)"
             while taken := conn.execute(take).fetchall():
                 self.events.extend(payload for _, payload in taken)
                 conn.execute("SELECT once.outbox_ack('orders', 'test', %s)", (taken[0][0],))
-        (order_id, _), = orders
+        ((order_id, _),) = orders
         self.assertEqual(len(self.outside.done(order_id)), 1)
         self.assertEqual(len([event for event in self.events if order_id in event]), 1)
 
@@ -109,7 +120,7 @@ class Orders(unittest.TestCase):
                 self.assertEqual({reply.status for reply in replies}, {201})
                 # Only where the last COMMIT was carried out there was an answer to replay.
                 self.assertEqual([reply.replayed for reply in replies], [False] * (STATEMENTS - 1) + [arrives])
-                for key, reply in zip(keys, replies):
+                for key, reply in zip(keys, replies, strict=True):
                     self.assertEqual(post(self.b, key, order()).body, reply.body)
                     self.assert_done_once(key)
 
@@ -214,8 +225,15 @@ class Orders(unittest.TestCase):
         self.assert_done_once(key)
 
     def test_a_request_without_a_key_or_an_order_is_400(self) -> None:
-        for key, body in [(None, order()), ("", order()), ('"open', order()), ("k" * 252, order()), (new_key(), "{"),
-                          (new_key(), "{}"), (new_key(), order(item="\0"))]:
+        for key, body in [
+            (None, order()),
+            ("", order()),
+            ('"open', order()),
+            ("k" * 252, order()),
+            (new_key(), "{"),
+            (new_key(), "{}"),
+            (new_key(), order(item="\0")),
+        ]:
             self.assertEqual(post(self.a, key, body).status, 400, (key, body))
 
     def test_a_charge_that_the_bank_refuses_ends_the_key(self) -> None:

@@ -48,13 +48,15 @@ class Relay(unittest.TestCase):
     def failed(self, event: int) -> list[str]:
         with admin() as conn:
             rows = conn.execute("SELECT kind FROM once.outbox_deliveries(%s, 'webhooks', %s)", (self.topic, event))
-            return [kind for kind, in rows]
+            return [kind for (kind,) in rows]
 
     def test_events_arrive_byte_for_byte_with_their_own_keys(self) -> None:
         self.emit(1, 2, 3)
         with self.worker():
             self.wait_until_done(1, 2, 3)
-        self.assertEqual({seen.body for seen in self.outside.requests}, {f'{{"n":  "<{n}>", "x": 1.0}}' for n in (1, 2, 3)})
+        self.assertEqual(
+            {seen.body for seen in self.outside.requests}, {f'{{"n":  "<{n}>", "x": 1.0}}' for n in (1, 2, 3)}
+        )
         self.assertEqual(len(self.outside.effects), 3)
 
     def test_an_order_that_is_paid_is_told_to_the_webhook(self) -> None:
@@ -62,7 +64,9 @@ class Relay(unittest.TestCase):
         with Program("orders.py", BANK_URL=self.outside.url) as orders:
             stored = json.loads(post(orders, new_key(), order(customer=new_key())).body)
         with self.worker():
-            until("the event", lambda: [seen for seen in self.outside.done(stored["order_id"]) if seen.path == "/webhook"])
+            until(
+                "the event", lambda: [seen for seen in self.outside.done(stored["order_id"]) if seen.path == "/webhook"]
+            )
 
     def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(self) -> None:
         numbers = range(1, 8)

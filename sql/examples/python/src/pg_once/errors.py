@@ -13,6 +13,8 @@ import psycopg
 class OnceError(Exception):
     """Anything that the database said; the driver's error is its __cause__."""
 
+    retryable = False  # whether the same call, or its transaction, may go through when it is run again
+
     def __init__(self, message: str, sqlstate: str | None = None, hint: str | None = None) -> None:
         super().__init__(f"{message} ({hint})" if hint else message)
         self.sqlstate = sqlstate
@@ -40,7 +42,13 @@ class TeardownIncomplete(OnceError):
 
 
 class AlreadyDone(OnceError):
-    """ON006: an earlier transaction has done it: roll back and go on behind it (key.run claims again)."""
+    """ON006: an earlier transaction with this token has done it. Roll back, and go on behind that call."""
+
+    repeated = False  # whether it was an earlier try of this very call, whose answer was lost
+
+
+class WrongShard(OnceError):
+    """ON007: this database is another shard. Look at the map again, a bounded number of times."""
 
 
 class InvalidArgument(OnceError):
@@ -50,24 +58,29 @@ class InvalidArgument(OnceError):
 class Conflict(OnceError):
     """A race was lost, and the transaction is rolled back for sure: run it again."""
 
+    retryable = True
+
 
 class Unavailable(OnceError):
     """The database is away. What was sent last may have been carried out, a COMMIT too."""
 
+    retryable = True
 
-_BY_SQLSTATE = {
+
+_BY_SQLSTATE: dict[str, type[OnceError]] = {
     "ON001": LeaseLost,
     "ON002": IllegalTransition,
     "ON003": InvalidDefinition,
     "ON004": UncoveredClaimState,
     "ON005": TeardownIncomplete,
     "ON006": AlreadyDone,
+    "ON007": WrongShard,
     # Serialization failure, deadlock, lock not available.
     **dict.fromkeys(("40001", "40P01", "55P03"), Conflict),
     # Completion unknown; shutdown, crash, starting up; idle for too long; out of connections.
     **dict.fromkeys(("40003", "57P01", "57P02", "57P03", "57P05", "25P03", "53300"), Unavailable),
 }
-_BY_CLASS = {"08": Unavailable, "22": InvalidArgument}
+_BY_CLASS: dict[str, type[OnceError]] = {"08": Unavailable, "22": InvalidArgument}
 
 
 def _class_of(error: psycopg.Error) -> type[OnceError]:
@@ -81,9 +94,12 @@ def _class_of(error: psycopg.Error) -> type[OnceError]:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Inside it the driver's errors become those of this file."""
+    """Inside it the driver's errors become those of this file, also where SQLAlchemy has wrapped them."""
     try:
         yield
-    except psycopg.Error as error:
-        message = error.diag.message_primary or str(error)
-        raise _class_of(error)(message, error.sqlstate, error.diag.message_hint) from error
+    except Exception as error:
+        said = error if isinstance(error, psycopg.Error) else getattr(error, "orig", None)
+        if not isinstance(said, psycopg.Error):
+            raise
+        message = said.diag.message_primary or str(said)
+        raise _class_of(said)(message, said.sqlstate, said.diag.message_hint) from error

@@ -1,0 +1,73 @@
+"""pg_once for psycopg 3, in sync and async programs alike.
+
+Every operation takes what it runs on first: a pool, a connection, an SQLAlchemy session, sync or async (flow.py).
+
+key      one logical request, one execution
+run      a request from its claim to its answer; the completer; @idempotent
+action   moves of a machine's rows, and actions under a lease
+cancel   teardown with refunds
+outbox   events that leave the database, workers, dead letters
+inbox    messages that are handled once
+shard    which database a key belongs to
+http     keys of headers, answers
+asgi     a middleware for FastAPI and Starlette
+errors   what can go wrong, one class each, told apart by SQLSTATE
+"""
+
+from . import action, cancel, errors, http, inbox, key, outbox, shard
+from .action import Acted, Action, Cancelling, Row, act
+from .cancel import teardown
+from .errors import AlreadyDone, Conflict, LeaseLost, OnceError, Unavailable
+from .executor import AsyncConnections, Connections, transaction
+from .http import Answer, key_of, key_of_header
+from .inbox import consume
+from .key import Lease, Refused, Retry, Unknown, claim
+from .outbox import Event, Never, NotDelivered, Subscriber, emit, work
+from .run import complete_abandoned, idempotent, run, run_failing_open
+from .shard import Shards, shard_of
+
+__all__ = [
+    "Acted",
+    "Action",
+    "AlreadyDone",
+    "Answer",
+    "AsyncConnections",
+    "Cancelling",
+    "Conflict",
+    "Connections",
+    "Event",
+    "Lease",
+    "LeaseLost",
+    "Never",
+    "NotDelivered",
+    "OnceError",
+    "Refused",
+    "Retry",
+    "Row",
+    "Shards",
+    "Subscriber",
+    "Unavailable",
+    "Unknown",
+    "act",
+    "action",
+    "cancel",
+    "claim",
+    "complete_abandoned",
+    "consume",
+    "emit",
+    "errors",
+    "http",
+    "idempotent",
+    "inbox",
+    "key",
+    "key_of",
+    "key_of_header",
+    "outbox",
+    "run",
+    "run_failing_open",
+    "shard",
+    "shard_of",
+    "teardown",
+    "transaction",
+    "work",
+]

@@ -1,0 +1,252 @@
+"""Rows of a machine: one legal move each, and actions under a lease.
+
+`act` does all of an action: claim and commit, the work outside, then one transaction that finishes and writes.
+Invariant: whoever finds its lease lost, or the row cancelled, has written nothing here.
+"""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from .document import Document, storable, text_of
+from .errors import AlreadyDone, Conflict, LeaseLost, Unavailable
+from .executor import method, operation
+from .flow import Beat, Flow, Invoke, Seconds, Under, ask, in_transaction, interval, log, tell
+from .key import InProgress
+
+Id = str | int | Decimal | uuid.UUID
+
+TRANSITION = """
+SELECT moved, status, version, reason
+  FROM once.transition(%(machine)s, %(id)s, %(to)s, from_status => %(from_)s::text[], patch => %(patch)s::json,
+                       requester => %(requester)s, version => %(version)s)"""
+CLAIM = """
+SELECT outcome, token, status, version, extract(epoch FROM lease_left)::float8 AS lease_left,
+       extract(epoch FROM retry_after)::float8 AS retry_after
+  FROM once.action_claim(%(machine)s, %(id)s, %(step)s, requester => %(requester)s, lease => %(lease)s,
+                         holder => %(holder)s, version => %(version)s)"""
+EXTEND = """
+SELECT extract(epoch FROM lease_left)::float8 AS lease_left, cancelling
+  FROM once.action_extend(%(machine)s, %(id)s, %(token)s, %(lease)s)"""
+FINISH = """
+SELECT outcome, status, version FROM once.action_finish(%(machine)s, %(id)s, %(token)s, patch => %(patch)s::json)"""
+RELEASE = "SELECT status, version FROM once.action_release(%(machine)s, %(id)s, %(token)s, error => %(error)s)"
+ASSERT = "SELECT once.machine_assert()"
+
+
+class Cancelling(Exception):
+    """Raised by an action's work: the row is to be cancelled, so release it and tear down."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    moved: bool
+    status: str | None
+    version: int | None
+    reason: str | None  # not_found, status, guard, version, claimed, cancelling; None when moved
+
+
+@dataclass(frozen=True)
+class NotClaimed:
+    """Why an action does not begin here.
+
+    cancelling: tear down. refused: not in the step's status or at this version. unclaimed: this requester's step has
+    no claim state: end it by a transition. not_found.
+    """
+
+    outcome: str
+    status: str | None
+    version: int | None
+
+
+@dataclass(frozen=True)
+class Finished:
+    outcome: str  # finished or cancelling
+    status: str | None
+    version: int | None
+
+
+@dataclass(frozen=True)
+class Acted:
+    """How `act` ended: `finished`; `cancelling`: tear down; `in_progress`; `refused`; `not_found`; `unclaimed`."""
+
+    outcome: str
+    status: str | None = None
+    result: Any = None  # what the work returned
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a machine's table. Each method takes what it runs on first."""
+
+    machine: str
+    id: Id
+
+    @method
+    def transition(
+        self,
+        to: str,
+        from_status: Sequence[str] | None = None,
+        patch: Document = None,
+        requester: str | None = None,
+        version: int | None = None,
+    ) -> Flow[Moved]:
+        """One conditional update. Alone on a pool: an answer `status` with the new status may be its own repeat."""
+        from_ = None if from_status is None else list(from_status)
+        arguments = {"to": to, "from_": from_, "patch": text_of(patch), "requester": requester, "version": version}
+        (row,) = yield from ask(TRANSITION, **self._which, **arguments)
+        return Moved(**row._asdict())
+
+    @method
+    def claim(
+        self,
+        step: str,
+        requester: str | None = None,
+        lease: Seconds = None,
+        version: int | None = None,
+        holder: str | None = None,
+    ) -> "Flow[Action | InProgress | NotClaimed]":
+        """Commit it before any foreign call. A lost answer costs nothing: the same holder gets its lease back."""
+        arguments = {"step": step, "requester": requester, "lease": interval(lease), "version": version}
+        (row,) = yield from ask(CLAIM, **self._which, **arguments, holder=holder or str(uuid.uuid4()))
+        if row.outcome == "claimed":
+            return Action(self, row.token, row.status, row.version, row.lease_left)
+        if row.outcome == "in_progress":
+            return InProgress(row.retry_after, row.lease_left)
+        return NotClaimed(row.outcome, row.status, row.version)
+
+    @property
+    def _which(self) -> dict[str, Any]:
+        return {"machine": self.machine, "id": self.id}
+
+
+@dataclass(frozen=True)
+class Action:
+    """The lease of an action. LeaseLost: delete what you made outside, and stop."""
+
+    row: Row
+    token: int
+    status: str
+    version: int | None
+    seconds: float
+
+    @method
+    def extend(self, lease: Seconds = None) -> Flow[bool]:
+        """Whether the row is cancelling. In an item's transaction first: an item of a lost lease cannot commit."""
+        (row,) = yield from ask(EXTEND, **self._fence, lease=interval(lease))
+        return bool(row.cancelling)
+
+    @method
+    def go_on(self, lease: Seconds = None) -> Flow[None]:
+        """The same, and raises Cancelling, which undoes the item's transaction and makes `act` release."""
+        if (yield from self.extend.flow(lease)):
+            raise Cancelling(f"{self.row.machine} {self.row.id} is cancelled")
+
+    @method
+    def finish(self, patch: Document = None) -> Flow[Finished]:
+        """In the transaction of the action's writes, before them. `cancelling`: nothing changed; roll back."""
+        (row,) = yield from ask(FINISH, **self._fence, patch=text_of(patch))
+        return Finished(**row._asdict())
+
+    @method
+    def release(self, error: str | None = None) -> Flow[str | None]:
+        """Back to where it was claimed from; the row's status then."""
+        told = yield from tell(RELEASE, **self._fence, error=None if error is None else storable(error))
+        return told[0].status if told else None
+
+    @property
+    def _fence(self) -> dict[str, Any]:
+        return {**self.row._which, "token": self.token}
+
+
+@operation
+def act(
+    row: Row,
+    step: str,
+    work: Callable[[Action], Any],
+    writes: Callable[[Any, Any], Any] | None = None,
+    *,
+    requester: str | None = None,
+    patch: Document | Callable[[Any], Document] = None,
+    to: str | None = None,
+    lease: Seconds = None,
+    version: int | None = None,
+) -> Flow[Acted]:
+    """One action. work(action) makes the foreign calls under a heartbeat; writes(conn, result) commits with the finish.
+
+    patch: other columns of the row, or a function of the result that makes it.
+    to: the status that a requester without a claim state moves to, in the transaction of its writes: `unclaimed`
+    without it. Its work is called with None.
+    LeaseLost goes to the caller, who deletes what it made outside; any other error releases the row first.
+    """
+    claimed = yield from row.claim.flow(step, requester, lease, version)
+    match claimed:
+        case InProgress():
+            return Acted("in_progress", retry_after=claimed.retry_after)
+        case NotClaimed("unclaimed") if to is not None:
+            return (yield from _unclaimed(row, to, work, writes, requester, patch, version))
+        case NotClaimed():
+            return Acted(claimed.outcome, claimed.status)
+    action = claimed
+    made: list[Any] = []
+
+    def body() -> Flow[Acted]:
+        made.append((yield Invoke(work, (action,))))
+        return (yield from _finish(action, made[0], writes, patch))
+
+    try:
+        acted: Acted = yield Under(Beat(action.seconds, action.extend.flow), body)
+        return acted
+    except Cancelling:
+        status = yield from action.release.flow("cancelled")
+        return Acted("cancelling", status)
+    except AlreadyDone as error:
+        if not error.repeated or not made:
+            raise
+        return Acted("finished", result=made[0])
+    except LeaseLost:
+        raise
+    except BaseException as error:
+        try:
+            yield from action.release.flow(repr(error))
+        except (LeaseLost, AlreadyDone, Conflict, Unavailable) as left:
+            log.warning("%s %s is left to its lease: %s", row.machine, row.id, left)
+        raise
+
+
+def _finish(action: Action, result: Any, writes: Callable[[Any, Any], Any] | None, patch: Any) -> Flow[Acted]:
+    def body(conn: Any) -> Flow[Acted]:
+        finished = yield from action.finish.flow(patch(result) if callable(patch) else patch)
+        if finished.outcome == "cancelling":
+            raise Cancelling(f"{action.row.machine} {action.row.id} is cancelled")
+        if writes:
+            yield Invoke(writes, (conn, result))
+        return Acted("finished", finished.status, result)
+
+    return (yield from in_transaction(body, unanswered=True))
+
+
+def _unclaimed(
+    row: Row, to: str, work: Any, writes: Any, requester: str | None, patch: Any, version: int | None
+) -> Flow[Acted]:
+    result = yield Invoke(work, (None,))
+
+    def body(conn: Any) -> Flow[Acted]:
+        changed = patch(result) if callable(patch) else patch
+        moved = yield from row.transition.flow(to, patch=changed, requester=requester, version=version)
+        if not moved.moved:
+            return Acted("cancelling" if moved.reason == "cancelling" else "refused", moved.status)
+        if writes:
+            yield Invoke(writes, (conn, result))
+        return Acted("finished", moved.status, result)
+
+    return (yield from in_transaction(body))
+
+
+@operation
+def assert_covered() -> Flow[None]:
+    """At boot: UncoveredClaimState names every claim state that no sweep reverts."""
+    yield from ask(ASSERT)

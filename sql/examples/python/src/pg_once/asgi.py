@@ -1,0 +1,188 @@
+"""A middleware for FastAPI, Starlette and every other ASGI application: an Idempotency-Key makes a request safe.
+
+    app.add_middleware(Idempotency, pool=pool, user=lambda scope: scope["state"]["user"])
+
+A request with the header is claimed before the application sees it, and its answer is stored when the application has
+returned. What the application writes commits with the answer only where it stores the answer in its own transaction:
+
+    await current(request).complete(session, 201, body)
+
+Else a process that dies between the two runs the request again: fine where the writes are conditional, or nothing but
+a foreign call with a derived key.
+"""
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from .errors import InvalidArgument, Unavailable
+from .executor import AsyncPool
+from .flow import log
+from .http import Answer, key_of_header, problem, retry_after
+from .key import Lease
+from .run import run
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LEASE = "pg_once.lease"
+BASE64 = "pg-once-base64"  # a stored header of ours: the body is no JSON
+# Answers that say nothing about the next try of the same request.
+NOT_FINAL = {401, 403, 408, 409, 425, 429}
+# Of the connection or of this very response, not of the answer.
+NOT_STORED = {"content-length", "date", "server", "connection", "transfer-encoding", "set-cookie"}
+
+
+def current(request: Any) -> Lease:
+    """The lease of the request at hand: of a Starlette or FastAPI Request, or an ASGI scope."""
+    lease: Lease = (request if isinstance(request, dict) else request.scope)[LEASE]
+    return lease
+
+
+class Idempotency:
+    """user: who is authenticated, of the ASGI scope; never a value that the client can choose. None is 401.
+
+    name: the pg_once scope, or a function of the ASGI scope. Method, path and query belong to the request, so a key
+    that comes again on another path is 422.
+    required: a request without the header is 400; else it passes through, without once-ness.
+    wait: seconds for which a duplicate waits for the first one's answer; without it the duplicate is 409.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        pool: AsyncPool,
+        user: Callable[[Scope], str | None],
+        name: str | Callable[[Scope], str] = "http",
+        methods: Iterable[str] = ("POST", "PATCH"),
+        required: bool = False,
+        wait: float = 0,
+    ) -> None:
+        self.app, self.pool, self.user, self.name = app, pool, user, name
+        self.methods, self.required, self.wait = frozenset(methods), required, wait
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        value = _header(scope, "idempotency-key") if scope["type"] == "http" else None
+        if scope["type"] != "http" or scope["method"] not in self.methods or (value is None and not self.required):
+            await self.app(scope, receive, send)
+            return
+        key = key_of_header(self.user(scope), value)
+        if isinstance(key, Answer):
+            await _send(send, key)
+            return
+        if (body := await _body(receive)) is not None:
+            # A client that hangs up, or a server that cancels for it, does not end the work.
+            await _send(send, await asyncio.shield(self._answer(scope, key, body)))
+
+    async def _answer(self, scope: Scope, key: str, body: bytes) -> Answer:
+        name = self.name(scope) if callable(self.name) else self.name
+        request, fingerprint = _request(scope, body)
+
+        async def work(lease: Lease) -> Answer:
+            return await self._work(lease, scope, body)
+
+        try:
+            return await run(self.pool, name, key, request, work, wait=self.wait, fingerprint=fingerprint)
+        except InvalidArgument as error:  # JSON that jsonb cannot hold, such as \u0000
+            return problem(400, str(error))
+        except Unavailable as error:
+            log.warning("the database is away: %s", error)
+            return problem(503, "the database is away", 1)
+
+    async def _work(self, lease: Lease, scope: Scope, body: bytes) -> Answer:
+        """Runs the application, and stores what it answers unless it has done so."""
+        answer = await _run_app(self.app, {**scope, LEASE: lease}, body)
+        if lease.answers:
+            if answer.status < 500:
+                return lease.answers[0]
+            # Its COMMIT may have failed, or not: once the key is given back, the next claim tells.
+            raise Unavailable("the application failed after it had stored its answer")
+        if answer.status >= 500 or answer.status in NOT_FINAL:
+            after = retry_after(answer.headers.get("retry-after"))
+            await lease.release(self.pool, f"the application says {answer.status}", after)
+            return answer
+        end = lease.complete if answer.status < 400 else lease.abort
+        await end(self.pool, answer.status, answer.body or None, answer.headers)
+        return answer
+
+
+async def _run_app(app: App, scope: Scope, body: bytes) -> Answer:
+    sent, status, headers, came = bytearray(), 500, {}, False
+
+    async def receive() -> Message:
+        nonlocal came
+        if came:
+            await asyncio.Event().wait()  # this client never hangs up
+        came = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        nonlocal status, headers
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in message["headers"]}
+        elif message["type"] == "http.response.body":
+            sent.extend(message.get("body", b""))
+
+    await app(scope, receive, send)
+    kept = {name: value for name, value in headers.items() if name not in NOT_STORED}
+    return _answer_of(status, bytes(sent), kept)
+
+
+def _answer_of(status: int, body: bytes, headers: dict[str, str]) -> Answer:
+    """JSON is stored as the text that it is; any other body as base64 in a JSON string."""
+    try:
+        text = body.decode()
+        if text:
+            json.loads(text)
+        if "\\u0000" not in text:
+            return Answer(status, text, headers)
+    except ValueError:
+        pass
+    return Answer(status, json.dumps(base64.b64encode(body).decode()), {**headers, BASE64: "1"})
+
+
+async def _send(send: Send, answer: Answer) -> None:
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    body = base64.b64decode(json.loads(answer.body)) if headers.pop(BASE64, None) else answer.body.encode()
+    if body:
+        headers.setdefault("content-type", "application/json")
+    if body or answer.status not in (204, 304):
+        headers["content-length"] = str(len(body))
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """None: the client has hung up before it had sent all."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _request(scope: Scope, body: bytes) -> tuple[str | None, bytes | None]:
+    """What must be equal: as JSON where the body is JSON, so that spelling does not count; else a fingerprint."""
+    target = [scope["method"], scope["path"], scope.get("query_string", b"").decode("latin-1")]
+    try:
+        text = body.decode()
+        json.loads(text)
+        return f'{{"target": {json.dumps(target)}, "body": {text}}}', None
+    except ValueError:
+        return None, hashlib.sha256(json.dumps(target).encode() + b"\n" + body).digest()
+
+
+def _header(scope: Scope, name: str) -> str | None:
+    values = [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name.encode()]
+    return ", ".join(values) if values else None

@@ -1,0 +1,139 @@
+"""What an operation is made of: effects, and the flows that yield them.
+
+An operation is a *flow*: a generator that yields effects (a query, a transaction, a call of the caller's own
+function, a pause) and gets their results. It does not know whether a sync or an async program drives it
+(executor.py); there is one implementation for both.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from .errors import AlreadyDone, Conflict, OnceError, Unavailable
+
+T = TypeVar("T")
+log = logging.getLogger("pg_once")
+
+
+# Effects.
+
+
+@dataclass(frozen=True)
+class Query:
+    sql: str
+    arguments: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """body's flow runs on a connection, in one transaction (on a connection: in a savepoint)."""
+
+    body: "Callable[[Any], Flow[Any]]"
+
+
+@dataclass(frozen=True)
+class Beat:
+    """Extends a lease of so many seconds at every third of it."""
+
+    seconds: float
+    extend: "Callable[[], Flow[Any]]"
+
+
+@dataclass(frozen=True)
+class Invoke:
+    """The caller's function; what it returns is awaited if it can be."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Under:
+    """A flow beside which the lease's heart beats, on connections of its own; none in a caller's transaction."""
+
+    beat: Beat
+    body: "Callable[[], Flow[Any]]"
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Waits, or less if stop (a threading.Event or asyncio.Event) is set."""
+
+    seconds: float
+    stop: Any = None
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Whether calls are on connections of their own, so that they may be repeated: not in a caller's transaction."""
+
+
+Effect = Query | Transaction | Invoke | Under | Pause | Alone
+Flow = Generator[Effect, Any, T]
+
+
+# Flows that others are made of.
+
+
+def wait_before(attempt: int, cap: float = 2.0) -> float:
+    """Exponential backoff with full jitter, in seconds: those who failed together do not come back together."""
+    return random.uniform(0, min(cap, 0.05 * 2.0 ** min(attempt, 16)))
+
+
+def repeated(effect: Effect, tries: int, again: tuple[type[OnceError], ...]) -> Flow[Any]:
+    alone = yield Alone()
+    for failures in range(1, tries + 1):
+        try:
+            return (yield effect)
+        except again as error:
+            if failures == tries or not alone:
+                raise
+            log.debug("once more: %s", error)
+            yield Pause(wait_before(failures))
+        except AlreadyDone as error:
+            error.repeated = failures > 1
+            raise
+
+
+def ask(sql: str, tries: int = 8, /, **arguments: object) -> Flow[list[Any]]:
+    """One call of pg_once. On a pool it is repeated until it is answered: only for what converges then."""
+    rows: list[Any] = yield from repeated(Query(sql, arguments), tries, (Conflict, Unavailable))
+    return rows
+
+
+def tell(sql: str, /, **arguments: object) -> Flow[list[Any] | None]:
+    """A write that a token fences. None: the first try was carried out and not answered, and the next said ON006."""
+    try:
+        return (yield from ask(sql, **arguments))
+    except AlreadyDone as error:
+        if error.repeated:
+            return None
+        raise
+
+
+def in_transaction(body: Callable[[Any], Flow[T]], unanswered: bool = False) -> Flow[T]:
+    """One transaction, again after 40001, 40P01 and 55P03, which roll back for sure.
+
+    unanswered: again after a lost connection, too, where the COMMIT may have been carried out. Only for a transaction
+    that finds that out: with a fenced write in it, whose AlreadyDone then undoes the others.
+    """
+    again = (Conflict, Unavailable) if unanswered else (Conflict,)
+    result: T = yield from repeated(Transaction(body), 8 if unanswered else 5, again)
+    return result
+
+
+def invoked(function: Callable[..., Any], *arguments: Any) -> Flow[Any]:
+    return (yield Invoke(function, arguments))
+
+
+# Arguments.
+
+Seconds = float | timedelta | None
+
+
+def interval(seconds: Seconds) -> timedelta | None:
+    return timedelta(seconds=seconds) if isinstance(seconds, (int, float)) else seconds

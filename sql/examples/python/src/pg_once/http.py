@@ -1,0 +1,69 @@
+"""What HTTP clients send and get: the key of a header, answers, Retry-After."""
+
+import email.utils
+import json
+import math
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from .document import value_of
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What goes to the HTTP client. The body is the stored text, never parsed on its way."""
+
+    status: int
+    body: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def value(self) -> Any:
+        return value_of(self.body or None)
+
+
+def problem(status: int, title: str, after: float | None = None) -> Answer:
+    """Retry-After is there exactly when coming back can help without anybody's verdict."""
+    headers = {"Content-Type": "application/problem+json"}
+    if after is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(after)))
+    return Answer(status, json.dumps({"title": title}), headers)
+
+
+def key_of(user: str, value: str) -> str:
+    """The key of what a user sent: nobody reaches the keys of another, since `/` in the name is written %2F."""
+    return user.replace("%", "%25").replace("/", "%2F") + "/" + value
+
+
+def key_of_header(user: str | None, value: str | None) -> str | Answer:
+    """The key of a user's Idempotency-Key header: `<user>/<what the client sent>`, or the 401 or 400 to answer.
+
+    user: who is authenticated, never a value of the request's body.
+    value: quoted (as the IETF draft has it) or bare.
+    """
+    user = (user or "").strip(" \t")
+    if not user:
+        return problem(401, "the request is not authenticated")
+    value = (value or "").strip()
+    if quoted := re.fullmatch(r'"((?:[ !#-\[\]-~]|\\["\\])*)"', value):
+        value = re.sub(r"\\(.)", r"\1", quoted[1])
+    elif '"' in value:
+        value = ""
+    key = key_of(user, value)
+    if not value or not value.isprintable() or len(key) > 255:
+        return problem(400, "the Idempotency-Key header is missing, not well formed or too long")
+    return key
+
+
+def retry_after(value: str | None) -> float | None:
+    """Seconds from now of a Retry-After header, which holds seconds or an HTTP date. None: nothing to wait for."""
+    try:
+        value = (value or "").strip()
+        seconds = (
+            float(value) if value.isdecimal() else email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        )
+    except ValueError:
+        return None
+    return seconds if seconds > 0 else None

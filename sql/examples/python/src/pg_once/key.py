@@ -1,0 +1,329 @@
+"""One logical request, one execution: the claim of a key, and what its lease allows.
+
+`run` in run.py does all of it for a request. Invariant: wherever a process dies, the next claim of the key
+goes on rightly.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .document import Document, storable, text_of, value_of
+from .errors import AlreadyDone, Conflict, LeaseLost, Unavailable
+from .executor import method, operation
+from .flow import Flow, Invoke, Seconds, ask, in_transaction, interval, invoked, log, tell
+from .http import Answer
+
+_CLAIMED = """outcome, token, attempt, recovery_point, state, response_code, response_body, response_headers,
+       extract(epoch FROM lease_left)::float8 AS lease_left, extract(epoch FROM retry_after)::float8 AS retry_after"""
+CLAIM = f"""
+SELECT {_CLAIMED}
+  FROM once.key_claim(%(scope)s, %(key)s, %(request)s::json, lease => %(lease)s, ttl => %(ttl)s, holder => %(holder)s,
+                      fingerprint => %(fingerprint)s)"""
+TAKE = f"""
+SELECT {_CLAIMED}, key, request
+  FROM once.key_take_abandoned(%(scope)s, %(max)s, lease => %(lease)s, holder => %(holder)s)"""
+STEP = """
+SELECT done, result, attempted, derived_key, extract(epoch FROM clock_timestamp() - first_at)::float8 AS age
+  FROM once.key_step(%(scope)s, %(key)s, %(token)s, %(step)s, on_abort => %(on_abort)s::json)"""
+STEP_DONE = """
+SELECT recorded, result
+  FROM once.key_step_done(%(scope)s, %(key)s, %(token)s, %(step)s, %(result)s::json,
+                          on_complete => %(on_complete)s::json, on_abort => %(on_abort)s::json)"""
+ADVANCE = """
+SELECT extract(epoch FROM lease_left)::float8 AS lease_left
+  FROM once.key_advance(%(scope)s, %(key)s, %(token)s, %(point)s, %(state)s::json, lease => %(lease)s)"""
+END = """
+SELECT once.key_{}(%(scope)s, %(key)s, %(token)s, %(code)s, %(body)s::json, %(headers)s::json)"""
+RELEASE = "SELECT once.key_release(%(scope)s, %(key)s, %(token)s, %(error)s, %(after)s)"
+PARK = "SELECT once.key_park(%(scope)s, %(key)s, %(token)s, %(reason)s)"
+EXTEND = """
+SELECT extract(epoch FROM lease_left)::float8 AS lease_left
+  FROM once.key_extend(%(scope)s, %(key)s, %(token)s, %(lease)s)"""
+ROTATE = "SELECT version FROM once.key_rotate(%(scope)s, %(key)s, %(token)s, %(step)s, %(version)s)"
+DERIVE = "SELECT once.key_derive(%(scope)s, %(key)s, %(step)s) AS derived"
+RESOLVE = """
+SELECT once.key_resolve(%(scope)s, %(key)s, %(attempt)s, %(verdict)s, %(code)s, %(body)s::json, %(headers)s::json)"""
+
+
+class Retry(Exception):
+    """The work failed, and another attempt may go through: the key is released."""
+
+    def __init__(self, error: str, after: float = 1.0) -> None:
+        super().__init__(error)
+        self.after = after
+
+
+class Refused(Exception):
+    """A final no, which no retry mends: it is stored as the answer, and the steps' on_abort events are emitted."""
+
+    def __init__(self, title: str, status: int = 402) -> None:
+        super().__init__(title)
+        self.status = status
+
+
+class Unknown(Exception):
+    """Nobody knows whether the work was done, and asking again could do it twice: the key is parked."""
+
+
+# What a claim that is not granted finds.
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Finished: hand the stored answer back."""
+
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class InProgress:
+    """Somebody holds it, or it is not due yet."""
+
+    retry_after: float
+    lease_left: float | None = None
+
+
+@dataclass(frozen=True)
+class Mismatched:
+    """The same key was used for a different request."""
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Finished and past its ttl."""
+
+
+@dataclass(frozen=True)
+class Parked:
+    """Nobody knows how the last attempt ended, or attempts are used up: key_resolve."""
+
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Step:
+    done: bool
+    result: str | None  # json text
+    attempted: int  # beginnings by earlier attempts whose end nobody recorded
+    derived_key: str
+    age: float | None  # seconds since the first beginning
+
+    @property
+    def value(self) -> Any:
+        return value_of(self.result)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to work on a key. Each method takes what it runs on first, and is one call there.
+
+    A method that writes raises AlreadyDone where an earlier transaction of this lease has made that write, and
+    LeaseLost where the lease is somebody else's by now.
+    """
+
+    scope: str
+    key: str
+    token: int
+    attempt: int
+    recovery_point: str
+    state: str | None  # json text
+    seconds: float
+    resumed: bool = False
+    request: str | None = None  # of what a completer took, where the scope keeps requests
+    answers: list[Answer] = field(default_factory=list, compare=False, repr=False)  # the one that it has stored
+
+    @property
+    def value(self) -> Any:
+        """The state, parsed; {} where there is none."""
+        return value_of(self.state, {})
+
+    @method
+    def advance(self, point: str, state: Document = None, lease: Seconds = None) -> Flow[float | None]:
+        """Moves the recovery point, in the transaction of the phase's own writes. state None keeps the state."""
+        told = yield from self._tell(ADVANCE, point=point, state=text_of(state), lease=interval(lease))
+        log.debug("advanced %s", point)
+        return told[0].lease_left if told else None
+
+    @method
+    def complete(self, code: int, body: Document = None, headers: Mapping[str, str] | None = None) -> Flow[Answer]:
+        """Stores the answer, in the transaction of the last writes."""
+        return (yield from self._end("complete", code, body, headers))
+
+    @method
+    def abort(self, code: int, body: Document = None, headers: Mapping[str, str] | None = None) -> Flow[Answer]:
+        """Stores the answer of a failure that no retry mends; emits the steps' on_abort events."""
+        return (yield from self._end("abort", code, body, headers))
+
+    @method
+    def release(self, error: str, after: Seconds = None) -> Flow[None]:
+        """Gives the key back after a failure worth a retry, which is due after so many seconds."""
+        yield from ask(RELEASE, **self._fence, error=storable(error), after=interval(after))
+
+    @method
+    def park(self, reason: str) -> Flow[None]:
+        """Leaves the key to a verdict (`resolve`): nobody knows how a foreign call ended."""
+        yield from ask(PARK, **self._fence, reason=storable(reason))
+
+    @method
+    def extend(self, lease: Seconds = None) -> Flow[float]:
+        """How long the lease lasts now, in seconds."""
+        (row,) = yield from ask(EXTEND, **self._fence, lease=interval(lease))
+        return float(row.lease_left)
+
+    @method
+    def step(self, name: str, on_abort: Document = None) -> Flow[Step]:
+        """Records that a foreign call begins. Commit it before the call."""
+        (row,) = yield from ask(STEP, **self._fence, step=name, on_abort=text_of(on_abort))
+        log.debug("step %s begun", name)
+        return Step(**row._asdict())
+
+    @method
+    def step_done(
+        self, name: str, result: Document = None, on_complete: Document = None, on_abort: Document = None
+    ) -> Flow[str | None]:
+        """Records that it ended. The first one wins; what is recorded comes back."""
+        text = text_of(result)
+        events = {"on_complete": text_of(on_complete), "on_abort": text_of(on_abort)}
+        told = yield from self._tell(STEP_DONE, step=name, result=text, **events)
+        log.debug("step %s done", name)
+        recorded: str | None = told[0].result if told else text
+        return recorded
+
+    @method
+    def rotate(self, step: str, from_version: int) -> Flow[int]:
+        """A new derived key for a step whose old one the other side has stored a validation error under."""
+        (row,) = yield from ask(ROTATE, **self._fence, step=step, version=from_version)
+        return int(row.version)
+
+    @method
+    def phase(self, point: str, state: Document, writes: Callable[[Any], Any]) -> Flow[None]:
+        """One transaction: the recovery point moves, and writes(conn) makes the phase's own. Until it is answered.
+
+        AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` goes on behind it.
+        Only the same point with the same state is a repeat. So make ids that the state holds before the phase.
+        """
+
+        def body(conn: Any) -> Flow[None]:
+            yield from self.advance.flow(point, state)
+            yield Invoke(writes, (conn,))
+
+        yield from in_transaction(body, unanswered=True)
+
+    @method
+    def last_phase(self, writes: Callable[[Any], Any]) -> Flow[Any]:
+        """The same for the last writes: they end with complete or abort, whose AlreadyDone undoes the others."""
+        return (yield from in_transaction(lambda conn: invoked(writes, conn), unanswered=True))
+
+    @method
+    def foreign(
+        self,
+        step: str,
+        send: Callable[[str], Any],
+        remembers: Seconds = None,
+        on_abort: Document = None,
+    ) -> Flow[Any]:
+        """One foreign call as a step: send(derived_key) returns its JSON. What is recorded comes back, parsed.
+
+        send goes out once for each attempt that does not find the step done, always with the same key. It raises
+        Refused for a final no, Retry where asking again is right, Unknown where it is not.
+        remembers: how long the other side remembers keys; an attempt that began before that is Unknown.
+        """
+        begun = yield from self.step.flow(step, on_abort)
+        if begun.done:
+            return begun.value
+        limit = interval(remembers)
+        if limit is not None and begun.attempted and (begun.age or 0) > limit.total_seconds():
+            raise Unknown("an earlier attempt may have acted, and the other side has forgotten its key by now")
+        result = yield Invoke(send, (begun.derived_key,))
+        return value_of((yield from self.step_done.flow(step, result)))
+
+    @property
+    def _fence(self) -> dict[str, Any]:
+        return {"scope": self.scope, "key": self.key, "token": self.token}
+
+    def _tell(self, sql: str, **arguments: object) -> Flow[list[Any] | None]:
+        return (yield from tell(sql, **self._fence, **arguments))
+
+    def _end(self, how: str, code: int, body: Document, headers: Mapping[str, str] | None) -> Flow[Answer]:
+        answer = Answer(code, text_of(body) or "", dict(headers or {}))
+        stored = json.dumps(answer.headers) if answer.headers else None
+        yield from self._tell(END.format(how), code=code, body=answer.body or None, headers=stored)
+        log.debug("completed")
+        self.answers[:] = [answer]
+        return answer
+
+
+Claim = Lease | Replayed | InProgress | Mismatched | Gone | Parked
+
+
+@operation
+def claim(
+    scope: str,
+    key: str,
+    request: Document = None,
+    lease: Seconds = None,
+    ttl: Seconds = None,
+    holder: str | None = None,
+    fingerprint: bytes | None = None,
+) -> Flow[Claim]:
+    """One claim. A lost answer costs nothing: the same holder gets its own lease back."""
+    arguments = {"scope": scope, "key": key, "request": text_of(request), "fingerprint": fingerprint}
+    times = {"lease": interval(lease), "ttl": interval(ttl)}
+    (row,) = yield from ask(CLAIM, **arguments, **times, holder=holder or str(uuid.uuid4()))
+    return _claim_of(row, scope, key)
+
+
+@operation
+def take_abandoned(scope: str, max: int = 10, lease: Seconds = None, holder: str | None = None) -> Flow[list[Lease]]:
+    """The completer's intake: unfinished keys that nobody holds, each with its request where the scope keeps it."""
+    arguments = {"scope": scope, "max": max, "lease": interval(lease), "holder": holder or str(uuid.uuid4())}
+    taken = [_claim_of(row, scope, row.key, row.request) for row in (yield from ask(TAKE, **arguments))]
+    return [claim for claim in taken if isinstance(claim, Lease)]
+
+
+@operation
+def derive(scope: str, key: str, step: str) -> Flow[str]:
+    """The derived key of a step, without a lease."""
+    (row,) = yield from ask(DERIVE, scope=scope, key=key, step=step)
+    return str(row.derived)
+
+
+@operation
+def resolve(scope: str, key: str, attempt: int, verdict: str, answer: Answer | None = None) -> Flow[None]:
+    """The verdict on a parked attempt: `retry`, or `complete` or `abort` with the answer. For an operator's role."""
+    headers = json.dumps(answer.headers) if answer and answer.headers else None
+    response = {"code": answer and answer.status, "body": (answer and answer.body) or None, "headers": headers}
+    yield from tell(RESOLVE, scope=scope, key=key, attempt=attempt, verdict=verdict, **response)
+
+
+def _claim_of(row: Any, scope: str, key: str, request: str | None = None) -> Claim:
+    match row.outcome:
+        case "claimed" | "resumed" as outcome:
+            log.debug("claimed")
+            lease = (row.token, row.attempt, row.recovery_point, row.state, row.lease_left)
+            return Lease(scope, key, *lease, resumed=outcome == "resumed", request=request)
+        case "replayed":
+            return Replayed(Answer(row.response_code, row.response_body or "", value_of(row.response_headers, {})))
+        case "in_progress":
+            return InProgress(row.retry_after, row.lease_left)
+        case "mismatched":
+            return Mismatched()
+        case "gone":
+            return Gone()
+        case "parked":
+            return Parked(row.attempt)
+        case other:
+            raise ValueError(f"an outcome that this program does not know: {other}")
+
+
+def give_back(lease: Lease, error: str, after: Seconds = None) -> Flow[None]:
+    """Releases after a failure. What it is told of a lease that is over already, the next claim tells, too."""
+    try:
+        yield from lease.release.flow(error, after)
+    except (LeaseLost, AlreadyDone):
+        pass
+    except (Conflict, Unavailable):
+        log.warning("the key is left to its lease: %s", error)

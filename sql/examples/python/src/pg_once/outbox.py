@@ -1,0 +1,280 @@
+"""Events that leave the database: emit beside the writes, deliver in a worker; dead letters.
+
+At least once on the wire, once by the delivery key. Invariant: an event is acked only after `deliver` has
+returned, and whatever dies, what is not acked comes again, with the same delivery key.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from .document import Document, storable, text_of, value_of
+from .errors import AlreadyDone, Conflict, LeaseLost, Unavailable
+from .executor import method, operation
+from .flow import Beat, Flow, Invoke, Pause, Seconds, Under, ask, in_transaction, interval, log, tell, wait_before
+
+EMIT = """
+SELECT event_id, emitted
+  FROM once.outbox_emit(%(topic)s, %(payload)s::json, order_key => %(order_key)s, dedupe_key => %(dedupe_key)s,
+                        headers => %(headers)s::json, delay => %(delay)s)"""
+TAKE = """
+SELECT token, event_id, attempt, delivery_key, order_key, payload, headers, emitted_at
+  FROM once.outbox_take(%(topic)s, %(subscriber)s, %(max)s, %(lease)s)"""
+ACK = "SELECT acked FROM once.outbox_ack(%(topic)s, %(subscriber)s, %(token)s, %(events)s::bigint[])"
+NACK = """
+SELECT event_id, attempt, next_attempt_at, dead
+  FROM once.outbox_nack(%(topic)s, %(subscriber)s, %(token)s, %(events)s::bigint[], error => %(error)s,
+                        kind => %(kind)s, retry_after => %(after)s)"""
+EXTEND = """
+SELECT extract(epoch FROM lease_left)::float8 AS lease_left
+  FROM once.outbox_extend(%(topic)s, %(subscriber)s, %(token)s, %(lease)s)"""
+DEAD = """
+SELECT event_id, attempts, died_at, kind, error, order_key, payload, headers, emitted_at
+  FROM once.outbox_dead(%(topic)s, %(subscriber)s, %(max)s)"""
+REDRIVE = "SELECT redriven FROM once.outbox_redrive(%(topic)s, %(subscriber)s, %(max)s, %(events)s::bigint[])"
+DISCARD = "SELECT discarded FROM once.outbox_discard(%(topic)s, %(subscriber)s, %(events)s::bigint[])"
+
+
+@dataclass(frozen=True)
+class Emitted:
+    event_id: int
+    emitted: bool  # False: this dedupe_key was emitted within the topic's window, as event_id
+
+
+@dataclass(frozen=True)
+class Event:
+    token: int
+    event_id: int
+    attempt: int
+    delivery_key: str
+    order_key: str | None
+    payload: str  # json text, byte for byte what was emitted
+    headers: str | None  # json text
+    emitted_at: datetime
+
+    @property
+    def value(self) -> Any:
+        return value_of(self.payload)
+
+
+@dataclass(frozen=True)
+class Nacked:
+    event_id: int
+    attempt: int
+    next_attempt_at: datetime | None
+    dead: bool
+
+
+@dataclass(frozen=True)
+class Dead:
+    event_id: int
+    attempts: int
+    died_at: datetime
+    kind: str
+    error: str | None
+    order_key: str | None
+    payload: str
+    headers: str | None
+    emitted_at: datetime
+
+
+class NotDelivered(Exception):
+    """It is tried again, after the subscriber's backoff or after so many seconds.
+
+    kind: a word by which failures are counted, such as "timeout".
+    """
+
+    def __init__(self, error: str, kind: str = "error", after: float | None = None) -> None:
+        super().__init__(error)
+        self.kind = kind
+        self.after = after
+
+
+class Never(NotDelivered):
+    """It will not go through, however often it is tried: it is dead at once."""
+
+    def __init__(self, error: str) -> None:
+        super().__init__(error, "never")
+
+
+@operation
+def emit(
+    topic: str,
+    payload: Document,
+    *,
+    order_key: str | None = None,
+    dedupe_key: str | None = None,
+    headers: Document = None,
+    delay: Seconds = None,
+) -> Flow[Emitted]:
+    """In the transaction of the writes that the event tells of. Alone on a pool it is not repeated without dedupe_key.
+
+    delay and order_key exclude each other.
+    """
+    arguments = {"topic": topic, "payload": text_of(payload), "headers": text_of(headers), "delay": interval(delay)}
+    tries = 8 if dedupe_key else 1
+    (row,) = yield from ask(EMIT, tries, order_key=order_key, dedupe_key=dedupe_key, **arguments)
+    return Emitted(row.event_id, row.emitted)
+
+
+@dataclass(frozen=True)
+class Subscriber:
+    """Whom a topic's events are for. Each method takes what it runs on first."""
+
+    topic: str
+    name: str = "default"
+
+    @method
+    def take(self, max: int = 10, lease: Seconds = None) -> Flow[list[Event]]:
+        """A batch under one token. Commit it before the delivery. A lost answer's events wait for their lease."""
+        taken = yield from ask(TAKE, 1, **self._who, max=max, lease=interval(lease))
+        return [Event(**row._asdict()) for row in taken]
+
+    @method
+    def ack(self, token: int, event_ids: Sequence[int] | None = None) -> Flow[int]:
+        """How many this call acked. In a handler's transaction first of all, before it touches keys."""
+        told = yield from tell(ACK, **self._who, token=token, events=_list(event_ids))
+        return told[0].acked if told else len(event_ids or ())
+
+    @method
+    def nack(
+        self,
+        token: int,
+        event_ids: Sequence[int] | None = None,
+        error: str | None = None,
+        kind: str = "error",
+        after: Seconds = None,
+    ) -> Flow[list[Nacked]]:
+        """Not delivered. An event of an order key takes the later ones of its key out of the batch with it."""
+        error = None if error is None else storable(error)
+        what = {"token": token, "events": _list(event_ids), "error": error, "kind": kind, "after": interval(after)}
+        told = yield from tell(NACK, **self._who, **what)
+        return [Nacked(**row._asdict()) for row in told or []]
+
+    @method
+    def extend(self, token: int, lease: Seconds = None) -> Flow[float]:
+        (row,) = yield from ask(EXTEND, **self._who, token=token, lease=interval(lease))
+        return float(row.lease_left)
+
+    @method
+    def dead(self, max: int = 100) -> Flow[list[Dead]]:
+        """The dead letters. This and the next two are for an operator's role."""
+        return [Dead(**row._asdict()) for row in (yield from ask(DEAD, **self._who, max=max))]
+
+    @method
+    def redrive(self, event_ids: Sequence[int] | None = None, max: int = 100) -> Flow[int]:
+        """Dead letters that are due again, with no attempt counted."""
+        (row,) = yield from ask(REDRIVE, **self._who, max=max, events=_list(event_ids))
+        return int(row.redriven)
+
+    @method
+    def discard(self, event_ids: Sequence[int]) -> Flow[int]:
+        """Dead letters that are thrown away for good."""
+        (row,) = yield from ask(DISCARD, **self._who, events=_list(event_ids))
+        return int(row.discarded)
+
+    @property
+    def _who(self) -> dict[str, Any]:
+        return {"topic": self.topic, "subscriber": self.name}
+
+
+@operation
+def work(
+    subscriber: Subscriber,
+    deliver: Callable[..., Any],
+    stop: Any = None,
+    *,
+    here: bool = False,
+    lease: float = 60.0,
+    batch: int = 10,
+    poll: float = 1.0,
+) -> Flow[None]:
+    """A worker: takes batches and delivers their events one after another. Run several for more.
+
+    deliver(event), or with here=True handle(conn, event) in the transaction of the ack: its writes are made once.
+    stop: finishes the event at hand and gives the rest of the batch back. Without stop it ends when nothing is due.
+    lease: seconds after which another worker goes on when this one died.
+    poll: seconds that an idle worker waits, at most.
+    """
+    failures, idle = 0, 0.05
+    while not (stop and stop.is_set()):
+        try:
+            events = yield from subscriber.take.flow(batch, lease)
+            failures = 0
+            if events:
+                idle = 0.05
+                token = events[0].token
+                beat = Beat(lease, lambda token=token: subscriber.extend.flow(token, lease))  # type: ignore[misc]
+                yield Under(beat, lambda events=events: _batch(subscriber, events, deliver, here, stop))  # type: ignore[misc]
+            elif stop is None:
+                return
+            else:
+                yield Pause(idle * random.uniform(0.5, 1), stop)
+                idle = min(2 * idle, poll)
+        except LeaseLost as error:
+            log.warning("somebody else has the rest of the batch: %s", error)
+        except (Conflict, Unavailable) as error:
+            # What was taken and not acked comes again when its lease has run out.
+            if stop is None:
+                raise
+            failures += 1
+            log.warning("the database is away: %s", error)
+            yield Pause(wait_before(failures), stop)
+
+
+def _batch(
+    subscriber: Subscriber, events: list[Event], deliver: Callable[..., Any], here: bool, stop: Any
+) -> Flow[None]:
+    stuck: set[str] = set()  # order keys of which one failed: the later ones left the batch with it
+    for place, event in enumerate(events):
+        if event.order_key in stuck:
+            continue
+        if stop and stop.is_set():
+            rest = [other.event_id for other in events[place:] if other.order_key not in stuck]
+            yield from _nack(subscriber, event.token, rest, "the worker was stopped", "released")
+            return
+        try:
+            if here:
+                yield from _handle(subscriber, event, deliver)
+            else:
+                yield Invoke(deliver, (event,))
+        except NotDelivered as failure:
+            yield from _nack(subscriber, event.token, [event.event_id], str(failure), failure.kind, failure.after)
+        except Exception as error:
+            if here and isinstance(error, (LeaseLost, Conflict, Unavailable)):
+                raise
+            # A fault of the handler is a failure of this event alone.
+            yield from _nack(subscriber, event.token, [event.event_id], repr(error), "exception")
+        else:
+            if not here:
+                yield from subscriber.ack.flow(event.token, [event.event_id])
+            log.debug("acked")
+            continue
+        if event.order_key is not None:
+            stuck.add(event.order_key)
+
+
+def _handle(subscriber: Subscriber, event: Event, handle: Callable[..., Any]) -> Flow[None]:
+    def body(conn: Any) -> Flow[None]:
+        yield from subscriber.ack.flow(event.token, [event.event_id])
+        yield Invoke(handle, (conn, event))
+
+    with suppress(AlreadyDone):  # an earlier COMMIT of this was carried out, and not answered
+        yield from in_transaction(body, unanswered=True)
+
+
+def _nack(
+    subscriber: Subscriber, token: int, events: list[int], error: str, kind: str, after: float | None = None
+) -> Flow[None]:
+    for row in (yield from subscriber.nack.flow(token, events, error, kind, after)):
+        level = logging.WARNING if row.dead else logging.INFO
+        dead = ", dead" if row.dead else ""
+        log.log(level, "event %s, attempt %s: %s%s", row.event_id, row.attempt, storable(error), dead)
+
+
+def _list(event_ids: Sequence[int] | None) -> list[int] | None:
+    return None if event_ids is None else list(event_ids)

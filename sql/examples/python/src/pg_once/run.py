@@ -1,0 +1,233 @@
+"""A keyed request from its claim to its answer, the completer of what clients left behind, and `@idempotent`.
+
+The work is given the lease. It goes on from lease.recovery_point, whoever got there, and stores the answer itself,
+by lease.complete or lease.abort in the transaction of its last writes; or it raises Retry, Refused or Unknown.
+"""
+
+import functools
+import inspect
+import json
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Concatenate
+
+from .document import Document, text_of
+from .errors import AlreadyDone, Conflict, LeaseLost, OnceError, Unavailable
+from .executor import AsyncPool, P, Pool, operation
+from .flow import Beat, Flow, Invoke, Pause, Seconds, Under, in_transaction, invoked, log, wait_before
+from .http import Answer, problem
+from .key import (
+    Claim,
+    InProgress,
+    Lease,
+    Mismatched,
+    Parked,
+    Refused,
+    Replayed,
+    Retry,
+    Unknown,
+    claim,
+    give_back,
+    take_abandoned,
+)
+
+ROUNDS = 3  # how often the work may run in one `run` when the database fails under it
+
+Work = Callable[[Lease], Answer | Awaitable[Answer]]
+FlowOfWork = Callable[[Lease], Flow[Answer]]
+
+
+@operation
+def run(
+    scope: str,
+    key: str,
+    request: Document,
+    work: Work,
+    *,
+    wait: float = 0,
+    lease: Seconds = None,
+    ttl: Seconds = None,
+    fingerprint: bytes | None = None,
+) -> Flow[Answer]:
+    """Answers a request: does the work, replays its answer, or says why neither.
+
+    request: the JSON text as it came, or a value; another one under the same key is 422.
+    wait: for so many seconds a duplicate asks again until the first one's answer is there, instead of 409. It asks
+    after 10 ms, doubling to 500 ms, and writes nothing.
+    """
+
+    def ask_for() -> Flow[Claim]:
+        return claim.flow(scope, key, request, lease, ttl, fingerprint=fingerprint)
+
+    return (yield from _rounds(ask_for, lambda lease: invoked(work, lease), wait))
+
+
+@operation
+def run_failing_open(
+    scope: str,
+    key: str,
+    request: Document,
+    work: Callable[[Lease | None], Answer | Awaitable[Answer]],
+    on_open: Callable[[OnceError], Any],
+    *,
+    wait: float = 0,
+) -> Flow[Answer]:
+    """Like `run`, but works without a lease where the key cannot be claimed because the database is away.
+
+    Then nothing is idempotent: a retry does it again. on_open is told of each such request, so that somebody counts.
+    """
+    try:
+        first: Claim | None = yield from claim.flow(scope, key, request)
+    except Unavailable as error:
+        yield Invoke(on_open, (error,))
+        answer: Answer = yield Invoke(work, (None,))
+        return answer
+
+    def ask_for() -> Flow[Claim]:
+        nonlocal first
+        claimed, first = first, None
+        return claimed or (yield from claim.flow(scope, key, request))
+
+    return (yield from _rounds(ask_for, lambda lease: invoked(work, lease), wait))
+
+
+def _rounds(ask_for: Callable[[], Flow[Claim]], work: FlowOfWork, wait: float) -> Flow[Answer]:
+    end, pause = time.monotonic() + wait, 0.01
+    rounds = 0
+    while rounds < ROUNDS:
+        claimed = yield from ask_for()
+        if isinstance(claimed, InProgress) and time.monotonic() + pause < end:
+            yield Pause(pause)
+            pause = min(2 * pause, 0.5)
+            continue
+        if not isinstance(claimed, Lease):
+            return answer_of(claimed)
+        rounds += 1
+        if answer := (yield from _attempt(claimed, work)):
+            return answer
+        yield Pause(wait_before(rounds))
+    return problem(503, "the request could not be finished", 1)
+
+
+@operation
+def complete_abandoned(
+    scope: str, work: Work, stop: Any = None, *, batch: int = 10, lease: Seconds = None, poll: float = 10
+) -> Flow[int]:
+    """The completer: finishes what no client comes back for, until stop is set. Without stop, what there is now.
+
+    The scope needs keep_request; lease.request is the request's text. How many were finished.
+    """
+    done, failures = 0, 0
+    while not (stop and stop.is_set()):
+        try:
+            taken = yield from take_abandoned.flow(scope, batch, lease)
+            failures = 0
+        except (Conflict, Unavailable) as error:
+            if stop is None:
+                raise
+            failures += 1
+            log.warning("the database is away: %s", error)
+            yield Pause(wait_before(failures, poll), stop)
+            continue
+        for one in taken:
+            if stop and stop.is_set():
+                yield from give_back(one, "the completer was stopped")
+                continue
+            try:
+                done += bool((yield from _attempt(one, lambda lease: invoked(work, lease))))
+            except Exception:
+                log.exception("%s %s failed", one.scope, one.key)
+        if not taken:
+            if stop is None:
+                break
+            yield Pause(poll, stop)
+    return done
+
+
+def _attempt(lease: Lease, work: FlowOfWork) -> Flow[Answer | None]:
+    """One attempt. None: claim again, since what was sent last may have been committed."""
+    beat = Beat(lease.seconds, lease.extend.flow)
+    try:
+        answer: Answer = yield Under(beat, lambda: work(lease))
+        return answer
+    except Retry as failure:
+        yield from give_back(lease, str(failure), failure.after)
+        return problem(503, "the request could not be finished", failure.after)
+    except Refused as refusal:
+        try:
+            return (yield from lease.abort.flow(refusal.status, {"title": str(refusal)}))
+        except (Conflict, Unavailable, AlreadyDone) as error:
+            yield from give_back(lease, str(error))
+            return None
+    except Unknown as failure:
+        yield from lease.park.flow(str(failure))
+        return answer_of(Parked(lease.attempt))
+    except LeaseLost:
+        return answer_of(InProgress(1))
+    except (Conflict, Unavailable, AlreadyDone) as error:
+        # Once the key is given back, an old transaction that still runs cannot commit a write with this token, so
+        # the next claim tells what is so. (Claiming with the same holder would not end the token.)
+        yield from give_back(lease, str(error))
+        return None
+    except BaseException as error:
+        yield from give_back(lease, repr(error), 1)
+        raise
+
+
+def answer_of(claimed: Claim) -> Answer:
+    """What to tell the HTTP client where no lease was granted."""
+    match claimed:
+        case Replayed(answer):
+            return Answer(answer.status, answer.body, {**answer.headers, "Idempotent-Replayed": "true"})
+        case InProgress():
+            return problem(409, "a request with this key is in progress", claimed.retry_after)
+        case Mismatched():
+            return problem(422, "this key was used for a different request")
+        case Parked():
+            return problem(409, "the outcome of a request with this key is not known yet")
+        case Lease():
+            raise ValueError("a lease is no answer: do the work")
+        case _:
+            return problem(410, "a request with this key was finished long ago")
+
+
+def idempotent(
+    on: Pool | AsyncPool, scope: str, *, status: int = 200, wait: float = 0
+) -> Callable[[Callable[Concatenate[Any, P], Any]], Callable[Concatenate[str, P], Any]]:
+    """A function that runs once for each key, in one transaction with its answer.
+
+        @idempotent(pool, "signups.create", status=201)
+        def sign_up(conn, email): …
+
+        answer = sign_up("ada/k-1", email="ada@example.org")
+
+    It is called with the key in place of the connection, and that gives an Answer. The other arguments are the
+    request, so they must be JSON. What the function returns is the answer's body, or an Answer. With an async pool
+    the function may be async, and the call is.
+    """
+
+    def decorate(function: Callable[Concatenate[Any, P], Any]) -> Callable[Concatenate[str, P], Any]:
+        signature = inspect.signature(function)
+
+        def once(key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flow[Answer]:
+            bound = signature.bind(None, *args, **kwargs)
+            bound.apply_defaults()
+            request = json.dumps(list(bound.arguments.items())[1:])
+
+            def work(lease: Lease) -> Flow[Answer]:
+                def body(conn: Any) -> Flow[Answer]:
+                    made = yield Invoke(function, (conn, *args), kwargs)
+                    answer = made if isinstance(made, Answer) else Answer(status, text_of(made) or "")
+                    return (yield from lease.complete.flow(answer.status, answer.body or None, answer.headers))
+
+                return (yield from in_transaction(body, unanswered=True))
+
+            return (yield from _rounds(lambda: claim.flow(scope, key, request), work, wait))
+
+        @functools.wraps(function)
+        def call(key: str, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+            return operation(once)(on, key, args, kwargs)
+
+        return call
+
+    return decorate

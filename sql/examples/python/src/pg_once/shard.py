@@ -1,0 +1,31 @@
+"""Many primaries, one home for each row: which database a key belongs to."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+def shard_of(routing: str, shards: int) -> int:
+    """As once.shard_of: the first 6 bytes of SHA-256(routing in UTF-8), big-endian, modulo shards."""
+    if not 1 <= shards <= 65536:
+        raise ValueError("shards must be from 1 to 65536")
+    return int.from_bytes(hashlib.sha256(routing.encode()).digest()[:6], "big") % shards
+
+
+def routing_of(key: str, separator: str = "/") -> str:
+    """What a key (a message's id, a saga, or with by => scope the scope) is routed by: what precedes the separator."""
+    return key.split(separator, 1)[0]
+
+
+@dataclass(frozen=True)
+class Shards(Generic[T]):
+    """A pool for each shard, in their order. Their number never changes; WrongShard says that a pool is misplaced."""
+
+    pools: Sequence[T]
+    separator: str = "/"
+
+    def of(self, key: str) -> T:
+        return self.pools[shard_of(routing_of(key, self.separator), len(self.pools))]
