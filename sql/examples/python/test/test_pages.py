@@ -10,10 +10,9 @@ import unittest
 from pathlib import Path
 from types import ModuleType
 
-import psycopg
-
 from harness import HERE, admin, scalar
-from pg_once.key import Retry
+
+from pg_once import Connections, Retry
 
 DOCS = HERE.parents[3] / "docs"
 ADMIN_URL = os.environ["PG_ONCE_ADMIN_URL"]
@@ -38,7 +37,7 @@ class Tutorial(unittest.TestCase):
         Path(cls.directory.name, "shop.py").write_text(shop)
 
     def shop(self, *arguments: str) -> subprocess.CompletedProcess:
-        environment = {**os.environ, "PG_ONCE_URL": ADMIN_URL, "PYTHONPATH": str(HERE.parent)}
+        environment = {**os.environ, "PG_ONCE_URL": ADMIN_URL}
         command = [sys.executable, "shop.py", *arguments]
         return subprocess.run(command, cwd=self.directory.name, env=environment, stdout=subprocess.PIPE, text=True)
 
@@ -71,13 +70,10 @@ class Workflow(unittest.TestCase):
         self.failure: Exception | None = None
 
     def fund(self, contract: str) -> tuple[int, str]:
-        def connect() -> psycopg.Connection:
-            return psycopg.connect(ADMIN_URL, autocommit=True, prepare_threshold=None)
-
-        answer = self.page.Fundings(connect, self.post).fund(contract, 5000)
+        answer = self.page.fund(Connections(ADMIN_URL), self.post, contract, 5000)
         return answer.status, answer.body
 
-    def post(self, path: str, derived_key: str, _: str) -> str:
+    def post(self, path: str, derived_key: str, _: dict) -> str:
         self.calls.append((path, derived_key))
         if path == "/fundings" and self.failure:
             raise self.failure
@@ -89,7 +85,9 @@ class Workflow(unittest.TestCase):
     def test_a_funding_is_posted_once(self) -> None:
         first = self.fund("c-1")
         self.assertEqual((first[0], self.fund("c-1")), (201, first))
-        self.assertEqual(([path for path, _ in self.calls], self.entries("c-1")), (["/accounts", "/fundings"], ["posted"]))
+        self.assertEqual(
+            ([path for path, _ in self.calls], self.entries("c-1")), (["/accounts", "/fundings"], ["posted"])
+        )
 
     def test_an_attempt_after_a_failure_goes_on_with_the_same_key(self) -> None:
         self.failure = Retry("the bank says 503", 0.01)

@@ -1,0 +1,49 @@
+"""A service with FastAPI and SQLAlchemy. What once-ness costs it is marked."""
+
+import os
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, HTTPException, Request
+from psycopg_pool import AsyncConnectionPool
+from pydantic import BaseModel
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+from pg_once.asgi import Idempotency, current  # once
+
+URL = os.environ["PG_ONCE_URL"]
+engine = create_async_engine(URL.replace("postgresql:", "postgresql+psycopg:"))
+pool = AsyncConnectionPool(URL, open=False, kwargs={"autocommit": True, "prepare_threshold": None})
+
+
+class Payment(BaseModel):
+    cents: int
+
+
+@asynccontextmanager
+async def lifespan(_):
+    async with pool:
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+def user_of(scope):
+    """Who is authenticated: the proxy in front sets this header, whatever a client sends under that name."""
+    return dict(scope["headers"]).get(b"x-forwarded-user", b"").decode()
+
+
+app.add_middleware(Idempotency, pool=pool, user=user_of, wait=float(os.environ.get("WAIT", 0)))  # once
+
+
+@app.post("/payments", status_code=201)
+async def pay(payment: Payment, request: Request):
+    if payment.cents <= 0:
+        raise HTTPException(402, "no such amount")
+    async with AsyncSession(engine) as session, session.begin():
+        insert = text("INSERT INTO payment_made (customer, cents) VALUES (:customer, :cents) RETURNING payment")
+        made = await session.execute(insert, {"customer": user_of(request.scope), "cents": payment.cents})
+        body = {"payment": made.scalar_one()}
+        await current(request).complete(session, 201, body)  # once
+    return body

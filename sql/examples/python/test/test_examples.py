@@ -1,0 +1,209 @@
+"""The programs of the practice: each is killed at every statement, and ends as if nothing had died."""
+
+import ast
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+from harness import HERE, admin, new_key, scalar, until
+from outside import Outside
+from play import Player
+from proxy import Proxy
+
+EXAMPLES = HERE.parent / "examples"
+SQL = HERE.parents[1]
+ADMIN_URL = os.environ["PG_ONCE_ADMIN_URL"]
+# As the practice writes them down.
+MOST_LINES = {"ride": 30, "debit": 24, "signup": 40, "billing": 20, "batch_job": 40, "fundings": 36}
+# What once-ness may cost, in lines that are marked with `# once`.
+MOST_MARKED = {"api": 3, "billing": 5, "debit": 3}
+
+
+def lines(name: str) -> list[str]:
+    """Without the docstring that heads the file, and empty lines."""
+    text = (EXAMPLES / f"{name}.py").read_text()
+    head = ast.parse(text).body[0]
+    return [line for line in text.splitlines()[head.end_lineno :] if line.strip()]
+
+
+class Length(unittest.TestCase):
+    def test_each_program_is_at_most_as_long_as_the_practice_writes_it(self) -> None:
+        for name, most in MOST_LINES.items():
+            self.assertLessEqual(len(lines(name)), most, name)
+
+    def test_once_ness_costs_a_caller_few_lines(self) -> None:
+        for name, most in MOST_MARKED.items():
+            marked = sum(line.endswith("# once") for line in lines(name))
+            self.assertTrue(0 < marked <= most, f"{name}: {marked}")
+
+    def test_the_book_prints_the_fundings_as_they_are(self) -> None:
+        page = (HERE.parents[3] / "docs/how-to/workflow.md").read_text()
+        program = (EXAMPLES / "fundings.py").read_text().split('"""\n\n', 1)[1]
+        self.assertIn(f"```python\n{program}```\n", page)
+
+
+class Killed(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        with admin() as conn:
+            conn.execute((HERE / "tables.sql").read_text().encode())
+            if conn.execute("SELECT to_regclass('funding')").fetchone() == (None,):
+                page = (HERE.parents[3] / "docs/how-to/workflow.md").read_text()
+                conn.execute(page.split("```sql\n")[1].split("```")[0].encode())
+            for machine in ("billing", "batch_job"):
+                conn.execute((SQL / f"{machine}.sql").read_text().encode())
+                conn.execute("SELECT once.machine_define(%s)", ((SQL / f"{machine}.json").read_text(),))
+                conn.execute("SELECT once.machine_guard(%s, true)", (machine,))
+        cls.outside = cls.enterClassContext(Outside())
+        cls.store = cls.enterClassContext(tempfile.TemporaryDirectory())
+        os.environ.update(OUTSIDE=cls.outside.url, STORE=cls.store)
+        cls.player = Player(ADMIN_URL)
+
+    def killed_at(self, nth: int, arrives: bool, name: str, key: str) -> bool:
+        """Runs the example in a process that is killed at its nth statement. Whether there was one."""
+        with Proxy(ADMIN_URL) as proxy:
+            proxy.cut(nth=nth, arrives=arrives, hold=True)
+            environment = {**os.environ, "PG_ONCE_URL": proxy.url}
+            command = [sys.executable, str(HERE / "play.py"), name, key]
+            with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as doomed:
+                until("the statement", lambda: proxy.struck.is_set() or doomed.poll() is not None)
+                doomed.kill()
+                self.assertTrue(proxy.struck.is_set() or doomed.stdout.read() == "done\n", f"{name} {nth} failed")
+            return proxy.struck.is_set()
+
+    def every_statement(self, name: str, least: int) -> Any:
+        """A key for each run that was killed; in the end the example is run again by another process."""
+        for arrives in (False, True):
+            for nth in itertools.count(1):
+                key = self.make(name)
+                if not self.killed_at(nth, arrives, name, key):
+                    break
+                with self.subTest(name, nth=nth, arrives=arrives):
+                    yield key
+            self.assertGreater(nth, least)
+
+    def make(self, name: str) -> str:
+        """What there is before the example runs; its key."""
+        key = new_key()
+        with admin() as conn:
+            if name == "debit":
+                conn.execute("INSERT INTO account VALUES (%s, 100)", (key,))
+                message = json.dumps({"id": key, "account": key, "cents": 30})
+                conn.execute("SELECT once.outbox_emit('transfers', %s)", (message,))
+            if name == "billing":
+                conn.execute("INSERT INTO billing (id, customer, total) VALUES (%s, 'ada', 70)", (key,))
+            if name in ("batch_job", "cancelled"):
+                conn.execute("INSERT INTO wallet VALUES (%s, 100)", (key,))
+                job = "INSERT INTO batch_job (customer) VALUES (%s) RETURNING id"
+                job = conn.execute(job, (key,)).fetchone()[0]
+                items = """INSERT INTO batch_item (job_id, input, points, artifact)
+                           SELECT %s, 'page', 10, %s || '/' || n FROM generate_series(1, 2) AS n"""
+                conn.execute(items, (job, job))
+                return str(job)
+        return key
+
+    def expire(self, scope: str, key: str) -> None:
+        scalar("SELECT once.key_expire(%s, %s)", scope, key)
+
+    def revert(self, machine: str, row: str) -> None:
+        """Instead of waiting for the lease."""
+        scalar("SELECT once.action_expire(%s, %s)", machine, row)
+        scalar("SELECT count(*) FROM once.sweep(task => 'action_release')")
+
+    def test_a_ride(self) -> None:
+        for key in self.every_statement("ride", least=12):
+            self.expire("rides.create", f"ada/{key}")
+            answer = self.player.ride(key)
+            self.assertEqual((answer.status, self.player.ride(key).body), (201, answer.body))
+            self.assertEqual(len(self.outside.done(key)), 1)
+            charge = "SELECT array_agg(charge_id) FROM ride WHERE ride = %s"
+            self.assertEqual(scalar(charge, answer.value["ride"]), [answer.value["charge"]])
+            self.assertEqual(self.events("receipts", answer.value["ride"]), 1)
+        self.assertEqual(scalar("SELECT count(*) FROM ride WHERE charge_id IS NULL"), 0)
+
+    def test_a_debit(self) -> None:
+        for key in self.every_statement("debit", least=8):
+            until("the queue to be empty", lambda key=key: self.player.debit(key) and self.pending("transfers") == 0)
+            self.assertEqual(scalar("SELECT cents FROM account WHERE account = %s", key), 70)
+            self.assertEqual(self.player.debit(key), {"debited": True, "left": 70})
+            self.assertEqual(self.events("debits", key), 1)
+
+    def test_a_signup(self) -> None:
+        for key in self.every_statement("signup", least=10):
+            self.expire("signups.create", f"session 1/{key}")
+            answer = self.player.signup(key)
+            self.assertEqual(answer.status, 201)
+            mail = "SELECT mail FROM member WHERE email = %s"
+            until("the mail", lambda key=key: self.player.signup(key) and scalar(mail, f"{key}@example.org") == "sent")
+            self.assertEqual(len(self.outside.done(key)), 1)
+        taken = self.player.signup(new_key())
+        self.assertEqual(taken.status, 201)
+
+    def test_a_billing_that_is_closed(self) -> None:
+        for key in self.every_statement("billing", least=5):
+            self.revert("billing", key)
+            self.assertIn(self.player.billing(key).outcome, ("finished", "refused"))
+            row = "SELECT status::text || ' ' || invoices FROM billing WHERE id = %s"
+            self.assertEqual(scalar(row, key), "closed 1")
+            self.assertEqual(scalar("SELECT count(*) FROM invoice WHERE billing_id = %s", key), 1)
+            self.assertEqual(len(self.outside.done(key)), 1)
+
+    def test_a_batch_job_that_ends(self) -> None:
+        for job in self.every_statement("batch_job", least=9):
+            self.revert("batch_job", job)
+            self.assertIn(self.player.batch_job(job).outcome, ("finished", "refused"))
+            self.assertEqual(self.job(job), ("done", 80, ["kept", "kept"]))
+            self.assertTrue(all(list(self.artifacts(job, n)) for n in (1, 2)))
+
+    def test_a_batch_job_that_is_cancelled_while_it_runs(self) -> None:
+        for job in self.every_statement("cancelled", least=12):
+            self.revert("batch_job", job)
+            until("its end", lambda job=job: self.player.cancelled(job).outcome in ("cancelled", "done", "finished"))
+            self.assertEqual(self.job(job), ("cancelled", 100, ["returned", "returned"]))
+            self.assertFalse(any(list(self.artifacts(job, n)) for n in (1, 2)))
+        with admin() as conn:
+            self.assertEqual(conn.execute("SELECT * FROM once.cancel_audit('batch_job')").fetchall(), [])
+
+    def test_a_funding(self) -> None:
+        for key in self.every_statement("fundings", least=14):
+            self.expire("contracts.fund", key)
+            answer = self.player.fundings(key)
+            self.assertEqual((answer.status, self.player.fundings(key).body), (201, answer.body))
+            self.assertEqual(len(self.outside.done(key)), 2)  # the account, the transfer
+            entries = "SELECT string_agg(DISTINCT status, ' ') || count(*) FROM entry WHERE contract = %s"
+            self.assertEqual(scalar(entries, key), "posted2")
+        self.assertEqual(scalar("SELECT count(*) FROM entry WHERE status <> 'posted' AND contract !~ '^c-'"), 0)
+
+    def test_a_funding_that_is_refused_is_undone(self) -> None:
+        key = new_key()
+        self.outside.say = [('"cents": 5000', 402, {})]
+        refused = self.player.fundings(key)
+        self.assertEqual((refused.status, refused.value["status"]), (409, "archived"))
+        self.assertEqual(self.player.fundings(key).body, refused.body)
+        self.assertEqual(self.events("undo", key), 3)
+
+    def events(self, topic: str, text: str) -> int:
+        peek = "SELECT count(*) FROM once.outbox_peek(%s, max => 10000) WHERE payload::text LIKE %s"
+        return scalar(peek, topic, f"%{text}%")
+
+    def pending(self, topic: str) -> int:
+        return scalar("SELECT count(*) FROM once.outbox_peek(%s, max => 10000)", topic)
+
+    def job(self, job: str) -> tuple[str, int, list[str]]:
+        look = """SELECT status, points, (SELECT array_agg(settled) FROM batch_item WHERE job_id = batch_job.id)
+                    FROM batch_job JOIN wallet USING (customer) WHERE id = %s"""
+        with admin() as conn:
+            return conn.execute(look, (job,)).fetchone()
+
+    def artifacts(self, job: str, item: int) -> Any:
+        return Path(self.store, job, str(item)).glob("*")
+
+
+if __name__ == "__main__":
+    unittest.main()
