@@ -33,6 +33,29 @@ def scalar(sql: str, *values: Any) -> Any:
         return conn.execute(sql, values).fetchone()[0]
 
 
+def block(page: str, language: str, nth: int = 0) -> str:
+    """The nth block of a language in a page of the book."""
+    text = (HERE.parents[3] / "docs" / page).read_text()
+    return text.split(f"```{language}\n")[1 + nth].split("```")[0]
+
+
+def create_tables(name: str) -> None:
+    """What the examples work on, unless it is there: `examples`, a machine of sql/examples, or `workflow`."""
+    first = {"examples": "ride", "workflow": "funding"}.get(name, name)
+    with admin() as conn, conn.transaction():
+        if conn.execute("SELECT to_regclass(%s)", (first,)).fetchone() != (None,):
+            return
+        if name == "workflow":
+            conn.execute(block("how-to/workflow.md", "sql").encode())
+        elif name == "examples":
+            conn.execute((HERE / "tables.sql").read_bytes())
+        else:
+            files = HERE.parents[1] / name
+            conn.execute(files.with_suffix(".sql").read_bytes())
+            conn.execute("SELECT once.machine_define(%s)", (files.with_suffix(".json").read_text(),))
+            conn.execute("SELECT once.machine_guard(%s, true)", (name,))
+
+
 def until(what: str, look: Callable[[], Any], seconds: float = 30) -> Any:
     """What look gives, once it is true."""
     end = time.monotonic() + seconds

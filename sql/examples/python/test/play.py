@@ -3,6 +3,7 @@
 The foreign services are test/outside.py (OUTSIDE names it), and a folder for what a batch job makes (STORE).
 """
 
+import asyncio
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import batch_job
 import billing
 import debit
 import fundings
+import httpx
 import ride
 import signup
 
@@ -81,6 +83,22 @@ class Player:
 
     def cancelled(self, key: str) -> object:
         return self.batch_job(key, cancelled=True)
+
+    def api(self, key: str) -> object:
+        """One request to the FastAPI service, in this process. It has no lifespan here: httpx knows none."""
+        os.environ["PG_ONCE_URL"] = self.db.url
+        import api
+
+        async def post() -> httpx.Response:
+            headers = {"Idempotency-Key": key, "X-Forwarded-User": "ada"}
+            transport = httpx.ASGITransport(api.app)
+            async with api.lifespan(api.app), httpx.AsyncClient(transport=transport, base_url="http://api") as client:
+                return await client.post("/payments", json={"cents": 700}, headers=headers)
+
+        reply = asyncio.run(post())
+        reply.raise_for_status()
+        print(reply.text)
+        return reply
 
     def fundings(self, key: str) -> object:
         def post(path: str, derived_key: str, body: dict) -> dict:

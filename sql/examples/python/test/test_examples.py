@@ -11,13 +11,12 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from harness import HERE, admin, new_key, scalar, until
+from harness import HERE, admin, block, create_tables, new_key, scalar, until
 from outside import Outside
 from play import Player
 from proxy import Proxy
 
 EXAMPLES = HERE.parent / "examples"
-SQL = HERE.parents[1]
 ADMIN_URL = os.environ["PG_ONCE_ADMIN_URL"]
 # As the practice writes them down.
 MOST_LINES = {"ride": 30, "debit": 24, "signup": 40, "billing": 20, "batch_job": 40, "fundings": 36}
@@ -43,38 +42,37 @@ class Length(unittest.TestCase):
             self.assertTrue(0 < marked <= most, f"{name}: {marked}")
 
     def test_the_book_prints_the_fundings_as_they_are(self) -> None:
-        page = (HERE.parents[3] / "docs/how-to/workflow.md").read_text()
         program = (EXAMPLES / "fundings.py").read_text().split('"""\n\n', 1)[1]
-        self.assertIn(f"```python\n{program}```\n", page)
+        self.assertEqual(block("how-to/workflow.md", "python"), program)
 
 
 class Killed(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        with admin() as conn:
-            conn.execute((HERE / "tables.sql").read_text().encode())
-            if conn.execute("SELECT to_regclass('funding')").fetchone() == (None,):
-                page = (HERE.parents[3] / "docs/how-to/workflow.md").read_text()
-                conn.execute(page.split("```sql\n")[1].split("```")[0].encode())
-            for machine in ("billing", "batch_job"):
-                conn.execute((SQL / f"{machine}.sql").read_text().encode())
-                conn.execute("SELECT once.machine_define(%s)", ((SQL / f"{machine}.json").read_text(),))
-                conn.execute("SELECT once.machine_guard(%s, true)", (machine,))
+        for name in ("examples", "workflow", "billing", "batch_job"):
+            create_tables(name)
         cls.outside = cls.enterClassContext(Outside())
         cls.store = cls.enterClassContext(tempfile.TemporaryDirectory())
         os.environ.update(OUTSIDE=cls.outside.url, STORE=cls.store)
         cls.player = Player(ADMIN_URL)
 
-    def killed_at(self, nth: int, arrives: bool, name: str, key: str) -> bool:
-        """Runs the example in a process that is killed at its nth statement. Whether there was one."""
+    at: tuple[Any, ...] = ()
+
+    def shortDescription(self) -> str:
+        return f"killed last at {self.at}"
+
+    def killed_at(self, name: str, key: str, arrives: bool, nth: int = 1, statement: str = "") -> bool:
+        """Runs the example in a process that is killed at its nth such statement. Whether there was one."""
+        self.at = (statement or nth, "done" if arrives else "not sent")
         with Proxy(ADMIN_URL) as proxy:
-            proxy.cut(nth=nth, arrives=arrives, hold=True)
+            proxy.cut(statement, nth=nth, arrives=arrives, hold=True)
             environment = {**os.environ, "PG_ONCE_URL": proxy.url}
             command = [sys.executable, str(HERE / "play.py"), name, key]
             with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as doomed:
                 until("the statement", lambda: proxy.struck.is_set() or doomed.poll() is not None)
                 doomed.kill()
-                self.assertTrue(proxy.struck.is_set() or doomed.stdout.read() == "done\n", f"{name} {nth} failed")
+                ended = proxy.struck.is_set() or doomed.stdout.read().endswith("done\n")
+                self.assertTrue(ended, f"{name} failed by itself")
             return proxy.struck.is_set()
 
     def every_statement(self, name: str, least: int) -> Any:
@@ -82,10 +80,9 @@ class Killed(unittest.TestCase):
         for arrives in (False, True):
             for nth in itertools.count(1):
                 key = self.make(name)
-                if not self.killed_at(nth, arrives, name, key):
+                if not self.killed_at(name, key, arrives, nth):
                     break
-                with self.subTest(name, nth=nth, arrives=arrives):
-                    yield key
+                yield key
             self.assertGreater(nth, least)
 
     def make(self, name: str) -> str:
@@ -169,6 +166,23 @@ class Killed(unittest.TestCase):
             self.assertFalse(any(list(self.artifacts(job, n)) for n in (1, 2)))
         with admin() as conn:
             self.assertEqual(conn.execute("SELECT * FROM once.cancel_audit('batch_job')").fetchall(), [])
+
+    def test_a_payment_of_the_api(self) -> None:
+        """At every statement but those with which SQLAlchemy looks at the server."""
+        statements = ("key_claim(", "INSERT INTO payment_made", "key_complete(", "COMMIT")
+        for statement, arrives in itertools.product(statements, (False, True)):
+            key, before = new_key(), scalar("SELECT count(*) FROM payment_made")
+            self.assertTrue(self.killed_at("api", key, arrives, statement=statement))
+            self.expire("http", f"ada/{key}")
+            answer = self.played("api", key)
+            self.assertEqual(scalar("SELECT count(*) FROM payment_made") - before, 1)
+            stored = "SELECT response_body::text FROM once.key_get('http', %s)"
+            self.assertEqual(json.loads(scalar(stored, f"ada/{key}")), json.loads(answer))
+
+    def played(self, name: str, key: str) -> str:
+        """What the example prints in a process of its own, undisturbed."""
+        command = [sys.executable, str(HERE / "play.py"), name, key]
+        return subprocess.check_output(command, env={**os.environ, "PG_ONCE_URL": ADMIN_URL}, text=True).split("\n")[0]
 
     def test_a_funding(self) -> None:
         for key in self.every_statement("fundings", least=14):

@@ -10,17 +10,11 @@ import unittest
 from pathlib import Path
 from types import ModuleType
 
-from harness import HERE, admin, scalar
+from harness import admin, block, create_tables, scalar
 
 from pg_once import Connections, Retry
 
-DOCS = HERE.parents[3] / "docs"
 ADMIN_URL = os.environ["PG_ONCE_ADMIN_URL"]
-
-
-def blocks(page: str, language: str) -> list[str]:
-    text = (DOCS / page).read_text()
-    return [part.split("```")[0] for part in text.split(f"```{language}\n")[1:]]
 
 
 class Tutorial(unittest.TestCase):
@@ -29,10 +23,10 @@ class Tutorial(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         with admin() as conn:
-            conn.execute(blocks("tutorial/python.md", "sql")[0])
+            conn.execute(block("tutorial/python.md", "sql").encode())
         cls.directory = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.directory.cleanup)
-        bank, shop = blocks("tutorial/python.md", "python")
+        bank, shop = (block("tutorial/python.md", "python", nth) for nth in range(2))
         Path(cls.directory.name, "bank.py").write_text(bank)
         Path(cls.directory.name, "shop.py").write_text(shop)
 
@@ -60,10 +54,9 @@ class Tutorial(unittest.TestCase):
 class Workflow(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        with admin() as conn:
-            conn.execute(blocks("how-to/workflow.md", "sql")[0])
+        create_tables("workflow")
         cls.page = ModuleType("workflow")
-        exec(blocks("how-to/workflow.md", "python")[0], cls.page.__dict__)
+        exec(block("how-to/workflow.md", "python"), cls.page.__dict__)
 
     def setUp(self) -> None:
         self.calls: list[tuple[str, str]] = []

@@ -29,14 +29,17 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LEASE = "pg_once.lease"
 BASE64 = "pg-once-base64"  # a stored header of ours: the body is no JSON
 # Answers that say nothing about the next try of the same request.
 NOT_FINAL = {401, 403, 408, 409, 425, 429}
-# Of the connection or of this very response, not of the answer.
-NOT_STORED = {"content-length", "date", "server", "connection", "transfer-encoding", "set-cookie"}
+# Of this very response, or made anew for each: not of the answer.
+NOT_STORED = {"content-length", "date", "server", "connection", "transfer-encoding"}
+# Sent with the first answer, and never replayed.
+ONLY_FIRST = {"set-cookie"}
 
 
 def current(request: Any) -> Lease:
@@ -78,26 +81,30 @@ class Idempotency:
             return
         if (body := await _body(receive)) is not None:
             # A client that hangs up, or a server that cancels for it, does not end the work.
-            await _send(send, await asyncio.shield(self._answer(scope, key, body)))
+            await _send(send, *await asyncio.shield(self._answer(scope, key, body)))
 
-    async def _answer(self, scope: Scope, key: str, body: bytes) -> Answer:
+    async def _answer(self, scope: Scope, key: str, body: bytes) -> tuple[Answer, Headers]:
         name = self.name(scope) if callable(self.name) else self.name
         request, fingerprint = _request(scope, body)
 
+        once: Headers = []
+
         async def work(lease: Lease) -> Answer:
-            return await self._work(lease, scope, body)
+            once.clear()
+            return await self._work(lease, scope, body, once)
 
         try:
-            return await run(self.pool, name, key, request, work, wait=self.wait, fingerprint=fingerprint)
+            answer = await run(self.pool, name, key, request, work, wait=self.wait, fingerprint=fingerprint)
+            return answer, [] if "Idempotent-Replayed" in answer.headers else once
         except InvalidArgument as error:  # JSON that jsonb cannot hold, such as \u0000
-            return problem(400, str(error))
+            return problem(400, str(error)), []
         except Unavailable as error:
             log.warning("the database is away: %s", error)
-            return problem(503, "the database is away", 1)
+            return problem(503, "the database is away", 1), []
 
-    async def _work(self, lease: Lease, scope: Scope, body: bytes) -> Answer:
+    async def _work(self, lease: Lease, scope: Scope, body: bytes, once: Headers) -> Answer:
         """Runs the application, and stores what it answers unless it has done so."""
-        answer = await _run_app(self.app, {**scope, LEASE: lease}, body)
+        answer = await _run_app(self.app, {**scope, LEASE: lease}, body, once)
         if lease.answers:
             if answer.status < 500:
                 return lease.answers[0]
@@ -112,8 +119,8 @@ class Idempotency:
         return answer
 
 
-async def _run_app(app: App, scope: Scope, body: bytes) -> Answer:
-    sent, status, headers, came = bytearray(), 500, {}, False
+async def _run_app(app: App, scope: Scope, body: bytes, once: Headers) -> Answer:
+    sent, status, headers, came = bytearray(), 500, dict[str, str](), False
 
     async def receive() -> Message:
         nonlocal came
@@ -123,16 +130,20 @@ async def _run_app(app: App, scope: Scope, body: bytes) -> Answer:
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: Message) -> None:
-        nonlocal status, headers
+        nonlocal status
         if message["type"] == "http.response.start":
             status = message["status"]
-            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in message["headers"]}
+            for name, value in message.get("headers", ()):
+                header = name.decode("latin-1").lower()
+                if header in ONLY_FIRST:
+                    once.append((name, value))
+                elif header not in NOT_STORED:
+                    headers[header] = value.decode("latin-1")
         elif message["type"] == "http.response.body":
             sent.extend(message.get("body", b""))
 
     await app(scope, receive, send)
-    kept = {name: value for name, value in headers.items() if name not in NOT_STORED}
-    return _answer_of(status, bytes(sent), kept)
+    return _answer_of(status, bytes(sent), headers)
 
 
 def _answer_of(status: int, body: bytes, headers: dict[str, str]) -> Answer:
@@ -148,7 +159,7 @@ def _answer_of(status: int, body: bytes, headers: dict[str, str]) -> Answer:
     return Answer(status, json.dumps(base64.b64encode(body).decode()), {**headers, BASE64: "1"})
 
 
-async def _send(send: Send, answer: Answer) -> None:
+async def _send(send: Send, answer: Answer, once: Headers | None = None) -> None:
     headers = {name.lower(): value for name, value in answer.headers.items()}
     body = base64.b64decode(json.loads(answer.body)) if headers.pop(BASE64, None) else answer.body.encode()
     if body:
@@ -156,7 +167,7 @@ async def _send(send: Send, answer: Answer) -> None:
     if body or answer.status not in (204, 304):
         headers["content-length"] = str(len(body))
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": answer.status, "headers": raw})
+    await send({"type": "http.response.start", "status": answer.status, "headers": raw + (once or [])})
     await send({"type": "http.response.body", "body": body})
 
 

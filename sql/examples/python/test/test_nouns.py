@@ -1,0 +1,587 @@
+"""Every noun, in a sync program and in an async one: what a call answers is the same."""
+
+import asyncio
+import json
+import os
+import threading
+import time
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+from harness import admin, create_tables, new_key, scalar, until
+from proxy import Proxy
+from psycopg_pool import AsyncConnectionPool
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+
+from pg_once import (
+    Answer,
+    AsyncConnections,
+    Cancelling,
+    Connections,
+    Lease,
+    Never,
+    NotDelivered,
+    Refused,
+    Retry,
+    Row,
+    Shards,
+    Subscriber,
+    Unknown,
+    act,
+    action,
+    cancel,
+    claim,
+    complete_abandoned,
+    consume,
+    emit,
+    errors,
+    idempotent,
+    inbox,
+    key,
+    run,
+    run_failing_open,
+    shard,
+    shard_of,
+    teardown,
+    transaction,
+    work,
+)
+
+URL = os.environ["PG_ONCE_ADMIN_URL"]
+NOBODY = "postgresql://nobody@127.0.0.1:1/nothing"
+db, adb = Connections(URL), AsyncConnections(URL)
+
+
+def both(call: Callable[[Any], Any]) -> list[Any]:
+    """What call gives on a sync pool and on an async one. It is given the pool."""
+
+    async def awaited() -> Any:
+        return await call(adb)
+
+    return [call(db), asyncio.run(awaited())]
+
+
+def setUpModule() -> None:
+    create_tables("billing")
+    create_tables("batch_job")
+    with admin() as conn:
+        conn.execute("""SELECT once.scope_set('nouns', '{"keep_request": true, "lease": "10 s"}')""")
+        conn.execute("SELECT once.topic_set('nouns'), once.topic_set('handled')")
+        conn.execute(
+            """SELECT once.subscriber_set('nouns', 'default', '{"backoff_base": "1 ms", "max_attempts": 2}')"""
+        )
+        conn.execute("CREATE TABLE noted (what text NOT NULL)")
+
+
+def note(conn: Any, what: str) -> Any:
+    return conn.execute("INSERT INTO noted VALUES (%s)", (what,))
+
+
+def noted(what: str) -> int:
+    return scalar("SELECT count(*) FROM noted WHERE what = %s", what)
+
+
+class Keys(unittest.TestCase):
+    def test_a_claim_tells_each_outcome(self) -> None:
+        for on in (db, adb):
+            with self.subTest(on):
+                ask = self.asker(on)
+                name, outcomes = new_key(), []
+                lease = ask(claim, "nouns", name, {"a": 1})
+                outcomes += [lease, ask(claim, "nouns", name, {"a": 1}), ask(claim, "nouns", name, {"a": 2})]
+                ask(lease.release, "an error")
+                again = ask(claim, "nouns", name, {"a": 1.0})
+                self.assertTrue(again.resumed)
+                ask(again.park, "nobody knows")
+                outcomes.append(ask(claim, "nouns", name, {"a": 1}))
+                ask(key.resolve, "nouns", name, 2, "complete", Answer(201, "[1.0]", {"Location": "/1"}))
+                outcomes.append(ask(claim, "nouns", name, {"a": 1}))
+                kinds = [key.Lease, key.InProgress, key.Mismatched, key.Parked, key.Replayed]
+                self.assertEqual([type(outcome) for outcome in outcomes], kinds)
+                self.assertEqual(outcomes[-1].answer, Answer(201, "[1.0]", {"Location": "/1"}))
+                self.assertLessEqual(outcomes[1].retry_after, 1)
+                with self.assertRaises(errors.LeaseLost):
+                    ask(lease.complete, 200)
+
+    def asker(self, on: Any) -> Callable[..., Any]:
+        if on is db:
+            return lambda face, *args, **kwargs: face(on, *args, **kwargs)
+        return lambda face, *args, **kwargs: asyncio.run(face(on, *args, **kwargs))
+
+    def test_a_lease_advances_extends_and_remembers_its_steps(self) -> None:
+        for on in (db, adb):
+            with self.subTest(on):
+                ask, name = self.asker(on), new_key()
+                lease = ask(claim, "nouns", name)
+                self.assertGreater(ask(lease.advance, "half", {"n": 1}, lease=60), 50)
+                self.assertGreater(ask(lease.extend, 120), 110)
+                step = ask(lease.step, "mail", on_abort={"topic": "nouns", "payload": {"undo": name}})
+                self.assertEqual((step.done, step.derived_key), (False, ask(key.derive, "nouns", name, "mail")))
+                self.assertEqual(ask(lease.rotate, "mail", 1), 2)
+                self.assertEqual(ask(lease.step_done, "mail", {"sent": True}), '{"sent": true}')
+                self.assertEqual(ask(lease.step, "mail").value, {"sent": True})
+                self.assertEqual(ask(lease.abort, 409, {"title": "no"}, {"X": "y"}).status, 409)
+                self.assertEqual(ask(claim, "nouns", name).answer.headers, {"X": "y"})
+
+    def test_a_fingerprint_stands_for_a_request(self) -> None:
+        name = new_key()
+        lease = claim(db, "nouns", name, fingerprint=b"x" * 32, lease=5, ttl=60)
+        self.assertIsInstance(lease, Lease)
+        self.assertIsInstance(claim(db, "nouns", name, fingerprint=b"y" * 32), key.Mismatched)
+
+    def test_run_does_what_the_work_raises(self) -> None:
+        for error, status, stored in [
+            (Retry("later", 0.01), 503, "released"),
+            (Refused("no", 402), 402, "finished"),
+            (Unknown("lost"), 409, "parked"),
+            (ZeroDivisionError(), None, "released"),
+        ]:
+            for on in (db, adb):
+                with self.subTest(repr(error), on=on):
+                    name = new_key()
+
+                    def fails(_: Lease) -> Answer:
+                        raise error
+
+                    try:
+                        answer = self.asker(on)(run, "nouns", name, {}, fails)
+                    except ZeroDivisionError:
+                        answer = Answer(None, "")
+                    self.assertEqual(answer.status, status)
+                    self.assertEqual(scalar("SELECT status FROM once.key_get('nouns', %s)", name), stored)
+
+    def test_a_duplicate_that_waits_gets_the_first_answer(self) -> None:
+        async def crowd() -> list[Answer]:
+            name, ran = new_key(), []
+
+            async def once(lease: Lease) -> Answer:
+                ran.append(lease)
+                await asyncio.sleep(0.3)
+                return await lease.complete(adb, 201, '{"n":  1.0}')
+
+            answers = await asyncio.gather(*(run(adb, "nouns", name, {}, once, wait=10) for _ in range(12)))
+            self.assertEqual(len(ran), 1)
+            return answers
+
+        answers = asyncio.run(crowd())
+        self.assertEqual({(answer.status, answer.body) for answer in answers}, {(201, '{"n":  1.0}')})
+        self.assertEqual(sum("Idempotent-Replayed" in answer.headers for answer in answers), 11)
+
+    def test_a_heart_beats_while_the_work_runs(self) -> None:
+        async def slow(lease: Lease) -> Answer:
+            await asyncio.sleep(1.5)
+            return await lease.complete(adb, 200)
+
+        def slow_sync(lease: Lease) -> Answer:
+            time.sleep(1.5)
+            return lease.complete(db, 200)
+
+        scalar("""SELECT once.scope_set('beating', '{"lease": "500 ms"}')""")
+        for call in (
+            lambda name: run(db, "beating", name, {}, slow_sync),
+            lambda name: asyncio.run(run(adb, "beating", name, {}, slow)),
+        ):
+            name, ended = new_key(), []
+            thread = threading.Thread(target=lambda: ended.append(call(name).status))
+            thread.start()
+            until("the claim", lambda: scalar("SELECT count(*) FROM once.key_get('beating', %s)", name))
+            end = time.monotonic() + 1.2
+            while time.monotonic() < end:
+                self.assertIsInstance(claim(db, "beating", name, {}), key.InProgress)
+                time.sleep(0.05)
+            thread.join()
+            self.assertEqual(ended, [200])
+
+    def test_the_completer_finishes_what_no_client_comes_back_for(self) -> None:
+        names = [new_key() for _ in range(3)]
+        for name in names:
+            claim(db, "nouns", name, {"for": name}).release(db, "died")
+            scalar("SELECT once.key_expire('nouns', %s)", name)
+        scalar("SELECT count(*) FROM once.sweep(task => 'key_abandon')")
+        seen = []
+
+        async def finish(lease: Lease) -> Answer:
+            seen.append(json.loads(lease.request or "{}").get("for"))
+            return await lease.complete(adb, 200)
+
+        def finished() -> bool:
+            asyncio.run(complete_abandoned(adb, "nouns", finish))
+            return set(names) <= set(seen)
+
+        until("the completer", finished)
+        self.assertIsInstance(claim(db, "nouns", names[0], {"for": names[0]}), key.Replayed)
+
+    def test_the_work_goes_on_without_the_database_only_where_it_is_asked_to(self) -> None:
+        def ran(lease: Lease | None) -> Answer:
+            return Answer(200, '"open"') if lease is None else lease.complete(db, 200, '"kept"')
+
+        told: list[errors.OnceError] = []
+        with self.assertRaises(errors.Unavailable):
+            run(Connections(NOBODY), "nouns", new_key(), {}, ran)
+        self.assertEqual(run_failing_open(Connections(NOBODY), "nouns", new_key(), {}, ran, told.append).body, '"open"')
+        self.assertEqual([type(error) for error in told], [errors.Unavailable])
+        self.assertEqual(run_failing_open(db, "nouns", new_key(), {}, ran, told.append).body, '"kept"')
+        self.assertEqual(len(told), 1)
+
+    def test_a_decorated_function_runs_once_for_each_key(self) -> None:
+        @idempotent(db, "nouns", status=201)
+        def make(conn: Any, what: str, times: int = 1) -> dict:
+            note(conn, what)
+            return {"what": what, "times": times}
+
+        @idempotent(adb, "nouns")
+        async def make_async(conn: Any, what: str) -> Answer:
+            await note(conn, what)
+            return Answer(202, json.dumps(what))
+
+        name, what = new_key(), new_key()
+        first, again = make(name, what, times=2), make(name, what, 2)
+        self.assertEqual((first.status, first.body, noted(what)), (201, again.body, 1))
+        self.assertEqual(again.headers, {"Idempotent-Replayed": "true"})
+        self.assertEqual(make(name, what).status, 422)
+        name, what = new_key(), new_key()
+        self.assertEqual([asyncio.run(make_async(name, what)).status for _ in range(2)], [202, 202])
+        self.assertEqual(noted(what), 1)
+
+    def test_a_decorated_function_whose_commit_is_not_answered_commits_once(self) -> None:
+        for nth in (1, 2):
+            with self.subTest(nth), Proxy(URL) as proxy:
+                through = [Connections(proxy.url), AsyncConnections(proxy.url)][nth - 1]
+                what = new_key()
+
+                def made(conn: Any) -> Any:
+                    return note(conn, what)
+
+                async def made_async(conn: Any) -> None:
+                    await note(conn, what)
+
+                function = idempotent(through, "nouns")([lambda conn: made(conn) and None, made_async][nth - 1])
+                proxy.cut("COMMIT")
+                answer = function(new_key())
+                self.assertEqual((asyncio.run(answer) if nth == 2 else answer).status, 200)
+                self.assertEqual((noted(what), proxy.struck.is_set()), (1, True))
+
+
+class Alchemy(unittest.TestCase):
+    engine = create_engine(URL.replace("postgresql:", "postgresql+psycopg:"))
+
+    def test_an_answer_commits_with_what_a_session_wrote(self) -> None:
+        for commits in (False, True):
+            name, what = new_key(), new_key()
+            lease = claim(db, "nouns", name)
+            with Session(self.engine) as session:
+                session.execute(text("INSERT INTO noted VALUES (:what)"), {"what": what})
+                lease.complete(session, 201, {"what": what})
+                emit(session, "nouns", {"what": what}, dedupe_key=what)
+                if commits:
+                    session.commit()
+            found = claim(db, "nouns", name)
+            self.assertEqual((noted(what), isinstance(found, key.Replayed)), (int(commits), commits))
+
+    def test_a_second_answer_undoes_what_a_session_wrote(self) -> None:
+        name, what = new_key(), new_key()
+        lease = claim(db, "nouns", name)
+        lease.complete(db, 200)
+        with self.assertRaises(errors.AlreadyDone), Session(self.engine) as session, session.begin():
+            session.execute(text("INSERT INTO noted VALUES (:what)"), {"what": what})
+            lease.complete(session, 200)
+        self.assertEqual(noted(what), 0)
+
+    def test_a_commit_of_a_session_that_is_not_answered_is_gone_behind(self) -> None:
+        with Proxy(URL) as proxy:
+            engine = create_engine(proxy.url.replace("postgresql:", "postgresql+psycopg:"))
+            name, what = new_key(), new_key()
+
+            def made(lease: Lease) -> Answer:
+                with Session(engine) as session, session.begin():
+                    session.execute(text("INSERT INTO noted VALUES (:what)"), {"what": what})
+                    return lease.complete(session, 201, '{"n":  1}')
+
+            with engine.connect():
+                proxy.cut("COMMIT")
+                answer = run(db, "nouns", name, {}, made)
+            engine.dispose()
+        self.assertEqual((answer.status, answer.body, noted(what)), (201, '{"n":  1}', 1))
+        self.assertTrue(proxy.struck.is_set())
+
+
+class Outbox(unittest.TestCase):
+    def test_all_arguments_of_emit_arrive(self) -> None:
+        scalar("SELECT once.topic_set('arguments')")
+        subscriber = Subscriber("arguments")
+        first = emit(db, "arguments", '{"n":  1.0}', order_key="a", dedupe_key="d", headers={"h": 1})
+        again = emit(db, "arguments", {"n": 2}, dedupe_key="d")
+        self.assertEqual((again.event_id, first.emitted, again.emitted), (first.event_id, True, False))
+        emit(db, "arguments", {"n": 3}, delay=3600)
+        (event,) = subscriber.take(db, 10, 30)
+        self.assertEqual((event.payload, event.order_key, event.headers), ('{"n":  1.0}', "a", '{"h": 1}'))
+        self.assertGreater(subscriber.extend(db, event.token, 60), 50)
+        (failed,) = subscriber.nack(db, event.token, [event.event_id], "no", "never")
+        self.assertTrue(failed.dead)
+        (dead,) = subscriber.dead(db)
+        self.assertEqual((dead.event_id, dead.kind, dead.payload), (event.event_id, "never", '{"n":  1.0}'))
+        self.assertEqual(subscriber.redrive(db, [event.event_id]), 1)
+        (event,) = subscriber.take(db)
+        subscriber.nack(db, event.token, None, "no", "never")
+        self.assertEqual(subscriber.discard(db, [event.event_id]), 1)
+        self.assertEqual(subscriber.dead(db), [])
+
+    def test_a_worker_delivers_retries_and_gives_up(self) -> None:
+        for kind in ("sync", "async"):
+            topic = f"worker {kind}"
+            scalar("SELECT once.topic_set(%s)", topic)
+            scalar(
+                """SELECT once.subscriber_set(%s, 'default', '{"backoff_base": "1 ms", "max_attempts": 2}')""", topic
+            )
+            for n in range(4):
+                emit(db, topic, n)
+            came: list[int] = []
+
+            def deliver(event: Any) -> None:
+                came.append(event.value)
+                if event.value == 1:
+                    raise NotDelivered("later", after=0.01)
+                if event.value == 2:
+                    raise Never("no")
+                if event.value == 3 and event.attempt == 1:
+                    raise ZeroDivisionError
+
+            async def deliver_async(event: Any) -> None:
+                await asyncio.sleep(0)
+                deliver(event)
+
+            def deliver_all() -> bool:
+                if kind == "sync":
+                    work(db, Subscriber(topic), deliver)
+                else:
+                    asyncio.run(work(adb, Subscriber(topic), deliver_async))
+                return len(came) == 6
+
+            until("the events", deliver_all)
+            self.assertEqual((sorted(came), len(Subscriber(topic).dead(db))), ([0, 1, 1, 2, 3, 3], 2))
+
+    def test_a_handler_in_the_acks_transaction_writes_once(self) -> None:
+        """Its COMMIT is carried out and not answered: the same transaction again is refused, and rolled back."""
+        for kind in ("sync", "async"):
+            with self.subTest(kind), Proxy(URL) as proxy:
+                what = new_key()
+                emit(db, "handled", {"what": what})
+
+                def handle(conn: Any, event: Any) -> Any:
+                    return note(conn, event.value["what"])
+
+                proxy.cut("COMMIT")
+                if kind == "sync":
+                    work(Connections(proxy.url), Subscriber("handled"), handle, here=True)
+                else:
+                    asyncio.run(work(AsyncConnections(proxy.url), Subscriber("handled"), handle, here=True))
+                self.assertEqual((noted(what), proxy.refusals), (1, ["ON006"]))
+
+    def test_an_async_worker_stops_when_it_is_told(self) -> None:
+        async def stopped() -> None:
+            stop = asyncio.Event()
+            task = asyncio.create_task(work(adb, Subscriber("nouns"), lambda event: None, stop))
+            await asyncio.sleep(0.2)
+            stop.set()
+            await asyncio.wait_for(task, 5)
+
+        asyncio.run(stopped())
+
+
+class Inbox(unittest.TestCase):
+    def test_a_message_is_handled_once(self) -> None:
+        message, what = new_key(), new_key()
+
+        def handle(conn: Any) -> dict:
+            note(conn, what)
+            return {"left": 7}
+
+        async def handle_async(conn: Any) -> None:
+            raise AssertionError("a duplicate is not handled")
+
+        self.assertEqual([consume(db, "nouns", message, handle) for _ in range(2)], [{"left": 7}] * 2)
+        self.assertEqual(asyncio.run(consume(adb, "nouns", message, handle_async)), {"left": 7})
+        self.assertEqual(noted(what), 1)
+
+    def test_a_handler_that_fails_leaves_the_message_to_the_next_delivery(self) -> None:
+        message = new_key()
+        with self.assertRaises(ZeroDivisionError):
+            consume(db, "nouns", message, lambda conn: 1 / 0)
+        self.assertIsNone(consume(db, "nouns", message, lambda conn: None, ttl=60))
+        accepted = transaction(db, lambda conn: inbox.accept(conn, "nouns", message))
+        self.assertEqual((accepted.accepted, accepted.verdict), (False, "null"))
+
+    def test_a_compensation_before_its_action_is_skipped_and_refuses_it(self) -> None:
+        saga = new_key()
+        asked = [inbox.barrier(db, "nouns", saga, "pay", which) for which in ("compensation", "action")]
+        self.assertEqual(asked, ["skipped", "refused"])
+
+
+class Actions(unittest.TestCase):
+    def billing(self, status: str = "open") -> Row:
+        insert = "INSERT INTO billing (customer, total) VALUES ('ada', 70) RETURNING id"
+        row = Row("billing", scalar(insert))
+        if status == "closed":
+            self.assertEqual(act(db, row, "close", lambda _: None, requester="clerk").outcome, "finished")
+        return row
+
+    def test_an_action_finishes_with_its_writes(self) -> None:
+        for on in (db, adb):
+            row, what = self.billing(), new_key()
+
+            async def write_async(conn: Any, result: str) -> None:
+                await note(conn, result)
+
+            options = {"requester": "clerk", "patch": lambda result: {"invoices": len(result[:1])}}
+            write = note if on is db else write_async
+            acted = act(on, row, "close", lambda _: what, write, **options)
+            acted = acted if on is db else asyncio.run(acted)
+            self.assertEqual((acted.outcome, acted.status, acted.result, noted(what)), ("finished", "closed", what, 1))
+
+    def test_an_action_that_is_not_granted_says_why(self) -> None:
+        row, asked = self.billing(), []
+
+        def other(_: Any) -> None:
+            asked.append(act(db, row, "close", other, requester="clerk"))
+
+        act(db, row, "close", other, requester="clerk")
+        self.assertEqual((asked[0].outcome, asked[0].retry_after is not None), ("in_progress", True))
+        self.assertEqual(act(db, row, "close", other, requester="clerk").outcome, "refused")
+        missing = Row("billing", "00000000-0000-0000-0000-000000000000")
+        self.assertEqual(act(db, missing, "close", other, requester="clerk").outcome, "not_found")
+
+    def test_a_failure_puts_the_row_back(self) -> None:
+        row, what = self.billing(), new_key()
+
+        def fails(conn: Any, _: Any) -> None:
+            note(conn, what)
+            raise ZeroDivisionError
+
+        with self.assertRaises(ZeroDivisionError):
+            act(db, row, "close", lambda _: None, fails, requester="clerk")
+        status = "SELECT status::text FROM billing WHERE id = %s"
+        self.assertEqual((scalar(status, row.id), noted(what)), ("open", 0))
+        self.assertEqual(scalar("SELECT last_error FROM once.action_get('billing', %s)", row.id), "ZeroDivisionError()")
+
+    def test_a_requester_without_a_claim_state_moves_in_the_transaction_of_its_writes(self) -> None:
+        row, what = self.billing("closed"), new_key()
+        asked = [
+            act(db, row, "apply_payment", lambda _: what, note, requester="bank_import", to=to)
+            for to in (None, "paid", "paid")
+        ]
+        self.assertEqual([one.outcome for one in asked], ["unclaimed", "finished", "refused"])
+        self.assertEqual(noted(what), 1)
+
+    def test_an_action_whose_commit_is_not_answered_is_finished_once(self) -> None:
+        with Proxy(URL) as proxy:
+            row, what = self.billing(), new_key()
+            proxy.cut("COMMIT")
+            acted = act(Connections(proxy.url), row, "close", lambda _: what, note, requester="clerk")
+            self.assertEqual((acted.outcome, acted.result, noted(what)), ("finished", what, 1))
+            self.assertEqual(proxy.refusals, ["ON006"])
+
+    def test_a_lost_lease_goes_to_the_caller_and_writes_nothing(self) -> None:
+        row, what = self.billing(), new_key()
+
+        def loses(_: Any) -> str:
+            scalar("SELECT once.action_expire('billing', %s)", row.id)
+            scalar("SELECT count(*) FROM once.sweep(task => 'action_release')")
+            return what
+
+        with self.assertRaises(errors.LeaseLost):
+            act(db, row, "close", loses, note, requester="clerk")
+        self.assertEqual(noted(what), 0)
+
+    def test_a_transition_tells_why_it_did_not_move(self) -> None:
+        row = self.billing()
+        moved = both(lambda on: row.transition(on, "void", from_status=["open"]))
+        self.assertEqual([(one.moved, one.reason) for one in moved], [(True, None), (False, "status")])
+        with self.assertRaises(errors.IllegalTransition):
+            row.transition(db, "closing")
+
+    def test_a_service_asks_whether_its_claim_states_are_swept(self) -> None:
+        scalar("SELECT count(*) FROM once.sweep(task => 'action_release')")
+        action.assert_covered(db)
+
+    def test_a_row_that_is_cancelled_is_torn_down_once(self) -> None:
+        for on in (db, adb):
+            customer = new_key()
+            scalar("INSERT INTO wallet VALUES (%s, 100) RETURNING points", customer)
+            job = scalar("INSERT INTO batch_job (customer) VALUES (%s) RETURNING id", customer)
+            items = """INSERT INTO batch_item (job_id, input, points, artifact, state)
+                       SELECT %s, 'p', 10, 'x', 'succeeded' FROM generate_series(1, 3) RETURNING id"""
+            scalar(items, job)
+            row, deleted = Row("batch_job", job), []
+
+            def cancelled_while_it_runs(lease: action.Action) -> None:
+                self.assertEqual(cancel.request(db, row).outcome, "accepted")
+                self.assertTrue(lease.extend(db))
+                with self.assertRaises(Cancelling):
+                    lease.go_on(db)
+
+            acted = act(db, row, "run", cancelled_while_it_runs, requester="worker")
+            self.assertEqual((acted.outcome, acted.status), ("cancelling", "queued"))
+            self.assertIn(str(job), [str(one.id) for one in cancel.pending(db, "batch_job", 1000)])
+            first, again = (self.torn_down(on, row, deleted.append) for _ in range(2))
+            self.assertEqual((first.outcome, first.items_total, first.amount_total), ("cancelled", 3, 30))
+            self.assertEqual((again.outcome, len(deleted[:3])), ("done", 3))
+            self.assertEqual(deleted[0]["artifact"], "x")
+            self.assertEqual(scalar("SELECT points FROM wallet WHERE customer = %s", customer), 130)
+
+    def torn_down(self, on: Any, row: Row, delete: Callable[[Any], None]) -> cancel.Cancelled:
+        return teardown(db, row, delete, page=2) if on is db else asyncio.run(teardown(adb, row, delete, page=2))
+
+
+class Routing(unittest.TestCase):
+    VECTORS = {"acme": 1, "globex": 4, "käse": 2, "": 12}  # docs/reference/shard.md
+
+    def test_a_shard_is_the_one_that_the_server_says(self) -> None:
+        for routing, number in self.VECTORS.items():
+            self.assertEqual(shard_of(routing, 16), number, routing)
+        for shards in (1, 16, 61, 65536):
+            for routing in (*self.VECTORS, "a b", "\U0001f40c", "x" * 1000):
+                self.assertEqual(shard_of(routing, shards), scalar("SELECT once.shard_of(%s, %s)", routing, shards))
+        for shards in (0, 65537):
+            with self.assertRaises(ValueError):
+                shard_of("a", shards)
+
+    def test_a_key_goes_to_the_pool_of_its_tenant(self) -> None:
+        shards = Shards(range(16))
+        self.assertEqual([shards.of(name) for name in ("acme/ada/k-1", "acme", "globex/k")], [1, 1, 4])
+        self.assertEqual(shard.routing_of("acme:ada", ":"), "acme")
+
+
+class Pools(unittest.IsolatedAsyncioTestCase):
+    async def test_a_pool_serves_as_it_is(self) -> None:
+        async with AsyncConnectionPool(URL, kwargs={"autocommit": True}, min_size=1) as pool:
+            lease = await claim(pool, "nouns", new_key())
+            what = new_key()
+
+            async def write(conn: Any) -> Answer:
+                await note(conn, what)
+                return await lease.complete(conn, 200, what and "1")
+
+            self.assertEqual((await lease.last_phase(pool, write)).status, 200)
+            self.assertEqual(noted(what), 1)
+
+    async def test_a_cancelled_task_gives_its_key_back(self) -> None:
+        name = new_key()
+        began = asyncio.Event()
+
+        async def hangs(_: Lease) -> Answer:
+            began.set()
+            await asyncio.sleep(60)
+            return Answer(200, "")
+
+        task = asyncio.create_task(run(adb, "nouns", name, {}, hangs))
+        await began.wait()
+        task.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await task
+        self.assertEqual(scalar("SELECT status FROM once.key_get('nouns', %s)", name), "released")
+
+
+if __name__ == "__main__":
+    unittest.main()
