@@ -16,6 +16,8 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 
+from pg_once import OnceError, action, inbox, key, outbox, shard_of
+
 FILE = Path(os.environ.get("PG_ONCE_CASES", Path(__file__).parents[2] / "conformance.json"))
 TABLE = json.loads(FILE.read_text(encoding="utf-8"))
 
@@ -33,72 +35,96 @@ def ask(session: Session, sql: str, arguments: Row | None = None) -> list[Row]:
     return cursor.fetchall() if cursor.description else []
 
 
-def once(session: Session, function: str, **arguments: Any) -> list[Row]:
-    """A function by its arguments' names; texts are of the type that the function takes."""
-    texts = {name: str(value) for name, value in arguments.items() if value is not None}
-    named = ", ".join(f"{name} => %({name})s" for name in texts)
-    return ask(session, f"SELECT * FROM once.{function}({named}) AS {function.split('_')[1]}", texts)
+def named(given: Row) -> Row:
+    """The table's arguments by the package's names."""
+    return {{"retry_after": "after"}.get(name, name): value for name, value in given.items()}
+
+
+def row(of: object, **more: object) -> list[Row]:
+    """A dataclass as the row that it was; "it" is the thing itself, for the calls that begin with `of`."""
+    return [vars(of) | more | {"it": of}]
+
+
+def it(of: Answer) -> Any:
+    return of.rows[0]["it"]
 
 
 def claim(session: Session, _: Any, given: Row) -> list[Row]:
-    rows = once(session, "key_claim", **given)
-    return [row | {name: row[f"response_{name}"] for name in ("code", "body", "headers")} for row in rows]
+    claimed = key.claim(session, **named(given))
+    match claimed:
+        case key.Lease():
+            return row(claimed, outcome="resumed" if claimed.resumed else "claimed")
+        case key.Replayed(answer):
+            return row(claimed, outcome="replayed", code=answer.status, body=answer.body or None)
+    names = {key.InProgress: "in_progress", key.Mismatched: "mismatched", key.Gone: "gone", key.Parked: "parked"}
+    return row(claimed, outcome=names[type(claimed)])
 
 
-def lease(of: Answer) -> Row:
-    return {"scope": of.given["scope"], "key": of.given["key"], "token": of.rows[0]["token"]}
-
-
-def response(given: Row) -> Row:
-    return {f"response_{name}": value for name, value in given.items()}
-
-
-def action(of: Answer) -> Row:
-    return {"machine": of.given["machine"], "id": of.given["id"], "token": of.rows[0]["token"]}
+def end(session: Session, call: Any, given: Row) -> list[Row]:
+    call(session, int(given["code"]), given.get("body"), given.get("headers"))
+    return []
 
 
 def action_claim(session: Session, _: Any, given: Row) -> list[Row]:
-    step = given.pop("step")
-    return once(session, "action_claim", step_key=step, **given)
+    which = action.Row(given.pop("machine"), given.pop("id"))
+    claimed = which.claim(session, **named(given))
+    names = {key.InProgress: "in_progress", action.Action: "claimed"}
+    return row(claimed, outcome=names.get(type(claimed)) or claimed.outcome)
 
 
-def batch(of: Answer) -> Row:
-    return {"topic": of.given["topic"], "subscriber": "default", "token": of.rows[0]["token"]}
+def batch(of: Answer) -> outbox.Subscriber:
+    return outbox.Subscriber(of.given["topic"], of.given.get("subscriber", "default"))
 
 
 def events(of: Answer, given: Row) -> Row:
+    token = {"token": of.rows[0]["token"]}
     if "events" not in given:
-        return given
+        return given | token
     places = given.pop("events").split(",")
-    ids = ",".join(str(of.rows[int(place)]["event_id"]) for place in places)
-    return given | {"event_ids": f"{{{ids}}}"}
+    return given | token | {"event_ids": [of.rows[int(place)]["event_id"] for place in places]}
+
+
+def subscriber(given: Row) -> outbox.Subscriber:
+    return outbox.Subscriber(given.pop("topic"), given.pop("subscriber", "default"))
+
+
+def advance(session: Session, of: Any, given: Row) -> list[Row]:
+    return [{"lease_left": it(of).advance(session, given["recovery_point"], given.get("state"))}]
+
+
+def void(_: object) -> list[Row]:
+    return []
 
 
 CALLS: dict[str, Callable[[Session, Any, Row], list[Row]]] = {
     "sql": lambda session, of, given: ask(session, given["text"]),
-    "shard_of": lambda session, of, given: once(session, "shard_of", **given),
+    "shard_of": lambda session, of, given: [{"of": shard_of(**given)}],
     "key.claim": claim,
-    "key.advance": lambda session, of, given: once(session, "key_advance", **lease(of), **given),
-    "key.step": lambda session, of, given: once(session, "key_step", **lease(of), **given),
-    "key.step_done": lambda session, of, given: once(session, "key_step_done", **lease(of), **given),
-    "key.complete": lambda session, of, given: once(session, "key_complete", **lease(of), **response(given)),
-    "key.abort": lambda session, of, given: once(session, "key_abort", **lease(of), **response(given)),
-    "key.release": lambda session, of, given: once(session, "key_release", **lease(of), **given),
-    "key.park": lambda session, of, given: once(session, "key_park", **lease(of), **given),
-    "key.extend": lambda session, of, given: once(session, "key_extend", **lease(of), **given),
+    "key.advance": advance,
+    "key.step": lambda session, of, given: row(it(of).step(session, given.pop("step"), **given)),
+    "key.step_done": lambda session, of, given: row(it(of).step_done(session, given.pop("step"), **given)),
+    "key.complete": lambda session, of, given: end(session, it(of).complete, given),
+    "key.abort": lambda session, of, given: end(session, it(of).abort, given),
+    "key.release": lambda session, of, given: void(it(of).release(session, **named(given))),
+    "key.park": lambda session, of, given: void(it(of).park(session, **given)),
+    "key.extend": lambda session, of, given: [{"lease_left": it(of).extend(session, **named(given))}],
     "action.claim": action_claim,
-    "action.extend": lambda session, of, given: once(session, "action_extend", **action(of), **given),
-    "action.finish": lambda session, of, given: once(session, "action_finish", **action(of), **given),
-    "action.release": lambda session, of, given: once(session, "action_release", **action(of), **given),
-    "outbox.emit": lambda session, of, given: once(session, "outbox_emit", **given),
-    "outbox.take": lambda session, of, given: once(session, "outbox_take", **given),
-    "outbox.ack": lambda session, of, given: once(session, "outbox_ack", **batch(of), **events(of, given)),
-    "outbox.nack": lambda session, of, given: once(session, "outbox_nack", **batch(of), **events(of, given)),
-    "outbox.extend": lambda session, of, given: once(session, "outbox_extend", **batch(of), **given),
-    "outbox.dead": lambda session, of, given: once(session, "outbox_dead", **given),
-    "outbox.redrive": lambda session, of, given: once(session, "outbox_redrive", **given),
-    "inbox.accept": lambda session, of, given: once(session, "inbox_accept", **given),
-    "inbox.record": lambda session, of, given: once(session, "inbox_record", **given),
+    "action.extend": lambda session, of, given: [{"cancelling": it(of).extend(session, **named(given))}],
+    "action.finish": lambda session, of, given: row(it(of).finish(session, **given)),
+    "action.release": lambda session, of, given: row(it(of).release(session, **given)),
+    "outbox.emit": lambda session, of, given: row(outbox.emit(session, **named(given))),
+    "outbox.take": lambda session, of, given: [
+        vars(event) for event in subscriber(given).take(session, **named(given))
+    ],
+    "outbox.ack": lambda session, of, given: [{"acked": batch(of).ack(session, **events(of, given))}],
+    "outbox.nack": lambda session, of, given: [
+        vars(event) for event in batch(of).nack(session, **named(events(of, given)))
+    ],
+    "outbox.extend": lambda session, of, given: void(batch(of).extend(session, **named(events(of, given)))),
+    "outbox.dead": lambda session, of, given: [vars(event) for event in subscriber(given).dead(session, **given)],
+    "outbox.redrive": lambda session, of, given: [{"redriven": subscriber(given).redrive(session, **given)}],
+    "inbox.accept": lambda session, of, given: row(inbox.accept(session, **named(given))),
+    "inbox.record": lambda session, of, given: void(inbox.record(session, **given)),
 }
 
 
@@ -119,6 +145,7 @@ class Case:
 
     def filled(self, value: Any) -> Any:
         """`$id` and `$name.field` in a text."""
+
         def put(found: re.Match[str]) -> str:
             name, field = found.groups()
             return str(self.answers[name].rows[0][field]) if field else self.id
@@ -129,7 +156,7 @@ class Case:
         given = {name: self.filled(value) for name, value in call.get("with", {}).items()}
         try:
             rows = self.send(call.get("by", "a"), call["call"], self.answers.get(call.get("of", "")), given)
-        except psycopg.Error as error:
+        except (psycopg.Error, OnceError) as error:
             if error.sqlstate != call.get("raises"):
                 raise
             return

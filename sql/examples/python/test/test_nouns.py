@@ -120,7 +120,7 @@ class Keys(unittest.TestCase):
                 step = ask(lease.step, "mail", on_abort={"topic": "nouns", "payload": {"undo": name}})
                 self.assertEqual((step.done, step.derived_key), (False, ask(key.derive, "nouns", name, "mail")))
                 self.assertEqual(ask(lease.rotate, "mail", 1), 2)
-                self.assertEqual(ask(lease.step_done, "mail", {"sent": True}), '{"sent": true}')
+                self.assertEqual(ask(lease.step_done, "mail", {"sent": True}).result, '{"sent": true}')
                 self.assertEqual(ask(lease.step, "mail").value, {"sent": True})
                 self.assertEqual(ask(lease.abort, 409, {"title": "no"}, {"X": "y"}).status, 409)
                 self.assertEqual(ask(claim, "nouns", name).answer.headers, {"X": "y"})

@@ -69,6 +69,12 @@ class Finished:
 
 
 @dataclass(frozen=True)
+class Released:
+    status: str | None
+    version: int | None
+
+
+@dataclass(frozen=True)
 class Acted:
     """How `act` ended: `finished`; `cancelling`: tear down; `in_progress`; `refused`; `not_found`; `unclaimed`."""
 
@@ -152,10 +158,10 @@ class Action:
         return Finished(**row._asdict())
 
     @method
-    def release(self, error: str | None = None) -> Flow[str | None]:
-        """Back to where it was claimed from; the row's status then."""
+    def release(self, error: str | None = None) -> Flow[Released]:
+        """Back to where it was claimed from."""
         told = yield from tell(RELEASE, **self._fence, error=None if error is None else storable(error))
-        return told[0].status if told else None
+        return Released(told[0].status, told[0].version) if told else Released(None, None)
 
     @property
     def _fence(self) -> dict[str, Any]:
@@ -201,8 +207,8 @@ def act(
         acted: Acted = yield Under(Beat(action.seconds, action.extend.flow), body)
         return acted
     except Cancelling:
-        status = yield from action.release.flow("cancelled")
-        return Acted("cancelling", status)
+        released = yield from action.release.flow("cancelled")
+        return Acted("cancelling", released.status)
     except AlreadyDone as error:
         if not error.repeated or not made:
             raise

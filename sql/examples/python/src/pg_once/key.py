@@ -6,7 +6,7 @@ goes on rightly.
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,7 @@ class Replayed:
     """Finished: hand the stored answer back."""
 
     answer: Answer
+    headers: str | None = None  # the answer's headers as the json text that is stored
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,16 @@ class Step:
 
 
 @dataclass(frozen=True)
+class StepDone:
+    recorded: bool  # False: another attempt was first, with this result
+    result: str | None  # json text
+
+    @property
+    def value(self) -> Any:
+        return value_of(self.result)
+
+
+@dataclass(frozen=True)
 class Lease:
     """The right to work on a key. Each method takes what it runs on first, and is one call there.
 
@@ -148,12 +159,12 @@ class Lease:
         return told[0].lease_left if told else None
 
     @method
-    def complete(self, code: int, body: Document = None, headers: Mapping[str, str] | None = None) -> Flow[Answer]:
+    def complete(self, code: int, body: Document = None, headers: Document = None) -> Flow[Answer]:
         """Stores the answer, in the transaction of the last writes."""
         return (yield from self._end("complete", code, body, headers))
 
     @method
-    def abort(self, code: int, body: Document = None, headers: Mapping[str, str] | None = None) -> Flow[Answer]:
+    def abort(self, code: int, body: Document = None, headers: Document = None) -> Flow[Answer]:
         """Stores the answer of a failure that no retry mends; emits the steps' on_abort events."""
         return (yield from self._end("abort", code, body, headers))
 
@@ -183,14 +194,13 @@ class Lease:
     @method
     def step_done(
         self, name: str, result: Document = None, on_complete: Document = None, on_abort: Document = None
-    ) -> Flow[str | None]:
+    ) -> Flow[StepDone]:
         """Records that it ended. The first one wins; what is recorded comes back."""
         text = text_of(result)
         events = {"on_complete": text_of(on_complete), "on_abort": text_of(on_abort)}
         told = yield from self._tell(STEP_DONE, step=name, result=text, **events)
         log.debug("step %s done", name)
-        recorded: str | None = told[0].result if told else text
-        return recorded
+        return StepDone(told[0].recorded, told[0].result) if told else StepDone(True, text)
 
     @method
     def rotate(self, step: str, from_version: int) -> Flow[int]:
@@ -238,7 +248,7 @@ class Lease:
         if limit is not None and begun.attempted and (begun.age or 0) > limit.total_seconds():
             raise Unknown("an earlier attempt may have acted, and the other side has forgotten its key by now")
         result = yield Invoke(send, (begun.derived_key,))
-        return value_of((yield from self.step_done.flow(step, result)))
+        return (yield from self.step_done.flow(step, result)).value
 
     @property
     def _fence(self) -> dict[str, Any]:
@@ -247,11 +257,11 @@ class Lease:
     def _tell(self, sql: str, **arguments: object) -> Flow[list[Any] | None]:
         return (yield from tell(sql, **self._fence, **arguments))
 
-    def _end(self, how: str, code: int, body: Document, headers: Mapping[str, str] | None) -> Flow[Answer]:
-        answer = Answer(code, text_of(body) or "", dict(headers or {}))
-        stored = json.dumps(answer.headers) if answer.headers else None
-        yield from self._tell(END.format(how), code=code, body=answer.body or None, headers=stored)
+    def _end(self, how: str, code: int, body: Document, headers: Document) -> Flow[Answer]:
+        text, names = text_of(body), text_of(headers or None)
+        yield from self._tell(END.format(how), code=code, body=text, headers=names)
         log.debug("completed")
+        answer = Answer(code, text or "", value_of(names, {}))
         self.answers[:] = [answer]
         return answer
 
@@ -306,7 +316,8 @@ def _claim_of(row: Any, scope: str, key: str, request: str | None = None) -> Cla
             lease = (row.token, row.attempt, row.recovery_point, row.state, row.lease_left)
             return Lease(scope, key, *lease, resumed=outcome == "resumed", request=request)
         case "replayed":
-            return Replayed(Answer(row.response_code, row.response_body or "", value_of(row.response_headers, {})))
+            headers = row.response_headers
+            return Replayed(Answer(row.response_code, row.response_body or "", value_of(headers, {})), headers)
         case "in_progress":
             return InProgress(row.retry_after, row.lease_left)
         case "mismatched":

@@ -177,7 +177,7 @@ def _attempt(lease: Lease, work: FlowOfWork) -> Flow[Answer | None]:
 def answer_of(claimed: Claim) -> Answer:
     """What to tell the HTTP client where no lease was granted."""
     match claimed:
-        case Replayed(answer):
+        case Replayed(answer=answer):
             return Answer(answer.status, answer.body, {**answer.headers, "Idempotent-Replayed": "true"})
         case InProgress():
             return problem(409, "a request with this key is in progress", claimed.retry_after)
