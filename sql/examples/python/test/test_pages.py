@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 from types import ModuleType
 
-from harness import admin, block, create_tables, scalar
+from harness import HERE, admin, block, create_tables, scalar
 
 from pg_once import Connections, Retry
 
@@ -49,6 +49,27 @@ class Tutorial(unittest.TestCase):
                 charge = scalar("SELECT once.key_derive('sales.create', %s, 'charge')", key)
                 self.assertEqual(Path(self.directory.name, "bank.txt").read_text().count(charge), 1)
                 self.assertEqual(scalar("SELECT count(*) FROM sales WHERE sale = %s", key), 1)
+
+
+class HowTo(unittest.TestCase):
+    def test_the_request_and_the_function_run_as_they_are_printed(self) -> None:
+        with admin() as conn:
+            conn.execute("CREATE TABLE sold (key text, charge text)")
+            conn.execute("CREATE TABLE joined (email text)")
+            conn.execute("SELECT once.topic_set('sold')")
+        program = "".join(block("how-to/python.md", "python", nth) for nth in range(2))
+        told = subprocess.check_output(
+            [sys.executable, "-c", program], env={**os.environ, "PG_ONCE_URL": ADMIN_URL}, text=True
+        )
+        first, again, joined = told.splitlines()
+        self.assertEqual(first, '201 {"charge": "ch_1"} {}')
+        self.assertEqual(again, "201 {\"charge\": \"ch_1\"} {'Idempotent-Replayed': 'true'}")
+        self.assertIn('{"member": "ada@example.org"}', joined)
+
+    def test_the_lines_of_the_middleware_are_those_of_the_example(self) -> None:
+        api = (HERE.parent / "examples/api.py").read_text()
+        for line in block("how-to/python.md", "text").strip().splitlines():
+            self.assertIn(line.rstrip(")"), api)
 
 
 class Workflow(unittest.TestCase):
