@@ -152,6 +152,10 @@ class Keys(unittest.TestCase):
                     self.assertEqual(answer.status, status)
                     self.assertEqual(scalar("SELECT status FROM once.key_get('nouns', %s)", name), stored)
 
+    def test_work_that_forgets_its_answer_is_told_so(self) -> None:
+        with self.assertRaisesRegex(TypeError, "lease.complete"):
+            run(db, "nouns", new_key(), {}, lambda lease: None)
+
     def test_a_duplicate_that_waits_gets_the_first_answer(self) -> None:
         async def crowd() -> list[Answer]:
             name, ran = new_key(), []
@@ -279,6 +283,11 @@ class Alchemy(unittest.TestCase):
                     session.commit()
             found = claim(db, "nouns", name)
             self.assertEqual((noted(what), isinstance(found, key.Replayed)), (int(commits), commits))
+
+    def test_what_opens_a_transaction_of_its_own_refuses_a_session(self) -> None:
+        lease = claim(db, "nouns", new_key())
+        with Session(self.engine) as session, self.assertRaises(TypeError):
+            lease.phase(session, "half", {}, lambda conn: None)
 
     def test_a_second_answer_undoes_what_a_session_wrote(self) -> None:
         name, what = new_key(), new_key()

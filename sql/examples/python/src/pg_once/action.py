@@ -164,6 +164,10 @@ class Action:
         return Released(told[0].status, told[0].version) if told else Released(None, None)
 
     @property
+    def beat(self) -> Beat:
+        return Beat(self.seconds, lambda: ask(EXTEND, 1, **self._fence, lease=None))
+
+    @property
     def _fence(self) -> dict[str, Any]:
         return {**self.row._which, "token": self.token}
 
@@ -204,18 +208,16 @@ def act(
         return (yield from _finish(action, made[0], writes, patch))
 
     try:
-        acted: Acted = yield Under(Beat(action.seconds, action.extend.flow), body)
+        acted: Acted = yield Under(action.beat, body)
         return acted
     except Cancelling:
         released = yield from action.release.flow("cancelled")
         return Acted("cancelling", released.status)
-    except AlreadyDone as error:
-        if not error.repeated or not made:
-            raise
-        return Acted("finished", result=made[0])
     except LeaseLost:
         raise
     except BaseException as error:
+        if isinstance(error, AlreadyDone) and error.repeated and made:
+            return Acted("finished", result=made[0])  # its COMMIT was carried out, and not answered
         try:
             yield from action.release.flow(repr(error))
         except (LeaseLost, AlreadyDone, Conflict, Unavailable) as left:

@@ -158,6 +158,12 @@ async def _opened_async(on: Any) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         yield on
 
 
+def _may_begin(on: Any) -> None:
+    """A transaction that commits by itself inside a session would commit what the session wrote before."""
+    if _is_session(on):
+        raise TypeError("this opens a transaction of its own: pass a pool, not a session")
+
+
 def _perform(on: Any, effect: Effect) -> Any:
     match effect:
         case Alone():
@@ -166,6 +172,7 @@ def _perform(on: Any, effect: Effect) -> Any:
             with translated(), _opened(on) as conn:
                 return rows(conn, effect.sql, **effect.arguments)
         case Transaction():
+            _may_begin(on)
             with translated(), _opened(on) as conn, conn.transaction():
                 return drive(conn, effect.body(conn))
         case Invoke():
@@ -187,6 +194,7 @@ async def _perform_async(on: Any, effect: Effect) -> Any:
                 async with _opened_async(on) as conn:
                     return await rows_async(conn, effect.sql, **effect.arguments)
         case Transaction():
+            _may_begin(on)
             with translated():
                 async with _opened_async(on) as conn, conn.transaction():
                     return await drive_async(conn, effect.body(conn))

@@ -13,7 +13,7 @@ from typing import Any
 from .document import Document, storable, text_of, value_of
 from .errors import AlreadyDone, Conflict, LeaseLost, Unavailable
 from .executor import method, operation
-from .flow import Flow, Invoke, Seconds, ask, in_transaction, interval, invoked, log, tell
+from .flow import Beat, Flow, Invoke, Seconds, ask, in_transaction, interval, invoked, log, tell
 from .http import Answer
 
 _CLAIMED = """outcome, token, attempt, recovery_point, state, response_code, response_body, response_headers,
@@ -249,6 +249,10 @@ class Lease:
             raise Unknown("an earlier attempt may have acted, and the other side has forgotten its key by now")
         result = yield Invoke(send, (begun.derived_key,))
         return (yield from self.step_done.flow(step, result)).value
+
+    @property
+    def beat(self) -> Beat:
+        return Beat(self.seconds, lambda: ask(EXTEND, 1, **self._fence, lease=None))
 
     @property
     def _fence(self) -> dict[str, Any]:

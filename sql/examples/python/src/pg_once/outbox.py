@@ -177,6 +177,9 @@ class Subscriber:
         (row,) = yield from ask(DISCARD, **self._who, events=_list(event_ids))
         return int(row.discarded)
 
+    def beat(self, token: int, seconds: float) -> Beat:
+        return Beat(seconds, lambda: ask(EXTEND, 1, **self._who, token=token, lease=interval(seconds)))
+
     @property
     def _who(self) -> dict[str, Any]:
         return {"topic": self.topic, "subscriber": self.name}
@@ -208,7 +211,7 @@ def work(
             if events:
                 idle = 0.05
                 token = events[0].token
-                beat = Beat(lease, lambda token=token: subscriber.extend.flow(token, lease))  # type: ignore[misc]
+                beat = subscriber.beat(token, lease)
                 yield Under(beat, lambda events=events: _batch(subscriber, events, deliver, here, stop))  # type: ignore[misc]
             elif stop is None:
                 return

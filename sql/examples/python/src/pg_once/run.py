@@ -14,7 +14,7 @@ from typing import Any, Concatenate
 from .document import Document, text_of
 from .errors import AlreadyDone, Conflict, LeaseLost, OnceError, Unavailable
 from .executor import AsyncPool, P, Pool, operation
-from .flow import Beat, Flow, Invoke, Pause, Seconds, Under, in_transaction, invoked, log, wait_before
+from .flow import Flow, Invoke, Pause, Seconds, Under, in_transaction, invoked, log, wait_before
 from .http import Answer, problem
 from .key import (
     Claim,
@@ -146,9 +146,10 @@ def complete_abandoned(
 
 def _attempt(lease: Lease, work: FlowOfWork) -> Flow[Answer | None]:
     """One attempt. None: claim again, since what was sent last may have been committed."""
-    beat = Beat(lease.seconds, lease.extend.flow)
     try:
-        answer: Answer = yield Under(beat, lambda: work(lease))
+        answer: Answer = yield Under(lease.beat, lambda: work(lease))
+        if not isinstance(answer, Answer):
+            raise TypeError("the work returned no Answer: end it with lease.complete or lease.abort")
         return answer
     except Retry as failure:
         yield from give_back(lease, str(failure), failure.after)
