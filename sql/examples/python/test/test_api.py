@@ -123,6 +123,13 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
         self.assertEqual({reply.headers["X-Kept"] for reply in replies}, {"yes"})
         self.assertEqual(app.ran, 1)
 
+    async def test_a_client_may_ask_for_a_wait_up_to_the_longest(self) -> None:
+        for longest, status in ((0, 409), (20, 201)):
+            app, key = App((201, b"{}", JSON), slow=0.3), new_key()
+            service = guarded(app, longest_wait=longest)
+            replies = await asyncio.gather(*(post(service, key, json={}, headers={"Prefer": "wait=9"}) for _ in "ab"))
+            self.assertEqual(sorted(reply.status_code for reply in replies), [201, status])
+
     async def test_bytes_that_are_no_json_come_back_as_they_were(self) -> None:
         for body, kind in [
             (b"\x00\xff", "image/png"),

@@ -9,7 +9,7 @@ from harness import URL, admin, new_key, scalar
 from proxy import Proxy
 
 from pg_once import Connections, claim, errors, key_of_header, transaction
-from pg_once.http import Answer
+from pg_once.http import Answer, wait_of_header
 from pg_once.key import Replayed
 
 db = Connections(URL)
@@ -160,6 +160,19 @@ class Library(unittest.TestCase):
         ]:
             read = key_of_header("ada", value)
             self.assertEqual(read if key else read.status, f"ada/{key}" if key else 400, value)
+
+    def test_a_wait_of_a_header_is_bounded(self) -> None:
+        for value, seconds in [
+            ("wait=3", 3),
+            ('return=minimal; wait=1, WAIT = "4"; x=y', 4),
+            ("wait=2, wait=9", 2),
+            ("respond-async, wait=60", 10),
+            ("wait=soon", 0),
+            ("wait", 0),
+            ("", 0),
+            (None, 0),
+        ]:
+            self.assertEqual(wait_of_header(value, 10), seconds, value)
 
     def test_no_two_users_share_a_key(self) -> None:
         pairs = [("ada", "x/k"), ("ada/x", "k"), ("ada%2Fx", "k"), ("ada%", "2Fx/k")]

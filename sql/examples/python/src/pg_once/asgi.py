@@ -21,7 +21,7 @@ from typing import Any
 from .errors import InvalidArgument, Unavailable
 from .executor import AsyncPool
 from .flow import log
-from .http import Answer, key_of_header, problem, retry_after
+from .http import Answer, key_of_header, problem, retry_after, wait_of_header
 from .key import Lease
 from .run import run
 
@@ -55,6 +55,7 @@ class Idempotency:
     that comes again on another path is 422.
     required: a request without the header is 400; else it passes through, without once-ness.
     wait: seconds for which a duplicate waits for the first one's answer; without it the duplicate is 409.
+    longest_wait: the most that a client may ask for itself, by `Prefer: wait=5`.
     """
 
     def __init__(
@@ -66,9 +67,11 @@ class Idempotency:
         methods: Iterable[str] = ("POST", "PATCH"),
         required: bool = False,
         wait: float = 0,
+        longest_wait: float = 0,
     ) -> None:
         self.app, self.pool, self.user, self.name = app, pool, user, name
-        self.methods, self.required, self.wait = frozenset(methods), required, wait
+        self.methods, self.required = frozenset(methods), required
+        self.wait, self.longest_wait = wait, longest_wait
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         value = _header(scope, "idempotency-key") if scope["type"] == "http" else None
@@ -87,6 +90,7 @@ class Idempotency:
         name = self.name(scope) if callable(self.name) else self.name
         request, fingerprint = _request(scope, body)
 
+        wait = max(self.wait, wait_of_header(_header(scope, "prefer"), self.longest_wait))
         once: Headers = []
 
         async def work(lease: Lease) -> Answer:
@@ -94,7 +98,7 @@ class Idempotency:
             return await self._work(lease, scope, body, once)
 
         try:
-            answer = await run(self.pool, name, key, request, work, wait=self.wait, fingerprint=fingerprint)
+            answer = await run(self.pool, name, key, request, work, wait=wait, fingerprint=fingerprint)
             return answer, [] if "Idempotent-Replayed" in answer.headers else once
         except InvalidArgument as error:  # JSON that jsonb cannot hold, such as \u0000
             return problem(400, str(error)), []

@@ -67,3 +67,14 @@ def retry_after(value: str | None) -> float | None:
     except ValueError:
         return None
     return seconds if seconds > 0 else None
+
+
+def wait_of_header(value: str | None, longest: float) -> float:
+    """How long a client is ready to wait for the answer: the seconds of `wait` in its Prefer header, up to longest."""
+    for preference in (value or "").split(","):
+        # Parameters may stand behind a semicolon.
+        name, given, seconds = preference.split(";")[0].partition("=")
+        if given and name.strip().lower() == "wait":
+            seconds = seconds.strip().strip('"')
+            return min(float(seconds), longest) if seconds.isdecimal() else 0
+    return 0
