@@ -18,7 +18,6 @@ import batch_job
 import billing
 import debit
 import fundings
-import httpx
 import ride
 import signup
 
@@ -88,6 +87,7 @@ class Player:
         """One request to the FastAPI service, in this process. It has no lifespan here: httpx knows none."""
         os.environ["PG_ONCE_URL"] = self.db.url
         import api
+        import httpx
 
         async def post() -> httpx.Response:
             headers = {"Idempotency-Key": key, "X-Forwarded-User": "ada"}

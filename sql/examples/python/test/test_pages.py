@@ -117,7 +117,8 @@ class Workflow(unittest.TestCase):
         self.failure = self.page.Refused("no cover")
         refused = self.fund("c-3")
         self.assertEqual((refused[0], self.fund("c-3")), (409, refused))
-        undone = "SELECT array_agg(payload ->> 'undo' ORDER BY event_id) FROM once.outbox_take('undo')"
+        undone = """SELECT array_agg(payload ->> 'undo' ORDER BY event_id)
+                      FROM once.outbox_take('undo', max => 1000) WHERE payload ->> 'contract' = 'c-3'"""
         self.assertEqual(scalar(undone), ["fund", "account", "entries"])
 
 
