@@ -72,6 +72,7 @@ class Idempotency:
         self.app, self.pool, self.user, self.name = app, pool, user, name
         self.methods, self.required = frozenset(methods), required
         self.wait, self.longest_wait = wait, longest_wait
+        self.running: set[asyncio.Future[tuple[Answer, Headers]]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         value = _header(scope, "idempotency-key") if scope["type"] == "http" else None
@@ -84,7 +85,10 @@ class Idempotency:
             return
         if (body := await _body(receive)) is not None:
             # A client that hangs up, or a server that cancels for it, does not end the work.
-            await _send(send, *await asyncio.shield(self._answer(scope, key, body)))
+            task = asyncio.ensure_future(self._answer(scope, key, body))
+            self.running.add(task)  # the event loop itself would let it be collected
+            task.add_done_callback(self.running.discard)
+            await _send(send, *await asyncio.shield(task))
 
     async def _answer(self, scope: Scope, key: str, body: bytes) -> tuple[Answer, Headers]:
         name = self.name(scope) if callable(self.name) else self.name
