@@ -70,7 +70,7 @@ fn not_accepted(message: &Entry) -> Error {
         .hint("Call inbox_accept first, in the same transaction.")
 }
 
-/// A verdict that comes later would reach some duplicates and not others.
+/// A verdict from a later transaction would reach some duplicates and not others.
 fn not_ours(message: &Entry) -> Error {
     let lost = format!("{} was accepted by another transaction", message.named());
     Error::new(Kind::LeaseLost, lost)

@@ -1,7 +1,7 @@
 //! A message or a step of a saga, and its row in `once.inbox`.
 //!
-//! Rows are found by a hash of the names, which never changes between versions. The hashed bytes begin with NUL, those
-//! of a key do not: keys and messages share no lock.
+//! Rows are found by a hash of the names, which never changes between versions. The hashed bytes begin with NUL, which
+//! those of a key never do. So keys and messages share no lock.
 
 use crate::call::{Call, KEY_MAX, SCOPE_MAX, shown, utf8};
 use crate::clock::{self, DAY_US};
@@ -118,7 +118,7 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// ON007 where it belongs to another shard.
+    /// Raises ON007 if the entry belongs to another shard.
     pub fn ensure_home(&self) -> Result<()> {
         shard::ensure_home(self.scope, self.name)
     }
@@ -133,7 +133,7 @@ impl<'a> Entry<'a> {
         }))
     }
 
-    /// A row that is not stored yet, with its names.
+    /// A new row with the names of the entry, not stored yet.
     pub fn fresh(&self) -> Record {
         let mut fresh = Record::empty();
         fresh.put(Col::Id, Some(row::uuid(&self.id)));

@@ -1,10 +1,10 @@
-//! Finds an entry's row, or writes it, beside concurrent calls for the same entry.
+//! Finds an entry's row, or writes it, while concurrent calls may do the same.
 //!
-//! A row that is visible and within its ttl answers at once, and nothing is written. Otherwise the call has to write.
-//! It waits for an open transaction with an uncommitted row of the entry, as PostgreSQL does for a unique index: on
-//! that transaction's id, so that a rollback to a savepoint ends the wait too. Inserts of one entry go one by one
-//! through a lock, held from the last look to the insert; its holder waits for nothing else. Above READ COMMITTED a
-//! row that the snapshot cannot see is 40001, never 23505.
+//! If a visible row within its ttl decides the answer, nothing is written. Otherwise the call has to write. If an open
+//! transaction has inserted a row of the entry, the call waits for it, as PostgreSQL does for a unique index. It waits
+//! for the id of the subtransaction, so that a rollback to a savepoint ends the wait, too. A lock serializes the
+//! inserts of one entry. It is held from the last read to the insert, and its holder waits for nothing else. Above
+//! READ COMMITTED a row that the snapshot cannot see raises 40001, never 23505.
 
 use super::entry::{Col, Entry, Record, TABLE};
 use crate::clock;
@@ -34,8 +34,8 @@ pub enum Decision {
     Nothing,
 }
 
-/// Shows the entry's row to `decide` and writes it where that says so; again after a lost race. `within` says whether a
-/// row that this transaction wrote counts past its ttl.
+/// Calls `decide` with the entry's row, and writes the row if it answers so. Starts again after a lost race. `within`
+/// says whether a row that this transaction wrote counts past its ttl.
 pub fn find_or_write<T>(
     entry: &Entry,
     within: Own,
@@ -65,7 +65,7 @@ pub fn find_or_write<T>(
             return Ok(answer);
         };
         let table = Table::to_write(TABLE)?;
-        // After a wait the clock has moved on: locks the row, then looks again.
+        // If the row is locked, waits for its lock and reads again, because the clock has moved on.
         let outcome = match !locked && table.is_held(tid) {
             true => table.lock(tid, &snapshot, Wait::Yes)?,
             false if row.update_at(&table, tid)? == Outcome::Done => return Ok(answer),
@@ -86,7 +86,7 @@ pub enum Own {
     Expires,
 }
 
-/// False: another transaction has inserted the row, or has just rolled back; look again.
+/// False: another transaction has inserted the row, or has just rolled back. The caller must read again.
 fn insert(entry: &Entry, fresh: &Record) -> Result<bool> {
     let table = Table::to_write(TABLE)?;
     let lock = TryLock::wait(entry.lock_hash());

@@ -1,5 +1,5 @@
 //! The sweep task `key_abandon`: moves unfinished keys whose first lease expired into the index lane [`PENDING`].
-//! Completers read that lane alone, so they never read finished keys; metrics reads a bounded part of the other one.
+//! Completers read only that lane, so they never read finished keys. Metrics reads a bounded part of the other lane.
 //!
 //! once.key_mark, row '': every key with look_at up to the mark is finished or moved, with two exceptions:
 //! - A claim that commits late. Its transaction has held ROW EXCLUSIVE on once.key since before it read the clock. Each
@@ -7,8 +7,8 @@
 //!   run reads again from the stored mark. The mark moves on meanwhile, so an open transaction delays only its own keys.
 //! - A locked key. Its id is in once.key_locked, and every run tries it again.
 //!
-//! A run reads a bounded number of entries, the oldest of all scopes, and as many again for late claims. Without rows
-//! in once.key_mark it reads everything from the beginning: slow, and never wrong.
+//! A run reads a bounded number of the oldest entries of all scopes, and as many again for late claims. Without rows
+//! in once.key_mark it reads everything from the beginning, which is slow but correct.
 //!
 //! A clock that steps back by more than a key's lease hides that key from completers, but never from claims. Once its
 //! ttl is over, key_tombstone finds it.
@@ -28,14 +28,14 @@ use pgrx::pg_sys::{self, Datum, OIDOID, TEXTARRAYOID, TIMESTAMPTZOID};
 use std::collections::BinaryHeap;
 use std::ffi::CStr;
 
-/// How many entries a run reads for each key that it may move, and in all.
+/// The most entries that a run reads: for each key that it may move, and in all.
 const READS_PER_KEY: usize = 100;
 const MOST_READS: usize = 1_000_000;
-/// A run that reads nothing stores the mark only this long after the last one.
+/// A run that reads no entry stores a new mark only if the stored one is older than this.
 const IDLE_US: i64 = 30_000_000;
 
-// $1: once.key. Answers the mark, the oldest note of an ended transaction, and the names of all that have ended.
-// PREPARE TRANSACTION gives a transaction another name, so a prepared one may be among those that seem to have ended.
+// $1: once.key. Answers the mark, the oldest mark stored for an ended transaction, and the names of all ended ones.
+// PREPARE TRANSACTION gives a transaction another name, so a prepared transaction seems to have ended.
 const BEGIN: &CStr = c"
     WITH open AS MATERIALIZED (
         SELECT l.virtualtransaction AS name, pg_catalog.bool_or(l.pid IS NULL) AS is_prepared
@@ -83,7 +83,7 @@ static BEGUN: Kept = Kept::new(BEGIN, &[OIDOID]);
 static MOVED: Kept = Kept::new(MOVE, &[TEXTARRAYOID]);
 static ENDED: Kept = Kept::new(END, &[TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTARRAYOID]);
 
-/// Moves at most `max` keys, and as many that were claimed late. None: another session is running this task.
+/// Moves at most `max` keys, and at most `max` more that were claimed late. None: another session is running this task.
 pub fn key_abandon(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(KeyId::hashed(b"", b"key_abandon").lock_hash()) else {
         return Ok(None);
@@ -96,13 +96,13 @@ pub fn key_abandon(max: i64) -> Result<Option<Swept>> {
         return move_all(&[all], false).map(Some);
     }
     let table = Table::to_read(TABLE)?;
-    // In this order: the clock, the open transactions, the snapshot of the reading.
+    // The order matters: first the clock, then the open transactions, then the snapshot of the scan.
     let now = clock::now_us()?;
     let begun = spi::query_latest(&BEGUN, &[Some(Datum::from(table.oid()))])?;
     let answer = |i| begun.first().and_then(|row| column(row, i));
     let time = |i| answer(i).map(|d: Datum| d.value() as i64);
     let stored = time(0).unwrap_or(i64::MIN);
-    // The clock may have stepped back since.
+    // The clock may have stepped back since the mark was stored.
     let mark = stored.min(now);
     let max = max as usize;
     let bounds = (max, max.saturating_mul(READS_PER_KEY).min(MOST_READS));
@@ -192,7 +192,7 @@ impl OverdueKeys {
         Ok(overdue)
     }
 
-    /// How many keys a run would find among so many entries, and the look_at of the oldest.
+    /// Counts the keys that a run would find in at most `looks` index entries. Also answers the look_at of the oldest.
     pub fn count(now: i64, looks: usize) -> Result<(usize, Option<i64>)> {
         let overdue = OverdueKeys::find(mark()?, now, (looks, looks), looks)?;
         let oldest = overdue.unfinished().map(|(at, _)| at).min();
@@ -204,7 +204,7 @@ impl OverdueKeys {
         self.read.push((look_at, id));
     }
 
-    /// Leaves out the newest where there are too many, but keeps at least one moment.
+    /// Drops the newest entries while there are too many. The range stays at least one microsecond long.
     fn bound(&mut self, most: usize, reads: usize) {
         while self.found > most || self.read.len() > reads {
             let newest = self.read.peek().map_or(self.from, |(at, _)| *at);
@@ -226,7 +226,7 @@ impl OverdueKeys {
     }
 }
 
-/// The earliest look_at above the mark: no run before that time finds an expired key, unless a session writes one.
+/// The time of the next useful run: now if a key was locked, else the earliest look_at above the mark.
 pub fn next_look() -> Result<Option<i64>> {
     let locked = Table::to_read(c"key_locked")?;
     if locked

@@ -1,15 +1,15 @@
 //! The canonical bytes of `jsonb.rs`, written from a json text without making a jsonb of it. Answers None for a text that
-//! is better left to the server: long, deep, or with what jsonb may refuse.
+//! is better left to the server: a long or deep text, or one with a value that jsonb may refuse.
 
 use super::jsonb::tagged;
 use crate::call::ToUtf8;
 use crate::json::{self, Members};
 use std::borrow::Cow;
 
-/// Each level is scanned once more for the members of the next one.
+/// Each level of nesting scans the text below it once more.
 const DEEPEST: usize = 16;
 const LONGEST: usize = 1 << 20;
-/// Numbers beyond it may be out of numeric's range.
+/// A number with more digits, or a larger exponent, may be out of numeric's range.
 const MOST_DIGITS: usize = 1000;
 
 pub fn canonical(text: &[u8], to_utf8: Option<ToUtf8>, out: &mut impl FnMut(&[u8])) -> Option<()> {
@@ -47,7 +47,7 @@ fn value(
     Some(())
 }
 
-/// Members in the order of jsonb: by the length of the name, then by its bytes; of one name the last one counts.
+/// Members in the order of jsonb: by the length of the name, then by its bytes. If a name repeats, the last one counts.
 fn object(
     written: &[u8],
     levels: usize,

@@ -144,7 +144,7 @@ impl KeyClaim<'_> {
                 false => Ok(None),
             };
         }
-        // key_abandon relies on it that the clock is read after the table was opened for writing.
+        // key_abandon relies on this order: the table is opened for writing, then the clock is read.
         let now = clock::now_us()?;
         let mut row = KeyRow::empty();
         row.put(Col::Id, Some(id_datum(&id)));
@@ -154,7 +154,7 @@ impl KeyClaim<'_> {
         Ok(Some(claimed(&row, now)))
     }
 
-    /// A first claim over a row whose ttl and gone_for are over.
+    /// A first claim that reuses a row whose ttl and gone_for are over.
     fn renew(&self, table: &Table, row: &mut KeyRow, snapshot: &Snapshot) -> Result<Outcome> {
         let Some(tid) = row.tid() else {
             return Ok(Outcome::Changed);

@@ -4,7 +4,7 @@
 //!
 //! The topic and the caller's right to it are checked when the event is registered. The key may be finished much later
 //! by another role, and no topic can make that fail. Where all subscribers were dropped meanwhile, the event is
-//! discarded with a WARNING. The column `emits` spares keys without events the look for steps.
+//! discarded with a WARNING. The column `emits` is false for keys without events, so their end reads no steps.
 
 use super::identity::KeyId;
 use super::record::{KeyStatus, id_datum};
@@ -77,7 +77,7 @@ impl<'a> StepEvent<'a> {
         })
     }
 
-    /// This document is already stored.
+    /// The stored document is this one.
     pub fn is(&self, stored: Option<Datum>) -> bool {
         stored.map(varlena) == Some(varlena(self.json))
     }

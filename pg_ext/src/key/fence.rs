@@ -19,7 +19,7 @@ use crate::table::{self, Outcome, Snapshot, Table, Wait};
 pub enum KeyChange {
     /// Store the row as it is now.
     Write,
-    /// Lock it until the transaction ends, so that no other attempt takes over before that.
+    /// Lock it, so that no other attempt takes over before the transaction ends.
     Lock,
     /// Delete it with its steps.
     Delete,
@@ -124,8 +124,8 @@ impl<'a> FencedKey<'a> {
         Ok(FencedKey { named, token })
     }
 
-    /// Calls `decide` with the row if the token belongs to the present lease. Where this token has ended its lease,
-    /// `repeated` comes first: it answers a repeated call.
+    /// Calls `decide` with the row if the token belongs to the present lease. If this token has ended its lease,
+    /// `repeated` is called first and may answer a repeated call.
     pub fn change<T>(
         &self,
         mut repeated: impl FnMut(&KeyRow) -> Option<T>,

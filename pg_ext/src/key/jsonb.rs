@@ -4,10 +4,10 @@
 //! The binary form keeps an object's members sorted and unique. But a number keeps its scale (1.0 is stored differently
 //! from 1), an offset depends on the entries before it, and padding on the position. So each value is written as tag,
 //! length and content. A number is written as sign, weight and base-10000 digits, which PostgreSQL stores without zeros
-//! at either end. Nothing is parsed or printed: nine kilobytes of 1e131071 stay nine kilobytes.
+//! at either end. No number is printed, so 1e131071 does not grow to 131,072 digits.
 //!
-//! Texts are written in UTF-8, so that they stay the same when a dump is restored into another encoding. The order of
-//! members does not: it is the database's own, which differs only where their names are not ASCII.
+//! Texts are written in UTF-8, so that they stay the same when a dump is restored into another encoding. Members keep
+//! the order in which jsonb stores them. It depends on the encoding only if a name is not ASCII.
 //!
 //! Layout: PostgreSQL's utils/jsonb.h and utils/adt/numeric.c, on disk unchanged since 9.4.
 
@@ -67,7 +67,7 @@ fn enter<'a>(bytes: &'a [u8], out: &mut impl FnMut(&[u8])) -> Option<Level<'a>> 
     if !object && header & ARRAY == 0 {
         return None;
     }
-    // A bare scalar is stored as an array of one that is marked so.
+    // A bare scalar is stored as an array of one element, with the flag SCALAR.
     let tag = match (object, header & SCALAR != 0) {
         (true, _) => b'{',
         (false, true) => b'v',
@@ -94,7 +94,7 @@ fn element<'a>(
     let (start, end) = extent(bytes, i)?;
     let data = bytes.get(4 + 4 * entries..)?;
     let content = |from: usize| data.get(from..end);
-    // Numbers and containers begin at the next multiple of four; data begins at one, too.
+    // Numbers and containers begin at the next multiple of four. The data itself begins at a multiple of four.
     let aligned = start.next_multiple_of(4);
     match entry & ENTRY_TYPE {
         STRING => {
@@ -113,7 +113,7 @@ fn element<'a>(
     Some(None)
 }
 
-/// Where element `i` begins and ends in the data: entries hold lengths, some of them end offsets.
+/// Where element `i` begins and ends in the data. An entry holds a length or, with ENTRY_IS_OFFSET, an end offset.
 fn extent(bytes: &[u8], i: usize) -> Option<(usize, usize)> {
     let mut start = 0;
     for j in (0..i).rev() {

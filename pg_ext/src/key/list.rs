@@ -31,7 +31,7 @@ struct ListWindow<'a> {
     now: i64,
 }
 
-/// The rows so far, and how many there may be.
+/// The rows so far, and how many more the call allows.
 struct KeyListing {
     rows: Rows,
     left: i32,
@@ -82,7 +82,7 @@ fn status_of(call: &Call) -> Result<Option<&[u8]>> {
 }
 
 impl ListWindow<'_> {
-    /// A row for each step of the key, or one without a step.
+    /// Adds a row for each step of the key, or one row if it has no steps.
     fn list(&self, row: &KeyRow, snapshot: &Snapshot, listing: &mut KeyListing) -> Result<()> {
         let created = row.i64(Col::CreatedAt);
         let inside = created >= self.since && created < self.until;

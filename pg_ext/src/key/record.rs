@@ -12,10 +12,11 @@ pub const BY_ID: Name = c"key_pkey";
 pub const BY_LOOK: Name = c"key_look";
 
 const COLUMNS: usize = 29;
-/// The longest recovery point, in bytes of a scope's option and characters of an argument.
+/// The longest recovery point: in bytes in a scope's option, in characters in an argument.
 pub const POINT_MAX: usize = 100;
 
-/// Lane of finished keys, and of keys in their first attempt. look_at is the end of the first lease.
+/// Lane of finished keys, and of keys in their first attempt. look_at is the end of the first lease, or the time when a
+/// pending key was finished.
 pub const ORDINARY: u8 = b'0';
 /// Lane of unfinished keys that were claimed again, released or parked, or that key_abandon has moved here. look_at is
 /// the end of the lease, or the time when the key is due, or infinity for a key that key_park has parked. A take defers
@@ -111,7 +112,7 @@ pub fn lane(scope: &[u8], name: u8, from: i64, to: i64) -> [ScanKey; 4] {
     ]
 }
 
-/// The first scope of the index in this range, also one whose rows are all deleted but kept by an old snapshot.
+/// The first scope of the index in this range. All its rows may be deleted and only kept by an old snapshot.
 pub fn first_scope(table: &Table, range: ScanKey, snapshot: &Snapshot) -> Result<Option<Vec<u8>>> {
     let name = |entry: &[Option<Datum>]| entry[0].map(|d| varlena(d).to_vec());
     let found = table.first_entry(BY_LOOK, &mut [range], snapshot, name)?;
@@ -132,7 +133,7 @@ impl KeyRow {
         self.put(Col::KeyStatus, Some(Datum::from(status as u8)));
     }
 
-    /// Sets the index lane, and the time when a completer has to look.
+    /// Sets the index lane, and the time when key_abandon or a completer has to look.
     pub fn put_look(&mut self, lane: u8, at: i64) {
         self.put(Col::LookLane, Some(Datum::from(lane)));
         self.put_i64(Col::LookAt, at);
@@ -155,8 +156,8 @@ impl KeyRow {
         self.put(Col::Emits, Some(Datum::from(emits)));
     }
 
-    /// The stored value is as of the transaction that wrote the row. A later write of the row, such as an extend,
-    /// stores this one.
+    /// The value as of now; the stored one is as of the transaction that wrote the row. A later write of the row, such
+    /// as an extend, stores the value as of now.
     pub fn advanced(&self) -> Advanced {
         match self.raw(Col::Advanced).map_or(0, |d| d.value() as u8) {
             b'0' => Advanced::Never,
@@ -169,7 +170,7 @@ impl KeyRow {
         self.put(Col::Advanced, Some(Datum::from(advanced as u8)));
     }
 
-    /// The end of the replays of a finished key.
+    /// The time until which a finished key is replayed.
     pub fn expires_at(&self) -> i64 {
         self.i64(Col::FinishedAt)
             .saturating_add(self.i64(Col::TtlUs))

@@ -1,4 +1,4 @@
-//! Calls for people: `key_resolve` ends a parking, `key_expire` a lease, `key_forget` deletes a key.
+//! Calls for people: `key_resolve` gives a parked key a verdict, `key_expire` ends a lease, `key_forget` deletes a key.
 
 use super::claim::named;
 use super::decide::{self, KeyDecision};
@@ -12,7 +12,7 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys::Datum;
 
-/// For a person, who holds no lease.
+/// The hint for a person, who holds no lease.
 const SHOWN: &str = "once.key_get shows the status and the attempt of the key.";
 
 /// The verdict on a parked key.
@@ -110,7 +110,8 @@ fn apply(row: &mut KeyRow, verdict: &KeyVerdict, attempt: i32, now: i64) {
     }
 }
 
-/// This attempt has a verdict already: ON006 for the same one, ON001 for another.
+/// The attempt has a verdict already. The same verdict again is good in the transaction that gave it, later it is
+/// ON006. Another verdict is ON001.
 fn ensure_repeated(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: i32) -> Result<()> {
     let stored = row.raw(Col::ResolvedVerdict).map_or(0, |d| d.value() as u8);
     if stored != verdict.code() {

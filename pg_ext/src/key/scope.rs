@@ -1,7 +1,7 @@
 //! Options of a scope: `scope_set`, `scope_get`, and reading them in every other call.
 //!
-//! A scope needs no declaration: a scope without a row has the defaults. Only members of its owner may use a scope that
-//! has one; every function of a key passes through [`ScopeOptions::for_caller`], which checks this.
+//! A scope needs no declaration: a scope without a row has the defaults. If a scope has an owner, only members of that
+//! role may use it; every function of a key passes through [`ScopeOptions::for_caller`], which checks this.
 
 use super::claim::STARTED;
 use super::record::{self, KeyRow};
@@ -90,12 +90,12 @@ impl ScopeOptions {
         }
     }
 
-    /// The lease that a claim gets: the one that it asks for, but at most max_lease_life.
+    /// The lease of a claim: the one that it asks for, or the scope's, but never longer than max_lease_life.
     pub fn granted_lease(&self, asked: Option<i64>) -> i64 {
         asked.unwrap_or(self.lease_us).min(self.max_lease_life_us)
     }
 
-    /// How long to wait before the next claim, beside a lease with this much left.
+    /// How long to wait before the next claim if the lease has this much left.
     pub fn retry_after(&self, lease_left_us: i64) -> i64 {
         settings::retry_within(lease_left_us, self.retry_after_us)
     }
@@ -111,7 +111,7 @@ impl ScopeOptions {
     }
 }
 
-/// A claim begins at `started`, and only key_complete and key_abort finish a key.
+/// Reserved names: a claim begins at `started`, and only key_complete and key_abort finish a key.
 pub fn is_no_point(point: &[u8]) -> bool {
     [STARTED, b"finished"].contains(&point)
 }
@@ -122,7 +122,7 @@ fn stored(scope: &[u8]) -> Result<Option<Slot>> {
     table.find(BY_SCOPE, key, &Snapshot::now())
 }
 
-// Inserts or locks the row, so that its owner cannot change until this call ends.
+// Inserts or locks the row, so that its owner cannot change until this transaction ends.
 const LOCK: &std::ffi::CStr = c"
     INSERT INTO once.scope AS s (scope) VALUES ($1)
     ON CONFLICT (scope) DO UPDATE SET scope = excluded.scope";

@@ -1,4 +1,4 @@
-//! `scope_list`, and the names of scopes: those that are declared and those that have keys.
+//! `scope_list`, and the names of declared scopes and of scopes that have keys.
 
 use super::record::{self, BY_LOOK};
 use super::scope::{self, all_options};
@@ -9,10 +9,10 @@ use crate::table::{ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
 const MOST: i32 = 10_000;
-/// Index entries that are read of a scope: an old snapshot keeps those of deleted keys.
+/// The most index entries read for one scope. An old snapshot keeps the entries of deleted keys.
 const LOOKS: usize = 1_000;
 
-/// The names of scopes in the order of bytes, each found by one probe, however many keys it has.
+/// The names of scopes in byte order. One index probe finds the next name, however many keys a scope has.
 pub struct ScopeNames {
     keys: Table,
     options: Table,
@@ -28,14 +28,14 @@ impl ScopeNames {
         })
     }
 
-    /// The first scope behind this name that has options of its own.
+    /// The first scope after this name that has options of its own.
     pub fn declared_after(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let range = &mut [ScanKey::text_above(1, row::text(name))];
         let found = self.options.find(scope::BY_SCOPE, range, &self.snapshot)?;
         Ok(found.and_then(|slot| slot.column(1).map(|d| varlena(d).to_vec())))
     }
 
-    /// The first scope behind this name that has keys.
+    /// The first scope after this name that has keys.
     pub fn used_after(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut name = name.to_vec();
         loop {
@@ -55,7 +55,7 @@ impl ScopeNames {
     }
 }
 
-/// At most `max` names, each found behind the one before.
+/// The first `max` names. `after` finds the name that follows a given one.
 pub fn first_names(
     max: usize,
     after: impl Fn(&[u8]) -> Result<Option<Vec<u8>>>,

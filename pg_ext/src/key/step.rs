@@ -1,7 +1,7 @@
 //! Foreign calls inside a request: `key_step`, `key_step_done`, `key_derive`, `key_rotate`.
 //!
-//! A call locks the key's row before it writes a step. So one transaction at a time writes the steps of a key, and
-//! never a superseded holder.
+//! A call locks the key's row before it writes a step. So only one transaction at a time writes the steps of a key, and
+//! a superseded holder never does.
 
 use super::event::StepEvent;
 use super::fence::{FencedKey, KeyChange, NamedKey};
@@ -62,7 +62,7 @@ impl StepRow {
     }
 
     /// The committed step, whatever the isolation level. A step call only locks the key's row, so a write under an
-    /// older snapshot would miss a newer step and not fail.
+    /// older snapshot would miss a newer step without an error.
     fn find(id: KeyId, step: &[u8]) -> Result<Option<StepRow>> {
         let table = Table::to_read(TABLE)?;
         let keys = &mut [
@@ -77,7 +77,7 @@ impl StepRow {
         self.raw(Col::DoneAt).is_some()
     }
 
-    /// This token was the last to begin it.
+    /// This token was the last to begin the step.
     fn was_begun_by(&self, token: i64) -> bool {
         self.raw(Col::BegunToken).is_some() && self.i64(Col::BegunToken) == token
     }
@@ -247,7 +247,7 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
     // The present transaction began the step: a crash before its commit would leave no trace of the call.
     let mut uncommitted = false;
     let registers = on_complete.is_some() || on_abort.is_some();
-    // Locked also where the step is done already: above READ COMMITTED a holder that was superseded gets 40001.
+    // Locks the key even if the step is done: above READ COMMITTED a superseded holder gets 40001.
     let values = write.change_locked(registers, |step, now| {
         if !step.is_done() {
             uncommitted = step.is_ours() && step.was_begun_by(token);
@@ -268,7 +268,7 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
                 "key_step returns the recorded result.",
             ));
         }
-        // A call without on_abort has left the one of key_step.
+        // A call without on_abort keeps the event that key_step registered.
         let same = step.raw(Col::Result).map(varlena) == given.map(varlena)
             && step.bytes(Col::OnComplete) == on_complete.as_ref().map(|e| varlena(e.json))
             && on_abort
