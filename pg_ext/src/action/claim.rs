@@ -1,7 +1,7 @@
-//! `action_claim`: one row for one step's action.
+//! `action_claim` claims one row for one step's action.
 //!
-//! A claim never waits: it skips a locked row and, under the row's lock, a locked lease. While a lease is live it only
-//! reads. `decide` is a function of the row, the lease and the clock; it decides again under the locks.
+//! A claim never waits for a row or a lease: it answers in_progress if either is locked. While a lease is live, it only
+//! reads. `decide` is a function of the row, the lease and the clock. It is called again under the locks.
 
 use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{Call, HOLDER_MAX, SCOPE_MAX, from_utf8, shown};
@@ -21,7 +21,7 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 use std::rc::Rc;
 
-/// After so many looks that met a change, the claim answers in_progress.
+/// How often a claim tries, if the machine or the lease changes each time, before it answers in_progress.
 const MAX_LOOKS: usize = 8;
 
 static SHAPE: Shape = Shape::new(&[
@@ -52,7 +52,7 @@ pub fn action_claim(call: &Call) -> Result<Datum> {
             return Ok(answer);
         }
         claim.machine = Machine::of(call)?;
-        // Its column may have got another type.
+        // The id column may have another type now.
         claim.id = claim.machine.id(call, 1)?;
     }
     Ok(in_progress(None, None))
@@ -118,7 +118,7 @@ impl ActionClaim<'_> {
                 _ => {}
             }
         }
-        // Before the lock below: who redefines the machine may have the table.
+        // Locks the table before the machine, because a session that redefines the machine may hold the table's lock.
         let table = &self.machine.shape.table;
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
         // machine_define waits for the end of this transaction and then sees its lease.
@@ -183,7 +183,7 @@ impl ActionClaim<'_> {
         }
     }
 
-    /// The row is gone or locked. Answers what the row and the lease say without the lock.
+    /// The answer if the row is gone or locked: it reads the row and the lease without a lock.
     fn locked_or_gone(&self) -> Result<Datum> {
         let seen = RowSeen::find(&self.machine, &self.id, RowLock::No)?;
         let lease = Lease::latest(&self.machine, &self.id)?;
@@ -287,7 +287,7 @@ fn claimed(lease: &Lease, seen: &RowSeen, now: i64) -> Datum {
     ])
 }
 
-/// Without lease_left where the holder is not known yet, or where a sweep must revert the row first.
+/// `lease_left_us` is None if the holder is not known yet, or if a sweep must revert the row first.
 fn in_progress(seen: Option<&RowSeen>, lease_left_us: Option<i64>) -> Datum {
     let most = settings::retry_after_us();
     let retry = settings::retry_within(lease_left_us.unwrap_or(i64::MAX), most);

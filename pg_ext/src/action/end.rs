@@ -1,7 +1,7 @@
 //! `action_finish` and `action_release`: the row leaves its claim state, and the lease ends with it.
 //!
-//! The row comes first (lock order), by an UPDATE on condition of the claim state, then the lease. A sweep or another claim
-//! changes the lease under the row's lock only, so the lease is final after the UPDATE.
+//! Lock order: first the row, by an UPDATE that requires the claim state, then the lease. A sweep or another claim
+//! changes the lease only under the row's lock, so the lease is final after the UPDATE.
 
 use super::fence::{FencedAction, TokenUse};
 use super::lease::{Lease, LeaseCol, LeaseState};
@@ -101,7 +101,7 @@ pub fn action_release(call: &Call) -> Result<Datum> {
 /// The error of a row that did not move although the lease is held.
 fn stayed(fenced: &FencedAction, lease: &Lease, seen: Option<RowSeen>) -> Error {
     match seen {
-        // Claimed since this transaction's snapshot.
+        // The row was claimed after this transaction's snapshot.
         Some(seen) if lease.covers(seen.status()) && above_read_committed() => {
             Error::retry_transaction(fenced.named())
         }
@@ -110,7 +110,7 @@ fn stayed(fenced: &FencedAction, lease: &Lease, seen: Option<RowSeen>) -> Error 
     }
 }
 
-/// Records the end of an action; a step that is finished emits, with the status that it began in.
+/// Records the end of an action. A finished step emits its event with the status in which it began.
 fn after(
     fenced: &FencedAction,
     lease: &Lease,
@@ -150,7 +150,7 @@ fn leave(
     condition: MoveIf,
     patch: &Patch,
 ) -> Result<Option<RowSeen>> {
-    // The server's own error has no hint.
+    // The server's own error for a read-only transaction has no hint.
     if !is_writable() {
         return Err(Error::read_only(fenced.named()));
     }

@@ -27,7 +27,7 @@ impl FencedAction {
         })
     }
 
-    /// The write of a person: with the token of the present lease.
+    /// A write by a person, who has no token: it takes the token of the present lease.
     pub fn of_present(machine: Rc<Machine>, id: RowId, lease: &Lease) -> FencedAction {
         FencedAction {
             machine,
@@ -36,8 +36,8 @@ impl FencedAction {
         }
     }
 
-    /// The lease, held with this token. Or the ended one, where `repeats` finds that this call ended it and only needs the
-    /// same answer.
+    /// The lease that is held with this token. If the lease has ended and `repeats` says that the same call ended it,
+    /// the ended lease, so that the call can answer the same again.
     pub fn lease(&self, repeats: impl Fn(&Lease) -> bool) -> Result<(Lease, TokenUse)> {
         let Some(lease) = Lease::latest(&self.machine, &self.id)? else {
             return Err(self.lost(
@@ -79,7 +79,8 @@ impl FencedAction {
         )
     }
 
-    /// Writes the lease while it is held with this token. `change` gets the time, which is read after any wait for a lock.
+    /// Writes the lease while it is held with this token. `change` gets the time, which is read after any wait for a
+    /// lock.
     pub fn write<T>(&self, mut change: impl FnMut(&mut Lease, i64) -> T) -> Result<T> {
         let mut locked = false;
         loop {

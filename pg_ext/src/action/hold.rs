@@ -1,5 +1,5 @@
-//! `action_extend`: a heartbeat that fences and reports a cancellation. A HOT update of the lease, and a read of the row
-//! without a lock. `action_expire`: ends the lease of a dead holder.
+//! `action_extend` is a heartbeat: it checks the token and reports a cancellation. It makes a HOT update of the lease
+//! and reads the row without a lock. `action_expire` ends the lease of a dead holder.
 
 use super::fence::FencedAction;
 use super::lease::{Lease, LeaseCol, LeaseState};
@@ -35,7 +35,7 @@ pub fn action_extend(call: &Call) -> Result<Datum> {
         };
         lease.put_i64(LeaseCol::LeaseUntil, until);
         if until < lease.i64(LeaseCol::LookAt) {
-            // Not a HOT update: the lease ends before the sweep would look.
+            // Not a HOT update: look_at is in an index, and the sweep must look earlier.
             lease.put_i64(LeaseCol::LookAt, until);
         }
         (
@@ -73,7 +73,7 @@ pub fn action_expire(call: &Call) -> Result<Datum> {
         is_alive
     });
     match written {
-        // It ended during the wait for its lock.
+        // The lease ended during the wait for its lock.
         Err(error) if matches!(error.kind, Kind::LeaseLost | Kind::AlreadyDone) => {
             Ok(Datum::from(false))
         }

@@ -1,6 +1,7 @@
 //! `action_get` and `action_list`: who has a row, since when, what failed, and what happens next.
 //!
-//! For operators: they look past the owners of machines and the rights on tables, and show no other column of a row.
+//! They serve operators. They ignore the owners of machines and the rights on tables, and show no other column of a
+//! row.
 
 use super::lease::{BY_LOOK, Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown};
@@ -18,7 +19,7 @@ use pgrx::pg_sys::Datum;
 
 /// The most rows of one list.
 const MOST: i32 = 10_000;
-/// Leases that are read of a machine for each row of the list: ended ones stay for a day.
+/// The most leases read per machine for each row of the list. Ended leases stay for a day.
 const LOOKS: usize = 100;
 
 /// status, step_key, requester, holder, claimed_at, lease_left, attempts, last_error, cancelling, next.
@@ -48,7 +49,7 @@ pub fn action_list(call: &Call) -> Result<Datum> {
     for name in names {
         for lease in held(&name, left)? {
             let id = lease.raw(LeaseCol::RowId);
-            // A table that is gone or locked hides its own rows' statuses alone.
+            // If a table is gone or locked, only its own rows have no known status.
             let known = subxact::attempt_briefly(|| of_list(&name, &lease))?;
             let standing = known.unwrap_or_else(|failure| {
                 let mut none: Standing = [None; 10];
@@ -65,7 +66,7 @@ pub fn action_list(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// The leases of a machine that are held, the one that ends first in front.
+/// The held leases of a machine, in the order of look_at.
 fn held(machine: &[u8], max: usize) -> Result<Vec<Lease>> {
     let snapshot = Snapshot::latest();
     let table = Table::to_read(TABLE)?;
@@ -104,7 +105,7 @@ fn standing(machine: &Machine, seen: Option<&RowSeen>, lease: Option<&Lease>) ->
     let status = seen.map(RowSeen::status).unwrap_or_default();
     let covering = lease.filter(|l| l.covers(status));
     let held = |col| covering.and_then(|l| l.raw(col));
-    // What the last holder left behind.
+    // The last lease, unless its action is finished.
     let told = lease.filter(|l| l.state() != LeaseState::Finished);
     let of_lease = |col| told.and_then(|l| l.raw(col));
     let left = |l: &Lease| clock::interval_datum(l.i64(LeaseCol::LeaseUntil) - now);

@@ -13,7 +13,7 @@ pub const TABLE: Name = c"action_lease";
 const BY_ID: Name = c"action_lease_pkey";
 pub const BY_LOOK: Name = c"action_lease_look";
 
-/// So long an ended lease answers repeated calls with its token.
+/// How long an ended lease answers repeated calls with its token.
 pub const REMEMBERED_US: i64 = clock::DAY_US;
 
 /// Column numbers, from 1.
@@ -91,7 +91,7 @@ impl Lease {
             .map(
                 |lease| match lease.bytes(LeaseCol::RowId) == Some(&id.text) {
                     true => Ok(lease),
-                    // The key is a hash: fail closed should two rows ever share one.
+                    // The key is a hash: if two rows ever share one, the call fails.
                     false => Err(Error::new(
                         Kind::Internal,
                         format!("{} has the lease of another row", machine.row_named(id)),
@@ -122,7 +122,7 @@ impl Lease {
         )
     }
 
-    /// The part of a lease that another session cannot change under the row's lock.
+    /// The part of a lease that no other session can change while this session holds the row's lock.
     pub fn mark(&self) -> (i64, LeaseState) {
         (self.i64(LeaseCol::Token), self.state())
     }
@@ -131,7 +131,7 @@ impl Lease {
         self.put(LeaseCol::LeaseState, Some(Datum::from(state.code())));
     }
 
-    /// The key of the row it is on.
+    /// The lease's key, a hash of the machine and the row's id.
     pub fn key(&self) -> Option<[u8; 16]> {
         // SAFETY: a uuid datum points at 16 bytes of the stored row.
         self.raw(LeaseCol::Id)
@@ -167,7 +167,7 @@ impl Lease {
         shown(bytes)
     }
 
-    /// The lease is over for its holder.
+    /// Ends the lease.
     pub fn end(&mut self, state: LeaseState, now: i64, mark: i64, version: Option<Datum>) {
         if state == LeaseState::Finished {
             self.put_i64(LeaseCol::FinishedToken, self.i64(LeaseCol::Token));

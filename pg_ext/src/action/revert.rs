@@ -1,10 +1,11 @@
-//! One batch of the sweep: reverts overdue leases of one machine, as the table's owner in a security-restricted operation.
+//! One batch of the sweep: reverts overdue leases of one machine, as the table's owner in a security-restricted
+//! operation.
 //!
-//! A batch is one subtransaction. It skips locked rows. Each half of a failed batch is tried by itself, so one row whose
-//! trigger refuses is found in log n steps; it is deferred, each time for twice as long.
+//! A batch is one subtransaction. It skips locked rows. Each half of a failed batch is tried by itself, so one row
+//! whose trigger refuses is found in log n steps. That row is deferred, each time for twice as long.
 //!
-//! Invariant: a lease is changed only while it is the one that was due. A trigger, or another session between two looks,
-//! may have claimed the row again.
+//! Invariant: a lease is changed only while it is the one that was due. A trigger, or another session between two
+//! looks, may have claimed the row again.
 
 use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{from_utf8, shown, varlena};
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant};
 /// The first backoff of a row that could not be reverted; doubled each time.
 const FIRST_BACKOFF_US: i64 = 10_000_000;
 const LONGEST_BACKOFF_US: i64 = 3_600_000_000;
-/// Once a row was deferred, a failing batch goes on so long; the next call takes the rest.
+/// The longest time that a batch with failures goes on. The next call takes the rest.
 const TURN: Duration = Duration::from_secs(1);
 
 /// $1 ids. Locks the rows in the order of their ids and skips locked ones.
@@ -64,17 +65,17 @@ impl DueLease {
     }
 }
 
-/// What became of leases that were due.
+/// The results for the leases that were due.
 #[derive(Default)]
 pub struct Reverted {
     pub swept: Swept,
     /// Rows that were reverted, or failed and were deferred.
     pub settled: i64,
-    /// Some were not tried: the table could not be locked or read, or rows failed for too long.
+    /// Some leases were not tried: the table could not be locked or read, or rows failed for too long.
     pub is_cut_short: bool,
 }
 
-/// Reverts due leases of one machine, in parts where some fail.
+/// Reverts due leases of one machine. If some fail, it splits them into parts.
 pub fn revert_due(name: &[u8], due: &[DueLease]) -> Result<Reverted> {
     let mut all = Reverted::default();
     match subxact::attempt_briefly(|| RevertBatch::begin(name))? {
@@ -96,14 +97,14 @@ impl Reverted {
 struct RevertBatch {
     machine: Rc<Machine>,
     owner: Oid,
-    /// Who sweeps: the history's role.
+    /// The role that sweeps, for the history.
     role: Vec<u8>,
-    /// The table could be locked and read: a later failure is a row's.
+    /// The table could be locked and read, so a later failure belongs to a row.
     is_reached: Cell<bool>,
 }
 
 impl RevertBatch {
-    /// Locks the table as the revert needs it.
+    /// Locks the table in the mode that the revert needs.
     fn begin(name: &[u8]) -> Result<RevertBatch> {
         let machine = Machine::for_tables(name)?;
         let owner = machine.shape.table.locked_owner(pg_sys::RowExclusiveLock);
@@ -142,14 +143,14 @@ impl RevertBatch {
         Ok(())
     }
 
-    /// Reverts the rows that are still due and deletes dead leases; the number of both.
+    /// Reverts the rows that are still due and deletes dead leases. Returns the number of both.
     fn revert(&self, due: &[DueLease]) -> Result<i64> {
         let _owner = SwitchedUser::to_owner_of_table(self.owner)?;
         let ids = self.ids(due);
         let taken = self
             .statement("sweep take", LOCK, TAKE)?
             .query(&[Some(ids)])?;
-        // The latest snapshot: an older one shows no row of a table that was rewritten since.
+        // Reads the latest snapshot: if the table was rewritten, an older one shows no rows.
         let present = self.statement("sweep present", READ, PRESENT)?;
         let present = present.look_latest(&[Some(ids)])?;
         self.is_reached.set(true);
@@ -198,7 +199,7 @@ impl RevertBatch {
         Ok(dealt)
     }
 
-    /// Rows and leases are locked by now.
+    /// Reverts rows. The caller has locked the rows and their leases.
     fn revert_rows(&self, table: &Table, from: &str, to: &str, due: &[&DueLease]) -> Result<i64> {
         let machine = &self.machine;
         let ids = self.ids(due.iter().copied());

@@ -16,15 +16,16 @@ use crate::subxact::Failure;
 use crate::swept::{self, ACTION_RELEASE, Swept};
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 
-/// Leases that are read for each row that may be swept: ended and locked ones must not hide due ones.
+/// The most leases read for each row that may be swept. Ended and locked leases must not hide due ones.
 const LOOKS_PER_ROW: usize = 1_000;
-/// Ended or extended leases that are rewritten or deleted for each row that may be swept.
+/// The most ended or extended leases that are rewritten or deleted for each row that may be swept.
 const TIDIED_PER_ROW: usize = 10;
 
-/// Other work of a machine's turn; its inner error is the machine's failure.
+/// Other work in a machine's turn. Its inner error counts as a failure of that machine.
 pub type Beside = fn(&[u8]) -> Result<std::result::Result<(), Failure>>;
 
-/// Sweeps all machines, the one with the oldest sweep first, at most `max` rows in all, and records each sweep.
+/// Sweeps all machines, or `only` one: at most `max` rows in all, the machine with the oldest sweep first. Records each
+/// sweep.
 pub fn sweep_leases(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swept> {
     let mut all = Swept::default();
     let mut runs = Vec::new();
@@ -50,13 +51,13 @@ pub fn sweep_leases(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swe
     let is_good = all.failed == 0;
     swept::noting(&mut all, || {
         for (name, swept) in &runs {
-            // Not of a machine that was dropped during the sweep.
+            // A machine that was dropped during the sweep gets no record.
             if StoredMachine::find(name)?.is_some() {
                 swept::record(ACTION_RELEASE, name, swept, swept.failed == 0)?;
             }
         }
         match only {
-            // The machines' records count the rows.
+            // The task's own record counts no rows, because the machines' records do.
             None => swept::record(ACTION_RELEASE, b"", &Swept::default(), is_good),
             Some(_) => Ok(()),
         }
@@ -90,7 +91,7 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
     let table = Table::to_read(TABLE)?;
     let snapshot = Snapshot::now();
     let keys = &mut [ScanKey::text(1, row::text(name)), ScanKey::until(2, now)];
-    // One scan to the end, which does not meet a deferred row again.
+    // A single scan, so that a row which this sweep has deferred is not met again.
     let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
     loop {
         let chunk = next_leases(&mut scan, now, looks, (max - turn.settled) as usize + 1);
@@ -100,7 +101,7 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
         tidied += tidy(now_tidied)?;
         turn.swept.more |= !later.is_empty() && tidied > 0;
         let mut due = &chunk.due[..];
-        // A locked row takes no other row's place.
+        // A locked row is not settled, so another row gets its place.
         while !due.is_empty() && turn.settled < max {
             let left = (max - turn.settled) as usize;
             let (now, later) = due.split_at(due.len().min(left));
@@ -121,7 +122,7 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
             return Ok(turn);
         }
         if looks == 0 {
-            // Locked rows alone are no reason for another call.
+            // If all rows were locked, another call at once would change nothing.
             turn.swept.more |= turn.settled + tidied > 0;
             return Ok(turn);
         }
@@ -131,14 +132,14 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
 /// A chunk of leases, read by the index.
 struct LeaseChunk {
     due: Vec<DueLease>,
-    /// Ended or extended ones, which are deleted or get another look_at.
+    /// Ended or extended leases, which are deleted or get another look_at.
     ended: Vec<[u8; 16]>,
     looked: usize,
-    /// The scan may have more.
+    /// The scan may have more leases.
     full: bool,
 }
 
-/// The next leases of the scan, until so many were read or are due.
+/// The next leases of the scan, until `most` were read or `most_due` are due.
 fn next_leases(scan: &mut Scan<'_>, now: i64, most: usize, most_due: usize) -> LeaseChunk {
     let mut chunk = LeaseChunk {
         due: Vec::new(),
@@ -169,7 +170,7 @@ fn next_leases(scan: &mut Scan<'_>, now: i64, most: usize, most_due: usize) -> L
     chunk
 }
 
-/// Deletes leases that ended long enough ago and sets look_at of the others; returns their number.
+/// Deletes leases that ended long enough ago, and sets look_at of the others. Returns how many leases it changed.
 fn tidy(keys: &[[u8; 16]]) -> Result<i64> {
     let mut tidied = 0;
     let table = Table::to_write(TABLE)?;

@@ -1,5 +1,5 @@
-//! `action_adopt`: gives orphaned rows in a claim state an overdue lease, and rows that were flagged by hand a teardown;
-//! with the caller's rights.
+//! `action_adopt` gives an overdue lease to orphaned rows in a claim state, and a teardown to rows that were flagged by
+//! hand. It works with the caller's rights.
 
 use super::request;
 use crate::action::lease::{Lease, LeaseCol, TABLE};
@@ -17,7 +17,7 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 
 const MOST: i32 = 1_000_000;
-/// Rows of one fetch.
+/// How many rows one fetch reads.
 const STEP: i64 = 1_000;
 
 const CANDIDATES: &str = "
@@ -38,7 +38,7 @@ pub fn action_adopt(call: &Call) -> Result<Datum> {
     let max = call.limit(1, "max", MOST)?;
     let table = Table::to_write(TABLE)?;
     machine.shape.table.lock(pg_sys::AccessShareLock);
-    // As claims do: machine_define waits for the end of this transaction.
+    // Shares the machine's lock as a claim does, so machine_define waits for the end of this transaction.
     let Some(shared) = TryLock::shared(machine.lock) else {
         return Err(Error::new(
             Kind::InUse,
@@ -101,7 +101,7 @@ pub fn orphans(
     })?;
     let base = machine.shape.id.base_type;
     plan.hold()?;
-    // One snapshot for rows, leases and teardowns: a lease that ends in between makes no orphan.
+    // Reads rows, leases and teardowns under one snapshot, so a lease that ends in between makes no orphan.
     let snapshot = Snapshot::now();
     let leases = Table::to_read(TABLE)?;
     plan.stream(&[], &snapshot, STEP, |rows| {
@@ -123,7 +123,7 @@ pub fn orphans(
     })
 }
 
-/// Under the row's lock, as a claim is made. Skips a locked row.
+/// Gives a row an overdue lease, under the row's lock as in a claim. Skips a locked row.
 fn adopt_claimed(machine: &Machine, table: &Table, id: &RowId) -> Result<bool> {
     let Some(seen) = RowSeen::find(machine, id, RowLock::UpdateIfFree)? else {
         return Ok(false);

@@ -1,6 +1,6 @@
 //! `cancel_audit`: compares the marked items with the recorded refunds.
 //!
-//! Both sides are read under one snapshot, so no refund comes in between, and in one order (ids as bytes), so neither is
+//! Both sides are read under one snapshot, so no refund comes in between. Both are sorted by id as bytes, so neither is
 //! held in memory. Deleted rows are not audited.
 
 use super::items::Items;
@@ -17,7 +17,7 @@ use crate::table::{Scan, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 use std::cmp::Ordering;
 
-/// Subjects of one fetch.
+/// How many subjects one fetch reads.
 const STEP: i64 = 1_000;
 
 const MARKED: &str = "
@@ -34,7 +34,7 @@ const PRESENT: &str = "SELECT 1 FROM {table} AS t WHERE {id} OPERATOR(pg_catalog
 /// `once.cancel_audit`.
 pub fn cancel_audit(call: &Call) -> Result<Datum> {
     let machine = Machine::for_tables(call.text(0, "machine", SCOPE_MAX)?)?;
-    // Auditors look past owners and rights on the tables.
+    // An audit ignores owners and rights on the tables.
     machine.as_owner(|| audit(call, &machine))?;
     Ok(call.return_null())
 }
@@ -54,7 +54,7 @@ fn audit(call: &Call, machine: &Machine) -> Result<()> {
             vec![Some(id.value)],
         ),
     };
-    // The table before the items, as in all calls.
+    // Locks the table before the items, as all calls do.
     machine
         .shape
         .table

@@ -1,4 +1,5 @@
-//! `cancel_items` and `cancel_confirm`: the artifacts are deleted before the row is cancelled.
+//! `cancel_items` and `cancel_confirm`: a worker deletes the listed artifacts and confirms it before the row is
+//! cancelled.
 
 use super::items::Items;
 use super::record::TeardownCol;

@@ -1,7 +1,7 @@
 //! `cancel_finish`: the terminal move, once all money is back and all artifacts are deleted.
 //!
-//! It locks the row FOR UPDATE and so waits for every writer of an item, who holds it FOR KEY SHARE. Then it reads the
-//! items as committed, at every isolation level, and waits for nothing more.
+//! It locks the row FOR UPDATE. So it waits for every writer of an item, because they hold the row FOR KEY SHARE. Then
+//! it reads the items as committed, at every isolation level, and waits for nothing more.
 
 use super::items::{Items, WhichItems};
 use super::numeric;
@@ -30,7 +30,7 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
     let patch = Patch::read(&torn.machine, call.datum(2))?;
     torn.machine.ensure_may_update()?;
     if is_writable() {
-        // The tables before the row, with the modes of the statements below.
+        // Locks the tables before the row, in the modes of the statements below.
         let shape = &torn.machine.shape;
         shape.table.lock_with_all_below(pg_sys::RowExclusiveLock);
         if let Some(refund) = &shape.refund {
@@ -68,7 +68,7 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
 }
 
 impl TornRow {
-    /// ON005, naming the missing step: an undecided item, or a pass that is not confirmed.
+    /// Raises ON005 if an item is undecided or the last pass is not confirmed. The error names the missing step.
     fn ensure_complete(&self, teardown: &Teardown) -> Result<()> {
         let items = Items::of_machine(&self.machine)?;
         if let Some(item) = items.some_of_all(&self.id, WhichItems::Undecided)? {

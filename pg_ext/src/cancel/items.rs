@@ -1,4 +1,5 @@
-//! Statements on the items of one row: with the caller's rights, and as the owner for the audit and the guard.
+//! Statements on the items of one row. They run with the caller's rights; the audit and cancel_finish run them as an
+//! owner.
 
 use crate::error::Result;
 use crate::machine::definition::Refund;
@@ -14,8 +15,8 @@ use crate::table::Snapshot;
 use crate::table::enums::is_enum;
 use pgrx::pg_sys::{self, Datum};
 
-/// $1 the row's id: one item that fits. Planned without the LIMIT, with which the server may prefer a sequential scan; the
-/// LIMIT still ends the execution.
+/// One item that fits; $1 is the row's id. The LIMIT ends the execution, but the CTE is planned without it, because
+/// with a LIMIT the server may prefer a sequential scan.
 const SOME: &str = "
     WITH fits AS MATERIALIZED (
         SELECT i.{item_id}::pg_catalog.text AS \"once$key\" FROM {items} AS i
@@ -33,7 +34,7 @@ const WALLET: &str = "
     SELECT FROM {table} AS t, {wallet} AS w
      WHERE {id} OPERATOR(pg_catalog.=) $1 AND w.{wallet_id} OPERATOR(pg_catalog.=) t.{account}";
 
-/// The parts of a statement on the items of alias i.
+/// The parts of a statement in which the items have the alias i.
 pub struct Items<'a> {
     pub machine: &'a Machine,
     pub refund: &'a Refund,
@@ -85,7 +86,7 @@ impl Items<'_> {
     fn is(&self, which: WhichItems) -> String {
         let column = &self.shape.marker;
         let plain = format!("i.{}", column.name);
-        // An enum's operators do not take a domain over it.
+        // The operators of an enum do not accept a domain over it.
         let marker = match column.is_domain() && is_enum(column.base_type) {
             true => format!("{plain}::{}", column.base_type_name()),
             false => plain,
@@ -100,11 +101,11 @@ impl Items<'_> {
         }
     }
 
-    /// One of these items, also one that a policy hides from the caller, as a foreign key's check reads them.
+    /// One of these items, even if a policy hides it from the caller. It reads as the check of a foreign key does.
     pub fn some_of_all(&self, id: &RowId, which: WhichItems) -> Result<Option<Datum>> {
         let owner = self.shape.items.owner();
         let _owner = owner.map(SwitchedUser::to_owner_for_check);
-        // A plan contains the policies of its role, so it has another key.
+        // A plan contains the policies of its role, so the owner's plan has a key of its own.
         self.find_one("of all", id, which)
     }
 
@@ -127,7 +128,7 @@ impl Items<'_> {
         Ok(rows.first().and_then(|row| column(row, 0)))
     }
 
-    /// The snapshot shows the row's wallet to the caller. The tables were locked before the snapshot was taken.
+    /// Whether the snapshot shows the row's wallet to the caller. The tables were locked before the snapshot was taken.
     pub fn has_wallet(&self, id: &RowId, snapshot: &Snapshot) -> Result<bool> {
         let types = [self.machine.id_type()];
         let plan = (self.machine).plan("wallet", &types, [READ, NO, READ], || {
@@ -136,8 +137,8 @@ impl Items<'_> {
         Ok(!plan.look(&[Some(id.value)], snapshot)?.is_empty())
     }
 
-    /// The caller may see this undecided item, but a policy forbids its update. Does not wait; an item that is locked by
-    /// another session counts as updatable.
+    /// The caller may see this undecided item, but a policy forbids its update. Does not wait; an item that is locked
+    /// by another session counts as updatable.
     pub fn is_kept_back(&self, id: &RowId, item: Datum) -> Result<bool> {
         if !self.shape.items.has_policies() {
             return Ok(false);

@@ -1,7 +1,7 @@
 //! cancel: a teardown whose terminal state comes last. `sql/cancel.sql` begins with an overview.
 //!
-//! `record` has the rows of once.cancel and once.refund, `items` the statements on items. `stand` says how far the user's
-//! row is. There is a file for each call; `adopt` gives leases and teardowns to rows that have none.
+//! `record` has the rows of once.cancel and once.refund, `items` the statements on items. `stand` says whether the
+//! teardown of a row can go on. Other files hold the calls; `adopt` gives leases and teardowns to rows that have none.
 
 pub mod adopt;
 pub mod audit;

@@ -6,7 +6,7 @@ type Function = unsafe fn(pg_sys::FunctionCallInfo) -> Datum;
 
 fn call(function: Function, args: &[Datum]) -> Datum {
     let args: Vec<_> = args.iter().copied().map(Some).collect();
-    // SAFETY: an arithmetic function of numeric with its arguments, none of them NULL; its result is not.
+    // SAFETY: an arithmetic function of numeric. None of its arguments is NULL, and so its result is not NULL.
     unsafe { pgrx::direct_function_call_as_datum(function, &args) }.unwrap_or(Datum::from(0))
 }
 

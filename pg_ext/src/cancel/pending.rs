@@ -1,5 +1,5 @@
 //! `cancel_pending`: the open teardowns that a worker can do, oldest first. The user's rows are read with the caller's
-//! rights. Also closes orphaned teardowns.
+//! rights. The sweep's part is here, too: it closes orphaned teardowns.
 
 use super::record::{BY_OPEN, TABLE, Teardown, TeardownCol};
 use crate::action::lease::Lease;
@@ -17,9 +17,9 @@ use pgrx::pg_sys::{Datum, Oid};
 use std::collections::HashMap;
 
 const MOST: i32 = 100_000;
-/// Teardowns of one look-up of rows.
+/// The number of teardowns whose rows one query reads.
 const STEP: usize = 1_000;
-/// The open teardowns, oldest first, that a sweep checks.
+/// A sweep checks at most this many open teardowns, the oldest ones.
 const SWEPT: usize = 1_000;
 
 /// $1 ids.
@@ -85,7 +85,7 @@ fn open_teardowns<'s>(table: &Table, machine: &[u8], snapshot: &'s Snapshot) -> 
     table.scan(BY_OPEN, keys, snapshot)
 }
 
-/// The row of an open teardown of the machine's table, if there is one.
+/// The id of a row of this table that has an open teardown, if there is one.
 pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String>> {
     let table = Table::to_read(TABLE)?;
     let snapshot = Snapshot::latest();
@@ -100,8 +100,8 @@ pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String
     Ok(None)
 }
 
-/// In a sweep of the machine: closes orphaned teardowns, whose row was deleted, among the oldest open ones. The inner error
-/// is the machine's failure.
+/// Part of a machine's sweep: closes orphaned teardowns among the oldest open ones. A teardown is orphaned if its row
+/// was deleted. The inner error counts as a failure of the machine.
 pub fn close_orphaned(machine: &[u8]) -> Result<std::result::Result<(), Failure>> {
     subxact::attempt_briefly(|| {
         let present = StoredMachine::find(machine)?.and_then(|stored| stored.table());
@@ -113,7 +113,7 @@ pub fn close_orphaned(machine: &[u8]) -> Result<std::result::Result<(), Failure>
     })
 }
 
-/// As the current user sees the table.
+/// Closes teardowns whose rows the current user does not find in the table.
 fn close_of_gone_rows(machine: &Machine) -> Result<()> {
     let table = Table::to_write(TABLE)?;
     let snapshot = Snapshot::latest();
@@ -138,7 +138,7 @@ fn close_of_gone_rows(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Skips a locked one.
+/// Closes a teardown, unless it is locked.
 fn close_teardown(table: &Table, mut teardown: Teardown) -> Result<()> {
     if let Some(tid) = teardown.tid()
         && teardown.is_open()
@@ -178,7 +178,7 @@ fn next_open(
     Ok(Some(open).filter(|open| !open.is_empty()))
 }
 
-/// The rows that are there: in this statement's snapshot, or in the latest.
+/// Status and flag of the rows that exist, by id: in this statement's snapshot, or in the latest one.
 fn rows_present(
     machine: &Machine,
     open: &[OpenTeardown],

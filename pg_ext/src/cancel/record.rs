@@ -1,4 +1,5 @@
-//! Rows of `once.cancel` and `once.refund`. They are written under the machine row's lock only, so no write waits.
+//! Rows of `once.cancel` and `once.refund`. They are written under the lock of the user's row, so no write waits. Only
+//! the sweep's close_orphaned has no row to lock; it skips locked teardowns.
 
 use super::numeric;
 use crate::call::from_utf8;
@@ -70,7 +71,7 @@ impl Teardown {
             Some(_) => teardown.store()?,
             None => teardown.insert(&table)?,
         }
-        // Read again for its place in the table.
+        // Reads the row again, because an update needs its tid.
         Teardown::any(&table, machine, id, &Snapshot::latest())?
             .ok_or_else(|| Error::new(Kind::Internal, "a teardown that was just begun is gone"))
     }
@@ -140,7 +141,7 @@ table::columns!(RefundCol);
 /// A row of once.refund.
 pub type RefundRecord = table::Record<RefundCol, 9>;
 
-/// Notes what one refund did.
+/// Records one refund.
 pub fn note_refund(
     machine: &Machine,
     id: &RowId,

@@ -1,10 +1,11 @@
 //! `cancel_refund`: marks every undecided item and credits the wallet, in one statement.
 //!
-//! One statement writes marker and money under the machine row's lock. So an item is undecided and not paid back, or marked
+//! The statement runs under the lock of the machine's row. So an item is either undecided and not paid back, or marked
 //! and paid back once. Lock order: row, items by key, wallet.
 //!
-//! Invariant: the marked items are the locked ones, and the sum of their amounts is credited; else nothing is. Without a
-//! limit the UPDATE finds the items by the same condition again, which is cheaper than a join with the locked ones.
+//! Invariant: the marked items are the locked ones, and the sum of their amounts is credited; otherwise nothing is
+//! written. Without a limit the UPDATE finds the items by the same condition again, which is cheaper than a join with
+//! the locked ones.
 
 use super::items::{Items, WhichItems};
 use super::numeric;
@@ -20,8 +21,8 @@ use crate::spi::column;
 use crate::table::{Snapshot, above_read_committed};
 use pgrx::pg_sys::{self, Datum};
 
-/// $1 the row's id, $2 the most items. Items are locked by key before any write, because their number is a condition of
-/// the UPDATE. An item that was decided during the wait is left out; one that changed counts as it is now.
+/// $1 the row's id, $2 the most items. Items are locked in key order before any write, because their number is a
+/// condition of the UPDATE. An item that was decided during the wait is left out; one that changed counts as it is now.
 const REFUND: &str = "
     WITH due AS MATERIALIZED (
         SELECT i.{item_id} AS \"once$key\",
@@ -67,7 +68,8 @@ const REFUND: &str = "
 const PAY: &str = "
     CASE WHEN {when} THEN CASE WHEN {payable} THEN i.{amount}::{number} END ELSE 0::{number} END";
 
-/// The values of `{limit}`, `{from_due}` and `{which}`. A key may be there twice where tables inherit from the items.
+/// The values of `{limit}`, `{from_due}` and `{which}`. Two items may have the same key if tables inherit from the
+/// items.
 const ALL: [(&str, &str); 3] = [
     ("limit", ""),
     ("from_due", ""),
@@ -86,7 +88,7 @@ const SOME: [(&str, &str); 3] = [
     ),
 ];
 
-/// The values of `{number}` and `{payable}`: whole numbers are summed as such.
+/// The values of `{number}` and `{payable}`: whole numbers are summed as int8.
 const WHOLE: (&str, &str) = (
     "pg_catalog.int8",
     "i.{amount}::pg_catalog.int8 OPERATOR(pg_catalog.>=) 0::pg_catalog.int8",
@@ -184,7 +186,7 @@ struct MarkedAndCredited {
 fn mark_and_credit(torn: &TornRow, items: &Items, max: Option<i32>) -> Result<MarkedAndCredited> {
     let machine = &torn.machine;
     let types = [machine.id_type(), pg_sys::INT8OID];
-    // Partitions, too: the statement reads them before it updates them.
+    // Locks the partitions, too: the statement reads them before it updates them.
     for table in [&items.shape.items, &items.shape.wallet] {
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
     }
@@ -269,8 +271,8 @@ fn uncredited(torn: &TornRow, items: &Items) -> Result<Error> {
     ))
 }
 
-/// Compares the marked items with the locked ones: how many `more` were marked, whether all have the marker and the row,
-/// and whether the sums are the same.
+/// Compares the marked items with the locked ones. `more`: how many more were marked than locked. `is_good`: all have
+/// the marker and still belong to the row.
 fn ensure_same(torn: &TornRow, more: i64, is_good: bool, sum_is_same: bool) -> Result<()> {
     match more {
         1.. => Err(Error::new(

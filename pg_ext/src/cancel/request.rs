@@ -1,4 +1,4 @@
-//! `cancel_request`: sets the flag and begins the teardown. From then on nothing starts on the row.
+//! `cancel_request` sets the flag and begins the teardown. From then on no action starts on the row.
 
 use super::record::Teardown;
 use super::stand::TornRow;
@@ -27,7 +27,7 @@ pub fn cancel_request(call: &Call) -> Result<Datum> {
     torn.machine.ensure_may_update()?;
     let writable = table::is_writable();
     if writable {
-        // First the UPDATE's table lock, so that no lock is upgraded.
+        // Takes the UPDATE's table lock first, so that no lock is upgraded.
         let table = &torn.machine.shape.table;
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
     }
@@ -71,7 +71,7 @@ impl TornRow {
         }
     }
 
-    /// Sets the flag of the locked row; ON002 where something of the table keeps the UPDATE back.
+    /// Sets the flag of the locked row. Raises ON002 if a trigger, a rule or a policy of the table prevents the UPDATE.
     fn set_flag(&self) -> Result<()> {
         let machine = &self.machine;
         let plan = machine.plan("flag", &[machine.id_type()], [WRITE, NO, NO], || {
@@ -87,7 +87,7 @@ impl TornRow {
         }
     }
 
-    /// `accepted` while a lease covers the row: its holder releases it. Else nobody can start any more.
+    /// `accepted` while a lease covers the row: its holder releases it. Else `teardown`: no action can start any more.
     fn requested(&self, seen: &RowSeen) -> Result<Datum> {
         let lease = Lease::latest(&self.machine, &self.id)?;
         let outcome: &[u8] = match lease.is_some_and(|l| l.covers(seen.status())) {

@@ -38,8 +38,8 @@ impl TornRow {
         })
     }
 
-    /// Locks the row; ON002 where the teardown must not go on. In a read-only transaction only a cancelled row has an
-    /// answer.
+    /// Locks the row, and raises ON002 if the teardown must not go on. A read-only transaction gets an answer only for
+    /// a cancelled row.
     pub fn stand(&self, lock: RowLock) -> Result<Stand> {
         self.machine.ensure_may_update()?;
         let writable = table::is_writable();
