@@ -1,6 +1,6 @@
 //! `action_claim` claims one row for one step's action.
 //!
-//! A claim never waits for a row or a lease: it answers in_progress if either is locked. While a lease is live, it only
+//! A claim never waits for a row or a lease: it does not claim while either is locked. While a lease is live, it only
 //! reads. `decide` is a function of the row, the lease and the clock. It is called again under the locks.
 
 use super::lease::{Lease, LeaseCol, LeaseState, TABLE};

@@ -1,5 +1,5 @@
-//! `machine_check` and `machine_assert`: differences between a definition and its tables, and claim states that no sweep
-//! covers.
+//! `machine_check` and `machine_assert`: differences between a definition and its tables, and claim states that no
+//! sweep covers.
 
 use super::{Severity, orphans};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
@@ -59,7 +59,7 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
 
 /// A problem and its next step.
 pub struct Finding {
-    /// The level in doctor: error where rows stay stuck, info where a cancellable machine may be meant otherwise.
+    /// The level in doctor: error if rows stay stuck or events are lost, info for a machine that may be right as it is.
     pub level: Severity,
     pub problem: String,
     pub hint: String,
@@ -153,7 +153,7 @@ impl Findings {
         Ok(())
     }
 
-    /// Without a claim state a cancel answers teardown while a worker is at the row.
+    /// Without a claim state, a cancel begins the teardown even if a worker is busy with the row.
     fn running(&mut self, definition: &Definition) {
         if definition.cancel.is_none() || definition.claim_states().next().is_some() {
             return;
@@ -176,7 +176,7 @@ impl Findings {
         }
     }
 
-    /// A move is made without its event, and with a WARNING alone, where nobody would get it.
+    /// If nobody would get the event of a move, the move is made without it and only raises a WARNING.
     fn emits(&mut self, definition: &Definition) -> Result<()> {
         let of_transitions = definition.transitions.iter().map(|t| &t.emit);
         let topics = of_transitions.chain(definition.steps.iter().map(|s| &s.emit));
@@ -296,7 +296,7 @@ impl Findings {
     }
 }
 
-/// Works as the owner of a machine's table; the inner result is the failure of the work.
+/// Runs `work` as the owner of a machine's table. The inner result is the failure of the work.
 pub(super) fn as_owner<T>(
     machine: &Machine,
     work: impl FnOnce() -> Result<T>,
@@ -305,7 +305,7 @@ pub(super) fn as_owner<T>(
     subxact::attempt_briefly(|| machine.as_owner(work)?.ok_or_else(gone))
 }
 
-/// Who answers for a machine, where its definition says so.
+/// The module that is responsible for a machine, if its definition names one.
 fn module_of(definition: &Definition) -> String {
     let module = definition.module.as_ref();
     module.map_or(String::new(), |module| format!(" (module {module})"))
@@ -342,7 +342,7 @@ pub fn machine_assert(call: &Call) -> Result<Datum> {
     }
 }
 
-/// Each claim state once.
+/// The claim states, sorted and without repetitions.
 fn claim_states(definition: &Definition) -> Vec<&str> {
     let mut states: Vec<_> = definition.claim_states().map(|(into, _)| into).collect();
     states.sort_unstable();

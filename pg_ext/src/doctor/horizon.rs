@@ -1,4 +1,5 @@
-//! Old snapshots and transactions: vacuum cannot remove dead rows, and segments of the log cannot be truncated.
+//! Old snapshots and transactions. They keep vacuum from removing dead rows, and segments of the event log from being
+//! truncated.
 
 use super::Report;
 use crate::clock;
@@ -30,7 +31,7 @@ const PREPARED: &CStr = c"
      WHERE p.database = pg_catalog.current_database() AND p.prepared < $1 - interval '10 minutes'
      ORDER BY p.prepared LIMIT 20";
 
-// The oldest open transaction id counts for all databases: no segment of the log behind it can be truncated.
+// The oldest open transaction id of all databases counts: no segment with events after it can be truncated.
 const ELSEWHERE: &CStr = c"
     SELECT 'info',
            pg_catalog.format('an old transaction that writes in database %s keeps the log from being emptied: %s', t.database, t.who),
@@ -47,7 +48,7 @@ const ELSEWHERE: &CStr = c"
      WHERE t.database <> pg_catalog.current_database() AND t.since < $1 - interval '10 minutes'
      ORDER BY t.since LIMIT 20";
 
-// An unused slot counts earlier, because it does not advance by itself.
+// An unused slot is reported earlier, because it does not advance by itself.
 const SLOTS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('replication slot %s holds back %s', s.slot_name,
@@ -69,7 +70,7 @@ const STANDBYS: &CStr = c"
       FROM pg_catalog.pg_stat_replication r
      WHERE pg_catalog.age(r.backend_xmin) > 1000000 LIMIT 20";
 
-// The views of this file and of locks.rs show other roles' sessions to members of that role only.
+// pg_stat_activity, which locks.rs reads, too, shows the details of a session only to members of its role.
 const BLIND: &CStr = c"
     SELECT 'info', 'old transactions and locks of other roles cannot be seen',
            pg_catalog.format('the owner of the extension, %I, may not read all of pg_stat_activity', CURRENT_USER),

@@ -13,7 +13,7 @@ use pgrx::pg_sys::{BOOLOID, Datum, INT8OID, TEXTARRAYOID, TEXTOID, TIMESTAMPTZOI
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 
-// The rows of tasks; machine_check reports the rows of machines.
+// The records of tasks. machine_check reports the records of machines.
 const STOPPED: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('the janitor is not running: %s',
@@ -44,7 +44,7 @@ const REMEDY: &CStr = c"
            ELSE
            'Load pg_once by shared_preload_libraries and name this database in once.janitor_databases, or schedule SELECT * FROM once.sweep() every few seconds.' END";
 
-// Empty: a row of a machine.
+// The tasks that have a record; '' stands for the records of machines.
 const RUN: &CStr =
     c"SELECT DISTINCT CASE j.machine WHEN '' THEN j.task ELSE '' END FROM once.janitor j";
 
@@ -67,7 +67,7 @@ const DATABASES: &CStr = c"
            'Add pg_once to shared_preload_libraries and restart the server.'
      WHERE NOT $1 AND EXISTS (SELECT FROM named)";
 
-// $1: when a database last waited too long for a worker; $2: since when that matters.
+// $1: when a database last waited too long for a worker; $2: an earlier time is not reported.
 const LATE: &CStr = c"
     SELECT 'warning', 'the background workers are too few for the databases of once.janitor_databases',
            pg_catalog.format('at %s a database had waited for longer than once.janitor_naptime (%s); once.janitor_workers is %s',
@@ -105,7 +105,7 @@ pub fn ask(report: &Report) -> Result<()> {
     never(report, now, grace, &shown(remedy.map_or(b"", varlena)))
 }
 
-/// Tasks that have never run: a warning once a row has waited for one of them for once.janitor_grace.
+/// Reports tasks that have never run, as a warning if a row has waited for one of them for once.janitor_grace.
 fn never(report: &Report, now: i64, grace: i64, remedy: &str) -> Result<()> {
     let run: BTreeSet<String> = (spi::query(&HAVE_RUN, &[])?.iter())
         .filter_map(|row| column(row, 0).map(|task| shown(varlena(task))))

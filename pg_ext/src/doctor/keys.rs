@@ -9,7 +9,7 @@ use crate::metrics::leases::KeyLeases;
 use crate::shard;
 use crate::table::{Snapshot, Step, Table};
 
-/// A live client retries earlier.
+/// A live client retries sooner than this.
 const LONG_US: i64 = 600_000_000;
 
 pub fn ask(report: &Report) -> Result<()> {
@@ -42,12 +42,12 @@ pub fn ask(report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// Scopes whose names are compared, of each kind.
+/// The most scopes of each kind (declared, used) whose names are compared.
 const NAMES: usize = 1_000;
-/// Of these, the ones that a row names.
+/// The most scopes that a row names.
 const NAMED: usize = 5;
 
-/// Scopes need no declaration; but where some are declared, another name may be a mistake.
+/// Scopes need no declaration. But if some are declared, an undeclared name may be a mistake.
 pub fn undeclared(report: &Report) -> Result<()> {
     let names = ScopeNames::begin()?;
     let declared = first_names(NAMES, |name| names.declared_after(name))?;
@@ -82,7 +82,7 @@ pub fn undeclared(report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// At most two letters were changed, added or left out (Levenshtein), of names that are longer.
+/// Whether two names of at least five characters differ in at most two of them (Levenshtein distance).
 fn is_close(one: &str, other: &str) -> bool {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     if one.len().min(other.len()) < 5 || one.len().abs_diff(other.len()) > 2 {

@@ -1,4 +1,5 @@
-//! Backends that hold locks on rows for long or on an overdue lease: a sweep skips these rows, a worker waits for them.
+//! Backends that hold locks on rows for a long time, or on an overdue lease. A sweep skips these rows, and a worker
+//! waits for them.
 
 use super::Report;
 use crate::clock;
@@ -7,7 +8,8 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-// Every phase is one short transaction. One that is open for a minute often waits for a foreign call.
+// Each phase of a worker is one short transaction. A transaction that is open for a minute often waits for a foreign
+// call.
 const HOLDERS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('backend %s keeps rows locked', a.pid),
@@ -29,7 +31,7 @@ const HOLDERS: &CStr = c"
      GROUP BY a.pid, a.xact_start, a.state, a.usename, a.application_name
      ORDER BY a.xact_start LIMIT 20";
 
-// A backend that holds the lock on an overdue lease keeps the sweep from it, however young its transaction is.
+// A lock on an overdue lease makes the sweep skip it, however young the transaction of the lock is.
 const OVERDUE: &CStr = c"
     SELECT 'error',
            pg_catalog.format('backend %s keeps an overdue lease locked: row %s of machine \"%s\"', a.pid, l.row_id,

@@ -8,14 +8,14 @@ use crate::machine::stored;
 use crate::metrics::leases::ActionLeases;
 use crate::subxact;
 
-/// Leases of a machine that are read.
+/// The most leases read per machine.
 const LOOKS: usize = 1_000;
 
 pub fn ask(report: &Report) -> Result<()> {
     stored::each_stored(&mut |stored| {
         let name = stored.name();
         let machine = shown(name);
-        // A machine that cannot be checked hides no other.
+        // If one machine cannot be checked, the others still are.
         match subxact::attempt(|| check::findings(name, stored))? {
             Ok(found) => {
                 for finding in found {

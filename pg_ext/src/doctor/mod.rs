@@ -1,9 +1,10 @@
 //! `doctor`: the problems of a database, and the next step for each.
 //!
-//! `check` is machine_check and machine_assert. Each other file asks one question in a subtransaction of its own; a locked table
-//! gives a row and hides no other answer. Invariant: it writes nothing and waits for a lock no longer than
-//! once.sweep_lock_timeout, so it works in a READ ONLY transaction and on a standby. A healthy database gives no row but
-//! `info`. It shows names, numbers and times, no payload and no query text, and uses the clock that a test can move.
+//! `check` and `orphans` are machine_check and machine_assert, `verify` is once.verify. The other files ask the
+//! questions of doctor, each question in a subtransaction of its own. So a locked table gives a row and hides no other
+//! answer. Invariant: doctor writes nothing and waits for a lock no longer than once.sweep_lock_timeout, so it works in
+//! a READ ONLY transaction and on a standby. A healthy database gives only rows with level `info`. doctor shows names,
+//! numbers and times, no payload and no query text, and uses the clock that a test can move.
 
 pub mod check;
 mod horizon;

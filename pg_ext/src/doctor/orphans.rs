@@ -1,4 +1,4 @@
-//! Rows without their lease or teardown, as `machine_check` names them.
+//! Rows without their lease or teardown, for `machine_check`.
 
 use super::check::{Findings, as_owner};
 use crate::call::shown;
@@ -7,9 +7,9 @@ use crate::error::Result;
 use crate::machine::model::Machine;
 use std::collections::BTreeMap;
 
-/// The rows of one kind that are counted.
+/// The most rows of one kind that are counted.
 const MOST_ORPHANS: i64 = 1_000;
-/// Of these, the rows that a problem names.
+/// The most rows that a problem names.
 const NAMED: usize = 5;
 
 /// Reads the rows as the owner of the table.

@@ -1,4 +1,4 @@
-//! Dead letters, and events that another incarnation emitted.
+//! Dead letters, paused subscribers, and events of a transaction that this server has not begun.
 
 use super::Report;
 use crate::call::from_utf8;
@@ -10,10 +10,11 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{BOOLOID, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// Subscribers that get a row.
+/// The most subscribers that get a row for dead letters.
 const MOST: usize = 100;
 
-// $1 topic, $2 subscriber, $3 how many died within the last hour ($5: or more), $4 when the first of all died.
+// $1 topic, $2 subscriber, $3 how many died within the last hour, $4 when the first of all died, $5 $3 is a lower
+// bound.
 const DEAD: &CStr = c"
     SELECT CASE WHEN $3 > 0 THEN 'warning' ELSE 'info' END,
            CASE WHEN $3 > 0
@@ -30,7 +31,7 @@ const PAUSED: &CStr = c"
       FROM once.subscriber s JOIN once.topic t ON t.topic_id = s.topic_id
      WHERE s.paused ORDER BY t.topic, s.subscriber LIMIT 100";
 
-// $1 the present incarnation. Of each segment its youngest transactions.
+// $1 the present incarnation. Reads the events of the newest transactions in each segment.
 const FUTURE: &CStr = c"
     SELECT 'error', 'events come from the future',
            pg_catalog.format('event %s was emitted by transaction %s, which this server has not begun', e.event_id, e.xid),

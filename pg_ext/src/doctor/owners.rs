@@ -1,4 +1,4 @@
-//! Owners that are gone: their scopes, machines and topics are closed to all but superusers.
+//! Owners that are gone. Only superusers may use their scopes, machines and topics.
 
 use super::Report;
 use crate::error::Result;
@@ -7,7 +7,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{Datum, INT8OID};
 use std::ffi::CStr;
 
-// $1 this incarnation: in another one a role's name counts.
+// $1 the present incarnation. An owner that was stored in another incarnation is found by its name, not by its oid.
 const GONE: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('the owner of %s \"%s\" is gone', o.what, o.name),

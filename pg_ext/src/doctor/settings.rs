@@ -1,4 +1,4 @@
-//! Settings that weaken a promise, claims that are not counted, and steps that are never committed.
+//! Settings that weaken a promise, claims that are not counted, and steps that begin and end in one transaction.
 
 use super::{Report, Severity};
 use crate::clock::{self, DAY_US};

@@ -1,5 +1,5 @@
-//! `verify`: what must hold between the extension's own tables, each invariant one statement. Sums of money are
-//! `cancel_audit`'s.
+//! `verify` checks the invariants between the extension's own tables, each by one statement. `cancel_audit` checks the
+//! sums of money.
 
 use crate::call::Call;
 use crate::error::Result;
@@ -11,7 +11,7 @@ use std::ffi::CStr;
 
 const MOST: i32 = 1_000_000;
 
-// In all of them: $1 the bound of the rows that are looked at. Each shows at most ten violations.
+// In each statement $1 is the most rows that it checks. It shows at most ten violations.
 
 const ANSWERS: &CStr = c"
     SELECT pg_catalog.format('key %L of scope %L has status %s', k.key, k.scope, k.status)
@@ -50,8 +50,8 @@ const FIRST: &CStr = c"
                           AND o.event_id < r.event_id)
      LIMIT 10";
 
-// An event that is handed out or retried can still be read: in a batch of which nothing has left, or in once.retry. A delayed
-// or redriven one is stored in lane -1.
+// An event is still stored while it is in once.retry or in a batch without receipts. A delayed or redriven event is
+// stored in lane -1.
 const STORED: &CStr = c"
     SELECT pg_catalog.format('event %s of topic %s', n.event_id, n.topic_id)
       FROM ((SELECT r.topic_id, r.lane, r.event_id FROM once.retry r LIMIT $1)

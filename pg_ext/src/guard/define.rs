@@ -77,7 +77,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     let definition = read::definition(&json, &faults);
     let (name, owner) = (definition.machine.clone(), definition.owner.clone());
     let name = from_utf8(&name);
-    // 42501 comes before faults.
+    // A caller without the right gets 42501, and does not see the faults.
     present_machine(&name)?;
     let valid = validate::validate(definition, faults)?;
     let mut present = present_machine(&name)?;
@@ -97,7 +97,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
                 ensure_leases_fit(present, &valid)?;
                 ensure_teardowns_fit(present, &valid)?;
             }
-            // The table is gone, and its rows' leases with it.
+            // The table is gone, so the leases of its rows are deleted.
             false => drop(spi::query_latest(
                 &DEAD,
                 &[Some(row::text(&from_utf8(&valid.definition.machine)))],
@@ -126,7 +126,7 @@ fn present_machine(name: &[u8]) -> Result<Option<StoredMachine>> {
     Ok(present)
 }
 
-/// Nothing would change. A service may define its machines at each boot.
+/// Whether nothing would change. A service may define its machines at each boot.
 fn is_the_same(
     present: Option<&StoredMachine>,
     valid: &Valid,
@@ -153,7 +153,7 @@ fn has_table(stored: &StoredMachine) -> bool {
     stored.table().and_then(Relation::of).is_some()
 }
 
-/// The definition as a JSON object. A member that is there twice is a fault.
+/// The definition as a JSON object. A repeated member is a fault.
 fn argument(call: &Call, faults: &Faults) -> Result<Value> {
     let bad = |problem: &str| {
         let hint = "Give a JSON object; docs/reference/machine.md lists its members.";
@@ -173,7 +173,7 @@ fn argument(call: &Call, faults: &Faults) -> Result<Value> {
     Ok(json)
 }
 
-/// A fault for each member that an object of the value has more than once.
+/// Adds a fault for each member that an object of the value has more than once.
 fn note_repeated(path: &str, value: &[u8], faults: &Faults) {
     let mut seen = HashSet::new();
     for (name, value) in Members::of(value).into_iter().flatten() {
@@ -191,8 +191,8 @@ fn note_repeated(path: &str, value: &[u8], faults: &Faults) {
     }
 }
 
-/// 42501 unless the caller is a member of the machine's owner, if it has one, and owns its table. Where the table is
-/// gone, the machine's owner is enough; without one the caller must be a superuser.
+/// Raises 42501 unless the caller owns the table and is a member of the machine's owner, if it has one. If the table is
+/// gone, membership is enough. If the machine has neither table nor owner, the caller must be a superuser.
 fn ensure_may_change(stored: &StoredMachine, machine: &[u8]) -> Result<()> {
     let owner = stored.owner()?;
     if let Some(owner) = owner {
@@ -212,7 +212,7 @@ fn ensure_may_change(stored: &StoredMachine, machine: &[u8]) -> Result<()> {
     }
 }
 
-/// 55006 where a held lease, live or overdue, would lose its table, its claim state, or a status that it leads to.
+/// Raises 55006 if a held lease, live or overdue, would lose its table, its claim state, or a status that it leads to.
 fn ensure_leases_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
     let (old, new) = (present.definition()?, &valid.definition);
     let moved =
@@ -259,7 +259,8 @@ fn in_use(machine: &str, lease: &Lease, so: &str) -> Error {
     )
 }
 
-/// Looks at each held lease of the machine in the latest snapshot. That of a deleted row counts until a sweep drops it.
+/// Calls `look` with each held lease of the machine in the latest snapshot. The lease of a deleted row counts until a
+/// sweep deletes it.
 fn each_held(machine: &[u8], mut look: impl FnMut(&Lease) -> Result<()>) -> Result<()> {
     let leases = Table::to_read(lease::TABLE)?;
     let key = &mut [ScanKey::text(1, row::text(machine))];
@@ -274,7 +275,7 @@ fn each_held(machine: &[u8], mut look: impl FnMut(&Lease) -> Result<()>) -> Resu
     Ok(())
 }
 
-/// 55006 where a teardown is open and the new definition changes how rows are torn down.
+/// Raises 55006 if a teardown is open and the new definition changes how rows are torn down.
 fn ensure_teardowns_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
     let old = present.definition()?;
     let same = (&old.cancel, &old.refund) == (&valid.definition.cancel, &valid.definition.refund)
@@ -334,7 +335,7 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
         each_held(name, |lease| Err(in_use(&shown(name), lease, "")))?;
     }
     install::replace_guards(&shown(name), &[])?;
-    // Also leases that ended after this transaction's snapshot.
+    // Reads the latest snapshot, to delete also the leases that changed after this transaction's snapshot.
     spi::query_latest(&FORGOTTEN, &[Some(row::text(name))])?;
     table::tell_all(TABLE)?;
     Ok(call.return_null())

@@ -35,7 +35,7 @@ pub struct RowVersion {
 }
 
 impl RowEvent {
-    /// The event that called this function; an error where it was not called by a row trigger.
+    /// The event that called this function. It is an error if no row trigger called it.
     pub fn fired_by(call: &Call) -> Result<RowEvent> {
         const AFTER_ROW: u32 = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_AFTER;
         const BEFORE_ROW: u32 = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_BEFORE;
@@ -82,8 +82,8 @@ impl RowEvent {
         unsafe { (*(*self.data).tg_trigger).tgoid }
     }
 
-    /// A DELETE that is one half of an UPDATE to another partition. The heap marks the old version so; another table
-    /// access method does not, so each DELETE counts there.
+    /// Whether a DELETE is one half of an UPDATE to another partition. The heap marks the old row version of such a
+    /// move. Other table access methods do not, so there every DELETE counts as a move.
     pub fn is_move(&self) -> bool {
         // SAFETY: the call's own structure, whose relation is open while its trigger runs; an event has a row.
         unsafe {
@@ -131,7 +131,7 @@ impl RowEvent {
         }
     }
 
-    /// A column of the written table (a partition may number them otherwise).
+    /// A column of the written table (a partition may have other column numbers).
     pub fn column(&self, column: &Column) -> Result<GuardedColumn> {
         let here = column_of(self.relation(), &column.plain);
         let here = here.ok_or_else(|| {
@@ -145,7 +145,7 @@ impl RowEvent {
     }
 }
 
-/// As ItemPointerIndicatesMovedPartitions.
+/// The server's macro ItemPointerIndicatesMovedPartitions.
 fn is_moved(next: pg_sys::ItemPointerData) -> bool {
     let (block, offset) = pgrx::itemptr::item_pointer_get_both(next);
     block == pg_sys::InvalidBlockNumber && u32::from(offset) == pg_sys::MovedPartitionsOffsetNumber
@@ -228,7 +228,7 @@ impl GuardedColumn {
         let plain = std::ffi::CString::new(crate::call::from_utf8(literal).into_owned())
             .map_err(|_| Error::new(Kind::InvalidDefinition, "a literal has a NUL byte"))?;
         let (mut input, mut parameter) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
-        // SAFETY: the type's own input function; the definition was checked to be read by it.
+        // SAFETY: the type's own input function; machine_define has checked that it accepts the literal.
         let value = unsafe {
             pg_sys::getTypeInputInfo(self.type_oid, &mut input, &mut parameter);
             pg_sys::OidInputFunctionCall(input, plain.as_ptr().cast_mut(), parameter, -1)
@@ -242,7 +242,7 @@ impl GuardedColumn {
 }
 
 impl RowVersion {
-    /// Whether a `when` of the machine is true of this row of the table. The search_path of the writer does not count.
+    /// Whether a `when` of the machine is true of this row of the table. The writer's search_path is not used.
     pub fn satisfies(&self, machine: &Machine, table: Oid, when: &str) -> Result<bool> {
         let _path = SwitchedUser::caller_by_pinned_path();
         // SAFETY: looks into the system cache.

@@ -1,18 +1,18 @@
 //! `machine_guard`: puts the triggers on a machine's tables and takes them off.
 //!
-//! They are made as the extension's owner, because nobody else may call a trigger's function; the caller must own the
+//! The extension's owner creates them, because no other role may call the trigger functions. The caller must own the
 //! tables.
 //!
-//! A machine's row is judged after it was written: a trigger before an UPDATE makes the server lock each row and log
-//! that. Where a row may move to another partition it is judged before: afterwards the move is a DELETE and an INSERT.
-//! An item is judged before, because its job's row must be locked by then. The guard is the last trigger before the row
-//! and the first one after it.
+//! A machine's row is judged after it was written, because a BEFORE UPDATE trigger makes the server lock each row and
+//! log the lock. A row that may move to another partition is judged before it is written, because afterwards the move
+//! is a DELETE and an INSERT. An item is judged before it is written, because the machine's row must be locked first.
+//! The guard is the last BEFORE ROW trigger or the first AFTER ROW trigger.
 //!
-//! No trigger has a WHEN clause: the server plans the clause again in each statement, which adds a fifth to the CPU time
-//! of an UPDATE of one row.
+//! No trigger has a WHEN clause: the server plans the clause again in each statement, which adds a fifth to the CPU
+//! time of an UPDATE of one row.
 //!
-//! The DDL locks the tables first: by their oids, each with its partitions. lock_timeout bounds each wait, and a deadlock
-//! is the server's 40P01.
+//! Before the DDL runs, the tables are locked in the order of their oids, each with its partitions. lock_timeout bounds
+//! each wait, and a deadlock raises the server's 40P01.
 
 use super::standing::guard_standing;
 use crate::call::{Call, from_utf8, shown, varlena};
@@ -31,7 +31,7 @@ use pgrx::pg_sys::{self, BOOLOID, BYTEAOID, Datum, TEXTOID};
 use sha2::{Digest, Sha256};
 use std::ffi::CStr;
 
-// The guards of a machine, not those that partitions have from their parents.
+// The guards of a machine, without the ones that partitions have from their parents.
 const PRESENT: &CStr = c"
     SELECT t.tgrelid, t.tgname::text, p.proname::text, t.tgtype & 2 <> 0,
            t.tgenabled IN ('O', 'A') AND t.tgtype & 29 = 29 AND t.tgconstraint = 0 AND t.tgqual IS NULL
@@ -74,7 +74,7 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// After a new definition: puts the guards on the tables and at the times that it needs, unless they are there.
+/// Replaces the guards after a new definition, if it needs them on other tables or at another time (BEFORE or AFTER).
 pub fn move_guards(machine: &[u8]) -> Result<()> {
     let machine = Machine::for_tables(machine)?;
     let (wanted, present) = (wanted_guards(&machine), present_guards(machine.name())?);
@@ -96,7 +96,7 @@ fn are_those_wanted(machine: &str, present: &[PresentGuard], wanted: &[WantedGua
     wanted.len() == present.len() && wanted.iter().all(|w| present.iter().any(|p| serves(p, w)))
 }
 
-/// The guard is marked as on, is as machine_guard makes it, and fires on every table below.
+/// Whether the guard is marked as on, is as machine_guard makes it, and fires on every table below.
 /// A table that inherits from a guarded one cannot have a guard, so it does not count.
 fn is_whole(machine: &Machine) -> Result<bool> {
     let name = machine.name();
@@ -113,7 +113,8 @@ fn is_whole(machine: &Machine) -> Result<bool> {
     Ok(is_whole)
 }
 
-/// Takes all guards of the machine off and puts these on. Locks each table as DROP TRIGGER or CREATE TRIGGER does.
+/// Drops all guards of the machine and creates the wanted ones. Locks each table as DROP TRIGGER or CREATE TRIGGER
+/// does.
 pub fn replace_guards(machine: &str, wanted: &[WantedGuard]) -> Result<()> {
     let present = lock_guarded(machine, wanted)?;
     present.iter().try_for_each(PresentGuard::remove)?;
@@ -138,7 +139,7 @@ fn lock_guarded(machine: &str, wanted: &[WantedGuard]) -> Result<Vec<PresentGuar
             lock_for_ddl(machine, &partition, *mode)?;
         }
     }
-    // The DDL names the tables: by now another table may have such a name.
+    // The DDL uses the tables' names, and by now another table may have such a name.
     match tables.iter().all(|(table, _)| table.is_still_named()) {
         true => Ok(present),
         false => Err(Error::new(
@@ -170,7 +171,7 @@ pub fn guarded_tables(machine: &Machine) -> Vec<&Relation> {
     std::iter::once(&machine.shape.table).chain(items).collect()
 }
 
-/// A guard that a machine's table is to have.
+/// A guard that a machine's table must have.
 pub struct WantedGuard<'a> {
     table: &'a Relation,
     time: GuardTime,
@@ -221,7 +222,7 @@ struct PresentGuard {
     name: String,
     function: String,
     time: GuardTime,
-    /// It fires for every write, as it was made.
+    /// It is unchanged and fires for every write.
     is_whole: bool,
 }
 
@@ -256,7 +257,7 @@ fn present_guards(machine: &str) -> Result<Vec<PresentGuard>> {
 
 /// The argument of a machine's triggers, as bytea: a trigger's arguments are stored with a NUL byte behind each.
 pub(super) fn trigger_argument(machine: &str) -> Datum {
-    // A bytea is laid out as a text is.
+    // bytea has the same layout as text.
     row::text(&[&from_utf8(machine), b"\0".as_slice()].concat())
 }
 
@@ -285,8 +286,8 @@ impl GuardTime {
         }
     }
 
-    /// Triggers of one kind fire in the order of their names: "~" comes after all of ASCII, "!" before all that is
-    /// printed but the blank.
+    /// Triggers of one kind fire in the order of their names. "~" is the last printable character of ASCII, and "!" is
+    /// the first one after the blank.
     fn place(self) -> char {
         match self {
             GuardTime::Before => '~',
@@ -294,7 +295,7 @@ impl GuardTime {
         }
     }
 
-    /// A name that is too long for an identifier is a hash.
+    /// If the name is too long for an identifier, a hash replaces the machine's name in it.
     pub(super) fn trigger_name(self, machine: &str) -> String {
         let place = self.place();
         let plain = format!("{place}pg_once_{machine}");

@@ -68,7 +68,7 @@ impl GuardedItems {
         })
     }
 
-    /// Our own refund is marking this item and changes nothing else of it.
+    /// Whether cancel_refund is marking this item and changes neither its amount nor its row.
     fn is_refund(&self, old: Option<&RowVersion>, new: Option<&RowVersion>) -> bool {
         let (Some(old), Some(new)) = (old, new) else {
             return false;
@@ -155,7 +155,7 @@ impl GuardedItems {
         }
     }
 
-    /// A foreign key ON DELETE SET NULL after the deletion of the cancelled row.
+    /// Whether the item lost its row by ON DELETE SET NULL of a foreign key, after the cancelled row was deleted.
     fn is_released(&self, old: &RowVersion, new: &RowVersion) -> Result<bool> {
         let (Some(subject), None) = (self.subject.text(old), self.subject.text(new)) else {
             return Ok(false);
@@ -172,7 +172,7 @@ impl GuardedItems {
         item.satisfies(&self.machine, self.relation, when)
     }
 
-    /// Locks the machine's row as a foreign key would; its status, or None where there is no such row.
+    /// Locks the machine's row as a foreign key would. Returns its status, or None if there is no such row.
     fn lock_row(&self, subject: &[u8]) -> Result<Option<Vec<u8>>> {
         let machine = &self.machine;
         let id = RowId::read(machine.shape.id.base_type, subject, "id")?;

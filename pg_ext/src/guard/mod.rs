@@ -1,16 +1,25 @@
 //! guard: triggers on the user's tables that refuse writes against the machine's definition, whoever writes.
 //!
-//! `row` refuses an undeclared status change, or one whose `when` is not met; a change of status that leaves a terminal
-//! status, enters or leaves a claim state or the cancelled state without our call, or comes during a teardown; a change of
-//! the cancel flag, and of the id of a claimed or cancelled row; an INSERT in a claim state, cancelled or flagged; a DELETE
-//! during the teardown; a move out of a partition that was attached later. `item` refuses the marker from anybody but a
-//! refund, any change of a marked item's amount, row or `when`, its deletion before the row is cancelled, and undecided
-//! items of a cancelled row.
+//! `row` refuses these writes to the machine's table:
+//! - a change of status that is not declared, or whose `when` is not met;
+//! - a change of status from a terminal status, or during a teardown;
+//! - a change into or out of a claim state, or into the cancelled state, without a call of pg_once;
+//! - a change of the cancel flag without cancel_request, and a change of the id of a claimed, flagged or cancelled row;
+//! - an INSERT in a claim state, in the cancelled state or with the cancel flag set;
+//! - a DELETE during the teardown;
+//! - a move out of a partition that was attached after the guard was put on.
+//!
+//! `item` refuses these writes to the items table:
+//! - a change to the refund marker without cancel_refund;
+//! - a change of a marked item's amount or row, or of whether its `when` is true;
+//! - the deletion of a marked item before its row is cancelled;
+//! - an undecided item of a cancelled row.
+//!
 //! Other INSERTs and DELETEs pass. `docs/how-to/batch-job.md` says what the guard cannot see.
 //!
-//! `install` puts them on and takes them off, `standing` says whether they are there. `event` reads the write that fired
-//! a trigger, `row` and `item` judge it, and `memory` keeps a table's columns from one row to the next. A write of our own
-//! passes by its permit (`machine/permit.rs`). `define` stores, changes and drops machines.
+//! `install` creates and drops the triggers, `standing` says whether they are there. `event` reads the write that fired
+//! a trigger, `row` and `item` judge it, and `memory` keeps a table's columns from one row to the next. A write of
+//! pg_once passes by its permit (`machine/permit.rs`). `define` stores, changes and drops machines.
 
 pub mod define;
 pub mod install;

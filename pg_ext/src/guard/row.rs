@@ -24,7 +24,7 @@ struct GuardedRows {
     id: GuardedColumn,
     status: GuardedColumn,
     flag: Option<GuardedColumn>,
-    /// These three, the last column first: reading it also reads all columns before it.
+    /// id, status and flag, the last column first: reading it also reads all columns before it.
     watched: Vec<GuardedColumn>,
 }
 
@@ -251,7 +251,7 @@ impl GuardedRows {
         ))
     }
 
-    /// The row's new status in the other partition is not known here.
+    /// Refuses the move, because the row's new status in the other partition is not known here.
     fn moved(&self, old: &RowVersion) -> Result<()> {
         Err(self.refuse(
             old,

@@ -1,5 +1,5 @@
-//! Whether a machine's guard is on its tables and on the tables below them. machine_check reports it; machine_guard does
-//! nothing where it is.
+//! Whether a machine's guard is on its tables and on the tables below them. machine_check reports it. machine_guard
+//! changes nothing if the guard is on all of them.
 
 use super::install::{GuardTime, trigger_argument};
 use crate::call::from_utf8;
@@ -11,7 +11,7 @@ use pgrx::pg_sys::{BYTEAOID, Datum, OIDOID, TEXTOID};
 use std::ffi::CStr;
 
 // The guarded table and all tables below it. A partition has its parent's triggers, and each may be disabled there; a
-// table that inherits has none. Also the first BEFORE ROW trigger that fires after a guard of that kind.
+// table that inherits has none. Column 3 is the first BEFORE ROW trigger that fires after a BEFORE ROW guard.
 const BELOW: &CStr = c"
     WITH RECURSIVE below AS (
         SELECT $1 AS relation
@@ -33,11 +33,11 @@ static ALL_BELOW: Kept = Kept::new(BELOW, &[OIDOID, TEXTOID, TEXTOID, BYTEAOID])
 /// How a guard stands on a table, or on one below it.
 pub struct GuardStanding {
     pub table: String,
-    /// None: it is not there.
+    /// None: the guard is missing.
     pub fires: Option<bool>,
-    /// A trigger that fires after it and before the row is written.
+    /// A trigger that fires after the guard and before the row is written.
     pub later: Option<String>,
-    /// A guard after the row of a partition: it lets no row be taken to another one.
+    /// An AFTER ROW guard on a partition. It refuses to move a row to another partition.
     pub refuses_moves: bool,
 }
 
